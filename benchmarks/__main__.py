@@ -1,0 +1,77 @@
+"""The command line: `python -m benchmarks [--families a,b] [--match TEXT] [--scale S] [--output FOLDER]`."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+
+import jax
+
+from benchmarks import latency, report
+from benchmarks.runner import Runner, all_cases, select
+
+CPU_SCALE = 2.0**-6
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Times the rows of each family against XLA, CUB, Thrust and NumPy, and checks that they agree.",
+    )
+    parser.add_argument("--families", default="", help="comma-separated; default: all")
+    parser.add_argument("--match", action="append", default=[], metavar="TEXT", help="rows whose name holds TEXT")
+    parser.add_argument("--scale", type=float, help="sizes relative to 2^26 (default: 1, on a CPU 2^-6)")
+    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="samples a timing (default 5)")
+    parser.add_argument("--output", type=pathlib.Path, metavar="FOLDER", help="save benchmarks.json there")
+    parser.add_argument("--list", action="store_true", help="print the rows' names and stop")
+    parser.add_argument("--only-ours", action="store_true", help="leave the rivals out")
+    parser.add_argument("--once", action="store_true", help="run our side once, untimed: for profilers")
+    parser.add_argument("--latency", action="store_true", help="small chained calls, with command buffers and without")
+    parser.add_argument("--calls", type=int, default=40, metavar="N", help="calls in a chain of --latency")
+    options = parser.parse_args(arguments)
+    options.families = [name for name in options.families.split(",") if name]
+    known = {case.family for case in all_cases()}
+    unknown = sorted(set(options.families) - known)
+    if unknown:
+        parser.error(f"--families: expected some of {', '.join(sorted(known))}, got {', '.join(unknown)}")
+    if options.scale is not None and not options.scale > 0:
+        parser.error(f"--scale: expected a positive number, got {options.scale}")
+    if not (cases := select(all_cases(), options.families, options.match)):
+        parser.error(f"--match: no row holds {' or '.join(options.match)}")
+    options.cases = cases
+    return options
+
+
+def main(arguments: list[str]) -> int:
+    """Runs what was asked for; 1 where a row failed."""
+    options = parse(arguments)
+    if options.list:
+        print("\n".join(case.row for case in options.cases))
+        return 0
+    if options.latency:
+        return latency.main(options)
+    scale = options.scale or (CPU_SCALE if jax.default_backend() == "cpu" else 1.0)
+    runner = Runner(scale, options.repeat, with_peers=not options.only_ours)
+    if options.once:
+        results = [runner.once(case) for case in options.cases]
+        for result in results:
+            print(f"{result.case.row}: {result.ours.error or 'ran'}", flush=True)
+        return int(any(result.failed for result in results))
+
+    copy_rate = runner.copy_rate()
+    run = report.describe_run(runner, copy_rate)
+    rows = []
+    for case in options.cases:
+        rows.append(report.row_record(runner.run(case), copy_rate, runner.judged))
+        print(f"{case.row}: {rows[-1]['seconds']:.1f} s", file=sys.stderr, flush=True)
+        if options.output:
+            report.save(options.output, run, rows)
+    failures = [failure for row in rows for failure in report.row_failures(row)]
+    print(*failures, report.table(run, rows), sep="\n")
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

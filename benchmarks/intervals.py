@@ -1,0 +1,175 @@
+"""Interval expand, gather, scatter and move: short and long intervals, in order and permuted, wide rows."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+from benchmarks import peers
+from benchmarks.case import Case, HostPeer, array_bytes
+from benchmarks.inputs import Intervals, ragged_intervals, random_keys, size_at
+
+__all__ = ["CASES"]
+
+# Mean length; milliseconds: must reach, aim of expand, permuted gather, permuted move.
+FIGURES = {
+    5: {"expand": (0.16, 0.11), "gather": (0.44, 0.35), "move": (1.2, 0.6)},
+    100: {"expand": (0.11, 0.08), "gather": (0.22, 0.16), "move": (0.30, 0.2)},
+}
+WIDE_ELEMENTS = 64  # float32, 256 bytes a row
+
+
+def _sources(of: Intervals, starts: Any) -> Any:
+    """XLA's way to a position for each item."""
+    n = of.x.size
+    return jnp.repeat(starts - of.offsets, of.lengths, total_repeat_length=n) + jnp.arange(n, dtype=jnp.int32)
+
+
+def _expand(*inputs: Any) -> Any:
+    of = Intervals(*inputs)
+    return mgpu.interval_expand(of.values, of.offsets, of.x.size)
+
+
+def _xla_expand(*inputs: Any) -> Any:
+    of = Intervals(*inputs)
+    return jnp.repeat(of.values, of.lengths, total_repeat_length=of.x.size)
+
+
+def _numpy_expand(*inputs: Any) -> Any:
+    of = Intervals(*inputs)
+    return np.repeat(of.values, of.lengths)
+
+
+def _expand_to_total(*inputs: Any) -> Any:
+    """A quarter more room than items: the total is known only on the device."""
+    of = Intervals(*inputs)
+    size = of.x.size + of.x.size // 4
+    return mgpu.interval_expand(of.values, of.offsets, size, total=jnp.sum(of.lengths))
+
+
+def _xla_expand_to_total(*inputs: Any) -> Any:
+    of = Intervals(*inputs)
+    size = of.x.size + of.x.size // 4
+    expanded = jnp.repeat(of.values, of.lengths, total_repeat_length=size)  # repeats the last value past the total
+    return jnp.where(jnp.arange(size) < jnp.sum(of.lengths), expanded, 0)
+
+
+def _gather(*inputs: Any) -> Any:
+    of = Intervals(*inputs)
+    return mgpu.interval_gather(of.x, of.gather_starts, of.offsets, of.x.size)
+
+
+def _xla_gather(*inputs: Any) -> Any:
+    of = Intervals(*inputs)
+    return jnp.take(of.x, _sources(of, of.gather_starts), mode="clip")
+
+
+def _cub_gather(*inputs: Any) -> Any:
+    of = Intervals(*inputs)
+    return peers.cub("batched_copy")(of.x, of.gather_starts, of.offsets, of.lengths, size=of.x.size)
+
+
+def _scatter(*inputs: Any) -> Any:
+    of = Intervals(*inputs)
+    return mgpu.interval_scatter(of.x, of.scatter_starts, of.offsets, jax.lax.empty(of.x.shape, of.x.dtype))
+
+
+def _xla_scatter(*inputs: Any) -> Any:
+    of = Intervals(*inputs)
+    places = _sources(of, of.scatter_starts)
+    return jax.lax.empty(of.x.shape, of.x.dtype).at[places].set(of.x, unique_indices=True, mode="promise_in_bounds")
+
+
+def _cub_scatter(*inputs: Any) -> Any:
+    of = Intervals(*inputs)
+    return peers.cub("batched_copy")(of.x, of.offsets, of.scatter_starts, of.lengths, size=of.x.size)
+
+
+def _move(*inputs: Any) -> Any:
+    of = Intervals(*inputs)
+    into = jax.lax.empty(of.x.shape, of.x.dtype)
+    return mgpu.interval_move(of.x, of.gather_starts, of.scatter_starts, of.offsets, into)
+
+
+def _xla_move(*inputs: Any) -> Any:
+    of = Intervals(*inputs)
+    places = _sources(of, of.scatter_starts)
+    rows = _xla_gather(*inputs)
+    return jax.lax.empty(of.x.shape, of.x.dtype).at[places].set(rows, unique_indices=True, mode="promise_in_bounds")
+
+
+def _cub_move(*inputs: Any) -> Any:
+    of = Intervals(*inputs)
+    return peers.cub("batched_copy")(of.x, of.gather_starts, of.scatter_starts, of.lengths, size=of.x.size)
+
+
+def _cases(mean: int) -> list[Case]:
+    inputs = ragged_intervals(mean)
+    figures = FIGURES[mean]
+
+    def case(name: str, ours: Any, rivals: Any, read: tuple[str, ...], figure: str = "") -> Case:
+        """A row that reads these arrays and writes one like x."""
+
+        def floor(*inputs: Any) -> int:
+            of = Intervals(*inputs)
+            return array_bytes(of.x, of.offsets, *(getattr(of, array) for array in read))
+
+        must_reach, aim = figures.get(figure, (None, None))
+        return Case("intervals", f"{name}, mean {mean}", inputs, ours, rivals, floor, must_reach, aim)
+
+    return [
+        case("expand", _expand, {"XLA repeat": _xla_expand, "NumPy": HostPeer(_numpy_expand)}, ("values",), "expand"),
+        case("expand to a total on the device", _expand_to_total, {"XLA repeat": _xla_expand_to_total}, ("values",)),
+        case(
+            "gather permuted", _gather, {"XLA take": _xla_gather, "CUB": _cub_gather}, ("x", "gather_starts"), "gather"
+        ),
+        case("scatter permuted", _scatter, {"XLA": _xla_scatter, "CUB": _cub_scatter}, ("x", "scatter_starts")),
+        case(
+            "move permuted",
+            _move,
+            {"XLA": _xla_move, "CUB": _cub_move},
+            ("x", "gather_starts", "scatter_starts"),
+            "move",
+        ),
+    ]
+
+
+@functools.cache
+def _wide_inputs(mean: int) -> Any:
+    def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        of = ragged_intervals(mean)(rng, scale / WIDE_ELEMENTS)
+        rows = random_keys(rng, size_at(scale / WIDE_ELEMENTS) * WIDE_ELEMENTS, "float32")
+        return rows.reshape(-1, WIDE_ELEMENTS), *of[1:]
+
+    return make
+
+
+def _gather_wide(*inputs: Any) -> Any:
+    of = Intervals(*inputs)
+    return mgpu.interval_gather(of.x, of.gather_starts, of.offsets, of.x.shape[0])
+
+
+def _xla_gather_wide(*inputs: Any) -> Any:
+    of = Intervals(*inputs)
+    n = of.x.shape[0]
+    sources = jnp.repeat(of.gather_starts - of.offsets, of.lengths, total_repeat_length=n) + jnp.arange(n)
+    return jnp.take(of.x, sources, axis=0, mode="clip")
+
+
+WIDE = Case(
+    family="intervals",
+    name=f"gather permuted, rows of {WIDE_ELEMENTS} float32, mean 5",
+    inputs=_wide_inputs(5),
+    ours=_gather_wide,
+    peers={"XLA take": _xla_gather_wide},
+    bytes=lambda *inputs: (
+        2 * array_bytes(inputs[0]) + array_bytes(Intervals(*inputs).offsets, Intervals(*inputs).gather_starts)
+    ),
+)
+
+CASES = [*_cases(5), *_cases(100), WIDE]

@@ -1,0 +1,55 @@
+"""What a jitted chain of small calls costs, recorded into a command buffer (a CUDA graph) and not.
+
+The setting is read when XLA compiles, so both are programs of this one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+
+import jax
+
+from benchmarks.measure import Program, compile_program, run_once, run_queued
+from benchmarks.runner import Runner
+
+__all__ = ["main"]
+
+SMALL_SCALE = 2.0**-14  # 4096 items
+NO_COMMAND_BUFFERS = {"xla_gpu_enable_command_buffer": "", "xla_gpu_graph_min_graph_size": 10**6}
+
+
+def main(options: argparse.Namespace) -> int:
+    """Prints microseconds a chain: waited for one by one, and queued 20 deep."""
+    scale = options.scale or SMALL_SCALE
+    runner = Runner(scale, options.repeat)
+    print(f"{runner.device.device_kind}: a chain of {options.calls} calls, microseconds a chain, scale {scale:g}")
+    seen = set()
+    failed = False
+    for case in options.cases:
+        if not options.match and case.family in seen:
+            continue  # the first row of each family stands for it
+        seen.add(case.family)
+        try:
+            with jax.enable_x64(case.x64):
+                inputs = runner.inputs(case, 0)
+                captured = compile_program(case.ours, [inputs] * options.calls)
+                parts = [_times(captured)]
+                if not runner.on_cpu:
+                    plain = compile_program(case.ours, [inputs] * options.calls, NO_COMMAND_BUFFERS)
+                    parts.append(_times(plain))
+        except Exception as error:  # the next row shall run
+            print(f"{case.row}: {type(error).__name__}: {str(error).splitlines()[0][:300]}")
+            failed = True
+            continue
+        labels = ("with command buffers", "without")
+        print(f"{case.row}: " + "; ".join(f"{label}: {part}" for label, part in zip(labels, parts, strict=False)))
+    return int(failed)
+
+
+def _times(program: Program, samples: int = 30, depth: int = 20) -> str:
+    for _ in range(5):
+        run_once(program)  # the first runs also record the graph
+    waited = statistics.median(run_once(program) for _ in range(samples))
+    queued = statistics.median(run_queued(program, depth) / depth for _ in range(5))
+    return f"{1e3 * waited:.0f} waited, {1e3 * queued:.0f} queued"

@@ -1,0 +1,98 @@
+"""Device time of a jitted function.
+
+Two things would spoil it. A call shorter than its dispatch would measure the host: so short calls run several to a
+program, where XLA also records those that allow it into one CUDA graph. And inputs smaller than the L2 would come from
+there: so each call of such a program has inputs of its own. An optimization barrier between the calls keeps XLA from
+sharing work among them, from fusing them and from reordering them; the graph's commands are told to run in order.
+
+Programs are dispatched without waiting, until about 20 ms of work is queued, and the clock stops when the last is done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+__all__ = ["Program", "Timing", "compile_program", "time_program"]
+
+SHORT_MS = 0.25  # below this, several calls to a program
+QUEUED_MS = 20.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Milliseconds a call."""
+
+    median: float
+    least: float
+    most: float
+    repeats: int
+    calls: int  # in one repeat
+
+    @property
+    def spread(self) -> float:
+        """Most minus least, relative to the median."""
+        return (self.most - self.least) / self.median
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A compiled chain of calls, and its inputs."""
+
+    run: Callable[..., Any]
+    input_sets: Sequence[tuple[Any, ...]]
+
+    def __call__(self) -> list[Any]:
+        """Dispatches the calls; one result a call."""
+        return self.run(self.input_sets)
+
+
+def compile_program(
+    function: Callable[..., Any], input_sets: Sequence[tuple[Any, ...]], options: dict[str, Any] | None = None
+) -> Program:
+    """The calls of a function on each set of inputs, one after another in one program."""
+
+    def chain(input_sets: Sequence[tuple[Any, ...]]) -> list[Any]:
+        results: list[Any] = []
+        for inputs in input_sets:
+            fresh = inputs
+            if results:
+                fresh, results[-1] = jax.lax.optimization_barrier((inputs, results[-1]))
+            results.append(function(*fresh))
+        return results
+
+    on_gpu = jax.default_backend() == "gpu" and len(input_sets) > 1
+    in_order = {"xla_gpu_command_buffer_scheduling_mode": "SERIALIZE"} if on_gpu else {}
+    lowered = jax.jit(chain).lower(list(input_sets))
+    return Program(lowered.compile(compiler_options={**in_order, **(options or {})}), list(input_sets))
+
+
+def run_once(program: Program) -> float:
+    """Milliseconds of one program, waited for."""
+    return run_queued(program, 1)
+
+
+def run_queued(program: Program, programs: int) -> float:
+    """Milliseconds of so many programs in a row."""
+    begin = time.perf_counter()
+    for _ in range(programs):
+        results = program()
+    jax.block_until_ready(results)
+    return 1e3 * (time.perf_counter() - begin)
+
+
+def time_program(program: Program, repeats: int) -> Timing:
+    """Times a program, after a warm-up that also raises the clocks."""
+    estimate = run_once(program)
+    for programs in (1, 3, 10):
+        if estimate * programs < 4 * QUEUED_MS:
+            estimate = run_queued(program, programs) / programs
+    programs = max(1, min(100, round(QUEUED_MS / estimate)))
+    calls = programs * len(program.input_sets)
+    samples = sorted(run_queued(program, programs) / calls for _ in range(repeats))
+    return Timing(statistics.median(samples), samples[0], samples[-1], repeats, calls)

@@ -1,0 +1,136 @@
+"""CUB's and Thrust's ways, callable under jit. Built on demand: see benchmarks/README.md."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+__all__ = ["NotBuilt", "cub", "module"]
+
+try:
+    module: Any = importlib.import_module("benchmarks._peers")
+except ModuleNotFoundError:
+    module = None
+
+if module is not None:
+    for _name, _handler in module.handlers().items():
+        jax.ffi.register_ffi_target(f"jax_mgpu.peers.{_name}", _handler, platform="CUDA")
+
+Spec = jax.ShapeDtypeStruct
+COUNT = Spec((), np.int32)
+
+
+class NotBuilt(RuntimeError):
+    """The benchmarks' extension, or the GPU that it is for, is missing."""
+
+
+def cub(name: str) -> Callable[..., Any]:
+    """The algorithm of this name, from the table below."""
+    return _ALGORITHMS[name]
+
+
+def _call(name: str, results: Any, *operands: Any, **attributes: int) -> Any:
+    if module is None or jax.default_backend() != "gpu":
+        raise NotBuilt("benchmarks/_peers is not built" if module is None else "no GPU")
+    given = [jnp.asarray(x) for x in operands if x is not None]
+    wide = {key: np.int64(value) for key, value in attributes.items()}
+    return jax.ffi.ffi_call(f"jax_mgpu.peers.{name}", results)(*given, **wide)
+
+
+def _like(x: Any, size: int | None = None) -> jax.ShapeDtypeStruct:
+    return Spec(x.shape if size is None else (size,), x.dtype)
+
+
+def _sort(name: str) -> Callable[..., Any]:
+    def sort(keys: Any, values: Any = None) -> Any:
+        """Sorted keys, or (keys, values)."""
+        results = _like(keys) if values is None else (_like(keys), _like(values))
+        return _call(name, results, keys, values)
+
+    return sort
+
+
+def _segmented_sort(name: str) -> Callable[..., Any]:
+    def segmented_sort(keys: Any, offsets: Any, values: Any = None) -> Any:
+        """Sorted keys, or (keys, values); offsets are the heads and n."""
+        results = _like(keys) if values is None else (_like(keys), _like(values))
+        return _call(name, results, keys, offsets, values)
+
+    return segmented_sort
+
+
+def _merge(a: Any, b: Any, a_values: Any = None, b_values: Any = None) -> Any:
+    n = a.size + b.size
+    results = _like(a, n) if a_values is None else (_like(a, n), _like(a_values, n))
+    return _call("merge", results, a, b, a_values, b_values)
+
+
+def _set_operation(name: str) -> Callable[..., Any]:
+    def set_operation(a: Any, b: Any, a_values: Any = None, b_values: Any = None) -> Any:
+        """(keys, count) or (keys, values, count), in arrays of the largest possible size.
+
+        The intersection takes only a_values; the others take both.
+        """
+        size = {"set_intersection": min(a.size, b.size), "set_difference": a.size}.get(name, a.size + b.size)
+        values = () if a_values is None else (_like(a_values, size),)
+        return _call(name, (_like(a, size), *values, COUNT), a, b, a_values, b_values)
+
+    return set_operation
+
+
+def _batched_copy(x: Any, gather_starts: Any, scatter_starts: Any, lengths: Any, size: int) -> Any:
+    """Copies x[gather_starts[i]:][:lengths[i]] to out[scatter_starts[i]:]; what no interval covers is anything."""
+    return _call("batched_copy", _like(x, size), x, gather_starts, scatter_starts, lengths)
+
+
+def _same_shape(name: str) -> Callable[[Any], Any]:
+    return lambda x: _call(name, _like(x), x)
+
+
+def _argmax(x: Any) -> Any:
+    return _call("argmax", (Spec((), x.dtype), COUNT), x)[1]
+
+
+def _segmented_reduce_sum(values: Any, offsets: Any) -> Any:
+    return _call("segmented_reduce_sum", _like(values, offsets.size - 1), values, offsets)
+
+
+def _reduce_by_key(keys: Any, values: Any) -> Any:
+    return _call("reduce_by_key", (_like(keys), _like(values), COUNT), keys, values)
+
+
+def _run_length_encode(keys: Any) -> Any:
+    return _call("run_length_encode", (_like(keys), Spec(keys.shape, np.int32), COUNT), keys)
+
+
+def _sorted_search(needles: Any, haystack: Any, side: str = "left") -> Any:
+    return _call("sorted_search", Spec(needles.shape, np.int32), needles, haystack, right=side == "right")
+
+
+_ALGORITHMS: dict[str, Callable[..., Any]] = {
+    "argmax": _argmax,  # int32 and float32; the index of the first maximum
+    "batched_copy": _batched_copy,  # uint32, starts and lengths int32
+    "exclusive_sum": _same_shape("exclusive_sum"),  # int32, float32, bfloat16
+    "inclusive_max": _same_shape("inclusive_max"),  # int32, float32, bfloat16
+    "load_balance_search": lambda offsets, size: _call("load_balance_search", Spec((size,), np.int32), offsets),
+    "merge": _merge,  # uint32, uint64, float32; values uint32
+    "merge_sort": _sort("merge_sort"),  # uint32, uint64, float32; values uint32
+    "radix_sort": _sort("radix_sort"),  # uint32, uint64, float32; values uint32
+    "reduce_by_key": _reduce_by_key,  # keys uint32; values int32 or float32; (keys, sums, count)
+    "run_length_encode": _run_length_encode,  # uint32; (keys, lengths, count)
+    "segmented_radix_sort": _segmented_sort("segmented_radix_sort"),  # uint32, offsets int32, values uint32
+    "segmented_reduce_sum": _segmented_reduce_sum,  # int32 and float32, offsets int32
+    "segmented_sort": _segmented_sort("segmented_sort"),  # uint32, offsets int32, values uint32
+    "select_flagged": lambda x, flags: _call("select_flagged", (_like(x), COUNT), x, flags),  # uint32, float32; bool
+    "set_difference": _set_operation("set_difference"),  # uint32, values uint32
+    "set_intersection": _set_operation("set_intersection"),
+    "set_symmetric_difference": _set_operation("set_symmetric_difference"),
+    "set_union": _set_operation("set_union"),
+    "sorted_search": _sorted_search,  # uint32 and float32
+    "sum": lambda x: _call("sum", Spec((), x.dtype), x),  # int32, float32, bfloat16
+}

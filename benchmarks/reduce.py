@@ -1,0 +1,186 @@
+"""Reductions: sums and first maxima of 2^27 items, in batches, over segments, and by key."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+from benchmarks import peers
+from benchmarks.case import Case, HostPeer, agree_counted, agree_within, array_bytes
+from benchmarks.inputs import ragged_heads, random_key, random_keys, row_ids, size_at
+
+__all__ = ["CASES"]
+
+FULL_SCAN = 2**27
+DTYPES = ("int32", "float32", "bfloat16")
+
+# Mean length; milliseconds: must reach, aim.
+SEGMENTED_FIGURES: tuple[tuple[int, float | None, float | None], ...] = (
+    (4, 0.25, 0.12),
+    (30, None, None),
+    (300, 0.13, 0.08),
+    (3_000, None, None),
+    (10_000, 0.12, 0.08),
+    (100_000, None, None),
+    (1_000_000, None, None),
+)
+
+
+@functools.cache
+def numbers(dtype: str) -> Callable[..., tuple[Any, ...]]:
+    """2^27 items of a type, the same arrays for every row of it."""
+
+    def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        n = size_at(scale, FULL_SCAN)
+        if dtype == "bfloat16":
+            return (jax.random.normal(random_key(rng), (n,), jnp.bfloat16),)
+        return (random_keys(rng, n, dtype),)
+
+    return make
+
+
+def tolerance(dtype: str) -> Callable[[Any, Any], bool] | None:
+    """How far sums of this type may differ between orders of summation."""
+    return {"int32": None, "float32": agree_within(1e-3), "bfloat16": agree_within(3e-2)}[dtype]
+
+
+def _one_read(x: Any, *_: Any) -> int:
+    return array_bytes(x)
+
+
+def _add_case(dtype: str, must_reach: float | None, aim: float | None) -> Case:
+    return Case(
+        family="reduce",
+        name=f"add {dtype}, 2^27",
+        inputs=numbers(dtype),
+        ours=mgpu.reduce,
+        peers={"XLA": jnp.sum, "CUB": peers.cub("sum")},
+        bytes=_one_read,
+        must_reach=must_reach,
+        aim=aim,
+        agree=tolerance(dtype),
+    )
+
+
+def _argmax_case(dtype: str, must_reach: float | None, aim: float | None) -> Case:
+    return Case(
+        family="reduce",
+        name=f"argmax {dtype}, 2^27",
+        inputs=numbers(dtype),
+        ours=lambda x: mgpu.reduce(x, "argmax"),
+        peers={
+            "XLA": jnp.argmax,
+            **({} if dtype == "bfloat16" else {"CUB": peers.cub("argmax")}),
+            "NumPy": HostPeer(lambda x: np.argmax(x).astype(np.int32)),
+        },
+        bytes=_one_read,
+        must_reach=must_reach,
+        aim=aim,
+    )
+
+
+def _batch_case(rows: int, length: int, op: str) -> Case:
+    ours: Callable[..., Any] = jax.vmap(lambda row: mgpu.reduce(row, op))
+    along_rows: Any = {"add": jnp.sum, "argmax": jnp.argmax}[op]
+    return Case(
+        family="reduce",
+        name=f"{op} float32, {rows} rows of {length}",
+        inputs=lambda rng, scale: (random_keys(rng, size_at(scale, rows) * length, "float32").reshape(-1, length),),
+        ours=ours,
+        peers={"XLA": lambda x: along_rows(x, axis=1)},
+        bytes=_one_read,
+        must_reach=1.2 * 0.131,
+        agree=tolerance("float32") if op == "add" else None,
+    )
+
+
+@functools.cache
+def _segments(mean: int, distribution: str, dtype: str) -> Callable[..., tuple[Any, ...]]:
+    def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        n = size_at(scale)
+        heads = ragged_heads(rng, n, mean, distribution)
+        return random_keys(rng, n, dtype), heads, np.append(heads, np.int32(n)), row_ids(heads, n)
+
+    return make
+
+
+def _segmented_case(mean: int, distribution: str, dtype: str, must_reach: float | None, aim: float | None) -> Case:
+    return Case(
+        family="reduce",
+        name=f"segmented add {dtype}, mean {mean}, {distribution}, 2^26",
+        inputs=_segments(mean, distribution, dtype),
+        ours=lambda x, heads, *_: mgpu.segmented_reduce(x, heads),
+        peers={
+            "XLA": lambda x, heads, offsets, ids: jax.ops.segment_sum(
+                x, ids, num_segments=heads.size, indices_are_sorted=True
+            ),
+            "CUB": lambda x, heads, offsets, ids: peers.cub("segmented_reduce_sum")(x, offsets),
+        },
+        bytes=lambda x, heads, offsets, ids: array_bytes(x) + 2 * array_bytes(heads),
+        must_reach=must_reach,
+        aim=aim,
+        agree=tolerance(dtype),
+    )
+
+
+def _empty_segments_case() -> Case:
+    def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        n = size_at(scale)
+        return random_keys(rng, n, "float32"), np.full(size_at(scale, 2**24), n // 2, np.int32)
+
+    return Case(
+        family="reduce",
+        name="segmented add float32, 2^24 empty, one of half, 2^26",
+        inputs=inputs,
+        ours=mgpu.segmented_reduce,
+        peers={},
+        bytes=lambda x, heads: array_bytes(x) + 2 * array_bytes(heads),
+    )
+
+
+def _by_key_case() -> Case:
+    def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        n = size_at(scale)
+        ids = row_ids(ragged_heads(rng, n, 30, "uniform"), n)
+        return ids.astype(jnp.uint32), random_keys(rng, n, "int32")
+
+    return Case(
+        family="reduce",
+        name="by key, add int32, mean 30, 2^26",
+        inputs=inputs,
+        ours=lambda keys, values: mgpu.reduce_by_key(keys, values, size=keys.size),
+        peers={"CUB": peers.cub("reduce_by_key")},
+        bytes=array_bytes,
+        agree=agree_counted,
+    )
+
+
+CASES = [
+    *(
+        _add_case(dtype, *figures)
+        for dtype, figures in zip(DTYPES, ((0.131, 0.125),) * 2 + ((None, None),), strict=True)
+    ),
+    *(
+        _argmax_case(dtype, *figures)
+        for dtype, figures in zip(DTYPES, ((0.135, 0.125),) * 2 + ((None, None),), strict=True)
+    ),
+    *(_batch_case(rows, length, op) for rows, length in ((1000, 2**17), (2**17, 1000)) for op in ("add", "argmax")),
+    *(
+        _segmented_case(mean, distribution, "float32", must_reach, aim)
+        for mean, must_reach, aim in SEGMENTED_FIGURES
+        for distribution in ("uniform", "pareto")
+    ),
+    *(
+        _segmented_case(mean, "uniform", "int32", must_reach, aim)
+        for mean, must_reach, aim in SEGMENTED_FIGURES
+        if must_reach
+    ),
+    _empty_segments_case(),
+    _by_key_case(),
+]

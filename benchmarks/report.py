@@ -1,0 +1,175 @@
+"""The table and the file of a run."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import pathlib
+import platform
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jaxlib
+import numpy as np
+
+from benchmarks import peers
+from benchmarks.runner import Outcome, Result, Runner
+
+__all__ = ["describe_run", "merge_files", "save", "table"]
+
+
+def describe_run(runner: Runner, copy_rate: float) -> dict[str, Any]:
+    """Where, when and with what."""
+    device = runner.device
+    built = peers.module
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "device": device.device_kind if device.platform != "cpu" else f"CPU: {_processor()}",
+        "driver": _driver() if device.platform == "gpu" else None,
+        "platform": device.client.platform_version.splitlines()[0],
+        "cuda_compiler": built.compiler if built else None,
+        "cccl": _cccl(built.cub_version) if built else None,
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "scale": runner.scale,
+        "repeats": runner.repeats,
+        "copy_bytes_per_second": copy_rate * 1e3,
+    }
+
+
+def _cccl(version: int) -> str:
+    return f"{version // 100000}.{version // 100 % 1000}.{version % 100}"
+
+
+def _processor() -> str:
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _driver() -> str | None:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return None
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    record: dict[str, Any] = {}
+    if outcome.timing:
+        timing = outcome.timing
+        record = {
+            "ms": timing.median,
+            "least_ms": timing.least,
+            "most_ms": timing.most,
+            "spread": timing.spread,
+            "repeats": timing.repeats,
+            "calls": timing.calls,
+        }
+    for name in ("agrees", "note", "error"):
+        if getattr(outcome, name) is not None:
+            record[name] = getattr(outcome, name)
+    return record
+
+
+def row_record(result: Result, copy_rate: float, judged: bool) -> dict[str, Any]:
+    """One row as it is saved and printed."""
+    case, timing = result.case, result.ours.timing
+    met = None
+    if judged and timing and case.must_reach is not None:
+        met = timing.median <= case.must_reach
+    return {
+        "family": case.family,
+        "name": case.name,
+        "ours": _outcome(result.ours),
+        "peers": {name: {**_outcome(outcome), "ratio": result.ratio(name)} for name, outcome in result.peers.items()},
+        "floor_bytes": result.floor_bytes,
+        "copy_share": result.floor_bytes / copy_rate / timing.median if timing else None,
+        "must_reach_ms": case.must_reach,
+        "aim_ms": case.aim,
+        "met": met,
+        "seconds": result.seconds,
+    }
+
+
+def save(folder: pathlib.Path, run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
+    """Writes benchmarks.json anew, so that a run cut short leaves what it had."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / "benchmarks.json.part"
+    unfinished.write_text(json.dumps({"run": run, "rows": list(rows)}, indent=1))
+    unfinished.rename(folder / "benchmarks.json")
+
+
+def table(run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+    """The short table, last of all output."""
+    copy = run["copy_bytes_per_second"]
+    lines = [
+        f"{run['device']}, jax {run['jax']}, CCCL {run['cccl'] or 'not built'}, scale {run['scale']:g}, "
+        f"copy {copy / 1e12:.2f} TB/s, {run['date']}",
+        "row: ours ms | rival ms x ratio to ours | share of copy speed | must reach",
+    ]
+    width = max((len(row["name"]) for row in rows), default=0)
+    family = None
+    for row in rows:
+        if row["family"] != family:
+            family = row["family"]
+            lines.append(f"-- {family}")
+        lines.append(f"{row['name']:{width}} {_ours(row)}{_peers(row)}{_figure(row)}")
+    missed = sum(row["met"] is False for row in rows)
+    slower = sum(any((peer["ratio"] or 9) < 1 for peer in row["peers"].values()) for row in rows)
+    broken = sum(bool(row_failures(row)) for row in rows)
+    lines.append(f"{len(rows)} rows: {missed} miss their figure, {slower} slower than a rival, {broken} failed")
+    return "\n".join(lines)
+
+
+def row_failures(row: dict[str, Any]) -> list[str]:
+    """What raised or disagreed in a row."""
+    failures = []
+    for name, outcome in {"ours": row["ours"], **row["peers"]}.items():
+        if "error" in outcome:
+            failures.append(f"{row['family']}/{row['name']}: {name}: {outcome['error']}")
+        if outcome.get("agrees") is False:
+            failures.append(f"{row['family']}/{row['name']}: {name}: another result than ours")
+    return failures
+
+
+def _ours(row: dict[str, Any]) -> str:
+    if "ms" not in row["ours"]:
+        return "FAILED" if "error" in row["ours"] else "-"
+    noisy = f" ±{row['ours']['spread'] / 2:.0%}" if row["ours"]["spread"] > 0.04 else ""
+    return f"{_ms(row['ours']['ms']):>7}{noisy}"
+
+
+def _peers(row: dict[str, Any]) -> str:
+    parts = []
+    for name, peer in row["peers"].items():
+        if "ms" in peer:
+            ratio = f" x{peer['ratio']:.3g}" if peer["ratio"] else ""
+            parts.append(f"{name} {_ms(peer['ms'])}{ratio}{' DIFFERS' if peer.get('agrees') is False else ''}")
+        else:
+            parts.append(f"{name} {'FAILED' if 'error' in peer else '-'}")
+    return " | " + ", ".join(parts) if parts else ""
+
+
+def _figure(row: dict[str, Any]) -> str:
+    share = f" | {row['copy_share']:.0%}" if row["copy_share"] else ""
+    if row["must_reach_ms"] is None or row["met"] is None:
+        return share
+    return f"{share} | {row['must_reach_ms']:g} {'met' if row['met'] else 'MISSED'}"
+
+
+def _ms(milliseconds: float) -> str:
+    return f"{milliseconds:.3f}" if milliseconds < 10 else f"{milliseconds:.1f}"
+
+
+def merge_files(paths: Sequence[pathlib.Path]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The runs of several processes as one; the first describes them all."""
+    files = [json.loads(path.read_text()) for path in paths]
+    return files[0]["run"], [row for file in files for row in file["rows"]]

@@ -1,0 +1,219 @@
+"""Runs rows: each rival once for the check, then all of them on the clock."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import importlib
+import pkgutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import benchmarks
+from benchmarks.case import Case, HostPeer, array_bytes, equal
+from benchmarks.measure import SHORT_MS, Program, Timing, compile_program, time_program
+from benchmarks.peers import NotBuilt
+
+__all__ = ["Outcome", "Result", "Runner", "all_cases", "select"]
+
+CACHE_BYTES = 120 << 20  # twice the L2 of an H200
+MOST_SETS = 8  # input sets of a program of short calls
+TINY_MS = 0.02  # below this a call, four times as many calls
+CLOSE_TO = "NVIDIA H200"
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What became of one rival in one row: a timing, or why there is none."""
+
+    timing: Timing | None = None
+    note: str | None = None  # not an error: not built, not on this device
+    error: str | None = None
+    agrees: bool | None = None
+
+
+@dataclasses.dataclass
+class Result:
+    """One row."""
+
+    case: Case
+    ours: Outcome
+    peers: dict[str, Outcome]
+    floor_bytes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Whether something raised or disagreed."""
+        return any(o.error is not None or o.agrees is False for o in (self.ours, *self.peers.values()))
+
+    def ratio(self, peer: str) -> float | None:
+        """A rival's time over ours."""
+        timing = self.peers[peer].timing
+        return timing.median / self.ours.timing.median if timing and self.ours.timing else None
+
+
+def all_cases() -> list[Case]:
+    """The rows of every module here that has `CASES`, by family."""
+    modules = [
+        importlib.import_module(f"benchmarks.{info.name}")
+        for info in pkgutil.iter_modules(benchmarks.__path__)
+        if not info.name.startswith("_")
+    ]
+    return [case for module in modules for case in getattr(module, "CASES", ())]
+
+
+def select(cases: Iterable[Case], families: Sequence[str], texts: Sequence[str]) -> list[Case]:
+    """The rows of these families whose name holds one of the texts; all where none is given."""
+    return [
+        case
+        for case in cases
+        if (not families or case.family in families)
+        and (not texts or any(text.lower() in case.row.lower() for text in texts))
+    ]
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:300] if text else ''}"
+
+
+class Runner:
+    """Runs rows on the default device."""
+
+    def __init__(self, scale: float, repeats: int, with_peers: bool = True):
+        self.scale = scale
+        self.repeats = repeats
+        self.with_peers = with_peers
+        self.device = jax.devices()[0]
+        self.on_cpu = self.device.platform == "cpu"
+        self._inputs: collections.OrderedDict[Any, tuple[Any, ...]] = collections.OrderedDict()
+
+    @property
+    def judged(self) -> bool:
+        """Whether the published figures are for this device and scale."""
+        return self.scale == 1 and self.device.device_kind == CLOSE_TO
+
+    def copy_rate(self) -> float:
+        """Bytes a millisecond, read plus written, of a device-to-device copy of 2^28 bytes (2^25 on a CPU)."""
+        x = jnp.zeros(2 ** (23 if self.on_cpu else 26), jnp.float32) + 1
+        program = compile_program(jnp.copy, [(x,)])
+        return 2 * array_bytes(x) / time_program(program, self.repeats).median
+
+    def inputs(self, case: Case, seed: int) -> tuple[Any, ...]:
+        """Inputs on the device; the last few are kept, because rows share them."""
+        key = (case.inputs, case.x64, seed)
+        if key not in self._inputs:
+            made = case.inputs(np.random.default_rng(seed), self.scale)
+            self._inputs[key] = jax.block_until_ready(tuple(jnp.asarray(x) for x in made))
+            while len(self._inputs) > 2 * MOST_SETS:
+                self._inputs.popitem(last=False)
+        self._inputs.move_to_end(key)
+        return self._inputs[key]
+
+    def once(self, case: Case) -> Result:
+        """Runs our side of a row a single time, for a profiler or a memory checker."""
+        result = Result(case, Outcome(), {})
+        with self._guard(case, result.ours):
+            jax.block_until_ready(jax.jit(case.ours)(*self.inputs(case, 0)))
+        return result
+
+    def run(self, case: Case) -> Result:
+        """Runs a row."""
+        begin = time.perf_counter()
+        peers = dict(case.peers) if self.with_peers else {}
+        result = Result(case, Outcome(), {name: Outcome() for name in peers})
+        inputs: tuple[Any, ...] = ()
+        with self._guard(case, result.ours):
+            inputs = self.inputs(case, 0)
+            result.floor_bytes = int(case.bytes(*inputs))
+        if result.ours.error is None:
+            sides = {name: f for name, f in {"": case.ours, **peers}.items() if not isinstance(f, HostPeer)}
+            outcomes = {"": result.ours, **result.peers}
+            programs = self._compile(case, sides, outcomes, [inputs])
+            self._check(case, programs, outcomes)
+            if result.ours.error is None:
+                for name, program in programs.items():
+                    with self._guard(case, outcomes[name]):
+                        outcomes[name].timing = self._time(case, sides[name], program)
+                self._host_peers(case, peers, outcomes, inputs, programs[""])
+        result.seconds = time.perf_counter() - begin
+        return result
+
+    @contextlib.contextmanager
+    def _guard(self, case: Case, outcome: Outcome) -> Iterator[None]:
+        """Turns what goes wrong into the outcome's note or error."""
+        try:
+            with jax.enable_x64(case.x64):
+                yield
+        except NotBuilt as missing:
+            outcome.note = str(missing)
+        except Exception as error:  # whatever it is, the next row shall run
+            outcome.error = _first_line(error)
+
+    def _compile(
+        self, case: Case, sides: dict[str, Callable[..., Any]], outcomes: dict[str, Outcome], sets: list[Any]
+    ) -> dict[str, Program]:
+        """Compiles all sides at once."""
+
+        def compile_one(name: str) -> Program | None:
+            with self._guard(case, outcomes[name]):
+                return compile_program(sides[name], sets)
+            return None
+
+        with ThreadPoolExecutor() as pool:
+            compiled = dict(zip(sides, pool.map(compile_one, sides), strict=True))
+        return {name: program for name, program in compiled.items() if program is not None}
+
+    def _check(self, case: Case, programs: dict[str, Program], outcomes: dict[str, Outcome]) -> None:
+        """Compares the results, ours first; without ours there is nothing to compare."""
+        ours = None
+        for name, program in list(programs.items()):
+            if "" not in programs:
+                break
+            with self._guard(case, outcomes[name]):
+                results = jax.block_until_ready(program()[0])
+                if name == "":
+                    ours = results
+                elif results is not None:
+                    outcomes[name].agrees = bool((case.agree or equal)(ours, results))
+            if outcomes[name].error is not None:
+                del programs[name]
+
+    def _time(self, case: Case, side: Callable[..., Any], program: Program) -> Timing:
+        """Times one call a program, or several where one is too short."""
+        timing = time_program(program, self.repeats)
+        if self.on_cpu or timing.median > SHORT_MS:
+            return timing
+        one_set = array_bytes(program.input_sets)
+        distinct = max(1, min(MOST_SETS, -(-CACHE_BYTES // one_set)))
+        sets = [self.inputs(case, seed) for seed in range(distinct)]
+        several = compile_program(side, [sets[i % distinct] for i in range(MOST_SETS)])
+        timing = time_program(several, self.repeats)
+        if timing.median < TINY_MS:
+            several = compile_program(side, [sets[i % distinct] for i in range(4 * MOST_SETS)])
+            timing = time_program(several, self.repeats)
+        return timing
+
+    def _host_peers(
+        self, case: Case, peers: dict[str, Any], outcomes: dict[str, Outcome], inputs: Any, ours: Program
+    ) -> None:
+        """Rivals on NumPy arrays: on the CPU only."""
+        for name, peer in peers.items():
+            if not isinstance(peer, HostPeer):
+                continue
+            if not self.on_cpu:
+                outcomes[name].note = "CPU only"
+                continue
+            with self._guard(case, outcomes[name]):
+                host_inputs = tuple(np.asarray(x) for x in inputs)
+                program = Program(lambda sets, peer=peer: [peer.function(*sets[0])], [host_inputs])
+                outcomes[name].agrees = bool((case.agree or equal)(ours()[0], program()[0]))
+                outcomes[name].timing = time_program(program, self.repeats)

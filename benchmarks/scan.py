@@ -1,0 +1,109 @@
+"""Scans: sums and maxima of 2^27 items, in batches of long and of short rows, and over segments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+from benchmarks import peers
+from benchmarks.case import Case, HostPeer, agree_within, array_bytes
+from benchmarks.inputs import ragged_heads, random_keys, size_at
+from benchmarks.reduce import DTYPES, FULL_SCAN, numbers, tolerance
+
+__all__ = ["CASES"]
+
+
+def _both_ways(x: Any, *_: Any) -> int:
+    return 2 * array_bytes(x)
+
+
+def _add_case(dtype: str, must_reach: float | None, aim: float | None) -> Case:
+    return Case(
+        family="scan",
+        name=f"exclusive add {dtype}, 2^27",
+        inputs=numbers(dtype),
+        ours=lambda x: mgpu.scan(x, exclusive=True),
+        peers={
+            "XLA": lambda x: jnp.cumsum(x) - x,
+            "CUB": peers.cub("exclusive_sum"),
+        },
+        bytes=_both_ways,
+        must_reach=must_reach,
+        aim=aim,
+        agree=tolerance(dtype),
+    )
+
+
+def _max_case(dtype: str, must_reach: float | None, aim: float | None) -> Case:
+    return Case(
+        family="scan",
+        name=f"max {dtype}, 2^27",
+        inputs=numbers(dtype),
+        ours=lambda x: mgpu.scan(x, "max"),
+        peers={
+            "XLA": jax.lax.cummax,
+            "CUB": peers.cub("inclusive_max"),
+            "NumPy": HostPeer(np.maximum.accumulate),
+        },
+        bytes=_both_ways,
+        must_reach=must_reach,
+        aim=aim,
+    )
+
+
+def _batch_case(rows: int, length: int, op: str) -> Case:
+    ours: Callable[..., Any] = jax.vmap(lambda row: mgpu.scan(row, op))
+    along_rows: Any = {"add": jnp.cumsum, "max": jax.lax.cummax}[op]
+    return Case(
+        family="scan",
+        name=f"{op} float32, {rows} rows of {length}",
+        inputs=lambda rng, scale: (random_keys(rng, size_at(scale, rows) * length, "float32").reshape(-1, length),),
+        ours=ours,
+        peers={"XLA": lambda x: along_rows(x, axis=1)},
+        bytes=_both_ways,
+        must_reach=1.2 * 0.355,
+        agree=tolerance("float32"),
+    )
+
+
+def _segmented_case(mean: int, distribution: str) -> Case:
+    def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        n = size_at(scale, FULL_SCAN)
+        return random_keys(rng, n, "float32"), ragged_heads(rng, n, mean, distribution)
+
+    def by_associative_scan(x: jax.Array, heads: jax.Array) -> jax.Array:
+        starts = jnp.zeros(x.shape, bool).at[heads].set(True)
+
+        def step(a: Any, b: Any) -> Any:
+            return a[0] | b[0], jnp.where(b[0], b[1], a[1] + b[1])
+
+        return jax.lax.associative_scan(step, (starts, x))[1]
+
+    return Case(
+        family="scan",
+        name=f"segmented add float32, mean {mean}, {distribution}, 2^27",
+        inputs=inputs,
+        ours=mgpu.segmented_scan,
+        peers={"XLA": by_associative_scan},
+        bytes=lambda x, heads: 2 * array_bytes(x) + array_bytes(heads),
+        agree=agree_within(1e-4),
+    )
+
+
+CASES = [
+    *(
+        _add_case(dtype, must_reach, aim)
+        for dtype, must_reach, aim in zip(DTYPES, (0.355, 0.355, None), (0.29, 0.29, None), strict=True)
+    ),
+    *(
+        _max_case(dtype, must_reach, aim)
+        for dtype, must_reach, aim in zip(DTYPES, (0.36, 0.36, None), (0.29, 0.29, None), strict=True)
+    ),
+    *(_batch_case(rows, length, op) for rows, length in ((1000, 2**17), (2**17, 1000)) for op in ("add", "max")),
+    *(_segmented_case(mean, distribution) for mean in (4, 300, 10_000) for distribution in ("uniform", "pareto")),
+]

@@ -1,0 +1,84 @@
+"""Sorted search: needles of every number against a haystack, both directions at once, counts of equals."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+from benchmarks import peers
+from benchmarks.case import Case, HostPeer, array_bytes
+from benchmarks.inputs import FULL_SIZE, random_keys, size_at
+
+__all__ = ["CASES"]
+
+
+@functools.cache
+def _inputs(dtype: str, n: int, m: int) -> Any:
+    def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        share = min(1.0, size_at(scale) / max(n, m))
+        return tuple(jnp.sort(random_keys(rng, max(1, int(size * share)), dtype)) for size in (n, m))
+
+    return make
+
+
+def _searchsorted(method: str, side: str) -> Any:
+    return lambda needles, haystack: jnp.searchsorted(haystack, needles, side=side, method=method)
+
+
+def _search(name: str, n: int, m: int, dtype: str = "uint32", side: Any = "left", **figures: float) -> Case:
+    rivals: dict[str, Any] = {
+        f"XLA {method}": _searchsorted(method, side) for method in ("scan", "scan_unrolled", "sort")
+    }
+    rivals["CUB"] = lambda needles, haystack: peers.cub("sorted_search")(needles, haystack, side)
+    rivals["NumPy"] = HostPeer(lambda needles, haystack: np.searchsorted(haystack, needles, side).astype(np.int32))
+    return Case(
+        family="sorted_search",
+        name=name,
+        inputs=_inputs(dtype, n, m),
+        ours=lambda needles, haystack: mgpu.sorted_search(needles, haystack, side),
+        peers=rivals,
+        bytes=lambda needles, haystack: array_bytes(needles, haystack) + 4 * needles.size,
+        **figures,  # type: ignore[arg-type]
+    )
+
+
+def _xla_match(a: Any, b: Any) -> Any:
+    a_index, a_upper = (jnp.searchsorted(b, a, side=side) for side in ("left", "right"))
+    b_lower, b_index = (jnp.searchsorted(a, b, side=side) for side in ("left", "right"))
+    a_match, b_match = a_index < a_upper, b_lower < b_index
+    return mgpu.SortedMatch(a_index, b_index, a_match, b_match, a_match.sum(), b_match.sum())
+
+
+def _xla_equal_count(a: Any, b: Any) -> Any:
+    return jnp.searchsorted(b, a, side="right") - jnp.searchsorted(b, a, side="left")
+
+
+N = FULL_SIZE
+CASES = [
+    _search("uint32, 2^26 in 2^26", N, N, must_reach=0.36, aim=0.24),
+    _search("uint32, right, 2^26 in 2^26", N, N, side="right"),
+    _search("float32, 2^26 in 2^26", N, N, dtype="float32"),
+    *[_search(f"uint32, {part}% in 2^26", N * part // 100, N) for part in (1, 25, 50)],
+    _search("uint32, 2^26 in 2^10", N, 2**10),
+    *[_search(f"uint32, 2^{exponent} in 2^{exponent}", 2**exponent, 2**exponent) for exponent in (10, 14, 18, 20)],
+    Case(
+        family="sorted_search",
+        name="match uint32, 2^26 and 2^26",
+        inputs=_inputs("uint32", N, N),
+        ours=mgpu.sorted_match,
+        peers={"XLA": _xla_match},
+        bytes=lambda a, b: array_bytes(a, b) + 5 * (a.size + b.size) + 8,
+    ),
+    Case(
+        family="sorted_search",
+        name="equal count uint32, 2^26 in 2^26",
+        inputs=_inputs("uint32", N, N),
+        ours=mgpu.sorted_equal_count,
+        peers={"XLA": _xla_equal_count},
+        bytes=lambda a, b: array_bytes(a, b) + 4 * a.size,
+    ),
+]

@@ -1,0 +1,54 @@
+// Balanced path: Baxter, "Set Operations" in Modern GPU (2013). Merge path lists all copies of a key in A before those
+// in B; here the r-th copy in A is followed by the r-th in B, and the longer side's further copies come last. A split
+// of this order never parts the two copies of a pair, so that each part is a problem of multisets of its own.
+#pragma once
+
+#include "algorithm/merge_path.h"
+
+namespace mgpu {
+
+// A position in the walk over A and B: the items before it.
+template <typename Index>
+struct Split {
+  Index a;
+  Index b;
+};
+
+// The split after `diagonal` items, or after one more where it would part a pair (Baxter's starred diagonals).
+// `duplicates` says whether a key can occur twice in A or in B. `find(begin, end, before)` is a partition_point, serial
+// or of a warp. If the keys are not sorted, the split is another one inside A and B.
+template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
+MGPU_HOST_DEVICE Split<Index> balanced_path(Index a_count, Index b_count, Index diagonal, KeysA a, KeysB b, Less less,
+                                            bool duplicates, Find find) {
+  const Index a_merged =
+      merge_path_between(maximum(Index{0}, diagonal - b_count), minimum(diagonal, a_count), diagonal, a, b, less, find);
+  const Index b_merged = diagonal - a_merged;
+  // Merge path has just taken copies in A of the next key of B, or the two orders agree here.
+  if (a_merged == 0 || b_merged == b_count) return {a_merged, b_merged};
+  const auto key = b(b_merged);
+  if (less(a(a_merged - 1), key)) return {a_merged, b_merged};
+  if (!duplicates) return {a_merged, b_merged + 1};
+
+  const Index a_first =
+      partition_point_near_end(Index{0}, a_merged - 1, [&](Index i) { return less(a(i), key); }, find);
+  const Index b_first = partition_point_near_end(Index{0}, b_merged, [&](Index i) { return less(b(i), key); }, find);
+  const Index copies = diagonal - a_first - b_first;  // of the key before the diagonal
+  // B's share is half of them; less where B has fewer copies, more where A has fewer.
+  const Index b_wanted = maximum(copies / 2, b_merged - b_first);
+  const Index b_end =
+      find(b_merged, minimum(b_count, b_first + b_wanted + 1), [&](Index i) { return !less(key, b(i)); });
+  const Index b_copies = minimum(b_wanted, b_end - b_first);
+  const Index a_copies = copies - b_copies;
+  const bool starred = a_copies == b_copies + 1 && b_first + b_copies < b_end;
+  return {a_first + a_copies, b_first + b_copies + starred};
+}
+
+// The end of the part from `begin` on that is found to end at `end`: of at most `most` items, even where keys are not
+// sorted and splits contradict each other.
+template <typename Index>
+MGPU_HOST_DEVICE Split<Index> part_end(Split<Index> begin, Split<Index> end, Index most) {
+  const Index a_count = clamp(end.a - begin.a, Index{0}, most);
+  return {begin.a + a_count, begin.b + clamp(end.b - begin.b, Index{0}, most - a_count)};
+}
+
+}  // namespace mgpu

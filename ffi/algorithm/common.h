@@ -1,0 +1,44 @@
+// What every algorithm header needs: the host/device marker and integer helpers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define MGPU_HOST_DEVICE __host__ __device__ __forceinline__
+#define MGPU_UNROLL _Pragma("unroll")
+#else
+#define MGPU_HOST_DEVICE inline
+#define MGPU_UNROLL
+#endif
+
+namespace mgpu {
+
+template <typename Integer>
+MGPU_HOST_DEVICE constexpr Integer ceil_div(Integer numerator, Integer denominator) {
+  return (numerator + denominator - 1) / denominator;
+}
+
+template <typename T>
+MGPU_HOST_DEVICE constexpr T minimum(T a, T b) {
+  return b < a ? b : a;
+}
+
+template <typename T>
+MGPU_HOST_DEVICE constexpr T maximum(T a, T b) {
+  return a < b ? b : a;
+}
+
+template <typename T>
+MGPU_HOST_DEVICE constexpr T clamp(T x, T low, T high) {
+  return minimum(maximum(x, low), high);
+}
+
+// The number of doublings that take one cell to at least `cells` cells.
+MGPU_HOST_DEVICE constexpr int ceil_log2(int64_t cells) {
+  int rounds = 0;
+  while ((int64_t{1} << rounds) < cells) ++rounds;
+  return rounds;
+}
+
+}  // namespace mgpu

@@ -1,0 +1,34 @@
+// Indices and counts come as int32, or as int64 where an array can reach 2^31 items.
+#pragma once
+
+#include "algorithm/common.h"
+
+namespace mgpu {
+
+// A vector of int32 or int64, read as int64.
+struct IndexVector {
+  const void* data = nullptr;
+  bool wide = false;
+  MGPU_HOST_DEVICE int64_t operator[](int64_t i) const {
+    return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+  }
+  // The same vector from its i-th entry on.
+  MGPU_HOST_DEVICE IndexVector from(int64_t i) const {
+    return {static_cast<const char*>(data) + i * (wide ? sizeof(int64_t) : sizeof(int32_t)), wide};
+  }
+};
+
+// A vector of int32 or int64 to write.
+struct IndexResult {
+  void* data = nullptr;
+  bool wide = false;
+  MGPU_HOST_DEVICE void set(int64_t i, int64_t value) const {
+    if (wide) {
+      static_cast<int64_t*>(data)[i] = value;
+    } else {
+      static_cast<int32_t*>(data)[i] = static_cast<int32_t>(value);
+    }
+  }
+};
+
+}  // namespace mgpu

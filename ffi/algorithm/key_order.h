@@ -1,0 +1,80 @@
+// The order of keys, once for every operation and both platforms: exactly that of lax.sort, -inf < … < -0 == +0 <
+// … < +inf < NaN with all NaNs equal, or its reverse.
+//
+// A key is handled as an unsigned code. `encode` is a bijection of the key's bits, so decoding gives back the sign of
+// a zero and the payload of a NaN; `less` compares codes. Type and direction are run-time constants of the order,
+// so that signed, unsigned, ascending and descending keys of one width share one compiled kernel.
+#pragma once
+
+#include "algorithm/common.h"
+
+namespace mgpu {
+
+enum class KeyKind : int { kUnsigned, kSigned, kFloat };
+
+// Integers: a code is the bits with the sign flipped (signed keys) and all of them flipped (descending).
+template <typename Word_>
+struct IntegerOrder {
+  using Word = Word_;
+  static constexpr bool kTotal = true;  // keys that compare equal are the same bits
+  Word flip;
+
+  static IntegerOrder make(KeyKind kind, int /*mantissa_bits*/, bool descending) {
+    const Word sign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));
+    const Word all = static_cast<Word>(~Word{0});
+    return {static_cast<Word>((kind == KeyKind::kSigned ? sign : Word{0}) ^ (descending ? all : Word{0}))};
+  }
+
+  MGPU_HOST_DEVICE Word encode(Word bits) const { return static_cast<Word>(bits ^ flip); }
+  MGPU_HOST_DEVICE Word decode(Word code) const { return static_cast<Word>(code ^ flip); }
+  MGPU_HOST_DEVICE bool less(Word a, Word b) const { return a < b; }
+  MGPU_HOST_DEVICE Word rank(Word code) const { return code; }
+};
+
+// Floats: IEEE bits made monotone, then rotated so that -inf is 0 and every NaN, of either sign, lies above +inf.
+// The zeros are neighbours, the NaNs one range: `less` takes each of the two as one value.
+template <typename Word_>
+struct FloatOrder {
+  using Word = Word_;
+  static constexpr bool kTotal = false;  // the zeros, the NaNs
+  Word mantissa;                         // mask of the mantissa bits, also the monotone code of -inf
+  Word flip;                             // all ones when descending
+  Word low;   // codes up to this one are equal: the NaNs when descending, else only the lowest code
+  Word high;  // codes from this one are equal: the NaNs when ascending, else only the highest code
+  Word zero;  // the lower code of the two zeros
+
+  static FloatOrder make(KeyKind /*kind*/, int mantissa_bits, bool descending) {
+    const Word sign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));
+    const Word all = static_cast<Word>(~Word{0});
+    const Word mantissa = static_cast<Word>((Word{1} << mantissa_bits) - 1);
+    const Word negative_zero = static_cast<Word>(sign - 1 - mantissa);
+    const Word first_nan = static_cast<Word>(Word{0} - 2 * mantissa);
+    if (!descending) return {mantissa, Word{0}, Word{0}, first_nan, negative_zero};
+    return {mantissa, all, static_cast<Word>(~first_nan), all, static_cast<Word>(~(negative_zero + 1))};
+  }
+
+  MGPU_HOST_DEVICE Word encode(Word bits) const {
+    const Word sign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));
+    const Word monotone = bits & sign ? static_cast<Word>(~bits) : static_cast<Word>(bits | sign);
+    return static_cast<Word>(static_cast<Word>(monotone - mantissa) ^ flip);
+  }
+
+  MGPU_HOST_DEVICE Word decode(Word code) const {
+    const Word sign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));
+    const Word monotone = static_cast<Word>(static_cast<Word>(code ^ flip) + mantissa);
+    return monotone & sign ? static_cast<Word>(monotone ^ sign) : static_cast<Word>(~monotone);
+  }
+
+  MGPU_HOST_DEVICE bool less(Word a, Word b) const {
+    // Without short cuts: they would be branches, half mispredicted.
+    return (a < b) & (a < high) & (b > low) & !((a == zero) & (b == static_cast<Word>(zero + 1)));
+  }
+
+  // A word whose plain order is this order: codes that are equal have the same one.
+  MGPU_HOST_DEVICE Word rank(Word code) const {
+    const Word bounded = clamp(code, low, high);
+    return static_cast<Word>(bounded - (bounded == static_cast<Word>(zero + 1)));
+  }
+};
+
+}  // namespace mgpu

@@ -1,0 +1,102 @@
+// Load-balancing search: objects make runs of outputs, and each output asks which object made it (Baxter, moderngpu,
+// 2013). Interval moves, bulk insertion and removal, and joins are this search and a few lines of their own.
+#pragma once
+
+#include "algorithm/common.h"
+#include "algorithm/index_vector.h"
+#include "algorithm/partition_point.h"
+#include "algorithm/segments.h"
+
+namespace mgpu {
+
+// The objects of one problem. Object j makes the outputs from start(j) up to the next object's start.
+struct WorkRow {
+  IndexVector offsets;
+  int64_t objects;
+  int64_t drift;
+  int64_t live;
+  int64_t first = 0;  // objects before this one have a negative offset and make nothing
+  int64_t total = 0;  // outputs
+
+  MGPU_HOST_DEVICE int64_t start(int64_t j) const { return offsets[j] + drift * (j - first); }
+
+  // Whether object j makes anything, and starts before `position`.
+  MGPU_HOST_DEVICE bool starts_before(int64_t j, int64_t position) const {
+    const int64_t offset = offsets[j];
+    return offset < live + (drift > 0) && offset + drift * (j - first) < position;
+  }
+
+  // The first object that starts at `position` or later. `find(begin, end, before)` is a partition_point, serial or of
+  // a warp. The last object before it made the output in front of `position`.
+  template <typename Find>
+  MGPU_HOST_DEVICE int64_t first_from(int64_t position, Find find) const {
+    return find(first, objects, [&](int64_t j) { return starts_before(j, position); });
+  }
+};
+
+// The objects of all problems of a batch. With drift 0, `offsets` are the starts themselves. With drift 1 they are
+// positions at which one item each is inserted, so object j starts j outputs later; with drift -1 they are positions of
+// items that are removed, and the run after the j-th of them starts j outputs earlier. Offsets out of order or out of
+// range make other runs, never an output outside `size` nor an object outside `objects`.
+struct WorkList {
+  int64_t problems = 1;
+  int64_t size = 0;      // outputs a problem, live or not
+  int64_t objects = 0;   // a problem
+  int64_t capacity = 0;  // the number of live items where no count is given, and the most that there can be
+  int64_t drift = 0;
+
+  IndexVector offsets;  // [problems or 1, objects]
+  int64_t offsets_stride = 0;
+  IndexVector counts;  // [problems or 1], or null
+  int64_t counts_stride = 0;
+
+  // A problem's objects; `first` and `total` are not searched yet.
+  MGPU_HOST_DEVICE WorkRow row(int64_t problem) const {
+    WorkRow row{offsets.from(problem * offsets_stride), objects, drift, capacity};
+    if (counts.data) row.live = clamp<int64_t>(counts[problem * counts_stride], 0, capacity);
+    return row;
+  }
+
+  template <typename Find>
+  MGPU_HOST_DEVICE int64_t first(const WorkRow& row, Find find) const {
+    if (objects == 0 || row.offsets[0] >= 0) return 0;
+    return find(int64_t{0}, objects, [&](int64_t j) { return row.offsets[j] < 0; });
+  }
+
+  // The number of live outputs; `row.first` is known.
+  template <typename Find>
+  MGPU_HOST_DEVICE int64_t total(const WorkRow& row, Find find) const {
+    if (drift == 0) return objects == 0 ? 0 : minimum(row.live, size);
+    const int64_t in_range = row.first_from(INT64_MAX, find) - row.first;
+    return clamp<int64_t>(row.live + drift * in_range, 0, size);
+  }
+};
+
+// Calls visit(object, outputs) for each run of one object among `outputs`, in order; object `first - 1` is none.
+template <typename Visit>
+inline void for_each_run(const WorkRow& row, Range<int64_t> outputs, Visit visit) {
+  int64_t next = row.first_from(outputs.begin + 1, [](auto... search) { return partition_point(search...); });
+  for (int64_t position = outputs.begin; position < outputs.end; ++next) {
+    const bool ends_within = next < row.objects && row.starts_before(next, outputs.end);
+    const int64_t end = ends_within ? maximum(row.start(next), position + 1) : outputs.end;
+    visit(next - 1, Range<int64_t>{position, end});
+    position = end;
+    // Objects that make nothing are passed over, many of them by a search.
+    const auto makes_nothing = [&](int64_t j) { return row.starts_before(j + 1, position + 1); };
+    if (next + 1 < row.objects && makes_nothing(next)) {
+      next = galloping_partition_point(next + 1, row.objects - 1, makes_nothing);
+    }
+  }
+}
+
+// A CUDA grid's view of the outputs: tiles of `tile` outputs. Per problem, `cells` hold the first object that starts in
+// each tile and after the last, then `first` and `total` of the WorkRow.
+struct WorkTiles {
+  int64_t tile;
+  int64_t tiles;  // a problem
+  int64_t* cells = nullptr;
+
+  MGPU_HOST_DEVICE int64_t stride() const { return tiles + 3; }
+};
+
+}  // namespace mgpu

@@ -1,0 +1,169 @@
+// The operators of reductions and scans. An operator extracts a state from an element and its position, combines
+// states, and finishes a state into a result; state, element and result may be of three types. Every built-in operator
+// commutes, so a kernel may combine in any order that is the same in every run.
+#pragma once
+
+#include <bit>
+#include <type_traits>
+
+#include "algorithm/common.h"
+#include "algorithm/floats.h"
+
+namespace mgpu {
+
+// Values of the attribute `op`.
+enum class OperatorKind : int64_t { kAdd, kMul, kMin, kMax, kArgmin, kArgmax };
+
+constexpr bool gives_index(OperatorKind kind) { return kind >= OperatorKind::kArgmin; }
+constexpr bool gives_largest(OperatorKind kind) { return kind == OperatorKind::kMax || kind == OperatorKind::kArgmax; }
+
+// Sum and product. Integers wrap, so signed ones run as unsigned, and narrow ones in 32 bits; 16-bit floats accumulate
+// in float32. kEither decides at run time, where one compiled kernel for both is worth more than two instructions.
+enum class ArithmeticKind { kSum, kProduct, kEither };
+
+template <typename Element_, typename State_, ArithmeticKind kKind>
+struct Arithmetic {
+  using Element = Element_;
+  using State = State_;
+  using Result = Element;
+  static constexpr bool kGivesIndex = false;
+
+  bool multiply;
+
+  MGPU_HOST_DEVICE bool multiplies() const {
+    return kKind == ArithmeticKind::kEither ? multiply : kKind == ArithmeticKind::kProduct;
+  }
+  MGPU_HOST_DEVICE State identity() const { return multiplies() ? State{1} : State{0}; }
+  MGPU_HOST_DEVICE State extract(Element element, int64_t /*position*/) const {
+    return static_cast<State>(widen(element));
+  }
+  MGPU_HOST_DEVICE State combine(State a, State b) const { return multiplies() ? a * b : a + b; }
+  MGPU_HOST_DEVICE Result finish(State state, int64_t /*row_begin*/) const { return narrow_to(state, Element{}); }
+  MGPU_HOST_DEVICE Result dead() const { return Element{}; }
+};
+
+// Minimum and maximum of any key type are the least of unsigned codes, so one kernel a width serves them all. A float's
+// bits are made monotone, a maximum's flipped, and a NaN is code 0: it wins, as in jnp.min and jnp.max.
+template <typename Word>
+struct ExtremumOrder {
+  Word fold;  // bits that a negative float flips
+  Word flip;
+  Word largest_number;  // magnitudes above it are NaN; all ones for integers
+  Word negative_zero;   // 0 for integers
+  Word last;            // the code of the identity: the largest value for a minimum, the smallest for a maximum
+
+  static ExtremumOrder make(bool is_signed, int mantissa_bits, bool largest) {
+    const Word sign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));
+    const Word all = static_cast<Word>(~Word{0});
+    const Word flip = static_cast<Word>((is_signed ? sign : Word{0}) ^ (largest ? all : Word{0}));
+    if (mantissa_bits == 0) return {Word{0}, flip, all, Word{0}, all};
+    const Word magnitude = static_cast<Word>(~sign);
+    const Word infinity = static_cast<Word>(magnitude - ((Word{1} << mantissa_bits) - 1));
+    ExtremumOrder order{magnitude, flip, infinity, sign, all};
+    order.last = order.encode(largest ? static_cast<Word>(sign | infinity) : infinity);
+    return order;
+  }
+
+  MGPU_HOST_DEVICE Word encode(Word bits) const {
+    const Word magnitude = static_cast<Word>(bits & (static_cast<Word>(~Word{0}) >> 1));
+    return magnitude > largest_number ? Word{0} : static_cast<Word>(bits ^ folded(bits) ^ flip);
+  }
+  MGPU_HOST_DEVICE Word decode(Word code) const {
+    const Word bits = static_cast<Word>(code ^ flip);
+    return static_cast<Word>(bits ^ folded(bits));
+  }
+
+ private:
+  MGPU_HOST_DEVICE Word folded(Word bits) const {
+    using Signed = std::make_signed_t<Word>;
+    return static_cast<Word>(static_cast<Word>(static_cast<Signed>(bits) >> (8 * sizeof(Word) - 1)) & fold);
+  }
+};
+
+template <typename Word>
+struct Extremum {
+  using Element = Word;
+  using State = std::conditional_t<sizeof(Word) == 8, uint64_t, uint32_t>;
+  using Result = Word;
+  static constexpr bool kGivesIndex = false;
+
+  ExtremumOrder<Word> order;
+
+  MGPU_HOST_DEVICE State identity() const { return order.last; }
+  MGPU_HOST_DEVICE State extract(Element element, int64_t /*position*/) const { return order.encode(element); }
+  MGPU_HOST_DEVICE State combine(State a, State b) const { return minimum(a, b); }
+  MGPU_HOST_DEVICE Result finish(State state, int64_t /*row_begin*/) const {
+    return order.decode(static_cast<Word>(state));
+  }
+  MGPU_HOST_DEVICE Result dead() const { return Word{0}; }
+};
+
+// A code with the position it was seen at: the least of these is the first extremum, in whatever order they are
+// combined.
+struct CodeAndPosition {
+  uint64_t code;
+  uint64_t position;
+};
+MGPU_HOST_DEVICE bool operator<(const CodeAndPosition& a, const CodeAndPosition& b) {
+  return a.code < b.code || (a.code == b.code && a.position < b.position);
+}
+
+// The index of the first extremum. The state is one 64-bit key, code above position, where both fit.
+template <typename Word, typename State_>
+struct ArgExtremum {
+  using Element = Word;
+  using State = State_;
+  using Result = int64_t;
+  static constexpr bool kGivesIndex = true;
+  static constexpr bool kPacked = std::is_same_v<State, uint64_t>;
+  static constexpr int kPositionBits = kPacked ? 64 - 8 * static_cast<int>(sizeof(Word)) : 64;
+  static constexpr uint64_t kNowhere = ~uint64_t{0} >> (64 - kPositionBits);  // positions lie below it
+
+  ExtremumOrder<Word> order;
+
+  MGPU_HOST_DEVICE static State make(Word code, uint64_t position) {
+    if constexpr (kPacked) {
+      return uint64_t{code} << kPositionBits | position;
+    } else {
+      return {code, position};
+    }
+  }
+  MGPU_HOST_DEVICE State identity() const { return make(static_cast<Word>(~Word{0}), kNowhere); }
+  // The zeros are equal.
+  MGPU_HOST_DEVICE Word encode(Element element) const {
+    return order.encode(element == order.negative_zero ? Word{0} : element);
+  }
+  MGPU_HOST_DEVICE State extract(Element element, int64_t position) const {
+    return make(encode(element), static_cast<uint64_t>(position));
+  }
+  MGPU_HOST_DEVICE State combine(State a, State b) const { return b < a ? b : a; }
+  MGPU_HOST_DEVICE Result finish(State state, int64_t row_begin) const {
+    uint64_t position;
+    if constexpr (kPacked) {
+      position = state & kNowhere;
+    } else {
+      position = state.position;
+    }
+    return position == kNowhere ? -1 : static_cast<int64_t>(position) - row_begin;
+  }
+  MGPU_HOST_DEVICE Result dead() const { return -1; }
+};
+
+// What a stretch of a segmented sequence leaves for the next: the combination since its last restart, and whether
+// there was one. Combining these is associative, and does not commute.
+template <typename State>
+struct SinceRestart {
+  using Flag = std::conditional_t<sizeof(State) % 8 == 0, uint64_t, uint32_t>;  // leaves no padding
+  State state;
+  Flag restarted;
+};
+constexpr int64_t since_restart_bytes(int64_t state_bytes) { return state_bytes + (state_bytes % 8 == 0 ? 8 : 4); }
+
+template <typename Operator, typename State>
+MGPU_HOST_DEVICE SinceRestart<State> combine_since(const Operator& op, const SinceRestart<State>& a,
+                                                   const SinceRestart<State>& b) {
+  if (b.restarted) return b;
+  return {op.combine(a.state, b.state), a.restarted};
+}
+
+}  // namespace mgpu

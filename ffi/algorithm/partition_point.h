@@ -1,0 +1,59 @@
+// The one binary search: every lower bound, upper bound, merge path and balanced path is a call of it.
+#pragma once
+
+#include "algorithm/common.h"
+
+namespace mgpu {
+
+// The first i in [begin, end) for which `before(i)` is false, or end. `before` is true, then false; if it is
+// not (a broken precondition), the result is still inside [begin, end] after the same number of steps.
+template <typename Index, typename Predicate>
+MGPU_HOST_DEVICE Index partition_point(Index begin, Index end, Predicate before) {
+  while (begin < end) {
+    const Index middle = begin + (end - begin) / 2;
+    if (before(middle)) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return begin;
+}
+
+// As partition_point, for an answer that is likely near `begin`: a few steps one by one, then in doubling strides.
+template <typename Index, typename Predicate>
+MGPU_HOST_DEVICE Index galloping_partition_point(Index begin, Index end, Predicate before) {
+  Index stride = 1;
+  for (int step = 0; stride <= end - begin; ++step) {
+    if (!before(begin + stride - 1)) return partition_point(begin, begin + stride - 1, before);
+    begin += stride;
+    if (step >= 4) stride *= 2;
+  }
+  return partition_point(begin, end, before);
+}
+
+// As partition_point, for an answer that is likely near `end`: looks back in steps that grow eightfold, then searches
+// one step. `find(begin, end, before)` is a partition_point, serial or of a warp.
+template <typename Index, typename Predicate, typename Find>
+MGPU_HOST_DEVICE Index partition_point_near_end(Index begin, Index end, Predicate before, Find find) {
+  for (Index step = 1; begin < end; step = minimum(8 * step, end - begin)) {
+    const Index probe = end - minimum(step, end - begin);
+    if (before(probe)) return find(probe + 1, end, before);
+    end = probe;
+  }
+  return begin;
+}
+
+// The first position of a sorted sequence whose key is not before `key`. `keys(i)` gives the i-th key.
+template <typename Index, typename Keys, typename Key, typename Less>
+MGPU_HOST_DEVICE Index lower_bound(Index begin, Index end, Keys keys, const Key& key, Less less) {
+  return partition_point(begin, end, [&](Index i) { return less(keys(i), key); });
+}
+
+// The first position of a sorted sequence whose key is after `key`.
+template <typename Index, typename Keys, typename Key, typename Less>
+MGPU_HOST_DEVICE Index upper_bound(Index begin, Index end, Keys keys, const Key& key, Less less) {
+  return partition_point(begin, end, [&](Index i) { return !less(key, keys(i)); });
+}
+
+}  // namespace mgpu

@@ -1,0 +1,85 @@
+// Where an output of a stable merge of four sorted runs comes from: how many of the first `rank` items each run gives.
+// By sampling (after Varman, Scheufler, Iyer, Ricard, "Merging multiple lists on hierarchical-memory multiprocessors",
+// 1991): the answer of each run lies in a window; a few items of each window, compared with those of the others, bound
+// their own ranks in the merge, and so cut the windows.
+#pragma once
+
+#include "algorithm/common.h"
+
+namespace mgpu {
+
+constexpr int kRuns = 4;
+
+// One step is: every sample of every open window is judged, then `narrow`. Among equals an earlier run comes first. On
+// runs that are not sorted the answers still lie within the runs and have the sum `rank`.
+template <typename Index, int kSamples>
+struct RunSplit {
+  Index begin[kRuns], end[kRuns];  // the answer of run j lies in [begin[j], end[j]]
+  Index rank;
+
+  MGPU_HOST_DEVICE RunSplit(const Index (&lengths)[kRuns], Index rank) : rank(rank) {
+    Index total = 0;
+    MGPU_UNROLL
+    for (int j = 0; j < kRuns; ++j) total += lengths[j];
+    MGPU_UNROLL
+    for (int j = 0; j < kRuns; ++j) {
+      begin[j] = maximum<Index>(0, rank - (total - lengths[j]));
+      end[j] = minimum(rank, lengths[j]);
+    }
+  }
+
+  // The position of sample `s` of run j: at most every fifth of the window, all of it where it has few items.
+  MGPU_HOST_DEVICE static Index sample(Index begin, Index end, int s) {
+    const Index width = end - begin;
+    const Index step = (width >> 3) + (width >> 4) + (width >> 6);
+    return minimum(begin + (step > 0 ? (s + 1) * step : Index{s}), end - 1);
+  }
+
+  // What the sample at `position` of an open window, the s-th of its run, says: 1 if it is among the first `rank`
+  // items, -1 if it is not, 0 if that is not known yet. `keys(j, s)` gives the keys of all samples, in the same order
+  // on all threads; those of a closed window may be anything.
+  template <typename Key, typename Keys, typename Less>
+  MGPU_HOST_DEVICE int judge(int run, int s, const Key& key, Keys keys, Less less) const {
+    Index inside = 0;   // if the sample is among the first `rank`, so are this many
+    Index outside = 0;  // if it is not, at most this many are
+    MGPU_UNROLL
+    for (int j = 0; j < kRuns; ++j) {
+      int before = 0;  // samples of run j that come before this one
+      MGPU_UNROLL
+      for (int other = 0; other < kSamples; ++other) {
+        const Key other_key = keys(j, other);
+        const bool first = j < run;  // then an equal one comes before
+        before += less(first ? key : other_key, first ? other_key : key) != first;
+      }
+      const bool own = j == run;
+      if (own) before = s;
+      const int through = before + own;
+      inside += through == 0 ? begin[j] : sample(begin[j], end[j], through - 1) + 1;
+      outside += before == kSamples ? end[j] : maximum(sample(begin[j], end[j], before), begin[j]);
+    }
+    return inside > rank ? -1 : outside < rank ? 1 : 0;
+  }
+
+  // Cuts the window of run j, given how many of its samples are in, and how many out.
+  MGPU_HOST_DEVICE void narrow(int j, int in, int out) {
+    const Index low = in > 0 ? sample(begin[j], end[j], in - 1) + 1 : begin[j];
+    const Index high = out > 0 ? sample(begin[j], end[j], kSamples - out) : end[j];
+    begin[j] = low;
+    end[j] = maximum(low, high);
+  }
+
+  // The answers, in `begin`, once no sample decides anything: windows are open then only if runs are not sorted.
+  MGPU_HOST_DEVICE void finish(const Index (&lengths)[kRuns]) {
+    Index missing = rank;
+    MGPU_UNROLL
+    for (int j = 0; j < kRuns; ++j) missing -= begin[j];
+    MGPU_UNROLL
+    for (int j = 0; j < kRuns; ++j) {
+      const Index more = clamp<Index>(missing, -begin[j], lengths[j] - begin[j]);
+      begin[j] += more;
+      missing -= more;
+    }
+  }
+};
+
+}  // namespace mgpu

@@ -1,0 +1,178 @@
+// Segments of a ragged array, in each form a caller may give them, and how a segment's runs are paired for merging.
+#pragma once
+
+#include "algorithm/common.h"
+#include "algorithm/index_vector.h"
+#include "algorithm/partition_point.h"
+
+namespace mgpu {
+
+// A half-open range of positions.
+template <typename Index>
+struct Range {
+  Index begin;
+  Index end;
+  MGPU_HOST_DEVICE Index size() const { return end - begin; }
+};
+
+// The segments of `rows` rows of `length` items, flattened: positions run from 0 to rows * length, and a row's first
+// position always starts a segment. Items past a row's live count are each a segment of their own, so nothing moves
+// them. Broken input (heads out of order or out of range) gives other segments, never a range outside the row.
+struct Segments {
+  int64_t rows = 1;
+  int64_t length = 0;
+
+  IndexVector heads;         // [rows or 1, heads_count]
+  int64_t heads_count = 0;   // per row
+  int64_t heads_stride = 0;  // from row to row: heads_count, or 0 where all rows share the heads
+
+  const uint8_t* flag_bytes = nullptr;   // [rows or 1, length]
+  const uint32_t* flag_words = nullptr;  // [rows or 1, ceil(length / 32)]
+  int64_t flags_stride = 0;
+
+  IndexVector counts;  // [rows or 1], or null: every item is live
+  int64_t counts_stride = 0;
+
+  MGPU_HOST_DEVICE int64_t total() const { return rows * length; }
+  MGPU_HOST_DEVICE bool has_flags() const { return flag_bytes || flag_words; }
+  MGPU_HOST_DEVICE int64_t row(int64_t position) const { return rows == 1 ? 0 : position / length; }
+
+  MGPU_HOST_DEVICE int64_t live(int64_t row) const {
+    return counts.data ? clamp<int64_t>(counts[row * counts_stride], 0, length) : length;
+  }
+
+  MGPU_HOST_DEVICE int64_t row_head(int64_t row, int64_t i) const {
+    return clamp<int64_t>(heads[row * heads_stride + i], 0, length);
+  }
+
+  // All heads of all rows as one non-decreasing sequence: each row's start, then its listed heads.
+  MGPU_HOST_DEVICE int64_t flat_heads_count() const { return rows * (heads_count + 1); }
+  MGPU_HOST_DEVICE int64_t flat_head(int64_t j) const {
+    const int64_t row = rows == 1 ? 0 : j / (heads_count + 1);
+    const int64_t i = j - row * (heads_count + 1);
+    return row * length + (i == 0 ? 0 : row_head(row, i - 1));
+  }
+
+  // The first listed head at or after `position`, as an index of flat_head. Only for the forms with heads.
+  template <typename Find>
+  MGPU_HOST_DEVICE int64_t listed_from(int64_t position, Find find) const {
+    if (position >= total()) return flat_heads_count();
+    const int64_t row = this->row(position);
+    const int64_t offset = position - row * length;
+    if (offset == 0) return row * (heads_count + 1);
+    const int64_t i = find(int64_t{0}, heads_count, [&](int64_t i) { return row_head(row, i) < offset; });
+    return row * (heads_count + 1) + 1 + i;
+  }
+
+  // The segment of `position`. `find(begin, end, before)` is a partition_point, serial or of a warp. Only for the forms
+  // with heads.
+  template <typename Find>
+  MGPU_HOST_DEVICE Range<int64_t> segment_of(int64_t position, Find find) const {
+    const int64_t row = this->row(position);
+    const int64_t row_begin = row * length;
+    const int64_t offset = position - row_begin;
+    const int64_t live = this->live(row);
+    if (offset >= live) return {position, position + 1};
+    const int64_t next = find(int64_t{0}, heads_count, [&](int64_t i) { return row_head(row, i) <= offset; });
+    const int64_t begin = next == 0 ? 0 : row_head(row, next - 1);
+    const int64_t end = next == heads_count ? live : row_head(row, next);
+    return {row_begin + minimum(begin, offset), row_begin + clamp(end, offset + 1, live)};
+  }
+
+  // Calls mark(position) for every position of `tile` that starts a segment, the work dealt out to `lanes` lanes.
+  // `listed` are the indices of the tile's heads, from listed_from; more heads than positions (repeats, padding, or
+  // broken input) are searched, not walked, so a tile's work is bounded by its width.
+  template <typename Mark>
+  MGPU_HOST_DEVICE void mark_heads(Range<int64_t> tile, Range<int64_t> listed, int lane, int lanes, Mark mark) const {
+    if (has_flags() || counts.data) {
+      for (int64_t position = tile.begin + lane; position < tile.end; position += lanes) {
+        const int64_t row = this->row(position);
+        if (is_flagged(row, position - row * length)) mark(position);
+      }
+      if (has_flags()) return;
+    }
+    if (listed.size() <= 2 * tile.size()) {
+      for (int64_t j = listed.begin + lane; j < listed.end; j += lanes) {
+        const int64_t position = flat_head(j);
+        if (position >= tile.begin && position < tile.end) mark(position);
+      }
+    } else {
+      for (int64_t position = tile.begin + lane; position < tile.end; position += lanes) {
+        const int64_t j = partition_point(listed.begin, listed.end, [&](int64_t j) { return flat_head(j) < position; });
+        if (j < listed.end && flat_head(j) == position) mark(position);
+      }
+    }
+  }
+
+ private:
+  // Whether a row's start, a dead item or a flag makes this a start.
+  MGPU_HOST_DEVICE bool is_flagged(int64_t row, int64_t offset) const {
+    if (offset == 0 || offset >= live(row)) return true;
+    if (flag_bytes) return flag_bytes[row * flags_stride + offset] != 0;
+    if (flag_words) return (flag_words[row * flags_stride + offset / 32] >> (offset % 32)) & 1;
+    return false;
+  }
+};
+
+// How a segment is sorted in cells of `width` positions (a thread's items, a block's tile): each cell sorts its part,
+// then in round k runs of 2^k cells are merged in pairs. Cells lie on a fixed grid, but runs are counted from the
+// segment's own first cell, so a segment over c cells needs ceil(log2(c)) rounds wherever it lies; on runs counted
+// from the grid's origin, a short segment across a large power of two would need every round.
+template <typename Index>
+MGPU_HOST_DEVICE int merge_rounds(Range<Index> segment, Index width) {
+  return segment.size() <= 0 ? 0 : ceil_log2((segment.end - 1) / width - segment.begin / width + 1);
+}
+
+// The same where a round merges runs four by four, of 4^round cells each.
+template <typename Index>
+MGPU_HOST_DEVICE int group_rounds(Range<Index> segment, Index width) {
+  return (merge_rounds(segment, width) + 1) / 2;
+}
+
+// The four sorted runs that a round merges: run k is [bounds[k], bounds[k + 1]), and may be empty.
+template <typename Index>
+struct MergeGroup {
+  Index bounds[5];
+  MGPU_HOST_DEVICE Index begin() const { return bounds[0]; }
+  MGPU_HOST_DEVICE Index end() const { return bounds[4]; }
+  MGPU_HOST_DEVICE Index length(int run) const { return bounds[run + 1] - bounds[run]; }
+};
+
+// The group that covers `cell`, for a segment that starts in `first_cell`.
+template <typename Index>
+MGPU_HOST_DEVICE MergeGroup<Index> merge_group(Range<Index> segment, Index first_cell, Index width, Index cell,
+                                               int round) {
+  const int shift = 2 * round;
+  const Index group_cell = first_cell + (((cell - first_cell) >> (shift + 2)) << (shift + 2));
+  MergeGroup<Index> group;
+  MGPU_UNROLL
+  for (Index k = 0; k < 5; ++k) {
+    group.bounds[k] = clamp((group_cell + (k << shift)) * width, segment.begin, segment.end);
+  }
+  return group;
+}
+
+// The two sorted runs [begin, middle) and [middle, end) that round `round` merges; the second may be empty.
+template <typename Index>
+struct MergePair {
+  Index begin;
+  Index middle;
+  Index end;
+};
+
+// The pair that covers `cell`, for a segment that starts in `first_cell`.
+template <typename Index>
+MGPU_HOST_DEVICE MergePair<Index> merge_pair(Range<Index> segment, Index first_cell, Index width, Index cell,
+                                             int round) {
+  const Index pair_cell = first_cell + (((cell - first_cell) >> (round + 1)) << (round + 1));
+  const Index run = Index{1} << round;
+  return {maximum(segment.begin, pair_cell * width), minimum(segment.end, (pair_cell + run) * width),
+          minimum(segment.end, (pair_cell + 2 * run) * width)};
+}
+
+template <typename Index>
+MGPU_HOST_DEVICE MergePair<Index> merge_pair(Range<Index> segment, Index width, Index cell, int round) {
+  return merge_pair(segment, segment.begin / width, width, cell, round);
+}
+
+}  // namespace mgpu

@@ -1,0 +1,36 @@
+// The four operations on sorted multisets as one walk along the balanced path: they differ in what they keep.
+#pragma once
+
+#include "algorithm/common.h"
+
+namespace mgpu {
+
+enum class SetOperation : int64_t { kIntersection, kUnion, kDifference, kSymmetricDifference };
+
+// Which items the result keeps: of a pair, A's copy; of the rest, those of A, those of B.
+struct SetRule {
+  bool pairs;
+  bool a_alone;
+  bool b_alone;
+
+  static constexpr SetRule of(SetOperation operation) {
+    return {operation == SetOperation::kIntersection || operation == SetOperation::kUnion,
+            operation != SetOperation::kIntersection,
+            operation == SetOperation::kUnion || operation == SetOperation::kSymmetricDifference};
+  }
+};
+
+// One step of the walk: the smaller of the next two items, or both where they are a pair. Each is 0 or 1, so that loops
+// on the CPU can go on without a branch that nobody can foretell.
+struct SetStep {
+  int take_a;
+  int take_b;
+  int keep;  // B's item where A's is not taken
+};
+
+MGPU_HOST_DEVICE SetStep set_step(int a_first, int b_first, SetRule rule) {
+  const int pair = (a_first | b_first) ^ 1;
+  return {b_first ^ 1, a_first ^ 1, (a_first & rule.a_alone) | (b_first & rule.b_alone) | (pair & rule.pairs)};
+}
+
+}  // namespace mgpu

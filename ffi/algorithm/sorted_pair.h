@@ -1,0 +1,137 @@
+// Two sorted operands A and B, row by row, and the tiles of their merge: what merges, searches and matches walk along.
+#pragma once
+
+#include "algorithm/index_vector.h"
+#include "algorithm/merge_path.h"
+#include "algorithm/segments.h"
+
+namespace mgpu {
+
+// One side: sorted keys, `length` a row, of which the first live(row) count.
+struct SortedRows {
+  const void* keys = nullptr;
+  int64_t length = 0;
+  int64_t stride = 0;  // from row to row: length, or 0 where all rows share the keys
+  int64_t stored = 0;  // keys in memory, over all rows
+  IndexVector counts;  // [rows or 1], or null: every item is live
+  int64_t counts_stride = 0;
+
+  MGPU_HOST_DEVICE int64_t live(int64_t row) const {
+    return counts.data ? clamp<int64_t>(counts[row * counts_stride], 0, length) : length;
+  }
+};
+
+// The slots of a merge: a row has one for each item of A and of B, the live ones first, in merged order, then the dead
+// ones of A, then those of B. Slots are counted through all rows.
+struct SortedPair {
+  int64_t rows = 1;
+  SortedRows a;
+  SortedRows b;
+
+  MGPU_HOST_DEVICE int64_t row_slots() const { return a.length + b.length; }
+  MGPU_HOST_DEVICE int64_t slots() const { return rows * row_slots(); }
+  SortedPair swapped() const { return {rows, b, a}; }
+};
+
+// A run of slots of one row, and the live items in them.
+struct MergeTile {
+  int64_t row;
+  int64_t begin;  // the first slot, counted in its row
+  int64_t size;
+  int64_t a;  // live items of A in the row's earlier slots
+  int64_t b;
+  int64_t a_count;  // live items of A in these slots
+  int64_t b_count;
+  bool b_left;  // whether live items of B follow
+
+  MGPU_HOST_DEVICE int64_t live() const { return a_count + b_count; }
+  MGPU_HOST_DEVICE int64_t dead() const { return size - live(); }
+};
+
+// Finds tiles. Broken input (unsorted keys) gives other tiles, never one with items outside the operands.
+template <typename Order>
+struct MergeTiles {
+  SortedPair pair;
+  Order order;
+
+  using Word = typename Order::Word;
+
+  MGPU_HOST_DEVICE Word a_code(int64_t row, int64_t i) const {
+    return order.encode(static_cast<const Word*>(pair.a.keys)[row * pair.a.stride + i]);
+  }
+  MGPU_HOST_DEVICE Word b_code(int64_t row, int64_t i) const {
+    return order.encode(static_cast<const Word*>(pair.b.keys)[row * pair.b.stride + i]);
+  }
+
+  // The tile from `slot` up to `end` or to the end of its row, of at most `width` slots, its items not yet found.
+  MGPU_HOST_DEVICE MergeTile slots_from(int64_t slot, int64_t end, int64_t width) const {
+    const int64_t row = pair.rows == 1 ? 0 : slot / pair.row_slots();
+    const int64_t begin = slot - row * pair.row_slots();
+    return {row, begin, minimum(width, minimum(end - slot, pair.row_slots() - begin)), 0, 0, 0, 0, false};
+  }
+
+  // The live items of A before a slot of a row, which lie in [low, high].
+  template <typename Find>
+  MGPU_HOST_DEVICE int64_t split(int64_t row, int64_t slot, int64_t low, int64_t high, Find find) const {
+    const int64_t a_live = pair.a.live(row);
+    const int64_t b_live = pair.b.live(row);
+    const int64_t diagonal = minimum(slot, a_live + b_live);
+    return merge_path_between(
+        maximum(low, diagonal - b_live), minimum(minimum(high, diagonal), a_live), diagonal,
+        [&](int64_t i) { return a_code(row, i); }, [&](int64_t i) { return b_code(row, i); },
+        [&](Word x, Word y) { return order.less(x, y); }, find);
+  }
+  template <typename Find>
+  MGPU_HOST_DEVICE int64_t split(int64_t row, int64_t slot, Find find) const {
+    return split(row, slot, 0, slot, find);
+  }
+
+  // Sets a tile's items from the splits at its ends.
+  MGPU_HOST_DEVICE void set_items(MergeTile& tile, int64_t a_begin, int64_t a_end) const {
+    const int64_t a_live = pair.a.live(tile.row);
+    const int64_t b_live = pair.b.live(tile.row);
+    const int64_t begin = minimum(tile.begin, a_live + b_live);
+    const int64_t end = minimum(tile.begin + tile.size, a_live + b_live);
+    tile.a = a_begin;
+    tile.b = begin - a_begin;
+    // Where keys are not sorted, searches in different ranges contradict each other.
+    tile.a_count = clamp(a_end, maximum(a_begin, end - b_live), minimum(a_begin + (end - begin), a_live)) - a_begin;
+    tile.b_count = end - begin - tile.a_count;
+    tile.b_left = tile.b + tile.b_count < b_live;
+  }
+
+  // The tile from `slot` on, searched at both ends.
+  template <typename Find>
+  MGPU_HOST_DEVICE MergeTile tile_from(int64_t slot, int64_t end, int64_t width, Find find) const {
+    MergeTile tile = slots_from(slot, end, width);
+    return finish(tile, split(tile.row, tile.begin, find), find);
+  }
+
+  // The tile after `tile`: its own end is searched among the next items only. Empty at `end`.
+  template <typename Find>
+  MGPU_HOST_DEVICE MergeTile tile_after(const MergeTile& tile, int64_t end, int64_t width, Find find) const {
+    MergeTile next = slots_from(tile.row * pair.row_slots() + tile.begin + tile.size, end, width);
+    if (next.size <= 0) return next;
+    return finish(next, next.begin == 0 ? 0 : tile.a + tile.a_count, find);
+  }
+
+  // The dead items of A and of B in a tile, as positions in the row.
+  MGPU_HOST_DEVICE Range<int64_t> a_dead(const MergeTile& tile) const {
+    const int64_t first = tile.begin + tile.live() - pair.b.live(tile.row);  // where a slot holds A's item
+    return {minimum(first, pair.a.length), minimum(first + tile.dead(), pair.a.length)};
+  }
+  MGPU_HOST_DEVICE Range<int64_t> b_dead(const MergeTile& tile) const {
+    const int64_t first = tile.begin + tile.live() - pair.a.length;
+    const int64_t live = pair.b.live(tile.row);
+    return {maximum(first, live), maximum(first + tile.dead(), live)};
+  }
+
+ private:
+  template <typename Find>
+  MGPU_HOST_DEVICE MergeTile finish(MergeTile tile, int64_t a_begin, Find find) const {
+    set_items(tile, a_begin, split(tile.row, tile.begin + tile.size, a_begin, a_begin + tile.size, find));
+    return tile;
+  }
+};
+
+}  // namespace mgpu

@@ -1,0 +1,117 @@
+// One call of an operation, as plain data: what a handler receives, free of XLA and of Python, so that the families
+// compile fast, run in C++ tests under sanitizers, and answer for their workspace without a device.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "algorithm/index_vector.h"
+
+namespace mgpu {
+
+enum class DType : uint8_t { u8, u16, u32, u64, s8, s16, s32, s64, f16, bf16, f32, f64, boolean, c64, c128 };
+
+constexpr int byte_width(DType dtype) {
+  switch (dtype) {
+    case DType::u8:
+    case DType::s8:
+    case DType::boolean: return 1;
+    case DType::u16:
+    case DType::s16:
+    case DType::f16:
+    case DType::bf16: return 2;
+    case DType::u32:
+    case DType::s32:
+    case DType::f32: return 4;
+    case DType::u64:
+    case DType::s64:
+    case DType::f64:
+    case DType::c64: return 8;
+    case DType::c128: return 16;
+  }
+  return 0;
+}
+
+constexpr std::string_view dtype_name(DType dtype) {
+  constexpr std::string_view names[] = {"uint8",   "uint16",  "uint32", "uint64",    "int8",
+                                        "int16",   "int32",   "int64",  "float16",   "bfloat16",
+                                        "float32", "float64", "bool",   "complex64", "complex128"};
+  return names[static_cast<int>(dtype)];
+}
+
+// A dense row-major array. `data` is null when only sizes are asked for. Leading dimensions beyond the operation's
+// own rank are batch dimensions; an operand the batch does not touch has none.
+struct Array {
+  void* data = nullptr;
+  DType dtype = DType::u8;
+  std::vector<int64_t> dimensions;
+
+  int rank() const { return static_cast<int>(dimensions.size()); }
+
+  // The product of the dimensions from `first` up to, not including, `last`.
+  int64_t extent(int first, int last) const {
+    int64_t product = 1;
+    for (int axis = first; axis < last; ++axis) product *= dimensions[axis];
+    return product;
+  }
+  int64_t size() const { return extent(0, rank()); }
+  int64_t bytes() const { return size() * byte_width(dtype); }
+
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+};
+
+// The named integer attributes of a call (flags and enumerations are integers too).
+struct Attributes {
+  virtual ~Attributes() = default;
+  virtual int64_t operator[](std::string_view name) const = 0;
+};
+
+// An error of the caller or of the lowering: says operation, argument, expected, got.
+struct CallError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct Call {
+  std::string_view operation;
+  std::vector<Array> operands;
+  std::vector<Array> results;
+  const Attributes& attributes;
+
+  // The number of problems in the batch: the product of the leading dimensions of an array whose own rank is `rank`.
+  static int64_t batch(const Array& array, int rank) { return array.extent(0, array.rank() - rank); }
+
+  // The length of the last axis.
+  static int64_t length(const Array& array) { return array.dimensions.empty() ? 1 : array.dimensions.back(); }
+
+  // An operand of indices or counts.
+  IndexVector index_vector(const Array& array, const char* name) const {
+    if (array.dtype != DType::s32 && array.dtype != DType::s64) {
+      fail(std::string(name) + ": expected int32 or int64, got " + std::string(dtype_name(array.dtype)));
+    }
+    return {array.data, array.dtype == DType::s64};
+  }
+
+  // The distance from row to row of an operand of `length` items a row: 0 where all `rows` rows share one. `own_rank`
+  // is the operand's rank without batch dimensions.
+  int64_t row_stride(const Array& array, int64_t length, int64_t rows, const char* name, int own_rank = 1) const {
+    if (array.rank() <= own_rank) return 0;
+    if (array.size() != rows * length) {
+      fail(std::string(name) + ": expected " + std::to_string(rows) + " rows, got " + std::to_string(array.size()) +
+           " items of " + std::to_string(length) + " a row");
+    }
+    return length;
+  }
+
+  [[noreturn]] void fail(const std::string& what) const { throw CallError(std::string(operation) + ": " + what); }
+  void expect(bool holds, const char* what) const {
+    if (!holds) fail(what);
+  }
+};
+
+}  // namespace mgpu

@@ -1,0 +1,174 @@
+// Keys with what they carry, as the CPU sorts and merges them: loaded as codes, stored as the keys' own bits.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "algorithm/serial_merge.h"
+#include "operands/dispatch.h"
+
+namespace mgpu {
+
+template <typename Word, typename Payload>
+struct Entry {
+  Word code;
+  [[no_unique_address]] Payload payload;
+};
+
+template <typename Order>
+struct EntryLess {
+  Order order;
+  template <typename Item>
+  bool operator()(const Item& a, const Item& b) const {
+    return order.less(a.code, b.code);
+  }
+};
+
+// A keys array and its payload array. Without a payload array, a position's payload is its offset in its row.
+template <typename Order, typename Payload>
+struct EntryBuffer {
+  using Word = typename Order::Word;
+  using Item = Entry<Word, Payload>;
+
+  Order order;
+  const void* keys;
+  const void* payload = nullptr;
+  int64_t row_length = 0;  // > 0: payloads are indices
+
+  Item load(int64_t i) const {
+    Item item{order.encode(static_cast<const Word*>(keys)[i]), {}};
+    if constexpr (!std::is_same_v<Payload, NoPayload>) {
+      item.payload = row_length > 0 ? static_cast<Payload>(i % row_length) : static_cast<const Payload*>(payload)[i];
+    }
+    return item;
+  }
+
+  void store(int64_t i, const Item& item) const {
+    static_cast<Word*>(const_cast<void*>(keys))[i] = order.decode(item.code);
+    if constexpr (!std::is_same_v<Payload, NoPayload>) {
+      static_cast<Payload*>(const_cast<void*>(payload))[i] = item.payload;
+    }
+  }
+};
+
+template <typename Order, typename Payload>
+struct TemporaryBuffer {
+  TemporaryBuffer(int64_t size, Order order)
+      : order(order), keys(std::make_unique_for_overwrite<typename Order::Word[]>(size)) {
+    if constexpr (!std::is_same_v<Payload, NoPayload>) payload = std::make_unique_for_overwrite<Payload[]>(size);
+  }
+  EntryBuffer<Order, Payload> buffer() const { return {order, keys.get(), payload.get()}; }
+
+  Order order;
+  std::unique_ptr<typename Order::Word[]> keys;  // not zeroed: that alone would take a third of a sort's time
+  std::unique_ptr<Payload[]> payload;
+};
+
+// Room for `count` items that the calling thread keeps from task to task: fresh pages for each tile would cost more
+// than sorting it.
+template <typename Item>
+Item* thread_scratch(int64_t count) {
+  thread_local std::vector<Item> room;
+  if (static_cast<int64_t>(room.size()) < count) room.resize(count);
+  return room.data();
+}
+
+// Merges two runs from both ends at once: two chains of dependent steps instead of one, and for as many steps as the
+// shorter run has items neither run can end, so nothing else is compared.
+template <typename Item, typename Less>
+void merge_runs(const Item* a, int64_t a_count, const Item* b, int64_t b_count, Item* out, Less less) {
+  const Item* a_last = a + a_count - 1;
+  const Item* b_last = b + b_count - 1;
+  Item* out_last = out + a_count + b_count - 1;
+  for (int64_t step = std::min(a_count, b_count); step > 0; --step) {
+    const bool take_b = less(*b, *a);
+    *out++ = take_b ? *b : *a;
+    b += take_b;
+    a += !take_b;
+    const bool take_a = less(*b_last, *a_last);
+    *out_last-- = take_a ? *a_last : *b_last;
+    a_last -= take_a;
+    b_last -= !take_a;
+  }
+  serial_merge(a, a_last + 1, b, b_last + 1, out, less);
+}
+
+// Sorts a few items, stable.
+template <typename Item, typename Less>
+void insertion_sort(Item* items, int64_t count, Less less) {
+  for (int64_t i = 1; i < count; ++i) {
+    const Item item = items[i];
+    int64_t j = i;
+    for (; j > 0 && less(item, items[j - 1]); --j) items[j] = items[j - 1];
+    items[j] = item;
+  }
+}
+
+// Sorts up to kCount codes of a total order by a network, the rest of it filled with the last code.
+template <int kCount, typename Item>
+void network_sort_few(Item* items, int64_t count) {
+  using Word = decltype(Item::code);
+  Word codes[kCount];
+  for (int64_t i = 0; i < kCount; ++i) codes[i] = i < count ? items[i].code : static_cast<Word>(~Word{0});
+  network_sort(codes);
+  for (int64_t i = 0; i < count; ++i) items[i].code = codes[i];
+}
+
+// Stable merge sort of `count` items, to `items` or, if `into_scratch`, to `scratch`, which has room for as many.
+template <bool kTotalOrder, typename Item, typename Less>
+void merge_sort(Item* items, Item* scratch, int64_t count, bool into_scratch, Less less) {
+  constexpr int kFew = kTotalOrder ? 16 : 8;
+  if (count <= kFew) {
+    if constexpr (kTotalOrder) {
+      count <= kFew / 2 ? network_sort_few<kFew / 2>(items, count) : network_sort_few<kFew>(items, count);
+    } else {
+      insertion_sort(items, count, less);
+    }
+    if (into_scratch) std::copy(items, items + count, scratch);
+    return;
+  }
+  const int64_t half = count / 2;
+  merge_sort<kTotalOrder>(items, scratch, half, !into_scratch, less);
+  merge_sort<kTotalOrder>(items + half, scratch + half, count - half, !into_scratch, less);
+  const Item* from = into_scratch ? items : scratch;
+  merge_runs(from, half, from + half, count - half, into_scratch ? scratch : items, less);
+}
+
+// Stable sort by the bytes of the rank, the least significant first. 16,384 random 32-bit keys: 2.9 ns an item.
+template <typename Item, typename Order>
+void radix_sort(Item* items, Item* scratch, int64_t count, const Order& order) {
+  using Word = typename Order::Word;
+  constexpr int kDigits = sizeof(Word);
+  const auto digit = [&](const Item& item, int d) { return static_cast<uint8_t>(order.rank(item.code) >> (8 * d)); };
+  std::array<std::array<int32_t, 256>, kDigits> counts{};
+  for (int64_t i = 0; i < count; ++i) {
+    const Word rank = order.rank(items[i].code);
+    for (int d = 0; d < kDigits; ++d) ++counts[d][static_cast<uint8_t>(rank >> (8 * d))];
+  }
+  Item* from = items;
+  Item* to = scratch;
+  for (int d = 0; d < kDigits; ++d) {
+    if (counts[d][digit(from[0], d)] == count) continue;  // all the same
+    int32_t next = 0;
+    for (int32_t& bucket : counts[d]) next += std::exchange(bucket, next);
+    for (int64_t i = 0; i < count; ++i) to[counts[d][digit(from[i], d)]++] = from[i];
+    std::swap(from, to);
+  }
+  if (from != items) std::copy(from, from + count, items);
+}
+
+// Stable sort, by whichever is faster for so many.
+template <bool kTotalOrder, typename Item, typename Order>
+void sort_entries(Item* items, Item* scratch, int64_t count, const Order& order) {
+  if (count < 64 * static_cast<int64_t>(sizeof(typename Order::Word))) {
+    merge_sort<kTotalOrder>(items, scratch, count, false, EntryLess<Order>{order});
+  } else {
+    radix_sort(items, scratch, count, order);
+  }
+}
+
+}  // namespace mgpu

@@ -1,0 +1,81 @@
+// Interval expand, gather and move on the CPU: the runs of the load-balancing search are copied whole.
+#include "operands/intervals.h"
+
+#include <cstring>
+
+#include "cpu/rows.h"
+#include "operations.h"
+
+namespace mgpu {
+
+namespace {
+
+template <int64_t kBytes>
+void expand(const IntervalExpandOperands& operands, cpu::RowMover<kBytes> rows, cpu::Executor& executor) {
+  const int64_t tile = cpu::rows_per_task(rows.width());
+  cpu::for_each_work_tile(executor, operands.work, tile,
+                          [&](int64_t problem, const WorkRow& row, Range<int64_t> outputs, int64_t live_end) {
+                            const char* const values = operands.values.of_problem(problem);
+                            char* const out = operands.out.of_problem(problem);
+                            const std::vector<char> fill = cpu::fill_row(operands.fill, problem, rows.width());
+                            for_each_run(row, {outputs.begin, live_end}, [&](int64_t object, Range<int64_t> run) {
+                              rows.repeat(out, run, live_end,
+                                          object < row.first ? fill.data() : values + object * rows.width());
+                            });
+                            rows.repeat(out, {live_end, outputs.end}, fill.data());
+                          });
+}
+
+template <int64_t kBytes>
+void move(const IntervalMoveOperands& operands, cpu::RowMover<kBytes> rows, cpu::Executor& executor) {
+  const int64_t tile = cpu::rows_per_task(rows.width());
+  cpu::for_each_work_tile(
+      executor, operands.work, tile,
+      [&](int64_t problem, const WorkRow& row, Range<int64_t> outputs, int64_t live_end) {
+        const char* const x = operands.x.of_problem(problem);
+        char* const out = operands.out.of_problem(problem);
+        const std::vector<char> fill_row =
+            operands.has_fill ? cpu::fill_row(operands.fill, problem, rows.width()) : std::vector<char>();
+        const auto fill = [&](int64_t begin, int64_t end) {
+          if (operands.has_fill) rows.repeat(out, {begin, end}, fill_row.data());
+        };
+        for_each_run(row, {outputs.begin, live_end}, [&](int64_t object, Range<int64_t> run) {
+          if (object < row.first) return fill(run.begin, run.end);
+          const int64_t source = operands.gather.target(row, problem, object, run.begin);
+          const int64_t target = operands.scatter.target(row, problem, object, run.begin);
+          // the part of the run whose source and target both exist
+          const int64_t begin = clamp<int64_t>(maximum(-source, -target), 0, run.size());
+          const int64_t end = clamp(minimum(operands.x.count - source, operands.out.count - target), begin, run.size());
+          fill(run.begin, run.begin + begin);
+          rows.copy(out, target + begin, x, source + begin, end - begin);
+          fill(run.begin + end, run.end);
+        });
+        fill(live_end, outputs.end);
+      });
+}
+
+void move(const IntervalMoveOperands& operands, cpu::Executor& executor) {
+  cpu::dispatch_row_bytes(operands.out.row_bytes,
+                          [&](auto width) { move(operands, cpu::RowMover<width>{operands.out.row_bytes}, executor); });
+}
+
+}  // namespace
+
+int64_t workspace::interval_expand(const Call& call) { return layout_bytes(IntervalExpandOperands(call)); }
+int64_t workspace::interval_gather(const Call& call) { return layout_bytes(interval_gather_operands(call)); }
+int64_t workspace::interval_move(const Call& call) { return layout_bytes(interval_move_operands(call)); }
+
+void cpu::interval_expand(const Call& call, Executor& executor) {
+  const IntervalExpandOperands operands(call);
+  dispatch_row_bytes(operands.out.row_bytes,
+                     [&](auto width) { expand(operands, RowMover<width>{operands.out.row_bytes}, executor); });
+}
+
+void cpu::interval_gather(const Call& call, Executor& executor) { move(interval_gather_operands(call), executor); }
+void cpu::interval_move(const Call& call, Executor& executor) {
+  const IntervalMoveOperands operands = interval_move_operands(call);
+  if (operands.into) std::memcpy(call.results[0].data, operands.into, call.results[0].bytes());
+  move(operands, executor);
+}
+
+}  // namespace mgpu

@@ -1,0 +1,154 @@
+// reduce and segmented_reduce on the CPU: fixed tiles spread over threads, their states combined in tile order, so the
+// result does not depend on the number of threads.
+#include "operands/reduce.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "cpu/fold.h"
+#include "operations.h"
+
+namespace mgpu {
+
+namespace {
+
+constexpr int64_t kTile = 1 << 15;
+
+template <typename Operator>
+void reduce_rows(const ReduceOperands& operands, const Operator& op, cpu::Executor& executor) {
+  using State = typename Operator::State;
+  const Segments& segments = operands.segments;
+  const auto* x = static_cast<const typename Operator::Element*>(operands.x);
+  const ResultVector<Operator> result{operands.result, operands.wide_result};
+  const int64_t tiles = std::max<int64_t>(1, ceil_div(segments.length, kTile));               // of a row
+  const int64_t group = std::max<int64_t>(1, kTile / std::max<int64_t>(1, segments.length));  // tiles a task
+  std::vector<State> states(segments.rows * tiles);
+  cpu::parallel_for(executor, ceil_div<int64_t>(states.size(), group), [&](int64_t task) {
+    const int64_t last = std::min<int64_t>(states.size(), (task + 1) * group);
+    for (int64_t i = task * group; i < last; ++i) {
+      const int64_t row = i / tiles;
+      const int64_t tile = i - row * tiles;
+      const int64_t row_begin = row * segments.length;
+      const int64_t live = segments.live(row);
+      states[i] =
+          cpu::fold(op, x, row_begin + std::min(live, tile * kTile), row_begin + std::min(live, (tile + 1) * kTile));
+    }
+  });
+  for (int64_t row = 0; row < segments.rows; ++row) {
+    cpu::Running<Operator> running(op);
+    for (int64_t tile = 0; tile < tiles; ++tile) running.add(states[row * tiles + tile]);
+    result.store(row, op.finish(running.state(), row * segments.length));
+  }
+}
+
+template <typename Operator>
+class SegmentedReduce {
+  using State = typename Operator::State;
+
+ public:
+  SegmentedReduce(const SegmentedReduceOperands& operands, const Operator& op)
+      : op_(op),
+        ends_(operands.ends()),
+        x_(static_cast<const typename Operator::Element*>(operands.x)),
+        result_{operands.result, operands.wide_result},
+        tiles_(ceil_div(ends_.units(), kTile)) {}
+
+  void run(cpu::Executor& executor) {
+    const std::vector<int64_t> items_before = partition(executor);
+    std::vector<Tile> tiles(tiles_);
+    cpu::parallel_for(executor, tiles_, [&](int64_t tile) {
+      tiles[tile] = reduce_tile(tile, items_before[tile], items_before[tile + 1]);
+    });
+    cpu::Running<Operator> open(op_);
+    for (const Tile& tile : tiles) {
+      if (tile.first_end >= 0) {
+        emit(tile.first_end, op_.combine(open.state(), tile.before_first_end));
+        open.reset();
+      }
+      open.add(tile.open);
+    }
+  }
+
+ private:
+  // What a tile leaves for its neighbours: its first segment may have begun before it, its last may go on after it.
+  struct Tile {
+    int64_t first_end = -1;
+    State before_first_end;
+    State open;
+  };
+
+  int64_t diagonal(int64_t tile) const { return std::min(ends_.units(), tile * kTile); }
+
+  // The items before each tile. Heads out of order give tiles that overlap; held apart, each end is in one tile.
+  std::vector<int64_t> partition(cpu::Executor& executor) const {
+    std::vector<int64_t> items_before(tiles_ + 1);
+    cpu::parallel_for(executor, tiles_ + 1, [&](int64_t tile) {
+      items_before[tile] = ends_.items_before(
+          diagonal(tile), [](auto begin, auto end, auto before) { return partition_point(begin, end, before); });
+    });
+    for (int64_t tile = 1; tile <= tiles_; ++tile) {
+      const int64_t previous = items_before[tile - 1];
+      items_before[tile] = clamp(items_before[tile], previous, previous + diagonal(tile) - diagonal(tile - 1));
+    }
+    return items_before;
+  }
+
+  Tile reduce_tile(int64_t tile, int64_t item, int64_t last_item) const {
+    Tile result;
+    const int64_t last_end = diagonal(tile + 1) - last_item;
+    int64_t begin = item;
+    for (int64_t j = diagonal(tile) - item; j < last_end; ++j) {
+      const int64_t end = clamp(ends_[j], begin, last_item);
+      const State state = end - begin <= cpu::kFew ? cpu::fold_few(op_, x_, begin, end, ends_.segments.total())
+                                                   : cpu::fold(op_, x_, begin, end);
+      if (result.first_end < 0) {
+        result.first_end = j;
+        result.before_first_end = state;
+      } else {
+        emit(j, state);
+      }
+      begin = end;
+    }
+    result.open = cpu::fold(op_, x_, begin, last_item);
+    return result;
+  }
+
+  void emit(int64_t j, State state) const {
+    const int64_t entry = ends_.entry(j);
+    if (entry >= 0) result_.store(entry, op_.finish(state, ends_.row(j) * ends_.segments.length));
+  }
+
+  const Operator& op_;
+  SegmentEnds ends_;
+  const typename Operator::Element* x_;
+  ResultVector<Operator> result_;
+  int64_t tiles_;
+};
+
+}  // namespace
+
+int64_t workspace::reduce(const Call& call) {
+  const ReduceOperands operands(call);
+  Workspace workspace;
+  operands.layout(workspace, operands.state_bytes(call));
+  return workspace.used();
+}
+
+void cpu::reduce(const Call& call, Executor& executor) {
+  const ReduceOperands operands(call);
+  operands.dispatch<false>(call, [&](const auto& op) { reduce_rows(operands, op, executor); });
+}
+
+int64_t workspace::segmented_reduce(const Call& call) {
+  const SegmentedReduceOperands operands(call);
+  Workspace workspace;
+  operands.layout(workspace, operands.state_bytes(call));
+  return workspace.used();
+}
+
+void cpu::segmented_reduce(const Call& call, Executor& executor) {
+  const SegmentedReduceOperands operands(call);
+  operands.dispatch<false>(call, [&](const auto& op) { SegmentedReduce(operands, op).run(executor); });
+}
+
+}  // namespace mgpu

@@ -1,0 +1,199 @@
+// segmented_sort on the CPU: the algorithm of the CUDA kernels with a thread's task in the place of a block. Tiles on a
+// fixed grid are sorted segment by segment, then runs of tiles are merged within each segment, an output tile a task.
+#include "operands/segmented_sort.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "algorithm/merge_path.h"
+#include "algorithm/serial_merge.h"
+#include "cpu/entries.h"
+#include "operations.h"
+
+namespace mgpu {
+
+namespace {
+
+// Items of a tile: few enough that each thread has some tiles to sort, and otherwise many, as a merge round costs what
+// a tile's sort does (2^22 random keys on 2 threads: 3 rounds from tiles of 2^19, 8 from tiles of 2^14).
+inline int64_t tile_width(int64_t total, int threads) {
+  int64_t width = 1 << 14;
+  while (width < 1 << 19 && 4 * width * threads <= total) width *= 2;
+  return width;
+}
+
+// What a tile's heads say about the segments that cross its edges.
+struct TileHeads {
+  bool at_start = false;  // the tile's first position is a head
+  int64_t inner = -1;     // the first head after it, or -1
+  int64_t last = -1;      // the last head, or -1
+};
+
+template <typename Order, typename Payload>
+class SegmentedSort {
+  using Buffer = EntryBuffer<Order, Payload>;
+  using Item = typename Buffer::Item;
+  // Equal items are the same bits, so that a network may exchange them.
+  static constexpr bool kPlainCodes = Order::kTotal && std::is_same_v<Payload, NoPayload>;
+
+ public:
+  SegmentedSort(const SegmentedSortOperands& operands, Order order, int threads)
+      : segments_(operands.segments),
+        less_{order},
+        total_(segments_.total()),
+        width_(tile_width(total_, threads)),
+        tiles_(ceil_div(total_, width_)),
+        input_{order, operands.keys, operands.payload,
+               operands.payload_mode == PayloadMode::kIndices ? segments_.length : 0},
+        output_{order, operands.sorted_keys, operands.sorted_payload} {}
+
+  void run(cpu::Executor& executor) {
+    const std::vector<Range<int64_t>> crossing = crossing_segments(executor);
+    int rounds = 0;
+    for (const auto& segment : crossing) rounds = std::max(rounds, merge_rounds(segment, width_));
+    const TemporaryBuffer<Order, Payload> temporary(rounds > 0 ? total_ : 0, input_.order);
+    // A segment that takes r rounds starts in the output for even r, in the temporary for odd r, and alternates, so it
+    // ends in the output and nothing is ever copied.
+    const Buffer buffers[2] = {output_, temporary.buffer()};
+    cpu::parallel_for(executor, tiles_, [&](int64_t tile) { sort_tile(tile, crossing, buffers); });
+    for (int round = 0; round < rounds; ++round) {
+      cpu::parallel_for(executor, tiles_, [&](int64_t tile) { merge_tile(tile, round, crossing, buffers); });
+    }
+  }
+
+ private:
+  Range<int64_t> tile_range(int64_t tile) const { return {tile * width_, std::min(total_, (tile + 1) * width_)}; }
+
+  template <typename Mark>
+  void mark_heads(int64_t tile, Mark mark) const {
+    const auto find = [](auto begin, auto end, auto before) { return partition_point(begin, end, before); };
+    const Range<int64_t> range = tile_range(tile);
+    Range<int64_t> listed{0, 0};
+    if (!segments_.has_flags())
+      listed = {segments_.listed_from(range.begin, find), segments_.listed_from(range.end, find)};
+    segments_.mark_heads(range, listed, 0, 1, mark);
+  }
+
+  // The segment that holds each tile's first position.
+  std::vector<Range<int64_t>> crossing_segments(cpu::Executor& executor) const {
+    std::vector<TileHeads> heads(tiles_);
+    cpu::parallel_for(executor, tiles_, [&](int64_t tile) {
+      mark_heads(tile, [&](int64_t position) {
+        TileHeads& found = heads[tile];
+        found.last = std::max(found.last, position);
+        if (position == tile * width_) {
+          found.at_start = true;
+        } else {
+          found.inner = found.inner < 0 ? position : std::min(found.inner, position);
+        }
+      });
+    });
+    std::vector<Range<int64_t>> crossing(tiles_);
+    for (int64_t tile = 0, last = 0; tile < tiles_; ++tile) {
+      crossing[tile].begin = heads[tile].at_start ? tile * width_ : last;
+      last = std::max(last, heads[tile].last);
+    }
+    for (int64_t tile = tiles_ - 1, next = total_; tile >= 0; --tile) {
+      if (heads[tile].inner >= 0) next = heads[tile].inner;
+      crossing[tile].end = next;
+      if (heads[tile].at_start) next = tile * width_;
+    }
+    return crossing;
+  }
+
+  void sort_tile(int64_t tile, const std::vector<Range<int64_t>>& crossing, const Buffer (&buffers)[2]) const {
+    const Range<int64_t> range = tile_range(tile);
+    Item* const items = thread_scratch<Item>(2 * width_);
+    uint8_t* const is_head = thread_scratch<uint8_t>(width_ + 1);
+    std::fill_n(is_head, range.size(), uint8_t{0});
+    for (int64_t i = 0; i < range.size(); ++i) items[i] = input_.load(range.begin + i);
+    mark_heads(tile, [&](int64_t position) { is_head[position - range.begin] = 1; });
+    is_head[range.size()] = 1;
+    for (int64_t begin = 0, end; begin < range.size(); begin = end) {
+      end = begin + 1;
+      while (!is_head[end]) ++end;
+      sort_entries<kPlainCodes>(items + begin, items + width_ + begin, end - begin, less_.order);
+      const Range<int64_t> segment = segment_at(range.begin + begin, range.begin + end, tile, crossing);
+      const Buffer& target = buffers[merge_rounds(segment, width_) % 2];
+      for (int64_t i = begin; i < end; ++i) target.store(range.begin + i, items[i]);
+    }
+  }
+
+  // The whole segment of a piece of a tile.
+  Range<int64_t> segment_at(int64_t begin, int64_t end, int64_t tile,
+                            const std::vector<Range<int64_t>>& crossing) const {
+    if (begin == tile * width_) return crossing[tile];
+    if (end == (tile + 1) * width_ && tile + 1 < tiles_ && crossing[tile + 1].begin == begin) return crossing[tile + 1];
+    return {begin, end};
+  }
+
+  // Merges what lies in this tile of the output: a part of the segment that comes in from the left, and a part of the
+  // one that goes on to the right.
+  void merge_tile(int64_t tile, int round, const std::vector<Range<int64_t>>& crossing,
+                  const Buffer (&buffers)[2]) const {
+    const Range<int64_t> range = tile_range(tile);
+    merge_piece(tile, round, crossing[tile], range, buffers);
+    if (tile + 1 < tiles_ && crossing[tile + 1].begin < range.end && crossing[tile + 1].begin > range.begin) {
+      merge_piece(tile, round, crossing[tile + 1], range, buffers);
+    }
+  }
+
+  void merge_piece(int64_t tile, int round, Range<int64_t> segment, Range<int64_t> range,
+                   const Buffer (&buffers)[2]) const {
+    const int rounds = merge_rounds(segment, width_);
+    if (round >= rounds) return;
+    const Buffer& source = buffers[(rounds - round) % 2];
+    const Buffer& target = buffers[(rounds - round - 1) % 2];
+    const MergePair<int64_t> pair = merge_pair(segment, width_, tile, round);
+    const int64_t begin = std::max(range.begin, pair.begin);
+    const int64_t end = std::min(range.end, pair.end);
+    const int64_t a_count = pair.middle - pair.begin;
+    const int64_t b_count = std::max<int64_t>(0, pair.end - pair.middle);
+    const auto split = [&](int64_t diagonal) {
+      return merge_path(
+          a_count, b_count, diagonal, [&](int64_t i) { return source.load(pair.begin + i); },
+          [&](int64_t i) { return source.load(pair.middle + i); }, less_);
+    };
+    const int64_t a_begin = split(begin - pair.begin);
+    const int64_t a_end = split(end - pair.begin);
+    const int64_t b_begin = begin - pair.begin - a_begin;
+    const int64_t b_end = end - pair.begin - a_end;
+    const int64_t a_first = pair.begin + a_begin;
+    const int64_t b_first = pair.middle + b_begin;
+    const auto copy = [&](int64_t from, int64_t to, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) target.store(to + i, source.load(from + i));
+    };
+    walk_merge(
+        a_end - a_begin, b_end - b_begin, [&](int64_t i) { return source.load(a_first + i); },
+        [&](int64_t j) { return source.load(b_first + j); }, less_,
+        [&](int64_t i, int64_t j, int64_t take_b) {
+          target.store(begin + i + j, source.load(select(take_b, a_first + i, b_first + j)));
+        },
+        [&](int64_t i, int64_t last, int64_t j) { copy(a_first + i, begin + i + j, last - i); },
+        [&](int64_t j, int64_t last, int64_t i) { copy(b_first + j, begin + i + j, last - j); });
+  }
+
+  const Segments& segments_;
+  EntryLess<Order> less_;
+  int64_t total_;
+  int64_t width_;  // of a tile
+  int64_t tiles_;
+  Buffer input_;
+  Buffer output_;
+};
+
+}  // namespace
+
+int64_t workspace::segmented_sort(const Call& call) { return SegmentedSortOperands(call).workspace_bytes(); }
+
+void cpu::segmented_sort(const Call& call, Executor& executor) {
+  const SegmentedSortOperands operands(call);
+  if (operands.segments.total() == 0) return;
+  dispatch_order(call, operands.key_type, operands.descending, [&](auto order) {
+    dispatch_payload(call, operands.payload_width, [&](auto payload) {
+      SegmentedSort<decltype(order), decltype(payload)>(operands, order, executor.concurrency()).run(executor);
+    });
+  });
+}
+
+}  // namespace mgpu

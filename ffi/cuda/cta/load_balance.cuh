@@ -1,0 +1,217 @@
+// Load-balancing search by a block: the object of each output of a tile.
+#pragma once
+
+#include "algorithm/load_balance.h"
+#include "call.h"
+#include "cuda/cta/partition.cuh"
+
+struct CUstream_st;
+
+namespace mgpu::cuda {
+
+// Finds tiles.cells, a warp for each. Runs before the kernels that use TileWork.
+void partition_work(const Call& call, CUstream_st* stream, const WorkList& work, const WorkTiles& tiles);
+
+// A few neighbours, loaded and stored as one word of up to 16 bytes.
+template <typename T, int kCount>
+struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vector {
+  T items[kCount];
+};
+
+// One tile of outputs. Each object that starts in the tile marks its first output, and a running maximum over the marks
+// gives every output its object: the same few instructions an output, whatever the lengths.
+template <int kThreads, int kItems>
+struct TileWork {
+  static constexpr int kTile = kThreads * kItems;
+  static constexpr int kWarps = kThreads / kWarp;
+  // Among more objects than this (most of them empty) each output searches its own: a tile's work is bounded.
+  static constexpr int kMostMarks = minimum(8 * kTile, 65535);
+
+  struct Shared {
+    // 1 + the output's object, counted from the tile's first head; 0: the object before that
+    alignas(16) uint16_t marks[kTile];
+    uint32_t high_marks[kTile];  // what 16 bits do not hold, of a tile of searched objects
+    int warp_last[kWarps];
+  };
+
+  const Shared& shared;
+  WorkRow row;  // `first` and what the starts need
+  int64_t problem;
+  int64_t begin;   // the first output
+  int size;        // outputs
+  int live;        // outputs below the total
+  int64_t before;  // the object before the first one that starts in the tile
+  unsigned made;   // the least mark of an output that an object made
+  bool searched;
+
+  // The tile of block blockIdx.x. All threads take part.
+  __device__ TileWork(Shared& shared, const WorkList& work, const WorkTiles& tiles) : shared(shared) {
+    const unsigned tiles_a_problem = static_cast<unsigned>(tiles.tiles);
+    const int64_t* cells = tiles.cells;
+    unsigned tile = blockIdx.x;
+    problem = 0;
+    row.offsets = work.offsets;
+    if (work.problems > 1) {
+      problem = tile / tiles_a_problem;
+      tile %= tiles_a_problem;
+      cells += problem * tiles.stride();
+      row.offsets = work.offsets.from(problem * work.offsets_stride);
+    }
+    row.drift = work.drift;
+    const Range<int64_t> heads{cells[tile], maximum(cells[tile], cells[tile + 1])};
+    row.first = cells[tiles_a_problem + 1];
+    const int64_t total = cells[tiles_a_problem + 2];
+    begin = int64_t{tile} * kTile;
+    size = static_cast<int>(minimum<int64_t>(kTile, work.size - begin));
+    live = static_cast<int>(clamp<int64_t>(total - begin, 0, size));
+    before = heads.begin - 1;
+    made = before < row.first ? 1 : 0;
+    searched = heads.size() > kMostMarks;
+    if (live == 0) return;
+    if (searched) {
+      search(shared, work, heads);
+    } else {
+      mark(shared, heads.begin, static_cast<int>(heads.size()));
+    }
+  }
+
+  // Calls visit(mark_of): object `before` + mark_of(i) made output i, if i < live and mark_of(i) >= made. Marks are 32
+  // bits wide, but 64 in a tile of searched objects.
+  template <typename Visit>
+  __device__ void with_marks(Visit visit) const {
+    if (searched) {
+      visit([&](int i) { return shared.marks[i] + (int64_t{shared.high_marks[i]} << 16); });
+    } else {
+      visit([&](int i) { return unsigned{shared.marks[i]}; });
+    }
+  }
+
+  // The mark, or that of some object: where there are any, one whose object can be read before it is known to be
+  // needed.
+  template <typename Mark>
+  __device__ Mark mark_to_read(Mark mark) const {
+    return maximum<Mark>(mark, before < 0);
+  }
+
+  // Whether output i is its object's first, where no two objects start at one output.
+  __device__ bool is_first(int i) const {
+    const int previous = shared.marks[maximum(i - 1, 0)];
+    return shared.marks[i] != (i == 0 ? 0 : previous);
+  }
+
+  // For each output of the tile, out[i] = value(i, object) where an object made it, else `fill`. A thread writes 16
+  // bytes at a time where the address allows, and asks for several values before it writes the first.
+  template <typename Word, typename Value>
+  __device__ void store(Word* out, Word fill, Value value) const {
+    constexpr int kVector = 16 / sizeof(Word);
+    constexpr int kBatch = clamp(16 / kVector, 1, 4);
+    const bool by_vectors = !searched && reinterpret_cast<uintptr_t>(out) % 16 == 0;
+    const int vectors = by_vectors ? size / kVector : 0;
+    for (int base = threadIdx.x; base < vectors; base += kBatch * kThreads) {
+      Vector<Word, kVector> words[kBatch];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int v = base + b * kThreads;
+        if (v >= vectors) break;
+        const auto marks = reinterpret_cast<const Vector<uint16_t, kVector>*>(shared.marks)[v];
+#pragma unroll
+        for (int k = 0; k < kVector; ++k) {
+          const int i = v * kVector + k;
+          const unsigned mark = marks.items[k];
+          words[b].items[k] = i < live && mark >= made ? value(i, before + mark) : fill;
+        }
+      }
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int v = base + b * kThreads;
+        if (v < vectors) reinterpret_cast<Vector<Word, kVector>*>(out)[v] = words[b];
+      }
+    }
+    with_marks([&](auto mark_of) {
+      for (int i = vectors * kVector + threadIdx.x; i < size; i += kThreads) {
+        const auto mark = mark_of(i);
+        out[i] = i < live && mark >= made ? value(i, before + mark) : fill;
+      }
+    });
+  }
+
+ private:
+  __device__ void search(Shared& shared, const WorkList& work, Range<int64_t> heads) const {
+    WorkRow row = work.row(problem);
+    row.first = this->row.first;
+    for (int i = threadIdx.x; i < size; i += kThreads) {
+      const auto starts_before = [&](int64_t j) { return row.starts_before(j, begin + i + 1); };
+      const int64_t mark = partition_point(heads.begin, heads.end, starts_before) - heads.begin;
+      shared.marks[i] = static_cast<uint16_t>(mark);
+      shared.high_marks[i] = static_cast<uint32_t>(mark >> 16);
+    }
+    __syncthreads();
+  }
+
+  // Marks the first outputs of objects head, …, head + heads - 1, which start in the tile: positions need 32 bits, and
+  // those of broken offsets are cut to them. Several a thread at once, as their loads then wait for memory together.
+  template <typename Offset>
+  __device__ void mark_heads(Shared& shared, const Offset* offsets, int64_t head, int heads) const {
+    constexpr int kBatch = 4;
+    const unsigned drift = static_cast<unsigned>(row.drift);
+    const unsigned shift = static_cast<unsigned>(row.drift * (head - row.first) - begin);
+    const auto position_of = [&](int h) { return static_cast<unsigned>(offsets[h]) + shift + drift * h; };
+    for (int base = threadIdx.x; base < heads; base += kBatch * kThreads) {
+      unsigned position[kBatch];
+      unsigned next[kBatch];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        position[b] = position_of(minimum(base + b * kThreads, heads - 1));
+        next[b] = position_of(minimum(base + b * kThreads + 1, heads - 1));
+      }
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int h = base + b * kThreads;
+        // of objects with one start all but the last are empty
+        const bool is_last = h == heads - 1 || next[b] != position[b];
+        if (h < heads && is_last && position[b] < size) shared.marks[position[b]] = static_cast<uint16_t>(h + 1);
+      }
+    }
+  }
+
+  __device__ void mark(Shared& shared, int64_t head, int heads) const {
+    auto* const chunks = reinterpret_cast<Vector<uint16_t, kItems>*>(shared.marks);
+    Vector<uint16_t, kItems> chunk{};
+    chunks[threadIdx.x] = chunk;
+    __syncthreads();
+    if (heads == 0) return;
+    if (row.offsets.wide) {
+      mark_heads(shared, static_cast<const int64_t*>(row.offsets.data) + head, head, heads);
+    } else {
+      mark_heads(shared, static_cast<const int32_t*>(row.offsets.data) + head, head, heads);
+    }
+    __syncthreads();
+
+    chunk = chunks[threadIdx.x];
+    const int lane = threadIdx.x % kWarp;
+    int marks[kItems];
+    int last = 0;
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) marks[k] = last = maximum<int>(last, chunk.items[k]);
+    const int warp = threadIdx.x / kWarp;
+#pragma unroll
+    for (int distance = 1; distance < kWarp; distance *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, last, distance);
+      if (lane >= distance) last = maximum(last, other);
+    }
+    if (lane == kWarp - 1) shared.warp_last[warp] = last;
+    int before = __shfl_up_sync(0xffffffffu, last, 1);
+    if (lane == 0) before = 0;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < kWarps - 1; ++w) {
+      if (w < warp) before = maximum(before, shared.warp_last[w]);
+    }
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) chunk.items[k] = static_cast<uint16_t>(maximum(marks[k], before));
+    chunks[threadIdx.x] = chunk;
+    __syncthreads();
+  }
+};
+
+}  // namespace mgpu::cuda

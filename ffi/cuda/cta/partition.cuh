@@ -1,0 +1,34 @@
+// Binary search by a whole warp: as partition_point, with 32 probes a step, so that a search of 2^26 items waits for
+// memory 6 times, not 26.
+#pragma once
+
+#include "algorithm/common.h"
+
+namespace mgpu::cuda {
+
+constexpr int kWarp = 32;
+
+// The first i in [begin, end) for which `before(i)` is false, or end, found by a group of kLanes neighbouring lanes,
+// each of which gets the answer. All lanes of the warp call it; the groups may search different ranges. If `before` is
+// not monotone the answer is still inside [begin, end].
+template <int kLanes = kWarp, typename Index, typename Predicate>
+__device__ Index warp_partition_point(Index begin, Index end, Predicate before) {
+  constexpr unsigned kGroup = kLanes == kWarp ? ~0u : (1u << (kLanes % kWarp)) - 1;
+  const int lane = threadIdx.x % kLanes;
+  const int shift = threadIdx.x % kWarp - lane;
+  while (__any_sync(0xffffffffu, begin < end)) {
+    const Index count = maximum(end - begin, Index{0});
+    // Probes at the ends of kLanes of kLanes + 1 nearly equal parts: `end` bounds the last.
+    const Index probe = begin + static_cast<Index>((static_cast<int64_t>(count) * (lane + 1)) / (kLanes + 1));
+    const bool not_before = count > 0 && !before(probe);
+    const unsigned ballot = __ballot_sync(0xffffffffu, not_before) >> shift & kGroup;
+    const int part = ballot ? __ffs(ballot) - 1 : kLanes;  // the first probe that is not before
+    const Index low = __shfl_sync(0xffffffffu, probe, maximum(part - 1, 0), kLanes);
+    const Index high = __shfl_sync(0xffffffffu, probe, minimum(part, kLanes - 1), kLanes);
+    if (count > 0 && part > 0) begin = low + 1;
+    if (part < kLanes) end = high;
+  }
+  return begin;
+}
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,91 @@
+// Scans inside a warp and over the warps of a block, whole or with restarts.
+#pragma once
+
+#include "algorithm/operators.h"
+#include "cuda/cta/shuffle.cuh"
+
+namespace mgpu::cuda {
+
+// What stretches of a sequence add up to: a state, and in a segmented one whether it restarted.
+template <typename Operator, bool kSegmented>
+struct Sums {
+  using State = typename Operator::State;
+  using Value = std::conditional_t<kSegmented, SinceRestart<State>, State>;
+
+  const Operator& op;
+
+  __device__ __forceinline__ static Value make(State state, bool restarted) {
+    if constexpr (kSegmented) {
+      return {state, restarted};
+    } else {
+      return state;
+    }
+  }
+  __device__ __forceinline__ static State state(const Value& value) {
+    if constexpr (kSegmented) {
+      return value.state;
+    } else {
+      return value;
+    }
+  }
+  __device__ __forceinline__ static bool restarted(const Value& value) {
+    if constexpr (kSegmented) {
+      return value.restarted != 0;
+    } else {
+      return false;
+    }
+  }
+  __device__ __forceinline__ Value identity() const { return make(op.identity(), false); }
+  __device__ __forceinline__ Value operator()(const Value& a, const Value& b) const {
+    if constexpr (kSegmented) {
+      return combine_since(op, a, b);
+    } else {
+      return op.combine(a, b);
+    }
+  }
+};
+
+// The sum of the lanes before this one, and of the whole warp. `restarts` has the bit of each lane whose state counts
+// from a restart.
+template <typename Value>
+struct Prefix {
+  Value before;
+  Value all;
+};
+template <bool kSegmented, typename Operator>
+__device__ __forceinline__ Prefix<typename Sums<Operator, kSegmented>::Value> scan_warp(const Operator& op,
+                                                                                        typename Operator::State state,
+                                                                                        unsigned restarts) {
+  using Sums = Sums<Operator, kSegmented>;
+  const int lane = threadIdx.x % kWarp;
+  const unsigned earlier = restarts & ((1u << lane) - 1);
+  const unsigned here = restarts & ((2u << lane) - 1);
+  const int first = kSegmented && here ? 31 - __clz(here) : 0;
+#pragma unroll
+  for (int distance = 1; distance < kWarp; distance *= 2) {
+    const typename Operator::State below = shuffle_up(state, distance);
+    if (lane - distance >= first) state = op.combine(below, state);
+  }
+  const typename Operator::State below = shuffle_up(state, 1);
+  return {Sums::make(lane == 0 ? op.identity() : below, earlier != 0),
+          Sums::make(shuffle(state, kWarp - 1), restarts != 0)};
+}
+
+// The sum of the warps before this one, and of the whole block, from each warp's sum. Contains a barrier; `shared` has
+// room for a value a warp.
+template <int kWarps, typename Value, typename Combine>
+__device__ __forceinline__ Prefix<Value> scan_warps(Value* shared, const Value& warp_sum, const Value& identity,
+                                                    Combine combine) {
+  const int warp = threadIdx.x / kWarp;
+  if (threadIdx.x % kWarp == 0) shared[warp] = warp_sum;
+  __syncthreads();
+  Prefix<Value> prefix{identity, identity};
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    if (w == warp) prefix.before = prefix.all;
+    prefix.all = combine(prefix.all, shared[w]);
+  }
+  return prefix;
+}
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,34 @@
+// What every kernel file needs around its launches.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "algorithm/common.h"
+#include "call.h"
+
+namespace mgpu::cuda {
+
+inline void check(const Call& call, cudaError_t status) {
+  if (status != cudaSuccess) call.fail(std::string("CUDA: ") + cudaGetErrorString(status));
+}
+
+// A refused launch is not an error of the stream and would otherwise leave the results unwritten.
+inline void check_launch(const Call& call) { check(call, cudaGetLastError()); }
+
+// Lets a kernel have more dynamic shared memory than every device grants unasked.
+template <typename Kernel>
+void allow_shared(const Call& call, Kernel kernel, size_t bytes) {
+  check(call, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+}
+
+// The number of blocks of a persistent kernel: as many as the device holds at once, and no more than there is work.
+template <typename Kernel>
+int resident_blocks(const Call& call, Kernel kernel, int threads, size_t shared_bytes, int64_t work) {
+  int device = 0, processors = 0, per_processor = 0;
+  check(call, cudaGetDevice(&device));
+  check(call, cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  check(call, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, kernel, threads, shared_bytes));
+  return static_cast<int>(clamp<int64_t>(work, 1, int64_t{processors} * maximum(per_processor, 1)));
+}
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,73 @@
+// load_balance_search on CUDA, and the partition that every kernel over a load-balancing search starts with.
+#include "cuda/cta/load_balance.cuh"
+#include "cuda/launch.cuh"
+#include "operands/load_balance.h"
+#include "operations.h"
+
+namespace mgpu::cuda {
+
+namespace {
+
+// A warp a cell: 5 waits for memory where a thread alone would take 24.
+__global__ void partition_cells(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles) {
+  const int64_t warp = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) / kWarp;
+  const int64_t problem = warp / (tiles.tiles + 1);
+  if (problem >= work.problems) return;
+  const auto find = [](auto begin, auto end, auto before) { return warp_partition_point(begin, end, before); };
+  const int64_t tile = warp - problem * (tiles.tiles + 1);
+  WorkRow row = work.row(problem);
+  row.first = work.first(row, find);
+  const int64_t head = row.first_from(minimum(tile * tiles.tile, work.size), find);
+  const bool is_last = tile == tiles.tiles;
+  if (is_last) row.total = work.total(row, find);
+  if (threadIdx.x % kWarp != 0) return;
+  int64_t* const cells = tiles.cells + problem * tiles.stride();
+  cells[tile] = head;
+  if (is_last) {
+    cells[tile + 1] = row.first;
+    cells[tile + 2] = row.total;
+  }
+}
+
+using Tile = TileWork<kWorkThreads, work_items(false)>;
+
+template <typename Index, bool kRanks>
+__global__ void __launch_bounds__(kWorkThreads)
+    search_tiles(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles, Index* objects,
+                 Index* ranks) {
+  __shared__ Tile::Shared shared;
+  const Tile tile(shared, work, tiles);
+  const int64_t origin = tile.problem * work.size + tile.begin;
+  tile.store(objects + origin, Index{-1}, [&](int, int64_t object) { return static_cast<Index>(object); });
+  if constexpr (!kRanks) return;
+  tile.store(ranks + origin, Index{-1},
+             [&](int i, int64_t object) { return static_cast<Index>(tile.begin + i - tile.row.start(object)); });
+}
+
+template <typename Index>
+void run(const Call& call, const LoadBalanceOperands& operands, cudaStream_t stream) {
+  Workspace workspace(call.results.back().data, call.results.back().bytes());
+  const WorkTiles tiles = operands.layout(workspace);
+  partition_work(call, stream, operands.work, tiles);
+  const auto kernel = operands.ranks ? search_tiles<Index, true> : search_tiles<Index, false>;
+  kernel<<<operands.work.problems * tiles.tiles, kWorkThreads, 0, stream>>>(
+      operands.work, tiles, static_cast<Index*>(operands.objects), static_cast<Index*>(operands.ranks));
+  check_launch(call);
+}
+
+}  // namespace
+
+void partition_work(const Call& call, cudaStream_t stream, const WorkList& work, const WorkTiles& tiles) {
+  constexpr int kThreads = 128;
+  const int64_t warps = work.problems * (tiles.tiles + 1);
+  partition_cells<<<ceil_div<int64_t>(warps, kThreads / kWarp), kThreads, 0, stream>>>(work, tiles);
+  check_launch(call);
+}
+
+void load_balance_search(const Call& call, cudaStream_t stream) {
+  const LoadBalanceOperands operands(call);
+  if (operands.work.problems * operands.work.size == 0) return;
+  operands.wide ? run<int64_t>(call, operands, stream) : run<int32_t>(call, operands, stream);
+}
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,191 @@
+// Rows moved by a load-balancing search: a block finds the objects of a tile of outputs, asks the operation's route
+// where each row comes from and goes to, and copies.
+#pragma once
+
+#include "cuda/cta/load_balance.cuh"
+#include "cuda/launch.cuh"
+#include "operands/load_balance.h"
+#include "operands/rows.h"
+
+namespace mgpu::cuda {
+
+// Words of a row that a block moves at a time: a run of 256 bytes for rows of 16-byte words.
+constexpr int kColumns = 16;
+
+// A row's way: what is written is the row at `from`, or the fill where it is not to be read.
+struct RowMove {
+  const char* from;
+  char* to;
+  bool reads;
+  bool writes;
+};
+
+// The word of a filled row: the fill element, repeated.
+template <typename Word>
+__device__ Word fill_word(const char* element, int64_t element_bytes) {
+  unsigned long long low, high;
+  switch (element_bytes) {
+    case 1: low = high = *reinterpret_cast<const uint8_t*>(element) * 0x0101010101010101ull; break;
+    case 2: low = high = *reinterpret_cast<const uint16_t*>(element) * 0x0001000100010001ull; break;
+    case 4: low = high = *reinterpret_cast<const uint32_t*>(element) * 0x0000000100000001ull; break;
+    case 8: low = high = *reinterpret_cast<const uint64_t*>(element); break;
+    default: low = reinterpret_cast<const uint64_t*>(element)[0]; high = reinterpret_cast<const uint64_t*>(element)[1];
+  }
+  if constexpr (sizeof(Word) == 16) {
+    return {low, high};
+  } else {
+    return static_cast<Word>(low);
+  }
+}
+
+// Copies the words of move_of(0), …, move_of(count - 1). The moves of several words are asked for before the first is
+// made, so that a thread's loads wait for memory together.
+template <typename Word, typename MoveOf>
+__device__ void copy_words(int count, Word fill, MoveOf move_of) {
+  constexpr int kBatch = sizeof(Word) == 16 ? 2 : 4;
+  for (int base = threadIdx.x; base < count; base += kBatch * kWorkThreads) {
+    Word words[kBatch];
+    char* to[kBatch];
+    bool writes[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const int i = base + k * kWorkThreads;
+      const RowMove move = move_of(minimum(i, count - 1));
+      to[k] = move.to;
+      writes[k] = move.writes && i < count;
+      words[k] = move.reads ? *reinterpret_cast<const Word*>(move.from) : fill;
+    }
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (writes[k]) *reinterpret_cast<Word*>(to[k]) = words[k];
+    }
+  }
+}
+
+// The width of rows in bytes: kRowBytes where it is known, which makes an address two instructions, or 0.
+template <int kRowBytes>
+__device__ int64_t width_of(const Rows& rows) {
+  return kRowBytes > 0 ? kRowBytes : rows.row_bytes;
+}
+
+// A route says where rows come from and go to. route.of_tile<kRowBytes>(tile) is a function (i, mark, is_made) that
+// gives the RowMove of output i, made by object tile.before + mark if is_made; it is called only in tiles with live
+// outputs. If route.fills, outputs without a source are filled with route.fill, and route.out_row<kRowBytes>(tile, i)
+// is their place.
+template <typename Word, typename Route>
+__device__ Word route_fill(const Route& route, int64_t problem) {
+  if constexpr (Route::fills) {
+    return fill_word<Word>(route.fill.of_problem(problem), route.fill.element_bytes);
+  } else {
+    return {};
+  }
+}
+
+// Calls visit(move_of) with the moves of a tile.
+template <int kRowBytes, typename Tile, typename Route, typename Visit>
+__device__ void with_moves(const Tile& tile, const Route& route, Visit visit) {
+  if (tile.live == 0) {
+    if constexpr (Route::fills)
+      visit([&](int i) { return RowMove{nullptr, route.template out_row<kRowBytes>(tile, i), false, true}; });
+    return;
+  }
+  const auto row = route.template of_tile<kRowBytes>(tile);
+  tile.with_marks([&](auto mark_of) {
+    visit([&](int i) {
+      const auto mark = mark_of(i);
+      return row(i, mark, i < tile.live && mark >= tile.made);
+    });
+  });
+}
+
+// Rows of one word.
+template <typename Word, typename Route>
+__global__ void __launch_bounds__(kWorkThreads)
+    move_words(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,
+               const __grid_constant__ Route route) {
+  using Tile = TileWork<kWorkThreads, work_items(false)>;
+  __shared__ typename Tile::Shared shared;
+  const Tile tile(shared, work, tiles);
+  const Word fill = route_fill<Word>(route, tile.problem);
+  with_moves<sizeof(Word)>(tile, route,
+                           [&](auto move_of) { copy_words(Route::fills ? tile.size : tile.live, fill, move_of); });
+}
+
+// Wide rows, `row_words` words each. Blocks of one tile (blockIdx.y) share the words of its rows.
+template <typename Word, typename Route>
+__global__ void __launch_bounds__(kWorkThreads)
+    move_wide_rows(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,
+                   const __grid_constant__ Route route, int64_t row_words) {
+  using Tile = TileWork<kWorkThreads, work_items(true)>;
+  __shared__ typename Tile::Shared shared;
+  __shared__ RowMove moves[Tile::kTile];
+  const Tile tile(shared, work, tiles);
+  const int rows = Route::fills ? tile.size : tile.live;
+  with_moves<0>(tile, route, [&](auto move_of) {
+    for (int i = threadIdx.x; i < rows; i += kWorkThreads) moves[i] = move_of(i);
+  });
+  __syncthreads();
+  const Word fill = route_fill<Word>(route, tile.problem);
+  for (int64_t column = int64_t{blockIdx.y} * kColumns; column < row_words; column += int64_t{gridDim.y} * kColumns) {
+    const int columns = static_cast<int>(minimum<int64_t>(kColumns, row_words - column));
+    // i / columns as a product: exact, as i * columns < 2^18
+    static_assert(Tile::kTile * kColumns * kColumns <= 1 << 18);
+    const unsigned reciprocal = ((1u << 18) + columns - 1) / columns;
+    copy_words(rows * columns, fill, [&](int i) {
+      const int item = static_cast<int>((static_cast<unsigned>(i) * reciprocal) >> 18);
+      const int64_t offset = (column + (i - item * columns)) * int64_t{sizeof(Word)};
+      const RowMove move = moves[item];
+      return RowMove{move.from + offset, move.to + offset, move.reads, move.writes};
+    });
+  }
+}
+
+// Calls visit(Word{}) with the widest word that divides a row.
+template <typename Visit>
+void dispatch_row_word(int64_t row_bytes, Visit visit) {
+  switch (row_word(row_bytes)) {
+    case 1: return visit(uint8_t{});
+    case 2: return visit(uint16_t{});
+    case 4: return visit(uint32_t{});
+    case 8: return visit(uint64_t{});
+    default: return visit(ulonglong2{});
+  }
+}
+
+template <typename Word, typename Route>
+void launch_wide(const Call& call, const WorkList& work, const WorkTiles& tiles, const Route& route, int64_t row_bytes,
+                 cudaStream_t stream) {
+  const int64_t row_words = row_bytes / sizeof(Word);
+  const dim3 grid(static_cast<unsigned>(work.problems * tiles.tiles),
+                  static_cast<unsigned>(minimum<int64_t>(ceil_div<int64_t>(row_words, kColumns), 65535)));
+  move_wide_rows<Word><<<grid, kWorkThreads, 0, stream>>>(work, tiles, route, row_words);
+  check_launch(call);
+}
+
+// Runs `route` over all outputs of `operands`. launch_words(Word{}, work, tiles, blocks) launches the kernel for rows
+// of one word.
+template <typename Operands, typename Route, typename LaunchWords>
+void move_rows(const Call& call, const Operands& operands, const Route& route, cudaStream_t stream,
+               LaunchWords launch_words) {
+  const WorkList& work = operands.work;
+  if (work.problems * work.size == 0) return;
+  Workspace workspace(call.results.back().data, call.results.back().bytes());
+  const WorkTiles tiles = operands.layout(workspace);
+  partition_work(call, stream, work, tiles);
+  const int64_t row_bytes = operands.out.row_bytes;
+  dispatch_row_word(row_bytes, [&](auto word) {
+    if (is_wide_row(row_bytes)) return launch_wide<decltype(word)>(call, work, tiles, route, row_bytes, stream);
+    launch_words(word, work, tiles, static_cast<unsigned>(work.problems * tiles.tiles));
+    check_launch(call);
+  });
+}
+
+template <typename Operands, typename Route>
+void move_rows(const Call& call, const Operands& operands, const Route& route, cudaStream_t stream) {
+  const auto launch = [&](auto word, const WorkList& work, const WorkTiles& tiles, unsigned blocks) {
+    move_words<decltype(word)><<<blocks, kWorkThreads, 0, stream>>>(work, tiles, route);
+  };
+  move_rows(call, operands, route, stream, launch);
+}
+
+}  // namespace mgpu::cuda

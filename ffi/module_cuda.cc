@@ -1,0 +1,60 @@
+// The CUDA module: handlers over the kernels' object library. Imports without a driver.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include "check.h"
+#include "handler.h"
+#include "operations.h"
+
+namespace nb = nanobind;
+
+namespace mgpu {
+
+namespace cuda {
+void check_precondition(const Call& call, std::string_view expected, CUstream_st* stream);
+}
+
+namespace {
+
+#define MGPU_HANDLER(name)                                                                                      \
+  ffi::Error name##_handler(CUstream_st* stream, ffi::RemainingArgs operands, ffi::RemainingRets results,       \
+                            ffi::Dictionary attributes) {                                                       \
+    return run_call(#name, operands, results, attributes, [&](const Call& call) { cuda::name(call, stream); }); \
+  }                                                                                                             \
+  XLA_FFI_DEFINE_HANDLER(                                                                                       \
+      name##_ffi, name##_handler,                                                                               \
+      ffi::Ffi::Bind().Ctx<ffi::PlatformStream<CUstream_st*>>().RemainingArgs().RemainingRets().Attrs(),        \
+      {ffi::Traits::kCmdBufferCompatible});
+MGPU_OPERATIONS(MGPU_HANDLER)
+#undef MGPU_HANDLER
+
+// Waits for the device, so it must not be recorded into a CUDA graph.
+ffi::Error check_handler(CUstream_st* stream, ffi::RemainingArgs operands, ffi::RemainingRets results,
+                         ffi::Dictionary attributes) {
+  return run_call("check", operands, results, attributes, [&](const Call& call) {
+    cuda::check_precondition(call, attribute_text(attributes, "expected"), stream);
+  });
+}
+XLA_FFI_DEFINE_HANDLER(
+    check_ffi, check_handler,
+    ffi::Ffi::Bind().Ctx<ffi::PlatformStream<CUstream_st*>>().RemainingArgs().RemainingRets().Attrs());
+
+nb::dict handlers() {
+  nb::dict table;
+  table["check"] = nb::capsule(reinterpret_cast<void*>(check_ffi));
+#define MGPU_CAPSULE(name) table[#name] = nb::capsule(reinterpret_cast<void*>(name##_ffi));
+  MGPU_OPERATIONS(MGPU_CAPSULE)
+#undef MGPU_CAPSULE
+  return table;
+}
+
+}  // namespace
+
+NB_MODULE(_cuda, module) {
+  module.def("handlers", &handlers, "FFI handlers by the name of the operation.");
+  module.attr("ffi_api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
+  module.attr("architectures") = MGPU_CUDA_ARCHITECTURES;
+  module.attr("compiler") = MGPU_CUDA_COMPILER;
+}
+
+}  // namespace mgpu

@@ -1,0 +1,109 @@
+// The calls of interval_expand, interval_gather and interval_move as their kernels see them. interval_scatter is an
+// interval_move whose sources are the outputs' own positions.
+#pragma once
+
+#include "operands/load_balance.h"
+#include "operands/rows.h"
+
+namespace mgpu {
+
+// A vector [.., objects], or absent (null): the outputs' own positions.
+struct Starts {
+  IndexVector at;
+  int64_t stride = 0;
+
+  // Where output `position` of object j lies, for starts of this problem.
+  MGPU_HOST_DEVICE int64_t target(const WorkRow& row, int64_t problem, int64_t j, int64_t position) const {
+    return at.data ? at[problem * stride + j] + (position - row.start(j)) : position;
+  }
+};
+
+inline Starts read_starts(const Call& call, const WorkList& work, const Array& array, const char* name) {
+  call.expect(Call::length(array) == work.objects, (std::string(name) + ": expected one for each offset").c_str());
+  return {call.index_vector(array, name), call.row_stride(array, work.objects, work.problems, name)};
+}
+
+// Operands: values [.., objects, elements], offsets [.., objects], total [.., 1] or absent, fill_value [.., 1]. Result:
+// [.., size, elements].
+struct IntervalExpandOperands {
+  WorkList work;
+  Rows values;
+  Fill fill;
+  Rows out;
+
+  explicit IntervalExpandOperands(const Call& call) {
+    call.expect(call.operands.size() == 4, "expected 4 operands");
+    const Array& result = call.results.at(0);
+    work.problems = Call::batch(result, 2);
+    out = read_rows(call, result, work.problems, "result");
+    work.size = work.capacity = out.count;
+    values = read_rows(call, call.operands[0], work.problems, "values");
+    read_work(call, work, {call.operands[1], "offsets"}, {call.operands[2], "total"});
+    fill = read_fill(call, call.operands[3], result, work.problems);
+    call.expect(values.row_bytes == out.row_bytes, "values: expected rows of the result's width");
+    call.expect(values.count == work.objects, "values: expected one row for each offset");
+  }
+
+  WorkTiles layout(Workspace& workspace) const { return take_work_tiles(workspace, work, is_wide_row(out.row_bytes)); }
+};
+
+// What interval_gather and interval_move share: output `position` of object j moves row `gather.target` of x to row
+// `scatter.target` of the result.
+struct IntervalMoveOperands {
+  WorkList work;
+  Rows x;
+  Starts gather;
+  Starts scatter;
+  bool has_fill;     // rows without a source are filled; otherwise the result keeps what it has
+  const void* into;  // what to copy to the result first, or null
+  Fill fill;
+  Rows out;
+
+  WorkTiles layout(Workspace& workspace) const { return take_work_tiles(workspace, work, is_wide_row(out.row_bytes)); }
+};
+
+// Operands: x [.., n, elements], starts [.., objects], offsets [.., objects], total [.., 1] or absent, fill_value
+// [.., 1]. Result: [.., size, elements].
+inline IntervalMoveOperands interval_gather_operands(const Call& call) {
+  call.expect(call.operands.size() == 5, "expected 5 operands");
+  IntervalMoveOperands operands{};
+  const Array& result = call.results.at(0);
+  WorkList& work = operands.work;
+  work.problems = Call::batch(result, 2);
+  operands.out = read_rows(call, result, work.problems, "result");
+  operands.x = read_rows(call, call.operands[0], work.problems, "x");
+  work.size = work.capacity = operands.out.count;
+  read_work(call, work, {call.operands[2], "offsets"}, {call.operands[3], "total"});
+  operands.gather = read_starts(call, work, call.operands[1], "starts");
+  operands.has_fill = true;
+  operands.fill = read_fill(call, call.operands[4], result, work.problems);
+  call.expect(operands.x.row_bytes == operands.out.row_bytes, "x: expected rows of the result's width");
+  return operands;
+}
+
+// Operands: x [.., n, elements], gather_starts [.., objects] or absent, scatter_starts [.., objects], offsets
+// [.., objects], total [.., 1] or absent, into [.., k, elements]. Result: as into.
+inline IntervalMoveOperands interval_move_operands(const Call& call) {
+  call.expect(call.operands.size() == 6, "expected 6 operands");
+  IntervalMoveOperands operands{};
+  const Array& result = call.results.at(0);
+  WorkList& work = operands.work;
+  work.problems = Call::batch(result, 2);
+  operands.out = read_rows(call, result, work.problems, "into");
+  operands.x = read_rows(call, call.operands[0], work.problems, "x");
+  const bool gathers = call.attributes["gathers"] != 0;
+  // Disjoint targets take no more items than there are; items whose targets are dropped may come on top.
+  work.size = gathers ? maximum(operands.x.count, operands.out.count) : operands.x.count;
+  work.capacity = work.size;
+  read_work(call, work, {call.operands[3], "offsets"}, {call.operands[4], "total"});
+  if (gathers) operands.gather = read_starts(call, work, call.operands[1], "gather_starts");
+  operands.scatter = read_starts(call, work, call.operands[2], "scatter_starts");
+  call.expect(operands.x.row_bytes == operands.out.row_bytes, "x: expected rows of into's width");
+  // XLA gives the result into's buffer, but forgets to where it splits a call over devices.
+  const Array& into = call.operands[5];
+  call.expect(into.bytes() == result.bytes(), "into: expected the shape of the result");
+  operands.into = into.data == result.data ? nullptr : into.data;
+  return operands;
+}
+
+}  // namespace mgpu

@@ -1,0 +1,107 @@
+// The calls of reduce and segmented_reduce as their kernels see them: the same on both platforms.
+#pragma once
+
+#include "algorithm/look_back.h"
+#include "algorithm/merge_path.h"
+#include "operands/operators.h"
+#include "workspace.h"
+
+namespace mgpu {
+
+// Operands: x [.., n], count [.., 1] or absent. Attribute: op. Result: one a row.
+struct ReduceOperands : OperatorOperands {
+  // A block of threads reduces this much of a row: 64 KB keep its loads in flight, and leave 2048 blocks of 2^27 bytes.
+  static constexpr int64_t kChunkBytes = 1 << 16;
+  // Up to this length a few lanes of a warp reduce the whole row.
+  static constexpr int64_t kShortRow = 4096;
+
+  void* result;
+  bool wide_result;
+
+  explicit ReduceOperands(const Call& call)
+      : OperatorOperands(call, call.operands.at(0), nullptr, call.operands.at(1)),
+        result(call.results.at(0).data),
+        wide_result(call.results.at(0).dtype == DType::s64) {
+    expect_result(call, call.results.at(0), segments.rows);
+  }
+
+  int64_t chunk_items() const { return kChunkBytes / byte_width(dtype); }
+  int64_t chunks() const { return ceil_div(segments.length, chunk_items()); }
+  bool has_short_rows() const { return segments.length <= kShortRow; }
+
+  // Scratch memory of the CUDA kernels: a state a chunk.
+  char* layout(Workspace& workspace, int64_t state_bytes) const {
+    return workspace.take<char>(has_short_rows() ? 0 : segments.rows * chunks() * state_bytes);
+  }
+};
+
+// What closes a segmented reduction's segments, as one non-decreasing sequence over all rows: in each row the heads, of
+// which the first closes the gap before it and each other the segment before it, then the end of the live items, which
+// closes the last segment, then the end of the row, which closes the dead items.
+struct SegmentEnds {
+  Segments segments;
+
+  MGPU_HOST_DEVICE int64_t per_row() const { return segments.heads_count + 2; }
+  MGPU_HOST_DEVICE int64_t count() const { return segments.rows * per_row(); }
+  MGPU_HOST_DEVICE int64_t row(int64_t j) const { return segments.rows == 1 ? 0 : j / per_row(); }
+
+  MGPU_HOST_DEVICE int64_t operator[](int64_t j) const {
+    const int64_t row = this->row(j);
+    const int64_t i = j - row * per_row();
+    if (i > segments.heads_count) return (row + 1) * segments.length;
+    const int64_t live = segments.live(row);
+    return row * segments.length + (i == segments.heads_count ? live : minimum(segments.row_head(row, i), live));
+  }
+
+  // The result that end j closes, or -1.
+  MGPU_HOST_DEVICE int64_t entry(int64_t j) const {
+    const int64_t row = this->row(j);
+    const int64_t i = j - row * per_row();
+    return i == 0 || i > segments.heads_count ? -1 : row * segments.heads_count + i - 1;
+  }
+
+  // Items and ends are consumed in one order, an end after the items before it: balanced whatever the lengths. The
+  // number of items among the first `diagonal`.
+  MGPU_HOST_DEVICE int64_t units() const { return segments.total() + count(); }
+  template <typename Find>
+  MGPU_HOST_DEVICE int64_t items_before(int64_t diagonal, Find find) const {
+    return find(maximum<int64_t>(0, diagonal - count()), minimum(diagonal, segments.total()),
+                [&](int64_t i) { return (*this)[diagonal - 1 - i] > i; });
+  }
+};
+
+// Operands: x [.., n], heads [.., m], count [.., 1] or absent. Attribute: op. Result: [.., m].
+struct SegmentedReduceOperands : OperatorOperands {
+  // A CUDA block consumes this many items and ends: threads times an odd number, so that lanes walking through shared
+  // memory meet different banks.
+  static constexpr int kThreads = 256;
+  static constexpr int kUnitsPerThread = 15;
+  static constexpr int kTile = kThreads * kUnitsPerThread;
+
+  void* result;
+  bool wide_result;
+
+  explicit SegmentedReduceOperands(const Call& call)
+      : OperatorOperands(call, call.operands.at(0), &call.operands.at(1), call.operands.at(2)),
+        result(call.results.at(0).data),
+        wide_result(call.results.at(0).dtype == DType::s64) {
+    expect_result(call, call.results.at(0), segments.rows * segments.heads_count);
+  }
+
+  SegmentEnds ends() const { return {segments}; }
+  int64_t tiles() const { return ceil_div<int64_t>(ends().units(), kTile); }
+
+  // Scratch memory of the CUDA kernels: the items before each tile, and the tiles' look-back with a ticket counter
+  // before it, over states since the last end.
+  struct Scratch {
+    int64_t* items_before;
+    uint64_t* look_back;
+    int64_t look_back_words;
+  };
+  Scratch layout(Workspace& workspace, int64_t state_bytes) const {
+    const int64_t words = 1 + LookBackLayout{tiles()}.words(since_restart_bytes(state_bytes));
+    return {workspace.take<int64_t>(tiles() + 1), workspace.take<uint64_t>(words), words};
+  }
+};
+
+}  // namespace mgpu

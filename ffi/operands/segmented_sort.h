@@ -1,0 +1,133 @@
+// The call of segmented_sort as its kernels see it: the same on both platforms.
+#pragma once
+
+#include "algorithm/run_split.h"
+#include "algorithm/segments.h"
+#include "call.h"
+#include "operands/dispatch.h"
+#include "workspace.h"
+
+namespace mgpu {
+
+// A CUDA block sorts and merges tiles of this many items, by the keys' width in bytes: threads times items a thread,
+// the latter odd, so that lanes reading their items from shared memory meet different banks.
+struct TileShape {
+  int threads;
+  int items;
+};
+constexpr TileShape tile_shape(int key_width) { return key_width == 8 ? TileShape{256, 11} : TileShape{256, 17}; }
+constexpr int tile_items(int key_width) { return tile_shape(key_width).threads * tile_shape(key_width).items; }
+
+// The segment of a tile's first position, and the first listed head at or after that position.
+struct TileDescriptor {
+  Range<int64_t> segment;
+  int64_t listed;
+  int64_t first_tile;  // in which the segment starts
+  int rounds;          // that the segment takes
+};
+
+// One segment's part of a tile of outputs in one round of merging: outputs [begin, end) of the tile come from four
+// runs, of which `count` items each are brought to shared memory, to positions `at` on: what lies there at position i
+// was at from + i in device memory.
+struct MergePiece {
+  int begin, end;  // empty where there is nothing to do
+  uint16_t at[kRuns];
+  uint16_t count[kRuns];
+  int16_t source;  // buffer; the target is the other
+  int16_t decode;  // the segment's last round: the output gets keys, not codes
+  int64_t from[kRuns];
+};
+
+// A tile with something to merge: the end of a segment that comes in from the left, and the start of one that goes on
+// to the right.
+struct MergePlan {
+  int64_t origin;  // the tile's first position
+  MergePiece pieces[2];
+};
+
+// Operands: keys [.., n], heads [.., m], flags [.., n] bool or [.., ceil(n / 32)] uint32, count [.., 1], payload
+// [.., n]; any but the keys may be absent (empty). Attributes: descending, payload. Results: keys, and the payload.
+struct SegmentedSortOperands {
+  DType key_type;
+  bool descending;
+  PayloadMode payload_mode;
+  int payload_width = 0;  // bytes; 0 without payload
+  Segments segments;
+  const void* keys;
+  const void* payload;  // null unless given
+  void* sorted_keys;
+  void* sorted_payload;
+
+  explicit SegmentedSortOperands(const Call& call) {
+    call.expect(call.operands.size() == 5, "expected 5 operands");
+    const Array& keys_in = call.operands[0];
+    const Array& heads = call.operands[1];
+    const Array& flags = call.operands[2];
+    const Array& count = call.operands[3];
+    const Array& payload_in = call.operands[4];
+    descending = call.attributes["descending"] != 0;
+    payload_mode = static_cast<PayloadMode>(call.attributes["payload"]);
+    const Array& keys_out = call.results.at(0);
+
+    key_type = keys_in.dtype;
+    segments.length = Call::length(keys_out);
+    segments.rows = Call::batch(keys_out, 1);
+    call.expect(keys_in.size() == segments.total(), "keys: expected the shape of the result");
+    keys = keys_in.data;
+    sorted_keys = keys_out.data;
+
+    segments.heads_count = Call::length(heads);
+    segments.heads = call.index_vector(heads, "heads");
+    segments.heads_stride = call.row_stride(heads, segments.heads_count, segments.rows, "heads");
+    if (Call::length(flags) > 0) {
+      segments.flags_stride = call.row_stride(flags, Call::length(flags), segments.rows, "flags");
+      const bool words = flags.dtype == DType::u32;
+      call.expect(words || flags.dtype == DType::boolean, "flags: expected bool or uint32");
+      call.expect(Call::length(flags) == (words ? ceil_div<int64_t>(segments.length, 32) : segments.length),
+                  "flags: expected one bit or one bool an item");
+      (words ? reinterpret_cast<const void*&>(segments.flag_words)
+             : reinterpret_cast<const void*&>(segments.flag_bytes)) = flags.data;
+    }
+    if (Call::length(count) > 0) {
+      segments.counts = call.index_vector(count, "count");
+      segments.counts_stride = call.row_stride(count, 1, segments.rows, "count");
+    }
+    payload = nullptr;
+    sorted_payload = nullptr;
+    if (payload_mode != PayloadMode::kNone) {
+      const Array& payload_out = call.results.at(1);
+      payload_width = byte_width(payload_out.dtype);
+      sorted_payload = payload_out.data;
+      call.expect(payload_out.size() == segments.total(), "payload: expected the shape of the keys");
+      if (payload_mode == PayloadMode::kGiven) {
+        call.expect(payload_in.size() == segments.total(), "payload: expected the shape of the keys");
+        payload = payload_in.data;
+      }
+    }
+  }
+
+  // Scratch memory of the CUDA kernels: the other buffer of the merge rounds, and a descriptor a tile.
+  struct Scratch {
+    void* keys;
+    void* payload;
+    TileDescriptor* tiles;
+    int* rounds;  // kCounters counters: the rounds, and the queued tiles of each round
+    MergePlan* plans;
+  };
+  static constexpr int64_t kCounters = 64;
+  Scratch layout(Workspace& workspace) const {
+    const int64_t total = segments.total();
+    const int width = byte_width(key_type);
+    const int64_t tiles = ceil_div<int64_t>(total, tile_items(width));
+    return {workspace.take<char>(total * width), workspace.take<char>(total * payload_width),
+            workspace.take<TileDescriptor>(tiles + 1), workspace.take<int>(kCounters),
+            workspace.take<MergePlan>(tiles)};
+  }
+  int64_t workspace_bytes() const {
+    Workspace workspace;
+    layout(workspace);
+    return workspace.used();
+  }
+};
+
+}  // namespace mgpu

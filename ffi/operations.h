@@ -1,0 +1,45 @@
+// The list of operations with kernels: one line each. A line declares the CPU and the CUDA function of the family and
+// the size of its CUDA workspace, and registers both as FFI handlers under the operation's name.
+#pragma once
+
+#include "call.h"
+#include "cpu/executor.h"
+
+// clang-format off
+#define MGPU_OPERATIONS(OPERATION) \
+  OPERATION(bulk_insert)           \
+  OPERATION(bulk_remove)           \
+  OPERATION(interval_expand)       \
+  OPERATION(interval_gather)       \
+  OPERATION(interval_move)         \
+  OPERATION(join)                  \
+  OPERATION(load_balance_search)   \
+  OPERATION(merge)                 \
+  OPERATION(reduce)                \
+  OPERATION(scan)                  \
+  OPERATION(segmented_reduce)      \
+  OPERATION(segmented_sort)        \
+  OPERATION(sets)                  \
+  OPERATION(sorted_match)          \
+  OPERATION(sorted_search)         \
+  // one line each, in alphabetical order
+// clang-format on
+
+struct CUstream_st;
+
+namespace mgpu {
+
+#define MGPU_DECLARE(name)                                       \
+  namespace cpu {                                                \
+  void name(const Call& call, Executor& executor);               \
+  }                                                              \
+  namespace cuda {                                               \
+  void name(const Call& call, CUstream_st* stream);              \
+  }                                                              \
+  namespace workspace {                                          \
+  int64_t name(const Call& call); /* bytes, from shapes alone */ \
+  }
+MGPU_OPERATIONS(MGPU_DECLARE)
+#undef MGPU_DECLARE
+
+}  // namespace mgpu

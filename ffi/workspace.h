@@ -1,0 +1,39 @@
+// Scratch memory of a CUDA call: one buffer, laid out by the family, sized by the same code that carves it up.
+#pragma once
+
+#include "call.h"
+
+namespace mgpu {
+
+// Hands out aligned pieces of a buffer. Over a null buffer it only counts, which is how a size is asked for.
+class Workspace {
+ public:
+  Workspace(void* data, int64_t capacity) : data_(static_cast<char*>(data)), capacity_(capacity) {}
+  Workspace() : Workspace(nullptr, -1) {}
+
+  template <typename T>
+  T* take(int64_t count) {
+    const int64_t begin = used_;
+    used_ += (count * static_cast<int64_t>(sizeof(T)) + kAlignment - 1) / kAlignment * kAlignment;
+    if (capacity_ >= 0 && used_ > capacity_) throw CallError("workspace smaller than its layout");
+    return data_ ? reinterpret_cast<T*>(data_ + begin) : nullptr;
+  }
+
+  int64_t used() const { return used_; }
+
+ private:
+  static constexpr int64_t kAlignment = 256;
+  char* data_;
+  int64_t capacity_;
+  int64_t used_ = 0;
+};
+
+// The bytes that operands.layout(workspace) takes.
+template <typename Operands>
+int64_t layout_bytes(const Operands& operands) {
+  Workspace workspace;
+  operands.layout(workspace);
+  return workspace.used();
+}
+
+}  // namespace mgpu

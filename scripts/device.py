@@ -1,0 +1,374 @@
+"""One command for a machine with a GPU: tests, then benchmark rows; failures and the short table come last.
+
+    python3 scripts/device.py --families segmented_sort,merge
+    python3 scripts/device.py --families merge --sanitize
+    python3 scripts/device.py --profile "merge/keys uint32"
+
+Everything runs in child processes with a time limit each, so that a hanging kernel or a device error costs one of them
+and not the rest. Logs, benchmarks.json and profiles go to --output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.util
+import io
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
+SANITIZED_SCALE = 2.0**-12  # 16,384 items: a few tiles, since a checker slows kernels a hundredfold
+TEST_SHARE = 0.6  # of the time, at most
+
+
+class Clock:
+    """What is left of the time."""
+
+    def __init__(self, seconds: float):
+        self.end = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Seconds, at least one."""
+        return max(1.0, self.end - time.monotonic())
+
+
+def start(command: list[str], log: pathlib.Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Starts a command in a process group of its own; all it says goes to the log."""
+    with log.open("wb") as stream:
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+
+def finish(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """The exit status; None where the process had to be stopped: asked first, so that it can say what it has."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(15)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return None
+
+
+def run(command: list[str], log: pathlib.Path, environment: dict[str, str], seconds: float) -> int | None:
+    """Runs a command to its end or to the end of its time."""
+    return finish(start(command, log, environment), seconds)
+
+
+def text_of(log: pathlib.Path) -> str:
+    """What a command said."""
+    return log.read_text(errors="replace") if log.exists() else ""
+
+
+def heading(title: str) -> None:
+    """The start of a part of the output."""
+    print(f"\n=== {title}", flush=True)
+
+
+def child_environment(options: argparse.Namespace, **more: str) -> dict[str, str]:
+    """The environment of a child that uses the device."""
+    paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "JAX_PLATFORMS": "cuda,cpu" if options.platform == "cuda" else "cpu",
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "PYTHONUNBUFFERED": "1",
+        **more,
+    }
+
+
+def test_files(families: list[str]) -> list[str]:
+    """The test files of these families; all where none is named."""
+    if not families:
+        return ["tests"]
+    return [f"tests/test_{family}.py" for family in families if (ROOT / f"tests/test_{family}.py").exists()]
+
+
+def pytest_command(options: argparse.Namespace, files: list[str]) -> list[str]:
+    """Pytest with what there is of its plugins; a worker that hangs or loses its device is replaced by a fresh one."""
+    command = [sys.executable, "-m", "pytest", *files, "-v", "--tb=short", "-rfE", "--durations=8"]
+    command += ["-p", "no:cacheprovider"]
+    if options.tests_match:
+        command += ["-k", options.tests_match]
+    if importlib.util.find_spec("pytest_timeout"):  # by thread: a signal does not reach what waits for the device
+        command += [f"--timeout={options.test_timeout:g}", "--timeout-method=thread"]
+    else:
+        print("pytest-timeout is missing: a hanging test takes all the tests' time")
+    if importlib.util.find_spec("xdist"):
+        command += ["-n", str(options.workers), "--dist=worksteal", "-p", "scripts.device_worker"]
+    return command
+
+
+def run_tests(options: argparse.Namespace, clock: Clock) -> bool:
+    """Runs the tests and shows what failed, what was skipped and why."""
+    heading("tests")
+    files = test_files(options.families)
+    if without := [family for family in options.families if f"tests/test_{family}.py" not in files]:
+        print(f"without a test file of that name: {', '.join(without)}")
+    if not files:
+        return True
+    log = options.output / "tests.log"
+    environment = child_environment(options, XLA_PYTHON_CLIENT_PREALLOCATE="false", COLUMNS="220")
+    seconds = clock.left() * (TEST_SHARE if options.benchmarks else 1)
+    status = run(pytest_command(options, files), log, environment, seconds)
+    if status is None:
+        print("STOPPED at the end of the tests' time")
+    print(summary_of_tests(text_of(log)))
+    return status == 0
+
+
+def summary_of_tests(text: str) -> str:
+    """The lines of pytest's output that matter."""
+    lines = re.findall(r"^(?:FAILED|ERROR) .*$", text, re.MULTILINE)
+    if "short test summary" not in text:  # cut short: what was printed as the tests ended, and the last words
+        lines += [f"FAILED {name}" for name in re.findall(r"^\[gw\d+\].*(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)]
+        lines += text[-1500:].splitlines() if not text.rstrip().endswith("=") else []
+    lines = list(dict.fromkeys(line[:240] for line in lines))
+    if len(lines) > 30:
+        lines[30:] = [f"... and {len(lines) - 30} more in tests.log"]
+    if tested := re.search(r"^=+ what was tested =+\n(.*?)(?=^=)", text, re.MULTILINE | re.DOTALL):
+        lines.append(tested[1].strip())
+    lines += re.findall(r"^=+ (.*(?:passed|failed|error|skipped|no tests).*) =+$", text, re.MULTILINE)[-1:]
+    return "\n".join(lines)
+
+
+def benchmark_families(families: list[str]) -> list[str]:
+    """Those of these families that have rows; all where none is named."""
+    from benchmarks.runner import all_cases
+
+    known = list(dict.fromkeys(case.family for case in all_cases()))
+    return [family for family in known if not families or family in families]
+
+
+def run_benchmarks(options: argparse.Namespace, clock: Clock) -> tuple[bool, str]:
+    """Runs the rows, a process a family; True and the table where nothing failed."""
+    heading("benchmarks")
+    from benchmarks import report
+
+    families = benchmark_families(options.families)
+    log = options.output / "benchmarks.log"
+    good, logs, files = True, [], []
+    with tempfile.TemporaryDirectory() as scratch:
+        for i, family in enumerate(families):
+            folder = pathlib.Path(scratch) / family
+            folder.mkdir()
+            command = [sys.executable, "-m", "benchmarks", "--families", family, "--output", str(folder)]
+            command += ["--repeat", str(options.repeat)]
+            for text in options.match:
+                command += ["--match", text]
+            if options.scale:
+                command += ["--scale", str(options.scale)]
+            if options.only_ours:
+                command += ["--only-ours"]
+            # twice its share, so that one slow family may use what the quick ones leave
+            seconds = min(clock.left() - 5, max(30.0, 2 * clock.left() / (len(families) - i)))
+            status = run(command, folder / "log", child_environment(options), seconds)
+            text = text_of(folder / "log")
+            logs.append(f"##### {family}\n{text}")
+            if (folder / "benchmarks.json").exists():
+                files.append(folder / "benchmarks.json")
+            if status is None:
+                print(f"{family}: STOPPED after {seconds:.0f} s")
+            elif "no row holds" in text:
+                continue
+            elif not files or files[-1].parent != folder:
+                print(f"{family}: exit status {status}\n{text[-1500:]}")
+            good &= status == 0
+        log.write_text("\n".join(logs))
+        if not files:
+            return good, "no benchmark rows ran"
+        described, rows = report.merge_files(files)
+        report.save(options.output, described, rows)
+    for row in rows:
+        for failure in report.row_failures(row):
+            print(failure[:400])
+    return good, report.table(described, rows)
+
+
+def run_latency(options: argparse.Namespace, clock: Clock) -> bool:
+    """Chains of small calls with command buffers and without."""
+    heading("latency")
+    log = options.output / "latency.log"
+    command = [sys.executable, "-m", "benchmarks", "--latency"]
+    command += ["--families", ",".join(benchmark_families(options.families))]
+    for text in options.match:
+        command += ["--match", text]
+    status = run(command, log, child_environment(options), clock.left() / 2)
+    print(text_of(log)[-3000:])
+    return status == 0
+
+
+def run_sanitizers(options: argparse.Namespace, clock: Clock) -> bool:
+    """Our side of each row once, small, under each checker of compute-sanitizer, all at the same time."""
+    heading("compute-sanitizer")
+    if shutil.which("compute-sanitizer") is None:
+        print("compute-sanitizer is not on the path")
+        return False
+    # Each array its own cudaMalloc, so that leaving it is an error; no graphs, so that kernels are seen one by one.
+    environment = child_environment(
+        options, XLA_PYTHON_CLIENT_ALLOCATOR="platform", XLA_FLAGS="--xla_gpu_enable_command_buffer="
+    )
+    once = [sys.executable, "-m", "benchmarks", "--once", "--scale", str(SANITIZED_SCALE)]
+    once += ["--families", ",".join(benchmark_families(options.families))]
+    for text in options.match:
+        once += ["--match", text]
+    processes = {}
+    for tool in SANITIZERS:
+        command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--print-limit", "20"]
+        if tool != "initcheck":  # which must see XLA's kernels write, too
+            command += ["--kernel-name", "kernel_substring=mgpu"]
+        processes[tool] = start([*command, *once], options.output / f"{tool}.log", environment)
+    good = True
+    for tool, process in processes.items():
+        status = finish(process, clock.left() - 20)
+        text = text_of(options.output / f"{tool}.log")
+        ran = len(re.findall(r": ran$", text, re.MULTILINE))
+        summary = re.findall(r"^=+ ((?:ERROR|RACECHECK) SUMMARY.*)$", text, re.MULTILINE)
+        ended = "STOPPED" if status is None else f"exit {status}"
+        print(f"{tool}: {ended}, {ran} rows ran, {'; '.join(summary) or 'no summary'}")
+        if status != 0:
+            good = False
+            findings = [line for line in text.splitlines() if line.startswith("=========") or "Error" in line]
+            print("\n".join(line[:200] for line in findings[:25]))
+    return good
+
+
+STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active")
+SHOWN_COLUMNS = "us, DRAM %, SM %, active warps %, registers, shared KB, conflicts a wavefront, stalls, grid, kernel"
+
+
+def run_profile(options: argparse.Namespace, clock: Clock) -> bool:
+    """Every kernel of one call under Nsight Compute: one line a launch, and the report for its viewer."""
+    heading(f"profile of {options.profile}")
+    if shutil.which("ncu") is None:
+        print("ncu is not on the path")
+        return False
+    report = options.output / "profile"
+    log = options.output / "profile.log"
+    command = ["ncu", "--clock-control", "none", "--set", "full", "--kernel-name-base", "demangled"]
+    command += ["--kernel-name", "regex:mgpu", "--launch-count", str(options.launches), "-f", "-o", str(report)]
+    command += [sys.executable, "-m", "benchmarks", "--once", "--match", options.profile]
+    if options.scale:
+        command += ["--scale", str(options.scale)]
+    environment = child_environment(options, XLA_FLAGS="--xla_gpu_enable_command_buffer=")
+    status = run(command, log, environment, clock.left() - 30)
+    print("\n".join(text_of(log).splitlines()[-4:]))
+    raw = options.output / "profile.csv"
+    run(["ncu", "--import", f"{report}.ncu-rep", "--csv", "--page", "raw"], raw, dict(os.environ), 25)
+    print(kernel_table(text_of(raw)))
+    return status == 0
+
+
+def kernel_table(raw: str) -> str:
+    """One line a launch, from Nsight Compute's raw page."""
+    begin = raw.find('"ID"')
+    rows = list(csv.DictReader(io.StringIO(raw[begin:]))) if begin >= 0 else []
+    if len(rows) < 2:
+        return "no kernels were profiled"
+    units, *launches = rows
+
+    def number(row: dict[str, str], name: str) -> float:
+        try:
+            return float(row.get(name, "").replace(",", ""))
+        except ValueError:
+            return float("nan")
+
+    def microseconds(row: dict[str, str]) -> float:
+        scale = {"nsecond": 1e-3, "ns": 1e-3, "msecond": 1e3, "ms": 1e3, "second": 1e6, "s": 1e6}
+        return number(row, "gpu__time_duration.sum") * scale.get(units.get("gpu__time_duration.sum", ""), 1.0)
+
+    def kernel(row: dict[str, str]) -> str:
+        name = re.sub(r"\bmgpu::|\(anonymous namespace\)::|<unnamed>::|^void ", "", row.get("Kernel Name", ""))
+        return name.split("(")[0][:60]
+
+    lines = [SHOWN_COLUMNS]
+    for row in launches:
+        stalls = sorted(((number(row, name), match[1]) for name in row if (match := STALL.match(name))), reverse=True)
+        worst = " ".join(f"{name} {value:.1f}" for value, name in stalls[:3])
+        conflicts = number(row, "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum")
+        wavefronts = number(row, "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum")
+        shared = number(row, "launch__shared_mem_per_block")
+        shared_unit = {"byte/block": 1e-3, "Mbyte/block": 1e3}.get(units.get("launch__shared_mem_per_block", ""), 1.0)
+        lines.append(
+            f"{microseconds(row):9.1f} {number(row, 'dram__throughput.avg.pct_of_peak_sustained_elapsed'):5.1f} "
+            f"{number(row, 'sm__throughput.avg.pct_of_peak_sustained_elapsed'):5.1f} "
+            f"{number(row, 'sm__warps_active.avg.pct_of_peak_sustained_active'):5.1f} "
+            f"{number(row, 'launch__registers_per_thread'):4.0f} {shared * shared_unit:6.1f} "
+            f"{conflicts / wavefronts if wavefronts else 0:5.2f} "
+            f"{worst} {row.get('launch__grid_size', '')} {kernel(row)}"
+        )
+    return "\n".join(lines)
+
+
+def parse() -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--families", default="", help="comma-separated; default: all")
+    results = pathlib.Path(os.environ.get("OUT") or ROOT / "build/results")
+    parser.add_argument("--output", type=pathlib.Path, default=results, help="folder (default $OUT or build/results)")
+    parser.add_argument("--seconds", type=float, default=560, help="time for everything (default 560)")
+    parser.add_argument("--no-tests", dest="tests", action="store_false")
+    parser.add_argument("--no-benchmarks", dest="benchmarks", action="store_false")
+    parser.add_argument("--tests-match", default="", metavar="EXPRESSION", help="pytest -k")
+    parser.add_argument("--test-timeout", type=float, default=120, help="seconds a test (default 120)")
+    parser.add_argument("--workers", type=int, default=min(12, os.cpu_count() or 1), help="pytest processes")
+    parser.add_argument("--match", action="append", default=[], metavar="TEXT", help="rows whose name holds TEXT")
+    parser.add_argument("--scale", type=float, help="of the benchmarks and the profile")
+    parser.add_argument("--repeat", type=int, default=5, help="samples a timing")
+    parser.add_argument("--only-ours", action="store_true", help="leave the rivals out")
+    parser.add_argument("--latency", action="store_true", help="also chains of small calls")
+    parser.add_argument("--sanitize", action="store_true", help="only the rows, small, under compute-sanitizer")
+    parser.add_argument("--profile", metavar="FAMILY/ROW", help="only one row, under ncu")
+    parser.add_argument("--launches", type=int, default=24, help="kernel launches to profile")
+    parser.add_argument("--platform", choices=("cuda", "cpu"), default="cuda", help="cpu: to try this script itself")
+    options = parser.parse_args()
+    options.families = [name for name in options.families.split(",") if name]
+    return options
+
+
+def main() -> int:
+    """Runs what was asked for; 1 where something failed."""
+    options = parse()
+    clock = Clock(options.seconds)
+    options.output.mkdir(parents=True, exist_ok=True)
+    options.output = options.output.resolve()
+    os.environ["JAX_PLATFORMS"] = "cpu"  # of this process, which only reads the rows' names
+    sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+    info = options.output / "info.log"
+    if run([sys.executable, "-m", "jax_mgpu", "--info"], info, child_environment(options), 120) != 0:
+        print(f"python -m jax_mgpu --info failed:\n{text_of(info)[-3000:]}")
+        return 1
+    print(text_of(info).strip())
+
+    if options.sanitize:
+        return int(not run_sanitizers(options, clock))
+    if options.profile:
+        return int(not run_profile(options, clock))
+    good, table = True, ""
+    if options.tests:
+        good &= run_tests(options, clock)
+    if options.latency:
+        good &= run_latency(options, clock)
+    if options.benchmarks:
+        rows_good, table = run_benchmarks(options, clock)
+        good &= rows_good
+    print(f"\n{table}\n{'all good' if good else 'SOMETHING FAILED, see above'}")
+    return int(not good)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

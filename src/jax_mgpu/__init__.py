@@ -1,0 +1,53 @@
+"""Sorting, merging, searching and load balancing of ragged data in JAX, on CPU and CUDA."""
+
+from jax_mgpu._library import backends, has_cuda
+from jax_mgpu._preconditions import checks
+from jax_mgpu.bulk import bulk_insert, bulk_remove
+from jax_mgpu.intervals import interval_expand, interval_gather, interval_move, interval_scatter
+from jax_mgpu.join import JoinedColumns, JoinResult, join, join_columns
+from jax_mgpu.load_balance import load_balance_search
+from jax_mgpu.merge import merge
+from jax_mgpu.mergesort import locality_sort, locality_sort_indices, mergesort, mergesort_indices
+from jax_mgpu.reduce import reduce, reduce_by_key, segmented_reduce
+from jax_mgpu.scan import scan, segmented_scan
+from jax_mgpu.segmented_sort import segmented_sort, segmented_sort_indices
+from jax_mgpu.sets import SetResult, set_difference, set_intersection, set_symmetric_difference, set_union
+from jax_mgpu.sorted_search import SortedMatch, sorted_equal_count, sorted_match, sorted_search
+
+__all__ = [
+    "JoinResult",
+    "JoinedColumns",
+    "SetResult",
+    "SortedMatch",
+    "backends",
+    "bulk_insert",
+    "bulk_remove",
+    "checks",
+    "has_cuda",
+    "interval_expand",
+    "interval_gather",
+    "interval_move",
+    "interval_scatter",
+    "join",
+    "join_columns",
+    "load_balance_search",
+    "locality_sort",
+    "locality_sort_indices",
+    "merge",
+    "mergesort",
+    "mergesort_indices",
+    "reduce",
+    "reduce_by_key",
+    "scan",
+    "segmented_reduce",
+    "segmented_scan",
+    "segmented_sort",
+    "segmented_sort_indices",
+    "set_difference",
+    "set_intersection",
+    "set_symmetric_difference",
+    "set_union",
+    "sorted_equal_count",
+    "sorted_match",
+    "sorted_search",
+]

@@ -1,0 +1,237 @@
+"""`python -m jax_mgpu [FILE]`: sorts the rows of real ragged data under jit, checks the result and times it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import platform
+import re
+import statistics
+import sys
+import sysconfig
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+import numpy as np
+
+import jax_mgpu as mgpu
+from jax_mgpu import _library
+from jax_mgpu._check import KEY_DTYPES, describe
+from jax_mgpu._compat import ffi_api_version
+
+MOST_LINES = 300_000
+SHOWN_ROWS = 4
+TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+class Ragged(NamedTuple):
+    """Rows of values; row i is values[offsets[i]:offsets[i + 1]]."""
+
+    what: str
+    values: np.ndarray
+    offsets: np.ndarray
+    words: Sequence[str] | None  # what a value stands for
+
+
+class InputError(Exception):
+    """A file that cannot be used: one line."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leaves with exit status 2."""
+        self.exit(2, f"jax_mgpu: {message} (try --help)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; 0 where the result was right."""
+    parser = Parser(prog="python -m jax_mgpu", description="Sorts each row of ragged data, checks it, times it.")
+    parser.add_argument(
+        "file", nargs="?", type=pathlib.Path, metavar="FILE",
+        help=".npz with values and offsets (n + 1 of them, from 0 to the number of values), or a text, whose lines are "
+        "rows of tokens; default: Python's own standard library, as text",
+    )  # fmt: skip
+    parser.add_argument("--info", action="store_true", help="print versions, devices and kernels, and stop")
+    options = parser.parse_args(arguments)
+    if options.info:
+        print_information()
+        return 0
+    try:
+        data = read(options.file)
+    except InputError as error:
+        print(f"jax_mgpu: {error}", file=sys.stderr)
+        return 2
+    with jax.enable_x64(data.values.dtype.itemsize == 8):
+        return sort_and_report(data)
+
+
+def sort_and_report(data: Ragged) -> int:
+    """Sorts the rows, shows some of them, checks all of them, compares times."""
+    lengths = np.diff(data.offsets)
+    print(f"{data.what}: {lengths.size:,} rows of 0 to {lengths.max(initial=0):,} values, {data.values.size:,} in all")
+
+    ids = np.repeat(np.arange(lengths.size, dtype=np.int32), lengths)
+    keys, heads, row_ids = jnp.asarray(data.values), jnp.asarray(data.offsets[:-1]), jnp.asarray(ids)
+    sort = jax.jit(mgpu.segmented_sort).lower(keys, heads).compile()
+    plain = jax.jit(plain_sort).lower(row_ids, keys).compile()
+    result = np.asarray(sort(keys, heads))
+    print(f"Build: {_library.build_decision()}")
+    print(f"Device: {describe_device()}; {what_runs(sort.as_text() or '')}")
+
+    show_rows(data, result)
+
+    expected = data.values[np.lexsort((data.values, ids))]  # stable, NaN last, the zeros equal: lax.sort's order
+    wrong = np.flatnonzero(result.view(np.uint8) != expected.view(np.uint8))
+    if wrong.size:
+        position = int(wrong[0]) // data.values.dtype.itemsize
+        found = f"NumPy has {expected[position]}, jax_mgpu has {result[position]}"
+        print(f"WRONG at position {position}: {found}", file=sys.stderr)
+        return 1
+    print("Check: every row is bit for bit what NumPy sorts it to")
+
+    ours, theirs = milliseconds(sort, keys, heads), milliseconds(plain, row_ids, keys)
+    print(f"Time: {ours:.2f} ms; jax.lax.sort by row and value: {theirs:.2f} ms, {theirs / ours:.1f} times as long")
+    return 0
+
+
+def plain_sort(ids: jax.Array, keys: jax.Array) -> jax.Array:
+    """Plain JAX's way."""
+    return jax.lax.sort((ids, keys), num_keys=2, is_stable=True)[1]
+
+
+def show_rows(data: Ragged, result: np.ndarray) -> None:
+    """A few rows before and after."""
+
+    def text(values: np.ndarray) -> str:
+        words = [str(value) if data.words is None else data.words[value] for value in values[:12]]
+        line = " ".join(words)
+        return f"{line[:55]}..." if len(line) > 55 or values.size > 12 else line
+
+    lengths = np.diff(data.offsets)
+    interesting = np.flatnonzero((lengths >= 4) & (lengths <= 12))
+    if interesting.size == 0:
+        interesting = np.flatnonzero(lengths)
+    count = min(SHOWN_ROWS, interesting.size)
+    for row in interesting[np.linspace(0, interesting.size - 1, count, dtype=int)]:
+        part = slice(data.offsets[row], data.offsets[row + 1])
+        print(f"  row {row:,}\n    before  {text(data.values[part])}\n    after   {text(result[part])}")
+
+
+def milliseconds(function: Callable[..., Any], *operands: Any) -> float:
+    """The median time of a call."""
+    samples = []
+    for _ in range(7):
+        begin = time.perf_counter()
+        jax.block_until_ready(function(*operands))
+        samples.append(1e3 * (time.perf_counter() - begin))
+    return statistics.median(samples)
+
+
+def read(file: pathlib.Path | None) -> Ragged:
+    """The data of a file, or of the standard library."""
+    if file is None:
+        version = ".".join(platform.python_version_tuple()[:2])
+        return tokens(f"Tokens of each line of Python {version}'s standard library", library_lines())
+    try:
+        if file.suffix == ".npz":
+            return read_npz(file)
+        return tokens(f"Tokens of each line of {file}", file.read_text(encoding="utf-8").splitlines())
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: expected UTF-8 text or an .npz file, got other bytes at {error.start}") from error
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror or error}") from error
+
+
+def library_lines() -> Iterable[str]:
+    """Lines of the standard library, in the order of its files' names, up to a few hundred thousand."""
+    left = MOST_LINES
+    for path in sorted(pathlib.Path(sysconfig.get_path("stdlib")).rglob("*.py")):
+        if "site-packages" in path.parts or left <= 0:
+            continue
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[:left]
+        left -= len(lines)
+        yield from lines
+
+
+def tokens(what: str, lines: Iterable[str]) -> Ragged:
+    """Words and signs, each as its rank in the sorted vocabulary, so that values sort as their words do."""
+    vocabulary: dict[str, int] = {}
+    ids: list[int] = []
+    offsets = [0]
+    for line in lines:
+        ids.extend(vocabulary.setdefault(token, len(vocabulary)) for token in TOKEN.findall(line))
+        offsets.append(len(ids))
+    words = sorted(vocabulary)
+    rank = np.empty(len(words), np.uint32)
+    rank[[vocabulary[word] for word in words]] = np.arange(len(words), dtype=np.uint32)
+    return Ragged(what, rank[np.asarray(ids, np.int64)], np.asarray(offsets, np.int32), words)
+
+
+def read_npz(file: pathlib.Path) -> Ragged:
+    """The arrays values and offsets of an .npz file, checked."""
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            missing = [name for name in ("values", "offsets") if name not in archive]
+            if missing:
+                got = ", ".join(archive) or "none"
+                raise InputError(f"{file}: expected arrays named values and offsets, got {got}")
+            values, offsets = archive["values"], archive["offsets"]
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"{file}: expected an .npz file of plain arrays: {error}") from error
+    if values.ndim != 1 or values.dtype.name not in KEY_DTYPES:
+        raise InputError(f"{file}: values: expected a vector of integers or floats, got {describe(values)}")
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or offsets.size == 0:
+        raise InputError(f"{file}: offsets: expected a vector of integers, got {describe(offsets)}")
+    if values.size >= 2**31:
+        raise InputError(f"{file}: values: expected fewer than 2^31 items, got {values.size}")
+    if offsets[0] != 0 or offsets[-1] != values.size:
+        ends = f"{offsets[0]} to {offsets[-1]}"
+        raise InputError(f"{file}: offsets: expected them to go from 0 to {values.size}, got {ends}")
+    falls = np.flatnonzero(offsets[1:] < offsets[:-1])
+    if falls.size:
+        raise InputError(f"{file}: offsets: expected them not to fall, got a fall after position {falls[0]}")
+    return Ragged(str(file), np.ascontiguousarray(values), offsets.astype(np.int32), None)
+
+
+def describe_device() -> str:
+    """The default device."""
+    device = jax.devices()[0]
+    return f"{os.cpu_count()}-core CPU" if device.platform == "cpu" else device.device_kind
+
+
+def what_runs(program: str) -> str:
+    """Which implementation a compiled program holds."""
+    if "jax_mgpu.segmented_sort" not in program:
+        return "plain JAX ran, since there are no kernels for it here"
+    return "the CPU kernels ran" if jax.default_backend() == "cpu" else "the CUDA kernels ran"
+
+
+def print_information() -> None:
+    """Versions, devices, kernels."""
+    try:
+        version = metadata.version("jax_mgpu")
+    except metadata.PackageNotFoundError:
+        version = "(not installed)"
+    runtime = ffi_api_version()
+    print(f"jax_mgpu {version} from {pathlib.Path(mgpu.__file__).parent}")
+    versions = f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, numpy {np.__version__}"
+    print(f"Python {platform.python_version()}, {versions}")
+    print("devices: " + ", ".join(f"{device.device_kind} ({device.platform})" for device in jax.devices()))
+    for name, description in mgpu.backends().items():
+        print(f"{name}: {description}")
+    print(f"FFI API of this jaxlib: {'.'.join(map(str, runtime)) if runtime else 'unknown'}")
+    assert _library.cpu_module is not None
+    print("operations with kernels: " + ", ".join(sorted(_library.cpu_module.handlers())))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Every use of something that JAX does not promise to keep."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import config as _config
+from jax._src import core as _core
+from jax._src.lib.mlir import ir
+from jax._src.sharding_impls import SPMDAxisContext as _SPMDAxisContext
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import PartitionSpec
+
+__all__ = [
+    "Primitive",
+    "ad",
+    "automatic",
+    "automatic_devices",
+    "batching",
+    "broadcast",
+    "ffi_api_version",
+    "ir",
+    "is_zero",
+    "mlir",
+    "partition_spec",
+    "result_aval",
+    "rows_sharding",
+    "switch",
+    "vary_together",
+    "whole_axes",
+    "zero_tangent",
+]
+
+Aval = Any
+WHOLE = PartitionSpec()
+
+
+def switch(name: str, what: str) -> Any:
+    """A setting of JAX that is off by default: an environment variable, and a context manager that jit traces anew."""
+    return _config.bool_state(name, False, what, include_in_jit_key=True, include_in_trace_context=True)
+
+
+def vary_together(operands: Sequence[Any]) -> Sequence[Any]:
+    """Gives all operands the varying manual axes of any of them, as jax.lax's own functions do under shard_map."""
+    return _core.auto_insert_reshard(*operands)
+
+
+def automatic_devices(ctx: Any) -> int:
+    """The number of devices over which XLA itself splits what a lowering rule emits: 1 inside shard_map."""
+    axis_context = ctx.module_context.axis_context
+    if isinstance(axis_context, _SPMDAxisContext):
+        sizes = axis_context.mesh.shape
+        return math.prod(size for axis, size in sizes.items() if axis not in axis_context.manual_axes)
+    return axis_context.num_devices
+
+
+def whole_axes(x: Any) -> Any:
+    """An array with all of each axis on every device, as plain JAX functions along a sharded axis demand."""
+    spec = _core.typeof(x).sharding.spec
+    if all(names is None for names in spec):
+        return x
+    return jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim))
+
+
+def result_aval(like: Aval, shape: tuple[int, ...], dtype: Any, batch_rank: int) -> Aval:
+    """The aval of a result: sharded as `like` along the batch axes, and varying as `like` under shard_map."""
+    sharding = like.sharding
+    if sharding.mesh.empty:
+        sharding = _core.get_cur_mesh_sharding()
+    else:
+        spec = PartitionSpec(*sharding.spec[:batch_rank], *[None] * (len(shape) - batch_rank))
+        sharding = jax.sharding.NamedSharding(sharding.mesh, spec)
+    return like.update(shape=shape, dtype=np.dtype(dtype), weak_type=False, sharding=sharding)
+
+
+def automatic(function: Callable[..., Any], out_specs: Any = WHOLE) -> Callable[..., Any]:
+    """The function with the Explicit axes of the mesh in force made Auto: jax.numpy inside needs no output shardings.
+
+    By default the results are whole along the axes of one problem; the axes of a surrounding vmap keep their sharding.
+    """
+    axes = jax.sharding.get_abstract_mesh().explicit_axes
+    return jax.sharding.auto_axes(function, axes=axes, out_sharding=out_specs) if axes else function
+
+
+def partition_spec(x: Any) -> Sequence[Any]:
+    """The sharding of each axis of a value or an aval; None where the mesh is not Explicit."""
+    aval = _core.typeof(x) if isinstance(x, jax.Array) else x
+    return (*aval.sharding.spec, *[None] * (aval.ndim - len(aval.sharding.spec)))
+
+
+def broadcast(x: Any, shape: Sequence[int], axes: Sequence[int], spec: Sequence[Any]) -> Any:
+    """`x` with its axes at `axes` of `shape`, sharded by `spec` under an Explicit mesh."""
+    if x.shape == tuple(shape):
+        return x
+    sharding = PartitionSpec(*spec) if jax.sharding.get_abstract_mesh().explicit_axes else None
+    return jax.lax.broadcast_in_dim(x, shape, axes, out_sharding=sharding)
+
+
+def rows_sharding(x: Any) -> PartitionSpec | None:
+    """The sharding that rows taken from `x` must have under an Explicit mesh: its trailing axes keep theirs."""
+    if not jax.sharding.get_abstract_mesh().explicit_axes:
+        return None
+    return PartitionSpec(None, *partition_spec(x)[1:])
+
+
+def is_zero(tangent: Any) -> bool:
+    """Whether a tangent or cotangent is a symbolic zero."""
+    return isinstance(tangent, ad.Zero)
+
+
+def zero_tangent(primal: Any) -> Any:
+    """The symbolic zero tangent of a value."""
+    return ad.Zero(_core.typeof(primal).to_tangent_aval())
+
+
+def ffi_api_version() -> tuple[int, int] | None:
+    """The FFI API version of the installed jaxlib's headers, which its runtime implements."""
+    header = pathlib.Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
+    found = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text()))
+    return (int(found["MAJOR"]), int(found["MINOR"])) if len(found) == 2 else None

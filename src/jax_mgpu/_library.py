@@ -1,0 +1,107 @@
+"""The compiled modules: what is built, where it is registered, what it needs."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import jax
+
+from jax_mgpu._compat import ffi_api_version
+
+__all__ = [
+    "backends",
+    "build_decision",
+    "cpu_module",
+    "cuda_module",
+    "has_cuda",
+    "platforms",
+    "target",
+    "workspace_bytes",
+]
+
+
+def _load(name: str) -> ModuleType | None:
+    try:
+        module = importlib.import_module(f"jax_mgpu.{name}")
+    except ModuleNotFoundError:
+        return None
+    built, runtime = tuple(module.ffi_api_version), ffi_api_version()
+    if runtime is not None and built > runtime:
+        # Left alone, this would surface much later, as "No FFI handler registered".
+        raise ImportError(
+            f"jax_mgpu.{name} was built for version {built[0]}.{built[1]} of XLA's FFI API, but the installed jaxlib "
+            f"has {runtime[0]}.{runtime[1]}. Upgrade jaxlib, or build again: pip install --no-cache-dir ."
+        )
+    return module
+
+
+cpu_module = _load("_cpu")
+cuda_module = _load("_cuda")
+if cpu_module is None:
+    raise ImportError("jax_mgpu is not built: its module _cpu is missing. Run `pip install .` in the source folder.")
+
+
+def target(operation: str) -> str:
+    """The FFI target name of an operation."""
+    return f"jax_mgpu.{operation}"
+
+
+def platforms() -> tuple[str, ...]:
+    """The JAX platforms that have kernels."""
+    return ("cpu",) if cuda_module is None else ("cpu", "cuda")
+
+
+def has_cuda() -> bool:
+    """Whether the CUDA kernels are built.
+
+    Example:
+      >>> import jax_mgpu as mgpu
+      >>> mgpu.has_cuda() == ("kernels" in mgpu.backends()["cuda"])
+      True
+    """
+    return cuda_module is not None
+
+
+def build_decision() -> str:
+    """What the build found, what it built and how to change that; pip hides the build's own line."""
+    assert cpu_module is not None
+    return cpu_module.build
+
+
+def backends() -> dict[str, str]:
+    """What each JAX platform runs, in words.
+
+    Example:
+      >>> import jax_mgpu as mgpu
+      >>> list(mgpu.backends())
+      ['cpu', 'cuda', 'others']
+    """
+
+    def api(module: ModuleType) -> str:
+        return "FFI API {}.{}".format(*module.ffi_api_version)
+
+    assert cpu_module is not None
+    plain = "plain JAX, slower"
+    cuda = f"{plain}: {build_decision()}"
+    if cuda_module is not None:
+        cuda = f"CUDA kernels for {cuda_module.architectures} by {cuda_module.compiler} ({api(cuda_module)})"
+    return {"cpu": f"CPU kernels on XLA's threads ({api(cpu_module)})", "cuda": cuda, "others": plain}
+
+
+def workspace_bytes(
+    operation: str, operands: Sequence[Any], results: Sequence[Any], attributes: Mapping[str, int]
+) -> int:
+    """Bytes of scratch memory of the CUDA handler for avals of these shapes."""
+    assert cpu_module is not None
+    specs = [[(aval.dtype.name, list(aval.shape)) for aval in avals] for avals in (operands, results)]
+    return cpu_module.workspace_bytes(operation, *specs, dict(attributes))
+
+
+for _module, _platform in ((cpu_module, "cpu"), (cuda_module, "CUDA")):
+    if _module is not None:
+        for _operation, _handler in _module.handlers().items():
+            jax.ffi.register_ffi_target(target(_operation), _handler, platform=_platform)
+            jax.ffi.register_ffi_target_as_batch_partitionable(target(_operation))  # see _partition.py

@@ -1,0 +1,237 @@
+"""The operators of reductions and scans: the built-in ones by name, and any associative function.
+
+The general path, in plain JAX, runs the functions of callers, and is what platforms without kernels run. As in the
+kernels, an operator extracts a state from an item and its position, combines states, and finishes a state into a
+result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._check import as_array, describe, expect_leading_axis, index_dtype, type_error, value_error
+
+__all__ = ["Kind", "Operator", "builtin", "custom", "general_scan", "live_items", "operator_kind", "take_or_zero"]
+
+
+class Kind(enum.IntEnum):
+    """The attribute `op` of the kernels."""
+
+    ADD = 0
+    MUL = 1
+    MIN = 2
+    MAX = 3
+    ARGMIN = 4
+    ARGMAX = 5
+
+    @property
+    def gives_index(self) -> bool:
+        """Whether results are indices."""
+        return self >= Kind.ARGMIN
+
+    @property
+    def index_of(self) -> Kind:
+        """The operator that tells where a minimum or maximum is."""
+        return {Kind.MIN: Kind.ARGMIN, Kind.MAX: Kind.ARGMAX}[self]
+
+
+def operator_kind(operation: str, op: Any, identity: Any) -> Kind:
+    """The built-in operator of this name."""
+    names = [kind.name.lower() for kind in Kind]
+    if not isinstance(op, str) or op not in names:
+        raise value_error(operation, "op", f"one of {', '.join(names)}, or a function of two items", repr(op))
+    if identity is not None:
+        raise value_error(operation, "identity", f"none, as {op} has its own", repr(identity))
+    return Kind[op.upper()]
+
+
+def result_dtype(operation: str, kind: int, x: Any) -> Any:
+    """The dtype of results: that of x, or that of indices into it."""
+    return index_dtype(operation, "x", x.shape[0]) if Kind(kind).gives_index else x.dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """An operator of the general path.
+
+    States are pytrees of arrays with a leading axis, one state an item.
+
+    Args:
+      extract: the states of `(x, positions)`.
+      combine: the combination of two arrays of states, the earlier first.
+      finish: the results of states.
+      identity: the state of nothing, without the leading axis, or None where it is not known.
+      dead: the result for an item past the count.
+    """
+
+    extract: Callable[[Any, jax.Array], Any]
+    combine: Callable[[Any, Any], Any]
+    finish: Callable[[Any], Any]
+    identity: Any
+    dead: int = 0
+
+
+def builtin(kind: int, dtype: Any) -> Operator:
+    """A built-in operator over items of this type."""
+    kind = Kind(kind)
+    wide = jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
+    if kind in (Kind.ADD, Kind.MUL):
+        return Operator(
+            extract=lambda x, positions: x.astype(wide),
+            combine=jnp.add if kind == Kind.ADD else jnp.multiply,
+            finish=lambda state: state.astype(dtype),
+            identity=jnp.asarray(0 if kind == Kind.ADD else 1, wide),
+        )
+    largest = kind in (Kind.MAX, Kind.ARGMAX)
+    if not kind.gives_index:
+        limits: Any = jnp.finfo(dtype) if wide != dtype or jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype)
+        bounds = (-jnp.inf, jnp.inf) if jnp.issubdtype(dtype, jnp.floating) else (limits.min, limits.max)
+        return Operator(
+            extract=lambda x, positions: x,
+            combine=jnp.maximum if largest else jnp.minimum,
+            finish=lambda state: state,
+            identity=jnp.asarray(bounds[0 if largest else 1], dtype),
+        )
+
+    def combine(a: Any, b: Any) -> Any:
+        (x, i), (y, j) = a, b
+        x_nan, y_nan = jnp.isnan(x), jnp.isnan(y)
+        better = jnp.where(x_nan | y_nan, y_nan & ~x_nan, y > x if largest else y < x)
+        equal = (x == y) | (x_nan & y_nan)
+        take = (j >= 0) & ((i < 0) | better | (equal & (j < i)))
+        return jnp.where(take, y, x), jnp.where(take, j, i)
+
+    return Operator(
+        extract=lambda x, positions: (x, positions),
+        combine=combine,
+        finish=lambda state: state[1],
+        identity=(jnp.zeros((), dtype), jnp.asarray(-1)),
+        dead=-1,
+    )
+
+
+def custom(
+    operation: str, op: Callable[..., Any], x: Any, identity: Any, needs: str | None
+) -> tuple[Operator, Any, int]:
+    """A caller's function as an operator, with the items and their number.
+
+    `needs` says what the identity is needed for, if it is.
+    """
+    structure: Any
+    leaves, structure = jax.tree.flatten(x)
+    if not leaves:
+        raise type_error(operation, "x", "an array or a pytree of arrays", repr(x))
+    first = as_array(operation, "x", leaves[0])
+    if first.ndim == 0:
+        raise value_error(operation, "x", "arrays with a leading axis", describe(first))
+    n = first.shape[0]
+    leaves = expect_leading_axis(operation, "x", leaves, n, "each other")
+    if identity is None:
+        if needs is not None:
+            raise value_error(operation, "identity", f"the identity of op, for {needs}", "None")
+    else:
+        identity_leaves, identity_structure = jax.tree.flatten(identity)
+        if identity_structure != structure:
+            raise type_error(operation, "identity", f"the structure of x, {structure}", identity_structure)
+        arrays = [as_array(operation, "identity", leaf) for leaf in identity_leaves]
+        identity = structure.unflatten(
+            [jnp.broadcast_to(i.astype(leaf.dtype), leaf.shape[1:]) for i, leaf in zip(arrays, leaves, strict=True)]
+        )
+    operator = Operator(
+        extract=lambda x, positions: x, combine=jax.vmap(op), finish=lambda state: state, identity=identity
+    )
+    return operator, structure.unflatten(leaves), n
+
+
+def live_items(n: int, count: Any) -> Any:
+    """The number of live items: a scalar that fits the count operand."""
+    return jnp.clip(count[0], 0, n) if count.size else n
+
+
+def segment_starts(n: int, heads: Any) -> jax.Array:
+    """Which of n positions start a segment."""
+    starts = jnp.zeros((n,), bool).at[:1].set(True)
+    return starts.at[jnp.where(heads < 0, 0, heads)].set(True, mode="drop")
+
+
+def select(condition: jax.Array, x: Any, y: Any) -> Any:
+    """`jnp.where` over pytrees, by the leading axis."""
+
+    def where(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.where(condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim)), x, y)
+
+    return jax.tree.map(where, x, y)
+
+
+def general_scan(
+    operator: Operator, x: Any, n: int, heads: Any, count: Any, *, exclusive: int, reverse: int
+) -> tuple[Any, Any]:
+    """The states of a segmented scan, and the total of its last segment: work O(n), a pass over memory each level."""
+    positions = jnp.arange(n, dtype=index_dtype("scan", "x", n))
+    states = operator.extract(x, positions)
+    if n == 0:
+        return states, operator.identity
+    live = live_items(n, count)
+    starts = segment_starts(n, heads)
+    if reverse:
+        starts = jnp.roll(starts, -1) | (positions == live - 1)
+
+    def step(a: Any, b: Any) -> Any:
+        (a_starts, a_states), (b_starts, b_states) = a, b
+        return a_starts | b_starts, select(b_starts, b_states, operator.combine(a_states, b_states))
+
+    _, scanned = jax.lax.associative_scan(step, (starts, states), reverse=bool(reverse))
+    last = jax.tree.map(lambda s: s[0] if reverse else s[jnp.maximum(live - 1, 0)], scanned)
+    total = last if operator.identity is None else select(jnp.asarray(live > 0), last, operator.identity)
+    if exclusive:
+        shifted = jax.tree.map(lambda s: jnp.roll(s, -1 if reverse else 1, axis=0), scanned)
+        identity = jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), operator.identity, shifted)
+        scanned = select(starts, identity, shifted)
+    return scanned, total
+
+
+def mask_dead(results: Any, n: int, count: Any, dead: int) -> Any:
+    """Results with a fixed value past the live items."""
+    if not count.size:
+        return results
+    is_live = jnp.arange(n) < live_items(n, count)
+    return select(is_live, results, jax.tree.map(lambda r: jnp.full_like(r, dead), results))
+
+
+def take_or_zero(x: jax.Array, indices: jax.Array) -> jax.Array:
+    """The items at the indices, 0 at index -1."""
+    if x.shape[0] == 0:
+        return jnp.zeros(indices.shape, x.dtype)
+    taken = jnp.asarray(x).at[jnp.maximum(indices, 0)].get(mode="promise_in_bounds")
+    return jnp.where(indices < 0, jnp.zeros((), x.dtype), taken)
+
+
+def scan_results(
+    operator: Operator, x: Any, n: int, heads: Any, count: Any, *, exclusive: int, reverse: int, total: int
+) -> Sequence[Any]:
+    """What `scan` returns, by the general path."""
+    states, last = general_scan(operator, x, n, heads, count, exclusive=exclusive, reverse=reverse)
+    results = [mask_dead(operator.finish(states), n, count, operator.dead)]
+    return [*results, operator.finish(last)] if total else results
+
+
+def segmented_results(operator: Operator, x: Any, n: int, heads: Any, count: Any) -> Any:
+    """What `segmented_reduce` returns, by the general path; an empty segment without an identity is unspecified."""
+    m = heads.shape[0]
+    if n == 0:
+        states = jax.tree.map(lambda i: jnp.broadcast_to(i, (m, *jnp.shape(i))), operator.identity)
+        return operator.finish(states)
+    states, _ = general_scan(operator, x, n, heads, count, exclusive=0, reverse=0)
+    bounds = jnp.append(jnp.clip(heads, 0, live_items(n, count)), live_items(n, count))
+    begin, end = bounds[:-1], bounds[1:]
+    states = jax.tree.map(lambda s: s[jnp.maximum(end - 1, 0)], states)
+    if operator.identity is not None:
+        identity = jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), operator.identity, states)
+        states = select(begin < end, states, identity)
+    return operator.finish(states)

@@ -1,0 +1,179 @@
+"""What an operation asks of its arguments' values, checked where the caller wants it.
+
+A public function passes an argument through one of the functions below. With checks off that is the argument itself.
+With checks on, the first offending position is computed beside it, and a custom call that hands the argument through
+raises the error: the operation's own kernels know nothing of checks and stay fit for CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu import _library
+from jax_mgpu._compat import Primitive, ad, automatic, batching, mlir, switch
+
+__all__ = [
+    "apart",
+    "checks",
+    "distinct_positions",
+    "inside",
+    "interval_lengths",
+    "intervals_inside",
+    "non_decreasing",
+    "sorted_keys",
+]
+
+_ON = switch("jax_mgpu_checks", "Whether jax_mgpu raises an error where a precondition of an operation is broken.")
+
+
+def checks(on: bool = True) -> AbstractContextManager[None]:
+    """Turns each broken precondition into an error, within the context.
+
+    The error names the operation, the argument and the first offending position. It comes from the running program,
+    so under asynchronous dispatch it is raised where the result is waited for. Checked calls cost more time, and on a
+    GPU they wait for the device. JAX_MGPU_CHECKS=1 in the environment turns checks on everywhere. Platforms without
+    kernels check nothing.
+
+    Args:
+      on: whether to check.
+
+    Returns:
+      A context manager.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> with mgpu.checks():
+      ...     mgpu.segmented_sort(jnp.array([3, 1, 2]), jnp.array([0, 1]))
+      Array([3, 1, 2], dtype=int32)
+    """
+    return _ON(on)
+
+
+def non_decreasing(operation: str, argument: str, x: jax.Array) -> jax.Array:
+    """Positions in non-decreasing order, none negative."""
+    return _require(operation, argument, "non-negative integers in non-decreasing order", x, _is_ascending)
+
+
+def distinct_positions(operation: str, argument: str, x: jax.Array, length: int) -> jax.Array:
+    """Positions in increasing order, none negative; those past `length` are padding and may repeat."""
+
+    def holds(x: jax.Array) -> jax.Array:
+        repeats = jnp.concatenate([jnp.zeros((1,), bool), x[1:] == x[:-1]])
+        return _is_ascending(x) & ~(repeats & (x < length))
+
+    return _require(operation, argument, "non-negative integers in increasing order", x, holds)
+
+
+def inside(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array:
+    """Integers from 0 to `limit`."""
+    return _require(operation, argument, f"an integer from 0 to {limit}", x, lambda x: (x >= 0) & (x <= limit))
+
+
+def sorted_keys(
+    operation: str, argument: str, keys: jax.Array, count: Any, *, descending: bool = False, unique: bool = False
+) -> jax.Array:
+    """Live keys in the order of lax.sort or its reverse; `count` is an operand of shape [1], or empty."""
+
+    def holds(keys: jax.Array) -> jax.Array:
+        before, after = keys[:-1], keys[1:]
+        low, high = (after, before) if not descending else (before, after)
+        ordered = ~((low < high) | (jnp.isnan(high) & ~jnp.isnan(low)))
+        if unique:
+            ordered &= ~((before == after) | (jnp.isnan(before) & jnp.isnan(after)))
+        live = jnp.arange(1, keys.shape[0]) < count[0] if count.size else True
+        return jnp.concatenate([jnp.ones((1,), bool), ordered | ~jnp.asarray(live)])
+
+    order = "descending" if descending else "ascending"
+    return _require(operation, argument, f"{'unique ' if unique else ''}keys in {order} order", keys, holds)
+
+
+def intervals_inside(
+    operation: str, argument: str, starts: jax.Array, lengths: Callable[[], jax.Array], length: int
+) -> jax.Array:
+    """Intervals of these lengths that begin at `starts` within an array."""
+
+    def holds(starts: jax.Array) -> jax.Array:
+        return (lengths() <= 0) | ((starts >= 0) & (starts + lengths() <= length))
+
+    return _require(operation, argument, f"intervals within an array of {length}", starts, holds)
+
+
+def apart(operation: str, argument: str, starts: jax.Array, lengths: Callable[[], jax.Array]) -> jax.Array:
+    """Intervals of these lengths that do not overlap."""
+
+    def holds(starts: jax.Array) -> jax.Array:
+        # Empty intervals last, then each interval against the one before it in the order of their starts.
+        order = jnp.lexsort((starts, lengths() <= 0))
+        ends = (starts + lengths())[order]
+        overlaps = (starts[order][1:] < ends[:-1]) & (lengths()[order][1:] > 0)
+        return jnp.ones(starts.shape, bool).at[order[1:]].set(~overlaps)
+
+    return _require(operation, argument, "intervals that do not overlap", starts, holds)
+
+
+def interval_lengths(offsets: jax.Array, total: Any, size: int) -> Callable[[], jax.Array]:
+    """The lengths of intervals, computed where a check needs them; `total` is an operand of shape [1], or empty."""
+
+    def lengths() -> jax.Array:
+        end = total if total.size else jnp.full((1,), size, offsets.dtype)
+        return jnp.concatenate([offsets[1:], end.astype(offsets.dtype)]) - offsets
+
+    return lengths
+
+
+def _is_ascending(x: jax.Array) -> jax.Array:
+    return (x >= 0) & jnp.concatenate([jnp.ones((1,), bool), x[1:] >= x[:-1]])
+
+
+def _require(
+    operation: str, argument: str, expected: str, x: jax.Array, holds: Callable[[jax.Array], jax.Array]
+) -> jax.Array:
+    """`x`; with checks on, tied to an error at the first position where `holds(x)` is false."""
+    if not _ON.value or x.size == 0:
+        return x
+
+    def first_broken(x: jax.Array) -> jax.Array:
+        broken = ~holds(x)
+        return jnp.where(broken.any(), jnp.argmax(broken), -1).astype(jnp.int32)
+
+    position = automatic(first_broken)(jax.lax.stop_gradient(x))
+    return _check.bind(x, position, expected=f"{operation}: {argument}: expected {expected}")
+
+
+# The custom call: gives its first operand back, or fails.
+_check = Primitive("mgpu_check")
+_check.def_abstract_eval(lambda x, position, *, expected: x)
+ad.primitive_jvps[_check] = lambda primals, tangents, *, expected: (
+    _check.bind(*primals, expected=expected),
+    tangents[0],
+)
+
+
+@functools.partial(jax.jit, static_argnames="expected")
+def _run(x: jax.Array, position: jax.Array, *, expected: str) -> jax.Array:
+    return _check.bind(x, position, expected=expected)
+
+
+_check.def_impl(_run)
+
+
+def _batch(operands: Sequence[Any], axes: Sequence[Any], *, expected: str) -> tuple[Any, int]:
+    size = next(x.shape[axis] for x, axis in zip(operands, axes, strict=True) if axis is not None)
+    fronted = [
+        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+        for x, axis in zip(operands, axes, strict=True)
+    ]
+    return _check.bind(*fronted, expected=expected), 0
+
+
+batching.primitive_batchers[_check] = _batch
+mlir.register_lowering(_check, lambda ctx, x, position, *, expected: [x])
+for _platform in _library.platforms():
+    _lowering = jax.ffi.ffi_lowering(_library.target("check"), operand_output_aliases={0: 0})
+    mlir.register_lowering(_check, _lowering, platform=_platform)

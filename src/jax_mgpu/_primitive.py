@@ -1,0 +1,319 @@
+"""The one place that turns the description of an operation into a JAX primitive.
+
+A family describes an operation on unbatched operands: the rank of each operand, a shape rule, a pure-JAX
+implementation, derivative rules. From that come abstract evaluation, the CPU and CUDA lowerings to the FFI handlers of
+the same name, the pure-JAX lowering for every other platform, batching and the hidden workspace result.
+
+Conventions, all of them checked here:
+
+- An operand that is absent is `ABSENT`, an empty int32 vector.
+- Attributes are Python ints (flags and enumerations too).
+- A batch adds leading axes. An operand has all of them or, where the batch does not touch it, none; every result has
+  all of them. Handlers take both, so the batching rule only moves axes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from jax_mgpu import _library
+from jax_mgpu._compat import (
+    Primitive,
+    ad,
+    automatic,
+    automatic_devices,
+    batching,
+    broadcast,
+    is_zero,
+    mlir,
+    partition_spec,
+    result_aval,
+    vary_together,
+    zero_tangent,
+)
+from jax_mgpu._partition import declare_batch, workspace_shape
+
+__all__ = ["ABSENT", "REGISTRY", "Operation"]
+
+ABSENT = np.zeros((0,), np.int32)
+
+REGISTRY: dict[str, Operation] = {}
+
+
+class Operation:
+    """One operation as a JAX primitive with several results.
+
+    Args:
+      name: name of the primitive, of the FFI handlers and of the family's C++ functions.
+      ranks: the rank of each operand of one problem.
+      shapes: shape rule; takes one `jax.ShapeDtypeStruct` an operand and the attributes, gives one a result.
+      fallback: the operation in plain JAX, on unbatched operands; what other platforms run.
+      aliases: result index by operand index: the result may take over the operand's buffer when it is donated.
+      streamed: operands that the kernels read as one run over the whole batch: one that serves the whole batch is
+        repeated for them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        ranks: Sequence[int],
+        shapes: Callable[..., Sequence[jax.ShapeDtypeStruct]],
+        fallback: Callable[..., Sequence[jax.Array]],
+        aliases: Mapping[int, int] | None = None,
+        streamed: Sequence[int] = (),
+    ):
+        self.name = name
+        self.ranks = tuple(ranks)
+        self.shapes = shapes
+        self.fallback = fallback
+        self.aliases = dict(aliases or {})
+        self.repeated = frozenset({*streamed, *self.aliases})  # a result cannot take over a buffer without the batch
+        self.primitive = Primitive(f"mgpu_{name}")
+        self.primitive.multiple_results = True
+        self.primitive.def_impl(self._impl)
+        self.primitive.def_abstract_eval(self._abstract)
+        batching.primitive_batchers[self.primitive] = self._batch
+        _register_lowerings(self)
+        REGISTRY[name] = self
+
+    def __call__(self, *operands: Any, **attributes: int) -> list[jax.Array]:
+        """Binds the primitive to operands, with or without batch axes."""
+        # An empty array is made in the program: as a constant under shard_map it crashes the compiler of jaxlib 0.11.
+        operands = tuple(jnp.asarray(x) if x.size else jnp.zeros(x.shape, x.dtype) for x in operands)
+        return self.primitive.bind(*vary_together(operands), **{k: int(v) for k, v in attributes.items()})
+
+    def def_jvp(self, rule: Callable[..., tuple[Sequence[Any], Sequence[Any]]]) -> None:
+        """Sets the forward derivative.
+
+        `rule(primals, tangents, **attributes)` gets one problem; a tangent is None where it is zero; so may be the
+        tangents that it returns.
+        """
+
+        def jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
+            live = [i for i, t in enumerate(tangents) if not is_zero(t) and t.dtype != jax.dtypes.float0]
+            moving: list[int] = []
+
+            def one_problem(primals: Sequence[Any], live_tangents: Sequence[Any]) -> Any:
+                tangents: list[Any] = [None] * len(primals)
+                for i, tangent in zip(live, live_tangents, strict=True):
+                    tangents[i] = tangent
+                results, result_tangents = rule(primals, tangents, **attributes)
+                moving[:] = [i for i, tangent in enumerate(result_tangents) if tangent is not None]
+                return list(results), [result_tangents[i] for i in moving]
+
+            mapped = automatic(one_problem)
+            axes = [0 if x.ndim > rank else None for x, rank in zip(primals, self.ranks, strict=True)]
+            for _ in range(self._batch_rank(primals)):
+                mapped = jax.vmap(mapped, in_axes=(axes, [axes[i] for i in live]))
+            results, live_results = mapped(_arrays(primals), _arrays(tangents[i] for i in live))
+            result_tangents = [zero_tangent(result) for result in results]
+            for i, tangent in zip(moving, live_results, strict=True):
+                result_tangents[i] = tangent
+            return results, result_tangents
+
+        ad.primitive_jvps[self.primitive] = jvp
+
+    def def_transpose(self, operand: int, rule: Callable[..., Any]) -> None:
+        """Declares the operation linear in one operand and sets its transpose.
+
+        `rule(cotangents, operands, **attributes)` gets one problem: a cotangent a result (None where zero), the
+        operands with a `jax.ShapeDtypeStruct` in place of the linear one, and gives the linear one's cotangent.
+        """
+
+        def transpose(cotangents: Sequence[Any], *operands: Any, **attributes: int) -> Sequence[Any]:
+            linear = operands[operand].aval
+            if all(is_zero(cotangent) for cotangent in cotangents):
+                return [ad.Zero(linear) if i == operand else None for i in range(len(operands))]
+            rank = self.ranks[operand]
+            one = jax.ShapeDtypeStruct(linear.shape[linear.ndim - rank :], linear.dtype)
+            live = [i for i, cotangent in enumerate(cotangents) if not is_zero(cotangent)]
+            known = [i for i in range(len(operands)) if i != operand]
+
+            def one_problem(known_operands: Sequence[Any], live_cotangents: Sequence[Any]) -> Any:
+                all_operands: list[Any] = [one] * len(operands)
+                for i, value in zip(known, known_operands, strict=True):
+                    all_operands[i] = value
+                all_cotangents: list[Any] = [None] * len(cotangents)
+                for i, value in zip(live, live_cotangents, strict=True):
+                    all_cotangents[i] = value
+                return rule(all_cotangents, all_operands, **attributes)
+
+            batch_rank = self._batch_rank([linear if i == operand else x for i, x in enumerate(operands)])
+            mapped = automatic(one_problem)
+            for _ in range(batch_rank):
+                in_axes = [0 if operands[i].ndim > self.ranks[i] else None for i in known]
+                mapped = jax.vmap(mapped, in_axes=(in_axes, 0))
+            result = mapped(_arrays(operands[i] for i in known), _arrays(cotangents[i] for i in live))
+            if batch_rank and linear.ndim == rank:  # one operand served the whole batch
+                result = result.sum(axis=tuple(range(batch_rank)))
+            return [result if i == operand else None for i in range(len(operands))]
+
+        ad.primitive_transposes[self.primitive] = transpose
+
+    def _batch_rank(self, operands: Sequence[Any]) -> int:
+        return max(operand.ndim - rank for operand, rank in zip(operands, self.ranks, strict=True))
+
+    def _impl(self, *operands: jax.Array, **attributes: int) -> Sequence[jax.Array]:
+        return _jitted(self, **attributes)(*operands)
+
+    def _abstract(self, *avals: Any, **attributes: int) -> list[Any]:
+        batch_rank = self._batch_rank(avals)
+        like = next(aval for aval, rank in zip(avals, self.ranks, strict=True) if aval.ndim - rank == batch_rank)
+        batch = like.shape[:batch_rank]
+        for aval, rank in zip(avals, self.ranks, strict=True):
+            if aval.ndim != rank and aval.shape[: aval.ndim - rank] != batch:
+                raise ValueError(
+                    f"{self.name}: batch axes of the operands: expected all of {batch} or none, got shape {aval.shape}"
+                )
+        problem = [
+            jax.ShapeDtypeStruct(aval.shape[aval.ndim - rank :], aval.dtype)
+            for aval, rank in zip(avals, self.ranks, strict=True)
+        ]
+        return [
+            result_aval(like, (*batch, *result.shape), result.dtype, batch_rank)
+            for result in self.shapes(*problem, **attributes)
+        ]
+
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
+        mapped = [axis is not None for axis in axes]
+        operands = [jnp.moveaxis(x, axis, 0) if on else x for x, axis, on in zip(operands, axes, mapped, strict=True)]
+        # The batch: the new axis, then those of an earlier vmap, from an operand that has them.
+        inner = [x.ndim - on - rank for x, on, rank in zip(operands, mapped, self.ranks, strict=True)]
+        first, fullest = mapped.index(True), inner.index(max(inner))
+        earlier = slice(mapped[fullest], mapped[fullest] + inner[fullest])
+        batch = (operands[first].shape[0], *operands[fullest].shape[earlier])
+        specs = (partition_spec(operands[first])[0], *partition_spec(operands[fullest])[earlier])
+        moved = []
+        for i, (x, rank) in enumerate(zip(operands, self.ranks, strict=True)):
+            if not mapped[i] and not inner[i] and i not in self.repeated:
+                moved.append(x)  # one operand for the whole batch
+                continue
+            own = x.ndim - rank
+            present = [*range(not mapped[i], 1), *range(1, 1 + inner[i]), *range(len(batch), len(batch) + rank)]
+            spec = (*specs, *partition_spec(x)[own:])
+            moved.append(broadcast(x, (*batch, *x.shape[own:]), present, spec))
+        results = self(*moved, **attributes)
+        return results, [0] * len(results)
+
+
+def _arrays(values: Iterable[Any]) -> list[Any]:
+    """Values that may be NumPy's own, as derivatives taken outside jit are."""
+    return [jnp.asarray(x) for x in values]
+
+
+def _jitted(operation: Operation, **attributes: int) -> Callable[..., Any]:
+    key = (operation.name, tuple(sorted(attributes.items())))
+    if key not in _JITTED:
+        _JITTED[key] = jax.jit(lambda *operands: operation.primitive.bind(*operands, **attributes))
+    return _JITTED[key]
+
+
+_JITTED: dict[Any, Callable[..., Any]] = {}
+
+
+def _register_lowerings(operation: Operation) -> None:
+    pure = mlir.lower_fun(lambda *operands, **attributes: _run_fallback(operation, operands, attributes), True)
+
+    def lower_anywhere(ctx: Any, *operands: Any, **attributes: int) -> Any:
+        _warn_without_kernels(ctx.module_context.platforms)
+        return pure(ctx, *operands, **attributes)
+
+    mlir.register_lowering(operation.primitive, lower_anywhere)
+    for platform in _library.platforms():
+        lowering = _kernel_lowering(operation, platform)
+        mlir.register_lowering(operation.primitive, lowering, platform=platform)
+
+
+def _kernel_lowering(operation: Operation, platform: str) -> Callable[..., Any]:
+    repeated = mlir.lower_fun(
+        lambda *operands, **attributes: operation(*_repeat(operation, operands), **attributes), True
+    )
+
+    def lower(ctx: Any, *operands: Any, **attributes: int) -> Any:
+        avals_in, avals_out = ctx.avals_in, list(ctx.avals_out)
+        batch_rank = operation._batch_rank(avals_in)
+        devices = automatic_devices(ctx) if batch_rank else 1
+        if devices > 1 and any(aval.ndim == rank for aval, rank in zip(avals_in, operation.ranks, strict=True)):
+            return repeated(ctx, *operands, **attributes)
+        if platform == "cuda":
+            # Scratch memory is one more result, which XLA's own allocator places and which is dropped here: the handler
+            # allocates nothing and can be recorded into a CUDA graph.
+            shape = _workspace_shape(operation, avals_in, avals_out, attributes, batch_rank, devices)
+            avals_out.append(avals_out[0].update(shape=shape, dtype=np.dtype(np.uint8)))
+        lowering = jax.ffi.ffi_lowering(
+            _library.target(operation.name), operand_output_aliases=operation.aliases or None
+        )
+        integers = {name: np.int64(value) for name, value in attributes.items()}
+        results: list[Any] = list(lowering(ctx.replace(avals_out=avals_out), *operands, **integers))
+        if devices > 1:
+            shapes_in, shapes_out = ([aval.shape for aval in avals] for avals in (avals_in, avals_out))
+            declare_batch(results[0].owner, shapes_in, shapes_out, batch_rank)
+        return results[: len(ctx.avals_out)]
+
+    return lower
+
+
+def _repeat(operation: Operation, operands: Sequence[Any]) -> list[Any]:
+    """All operands with the batch axes."""
+    batch_rank = operation._batch_rank(operands)
+    batch = next(x.shape[:batch_rank] for x, rank in zip(operands, operation.ranks, strict=True) if x.ndim > rank)
+    return [
+        jnp.broadcast_to(x, (*batch, *x.shape)) if x.ndim == rank else x
+        for x, rank in zip(operands, operation.ranks, strict=True)
+    ]
+
+
+def _workspace_shape(
+    operation: Operation,
+    avals_in: Sequence[Any],
+    avals_out: Sequence[Any],
+    attributes: Mapping[str, int],
+    batch_rank: int,
+    devices: int,
+) -> tuple[int, ...]:
+    if devices == 1:
+        return (_library.workspace_bytes(operation.name, avals_in, avals_out, attributes),)
+
+    def bytes_of(rows: int) -> int:
+        operands, results = (
+            [jax.ShapeDtypeStruct((rows, *aval.shape[batch_rank:]), aval.dtype) for aval in avals]
+            for avals in (avals_in, avals_out)
+        )
+        return _library.workspace_bytes(operation.name, operands, results, attributes)
+
+    return workspace_shape(avals_out[0].shape[:batch_rank], devices, bytes_of)
+
+
+def _run_fallback(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, int]) -> Sequence[Any]:
+    def function(*xs: Any) -> list[Any]:
+        return list(operation.fallback(*xs, **attributes))
+
+    in_axes = [0 if x.ndim > rank else None for x, rank in zip(operands, operation.ranks, strict=True)]
+    for _ in range(operation._batch_rank(operands)):
+        function = jax.vmap(function, in_axes=in_axes)
+    results = operation._abstract(*map(jax.typeof, operands), **attributes)
+    return list(automatic(function, [PartitionSpec(*partition_spec(result)) for result in results])(*operands))
+
+
+def _warn_without_kernels(platforms: Sequence[str]) -> None:
+    missing = ", ".join(platforms)
+    if missing in _WARNED:
+        return
+    _WARNED.add(missing)
+    how = "MGPU_CUDA=ON pip install ." if "cuda" in platforms else "no kernels exist for this platform"
+    warnings.warn(
+        f"jax_mgpu runs without its kernels on {missing}: every operation works, through plain JAX, and is slower. "
+        f"To get the kernels: {how}",
+        stacklevel=2,
+    )
+
+
+_WARNED: set[str] = set()

@@ -1,0 +1,172 @@
+"""Bulk removal and insertion: many items taken out of or put into an array at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._check import count_operand, index_dtype, index_vector, static_size, value_error
+from jax_mgpu._preconditions import distinct_positions, non_decreasing
+from jax_mgpu._primitive import Operation
+from jax_mgpu._rows import RowForm, rows_or_fill
+from jax_mgpu.intervals import filled_tangent, gather_rows, scatter_rows
+
+__all__ = ["bulk_insert", "bulk_remove"]
+
+
+def bulk_remove(x: Any, indices: Any, *, size: int | None = None, fill_value: Any = 0, count: Any = None) -> jax.Array:
+    """Removes the items at the given positions; the others keep their order.
+
+    Args:
+      x: `[n, …]`, any dtype.
+      indices: `[m]` integers, sorted and unique. An index `>= n` (or `>= count`) is padding and may be repeated.
+      size: the static length of the result (default `n - m`, which is exact without padding).
+      fill_value: what the rows past the last kept one hold.
+      count: the number of live items of `x`, an integer scalar (default `n`).
+
+    Returns:
+      `[size, …]`: the kept rows, as many as fit.
+
+    Raises:
+      TypeError: indices or count are no integers, or `size` is not static.
+      ValueError: an argument's shape is not one of the above.
+
+    Linear in `x`; the transpose puts zeros where items were removed. Time is O(n + m): kept item `i` lies behind as
+    many removed ones as a load-balancing search over `indices[j] - j` finds (Baxter, moderngpu, 2013).
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.bulk_remove(jnp.arange(10), jnp.array([1, 3, 4, 5, 7, 8]))
+      Array([0, 2, 6, 9], dtype=int32)
+    """
+    name = "bulk_remove"
+    form = RowForm(name, "x", x)
+    rows = form.pack("x", x)
+    n = rows.shape[0]
+    indices = distinct_positions(name, "indices", index_vector(name, "indices", indices, n), n)
+    size = max(n - indices.shape[0], 0) if size is None else static_size(name, "size", size)
+    return form.unpack(
+        _remove(rows, indices, count_operand(name, "count", count, n), form.fill(fill_value), size=size)[0]
+    )
+
+
+def bulk_insert(
+    x: Any, indices: Any, values: Any, *, size: int | None = None, fill_value: Any = 0, count: Any = None
+) -> jax.Array:
+    """Inserts values in front of the items at the given positions.
+
+    Args:
+      x: `[n, …]`, any dtype.
+      indices: `[m]` integers, sorted, relative to `x`. Repeats are kept in order; `n` (or `count`) is the end, and an
+        index past it is padding.
+      values: `[m, …]`, of the dtype and trailing shape of `x`.
+      size: the static length of the result (default `n + m`).
+      fill_value: what the rows past the last one hold.
+      count: the number of live items of `x`, an integer scalar (default `n`).
+
+    Returns:
+      `[size, …]`: the rows of both, as many as fit; `values[i]` in front of `x[indices[i]]`.
+
+    Raises:
+      TypeError: indices or count are no integers, `size` is not static, or the dtypes of `x` and `values` differ.
+      ValueError: an argument's shape is not one of the above.
+
+    Linear in `x` and `values`. Time is O(n + m): value `i` is item `indices[i] + i` of the result, and the others lie
+    behind as many inserted ones as a load-balancing search over these finds (Baxter, moderngpu, 2013).
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.bulk_insert(jnp.array([10, 11, 12]), jnp.array([1, 1, 3]), jnp.array([1, 2, 3]))
+      Array([10,  1,  2, 11, 12,  3], dtype=int32)
+    """
+    name = "bulk_insert"
+    form = RowForm(name, "x", x)
+    rows, inserted = form.pack("x", x), form.pack("values", values)
+    n, m = rows.shape[0], inserted.shape[0]
+    indices = non_decreasing(name, "indices", index_vector(name, "indices", indices, n))
+    if indices.shape[0] != m:
+        raise value_error(name, "indices", f"one for each of values, {m}", indices.shape[0])
+    size = n + m if size is None else static_size(name, "size", size)
+    count = count_operand(name, "count", count, n)
+    return form.unpack(_insert(rows, indices, inserted, count, form.fill(fill_value), size=size)[0])
+
+
+def _starts(x: Any, indices: jax.Array, count: jax.Array, drift: int, size: int) -> tuple[Any, Any, Any, Any]:
+    """Live items of x, which indices are in range, where in the result each object starts, and the live results.
+
+    Object `j` starts with the inserted value, or behind the removed item, `j`; out of range, at -1 or past all.
+    """
+    dtype = index_dtype("bulk", "x", max(size, x.shape[0] + indices.shape[0]) + 1)
+    live = jnp.clip(count[0], 0, x.shape[0]).astype(dtype) if count.size else jnp.asarray(x.shape[0], dtype)
+    in_range = (indices >= 0) & (indices < live + (drift > 0))
+    total = jnp.clip(live + drift * jnp.sum(in_range, dtype=dtype), 0, size)
+    starts = indices.astype(dtype) + drift * (jnp.cumsum(in_range, dtype=dtype) - 1)
+    return live, in_range, jnp.where(in_range, starts, jnp.where(indices < 0, -1, jnp.iinfo(dtype).max)), total
+
+
+def _shapes(x: Any, *operands: Any, size: int) -> Sequence[Any]:
+    del operands
+    return [jax.ShapeDtypeStruct((size, x.shape[1]), x.dtype)]
+
+
+def _remove_fallback(
+    x: jax.Array, indices: jax.Array, count: jax.Array, fill: jax.Array, *, size: int
+) -> Sequence[jax.Array]:
+    _, _, starts, total = _starts(x, indices, count, -1, size)
+    items = jnp.arange(size, dtype=starts.dtype)
+    before = jnp.searchsorted(starts, items, side="right") - jnp.sum(indices < 0)
+    return [rows_or_fill(x, jnp.where(items < total, items + before, -1), fill)]
+
+
+def _insert_fallback(
+    x: jax.Array, indices: jax.Array, values: jax.Array, count: jax.Array, fill: jax.Array, *, size: int
+) -> Sequence[jax.Array]:
+    _, _, starts, total = _starts(x, indices, count, 1, size)
+    items = jnp.arange(size, dtype=starts.dtype)
+    before = jnp.searchsorted(starts, items, side="right") - jnp.sum(indices < 0)
+    rows = rows_or_fill(x, jnp.where(items < total, items - before, -1), fill)
+    return [rows.at[jnp.where(starts < 0, size, starts)].set(values, mode="drop")]
+
+
+def _remove_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, size: int) -> tuple[Any, Any]:
+    """The runs between removed items, gathered."""
+    x, indices, count, fill = primals
+    _, in_range, starts, total = _starts(x, indices, count, -1, size)
+    offsets = jnp.append(jnp.zeros((1,), starts.dtype), jnp.clip(starts, 0, total))
+    sources = jnp.append(jnp.zeros((1,), starts.dtype), jnp.where(in_range, indices + 1, 0).astype(starts.dtype))
+    tangent = filled_tangent(
+        lambda x, fill: gather_rows(x, sources, offsets, total.reshape(1), fill, size=size, disjoint=1)[0],
+        x, tangents[0], fill, tangents[3],
+    )  # fmt: skip
+    return _remove(*primals, size=size), [tangent]
+
+
+def _insert_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, size: int) -> tuple[Any, Any]:
+    """The runs between inserted values, scattered, and the values, scattered."""
+    x, indices, _, count, _ = primals
+    x_dot, _, values_dot, _, fill_dot = tangents
+    live, in_range, starts, total = _starts(x, indices, count, 1, size)
+    tangent = None
+    if x_dot is not None:
+        offsets = jnp.append(jnp.zeros((1,), starts.dtype), jnp.clip(indices.astype(starts.dtype), 0, live))
+        places = jnp.append(jnp.zeros((1,), starts.dtype), jnp.where(in_range, starts + 1, jnp.maximum(starts, 0)))
+        into = jnp.zeros((size, x.shape[1]), x_dot.dtype)
+        tangent = scatter_rows(x_dot, places, offsets, live.reshape(1), into)
+    if values_dot is not None:
+        places = jnp.where(in_range, starts, size)
+        into = jnp.zeros((size, x.shape[1]), values_dot.dtype) if tangent is None else tangent
+        tangent = into.at[places].add(values_dot, mode="drop")  # nothing else lies there
+    if fill_dot is not None:
+        dead = (jnp.arange(size) >= total)[:, None]
+        tangent = jnp.where(dead, fill_dot, 0 if tangent is None else tangent)
+    return _insert(*primals, size=size), [tangent]
+
+
+_remove = Operation("bulk_remove", ranks=(2, 1, 1, 1), shapes=_shapes, fallback=_remove_fallback)
+_remove.def_jvp(_remove_jvp)
+
+_insert = Operation("bulk_insert", ranks=(2, 1, 2, 1, 1), shapes=_shapes, fallback=_insert_fallback)
+_insert.def_jvp(_insert_jvp)

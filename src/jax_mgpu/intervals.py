@@ -1,0 +1,383 @@
+"""Interval operations: rows of ragged intervals expanded, gathered, scattered and moved.
+
+`offsets` is the exclusive scan of the intervals' lengths, `total` their sum. Each operation is a load-balancing search
+and a copy, in one kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._check import count_operand, index_vector, static_size, value_error
+from jax_mgpu._preconditions import apart, interval_lengths, intervals_inside, non_decreasing
+from jax_mgpu._primitive import ABSENT, Operation
+from jax_mgpu._rows import RowForm, rows_or_fill
+from jax_mgpu._values import take_rows
+from jax_mgpu.load_balance import find_objects, live_total, load_balance_search
+from jax_mgpu.mergesort import mergesort_indices
+from jax_mgpu.reduce import segmented_reduce
+
+__all__ = [
+    "filled_tangent",
+    "gather_rows",
+    "interval_expand",
+    "interval_gather",
+    "interval_move",
+    "interval_scatter",
+    "scatter_rows",
+]
+
+
+def interval_expand(values: Any, offsets: Any, size: int, *, total: Any = None, fill_value: Any = 0) -> jax.Array:
+    """Repeats each value over its interval.
+
+    Args:
+      values: `[m, …]`, any dtype: one row for each interval.
+      offsets: `[m]`, non-decreasing integers: where each interval starts in the result, the exclusive scan of the
+        lengths. Empty intervals are allowed anywhere.
+      size: the static length of the result.
+      total: the sum of the lengths, an integer scalar (default `size`).
+      fill_value: what the rows past `total` hold.
+
+    Returns:
+      `[size, …]`: row `offsets[i] + r` is `values[i]`.
+
+    Raises:
+      TypeError: offsets or total are no integers, or `size` is not static.
+      ValueError: an argument's shape is not one of the above.
+
+    Linear in `values`; the transpose adds up each interval. Time is O(size + m), by a load-balancing search (Baxter,
+    moderngpu, 2013).
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.interval_expand(jnp.array([7, 8, 9]), jnp.array([0, 2, 2]), 6, total=5)
+      Array([7, 7, 9, 9, 9, 0], dtype=int32)
+    """
+    name = "interval_expand"
+    size = static_size(name, "size", size)
+    form = RowForm(name, "values", values)
+    rows = form.pack("values", values)
+    offsets = _offsets(name, offsets, size, rows.shape[0], "values")
+    fill = form.fill(fill_value)
+    return form.unpack(_expand(rows, offsets, count_operand(name, "total", total, size), fill, size=size)[0])
+
+
+def interval_gather(
+    x: Any, starts: Any, offsets: Any, size: int, *, total: Any = None, fill_value: Any = 0
+) -> jax.Array:
+    """Gathers intervals of rows, one after the other.
+
+    Args:
+      x: `[n, …]`, any dtype.
+      starts: `[m]` integers: where each interval starts in `x`. Intervals may overlap.
+      offsets: `[m]`, non-decreasing integers: where each interval starts in the result.
+      size: the static length of the result.
+      total: the sum of the lengths, an integer scalar (default `size`).
+      fill_value: what the rows past `total`, and those from outside `x`, hold.
+
+    Returns:
+      `[size, …]`: row `offsets[i] + r` is `x[starts[i] + r]`.
+
+    Raises:
+      TypeError: starts, offsets or total are no integers, or `size` is not static.
+      ValueError: an argument's shape is not one of the above.
+
+    Linear in `x`; the transpose is `interval_scatter`, which adds where intervals overlap. Time is O(size + m), by a
+    load-balancing search (Baxter, moderngpu, 2013).
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.interval_gather(jnp.arange(10), jnp.array([6, 1]), jnp.array([0, 3]), 5)
+      Array([6, 7, 8, 1, 2], dtype=int32)
+    """
+    name = "interval_gather"
+    size = static_size(name, "size", size)
+    form = RowForm(name, "x", x)
+    rows = form.pack("x", x)
+    starts = index_vector(name, "starts", starts, rows.shape[0])
+    offsets = _offsets(name, offsets, size, starts.shape[0], "starts")
+    fill = form.fill(fill_value)
+    total = count_operand(name, "total", total, size)
+    starts = intervals_inside(name, "starts", starts, interval_lengths(offsets, total, size), rows.shape[0])
+    return form.unpack(gather_rows(rows, starts, offsets, total, fill, size=size, disjoint=0)[0])
+
+
+def interval_scatter(x: Any, starts: Any, offsets: Any, into: Any, *, total: Any = None) -> jax.Array:
+    """Scatters rows that lie one after the other to intervals of another array.
+
+    Args:
+      x: `[n, …]`, any dtype.
+      starts: `[m]` integers: where each interval starts in `into`. Where intervals overlap, which of their rows stays
+        is not specified.
+      offsets: `[m]`, non-decreasing integers: where each interval starts in `x`.
+      into: `[k, …]`, of the dtype of `x`: what the result holds elsewhere. Its buffer is reused when it is donated.
+      total: the sum of the lengths, an integer scalar (default `n`).
+
+    Returns:
+      `[k, …]`: row `starts[i] + r` is `x[offsets[i] + r]`; rows for places outside are dropped.
+
+    Raises:
+      TypeError: starts, offsets or total are no integers, or the dtypes of `x` and `into` differ.
+      ValueError: an argument's shape is not one of the above.
+
+    Linear in `x` and `into`; the transpose for `x` is `interval_gather`. Time is O(n + m), and a copy of `into` unless
+    it is donated.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.interval_scatter(jnp.arange(1, 6), jnp.array([6, 1]), jnp.array([0, 3]), jnp.zeros(10, jnp.int32))
+      Array([0, 4, 5, 0, 0, 0, 1, 2, 3, 0], dtype=int32)
+    """
+    name = "interval_scatter"
+    form = RowForm(name, "x", x)
+    rows, into = form.pack("x", x), form.pack("into", into)
+    starts = index_vector(name, "starts", starts, into.shape[0])
+    offsets = _offsets(name, offsets, rows.shape[0], starts.shape[0], "starts")
+    total = count_operand(name, "total", total, rows.shape[0])
+    lengths = interval_lengths(offsets, total, rows.shape[0])
+    starts = apart(name, "starts", intervals_inside(name, "starts", starts, lengths, into.shape[0]), lengths)
+    return form.unpack(scatter_rows(rows, starts, offsets, total, into))
+
+
+def interval_move(
+    x: Any, gather_starts: Any, scatter_starts: Any, offsets: Any, into: Any, *, total: Any = None
+) -> jax.Array:
+    """Moves intervals of rows from places in one array to places in another.
+
+    Args:
+      x: `[n, …]`, any dtype.
+      gather_starts: `[m]` integers: where each interval starts in `x`. They may overlap.
+      scatter_starts: `[m]` integers: where each interval starts in `into`. Where intervals overlap there, which of
+        their rows stays is not specified.
+      offsets: `[m]`, non-decreasing integers: the exclusive scan of the lengths.
+      into: `[k, …]`, of the dtype of `x`: what the result holds elsewhere. Its buffer is reused when it is donated.
+      total: the sum of the lengths, an integer scalar (default `k`); no more than max(n, k) rows are moved.
+
+    Returns:
+      `[k, …]`: row `scatter_starts[i] + r` is `x[gather_starts[i] + r]`; rows from or for places outside are dropped.
+
+    Raises:
+      TypeError: starts, offsets or total are no integers, or the dtypes of `x` and `into` differ.
+      ValueError: an argument's shape is not one of the above.
+
+    Linear in `x` and `into`. Time is O(n + k + m), and a copy of `into` unless it is donated.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> starts, places, offsets = jnp.array([6, 1]), jnp.array([0, 4]), jnp.array([0, 3])
+      >>> mgpu.interval_move(jnp.arange(10), starts, places, offsets, jnp.zeros(8, jnp.int32), total=5)
+      Array([6, 7, 8, 0, 1, 2, 0, 0], dtype=int32)
+    """
+    name = "interval_move"
+    form = RowForm(name, "x", x)
+    rows, into = form.pack("x", x), form.pack("into", into)
+    size = max(rows.shape[0], into.shape[0])
+    gather_starts = index_vector(name, "gather_starts", gather_starts, rows.shape[0])
+    scatter_starts = index_vector(name, "scatter_starts", scatter_starts, into.shape[0])
+    if gather_starts.shape != scatter_starts.shape:
+        expected = f"one for each of gather_starts, {gather_starts.shape[0]}"
+        raise value_error(name, "scatter_starts", expected, scatter_starts.shape[0])
+    offsets = _offsets(name, offsets, size, gather_starts.shape[0], "gather_starts")
+    total = count_operand(name, "total", into.shape[0] if total is None else total, size)
+    lengths = interval_lengths(offsets, total, size)
+    gather_starts = intervals_inside(name, "gather_starts", gather_starts, lengths, rows.shape[0])
+    scatter_starts = intervals_inside(name, "scatter_starts", scatter_starts, lengths, into.shape[0])
+    scatter_starts = apart(name, "scatter_starts", scatter_starts, lengths)
+    return form.unpack(_move(rows, gather_starts, scatter_starts, offsets, total, into, gathers=1)[0])
+
+
+def scatter_rows(rows: jax.Array, starts: Any, offsets: Any, total: Any, into: jax.Array) -> jax.Array:
+    """interval_scatter of rows: an interval_move from where the rows lie."""
+    return _move(rows, ABSENT, starts, offsets, total, into, gathers=0)[0]
+
+
+def _offsets(name: str, offsets: Any, size: int, count: int, of: str) -> jax.Array:
+    offsets = non_decreasing(name, "offsets", index_vector(name, "offsets", offsets, size))
+    if offsets.shape[0] != count:
+        raise value_error(name, "offsets", f"one for each of {of}, {count}", offsets.shape[0])
+    return offsets
+
+
+def _expand_shapes(values: Any, offsets: Any, total: Any, fill: Any, *, size: int) -> Sequence[Any]:
+    del offsets, total, fill
+    return [jax.ShapeDtypeStruct((size, values.shape[1]), values.dtype)]
+
+
+def _gather_shapes(
+    x: Any, starts: Any, offsets: Any, total: Any, fill: Any, *, size: int, disjoint: int
+) -> Sequence[Any]:
+    del starts, offsets, total, fill, disjoint
+    return [jax.ShapeDtypeStruct((size, x.shape[1]), x.dtype)]
+
+
+def _move_shapes(
+    x: Any, gather_starts: Any, scatter_starts: Any, offsets: Any, total: Any, into: Any, *, gathers: int
+) -> Sequence[Any]:
+    del x, gather_starts, scatter_starts, offsets, total, gathers
+    return [into]
+
+
+def _expand_fallback(
+    values: jax.Array, offsets: jax.Array, total: jax.Array, fill: jax.Array, *, size: int
+) -> Sequence[jax.Array]:
+    return [rows_or_fill(values, find_objects(offsets, total, size)[0], fill)]
+
+
+def _places(starts: jax.Array, objects: jax.Array, ranks: jax.Array, limit: int) -> jax.Array:
+    """Where each work item lies in an array of `limit` rows; `limit` where it lies nowhere."""
+    if starts.shape[0] == 0:
+        return jnp.full_like(objects, limit)
+    places = starts[jnp.maximum(objects, 0)] + ranks
+    return jnp.where((objects >= 0) & (places >= 0) & (places < limit), places, limit)
+
+
+def _gather_fallback(
+    x: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, fill: jax.Array, *, size: int, disjoint: int
+) -> Sequence[jax.Array]:
+    del disjoint
+    return [rows_or_fill(x, _places(starts, *find_objects(offsets, total, size), x.shape[0]), fill)]
+
+
+def _moved_items(x: Any, into: Any, gathers: int) -> int:
+    """The most work items of a move: its handlers' rule."""
+    return max(x.shape[0], into.shape[0]) if gathers else x.shape[0]
+
+
+def _move_fallback(
+    x: jax.Array,
+    gather_starts: jax.Array,
+    scatter_starts: jax.Array,
+    offsets: jax.Array,
+    total: jax.Array,
+    into: jax.Array,
+    *,
+    gathers: int,
+) -> Sequence[jax.Array]:
+    n, k = x.shape[0], into.shape[0]
+    size = _moved_items(x, into, gathers)
+    objects, ranks = find_objects(offsets, total, size)
+    sources = _places(gather_starts, objects, ranks, n) if gathers else jnp.arange(size)
+    places = jnp.where(sources < n, _places(scatter_starts, objects, ranks, k), k)
+    rows = rows_or_fill(x, sources, jnp.zeros((1,), x.dtype))
+    return [into.at[places].set(rows, mode="drop")]
+
+
+# Derivatives. Rows move as they are, so a tangent moves as its row does, and is zero, or fill_value's own, elsewhere.
+
+
+def filled_tangent(
+    run: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, x_dot: Any, fill: jax.Array, fill_dot: Any
+) -> Any:
+    """The tangent of `run(x, fill)`, which moves rows of x and fills the rest."""
+    tangent = None if x_dot is None else run(x_dot, jnp.zeros_like(fill))
+    if fill_dot is None:
+        return tangent
+    moved = run(jnp.ones(x.shape, jnp.bool_), jnp.zeros(fill.shape, jnp.bool_))
+    return jnp.where(moved, 0 if tangent is None else tangent, fill_dot)
+
+
+def _expand_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, size: int) -> tuple[Any, Any]:
+    values, offsets, total, fill = primals
+    tangent = filled_tangent(
+        lambda values, fill: _expand(values, offsets, total, fill, size=size)[0], values, tangents[0], fill, tangents[3]
+    )
+    return _expand(*primals, size=size), [tangent]
+
+
+def _gather_jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
+    x, starts, offsets, total, fill = primals
+    tangent = filled_tangent(
+        lambda x, fill: gather_rows(x, starts, offsets, total, fill, **attributes)[0], x, tangents[0], fill, tangents[4]
+    )
+    return gather_rows(*primals, **attributes), [tangent]
+
+
+def _move_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, gathers: int) -> tuple[Any, Any]:
+    x, *intervals, into = primals
+    x_dot, into_dot = tangents[0], tangents[5]
+    tangent = None
+    if x_dot is not None:
+        tangent = _move(x_dot, *intervals, jnp.zeros(into.shape, x_dot.dtype), gathers=gathers)[0]
+    if into_dot is not None:
+        flags = [jnp.ones(x.shape, jnp.bool_), *intervals, jnp.zeros(into.shape, jnp.bool_)]
+        moved = _move(*flags, gathers=gathers)[0]
+        tangent = jnp.where(moved, 0 if tangent is None else tangent, into_dot)
+    return _move(*primals, gathers=gathers), [tangent]
+
+
+def _expand_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, size: int) -> jax.Array:
+    _, offsets, total, _ = operands
+    return _add_runs(cotangents[0], offsets, live_total(total, size))
+
+
+def _gather_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, size: int, disjoint: int) -> jax.Array:
+    del size
+    x, starts, offsets, total, _ = operands
+    return _add_intervals(cotangents[0], starts, offsets, total, x.shape[0], disjoint)
+
+
+def _move_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, gathers: int) -> jax.Array:
+    x, gather_starts, scatter_starts, offsets, total, into = operands
+    size = _moved_items(x, into, gathers)
+    fill = jnp.zeros((1,), x.dtype)
+    items = gather_rows(cotangents[0], scatter_starts, offsets, total, fill, size=size, disjoint=1)[0]
+    return _add_intervals(items, gather_starts, offsets, total, x.shape[0], 0) if gathers else items
+
+
+def _add_runs(rows: jax.Array, heads: jax.Array, live: Any) -> jax.Array:
+    """The sum of each run of the live rows, in a fixed order; `heads` are the runs' starts."""
+    if jnp.iscomplexobj(rows):
+        return jax.lax.complex(_add_runs(rows.real, heads, live), _add_runs(rows.imag, heads, live))
+    return jax.vmap(lambda column: segmented_reduce(column, heads, count=live), in_axes=1, out_axes=1)(rows)
+
+
+def _add_intervals(
+    rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, count: int, disjoint: int
+) -> jax.Array:
+    """interval_scatter into zeros that adds where intervals overlap."""
+    size = rows.shape[0]
+    live = live_total(total, size)
+
+    def scatter(rows: jax.Array) -> jax.Array:
+        return scatter_rows(rows, starts, offsets, total, jnp.zeros((count, rows.shape[1]), rows.dtype))
+
+    def add(rows: jax.Array) -> jax.Array:
+        # rows ordered by their place, and those of one place in their own order: the sums are the same in every run
+        objects, ranks = load_balance_search(offsets, size, total=live, return_rank=True)
+        places = _places(starts, objects, ranks, count)
+        rows_at = jnp.zeros((count,), places.dtype).at[places].add(1, mode="drop")
+        ends = jnp.cumsum(rows_at)
+        _, order = mergesort_indices(places)
+        return _add_runs(take_rows(rows, order), ends - rows_at, ends[-1])
+
+    if disjoint or starts.shape[0] == 0 or count == 0:
+        return scatter(rows)
+    ends = jnp.append(offsets[1:], jnp.asarray(live, offsets.dtype))
+    lengths = jnp.clip(ends, 0, live) - jnp.clip(offsets, 0, live)
+    # an empty interval overlaps nothing: it goes last
+    begins = jnp.where(lengths > 0, starts, np.iinfo(starts.dtype).max)
+    begins, lengths = jax.lax.sort_key_val(begins, lengths)
+    return jax.lax.cond(jnp.all(begins[1:] - begins[:-1] >= lengths[:-1]), scatter, add, rows)
+
+
+_expand = Operation("interval_expand", ranks=(2, 1, 1, 1), shapes=_expand_shapes, fallback=_expand_fallback)
+_expand.def_jvp(_expand_jvp)
+_expand.def_transpose(0, _expand_transpose)
+
+# `disjoint`: the caller knows that no row of x is gathered twice, which makes the transpose a plain scatter.
+gather_rows = Operation("interval_gather", ranks=(2, 1, 1, 1, 1), shapes=_gather_shapes, fallback=_gather_fallback)
+gather_rows.def_jvp(_gather_jvp)
+gather_rows.def_transpose(0, _gather_transpose)
+
+# `gathers`: 0 where the rows come from where they lie one after the other, and gather_starts is absent.
+_move = Operation(
+    "interval_move", ranks=(2, 1, 1, 1, 1, 2), shapes=_move_shapes, fallback=_move_fallback, aliases={5: 0}
+)
+_move.def_jvp(_move_jvp)
+_move.def_transpose(0, _move_transpose)

@@ -1,0 +1,248 @@
+"""Relational joins of sorted keys, and the columns that go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.export
+import jax.numpy as jnp
+
+from jax_mgpu._check import (
+    as_array,
+    describe,
+    expect_vector,
+    index_dtype,
+    sorted_pair,
+    static_size,
+    type_error,
+    value_error,
+)
+from jax_mgpu._compat import rows_sharding
+from jax_mgpu._primitive import Operation
+from jax_mgpu._values import ordered_integers
+
+__all__ = ["JoinResult", "JoinedColumns", "join", "join_columns"]
+
+# For each kind: whether a row of A, of B, without a partner makes a row of its own.
+KINDS = {"inner": (False, False), "left": (True, False), "right": (False, True), "outer": (True, True)}
+INT32_LARGEST = 2**31 - 1
+
+
+class JoinResult(NamedTuple):
+    """The rows of a join.
+
+    Attributes:
+      a_indices: `[size]`, each row's item of a, or -1.
+      b_indices: `[size]`, each row's item of b, or -1.
+      count: the number of rows, a scalar. It can exceed `size`: then the first `size` rows are kept.
+    """
+
+    a_indices: jax.Array
+    b_indices: jax.Array
+    count: jax.Array  # type: ignore[assignment]
+
+
+class JoinedColumns(NamedTuple):
+    """The columns of both sides, row by row of a join.
+
+    Attributes:
+      a: the columns of a, a pytree of arrays with leading axis `size`.
+      b: the columns of b, likewise.
+      a_null: `bool[size]`, where a row has nothing from a.
+      b_null: `bool[size]`, where a row has nothing from b.
+    """
+
+    a: Any
+    b: Any
+    a_null: jax.Array
+    b_null: jax.Array
+
+
+jax.export.register_namedtuple_serialization(JoinResult, serialized_name="jax_mgpu.JoinResult")
+jax.export.register_namedtuple_serialization(JoinedColumns, serialized_name="jax_mgpu.JoinedColumns")
+
+
+def join(a: Any, b: Any, kind: str = "inner", *, size: int, a_count: Any = None, b_count: Any = None) -> JoinResult:
+    """Joins two tables on equal keys: gives the pairs of rows.
+
+    Both tables are given by their keys, sorted; `jax_mgpu.mergesort_indices` sorts them, and `join_columns` takes its
+    indices. Rows come in order of a's index and, for one row of a, in order of b's. A row of a without a partner makes
+    a row of its own, in its place, with `b_indices = -1`, if kind is left or outer; those of b follow at the end, in
+    b's order, with `a_indices = -1`, if kind is right or outer.
+
+    Args:
+      a: `[n_a]`, sorted integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest,
+        all NaNs are equal, and so are the two zeros.
+      b: `[n_b]`, sorted, of the same dtype.
+      kind: `"inner"`, `"left"`, `"right"` or `"outer"`.
+      size: the static length of the result.
+      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
+      b_count: the same for b (default `n_b`).
+
+    Returns:
+      A `JoinResult`: int32 indices (int64 where an input can hold 2^31 items), -1 past the count. `count` is int64
+      where the product of the lengths reaches 2^31 and `jax_enable_x64` is on; without it, a count that int32 cannot
+      hold is told as 2^31 - 1.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above, or `size` is not static.
+      ValueError: an argument's shape is not one of the above, or `kind` is none of the four.
+
+    Time is O(n_a + n_b + rows), however the partners are distributed: a walk along merge path (Odeh, Green, Mwassi,
+    Shmueli, Birk, 2012) finds the partners of each row of a, a scan of their numbers says where its rows go, and equal
+    parts of the output are then written (Baxter, moderngpu, 2013, relational joins).
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.join(jnp.array([1, 2, 2]), jnp.array([2, 2, 3]), "outer", size=6)[:2]
+      (Array([ 0,  1,  1,  2,  2, -1], dtype=int32), Array([-1,  0,  1,  0,  1,  2], dtype=int32))
+    """
+    name = "join"
+    if kind not in KINDS:
+        raise value_error(name, "kind", " or ".join(map(repr, KINDS)), repr(kind))
+    operands = sorted_pair(name, a, b, a_count, b_count)
+    keep_a, keep_b = KINDS[kind]
+    size = static_size(name, "size", size)
+    return JoinResult(*_join(*operands, size=size, keep_a=keep_a, keep_b=keep_b))
+
+
+def join_columns(
+    result: JoinResult,
+    a_columns: Any = None,
+    b_columns: Any = None,
+    *,
+    a_order: Any = None,
+    b_order: Any = None,
+    fill_value: Any = 0,
+) -> JoinedColumns:
+    """Gathers the columns of both tables by the rows of a join.
+
+    Args:
+      result: what `join` gave.
+      a_columns: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape.
+      b_columns: a pytree of arrays with leading axis `n_b`.
+      a_order: `[n_a]`, the indices by which a's keys were sorted, where the columns are in the order before that.
+      b_order: the same for b.
+      fill_value: what a column holds in a row that has nothing from its table, a scalar; converted to each dtype.
+
+    Returns:
+      `JoinedColumns`: the columns, and for each table the mask of rows that have nothing from it, which includes the
+      slots past the join's count.
+
+    Raises:
+      TypeError: the indices are no integers.
+      ValueError: an argument's shape is not one of the above.
+
+    Gradients flow to the columns. Time is that of the gathers: for sorted columns they are in order on a's side, and
+    for one row of a on b's.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> rows = mgpu.join(jnp.array([1, 2]), jnp.array([2, 2]), "left", size=3)
+      >>> mgpu.join_columns(rows, jnp.array([10.0, 20.0]), {"y": jnp.array([5.0, 6.0])})[1]
+      {'y': Array([0., 5., 6.], dtype=float32)}
+    """
+    a, a_null = _gather("a", result.a_indices, a_columns, a_order, fill_value)
+    b, b_null = _gather("b", result.b_indices, b_columns, b_order, fill_value)
+    return JoinedColumns(a, b, a_null, b_null)
+
+
+def _gather(side: str, indices: Any, columns: Any, order: Any, fill_value: Any) -> tuple[Any, jax.Array]:
+    name = "join_columns"
+    indices = expect_vector(name, f"result.{side}_indices", indices)
+    null = indices < 0
+    structure: Any
+    leaves, structure = jax.tree.flatten(columns)
+    columns_of = [as_array(name, f"{side}_columns", x) for x in leaves]
+    if order is not None:
+        order = expect_vector(name, f"{side}_order", order)
+        if not jnp.issubdtype(order.dtype, jnp.integer):
+            raise type_error(name, f"{side}_order", "integers", describe(order))
+        indices = _take(order, indices, 0)
+    length = None if order is None else order.shape[0]
+    gathered = []
+    for x in columns_of:
+        length = x.shape[0] if length is None and x.ndim else length
+        if x.ndim == 0 or x.shape[0] != length:
+            raise value_error(name, f"{side}_columns", f"arrays with one leading axis, of {length} rows", describe(x))
+        rows = _take(x, jnp.where(null, -1, indices), fill_value)
+        gathered.append(rows)
+    return structure.unflatten(gathered), null
+
+
+def _take(x: jax.Array, indices: jax.Array, fill_value: Any) -> jax.Array:
+    """Rows of x, and the fill value at -1."""
+    if x.shape[0] == 0:
+        return jnp.full((*indices.shape, *x.shape[1:]), fill_value, x.dtype)
+    inside = jnp.where(indices < 0, x.shape[0], indices)
+    return x.at[inside].get(mode="fill", fill_value=fill_value, out_sharding=rows_sharding(x))
+
+
+def _shapes(a: Any, b: Any, a_count: Any, b_count: Any, *, size: int, keep_a: int, keep_b: int) -> Sequence[Any]:
+    del a_count, b_count, keep_a, keep_b
+    rows = max(1, a.shape[0]) * max(1, b.shape[0]) + a.shape[0] + b.shape[0]
+    count = jnp.int64 if rows > INT32_LARGEST and jax.config.jax_enable_x64 else jnp.int32
+    return [
+        jax.ShapeDtypeStruct((size,), index_dtype("join", "a", a.shape[0])),
+        jax.ShapeDtypeStruct((size,), index_dtype("join", "b", b.shape[0])),
+        jax.ShapeDtypeStruct((), count),
+    ]
+
+
+def _fallback(
+    a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, size: int, keep_a: int, keep_b: int
+) -> Sequence[jax.Array]:
+    """Two binary searches a row of A, a scan, and one binary search a row of the result."""
+    a_spec, b_spec, count_spec = _shapes(a, b, a_count, b_count, size=size, keep_a=keep_a, keep_b=keep_b)
+    n_a, n_b = a.shape[0], b.shape[0]
+    a_live = jnp.clip(a_count[0], 0, n_a) if a_count.size else n_a
+    b_live = jnp.clip(b_count[0], 0, n_b) if b_count.size else n_b
+    a, b = ordered_integers(a), ordered_integers(b)
+
+    def bounds(needles: jax.Array, haystack: jax.Array, live: Any) -> tuple[jax.Array, jax.Array]:
+        # What lies past the live items may be anything: it is made the largest key, and does not count.
+        past = jnp.arange(haystack.shape[0]) >= live
+        keys = jnp.where(past, jnp.iinfo(haystack.dtype).max, haystack)
+        return tuple(  # type: ignore[return-value]
+            jnp.minimum(jnp.searchsorted(keys, needles, side), live).astype(b_spec.dtype) for side in ("left", "right")
+        )
+
+    lower, upper = bounds(a, b, b_live)
+    matches = upper - lower
+    made = jnp.maximum(matches, 1) if keep_a else matches
+    made = jnp.where(jnp.arange(n_a) < a_live, made, 0).astype(count_spec.dtype)
+
+    def total(x: jax.Array, y: jax.Array) -> jax.Array:
+        # A sum that the type cannot hold is told as the largest that it can.
+        return x + jnp.minimum(y, jnp.iinfo(x.dtype).max - x)
+
+    ends = jax.lax.associative_scan(total, made) if n_a else made
+    paired = ends[-1] if n_a else jnp.zeros((), count_spec.dtype)
+    slots = jnp.arange(size, dtype=count_spec.dtype)
+    if n_a:
+        row = jnp.minimum(jnp.searchsorted(ends, slots, side="right"), n_a - 1)
+        rank = slots - (ends[row] - made[row])
+        inside = slots < paired
+        a_indices = jnp.where(inside, row, -1).astype(a_spec.dtype)
+        b_indices = jnp.where(inside & (matches[row] > 0), lower[row] + rank.astype(b_spec.dtype), -1)
+    else:
+        a_indices, b_indices = jnp.full((size,), -1, a_spec.dtype), jnp.full((size,), -1, b_spec.dtype)
+    if not keep_b:
+        return [a_indices, b_indices, paired]
+    a_lower, a_upper = bounds(b, a, a_live)
+    alone = (a_lower == a_upper) & (jnp.arange(n_b) < b_live)
+    ranks = jnp.cumsum(alone, dtype=count_spec.dtype) - 1
+    targets = jnp.where(alone & (ranks < size - jnp.minimum(paired, size)), paired + ranks, size)
+    b_indices = b_indices.at[targets].set(jnp.arange(n_b, dtype=b_spec.dtype), mode="drop")
+    return [a_indices, b_indices, total(paired, jnp.sum(alone, dtype=count_spec.dtype))]
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
+    del tangents
+    return _join(*primals, **attributes), [None, None, None]
+
+
+_join = Operation("join", ranks=(1, 1, 1, 1), shapes=_shapes, fallback=_fallback)
+_join.def_jvp(_jvp)

@@ -1,0 +1,91 @@
+"""Load-balancing search: which object made each work item."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._check import count_operand, index_dtype, index_vector, static_size
+from jax_mgpu._preconditions import non_decreasing
+from jax_mgpu._primitive import Operation
+
+__all__ = ["find_objects", "live_total", "load_balance_search"]
+
+
+def load_balance_search(
+    offsets: Any, size: int, *, total: Any = None, return_rank: bool = False
+) -> jax.Array | tuple[jax.Array, jax.Array]:
+    """Finds the object that made each work item.
+
+    Objects make runs of work items, one after the other; item `i` was made by the last object whose run starts at `i`
+    or before.
+
+    Args:
+      offsets: `[m]`, non-decreasing integers: the first work item of each object, which is the exclusive scan of the
+        objects' work counts. Objects without work are allowed anywhere.
+      size: the static number of results.
+      total: the number of work items, an integer scalar (default `size`).
+      return_rank: whether to return each item's position within its object too.
+
+    Returns:
+      `[size]` indices into `offsets`, with `return_rank` a pair of them and the ranks; -1 past `total`. int32, or int64
+      where `size` or `m` reaches 2^31.
+
+    Raises:
+      TypeError: offsets or total are no integers, or `size` is not static.
+      ValueError: an argument's shape is not one of the above, or int64 results without `jax_enable_x64`.
+
+    Time is O(size + m): tiles of results find their objects by one binary search each, and share them by a scan; an
+    object without work costs nothing beyond being read. The search is moderngpu's (Baxter, 2013).
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.load_balance_search(jnp.array([0, 2, 7, 10, 10]), 12, total=11)
+      Array([ 0,  0,  1,  1,  1,  1,  1,  2,  2,  2,  4, -1], dtype=int32)
+    """
+    name = "load_balance_search"
+    size = static_size(name, "size", size)
+    offsets = non_decreasing(name, "offsets", index_vector(name, "offsets", offsets, size))
+    index_dtype(name, "size", max(size, offsets.shape[0]))
+    results = _search(offsets, count_operand(name, "total", total, size), size=size, return_rank=bool(return_rank))
+    return (results[0], results[1]) if return_rank else results[0]
+
+
+def live_total(total: jax.Array, size: int) -> jax.Array | int:
+    """The number of live work items: the operand `total`, `[1]` or absent."""
+    return jnp.clip(total[0], 0, size) if total.size else size
+
+
+def find_objects(offsets: jax.Array, total: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+    """The search in plain JAX: objects and ranks, -1 where there is none."""
+    dtype = index_dtype("load_balance_search", "size", max(size, offsets.shape[0]))
+    items = jnp.arange(size, dtype=dtype)
+    if offsets.shape[0] == 0:
+        return jnp.full_like(items, -1), jnp.full_like(items, -1)
+    objects = jnp.searchsorted(offsets, items.astype(offsets.dtype), side="right").astype(dtype) - 1
+    live = (items < live_total(total, size)) & (objects >= 0)
+    ranks = items - offsets[jnp.maximum(objects, 0)].astype(dtype)
+    return jnp.where(live, objects, -1), jnp.where(live, ranks, -1)
+
+
+def _shapes(offsets: Any, total: Any, *, size: int, return_rank: int) -> Sequence[Any]:
+    del total
+    dtype = index_dtype("load_balance_search", "size", max(size, offsets.shape[0]))
+    return [jax.ShapeDtypeStruct((size,), dtype)] * (1 + return_rank)
+
+
+def _fallback(offsets: jax.Array, total: jax.Array, *, size: int, return_rank: int) -> Sequence[jax.Array]:
+    return find_objects(offsets, total, size)[: 1 + return_rank]
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
+    del tangents  # nothing here is differentiable
+    results = _search(*primals, **attributes)
+    return results, [None] * len(results)
+
+
+_search = Operation("load_balance_search", ranks=(1, 1), shapes=_shapes, fallback=_fallback)
+_search.def_jvp(_jvp)

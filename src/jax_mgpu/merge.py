@@ -1,0 +1,121 @@
+"""Merge: two sorted arrays into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._check import index_dtype, sorted_pair
+from jax_mgpu._primitive import ABSENT, Operation
+from jax_mgpu._values import (
+    NO_PAYLOAD,
+    PAYLOAD_GIVEN,
+    PAYLOAD_INDICES,
+    carried_leaf,
+    flatten_pair,
+    sort_operands,
+    take_from_pair,
+)
+
+__all__ = ["merge"]
+
+
+def merge(
+    a: Any,
+    b: Any,
+    a_values: Any = None,
+    b_values: Any = None,
+    *,
+    descending: bool = False,
+    a_count: Any = None,
+    b_count: Any = None,
+) -> Any:
+    """Merges two sorted arrays, stable, with the values that belong to them; A comes before B among equals.
+
+    Args:
+      a: `[n_a]`, sorted integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest,
+        the two zeros are equal.
+      b: `[n_b]`, sorted, of the same dtype.
+      a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape.
+      b_values: a pytree of the same structure, dtypes and trailing shapes with leading axis `n_b`.
+      descending: a and b are sorted in the reverse order, and so is the result.
+      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
+      b_count: the same for b (default `n_b`).
+
+    Returns:
+      The merged keys, `[n_a + n_b]`, bit for bit a permutation of the live items; with values, `(keys, values)`. Slots
+      past `a_count + b_count` hold 0.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape or structure is not one of the above.
+
+    Time is O(n_a + n_b), each key read and written once; no scratch memory. Equal parts of the output are found by
+    merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012) and merged one by one.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.merge(jnp.array([1, 3, 5]), jnp.array([2, 3, 9]))
+      Array([1, 2, 3, 3, 5, 9], dtype=int32)
+    """
+    name = "merge"
+    a, b, *counts = sorted_pair(name, a, b, a_count, b_count, descending=descending)
+    a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, a.shape[0], b.shape[0])
+    if a_values is None:
+        return _merge(a, b, ABSENT, ABSENT, *counts, descending=descending, payload=NO_PAYLOAD)[0]
+    carried = carried_leaf(a_leaves), carried_leaf(b_leaves)
+    if carried[0] is not None:
+        keys, values = _merge(a, b, *carried, *counts, descending=descending, payload=PAYLOAD_GIVEN)
+        return keys, unflatten([values])
+    keys, indices = _merge(a, b, ABSENT, ABSENT, *counts, descending=descending, payload=PAYLOAD_INDICES)
+    pairs = zip(a_leaves, b_leaves, strict=True)
+    return keys, unflatten([take_from_pair(*pair, indices, a.shape[0]) for pair in pairs])  # type: ignore[misc]
+
+
+def _shapes(a: Any, b: Any, a_values: Any, *others: Any, descending: int, payload: int) -> Sequence[Any]:
+    del others, descending
+    slots = a.shape[0] + b.shape[0]
+    keys = jax.ShapeDtypeStruct((slots,), a.dtype)
+    if payload == NO_PAYLOAD:
+        return [keys]
+    dtype = a_values.dtype if payload == PAYLOAD_GIVEN else index_dtype("merge", "a and b", slots)
+    return [keys, jax.ShapeDtypeStruct((slots,), dtype)]
+
+
+def _fallback(*operands: jax.Array, descending: int, payload: int) -> Sequence[jax.Array]:
+    """lax.sort of the concatenation: dead items last, then by key, and stable."""
+    a, b, a_values, b_values, a_count, b_count = operands
+    n_a, n_b = a.shape[0], b.shape[0]
+    keys = jnp.concatenate([a, b])
+    positions = jnp.arange(n_a + n_b, dtype=index_dtype("merge", "a and b", n_a + n_b))
+    a_live = jnp.clip(a_count[0], 0, n_a) if a_count.size else n_a
+    b_live = jnp.clip(b_count[0], 0, n_b) if b_count.size else n_b
+    dead = jnp.where(positions < n_a, positions >= a_live, positions >= n_a + b_live)
+    order = (dead, *sort_operands(keys, descending), positions)
+    dead, *_, indices = jax.lax.sort(order, num_keys=len(order) - 1, is_stable=True)
+    indices = jnp.where(dead, -1, indices)
+    results = [take_from_pair(a, b, indices, n_a)]
+    if payload == PAYLOAD_GIVEN:
+        results.append(take_from_pair(a_values, b_values, indices, n_a))
+    elif payload == PAYLOAD_INDICES:
+        results.append(indices)
+    return results  # type: ignore[return-value]
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, descending: int, payload: int) -> tuple[Any, Any]:
+    a, b, a_values, b_values, *counts = primals
+    keys, indices = _merge(a, b, ABSENT, ABSENT, *counts, descending=descending, payload=PAYLOAD_INDICES)
+    moved_keys = take_from_pair(tangents[0], tangents[1], indices, a.shape[0])
+    if payload == NO_PAYLOAD:
+        return [keys], [moved_keys]
+    if payload == PAYLOAD_INDICES:
+        return [keys, indices], [moved_keys, None]
+    moved_values = take_from_pair(tangents[2], tangents[3], indices, a.shape[0])
+    return [keys, take_from_pair(a_values, b_values, indices, a.shape[0])], [moved_keys, moved_values]
+
+
+_merge = Operation("merge", ranks=(1, 1, 1, 1, 1, 1), shapes=_shapes, fallback=_fallback)
+_merge.def_jvp(_jvp)

@@ -1,0 +1,276 @@
+"""Reductions: an array, each segment of a ragged one, or each run of equal keys, combined by an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._check import count_operand, expect_key, expect_leading_axis, index_dtype, index_vector, value_error
+from jax_mgpu._compat import whole_axes
+from jax_mgpu._operators import (
+    Kind,
+    builtin,
+    custom,
+    live_items,
+    operator_kind,
+    result_dtype,
+    scan_results,
+    segmented_results,
+    take_or_zero,
+)
+from jax_mgpu._preconditions import non_decreasing
+from jax_mgpu._primitive import ABSENT, Operation
+from jax_mgpu.scan import _scan
+
+__all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
+
+
+def reduce(x: Any, op: str | Callable[[Any, Any], Any] = "add", *, count: Any = None, identity: Any = None) -> Any:
+    """Combines all items.
+
+    Args:
+      x: `[n]`, integers or floats of 8 to 64 bits; with a function as `op`, a pytree of arrays with leading axis `n`.
+      op: `"add"`, `"mul"`, `"min"`, `"max"`, `"argmin"`, `"argmax"`, or any associative function of two items, which
+        need not commute. Integers wrap; float16 and bfloat16 accumulate in float32; a NaN makes a minimum or maximum
+        NaN; argmin and argmax give the index of the first extremum, -1 over nothing.
+      count: the number of live items, an integer scalar (default `n`). Items past it are not read.
+      identity: the identity of a function `op`, a pytree like one item: needed with `count`, and for `n = 0`.
+
+    Returns:
+      A scalar of the type of x, or an index (int32; int64 from 2^31 items on). Over nothing: 0, 1, the largest value
+      (+inf), the smallest (-inf), -1, -1.
+
+    Raises:
+      TypeError: an argument's dtype or structure is not one of the above.
+      ValueError: an argument's shape is not one of the above, `op` is not known, or `identity` is missing.
+
+    Time is O(n), in one pass over memory; the tree is fixed, so float results are the same in every run. A function
+    takes the slower way of `jax.lax.associative_scan`, several passes over memory.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.reduce(jnp.array([3.0, 1.0, 4.0]), "argmax")
+      Array(2, dtype=int32)
+    """
+    name = "reduce"
+    if callable(op):
+        empty = count is not None or jax.tree.leaves(x)[0].shape[0] == 0
+        operator, x, n = custom(name, op, x, identity, "a reduction that may be over nothing" if empty else None)
+        count = count_operand(name, "count", count, n)
+        return scan_results(operator, x, n, ABSENT, count, exclusive=0, reverse=0, total=1)[1]
+    kind = operator_kind(name, op, identity)
+    x = expect_key(name, "x", x)
+    return _reduce(x, count_operand(name, "count", count, x.shape[0]), op=kind)[0]
+
+
+def segmented_reduce(
+    x: Any, heads: Any, op: str | Callable[[Any, Any], Any] = "add", *, count: Any = None, identity: Any = None
+) -> Any:
+    """Combines the items of each segment.
+
+    Args:
+      x: see `reduce`.
+      heads: `[m]`, non-decreasing integers: result `i` belongs to the segment that starts at `heads[i]` and ends at the
+        next head, the last one at `n` (or `count`). Items before `heads[0]` belong to no result; a repeated head is an
+        empty segment; so is a head past the last item.
+      op: see `reduce`.
+      count: see `reduce`.
+      identity: the identity of a function `op`, a pytree like one item: the result of an empty segment.
+
+    Returns:
+      An array of `m`; indices count from the start of x.
+
+    Raises:
+      TypeError: as `reduce`.
+      ValueError: as `reduce`.
+
+    Time is O(n + m), whatever the lengths of the segments: items and segment ends are consumed in equal tiles (merge
+    path, as in Merrill and Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016).
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.segmented_reduce(jnp.array([3, 1, 4, 1, 5]), jnp.array([0, 2, 2]))
+      Array([ 4,  0, 10], dtype=int32)
+    """
+    name = "segmented_reduce"
+    if callable(op):
+        operator, x, n = custom(name, op, x, identity, "empty segments")
+    else:
+        kind = operator_kind(name, op, identity)
+        x = expect_key(name, "x", x)
+        n = x.shape[0]
+    heads = non_decreasing(name, "heads", index_vector(name, "heads", heads, n))
+    count = count_operand(name, "count", count, n)
+    if callable(op):
+        return segmented_results(operator, x, n, heads, count)
+    return _segmented_reduce(x, heads, count, op=kind)[0]
+
+
+def reduce_by_key(
+    keys: Any, values: Any, op: str | Callable[[Any, Any], Any] = "add", *, size: int, count: Any = None
+) -> tuple[jax.Array, Any, jax.Array]:
+    """Combines the values of each run of equal neighbouring keys.
+
+    Args:
+      keys: `[n]`, integers or floats of 8 to 64 bits; not necessarily sorted. All NaNs are equal, and so are the zeros.
+      values: `[n]`, integers or floats, or a pytree of such arrays, each reduced on its own; with a function as `op`, a
+        pytree of arrays with leading axis `n`, reduced together.
+      op: see `reduce`.
+      size: the static number of results.
+      count: the number of live items, an integer scalar (default `n`).
+
+    Returns:
+      `(keys, values, count)`: the first key of each run, its combined values, and the number of runs, which can exceed
+      `size`. Slots past the number of runs hold 0 (-1 for indices).
+
+    Raises:
+      TypeError: as `reduce`.
+      ValueError: as `reduce`; also a size that is not a non-negative integer.
+
+    Time is O(n + size): a scan numbers the runs, and a segmented reduction combines them.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.reduce_by_key(jnp.array([7, 7, 2, 7]), jnp.array([1, 2, 3, 4]), size=4)
+      (Array([7, 2, 7, 0], dtype=int32), Array([3, 3, 4, 0], dtype=int32), Array(3, dtype=int32))
+    """
+    name = "reduce_by_key"
+    keys = whole_axes(expect_key(name, "keys", keys))
+    (n,) = keys.shape
+    if not isinstance(size, int) or size < 0:
+        raise value_error(name, "size", "a non-negative int", repr(size))
+    leaves, structure = jax.tree.flatten(values)
+    values = structure.unflatten(expect_leading_axis(name, "values", leaves, n, "keys"))
+    dtype = index_dtype(name, "keys", n)
+    live = count_operand(name, "count", count, n)
+
+    positions = jnp.arange(n, dtype=dtype)
+    classes = _equality_classes(keys)
+    is_head = ((classes != jnp.roll(classes, 1)) | (positions == 0)) & (positions < live_items(n, live))
+    ranks, runs = _scan(is_head.astype(dtype), ABSENT, ABSENT, op=Kind.ADD, exclusive=1, reverse=0, total=1)
+    # one head more than asked for ends the last run
+    slots = jnp.where(is_head, ranks, size + 1)
+    heads = jnp.full((size + 1,), n, dtype).at[slots].set(positions, mode="drop", unique_indices=False)
+
+    if callable(op):
+        operator, values, _ = custom(name, op, values, None, None)
+        reduced = segmented_results(operator, values, n, heads, live) if n else jax.tree.map(_none_of(size + 1), values)
+        dead = 0
+    else:
+        kind = operator_kind(name, op, None)
+        dead = -1 if kind.gives_index else 0
+        reduced = jax.tree.map(
+            lambda leaf: _segmented_reduce(expect_key(name, "values", leaf), heads, live, op=kind)[0], values
+        )
+    used = jnp.arange(size) < runs
+
+    def keep(x: jax.Array, filler: int) -> jax.Array:
+        x = x[:size]
+        return jnp.where(used.reshape(size, *[1] * (x.ndim - 1)), x, jnp.asarray(filler, x.dtype))
+
+    firsts = take_or_zero(keys, jnp.where(heads < n, heads, -1))
+    return keep(firsts, 0), jax.tree.map(lambda x: keep(x, dead), reduced), runs
+
+
+def _equality_classes(keys: jax.Array) -> jax.Array:
+    """Integers that are equal where keys are: the bits, where a comparison may take subnormal floats for zeros."""
+    if not jnp.issubdtype(keys.dtype, jnp.floating):
+        return keys
+    word = jnp.dtype(f"uint{8 * keys.dtype.itemsize}")
+    bits = jax.lax.bitcast_convert_type(keys, word)
+    infinity = jax.lax.bitcast_convert_type(jnp.asarray(jnp.inf, keys.dtype), word)
+    magnitude = bits & jnp.asarray(jnp.iinfo(word).max >> 1, word)
+    return jnp.where(magnitude > infinity, ~jnp.zeros((), word), jnp.where(magnitude == 0, 0, bits))
+
+
+def _none_of(size: int) -> Callable[[jax.Array], jax.Array]:
+    return lambda x: jnp.zeros((size, *x.shape[1:]), x.dtype)
+
+
+def _reduce_shapes(x: Any, count: Any, *, op: int) -> Sequence[Any]:
+    del count
+    return [jax.ShapeDtypeStruct((), result_dtype("reduce", op, x))]
+
+
+def _reduce_fallback(x: jax.Array, count: jax.Array, *, op: int) -> Sequence[jax.Array]:
+    results = scan_results(builtin(op, x.dtype), x, x.shape[0], ABSENT, count, exclusive=0, reverse=0, total=1)
+    return [results[1].astype(result_dtype("reduce", op, x))]
+
+
+def _reduce_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: int) -> tuple[Any, Any]:
+    x, count = primals
+    results = _reduce(x, count, op=op)
+    tangent = _tangent(x, tangents[0], ABSENT, count, Kind(op), lambda x, op: _reduce(x, count, op=op)[0])
+    return results, [tangent]
+
+
+def _reduce_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, op: int) -> jax.Array:
+    del op
+    x, count = operands
+    return jnp.where(jnp.arange(x.shape[0]) < live_items(x.shape[0], count), cotangents[0], 0)
+
+
+def _segmented_shapes(x: Any, heads: Any, count: Any, *, op: int) -> Sequence[Any]:
+    del count
+    return [jax.ShapeDtypeStruct(heads.shape, result_dtype("segmented_reduce", op, x))]
+
+
+def _segmented_fallback(x: jax.Array, heads: jax.Array, count: jax.Array, *, op: int) -> Sequence[jax.Array]:
+    results = segmented_results(builtin(op, x.dtype), x, x.shape[0], heads, count)
+    return [results.astype(result_dtype("segmented_reduce", op, x))]
+
+
+def _segmented_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: int) -> tuple[Any, Any]:
+    x, heads, count = primals
+    results = _segmented_reduce(x, heads, count, op=op)
+    tangent = _tangent(
+        x, tangents[0], heads, count, Kind(op), lambda x, op: _segmented_reduce(x, heads, count, op=op)[0]
+    )
+    return results, [tangent]
+
+
+def _segmented_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, op: int) -> jax.Array:
+    """Each item gets the cotangent of its segment."""
+    del op
+    x, heads, count = operands
+    (n,) = x.shape
+    marks = jnp.zeros((n,), heads.dtype).at[jnp.maximum(heads, 0)].add(1, mode="drop")
+    segments = _scan(marks, ABSENT, ABSENT, op=Kind.ADD, exclusive=0, reverse=0, total=0)[0] - 1
+    return jnp.where(jnp.arange(n) < live_items(n, count), take_or_zero(cotangents[0], segments), 0)
+
+
+def _tangent(
+    x: jax.Array,
+    dx: jax.Array | None,
+    heads: Any,
+    count: Any,
+    kind: Kind,
+    reduced: Callable[..., jax.Array],
+) -> jax.Array | None:
+    """The tangent of a reduction, `reduced(x, op=...)`."""
+    if dx is None or kind.gives_index:
+        return None
+    if kind == Kind.ADD:
+        return reduced(dx, op=kind)
+    if kind == Kind.MUL:
+        # each item's partial derivative is the product of the others, right where items are zero
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        before, after = (
+            _scan(wide, heads, count, op=kind, exclusive=1, reverse=reverse, total=0)[0] for reverse in (0, 1)
+        )
+        return reduced(before * after * dx, op=Kind.ADD).astype(dx.dtype)
+    return take_or_zero(dx, reduced(x, op=kind.index_of))
+
+
+_reduce = Operation("reduce", ranks=(1, 1), shapes=_reduce_shapes, fallback=_reduce_fallback, streamed=(0,))
+_reduce.def_jvp(_reduce_jvp)
+_reduce.def_transpose(0, _reduce_transpose)
+
+_segmented_reduce = Operation(
+    "segmented_reduce", ranks=(1, 1, 1), shapes=_segmented_shapes, fallback=_segmented_fallback, streamed=(0,)
+)
+_segmented_reduce.def_jvp(_segmented_jvp)
+_segmented_reduce.def_transpose(0, _segmented_transpose)

@@ -1,0 +1,210 @@
+"""Scans: every prefix of an array, or of each segment of a ragged one, combined by an associative operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._check import count_operand, expect_key, index_vector
+from jax_mgpu._operators import (
+    Kind,
+    Operator,
+    builtin,
+    custom,
+    live_items,
+    operator_kind,
+    result_dtype,
+    scan_results,
+    take_or_zero,
+)
+from jax_mgpu._preconditions import non_decreasing
+from jax_mgpu._primitive import ABSENT, Operation
+
+__all__ = ["scan", "segmented_scan"]
+
+
+def scan(
+    x: Any,
+    op: str | Callable[[Any, Any], Any] = "add",
+    *,
+    exclusive: bool = False,
+    reverse: bool = False,
+    count: Any = None,
+    return_total: bool = False,
+    identity: Any = None,
+) -> Any:
+    """Combines all items up to each position.
+
+    Args:
+      x: `[n]`, integers or floats of 8 to 64 bits; with a function as `op`, a pytree of arrays with leading axis `n`.
+      op: `"add"`, `"mul"`, `"min"`, `"max"`, `"argmin"`, `"argmax"`, or any associative function of two items, which
+        need not commute. Integers wrap; float16 and bfloat16 accumulate in float32; a NaN makes a minimum or maximum
+        NaN; argmin and argmax give the index of the first extremum, -1 over nothing.
+      exclusive: leave out the position's own item; the first result is the identity.
+      reverse: scan from the end; the same as flipping x and the result. A function of two items gets what lies further
+        to the end first.
+      count: the number of live items, an integer scalar (default `n`). Items past it are not read, and their results
+        are 0 (-1 for indices).
+      return_total: also return the combination of all live items.
+      identity: the identity of a function `op`, a pytree like one item: needed for an exclusive scan, and for a total
+        that may be over nothing.
+
+    Returns:
+      An array of `n`, or `(array, total)`: of the type of x, or of indices (int32; int64 from 2^31 items on).
+
+    Raises:
+      TypeError: an argument's dtype or structure is not one of the above.
+      ValueError: an argument's shape is not one of the above, `op` is not known, or `identity` is missing.
+
+    Time is O(n). The built-in operators read and write memory once (decoupled look-back, Merrill and Garland, 2016,
+    here with a fixed tree of sums, so that float results are the same in every run); a function takes the slower way of
+    `jax.lax.associative_scan`, several passes over memory.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.scan(jnp.array([3, 1, 4, 1, 5]), exclusive=True)
+      Array([0, 3, 4, 8, 9], dtype=int32)
+    """
+    return _run("scan", x, None, op, exclusive, reverse, count, return_total, identity)
+
+
+def segmented_scan(
+    x: Any,
+    heads: Any,
+    op: str | Callable[[Any, Any], Any] = "add",
+    *,
+    exclusive: bool = False,
+    reverse: bool = False,
+    count: Any = None,
+    identity: Any = None,
+) -> Any:
+    """Scans each segment of `x` on its own.
+
+    Args:
+      x: see `scan`.
+      heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
+        listed or not; a repeated head is an empty segment; a head past the last item is padding.
+      op: see `scan`.
+      exclusive: see `scan`; each segment's first result is the identity.
+      reverse: scan each segment from its end.
+      count: see `scan`.
+      identity: see `scan`.
+
+    Returns:
+      An array of `n`; indices count from the start of x.
+
+    Raises:
+      TypeError: as `scan`.
+      ValueError: as `scan`.
+
+    Time is O(n + m), whatever the lengths of the segments; source as `scan`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.segmented_scan(jnp.array([3, 1, 4, 1, 5]), jnp.array([0, 2]))
+      Array([ 3,  4,  4,  5, 10], dtype=int32)
+    """
+    return _run("segmented_scan", x, heads, op, exclusive, reverse, count, False, identity)
+
+
+def _run(
+    name: str,
+    x: Any,
+    heads: Any,
+    op: Any,
+    exclusive: bool,
+    reverse: bool,
+    count: Any,
+    return_total: bool,
+    identity: Any,
+) -> Any:
+    if callable(op):
+        needs = "an exclusive scan" if exclusive else None
+        if return_total and (count is not None or jax.tree.leaves(x)[0].shape[0] == 0):
+            needs = "a total that may be over nothing"
+        operator, x, n = custom(name, op, x, identity, needs)
+    else:
+        kind = operator_kind(name, op, identity)
+        x = expect_key(name, "x", x)
+        n = x.shape[0]
+    heads = ABSENT if heads is None else non_decreasing(name, "heads", index_vector(name, "heads", heads, n))
+    count = count_operand(name, "count", count, n)
+    flags = {"exclusive": exclusive, "reverse": reverse, "total": return_total}
+    results = (
+        scan_results(operator, x, n, heads, count, **flags)
+        if callable(op)
+        else _scan(x, heads, count, op=kind, **flags)
+    )
+    return tuple(results) if return_total else results[0]
+
+
+def _shapes(x: Any, heads: Any, count: Any, *, op: int, exclusive: int, reverse: int, total: int) -> Sequence[Any]:
+    del heads, count, exclusive, reverse
+    dtype = result_dtype("scan", op, x)
+    scanned = jax.ShapeDtypeStruct(x.shape, dtype)
+    return [scanned, jax.ShapeDtypeStruct((), dtype)] if total else [scanned]
+
+
+def _fallback(x: jax.Array, heads: jax.Array, count: jax.Array, *, op: int, **flags: int) -> Sequence[jax.Array]:
+    results = scan_results(builtin(op, x.dtype), x, x.shape[0], heads, count, **flags)
+    return [result.astype(result_dtype("scan", op, x)) for result in results]
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: int, **flags: int) -> tuple[Any, Any]:
+    x, heads, count = primals
+    dx = tangents[0]
+    kind = Kind(op)
+    results = _scan(x, heads, count, op=op, **flags)
+    if kind.gives_index or dx is None:
+        return results, [None] * len(results)
+    if kind == Kind.ADD:
+        return results, _scan(dx, heads, count, op=op, **flags)
+    if kind == Kind.MUL:
+        return results, _product_tangents(x, dx, heads, count, **flags)
+    indices = _scan(x, heads, count, op=kind.index_of, **flags)
+    return results, [take_or_zero(dx, i) for i in indices]
+
+
+def _product_tangents(
+    x: jax.Array, dx: jax.Array, heads: jax.Array, count: jax.Array, *, exclusive: int, reverse: int, total: int
+) -> Sequence[jax.Array]:
+    """Tangents of a scan of products, right where items are zero.
+
+    y[i] = x[i] y[i - 1] has the tangent dy[i] = x[i] dy[i - 1] + y[i - 1] dx[i], a scan of affine maps.
+    """
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    is_live = jnp.arange(x.shape[0]) < live_items(x.shape[0], count)
+    x = jnp.where(is_live, x, 0).astype(wide)
+    dx = jnp.where(is_live, dx, 0)
+    before = _scan(x, heads, count, op=Kind.MUL, exclusive=1, reverse=reverse, total=0)[0]
+    affine = Operator(
+        extract=lambda maps, positions: maps,
+        combine=lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]),
+        finish=lambda maps: maps[1].astype(dx.dtype),
+        identity=(jnp.ones((), wide), jnp.zeros((), wide)),
+    )
+    maps = (x, before * dx.astype(wide))
+    return scan_results(affine, maps, x.shape[0], heads, count, exclusive=exclusive, reverse=reverse, total=total)
+
+
+def _transpose(
+    cotangents: Sequence[Any], operands: Sequence[Any], *, op: int, exclusive: int, reverse: int, total: int
+) -> jax.Array:
+    """A scan of sums adds each item to what follows it, so its transpose is the scan the other way."""
+    del total
+    x, heads, count = operands
+    result = jnp.zeros(x.shape, x.dtype)
+    if cotangents[0] is not None:
+        (result,) = _scan(cotangents[0], heads, count, op=op, exclusive=exclusive, reverse=not reverse, total=0)
+    if len(cotangents) > 1 and cotangents[1] is not None:
+        is_live = jnp.arange(x.shape[0]) < live_items(x.shape[0], count)
+        result = result + jnp.where(is_live, cotangents[1], 0)
+    return result
+
+
+_scan = Operation("scan", ranks=(1, 1, 1), shapes=_shapes, fallback=_fallback, streamed=(0,))
+_scan.def_jvp(_jvp)
+_scan.def_transpose(0, _transpose)

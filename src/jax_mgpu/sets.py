@@ -1,0 +1,384 @@
+"""Set operations on sorted multisets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._check import describe, index_dtype, sorted_pair, static_size, value_error
+from jax_mgpu._primitive import ABSENT, Operation
+from jax_mgpu._values import (
+    NO_PAYLOAD,
+    PAYLOAD_GIVEN,
+    PAYLOAD_INDICES,
+    carried_leaf,
+    flatten_pair,
+    flatten_values,
+    ordered_integers,
+    take_from_pair,
+)
+
+__all__ = ["SetResult", "set_difference", "set_intersection", "set_symmetric_difference", "set_union"]
+
+# The attribute `kind` of the kernels.
+INTERSECTION, UNION, DIFFERENCE, SYMMETRIC_DIFFERENCE = range(4)
+TAKES_B = (UNION, SYMMETRIC_DIFFERENCE)
+
+
+class SetResult(NamedTuple):
+    """The result of a set operation.
+
+    Attributes:
+      keys: `[size]`, sorted; past `count`, the fill value.
+      values: a pytree of arrays with leading axis `size`, or None where no values were given.
+      count: the number of items of the result, a scalar. It can exceed `size`: then the first `size` items are kept.
+    """
+
+    keys: jax.Array
+    values: Any
+    count: jax.Array  # type: ignore[assignment]
+
+
+jax.export.register_namedtuple_serialization(SetResult, serialized_name="jax_mgpu.SetResult")
+
+
+def set_intersection(
+    a: Any,
+    b: Any,
+    a_values: Any = None,
+    *,
+    size: int | None = None,
+    duplicates: bool = True,
+    fill_value: Any = 0,
+    a_count: Any = None,
+    b_count: Any = None,
+) -> SetResult:
+    """The multiset intersection of two sorted arrays: of p copies in a and q in b, the first min(p, q) of a.
+
+    Args:
+      a: `[n_a]`, sorted integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest,
+        all NaNs are equal, and so are the two zeros.
+      b: `[n_b]`, sorted, of the same dtype.
+      a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape.
+      size: the static length of the result (default `min(n_a, n_b)`).
+      duplicates: False promises that no key occurs twice in a, nor twice in b, and saves time.
+      fill_value: what keys and values past the last one hold, a scalar; converted to the dtype of each.
+      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
+      b_count: the same for b (default `n_b`).
+
+    Returns:
+      A `SetResult`: keys and values as they are in a, bit for bit, and their number.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above, or `size` is not static.
+      ValueError: an argument's shape is not one of the above.
+
+    Time is O(n_a + n_b), each key read once and each result written once. Equal parts of both inputs are found by
+    balanced path (Baxter, moderngpu, 2013), which puts the r-th copy of a key in a and the r-th in b into the same
+    part; where results go is found by a scan with decoupled look-back (Merrill and Garland, 2016), in the same pass.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.set_intersection(jnp.array([1, 2, 2, 2, 5]), jnp.array([2, 2, 3, 5]))
+      SetResult(keys=Array([2, 2, 5, 0], dtype=int32), values=None, count=Array(3, dtype=int32))
+    """
+    counts = a_count, b_count
+    return _operate("set_intersection", INTERSECTION, a, b, a_values, None, size, duplicates, fill_value, counts)
+
+
+def set_union(
+    a: Any,
+    b: Any,
+    a_values: Any = None,
+    b_values: Any = None,
+    *,
+    size: int | None = None,
+    duplicates: bool = True,
+    fill_value: Any = 0,
+    a_count: Any = None,
+    b_count: Any = None,
+) -> SetResult:
+    """The multiset union of two sorted arrays: of p copies in a and q in b, a's p and then b's past the p-th.
+
+    Args:
+      a: see `set_intersection`.
+      b: see `set_intersection`.
+      a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape.
+      b_values: a pytree of the same structure, dtypes and trailing shapes with leading axis `n_b`.
+      size: the static length of the result (default `n_a + n_b`).
+      duplicates: see `set_intersection`.
+      fill_value: see `set_intersection`.
+      a_count: see `set_intersection`.
+      b_count: see `set_intersection`.
+
+    Returns:
+      A `SetResult`, each value from the array that its key comes from.
+
+    Raises:
+      TypeError: as `set_intersection`.
+      ValueError: as `set_intersection`; also values of only one side, or of two structures.
+
+    Complexity and source as `set_intersection`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.set_union(jnp.array([1, 2, 2]), jnp.array([2, 2, 2, 3]), size=6).keys
+      Array([1, 2, 2, 2, 3, 0], dtype=int32)
+    """
+    counts = a_count, b_count
+    return _operate("set_union", UNION, a, b, a_values, b_values, size, duplicates, fill_value, counts)
+
+
+def set_difference(
+    a: Any,
+    b: Any,
+    a_values: Any = None,
+    *,
+    size: int | None = None,
+    duplicates: bool = True,
+    fill_value: Any = 0,
+    a_count: Any = None,
+    b_count: Any = None,
+) -> SetResult:
+    """The multiset difference of two sorted arrays: of p copies in a and q in b, those of a past the q-th.
+
+    Args:
+      a: see `set_intersection`.
+      b: see `set_intersection`.
+      a_values: see `set_intersection`.
+      size: the static length of the result (default `n_a`).
+      duplicates: see `set_intersection`.
+      fill_value: see `set_intersection`.
+      a_count: see `set_intersection`.
+      b_count: see `set_intersection`.
+
+    Returns:
+      A `SetResult`.
+
+    Raises:
+      TypeError: as `set_intersection`.
+      ValueError: as `set_intersection`.
+
+    Complexity and source as `set_intersection`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.set_difference(jnp.array([1, 2, 2, 2, 5]), jnp.array([2, 2, 3, 5]), size=2).keys
+      Array([1, 2], dtype=int32)
+    """
+    counts = a_count, b_count
+    return _operate("set_difference", DIFFERENCE, a, b, a_values, None, size, duplicates, fill_value, counts)
+
+
+def set_symmetric_difference(
+    a: Any,
+    b: Any,
+    a_values: Any = None,
+    b_values: Any = None,
+    *,
+    size: int | None = None,
+    duplicates: bool = True,
+    fill_value: Any = 0,
+    a_count: Any = None,
+    b_count: Any = None,
+) -> SetResult:
+    """The multiset symmetric difference: of p copies in a and q in b, the longer side's past the shorter's number.
+
+    Args:
+      a: see `set_intersection`.
+      b: see `set_intersection`.
+      a_values: see `set_union`.
+      b_values: see `set_union`.
+      size: the static length of the result (default `n_a + n_b`).
+      duplicates: see `set_intersection`.
+      fill_value: see `set_intersection`.
+      a_count: see `set_intersection`.
+      b_count: see `set_intersection`.
+
+    Returns:
+      A `SetResult`, each value from the array that its key comes from.
+
+    Raises:
+      TypeError: as `set_union`.
+      ValueError: as `set_union`.
+
+    Complexity and source as `set_intersection`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.set_symmetric_difference(jnp.array([1, 2, 2]), jnp.array([2, 2, 2, 3]), size=3).keys
+      Array([1, 2, 3], dtype=int32)
+    """
+    name, counts = "set_symmetric_difference", (a_count, b_count)
+    return _operate(name, SYMMETRIC_DIFFERENCE, a, b, a_values, b_values, size, duplicates, fill_value, counts)
+
+
+def _operate(
+    name: str,
+    kind: int,
+    a: Any,
+    b: Any,
+    a_values: Any,
+    b_values: Any,
+    size: int | None,
+    duplicates: bool,
+    fill_value: Any,
+    counts: tuple[Any, Any],
+) -> SetResult:
+    a, b, *lives = sorted_pair(name, a, b, *counts, unique=not duplicates)
+    n_a, n_b = a.shape[0], b.shape[0]
+    default = {INTERSECTION: min(n_a, n_b), DIFFERENCE: n_a}.get(kind, n_a + n_b)
+    attributes = {
+        "kind": kind,
+        "size": default if size is None else static_size(name, "size", size),
+        "duplicates": duplicates,
+    }
+    operands = a, b, *lives, _fill(name, fill_value, a.dtype)
+
+    if kind not in TAKES_B:
+        a_leaves, unflatten = flatten_values(name, "a_values", a_values, n_a, "a")
+        b_leaves: Sequence[Any] = [None] * len(a_leaves)
+    else:
+        a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, n_a, n_b)
+    if a_values is None:
+        keys, count = _sets(*operands, ABSENT, ABSENT, ABSENT, **attributes, payload=NO_PAYLOAD)
+        return SetResult(keys, None, count)
+    carried = carried_leaf(a_leaves)
+    if carried is not None:
+        b_carried = ABSENT if b_leaves[0] is None else b_leaves[0]
+        values_fill = _fill(name, fill_value, carried.dtype)
+        keys, values, count = _sets(*operands, carried, b_carried, values_fill, **attributes, payload=PAYLOAD_GIVEN)
+        return SetResult(keys, unflatten([values]), count)
+    keys, sources, count = _sets(*operands, ABSENT, ABSENT, ABSENT, **attributes, payload=PAYLOAD_INDICES)
+    values = [
+        _take_or_fill(x, y, sources, n_a, _fill(name, fill_value, x.dtype))
+        for x, y in zip(a_leaves, b_leaves, strict=True)
+    ]
+    return SetResult(keys, unflatten(values), count)
+
+
+def _fill(name: str, fill_value: Any, dtype: Any) -> jax.Array:
+    """The fill value as an operand of shape [1]."""
+    value = fill_value if isinstance(fill_value, jax.Array) else np.asarray(fill_value)
+    if value.ndim != 0:
+        raise value_error(name, "fill_value", "a scalar", describe(value))
+    return jnp.asarray(value.astype(dtype)).reshape(1)
+
+
+def _take_or_fill(a: Any, b: Any, sources: jax.Array, n_a: int, fill: jax.Array | None) -> Any:
+    """Rows of A and B by indices into their concatenation, and the fill value at -1; what is None is zero."""
+    rows = take_from_pair(a, b, sources, n_a)
+    if fill is None:
+        return rows
+    rows = jnp.zeros(sources.shape, fill.dtype) if rows is None else rows
+    return jnp.where((sources >= 0).reshape(-1, *[1] * (rows.ndim - 1)), rows, fill)
+
+
+def _shapes(
+    a: Any,
+    b: Any,
+    a_count: Any,
+    b_count: Any,
+    fill: Any,
+    a_values: Any,
+    b_values: Any,
+    values_fill: Any,
+    *,
+    kind: int,
+    size: int,
+    duplicates: int,
+    payload: int,
+) -> Sequence[Any]:
+    del a_count, b_count, fill, b_values, values_fill, kind, duplicates
+    index = index_dtype("set operation", "a and b", a.shape[0] + b.shape[0])
+    keys, count = jax.ShapeDtypeStruct((size,), a.dtype), jax.ShapeDtypeStruct((), index)
+    if payload == NO_PAYLOAD:
+        return [keys, count]
+    return [keys, jax.ShapeDtypeStruct((size,), a_values.dtype if payload == PAYLOAD_GIVEN else index), count]
+
+
+def _fallback(
+    a: jax.Array,
+    b: jax.Array,
+    a_count: jax.Array,
+    b_count: jax.Array,
+    fill: jax.Array,
+    a_values: jax.Array,
+    b_values: jax.Array,
+    values_fill: jax.Array,
+    *,
+    kind: int,
+    size: int,
+    duplicates: int,
+    payload: int,
+) -> Sequence[jax.Array]:
+    """Sorted together, each copy counts the copies of its key on either side, and what is kept moves up."""
+    del duplicates
+    n_a, n = a.shape[0], a.shape[0] + b.shape[0]
+    index = index_dtype("set operation", "a and b", n)
+    if n == 0:
+        a, n_a, n = jnp.zeros((1,), a.dtype), 1, 1
+        a_count = jnp.zeros((1,), jnp.int32)
+    positions = jnp.arange(n, dtype=index)
+    a_live = jnp.clip(a_count[0], 0, n_a) if a_count.size else n_a
+    b_live = jnp.clip(b_count[0], 0, n - n_a) if b_count.size else n - n_a
+    dead = jnp.where(positions < n_a, positions >= a_live, positions >= n_a + b_live)
+    keys = ordered_integers(jnp.concatenate([a, b]))
+    dead, keys, positions = jax.lax.sort((dead, keys, positions), num_keys=3)
+    from_a = positions < n_a
+    starts = jnp.concatenate([jnp.ones((1,), bool), (keys[1:] != keys[:-1]) | dead[1:]])
+    runs = jnp.cumsum(starts, dtype=index) - 1
+    a_copies, b_copies = (
+        jnp.zeros((n,), index).at[runs].add(side & ~dead, indices_are_sorted=True)[runs] for side in (from_a, ~from_a)
+    )
+    first = jax.lax.cummax(jnp.where(starts, jnp.arange(n, dtype=index), 0))
+    rank = jnp.arange(n, dtype=index) - first - jnp.where(from_a, 0, a_copies)
+    past = rank >= jnp.where(from_a, b_copies, a_copies)  # the other side has no such copy
+    keep = {
+        INTERSECTION: from_a & ~past,
+        UNION: from_a | past,
+        DIFFERENCE: from_a & past,
+        SYMMETRIC_DIFFERENCE: past,
+    }[kind] & ~dead
+    slots = jnp.where(keep, jnp.cumsum(keep, dtype=index) - 1, size)
+    sources = jnp.full((size,), -1, index).at[slots].set(positions, mode="drop")
+    count = jnp.sum(keep, dtype=index)
+    result_keys = _take_or_fill(a, b, sources, n_a, fill)
+    if payload == NO_PAYLOAD:
+        return [result_keys, count]
+    if payload == PAYLOAD_INDICES:
+        return [result_keys, sources, count]
+    return [result_keys, _take_or_fill(a_values, _given(b_values, kind), sources, n_a, values_fill), count]
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, payload: int, **attributes: int) -> tuple[Any, Any]:
+    a, b, a_count, b_count, fill, a_values, b_values, values_fill = primals
+    n_a, operands = a.shape[0], (a, b, a_count, b_count, fill)
+    keys, sources, count = _sets(*operands, ABSENT, ABSENT, ABSENT, **attributes, payload=PAYLOAD_INDICES)
+
+    key_tangents = _take_or_fill(tangents[0], tangents[1], sources, n_a, tangents[4])
+    if payload == NO_PAYLOAD:
+        return [keys, count], [key_tangents, None]
+    if payload == PAYLOAD_INDICES:
+        return [keys, sources, count], [key_tangents, None, None]
+    b_values = _given(b_values, attributes["kind"])
+    values = _take_or_fill(a_values, b_values, sources, n_a, values_fill)
+    return [keys, values, count], [
+        key_tangents,
+        _take_or_fill(tangents[5], tangents[6], sources, n_a, tangents[7]),
+        None,
+    ]
+
+
+def _given(b_values: jax.Array, kind: int) -> jax.Array | None:
+    """B's values, where the operation takes some."""
+    return b_values if kind in TAKES_B else None
+
+
+_sets = Operation("sets", ranks=(1,) * 8, shapes=_shapes, fallback=_fallback)
+_sets.def_jvp(_jvp)

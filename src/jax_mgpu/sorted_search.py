@@ -1,0 +1,203 @@
+"""Sorted search: the items of one sorted array looked up in another, all in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.export
+import jax.numpy as jnp
+
+from jax_mgpu._check import index_dtype, sorted_pair, value_error
+from jax_mgpu._primitive import Operation
+from jax_mgpu._values import ordered_integers
+
+__all__ = ["SortedMatch", "sorted_equal_count", "sorted_match", "sorted_search"]
+
+
+class SortedMatch(NamedTuple):
+    """What `sorted_match` finds.
+
+    Attributes:
+      a_index: `[n_a]`, the insertion point of each item of A in B; -1 past `a_count`.
+      b_index: `[n_b]`, the insertion point of each item of B in A; -1 past `b_count`.
+      a_match: bool `[n_a]`, whether the item of A occurs in B; False past `a_count`.
+      b_match: bool `[n_b]`, whether the item of B occurs in A; False past `b_count`.
+      a_match_count: how many items of A occur in B.
+      b_match_count: how many items of B occur in A.
+    """
+
+    a_index: jax.Array
+    b_index: jax.Array
+    a_match: jax.Array
+    b_match: jax.Array
+    a_match_count: jax.Array
+    b_match_count: jax.Array
+
+
+jax.export.register_namedtuple_serialization(SortedMatch, serialized_name="jax_mgpu.SortedMatch")
+
+
+def sorted_search(
+    needles: Any, haystack: Any, side: str = "left", *, needles_count: Any = None, haystack_count: Any = None
+) -> jax.Array:
+    """The insertion points of sorted needles in a sorted haystack, as of `jnp.searchsorted`.
+
+    Args:
+      needles: `[n]`, sorted integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is
+        largest, the two zeros are equal.
+      haystack: `[m]`, sorted, of the same dtype.
+      side: `"left"` for the first position whose item is not less than the needle (lower bound), `"right"` for the
+        first whose item is greater (upper bound).
+      needles_count: the number of live needles, an integer scalar (default `n`). Items past it are never read.
+      haystack_count: the same for the haystack (default `m`).
+
+    Returns:
+      Positions `[n]` from 0 to `haystack_count`, -1 past `needles_count`; int32, or int64 from 2^31 haystack items on.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape or side is not one of the above; 2^31 haystack items or more without
+        `jax_enable_x64`.
+
+    Time is O(n + m), each item read once, by merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012; as a search: Baxter,
+    moderngpu, 2013); O(n log m), by binary searches, for needles few enough that this is less.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.sorted_search(jnp.array([0, 2, 2, 9]), jnp.array([1, 2, 2, 5]))
+      Array([0, 1, 1, 4], dtype=int32)
+    """
+    name = "sorted_search"
+    operands = sorted_pair(name, needles, haystack, needles_count, haystack_count, names=("needles", "haystack"))
+    return _search(*operands, right=_is_right(name, side))[0]
+
+
+def sorted_match(a: Any, b: Any, side: str = "left", *, a_count: Any = None, b_count: Any = None) -> SortedMatch:
+    """Looks up the items of two sorted arrays in each other, in one pass over both.
+
+    Args:
+      a: `[n_a]`, sorted integers or floats of 8 to 64 bits, in the order of `jax.lax.sort`.
+      b: `[n_b]`, sorted, of the same dtype.
+      side: `"left"` gives the lower bounds of A in B and the upper bounds of B in A, which are the items' places in the
+        merge with A first; `"right"` the reverse.
+      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
+      b_count: the same for b (default `n_b`).
+
+    Returns:
+      A `SortedMatch`; indices and counts are int32, or int64 where a or b has 2^31 items or more.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape or side is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Time is O(n_a + n_b), each item read once. Source as `sorted_search`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> found = mgpu.sorted_match(jnp.array([1, 2, 2]), jnp.array([2, 3]))
+      >>> found.a_index, found.b_index, found.a_match_count
+      (Array([0, 0, 0], dtype=int32), Array([3, 3], dtype=int32), Array(2, dtype=int32))
+    """
+    name = "sorted_match"
+    operands = sorted_pair(name, a, b, a_count, b_count)
+    return SortedMatch(*_match(*operands, right=_is_right(name, side)))
+
+
+def sorted_equal_count(a: Any, b: Any, *, a_count: Any = None, b_count: Any = None) -> jax.Array:
+    """For each item of one sorted array, how many items of another equal it.
+
+    Args:
+      a: `[n_a]`, sorted integers or floats of 8 to 64 bits, in the order of `jax.lax.sort`.
+      b: `[n_b]`, sorted, of the same dtype.
+      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
+      b_count: the same for b (default `n_b`).
+
+    Returns:
+      Counts `[n_a]`, 0 past `a_count`; int32, or int64 from 2^31 items of b on.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape is not one of the above; 2^31 items of b or more without `jax_enable_x64`.
+
+    Time is O(n_a + n_b): the difference of two searches. Source as `sorted_search`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.sorted_equal_count(jnp.array([1, 2, 2, 7]), jnp.array([2, 2, 2, 7]))
+      Array([0, 3, 3, 1], dtype=int32)
+    """
+    name = "sorted_equal_count"
+    operands = sorted_pair(name, a, b, a_count, b_count)
+    return _search(*operands, right=True)[0] - _search(*operands, right=False)[0]
+
+
+def _is_right(name: str, side: str) -> bool:
+    if side not in ("left", "right"):
+        raise value_error(name, "side", "'left' or 'right'", repr(side))
+    return side == "right"
+
+
+def _search_shapes(needles: Any, haystack: Any, *counts: Any, right: int) -> Sequence[Any]:
+    del counts, right
+    return [jax.ShapeDtypeStruct(needles.shape, index_dtype("sorted_search", "haystack", haystack.shape[0]))]
+
+
+def _match_shapes(a: Any, b: Any, *counts: Any, right: int) -> Sequence[Any]:
+    del counts, right
+    index = index_dtype("sorted_match", "a and b", max(a.shape[0], b.shape[0]))
+    indices = [jax.ShapeDtypeStruct(x.shape, index) for x in (a, b)]
+    matches = [jax.ShapeDtypeStruct(x.shape, jnp.bool_) for x in (a, b)]
+    return [*indices, *matches, *[jax.ShapeDtypeStruct((), index)] * 2]
+
+
+def _live(count: jax.Array, length: int) -> Any:
+    return jnp.clip(count[0], 0, length) if count.size else length
+
+
+def _bounds(needles: jax.Array, haystack: jax.Array, live: Any, right: bool, index: Any) -> jax.Array:
+    """Binary searches in the first `live` items, all needles in step."""
+    low = jnp.zeros(needles.shape, index)
+    if haystack.shape[0] == 0:
+        return low
+    high = jnp.full_like(low, live)
+    for _ in range(haystack.shape[0].bit_length()):
+        middle = low + (high - low) // 2
+        key = haystack[middle]
+        before = (low < high) & ((key <= needles) if right else (key < needles))
+        low, high = jnp.where(before, middle + 1, low), jnp.where(before, high, middle)
+    return low
+
+
+def _search_fallback(
+    needles: jax.Array, haystack: jax.Array, needles_count: jax.Array, haystack_count: jax.Array, *, right: int
+) -> Sequence[jax.Array]:
+    (n,), (m,) = needles.shape, haystack.shape
+    index = index_dtype("sorted_search", "haystack", m)
+    found = _bounds(ordered_integers(needles), ordered_integers(haystack), _live(haystack_count, m), bool(right), index)
+    return [jnp.where(jnp.arange(n) < _live(needles_count, n), found, -1)]
+
+
+def _match_fallback(
+    a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, right: int
+) -> Sequence[jax.Array]:
+    index = index_dtype("sorted_match", "a and b", max(a.shape[0], b.shape[0]))
+    a, b = ordered_integers(a), ordered_integers(b)
+    a_live, b_live = _live(a_count, a.shape[0]), _live(b_count, b.shape[0])
+
+    def look_up(needles: jax.Array, live: Any, haystack: jax.Array, haystack_live: Any, upper: bool) -> Any:
+        is_live = jnp.arange(needles.shape[0]) < live
+        bounds = [_bounds(needles, haystack, haystack_live, side, index) for side in (False, True)]
+        found = is_live & (bounds[0] < bounds[1])
+        return jnp.where(is_live, bounds[upper], -1), found, jnp.sum(found, dtype=index)
+
+    sides = look_up(a, a_live, b, b_live, bool(right)), look_up(b, b_live, a, a_live, not right)
+    return [part for parts in zip(*sides, strict=True) for part in parts]
+
+
+_search = Operation("sorted_search", ranks=(1, 1, 1, 1), shapes=_search_shapes, fallback=_search_fallback)
+_search.def_jvp(lambda primals, tangents, **attributes: (_search(*primals, **attributes), [None]))
+
+_match = Operation("sorted_match", ranks=(1, 1, 1, 1), shapes=_match_shapes, fallback=_match_fallback)
+_match.def_jvp(lambda primals, tangents, **attributes: (_match(*primals, **attributes), [None] * 6))

@@ -1,0 +1,54 @@
+"""What every test run shares: which jax_mgpu is tested, and a closing word on what that run has and has not covered."""
+
+from __future__ import annotations
+
+import collections
+import importlib.machinery
+import os
+import pathlib
+import sys
+
+SOURCE = pathlib.Path(__file__).parent.parent / "src"
+
+# A developer's build leaves its modules beside the Python sources; then those are tested, not an installed package.
+if any((SOURCE / "jax_mgpu" / f"_cpu{suffix}").exists() for suffix in importlib.machinery.EXTENSION_SUFFIXES):
+    sys.path.insert(0, str(SOURCE))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))
+
+
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # meshes are tested on any machine
+
+
+def pytest_report_header() -> list[str]:
+    import jax
+
+    import jax_mgpu
+
+    devices = jax.devices()
+    return [
+        f"jax_mgpu: {pathlib.Path(jax_mgpu.__file__).parent}",
+        f"jax {jax.__version__}: {len(devices)} x {devices[0].device_kind} ({devices[0].platform})",
+    ]
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    import jax
+
+    from jax_mgpu import _library
+
+    def words(report) -> str:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        return reason.removeprefix("Skipped: ")
+
+    skipped = collections.Counter(words(report) for report in terminalreporter.stats.get("skipped", []))
+    terminalreporter.section("what was tested")
+    terminalreporter.line(
+        f"default platform: {jax.default_backend()}; kernels built: {', '.join(_library.platforms())}"
+    )
+    if jax.default_backend() != "gpu":
+        terminalreporter.line(
+            "NO KERNEL RAN ON A GPU: on a machine with one, MGPU_CUDA=ON pip install '.[test]' && pytest"
+        )
+    terminalreporter.line(f"skipped: {sum(skipped.values())}")
+    for reason, times in skipped.most_common():
+        terminalreporter.line(f"  {times} x {reason}")

@@ -1,0 +1,426 @@
+#include <algorithm>
+#include <array>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "algorithm/floats.h"
+#include "algorithm/key_order.h"
+#include "algorithm/merge_path.h"
+#include "algorithm/partition_point.h"
+#include "algorithm/segments.h"
+#include "algorithm/serial_merge.h"
+#include "check.h"
+#include "operands/dispatch.h"
+#include "values.h"
+#include "workspace.h"
+
+namespace mgpu::testing {
+
+namespace {
+
+using Random = std::mt19937_64;
+
+int64_t draw(Random& random, int64_t low, int64_t high) {
+  return std::uniform_int_distribution<int64_t>(low, high)(random);
+}
+
+std::vector<int> sorted_keys(Random& random, int64_t count, int largest) {
+  std::vector<int> keys(count);
+  for (int& key : keys) key = static_cast<int>(draw(random, 0, largest));
+  std::sort(keys.begin(), keys.end());
+  return keys;
+}
+
+const auto kSerialFind = [](auto begin, auto end, auto before) { return partition_point(begin, end, before); };
+
+}  // namespace
+
+TEST(partition_point_finds_the_first_false) {
+  for (int end = 0; end < 40; ++end) {
+    for (int begin = 0; begin <= end; ++begin) {
+      for (int cut = begin; cut <= end; ++cut) {
+        const auto before = [&](int i) {
+          CHECK(begin <= i && i < end);
+          return i < cut;
+        };
+        CHECK(partition_point(begin, end, before) == cut);
+        CHECK(galloping_partition_point(begin, end, before) == cut);
+      }
+    }
+  }
+}
+
+TEST(partition_point_of_a_broken_predicate_stays_inside) {
+  Random random(1);
+  for (int repeat = 0; repeat < 1000; ++repeat) {
+    const int64_t end = draw(random, 0, 200);
+    int64_t calls = 0;
+    const auto before = [&](int64_t i) {
+      CHECK(0 <= i && i < end);
+      ++calls;
+      return draw(random, 0, 1) == 1;
+    };
+    const int64_t found = partition_point(int64_t{0}, end, before);
+    CHECK(0 <= found && found <= end && calls <= 8);
+    const int64_t galloped = galloping_partition_point(int64_t{0}, end, before);
+    CHECK(0 <= galloped && galloped <= end);
+  }
+}
+
+TEST(merges_are_those_of_the_standard_library) {
+  using Item = std::pair<int, int>;  // the key, and where it came from
+  const auto less = [](const Item& x, const Item& y) { return x.first < y.first; };
+  Random random(2);
+  for (int repeat = 0; repeat < 2000; ++repeat) {
+    std::vector<Item> a, b, merged;
+    for (const int key : sorted_keys(random, draw(random, 0, 20), 6)) a.push_back({key, static_cast<int>(a.size())});
+    for (const int key : sorted_keys(random, draw(random, 0, 20), 6)) {
+      b.push_back({key, 100 + static_cast<int>(b.size())});
+    }
+    std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(merged), less);
+    const auto a_at = [&](int64_t i) { return a.at(i); };
+    const auto b_at = [&](int64_t i) { return b.at(i); };
+    const auto a_count = static_cast<int64_t>(a.size());
+    const auto b_count = static_cast<int64_t>(b.size());
+
+    int64_t from_a = 0;
+    for (int64_t diagonal = 0; diagonal <= a_count + b_count; ++diagonal) {
+      CHECK(merge_path(a_count, b_count, diagonal, a_at, b_at, less) == from_a);
+      if (diagonal < a_count + b_count) from_a += merged[diagonal].second < 100;
+    }
+
+    std::vector<Item> out(merged.size());
+    serial_merge(a.data(), a.data() + a_count, b.data(), b.data() + b_count, out.data(), less);
+    CHECK(out == merged);
+
+    std::vector<Item> walked(merged.size(), Item{-1, -1});
+    walk_merge(
+        a_count, b_count, a_at, b_at, less,
+        [&](int64_t i, int64_t j, int64_t take_b) { walked.at(i + j) = take_b ? b.at(j) : a.at(i); },
+        [&](int64_t i, int64_t end, int64_t j) {
+          for (; i < end; ++i) walked.at(i + j) = a.at(i);
+        },
+        [&](int64_t j, int64_t end, int64_t i) {
+          for (; j < end; ++j) walked.at(i + j) = b.at(j);
+        });
+    CHECK(walked == merged);
+  }
+}
+
+namespace {
+
+// Every key of 8 or 16 bits: a bijection, in the order of the values. Codes are compared by neighbours and at random.
+template <typename Word>
+void check_order_of_all_keys(DType dtype) {
+  constexpr int64_t kKeys = int64_t{1} << (8 * sizeof(Word));
+  std::vector<Word> keys(kKeys);
+  for (int64_t i = 0; i < kKeys; ++i) keys[i] = static_cast<Word>(i);
+  const Array array{keys.data(), dtype, {kKeys}};
+  std::vector<long double> values(kKeys);
+  for (int64_t i = 0; i < kKeys; ++i) values[i] = value_of(array, i);
+
+  for (const bool descending : {false, true}) {
+    const auto check = [&](auto order) {
+      std::vector<int64_t> key_of_code(kKeys, -1);
+      for (const Word key : keys) {
+        const Word code = order.encode(key);
+        CHECK(order.decode(code) == key);
+        CHECK(key_of_code[code] == -1);
+        key_of_code[code] = key;
+      }
+      const auto agrees = [&](int64_t code_a, int64_t code_b) {
+        const bool expected = value_less(values[key_of_code[code_a]], values[key_of_code[code_b]], descending);
+        return order.less(static_cast<Word>(code_a), static_cast<Word>(code_b)) == expected;
+      };
+      for (int64_t code = 0; code < kKeys; ++code) {
+        CHECK(agrees(code, code));
+        if (code + 1 < kKeys) CHECK(agrees(code, code + 1) && agrees(code + 1, code));
+      }
+      Random random(3);
+      for (int i = 0; i < 500000; ++i) CHECK(agrees(draw(random, 0, kKeys - 1), draw(random, 0, kKeys - 1)));
+    };
+    if (key_kind(dtype) == KeyKind::kFloat) {
+      check(FloatOrder<uint16_t>::make(key_kind(dtype), mantissa_bits(dtype), descending));
+    } else {
+      check(IntegerOrder<Word>::make(key_kind(dtype), 0, descending));
+    }
+  }
+}
+
+}  // namespace
+
+TEST(order_of_all_narrow_keys) {
+  check_order_of_all_keys<uint8_t>(DType::u8);
+  check_order_of_all_keys<uint8_t>(DType::s8);
+  check_order_of_all_keys<uint16_t>(DType::u16);
+  check_order_of_all_keys<uint16_t>(DType::s16);
+  check_order_of_all_keys<uint16_t>(DType::f16);
+  check_order_of_all_keys<uint16_t>(DType::bf16);
+}
+
+TEST(order_of_wide_floats) {
+  Random random(4);
+  const float special[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, -NAN, 1e-45f, -1e-45f, 1.0f, -1.0f};
+  const auto any = [&] {
+    return draw(random, 0, 1) ? special[draw(random, 0, 9)] : std::bit_cast<float>(static_cast<uint32_t>(random()));
+  };
+  for (const bool descending : {false, true}) {
+    const auto order = FloatOrder<uint32_t>::make(KeyKind::kFloat, 23, descending);
+    const auto wide = FloatOrder<uint64_t>::make(KeyKind::kFloat, 52, descending);
+    for (int i = 0; i < 100000; ++i) {
+      const float a = any(), b = any();
+      const auto word_a = std::bit_cast<uint32_t>(a), word_b = std::bit_cast<uint32_t>(b);
+      CHECK(order.decode(order.encode(word_a)) == word_a);
+      CHECK(order.less(order.encode(word_a), order.encode(word_b)) == value_less(a, b, descending));
+      const auto wide_a = std::bit_cast<uint64_t>(double{a}), wide_b = std::bit_cast<uint64_t>(double{b});
+      CHECK(wide.decode(wide.encode(wide_a)) == wide_a);
+      CHECK(wide.less(wide.encode(wide_a), wide.encode(wide_b)) == value_less(a, b, descending));
+    }
+  }
+}
+
+TEST(narrow_floats_widen_and_round) {
+  const auto check = [](auto zero, int mantissa_bits) {
+    using Narrow = decltype(zero);
+    for (int bits = 0; bits < 1 << 16; ++bits) {
+      const Narrow narrow{static_cast<uint16_t>(bits)};
+      const long double value = small_float(narrow.bits, mantissa_bits);
+      const float wide = widen(narrow);
+      CHECK(std::isnan(value) ? std::isnan(wide) : wide == value && std::signbit(wide) == std::signbit(value));
+      if (std::isnan(value)) {
+        CHECK(std::isnan(small_float(narrow_to(wide, Narrow{}).bits, mantissa_bits)));
+        continue;
+      }
+      CHECK(narrow_to(wide, Narrow{}).bits == bits);
+      // Half way to the next larger magnitude, ties go to even, and what is beyond goes up.
+      const Narrow next{static_cast<uint16_t>(bits + 1)};
+      const long double next_value = small_float(next.bits, mantissa_bits);
+      if (!std::isfinite(value) || !std::isfinite(next_value)) continue;
+      const auto half_way = static_cast<float>((value + next_value) / 2);
+      CHECK(narrow_to(half_way, Narrow{}).bits == (bits & 1 ? next.bits : bits));
+      CHECK(narrow_to(std::nextafter(half_way, 2 * wide + (bits & 0x8000 ? -1.0f : 1.0f)), Narrow{}).bits == next.bits);
+    }
+  };
+  check(Half{}, 10);
+  check(BFloat16{}, 7);
+}
+
+namespace {
+
+// Segments of all forms, with what they are made of.
+struct Ragged {
+  std::vector<int32_t> heads;
+  std::vector<uint8_t> flag_bytes;
+  std::vector<uint32_t> flag_words;
+  std::vector<int64_t> counts;
+  Segments segments;
+  std::set<int64_t> starts;  // by brute force, for heads that are in order
+
+  Ragged(Random& random, bool in_order) {
+    const int64_t rows = segments.rows = draw(random, 1, 3);
+    const int64_t length = segments.length = draw(random, 1, 70);
+    for (int64_t row = 0; row < rows; ++row) starts.insert(row * length);
+    const int form = static_cast<int>(draw(random, 0, 2));
+    if (form == 0) {
+      const int64_t count = segments.heads_count = draw(random, 0, 3) == 0 ? draw(random, 0, 400) : draw(random, 0, 12);
+      const bool shared = draw(random, 0, 1);
+      segments.heads_stride = shared ? 0 : count;
+      for (int64_t row = 0; row < (shared ? 1 : rows); ++row) {
+        std::vector<int32_t> of_row(count);
+        for (int32_t& head : of_row) {
+          head = static_cast<int32_t>(in_order ? draw(random, 0, length) : draw(random, -1000, 1000));
+        }
+        if (in_order) std::sort(of_row.begin(), of_row.end());
+        heads.insert(heads.end(), of_row.begin(), of_row.end());
+      }
+      segments.heads = {heads.data(), false};
+      for (int64_t row = 0; row < rows && in_order; ++row) {
+        for (int64_t i = 0; i < count; ++i) {
+          const int64_t head = heads[row * segments.heads_stride + i];
+          if (head < length) starts.insert(row * length + head);
+        }
+      }
+    } else {
+      segments.flags_stride = form == 1 ? length : (length + 31) / 32;
+      flag_bytes.resize(rows * length);
+      flag_words.resize(rows * ((length + 31) / 32));
+      for (int64_t i = 0; i < rows * length; ++i) {
+        flag_bytes[i] = draw(random, 0, 4) == 0;
+        if (!flag_bytes[i]) continue;
+        starts.insert(i);
+        flag_words[i / length * ((length + 31) / 32) + i % length / 32] |= 1u << (i % length % 32);
+      }
+      (form == 1 ? segments.flag_bytes : reinterpret_cast<const uint8_t*&>(segments.flag_words)) =
+          form == 1 ? flag_bytes.data() : reinterpret_cast<const uint8_t*>(flag_words.data());
+    }
+    if (draw(random, 0, 1)) {
+      segments.counts_stride = 1;
+      for (int64_t row = 0; row < rows; ++row) {
+        counts.push_back(in_order ? draw(random, 0, length) : draw(random, -100, 200));
+        const int64_t live = std::clamp<int64_t>(counts.back(), 0, length);
+        for (int64_t dead = live; dead < length; ++dead) starts.insert(row * length + dead);
+      }
+      segments.counts = {counts.data(), true};
+    }
+  }
+};
+
+}  // namespace
+
+TEST(heads_and_segments_are_those_of_a_brute_force) {
+  Random random(5);
+  for (int repeat = 0; repeat < 3000; ++repeat) {
+    const bool in_order = repeat % 3 != 0;
+    const Ragged ragged(random, in_order);
+    const Segments& segments = ragged.segments;
+    const int64_t total = segments.total();
+
+    if (!segments.has_flags()) {
+      for (int64_t position = 0; position <= total; ++position) {
+        const int64_t listed = segments.listed_from(position, kSerialFind);
+        CHECK(0 <= listed && listed <= segments.flat_heads_count());
+        if (in_order) {
+          CHECK(listed == segments.flat_heads_count() || segments.flat_head(listed) >= position);
+          // At a row's start, padding behind the row before is left out.
+          const bool at_row_start = position % segments.length == 0;
+          CHECK(listed == 0 || segments.flat_head(listed - 1) < position + at_row_start);
+        }
+        if (position == total) continue;
+        const Range<int64_t> segment = segments.segment_of(position, kSerialFind);
+        const int64_t row = position / segments.length * segments.length;
+        CHECK(row <= segment.begin && segment.begin <= position && position < segment.end &&
+              segment.end <= row + segments.length);
+        if (!in_order) continue;
+        CHECK(segment.begin == *std::prev(ragged.starts.upper_bound(position)));
+        const auto next = ragged.starts.upper_bound(position);
+        CHECK(segment.end == (next == ragged.starts.end() ? total : *next));
+      }
+    }
+
+    Range<int64_t> tile{draw(random, 0, total - 1), 0};
+    tile.end = draw(random, tile.begin + 1, total);
+    const Range<int64_t> listed = segments.has_flags() ? Range<int64_t>{0, 0}
+                                                       : Range<int64_t>{segments.listed_from(tile.begin, kSerialFind),
+                                                                        segments.listed_from(tile.end, kSerialFind)};
+    std::set<int64_t> marked;
+    const int lanes = static_cast<int>(draw(random, 1, 5));
+    for (int lane = 0; lane < lanes; ++lane) {
+      segments.mark_heads(tile, listed, lane, lanes, [&](int64_t position) {
+        CHECK(tile.begin <= position && position < tile.end);
+        marked.insert(position);
+      });
+    }
+    if (!in_order) continue;
+    CHECK(marked == std::set<int64_t>(ragged.starts.lower_bound(tile.begin), ragged.starts.lower_bound(tile.end)));
+  }
+}
+
+TEST(merge_rounds_cover_a_segment) {
+  Random random(6);
+  for (int repeat = 0; repeat < 2000; ++repeat) {
+    const int64_t width = draw(random, 1, 9);
+    const int64_t begin = draw(random, 0, 200);
+    const Range<int64_t> segment{begin, begin + draw(random, 1, 150)};
+    const int64_t first_cell = segment.begin / width;
+    const int64_t last_cell = (segment.end - 1) / width;
+    const int rounds = merge_rounds(segment, width);
+    int64_t longest_run = 0;
+    for (int round = 0; round <= rounds; ++round) {
+      int64_t covered = segment.begin;
+      for (int64_t cell = first_cell; cell <= last_cell; ++cell) {
+        const MergePair<int64_t> pair = merge_pair(segment, width, cell, round);
+        CHECK(pair.begin <= pair.middle && pair.middle <= pair.end);
+        CHECK(pair.begin <= std::max(segment.begin, cell * width) && cell * width < pair.end);
+        if (pair.end == covered) continue;  // a cell of the same pair
+        CHECK(pair.begin == covered);
+        covered = pair.end;
+        // Both runs are what the last round left, or a cell's own part.
+        if (round > 0) CHECK(std::max(pair.middle - pair.begin, pair.end - pair.middle) <= longest_run);
+      }
+      CHECK(covered == segment.end);
+      longest_run = width << (round + 1);
+    }
+    if (rounds > 0) {
+      const MergePair<int64_t> last = merge_pair(segment, width, first_cell, rounds - 1);
+      CHECK(last.begin == segment.begin && last.end == segment.end);
+    } else {
+      CHECK(first_cell == last_cell);
+    }
+  }
+}
+
+namespace {
+
+// By the 0-1 principle a network that sorts every sequence of zeros and ones sorts everything (Knuth, The Art of
+// Computer Programming, volume 3, 5.3.4).
+template <int kItems>
+void check_network() {
+  for (uint32_t bits = 0; bits < 1u << kItems; ++bits) {
+    uint8_t items[kItems];
+    for (int i = 0; i < kItems; ++i) items[i] = bits >> i & 1;
+    network_sort(items);
+    for (int i = 1; i < kItems; ++i) CHECK(items[i - 1] <= items[i]);
+    CHECK(std::count(items, items + kItems, 1) == std::popcount(bits));
+  }
+}
+
+}  // namespace
+
+TEST(networks_sort) {
+  check_network<2>();
+  check_network<8>();
+  check_network<9>();
+  check_network<11>();
+  check_network<16>();
+  check_network<17>();
+}
+
+TEST(odd_even_sort_stays_within_segments) {
+  using Item = std::pair<int, int>;
+  const auto less = [](const Item& x, const Item& y) { return x.first < y.first; };
+  constexpr int kItems = 17;
+  Random random(7);
+  for (int repeat = 0; repeat < 5000; ++repeat) {
+    Item items[kItems];
+    bool heads[kItems];
+    for (int i = 0; i < kItems; ++i) {
+      items[i] = {static_cast<int>(draw(random, 0, 5)), i};
+      heads[i] = draw(random, 0, 5) == 0;
+    }
+    std::vector<Item> expected(items, items + kItems);
+    for (int begin = 0, end; begin < kItems; begin = end) {
+      for (end = begin + 1; end < kItems && !heads[end];) ++end;
+      std::stable_sort(expected.begin() + begin, expected.begin() + end, less);
+    }
+    odd_even_sort(items, less, [&](int i) { return heads[i]; });
+    CHECK(std::equal(items, items + kItems, expected.begin()));
+  }
+}
+
+TEST(workspace_counts_what_it_hands_out) {
+  const auto layout = [](Workspace& workspace) {
+    return std::array<char*, 4>{workspace.take<char>(3), reinterpret_cast<char*>(workspace.take<int64_t>(0)),
+                                reinterpret_cast<char*>(workspace.take<int64_t>(100)), workspace.take<char>(1)};
+  };
+  Workspace counting;
+  for (const char* piece : layout(counting)) CHECK(piece == nullptr);
+  std::vector<char> room(counting.used());
+  Workspace workspace(room.data(), counting.used());
+  const auto pieces = layout(workspace);
+  CHECK(workspace.used() == counting.used());
+  for (const char* piece : pieces) CHECK((piece - room.data()) % 256 == 0);
+  CHECK(pieces[2] - pieces[0] >= 3 && pieces[3] - pieces[2] >= 800 && room.data() + room.size() - pieces[3] >= 1);
+
+  Workspace small(room.data(), counting.used() - 1);
+  bool refused = false;
+  try {
+    layout(small);
+  } catch (const CallError&) {
+    refused = true;
+  }
+  CHECK(refused);
+}
+
+}  // namespace mgpu::testing

@@ -1,0 +1,68 @@
+"""Inputs that meet the corners: every key type, ties, both zeros, NaNs with payloads, infinities, subnormals."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+
+FLOAT_DTYPES = ["float16", "bfloat16", "float32", "float64"]
+KEY_DTYPES = [f"{kind}{width}" for kind in ("uint", "int") for width in (8, 16, 32, 64)] + FLOAT_DTYPES
+MANTISSA_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
+
+
+def special_keys(dtype: str) -> np.ndarray:
+    """The corner values of a key type."""
+    kind = jnp.dtype(dtype)
+    if dtype not in MANTISSA_BITS:
+        limits = np.iinfo(kind)
+        return np.array([limits.min, limits.min + 1, 0, 1, limits.max - 1, limits.max], kind)
+    word, mantissa = np.dtype(f"u{kind.itemsize}"), MANTISSA_BITS[dtype]
+    infinity = (2 ** (8 * kind.itemsize - 1 - mantissa) - 1) << mantissa
+    quiet = infinity | 1 << (mantissa - 1)
+    largest, one_up = infinity - 1, 1 << mantissa  # the largest finite and the smallest normal number
+    positive = [0, 1, one_up, largest, infinity, quiet, quiet | 1, infinity | 1, infinity | ((1 << mantissa) - 1)]
+    sign = 1 << (8 * kind.itemsize - 1)
+    return np.array(positive + [bits | sign for bits in positive], word).view(kind)
+
+
+def random_keys(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
+    """Keys of which a third are corner values, a third come from a range of 13, and a third have random bits."""
+    kind = jnp.dtype(dtype)
+    n = int(np.prod(shape))
+    anything = rng.integers(0, 256, n * kind.itemsize, dtype=np.uint8).view(kind)
+    few = rng.integers(0, 13, n).astype(kind)
+    corners = rng.choice(special_keys(dtype).view(f"u{kind.itemsize}"), n).view(kind)
+    return (
+        np.choose(
+            rng.integers(0, 3, n),
+            [few.view(f"u{kind.itemsize}"), anything.view(f"u{kind.itemsize}"), corners.view(f"u{kind.itemsize}")],
+        )
+        .view(kind)
+        .reshape(shape)
+    )
+
+
+def without_subnormals(keys: np.ndarray) -> np.ndarray:
+    """Float keys with zeros for subnormals, which XLA's CPU code takes for zeros; the kernels do not."""
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        keys[np.abs(keys.astype(np.float64)) < float(jnp.finfo(keys.dtype).tiny)] = 0
+    return keys
+
+
+def heads_of(lengths: np.ndarray) -> np.ndarray:
+    """The start positions of segments of these lengths."""
+    return np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int32) if len(lengths) else np.zeros(0, np.int32)
+
+
+def flags_of(n: int, heads: np.ndarray) -> np.ndarray:
+    """The bool flags of these heads."""
+    flags = np.zeros(n, bool)
+    flags[heads[(heads >= 0) & (heads < n)]] = True
+    return flags
+
+
+def words_of(flags: np.ndarray) -> np.ndarray:
+    """Bool flags as uint32 words, item i at bit i % 32 of word i // 32."""
+    padded = np.zeros(-(-len(flags) // 32) * 32, bool)
+    padded[: len(flags)] = flags
+    return np.packbits(padded, bitorder="little").view(np.uint32)

@@ -1,0 +1,201 @@
+"""Independent answers in NumPy and plain Python, in the order of lax.sort."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+
+def rank(keys: np.ndarray) -> np.ndarray:
+    """Integers that order as lax.sort orders the keys: all NaNs last and equal, the zeros equal."""
+    keys = np.asarray(keys)
+    if keys.dtype.kind in "iub":
+        return np.unique(keys, return_inverse=True)[1].reshape(keys.shape)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        wide = keys.astype(np.float64) + 0.0
+    nan = np.isnan(wide)
+    ranks = np.unique(np.where(nan, 0.0, wide), return_inverse=True)[1].reshape(keys.shape)
+    return np.where(nan, keys.size + 1, ranks)
+
+
+def sort_indices(keys: np.ndarray, descending: bool = False) -> np.ndarray:
+    """The stable order of keys."""
+    ranks = rank(keys).astype(np.int64)
+    return np.argsort(-ranks if descending else ranks, kind="stable")
+
+
+def segment_bounds(n: int, heads: np.ndarray, count: int | None = None) -> list[tuple[int, int]]:
+    """The non-empty segments of the live items."""
+    live = n if count is None else max(0, min(int(count), n))
+    starts = sorted({0, *(int(h) for h in np.asarray(heads) if 0 <= h < live)})
+    return [(b, e) for b, e in zip(starts, [*starts[1:], live], strict=True) if b < e]
+
+
+def segmented_sort_indices(
+    keys: np.ndarray, heads: np.ndarray, descending: bool = False, count: int | None = None
+) -> np.ndarray:
+    """The stable order of keys within each segment; dead items stay."""
+    n = len(keys)
+    live = n if count is None else max(0, min(int(count), n))
+    heads = np.asarray(heads, np.int64)
+    segments = np.cumsum(np.bincount(heads[(heads >= 0) & (heads < live)], minlength=live))
+    ranks = rank(keys[:live]).astype(np.int64)
+    return np.concatenate([np.lexsort((-ranks if descending else ranks, segments)), np.arange(live, n)])
+
+
+def bits(x: np.ndarray) -> np.ndarray:
+    """The bits of an array, so that NaN payloads and signs of zero count in a comparison."""
+    x = np.ascontiguousarray(x)
+    return x.view(f"u{x.dtype.itemsize}") if x.dtype.kind not in "bcV" or x.dtype.itemsize <= 8 else x
+
+
+def work_items(offsets: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
+    """The object of each work item, and the item's position within it."""
+    offsets = np.asarray(offsets).astype(np.int64)
+    ends = np.append(offsets[1:], total)[: len(offsets)]
+    lengths = np.clip(ends, 0, total) - np.clip(offsets, 0, total)
+    objects = np.repeat(np.arange(len(offsets)), lengths)
+    ranks = [r for length in lengths.tolist() for r in range(length)]
+    return objects, np.array(ranks, np.int64)
+
+
+def padded(rows: np.ndarray, size: int, fill_value) -> np.ndarray:
+    """The first `size` rows, filled up to as many."""
+    out = np.full((size, *rows.shape[1:]), fill_value).astype(rows.dtype)
+    out[: len(rows)] = rows[:size]
+    return out
+
+
+def moved(x: np.ndarray, sources: np.ndarray, places: np.ndarray, into: np.ndarray) -> np.ndarray:
+    """`into` with rows of x at places; pairs that are out of range on either side are dropped."""
+    keep = (sources >= 0) & (sources < len(x)) & (places >= 0) & (places < len(into))
+    out = into.copy()
+    out[places[keep]] = x[sources[keep]]
+    return out
+
+
+def live_count(count: int | None, n: int) -> int:
+    """How many of n items are live."""
+    return n if count is None else max(0, min(int(count), n))
+
+
+def merge_indices(
+    a: np.ndarray, b: np.ndarray, descending: bool = False, a_count: int | None = None, b_count: int | None = None
+) -> np.ndarray:
+    """The stable merge as positions in the concatenation of a and b, for the live items."""
+    a_live, b_live = live_count(a_count, len(a)), live_count(b_count, len(b))
+    positions = np.concatenate([np.arange(a_live), len(a) + np.arange(b_live)])
+    return positions[sort_indices(np.concatenate([a, b])[positions], descending)]
+
+
+def sorted_search(
+    needles: np.ndarray,
+    haystack: np.ndarray,
+    side: str = "left",
+    needles_count: int | None = None,
+    haystack_count: int | None = None,
+) -> np.ndarray:
+    """Insertion points in the order of lax.sort; -1 for dead needles."""
+    n, m = live_count(needles_count, len(needles)), live_count(haystack_count, len(haystack))
+    ranks = rank(np.concatenate([needles[:n], haystack[:m]]))
+    found = np.searchsorted(ranks[n:], ranks[:n], side)
+    return np.concatenate([found, np.full(len(needles) - n, -1)]).astype(np.int64)
+
+
+def identity(op: str, dtype: np.dtype) -> np.ndarray:
+    """What a reduction over nothing gives."""
+    if op in ("add", "mul"):
+        return np.array(op == "mul", dtype)
+    if op in ("argmin", "argmax"):
+        return np.array(-1, np.int32)
+    if dtype.kind in "iu":
+        return np.array(np.iinfo(dtype).max if op == "min" else np.iinfo(dtype).min, dtype)
+    return np.array(np.inf if op == "min" else -np.inf, dtype)
+
+
+def scan(x: np.ndarray, op: str, exclusive: bool = False, reverse: bool = False) -> np.ndarray:
+    """Every prefix combined, or every suffix; sums and products in float64 or modulo 2^64, then rounded or wrapped."""
+    x = np.asarray(x)
+    along = x[::-1] if reverse else x
+    with np.errstate(invalid="ignore", over="ignore"):
+        wide = along.astype(np.uint64 if x.dtype.kind in "iu" else np.float64)
+        if op in ("add", "mul"):
+            results = (np.add if op == "add" else np.multiply).accumulate(wide).astype(x.dtype)
+        else:
+            ranks = rank(along).astype(np.int64)
+            nan = np.isnan(wide)
+            ranks = np.where(nan, -x.size - 2, -ranks if op.endswith("max") else ranks)
+            before = np.minimum.accumulate(np.append(np.iinfo(np.int64).max, ranks))[:-1]
+            is_new = ranks <= before if reverse else ranks < before  # among equals the lowest index
+            where = np.maximum.accumulate(np.where(is_new, np.arange(x.size), 0))
+            index = x.size - 1 - where if reverse else where
+            results = index.astype(np.int32) if op.startswith("arg") else x[index]
+    if exclusive:
+        results = np.append(identity(op, x.dtype).astype(results.dtype), results)[:-1]
+    return results[::-1] if reverse else results
+
+
+def reduce(x: np.ndarray, op: str) -> np.ndarray:
+    """All items combined."""
+    return scan(x, op)[-1] if len(x) else identity(op, x.dtype)
+
+
+def segmented_scan(
+    x: np.ndarray, heads: np.ndarray, op: str, exclusive: bool = False, reverse: bool = False, count: int | None = None
+) -> np.ndarray:
+    """Each segment scanned; 0, or index -1, past the live items."""
+    is_index = op.startswith("arg")
+    results = np.full(x.shape, -1 if is_index else 0, np.int32 if is_index else x.dtype)
+    for begin, end in segment_bounds(len(x), heads, count):
+        scanned = scan(x[begin:end], op, exclusive, reverse)
+        results[begin:end] = np.where(scanned < 0, -1, scanned + begin) if is_index else scanned
+    return results
+
+
+def segmented_reduce(x: np.ndarray, heads: np.ndarray, op: str, count: int | None = None) -> np.ndarray:
+    """One result a head."""
+    live = len(x) if count is None else max(0, min(int(count), len(x)))
+    bounds = np.append(np.clip(heads, 0, live), live)
+    results = []
+    for begin, end in itertools.pairwise(bounds):
+        result = reduce(x[begin:end], op)
+        results.append(result + begin if op.startswith("arg") and result >= 0 else result)
+    return np.array(results, np.int32 if op.startswith("arg") else x.dtype)
+
+
+def set_sources(operation: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """What a set operation keeps, as indices into A followed by B: the walk of C++'s std::set_union and its kin."""
+    ranks = rank(np.concatenate([a, b])).tolist()
+    n_a, n = len(a), len(ranks)
+    pairs = operation in ("set_intersection", "set_union")
+    a_alone = operation != "set_intersection"
+    b_alone = operation in ("set_union", "set_symmetric_difference")
+    sources, i, j = [], 0, n_a
+    while i < n_a or j < n:
+        if j == n or (i < n_a and ranks[i] < ranks[j]):
+            if a_alone:
+                sources.append(i)
+            i += 1
+        elif i == n_a or ranks[j] < ranks[i]:
+            if b_alone:
+                sources.append(j)
+            j += 1
+        else:
+            if pairs:
+                sources.append(i)
+            i, j = i + 1, j + 1
+    return np.array(sources, np.int64)
+
+
+def join_rows(kind: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The rows of a join of sorted keys, [rows, 2]."""
+    ranks = rank(np.concatenate([a, b]))
+    a_ranks, b_ranks = ranks[: len(a)], ranks[len(a) :]
+    first = np.searchsorted(b_ranks, a_ranks, "left")
+    matches = np.searchsorted(b_ranks, a_ranks, "right") - first
+    rows = np.maximum(matches, 1) if kind in ("left", "outer") else matches
+    i = np.repeat(np.arange(len(a)), rows)
+    j = np.where(matches[i] > 0, first[i] + np.arange(len(i)) - (np.cumsum(rows) - rows)[i], -1)
+    alone = np.flatnonzero(~np.isin(b_ranks, a_ranks)) if kind in ("right", "outer") else np.zeros(0, np.int64)
+    return np.stack([np.append(i, np.full(len(alone), -1)), np.append(j, alone)], axis=1)

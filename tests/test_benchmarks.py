@@ -1,0 +1,87 @@
+"""One row of each family, small: it runs, and every rival agrees. And what becomes of rows that fail."""
+
+from __future__ import annotations
+
+import json
+
+import jax.numpy as jnp
+import pytest
+
+from benchmarks import report
+from benchmarks.__main__ import main
+from benchmarks.case import Case, agree_counted, agree_within, equal
+from benchmarks.runner import Runner, all_cases
+
+FIRST_ROWS = {case.family: case for case in reversed(all_cases())}
+SCALE = 2.0**-15  # 2,048 items
+
+
+@pytest.mark.parametrize("family", sorted(FIRST_ROWS))
+def test_first_row(family):
+    result = Runner(SCALE, repeats=1).run(FIRST_ROWS[family])
+    record = report.row_record(result, copy_rate=1.0, judged=False)
+    assert not report.row_failures(record)
+    assert result.ours.timing is not None
+
+
+def test_names_are_unique():
+    names = [case.row for case in all_cases()]
+    assert len(names) == len(set(names))
+
+
+def failing_case(**changes):
+    def inputs(rng, scale):
+        return (jnp.arange(8),)
+
+    fields = {
+        "family": "family",
+        "name": "row",
+        "inputs": inputs,
+        "ours": jnp.sort,
+        "peers": {},
+        "bytes": lambda x: 64,
+        **changes,
+    }
+    return report.row_record(Runner(1.0, repeats=1).run(Case(**fields)), copy_rate=1.0, judged=True)
+
+
+def raises(*_):
+    raise RuntimeError("so it is\nat length")
+
+
+def test_failures_are_recorded():
+    assert report.row_failures(failing_case(ours=raises)) == ["family/row: ours: RuntimeError: so it is"]
+    assert report.row_failures(failing_case(inputs=raises)) == ["family/row: ours: RuntimeError: so it is"]
+    row = failing_case(peers={"B": raises, "C": lambda x: x + 1, "D": lambda x: x}, must_reach=1e-9)
+    failures = ["family/row: B: RuntimeError: so it is", "family/row: C: another result than ours"]
+    assert report.row_failures(row) == failures
+    assert row["met"] is False
+    table = report.table(report.describe_run(Runner(1.0, repeats=1), 1.0), [row])
+    assert "B FAILED" in table
+    assert "DIFFERS" in table
+    assert "1 rows: 1 miss their figure" in table
+
+
+def test_command_line(tmp_path, capsys):
+    row = next(iter(FIRST_ROWS.values())).row
+    arguments = ["--match", row, "--scale", str(SCALE), "--repeat", "1"]
+    assert main([*arguments, "--output", str(tmp_path)]) == 0
+    saved = json.loads((tmp_path / "benchmarks.json").read_text())
+    assert saved["run"]["scale"] == SCALE
+    assert [f"{row['family']}/{row['name']}" for row in saved["rows"]] == [row]
+    assert main([*arguments, "--once"]) == 0
+    assert main([*arguments, "--latency", "--calls", "3"]) == 0
+    with pytest.raises(SystemExit, match="2"):
+        main(["--families", "nothing"])
+    capsys.readouterr()
+
+
+def test_agreement():
+    x = jnp.array([1.0, jnp.nan])
+    assert equal((x, x), [x, x])
+    assert not equal(x, x.at[0].set(2))
+    assert not equal(x, x[:1])
+    assert agree_counted((jnp.array([1, 2, 0]), jnp.array(2)), (jnp.array([1, 2, 9]), jnp.array(2)))
+    assert not agree_counted((jnp.array([1, 2, 0]), jnp.array(2)), (jnp.array([1, 2, 0]), jnp.array(3)))
+    assert agree_within(1e-3)(jnp.array([1000.0, 1.0]), jnp.array([1000.5, 1.5]))
+    assert not agree_within(1e-3)(jnp.array([1000.0, 1.0]), jnp.array([1000.5, 3.5]))

@@ -1,0 +1,190 @@
+"""mgpu.checks(): each broken precondition is an error that names operation, argument and first offending position."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_mgpu as mgpu
+from tests.examples import EXAMPLES
+
+KEYS = np.array([1, 3, 2, 5, 4, 9], np.int32)
+ASCENDING = np.arange(6, dtype=np.int32)
+OFFSETS = np.array([0, 2, 3], np.int32)
+HEADS = "non-negative integers in non-decreasing order"
+
+
+def keys(order):
+    return f"keys in {order} order"
+
+
+def integers(limit):
+    return f"an integer from 0 to {limit}"
+
+
+# operation and argument: the call, what is expected, the first offending position
+BROKEN = {
+    "segmented_sort: heads": (lambda: mgpu.segmented_sort(KEYS, [0, 2, 1]), HEADS, 2),
+    "segmented_sort_indices: heads": (lambda: mgpu.segmented_sort_indices(KEYS, [-1, 2]), HEADS, 0),
+    "segmented_sort: count": (lambda: mgpu.segmented_sort(KEYS, [0], count=7), integers(6), 0),
+    "mergesort: count": (lambda: mgpu.mergesort(KEYS, count=-1), integers(6), 0),
+    "locality_sort: count": (lambda: mgpu.locality_sort(KEYS, count=7), integers(6), 0),
+    "bulk_remove: indices": (
+        lambda: mgpu.bulk_remove(KEYS, [0, 3, 3]),
+        "non-negative integers in increasing order",
+        2,
+    ),
+    "bulk_insert: indices": (lambda: mgpu.bulk_insert(KEYS, [0, 3, 2], KEYS[:3]), HEADS, 2),
+    "load_balance_search: offsets": (lambda: mgpu.load_balance_search([0, 5, 4], 9), HEADS, 2),
+    "load_balance_search: total": (lambda: mgpu.load_balance_search(OFFSETS, 9, total=10), integers(9), 0),
+    "interval_expand: offsets": (lambda: mgpu.interval_expand(KEYS[:3], [0, 5, 4], 9), HEADS, 2),
+    "interval_gather: starts": (
+        lambda: mgpu.interval_gather(KEYS, [0, 6, 1], OFFSETS, 5),
+        "intervals within an array of 6",
+        1,
+    ),
+    "interval_scatter: starts": (
+        lambda: mgpu.interval_scatter(KEYS[:5], [1, 2, 4], OFFSETS, KEYS),
+        "intervals that do not overlap",
+        1,
+    ),
+    "interval_move: gather_starts": (
+        lambda: mgpu.interval_move(KEYS, [0, -1, 2], [4, 3, 0], OFFSETS, KEYS, total=5),
+        "intervals within an array of 6",
+        1,
+    ),
+    "interval_move: scatter_starts": (
+        lambda: mgpu.interval_move(KEYS, [0, 1, 2], [5, 3, 0], OFFSETS, KEYS, total=5),
+        "intervals within an array of 6",
+        0,
+    ),
+    "merge: a": (lambda: mgpu.merge(KEYS, ASCENDING), keys("ascending"), 2),
+    "merge: b": (
+        lambda: mgpu.merge(ASCENDING[::-1].astype(float), np.array([np.nan, 5, 4, np.inf]), descending=True),
+        keys("descending"),
+        3,
+    ),
+    "merge: b_count": (lambda: mgpu.merge(ASCENDING, ASCENDING, b_count=7), integers(6), 0),
+    "sorted_search: needles": (lambda: mgpu.sorted_search(KEYS, ASCENDING), keys("ascending"), 2),
+    "sorted_search: haystack": (lambda: mgpu.sorted_search(ASCENDING, KEYS), keys("ascending"), 2),
+    "sorted_match: a": (lambda: mgpu.sorted_match(KEYS, ASCENDING), keys("ascending"), 2),
+    "sorted_match: b": (lambda: mgpu.sorted_match(ASCENDING, KEYS), keys("ascending"), 2),
+    "sorted_equal_count: b": (lambda: mgpu.sorted_equal_count(ASCENDING, KEYS), keys("ascending"), 2),
+    "join: a": (lambda: mgpu.join(KEYS, ASCENDING, size=20), keys("ascending"), 2),
+    "join: b": (
+        lambda: mgpu.join(ASCENDING.astype(np.float32), np.array([1.0, np.nan, 2.0], np.float32), size=20),
+        keys("ascending"),
+        2,
+    ),
+    **{
+        f"set_{kind}: b": (
+            lambda call=f"set_{kind}": getattr(mgpu, call)(ASCENDING, KEYS),
+            keys("ascending"),
+            2,
+        )
+        for kind in ("difference", "intersection", "symmetric_difference", "union")
+    },
+    "set_union: a": (
+        lambda: mgpu.set_union(np.array([1, 1, 2], np.int32), ASCENDING, duplicates=False),
+        "unique keys in ascending order",
+        1,
+    ),
+    "reduce: count": (lambda: mgpu.reduce(KEYS, count=7), integers(6), 0),
+    "scan: count": (lambda: mgpu.scan(KEYS, count=7), integers(6), 0),
+    "reduce_by_key: count": (lambda: mgpu.reduce_by_key(KEYS, KEYS, size=9, count=7), integers(6), 0),
+    "segmented_reduce: heads": (lambda: mgpu.segmented_reduce(KEYS, [0, 4, 2]), HEADS, 2),
+    "segmented_scan: heads": (lambda: mgpu.segmented_scan(KEYS, [0, 4, 2]), HEADS, 2),
+}
+
+
+def error_of(call):
+    """The first line of the error that a call gives, less the name of the program, which newer JAX adds."""
+    with pytest.raises(Exception, match="INVALID_ARGUMENT") as caught:
+        jax.block_until_ready(call())
+    return str(caught.value).splitlines()[0].removeprefix("INVALID_ARGUMENT: ").split(" [executable_name=")[0]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_each_broken_precondition(name):
+    call, expected, position = BROKEN[name]
+    jax.block_until_ready(call())  # without checks: some values, and no error
+    with mgpu.checks():
+        for way in (call, jax.jit(call)):
+            assert error_of(way) == f"{name}: expected {expected}, first broken at position {position}"
+    jax.block_until_ready(call())
+
+
+def test_every_operation_with_preconditions_is_here():
+    without = {"backends", "checks", "has_cuda", "join_columns", "locality_sort_indices", "mergesort_indices"}
+    functions = {name for name in mgpu.__all__ if callable(getattr(mgpu, name)) and name[0].islower()} - without
+    assert functions == {name.split(":")[0] for name in BROKEN}
+
+
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+def test_valid_calls_pass(example):
+    rng = np.random.default_rng(3)
+    batch = jax.tree.map(lambda *xs: np.stack(xs), *(example.make(rng, np.float32) for _ in range(3)))
+    one = tuple(x[0] for x in batch)
+    functions = [(example.call, one), (jax.jit(jax.vmap(example.call)), batch)]
+    if example.differentiable:
+
+        def loss(*arguments):
+            leaves = jax.tree.leaves(example.call(*arguments))
+            return sum(x.sum() for x in leaves if jnp.issubdtype(x.dtype, jnp.floating))
+
+        functions.append((jax.grad(loss, argnums=example.differentiable), one))
+    for function, arguments in functions:
+        expected = jax.device_get(function(*arguments))
+        with mgpu.checks():
+            checked = jax.device_get(function(*arguments))
+        jax.tree.map(np.testing.assert_array_equal, checked, expected)
+
+
+def test_a_batch_names_the_problem():
+    heads = jnp.array([[0, 2], [3, 1], [1, 5]])
+    with mgpu.checks():
+        message = error_of(lambda: jax.vmap(lambda h: mgpu.segmented_sort(KEYS, h))(heads))
+    assert message == f"segmented_sort: heads: expected {HEADS}, first broken at position 1 of problem 1"
+
+
+def test_a_program_compiled_without_checks_is_compiled_anew():
+    program = jax.jit(lambda heads: mgpu.segmented_sort(KEYS, heads))
+    broken = jnp.array([3, 1])
+    program(broken)
+    with mgpu.checks():
+        error_of(lambda: program(broken))
+        with mgpu.checks(False):
+            program(broken)
+    assert "check" not in program.lower(broken).as_text()
+
+
+def test_inside_loops_and_under_grad():
+    broken = jnp.array([[0, 1], [3, 1]])
+    keys = jnp.asarray(KEYS, jnp.float32)
+    with mgpu.checks():
+        scan = jax.jit(lambda h: jax.lax.scan(lambda c, h: (mgpu.segmented_sort(c, h), None), keys, h)[0])
+        scan(broken[:1])
+        error_of(lambda: scan(broken))
+        gradient = jax.grad(lambda k, h: mgpu.segmented_sort(k, h).sum())
+        gradient(keys, broken[0])
+        error_of(lambda: gradient(keys, broken[1]))
+
+
+def test_environment_variable():
+    code = "import jax, jax_mgpu; jax.block_until_ready(jax_mgpu.segmented_sort(jax.numpy.arange(4), [2, 1]))"
+    for value, fails in (("1", True), ("0", False)):
+        ran = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "JAX_MGPU_CHECKS": value},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (ran.returncode != 0) == fails
+        assert (f"segmented_sort: heads: expected {HEADS}" in ran.stderr) == fails

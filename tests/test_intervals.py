@@ -1,0 +1,377 @@
+"""interval_expand, interval_gather, interval_scatter and interval_move against the oracle."""
+
+from __future__ import annotations
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from jax.test_util import check_grads
+
+import jax_mgpu as mgpu
+from jax_mgpu._primitive import REGISTRY
+from tests import data, oracle
+
+DTYPES = ["bool", "uint8", "int16", "float16", "bfloat16", "float32", "int32", "float64", "uint64"]
+DTYPES += ["complex64", "complex128", "float8_e4m3fn", "int4"]
+TRAILING = [(), (1,), (2,), (3,), (2, 5), (33,), (129,), (2, 0)]
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(6)
+
+
+def rows(rng, dtype, n, *trailing):
+    """Rows of random bits, so that a changed bit anywhere shows."""
+    kind = jnp.dtype(dtype)
+    if dtype in ("bool", "int4"):
+        return rng.integers(0, 2, (n, *trailing)).astype(kind)
+    size = n * int(np.prod(trailing, dtype=int))
+    return rng.integers(0, 256, size * kind.itemsize, dtype=np.uint8).view(kind).reshape(n, *trailing)
+
+
+def same_bits(got, expected):
+    got = np.asarray(got)
+    assert got.dtype == expected.dtype and got.shape == expected.shape
+    assert got.tobytes() == expected.tobytes()
+
+
+def shuffled_starts(rng, lengths):
+    """Places for intervals of these lengths, none over another, in random order."""
+    order = rng.permutation(len(lengths))
+    starts = np.empty(len(lengths), np.int32)
+    starts[order] = data.heads_of(lengths[order])
+    return starts
+
+
+def check_all(rng, lengths, size, total, dtype="int32", trailing=(), fill_value=0):
+    """All four operations on intervals of these lengths, of which `total` items are live."""
+    offsets = data.heads_of(lengths)
+    m, summed = len(lengths), int(lengths.sum())
+    live = min(max(summed if total is None else total, 0), size)
+    objects, ranks = oracle.work_items(offsets, live if m else 0)
+
+    values = rows(rng, dtype, m, *trailing)
+    got = mgpu.interval_expand(values, offsets, size, total=total, fill_value=fill_value)
+    same_bits(got, oracle.padded(values[objects], size, fill_value))
+
+    x = rows(rng, dtype, summed + 5, *trailing)
+    into = rows(rng, dtype, summed + 3, *trailing)
+    gather_starts, scatter_starts = shuffled_starts(rng, lengths), shuffled_starts(rng, lengths)
+    sources = gather_starts[objects] + ranks
+    got = mgpu.interval_gather(x, gather_starts, offsets, size, total=total, fill_value=fill_value)
+    same_bits(got, oracle.padded(x[sources], size, fill_value))
+
+    items = x[:size]
+    got = mgpu.interval_scatter(items, scatter_starts, offsets, into, total=total)
+    if len(items) == size:
+        same_bits(got, oracle.moved(items, np.arange(len(objects)), scatter_starts[objects] + ranks, into))
+
+    moved = min(live, max(len(x), len(into)))
+    got = mgpu.interval_move(x, gather_starts, scatter_starts, offsets, into, total=live)
+    same_bits(got, oracle.moved(x, sources[:moved], (scatter_starts[objects] + ranks)[:moved], into))
+
+
+@pytest.mark.parametrize("m", [0, 1, 52, 556, 5676])
+@pytest.mark.parametrize("size", [0, 1, 23, 123, 3234])
+def test_sizes(rng, m, size):
+    lengths = np.diff(np.sort(rng.integers(0, size + 1, m + 1)))
+    if m:
+        lengths[-1] += size - lengths.sum()
+    check_all(rng, lengths, size, None if m else 0)
+
+
+@pytest.mark.parametrize("trailing", TRAILING, ids=str)
+def test_row_shapes(rng, trailing):
+    lengths = rng.integers(0, 7, 400)
+    check_all(rng, lengths, int(lengths.sum()) + 40, int(lengths.sum()), "float32", trailing, fill_value=2.5)
+    check_all(rng, lengths, int(lengths.sum()) + 40, int(lengths.sum()), "uint8", trailing, fill_value=7)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_element_type(rng, dtype):
+    lengths = rng.integers(0, 7, 90)
+    for trailing in ((), (3,)):
+        check_all(rng, lengths, int(lengths.sum()) + 7, int(lengths.sum()), dtype, trailing, fill_value=1)
+
+
+@pytest.mark.parametrize("size", [1023, 1025, 4095, 4096, 4097, 8192, 16385])
+def test_tile_edges(rng, size):
+    for mean in (2, 700):
+        lengths = rng.integers(0, 2 * mean + 1, 1 + size // mean)
+        for total in (size, 4096):
+            check_all(rng, lengths, size, min(total, int(lengths.sum())))
+
+
+def lengths_of_each_pattern(rng):
+    zeros = np.zeros(5000, int)
+    return {
+        "empty at the start": np.append(zeros, [5000]),
+        "empty at the end": np.append([5000], zeros),
+        "empty in runs": np.concatenate([rng.integers(0, 2, 1000), zeros, [4000], zeros, [17], zeros]),
+        "zero or one": rng.integers(0, 2, 10000),
+        "one each": np.ones(5000, int),
+        "one of everything": np.array([5000]),
+        "all empty": zeros,
+    }
+
+
+@pytest.mark.parametrize("pattern", lengths_of_each_pattern(np.random.default_rng(0)))
+def test_patterns(rng, pattern):
+    lengths = lengths_of_each_pattern(rng)[pattern]
+    check_all(rng, lengths, 6500, int(lengths.sum()))
+
+
+def test_overlapping_sources_and_default_totals(rng):
+    x = rows(rng, "int32", 50)
+    starts, offsets = np.array([3, 3, 0, 45], np.int32), np.array([0, 10, 20, 25], np.int32)
+    objects, ranks = oracle.work_items(offsets, 30)
+    same_bits(mgpu.interval_gather(x, starts, offsets, 30), x[starts[objects] + ranks])
+    into = rows(rng, "int32", 30)
+    same_bits(mgpu.interval_scatter(x[:30], np.array([20, 10, 5, 0], np.int32), offsets, into),
+              oracle.moved(x, np.arange(30), np.array([20, 10, 5, 0])[objects] + ranks, into))  # fmt: skip
+    same_bits(mgpu.interval_move(x, starts, offsets, offsets, into), x[starts[objects] + ranks])
+
+
+def test_rows_outside_are_dropped_and_gathered_as_fill_value(rng):
+    x, into = rows(rng, "int32", 60), rows(rng, "int32", 40)
+    starts = np.array([-3, 58, 10, -100, 2**31 - 9, 59], np.int32)
+    places = np.array([5, 0, 38, -4, 12, 2**31 - 3], np.int32)
+    offsets = np.array([0, 8, 16, 24, 40, 52], np.int32)
+    objects, ranks = oracle.work_items(offsets, 60)
+    sources, targets = starts[objects].astype(np.int64) + ranks, places[objects].astype(np.int64) + ranks
+    inside = (sources >= 0) & (sources < 60)
+    expected = np.where(inside, x[np.where(inside, sources, 0)], np.int32(-7))
+    same_bits(mgpu.interval_gather(x, starts, offsets, 60, fill_value=-7), expected)
+    distinct = np.array([5, 100, 34, -14, 20, 2**31 - 3], np.int32)  # some rows inside, none over another
+    targets = distinct[objects].astype(np.int64) + ranks
+    same_bits(mgpu.interval_scatter(x, distinct, offsets, into), oracle.moved(x, np.arange(60), targets, into))
+    same_bits(mgpu.interval_move(x, starts, distinct, offsets, into, total=60), oracle.moved(x, sources, targets, into))
+
+
+def test_garbage_is_safe(rng):
+    x = rows(rng, "float32", 500, 3)
+    for _ in range(5):
+        garbage = rng.integers(-(2**31), 2**31, (3, 4000)).astype(np.int32)
+        assert mgpu.interval_expand(x, garbage[0, :500], 9000).shape == (9000, 3)
+        assert mgpu.interval_gather(x, garbage[1], garbage[0], 9000).shape == (9000, 3)
+        assert mgpu.interval_scatter(x, garbage[1], garbage[0], x).shape == x.shape
+        assert mgpu.interval_move(x, garbage[2], garbage[1] % 500, garbage[0] % 500, x).shape == x.shape
+
+
+def test_counts_and_offsets_are_traced_and_of_any_integer_type(rng):
+    values = rows(rng, "int32", 30)
+    lengths = rng.integers(0, 5, 30)
+    expand = jax.jit(lambda v, offsets, total: mgpu.interval_expand(v, offsets, 90, total=total))
+    for dtype in ("uint8", "int16", "uint32", "int64", "uint64"):
+        offsets = data.heads_of(lengths).astype(dtype)
+        for total in (0, 40, int(lengths.sum())):
+            objects, _ = oracle.work_items(offsets, total)
+            same_bits(expand(values, offsets, np.int32(total)), oracle.padded(values[objects], 90, 0))
+
+
+def batch_arguments(rng):
+    lengths = rng.integers(0, 6, (3, 300))
+    offsets = np.stack([data.heads_of(row) for row in lengths])
+    x = rng.integers(0, 99, (3, 2000, 3)).astype(np.int16)
+    starts = np.stack([shuffled_starts(rng, row) for row in lengths])
+    return x, starts, offsets, lengths.sum(1).astype(np.int32), -x
+
+
+OPERATIONS = {
+    "expand": lambda x, starts, offsets, total, into: mgpu.interval_expand(x[:300], offsets, 1601, total=total),
+    "gather": lambda x, starts, offsets, total, into: mgpu.interval_gather(x, starts, offsets, 1601, total=total),
+    "scatter": lambda x, starts, offsets, total, into: mgpu.interval_scatter(x, starts, offsets, into, total=total),
+    "move": lambda x, starts, offsets, total, into: mgpu.interval_move(
+        x, starts, starts[::-1], offsets, into, total=total
+    ),
+}
+
+
+def spaced_starts(repeats):
+    """Places for 300 intervals of up to 5 items, none over another."""
+    return np.tile(np.arange(300, dtype=np.int32) * 6, repeats)
+
+
+IN_AXES = [(0, 0, 0, 0, 0), (0, None, None, None, None), (None, 0, 0, 0, None), (None, None, 0, 0, 0), (1, 0, 1, 0, 2)]
+
+
+@pytest.mark.parametrize("in_axes", IN_AXES, ids=str)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_batch(rng, operation, in_axes):
+    function = OPERATIONS[operation]
+    arguments = batch_arguments(rng)
+    if operation in ("scatter", "move"):  # targets that do not overlap, whatever the mix of mapped operands
+        arguments = (arguments[0], spaced_starts((3, 1)), *arguments[2:])
+    one = [x if axis is not None else x[0] for x, axis in zip(arguments, in_axes, strict=True)]
+    moved = [x if axis is None else np.moveaxis(x, 0, axis) for x, axis in zip(one, in_axes, strict=True)]
+    mapped = jax.vmap(function, in_axes)
+    assert str(jax.make_jaxpr(mapped)(*moved)).count(" mgpu_") == 1
+    got = np.asarray(jax.jit(mapped)(*moved))
+    for i in range(3):
+        same_bits(got[i], np.asarray(function(*[x if a is None else x[i] for x, a in zip(one, in_axes, strict=True)])))
+
+
+def test_nested_batch_with_a_shared_fill_and_into(rng):
+    x, starts, offsets, totals, into = batch_arguments(rng)
+    nested = jax.vmap(jax.vmap(OPERATIONS["scatter"], (None, 0, 0, 0, None)), (0, None, None, None, None))
+    got = nested(x[:2], starts, offsets, totals, into[0])
+    for i in range(2):
+        for j in range(3):
+            same_bits(got[i, j], np.asarray(OPERATIONS["scatter"](x[i], starts[j], offsets[j], totals[j], into[0])))
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+def test_into_is_kept_unless_donated(rng, gathers):
+    x, _, offsets, totals, into = (a[0] for a in batch_arguments(rng))
+    starts, into = spaced_starts((1,)), jnp.asarray(into)
+    before = np.array(into)
+    move = OPERATIONS["move" if gathers else "scatter"]
+    expected = np.asarray(jax.jit(move)(x, starts, offsets, totals, into))
+    same_bits(into, before)
+    pointer = into.unsafe_buffer_pointer()
+    got = jax.jit(move, donate_argnums=4)(x, starts, offsets, totals, into)
+    assert into.is_deleted()
+    assert got.unsafe_buffer_pointer() == pointer
+    same_bits(got, expected)
+
+
+def test_derivatives(rng):
+    offsets, total = np.array([0, 0, 3, 7, 7, 9], np.int32), 12
+    starts, distinct = np.array([0, 2, 5, 6, 1, 4], np.int32), np.array([0, 9, 4, 0, 13, 17], np.int32)
+    values, x, into = (jnp.asarray(rng.normal(size=shape)) for shape in ((6, 2), (14, 2), (24, 2)))
+    fill = jnp.asarray(1.5)
+
+    def check(function, *xs, order=1):
+        check_grads(jax.jit(function), xs, order=order, modes=["fwd", "rev"])
+
+    check(lambda v, f: mgpu.interval_expand(v, offsets, 15, total=total, fill_value=f), values, fill, order=2)
+    check(lambda x, f: mgpu.interval_gather(x, starts, offsets, 15, total=total, fill_value=f), x, fill)
+    check(lambda x: mgpu.interval_gather(x, distinct, offsets, 15, total=total), x)
+    check(lambda x, i: mgpu.interval_scatter(x, distinct, offsets, i, total=total), x, into)
+    check(lambda x, i: mgpu.interval_move(x, starts, distinct, offsets, i, total=total), x, into)
+
+
+def test_derivatives_in_a_batch_and_of_one_operand(rng):
+    offsets = np.array([[0, 2, 2], [0, 0, 5]], np.int32)
+    values = rng.normal(size=(3,))
+    weights = rng.normal(size=(2, 8))
+
+    def loss(values):
+        expanded = jax.vmap(lambda o: mgpu.interval_expand(values, o, 8, total=7))(offsets)
+        return jnp.sum(expanded * weights)
+
+    expected = np.zeros(3)
+    for i in range(2):
+        np.add.at(expected, oracle.work_items(offsets[i], 7)[0], weights[i, :7])
+    np.testing.assert_allclose(jax.grad(loss)(values), expected)
+    into_grad = jax.grad(lambda i: jnp.sum(mgpu.interval_scatter(values, [1], [0], i, total=2) * 3.0))(jnp.ones(5))
+    np.testing.assert_array_equal(into_grad, [3, 0, 0, 3, 3])
+
+
+def test_cotangents_of_overlapping_intervals_add_up(rng):
+    starts = np.array([[0, 2, 5], [3, 0, 3]], np.int32)  # apart, and one over another
+    offsets = np.array([0, 2, 5], np.int32)
+    weights = rng.normal(size=(2, 8, 2)) + 1j * rng.normal(size=(2, 8, 2))
+    gather = jax.vmap(lambda x, s: mgpu.interval_gather(x, s, offsets, 8), (None, 0))
+    _, pull = jax.vjp(lambda x: gather(x, starts), jnp.zeros((9, 2), complex))
+    objects, ranks = oracle.work_items(offsets, 8)
+    expected = np.zeros((9, 2), complex)
+    for i in range(2):
+        np.add.at(expected, starts[i][objects] + ranks, weights[i])
+    np.testing.assert_allclose(pull(jnp.asarray(weights))[0], expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_cotangents_add_up_in_float32(dtype):
+    total = jax.grad(lambda v: mgpu.interval_expand(v, np.array([0]), 5000).astype(jnp.float32).sum())(
+        jnp.ones(1, dtype)
+    )
+    assert total.dtype == dtype and float(total[0]) == float(jnp.asarray(5000, dtype))
+
+
+# ---- Properties, on static shapes so that one program serves all examples ------------------------------------------
+
+LENGTHS = st.lists(st.integers(0, 30), min_size=32, max_size=32)
+
+
+@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.given(LENGTHS, st.integers(0, 2**32 - 1))
+def test_property_expand_then_reduce_counts(lengths, seed):
+    values = np.random.default_rng(seed).integers(-1000, 1000, 32).astype(np.int32)
+    expanded = np.asarray(mgpu.interval_expand(values, data.heads_of(np.array(lengths)), 960, total=sum(lengths)))
+    sums = [int(part.sum()) for part in np.split(expanded, np.cumsum(lengths))[:-1]]
+    np.testing.assert_array_equal(sums, np.array(lengths) * values)
+
+
+@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.given(LENGTHS, st.integers(0, 2**32 - 1))
+def test_property_scatter_after_gather_restores(lengths, seed):
+    rng = np.random.default_rng(seed)
+    lengths = np.array(lengths)
+    x, offsets, starts = rows(rng, "uint32", 960), data.heads_of(lengths), shuffled_starts(rng, lengths)
+    gathered = mgpu.interval_gather(x, starts, offsets, 960, total=lengths.sum())
+    restored = mgpu.interval_scatter(gathered, starts, offsets, np.zeros_like(x), total=lengths.sum())
+    expected = x.copy()
+    expected[lengths.sum() :] = 0
+    same_bits(restored, expected)
+
+
+def test_plain_jax_agrees(rng):
+    for lengths in (rng.integers(0, 5, 40), np.zeros(0, int)):
+        offsets, total = data.heads_of(lengths), np.array([lengths.sum()], np.int32)
+        objects, ranks = oracle.work_items(offsets, total[0])
+        x, into, fill = rows(rng, "int32", 150, 2), rows(rng, "int32", 170, 2), np.array([5], np.int32)
+        m = len(lengths)
+        starts = shuffled_starts(rng, lengths)
+        odd = starts.copy()
+        odd[: m // 9] -= 30
+
+        def run(name, *xs, **attributes):
+            return REGISTRY[name].fallback(*map(jnp.asarray, xs), **attributes)[0]
+
+        same_bits(run("interval_expand", x[:m], offsets, total, fill, size=160), oracle.padded(x[:m][objects], 160, 5))
+        sources = odd[objects] + ranks
+        inside = ((sources >= 0) & (sources < 150))[:, None]
+        expected = oracle.padded(np.where(inside, x[np.where(inside[:, 0], sources, 0)], np.int32(5)), 160, 5)
+        same_bits(run("interval_gather", x, odd, offsets, total, fill, size=160, disjoint=0), expected)
+        none = np.zeros(0, np.int32)
+        got = run("interval_move", x, none, starts, offsets, total, into, gathers=0)
+        same_bits(got, oracle.moved(x, np.arange(len(objects)), starts[objects] + ranks, into))
+        got = run("interval_move", x, odd, starts, offsets, total, into, gathers=1)
+        same_bits(got, oracle.moved(x, sources, starts[objects] + ranks, into))
+
+
+def test_errors():
+    x, starts = jnp.zeros((5, 2)), jnp.array([0, 1])
+    with pytest.raises(ValueError, match=r"interval_expand: offsets: expected one for each of values, 5, got 2"):
+        mgpu.interval_expand(x, starts, 9)
+    with pytest.raises(
+        ValueError, match=r"interval_expand: values: expected an array with a leading axis, got float64\[\]"
+    ):
+        mgpu.interval_expand(1.0, starts, 9)
+    with pytest.raises(ValueError, match="interval_expand: fill_value: expected a scalar"):
+        mgpu.interval_expand(x, jnp.arange(5), 9, fill_value=[1, 2])
+    with pytest.raises(TypeError, match="interval_gather: starts: expected integers, got float32"):
+        mgpu.interval_gather(x, starts.astype(jnp.float32), starts, 9)
+    with pytest.raises(ValueError, match="interval_gather: offsets: expected one for each of starts, 2, got 3"):
+        mgpu.interval_gather(x, starts, jnp.arange(3), 9)
+    with pytest.raises(TypeError, match="interval_scatter: into: expected the dtype of x, float64, got int32"):
+        mgpu.interval_scatter(x, starts, starts, x.astype(jnp.int32))
+    with pytest.raises(ValueError, match=r"interval_scatter: into: expected the rows of x, \[n,2\], got float64\[5\]"):
+        mgpu.interval_scatter(x, starts, starts, x[:, 0])
+    with pytest.raises(
+        ValueError, match="interval_move: scatter_starts: expected one for each of gather_starts, 2, got 3"
+    ):
+        mgpu.interval_move(x, starts, jnp.arange(3), starts, x)
+    with pytest.raises(TypeError, match="interval_gather: x: expected an array of numbers"):
+        mgpu.interval_gather(jax.random.key(0)[None], starts, starts, 9)

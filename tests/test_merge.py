@@ -1,0 +1,293 @@
+"""merge against the oracle: types, sizes, counts, values, batches, derivatives, broken input, misuse."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from jax.test_util import check_grads
+
+import jax_mgpu as mgpu
+from tests import data, oracle
+
+# Slots that one CUDA block (by the width of keys and values) and one CPU task merge alone.
+TILES = (1792, 2304, 2816, 3328, 3840, 65536)
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(3)
+
+
+def same_bits(got, expected):
+    got, expected = np.asarray(got), np.asarray(expected)
+    assert got.dtype == expected.dtype
+    np.testing.assert_array_equal(oracle.bits(got), oracle.bits(expected))
+
+
+def sorted_keys(rng, dtype, n, descending=False, count=None):
+    """Keys sorted up to `count`; those past it are not, and are not in order with the others."""
+    keys = data.random_keys(rng, dtype, n)
+    live = oracle.live_count(count, n)
+    keys[:live] = keys[:live][oracle.sort_indices(keys[:live], descending)]
+    return keys
+
+
+def live_part(x, indices, slots):
+    """What a merge gives: rows of the concatenation, then zeros."""
+    return np.concatenate([x[indices], np.zeros((slots - len(indices), *x.shape[1:]), x.dtype)])
+
+
+def check(a, b, *, descending=False, a_count=None, b_count=None, merge=mgpu.merge):
+    """Keys, and the sources of all slots: carried by the kernel, and fetched by its indices."""
+    counts = {"a_count": a_count, "b_count": b_count}
+    slots = len(a) + len(b)
+    order = oracle.merge_indices(a, b, descending, **counts)
+    expected = live_part(np.concatenate([a, b]), order, slots)
+    sources = np.arange(1, slots + 1, dtype=np.uint32)
+    same_bits(merge(a, b, descending=descending, **counts), expected)
+    keys, carried = merge(a, b, sources[: len(a)], sources[len(a) :], descending=descending, **counts)
+    same_bits(keys, expected)
+    same_bits(carried, live_part(sources, order, slots))
+    pairs = sources[:, None] + np.zeros((1, 2), np.uint16)
+    keys, fetched = merge(a, b, pairs[: len(a)], pairs[len(a) :], descending=descending, **counts)
+    same_bits(keys, expected)
+    same_bits(fetched, live_part(pairs, order, slots))
+
+
+@functools.cache
+def jitted(descending=False):
+    return jax.jit(functools.partial(mgpu.merge), static_argnames="descending")
+
+
+# ---- Types and values -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+def test_every_key_type(rng, dtype, descending):
+    for counts in ({}, {"a_count": np.int32(4000), "b_count": np.int32(2500)}):
+        a = sorted_keys(rng, dtype, 5000, descending, counts.get("a_count"))
+        b = sorted_keys(rng, dtype, 3001, descending, counts.get("b_count"))
+        check(a, b, descending=descending, merge=jitted(), **counts)
+
+
+@pytest.mark.parametrize("keys", ["uint16", "float64"])
+@pytest.mark.parametrize("dtype", ["int32", "float32", "int64", "float64", "complex64"])
+def test_a_leaf_of_4_or_8_bytes(rng, keys, dtype):
+    a, b = sorted_keys(rng, keys, 5000), sorted_keys(rng, keys, 700)
+    values = rng.integers(0, 256, 5700 * jnp.dtype(dtype).itemsize, dtype=np.uint8).view(dtype)
+    order = oracle.merge_indices(a, b, b_count=600)
+    merged, moved = mgpu.merge(a, b, {"v": values[:5000]}, {"v": values[5000:]}, b_count=600)
+    same_bits(merged, live_part(np.concatenate([a, b]), order, 5700))
+    same_bits(moved["v"], live_part(values, order, 5700))
+
+
+def test_a_pytree_of_any_dtype_and_trailing_shape(rng):
+    a, b = sorted_keys(rng, "float32", 300, True), sorted_keys(rng, "float32", 45, True)
+    values = {
+        "bfloat16": data.random_keys(rng, "bfloat16", 345),
+        "bool": rng.integers(0, 2, 345).astype(bool),
+        "rows": [rng.normal(size=(345, 3)).astype(np.float32), data.random_keys(rng, "uint8", 345, 2, 2)],
+        "complex128": rng.normal(size=345) + 1j * rng.normal(size=345),
+        "no width": np.zeros((345, 0), np.int32),
+        "nothing": None,
+    }
+    a_values, b_values = (jax.tree.map(lambda x: x[part], values) for part in (slice(300), slice(300, None)))  # noqa: B023
+    order = oracle.merge_indices(a, b, True, a_count=200)
+    merged, moved = mgpu.merge(a, b, a_values, b_values, descending=True, a_count=200)
+    same_bits(merged, live_part(np.concatenate([a, b]), order, 345))
+    assert jax.tree.structure(moved) == jax.tree.structure(values)
+    for got, given in zip(jax.tree.leaves(moved), jax.tree.leaves(values), strict=True):
+        assert np.asarray(got).dtype == given.dtype
+        assert np.asarray(got).tobytes() == live_part(given, order, 345).tobytes()
+
+
+def test_values_without_a_leaf(rng):
+    a, b = sorted_keys(rng, "int32", 30), sorted_keys(rng, "int32", 20)
+    merged, moved = mgpu.merge(a, b, {}, {})
+    same_bits(merged, np.concatenate([a, b])[oracle.merge_indices(a, b)])
+    assert moved == {}
+
+
+# ---- Sizes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
+def test_sizes_given_by_counts(rng, dtype):
+    for n_a, n_b in itertools.product((0, 1, 23, 123, 3234), (0, 1, 52, 556, 56767)):
+        a, b = sorted_keys(rng, dtype, 3234, count=n_a), sorted_keys(rng, dtype, 56767, count=n_b)
+        check(a, b, a_count=np.int32(n_a), b_count=np.int32(n_b), merge=jitted())
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (0, 1), (52, 0), (1, 1), (23, 556), (1, 56767), (56767, 1)], ids=str)
+def test_sizes_given_by_shapes(rng, sizes):
+    for dtype in ("uint16", "float64"):
+        check(*(sorted_keys(rng, dtype, n) for n in sizes))
+
+
+LONG = 2 * 65536 + 9
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint32", "float64"])
+def test_a_tile_and_one_less_and_one_more(rng, dtype):
+    for tile, d in itertools.product(TILES, (-1, 0, 1)):
+        for n_a, n_b in ((tile + d, 1), (1, tile + d), (tile, tile + d)):
+            a, b = sorted_keys(rng, dtype, LONG, count=n_a), sorted_keys(rng, dtype, LONG, count=n_b)
+            counts = {"a_count": np.int32(n_a), "b_count": np.int32(n_b)}
+            order = oracle.merge_indices(a, b, **counts)
+            same_bits(jitted()(a, b, **counts), live_part(np.concatenate([a, b]), order, 2 * LONG))
+
+
+@pytest.mark.parametrize("shape", ["equal", "all of a first", "all of b first", "alternating", "runs", "two values"])
+def test_shapes_of_data(rng, shape):
+    ramp = np.arange(LONG, dtype=np.uint32)
+    a, b = {
+        "equal": (np.full(LONG, 7, np.uint32), np.full(LONG, 7, np.uint32)),
+        "all of a first": (ramp, ramp + np.uint32(LONG)),
+        "all of b first": (ramp + np.uint32(LONG), ramp),
+        "alternating": (2 * ramp, 2 * ramp + np.uint32(1)),
+        "runs": (ramp // 5000, ramp // 3000),
+        "two values": (
+            np.sort(rng.integers(0, 2, LONG, dtype=np.uint32)),
+            np.sort(rng.integers(0, 2, LONG, dtype=np.uint32)),
+        ),
+    }[shape]
+    check(a, b, merge=jitted())
+    check(a[::-1].copy(), b[::-1].copy(), descending=True, merge=jitted())
+
+
+@hypothesis.given(
+    a=st.lists(st.integers(-3, 3), max_size=12),
+    b=st.lists(st.integers(-3, 3), max_size=12),
+    a_count=st.integers(-2, 14),
+    b_count=st.integers(-2, 14),
+)
+@hypothesis.settings(max_examples=100, deadline=None)
+def test_any_items(a, b, a_count, b_count):
+    padded = [np.array(sorted(x) + [9] * (12 - len(x)), np.int8) for x in (a, b)]
+    check(*padded, a_count=np.int32(a_count), b_count=np.int32(b_count), merge=jitted())
+
+
+# ---- Batches, derivatives, misuse -----------------------------------------------------------------------------------
+
+
+MIXES = [mix for mix in itertools.product([True, False], repeat=6) if any(mix) and mix[0] + mix[3] + mix[5] != 1]
+
+
+@pytest.mark.parametrize(
+    "mapped", MIXES, ids=lambda mix: "".join(c if on else "-" for c, on in zip("abvwmn", mix, strict=True))
+)
+def test_vmap_over_mixes_of_operands(rng, mapped):
+    batch, n_a, n_b = 4, 70, 33
+    counts = rng.integers(0, n_a + 1, batch).astype(np.int32), rng.integers(0, n_b + 1, batch).astype(np.int32)
+    everything = (
+        np.stack([sorted_keys(rng, "float32", n_a) for _ in range(batch)]),
+        np.stack([sorted_keys(rng, "float32", n_b) for _ in range(batch)]),
+        rng.integers(0, 2**32, (batch, n_a), dtype=np.uint32),
+        rng.integers(0, 2**32, (batch, n_b), dtype=np.uint32),
+        *counts,
+    )
+    given = [x if on else x[0] for x, on in zip(everything, mapped, strict=True)]
+    merge = jax.vmap(
+        lambda a, b, v, w, m, n: mgpu.merge(a, b, v, w, a_count=m, b_count=n), [0 if on else None for on in mapped]
+    )
+    keys, values = merge(*given)
+    for row in range(batch):
+        a, b, v, w, m, n = (x[row if on else 0] for x, on in zip(everything, mapped, strict=True))
+        order = oracle.merge_indices(a, b, a_count=m, b_count=n)
+        same_bits(keys[row], live_part(np.concatenate([a, b]), order, n_a + n_b))
+        same_bits(values[row], live_part(np.concatenate([v, w]), order, n_a + n_b))
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 70000, 9), (3, 3840, 3840), (300, 5, 11), (9, 1, 0), (5, 0, 4), (4, 0, 0), (0, 3, 2)], ids=str
+)
+def test_batches_of_every_shape(rng, shape):
+    batch, n_a, n_b = shape
+    for dtype in ("uint8", "float64"):
+        a = np.array([sorted_keys(rng, dtype, n_a) for _ in range(batch)], jnp.dtype(dtype)).reshape(batch, n_a)
+        b = np.array([sorted_keys(rng, dtype, n_b) for _ in range(batch)], jnp.dtype(dtype)).reshape(batch, n_b)
+        got = jax.vmap(mgpu.merge)(a, b)
+        assert got.shape == (batch, n_a + n_b)
+        for row in range(batch):
+            same_bits(got[row], np.concatenate([a[row], b[row]])[oracle.merge_indices(a[row], b[row])])
+
+
+def test_vmap_of_vmap(rng):
+    a = np.stack([sorted_keys(rng, "int32", 40) for _ in range(6)]).reshape(2, 3, 40)
+    b = np.stack([sorted_keys(rng, "int32", 9) for _ in range(3)])
+    got = jax.vmap(jax.vmap(mgpu.merge), (0, None))(a, b)
+    for i, j in itertools.product(range(2), range(3)):
+        same_bits(got[i, j], np.concatenate([a[i, j], b[j]])[oracle.merge_indices(a[i, j], b[j])])
+
+
+def test_derivatives_go_with_the_items(rng):
+    a, b = np.sort(rng.normal(size=7)), np.sort(rng.normal(size=5))
+    v, w = rng.normal(size=(7, 2)), rng.normal(size=(5, 2))
+    x, y = rng.normal(size=7), rng.normal(size=5)
+    check_grads(lambda a, b: mgpu.merge(a, b, a_count=6), (a, b), order=2, eps=1e-6)
+    check_grads(lambda a, b, v, w: mgpu.merge(a, b, v, w, b_count=3), (a, b, v, w), order=2, eps=1e-6)
+    check_grads(lambda x, y: mgpu.merge(a, b, x, y)[1] ** 2, (x, y), order=2)
+    check_grads(lambda x: mgpu.merge(a, b, x, y)[1] ** 2, (x,), order=2)
+    check_grads(lambda b: jax.vmap(mgpu.merge, (0, None))(np.stack([a, a + 0.1]), b), (b,), order=1, eps=1e-6)
+    check_grads(
+        lambda a, b: jax.vmap(lambda a: mgpu.merge(a, b, a, b))(a), (np.stack([a, 2 * a]), b), order=1, eps=1e-6
+    )
+    integers = jax.grad(lambda x: mgpu.merge(np.arange(7), np.arange(5), x, y)[1] @ jnp.arange(12.0))(x)
+    np.testing.assert_array_equal(integers, [0, 2, 4, 6, 8, 10, 11])
+
+
+def test_unsorted_input_stays_inside(rng):
+    for n_a, n_b in ((LONG, LONG), (LONG, 5)):
+        a, b = (rng.integers(0, 100, n, dtype=np.uint32) + np.uint32(1) for n in (n_a, n_b))
+        merged, moved = mgpu.merge(a, b, a, b)
+        assert np.all((np.asarray(merged) >= 1) & (np.asarray(merged) <= 100))
+        assert np.all((np.asarray(moved) >= 1) & (np.asarray(moved) <= 100))
+
+
+def test_what_a_misuse_says():
+    a, b = np.arange(3), np.arange(2)
+    for error, message, call in [
+        (TypeError, "merge: a: expected keys of an integer or float type", lambda: mgpu.merge(a > 1, b)),
+        (TypeError, "merge: b: expected the dtype of a, int64, got float32", lambda: mgpu.merge(a, np.float32(b))),
+        (ValueError, "merge: b: expected a 1-D array", lambda: mgpu.merge(a, b[None])),
+        (ValueError, "merge: a_values and b_values: expected both or neither", lambda: mgpu.merge(a, b, a)),
+        (ValueError, "merge: b_values: expected arrays with the leading axis of b, 2", lambda: mgpu.merge(a, b, a, a)),
+        (ValueError, "merge: b_values: expected the structure of a_values", lambda: mgpu.merge(a, b, [a], b)),
+        (TypeError, "merge: b_values: expected the dtypes of a_values", lambda: mgpu.merge(a, b, a, np.float32(b))),
+        (ValueError, "merge: b_values: expected the trailing shapes", lambda: mgpu.merge(a, b, a, b[:, None])),
+        (TypeError, "merge: a_count: expected integers", lambda: mgpu.merge(a, b, a_count=1.0)),
+        (ValueError, "merge: b_count: expected an integer scalar", lambda: mgpu.merge(a, b, b_count=b)),
+    ]:
+        with pytest.raises(error, match=message.replace("[", r"\[")):
+            call()
+
+
+def test_the_plain_lowering_agrees(rng):
+    from jax_mgpu.merge import _merge
+
+    for dtype, descending in itertools.product(("uint8", "float32"), (False, True)):
+        a, b = rng.integers(0, 40, 90).astype(dtype), rng.integers(0, 40, 50).astype(dtype)
+        if dtype == "float32":
+            a[:9], b[:5], a[9:15], b[5:9] = np.nan, -np.nan, 0.0, -0.0
+        a[:70], b = a[:70][oracle.sort_indices(a[:70], descending)], b[oracle.sort_indices(b, descending)]
+        counts = np.array([70], np.int32), np.zeros(0, np.int32)
+        keys, indices = _merge.fallback(
+            *map(jnp.asarray, (a, b, counts[1], counts[1], *counts)), descending=descending, payload=2
+        )
+        order = oracle.merge_indices(a, b, descending, a_count=70)
+        same_bits(keys, live_part(np.concatenate([a, b]), order, 140))
+        same_bits(indices, np.concatenate([order, np.full(20, -1)]).astype(np.int32))

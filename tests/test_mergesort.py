@@ -1,0 +1,233 @@
+"""mergesort, locality_sort and their indices against the oracle: types, sizes, kinds of input, batches, derivatives."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import jax_mgpu as mgpu
+from tests import data, oracle
+
+SORTS = ["mergesort", "locality_sort"]
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(3)
+
+
+def same_bits(got, expected):
+    got, expected = np.asarray(got), np.asarray(expected)
+    assert got.dtype == expected.dtype
+    np.testing.assert_array_equal(oracle.bits(got), oracle.bits(expected))
+
+
+@functools.cache
+def jitted(name, **attributes):
+    return jax.jit(functools.partial(getattr(mgpu, name), **attributes))
+
+
+def order_of(keys, descending=False, count=None):
+    live = len(keys) if count is None else count
+    return np.concatenate([oracle.sort_indices(keys[:live], descending), np.arange(live, len(keys))])
+
+
+def check(keys, name="mergesort", *, descending=False, count=None):
+    """Keys and the positions that they came from: stability shows in the positions."""
+    order = order_of(keys, descending, count)
+    sorted_keys, indices = jitted(f"{name}_indices", descending=descending)(keys, count=count)
+    same_bits(sorted_keys, keys[order])
+    same_bits(indices, order.astype(np.int32))
+
+
+# ---- Types, directions, sizes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+def test_every_key_type(rng, dtype, descending):
+    n = 5 * 16384 + 77
+    keys = data.random_keys(rng, dtype, n)
+    values = rng.integers(0, 2**32, n, dtype=np.uint32)
+    for name in SORTS:
+        check(keys, name, descending=descending)
+        for count in (n, n - 1, 16384, 1, 0):
+            check(keys, name, descending=descending, count=count)
+        order = order_of(keys, descending)
+        same_bits(getattr(mgpu, name)(keys, descending=descending), keys[order])
+        sorted_keys, moved = getattr(mgpu, name)(keys, values, descending=descending)
+        same_bits(sorted_keys, keys[order])
+        same_bits(moved, values[order])
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "float64"])
+@pytest.mark.parametrize("name", SORTS)
+def test_sizes_around_powers_of_two(rng, name, dtype):
+    # A few shapes serve all sizes: the live count says how many items there are.
+    for exponents in (range(7), range(7, 14), range(14, 18), (18, 20) if dtype == "float64" else (20, 22)):
+        keys = data.random_keys(rng, dtype, 2 ** max(exponents) + 9)
+        for count in (2**exponent + d for exponent in exponents for d in (-1, 0, 1)):
+            got = np.asarray(jitted(name)(keys, count=count))
+            same_bits(got[count:], keys[count:])
+            live, given = got[:count], keys[:count]
+            if count < 2**15:
+                same_bits(live, given[oracle.sort_indices(given)])
+            else:  # the oracle takes seconds: that nothing is lost, and that the order is right
+                same_bits(np.sort(oracle.bits(live)), np.sort(oracle.bits(given)))
+                numbers = live[~np.isnan(live.astype(np.float64))]
+                same_bits(live[: len(numbers)], numbers)
+                assert np.all(numbers[:-1] <= numbers[1:])
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3])
+@pytest.mark.parametrize("name", SORTS)
+def test_a_few_items(name, n):
+    check(np.arange(n, 0, -1).astype(np.int32), name)
+    same_bits(getattr(mgpu, name)(np.zeros(n, np.float32)), np.zeros(n, np.float32))
+
+
+N = 2**19 + 4321
+INPUTS = {
+    "sorted": lambda rng, i: i,
+    "reversed": lambda rng, i: i[::-1],
+    "organ pipe": lambda rng, i: np.minimum(i, i[::-1]),
+    "valley": lambda rng, i: np.maximum(i, i[::-1]),
+    "constant": lambda rng, i: np.zeros_like(i),
+    "two values": lambda rng, i: rng.integers(0, 2, i.size),
+    "two halves": lambda rng, i: (i + i.size // 2) % i.size,
+    "sawtooth": lambda rng, i: i % 4097,
+    "i + rand(25)": lambda rng, i: i + rng.integers(0, 25, i.size),
+    "i + rand(4096)": lambda rng, i: i + rng.integers(0, 4096, i.size),
+    "i + rand(2^17)": lambda rng, i: i + rng.integers(0, 2**17, i.size),
+    "one item far from its place": lambda rng, i: np.append(i[1:], 0),
+    "two items exchanged": lambda rng, i: np.concatenate([i[-1:], i[1:-1], i[:1]]),
+    "every 1000th at random": lambda rng, i: np.where(i % 1000 == 0, rng.integers(0, i.size, i.size), i),
+    "sorted tiles in any order": lambda rng, i: (
+        np.resize(rng.permutation(i.size // 4352 + 1) * 4352, i.size) + i % 4352
+    ),
+    "a random third between sorted ones": lambda rng, i: np.where(
+        (i > i.size // 3) & (i < 2 * i.size // 3), rng.integers(i.size // 3, 2 * i.size // 3, i.size), i
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "int64"])
+@pytest.mark.parametrize("what", INPUTS)
+def test_inputs_with_a_shape(rng, what, dtype):
+    keys = INPUTS[what](rng, np.arange(N)).astype(dtype)
+    for name in SORTS:
+        check(keys, name)
+        check(keys, name, count=N - 5000)
+
+
+def test_the_order_is_that_of_lax_sort(rng):
+    keys = data.random_keys(rng, "float32", 1000)
+    # XLA's CPU code takes subnormals for zeros when it sorts, its GPU code does not; here their value counts.
+    keys[np.abs(keys) < np.finfo(np.float32).tiny] = 0
+    for name in SORTS:
+        same_bits(getattr(mgpu, name)(keys), jax.lax.sort(jnp.asarray(keys), is_stable=True))
+
+
+# ---- Values, batches, derivatives -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SORTS)
+def test_a_pytree_of_values(rng, name):
+    n = 1000
+    keys = data.random_keys(rng, "float64", n)
+    values = {
+        "half": data.random_keys(rng, "float16", n),
+        "rows": [rng.normal(size=(n, 3)).astype(np.float32), rng.integers(0, 2, (n, 2, 2)).astype(bool)],
+        "complex": rng.normal(size=n) + 1j * rng.normal(size=n),
+        "nothing": None,
+    }
+    order = order_of(keys, True, 900)
+    sorted_keys, moved = getattr(mgpu, name)(keys, values, descending=True, count=900)
+    same_bits(sorted_keys, keys[order])
+    assert jax.tree.structure(moved) == jax.tree.structure(values)
+    for got, given in zip(jax.tree.leaves(moved), jax.tree.leaves(values), strict=True):
+        assert np.asarray(got).tobytes() == np.asarray(given)[order].tobytes()
+
+
+@pytest.mark.parametrize("name", SORTS)
+@pytest.mark.parametrize("n", [40, 5000, 40000])
+def test_batches(rng, n, name):
+    keys = data.random_keys(rng, "int32", 4, n)
+    counts = np.array([n, 0, n // 3, n + 5], np.int32)
+    sort = getattr(mgpu, f"{name}_indices")
+    for axes in ((0, 0), (0, None), (None, 0)):
+        batch_keys = keys if axes[0] == 0 else keys[0]
+        batch_counts = counts if axes[1] == 0 else counts[2]
+        got, indices = jax.jit(jax.vmap(lambda k, c: sort(k, count=c), in_axes=axes))(batch_keys, batch_counts)
+        for b in range(4):
+            row, count = keys[b if axes[0] == 0 else 0], min(n, counts[b if axes[1] == 0 else 2])
+            order = order_of(row, count=count)
+            same_bits(got[b], row[order])
+            same_bits(indices[b], order.astype(np.int32))
+
+
+@pytest.mark.parametrize("name", SORTS)
+def test_derivatives_go_through_the_permutation(rng, name):
+    n = 200
+    keys, values = rng.permutation(n).astype(np.float64), rng.normal(size=n)
+    sort = functools.partial(getattr(mgpu, name), descending=True, count=jnp.int32(150))
+    check_grads(lambda k, v: sort(jnp.sin(k), (v, v[:, None])), (keys / n, values), order=2, eps=1e-5)
+    check_grads(sort, (keys, values), order=2, eps=1e-3)
+
+    weights = np.arange(n, dtype=np.float64)
+    order = order_of(keys, True, 150)
+    expected = np.zeros(n)
+    expected[order] = weights
+    same_bits(jax.grad(lambda k: jnp.sum(weights * sort(k)))(keys), expected)
+    rows = np.stack([keys, keys[::-1]])
+    gradients = jax.vmap(jax.grad(lambda k: jnp.sum(weights * sort(k))))(rows)
+    same_bits(gradients[0], expected)
+
+
+# ---- Misuse ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "count", "error", "message"),
+    [
+        (
+            np.zeros(4, bool),
+            None,
+            TypeError,
+            "keys: expected keys of an integer or float type of 8 to 64 bits, got bool[4]",
+        ),
+        (None, None, TypeError, "keys: expected an array, got None"),
+        (
+            np.zeros((1, 4), np.float32),
+            None,
+            ValueError,
+            "keys: expected a 1-D array (batches come from jax.vmap), got float32[1,4]",
+        ),
+        (np.zeros(4, np.float32), 1.5, TypeError, "count: expected integers, got float64[]"),
+        (np.zeros(4, np.float32), np.zeros(2, np.int32), ValueError, "count: expected an integer scalar, got int32[2]"),
+    ],
+    ids=lambda x: x.split(":")[0] if isinstance(x, str) else None,
+)
+def test_error_messages(keys, count, error, message):
+    for name in [*SORTS, *(f"{name}_indices" for name in SORTS)]:
+        with pytest.raises(error) as caught:
+            getattr(mgpu, name)(keys, count=count)
+        assert str(caught.value) == f"{name}: {message}"
+
+
+def test_values_of_another_length():
+    for name in SORTS:
+        with pytest.raises(ValueError, match="values") as caught:
+            getattr(mgpu, name)(np.zeros(4, np.float32), np.zeros(3, np.float32))
+        assert str(caught.value) == f"{name}: values: expected arrays with the leading axis of keys, 4, got float32[3]"

@@ -1,0 +1,316 @@
+"""reduce, segmented_reduce and reduce_by_key against the oracle: operators, types, sizes, batches, derivatives."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import jax_mgpu as mgpu
+from tests import data, oracle
+from tests.test_scan import OPERATORS, compose, items, random_heads, same
+
+# A row that a few lanes of a warp reduce: up to 4,096 items; CUDA's chunks of 16,384 4-byte and 65,536 1-byte items;
+# the CPU's tiles of 32,768; the 3,840 items and ends of a segmented tile.
+SIZES = (0, 1, 2, 3, 31, 32, 33, 63, 255, 1000, 4095, 4096, 4097, 16_384, 16_385, 32_768, 32_769, 65_537, 300_001)
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(4)
+
+
+@functools.partial(jax.jit, static_argnames="op")
+def every_form(x, heads, count, op):
+    return (
+        mgpu.reduce(x, op),
+        mgpu.reduce(x, op, count=count),
+        mgpu.segmented_reduce(x, heads, op),
+        mgpu.segmented_reduce(x, heads, op, count=count),
+    )
+
+
+def check_every_form(x, heads, count, op):
+    whole, counted, segmented, both = every_form(x, heads, count, op)
+    same(whole, oracle.reduce(x, op))
+    same(counted, oracle.reduce(x[: max(0, count)], op))
+    same(segmented, oracle.segmented_reduce(x, heads, op))
+    same(both, oracle.segmented_reduce(x, heads, op, count))
+
+
+# ---- Operators, types, sizes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+@pytest.mark.parametrize("op", OPERATORS)
+def test_every_operator_and_type(rng, op, dtype):
+    n = 40_003
+    x = items(rng, dtype, op, n)
+    heads = random_heads(rng, n, 64)
+    for count in (n, 32_769, 5, 0, -1):
+        check_every_form(x, heads, count, op)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+@pytest.mark.parametrize("op", ["add", "argmin"])
+def test_sizes_round_the_edges_of_tiles(rng, op, dtype):
+    for n in SIZES:
+        x = items(rng, dtype, op, n)
+        heads = random_heads(rng, n, 24)
+        same(mgpu.reduce(x, op), oracle.reduce(x, op))
+        same(mgpu.segmented_reduce(x, heads, op), oracle.segmented_reduce(x, heads, op))
+
+
+@pytest.mark.parametrize("m", [0, 1, 2, 3839, 3840, 3841, 40_000])
+def test_numbers_of_heads(rng, m):
+    for n in (0, 1, 5000):
+        x = items(rng, "int32", "add", n)
+        heads = np.sort(rng.integers(0, n + 2, m)).astype(np.int32)
+        same(mgpu.segmented_reduce(x, heads), oracle.segmented_reduce(x, heads, "add"))
+
+
+@pytest.mark.parametrize("op", ["add", "min"])
+def test_segments_of_every_kind(rng, op):
+    n = 40_000
+    x = items(rng, "int32", op, n)
+    lengths = {
+        "one of everything": np.append(n, np.zeros(n - 1, np.int64)),
+        "all of one item": np.ones(n, np.int64),
+        "all empty but one": np.append(np.zeros(n - 1, np.int64), n),
+        "half of everything in one": np.append(np.ones(n - 1, np.int64), n),
+        "heavy tail": (3 * (1 - rng.random(n)) ** (-2 / 3)).astype(np.int64),
+        "pairs": np.full(n, 2),
+    }
+    for kind in lengths.values():
+        heads = np.minimum(np.append(0, np.cumsum(kind)[:-1]), n + 5).astype(np.int32)
+        same(mgpu.segmented_reduce(x, heads, op), oracle.segmented_reduce(x, heads, op))
+
+
+def test_items_before_the_first_head_belong_to_no_result():
+    x = np.arange(1, 6, dtype=np.int32)
+    same(mgpu.segmented_reduce(x, [2, 2, 4, 9]), np.array([0, 7, 5, 0], np.int32))
+    same(mgpu.segmented_reduce(x, [2, 2, 4, 9], "argmax"), np.array([-1, 3, 4, -1], np.int32))
+    same(mgpu.segmented_reduce(x, [2, 2, 4], count=3), np.array([0, 3, 0], np.int32))
+    same(mgpu.segmented_reduce(x, np.zeros(0, np.int32)), np.zeros(0, np.int32))
+
+
+def test_heads_out_of_order_or_range_are_safe(rng):
+    n = 20_000
+    x = items(rng, "int32", "add", n)
+    for heads in (rng.integers(-n, 2 * n, 9000), np.arange(9000)[::-1], np.full(9000, -7), np.full(9000, 2**31 - 1)):
+        for count in (n, 100):
+            assert mgpu.segmented_reduce(x, heads.astype(np.int32), count=count).shape == (9000,)
+
+
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+@pytest.mark.parametrize("op", OPERATORS)
+def test_nothing_gives_the_identity(op, dtype):
+    x = np.zeros(0, jnp.dtype(dtype))
+    same(mgpu.reduce(x, op), oracle.identity(op, x.dtype))
+    same(mgpu.segmented_reduce(x, np.zeros(3, np.int32), op), np.full(3, oracle.identity(op, x.dtype)))
+
+
+def test_the_first_extremum_wins():
+    x = np.array([2.0, -0.0, 0.0, 5.0, 5.0], np.float32)
+    same(mgpu.reduce(x, "argmin"), np.int32(1))
+    same(mgpu.reduce(x, "argmax"), np.int32(3))
+    x[[1, 3]] = np.nan
+    for op in ("argmin", "argmax"):
+        same(mgpu.reduce(x, op), np.int32(1))
+    assert np.isnan(mgpu.reduce(x, "min")) and np.isnan(mgpu.reduce(x, "max"))
+
+
+def test_float_sums_are_accurate_and_the_same_in_every_run(rng):
+    x = rng.normal(size=1_000_003).astype(np.float32)
+    heads = random_heads(rng, x.size, 50)
+    exact = np.sum(x.astype(np.float64))
+    total, sums = mgpu.reduce(x), mgpu.segmented_reduce(x, heads)
+    assert abs(float(total) - exact) < 1e-2
+    same(total, np.asarray(jax.jit(mgpu.reduce)(x)))
+    bounds = np.append(np.minimum(heads, x.size), x.size)
+    for got, begin, end in zip(np.asarray(sums), bounds[:-1], bounds[1:], strict=True):
+        assert abs(got - x[begin:end].astype(np.float64).sum()) < 1e-3
+    for _ in range(3):
+        np.testing.assert_array_equal(oracle.bits(mgpu.reduce(x)), oracle.bits(np.asarray(total)))
+        np.testing.assert_array_equal(oracle.bits(mgpu.segmented_reduce(x, heads)), oracle.bits(np.asarray(sums)))
+
+
+# ---- Batches --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", ["add", "argmax"])
+@pytest.mark.parametrize(("rows", "n"), [(1, 100), (70, 1000), (5, 8192), (3, 70_001), (300, 7), (3, 0)])
+def test_batches(rng, op, rows, n):
+    x = items(rng, "float32", op, rows, n)
+    counts = np.resize(np.array([n, n // 2, 0, n - 1], np.int32), rows)
+    heads = np.stack([random_heads(rng, n, 16) for _ in range(rows)])
+    results = jax.vmap(functools.partial(mgpu.reduce, op=op))(x)
+    counted = jax.vmap(lambda x, c: mgpu.reduce(x, op, count=c))(x, counts)
+    segmented = jax.vmap(lambda x, h, c: mgpu.segmented_reduce(x, h, op, count=c))(x, heads, counts)
+    for row in range(rows):
+        same(results[row], oracle.reduce(x[row], op))
+        same(counted[row], oracle.reduce(x[row, : max(0, counts[row])], op))
+        same(segmented[row], oracle.segmented_reduce(x[row], heads[row], op, counts[row]))
+
+
+def test_batches_of_any_mix_of_operands(rng):
+    rows, n = 6, 3000
+    x = items(rng, "int32", "add", rows, n)
+    heads = np.stack([random_heads(rng, n, 16) for _ in range(rows)])
+    counts = np.array([0, 1, 2999, 3000, 1500, -2], np.int32)
+
+    def reductions(x, heads, count):
+        return mgpu.reduce(x, count=count), mgpu.segmented_reduce(x, heads, count=count)
+
+    for axes in [(0, None, None), (None, 0, None), (None, None, 0), (0, 0, 0), (1, None, 0)]:
+        all_rows = (x, heads, counts)
+        operands = [a if axis is not None else a[2] for a, axis in zip(all_rows, axes, strict=True)]
+        whole, segmented = jax.vmap(reductions, in_axes=axes)(
+            operands[0].T if axes[0] == 1 else operands[0], *operands[1:]
+        )
+        for row in range(rows):
+            one = [a[row] if axis is not None else a[2] for a, axis in zip(all_rows, axes, strict=True)]
+            same(np.broadcast_to(whole, rows)[row], oracle.reduce(one[0][: max(0, one[2])], "add"))
+            same(segmented[row], oracle.segmented_reduce(one[0], one[1], "add", one[2]))
+
+
+# ---- Runs of equal keys ---------------------------------------------------------------------------------------------
+
+
+def runs_of(keys, values, op, count):
+    """The runs of equal neighbours, by hand."""
+    ranks = oracle.rank(keys)[:count]
+    heads = [i for i in range(count) if i == 0 or ranks[i] != ranks[i - 1]]
+    return keys[heads], oracle.segmented_reduce(values, np.array(heads, np.int32), op, count)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32", "bfloat16", "uint64"])
+@pytest.mark.parametrize("op", ["add", "argmax"])
+def test_reduce_by_key(rng, op, dtype):
+    n = 3000
+    keys = np.repeat(data.random_keys(rng, dtype, n), rng.integers(1, 5, n))[:n]
+    values = items(rng, "int32", op, n)
+    reduced = jax.jit(mgpu.reduce_by_key, static_argnames=("op", "size"))
+    for count, size in ((n, n), (n, 100), (1500, n), (1, 100), (0, 100), (n, 0)):
+        expected_keys, expected = runs_of(keys, values, op, count)
+        got_keys, got, runs = reduced(keys, values, op, size=size, count=np.int32(count))
+        assert runs == len(expected)
+        kept = min(size, len(expected))
+        np.testing.assert_array_equal(oracle.bits(got_keys[:kept]), oracle.bits(expected_keys[:kept]))
+        same(got[:kept], expected[:kept])
+        assert not np.any(np.asarray(got_keys[kept:], np.float64)) and np.all(
+            got[kept:] == (-1 if op == "argmax" else 0)
+        )
+
+
+def test_reduce_by_key_of_pytrees_functions_and_batches(rng):
+    keys = np.array([[1, 1, 2, 2, 2, 1], [3, 3, 3, 3, 3, 3]], np.int32)
+    values = {"a": rng.integers(0, 9, (2, 6)), "b": rng.normal(size=(2, 6))}
+    _, sums, runs = jax.vmap(lambda k, v: mgpu.reduce_by_key(k, v, size=4))(keys, values)
+    same(runs, np.array([3, 1], np.int32))
+    same(sums["a"][0], np.array([*np.add.reduceat(values["a"][0], [0, 2, 5]), 0]))
+    maps = rng.integers(-3, 4, (2, 6))
+    _, composed, _ = mgpu.reduce_by_key(keys[0], tuple(maps), compose, size=4)
+    for slot, (begin, end) in enumerate([(0, 2), (2, 5), (5, 6)]):
+        same(np.stack(composed)[:, slot], np.stack(functools.reduce(compose, maps[:, begin:end].T)))
+    keys, values, runs = mgpu.reduce_by_key(np.zeros(0, np.float32), np.zeros(0, np.float32), size=3)
+    assert keys.shape == values.shape == (3,) and runs == 0
+
+
+# ---- Functions ------------------------------------------------------------------------------------------------------
+
+
+def test_affine_maps_and_matrices(rng):
+    maps = rng.integers(-2, 3, (2, 13))
+    same(np.stack(mgpu.reduce(tuple(maps), compose)), np.stack(functools.reduce(compose, maps.T)))
+    counted = mgpu.reduce(tuple(maps), compose, count=np.int32(0), identity=(1, 0))
+    same(np.stack(counted), np.array([1, 0]))
+    heads = np.array([2, 5, 5, 12, 40], np.int32)
+    got = mgpu.segmented_reduce(tuple(maps), heads, compose, identity=(1, 0))
+    for i, (begin, end) in enumerate([(2, 5), (5, 5), (5, 12), (12, 13), (13, 13)]):
+        same(np.stack(got)[:, i], np.stack(functools.reduce(compose, maps[:, begin:end].T, np.array([1, 0]))))
+    matrices = rng.integers(-2, 3, (12, 2, 2))
+    same(mgpu.reduce(matrices, jnp.matmul), functools.reduce(np.matmul, matrices))
+
+
+# ---- Derivatives ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("op", "zeros"), [("add", 0), ("mul", 0), ("mul", 1), ("mul", 2), ("min", 0), ("max", 0)])
+def test_derivatives(rng, op, zeros):
+    x = rng.normal(size=5)
+    x[1 : 1 + zeros] = 0
+    heads, count = np.array([1, 3, 3], np.int32), np.int32(4)
+
+    def reductions(x):
+        segmented = mgpu.segmented_reduce(x, heads, op, count=count)
+        return mgpu.reduce(x, op), mgpu.reduce(x, op, count=count), jnp.where(jnp.isinf(segmented), 0, segmented)
+
+    check_grads(jax.jit(reductions), (x,), order=2)
+    check_grads(jax.jit(jax.vmap(reductions)), (np.stack([x, x[::-1]]),), order=1)
+
+
+def test_derivatives_of_runs(rng):
+    keys = np.array([4, 4, 1, 1, 1, 9])
+    for op in ("add", "mul", "max"):
+        check_grads(
+            jax.jit(lambda v, op=op: mgpu.reduce_by_key(keys, v, op, size=5)[1]), (rng.normal(size=6),), order=1
+        )
+
+
+def test_dead_items_and_ties():
+    x = np.array([3.0, 3.0, np.nan])
+    for op, expected in (("add", [1, 1, 0]), ("mul", [3, 3, 0]), ("max", [1, 0, 0])):
+        same(jax.grad(lambda x, op=op: mgpu.reduce(x, op, count=np.int32(2)))(x), np.array(expected, float))
+
+
+# ---- The general path -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_the_plain_jax_path_agrees_with_the_kernels(rng, op):
+    from jax_mgpu._operators import Kind
+    from jax_mgpu.reduce import _reduce, _segmented_reduce
+
+    n, kind = 14, Kind[op.upper()]
+    x, heads = items(rng, "int16", op, n), np.array([2, 2, 9, 20], np.int32)
+
+    @jax.jit
+    def plain(x, heads, count):
+        return _reduce.fallback(x, count, op=kind)[0], _segmented_reduce.fallback(x, heads, count, op=kind)[0]
+
+    for live in (n, 12, 0):
+        whole, segmented = plain(x, heads, np.array([live], np.int32))
+        same(whole, oracle.reduce(x[:live], op))
+        same(segmented, oracle.segmented_reduce(x, heads, op, live))
+
+
+# ---- Misuse ---------------------------------------------------------------------------------------------------------
+
+
+def test_errors_name_operation_and_argument():
+    x = np.arange(4, dtype=np.int32)
+    with pytest.raises(ValueError, match=r"reduce: op: expected one of add, mul, .*, got 3"):
+        mgpu.reduce(x, 3)
+    with pytest.raises(TypeError, match=r"segmented_reduce: x: expected .*, got complex64\[4\]"):
+        mgpu.segmented_reduce(x.astype(np.complex64), [0])
+    with pytest.raises(
+        ValueError, match=r"segmented_reduce: identity: expected the identity of op, for empty segments"
+    ):
+        mgpu.segmented_reduce(x, [0], jnp.add)
+    with pytest.raises(ValueError, match=r"reduce: identity: expected the identity of op, for a reduction that may be"):
+        mgpu.reduce(x, jnp.add, count=3)
+    with pytest.raises(ValueError, match=r"reduce_by_key: size: expected a non-negative int, got -1"):
+        mgpu.reduce_by_key(x, x, size=-1)
+    with pytest.raises(ValueError, match=r"reduce_by_key: values: expected arrays with the leading axis of keys, 4"):
+        mgpu.reduce_by_key(x, x[:3], size=1)

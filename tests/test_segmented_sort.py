@@ -1,0 +1,529 @@
+"""segmented_sort and segmented_sort_indices against the oracle: types, forms, sizes, batches, derivatives, misuse."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from jax.test_util import check_grads
+
+import jax_mgpu as mgpu
+from tests import data, oracle
+
+# Items that one thread, one block and one CPU task sort alone: CUDA's cells of 11 and 17 items, its tiles of 2,816 and
+# 4,352 (8-byte and narrower keys), the CPU's tiles of 16,384.
+CELLS = (11, 17)
+TILES = (2816, 4352, 16384)
+SEVERAL_TILES = 3 * 16384 + 77
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(2)
+
+
+def same_bits(got, expected):
+    got, expected = np.asarray(got), np.asarray(expected)
+    assert got.dtype == expected.dtype
+    np.testing.assert_array_equal(oracle.bits(got), oracle.bits(expected))
+
+
+def random_heads(rng, n, m):
+    """Heads of m segments with empty ones among them and padding at the end."""
+    padding = m // 8
+    return np.concatenate([np.sort(rng.integers(0, max(n, 1), m - padding)), np.full(padding, n + 3)]).astype(np.int32)
+
+
+def forms(n, heads):
+    """The same segments in each form a caller may give them."""
+    flags = data.flags_of(n, heads)
+    return {"heads": {"heads": heads}, "bool": {"flags": flags}, "words": {"flags": data.words_of(flags)}}
+
+
+def check(keys, heads, *, form="heads", descending=False, count=None, sort=mgpu.segmented_sort_indices):
+    order = oracle.segmented_sort_indices(keys, heads, descending, count)
+    sorted_keys, indices = sort(keys, **forms(len(keys), heads)[form], descending=descending, count=count)
+    same_bits(sorted_keys, keys[order])
+    same_bits(indices, order.astype(np.int32))
+
+
+# ---- Types, forms, directions, values -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+def test_every_key_type_in_every_form(rng, dtype, descending):
+    for n, m in ((1000, 40), (SEVERAL_TILES, 16)):
+        keys = data.random_keys(rng, dtype, n)
+        heads = random_heads(rng, n, m)
+        values = rng.integers(0, 2**32, n, dtype=np.uint32)
+        order = oracle.segmented_sort_indices(keys, heads, descending)
+        for segments in forms(n, heads).values():
+            same_bits(mgpu.segmented_sort(keys, **segments, descending=descending), keys[order])
+        sorted_keys, moved = mgpu.segmented_sort(keys, heads, values, descending=descending)
+        same_bits(sorted_keys, keys[order])
+        same_bits(moved, values[order])
+        for count in (n, n - 1, n // 2, 1, 0):
+            check(keys, heads, descending=descending, count=count)
+
+
+@pytest.mark.parametrize("form", ["heads", "bool", "words"])
+def test_counts_in_every_form_and_integer_type(rng, form):
+    n = 1000
+    keys, heads = data.random_keys(rng, "float32", n), random_heads(rng, n, 24)
+    for count in (n, 999, 544, 33, 32, 31, 1, 0):
+        check(keys, heads, form=form, count=np.int32(count))
+    for kind in (np.int8, np.uint8, np.int64, np.uint32, np.uint64):
+        check(keys, heads, form=form, count=kind(100))
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16, np.uint16, np.int64, np.uint32, np.uint64])
+def test_heads_of_every_integer_type(rng, kind):
+    keys = data.random_keys(rng, "int32", 1000)
+    heads = random_heads(rng, 120, 24).astype(kind)
+    check(keys, np.append(heads, np.iinfo(kind).max))
+
+
+def test_the_order_is_that_of_lax_sort(rng):
+    for dtype in data.FLOAT_DTYPES:
+        keys = data.random_keys(rng, dtype, 1000)
+        # XLA's CPU code takes subnormals for zeros when it sorts, its GPU code does not; here their value counts.
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            keys[np.abs(keys.astype(np.float64)) < float(jnp.finfo(keys.dtype).tiny)] = 0
+        same_bits(mgpu.segmented_sort(keys, np.zeros(0, np.int32)), jax.lax.sort(jnp.asarray(keys), is_stable=True))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32", "int64", "float64", "complex64"])
+def test_a_leaf_of_4_or_8_bytes(rng, dtype):
+    n = 1000
+    keys, heads = data.random_keys(rng, "uint16", n), random_heads(rng, n, 24)
+    values = rng.integers(0, 256, n * jnp.dtype(dtype).itemsize, dtype=np.uint8).view(dtype)
+    order = oracle.segmented_sort_indices(keys, heads, count=900)
+    sorted_keys, moved = mgpu.segmented_sort(keys, heads, {"v": values}, count=900)
+    same_bits(sorted_keys, keys[order])
+    same_bits(moved["v"], values[order])
+
+
+def test_a_pytree_of_any_dtype_and_trailing_shape(rng):
+    n = 1000
+    keys, heads = data.random_keys(rng, "float64", n), random_heads(rng, n, 24)
+    values = {
+        "bfloat16": data.random_keys(rng, "bfloat16", n),
+        "bool": rng.integers(0, 2, n).astype(bool),
+        "rows": [rng.normal(size=(n, 3)).astype(np.float32), data.random_keys(rng, "uint8", n, 2, 2)],
+        "complex128": rng.normal(size=n) + 1j * rng.normal(size=n),
+        "no width": np.zeros((n, 0), np.int32),
+        "int4": jnp.asarray(rng.integers(-8, 8, n), jnp.int4),
+        "nothing": None,
+    }
+    order = oracle.segmented_sort_indices(keys, heads, descending=True)
+    for sort in (mgpu.segmented_sort, jax.jit(mgpu.segmented_sort, static_argnames="descending")):
+        sorted_keys, moved = sort(keys, heads, values, descending=True)
+        same_bits(sorted_keys, keys[order])
+        assert jax.tree.structure(moved) == jax.tree.structure(values)
+        for got, given in zip(jax.tree.leaves(moved), jax.tree.leaves(values), strict=True):
+            assert np.asarray(got).dtype == np.asarray(given).dtype
+            assert np.asarray(got).tobytes() == np.asarray(given)[order].tobytes()
+
+
+def test_values_without_a_leaf(rng):
+    keys, heads = data.random_keys(rng, "int32", 100), random_heads(rng, 100, 24)
+    sorted_keys, moved = mgpu.segmented_sort(keys, heads, {})
+    same_bits(sorted_keys, keys[oracle.segmented_sort_indices(keys, heads)])
+    assert moved == {}
+
+
+# ---- Sizes ----------------------------------------------------------------------------------------------------------
+
+
+def edge_lengths(total):
+    """Segment lengths at, and one off, every cell, warp and tile limit, and at small multiples of the largest."""
+    edges = [k * cell + d for cell in CELLS for k in (1, 2, 32) for d in (-1, 0, 1)]
+    edges += [k * 32 + d for k in (1, 2, 4, 8) for d in (-1, 0, 1)] + [0, 1, 2, 3]
+    edges += [tile + d for tile in TILES for d in (-1, 0, 1)] + [k * TILES[-1] for k in (2, 3, 5)]
+    assert sum(edges) <= total
+    return edges
+
+
+N = 2**18  # one shape for all mixtures
+M = 2**12  # heads, padded
+
+
+def lengths_to_heads(lengths):
+    heads = data.heads_of(np.asarray(lengths))
+    return np.concatenate([heads, np.full(M - len(heads), N, np.int32)])
+
+
+MIXTURES = {
+    "no segment listed": lambda rng: [N],
+    "every listed segment empty": lambda rng: [0] * M,
+    "empty segments, then one of everything": lambda rng: [0] * (M - 1) + [N],
+    "every edge, ascending": lambda rng: sorted(edge_lengths(N)),
+    "every edge, shuffled": lambda rng: rng.permutation(edge_lengths(N)),
+    "every edge, shuffled again": lambda rng: rng.permutation(edge_lengths(N)),
+    "sizes 0 to 3": lambda rng: rng.integers(0, 4, M),
+    "mean 60, uniform": lambda rng: rng.integers(0, 120, M),
+    "heavy tail": lambda rng: np.minimum(20 / (1 - rng.random(M)) ** (2 / 3), 40_000).astype(int),
+    "cells, exactly": lambda rng: [17] * M,
+    "tiles, exactly": lambda rng: [4352] * (N // 4352),
+    "half tiles across tiles": lambda rng: [2176] + [4352] * (N // 4352 - 1),
+    "one item, then everything": lambda rng: [1, N - 1],
+    "everything, then one item": lambda rng: [N - 1, 1],
+}
+
+
+@functools.cache
+def jitted(**attributes):
+    return jax.jit(functools.partial(mgpu.segmented_sort_indices, **attributes))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
+@pytest.mark.parametrize("mixture", MIXTURES)
+def test_mixtures_of_segment_lengths(rng, mixture, dtype):
+    keys = data.random_keys(rng, dtype, N)
+    heads = lengths_to_heads(MIXTURES[mixture](rng))
+    order = oracle.segmented_sort_indices(keys, heads)
+    for segments in forms(N, heads).values():
+        sorted_keys, indices = jitted()(keys, **segments)
+        same_bits(sorted_keys, keys[order])
+        same_bits(indices, order.astype(np.int32))
+
+
+def test_a_million_segments_of_one_item(rng):
+    n = 2**20
+    keys = data.random_keys(rng, "uint32", n)
+    same_bits(mgpu.segmented_sort(keys, np.arange(n, dtype=np.int32)), keys)
+    same_bits(mgpu.segmented_sort(keys, flags=np.ones(n, bool)), keys)
+
+
+@pytest.mark.parametrize("dtype", ["int16", "float64"])
+def test_array_lengths_around_every_limit(rng, dtype):
+    lengths = [
+        0,
+        1,
+        2,
+        3,
+        31,
+        32,
+        33,
+        *(limit + d for limit in (*CELLS, *TILES) for d in (-1, 0, 1)),
+        2 * TILES[-1] + 1,
+    ]
+    for n in lengths:
+        keys = data.random_keys(rng, dtype, n)
+        check(keys, random_heads(rng, n, 8))
+        check(keys, np.zeros(0, np.int32), descending=True)
+
+
+def test_no_items_in_every_form():
+    for dtype in ("uint8", "bfloat16", "int64"):
+        keys = np.zeros(0, jnp.dtype(dtype))
+        for segments in (
+            {"heads": []},
+            {"heads": [0, 0]},
+            {"flags": np.zeros(0, bool)},
+            {"flags": np.zeros(0, np.uint32)},
+        ):
+            sorted_keys, (rows, words) = mgpu.segmented_sort(keys, values=(np.zeros((0, 2)), keys), count=0, **segments)
+            assert sorted_keys.shape == (0,)
+            assert rows.shape == (0, 2)
+            assert words.dtype == keys.dtype
+
+
+# Sorted runs, organ pipes and constant keys: merge paths that run along an edge.
+@pytest.mark.parametrize("shape", ["sorted", "reversed", "constant", "organ pipe", "two values"])
+def test_shapes_of_data(rng, shape):
+    ramp = np.arange(N, dtype=np.uint32)
+    keys = {
+        "sorted": ramp,
+        "reversed": ramp[::-1].copy(),
+        "constant": np.zeros_like(ramp),
+        "organ pipe": np.minimum(ramp, N - ramp),
+        "two values": rng.integers(0, 2, N, dtype=np.uint32),
+    }[shape]
+    for lengths in ([N], [N // 3, 0, 5, N // 2]):
+        heads = lengths_to_heads(lengths)
+        for descending in (False, True):
+            check(keys, heads, descending=descending)
+
+
+@hypothesis.given(
+    lengths=st.lists(st.integers(0, 40), max_size=24),
+    seed=st.integers(0, 2**32 - 1),
+    count=st.integers(0, 300),
+    descending=st.booleans(),
+    form=st.sampled_from(["heads", "bool", "words"]),
+)
+@hypothesis.settings(max_examples=150, deadline=None)
+def test_any_lengths(lengths, seed, count, descending, form):
+    rng = np.random.default_rng(seed)
+    heads = np.minimum(data.heads_of(np.array(lengths, int)), 300)
+    heads = np.concatenate([heads, np.full(24 - len(heads), 300, np.int32)])
+    check(data.random_keys(rng, "float32", 300), heads, form=form, descending=descending, count=np.int32(count))
+
+
+# ---- Batches --------------------------------------------------------------------------------------------------------
+
+
+def batched_cases(rng, batch, n, m, dtype):
+    keys = data.random_keys(rng, dtype, batch, n)
+    heads = np.stack([random_heads(rng, n, m) for _ in range(batch)])
+    counts = rng.integers(0, n + 1, batch).astype(np.int32)
+    values = rng.integers(0, 2**32, (batch, n), dtype=np.uint32)
+    return keys, heads, counts, values
+
+
+@pytest.mark.parametrize("form", ["heads", "bool", "words"])
+@pytest.mark.parametrize(
+    "mapped",
+    [mix for mix in itertools.product([True, False], repeat=4) if any(mix)],
+    ids=lambda mix: "".join(name if on else "-" for name, on in zip("khcv", mix, strict=True)),
+)
+def test_vmap_over_every_mix_of_operands(rng, mapped, form):
+    batch, n = 5, 700
+    everything = batched_cases(rng, batch, n, 16, "float32")
+    keys, heads, counts, values = everything
+    flags = np.stack([data.flags_of(n, row) for row in heads])
+    segments = {"heads": heads, "bool": flags, "words": np.stack([data.words_of(row) for row in flags])}[form]
+    given = [x if on else x[0] for x, on in zip((keys, segments, counts, values), mapped, strict=True)]
+    argument = "heads" if form == "heads" else "flags"
+
+    def sort(keys, segments, count, values):
+        return mgpu.segmented_sort(keys, values=values, count=count, **{argument: segments})
+
+    sorted_keys, moved = jax.vmap(sort, in_axes=[0 if on else None for on in mapped])(*given)
+    for b in range(batch):
+        k, h, c, v = (x[b if on else 0] for x, on in zip((keys, heads, counts, values), mapped, strict=True))
+        order = oracle.segmented_sort_indices(k, h, count=c)
+        same_bits(sorted_keys[b], k[order])
+        same_bits(moved[b], v[order])
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 40_000), (3, 20_000), (7, 4352), (300, 100), (5000, 3), (20_000, 1), (4, 0), (0, 9)], ids=str
+)
+def test_batches_of_every_shape(rng, shape):
+    batch, n = shape
+    keys, heads, counts, _ = batched_cases(rng, max(batch, 1), n, 8, "int32")
+    keys, heads, counts = keys[:batch], heads[:batch], counts[:batch]
+    for heads_axis, counts_axis in ((0, None), (None, 0)):
+        sort = jax.vmap(
+            lambda k, h, c: mgpu.segmented_sort_indices(k, h, count=c), in_axes=(0, heads_axis, counts_axis)
+        )
+        h = heads if heads_axis == 0 else np.full(8, n // 3, np.int32)
+        c = counts if counts_axis == 0 else np.int32(n // 2)
+        sorted_keys, indices = sort(keys, h, c)
+        assert sorted_keys.shape == indices.shape == shape
+        for b in range(batch) if batch < 1000 else rng.integers(0, batch, 100):
+            row_heads = h[b] if heads_axis == 0 else h
+            order = oracle.segmented_sort_indices(keys[b], row_heads, count=c[b] if counts_axis == 0 else c)
+            same_bits(sorted_keys[b], keys[b][order])
+            same_bits(indices[b], order.astype(np.int32))
+
+
+def test_nested_vmap_with_other_axes(rng):
+    keys = data.random_keys(rng, "uint16", 4, 300, 3)  # the keys' axis in the middle
+    heads = np.stack([random_heads(rng, 300, 16) for _ in range(4)])
+    counts = np.array([300, 0, 150], np.int32)
+    sort = jax.vmap(
+        jax.vmap(lambda k, h, c: mgpu.segmented_sort(k, h, count=c), in_axes=(1, None, 0), out_axes=1),
+        in_axes=(0, 0, None),
+    )
+    got = jax.jit(sort)(keys, heads, counts)
+    assert got.shape == keys.shape
+    for i, j in itertools.product(range(4), range(3)):
+        order = oracle.segmented_sort_indices(keys[i, :, j], heads[i], count=counts[j])
+        same_bits(got[i, :, j], keys[i, :, j][order])
+
+
+# ---- Derivatives ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
+def test_derivatives_through_keys_and_values(rng, descending):
+    n = 200
+    keys = rng.permutation(n).astype(np.float64)  # far apart: finite differences keep the order
+    heads = random_heads(rng, n, 12)
+    values = {"rows": rng.normal(size=(n, 2)), "vector": rng.normal(size=n), "integers": np.arange(n)}
+
+    def sort(keys, rows, vector):
+        sorted_keys, moved = mgpu.segmented_sort(
+            keys, heads, {**values, "rows": rows, "vector": vector}, descending=descending, count=jnp.int32(150)
+        )
+        return jnp.sin(sorted_keys), moved["rows"], moved["vector"] * sorted_keys
+
+    check_grads(sort, (keys, values["rows"], values["vector"]), order=2, modes=["fwd", "rev"], eps=1e-3)
+
+    def carried(keys, vector):  # one 8-byte leaf, which the kernel moves itself
+        return mgpu.segmented_sort(keys, heads, vector, descending=descending)
+
+    check_grads(carried, (keys, values["vector"]), order=2, modes=["fwd", "rev"], eps=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_gradient_goes_through_the_permutation(rng, dtype):
+    n = 500
+    keys, heads, weights = (
+        data.random_keys(rng, dtype, n),
+        random_heads(rng, n, 12),
+        np.arange(n).astype(jnp.dtype(dtype)),
+    )
+    order = oracle.segmented_sort_indices(keys, heads)
+    pullback = jax.vjp(lambda k: mgpu.segmented_sort(k, heads), keys)[1]
+    expected = np.zeros(n, jnp.dtype(dtype))
+    expected[order] = weights
+    same_bits(pullback(weights)[0], expected)
+    pushed = jax.jvp(lambda k: mgpu.segmented_sort_indices(k, heads), (keys,), (weights,))[1]
+    same_bits(pushed[0], weights[order])
+    assert pushed[1].dtype == jax.dtypes.float0
+
+
+def test_vmap_of_grad_and_grad_of_vmap(rng):
+    batch, n = 4, 120
+    keys, heads, counts, _ = batched_cases(rng, batch, n, 8, "int32")
+    keys = rng.normal(size=(batch, n)).astype(np.float32)
+    weights = rng.normal(size=n).astype(np.float32)
+
+    def loss(keys, heads, count):
+        return jnp.sum(weights * mgpu.segmented_sort(keys, heads, count=count))
+
+    expected = np.zeros((batch, n), np.float32)
+    for b in range(batch):
+        expected[b][oracle.segmented_sort_indices(keys[b], heads[b], count=counts[b])] = weights
+    same_bits(jax.vmap(jax.grad(loss))(keys, heads, counts), expected)
+    same_bits(jax.grad(lambda k: jax.vmap(loss)(k, heads, counts).sum())(keys), expected)
+    # one operand for the whole batch: its gradient is the sum over the batch
+    shared = jax.grad(lambda k: jax.vmap(loss, in_axes=(None, 0, 0))(k, heads, counts).sum())(keys[0])
+    summed = np.zeros(n, np.float32)
+    for b in range(batch):
+        summed[oracle.segmented_sort_indices(keys[0], heads[b], count=counts[b])] += weights
+    np.testing.assert_allclose(shared, summed, rtol=1e-5)
+
+
+# ---- Misuse ---------------------------------------------------------------------------------------------------------
+
+KEYS = np.zeros(4, np.float32)
+HEADS = np.zeros(2, np.int32)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (
+            (KEYS.astype(bool), HEADS),
+            TypeError,
+            "keys: expected keys of an integer or float type of 8 to 64 bits, got bool[4]",
+        ),
+        (
+            (KEYS.astype(complex), HEADS),
+            TypeError,
+            "keys: expected keys of an integer or float type of 8 to 64 bits, got complex128[4]",
+        ),
+        (
+            (jnp.zeros(4, jnp.float8_e4m3fn), HEADS),
+            TypeError,
+            "keys: expected keys of an integer or float type of 8 to 64 bits, got float8_e4m3fn[4]",
+        ),
+        ((None, HEADS), TypeError, "keys: expected an array, got None"),
+        (("abc", HEADS), TypeError, "keys: expected an array, got 'abc'"),
+        ((KEYS[0], HEADS), ValueError, "keys: expected a 1-D array (batches come from jax.vmap), got float32[]"),
+        ((KEYS[None], HEADS), ValueError, "keys: expected a 1-D array (batches come from jax.vmap), got float32[1,4]"),
+        ((KEYS,), ValueError, "heads and flags: expected exactly one of them, got neither"),
+        ((KEYS, HEADS, KEYS.astype(bool)), ValueError, "heads and flags: expected exactly one of them, got both"),
+        ((KEYS, KEYS), TypeError, "heads: expected integers, got float32[4]"),
+        ((KEYS, HEADS[None]), ValueError, "heads: expected a 1-D array (batches come from jax.vmap), got int32[1,2]"),
+        ((KEYS, None, HEADS), TypeError, "flags: expected bool[n] or uint32[ceil(n / 32)], got int32[2]"),
+        ((KEYS, None, np.zeros(3, bool)), ValueError, "flags: expected bool[4] for 4 keys, got bool[3]"),
+        ((KEYS, None, np.zeros(4, np.uint32)), ValueError, "flags: expected uint32[1] for 4 keys, got uint32[4]"),
+        ((KEYS, HEADS, None, 1.5), TypeError, "count: expected integers, got float64[]"),
+        ((KEYS, HEADS, None, HEADS), ValueError, "count: expected an integer scalar, got int32[2]"),
+    ],
+    ids=lambda x: x.split(":")[0] if isinstance(x, str) else None,
+)
+def test_error_messages(arguments, error, message):
+    keys, heads, flags, count = (*arguments, None, None, None)[:4]
+    for name in ("segmented_sort", "segmented_sort_indices"):
+        with pytest.raises(error) as caught:
+            getattr(mgpu, name)(keys, heads, flags=flags, count=count)
+        assert str(caught.value) == f"{name}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("values", "got"),
+    [(np.zeros(3, np.float32), "float32[3]"), (np.float32(0), "float32[]"), ([KEYS, np.zeros((1, 4))], "float64[1,4]")],
+    ids=str,
+)
+def test_values_of_another_length(values, got):
+    with pytest.raises(ValueError, match="values") as caught:
+        mgpu.segmented_sort(KEYS, HEADS, values)
+    assert str(caught.value) == f"segmented_sort: values: expected arrays with the leading axis of keys, 4, got {got}"
+
+
+@hypothesis.given(seed=st.integers(0, 2**32 - 1), form=st.sampled_from(["heads", "bool", "words"]))
+@hypothesis.settings(max_examples=60, deadline=None)
+def test_broken_segments_stay_in_their_row(seed, form):
+    """Heads of any value in any order: the call ends, and the batch's well-formed rows do not notice."""
+    rng = np.random.default_rng(seed)
+    batch, n, m = 5, 2900, 40
+    keys, heads, _, values = batched_cases(rng, batch, n, m, "int32")
+    garbage = rng.choice([-(2**31), -5, -1, 0, 1, 7, n - 1, n, n + 1, 2**31 - 1], m)
+    garbage = np.where(rng.random(m) < 0.5, garbage, rng.integers(-n, 2 * n, m)).astype(np.int32)
+    broken = rng.integers(batch)
+    heads[broken] = garbage
+    counts = np.full(batch, n, np.int32)
+    counts[broken] = rng.choice([-(2**31), -1, 0, n, n + 1, 2**31 - 1])
+    flags = np.stack([data.flags_of(n, row) for row in heads])
+    flags[broken] = rng.integers(0, 2, n).astype(bool)
+    segments = {"heads": heads, "bool": flags, "words": np.stack([data.words_of(row) for row in flags])}[form]
+
+    def sort(keys, segments, count, values):
+        given = {"heads" if form == "heads" else "flags": segments}
+        return mgpu.segmented_sort(keys, values=values, count=count, **given)
+
+    sorted_keys, moved = jax.vmap(sort)(keys, segments, counts, values)
+    for b in set(range(batch)) - {broken}:
+        order = oracle.segmented_sort_indices(keys[b], heads[b])
+        same_bits(sorted_keys[b], keys[b][order])
+        same_bits(moved[b], values[b][order])
+
+
+# ---- Programs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_inside_one_jit(rng):
+    """Sort rows, cut each row by a count from the data, sort again the other way: no host in between."""
+    n = 5000
+    keys, heads = data.random_keys(rng, "int32", n), random_heads(rng, n, 16)
+
+    @jax.jit
+    def program(keys, heads):
+        once = mgpu.segmented_sort(keys, heads)
+        count = jnp.sum(once[: n // 2] > 0)
+        return count, *mgpu.segmented_sort_indices(once, heads, descending=True, count=count)
+
+    count, twice, indices = program(keys, heads)
+    once = keys[oracle.segmented_sort_indices(keys, heads)]
+    assert count == np.sum(once[: n // 2] > 0)
+    order = oracle.segmented_sort_indices(once, heads, True, int(count))
+    same_bits(twice, once[order])
+    same_bits(indices, order.astype(np.int32))
+
+
+def test_results_are_the_same_bits_every_time(rng):
+    keys, heads = data.random_keys(rng, "float32", SEVERAL_TILES), random_heads(rng, SEVERAL_TILES, 8)
+    first = jax.device_get(jitted()(keys, heads))
+    for _ in range(5):
+        for again, before in zip(jitted()(keys, heads), first, strict=True):
+            same_bits(again, before)

@@ -1,0 +1,268 @@
+"""sorted_search, sorted_match and sorted_equal_count against the oracle: types, sizes, counts, batches, misuse."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import jax_mgpu as mgpu
+from tests import data, oracle
+
+# Items of both operands that one CUDA block (by the width of keys) and one CPU task walk along alone.
+TILES = (3328, 3840, 65536)
+SIDES = ("left", "right")
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(5)
+
+
+def sorted_keys(rng, dtype, n, count=None):
+    """Keys sorted up to `count`; those past it are not, and are not in order with the others."""
+    keys = data.random_keys(rng, dtype, n)
+    live = oracle.live_count(count, n)
+    keys[:live] = keys[:live][oracle.sort_indices(keys[:live])]
+    return keys
+
+
+def same(got, expected, dtype=np.int32):
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, expected)
+
+
+def expected_match(a, b, side, a_count=None, b_count=None):
+    """SortedMatch by searches from either side."""
+    other = {"left": "right", "right": "left"}[side]
+    a_index = oracle.sorted_search(a, b, side, a_count, b_count)
+    b_index = oracle.sorted_search(b, a, other, b_count, a_count)
+    a_match = np.less(*(oracle.sorted_search(a, b, side, a_count, b_count) for side in SIDES))
+    b_match = np.less(*(oracle.sorted_search(b, a, side, b_count, a_count) for side in SIDES))
+    return mgpu.SortedMatch(a_index, b_index, a_match, b_match, a_match.sum(), b_match.sum())
+
+
+def same_match(got, expected):
+    for name, part in got._asdict().items():
+        same(part, getattr(expected, name), np.bool_ if name in ("a_match", "b_match") else np.int32)
+
+
+@functools.cache
+def jitted(function, *side):
+    return jax.jit(lambda a, b, m, n: function(a, b, *side, **dict(zip(COUNTS[function], (m, n), strict=True))))
+
+
+COUNTS = {
+    mgpu.sorted_search: ("needles_count", "haystack_count"),
+    mgpu.sorted_match: ("a_count", "b_count"),
+    mgpu.sorted_equal_count: ("a_count", "b_count"),
+}
+
+
+def check(a, b, a_count, b_count):
+    """Everything about one pair, by shapes that are compiled once."""
+    counts = np.int32(a_count), np.int32(b_count)
+    found = {side: oracle.sorted_search(a, b, side, *counts) for side in SIDES}
+    for side in SIDES:
+        same(jitted(mgpu.sorted_search, side)(a, b, *counts), found[side])
+        same_match(jitted(mgpu.sorted_match, side)(a, b, *counts), expected_match(a, b, side, *counts))
+    same(jitted(mgpu.sorted_equal_count)(a, b, *counts), found["right"] - found["left"])
+
+
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+def test_every_key_type(rng, dtype):
+    for n_a, n_b in ((5000, 3001), (3500, 0), (0, 3001), (5000, 1)):
+        check(sorted_keys(rng, dtype, 5000, n_a), sorted_keys(rng, dtype, 3001, n_b), n_a, n_b)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32"])
+def test_as_jnp_searchsorted(rng, dtype):
+    kind = jnp.dtype(dtype)
+    a, b = (rng.integers(-50, 50, n).astype(kind) for n in (400, 300))
+    if dtype != "int32":
+        for x in (a, b):
+            x[:50], x[50:70] = rng.choice(np.array([np.nan, -np.nan, np.inf, -np.inf], kind), 50), -0.0
+    a, b = a[oracle.sort_indices(a)], b[oracle.sort_indices(b)]
+    for side in SIDES:
+        same(mgpu.sorted_search(a, b, side), jnp.searchsorted(b, a, side))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
+def test_sizes_given_by_counts(rng, dtype):
+    for n_a, n_b in itertools.product((0, 1, 23, 123, 3234), (0, 1, 52, 556, 5676)):
+        check(sorted_keys(rng, dtype, 3234, n_a), sorted_keys(rng, dtype, 5676, n_b), n_a, n_b)
+
+
+# The first two are searched needle by needle.
+@pytest.mark.parametrize("sizes", [(1, 70000), (1000, 70000), (70000, 1), (0, 0), (0, 5), (5, 0), (1, 1)], ids=str)
+def test_sizes_given_by_shapes(rng, sizes):
+    for dtype in ("uint16", "float64"):
+        a, b = (sorted_keys(rng, dtype, n) for n in sizes)
+        check(a, b, *sizes)
+        check(a, b, sizes[0] * 3 // 4, sizes[1] // 2)
+        for side in SIDES:
+            same(mgpu.sorted_search(a, b, side), oracle.sorted_search(a, b, side))
+            same_match(mgpu.sorted_match(a, b, side), expected_match(a, b, side))
+
+
+LONG = 2 * 65536 + 9
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint32"])
+def test_a_tile_and_one_less_and_one_more(rng, dtype):
+    for tile, d in itertools.product(TILES, (-1, 0, 1)):
+        for n_a, n_b in ((tile + d, 1), (1, tile + d), (tile, tile + d)):
+            check(sorted_keys(rng, dtype, LONG, n_a), sorted_keys(rng, dtype, LONG, n_b), n_a, n_b)
+
+
+# Runs of equal keys across the edges of tiles, on one side and on both.
+@pytest.mark.parametrize("keys", [1, 2, 13, 2**31])
+def test_keys_from_a_range(rng, keys):
+    a, b = (np.sort(rng.integers(0, keys, LONG)).astype(np.uint32) for _ in range(2))
+    check(a, b, LONG, LONG)
+    check(a, b, LONG, 1)
+    check(a, b, 1, LONG)
+    check(a, np.arange(LONG, dtype=np.uint32), LONG, LONG)
+    check(np.arange(LONG, dtype=np.uint32), a, LONG, LONG)
+    check(a, b + np.uint32(keys), LONG, LONG)
+    check(a + np.uint32(keys), b, LONG, LONG)
+
+
+@pytest.mark.parametrize("period", [4, *TILES])
+def test_equal_keys_at_the_edges_of_tiles(period):
+    ramp = np.arange(LONG, dtype=np.uint32)
+    for shift in (0, 1, 2):
+        a, b = ramp // period, (ramp + np.uint32(shift)) // period
+        check(a, b, LONG, LONG)
+        check(2 * a, 2 * b + 1, LONG, LONG)
+
+
+@hypothesis.given(
+    a=st.lists(st.integers(-3, 3), max_size=12),
+    b=st.lists(st.integers(-3, 3), max_size=12),
+    a_count=st.integers(-2, 14),
+    b_count=st.integers(-2, 14),
+)
+@hypothesis.settings(max_examples=100, deadline=None)
+def test_any_items(a, b, a_count, b_count):
+    padded = [np.array(sorted(x) + [9] * (12 - len(x)), np.int8) for x in (a, b)]
+    check(*padded, a_count, b_count)
+
+
+MIXES = [mix for mix in itertools.product([True, False], repeat=4) if any(mix)]
+
+
+@pytest.mark.parametrize(
+    "mapped", MIXES, ids=lambda mix: "".join(c if on else "-" for c, on in zip("abmn", mix, strict=True))
+)
+@pytest.mark.parametrize("sizes", [(70, 33), (3, 300)], ids=str)
+def test_vmap_over_every_mix_of_operands(rng, mapped, sizes):
+    batch = 4
+    keys = [np.stack([sorted_keys(rng, "float32", n) for _ in range(batch)]) for n in sizes]
+    everything = (*keys, *(rng.integers(0, n + 1, batch).astype(np.int32) for n in sizes))
+    given = [x if on else x[0] for x, on in zip(everything, mapped, strict=True)]
+    axes = [0 if on else None for on in mapped]
+    for side in SIDES:
+        found, matches = (
+            jax.vmap(lambda a, b, m, n: function(a, b, side, **dict(zip(counts, (m, n), strict=True))), axes)(*given)  # noqa: B023
+            for function, counts in list(COUNTS.items())[:2]
+        )
+        for row in range(batch):
+            a, b, m, n = (x[row if on else 0] for x, on in zip(everything, mapped, strict=True))
+            same(found[row], oracle.sorted_search(a, b, side, m, n))
+            same_match(jax.tree.map(lambda x: x[row], matches), expected_match(a, b, side, m, n))  # noqa: B023
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 70000, 9), (3, 3840, 3840), (300, 5, 11), (9, 1, 0), (5, 0, 4), (4, 0, 0), (0, 3, 2)], ids=str
+)
+def test_batches_of_every_shape(rng, shape):
+    batch, n_a, n_b = shape
+    for dtype in ("uint8", "float64"):
+        a = np.array([sorted_keys(rng, dtype, n_a) for _ in range(batch)], jnp.dtype(dtype)).reshape(batch, n_a)
+        b = np.array([sorted_keys(rng, dtype, n_b) for _ in range(batch)], jnp.dtype(dtype)).reshape(batch, n_b)
+        found, matches = jax.vmap(mgpu.sorted_search)(a, b), jax.vmap(mgpu.sorted_match)(a, b)
+        assert found.shape == (batch, n_a)
+        assert matches.a_match_count.shape == (batch,)
+        for row in range(batch):
+            same(found[row], oracle.sorted_search(a[row], b[row]))
+            same_match(jax.tree.map(lambda x: x[row], matches), expected_match(a[row], b[row], "left"))  # noqa: B023
+
+
+def test_no_derivative_passes_through_a_search(rng):
+    a, b = np.sort(rng.normal(size=9)), np.sort(rng.normal(size=4))
+
+    def weighed(a, b):
+        found = mgpu.sorted_match(a, b)
+        return jnp.sum(b[jnp.minimum(mgpu.sorted_search(a, b), 3)] ** 2) + jnp.sum(jnp.where(found.a_match, a, 0.0))
+
+    grads = jax.grad(weighed, (0, 1))(a, b)
+    np.testing.assert_array_equal(grads[0], np.zeros(9))
+    taken = np.bincount(np.minimum(np.searchsorted(b, a), 3), minlength=4)
+    np.testing.assert_allclose(grads[1], 2 * b * taken)
+
+
+def test_unsorted_input_does_no_harm(rng):
+    for n_a, n_b in ((LONG, LONG), (LONG, 5), (5, LONG)):
+        a, b = (rng.integers(0, 100, n, dtype=np.uint32) for n in (n_a, n_b))
+        matches = jax.block_until_ready(mgpu.sorted_match(a, b))
+        assert 0 <= matches.a_match_count <= n_a
+        assert 0 <= matches.b_match_count <= n_b
+        found = np.asarray(mgpu.sorted_search(a, b))
+        assert found.shape == (n_a,)
+    assert np.all((found >= 0) & (found <= LONG))  # the last are binary searches
+
+
+def test_what_a_misuse_says():
+    a, b = np.arange(3), np.arange(2)
+    for error, message, call in [
+        (TypeError, "sorted_search: needles: expected keys", lambda: mgpu.sorted_search(a > 1, b)),
+        (TypeError, "sorted_search: haystack: expected the dtype of needles", lambda: mgpu.sorted_search(a, b * 1.0)),
+        (
+            ValueError,
+            "sorted_search: side: expected 'left' or 'right', got 'top'",
+            lambda: mgpu.sorted_search(a, b, "top"),
+        ),
+        (ValueError, "sorted_search: haystack: expected a 1-D array", lambda: mgpu.sorted_search(a, b[None])),
+        (TypeError, "sorted_search: needles_count: expected int", lambda: mgpu.sorted_search(a, b, needles_count=1.5)),
+        (TypeError, "sorted_match: b: expected the dtype of a", lambda: mgpu.sorted_match(a, b * 1.0)),
+        (ValueError, "sorted_match: side: expected 'left' or 'right'", lambda: mgpu.sorted_match(a, b, None)),
+        (ValueError, "sorted_match: b_count: expected an integer scalar", lambda: mgpu.sorted_match(a, b, b_count=a)),
+        (TypeError, "sorted_equal_count: a: expected keys", lambda: mgpu.sorted_equal_count(a + 1j, b)),
+    ]:
+        with pytest.raises(error, match=message):
+            call()
+
+
+def test_the_plain_lowering_agrees(rng):
+    from jax_mgpu.sorted_search import _match, _search
+
+    none = np.zeros(0, np.int32)
+    for dtype, (m, n) in itertools.product(
+        ("uint8", "float32", "float16"), ((none, none), (np.int32([60]), np.int32([30])))
+    ):
+        a, b = (rng.integers(0, 40, length).astype(dtype) for length in (90, 50))
+        if dtype != "uint8":
+            a[:9], b[:5], a[9:15], b[5:9] = np.nan, -np.nan, 0.0, -0.0
+        a[: m[0] if m.size else 90].sort()
+        b[: n[0] if n.size else 50].sort()
+        operands = tuple(map(jnp.asarray, (a, b, m, n)))
+        counts = m[0] if m.size else None, n[0] if n.size else None
+        for side in SIDES:
+            same(_search.fallback(*operands, right=side == "right")[0], oracle.sorted_search(a, b, side, *counts))
+            same_match(
+                mgpu.SortedMatch(*_match.fallback(*operands, right=side == "right")),
+                expected_match(a, b, side, *counts),
+            )

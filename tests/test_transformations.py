@@ -1,0 +1,429 @@
+"""Every operation under every transformation and on every mesh: walks the registry of operations."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jax.test_util import check_grads
+
+import jax_mgpu as mgpu
+from jax_mgpu import _library, _primitive
+from tests import oracle
+from tests.examples import EXAMPLES
+
+DEVICES = 4
+
+every_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(7)
+
+
+def primitives(function, *arguments):
+    """The names of the operations that a call binds."""
+    found = set()
+
+    def walk(jaxpr):
+        for equation in jaxpr.eqns:
+            if equation.primitive.name.startswith("mgpu_"):
+                found.add(equation.primitive.name.removeprefix("mgpu_"))
+            for inner in jax.extend.core.jaxprs_in_params(equation.params):
+                walk(inner)
+
+    walk(jax.make_jaxpr(function)(*arguments).jaxpr)
+    return found
+
+
+def agree(got, expected, exact=True):
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for g, e in zip(map(np.asarray, jax.tree.leaves(got)), map(np.asarray, jax.tree.leaves(expected)), strict=True):
+        assert (g.dtype, g.shape) == (e.dtype, e.shape)
+        if exact or g.dtype.kind in "biu":
+            np.testing.assert_array_equal(oracle.bits(g), oracle.bits(e))
+        else:
+            np.testing.assert_allclose(g, e, rtol=1e-5, atol=1e-5)
+
+
+def stack(problems):
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *problems)
+
+
+def batch_of(example, rng, size, real=np.float32):
+    return stack([example.make(rng, real) for _ in range(size)])
+
+
+def one_by_one(function, arguments, mapped, size):
+    """What vmap must give: the calls of the batch, one after the other."""
+    function = jax.jit(function)
+    return stack([function(*(x[b] if on else x for x, on in zip(arguments, mapped, strict=True))) for b in range(size)])
+
+
+def mixes(arity):
+    """All arguments mapped, each one alone, all but one."""
+    alone = [tuple(i == j for j in range(arity)) for i in range(arity)]
+    return dict.fromkeys([(True,) * arity, *alone, *(tuple(not on for on in mix) for mix in alone if arity > 1)])
+
+
+def drop(arguments, mapped):
+    """A batch's arguments, of which those that are not mapped are the first problem's."""
+    return tuple(x if on else x[0] for x, on in zip(arguments, mapped, strict=True))
+
+
+def axes(mapped, axis=0):
+    return tuple(axis if on else None for on in mapped)
+
+
+def test_every_operation_has_an_example(rng):
+    covered = set().union(*(primitives(example.call, *example.make(rng, np.float32)) for example in EXAMPLES.values()))
+    assert covered == set(_primitive.REGISTRY)
+    information = {"backends", "checks", "has_cuda"}
+    functions = {name for name in mgpu.__all__ if callable(getattr(mgpu, name)) and name[0].islower()} - information
+    assert functions == {name.split(",")[0] for name in EXAMPLES}
+
+
+@functools.cache
+def mesh_devices():
+    """Four devices: those of the default platform, or else of the CPU."""
+    for platform in (None, "cpu"):
+        try:
+            devices = jax.devices(platform)
+        except RuntimeError:
+            continue
+        if len(devices) >= DEVICES:
+            return tuple(devices[:DEVICES])
+    return ()
+
+
+@pytest.fixture
+def devices():
+    if not mesh_devices():
+        pytest.skip(f"fewer than {DEVICES} devices of one platform")
+    return mesh_devices()
+
+
+def mesh_of(devices, axis_type, shape=(2, 2)):
+    return jax.make_mesh(shape, ("x", "y"), axis_types=(axis_type,) * 2, devices=devices)
+
+
+def place(mesh, arguments, specs):
+    return tuple(jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(arguments, specs, strict=True))
+
+
+# ---- Batches --------------------------------------------------------------------------------------------------------
+
+
+@every_example
+def test_vmap_over_each_mix(example, rng):
+    arguments = batch_of(example, rng, 3)
+    for mapped in mixes(len(arguments)):
+        given = drop(arguments, mapped)
+        got = jax.vmap(example.call, in_axes=axes(mapped))(*given)
+        agree(got, one_by_one(example.call, given, mapped, 3), example.exact)
+
+
+@every_example
+def test_batches_of_one_and_none(example, rng):
+    arguments = batch_of(example, rng, 1)
+    everything = (True,) * len(arguments)
+    expected = one_by_one(example.call, arguments, everything, 1)
+    agree(jax.jit(jax.vmap(example.call))(*arguments), expected, example.exact)
+    agree(jax.vmap(example.call)(*(x[:0] for x in arguments)), jax.tree.map(lambda x: x[:0], expected), example.exact)
+
+
+@every_example
+def test_nested_vmap(example, rng):
+    outer, inner = 2, 3
+    arguments = stack([batch_of(example, rng, inner) for _ in range(outer)])
+    everything = (True,) * len(arguments)
+    flat = tuple(x.reshape(outer * inner, *x.shape[2:]) for x in arguments)
+    expected = one_by_one(example.call, flat, everything, outer * inner)
+    expected = jax.tree.map(lambda x: x.reshape(outer, inner, *x.shape[1:]), expected)
+    agree(jax.jit(jax.vmap(jax.vmap(example.call)))(*arguments), expected, example.exact)
+    # the first argument mapped by the inner vmap alone, along its last axis; the others by the outer one alone
+    first = np.moveaxis(arguments[0][0], 0, -1)
+    rest = tuple(x[:, 0] for x in arguments[1:])
+    if rest:
+        got = jax.vmap(
+            jax.vmap(example.call, in_axes=(first.ndim - 1, *[None] * len(rest))), in_axes=(None, *[0] * len(rest))
+        )(first, *rest)
+        rows = [
+            one_by_one(example.call, (arguments[0][0], *(x[i] for x in rest)), (True, *[False] * len(rest)), inner)
+            for i in range(outer)
+        ]
+        agree(got, stack(rows), example.exact)
+
+
+# ---- Compilation ----------------------------------------------------------------------------------------------------
+
+
+@every_example
+def test_live_counts_do_not_recompile(example, rng):
+    traces = []
+
+    @jax.jit
+    def program(*arguments):
+        traces.append(1)
+        return example.call(*arguments)
+
+    arguments = list(example.make(rng, np.float32))
+    for count in (0, 7, 30):
+        for position in example.counts:
+            arguments[position] = np.int32(count)
+        agree(program(*arguments), example.call(*arguments))
+    assert len(traces) == 1
+
+
+@every_example
+def test_ahead_of_time_and_eval_shape(example, rng):
+    arguments = example.make(rng, np.float32)
+    expected = example.call(*arguments)
+    shapes = jax.eval_shape(example.call, *arguments)
+    agree(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes), jax.tree.map(np.zeros_like, expected))
+    compiled = jax.jit(example.call).lower(*(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arguments)).compile()
+    agree(compiled(*arguments), expected)
+
+
+@every_example
+def test_export_round_trip(example, rng):
+    arguments = example.make(rng, np.float32)
+    names = primitives(example.call, *arguments)
+    ours = [jax.export.DisabledSafetyCheck.custom_call(_library.target(name)) for name in names]
+    exported = jax.export.export(jax.jit(example.call), disabled_checks=ours)(*arguments)
+    pytest.importorskip("flatbuffers", reason="jax.export serialises with flatbuffers, which is not installed")
+    restored = jax.export.deserialize(exported.serialize())
+    agree(jax.tree.leaves(restored.call(*arguments)), jax.tree.leaves(example.call(*arguments)))
+
+
+@pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
+@every_example
+def test_cuda_lowering(example, rng):
+    for function, arguments in (
+        (example.call, example.make(rng, np.float32)),
+        (jax.vmap(example.call), batch_of(example, rng, 3)),
+    ):
+        text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+        calls = [line for line in text.splitlines() if "custom_call @jax_mgpu." in line]
+        names = primitives(function, *arguments)
+        assert {line.split("custom_call @jax_mgpu.")[1].split("(")[0] for line in calls} == names
+        assert all("xui8>" in line.rsplit("->", 1)[1] for line in calls)  # the workspace
+        assert "callback" not in text
+
+
+@every_example
+def test_donated_arguments(example, rng):
+    arguments = example.make(rng, np.float32)
+    expected = jax.tree.map(np.array, example.call(*arguments))
+    donate = jax.jit(example.call, donate_argnums=range(len(arguments)))
+    with warnings.catch_warnings(action="ignore"):  # not every argument's buffer has a use
+        agree(donate(*(jnp.array(x) for x in arguments)), expected)
+
+
+@every_example
+def test_plain_jax_gives_the_same(example, rng, monkeypatch):
+    """The lowering of platforms without kernels, run here."""
+    cases = [example.make(rng, np.float32) for _ in range(3)]
+    batch = stack(cases)
+    expected = [example.call(*arguments) for arguments in cases], jax.vmap(example.call)(*batch)
+
+    def plain(operation, *operands, **attributes):
+        return _primitive._run_fallback(operation, [jnp.asarray(x) for x in operands], attributes)
+
+    monkeypatch.setattr(_primitive.Operation, "__call__", plain)
+    got = [jax.jit(example.call)(*arguments) for arguments in cases], jax.jit(jax.vmap(example.call))(*batch)
+    agree(got, expected, example.exact)
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@every_example
+def test_lowering_without_kernels(example, rng, devices, axis_type, monkeypatch):
+    """A platform without kernels gets plain JAX, also on a mesh, and one warning that says so."""
+    monkeypatch.setattr(_primitive, "_WARNED", set())
+    mesh = mesh_of(devices, axis_type)
+    with jax.set_mesh(mesh), pytest.warns(UserWarning, match="without its kernels on tpu") as warned:
+        arguments = batch_of(example, rng, 8)
+        placed = place(mesh, arguments, [P("x")] * len(arguments))
+        text = jax.jit(jax.vmap(example.call)).trace(*placed).lower(lowering_platforms=("tpu",)).as_text()
+    assert len(warned) == 1
+    assert "jax_mgpu." not in text
+
+
+# ---- Derivatives and control flow -----------------------------------------------------------------------------------
+
+
+def differentiable_cases():
+    return pytest.mark.parametrize(
+        "example",
+        [e for e in EXAMPLES.values() if e.differentiable],
+        ids=[n for n, e in EXAMPLES.items() if e.differentiable],
+    )
+
+
+def floats(tree):
+    return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+
+
+def loss_of(example):
+    """A scalar of an operation's results that weighs each item differently."""
+
+    def loss(*arguments):
+        return sum(
+            jnp.sum(jnp.sin(x) * jnp.cos(jnp.arange(x.size).reshape(x.shape))) for x in floats(example.call(*arguments))
+        )
+
+    return loss
+
+
+@differentiable_cases()
+def test_derivatives_match_differences(example, rng):
+    with jax.enable_x64(True):
+        arguments = example.make(rng, np.float64)
+
+        def of_floats(*moving):
+            given = list(arguments)
+            for position, x in zip(example.differentiable, moving, strict=True):
+                given[position] = x
+            return floats(example.call(*given))
+
+        moving = tuple(arguments[i] for i in example.differentiable)
+        check_grads(of_floats, moving, order=2, modes=["fwd", "rev"], eps=1e-4)
+
+
+@differentiable_cases()
+def test_vmap_of_grad_and_grad_of_vmap(example, rng):
+    loss = loss_of(example)
+    gradient = jax.grad(loss, argnums=example.differentiable)
+    arguments = batch_of(example, rng, 3)
+    everything = (True,) * len(arguments)
+    for mapped in (everything, tuple(i != example.differentiable[0] for i in range(len(arguments)))):
+        if not any(mapped):
+            continue
+        given = drop(arguments, mapped)
+        expected = one_by_one(gradient, given, mapped, 3)
+        agree(jax.vmap(gradient, in_axes=axes(mapped))(*given), expected, exact=False)
+        # an argument that serves the whole batch gets the sum
+        summed = tuple(x if mapped[i] else x.sum(0) for i, x in zip(example.differentiable, expected, strict=True))
+        total = jax.grad(lambda *xs: jax.vmap(loss, in_axes=axes(mapped))(*xs).sum(), argnums=example.differentiable)  # noqa: B023
+        agree(jax.jit(total)(*given), summed, exact=False)
+
+
+@differentiable_cases()
+def test_checkpoint(example, rng):
+    arguments = example.make(rng, np.float32)
+    loss = loss_of(example)
+    expected = jax.grad(loss, argnums=example.differentiable)(*arguments)
+    agree(jax.grad(jax.checkpoint(loss), argnums=example.differentiable)(*arguments), expected, exact=False)
+
+
+@every_example
+def test_inside_scan_and_while_loop(example, rng):
+    arguments = batch_of(example, rng, 3)
+    expected = one_by_one(example.call, arguments, (True,) * len(arguments), 3)
+    agree(jax.lax.scan(lambda carry, xs: (carry, example.call(*xs)), 0, arguments)[1], expected, example.exact)
+
+    @jax.jit
+    def loop(arguments):
+        shapes = jax.eval_shape(example.call, *(x[0] for x in arguments))
+        filled = jax.tree.map(lambda s: jnp.zeros((3, *s.shape), s.dtype), shapes)
+
+        def body(state):
+            i, results = state
+            once = example.call(*(x[i] for x in arguments))
+            return i + 1, jax.tree.map(lambda whole, x: whole.at[i].set(x), results, once)
+
+        return jax.lax.while_loop(lambda state: state[0] < 3, body, (0, filled))[1]
+
+    agree(loop(jax.tree.map(jnp.asarray, arguments)), expected, example.exact)
+
+
+# ---- Meshes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@every_example
+def test_sharded_batches_stay_where_they_are(example, rng, devices, axis_type, rank):
+    """Batch axes sharded over the mesh: each device does its own rows and nothing is gathered."""
+    mesh = mesh_of(devices, axis_type)
+    spec = P(("x", "y")) if rank == 1 else P("x", "y")
+    arguments = batch_of(example, rng, 8)
+    for mapped in ((True,) * len(arguments), (*(True,) * (len(arguments) - 1), False)):
+        if not any(mapped):
+            continue
+        given = drop(arguments, mapped)
+        expected = one_by_one(example.call, given, mapped, 8)
+        function = jax.vmap(example.call, in_axes=axes(mapped))
+        if rank == 2:
+            given = tuple(x.reshape(4, 2, *x.shape[1:]) if on else x for x, on in zip(given, mapped, strict=True))
+            expected = jax.tree.map(lambda x: x.reshape(4, 2, *x.shape[1:]), expected)
+            function = jax.vmap(function, in_axes=axes(mapped))
+        with jax.set_mesh(mesh):
+            placed = place(mesh, given, [spec if on else P() for on in mapped])
+            compiled = jax.jit(function).lower(*placed).compile()
+            agree(compiled(*placed), expected, example.exact)
+        assert "all-gather" not in compiled.as_text()
+        assert "all-to-all" not in compiled.as_text()
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@every_example
+def test_own_axis_sharded(example, rng, devices, axis_type):
+    """The operation's own axis sharded: gathered, and right."""
+    mesh = mesh_of(devices, axis_type)
+    arguments = example.make(rng, np.float32)
+    for given, function, spec in (
+        (arguments, example.call, P("x")),
+        (batch_of(example, rng, 2), jax.vmap(example.call), P(None, "y")),
+    ):
+        expected = function(*given)
+        lead = len(spec) - 1
+        specs = [spec if x.ndim > lead and x.shape[lead] % 2 == 0 else P() for x in map(np.asarray, given)]
+        with jax.set_mesh(mesh):
+            agree(jax.jit(function)(*place(mesh, given, specs)), jax.device_get(expected), example.exact)
+
+
+@every_example
+def test_shard_map(example, rng, devices):
+    mesh = mesh_of(devices, AxisType.Auto)
+    arguments = batch_of(example, rng, 8)
+    everything = (True,) * len(arguments)
+    for mapped in dict.fromkeys((everything, (True, *(False,) * (len(arguments) - 1)), (False, *everything[1:]))):
+        if not any(mapped):
+            continue
+        given = drop(arguments, mapped)
+        specs = tuple(P(("x", "y")) if on else P() for on in mapped)
+        mapped_call = jax.vmap(example.call, in_axes=axes(mapped))
+        compiled = jax.jit(jax.shard_map(mapped_call, mesh=mesh, in_specs=specs, out_specs=P(("x", "y"))))
+        placed = place(mesh, given, specs)
+        agree(compiled(*placed), one_by_one(example.call, given, mapped, 8), example.exact)
+        assert "all-gather" not in compiled.lower(*placed).compile().as_text()
+
+
+@differentiable_cases()
+def test_gradient_of_a_replicated_argument_under_shard_map(example, rng, devices):
+    """Each differentiable argument in turn serves all devices: its gradient is the sum over them."""
+    mesh = mesh_of(devices, AxisType.Auto)
+    loss = loss_of(example)
+    arguments = batch_of(example, rng, DEVICES)
+    for position in example.differentiable:
+        mapped = tuple(i != position for i in range(len(arguments)))
+        if not any(mapped):
+            continue
+        given = drop(arguments, mapped)
+        specs = tuple(P(("x", "y")) if on else P() for on in mapped)
+
+        def per_device(*xs, mapped=mapped):
+            return jax.vmap(loss, in_axes=axes(mapped))(*xs)
+
+        sharded = jax.shard_map(per_device, mesh=mesh, in_specs=specs, out_specs=P(("x", "y")))
+        got = jax.jit(jax.grad(lambda *xs, f=sharded: f(*xs).sum(), argnums=position))(*place(mesh, given, specs))
+        agree(got, one_by_one(jax.grad(loss, argnums=position), given, mapped, DEVICES).sum(0), exact=False)
