@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -16,7 +17,6 @@ from benchmarks.inputs import FULL_SIZE, random_key, size_at
 
 __all__ = ["CASES"]
 
-MOST_ROWS = 1.01  # slots of the result, by the items of a side: spread keys make one row an item
 HOT = 2**14
 
 
@@ -48,7 +48,8 @@ def _flights(other: str) -> Any:
 def _slots(keys: str, a: Any, b: Any) -> int:
     if keys == "hot":
         return min(HOT, max(1, a.size // 5)) ** 2
-    return int(MOST_ROWS * a.size) + (b.size if keys in ("weather", "planes") else 0)
+    # spread keys make one row an item, give or take 1.7 roots of their number
+    return a.size + 10 * math.isqrt(a.size) + (b.size if keys in ("weather", "planes") else 0)
 
 
 def _xla(keys: str, a: Any, b: Any) -> Any:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from jax_mgpu._check import as_array, describe, expect_leading_axis, index_dtype, type_error, value_error
 
-__all__ = ["Kind", "Operator", "builtin", "custom", "general_scan", "live_items", "operator_kind", "take_or_zero"]
+__all__ = ["Kind", "Operator", "builtin", "custom", "general_scan", "live_items", "operator_kind"]
 
 
 class Kind(enum.IntEnum):
@@ -202,14 +202,6 @@ def mask_dead(results: Any, n: int, count: Any, dead: int) -> Any:
         return results
     is_live = jnp.arange(n) < live_items(n, count)
     return select(is_live, results, jax.tree.map(lambda r: jnp.full_like(r, dead), results))
-
-
-def take_or_zero(x: jax.Array, indices: jax.Array) -> jax.Array:
-    """The items at the indices, 0 at index -1."""
-    if x.shape[0] == 0:
-        return jnp.zeros(indices.shape, x.dtype)
-    taken = jnp.asarray(x).at[jnp.maximum(indices, 0)].get(mode="promise_in_bounds")
-    return jnp.where(indices < 0, jnp.zeros((), x.dtype), taken)
 
 
 def scan_results(

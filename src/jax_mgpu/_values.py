@@ -26,6 +26,7 @@ __all__ = [
     "sort_operands",
     "take_from_pair",
     "take_moved",
+    "take_or_zero",
     "take_rows",
 ]
 
@@ -78,10 +79,12 @@ def take_moved(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:
     return None if x is None else take_rows(x, indices)
 
 
-def take_from_pair(a: jax.Array | None, b: jax.Array | None, indices: jax.Array, a_length: int) -> jax.Array | None:
-    """Rows of A and B by indices into their concatenation, each used once at most; zeros at -1.
+def take_from_pair(
+    a: jax.Array | None, b: jax.Array | None, indices: jax.Array, a_length: int, fill: jax.Array | None = None
+) -> Any:
+    """Rows of A and B by indices into their concatenation, each used once at most; the fill element, `[1]`, at -1.
 
-    Both are read in place: no concatenation is written. A or B may be a tangent that is zero (None).
+    Both are read in place: no concatenation is written. What is None is zero: the tangent of any of the three.
     """
 
     def rows(x: jax.Array | None, inside: jax.Array, position: jax.Array) -> jax.Array | None:
@@ -90,18 +93,59 @@ def take_from_pair(a: jax.Array | None, b: jax.Array | None, indices: jax.Array,
         taken = x.at[jnp.where(inside, position, x.shape[0])].get(
             mode="fill", fill_value=0, unique_indices=True, out_sharding=rows_sharding(x)
         )
-        return jnp.where(inside.reshape(-1, *[1] * (x.ndim - 1)), taken, jnp.zeros((), x.dtype))
+        return jnp.where(_along(inside, x), taken, jnp.zeros((), x.dtype))
 
-    from_b = indices >= a_length
-    a_rows = rows(a, (indices >= 0) & ~from_b, indices)
-    b_rows = rows(b, from_b, indices - a_length)
-    if a_rows is None or b_rows is None:
-        one = b_rows if a_rows is None else a_rows
-        present = b if a is None else a
-        if one is not None or present is None:
-            return one
-        return jnp.zeros((*indices.shape, *present.shape[1:]), present.dtype)
-    return jnp.where(from_b.reshape(-1, *[1] * (a_rows.ndim - 1)), b_rows, a_rows)
+    def take(indices: jax.Array, a: jax.Array | None, b: jax.Array | None, fill: jax.Array | None) -> jax.Array:
+        from_b = indices >= a_length
+        a_rows = rows(a, (indices >= 0) & ~from_b, indices)
+        b_rows = rows(b, from_b, indices - a_length)
+        if a_rows is None or b_rows is None:
+            like = next(x for x in (a, b, fill) if x is not None)
+            taken = next((x for x in (a_rows, b_rows) if x is not None), None)
+            taken = jnp.zeros((*indices.shape, *like.shape[1:]), like.dtype) if taken is None else taken
+        else:
+            taken = jnp.where(_along(from_b, a_rows), b_rows, a_rows)
+        return taken if fill is None else jnp.where(_along(indices >= 0, taken), taken, fill)
+
+    return None if a is None and b is None and fill is None else _keeping_bits(take, indices, a, b, fill)
+
+
+def _along(mask: jax.Array, rows: jax.Array) -> jax.Array:
+    """A mask of rows, of the rank of the rows."""
+    return mask.reshape(-1, *[1] * (rows.ndim - 1))
+
+
+def take_or_zero(x: jax.Array, indices: jax.Array) -> jax.Array:
+    """The items at the indices, 0 at index -1."""
+
+    def take(indices: jax.Array, x: jax.Array) -> jax.Array:
+        taken = x.at[jnp.maximum(indices, 0)].get(mode="promise_in_bounds")
+        return jnp.where(indices < 0, jnp.zeros((), x.dtype), taken)
+
+    return _keeping_bits(take, indices, x) if x.shape[0] else jnp.zeros(indices.shape, x.dtype)
+
+
+def _keeping_bits(take: Callable[..., jax.Array], indices: jax.Array, *arrays: Any) -> jax.Array:
+    """`take(indices, *arrays)`, which is linear in the arrays (or None) and moves their items, to the bit.
+
+    XLA's CPU code selects among floats of less than 32 bits by way of float32, where a signalling NaN turns quiet. So
+    such floats are taken as integers, and their tangents, whose linearity that would hide, as they are.
+    """
+    dtype = jax.tree.leaves(arrays)[0].dtype
+    if not jnp.issubdtype(dtype, jnp.floating) or jnp.finfo(dtype).bits not in (8, 16):
+        return take(indices, *arrays)
+    word = jnp.dtype(f"uint{jnp.finfo(dtype).bits}")
+
+    @jax.custom_jvp
+    def take_bits(indices: jax.Array, *arrays: Any) -> jax.Array:
+        bits = jax.tree.map(lambda x: jax.lax.bitcast_convert_type(x, word), arrays)
+        return jax.lax.bitcast_convert_type(take(indices, *bits), dtype)
+
+    @take_bits.defjvp
+    def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+        return take_bits(*primals), take(primals[0], *tangents[1:])
+
+    return take_bits(indices, *arrays)
 
 
 def ordered_integers(keys: jax.Array) -> jax.Array:

@@ -72,7 +72,7 @@ def merge(
         return keys, unflatten([values])
     keys, indices = _merge(a, b, ABSENT, ABSENT, *counts, descending=descending, payload=PAYLOAD_INDICES)
     pairs = zip(a_leaves, b_leaves, strict=True)
-    return keys, unflatten([take_from_pair(*pair, indices, a.shape[0]) for pair in pairs])  # type: ignore[misc]
+    return keys, unflatten([take_from_pair(*pair, indices, a.shape[0]) for pair in pairs])
 
 
 def _shapes(a: Any, b: Any, a_values: Any, *others: Any, descending: int, payload: int) -> Sequence[Any]:
@@ -102,7 +102,7 @@ def _fallback(*operands: jax.Array, descending: int, payload: int) -> Sequence[j
         results.append(take_from_pair(a_values, b_values, indices, n_a))
     elif payload == PAYLOAD_INDICES:
         results.append(indices)
-    return results  # type: ignore[return-value]
+    return results
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, descending: int, payload: int) -> tuple[Any, Any]:

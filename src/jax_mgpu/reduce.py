@@ -19,10 +19,10 @@ from jax_mgpu._operators import (
     result_dtype,
     scan_results,
     segmented_results,
-    take_or_zero,
 )
 from jax_mgpu._preconditions import non_decreasing
 from jax_mgpu._primitive import ABSENT, Operation
+from jax_mgpu._values import take_or_zero
 from jax_mgpu.scan import _scan
 
 __all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
@@ -142,6 +142,7 @@ def reduce_by_key(
     (n,) = keys.shape
     if not isinstance(size, int) or size < 0:
         raise value_error(name, "size", "a non-negative int", repr(size))
+    structure: Any
     leaves, structure = jax.tree.flatten(values)
     values = structure.unflatten(expect_leading_axis(name, "values", leaves, n, "keys"))
     dtype = index_dtype(name, "keys", n)
@@ -171,8 +172,8 @@ def reduce_by_key(
         x = x[:size]
         return jnp.where(used.reshape(size, *[1] * (x.ndim - 1)), x, jnp.asarray(filler, x.dtype))
 
-    firsts = take_or_zero(keys, jnp.where(heads < n, heads, -1))
-    return keep(firsts, 0), jax.tree.map(lambda x: keep(x, dead), reduced), runs
+    firsts = take_or_zero(keys, jnp.where(used, heads[:size], -1))
+    return firsts, jax.tree.map(lambda x: keep(x, dead), reduced), runs
 
 
 def _equality_classes(keys: jax.Array) -> jax.Array:

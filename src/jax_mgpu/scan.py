@@ -18,10 +18,10 @@ from jax_mgpu._operators import (
     operator_kind,
     result_dtype,
     scan_results,
-    take_or_zero,
 )
 from jax_mgpu._preconditions import non_decreasing
 from jax_mgpu._primitive import ABSENT, Operation
+from jax_mgpu._values import take_or_zero
 
 __all__ = ["scan", "segmented_scan"]
 

@@ -255,11 +255,11 @@ def _operate(
         keys, values, count = _sets(*operands, carried, b_carried, values_fill, **attributes, payload=PAYLOAD_GIVEN)
         return SetResult(keys, unflatten([values]), count)
     keys, sources, count = _sets(*operands, ABSENT, ABSENT, ABSENT, **attributes, payload=PAYLOAD_INDICES)
-    values = [
-        _take_or_fill(x, y, sources, n_a, _fill(name, fill_value, x.dtype))
+    moved = [
+        take_from_pair(x, y, sources, n_a, _fill(name, fill_value, x.dtype))
         for x, y in zip(a_leaves, b_leaves, strict=True)
     ]
-    return SetResult(keys, unflatten(values), count)
+    return SetResult(keys, unflatten(moved), count)
 
 
 def _fill(name: str, fill_value: Any, dtype: Any) -> jax.Array:
@@ -268,15 +268,6 @@ def _fill(name: str, fill_value: Any, dtype: Any) -> jax.Array:
     if value.ndim != 0:
         raise value_error(name, "fill_value", "a scalar", describe(value))
     return jnp.asarray(value.astype(dtype)).reshape(1)
-
-
-def _take_or_fill(a: Any, b: Any, sources: jax.Array, n_a: int, fill: jax.Array | None) -> Any:
-    """Rows of A and B by indices into their concatenation, and the fill value at -1; what is None is zero."""
-    rows = take_from_pair(a, b, sources, n_a)
-    if fill is None:
-        return rows
-    rows = jnp.zeros(sources.shape, fill.dtype) if rows is None else rows
-    return jnp.where((sources >= 0).reshape(-1, *[1] * (rows.ndim - 1)), rows, fill)
 
 
 def _shapes(
@@ -348,12 +339,12 @@ def _fallback(
     slots = jnp.where(keep, jnp.cumsum(keep, dtype=index) - 1, size)
     sources = jnp.full((size,), -1, index).at[slots].set(positions, mode="drop")
     count = jnp.sum(keep, dtype=index)
-    result_keys = _take_or_fill(a, b, sources, n_a, fill)
+    result_keys = take_from_pair(a, b, sources, n_a, fill)
     if payload == NO_PAYLOAD:
         return [result_keys, count]
     if payload == PAYLOAD_INDICES:
         return [result_keys, sources, count]
-    return [result_keys, _take_or_fill(a_values, _given(b_values, kind), sources, n_a, values_fill), count]
+    return [result_keys, take_from_pair(a_values, _given(b_values, kind), sources, n_a, values_fill), count]
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, payload: int, **attributes: int) -> tuple[Any, Any]:
@@ -361,16 +352,16 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, payload: int, **att
     n_a, operands = a.shape[0], (a, b, a_count, b_count, fill)
     keys, sources, count = _sets(*operands, ABSENT, ABSENT, ABSENT, **attributes, payload=PAYLOAD_INDICES)
 
-    key_tangents = _take_or_fill(tangents[0], tangents[1], sources, n_a, tangents[4])
+    key_tangents = take_from_pair(tangents[0], tangents[1], sources, n_a, tangents[4])
     if payload == NO_PAYLOAD:
         return [keys, count], [key_tangents, None]
     if payload == PAYLOAD_INDICES:
         return [keys, sources, count], [key_tangents, None, None]
     b_values = _given(b_values, attributes["kind"])
-    values = _take_or_fill(a_values, b_values, sources, n_a, values_fill)
+    values = take_from_pair(a_values, b_values, sources, n_a, values_fill)
     return [keys, values, count], [
         key_tangents,
-        _take_or_fill(tangents[5], tangents[6], sources, n_a, tangents[7]),
+        take_from_pair(tangents[5], tangents[6], sources, n_a, tangents[7]),
         None,
     ]
 
