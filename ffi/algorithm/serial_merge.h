@@ -17,7 +17,7 @@ struct MergeWalk {
   // Comes to the next item: step(i, j, take_b) after i items of A and j of B, take_b (0 or 1) saying whose item is
   // next.
   template <typename KeysA, typename KeysB, typename Less, typename Step>
-  void advance(KeysA a, KeysB b, Less less, Step step) {
+  [[gnu::always_inline]] void advance(KeysA a, KeysB b, Less less, Step step) {
     int64_t take_b = less(b(j), a(i));
     asm("" : "+r"(take_b));  // a number that the compiler knows nothing of cannot become a branch, half mispredicted
     step(i, j, take_b);

@@ -97,10 +97,18 @@ class SegmentedReduce {
     Tile result;
     const int64_t last_end = diagonal(tile + 1) - last_item;
     int64_t begin = item;
-    for (int64_t j = diagonal(tile) - item; j < last_end; ++j) {
+    for (int64_t j = diagonal(tile) - item; j < last_end;) {
+      if (result.first_end >= 0) {
+        const int64_t heads_end = std::min(last_end, ends_.row(j) * ends_.per_row() + ends_.segments.heads_count);
+        if (ends_.entry(j) >= 0 && j < heads_end) {
+          begin = ends_.segments.heads.wide ? reduce_heads<int64_t>(j, heads_end, begin, last_item)
+                                            : reduce_heads<int32_t>(j, heads_end, begin, last_item);
+          j = heads_end;
+          continue;
+        }
+      }
       const int64_t end = clamp(ends_[j], begin, last_item);
-      const State state = end - begin <= cpu::kFew ? cpu::fold_few(op_, x_, begin, end, ends_.segments.total())
-                                                   : cpu::fold(op_, x_, begin, end);
+      const State state = reduce_range(begin, end);
       if (result.first_end < 0) {
         result.first_end = j;
         result.before_first_end = state;
@@ -108,9 +116,35 @@ class SegmentedReduce {
         emit(j, state);
       }
       begin = end;
+      ++j;
     }
     result.open = cpu::fold(op_, x_, begin, last_item);
     return result;
+  }
+
+  // The segments that the ends [j, j_end) close, all of them listed heads of one row but its first; `begin` is where
+  // the first of the segments begins. What the general loop looks up for each end is looked up once: twice as fast
+  // where segments have 4 items. Returns where the last segment ends.
+  template <typename Head>
+  int64_t reduce_heads(int64_t j, int64_t j_end, int64_t begin, int64_t last_item) const {
+    const Segments& segments = ends_.segments;
+    const int64_t row = ends_.row(j);
+    const int64_t first = j - row * ends_.per_row();
+    const Head* const heads = static_cast<const Head*>(segments.heads.data) + row * segments.heads_stride;
+    const int64_t row_begin = row * segments.length;
+    const int64_t entries = row * segments.heads_count - 1;
+    const int64_t live = segments.live(row);
+    for (int64_t i = first; i < first + (j_end - j); ++i) {
+      const int64_t end = clamp(row_begin + clamp<int64_t>(heads[i], 0, live), begin, last_item);
+      result_.store(entries + i, op_.finish(reduce_range(begin, end), row_begin));
+      begin = end;
+    }
+    return begin;
+  }
+
+  State reduce_range(int64_t begin, int64_t end) const {
+    return end - begin <= cpu::kFew ? cpu::fold_few(op_, x_, begin, end, ends_.segments.total())
+                                    : cpu::fold(op_, x_, begin, end);
   }
 
   void emit(int64_t j, State state) const {
