@@ -1,0 +1,101 @@
+// The segment that reaches into each tile, and the most rounds of merging that any segment takes.
+#pragma once
+
+#include <cub/block/block_scan.cuh>
+
+#include "cuda/cta/partition.cuh"
+#include "operands/segmented_sort.h"
+
+namespace mgpu::cuda::sorting {
+
+constexpr int64_t kNowhere = int64_t{1} << 62;
+
+inline __device__ TileDescriptor described(Range<int64_t> segment, int64_t listed, int tile_width, int* most_rounds) {
+  const int rounds = group_rounds<int64_t>(segment, tile_width);
+  if (rounds > *most_rounds) atomicMax(most_rounds, rounds);
+  return {segment, listed, segment.begin / tile_width, rounds};
+}
+
+// From heads: a warp a tile, two searches.
+static __global__ void describe_tiles(Segments segments, int64_t tiles, int tile_width, TileDescriptor* descriptors,
+                                      int* rounds) {
+  const int64_t tile = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) / kWarp;
+  if (tile > tiles) return;
+  const auto find = [](auto begin, auto end, auto before) { return warp_partition_point(begin, end, before); };
+  const int64_t position = tile * tile_width;
+  Range<int64_t> segment{kNowhere, kNowhere};
+  if (tile < tiles) segment = segments.segment_of(position, find);
+  const int64_t listed = segments.listed_from(position, find);
+  if (threadIdx.x % kWarp == 0) descriptors[tile] = described(segment, listed, tile_width, rounds);
+}
+
+// From flags, first step: a warp a tile finds its first head past the start (in `end`) and its last head (in `begin`),
+// -1 where there is none; `listed` says whether the tile's start is a head.
+static __global__ void find_tile_heads(Segments segments, int64_t tiles, int tile_width, TileDescriptor* descriptors) {
+  const int64_t tile = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) / kWarp;
+  if (tile > tiles) return;
+  const int lane = threadIdx.x % kWarp;
+  const Range<int64_t> range{tile * tile_width, minimum<int64_t>((tile + 1) * tile_width, segments.total())};
+  int64_t inner = kNowhere, last = -1;
+  bool at_start = tile == tiles;
+  if (tile < tiles) {
+    segments.mark_heads(range, {0, 0}, lane, kWarp, [&](int64_t position) {
+      if (position == range.begin)
+        at_start = true;
+      else
+        inner = minimum(inner, position);
+      last = maximum(last, position);
+    });
+  }
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    inner = minimum(inner, __shfl_xor_sync(0xffffffffu, inner, offset));
+    last = maximum(last, __shfl_xor_sync(0xffffffffu, last, offset));
+  }
+  at_start = __any_sync(0xffffffffu, at_start);
+  if (lane == 0) descriptors[tile] = {{last, inner}, at_start, 0, 0};
+}
+
+struct Maximum {
+  __device__ int64_t operator()(int64_t a, int64_t b) const { return maximum(a, b); }
+};
+struct Minimum {
+  __device__ int64_t operator()(int64_t a, int64_t b) const { return minimum(a, b); }
+};
+
+// From flags, second step: one block carries the last head to the right and the next head to the left over all tiles.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads)
+    connect_tiles(int64_t total, int64_t tiles, int tile_width, TileDescriptor* descriptors, int* rounds) {
+  using Scan = cub::BlockScan<int64_t, kThreads>;
+  __shared__ typename Scan::TempStorage storage;
+  int64_t last = 0;  // the last head left of this batch of tiles
+  for (int64_t base = 0; base < tiles; base += kThreads) {
+    const int64_t tile = base + threadIdx.x;
+    const bool inside = tile < tiles;
+    int64_t before, batch_last;
+    Scan(storage).ExclusiveScan(inside ? descriptors[tile].segment.begin : -1, before, int64_t{-1}, Maximum{},
+                                batch_last);
+    if (inside) descriptors[tile].segment.begin = descriptors[tile].listed ? tile * tile_width : maximum(before, last);
+    last = maximum(last, batch_last);
+    __syncthreads();
+  }
+  int64_t next = total;  // the first head right of this batch of tiles
+  for (int64_t base = 0; base < tiles; base += kThreads) {
+    const int64_t tile = tiles - 1 - base - threadIdx.x;
+    const bool inside = tile >= 0;
+    TileDescriptor descriptor{{0, kNowhere}, 0, 0, 0};
+    if (inside) descriptor = descriptors[tile];
+    const int64_t first = descriptor.listed ? tile * tile_width : descriptor.segment.end;
+    int64_t after, batch_first;
+    Scan(storage).ExclusiveScan(inside ? first : kNowhere, after, kNowhere, Minimum{}, batch_first);
+    if (inside) {
+      descriptor.segment.end = minimum(descriptor.segment.end, minimum(after, next));
+      descriptors[tile] = described(descriptor.segment, 0, tile_width, rounds);
+    }
+    next = minimum(next, batch_first);
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) descriptors[tiles] = {{kNowhere, kNowhere}, 0, 0, 0};
+}
+
+}  // namespace mgpu::cuda::sorting

@@ -1,0 +1,48 @@
+// What the kernels of a segmented sort work on.
+#pragma once
+
+#include "cuda/cta/tile_heads.cuh"
+#include "operands/segmented_sort.h"
+
+namespace mgpu::cuda::sorting {
+
+// Keys, or their codes between rounds, and payload in device memory.
+template <typename Order, typename Payload>
+struct Buffer {
+  typename Order::Word* keys;
+  Payload* payload;
+};
+
+template <typename Order, typename Payload>
+struct Problem {
+  static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
+  static constexpr TileShape kShape = tile_shape(sizeof(typename Order::Word));
+  static constexpr int kTile = kShape.threads * kShape.items;
+  // Blocks that a multiprocessor should hold: caps registers where that costs no spill.
+  static constexpr int kBlocksPerProcessor =
+      (sizeof(typename Order::Word) == 4 ? 5 : 3) - (kHasPayload ? sizeof(Payload) / 4 : 0);
+
+  Order order;
+  Segments segments;
+  int64_t total;
+  int64_t tiles;
+  Buffer<Order, Payload> input;
+  // A segment that takes r rounds starts in buffers[r % 2] and alternates, so it ends in buffers[0], the output, and
+  // nothing is ever copied.
+  Buffer<Order, Payload> buffers[2];
+  TileDescriptor* descriptors;
+  int* rounds;       // the most rounds that any segment takes
+  MergePlan* plans;  // of the tiles with something to merge in this round, in no order
+  int* planned;      // how many, for each round
+
+  __device__ Payload input_payload(int64_t position) const {
+    if (input.payload) return input.payload[position];
+    return static_cast<Payload>(position - segments.row(position) * segments.length);
+  }
+
+  __device__ int tile_size(int64_t tile) const {
+    return static_cast<int>(minimum<int64_t>(kTile, total - tile * kTile));
+  }
+};
+
+}  // namespace mgpu::cuda::sorting
