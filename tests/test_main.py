@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
+from jax_mgpu import _benchmark
 from jax_mgpu.__main__ import main
 
 
@@ -79,11 +82,27 @@ def test_bad_files_give_one_line_and_exit_status_2(tmp_path, capsys):
         assert words in said.err, said.err
 
 
-def test_bad_option_gives_one_line_and_exit_status_2():
-    done = run("--sort-of")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr == "jax_mgpu: unrecognized arguments: --sort-of (try --help)\n"
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--sort-of"], "unrecognized arguments: --sort-of"),
+        (["--size", "3"], "--size and --plot go with --benchmark alone"),
+        (["--plot", "speed.png"], "--size and --plot go with --benchmark alone"),
+        (["--benchmark", "--info"], "--benchmark goes with --size and --plot alone"),
+        (["--benchmark", "words.txt"], "--benchmark goes with --size and --plot alone"),
+        (["--benchmark", "--size", "0"], "argument --size: expected a number from 1 to 536870912, got 0"),
+        (["--benchmark", "--size", "1e6"], "argument --size: expected a number from 1 to 536870912, got 1e6"),
+        (["--benchmark", "--plot", "speed.txt"], "argument --plot: expected a name in .png, .svg, .pdf, got speed.txt"),
+        (["--benchmark", "--plot", "no/such/speed.png"], "argument --plot: no/such is no folder"),
+    ],
+)
+def test_bad_options_give_one_line_and_exit_status_2(capsys, options, words):
+    with pytest.raises(SystemExit) as left:
+        main(options)
+    assert left.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == f"jax_mgpu: {words} (try --help)\n"
 
 
 def test_wrong_result_is_reported(tmp_path, capsys, monkeypatch):
@@ -93,10 +112,88 @@ def test_wrong_result_is_reported(tmp_path, capsys, monkeypatch):
     assert "WRONG at position 0" in capsys.readouterr().err
 
 
-def test_information(capsys):
+def rows_of(table):
+    """The table's lines by the name of their operation: ours, JAX's, ratio, verdict."""
+    line = re.compile(r"^(\w+) +([\d.]+)  .* +([\d.]+) +([\d.]+)  (agree|DIFFER)$", re.MULTILINE)
+    return {name: (float(a), float(b), float(c), verdict) for name, a, b, c, verdict in line.findall(table)}
+
+
+@pytest.mark.parametrize("size", [1, 3000])
+def test_benchmark(tmp_path, size):
+    plot = tmp_path / "speed.png"
+    done = run("--benchmark", "--size", size, "--plot", plot)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == len(_benchmark.ROWS)
+    assert f"[{len(_benchmark.ROWS)}/{len(_benchmark.ROWS)}] join and" in done.stderr
+    rows = rows_of(done.stdout)
+    assert list(rows) == [row.name for row in _benchmark.ROWS]
+    assert {verdict for *_, verdict in rows.values()} == {"agree"}
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_table():
+    measured = [_benchmark.Measured(_benchmark.ROWS[1], 2.0, 1234.5, True)]
+    assert _benchmark.table(measured).splitlines() == [
+        "operation     ms  JAX without it        ms   ratio  results",
+        "mergesort  2.000  jnp.sort        1234.500  617.25  agree",
+    ]
+
+
+def scan_row(theirs):
+    return next(row for row in _benchmark.ROWS if row.name == "scan")._replace(theirs=theirs)
+
+
+def test_benchmark_without_matplotlib(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(_benchmark, "ROWS", [scan_row(jax.numpy.cumsum)])
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "jax_mgpu._plot", raising=False)
+    assert main(["--benchmark", "--size", "100", "--plot", str(tmp_path / "speed.png")]) == 0
+    said = capsys.readouterr()
+    assert list(rows_of(said.out)) == ["scan"]
+    assert said.err.splitlines()[1:] == ["jax_mgpu: no plot without matplotlib: pip install matplotlib"]
+    assert not any(tmp_path.iterdir())
+
+
+def test_benchmark_says_which_rows_differ_or_fail(capsys, tmp_path, monkeypatch):
+    def no_memory(rng, n):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nand so on")
+
+    monkeypatch.setattr(_benchmark, "ROWS", [scan_row(lambda x: x), scan_row(None)._replace(inputs=no_memory)])
+    assert main(["--benchmark", "--size", "100", "--plot", str(tmp_path / "speed.svg")]) == 1
+    said = capsys.readouterr()
+    assert rows_of(said.out)["scan"][3] == "DIFFER"
+    assert said.err.endswith("[2/2] scan and jnp.cumsum: FAILED: RESOURCE_EXHAUSTED: out of memory\n")
+    assert "<svg" in (tmp_path / "speed.svg").read_text()
+
+    monkeypatch.setattr(_benchmark, "ROWS", [scan_row(jax.numpy.cumsum), scan_row(None)._replace(inputs=no_memory)])
+    assert main(["--benchmark", "--size", "100", "--plot", str(tmp_path / "speed.svg")]) == 1
+
+
+def test_information(capsys, monkeypatch):
+    monkeypatch.setenv("JAX_MGPU_CHECKS", "0")
     assert main(["--info"]) == 0
     said = capsys.readouterr().out
-    assert all(word in said for word in ("jaxlib", "devices:", "cpu: CPU kernels", "FFI API", "segmented_sort")), said
+    device = jax.devices()[0]
+    for words in (
+        f"jax {jax.__version__}, jaxlib {jax.lib.__version__}, numpy {np.__version__}",
+        f"devices: {jax.device_count()} x {device.device_kind} ({device.platform})",
+        "kernels built: cpu",
+        "cpu: CPU kernels on XLA's threads (FFI API ",
+        "FFI API of this jaxlib: 0.",
+        "segmented_sort",
+        "JAX_MGPU_CHECKS=0",
+        "To report a bug, send these lines",
+    ):
+        assert words in said, said
+
+
+def test_information_without_devices(capsys, monkeypatch):
+    def devices():
+        raise RuntimeError("Unable to initialize backend 'cuda'")
+
+    monkeypatch.setattr(jax, "devices", devices)
+    assert main(["--info"]) == 0
+    assert "devices: none: Unable to initialize backend 'cuda'\n" in capsys.readouterr().out
 
 
 def test_backends_and_has_cuda():

@@ -1,20 +1,22 @@
-"""`python -m jax_mgpu [FILE]`: sorts the rows of real ragged data under jit, checks the result and times it."""
+"""`python -m jax_mgpu [FILE]`: sorts the rows of real ragged data under jit, checks the result and times it.
+
+`--benchmark` measures more operations, `--info` says what is installed and built.
+"""
 
 from __future__ import annotations
 
 import argparse
+import collections
 import os
 import pathlib
 import platform
 import re
-import statistics
 import sys
 import sysconfig
-import time
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -22,12 +24,14 @@ import jaxlib
 import numpy as np
 
 import jax_mgpu as mgpu
-from jax_mgpu import _library
+from jax_mgpu import _benchmark, _library
 from jax_mgpu._check import KEY_DTYPES, describe
 from jax_mgpu._compat import ffi_api_version
 
 MOST_LINES = 300_000
 SHOWN_ROWS = 4
+DEFAULT_PLOT = pathlib.Path("jax_mgpu_benchmark.png")
+SETTINGS = ("JAX_", "XLA_", "MGPU_", "CUDA_VISIBLE_DEVICES")  # of the environment
 TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
@@ -61,10 +65,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "rows of tokens; default: Python's own standard library, as text",
     )  # fmt: skip
     parser.add_argument("--info", action="store_true", help="print versions, devices and kernels, and stop")
+    parser.add_argument(
+        "--benchmark", action="store_true",
+        help="measure operations beside what is written in JAX without them, print a table, draw a plot, and stop",
+    )  # fmt: skip
+    parser.add_argument("--size", type=item_count, metavar="N", help="items of --benchmark (default: by the device)")
+    parser.add_argument(
+        "--plot", type=plot_file, metavar="FILE",
+        help=f"the plot of --benchmark, which takes matplotlib (default: {DEFAULT_PLOT})",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
+    if options.benchmark and (options.file or options.info):
+        parser.error("--benchmark goes with --size and --plot alone")
+    if (options.size or options.plot) and not options.benchmark:
+        parser.error("--size and --plot go with --benchmark alone")
     if options.info:
         print_information()
         return 0
+    if options.benchmark:
+        with jax.enable_x64(False):
+            size = options.size or _benchmark.default_size()
+            return _benchmark.run(size, describe_device(), options.plot or DEFAULT_PLOT)
     try:
         data = read(options.file)
     except InputError as error:
@@ -72,6 +93,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     with jax.enable_x64(data.values.dtype.itemsize == 8):
         return sort_and_report(data)
+
+
+def item_count(text: str) -> int:
+    """The value of --size."""
+    if not text.isdecimal() or not 1 <= int(text) <= _benchmark.LARGEST:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 to {_benchmark.LARGEST}, got {text}")
+    return int(text)
+
+
+def plot_file(text: str) -> pathlib.Path:
+    """The value of --plot; what would fail after the measurements fails now."""
+    file = pathlib.Path(text)
+    if file.suffix not in _benchmark.PLOT_FORMATS:
+        raise argparse.ArgumentTypeError(f"expected a name in {', '.join(_benchmark.PLOT_FORMATS)}, got {text}")
+    if not file.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{file.parent} is no folder")
+    return file
 
 
 def sort_and_report(data: Ragged) -> int:
@@ -82,7 +120,7 @@ def sort_and_report(data: Ragged) -> int:
     ids = np.repeat(np.arange(lengths.size, dtype=np.int32), lengths)
     keys, heads, row_ids = jnp.asarray(data.values), jnp.asarray(data.offsets[:-1]), jnp.asarray(ids)
     sort = jax.jit(mgpu.segmented_sort).lower(keys, heads).compile()
-    plain = jax.jit(plain_sort).lower(row_ids, keys).compile()
+    plain = jax.jit(_benchmark.sort_rows).lower(row_ids, keys).compile()
     result = np.asarray(sort(keys, heads))
     print(f"Build: {_library.build_decision()}")
     print(f"Device: {describe_device()}; {what_runs(sort.as_text() or '')}")
@@ -98,14 +136,9 @@ def sort_and_report(data: Ragged) -> int:
         return 1
     print("Check: every row is bit for bit what NumPy sorts it to")
 
-    ours, theirs = milliseconds(sort, keys, heads), milliseconds(plain, row_ids, keys)
+    ours, theirs = (_benchmark.milliseconds(*call) for call in ((sort, keys, heads), (plain, row_ids, keys)))
     print(f"Time: {ours:.2f} ms; jax.lax.sort by row and value: {theirs:.2f} ms, {theirs / ours:.1f} times as long")
     return 0
-
-
-def plain_sort(ids: jax.Array, keys: jax.Array) -> jax.Array:
-    """Plain JAX's way."""
-    return jax.lax.sort((ids, keys), num_keys=2, is_stable=True)[1]
 
 
 def show_rows(data: Ragged, result: np.ndarray) -> None:
@@ -124,16 +157,6 @@ def show_rows(data: Ragged, result: np.ndarray) -> None:
     for row in interesting[np.linspace(0, interesting.size - 1, count, dtype=int)]:
         part = slice(data.offsets[row], data.offsets[row + 1])
         print(f"  row {row:,}\n    before  {text(data.values[part])}\n    after   {text(result[part])}")
-
-
-def milliseconds(function: Callable[..., Any], *operands: Any) -> float:
-    """The median time of a call."""
-    samples = []
-    for _ in range(7):
-        begin = time.perf_counter()
-        jax.block_until_ready(function(*operands))
-        samples.append(1e3 * (time.perf_counter() - begin))
-    return statistics.median(samples)
 
 
 def read(file: pathlib.Path | None) -> Ragged:
@@ -216,21 +239,38 @@ def what_runs(program: str) -> str:
 
 
 def print_information() -> None:
-    """Versions, devices, kernels."""
+    """What a report of a bug needs: versions, devices, kernels, settings."""
     try:
         version = metadata.version("jax_mgpu")
     except metadata.PackageNotFoundError:
         version = "(not installed)"
-    runtime = ffi_api_version()
     print(f"jax_mgpu {version} from {pathlib.Path(mgpu.__file__).parent}")
     versions = f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, numpy {np.__version__}"
-    print(f"Python {platform.python_version()}, {versions}")
-    print("devices: " + ", ".join(f"{device.device_kind} ({device.platform})" for device in jax.devices()))
+    print(f"Python {platform.python_version()}, {versions}, {platform.platform()}")
+    print(f"devices: {list_devices()}")
+    print(f"kernels built: {', '.join(_library.platforms())}")
     for name, description in mgpu.backends().items():
-        print(f"{name}: {description}")
+        print(f"  {name}: {description}")
+    if mgpu.has_cuda():  # without the kernels, the line on cuda has said so
+        print(f"build: {_library.build_decision()}")
+    runtime = ffi_api_version()
     print(f"FFI API of this jaxlib: {'.'.join(map(str, runtime)) if runtime else 'unknown'}")
     assert _library.cpu_module is not None
     print("operations with kernels: " + ", ".join(sorted(_library.cpu_module.handlers())))
+    settings = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)]
+    print("settings: " + (" ".join(settings) or "none"))
+    print("To report a bug, send these lines, the shortest program that shows it, and all that it printed.")
+
+
+def list_devices() -> str:
+    """How many of each kind, and what drives them; or why there are none."""
+    try:
+        devices = jax.devices()
+    except RuntimeError as error:
+        return f"none: {error}"
+    kinds = collections.Counter(f"{device.device_kind} ({device.platform})" for device in devices)
+    driven = f"; {devices[0].client.platform_version.splitlines()[0]}" if devices[0].platform != "cpu" else ""
+    return ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) + driven
 
 
 if __name__ == "__main__":
