@@ -8,6 +8,9 @@ import os
 import pathlib
 import sys
 
+import numpy as np
+import pytest
+
 SOURCE = pathlib.Path(__file__).parent.parent / "src"
 
 # A developer's build leaves its modules beside the Python sources; then those are tested, not an installed package.
@@ -17,6 +20,20 @@ if any((SOURCE / "jax_mgpu" / f"_cpu{suffix}").exists() for suffix in importlib.
 
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # meshes are tested on any machine
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(3)
+
+
+@pytest.fixture
+def x64():
+    """64-bit types, for the tests that say so."""
+    import jax
+
+    with jax.enable_x64(True):
+        yield
 
 
 def pytest_report_header() -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from tests import oracle
+
 FLOAT_DTYPES = ["float16", "bfloat16", "float32", "float64"]
 KEY_DTYPES = [f"{kind}{width}" for kind in ("uint", "int") for width in (8, 16, 32, 64)] + FLOAT_DTYPES
 MANTISSA_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
@@ -40,6 +42,21 @@ def random_keys(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray
         .view(kind)
         .reshape(shape)
     )
+
+
+def sorted_keys(
+    rng: np.random.Generator, dtype: str, n: int, *, descending: bool = False, count: int | None = None
+) -> np.ndarray:
+    """Random keys sorted up to `count`; those past it are not, and are not in order with the others."""
+    keys = random_keys(rng, dtype, n)
+    live = oracle.live_count(count, n)
+    keys[:live] = in_order(keys[:live], descending)
+    return keys
+
+
+def in_order(keys: np.ndarray, descending: bool = False) -> np.ndarray:
+    """Keys sorted in the order of lax.sort, equal ones left as they come."""
+    return keys[oracle.sort_indices(keys, descending)]
 
 
 def without_subnormals(keys: np.ndarray) -> np.ndarray:

@@ -50,6 +50,14 @@ def bits(x: np.ndarray) -> np.ndarray:
     return x.view(f"u{x.dtype.itemsize}") if x.dtype.kind not in "bcV" or x.dtype.itemsize <= 8 else x
 
 
+def same_bits(got: np.ndarray, expected: np.ndarray) -> None:
+    """Asserts that two arrays have the same type, shape and bits."""
+    got, expected = np.asarray(got), np.asarray(expected)
+    assert got.dtype == expected.dtype
+    assert got.shape == expected.shape
+    np.testing.assert_array_equal(bits(got), bits(expected))
+
+
 def work_items(offsets: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
     """The object of each work item, and the item's position within it."""
     offsets = np.asarray(offsets).astype(np.int64)

@@ -14,16 +14,7 @@ import jax_mgpu as mgpu
 from jax_mgpu._primitive import REGISTRY
 from tests import oracle
 
-
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(7)
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def removed(x, indices, size, fill_value=0, count=None):

@@ -13,21 +13,13 @@ from jax.test_util import check_grads
 import jax_mgpu as mgpu
 from jax_mgpu._primitive import REGISTRY
 from tests import data, oracle
+from tests.oracle import same_bits
+
+pytestmark = pytest.mark.usefixtures("x64")
 
 DTYPES = ["bool", "uint8", "int16", "float16", "bfloat16", "float32", "int32", "float64", "uint64"]
 DTYPES += ["complex64", "complex128", "float8_e4m3fn", "int4"]
 TRAILING = [(), (1,), (2,), (3,), (2, 5), (33,), (129,), (2, 0)]
-
-
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(6)
 
 
 def rows(rng, dtype, n, *trailing):
@@ -37,12 +29,6 @@ def rows(rng, dtype, n, *trailing):
         return rng.integers(0, 2, (n, *trailing)).astype(kind)
     size = n * int(np.prod(trailing, dtype=int))
     return rng.integers(0, 256, size * kind.itemsize, dtype=np.uint8).view(kind).reshape(n, *trailing)
-
-
-def same_bits(got, expected):
-    got = np.asarray(got)
-    assert got.dtype == expected.dtype and got.shape == expected.shape
-    assert got.tobytes() == expected.tobytes()
 
 
 def shuffled_starts(rng, lengths):

@@ -16,29 +16,16 @@ from benchmarks import flights
 from jax_mgpu._primitive import REGISTRY
 from tests import data, oracle
 
+pytestmark = pytest.mark.usefixtures("x64")
+
 KINDS = ["inner", "left", "right", "outer"]
 # Items of a tile: CUDA's for 8-byte and narrower keys, the CPU's.
 TILES = (2816, 4352, 16384)
 
 
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(7)
-
-
 @functools.cache
 def jitted(kind, size):
     return jax.jit(functools.partial(mgpu.join, kind=kind, size=size))
-
-
-def in_order(keys):
-    return keys[oracle.sort_indices(keys)]
 
 
 def check(kind, a, b, *, size, counts=None):
@@ -59,7 +46,7 @@ def check(kind, a, b, *, size, counts=None):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 def test_every_key_type(rng, dtype, kind):
-    a, b = (in_order(data.random_keys(rng, dtype, n)) for n in (900, 700))
+    a, b = (data.in_order(data.random_keys(rng, dtype, n)) for n in (900, 700))
     check(kind, a, b, size=60000)
     for counts in ((900, 0), (0, 700), (1, 1), (500, 699)):
         check(kind, a, b, size=60000, counts=counts)
@@ -307,7 +294,7 @@ def test_the_fallback(rng, kind):
     options = {"keep_a": kind in ("left", "outer"), "keep_b": kind in ("right", "outer")}
     fallback = jax.jit(REGISTRY["join"].fallback, static_argnames=("size", *options))
     for n_a, n_b, counts in ((60, 40, (50, 39)), (60, 0, (60, 0)), (0, 40, (0, 33)), (0, 0, (0, 0))):
-        a, b = (in_order(data.without_subnormals(data.random_keys(rng, "float32", n))) for n in (n_a, n_b))
+        a, b = (data.in_order(data.without_subnormals(data.random_keys(rng, "float32", n))) for n in (n_a, n_b))
         rows = oracle.join_rows(kind, a[: counts[0]], b[: counts[1]])
         for size in (len(rows) + 9, len(rows) // 2):
             operands = [jnp.asarray(x) for x in (a, b, np.array(counts[:1]), np.array(counts[1:]))]

@@ -13,16 +13,7 @@ import jax_mgpu as mgpu
 from jax_mgpu._primitive import REGISTRY
 from tests import data, oracle
 
-
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(5)
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def expected(offsets, size, total):

@@ -15,34 +15,12 @@ from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
 from tests import data, oracle
+from tests.oracle import same_bits
+
+pytestmark = pytest.mark.usefixtures("x64")
 
 # Slots that one CUDA block (by the width of keys and values) and one CPU task merge alone.
 TILES = (1792, 2304, 2816, 3328, 3840, 65536)
-
-
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(3)
-
-
-def same_bits(got, expected):
-    got, expected = np.asarray(got), np.asarray(expected)
-    assert got.dtype == expected.dtype
-    np.testing.assert_array_equal(oracle.bits(got), oracle.bits(expected))
-
-
-def sorted_keys(rng, dtype, n, descending=False, count=None):
-    """Keys sorted up to `count`; those past it are not, and are not in order with the others."""
-    keys = data.random_keys(rng, dtype, n)
-    live = oracle.live_count(count, n)
-    keys[:live] = keys[:live][oracle.sort_indices(keys[:live], descending)]
-    return keys
 
 
 def live_part(x, indices, slots):
@@ -79,15 +57,15 @@ def jitted(descending=False):
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 def test_every_key_type(rng, dtype, descending):
     for counts in ({}, {"a_count": np.int32(4000), "b_count": np.int32(2500)}):
-        a = sorted_keys(rng, dtype, 5000, descending, counts.get("a_count"))
-        b = sorted_keys(rng, dtype, 3001, descending, counts.get("b_count"))
+        a = data.sorted_keys(rng, dtype, 5000, descending=descending, count=counts.get("a_count"))
+        b = data.sorted_keys(rng, dtype, 3001, descending=descending, count=counts.get("b_count"))
         check(a, b, descending=descending, merge=jitted(), **counts)
 
 
 @pytest.mark.parametrize("keys", ["uint16", "float64"])
 @pytest.mark.parametrize("dtype", ["int32", "float32", "int64", "float64", "complex64"])
 def test_a_leaf_of_4_or_8_bytes(rng, keys, dtype):
-    a, b = sorted_keys(rng, keys, 5000), sorted_keys(rng, keys, 700)
+    a, b = data.sorted_keys(rng, keys, 5000), data.sorted_keys(rng, keys, 700)
     values = rng.integers(0, 256, 5700 * jnp.dtype(dtype).itemsize, dtype=np.uint8).view(dtype)
     order = oracle.merge_indices(a, b, b_count=600)
     merged, moved = mgpu.merge(a, b, {"v": values[:5000]}, {"v": values[5000:]}, b_count=600)
@@ -96,7 +74,7 @@ def test_a_leaf_of_4_or_8_bytes(rng, keys, dtype):
 
 
 def test_a_pytree_of_any_dtype_and_trailing_shape(rng):
-    a, b = sorted_keys(rng, "float32", 300, True), sorted_keys(rng, "float32", 45, True)
+    a, b = data.sorted_keys(rng, "float32", 300, descending=True), data.sorted_keys(rng, "float32", 45, descending=True)
     values = {
         "bfloat16": data.random_keys(rng, "bfloat16", 345),
         "bool": rng.integers(0, 2, 345).astype(bool),
@@ -116,7 +94,7 @@ def test_a_pytree_of_any_dtype_and_trailing_shape(rng):
 
 
 def test_values_without_a_leaf(rng):
-    a, b = sorted_keys(rng, "int32", 30), sorted_keys(rng, "int32", 20)
+    a, b = data.sorted_keys(rng, "int32", 30), data.sorted_keys(rng, "int32", 20)
     merged, moved = mgpu.merge(a, b, {}, {})
     same_bits(merged, np.concatenate([a, b])[oracle.merge_indices(a, b)])
     assert moved == {}
@@ -128,14 +106,14 @@ def test_values_without_a_leaf(rng):
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
 def test_sizes_given_by_counts(rng, dtype):
     for n_a, n_b in itertools.product((0, 1, 23, 123, 3234), (0, 1, 52, 556, 56767)):
-        a, b = sorted_keys(rng, dtype, 3234, count=n_a), sorted_keys(rng, dtype, 56767, count=n_b)
+        a, b = data.sorted_keys(rng, dtype, 3234, count=n_a), data.sorted_keys(rng, dtype, 56767, count=n_b)
         check(a, b, a_count=np.int32(n_a), b_count=np.int32(n_b), merge=jitted())
 
 
 @pytest.mark.parametrize("sizes", [(0, 0), (0, 1), (52, 0), (1, 1), (23, 556), (1, 56767), (56767, 1)], ids=str)
 def test_sizes_given_by_shapes(rng, sizes):
     for dtype in ("uint16", "float64"):
-        check(*(sorted_keys(rng, dtype, n) for n in sizes))
+        check(*(data.sorted_keys(rng, dtype, n) for n in sizes))
 
 
 LONG = 2 * 65536 + 9
@@ -145,7 +123,7 @@ LONG = 2 * 65536 + 9
 def test_a_tile_and_one_less_and_one_more(rng, dtype):
     for tile, d in itertools.product(TILES, (-1, 0, 1)):
         for n_a, n_b in ((tile + d, 1), (1, tile + d), (tile, tile + d)):
-            a, b = sorted_keys(rng, dtype, LONG, count=n_a), sorted_keys(rng, dtype, LONG, count=n_b)
+            a, b = data.sorted_keys(rng, dtype, LONG, count=n_a), data.sorted_keys(rng, dtype, LONG, count=n_b)
             counts = {"a_count": np.int32(n_a), "b_count": np.int32(n_b)}
             order = oracle.merge_indices(a, b, **counts)
             same_bits(jitted()(a, b, **counts), live_part(np.concatenate([a, b]), order, 2 * LONG))
@@ -194,8 +172,8 @@ def test_vmap_over_mixes_of_operands(rng, mapped):
     batch, n_a, n_b = 4, 70, 33
     counts = rng.integers(0, n_a + 1, batch).astype(np.int32), rng.integers(0, n_b + 1, batch).astype(np.int32)
     everything = (
-        np.stack([sorted_keys(rng, "float32", n_a) for _ in range(batch)]),
-        np.stack([sorted_keys(rng, "float32", n_b) for _ in range(batch)]),
+        np.stack([data.sorted_keys(rng, "float32", n_a) for _ in range(batch)]),
+        np.stack([data.sorted_keys(rng, "float32", n_b) for _ in range(batch)]),
         rng.integers(0, 2**32, (batch, n_a), dtype=np.uint32),
         rng.integers(0, 2**32, (batch, n_b), dtype=np.uint32),
         *counts,
@@ -218,8 +196,8 @@ def test_vmap_over_mixes_of_operands(rng, mapped):
 def test_batches_of_every_shape(rng, shape):
     batch, n_a, n_b = shape
     for dtype in ("uint8", "float64"):
-        a = np.array([sorted_keys(rng, dtype, n_a) for _ in range(batch)], jnp.dtype(dtype)).reshape(batch, n_a)
-        b = np.array([sorted_keys(rng, dtype, n_b) for _ in range(batch)], jnp.dtype(dtype)).reshape(batch, n_b)
+        a = np.array([data.sorted_keys(rng, dtype, n_a) for _ in range(batch)], jnp.dtype(dtype)).reshape(batch, n_a)
+        b = np.array([data.sorted_keys(rng, dtype, n_b) for _ in range(batch)], jnp.dtype(dtype)).reshape(batch, n_b)
         got = jax.vmap(mgpu.merge)(a, b)
         assert got.shape == (batch, n_a + n_b)
         for row in range(batch):
@@ -227,8 +205,8 @@ def test_batches_of_every_shape(rng, shape):
 
 
 def test_vmap_of_vmap(rng):
-    a = np.stack([sorted_keys(rng, "int32", 40) for _ in range(6)]).reshape(2, 3, 40)
-    b = np.stack([sorted_keys(rng, "int32", 9) for _ in range(3)])
+    a = np.stack([data.sorted_keys(rng, "int32", 40) for _ in range(6)]).reshape(2, 3, 40)
+    b = np.stack([data.sorted_keys(rng, "int32", 9) for _ in range(3)])
     got = jax.vmap(jax.vmap(mgpu.merge), (0, None))(a, b)
     for i, j in itertools.product(range(2), range(3)):
         same_bits(got[i, j], np.concatenate([a[i, j], b[j]])[oracle.merge_indices(a[i, j], b[j])])

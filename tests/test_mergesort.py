@@ -12,25 +12,11 @@ from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
 from tests import data, oracle
+from tests.oracle import same_bits
+
+pytestmark = pytest.mark.usefixtures("x64")
 
 SORTS = ["mergesort", "locality_sort"]
-
-
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(3)
-
-
-def same_bits(got, expected):
-    got, expected = np.asarray(got), np.asarray(expected)
-    assert got.dtype == expected.dtype
-    np.testing.assert_array_equal(oracle.bits(got), oracle.bits(expected))
 
 
 @functools.cache

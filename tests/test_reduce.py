@@ -14,20 +14,11 @@ import jax_mgpu as mgpu
 from tests import data, oracle
 from tests.test_scan import OPERATORS, compose, items, random_heads, same
 
+pytestmark = pytest.mark.usefixtures("x64")
+
 # A row that a few lanes of a warp reduce: up to 4,096 items; CUDA's chunks of 16,384 4-byte and 65,536 1-byte items;
 # the CPU's tiles of 32,768; the 3,840 items and ends of a segmented tile.
 SIZES = (0, 1, 2, 3, 31, 32, 33, 63, 255, 1000, 4095, 4096, 4097, 16_384, 16_385, 32_768, 32_769, 65_537, 300_001)
-
-
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(4)
 
 
 @functools.partial(jax.jit, static_argnames="op")

@@ -13,23 +13,14 @@ from jax.test_util import check_grads
 import jax_mgpu as mgpu
 from tests import data, oracle
 
+pytestmark = pytest.mark.usefixtures("x64")
+
 OPERATORS = ["add", "mul", "min", "max", "argmin", "argmax"]
 FORMS = [{"exclusive": e, "reverse": r} for e in (False, True) for r in (False, True)]
 # CUDA's tiles of 1,024, 2,048 and 4,096 items (16-, 8- and 4-byte states), its look-back's groups of 32 tiles, the
 # CPU's tiles of 16,384.
 TILES = (1024, 2048, 4096, 16384)
 MANY_TILES = 33 * 4096 + 5
-
-
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(3)
 
 
 def items(rng, dtype, op, *shape):

@@ -15,29 +15,15 @@ from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
 from tests import data, oracle
+from tests.oracle import same_bits
+
+pytestmark = pytest.mark.usefixtures("x64")
 
 # Items that one thread, one block and one CPU task sort alone: CUDA's cells of 11 and 17 items, its tiles of 2,816 and
 # 4,352 (8-byte and narrower keys), the CPU's tiles of 16,384.
 CELLS = (11, 17)
 TILES = (2816, 4352, 16384)
 SEVERAL_TILES = 3 * 16384 + 77
-
-
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(2)
-
-
-def same_bits(got, expected):
-    got, expected = np.asarray(got), np.asarray(expected)
-    assert got.dtype == expected.dtype
-    np.testing.assert_array_equal(oracle.bits(got), oracle.bits(expected))
 
 
 def random_heads(rng, n, m):

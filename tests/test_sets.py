@@ -13,6 +13,9 @@ from jax.test_util import check_grads
 import jax_mgpu as mgpu
 from jax_mgpu._primitive import REGISTRY
 from tests import data, oracle
+from tests.oracle import same_bits
+
+pytestmark = pytest.mark.usefixtures("x64")
 
 OPERATIONS = ["set_intersection", "set_union", "set_difference", "set_symmetric_difference"]
 TAKES_B = ("set_union", "set_symmetric_difference")
@@ -21,31 +24,9 @@ TILES = (2815, 4351, 16384)
 SEVERAL_TILES = 3 * 16384 + 77
 
 
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(6)
-
-
 @functools.cache
 def jitted(operation, **options):
     return jax.jit(functools.partial(getattr(mgpu, operation), **options))
-
-
-def same_bits(got, expected):
-    got, expected = np.asarray(got), np.asarray(expected)
-    assert got.dtype == expected.dtype
-    np.testing.assert_array_equal(oracle.bits(got), oracle.bits(expected))
-
-
-def in_order(keys):
-    """Keys sorted in the order of lax.sort, equal ones left as they come."""
-    return keys[oracle.sort_indices(keys)]
 
 
 def filled(sources, size, *arrays, fill=0):
@@ -85,7 +66,7 @@ def check(operation, a, b, *, counts=None, duplicates=True, values=True, size=No
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 def test_every_key_type(rng, dtype, operation):
     for n_a, n_b in ((1000, 700), (SEVERAL_TILES, 20000)):
-        a, b = (in_order(data.random_keys(rng, dtype, n)) for n in (n_a, n_b))
+        a, b = (data.in_order(data.random_keys(rng, dtype, n)) for n in (n_a, n_b))
         check(operation, a, b)
     check(operation, a, b, values=False)
     for counts in ((n_a, 0), (0, n_b), (1, 1), (n_a - 1, n_b // 2), (n_a + 5, -3)):
@@ -309,7 +290,7 @@ def test_the_fallback(rng, operation):
     options = {"kind": operation, "size": 75, "duplicates": 1}
     fallback = jax.jit(REGISTRY["sets"].fallback, static_argnames=(*options, "payload"))
     for n_a, n_b, counts in ((60, 40, (50, 40)), (0, 40, (0, 33)), (0, 0, (0, 0))):
-        a, b = (in_order(data.without_subnormals(data.random_keys(rng, "float32", n))) for n in (n_a, n_b))
+        a, b = (data.in_order(data.without_subnormals(data.random_keys(rng, "float32", n))) for n in (n_a, n_b))
         sources = oracle.set_sources(name, a[: counts[0]], b[: counts[1]])
         sources[sources >= counts[0]] += n_a - counts[0]
         a_values, b_values = np.arange(n_a, dtype=np.int32), np.arange(n_b, dtype=np.int32) - 1000

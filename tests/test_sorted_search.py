@@ -15,28 +15,11 @@ from hypothesis import strategies as st
 import jax_mgpu as mgpu
 from tests import data, oracle
 
+pytestmark = pytest.mark.usefixtures("x64")
+
 # Items of both operands that one CUDA block (by the width of keys) and one CPU task walk along alone.
 TILES = (3328, 3840, 65536)
 SIDES = ("left", "right")
-
-
-@pytest.fixture(autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(5)
-
-
-def sorted_keys(rng, dtype, n, count=None):
-    """Keys sorted up to `count`; those past it are not, and are not in order with the others."""
-    keys = data.random_keys(rng, dtype, n)
-    live = oracle.live_count(count, n)
-    keys[:live] = keys[:live][oracle.sort_indices(keys[:live])]
-    return keys
 
 
 def same(got, expected, dtype=np.int32):
@@ -84,7 +67,7 @@ def check(a, b, a_count, b_count):
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 def test_every_key_type(rng, dtype):
     for n_a, n_b in ((5000, 3001), (3500, 0), (0, 3001), (5000, 1)):
-        check(sorted_keys(rng, dtype, 5000, n_a), sorted_keys(rng, dtype, 3001, n_b), n_a, n_b)
+        check(data.sorted_keys(rng, dtype, 5000, count=n_a), data.sorted_keys(rng, dtype, 3001, count=n_b), n_a, n_b)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32"])
@@ -102,14 +85,14 @@ def test_as_jnp_searchsorted(rng, dtype):
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
 def test_sizes_given_by_counts(rng, dtype):
     for n_a, n_b in itertools.product((0, 1, 23, 123, 3234), (0, 1, 52, 556, 5676)):
-        check(sorted_keys(rng, dtype, 3234, n_a), sorted_keys(rng, dtype, 5676, n_b), n_a, n_b)
+        check(data.sorted_keys(rng, dtype, 3234, count=n_a), data.sorted_keys(rng, dtype, 5676, count=n_b), n_a, n_b)
 
 
 # The first two are searched needle by needle.
 @pytest.mark.parametrize("sizes", [(1, 70000), (1000, 70000), (70000, 1), (0, 0), (0, 5), (5, 0), (1, 1)], ids=str)
 def test_sizes_given_by_shapes(rng, sizes):
     for dtype in ("uint16", "float64"):
-        a, b = (sorted_keys(rng, dtype, n) for n in sizes)
+        a, b = (data.sorted_keys(rng, dtype, n) for n in sizes)
         check(a, b, *sizes)
         check(a, b, sizes[0] * 3 // 4, sizes[1] // 2)
         for side in SIDES:
@@ -124,7 +107,9 @@ LONG = 2 * 65536 + 9
 def test_a_tile_and_one_less_and_one_more(rng, dtype):
     for tile, d in itertools.product(TILES, (-1, 0, 1)):
         for n_a, n_b in ((tile + d, 1), (1, tile + d), (tile, tile + d)):
-            check(sorted_keys(rng, dtype, LONG, n_a), sorted_keys(rng, dtype, LONG, n_b), n_a, n_b)
+            check(
+                data.sorted_keys(rng, dtype, LONG, count=n_a), data.sorted_keys(rng, dtype, LONG, count=n_b), n_a, n_b
+            )
 
 
 # Runs of equal keys across the edges of tiles, on one side and on both.
@@ -170,7 +155,7 @@ MIXES = [mix for mix in itertools.product([True, False], repeat=4) if any(mix)]
 @pytest.mark.parametrize("sizes", [(70, 33), (3, 300)], ids=str)
 def test_vmap_over_every_mix_of_operands(rng, mapped, sizes):
     batch = 4
-    keys = [np.stack([sorted_keys(rng, "float32", n) for _ in range(batch)]) for n in sizes]
+    keys = [np.stack([data.sorted_keys(rng, "float32", n) for _ in range(batch)]) for n in sizes]
     everything = (*keys, *(rng.integers(0, n + 1, batch).astype(np.int32) for n in sizes))
     given = [x if on else x[0] for x, on in zip(everything, mapped, strict=True)]
     axes = [0 if on else None for on in mapped]
@@ -191,8 +176,8 @@ def test_vmap_over_every_mix_of_operands(rng, mapped, sizes):
 def test_batches_of_every_shape(rng, shape):
     batch, n_a, n_b = shape
     for dtype in ("uint8", "float64"):
-        a = np.array([sorted_keys(rng, dtype, n_a) for _ in range(batch)], jnp.dtype(dtype)).reshape(batch, n_a)
-        b = np.array([sorted_keys(rng, dtype, n_b) for _ in range(batch)], jnp.dtype(dtype)).reshape(batch, n_b)
+        a = np.array([data.sorted_keys(rng, dtype, n_a) for _ in range(batch)], jnp.dtype(dtype)).reshape(batch, n_a)
+        b = np.array([data.sorted_keys(rng, dtype, n_b) for _ in range(batch)], jnp.dtype(dtype)).reshape(batch, n_b)
         found, matches = jax.vmap(mgpu.sorted_search)(a, b), jax.vmap(mgpu.sorted_match)(a, b)
         assert found.shape == (batch, n_a)
         assert matches.a_match_count.shape == (batch,)

@@ -24,11 +24,6 @@ DEVICES = 4
 every_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(7)
-
-
 def primitives(function, *arguments):
     """The names of the operations that a call binds."""
     found = set()
