@@ -40,8 +40,8 @@ def reduce(x: Any, op: str | Callable[[Any, Any], Any] = "add", *, count: Any = 
       identity: the identity of a function `op`, a pytree like one item: needed with `count`, and for `n = 0`.
 
     Returns:
-      A scalar of the type of x, or an index (int32; int64 from 2^31 items on). Over nothing: 0, 1, the largest value
-      (+inf), the smallest (-inf), -1, -1.
+      A scalar of the type of x, or an index (int32; int64 from 2^31 items on). Over nothing it is 0, 1, the largest
+      value (+inf), the smallest (-inf), -1, -1, in the order of the operators above.
 
     Raises:
       TypeError: an argument's dtype or structure is not one of the above.
