@@ -197,7 +197,7 @@ def _take(x: jax.Array, indices: jax.Array, fill_value: Any) -> jax.Array:
 def _shapes(a: Any, b: Any, a_count: Any, b_count: Any, *, size: int, keep_a: int, keep_b: int) -> Sequence[Any]:
     del a_count, b_count, keep_a, keep_b
     rows = max(1, a.shape[0]) * max(1, b.shape[0]) + a.shape[0] + b.shape[0]
-    count = jnp.int64 if rows > INT32_LARGEST and jax.config.jax_enable_x64 else jnp.int32
+    count = jnp.int64 if rows > INT32_LARGEST and jax.config.jax_enable_x64 else jnp.int32  # type: ignore[attr-defined]
     return [
         jax.ShapeDtypeStruct((size,), index_dtype("join", "a", a.shape[0])),
         jax.ShapeDtypeStruct((size,), index_dtype("join", "b", b.shape[0])),
