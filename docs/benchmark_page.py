@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ def write(results: pathlib.Path, folder: pathlib.Path) -> None:
         parts.append(f"## {family}\n")
         for name, run, rows in runs:
             parts.append(describe(name, run))
-            parts.append(figure(folder, f"{pathlib.Path(name).stem}-{family}", rows))
+            parts.append(figure(folder / f"{pathlib.Path(name).stem}-{family}.svg", family, rows))
             parts.append(table(rows))
     (folder / "benchmarks.md").write_text("\n".join(parts))
 
@@ -57,11 +58,11 @@ def is_slower(row: Row) -> bool:
 def overview(families: dict[str, list[tuple[str, Run, list[Row]]]]) -> str:
     """One line a family and run: how many figures are met, and how many rows have a faster rival."""
     lines = [
-        "| family | rows | with a figure to reach | met | missed | beside rivals | a rival is faster | failed |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| family | run | rows | with a figure to reach | met | missed | beside rivals | a rival is faster | failed |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for family, runs in sorted(families.items()):
-        for _, _, rows in runs:
+        for _, run, rows in runs:
             judged = [row["met"] for row in rows if row["met"] is not None]
             rivals = sum(len(measured(row)) > 1 for row in rows)
             failed = sum(bool(row_failures(row)) for row in rows)
@@ -74,7 +75,8 @@ def overview(families: dict[str, list[tuple[str, Run, list[Row]]]]) -> str:
                 sum(map(is_slower, rows)),
                 failed,
             ]
-            lines.append(f"| [{family}](#{family}) | {' | '.join(map(str, counts))} |")
+            where = f"[{family}](#{family}) | {run['device']}, {run['date'][:10]}"
+            lines.append(f"| {where} | {' | '.join(map(str, counts))} |")
     return "\n".join(lines) + "\n"
 
 
@@ -134,12 +136,14 @@ def verdict(row: Row) -> str:
     return f"{row['must_reach_ms']:g} {'met' if row['met'] else '**missed**'}"
 
 
-def figure(folder: pathlib.Path, name: str, rows: Sequence[Row]) -> str:
-    """The times of all rows on one logarithmic axis; the figures to reach as bars."""
+def figure(path: pathlib.Path, family: str, rows: Sequence[Row]) -> str:
+    """The times of all rows that have some on one logarithmic axis; the figures to reach as bars."""
     rows = [row for row in rows if measured(row)]
+    if not rows:
+        return ""
     ways = list(dict.fromkeys(way for row in rows for way in measured(row)))
     plot, axes = plt.subplots(figsize=(8.4, 1.1 + 0.26 * len(rows)), layout="constrained")
-    for way, sign in reversed(list(zip(ways, SIGNS, strict=False))):  # ours above the others
+    for way, sign in reversed(list(zip(ways, itertools.cycle(SIGNS), strict=False))):  # ours above the others
         colour = COLOURS.get(way.split()[0], "#777777")
         points = [(measured(row)[way], i) for i, row in enumerate(rows) if way in measured(row)]
         axes.scatter(*zip(*points, strict=True), s=34, color=colour, marker=sign, label=way, zorder=3, linewidths=0)
@@ -163,6 +167,6 @@ def figure(folder: pathlib.Path, name: str, rows: Sequence[Row]) -> str:
         [handles[i] for i in order], [labels[i] for i in order],
         loc="outside upper left", ncols=7, frameon=False, fontsize=9,
     )  # fmt: skip
-    plot.savefig(folder / f"{name}.svg", metadata={"Date": None})
+    plot.savefig(path, metadata={"Date": None})
     plt.close(plot)
-    return f"![Times of {rows[0]['family']}, each way](generated/{name}.svg)\n"
+    return f"![Times of {family}, each way](generated/{path.name})\n"

@@ -18,6 +18,8 @@ REFERENCE = ROOT / "docs" / "reference"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(REFERENCE.glob("*.md"))]
 FENCE = re.compile(r"^```(pycon|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PARSER = doctest.DocTestParser()
+# Errors of a running program, which end in "..." here, go on with where they were raised on some platforms.
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +34,7 @@ def no_word_on_tracebacks():
 def run_session(text, namespace, where, line):
     """Runs a Python session and compares what it shows."""
     failures: list[str] = []
-    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    runner = doctest.DocTestRunner(verbose=False, optionflags=FLAGS)
     session = PARSER.get_doctest(text, namespace, where, where, line)
     session.globs = namespace  # what one block of a page defines, the next one uses
     runner.run(session, out=failures.append, clear_globs=False)
