@@ -51,3 +51,8 @@ __all__ = [
     "sorted_match",
     "sorted_search",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names alone: the modules that Python puts beside them are no part of the interface."""
+    return __all__

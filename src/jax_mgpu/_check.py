@@ -82,7 +82,7 @@ def index_dtype(operation: str, argument: str, length: int) -> np.dtype:
     """The dtype of indices into an array of this length: int32, or int64 where it can reach 2^31 items."""
     if length < INT32_LIMIT:
         return np.dtype(np.int32)
-    if not jax.config.jax_enable_x64:
+    if not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise value_error(operation, argument, "fewer than 2^31 items, or jax_enable_x64 for int64 indices", length)
     return np.dtype(np.int64)
 

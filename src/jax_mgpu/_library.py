@@ -57,9 +57,12 @@ def platforms() -> tuple[str, ...]:
 def has_cuda() -> bool:
     """Whether the CUDA kernels are built.
 
+    Returns:
+      True where the package has them, whether or not there is a GPU.
+
     Example:
       >>> import jax_mgpu as mgpu
-      >>> mgpu.has_cuda() == ("kernels" in mgpu.backends()["cuda"])
+      >>> mgpu.has_cuda() == mgpu.backends()["cuda"].startswith("CUDA kernels")
       True
     """
     return cuda_module is not None
@@ -73,6 +76,10 @@ def build_decision() -> str:
 
 def backends() -> dict[str, str]:
     """What each JAX platform runs, in words.
+
+    Returns:
+      A description for each of `"cpu"`, `"cuda"` and `"others"`: kernels and the version of the FFI API they were built
+      for, or plain JAX, for CUDA with what the build found, built and how to change that.
 
     Example:
       >>> import jax_mgpu as mgpu

@@ -35,10 +35,10 @@ _ON = switch("jax_mgpu_checks", "Whether jax_mgpu raises an error where a precon
 def checks(on: bool = True) -> AbstractContextManager[None]:
     """Turns each broken precondition into an error, within the context.
 
-    The error names the operation, the argument and the first offending position. It comes from the running program,
-    so under asynchronous dispatch it is raised where the result is waited for. Checked calls cost more time, and on a
-    GPU they wait for the device. JAX_MGPU_CHECKS=1 in the environment turns checks on everywhere. Platforms without
-    kernels check nothing.
+    The error, a `jax.errors.JaxRuntimeError`, names the operation, the argument and the first offending position. It
+    comes from the running program, so under asynchronous dispatch it is raised where the result is waited for. Checked
+    calls cost more time, and on a GPU they wait for the device. JAX_MGPU_CHECKS=1 in the environment turns checks on
+    everywhere. Platforms without kernels check nothing.
 
     Args:
       on: whether to check.
@@ -51,6 +51,11 @@ def checks(on: bool = True) -> AbstractContextManager[None]:
       >>> with mgpu.checks():
       ...     mgpu.segmented_sort(jnp.array([3, 1, 2]), jnp.array([0, 1]))
       Array([3, 1, 2], dtype=int32)
+      >>> with mgpu.checks():
+      ...     mgpu.segmented_sort(jnp.array([3, 1, 2]), jnp.array([0, 2, 1])).block_until_ready()
+      Traceback (most recent call last):
+      jax.errors.JaxRuntimeError: INVALID_ARGUMENT: segmented_sort: heads: expected non-negative integers in
+      non-decreasing order, first broken at position 2...
     """
     return _ON(on)
 

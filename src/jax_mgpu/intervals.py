@@ -126,8 +126,8 @@ def interval_scatter(x: Any, starts: Any, offsets: Any, into: Any, *, total: Any
       TypeError: starts, offsets or total are no integers, or the dtypes of `x` and `into` differ.
       ValueError: an argument's shape is not one of the above.
 
-    Linear in `x` and `into`; the transpose for `x` is `interval_gather`. Time is O(n + m), and a copy of `into` unless
-    it is donated.
+    Linear in `x` and `into`; the transpose for `x` is `interval_gather`. Time is O(n + m), by a load-balancing search
+    (Baxter, moderngpu, 2013), and a copy of `into` unless it is donated.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -166,7 +166,8 @@ def interval_move(
       TypeError: starts, offsets or total are no integers, or the dtypes of `x` and `into` differ.
       ValueError: an argument's shape is not one of the above.
 
-    Linear in `x` and `into`. Time is O(n + k + m), and a copy of `into` unless it is donated.
+    Linear in `x` and `into`. Time is O(n + k + m), by a load-balancing search (Baxter, moderngpu, 2013), and a copy of
+    `into` unless it is donated.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -37,6 +37,12 @@ class JoinResult(NamedTuple):
       a_indices: `[size]`, each row's item of a, or -1.
       b_indices: `[size]`, each row's item of b, or -1.
       count: the number of rows, a scalar. It can exceed `size`: then the first `size` rows are kept.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> rows = mgpu.join(jnp.array([1, 2, 4]), jnp.array([2, 4, 4]), size=4)
+      >>> rows.a_indices, rows.b_indices, rows.count
+      (Array([ 1,  2,  2, -1], dtype=int32), Array([ 0,  1,  2, -1], dtype=int32), Array(3, dtype=int32))
     """
 
     a_indices: jax.Array
@@ -52,6 +58,13 @@ class JoinedColumns(NamedTuple):
       b: the columns of b, likewise.
       a_null: `bool[size]`, where a row has nothing from a.
       b_null: `bool[size]`, where a row has nothing from b.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> rows = mgpu.join(jnp.array([1, 2]), jnp.array([2, 3]), "left", size=2)
+      >>> columns = mgpu.join_columns(rows, jnp.array([10, 20]), jnp.array([5, 6]))
+      >>> columns.a, columns.b, columns.b_null
+      (Array([10, 20], dtype=int32), Array([0, 5], dtype=int32), Array([ True, False], dtype=bool))
     """
 
     a: Any
@@ -88,7 +101,8 @@ def join(a: Any, b: Any, kind: str = "inner", *, size: int, a_count: Any = None,
 
     Raises:
       TypeError: an argument's dtype is not one of the above, or `size` is not static.
-      ValueError: an argument's shape is not one of the above, or `kind` is none of the four.
+      ValueError: an argument's shape is not one of the above, or `kind` is none of the four; 2^31 items or more in an
+        input without `jax_enable_x64`.
 
     Time is O(n_a + n_b + rows), however the partners are distributed: a walk along merge path (Odeh, Green, Mwassi,
     Shmueli, Birk, 2012) finds the partners of each row of a, a scan of their numbers says where its rows go, and equal
@@ -183,7 +197,7 @@ def _take(x: jax.Array, indices: jax.Array, fill_value: Any) -> jax.Array:
 def _shapes(a: Any, b: Any, a_count: Any, b_count: Any, *, size: int, keep_a: int, keep_b: int) -> Sequence[Any]:
     del a_count, b_count, keep_a, keep_b
     rows = max(1, a.shape[0]) * max(1, b.shape[0]) + a.shape[0] + b.shape[0]
-    count = jnp.int64 if rows > INT32_LARGEST and jax.config.jax_enable_x64 else jnp.int32
+    count = jnp.int64 if rows > INT32_LARGEST and jax.config.jax_enable_x64 else jnp.int32  # type: ignore[attr-defined]
     return [
         jax.ShapeDtypeStruct((size,), index_dtype("join", "a", a.shape[0])),
         jax.ShapeDtypeStruct((size,), index_dtype("join", "b", b.shape[0])),

@@ -51,7 +51,8 @@ def merge(
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
-      ValueError: an argument's shape or structure is not one of the above.
+      ValueError: an argument's shape or structure is not one of the above; results of 2^31 items or more with values
+        other than one vector of 4- or 8-byte items, without `jax_enable_x64`.
 
     Time is O(n_a + n_b), each key read and written once; no scratch memory. Equal parts of the output are found by
     merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012) and merged one by one.

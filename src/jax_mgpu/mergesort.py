@@ -28,9 +28,10 @@ def mergesort(keys: Any, values: Any = None, *, descending: bool = False, count:
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
-      ValueError: an argument's shape is not one of the above.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more with values other than one vector of
+        4- or 8-byte items, without `jax_enable_x64`.
 
-    Time is O(n log n), the same for every order of the input; scratch memory is one copy of keys and values. Tiles are
+    Time is O(n log n), whatever the order of the input; scratch memory is one copy of keys and values. Tiles are
     sorted by a block each, then runs of tiles are merged, each output tile by its own share of the merge path (Odeh,
     Green, Mwassi, Shmueli, Birk, "Merge Path", 2012).
 
@@ -87,7 +88,9 @@ def locality_sort(keys: Any, values: Any = None, *, descending: bool = False, co
       TypeError: as `mergesort`.
       ValueError: as `mergesort`.
 
-    Time and memory as `mergesort`: the kernels do not skip yet what is in place already.
+    Time and memory as `mergesort`. Neither the CPU's nor the CUDA kernels skip what is in place already: every tile is
+    sorted and every merge round run. On the CPU, a tile of a round whose items all come from one run is copied, not
+    merged, here as in `mergesort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

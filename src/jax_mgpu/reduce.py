@@ -40,12 +40,13 @@ def reduce(x: Any, op: str | Callable[[Any, Any], Any] = "add", *, count: Any = 
       identity: the identity of a function `op`, a pytree like one item: needed with `count`, and for `n = 0`.
 
     Returns:
-      A scalar of the type of x, or an index (int32; int64 from 2^31 items on). Over nothing: 0, 1, the largest value
-      (+inf), the smallest (-inf), -1, -1.
+      A scalar of the type of x, or an index (int32; int64 from 2^31 items on). Over nothing it is 0, 1, the largest
+      value (+inf), the smallest (-inf), -1, -1, in the order of the operators above.
 
     Raises:
       TypeError: an argument's dtype or structure is not one of the above.
-      ValueError: an argument's shape is not one of the above, `op` is not known, or `identity` is missing.
+      ValueError: an argument's shape is not one of the above, `op` is not known, or `identity` is missing; indices into
+        2^31 items or more without `jax_enable_x64`.
 
     Time is O(n), in one pass over memory; the tree is fixed, so float results are the same in every run. A function
     takes the slower way of `jax.lax.associative_scan`, several passes over memory.
@@ -128,7 +129,8 @@ def reduce_by_key(
 
     Raises:
       TypeError: as `reduce`.
-      ValueError: as `reduce`; also a size that is not a non-negative integer.
+      ValueError: as `reduce`; also a size that is not a non-negative integer, and 2^31 items or more without
+        `jax_enable_x64`.
 
     Time is O(n + size): a scan numbers the runs, and a segmented reduction combines them.
 

@@ -57,7 +57,8 @@ def scan(
 
     Raises:
       TypeError: an argument's dtype or structure is not one of the above.
-      ValueError: an argument's shape is not one of the above, `op` is not known, or `identity` is missing.
+      ValueError: an argument's shape is not one of the above, `op` is not known, or `identity` is missing; indices into
+        2^31 items or more without `jax_enable_x64`.
 
     Time is O(n). The built-in operators read and write memory once (decoupled look-back, Merrill and Garland, 2016,
     here with a fixed tree of sums, so that float results are the same in every run); a function takes the slower way of

@@ -42,7 +42,8 @@ def segmented_sort(
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
-      ValueError: an argument's shape is not one of the above, or both or neither of heads and flags are given.
+      ValueError: an argument's shape is not one of the above, or both or neither of heads and flags are given; 2^31
+        items or more with values other than one vector of 4- or 8-byte items, without `jax_enable_x64`.
 
     Time is O(n log t) for tiles of t items and O(n log(s / t)) for segments of s > t items, whatever the mixture of
     lengths; scratch memory is one copy of keys and values. The algorithm is a block sort and merge rounds that stop

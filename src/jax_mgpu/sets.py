@@ -37,6 +37,12 @@ class SetResult(NamedTuple):
       keys: `[size]`, sorted; past `count`, the fill value.
       values: a pytree of arrays with leading axis `size`, or None where no values were given.
       count: the number of items of the result, a scalar. It can exceed `size`: then the first `size` items are kept.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> found = mgpu.set_difference(jnp.array([1, 2, 5]), jnp.array([2, 3]), jnp.array([10, 20, 50]))
+      >>> found.keys, found.values, found.count
+      (Array([1, 5, 0], dtype=int32), Array([10, 50,  0], dtype=int32), Array(2, dtype=int32))
     """
 
     keys: jax.Array
@@ -76,7 +82,8 @@ def set_intersection(
 
     Raises:
       TypeError: an argument's dtype is not one of the above, or `size` is not static.
-      ValueError: an argument's shape is not one of the above.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more in both inputs together without
+        `jax_enable_x64`.
 
     Time is O(n_a + n_b), each key read once and each result written once. Equal parts of both inputs are found by
     balanced path (Baxter, moderngpu, 2013), which puts the r-th copy of a key in a and the r-th in b into the same

@@ -26,6 +26,12 @@ class SortedMatch(NamedTuple):
       b_match: bool `[n_b]`, whether the item of B occurs in A; False past `b_count`.
       a_match_count: how many items of A occur in B.
       b_match_count: how many items of B occur in A.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> found = mgpu.sorted_match(jnp.array([1, 2, 5]), jnp.array([2, 3]))
+      >>> found.a_match, found.b_match
+      (Array([False,  True, False], dtype=bool), Array([ True, False], dtype=bool))
     """
 
     a_index: jax.Array

@@ -1,0 +1,78 @@
+"""The documentation site: Sphinx with MyST. `sphinx-build -W --keep-going -n docs docs/_build`."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import shutil
+import sys
+import tomllib
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.roles import XRefRole
+
+ROOT = pathlib.Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+import benchmark_page  # noqa: E402
+
+import jax_mgpu  # noqa: E402
+
+project = "jax_mgpu"
+html_show_copyright = False
+version = release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+exclude_patterns = ["_build", "generated"]
+
+add_module_names = False
+autodoc_typehints = "none"  # the docstrings say more than the annotations, which are those of any array
+napoleon_numpy_docstring = False
+napoleon_attr_annotations = False
+napoleon_use_rtype = False
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # notebooks are shown with the outputs that were saved with them
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+html_theme = "sphinx_book_theme"
+html_title = "jax_mgpu"
+html_theme_options = {"show_navbar_depth": 1, "show_toc_level": 2, "navbar_persistent": [], "footer_content_items": []}
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+
+
+def name_or_code(name: str, rawtext: str, text: str, lineno: int, inliner: Any, *rest: Any) -> Any:
+    """What single backticks mean in docstrings: a link where they hold a public name, code elsewhere."""
+    bare = text.removeprefix("jax_mgpu.")
+    if bare in jax_mgpu.__all__:
+        return XRefRole()("py:obj", rawtext, f"{bare} <jax_mgpu.{bare}>", lineno, inliner)
+    return [nodes.literal(rawtext, text)], []
+
+
+def is_no_empty_glob(record: logging.LogRecord) -> bool:
+    """A folder without notebooks is no defect; `suppress_warnings` cannot say so, as this warning has no type."""
+    return getattr(record, "subtype", None) != "empty_glob"
+
+
+def write_sources(app: Sphinx) -> None:
+    """Writes the pages that are made of other files: the tables of the benchmarks, the notebooks."""
+    folder = pathlib.Path(app.srcdir)
+    benchmark_page.write(ROOT / "benchmarks" / "results", folder / "generated")
+    shutil.rmtree(folder / "notebooks", ignore_errors=True)
+    (folder / "notebooks").mkdir()
+    for notebook in (ROOT / "notebooks").glob("*.ipynb"):
+        shutil.copy2(notebook, folder / "notebooks")
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.add_role("name_or_code", name_or_code)
+    app.connect("builder-inited", write_sources)
+    logging.getLogger("sphinx.sphinx.directives.other").addFilter(is_no_empty_glob)
+
+
+default_role = "name_or_code"

@@ -1,0 +1,76 @@
+"""Every example of the documentation runs: those of public docstrings, of docs/ and of README.md."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import pathlib
+import re
+
+import jax
+import pytest
+
+import jax_mgpu as mgpu
+
+ROOT = pathlib.Path(__file__).parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(REFERENCE.glob("*.md"))]
+FENCE = re.compile(r"^```(pycon|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PARSER = doctest.DocTestParser()
+# Errors of a running program, which end in "..." here, go on with where they were raised on some platforms.
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
+
+@pytest.fixture(autouse=True)
+def no_word_on_tracebacks():
+    """Without JAX's note on hidden frames, which would be part of what an error shows."""
+    before = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", "off")
+    yield
+    jax.config.update("jax_traceback_filtering", before)
+
+
+def run_session(text, namespace, where, line):
+    """Runs a Python session and compares what it shows."""
+    failures: list[str] = []
+    runner = doctest.DocTestRunner(verbose=False, optionflags=FLAGS)
+    session = PARSER.get_doctest(text, namespace, where, where, line)
+    session.globs = namespace  # what one block of a page defines, the next one uses
+    runner.run(session, out=failures.append, clear_globs=False)
+    assert not failures, "".join(failures)
+
+
+def run_script(text, namespace, where, line):
+    """Runs a program whose lines with `print` say in a comment what they print."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile("\n" * line + text, where, "exec"), namespace)
+    said = [code.partition("  # ")[2] for code in text.splitlines() if code.startswith("print(")]
+    assert printed.getvalue().splitlines() == said
+
+
+@pytest.mark.parametrize("name", mgpu.__all__)
+def test_docstring(name):
+    text = getattr(mgpu, name).__doc__
+    assert any(example.want for example in PARSER.get_examples(text)), f"{name} has no example"
+    run_session(text, {}, name, 0)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if FENCE.search(page.read_text())], ids=lambda page: page.name)
+def test_page(page):
+    text, namespace = page.read_text(), {}
+    for block in FENCE.finditer(text):
+        run = run_session if block[1] == "pycon" else run_script
+        run(block[2], namespace, str(page), text[: block.start(2)].count("\n"))
+
+
+def test_the_first_pages_have_examples():
+    with_examples = {page.name for page in PAGES if FENCE.search(page.read_text())}
+    assert {"README.md", "quickstart.md", "coming_from.md"} <= with_examples
+
+
+def test_every_public_name_is_on_one_reference_page():
+    directive = re.compile(r"^\.\. auto(?:function|class):: (\w+)$", re.MULTILINE)
+    listed = [name for page in REFERENCE.glob("*.md") for name in directive.findall(page.read_text())]
+    assert sorted(listed) == sorted(mgpu.__all__)

@@ -1,0 +1,37 @@
+"""What `jax_mgpu` shows: the public names and nothing else."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import jax_mgpu as mgpu
+
+
+def test_dir_is_the_public_names():
+    assert dir(mgpu) == sorted(mgpu.__all__)
+
+
+def test_public_names_are_distinct_and_defined_here():
+    assert sorted(set(mgpu.__all__)) == sorted(mgpu.__all__)
+    for name in mgpu.__all__:
+        assert not name.startswith("_"), name
+        assert getattr(mgpu, name).__module__.split(".")[0] == "jax_mgpu", name
+
+
+def test_star_import_gives_the_public_names():
+    namespace: dict[str, object] = {}
+    exec("from jax_mgpu import *", namespace)
+    assert namespace.keys() - {"__builtins__"} == set(mgpu.__all__)
+
+
+def test_modules_of_one_name_with_a_function_do_not_hide_it():
+    """`jax_mgpu.merge` is the function, however the module of that name was imported before."""
+    code = "import jax_mgpu.merge, jax_mgpu; assert callable(jax_mgpu.merge)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_type_checkers_find_the_annotations():
+    assert pathlib.Path(mgpu.__file__).with_name("py.typed").exists()
