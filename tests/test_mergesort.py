@@ -98,6 +98,9 @@ INPUTS = {
     "i + rand(2^17)": lambda rng, i: i + rng.integers(0, 2**17, i.size),
     "one item far from its place": lambda rng, i: np.append(i[1:], 0),
     "two items exchanged": lambda rng, i: np.concatenate([i[-1:], i[1:-1], i[:1]]),
+    "crowded, one in 10,000 far away": lambda rng, i: np.where(
+        rng.random(i.size) < 1e-4, rng.integers(0, 2**31, i.size), 2**20 + rng.integers(0, 9, i.size)
+    ),
     "every 1000th at random": lambda rng, i: np.where(i % 1000 == 0, rng.integers(0, i.size, i.size), i),
     "sorted tiles in any order": lambda rng, i: (
         np.resize(rng.permutation(i.size // 4352 + 1) * 4352, i.size) + i % 4352

@@ -167,6 +167,7 @@ MIXTURES = {
     "cells, exactly": lambda rng: [17] * M,
     "tiles, exactly": lambda rng: [4352] * (N // 4352),
     "half tiles across tiles": lambda rng: [2176] + [4352] * (N // 4352 - 1),
+    "three of several tiles between short ones": lambda rng: [5, 70_000, 3, 100_000, 1, 1, 60_000, 9],
     "one item, then everything": lambda rng: [1, N - 1],
     "everything, then one item": lambda rng: [N - 1, 1],
 }

@@ -1,5 +1,6 @@
 // segmented_sort on the CPU: the algorithm of the CUDA kernels with a thread's task in the place of a block. Tiles on a
 // fixed grid are sorted segment by segment, then runs of tiles are merged within each segment, an output tile a task.
+// Segments of many tiles are dealt out to buckets first, which are segments of few.
 #include "operands/segmented_sort.h"
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include "algorithm/merge_path.h"
 #include "algorithm/serial_merge.h"
 #include "cpu/entries.h"
+#include "cpu/rank_buckets.h"
 #include "operations.h"
 
 namespace mgpu {
@@ -48,13 +50,16 @@ class SegmentedSort {
         output_{order, operands.sorted_keys, operands.sorted_payload} {}
 
   void run(cpu::Executor& executor) {
-    const std::vector<Range<int64_t>> crossing = crossing_segments(executor);
-    int rounds = 0;
-    for (const auto& segment : crossing) rounds = std::max(rounds, merge_rounds(segment, width_));
-    const TemporaryBuffer<Order, Payload> temporary(rounds > 0 ? total_ : 0, input_.order);
+    std::vector<Range<int64_t>> crossing = crossing_segments(executor);
+    const TemporaryBuffer<Order, Payload> temporary(most_rounds(crossing) > 0 ? total_ : 0, input_.order);
     // A segment that takes r rounds starts in the output for even r, in the temporary for odd r, and alternates, so it
     // ends in the output and nothing is ever copied.
     const Buffer buffers[2] = {output_, temporary.buffer()};
+    if (most_rounds(crossing) > 1) {
+      deal_long_segments(executor, crossing, buffers[1]);
+      crossing = crossing_segments(executor);
+    }
+    const int rounds = most_rounds(crossing);
     cpu::parallel_for(executor, tiles_, [&](int64_t tile) { sort_tile(tile, crossing, buffers); });
     for (int round = 0; round < rounds; ++round) {
       cpu::parallel_for(executor, tiles_, [&](int64_t tile) { merge_tile(tile, round, crossing, buffers); });
@@ -64,6 +69,22 @@ class SegmentedSort {
  private:
   Range<int64_t> tile_range(int64_t tile) const { return {tile * width_, std::min(total_, (tile + 1) * width_)}; }
 
+  int most_rounds(const std::vector<Range<int64_t>>& crossing) const {
+    int rounds = 0;
+    for (const auto& segment : crossing) rounds = std::max(rounds, merge_rounds(segment, width_));
+    return rounds;
+  }
+
+  // Deals segments that would take several rounds out to buckets in `to`: segments of their own from here on.
+  void deal_long_segments(cpu::Executor& executor, const std::vector<Range<int64_t>>& crossing, const Buffer& to) {
+    for (const auto& segment : crossing) {
+      const bool again = !dealt_.empty() && dealt_.back().begin == segment.begin;
+      if (again || merge_rounds(segment, width_) < 2) continue;
+      RankBuckets<Order, Payload>(input_, segment).deal(executor, to, bucket_heads_);
+      dealt_.push_back(segment);
+    }
+  }
+
   template <typename Mark>
   void mark_heads(int64_t tile, Mark mark) const {
     const auto find = [](auto begin, auto end, auto before) { return partition_point(begin, end, before); };
@@ -72,6 +93,25 @@ class SegmentedSort {
     if (!segments_.has_flags())
       listed = {segments_.listed_from(range.begin, find), segments_.listed_from(range.end, find)};
     segments_.mark_heads(range, listed, 0, 1, mark);
+    auto head = std::lower_bound(bucket_heads_.begin(), bucket_heads_.end(), range.begin);
+    for (; head != bucket_heads_.end() && *head < range.end; ++head) mark(*head);
+  }
+
+  // A tile's items as they were given, or as they were dealt out.
+  void load_tile(Range<int64_t> range, const Buffer& dealt, Item* items) const {
+    const auto load = [&](const Buffer& from, int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) items[i - range.begin] = from.load(i);
+    };
+    auto segment = std::partition_point(dealt_.begin(), dealt_.end(),
+                                        [&](const Range<int64_t>& segment) { return segment.end <= range.begin; });
+    int64_t at = range.begin;
+    for (; segment != dealt_.end() && segment->begin < range.end; ++segment) {
+      const int64_t begin = std::max(at, segment->begin);
+      load(input_, at, begin);
+      at = std::min(range.end, segment->end);
+      load(dealt, begin, at);
+    }
+    load(input_, at, range.end);
   }
 
   // The segment that holds each tile's first position.
@@ -106,7 +146,7 @@ class SegmentedSort {
     Item* const items = thread_scratch<Item>(2 * width_);
     uint8_t* const is_head = thread_scratch<uint8_t>(width_ + 1);
     std::fill_n(is_head, range.size(), uint8_t{0});
-    for (int64_t i = 0; i < range.size(); ++i) items[i] = input_.load(range.begin + i);
+    load_tile(range, buffers[1], items);
     mark_heads(tile, [&](int64_t position) { is_head[position - range.begin] = 1; });
     is_head[range.size()] = 1;
     for (int64_t begin = 0, end; begin < range.size(); begin = end) {
@@ -180,6 +220,8 @@ class SegmentedSort {
   int64_t tiles_;
   Buffer input_;
   Buffer output_;
+  std::vector<Range<int64_t>> dealt_;  // segments whose items lie in the temporary, in buckets, in order
+  std::vector<int64_t> bucket_heads_;  // where their buckets start, in order
 };
 
 }  // namespace
