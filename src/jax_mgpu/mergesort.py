@@ -88,9 +88,7 @@ def locality_sort(keys: Any, values: Any = None, *, descending: bool = False, co
       TypeError: as `mergesort`.
       ValueError: as `mergesort`.
 
-    Time and memory as `mergesort`. Neither the CPU's nor the CUDA kernels skip what is in place already: every tile is
-    sorted and every merge round run. On the CPU, a tile of a round whose items all come from one run is copied, not
-    merged, here as in `mergesort`.
+    Time and memory as `mergesort`: no kernel skips yet what is in place already.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
