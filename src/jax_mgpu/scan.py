@@ -131,6 +131,7 @@ def _run(
         kind = operator_kind(name, op, identity)
         x = expect_key(name, "x", x)
         n = x.shape[0]
+        result_dtype(name, kind, x)
     heads = ABSENT if heads is None else non_decreasing(name, "heads", index_vector(name, "heads", heads, n))
     count = count_operand(name, "count", count, n)
     flags = {"exclusive": exclusive, "reverse": reverse, "total": return_total}

@@ -239,6 +239,7 @@ def _operate(
 ) -> SetResult:
     a, b, *lives = sorted_pair(name, a, b, *counts, unique=not duplicates)
     n_a, n_b = a.shape[0], b.shape[0]
+    index_dtype(name, "a and b", n_a + n_b)
     default = {INTERSECTION: min(n_a, n_b), DIFFERENCE: n_a}.get(kind, n_a + n_b)
     attributes = {
         "kind": kind,

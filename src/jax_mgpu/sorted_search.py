@@ -136,6 +136,7 @@ def sorted_equal_count(a: Any, b: Any, *, a_count: Any = None, b_count: Any = No
     """
     name = "sorted_equal_count"
     operands = sorted_pair(name, a, b, a_count, b_count)
+    index_dtype(name, "b", operands[1].shape[0])
     return _search(*operands, right=True)[0] - _search(*operands, right=False)[0]
 
 
