@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
+from jax_mgpu import _preconditions
 from tests.examples import EXAMPLES
 
 KEYS = np.array([1, 3, 2, 5, 4, 9], np.int32)
 ASCENDING = np.arange(6, dtype=np.int32)
 OFFSETS = np.array([0, 2, 3], np.int32)
+SETS = ("difference", "intersection", "symmetric_difference", "union")
 HEADS = "non-negative integers in non-decreasing order"
 
 
@@ -70,7 +73,6 @@ BROKEN = {
         keys("descending"),
         3,
     ),
-    "merge: b_count": (lambda: mgpu.merge(ASCENDING, ASCENDING, b_count=7), integers(6), 0),
     "sorted_search: needles": (lambda: mgpu.sorted_search(KEYS, ASCENDING), keys("ascending"), 2),
     "sorted_search: haystack": (lambda: mgpu.sorted_search(ASCENDING, KEYS), keys("ascending"), 2),
     "sorted_match: a": (lambda: mgpu.sorted_match(KEYS, ASCENDING), keys("ascending"), 2),
@@ -88,7 +90,7 @@ BROKEN = {
             keys("ascending"),
             2,
         )
-        for kind in ("difference", "intersection", "symmetric_difference", "union")
+        for kind in SETS
     },
     "set_union: a": (
         lambda: mgpu.set_union(np.array([1, 1, 2], np.int32), ASCENDING, duplicates=False),
@@ -100,6 +102,46 @@ BROKEN = {
     "reduce_by_key: count": (lambda: mgpu.reduce_by_key(KEYS, KEYS, size=9, count=7), integers(6), 0),
     "segmented_reduce: heads": (lambda: mgpu.segmented_reduce(KEYS, [0, 4, 2]), HEADS, 2),
     "segmented_scan: heads": (lambda: mgpu.segmented_scan(KEYS, [0, 4, 2]), HEADS, 2),
+    "interval_gather: offsets": (lambda: mgpu.interval_gather(KEYS, OFFSETS, [0, 5, 4], 5), HEADS, 2),
+    "interval_scatter: offsets": (lambda: mgpu.interval_scatter(KEYS, OFFSETS, [0, 5, 4], KEYS), HEADS, 2),
+    "interval_move: offsets": (lambda: mgpu.interval_move(KEYS, OFFSETS, OFFSETS, [0, 5, 4], KEYS), HEADS, 2),
+    "interval_expand: total": (lambda: mgpu.interval_expand(KEYS[:3], OFFSETS, 9, total=10), integers(9), 0),
+    "interval_gather: total": (lambda: mgpu.interval_gather(KEYS, OFFSETS, OFFSETS, 5, total=-1), integers(5), 0),
+    "interval_scatter: total": (lambda: mgpu.interval_scatter(KEYS, OFFSETS, OFFSETS, KEYS, total=7), integers(6), 0),
+    "interval_move: total": (
+        lambda: mgpu.interval_move(KEYS, OFFSETS, OFFSETS, OFFSETS, KEYS, total=-1),
+        integers(6),
+        0,
+    ),
+    "bulk_insert: count": (lambda: mgpu.bulk_insert(KEYS, OFFSETS, KEYS[:3], count=7), integers(6), 0),
+    "bulk_remove: count": (lambda: mgpu.bulk_remove(KEYS, OFFSETS, count=7), integers(6), 0),
+    "segmented_sort_indices: count": (lambda: mgpu.segmented_sort_indices(KEYS, [0], count=-1), integers(6), 0),
+    "sorted_equal_count: a": (lambda: mgpu.sorted_equal_count(KEYS, ASCENDING), keys("ascending"), 2),
+    **{
+        f"set_{kind}: a": (lambda call=f"set_{kind}": getattr(mgpu, call)(KEYS, ASCENDING), keys("ascending"), 2)
+        for kind in ("difference", "intersection", "symmetric_difference")
+    },
+    **{
+        f"{name}: count": (lambda name=name: getattr(mgpu, name)(KEYS, [0, 3], count=7), integers(6), 0)
+        for name in ("segmented_reduce", "segmented_scan")
+    },
+    **{
+        f"{name}: {count}": (lambda call=call, count=count: call(ASCENDING, ASCENDING, **{count: 7}), integers(6), 0)
+        for name, call in {
+            **{f"set_{kind}": getattr(mgpu, f"set_{kind}") for kind in SETS},
+            **{name: getattr(mgpu, name) for name in ("merge", "sorted_equal_count", "sorted_match")},
+            "join": functools.partial(mgpu.join, size=20),
+        }.items()
+        for count in ("a_count", "b_count")
+    },
+    **{
+        f"sorted_search: {count}": (
+            lambda count=count: mgpu.sorted_search(ASCENDING, ASCENDING, **{count: 7}),
+            integers(6),
+            0,
+        )
+        for count in ("needles_count", "haystack_count")
+    },
 }
 
 
@@ -118,6 +160,29 @@ def test_each_broken_precondition(name):
         for way in (call, jax.jit(call)):
             assert error_of(way) == f"{name}: expected {expected}, first broken at position {position}"
     jax.block_until_ready(call())
+
+
+def test_every_precondition_is_here(monkeypatch):
+    """Whatever the operations ask of their arguments' values, in the examples or above."""
+    asked = set()
+
+    def require(operation, argument, expected, x, holds):
+        asked.add(f"{operation}: {argument}")
+        return x
+
+    monkeypatch.setattr(_preconditions, "_require", require)
+    for example in EXAMPLES.values():
+        example.call(*example.make(np.random.default_rng(3), np.float32))
+    for call, _, _ in BROKEN.values():
+        call()
+    assert asked == set(BROKEN)
+
+
+def test_ends_of_intervals_do_not_overflow():
+    starts = np.array([0, 2**31 - 1, 0], np.int32)
+    with mgpu.checks():
+        message = error_of(lambda: mgpu.interval_gather(KEYS, starts, OFFSETS, 5))
+    assert message == "interval_gather: starts: expected intervals within an array of 6, first broken at position 1"
 
 
 def test_every_operation_with_preconditions_is_here():

@@ -312,6 +312,20 @@ def test_vmap_of_grad_and_grad_of_vmap(example, rng):
 
 
 @differentiable_cases()
+def test_jacobians(example, rng):
+    """A batch of tangents, and one of cotangents, at one place: both modes give one matrix."""
+    arguments = example.make(rng, np.float32)
+    for position in example.differentiable:
+
+        def of_one(x, position=position):
+            return floats(example.call(*arguments[:position], x, *arguments[position + 1 :]))
+
+        forward, reverse = jax.jit(lambda x, f=of_one: (jax.jacfwd(f)(x), jax.jacrev(f)(x)))(arguments[position])
+        assert any(np.asarray(matrix).any() for matrix in forward)
+        agree(forward, reverse, exact=False)
+
+
+@differentiable_cases()
 def test_checkpoint(example, rng):
     arguments = example.make(rng, np.float32)
     loss = loss_of(example)

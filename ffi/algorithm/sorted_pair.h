@@ -100,13 +100,6 @@ struct MergeTiles {
     tile.b_left = tile.b + tile.b_count < b_live;
   }
 
-  // The tile from `slot` on, searched at both ends.
-  template <typename Find>
-  MGPU_HOST_DEVICE MergeTile tile_from(int64_t slot, int64_t end, int64_t width, Find find) const {
-    MergeTile tile = slots_from(slot, end, width);
-    return finish(tile, split(tile.row, tile.begin, find), find);
-  }
-
   // The tile after `tile`: its own end is searched among the next items only. Empty at `end`.
   template <typename Find>
   MGPU_HOST_DEVICE MergeTile tile_after(const MergeTile& tile, int64_t end, int64_t width, Find find) const {

@@ -1,7 +1,7 @@
 // Interval expand, gather and move on the CPU: the runs of the load-balancing search are copied whole.
 #include "operands/intervals.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "cpu/rows.h"
 #include "operations.h"
@@ -74,7 +74,7 @@ void cpu::interval_expand(const Call& call, Executor& executor) {
 void cpu::interval_gather(const Call& call, Executor& executor) { move(interval_gather_operands(call), executor); }
 void cpu::interval_move(const Call& call, Executor& executor) {
   const IntervalMoveOperands operands = interval_move_operands(call);
-  if (operands.into) std::memcpy(call.results[0].data, operands.into, call.results[0].bytes());
+  if (operands.into) std::copy_n(static_cast<const char*>(operands.into), call.results[0].bytes(), operands.out.data);
   move(operands, executor);
 }
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "cpu/executor.h"
+#include "cpu/merge_tasks.h"
 #include "operations.h"
 
 namespace mgpu {
@@ -13,8 +13,6 @@ namespace {
 
 // Items of both inputs in a tile of the search, and rows of the output in a task.
 constexpr int64_t kTile = 1 << 14;
-
-constexpr auto kFind = [](auto begin, auto end, auto before) { return partition_point(begin, end, before); };
 
 template <typename Order>
 class Join {
@@ -32,14 +30,16 @@ class Join {
         b_keys_(static_cast<const Word*>(operands.pair.b.keys) + row * operands.pair.b.stride) {}
 
   void run(cpu::Executor& executor) {
-    const int64_t tiles = ceil_div(operands_.pair.row_slots(), kTile);
+    const int64_t row_slots = operands_.pair.row_slots();
+    const cpu::MergeTasks<Order> tasks(executor, tiles_, {row_ * row_slots, (row_ + 1) * row_slots}, kTile);
+    const int64_t tiles = tasks.count();
     partners_.resize(a_live_);
     starts_.resize(a_live_ + 1);
     std::vector<int64_t> rows(tiles + 1);   // of the output, by tiles; then before each tile
     std::vector<int64_t> alone(tiles + 1);  // items of B without a partner, likewise
     cpu::parallel_for(executor, tiles, [&](int64_t tile) {
       walk(
-          tile, [&](int64_t i, int64_t j) { rows[tile + 1] += find_partners(i, j); },
+          tasks, tile, [&](int64_t i, int64_t j) { rows[tile + 1] += find_partners(i, j); },
           [&](int64_t i, int64_t j) { alone[tile + 1] += operands_.keep_b && is_alone(i, j); });
     });
     for (int64_t tile = 0; tile < tiles; ++tile) {
@@ -54,7 +54,7 @@ class Join {
       int64_t start = rows[tile];
       int64_t slot = paired + alone[tile];
       walk(
-          tile,
+          tasks, tile,
           [&](int64_t i, int64_t) {
             starts_[i] = start;
             start += partners_[i].count;
@@ -84,19 +84,19 @@ class Join {
   // Walks a tile of the merge of A and B, A first among equals: calls take_a(i, j) or take_b(i, j) with the items of
   // both before the one taken.
   template <typename TakeA, typename TakeB>
-  void walk(int64_t tile, TakeA take_a, TakeB take_b) const {
-    const int64_t row_slots = operands_.pair.row_slots();
-    const MergeTile range = tiles_.tile_from(row_ * row_slots + tile * kTile, (row_ + 1) * row_slots, kTile, kFind);
-    const int64_t a_end = range.a + range.a_count;
-    const int64_t b_end = range.b + range.b_count;
-    int64_t i = range.a, j = range.b;
-    while (i < a_end || j < b_end) {
-      if (i < a_end && (j >= b_end || !less(b(j), a(i)))) {
-        take_a(i++, j);
-      } else {
-        take_b(i, j++);
+  void walk(const cpu::MergeTasks<Order>& tasks, int64_t task, TakeA take_a, TakeB take_b) const {
+    tasks.for_each_tile(task, [&](const MergeTile& tile) {
+      const int64_t a_end = tile.a + tile.a_count;
+      const int64_t b_end = tile.b + tile.b_count;
+      int64_t i = tile.a, j = tile.b;
+      while (i < a_end || j < b_end) {
+        if (i < a_end && (j >= b_end || !less(b(j), a(i)))) {
+          take_a(i++, j);
+        } else {
+          take_b(i, j++);
+        }
       }
-    }
+    });
   }
 
   // Notes the partners of item i of A, which come from item j of B on, and returns how many rows they make.

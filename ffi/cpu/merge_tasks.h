@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "algorithm/serial_merge.h"
 #include "algorithm/sorted_pair.h"
@@ -9,19 +10,61 @@
 
 namespace mgpu::cpu {
 
-// Slots of a task: long enough that two searches of 2^26 items are nothing beside it.
+// Slots [begin, end), from a row's first to a row's last, in tasks of `width` slots. Where keys are not sorted,
+// searches for the ends of neighbouring tasks contradict each other; held apart, each item is in one task all the same,
+// and no two tasks write one place.
+template <typename Order>
+class MergeTasks {
+ public:
+  MergeTasks(Executor& executor, const MergeTiles<Order>& tiles, Range<int64_t> slots, int64_t width)
+      : tiles_(tiles), slots_(slots), width_(width), a_before_(ceil_div(slots.size(), width) + 1) {
+    parallel_for(executor, count() - 1, [&](int64_t i) {
+      const MergeTile tile = tiles_.slots_from(first_slot(i + 1), slots_.end, width_);
+      a_before_[i + 1] = tiles_.split(tile.row, tile.begin, [](auto... search) { return partition_point(search...); });
+    });
+    for (int64_t task = 0; task + 1 < count(); ++task) {
+      const int64_t end = first_slot(task + 1);
+      const int64_t row_begin = end - tiles_.slots_from(end, slots_.end, width_).begin;
+      const int64_t begin = maximum(row_begin, first_slot(task));
+      MergeTile last = tiles_.slots_from(begin, end, width_);
+      tiles_.set_items(last, begin == row_begin ? 0 : a_before_[task], a_before_[task + 1]);
+      a_before_[task + 1] = last.a + last.a_count;
+    }
+  }
+
+  int64_t count() const { return static_cast<int64_t>(a_before_.size()) - 1; }
+
+  // Calls body(tile) for the task's part of each row.
+  template <typename Body>
+  void for_each_tile(int64_t task, const Body& body) const {
+    const int64_t end = minimum(slots_.end, first_slot(task + 1));
+    int64_t a_begin = a_before_[task];
+    for (int64_t slot = first_slot(task); slot < end; a_begin = 0) {
+      MergeTile tile = tiles_.slots_from(slot, end, width_);
+      slot += tile.size;
+      const bool ends_row = tile.begin + tile.size == tiles_.pair.row_slots();
+      tiles_.set_items(tile, a_begin, ends_row ? tiles_.pair.a.live(tile.row) : a_before_[task + 1]);
+      body(tile);
+    }
+  }
+
+ private:
+  int64_t first_slot(int64_t task) const { return slots_.begin + task * width_; }
+
+  const MergeTiles<Order>& tiles_;
+  Range<int64_t> slots_;
+  int64_t width_;
+  std::vector<int64_t> a_before_;  // items of A before a task's first slot, in its row
+};
+
+// Slots of a task: long enough that a search of 2^26 items is nothing beside it.
 constexpr int64_t kMergeTaskSlots = 1 << 16;
 
 // Calls body(tile) for tiles that cover every slot once: each within one row and one task.
 template <typename Order, typename Body>
 void for_each_merge_tile(Executor& executor, const MergeTiles<Order>& tiles, const Body& body) {
-  const int64_t slots = tiles.pair.slots();
-  const auto find = [](int64_t begin, int64_t end, auto before) { return partition_point(begin, end, before); };
-  parallel_for(executor, ceil_div(slots, kMergeTaskSlots), [&](int64_t task) {
-    const int64_t end = std::min(slots, (task + 1) * kMergeTaskSlots);
-    MergeTile tile = tiles.tile_from(task * kMergeTaskSlots, end, kMergeTaskSlots, find);
-    for (; tile.size > 0; tile = tiles.tile_after(tile, end, kMergeTaskSlots, find)) body(tile);
-  });
+  const MergeTasks<Order> tasks(executor, tiles, {0, tiles.pair.slots()}, kMergeTaskSlots);
+  parallel_for(executor, tasks.count(), [&](int64_t task) { tasks.for_each_tile(task, body); });
 }
 
 // walk_merge over the live items of a tile; i and j count from the row's start.

@@ -32,8 +32,9 @@ struct RowMover {
   int64_t row_bytes;
   int64_t width() const { return kBytes > 0 ? kBytes : row_bytes; }
 
+  // Where nothing is to be copied, the rows may lie anywhere: no address is made of them.
   void copy(char* to, int64_t to_row, const char* from, int64_t from_row, int64_t count) const {
-    std::memcpy(to + to_row * width(), from + from_row * width(), count * width());
+    if (count > 0) std::memcpy(to + to_row * width(), from + from_row * width(), count * width());
   }
 
   // Writes one row over and over.

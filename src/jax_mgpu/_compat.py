@@ -49,7 +49,8 @@ def switch(name: str, what: str) -> Any:
 
 def vary_together(operands: Sequence[Any]) -> Sequence[Any]:
     """Gives all operands the varying manual axes of any of them, as jax.lax's own functions do under shard_map."""
-    return _core.auto_insert_reshard(*operands)
+    name = "auto_insert_reshard" if hasattr(_core, "auto_insert_reshard") else "standard_insert_pvary"  # JAX 0.10.0
+    return getattr(_core, name)(*operands)
 
 
 def automatic_devices(ctx: Any) -> int:

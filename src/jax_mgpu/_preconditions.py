@@ -104,7 +104,7 @@ def intervals_inside(
     """Intervals of these lengths that begin at `starts` within an array."""
 
     def holds(starts: jax.Array) -> jax.Array:
-        return (lengths() <= 0) | ((starts >= 0) & (starts + lengths() <= length))
+        return (lengths() <= 0) | ((starts >= 0) & (starts <= length - lengths()))  # a sum could overflow
 
     return _require(operation, argument, f"intervals within an array of {length}", starts, holds)
 

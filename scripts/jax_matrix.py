@@ -1,0 +1,123 @@
+"""Builds one wheel against the oldest jaxlib whose headers serve, and tests it with JAX of several versions.
+
+Each version of JAX gets a fresh virtual environment, one after the other, and all the tests that are not of a GPU:
+
+    python scripts/jax_matrix.py                                  # the versions below
+    python scripts/jax_matrix.py --versions 0.10.1 -- -k sort     # others; what follows -- goes to pytest
+
+The newest JAX wants the newest Python: run it with the one to test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).parent.parent
+NEWEST = "newest"
+OLDEST = "0.10.0"  # what pyproject.toml asks for
+VERSIONS = (OLDEST, "0.10.2", NEWEST)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What one environment said."""
+
+    jax: str
+    jaxlib: str
+    passed: int
+    failed: int
+    skipped: int
+    seconds: float
+
+
+def run(*command: str | pathlib.Path, quiet: bool = True, **options) -> subprocess.CompletedProcess:
+    """Runs a command, its output kept back and shown only where it fails."""
+    if not quiet:
+        return subprocess.run(command, check=False, **options)
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}")
+    return done
+
+
+def environment(folder: pathlib.Path) -> pathlib.Path:
+    """The Python of a fresh virtual environment."""
+    venv.create(folder, with_pip=True, clear=True)
+    return folder / "bin" / "python"
+
+
+def copy_sources(target: pathlib.Path) -> None:
+    """The repository's files without what was built, so that no module of a developer's build is tested instead."""
+    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+
+
+def build_wheel(temporary: pathlib.Path, sources: pathlib.Path) -> pathlib.Path:
+    """The wheel, built in pip's isolation: with the jaxlib that pyproject.toml pins."""
+    python = environment(temporary / "build")
+    wheels = temporary / "wheels"
+    run(python, "-m", "pip", "wheel", "--no-deps", "-w", wheels, sources, env={**os.environ, "MGPU_CUDA": "OFF"})
+    (wheel,) = wheels.glob("*.whl")
+    return wheel
+
+
+def test(version: str, temporary: pathlib.Path, sources: pathlib.Path, wheel: pathlib.Path, options) -> Outcome:
+    """Installs the wheel with JAX of a version and runs the tests."""
+    python = environment(temporary / version)
+    wanted = "jax" if version == NEWEST else f"jax=={version}"
+    run(python, "-m", "pip", "install", "--upgrade", wanted, f"{wheel}[test]")
+    found = run(python, "-c", "import jax, jaxlib; print(jax.__version__, jaxlib.__version__)").stdout.split()
+    report = temporary / f"{version}.xml"
+    begin = time.monotonic()
+    run(python, "-m", "pytest", "-q", f"--junitxml={report}", *options, cwd=sources, quiet=False)
+    seconds = time.monotonic() - begin
+    if not report.exists():
+        sys.exit(f"jax {found[0]}: pytest wrote no report")
+    counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
+    for suite in xml.etree.ElementTree.parse(report).iter("testsuite"):
+        for name in counts:
+            counts[name] += int(suite.get(name, 0))
+    failed = counts["failures"] + counts["errors"]
+    return Outcome(*found[-2:], counts["tests"] - failed - counts["skipped"], failed, counts["skipped"], seconds)
+
+
+def main() -> int:
+    """Prints a table, a row for each version of JAX; 1 if a test failed anywhere, or none ran."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--versions", nargs="+", default=VERSIONS, help=f"versions of JAX, or '{NEWEST}'")
+    parser.add_argument("--wheel", type=pathlib.Path, help="a wheel built before, instead of building one")
+    parser.add_argument("pytest", nargs="*", help="options of pytest, after --")
+    arguments = parser.parse_args()
+    outcomes = []
+    with tempfile.TemporaryDirectory() as folder:
+        temporary = pathlib.Path(folder)
+        sources = temporary / "sources"
+        copy_sources(sources)
+        wheel = arguments.wheel or build_wheel(temporary, sources)
+        for version in arguments.versions:
+            print(f"==== jax {version}", flush=True)
+            outcomes.append(test(version, temporary, sources, wheel, arguments.pytest))
+            shutil.rmtree(temporary / version)
+    print(f"\n{wheel.name}, Python {sys.version.split()[0]}\n")
+    print("| JAX | jaxlib | passed | failed | skipped | seconds |")
+    print("|---|---|---:|---:|---:|---:|")
+    for o in outcomes:
+        print(f"| {o.jax} | {o.jaxlib} | {o.passed} | {o.failed} | {o.skipped} | {o.seconds:.0f} |")
+    return int(any(o.failed or not o.passed for o in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

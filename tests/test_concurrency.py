@@ -1,0 +1,107 @@
+"""Many threads, many live programs: results as those of one thread, and memory that does not grow."""
+
+from __future__ import annotations
+
+import gc
+import pathlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+
+import jax_mgpu as mgpu
+from tests import oracle
+from tests.examples import EXAMPLES
+
+THREADS = 8
+CALLS = 10_000
+N = 1 << 17  # several tasks of each operation
+
+
+def same(got, expected):
+    for g, e in zip(map(np.asarray, jax.tree.leaves(got)), map(np.asarray, jax.tree.leaves(expected)), strict=True):
+        np.testing.assert_array_equal(oracle.bits(g), oracle.bits(e))
+
+
+@pytest.fixture(scope="module")
+def programs():
+    """Each example's program, not compiled yet, with some operands."""
+    rng = np.random.default_rng(11)
+    return [
+        (jax.jit(example.call), [jax.device_put(example.make(rng, np.float32)) for _ in range(3)])
+        for example in EXAMPLES.values()
+    ]
+
+
+def test_threads_trace_compile_and_call(programs):
+    """All threads begin at once, with programs that nobody has compiled; a lone call says what is right."""
+    start = threading.Barrier(THREADS)
+
+    def work(thread):
+        start.wait()
+        order = np.random.default_rng(thread).permutation(len(programs))
+        rounds = [[(i, k, programs[i][0](*programs[i][1][k])) for i in order] for k in (0, 1, 2)]
+        return [result for results in rounds for result in results]
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        results = [result for results in pool.map(work, range(THREADS)) for result in results]
+    expected = [[program(*operands) for operands in cases] for program, cases in programs]
+    assert len(results) == THREADS * 3 * len(programs)
+    for i, k, result in results:
+        same(result, expected[i][k])
+
+
+def test_threads_share_the_tasks_of_large_calls():
+    """Calls that spread over all of XLA's threads, from more threads than there are."""
+    rng = np.random.default_rng(12)
+    keys = rng.integers(0, 1000, N, dtype=np.int32)
+    ordered = np.sort(keys)
+    heads = np.sort(rng.integers(0, N, 500, dtype=np.int32))
+    calls = [
+        jax.jit(lambda: mgpu.mergesort(keys, ordered)),
+        jax.jit(lambda: mgpu.segmented_sort_indices(keys, heads)),
+        jax.jit(lambda: mgpu.scan(keys.astype(np.float32))),
+        jax.jit(lambda: mgpu.segmented_reduce(keys.astype(np.float32), heads)),
+        jax.jit(lambda: mgpu.join(ordered[::16], ordered[::8], "outer", size=N)),
+        jax.jit(lambda: mgpu.set_union(ordered[::2], ordered[::3])),
+        jax.jit(lambda: mgpu.sorted_match(ordered[::2], ordered)),
+        jax.jit(lambda: mgpu.interval_expand(keys[:500], heads, N)),
+        jax.jit(lambda: mgpu.bulk_remove(keys, np.unique(heads))),
+    ]
+    expected = [call() for call in calls]
+    with ThreadPoolExecutor(THREADS) as pool:
+        futures = [(i, pool.submit(calls[i])) for _ in range(12) for i in range(len(calls))]
+        for i, future in futures:
+            same(future.result(timeout=300), expected[i])
+
+
+def resident_bytes() -> int:
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="no /proc to read the resident memory from")
+def test_memory_is_flat(programs):
+    """10^4 calls of programs that all stay alive: one program that kept its 64 KB would keep 13 MB."""
+    large = np.arange(1 << 14, dtype=np.float32)[::-1].copy()
+    calls = [
+        *[(program, cases[0]) for program, cases in programs],
+        (jax.jit(mgpu.mergesort), jax.device_put((large,))),
+        (jax.jit(lambda x: mgpu.scan(x, return_total=True)), jax.device_put((large,))),
+        (jax.jit(lambda x: mgpu.set_union(x[::-1], x[::-1])), jax.device_put((large,))),
+    ]
+
+    def repeat(times):
+        for i in range(times):
+            program, operands = calls[i % len(calls)]
+            result = program(*operands)
+            if i % 100 == 0:
+                jax.block_until_ready(result)
+        jax.block_until_ready(result)
+        gc.collect()
+
+    repeat(CALLS // 5)
+    before = resident_bytes()
+    repeat(CALLS)
+    assert resident_bytes() - before < 4 << 20

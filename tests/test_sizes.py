@@ -1,0 +1,311 @@
+"""Operations over 2^32 + 17 items, where 32-bit counters end: asked for by JAX_MGPU_TEST_LARGE=1, as they take a GPU of
+some 140 GB and as much of the host's memory. The same tests run over few items on any machine.
+
+Keys and values are bytes that repeat every 251 items, so that an offset that is cut to 32 bits meets another byte.
+"""
+
+from __future__ import annotations
+
+import os
+
+import jax
+import numpy as np
+import pytest
+
+import jax_mgpu as mgpu
+from tests.examples import EXAMPLES
+
+FEW = 4099
+LARGE = 2**32 + 17
+PERIOD = 251
+PATTERN = np.random.default_rng(9).permutation(PERIOD).astype(np.uint8)
+
+
+def bytes_of(n):
+    return np.resize(PATTERN, n)
+
+
+def counts_of(x):
+    """How often each byte occurs."""
+    chunks = (x[begin : begin + 2**26] for begin in range(0, len(x), 2**26))
+    return sum((np.bincount(chunk, minlength=256) for chunk in chunks), np.zeros(256, np.int64))
+
+
+def bytes_by_count(counts):
+    return np.repeat(np.arange(256, dtype=np.uint8), counts)
+
+
+def sort_bytes(x):
+    return bytes_by_count(counts_of(x))
+
+
+def spots(n, index):
+    """Increasing positions of 0 to n - 1, those round the ends of 31 and 32 bits among them, as far as `index` goes."""
+    around = [2**bits + offset for bits in (31, 32) for offset in (-1, 0, 1)]
+    last = min(n - 1, np.iinfo(index).max)
+    return np.array(sorted({0, 5, n // 7, n // 2, last, *around} & set(range(last + 1))), index)
+
+
+def pieces(x, heads):
+    return np.split(x, heads[1:])
+
+
+def same(got, expected):
+    got = np.asarray(got)
+    assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+    assert np.array_equal(got, expected)
+
+
+# ---- Operations whose results hold no index: tested with and without jax_enable_x64 ---------------------------------
+
+
+def bulk_insert(n, index):
+    x, at = bytes_of(n), spots(n, index)
+    same(mgpu.bulk_insert(x, at, bytes_of(len(at))), np.insert(x, at, bytes_of(len(at))))
+
+
+def bulk_remove(n, index):
+    x, at = bytes_of(n), spots(n, index)
+    same(mgpu.bulk_remove(x, at), np.delete(x, at))
+
+
+def interval_expand(n, index):
+    offsets = spots(n, index)
+    values = bytes_of(len(offsets))
+    same(mgpu.interval_expand(values, offsets, n), np.repeat(values, np.diff(offsets, append=n)))
+
+
+def backwards(n, index):
+    """Intervals that cover n items, and their starts in the opposite order."""
+    offsets = spots(n, index)
+    starts = n - np.append(offsets[1:].astype(np.int64), n)
+    if starts[0] > np.iinfo(index).max:  # a start that int32 cannot hold: both in one order then
+        starts = offsets
+    return offsets, starts.astype(index), np.diff(offsets, append=n)
+
+
+def interval_gather(n, index):
+    x = bytes_of(n)
+    offsets, starts, lengths = backwards(n, index)
+    expected = np.concatenate([x[s : s + length] for s, length in zip(starts, lengths, strict=True)])
+    same(mgpu.interval_gather(x, starts, offsets, n), expected)
+
+
+def interval_scatter(n, index):
+    x = bytes_of(n)
+    offsets, starts, lengths = backwards(n, index)
+    expected = np.zeros(n, np.uint8)
+    for o, s, length in zip(offsets, starts, lengths, strict=True):
+        expected[s : s + length] = x[o : o + length]
+    same(mgpu.interval_scatter(x, starts, offsets, np.zeros(n, np.uint8)), expected)
+
+
+def interval_move(n, index):
+    x = bytes_of(n)
+    offsets, starts, _ = backwards(n, index)
+    same(mgpu.interval_move(x, starts, starts, offsets, np.zeros(n, np.uint8)), x)
+
+
+def locality_sort(n, index):
+    x = bytes_of(n)
+    same(mgpu.locality_sort(x), sort_bytes(x))
+
+
+def merge(n, index):
+    a, b = sort_bytes(bytes_of(n // 2)), sort_bytes(bytes_of(n - n // 2))
+    same(mgpu.merge(a, b), bytes_by_count(counts_of(a) + counts_of(b)))
+
+
+def mergesort(n, index):
+    x = bytes_of(n)
+    same(mgpu.mergesort(x, descending=True), sort_bytes(x)[::-1])
+
+
+def reduce(n, index):
+    x = bytes_of(n)
+    same(mgpu.reduce(x), x.sum(dtype=np.uint8))
+    x[n - 3] = 255
+    same(mgpu.reduce(x, "max"), np.uint8(255))
+
+
+def scan(n, index):
+    x = bytes_of(n)
+    same(mgpu.scan(x), np.cumsum(x, dtype=np.uint8))
+
+
+def segmented_reduce(n, index):
+    x, heads = bytes_of(n), spots(n, index)
+    same(mgpu.segmented_reduce(x, heads), np.array([p.sum(dtype=np.uint8) for p in pieces(x, heads)]))
+
+
+def segmented_scan(n, index):
+    x, heads = bytes_of(n), spots(n, index)
+    expected = np.concatenate([np.cumsum(p, dtype=np.uint8) for p in pieces(x, heads)])
+    same(mgpu.segmented_scan(x, heads), expected)
+
+
+def segmented_sort(n, index):
+    x, heads = bytes_of(n), spots(n, index)
+    same(mgpu.segmented_sort(x, heads), np.concatenate([sort_bytes(p) for p in pieces(x, heads)]))
+
+
+# ---- Operations whose results hold indices or counts: with jax_enable_x64 -------------------------------------------
+
+
+def sorted_with_indices(x, heads, result):
+    keys, indices = map(np.asarray, result)
+    same(keys, np.concatenate([sort_bytes(p) for p in pieces(x, heads)]))
+    assert np.array_equal(x[indices], keys)
+    ties = keys[1:] == keys[:-1]
+    ties[heads[1:] - 1] = False
+    assert (indices[1:] > indices[:-1])[ties].all()  # stable, so no index occurs twice
+    for begin, end in zip(heads, np.append(heads[1:], len(x)), strict=True):
+        assert indices[begin:end].min() >= begin
+        assert indices[begin:end].max() < end
+
+
+def locality_sort_indices(n, index):
+    sorted_with_indices(bytes_of(n), np.zeros(1, index), mgpu.locality_sort_indices(bytes_of(n)))
+
+
+def mergesort_indices(n, index):
+    sorted_with_indices(bytes_of(n), np.zeros(1, index), mgpu.mergesort_indices(bytes_of(n)))
+
+
+def segmented_sort_indices(n, index):
+    heads = spots(n, index)
+    sorted_with_indices(bytes_of(n), heads, mgpu.segmented_sort_indices(bytes_of(n), heads))
+
+
+def reduce_argmax(n, index):
+    x = bytes_of(n)
+    x[n - 3] = 255
+    assert mgpu.reduce(x, "argmax") == n - 3
+
+
+def scan_argmax(n, index):
+    x = np.zeros(n, np.uint8)
+    at = spots(n, index)
+    x[at] = np.arange(1, len(at) + 1)
+    got = np.asarray(mgpu.scan(x, "argmax"))
+    assert np.array_equal(got[at], at)
+    assert np.array_equal(got[at[1:] - 1], at[:-1])
+
+
+def reduce_by_key(n, index):
+    at = spots(n, index)
+    lengths = np.diff(at, append=n)
+    keys = np.repeat(np.arange(len(at), dtype=np.uint8), lengths)
+    got = mgpu.reduce_by_key(keys, bytes_of(n), size=20)
+    assert got[2] == len(at)
+    same(got[0][: len(at)], np.arange(len(at), dtype=np.uint8))
+    same(got[1][: len(at)], np.array([p.sum(dtype=np.uint8) for p in pieces(bytes_of(n), at)]))
+
+
+def load_balance_search(n, index):
+    offsets = spots(n, index)
+    got = np.asarray(mgpu.load_balance_search(offsets, n))
+    assert np.array_equal(got, np.repeat(np.arange(len(offsets)), np.diff(offsets, append=n)))
+
+
+def join(n, index):
+    a, b = sort_bytes(bytes_of(n)), np.array([3, 240], np.uint8)
+    counts = counts_of(a)
+    before = np.cumsum(counts) - counts
+    joined = mgpu.join(a, b, size=100)
+    assert joined.count == counts[3] + counts[240]
+    first = np.arange(before[3], before[3] + min(100, counts[3]))
+    assert np.array_equal(np.asarray(joined.a_indices)[: len(first)], first)
+    rows = mgpu.join(a, b[1:], size=10)
+    assert np.array_equal(rows.a_indices, np.arange(before[240], before[240] + 10))
+    return rows, a
+
+
+def join_columns(n, index):
+    rows, a = join(n, index)
+    columns = mgpu.join_columns(rows, {"a": a}, {"b": np.array([7], np.int32)})
+    same(columns.a["a"], np.full(10, 240, np.uint8))
+    same(columns.b["b"], np.full(10, 7, np.int32))
+    assert not np.asarray(columns.a_null | columns.b_null).any()
+
+
+def set_operation(call, count_of):
+    def run(n, index):
+        a, b = sort_bytes(bytes_of(n)), sort_bytes(bytes_of(1000))
+        counts = count_of(counts_of(a), counts_of(b))
+        got = call(a, b)
+        assert got.count == counts.sum()
+        assert np.array_equal(np.asarray(got.keys)[: int(got.count)], bytes_by_count(counts))
+
+    return run
+
+
+def sorted_search(n, index):
+    needles, haystack = sort_bytes(bytes_of(1000)), sort_bytes(bytes_of(n))
+    assert np.array_equal(mgpu.sorted_search(needles, haystack, "right"), np.searchsorted(haystack, needles, "right"))
+
+
+def sorted_equal_count(n, index):
+    a, b = sort_bytes(bytes_of(1000)), sort_bytes(bytes_of(n))
+    assert np.array_equal(mgpu.sorted_equal_count(a, b), counts_of(b)[a])
+
+
+def sorted_match(n, index):
+    a, b = sort_bytes(bytes_of(n)), np.arange(0, 256, 2, dtype=np.uint8)
+    got = mgpu.sorted_match(a, b)
+    counts = counts_of(a)
+    assert np.array_equal(got.a_index, np.repeat(np.searchsorted(b, np.arange(256)), counts))
+    assert np.array_equal(got.b_index, np.cumsum(counts)[b])
+    assert got.a_match_count == counts[::2].sum()
+    assert got.b_match_count == (counts[::2] > 0).sum()
+
+
+WITHOUT_INDICES = {
+    function.__name__: function
+    for function in (
+        *(bulk_insert, bulk_remove, interval_expand, interval_gather, interval_move, interval_scatter, locality_sort),
+        *(merge, mergesort, reduce, scan, segmented_reduce, segmented_scan, segmented_sort),
+    )
+}
+WITH_INDICES = {
+    "join": join,
+    "join_columns": join_columns,
+    "load_balance_search": load_balance_search,
+    "locality_sort_indices": locality_sort_indices,
+    "mergesort_indices": mergesort_indices,
+    "reduce, argmax": reduce_argmax,
+    "reduce_by_key": reduce_by_key,
+    "scan, argmax": scan_argmax,
+    "segmented_sort_indices": segmented_sort_indices,
+    "set_difference": set_operation(mgpu.set_difference, lambda a, b: np.maximum(a - b, 0)),
+    "set_intersection": set_operation(mgpu.set_intersection, np.minimum),
+    "set_symmetric_difference": set_operation(mgpu.set_symmetric_difference, lambda a, b: abs(a - b)),
+    "set_union": set_operation(mgpu.set_union, np.maximum),
+    "sorted_equal_count": sorted_equal_count,
+    "sorted_match": sorted_match,
+    "sorted_search": sorted_search,
+}
+CASES = [
+    *(pytest.param(run, wide, id=f"{name}, {wide}") for name, run in WITHOUT_INDICES.items() for wide in (False, True)),
+    *(pytest.param(run, True, id=name) for name, run in WITH_INDICES.items()),
+]
+on_each_operation = pytest.mark.parametrize(("run", "wide"), CASES)
+
+
+def test_every_operation_is_here():
+    assert {name.split(",")[0] for name in (*WITHOUT_INDICES, *WITH_INDICES)} == {n.split(",")[0] for n in EXAMPLES}
+
+
+@on_each_operation
+def test_few_items(run, wide):
+    with jax.enable_x64(wide):
+        run(FEW, np.int64 if wide else np.int32)
+
+
+@pytest.mark.skipif(
+    os.environ.get("JAX_MGPU_TEST_LARGE") != "1", reason="2^32 + 17 items, which JAX_MGPU_TEST_LARGE=1 asks for"
+)
+@on_each_operation
+def test_more_items_than_32_bits_count(run, wide):
+    with jax.enable_x64(wide):
+        run(LARGE, np.int64 if wide else np.int32)
