@@ -309,3 +309,33 @@ def test_few_items(run, wide):
 def test_more_items_than_32_bits_count(run, wide):
     with jax.enable_x64(wide):
         run(LARGE, np.int64 if wide else np.int32)
+
+
+def test_31_bits_are_not_enough_without_x64():
+    """Indices past 2^31 - 1 ask for int64: an error of the operation that was called, before anything is allocated."""
+    x, heads = jax.ShapeDtypeStruct((2**31,), np.int8), jax.ShapeDtypeStruct((4,), np.int32)
+    calls = {
+        "join": lambda: jax.eval_shape(lambda a, b: mgpu.join(a, b, size=10), x, x),
+        "load_balance_search": lambda: jax.eval_shape(lambda heads: mgpu.load_balance_search(heads, 2**31), heads),
+        "reduce": lambda: jax.eval_shape(lambda x: mgpu.reduce(x, "argmax"), x),
+        "reduce_by_key": lambda: jax.eval_shape(lambda x: mgpu.reduce_by_key(x, x, size=3), x),
+        "scan": lambda: jax.eval_shape(lambda x: mgpu.scan(x, "argmin"), x),
+        "segmented_reduce": lambda: jax.eval_shape(
+            lambda x, heads: mgpu.segmented_reduce(x, heads, "argmax"), x, heads
+        ),
+        "segmented_scan": lambda: jax.eval_shape(lambda x, heads: mgpu.segmented_scan(x, heads, "argmin"), x, heads),
+        "segmented_sort_indices": lambda: jax.eval_shape(mgpu.segmented_sort_indices, x, heads),
+        **{
+            name: lambda name=name: jax.eval_shape(getattr(mgpu, name), x)
+            for name in ("locality_sort_indices", "mergesort_indices")
+        },
+        **{
+            name: lambda name=name: jax.eval_shape(lambda a, b: getattr(mgpu, name)(a, b), x, x)
+            for name in WITH_INDICES
+            if name.startswith(("set_", "sorted_"))
+        },
+    }
+    with jax.enable_x64(False):
+        for name, call in calls.items():
+            with pytest.raises(ValueError, match=f"^{name}: .*: expected fewer than 2.31 items"):
+                call()

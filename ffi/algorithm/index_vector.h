@@ -5,11 +5,15 @@
 
 namespace mgpu {
 
-// An index cut to some 2^60 of either sign, far beyond any array: sums of a few of them do not overflow, whatever the
-// caller gave. The cut is made in the upper word alone, which takes a device two instructions.
+// An index cut to 2^60 of either sign, far beyond any array: sums of a few of them do not overflow, whatever the caller
+// gave. Kernels take it as it is: there sums wrap, and each is held against its array before it is an address.
 MGPU_HOST_DEVICE int64_t cut_index(int64_t index) {
-  const int32_t upper = clamp(static_cast<int32_t>(index >> 32), -(1 << 28), (1 << 28) - 1);
-  return static_cast<int64_t>(static_cast<uint64_t>(upper) << 32 | static_cast<uint32_t>(index));
+#ifdef __CUDA_ARCH__
+  return index;
+#else
+  constexpr int64_t kFar = int64_t{1} << 60;
+  return clamp(index, -kFar, kFar);
+#endif
 }
 
 // A vector of int32 or int64, read as int64.
