@@ -313,24 +313,22 @@ def test_more_items_than_32_bits_count(run, wide):
 
 def test_31_bits_are_not_enough_without_x64():
     """Indices past 2^31 - 1 ask for int64: an error of the operation that was called, before anything is allocated."""
-    x, heads = jax.ShapeDtypeStruct((2**31,), np.int8), jax.ShapeDtypeStruct((4,), np.int32)
+    x, h = jax.ShapeDtypeStruct((2**31,), np.int8), jax.ShapeDtypeStruct((4,), np.int32)
     calls = {
         "join": lambda: jax.eval_shape(lambda a, b: mgpu.join(a, b, size=10), x, x),
-        "load_balance_search": lambda: jax.eval_shape(lambda heads: mgpu.load_balance_search(heads, 2**31), heads),
+        "load_balance_search": lambda: jax.eval_shape(lambda h: mgpu.load_balance_search(h, 2**31), h),
         "reduce": lambda: jax.eval_shape(lambda x: mgpu.reduce(x, "argmax"), x),
         "reduce_by_key": lambda: jax.eval_shape(lambda x: mgpu.reduce_by_key(x, x, size=3), x),
         "scan": lambda: jax.eval_shape(lambda x: mgpu.scan(x, "argmin"), x),
-        "segmented_reduce": lambda: jax.eval_shape(
-            lambda x, heads: mgpu.segmented_reduce(x, heads, "argmax"), x, heads
-        ),
-        "segmented_scan": lambda: jax.eval_shape(lambda x, heads: mgpu.segmented_scan(x, heads, "argmin"), x, heads),
-        "segmented_sort_indices": lambda: jax.eval_shape(mgpu.segmented_sort_indices, x, heads),
+        "segmented_reduce": lambda: jax.eval_shape(lambda x, h: mgpu.segmented_reduce(x, h, "argmax"), x, h),
+        "segmented_scan": lambda: jax.eval_shape(lambda x, h: mgpu.segmented_scan(x, h, "argmin"), x, h),
+        "segmented_sort_indices": lambda: jax.eval_shape(mgpu.segmented_sort_indices, x, h),
         **{
             name: lambda name=name: jax.eval_shape(getattr(mgpu, name), x)
             for name in ("locality_sort_indices", "mergesort_indices")
         },
         **{
-            name: lambda name=name: jax.eval_shape(lambda a, b: getattr(mgpu, name)(a, b), x, x)
+            name: lambda name=name: jax.eval_shape(getattr(mgpu, name), x, x)
             for name in WITH_INDICES
             if name.startswith(("set_", "sorted_"))
         },
