@@ -108,7 +108,10 @@ def pytest_command(options: argparse.Namespace, files: list[str]) -> list[str]:
     else:
         print("pytest-timeout is missing: a hanging test takes all the tests' time")
     if importlib.util.find_spec("xdist"):
-        command += ["-n", str(options.workers), "--dist=worksteal", "-p", "scripts.device_worker"]
+        command += ["-n", str(options.workers), f"--maxprocesses={options.workers}", "--dist=worksteal"]
+        command += ["-p", "scripts.device_worker"]
+    else:  # without the options that pyproject.toml has for it
+        command += ["-o", "addopts=--import-mode=importlib"]
     return command
 
 

@@ -20,6 +20,7 @@ if any((SOURCE / "jax_mgpu" / f"_cpu{suffix}").exists() for suffix in importlib.
 
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # meshes are tested on any machine
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the processes of a run share a GPU
 
 
 @pytest.fixture
