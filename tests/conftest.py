@@ -37,6 +37,15 @@ def x64():
         yield
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled_programs():
+    """Forgets the programs that a file compiled: those of all files take 4 GB in each process."""
+    yield
+    import jax
+
+    jax.clear_caches()
+
+
 def pytest_report_header() -> list[str]:
     import jax
 

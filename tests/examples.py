@@ -272,7 +272,8 @@ EXAMPLES = {
     },
     "set_union, values": Example(
         lambda a, b, a_values, b_values: mgpu.set_union(a, b, a_values, b_values, size=80),
-        lambda rng, real: (few(rng), few(rng, 40), numbers(rng, real), numbers(rng, real, 40)),
+        # b has keys of its own
+        lambda rng, real: (few(rng), few(rng, 40, 17), numbers(rng, real), numbers(rng, real, 40)),
         differentiable=(2, 3),
     ),
     "sorted_equal_count": Example(
