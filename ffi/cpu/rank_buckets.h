@@ -18,9 +18,9 @@ template <typename Order, typename Payload>
 class RankBuckets {
   using Buffer = EntryBuffer<Order, Payload>;
   using Word = typename Order::Word;
-  static constexpr int kBins = 1 << 12;           // 16 KB of counters: sign, exponent and three more bits of a float
-  static constexpr int64_t kLeastKeys = 1 << 14;  // of a bucket; more than a tile's edge costs to merge over
-  static constexpr int kMostBuckets = 256;        // streams that are written to at the same time
+  static constexpr int kBins = 1 << 12;           // 32 KB of counters: sign, exponent and three more bits of a float
+  static constexpr int64_t kLeastKeys = 1 << 14;  // of a bucket, about: fewer are sorted no faster
+  static constexpr int kBuckets = 256;            // about so many are written to at the same time, at most twice that
   static constexpr int kSamples = 1 << 10;
 
  public:
@@ -71,7 +71,7 @@ class RankBuckets {
 
   // The bucket of each bin. Turns the tasks' counts of bins into their first places in buckets.
   std::vector<uint16_t> join_bins(std::vector<std::vector<int64_t>>& next, std::vector<int64_t>& heads) const {
-    const int64_t keys = std::max(kLeastKeys, ceil_div<int64_t>(segment_.size(), kMostBuckets));
+    const int64_t keys = std::max(kLeastKeys, ceil_div<int64_t>(segment_.size(), kBuckets));
     std::vector<uint16_t> buckets(kBins);
     std::vector<std::vector<int64_t>> counts(next.size(), std::vector<int64_t>(1));
     int64_t in_bucket = 0;
