@@ -6,14 +6,10 @@
 namespace mgpu {
 
 // An index cut to 2^60 of either sign, far beyond any array: sums of a few of them do not overflow, whatever the caller
-// gave. Kernels take it as it is: there sums wrap, and each is held against its array before it is an address.
+// gave.
 MGPU_HOST_DEVICE int64_t cut_index(int64_t index) {
-#ifdef __CUDA_ARCH__
-  return index;
-#else
   constexpr int64_t kFar = int64_t{1} << 60;
   return clamp(index, -kFar, kFar);
-#endif
 }
 
 // A vector of int32 or int64, read as int64.

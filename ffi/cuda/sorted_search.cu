@@ -110,14 +110,20 @@ struct MatchProblem {
   SortedMatchOperands::Side b;
 };
 
-// Adds a number of each thread to a count, which the order of additions does not change.
-__device__ void add_to_count(const IndexResult& counts, int64_t row, int number) {
+// Adds a number of each thread to a count, which the order of additions does not change. Tiles of keys that are not
+// sorted can share items: whoever takes the count past the operand's length cuts it back.
+__device__ void add_to_count(const IndexResult& counts, int64_t row, int number, int64_t length) {
   number = fold_warp(number, [](int a, int b) { return a + b; });
   if (threadIdx.x % kWarp != 0 || number == 0) return;
+  const auto add = [&](auto* count, auto added, auto most) {
+    if (atomicAdd(count, added) + added > most) atomicMin(count, most);
+  };
+  using Wide = unsigned long long;
+  using Narrow = unsigned;
   if (counts.wide) {
-    atomicAdd(static_cast<unsigned long long*>(counts.data) + row, static_cast<unsigned long long>(number));
+    add(static_cast<Wide*>(counts.data) + row, static_cast<Wide>(number), static_cast<Wide>(length));
   } else {
-    atomicAdd(static_cast<int*>(counts.data) + row, number);
+    add(static_cast<Narrow*>(counts.data) + row, static_cast<Narrow>(number), static_cast<Narrow>(length));
   }
 }
 
@@ -133,8 +139,8 @@ __global__ void __launch_bounds__(kThreads) match_shares(const __grid_constant__
   int a_matches = 0, b_matches = 0;
   const auto add_counts = [&] {
     if (row < 0) return;
-    add_to_count(problem.a.count, row, a_matches);
-    add_to_count(problem.b.count, row, b_matches);
+    add_to_count(problem.a.count, row, a_matches, pair.a.length);
+    add_to_count(problem.b.count, row, b_matches, pair.b.length);
     a_matches = b_matches = 0;
   };
 
