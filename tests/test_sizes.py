@@ -26,9 +26,9 @@ def bytes_of(n):
 
 
 def counts_of(x):
-    """How often each byte occurs."""
-    chunks = (x[begin : begin + 2**26] for begin in range(0, len(x), 2**26))
-    return sum((np.bincount(chunk, minlength=256) for chunk in chunks), np.zeros(256, np.int64))
+    """How often each byte occurs in a stretch of the repeated pattern."""
+    whole, rest = divmod(len(x), PERIOD)
+    return whole * np.bincount(x[:PERIOD], minlength=256) + np.bincount(x[:rest], minlength=256)
 
 
 def bytes_by_count(counts):
@@ -112,8 +112,8 @@ def locality_sort(n, index):
 
 
 def merge(n, index):
-    a, b = sort_bytes(bytes_of(n // 2)), sort_bytes(bytes_of(n - n // 2))
-    same(mgpu.merge(a, b), bytes_by_count(counts_of(a) + counts_of(b)))
+    a_counts, b_counts = counts_of(bytes_of(n // 2)), counts_of(bytes_of(n - n // 2))
+    same(mgpu.merge(bytes_by_count(a_counts), bytes_by_count(b_counts)), bytes_by_count(a_counts + b_counts))
 
 
 def mergesort(n, index):
@@ -209,8 +209,8 @@ def load_balance_search(n, index):
 
 
 def join(n, index):
-    a, b = sort_bytes(bytes_of(n)), np.array([3, 240], np.uint8)
-    counts = counts_of(a)
+    counts = counts_of(bytes_of(n))
+    a, b = bytes_by_count(counts), np.array([3, 240], np.uint8)
     before = np.cumsum(counts) - counts
     joined = mgpu.join(a, b, size=100)
     assert joined.count == counts[3] + counts[240]
@@ -231,9 +231,9 @@ def join_columns(n, index):
 
 def set_operation(call, count_of):
     def run(n, index):
-        a, b = sort_bytes(bytes_of(n)), sort_bytes(bytes_of(1000))
-        counts = count_of(counts_of(a), counts_of(b))
-        got = call(a, b)
+        a_counts, b_counts = counts_of(bytes_of(n)), counts_of(bytes_of(1000))
+        counts = count_of(a_counts, b_counts)
+        got = call(bytes_by_count(a_counts), bytes_by_count(b_counts))
         assert got.count == counts.sum()
         assert np.array_equal(np.asarray(got.keys)[: int(got.count)], bytes_by_count(counts))
 
@@ -246,14 +246,14 @@ def sorted_search(n, index):
 
 
 def sorted_equal_count(n, index):
-    a, b = sort_bytes(bytes_of(1000)), sort_bytes(bytes_of(n))
-    assert np.array_equal(mgpu.sorted_equal_count(a, b), counts_of(b)[a])
+    a, counts = sort_bytes(bytes_of(1000)), counts_of(bytes_of(n))
+    assert np.array_equal(mgpu.sorted_equal_count(a, bytes_by_count(counts)), counts[a])
 
 
 def sorted_match(n, index):
-    a, b = sort_bytes(bytes_of(n)), np.arange(0, 256, 2, dtype=np.uint8)
+    counts = counts_of(bytes_of(n))
+    a, b = bytes_by_count(counts), np.arange(0, 256, 2, dtype=np.uint8)
     got = mgpu.sorted_match(a, b)
-    counts = counts_of(a)
     assert np.array_equal(got.a_index, np.repeat(np.searchsorted(b, np.arange(256)), counts))
     assert np.array_equal(got.b_index, np.cumsum(counts)[b])
     assert got.a_match_count == counts[::2].sum()
