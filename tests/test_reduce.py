@@ -87,6 +87,30 @@ def test_segments_of_every_kind(rng, op):
         same(mgpu.segmented_reduce(x, heads, op), oracle.segmented_reduce(x, heads, op))
 
 
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+@pytest.mark.parametrize("op", OPERATORS)
+def test_short_segments(rng, op, dtype):
+    # The CPU takes 32 segments of up to 8 items at a time, from each of whose first items on 8 are in the array.
+    n, m = 3000, 640
+    x = items(rng, dtype, op, n)
+    for longest in (1, 8, 9, 12, 30):
+        ends = np.minimum(np.cumsum(rng.integers(0, longest + 1, m)), n)
+        heads = np.append(0, ends[:-1]).astype(np.int32 if longest % 2 else np.int64)
+        for count in (n, 1501):
+            check_every_form(x, heads, count, op)
+
+
+def test_short_segments_do_not_depend_on_the_others(rng):
+    n, m = 50_000, 12_000
+    x = np.where(rng.random(n) < 0.5, np.float32(-0.0), rng.normal(size=n).astype(np.float32))
+    heads = np.append(0, np.cumsum(rng.integers(0, 9, m - 1))).astype(np.int32)
+    bits = oracle.bits(mgpu.segmented_reduce(x, heads))
+    for count in (n - 1, 30_000, 77):
+        whole = np.searchsorted(heads, count, "right") - 1
+        counted = oracle.bits(mgpu.segmented_reduce(x, heads, count=count))
+        np.testing.assert_array_equal(counted[:whole], bits[:whole])
+
+
 def test_items_before_the_first_head_belong_to_no_result():
     x = np.arange(1, 6, dtype=np.int32)
     same(mgpu.segmented_reduce(x, [2, 2, 4, 9]), np.array([0, 7, 5, 0], np.int32))
@@ -98,7 +122,20 @@ def test_items_before_the_first_head_belong_to_no_result():
 def test_heads_out_of_order_or_range_are_safe(rng):
     n = 20_000
     x = items(rng, "int32", "add", n)
-    for heads in (rng.integers(-n, 2 * n, 9000), np.arange(9000)[::-1], np.full(9000, -7), np.full(9000, 2**31 - 1)):
+    lapses = np.arange(9000)
+    lapses[::50] -= rng.integers(0, 2, 180) * 10
+    wrapping = np.arange(9000) // 2
+    wrapping[5000:5002] = 2**31 - 1, -5
+    for heads in (
+        rng.integers(-n, 2 * n, 9000),
+        np.arange(9000)[::-1],
+        np.full(9000, -7),
+        np.full(9000, 2**31 - 1),
+        2**31 - 100 + np.arange(9000),
+        np.arange(9000) - 4500,
+        lapses,
+        wrapping,
+    ):
         for count in (n, 100):
             assert mgpu.segmented_reduce(x, heads.astype(np.int32), count=count).shape == (9000,)
 

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "algorithm/operators.h"
+
 namespace mgpu::cpu {
 
 // A running combination held as a tree with eight children a node: a float sum of n parts rounds log n times, not n.
@@ -44,27 +46,8 @@ class Running {
   int64_t parts_;
 };
 
-// The combination of a short range x[begin .. end). Sixteen running states make vector instructions of it.
-template <typename Operator>
-typename Operator::State fold_block(const Operator& op, const typename Operator::Element* x, int64_t begin,
-                                    int64_t end) {
-  using State = typename Operator::State;
-  constexpr int kLanes = 16;
-  State state = op.identity();
-  if (end - begin >= 2 * kLanes) {
-    State lanes[kLanes];
-    for (State& lane : lanes) lane = op.identity();
-    for (; end - begin >= kLanes; begin += kLanes) {
-      for (int i = 0; i < kLanes; ++i) lanes[i] = op.combine(lanes[i], op.extract(x[begin + i], begin + i));
-    }
-    for (int width = kLanes / 2; width > 0; width /= 2) {
-      for (int i = 0; i < width; ++i) lanes[i] = op.combine(lanes[i], lanes[i + width]);
-    }
-    state = lanes[0];
-  }
-  for (; begin < end; ++begin) state = op.combine(state, op.extract(x[begin], begin));
-  return state;
-}
+// A range of up to this many items is read as a window of so many, the items past its end masked.
+constexpr int kFew = 8;
 
 // a or b, by bits where there are bits to choose: compilers make branches of a conditional.
 template <typename State>
@@ -78,9 +61,17 @@ State choose(bool first, State a, State b) {
   }
 }
 
+// The combination of running states, the two halves first.
+template <typename Operator>
+typename Operator::State fold_lanes(const Operator& op, typename Operator::State (&lanes)[kFew]) {
+  for (int width = kFew / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) lanes[i] = op.combine(lanes[i], lanes[i + width]);
+  }
+  return lanes[0];
+}
+
 // The combination of x[begin .. end) out of `count` items, at most kFew of them. Without a branch on the length, which
 // could not be foretold; all but the last few ranges of x take the same vector instructions.
-constexpr int kFew = 8;
 template <typename Operator>
 typename Operator::State fold_few(const Operator& op, const typename Operator::Element* x, int64_t begin, int64_t end,
                                   int64_t count) {
@@ -93,10 +84,87 @@ typename Operator::State fold_few(const Operator& op, const typename Operator::E
     for (int i = 0; i < kFew; ++i) items[i] = i < length ? x[begin + i] : typename Operator::Element{};
   }
   for (int i = 0; i < kFew; ++i) lanes[i] = choose(i < length, op.extract(items[i], begin + i), op.identity());
-  for (int width = kFew / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] = op.combine(lanes[i], lanes[i + width]);
+  return fold_lanes(op, lanes);
+}
+
+// Whether an element is a state as it is.
+template <typename Operator>
+constexpr bool kElementIsState = false;
+template <typename State, ArithmeticKind kKind>
+constexpr bool kElementIsState<Arithmetic<State, State, kKind>> = true;
+
+// The combinations of kGroup ranges of at most kFew items, bit for bit those of fold_few, for operators that take no
+// positions: range s is the first lengths[s] items of x from begins[s] on, where kFew can be read. One by one they cost
+// 3.3 ns each, together 1.8: only the first step is taken range by range, the others are taken for four at a time.
+constexpr int kGroup = 32;
+template <typename Operator, typename Index>
+void fold_few_of_group(const Operator op, const typename Operator::Element* x, const Index* begins, const int* lengths,
+                       typename Operator::State* states) {
+  using State = typename Operator::State;
+  using Bits = std::conditional_t<sizeof(State) == 8, uint64_t, uint32_t>;
+  constexpr int kLanes = kFew / 2;
+  constexpr Bits kAll = ~Bits{0};
+  static constexpr Bits kLive[2 * kFew] = {kAll, kAll, kAll, kAll, kAll, kAll, kAll, kAll};
+  State extracted[kElementIsState<Operator> ? 1 : kGroup * kFew];
+  if constexpr (!kElementIsState<Operator>) {  // of all ranges in one loop, which vector instructions can be made of
+    typename Operator::Element items[kGroup * kFew];
+    for (int s = 0; s < kGroup; ++s) std::memcpy(items + s * kFew, x + begins[s], kFew * sizeof(items[0]));
+    for (int i = 0; i < kGroup * kFew; ++i) extracted[i] = op.extract(items[i], 0);
   }
-  return lanes[0];
+  State lanes[kGroup * kLanes];
+  for (int s = 0; s < kGroup; ++s) {
+    const Bits* const live = kLive + kFew - lengths[s];
+    const auto item = [&](int k) {
+      State state;
+      if constexpr (kElementIsState<Operator>) {
+        state = x[begins[s] + k];
+      } else {
+        state = extracted[s * kFew + k];
+      }
+      const Bits identity = std::bit_cast<Bits>(op.identity());
+      return std::bit_cast<State>((std::bit_cast<Bits>(state) & live[k]) | (identity & ~live[k]));
+    };
+    for (int k = 0; k < kLanes; ++k) lanes[s * kLanes + k] = op.combine(item(k), item(k + kLanes));
+  }
+  for (int s = 0; s < kGroup; ++s) {
+    const State* const of = lanes + s * kLanes;
+    states[s] = op.combine(op.combine(of[0], of[2]), op.combine(of[1], of[3]));
+  }
+}
+
+// The combination of a short range x[begin .. end), of any length. Running states make vector instructions of it; the
+// items that fill no whole step are those of the range's last window that no step has taken. So the number of steps is
+// all that a branch predictor can miss: segments of 30 items took 26 ns with the last items one by one, take 20.
+template <typename Operator>
+typename Operator::State fold_block(const Operator& op, const typename Operator::Element* x, int64_t begin,
+                                    int64_t end) {
+  using State = typename Operator::State;
+  constexpr int kWide = 2 * kFew;
+  if (end - begin < kFew) {
+    State state = op.identity();
+    for (; begin < end; ++begin) state = op.combine(state, op.extract(x[begin], begin));
+    return state;
+  }
+  State lanes[kFew];
+  for (State& lane : lanes) lane = op.identity();
+  if (end - begin >= 4 * kWide) {
+    State wide[kWide];
+    for (State& lane : wide) lane = op.identity();
+    for (; end - begin >= kWide; begin += kWide) {
+      for (int i = 0; i < kWide; ++i) wide[i] = op.combine(wide[i], op.extract(x[begin + i], begin + i));
+    }
+    for (int i = 0; i < kFew; ++i) lanes[i] = op.combine(wide[i], wide[i + kFew]);
+  }
+  for (; end - begin >= kFew; begin += kFew) {
+    for (int i = 0; i < kFew; ++i) lanes[i] = op.combine(lanes[i], op.extract(x[begin + i], begin + i));
+  }
+  const int64_t window = end - kFew;
+  const int taken = static_cast<int>(begin - window);
+  for (int i = 0; i < kFew; ++i) {
+    const State state = op.extract(x[window + i], window + i);
+    lanes[i] = op.combine(lanes[i], choose(i >= taken, state, op.identity()));
+  }
+  return fold_lanes(op, lanes);
 }
 
 // The combination of x[begin .. end), in an order that depends on the length alone.

@@ -129,17 +129,60 @@ class SegmentedReduce {
   int64_t reduce_heads(int64_t j, int64_t j_end, int64_t begin, int64_t last_item) const {
     const Segments& segments = ends_.segments;
     const int64_t row = ends_.row(j);
-    const int64_t first = j - row * ends_.per_row();
     const Head* const heads = static_cast<const Head*>(segments.heads.data) + row * segments.heads_stride;
     const int64_t row_begin = row * segments.length;
     const int64_t entries = row * segments.heads_count - 1;
     const int64_t live = segments.live(row);
-    for (int64_t i = first; i < first + (j_end - j); ++i) {
-      const int64_t end = clamp(row_begin + clamp<int64_t>(heads[i], 0, live), begin, last_item);
-      result_.store(entries + i, op_.finish(reduce_range(begin, end), row_begin));
-      begin = end;
+    const int64_t limit = std::min({row_begin + live, last_item, segments.total() - cpu::kFew}) - row_begin;
+    int64_t i = j - row * ends_.per_row();
+    for (const int64_t last = i + (j_end - j); i < last;) {
+      const int64_t group_last = std::min(last, i + cpu::kGroup);
+      if (group_last == i + cpu::kGroup && begin >= row_begin && begin - row_begin == heads[i - 1] &&
+          reduce_group(heads + i, limit, row_begin, entries + i)) {
+        i = group_last;
+        begin = row_begin + heads[i - 1];
+      }
+      for (; i < group_last; ++i) {
+        const int64_t end = clamp(row_begin + clamp<int64_t>(heads[i], 0, live), begin, last_item);
+        result_.store(entries + i, op_.finish(reduce_range(begin, end), row_begin));
+        begin = end;
+      }
     }
     return begin;
+  }
+
+  // The segments that the kGroup heads from ends[0] on close, the first of which begins at ends[-1] >= 0. Segments over
+  // kFew items, which are done one by one afterwards, must not be most of them, and none may lie past `limit`: else
+  // returns false, with nothing done.
+  template <typename Head>
+  bool reduce_group(const Head* ends, int64_t limit, int64_t row_begin, int64_t entries) const {
+    if constexpr (Operator::kGivesIndex) {
+      return false;  // positions are too wide for vector instructions to gain anything
+    } else {
+      using Unsigned = std::make_unsigned_t<Head>;
+      constexpr int kSign = 8 * sizeof(Head) - 1;
+      const Head* const begins = ends - 1;
+      int lengths[cpu::kGroup];
+      Unsigned signs = 0, longer = 0;
+      for (int s = 0; s < cpu::kGroup; ++s) {
+        const Unsigned length = static_cast<Unsigned>(ends[s]) - static_cast<Unsigned>(begins[s]);
+        signs |= length | static_cast<Unsigned>(ends[s]);
+        longer += (cpu::kFew - length) >> kSign;
+        lengths[s] = static_cast<int>(std::min<Head>(static_cast<Head>(length), cpu::kFew));
+      }
+      const Head last = ends[cpu::kGroup - 1];
+      if (signs >> kSign != 0 || last > limit || longer > 3 * cpu::kGroup / 4) return false;
+      State states[cpu::kGroup];
+      cpu::fold_few_of_group(op_, x_ + row_begin, begins, lengths, states);
+      for (int s = 0; s < cpu::kGroup; ++s) result_.store(entries + s, op_.finish(states[s], row_begin));
+      for (int s = 0; longer > 0; ++s) {
+        if (ends[s] - begins[s] <= cpu::kFew) continue;
+        --longer;
+        const State state = cpu::fold(op_, x_, row_begin + begins[s], row_begin + ends[s]);
+        result_.store(entries + s, op_.finish(state, row_begin));
+      }
+      return true;
+    }
   }
 
   State reduce_range(int64_t begin, int64_t end) const {
