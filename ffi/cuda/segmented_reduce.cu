@@ -1,7 +1,10 @@
-// segmented_reduce on CUDA: items and segment ends are consumed in one order, in equal tiles and by each thread in
-// equal parts, whatever the lengths (Merrill and Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication",
-// 2016). What a segment leaves in one thread for the next is scanned, in a tile and, by look-back, over the tiles.
-#include "cuda/cta/look_back.cuh"
+// segmented_reduce on CUDA: items and segment ends are consumed in one order, in equal tiles, whatever the lengths
+// (Merrill and Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016). A tile stores the segments
+// that begin and end in it; what it leaves of its first and last segment is joined by a second kernel, so no tile waits
+// for another.
+#include <limits>
+#include <type_traits>
+
 #include "cuda/cta/scan.cuh"
 #include "cuda/cta/vectors.cuh"
 #include "cuda/launch.cuh"
@@ -14,147 +17,315 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = SegmentedReduceOperands::kThreads;
-constexpr int kUnits = SegmentedReduceOperands::kUnitsPerThread;
-constexpr int kTile = SegmentedReduceOperands::kTile;
-constexpr int kNoEnd = 1 << 30;
+constexpr int kPartitionThreads = 256;
+constexpr int kSearchLanes = 8;
+constexpr int kJoinThreads = 256;
+constexpr int kJoinTiles = 8;  // a thread's, where a block looks back
 
-// The items before each tile, by a warp.
-__global__ void __launch_bounds__(kThreads) partition_units(SegmentEnds ends, int64_t tiles, int64_t* items_before) {
-  const int64_t tile = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
-  if (tile > tiles) return;
-  const int64_t items = ends.items_before(minimum(ends.units(), tile * kTile), [](auto begin, auto end, auto before) {
-    return warp_partition_point(begin, end, before);
-  });
-  if (threadIdx.x % kWarp == 0) items_before[tile] = items;
+// A tile has places for its items, after those between the last multiple of 16 bytes and its first item. A lane has a
+// run of neighbouring places in each of its warp's rows.
+template <typename Operator>
+struct Shape {
+  static constexpr int kVector = Vector<typename Operator::Element>::kItems;
+  static constexpr int kItems = SegmentedReduceOperands::items_per_thread(sizeof(typename Operator::State));
+  static constexpr int kPlaces = kThreads * kItems;
+  static constexpr int kRun = kVector < 8 ? 2 * kVector : kVector;
+  static constexpr int kRowPlaces = kRun * kWarp;
+  static constexpr int kRows = kItems / kRun;  // of a warp
+};
+
+struct TileUnits {
+  int64_t first_item;
+  int64_t first_end;
+  int items;
+  int ends;
+};
+
+struct UnitTiles {
+  SegmentEnds ends;
+  int64_t total_items;
+  int64_t total_ends;
+  int64_t tiles;
+  int units;  // in a tile
+  int64_t* items_before;
+
+  __device__ __forceinline__ TileUnits operator[](int64_t tile) const {
+    const int64_t begin = tile * units;
+    const int64_t item = items_before[tile];
+    const int size = static_cast<int>(minimum<int64_t>(units, total_items + total_ends - begin));
+    // Heads out of order may ask for more than there is.
+    const int items = clamp(static_cast<int>(items_before[tile + 1] - item), 0, size);
+    const int64_t end = begin - item;
+    return {item, end, items, static_cast<int>(minimum<int64_t>(size - items, total_ends - end))};
+  }
+};
+
+__global__ void __launch_bounds__(kPartitionThreads) partition_units(UnitTiles tiles) {
+  const int64_t tile = (int64_t{blockIdx.x} * kPartitionThreads + threadIdx.x) / kSearchLanes;
+  const int64_t begin = minimum(tile * tiles.units, tiles.total_items + tiles.total_ends);
+  const int64_t items = tiles.ends.items_before(
+      begin, [](auto begin, auto end, auto before) { return warp_partition_point<kSearchLanes>(begin, end, before); });
+  if (threadIdx.x % kSearchLanes == 0 && tile <= tiles.tiles) tiles.items_before[tile] = items;
 }
 
 template <typename Operator>
 struct SegmentedReduction {
+  using State = typename Operator::State;
   const typename Operator::Element* x;
   bool aligned;
-  SegmentEnds ends;
-  int64_t tiles;
-  const int64_t* items_before;
-  uint64_t* look_back;  // a ticket counter, then the slots
+  UnitTiles tiles;
+  State* opening;             // of each tile's first end, without what lies before the tile
+  SinceRestart<State>* open;  // since each tile's last end
   ResultVector<Operator> result;
 };
 
+// The marks of a run, a byte each.
+template <int kRun>
+struct alignas(kRun) Marks {
+  unsigned words[kRun / 4];
+
+  __device__ __forceinline__ bool operator[](int i) const { return (words[i / 4] & 0xffu << (i % 4 * 8)) != 0; }
+  __device__ __forceinline__ bool any() const {
+    unsigned all = 0;
+#pragma unroll
+    for (const unsigned word : words) all |= word;
+    return all != 0;
+  }
+};
+
 template <typename Operator>
-__global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8 ? 3 : 4)
-    reduce_segments(SegmentedReduction<Operator> reduction, Operator op) {
+__global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8 ? 4 : 7)
+    reduce_tiles(SegmentedReduction<Operator> reduction, Operator op) {
   using State = typename Operator::State;
   using Element = typename Operator::Element;
-  using Sums = Sums<Operator, true>;
-  using Sum = typename Sums::Value;
-  __shared__ int64_t ticket;
-  __shared__ Element items[kTile];
-  __shared__ int ends[kTile];  // relative to the tile's first item
-  __shared__ Sum warp_sums[kThreads / kWarp];
-  __shared__ State opening;  // of the tile's first end, without what lies before the tile
-  __shared__ int opening_end;
+  using Vector = Vector<Element>;
+  using Shape = Shape<Operator>;
+  constexpr int kPlaces = Shape::kPlaces;
+  constexpr int kVector = Shape::kVector;
+  constexpr int kRun = Shape::kRun;
+  constexpr int kRows = Shape::kRows;
+  __shared__ alignas(16) State sums[kPlaces];   // of the items up to each place since the last end, in its run
+  __shared__ State before_run[kPlaces / kRun];  // since the last end, in the row
+  __shared__ State row_sums[kPlaces / Shape::kRowPlaces];
+  __shared__ alignas(16) uint8_t closes[kPlaces];                  // whether an end follows the place
+  int* const bounds = reinterpret_cast<int*>(sums + kPlaces) - 1;  // the places of ends, backwards, behind the sums
 
-  const int64_t tile = take_ticket(reduction.look_back, ticket);
-  const int64_t first_item = reduction.items_before[tile];
-  const int64_t begin = tile * kTile;
-  const int units = static_cast<int>(minimum<int64_t>(kTile, reduction.ends.units() - begin));
-  // Heads out of order may ask for more than there is.
-  const int item_count = static_cast<int>(clamp<int64_t>(reduction.items_before[tile + 1] - first_item, 0, units));
-  const int64_t first_end = begin - first_item;
-  const int end_count = static_cast<int>(minimum<int64_t>(units - item_count, reduction.ends.count() - first_end));
-  // A single row, the most frequent case, needs no division to find an end's row.
-  const Segments& segments = reduction.ends.segments;
-  const bool one_row = segments.rows == 1;
-  const auto emit = [&](int end, const State& state) {
-    if (one_row) {
-      const int64_t entry = first_end + end - 1;
-      if (entry >= 0 && entry < segments.heads_count) reduction.result.store(entry, op.finish(state, 0));
-      return;
-    }
-    const int64_t entry = reduction.ends.entry(first_end + end);
-    if (entry < 0) return;
-    const int64_t row_begin = reduction.ends.row(first_end + end) * segments.length;
-    reduction.result.store(entry, op.finish(state, row_begin));
-  };
-
-  State state = op.identity();       // since the thread's last end
-  State before_end = op.identity();  // before its first
-  int thread_end = -1;               // its first end
-  if (end_count == 0) {
-    state =
-        fold_strided(op, reduction.x, reduction.aligned, first_item, first_item + item_count, threadIdx.x, kThreads);
-  } else {
-    Element loaded[kUnits];
 #pragma unroll
-    for (int k = 0; k < kUnits; ++k) {
-      const int i = k * kThreads + threadIdx.x;
-      if (i < item_count) loaded[k] = reduction.x[first_item + i];
-    }
-    const auto put_end = [&](int i, int64_t position) {
-      ends[i] = static_cast<int>(clamp<int64_t>(position - first_item, 0, item_count));
-    };
-    if (one_row) {
-      const int64_t live = segments.live(0);
-#pragma unroll 5
-      for (int i = threadIdx.x; i < end_count; i += kThreads) {
-        const int64_t head = first_end + i;
-        put_end(i, head < segments.heads_count    ? minimum(segments.row_head(0, head), live)
-                   : head == segments.heads_count ? live
-                                                  : segments.length);
+  for (int i = 0; i < kPlaces / 16 / kThreads; ++i) {
+    reinterpret_cast<uint4*>(closes)[i * kThreads + threadIdx.x] = uint4{};
+  }
+  const int64_t tile = blockIdx.x;
+  const TileUnits units = reduction.tiles[tile];
+  const int lead = static_cast<int>(units.first_item % kVector);
+  const int limit = lead + units.items;
+  const int64_t origin = units.first_item - lead;
+  const int lane = threadIdx.x % kWarp;
+  const int first_row = threadIdx.x / kWarp * kRows;
+  const auto place_of = [&](int row) { return (first_row + row) * Shape::kRowPlaces + lane * kRun; };
+
+  // Load the items.
+  const Element* const x = reduction.x + origin;
+  Vector vectors[kRows][kRun / kVector];
+  if (reduction.aligned && origin + kPlaces <= reduction.tiles.total_items) {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+      for (int k = 0; k < kRun; k += kVector) {
+        if (place_of(row) + k < limit) vectors[row][k / kVector] = Vector::load(x, place_of(row) + k);
       }
-    } else {
-#pragma unroll 1
-      for (int i = threadIdx.x; i < end_count; i += kThreads) put_end(i, reduction.ends[first_end + i]);
     }
+  } else {
 #pragma unroll
-    for (int k = 0; k < kUnits; ++k) {
-      const int i = k * kThreads + threadIdx.x;
-      if (i < item_count) items[i] = loaded[k];
-    }
-    __syncthreads();
-    const int diagonal = minimum(static_cast<int>(threadIdx.x) * kUnits, item_count + end_count);
-    int item = partition_point(maximum(0, diagonal - end_count), minimum(diagonal, item_count),
-                               [&](int i) { return ends[diagonal - 1 - i] > i; });
-    int end = diagonal - item;
-    int next_end = end < end_count ? ends[end] : kNoEnd;
-    // Unrolled, the code of a step would be fetched from beyond the instruction cache.
-#pragma unroll 1
-    for (int k = 0; k < kUnits; ++k) {
-      if (item < next_end) {
-        if (item < item_count) state = op.combine(state, op.extract(items[item], first_item + item));
-        ++item;
-      } else {
-        if (thread_end < 0) {
-          thread_end = end;
-          before_end = state;
-        } else {
-          emit(end, state);
-        }
-        state = op.identity();
-        ++end;
-        next_end = end < end_count ? ends[end] : kNoEnd;
+    for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+      for (int k = 0; k < kRun; ++k) {
+        const int place = place_of(row) + k;
+        if (place >= lead && place < limit) vectors[row][k / kVector].items[k % kVector] = x[place];
       }
     }
   }
 
-  const auto in_warp = scan_warp<true>(op, state, __ballot_sync(0xffffffffu, thread_end >= 0));
-  const Sums sums{op};
-  const auto in_block = scan_warps<kThreads / kWarp>(warp_sums, in_warp.all, sums.identity(), sums);
-  const Sum before = sums(in_block.before, in_warp.before);
-  if (thread_end >= 0) {
-    const State closed = op.combine(before.state, before_end);
-    if (before.restarted) {
-      emit(thread_end, closed);
-    } else {
-      opening = closed;
-      opening_end = thread_end;
+  // Mark the ends. Those of the first end's row are found without a division, and its heads loaded four at a time.
+  const SegmentEnds& ends = reduction.tiles.ends;
+  const Segments& segments = ends.segments;
+  int64_t row = 0, row_begin = 0, row_entries = -1, first_in_row = units.first_end;
+  IndexVector heads = segments.heads;
+  if (segments.rows > 1) {
+    row = ends.row(units.first_end);
+    row_begin = row * segments.length;
+    row_entries += row * segments.heads_count;
+    first_in_row -= row * ends.per_row();
+    heads = heads.from(row * segments.heads_stride);
+  }
+  const int64_t base = maximum<int64_t>(units.first_item - row_begin, 0);  // the first item, in the row
+  const int live = static_cast<int>(clamp<int64_t>(segments.live(row) - base, 0, units.items));
+  const int own_heads = static_cast<int>(clamp<int64_t>(segments.heads_count - first_in_row, -1, units.ends));
+  const auto put_end = [&](int i, int place) {
+    bounds[-i] = place;
+    if (place > 0) closes[place - 1] = 1;
+  };
+  __syncthreads();
+  const auto put_heads = [&](auto* head) {
+    using Head = std::remove_cvref_t<decltype(*head)>;
+    constexpr int kInFlight = 4;
+    head += first_in_row;
+    const Head first = static_cast<Head>(minimum<int64_t>(base, std::numeric_limits<Head>::max()));
+#pragma unroll 1
+    for (int begin = threadIdx.x; begin < own_heads; begin += kInFlight * kThreads) {
+      Head positions[kInFlight];
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        if (begin + k * kThreads < own_heads) positions[k] = head[begin + k * kThreads];
+      }
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        if (begin + k * kThreads >= own_heads) continue;
+        const Head offset = clamp<Head>(maximum<Head>(positions[k], 0) - first, 0, live);
+        put_end(begin + k * kThreads, lead + static_cast<int>(offset));
+      }
     }
+  };
+  if (heads.wide) {
+    put_heads(static_cast<const int64_t*>(heads.data));
+  } else {
+    put_heads(static_cast<const int32_t*>(heads.data));
+  }
+#pragma unroll 1
+  for (int i = maximum(own_heads, 0) + threadIdx.x; i < units.ends; i += kThreads) {
+    put_end(i, static_cast<int>(clamp<int64_t>(ends[units.first_end + i] - origin, lead, limit)));
+  }
+  if (threadIdx.x == 0) put_end(units.ends, limit);  // the open segment's
+  __syncthreads();
+
+  // Sum up each run and each row, from end to end. A row without ends needs no more than its sum.
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+    const int place = place_of(row);
+    const int row_place = (first_row + row) * Shape::kRowPlaces;
+    if (row_place >= limit) break;
+    State states[kRun];
+#pragma unroll
+    for (int k = 0; k < kRun; ++k) {
+      states[k] = op.extract(vectors[row][k / kVector].items[k % kVector], origin + place + k);
+    }
+    if (row_place < lead || row_place + Shape::kRowPlaces > limit) {
+#pragma unroll
+      for (int k = 0; k < kRun; ++k) {
+        if (place + k < lead || place + k >= limit) states[k] = op.identity();
+      }
+    }
+    const auto closing = reinterpret_cast<const Marks<kRun>*>(closes)[place / kRun];
+    const unsigned closing_lanes = __ballot_sync(0xffffffffu, closing.any());
+    State sum;
+    if (closing_lanes == 0) {
+      sum = states[0];
+#pragma unroll
+      for (int k = 1; k < kRun; ++k) sum = op.combine(sum, states[k]);
+      sum = fold_warp(sum, [&](const State& a, const State& b) { return op.combine(a, b); });
+    } else {
+#pragma unroll
+      for (int k = 1; k < kRun; ++k) {
+        const State both = op.combine(states[k - 1], states[k]);
+        states[k] = closing[k - 1] ? states[k] : both;
+      }
+      const auto in_row = scan_warp<true>(op, closing[kRun - 1] ? op.identity() : states[kRun - 1], closing_lanes);
+      if (place < limit) {
+        store_vector(sums, place, states);
+        before_run[place / kRun] = in_row.before.state;
+      }
+      sum = in_row.all.state;
+    }
+    if (lane == 0) row_sums[first_row + row] = sum;
   }
   __syncthreads();
-  if (threadIdx.x >= kWarp) return;
-  const bool closes = in_block.all.restarted != 0;
-  const Sum before_tile =
-      look_back(reduction.look_back + 1, reduction.tiles, tile, in_block.all, sums.identity(), sums, closes);
-  if (closes && threadIdx.x == 0) emit(opening_end, op.combine(before_tile.state, opening));
+
+  // Put the segments together.
+  const auto segment = [&](int i) {
+    const unsigned end = bounds[-i];
+    const unsigned begin = i == 0 ? 0 : bounds[1 - i];
+    State state = op.identity();
+    if (end > begin) {
+      const unsigned last = end - 1;
+      state = sums[last];
+      if (begin / kRun < last / kRun) {
+        state = op.combine(before_run[last / kRun], state);
+#pragma unroll 1
+        for (unsigned r = begin / Shape::kRowPlaces; r < last / Shape::kRowPlaces; ++r) {
+          state = op.combine(row_sums[r], state);
+        }
+      }
+    }
+    return state;
+  };
+  const int own_segments = clamp(own_heads + 1, 1, maximum(units.ends, 1));
+  const int64_t first_entry = row_entries + first_in_row;
+#pragma unroll 1
+  for (int i = 1 + threadIdx.x; i < own_segments; i += kThreads) {
+    reduction.result.store(first_entry + i, op.finish(segment(i), row_begin));
+  }
+  // Those of later rows, the open one, and that of the first end.
+#pragma unroll 1
+  for (int k = own_segments + threadIdx.x; k <= units.ends + 1; k += kThreads) {
+    const int i = k <= units.ends ? k : 0;
+    const State state = segment(i);
+    if (i == units.ends) {
+      reduction.open[tile] = {state, units.ends > 0};
+    } else if (i == 0) {
+      reduction.opening[tile] = state;
+    } else {
+      const int64_t entry = ends.entry(units.first_end + i);
+      if (entry < 0) continue;
+      reduction.result.store(entry, op.finish(state, ends.row(units.first_end + i) * segments.length));
+    }
+  }
+}
+
+// A thread a tile: the segment of its first end gets what the tiles before it left open, added up from the last one
+// with an end.
+template <typename Operator>
+__global__ void __launch_bounds__(kJoinThreads) join_tiles(SegmentedReduction<Operator> reduction, Operator op) {
+  using Sums = Sums<Operator, true>;
+  using Sum = typename Sums::Value;
+  __shared__ Sum warp_sums[kJoinThreads / kWarp];
+  const Sums sums{op};
+  const auto open_of = [&](int64_t tile) {
+    return tile >= 0 && tile < reduction.tiles.tiles ? reduction.open[tile] : sums.identity();
+  };
+  const auto scan_block = [&](const Sum& sum) {
+    const auto in_warp = scan_warp<true>(op, sum.state, __ballot_sync(0xffffffffu, sum.restarted != 0));
+    auto in_block = scan_warps<kJoinThreads / kWarp>(warp_sums, in_warp.all, sums.identity(), sums);
+    in_block.before = sums(in_block.before, in_warp.before);
+    return in_block;
+  };
+
+  const int64_t block_tile = int64_t{blockIdx.x} * kJoinThreads;
+  const int64_t tile = block_tile + threadIdx.x;
+  const Sum own = open_of(tile);
+  Sum before_block = open_of(block_tile - 1);  // most often it has an end
+  typename Operator::State opening = op.identity();
+  int64_t end = 0;
+  if (own.restarted) {
+    opening = reduction.opening[tile];
+    end = reduction.tiles[tile].first_end;
+  }
+  const auto in_block = scan_block(own);
+  if (!in_block.all.restarted) return;
+  constexpr int kStep = kJoinThreads * kJoinTiles;
+  for (int64_t last = block_tile - 1; last > 0 && !before_block.restarted; last -= kStep) {
+    Sum sum = sums.identity();
+#pragma unroll
+    for (int i = 0; i < kJoinTiles; ++i) {
+      sum = sums(sum, open_of(last - kStep + static_cast<int>(threadIdx.x) * kJoinTiles + i));
+    }
+    __syncthreads();
+    before_block = sums(scan_block(sum).all, before_block);
+  }
+  if (!own.restarted) return;
+  const SegmentEnds& ends = reduction.tiles.ends;
+  const int64_t entry = ends.entry(end);
+  if (entry < 0) return;
+  const Sum before = sums(before_block, in_block.before);
+  reduction.result.store(entry, op.finish(op.combine(before.state, opening), ends.row(end) * ends.segments.length));
 }
 
 }  // namespace
@@ -163,24 +334,34 @@ void segmented_reduce(const Call& call, CUstream_st* stream) {
   const SegmentedReduceOperands operands(call);
   const SegmentEnds ends = operands.ends();
   if (operands.segments.rows * operands.segments.heads_count == 0) return;
-  operands.dispatch<true>(call, [&](auto op) {
+  operands.dispatch<false>(call, [&](auto op) {
     using Operator = decltype(op);
     using State = typename Operator::State;
     Workspace workspace(call.results.back().data, call.results.back().size());
     const auto scratch = operands.layout(workspace, sizeof(State));
-    const int64_t tiles = operands.tiles();
-    check(call, cudaMemsetAsync(scratch.look_back, 0, scratch.look_back_words * sizeof(uint64_t), stream));
-    const auto partition_blocks = static_cast<unsigned>(ceil_div<int64_t>((tiles + 1) * kWarp, kThreads));
-    partition_units<<<partition_blocks, kThreads, 0, stream>>>(ends, tiles, scratch.items_before);
-    check_launch(call);
+    const int64_t tiles = operands.tiles(sizeof(State));
+    const UnitTiles unit_tiles{ends,
+                               operands.segments.total(),
+                               ends.count(),
+                               tiles,
+                               SegmentedReduceOperands::tile_units(sizeof(State)),
+                               scratch.items_before};
     const SegmentedReduction<Operator> reduction{static_cast<const typename Operator::Element*>(operands.x),
                                                  is_aligned(operands.x),
-                                                 ends,
-                                                 tiles,
-                                                 scratch.items_before,
-                                                 scratch.look_back,
+                                                 unit_tiles,
+                                                 reinterpret_cast<State*>(scratch.opening),
+                                                 reinterpret_cast<SinceRestart<State>*>(scratch.open),
                                                  {operands.result, operands.wide_result}};
-    reduce_segments<<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(reduction, op);
+    const auto blocks = [](int64_t threads, int block) {
+      return static_cast<unsigned>(ceil_div<int64_t>(threads, block));
+    };
+    partition_units<<<blocks((tiles + 1) * kSearchLanes, kPartitionThreads), kPartitionThreads, 0, stream>>>(
+        unit_tiles);
+    check_launch(call);
+    reduce_tiles<<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(reduction, op);
+    check_launch(call);
+    if (tiles == 1) return;  // the first tile's first end closes no result's segment
+    join_tiles<<<blocks(tiles, kJoinThreads), kJoinThreads, 0, stream>>>(reduction, op);
     check_launch(call);
   });
 }

@@ -1,7 +1,6 @@
 // The calls of reduce and segmented_reduce as their kernels see them: the same on both platforms.
 #pragma once
 
-#include "algorithm/look_back.h"
 #include "algorithm/merge_path.h"
 #include "operands/operators.h"
 #include "workspace.h"
@@ -46,6 +45,8 @@ struct SegmentEnds {
   MGPU_HOST_DEVICE int64_t row(int64_t j) const { return segments.rows == 1 ? 0 : j / per_row(); }
 
   MGPU_HOST_DEVICE int64_t operator[](int64_t j) const {
+    // Most often there is one row, and searches are shorter for it.
+    if (segments.rows == 1 && j < segments.heads_count) return minimum(segments.row_head(0, j), segments.live(0));
     const int64_t row = this->row(j);
     const int64_t i = j - row * per_row();
     if (i > segments.heads_count) return (row + 1) * segments.length;
@@ -60,23 +61,23 @@ struct SegmentEnds {
     return i == 0 || i > segments.heads_count ? -1 : row * segments.heads_count + i - 1;
   }
 
-  // Items and ends are consumed in one order, an end after the items before it: balanced whatever the lengths. The
-  // number of items among the first `diagonal`.
+  // Items and ends are consumed in one order, an end after the items before it: balanced whatever the lengths. End j is
+  // unit (*this)[j] + j. The number of items among the first `diagonal` units.
   MGPU_HOST_DEVICE int64_t units() const { return segments.total() + count(); }
   template <typename Find>
   MGPU_HOST_DEVICE int64_t items_before(int64_t diagonal, Find find) const {
-    return find(maximum<int64_t>(0, diagonal - count()), minimum(diagonal, segments.total()),
-                [&](int64_t i) { return (*this)[diagonal - 1 - i] > i; });
+    return diagonal - find(maximum<int64_t>(0, diagonal - segments.total()), minimum(diagonal, count()),
+                           [&](int64_t j) { return (*this)[j] + j < diagonal; });
   }
 };
 
 // Operands: x [.., n], heads [.., m], count [.., 1] or absent. Attribute: op. Result: [.., m].
 struct SegmentedReduceOperands : OperatorOperands {
-  // A CUDA block consumes this many items and ends: threads times an odd number, so that lanes walking through shared
-  // memory meet different banks.
-  static constexpr int kThreads = 256;
-  static constexpr int kUnitsPerThread = 15;
-  static constexpr int kTile = kThreads * kUnitsPerThread;
+  // A CUDA block's threads, the items that each has room for, and the items and ends that the block consumes: less than
+  // there is room for, as its items begin and end between multiples of 16 bytes.
+  static constexpr int kThreads = 128;
+  static constexpr int items_per_thread(int64_t state_bytes) { return state_bytes > 4 ? 16 : 32; }
+  static constexpr int tile_units(int64_t state_bytes) { return kThreads * items_per_thread(state_bytes) - 32; }
 
   void* result;
   bool wide_result;
@@ -89,18 +90,19 @@ struct SegmentedReduceOperands : OperatorOperands {
   }
 
   SegmentEnds ends() const { return {segments}; }
-  int64_t tiles() const { return ceil_div<int64_t>(ends().units(), kTile); }
+  int64_t tiles(int64_t state_bytes) const { return ceil_div<int64_t>(ends().units(), tile_units(state_bytes)); }
 
-  // Scratch memory of the CUDA kernels: the items before each tile, and the tiles' look-back with a ticket counter
-  // before it, over states since the last end.
+  // Scratch memory of the CUDA kernels: the items before each tile, and the states that it leaves of its first and of
+  // its last segment, the last with a flag.
   struct Scratch {
     int64_t* items_before;
-    uint64_t* look_back;
-    int64_t look_back_words;
+    char* opening;
+    char* open;
   };
   Scratch layout(Workspace& workspace, int64_t state_bytes) const {
-    const int64_t words = 1 + LookBackLayout{tiles()}.words(since_restart_bytes(state_bytes));
-    return {workspace.take<int64_t>(tiles() + 1), workspace.take<uint64_t>(words), words};
+    const int64_t count = tiles(state_bytes);
+    return {workspace.take<int64_t>(count + 1), workspace.take<char>(count * state_bytes),
+            workspace.take<char>(count * since_restart_bytes(state_bytes))};
   }
 };
 
