@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 KINDS = ["inner", "left", "right", "outer"]
 # Items of a tile: CUDA's for 8-byte and narrower keys, the CPU's.
-TILES = (2816, 4352, 16384)
+TILES = (2816, 5888, 16384)
 
 
 @functools.cache
@@ -127,7 +127,7 @@ def test_a_hot_key(kind):
 def test_sizes_below_and_above_the_count(rng, kind):
     a, b = (np.sort(rng.integers(0, 9000, n)) for n in (8000, 9000))
     rows = len(oracle.join_rows("inner", a, b))
-    for size in (1, 100, 4352, rows - 1, rows, rows + 1, rows + 3000):
+    for size in (1, 100, 5888, rows - 1, rows, rows + 1, rows + 3000):
         check(kind, a, b, size=size)
 
 

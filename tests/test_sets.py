@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 OPERATIONS = ["set_intersection", "set_union", "set_difference", "set_symmetric_difference"]
 TAKES_B = ("set_union", "set_symmetric_difference")
 # Items of a tile: CUDA's for 8-byte and narrower keys, the CPU's.
-TILES = (2815, 4351, 16384)
+TILES = (2815, 5887, 16384)
 SEVERAL_TILES = 3 * 16384 + 77
 
 
@@ -96,7 +96,7 @@ def test_one_key_on_both_sides(operation):
         check(operation, a, b, counts=(a_live, b_live))
     # pairs up to a tile's edge, then copies of one side only, then another key
     for longer in (a, b):
-        short = np.concatenate([np.full(4351 // 2, 7), np.full(100, 9)]).astype(np.int32)
+        short = np.concatenate([np.full(5887 // 2, 7), np.full(100, 9)]).astype(np.int32)
         check(operation, longer, short)
         check(operation, short, longer)
 
@@ -138,7 +138,7 @@ def test_zeros_are_equal_and_nans_are_equal_and_bits_survive(operation):
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_sizes_below_and_above_the_count(rng, operation):
     a, b = (np.sort(rng.integers(0, 30000, n)).astype(np.int32) for n in (20000, 15000))
-    for size in (0, 1, 100, 4352, 9000, 40000):
+    for size in (0, 1, 100, 5888, 9000, 40000):
         check(operation, a, b, size=size, fill=-5)
 
 

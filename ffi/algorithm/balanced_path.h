@@ -14,14 +14,13 @@ struct Split {
   Index b;
 };
 
-// The split after `diagonal` items, or after one more where it would part a pair (Baxter's starred diagonals).
-// `duplicates` says whether a key can occur twice in A or in B. `find(begin, end, before)` is a partition_point, serial
-// or of a warp. If the keys are not sorted, the split is another one inside A and B.
+// The split of this order near that of merge path with `a_merged` items of A: after `diagonal` items, or after one more
+// where it would part a pair (Baxter's starred diagonals). `duplicates` says whether a key can occur twice in A or in
+// B. `find(begin, end, before)` is a partition_point, serial or of a warp. If the keys are not sorted, the split is
+// another one inside A and B.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
-MGPU_HOST_DEVICE Split<Index> balanced_path(Index a_count, Index b_count, Index diagonal, KeysA a, KeysB b, Less less,
-                                            bool duplicates, Find find) {
-  const Index a_merged =
-      merge_path_between(maximum(Index{0}, diagonal - b_count), minimum(diagonal, a_count), diagonal, a, b, less, find);
+MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged, Index diagonal, KeysA a, KeysB b,
+                                                   Less less, bool duplicates, Find find) {
   const Index b_merged = diagonal - a_merged;
   // Merge path has just taken copies in A of the next key of B, or the two orders agree here.
   if (a_merged == 0 || b_merged == b_count) return {a_merged, b_merged};
@@ -41,6 +40,15 @@ MGPU_HOST_DEVICE Split<Index> balanced_path(Index a_count, Index b_count, Index 
   const Index a_copies = copies - b_copies;
   const bool starred = a_copies == b_copies + 1 && b_first + b_copies < b_end;
   return {a_first + a_copies, b_first + b_copies + starred};
+}
+
+// The same, found from nothing.
+template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
+MGPU_HOST_DEVICE Split<Index> balanced_path(Index a_count, Index b_count, Index diagonal, KeysA a, KeysB b, Less less,
+                                            bool duplicates, Find find) {
+  const Index a_merged =
+      merge_path_between(maximum(Index{0}, diagonal - b_count), minimum(diagonal, a_count), diagonal, a, b, less, find);
+  return balanced_from_merged(b_count, a_merged, diagonal, a, b, less, duplicates, find);
 }
 
 // The end of the part from `begin` on that is found to end at `end`: of at most `most` items, even where keys are not

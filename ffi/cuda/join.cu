@@ -1,11 +1,12 @@
-// join on CUDA, in one pass over the keys: merge path cuts both inputs into tiles, a block finds the partners of its
-// items of A, a look-back over the tiles says where their rows go, and the rows are dealt out evenly to the block's
-// warps. Tiles that make very many rows are left to a second kernel, where many blocks share one.
+// join on CUDA, in one pass over the keys: merge path cuts both inputs into tiles, a block merges a tile and so counts
+// the partners of its items of A, a look-back over the tiles says where their rows go, and the rows are dealt out
+// evenly to the block's warps. Tiles that make very many rows are left to a second kernel, where many blocks share one.
 #include <cub/block/block_scan.cuh>
 
-#include "cuda/cta/copy_async.cuh"
-#include "cuda/cta/row_prefix.cuh"
+#include "cuda/cta/count_look_back.cuh"
+#include "cuda/cta/merge_heads.cuh"
 #include "cuda/cta/tail.cuh"
+#include "cuda/cta/two_runs.cuh"
 #include "cuda/launch.cuh"
 #include "operands/join.h"
 #include "operations.h"
@@ -18,6 +19,9 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 // One heavy tile in the state that counts tiles and units at once, so that both come from one atomic addition and the
 // tiles lie in the order of their units.
 constexpr uint64_t kHeavyTile = uint64_t{1} << 40;
+// Partners of one item are counted up to about here: a tile where this is too few is heavy, and no sum overflows.
+constexpr int kMostEntering = 1 << 17;
+static_assert(kMostEntering > kJoinHeavy);
 
 template <typename Order>
 struct Problem {
@@ -26,7 +30,7 @@ struct Problem {
   static constexpr int kThreads = kShape.threads;
   static constexpr int kItems = kShape.items;
   static constexpr int kTile = kShape.tile();
-  static constexpr int kBlocksPerProcessor = 4;
+  static constexpr int kBlocksPerProcessor = 3;
 
   MergeTiles<Order> tiles;
   bool keep_a;
@@ -41,56 +45,105 @@ struct Problem {
 // ---- The tiles
 // --------------------------------------------------------------------------------------------------------
 
-// A warp an edge.
+// A thread an edge.
 template <typename Order>
 __global__ void find_edges(const __grid_constant__ Problem<Order> problem) {
   using P = Problem<Order>;
   const MergeTiles<Order>& tiles = problem.tiles;
-  const int64_t warp = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) / kWarp;
-  const int64_t row = warp / (problem.row_tiles + 1);
+  const int64_t edge = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  const int64_t row = edge / (problem.row_tiles + 1);
   if (row >= tiles.pair.rows) return;
-  const auto find = [](auto begin, auto end, auto before) { return warp_partition_point(begin, end, before); };
-  const int64_t b_live = tiles.pair.b.live(row);
-  const int64_t slot = minimum((warp - row * (problem.row_tiles + 1)) * P::kTile, tiles.pair.a.live(row) + b_live);
-  const int64_t a = tiles.split(row, slot, find);
-  int64_t run_end = slot - a;
-  if (a > 0 && run_end < b_live) {
-    const auto key = tiles.a_code(row, a - 1);
-    const auto in_run = [&](int64_t j) { return !tiles.order.less(key, tiles.b_code(row, j)); };
-    if (in_run(run_end)) run_end = find(run_end, b_live, in_run);
+  const auto find = [](auto begin, auto end, auto before) { return partition_point(begin, end, before); };
+  const int64_t a_live = tiles.pair.a.live(row);
+  const int64_t slot = minimum((edge - row * (problem.row_tiles + 1)) * P::kTile, a_live + tiles.pair.b.live(row));
+  const MergeTiles<Order> b_first{{tiles.pair.rows, tiles.pair.b, tiles.pair.a}, tiles.order};
+  const int64_t b = b_first.split(row, slot, find);
+  int64_t entering = 0;
+  if (slot - b < a_live) {
+    const auto key = tiles.a_code(row, slot - b);
+    entering = b - partition_point_near_end(
+                       int64_t{0}, b, [&](int64_t j) { return tiles.order.less(tiles.b_code(row, j), key); }, find);
   }
-  if (threadIdx.x % kWarp == 0) problem.scratch.edges[warp] = {a, run_end};
+  problem.scratch.edges[edge] = {b, entering};
+}
+
+// What a block does.
+struct Plan {
+  unsigned tile;
+  int64_t row;
+  bool is_first;  // of its row
+  bool is_last;
+  bool a_follows;  // whether A goes on behind the tile
+  int64_t a;       // the row's items before
+  int64_t b;
+  int64_t entering;  // of those of B, the ones with the key of the next item of A
+  int a_count;       // of the tile; its runs hold one more item of A, if there is one
+  TwoRuns runs;
+};
+
+template <typename Order>
+__device__ Plan plan_tile(const Problem<Order>& problem, unsigned tile) {
+  using P = Problem<Order>;
+  const SortedPair& pair = problem.tiles.pair;
+  const unsigned row_tiles = static_cast<unsigned>(problem.row_tiles);
+  const unsigned tile_row = tile / row_tiles;
+  const unsigned tile_in_row = tile - tile_row * row_tiles;
+  Plan plan;
+  plan.tile = tile;
+  plan.row = tile_row;
+  plan.is_first = tile_in_row == 0;
+  plan.is_last = tile_in_row == row_tiles - 1;
+  const JoinEdge* const edges = problem.scratch.edges + tile + tile_row;
+  const int64_t a_live = pair.a.live(plan.row);
+  const int64_t b_live = pair.b.live(plan.row);
+  const int64_t begin = minimum(int64_t{tile_in_row} * P::kTile, a_live + b_live);
+  const int64_t end = minimum(begin + P::kTile, a_live + b_live);
+  plan.b = edges[0].b;
+  plan.a = begin - plan.b;
+  plan.entering = edges[0].entering;
+  // Where keys are not sorted, edges contradict each other.
+  const int64_t b_end = clamp(edges[1].b, maximum(plan.b, end - a_live), minimum(plan.b + (end - begin), b_live));
+  plan.a_count = static_cast<int>(end - b_end - plan.a);
+  plan.a_follows = end - b_end < a_live;
+  plan.runs = two_runs<typename P::Word>(pair, plan.row, plan.a, plan.a_count + plan.a_follows, plan.b,
+                                         static_cast<int>(b_end - plan.b));
+  return plan;
 }
 
 // ---- What a tile makes
 // ------------------------------------------------------------------------------------------------
 
-struct Sums {
-  int64_t rows;  // of the output
-  int entries;   // items of A that make any
-  int alone;     // items of B without a partner
+// An item of A that makes rows of the output.
+struct Entry {
+  int start;        // its first row, counted from the first row to be written
+  unsigned origin;  // where it lies in the tile and, times 2^16, its first partner: 2 and its place in the tile
 };
+constexpr unsigned kNoPartner = 0;
+constexpr unsigned kEntering = 1;  // the first of B's items that enter the tile
 
-struct AddSums {
-  __device__ Sums operator()(const Sums& x, const Sums& y) const {
-    return {minimum(x.rows + y.rows, kRowStart - 1), x.entries + y.entries, x.alone + y.alone};
+// The items of A and of B in a tile are fewer than 2^16; the rows that count fewer than 2^31.
+struct Sums {
+  uint64_t packed = 0;
+
+  __device__ void add(int rows, bool makes_rows, bool alone) {
+    packed += static_cast<uint64_t>(rows) << 32 | unsigned{makes_rows} << 16 | unsigned{alone};
   }
+  __device__ int rows() const { return static_cast<int>(packed >> 32); }              // of the output
+  __device__ int entries() const { return static_cast<int>(packed >> 16 & 0xffff); }  // items of A that make any
+  __device__ int alone() const { return static_cast<int>(packed & 0xffff); }          // items of B without a partner
 };
 
 template <typename Order>
 struct Shared {
   using P = Problem<Order>;
-  using Scan = cub::BlockScan<Sums, P::kThreads>;
+  using Word = typename P::Word;
+  using Scan = cub::BlockScan<uint64_t, P::kThreads, cub::BLOCK_SCAN_WARP_SCANS>;
   union {
-    typename P::Word keys[P::kTile + 1];  // the tile's items of A, then of B
-    int starts[P::kTile];                 // the first row of each entry, counted from the first row to be written
-  };
-  union {
-    unsigned spans[P::kTile];    // by step and thread: the first partner in the tile and, times 2^16, the partners' end
-    unsigned origins[P::kTile];  // of each entry: its item of A and, times 2^16, its first partner
+    alignas(kChunkBytes) Word keys[two_runs_room<Word>(P::kTile + 1) + P::kItems];
+    Entry entries[P::kTile];
   };
   typename Scan::TempStorage scan;
-  int64_t ticket;
+  Plan plan;
   int64_t slot;        // of the tile's first row
   int64_t alone_slot;  // of its first item of B without a partner
   int64_t skipped;     // rows of the first entry to be written that come before the first row
@@ -103,182 +156,167 @@ class Tile {
   using P = Problem<Order>;
   using Word = typename Order::Word;
   static constexpr int kItems = P::kItems;
-  static constexpr unsigned kNone = 0xffff;    // a first partner: there is none
-  static constexpr unsigned kBeyond = 0xffff;  // the end of a run of partners: that of the run that leaves the tile
 
  public:
-  __device__ Tile(const P& problem, Shared<Order>& shared, unsigned tile) : problem_(problem), shared_(shared) {
-    const unsigned row_tiles = static_cast<unsigned>(problem.row_tiles);
-    const unsigned tile_row = tile / row_tiles;
-    row = tile_row;
-    tile_in_row = tile - tile_row * row_tiles;
-    const JoinEdge* const edges = problem.scratch.edges + tile + row;
-    const SortedPair& pair = problem.tiles.pair;
-    const int64_t a_live = pair.a.live(row);
-    const int64_t b_live = pair.b.live(row);
-    const int64_t begin = minimum(int64_t{tile_in_row} * P::kTile, a_live + b_live);
-    const int64_t end = minimum(begin + P::kTile, a_live + b_live);
-    a_ = edges[0].a;
-    b_ = begin - a_;
-    // Where keys are not sorted, edges contradict each other.
-    a_count_ = static_cast<int>(clamp(edges[1].a, maximum(a_, end - b_live), minimum(a_ + (end - begin), a_live)) - a_);
-    b_count_ = static_cast<int>(end - begin) - a_count_;
-    run_end_ = clamp(edges[1].run_end - b_, int64_t{b_count_}, b_live - b_);
-  }
+  __device__ Tile(const P& problem, Shared<Order>& shared) : problem_(problem), shared_(shared), plan(shared.plan) {}
 
-  __device__ int size() const { return a_count_ + b_count_; }
-
-  // Finds the partners of the thread's items, and the sums over the tile.
+  // Counts the partners of the thread's items, and gives the sums over the tile. Where the rows are more than
+  // kJoinHeavy they may be more than it says.
   __device__ Sums find_partners() {
-    load();
     const Order order = problem_.tiles.order;
     const auto less = [&](Word x, Word y) { return order.less(x, y); };
-    const auto a_code = [&](int i) { return order.encode(shared_.keys[i]); };
-    const auto b_code = [&](int j) { return order.encode(shared_.keys[a_count_ + j]); };
-    const bool leaves = run_end_ > b_count_;  // whether A's last key has partners behind the tile
-    const Word last_key = a_code(maximum(a_count_ - 1, 0));
-    const bool has_before = problem_.keep_b && a_ > 0;
-    const Word before = has_before ? problem_.tiles.a_code(row, a_ - 1) : Word{};
+    const int a_count = plan.a_count, b_count = plan.runs.b_count;
+    start_copy<P::kThreads, P::kTile + 1>(problem_.tiles.pair, plan.runs, shared_.keys);
+    finish_copy<P::kThreads>(plan.runs, order, shared_.keys);
+    const Word* const a = shared_.keys + plan.runs.a_place;
+    const Word* const b = shared_.keys + plan.runs.b_place;
+    const int total = a_count + b_count;
+    const int diagonal = minimum(static_cast<int>(threadIdx.x) * kItems, total);
+    first_b_ = merge_path_in_tile<P::kTile>(b, b_count, a, a_count, diagonal, less);
+    first_a_ = diagonal - first_b_;
 
-    const int diagonal = minimum(static_cast<int>(threadIdx.x) * kItems, size());
-    first_a_ = merge_path(a_count_, b_count_, diagonal, a_code, b_code, less);
-    int i = first_a_;
-    int j = diagonal - i;
-    int run_begin = -1, run_end = 0;  // the latest run of partners
-    Sums sums{};
+    // The item before in the merge, or an equal one, and the copies of it in B up to here.
+    const int entering = static_cast<int>(minimum<int64_t>(plan.entering, kMostEntering));
+    Word last = a[0];
+    int copies = 0;
+    if (first_b_ > 0) {
+      last = b[first_b_ - 1];
+      const int first = partition_point_near_end(
+          0, first_b_ - 1, [&](int j) { return less(b[j], last); },
+          [](int begin, int end, auto before) { return partition_point(begin, end, before); });
+      const bool enters = first == 0 && a_count > 0 && !less(last, a[0]) && !less(a[0], last);
+      copies = first_b_ - first + (enters ? entering : 0);
+    } else {
+      copies = entering;
+    }
+
+    MergeHeads<Word> heads(shared_.keys, {plan.runs.b_place + first_b_, plan.runs.b_place + b_count,
+                                          plan.runs.a_place + first_a_, plan.runs.a_place + a_count});
+    const uint32_t a_known = shared_address(a + a_count + plan.a_follows);
+    const int live = minimum(kItems, total - diagonal);
+    Sums sums;
 #pragma unroll
     for (int step = 0; step < kItems; ++step) {
-      if (i + j >= size()) continue;
-      if (i < a_count_ && (j >= b_count_ || !less(b_code(j), a_code(i)))) {
-        const Word key = a_code(i);
-        int end = j;
-        if (j < b_count_ && !less(key, b_code(j))) {
-          if (run_begin != j) {
-            run_begin = j;
-            run_end = galloping_partition_point(j + 1, b_count_, [&](int k) { return !less(key, b_code(k)); });
-          }
-          end = run_end;
-        }
-        const bool to_edge = end == b_count_ && leaves && !less(key, last_key);
-        const unsigned span = static_cast<unsigned>(j) | (to_edge ? kBeyond : static_cast<unsigned>(end)) << 16;
-        shared_.spans[step * P::kThreads + threadIdx.x] = span;
-        is_a_ |= 1u << step;
-        const int64_t made = made_by(span);
-        sums.rows += made;
-        sums.entries += made > 0;
-        ++i;
-      } else {
-        const bool paired = i > 0 ? !less(a_code(i - 1), b_code(j)) : has_before && !less(before, b_code(j));
-        if (problem_.keep_b && !paired) {
-          is_alone_ |= 1u << step;
-          ++sums.alone;
-        }
-        ++j;
-      }
+      const bool is_live = step < live;
+      const bool in_a = heads.next_is_b(less);
+      const Word key = in_a ? heads.b_key : heads.a_key;
+      const bool paired = (heads.b < a_known) & !less(heads.a_key, heads.b_key);
+      copies = less(last, key) ? 0 : copies;
+      last = key;
+      partners_[step] = copies;
+      copies += !in_a;
+      const bool makes_rows = is_live & in_a & ((copies > 0) | problem_.keep_a);
+      const bool alone = is_live & !in_a & !paired & problem_.keep_b;
+      is_a_ |= in_a ? 1u << step : 0;
+      makes_rows_ |= makes_rows ? 1u << step : 0;
+      is_alone_ |= alone ? 1u << step : 0;
+      sums.add(makes_rows ? maximum(copies, 1) : 0, makes_rows, alone);
+      asm volatile("" : "+r"(is_a_), "+r"(makes_rows_), "+r"(is_alone_));
+      heads.take(in_a);
     }
-    Sums total;
-    sums.rows = minimum(sums.rows, kRowStart - 1);
-    typename Shared<Order>::Scan(shared_.scan).ExclusiveScan(sums, before_, Sums{}, AddSums{}, total);
+    Sums total_sums;
+    typename Shared<Order>::Scan(shared_.scan).ExclusiveSum(sums.packed, before_.packed, total_sums.packed);
+    rows_before_ = before_.rows();
     __syncthreads();
-    return total;
+    return total_sums;
+  }
+
+  // The rows of a tile that makes very many, and those before the thread's.
+  __device__ int64_t count_many_rows() {
+    int64_t rows = 0;
+#pragma unroll
+    for (int step = 0; step < kItems; ++step) rows += makes_rows_ >> step & 1 ? made_by(step) : 0;
+    uint64_t before, total;
+    typename Shared<Order>::Scan(shared_.scan).ExclusiveSum(static_cast<uint64_t>(rows), before, total);
+    __syncthreads();
+    rows_before_ = static_cast<int64_t>(minimum<uint64_t>(before, kLargestCount));
+    return static_cast<int64_t>(minimum<uint64_t>(total, kLargestCount));
   }
 
   // Notes the entries that make rows [begin, end) of the tile.
+  template <bool kMany>
   __device__ void place(int64_t begin, int64_t end) {
-    unsigned spans[kItems];
-#pragma unroll
-    for (int step = 0; step < kItems; ++step) spans[step] = shared_.spans[step * P::kThreads + threadIdx.x];
-    __syncthreads();
-    int64_t start = before_.rows;
-    int entry = before_.entries;
+    int64_t start = rows_before_;
+    int entry = before_.entries();
     int a = first_a_;
+    int b = first_b_;
 #pragma unroll
     for (int step = 0; step < kItems; ++step) {
-      if (!((is_a_ >> step) & 1)) continue;
-      const unsigned span = spans[step];
-      const int64_t made = made_by(span);
-      if (made > 0) {
-        const bool covers = start <= begin && begin < start + made;
-        if (covers) {
-          shared_.skipped = begin - start;
-          shared_.first_entry = entry;
+      const bool in_a = is_a_ >> step & 1;
+      if (makes_rows_ >> step & 1) {
+        const int first = b - partners_[step] + 2;
+        const unsigned partner = partners_[step] == 0 ? kNoPartner
+                                 : first < 2          ? kEntering
+                                                      : static_cast<unsigned>(first);
+        Entry noted{static_cast<int>(start), static_cast<unsigned>(a) | partner << 16};
+        const int64_t made = kMany ? made_by(step) : maximum(partners_[step], 1);
+        if (kMany) {
+          const bool covers = start <= begin && begin < start + made;
+          if (covers) {
+            shared_.skipped = begin - start;
+            shared_.first_entry = entry;
+          }
+          noted.start = covers ? 0 : static_cast<int>(clamp<int64_t>(start - begin, -1, end - begin));
         }
-        shared_.starts[entry] = covers ? 0 : static_cast<int>(clamp<int64_t>(start - begin, -1, end - begin));
-        shared_.origins[entry] = static_cast<unsigned>(a) | (has_partner(span) ? span & 0xffff : kNone) << 16;
-        ++entry;
+        shared_.entries[entry++] = noted;
         start += made;
       }
-      ++a;
+      a += in_a;
+      b += !in_a;
     }
     __syncthreads();
   }
 
-  // Writes rows [begin, end) of the tile, which have been placed, of `entries` entries; the first goes to `slot`.
-  __device__ void write(int64_t begin, int64_t end, int entries, int64_t slot) const {
-    const int rows = static_cast<int>(end - begin);
+  // Writes `rows` rows that have been placed, of `entries` entries, the first to `slot`. Index holds every index.
+  template <bool kMany, typename Index>
+  __device__ void write(int rows, int entries, int64_t slot) const {
     const int lane = threadIdx.x % kWarp;
     const int warp = threadIdx.x / kWarp;
     const int share = ceil_div(ceil_div(rows, P::kThreads / kWarp), kWarp) * kWarp;
     const int share_end = minimum(rows, (warp + 1) * share);
-    const int first_entry = shared_.first_entry;
-    const int64_t skipped = shared_.skipped;
-    const int64_t out = row * problem_.size + slot;
-    int entry = warp_partition_point(0, entries, [&](int e) { return shared_.starts[e] <= warp * share; }) - 1;
+    const int64_t out = plan.row * problem_.size + slot;
+    Index* const a_out = static_cast<Index*>(problem_.a_indices.data) + out;
+    Index* const b_out = static_cast<Index*>(problem_.b_indices.data) + out;
+    const Index a_first = static_cast<Index>(plan.a);
+    const Index b_first = static_cast<Index>(plan.b - 2);
+    const Index entering = static_cast<Index>(plan.b - plan.entering);
+    int entry = warp_partition_point(0, entries, [&](int e) { return shared_.entries[e].start < warp * share; }) - 1;
     for (int base = warp * share; base < share_end; base += kWarp) {
-      // Every entry makes a row, so the 32 rows from `base` on are made by the next 32 entries at most.
+      // Every entry makes a row, so the 32 rows from `base` on are made by this entry and the next 32 at most.
       const int next = entry + 1 + lane;
-      const int distance = next < entries ? shared_.starts[next] - base : kWarp + 1;
+      const int distance = next < entries ? shared_.entries[next].start - base : kWarp;
       const unsigned marks = or_lanes(distance < kWarp ? 1u << distance : 0u);
       const int mine = entry + __popc(marks & ((2u << lane) - 1));
-      entry += __popc(__ballot_sync(kAllLanes, distance <= kWarp));
+      entry += __popc(marks);
       const int position = base + lane;
-      if (position >= share_end) continue;
-      const unsigned origin = shared_.origins[mine];
-      const int64_t partner =
-          b_ + (origin >> 16) + (position - shared_.starts[mine]) + (mine == first_entry ? skipped : 0);
-      problem_.a_indices.set(out + position, a_ + (origin & 0xffff));
-      problem_.b_indices.set(out + position, origin >> 16 == kNone ? -1 : partner);
+      if (position >= share_end) break;
+      const Entry made = shared_.entries[mine];
+      const unsigned partner = made.origin >> 16;
+      Index b = (partner == kEntering ? entering : b_first + static_cast<Index>(partner)) + (position - made.start);
+      if (kMany && mine == shared_.first_entry) b += static_cast<Index>(shared_.skipped);
+      a_out[position] = a_first + static_cast<Index>(made.origin & 0xffff);
+      b_out[position] = partner == kNoPartner ? Index{-1} : b;
     }
   }
 
   // Notes the thread's items of B without a partner, of which the tile's first goes to `slot` of the row's list.
   __device__ void list_alone(int64_t slot) const {
-    const int64_t out = row * problem_.tiles.pair.b.length + slot + before_.alone;
-    int64_t b = b_ + minimum(static_cast<int>(threadIdx.x) * kItems, size()) - first_a_;
-    int listed = 0;
+    const int64_t length = problem_.tiles.pair.b.length;
+    int64_t listed = slot + before_.alone();
+    int64_t b = plan.b + first_b_;
     for (int step = 0; step < kItems; ++step) {
-      // Each step took an item of A or of B.
-      if ((is_alone_ >> step) & 1) {
-        const int64_t end = problem_.tiles.pair.b.length;
-        if (slot + before_.alone + listed < end) problem_.scratch.alone_items.set(out + listed, b);
+      if (is_alone_ >> step & 1) {
+        if (listed < length) problem_.scratch.alone_items.set(plan.row * length + listed, b);
         ++listed;
       }
-      b += !((is_a_ >> step) & 1);
+      b += !(is_a_ >> step & 1);
     }
   }
-
-  int64_t row;
-  unsigned tile_in_row;
 
  private:
-  __device__ void load() {
-    const SortedPair& pair = problem_.tiles.pair;
-    const Word* const a = static_cast<const Word*>(pair.a.keys) + row * pair.a.stride + a_;
-    const Word* const b = static_cast<const Word*>(pair.b.keys) + row * pair.b.stride + b_ - a_count_;
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      const int position = i * P::kThreads + threadIdx.x;
-      if (position < size()) copy_async(shared_.keys + position, (position < a_count_ ? a : b) + position);
-    }
-    copy_commit();
-    copy_wait<0>();
-    __syncthreads();
-  }
-
-  __device__ static bool has_partner(unsigned span) { return span >> 16 != (span & 0xffff); }
-  __device__ int64_t made_by(unsigned span) const {
-    const int64_t end = span >> 16 == kBeyond ? run_end_ : span >> 16;
-    return maximum<int64_t>(end - (span & 0xffff), problem_.keep_a);
+  __device__ int64_t made_by(int step) const {
+    const int64_t uncounted = maximum<int64_t>(plan.entering - kMostEntering, 0);
+    return maximum<int64_t>(partners_[step] + (partners_[step] >= kMostEntering ? uncounted : 0), 1);
   }
 
   __device__ static unsigned or_lanes(unsigned bits) {
@@ -292,15 +330,17 @@ class Tile {
 
   const P& problem_;
   Shared<Order>& shared_;
-  int64_t a_;  // the tile's first item of A, and of B
-  int64_t b_;
-  int a_count_;
-  int b_count_;
-  int64_t run_end_;    // where the run that leaves the tile ends, counted from b_; b_count_ if there is none
-  int first_a_;        // the thread's first item of A
-  unsigned is_a_ = 0;  // a bit a step
+  int first_a_;  // the thread's first items, in the tile
+  int first_b_;
+  int partners_[kItems];  // of the item of A that a step took
+  unsigned is_a_ = 0;     // a bit a step
+  unsigned makes_rows_ = 0;
   unsigned is_alone_ = 0;
   Sums before_;  // what the earlier threads make
+  int64_t rows_before_;
+
+ public:
+  const Plan& plan;
 };
 
 // ---- The passes
@@ -311,42 +351,45 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, Problem<Order>::kBlo
     join_tiles(const __grid_constant__ Problem<Order> problem) {
   __shared__ Shared<Order> shared;
   const JoinOperands::Scratch& scratch = problem.scratch;
-  const unsigned ticket = static_cast<unsigned>(take_ticket(scratch.zeroed, shared.ticket));
-  Tile<Order> tile(problem, shared, ticket);
-  Sums total{};
-  if (tile.size() > 0) total = tile.find_partners();
-  const bool is_light = total.rows <= kJoinHeavy;
-  if (is_light && total.rows > 0) tile.place(0, total.rows);
+  if (threadIdx.x == 0) shared.plan = plan_tile(problem, static_cast<unsigned>(draw_ticket(scratch.zeroed)));
+  __syncthreads();
+  Tile<Order> tile(problem, shared);
+  const Plan& plan = tile.plan;
+  const Sums sums = tile.find_partners();
+  const bool is_light = sums.rows() <= kJoinHeavy;
+  const int64_t total = is_light ? sums.rows() : tile.count_many_rows();
+  if (threadIdx.x == 0) {
+    publish_count(scratch.row_words, plan.tile, plan.is_first, total);
+    if (problem.keep_b) publish_count(scratch.alone_words, plan.tile, plan.is_first, sums.alone());
+  }
+  if (is_light) tile.template place<false>(0, total);
 
-  const int64_t tiles = problem.tiles.pair.rows * problem.row_tiles;
-  const bool is_first = tile.tile_in_row == 0;
-  const bool is_last = tile.tile_in_row == problem.row_tiles - 1;
   if (threadIdx.x < kWarp) {
-    const int64_t slot =
-        row_look_back(scratch.row_words, tiles, ticket, is_first, total.rows, total.rows > 0 || is_last);
+    const int64_t slot = count_before(scratch.row_words, plan.tile, plan.is_first, total);
     if (threadIdx.x == 0) {
       shared.slot = slot;
-      if (is_last) scratch.paired[tile.row] = minimum(slot + total.rows, kRowStart - 1);
+      if (plan.is_last) scratch.paired[plan.row] = add_counts(slot, total);
     }
   } else if (threadIdx.x < 2 * kWarp && problem.keep_b) {
-    const int64_t slot =
-        row_look_back(scratch.alone_words, tiles, ticket, is_first, total.alone, total.alone > 0 || is_last);
+    const int64_t slot = count_before(scratch.alone_words, plan.tile, plan.is_first, sums.alone());
     if (threadIdx.x == kWarp) {
       shared.alone_slot = slot;
-      if (is_last) scratch.alone[tile.row] = slot + total.alone;
+      if (plan.is_last) scratch.alone[plan.row] = slot + sums.alone();
     }
   }
   __syncthreads();
 
-  if (total.alone > 0) tile.list_alone(shared.alone_slot);
-  const int64_t rows = clamp<int64_t>(problem.size - shared.slot, 0, total.rows);
+  if (sums.alone() > 0) tile.list_alone(shared.alone_slot);
+  const int64_t rows = clamp<int64_t>(problem.size - shared.slot, 0, total);
   if (rows == 0) return;
-  if (is_light) {
-    tile.write(0, rows, total.entries, shared.slot);
+  if (is_light && problem.a_indices.wide) {
+    tile.template write<false, int64_t>(static_cast<int>(rows), sums.entries(), shared.slot);
+  } else if (is_light) {
+    tile.template write<false, int32_t>(static_cast<int>(rows), sums.entries(), shared.slot);
   } else if (threadIdx.x == 0) {
     const uint64_t units = ceil_div(rows, kJoinUnit);
     const uint64_t state = atomicAdd(reinterpret_cast<unsigned long long*>(scratch.heavy_state), kHeavyTile + units);
-    scratch.heavy[state / kHeavyTile] = {static_cast<int64_t>(state % kHeavyTile), shared.slot, rows, ticket};
+    scratch.heavy[state / kHeavyTile] = {static_cast<int64_t>(state % kHeavyTile), shared.slot, rows, plan.tile};
   }
 }
 
@@ -364,10 +407,17 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, 2)
     const JoinHeavyTile heavy = problem.scratch.heavy[next - 1];
     const int64_t begin = (unit - heavy.first_unit) * kJoinUnit;
     const int64_t end = minimum(begin + kJoinUnit, heavy.rows);
-    Tile<Order> tile(problem, shared, static_cast<unsigned>(heavy.tile));
-    const Sums total = tile.find_partners();
-    tile.place(begin, end);
-    tile.write(begin, end, total.entries, heavy.slot + begin);
+    if (threadIdx.x == 0) shared.plan = plan_tile(problem, static_cast<unsigned>(heavy.tile));
+    __syncthreads();
+    Tile<Order> tile(problem, shared);
+    const Sums sums = tile.find_partners();
+    tile.count_many_rows();
+    tile.template place<true>(begin, end);
+    if (problem.a_indices.wide) {
+      tile.template write<true, int64_t>(static_cast<int>(end - begin), sums.entries(), heavy.slot + begin);
+    } else {
+      tile.template write<true, int32_t>(static_cast<int>(end - begin), sums.entries(), heavy.slot + begin);
+    }
     __syncthreads();
   }
 }
@@ -404,7 +454,7 @@ void run(const Call& call, const JoinOperands& operands, Order order, cudaStream
 
   constexpr int kEdgeThreads = 128;
   const int64_t edges = operands.pair.rows * (operands.row_tiles() + 1);
-  find_edges<<<ceil_div<int64_t>(edges, kEdgeThreads / kWarp), kEdgeThreads, 0, stream>>>(problem);
+  find_edges<<<ceil_div<int64_t>(edges, kEdgeThreads), kEdgeThreads, 0, stream>>>(problem);
   check_launch(call);
   join_tiles<<<operands.tiles(), P::kThreads, 0, stream>>>(problem);
   check_launch(call);

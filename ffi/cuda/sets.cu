@@ -1,11 +1,12 @@
-// Set operations on CUDA, in one pass over the inputs: balanced path cuts both into tiles, a block walks over a tile
-// and keeps what its operation keeps, a look-back over the tiles says where that goes, and it is stored in order.
+// Set operations on CUDA, in one pass over the inputs: balanced path cuts both into tiles, a block merges a tile, keeps
+// what its operation keeps, a look-back over the tiles says where that goes, and it is stored in order.
 #include <cub/block/block_scan.cuh>
 #include <type_traits>
 
-#include "cuda/cta/copy_async.cuh"
-#include "cuda/cta/row_prefix.cuh"
+#include "cuda/cta/count_look_back.cuh"
+#include "cuda/cta/merge_heads.cuh"
 #include "cuda/cta/tail.cuh"
+#include "cuda/cta/two_runs.cuh"
 #include "cuda/launch.cuh"
 #include "operands/sets.h"
 #include "operations.h"
@@ -31,7 +32,8 @@ struct Problem {
   int64_t row_tiles;
   int64_t size;
   const Split<int64_t>* splits;
-  uint64_t* look_back;
+  uint64_t* ticket;
+  uint64_t* counts_before;
   SetsOperands::Rows a_values;
   SetsOperands::Rows b_values;
   Word* keys;
@@ -42,77 +44,133 @@ struct Problem {
 // ---- The tiles
 // --------------------------------------------------------------------------------------------------------
 
-// A warp a split.
+// A thread a split: the splits of 2 x 2^26 keys take 0.036 ms by one lane each, 0.045 by 4, 0.147 by 32, which read
+// more sectors.
 template <typename Order>
 __global__ void split_rows(const __grid_constant__ MergeTiles<Order> tiles, bool duplicates, int64_t row_tiles,
                            int tile_width, Split<int64_t>* splits) {
   using Word = typename Order::Word;
-  const int64_t warp = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) / kWarp;
-  const int64_t row = warp / (row_tiles + 1);
+  const int64_t found = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  const int64_t row = found / (row_tiles + 1);
   if (row >= tiles.pair.rows) return;
   const int64_t a_live = tiles.pair.a.live(row);
   const int64_t b_live = tiles.pair.b.live(row);
-  const int64_t diagonal = minimum((warp - row * (row_tiles + 1)) * tile_width, a_live + b_live);
-  const Split<int64_t> split = balanced_path(
+  const int64_t diagonal = minimum((found - row * (row_tiles + 1)) * tile_width, a_live + b_live);
+  splits[found] = balanced_path(
       a_live, b_live, diagonal, [&](int64_t i) { return tiles.a_code(row, i); },
       [&](int64_t i) { return tiles.b_code(row, i); }, [&](Word x, Word y) { return tiles.order.less(x, y); },
-      duplicates, [](auto begin, auto end, auto before) { return warp_partition_point(begin, end, before); });
-  if (threadIdx.x % kWarp == 0) splits[warp] = split;
-}
-
-__device__ __forceinline__ void prefetch(const void* address) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+      duplicates, [](auto begin, auto end, auto before) { return partition_point(begin, end, before); });
 }
 
 // ---- The walk over a tile
 // ---------------------------------------------------------------------------------------------
 
+// What a block does.
+struct Plan {
+  unsigned tile;
+  unsigned row;
+  bool is_first;  // of its row
+  bool is_last;
+  Split<int64_t> begin;  // the row's items before
+  TwoRuns runs;
+};
+
+template <typename P>
+__device__ Plan next_tile(const P& problem) {
+  Plan plan;
+  plan.tile = static_cast<unsigned>(draw_ticket(problem.ticket));
+  const unsigned row_tiles = static_cast<unsigned>(problem.row_tiles);
+  plan.row = plan.tile / row_tiles;
+  plan.is_first = plan.tile == plan.row * row_tiles;
+  plan.is_last = plan.tile + 1 == (plan.row + 1) * row_tiles;
+  const Split<int64_t>* const splits = problem.splits + plan.tile + plan.row;
+  plan.begin = splits[0];
+  const Split<int64_t> end = part_end<int64_t>(plan.begin, splits[1], P::kShape.tile() + 1);
+  plan.runs =
+      two_runs<typename P::Word>(problem.tiles.pair, plan.row, plan.begin.a, static_cast<int>(end.a - plan.begin.a),
+                                 plan.begin.b, static_cast<int>(end.b - plan.begin.b));
+  return plan;
+}
+
 template <typename P>
 struct Shared {
-  using Scan = cub::BlockScan<int, P::kThreads>;
-  typename P::Word keys[P::kThreads * P::kItems + 1];  // of the tile's items of A, then of B
-  uint16_t sources[P::kThreads * P::kItems];           // which of them the result keeps, in order
-  Split<uint16_t> splits[P::kThreads + 1];             // between threads
+  using Scan = cub::BlockScan<int, P::kThreads, cub::BLOCK_SCAN_WARP_SCANS>;
+  static constexpr int kRoom = P::kThreads * P::kItems;
+  // The tile's items, and what a thread may read past their end; then the keys that the result keeps.
+  alignas(kChunkBytes) typename P::Word keys[two_runs_room<typename P::Word>(kRoom) + P::kItems];
+  uint16_t sources[P::kHasPayload ? kRoom : 1];  // where in keys the result's items lie
   typename Scan::TempStorage scan;
-  int64_t ticket;
+  Plan plan;
   int64_t slot;  // of the first kept item
 };
 
-// What the steps of a thread do, a bit a step: few registers, from which the sources are counted out again.
+// The split of the balanced path near that of merge path, where few copies of a key lie between them: false where there
+// may be many. `open` says whether the split parts a pair.
+template <typename Word, typename Less>
+__device__ bool balance_near(const Word* a, const Word* b, int b_count, Split<int>& split, bool& open, Less less) {
+  constexpr int kFew = 4;
+  const auto [i, j] = split;
+  open = false;
+  if (i == 0 || j == b_count) return true;
+  const Word key = b[j];
+  if (less(a[i - 1], key)) return true;
+  const auto is_copy_in_a = [&](int before) { return before <= i && !less(a[i - before], key); };
+  int paired = 0;  // copies in B before the split; there are as many in A at least
+#pragma unroll 1
+  while (paired < j && !less(b[j - 1 - paired], key)) {
+    if (++paired > kFew) return false;
+    if (!is_copy_in_a(paired + 1)) return true;
+  }
+  // Of A's further copies, half give way to copies in B.
+  int moved = 0;
+  bool in_b = true;
+#pragma unroll 1
+  while (in_b && is_copy_in_a(paired + 2 * moved + 2)) {
+    if (++moved > kFew) return false;
+    in_b = j + moved < b_count && !less(key, b[j + moved]);
+  }
+  open = in_b && is_copy_in_a(paired + 2 * moved + 1);
+  split = {i - moved, j + moved};
+  return true;
+}
+
+// The split of the balanced path after `diagonal` items of the tile.
+template <int kRoom, typename Word, typename Less>
+__device__ Split<int> start_in_tile(const Word* a, int a_count, const Word* b, int b_count, int diagonal, bool& open,
+                                    Less less) {
+  const int merged = merge_path_in_tile<kRoom>(a, a_count, b, b_count, diagonal, less);
+  Split<int> split{merged, diagonal - merged};
+  if (balance_near(a, b, b_count, split, open, less)) return split;
+  split = balanced_from_merged(
+      b_count, merged, diagonal, [=](int i) { return a[i]; }, [=](int i) { return b[i]; }, less, true,
+      [](int begin, int end, auto before) { return partition_point(begin, end, before); });
+  open = split.a + split.b > diagonal;
+  split.b = diagonal - split.a;
+  return split;
+}
+
+// What the steps of a thread took, a bit a step.
 struct Steps {
-  unsigned take_a = 0;
-  unsigned take_b = 0;
-  unsigned keep = 0;
+  unsigned b = 0;       // B's item
+  unsigned opened = 0;  // A's item of a pair, whose other item comes next
 };
 
-// Walks over A's keys [begin.a, end.a) and B's [begin.b, end.b); a step takes one item or a pair, so there are at most
-// as many as a thread has diagonals.
-template <int kItems, typename Order>
-__device__ Steps walk(const typename Order::Word* keys, Split<int> begin, Split<int> end, SetRule rule,
-                      const Order& order) {
-  using Word = typename Order::Word;
+// Takes kItems items in the order of the balanced path: A's copy of a pair, then B's. `open` says whether the last item
+// before opened a pair. note(i, in_b, heads) sees each item before it is taken.
+template <int kItems, typename Word, typename Less, typename Note>
+__device__ Steps walk(MergeHeads<Word> heads, bool open, Less less, Note note) {
   Steps steps;
-  int a = begin.a, b = begin.b;
-  Word a_code = order.encode(keys[a]);
-  Word b_code = order.encode(keys[b]);
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    const bool has_a = a < end.a;
-    const bool has_b = b < end.b;
-    const bool a_first = has_a & (!has_b | order.less(a_code, b_code));
-    const bool b_first = has_b & (!has_a | order.less(b_code, a_code));
-    const SetStep step = set_step(a_first, b_first, rule);
-    const unsigned take_a = step.take_a & int{has_a};
-    const unsigned take_b = step.take_b & int{has_b};
-    steps.keep |= (step.keep & (take_a | take_b)) << i;
-    steps.take_a |= take_a << i;
-    steps.take_b |= take_b << i;
+    const bool has_b = heads.b < heads.b_end;
+    const bool in_b = has_b & (open | (heads.a >= heads.a_end) | less(heads.b_key, heads.a_key));
+    open = has_b & !in_b & !less(heads.a_key, heads.b_key);
+    note(i, in_b, heads);
+    steps.b |= in_b ? 1u << i : 0;
+    steps.opened |= open ? 1u << i : 0;
     // Left alone, the compiler keeps the comparisons of all steps in registers and sets the bits at the end.
-    asm volatile("" : "+r"(steps.keep), "+r"(steps.take_a), "+r"(steps.take_b));
-    a += take_a;
-    b += take_b;
-    a_code = order.encode(keys[a]);
-    b_code = order.encode(keys[b]);
+    asm volatile("" : "+r"(steps.b), "+r"(steps.opened));
+    heads.take(in_b);
   }
   return steps;
 }
@@ -122,113 +180,101 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kThreads, Problem<Ord
     keep_items(const __grid_constant__ Problem<Order, Payload> problem) {
   using P = Problem<Order, Payload>;
   using Word = typename Order::Word;
+  using Taken = std::conditional_t<P::kHasPayload, uint32_t, Word>;
   constexpr int kThreads = P::kThreads;
   constexpr int kItems = P::kItems;
-  constexpr int kTile = P::kShape.tile();
   __shared__ Shared<P> shared;
   const Order order = problem.tiles.order;
   const SortedPair& pair = problem.tiles.pair;
 
-  const unsigned tile = static_cast<unsigned>(take_ticket(problem.look_back, shared.ticket));
-  const unsigned row_tiles = static_cast<unsigned>(problem.row_tiles);
-  const unsigned tile_row = tile / row_tiles;
-  const int64_t row = tile_row;
-  const Split<int64_t>* const splits = problem.splits + tile + tile_row;
-  const Split<int64_t> origin = splits[0];
-  const Split<int64_t> end = part_end<int64_t>(origin, splits[1], kTile + 1);
-  const int a_count = static_cast<int>(end.a - origin.a);
-  const int b_count = static_cast<int>(end.b - origin.b);
+  if (threadIdx.x == 0) shared.plan = next_tile(problem);
+  __syncthreads();
+  const Plan& plan = shared.plan;
+  const int a_count = plan.runs.a_count, a_place = plan.runs.a_place;
+  const int b_count = plan.runs.b_count, b_place = plan.runs.b_place;
+  start_copy<kThreads, Shared<P>::kRoom>(pair, plan.runs, shared.keys);
+  finish_copy<kThreads>(plan.runs, order, shared.keys);
+
+  const auto less = [&](Word x, Word y) { return order.less(x, y); };
   const int total = a_count + b_count;
-
-  int kept_count = 0;
-  if (total > 0) {
-    const Word* const a = static_cast<const Word*>(pair.a.keys) + row * pair.a.stride + origin.a;
-    const Word* const b = static_cast<const Word*>(pair.b.keys) + row * pair.b.stride + origin.b - a_count;
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      const int position = i * kThreads + threadIdx.x;
-      if (position < total) copy_async(shared.keys + position, (position < a_count ? a : b) + position);
+  const int diagonal = minimum(static_cast<int>(threadIdx.x) * kItems, total);
+  bool open;
+  const Split<int> split = start_in_tile<Shared<P>::kRoom>(shared.keys + a_place, a_count, shared.keys + b_place,
+                                                           b_count, diagonal, open, less);
+  const MergeCursor cursor{a_place + split.a, a_place + a_count, b_place + split.b, b_place + b_count};
+  const MergeHeads<Word> heads(shared.keys, cursor);
+  Taken taken[kItems];
+  const auto note = [&](int i, bool in_b, const MergeHeads<Word>& heads) {
+    if constexpr (P::kHasPayload) {
+      taken[i] = in_b ? heads.b : heads.a;
+    } else {
+      taken[i] = in_b ? heads.b_key : heads.a_key;
     }
-    copy_commit();
-    copy_wait<0>();
-    __syncthreads();
-
-    const auto find = [](int begin, int end, auto before) { return partition_point(begin, end, before); };
-    const auto less = [&](Word x, Word y) { return order.less(x, y); };
-    const Split<int> split = balanced_path(
-        a_count, b_count, minimum(static_cast<int>(threadIdx.x) * kItems, total),
-        [&](int i) { return order.encode(shared.keys[i]); },
-        [&](int i) { return order.encode(shared.keys[a_count + i]); }, less, problem.duplicates, find);
-    shared.splits[threadIdx.x] = {static_cast<uint16_t>(split.a), static_cast<uint16_t>(split.b)};
-    if (threadIdx.x == 0) shared.splits[kThreads] = {static_cast<uint16_t>(a_count), static_cast<uint16_t>(b_count)};
-    __syncthreads();
-    const Split<uint16_t> next = shared.splits[threadIdx.x + 1];
-    int a_source = split.a, b_source = a_count + split.b;
-    const Steps steps =
-        walk<kItems>(shared.keys, {a_source, b_source}, {next.a, a_count + next.b}, problem.rule, order);
-    int slot;
-    typename Shared<P>::Scan(shared.scan).ExclusiveSum(__popc(steps.keep), slot, kept_count);
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      const bool from_a = (steps.take_a >> i) & 1;
-      if ((steps.keep >> i) & 1) shared.sources[slot++] = static_cast<uint16_t>(from_a ? a_source : b_source);
-      a_source += from_a;
-      b_source += (steps.take_b >> i) & 1;
-    }
-    __syncthreads();
-  }
-
-  // Added to a source in A or in B: its value, and its index.
-  const Payload* const a_values =
-      static_cast<const Payload*>(problem.a_values.data) + row * problem.a_values.stride + origin.a;
-  const Payload* const b_values =
-      static_cast<const Payload*>(problem.b_values.data) + row * problem.b_values.stride + origin.b - a_count;
-  const auto value = [&](int source) { return (source < a_count ? a_values : b_values) + source; };
-  const auto index = [&](int source) {
-    return source + (source < a_count ? origin.a : pair.a.length + origin.b - a_count);
   };
+  const Steps steps = walk<kItems>(heads, open, less, note);
+  const unsigned live = (1u << clamp(total - diagonal, 0, kItems)) - 1;
+  const unsigned closed = steps.opened << 1 | unsigned{open};
+  const unsigned keep =
+      live & ((problem.rule.pairs ? steps.opened : 0) | (problem.rule.a_alone ? ~steps.b & ~steps.opened : 0) |
+              (problem.rule.b_alone ? steps.b & ~closed : 0));
+  int slot, kept_count;
+  typename Shared<P>::Scan(shared.scan).ExclusiveSum(__popc(keep), slot, kept_count);
+  if (threadIdx.x == 0) publish_count(problem.counts_before, plan.tile, plan.is_first, kept_count);
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    if (!((keep >> i) & 1)) continue;
+    if constexpr (P::kHasPayload) {
+      shared.sources[slot] = static_cast<uint16_t>(position_of(taken[i], shared.keys));
+    } else {
+      shared.keys[slot] = taken[i];
+    }
+    ++slot;
+  }
+  __syncthreads();
+
+  // Added to a place in shared memory: its value, and its index.
+  const Payload* const a_values =
+      static_cast<const Payload*>(problem.a_values.data) + plan.row * problem.a_values.stride + plan.begin.a - a_place;
+  const Payload* const b_values =
+      static_cast<const Payload*>(problem.b_values.data) + plan.row * problem.b_values.stride + plan.begin.b - b_place;
+  const auto index = [&](int source) {
+    return source + (source < plan.runs.b_chunk ? plan.begin.a - a_place : pair.a.length + plan.begin.b - b_place);
+  };
+  Payload moved[kItems];
   if constexpr (P::kHasPayload) {
     // On their way while the block waits for its predecessors.
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       const int position = i * kThreads + threadIdx.x;
-      if (!problem.gives_indices && position < kept_count) prefetch(value(shared.sources[position]));
+      if (position >= kept_count) continue;
+      const int source = shared.sources[position];
+      if (problem.gives_indices) {
+        moved[i] = static_cast<Payload>(index(source));
+      } else {
+        moved[i] = (source < plan.runs.b_chunk ? a_values : b_values)[source];
+      }
     }
   }
 
   if (threadIdx.x < kWarp) {
-    const unsigned tile_in_row = tile - tile_row * row_tiles;
-    const bool is_last = tile_in_row == row_tiles - 1;
-    const int64_t slot = row_look_back(problem.look_back + 1, pair.rows * problem.row_tiles, tile, tile_in_row == 0,
-                                       kept_count, kept_count > 0 || is_last);
+    const int64_t before = count_before(problem.counts_before, plan.tile, plan.is_first, kept_count);
     if (threadIdx.x == 0) {
-      shared.slot = slot;
-      if (is_last) problem.counts.set(row, slot + kept_count);
+      shared.slot = before;
+      if (plan.is_last) problem.counts.set(plan.row, before + kept_count);
     }
   }
   __syncthreads();
 
   const int64_t first = shared.slot;
   const int stored = static_cast<int>(clamp<int64_t>(problem.size - first, 0, kept_count));
-  Word* const keys = problem.keys + row * problem.size + first;
+  Word* const keys = problem.keys + plan.row * problem.size + first;
 #pragma unroll 4
   for (int position = threadIdx.x; position < stored; position += kThreads) {
-    keys[position] = shared.keys[shared.sources[position]];
+    const Word code = shared.keys[P::kHasPayload ? shared.sources[position] : position];
+    keys[position] = order.decode(code);
   }
   if constexpr (P::kHasPayload) {
-    Payload* const payload = problem.payload + row * problem.size + first;
-    Payload moved[kItems];
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      const int position = i * kThreads + threadIdx.x;
-      if (position >= stored) continue;
-      const int source = shared.sources[position];
-      if (problem.gives_indices) {
-        moved[i] = static_cast<Payload>(index(source));
-      } else {
-        moved[i] = *value(source);
-      }
-    }
+    Payload* const payload = problem.payload + plan.row * problem.size + first;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       const int position = i * kThreads + threadIdx.x;
@@ -273,14 +319,14 @@ void run(const Call& call, const SetsOperands& operands, Order order, cudaStream
 
   constexpr int kSplitThreads = 128;
   const int64_t splits = pair.rows * (row_tiles + 1);
-  split_rows<<<ceil_div<int64_t>(splits, kSplitThreads / kWarp), kSplitThreads, 0, stream>>>(
+  split_rows<<<ceil_div<int64_t>(splits, kSplitThreads), kSplitThreads, 0, stream>>>(
       tiles, operands.duplicates, row_tiles, P::kShape.tile(), scratch.splits);
   check_launch(call);
 
   keep_items<<<pair.rows * row_tiles, P::kThreads, 0, stream>>>(
       P{tiles, operands.rule, operands.duplicates, operands.gives_indices(), row_tiles, operands.size, scratch.splits,
-        scratch.look_back, operands.a_values, operands.b_values, static_cast<typename Order::Word*>(operands.keys),
-        static_cast<Payload*>(operands.payload), operands.counts});
+        scratch.look_back, scratch.look_back + 1, operands.a_values, operands.b_values,
+        static_cast<typename Order::Word*>(operands.keys), static_cast<Payload*>(operands.payload), operands.counts});
   check_launch(call);
 
   fill<typename Order::Word>(call, operands, operands.keys, operands.fill, stream);

@@ -1,7 +1,6 @@
 // The call of join as its kernels see it: the same on both platforms.
 #pragma once
 
-#include "algorithm/look_back.h"
 #include "operands/sorted_pair.h"
 #include "workspace.h"
 
@@ -14,13 +13,13 @@ struct JoinTileShape {
   int items;
   constexpr int tile() const { return threads * items; }
 };
-constexpr JoinTileShape join_tile_shape(int key_width) { return {256, key_width == 8 ? 11 : 17}; }
+constexpr JoinTileShape join_tile_shape(int key_width) { return {256, key_width == 8 ? 11 : 23}; }
 
-// Where two tiles meet: the items of A before, and where the run in B ends that has the key of A's last item before and
-// goes on behind (if there is none: the items of B before).
+// Where two tiles meet, in the merge in which B's items come before equal ones of A: the items of B before, and those
+// of them with the key of A's next item.
 struct JoinEdge {
-  int64_t a;
-  int64_t run_end;
+  int64_t b;
+  int64_t entering;
 };
 
 // A tile that makes more rows of the output than one block should write, dealt out in units.
@@ -90,7 +89,7 @@ struct JoinOperands {
     int64_t zeroed_words;
   };
   Scratch layout(Workspace& workspace) const {
-    const int64_t words = LookBackLayout{tiles()}.words(sizeof(int64_t));
+    const int64_t words = tiles();
     Scratch scratch;
     scratch.edges = workspace.take<JoinEdge>(pair.rows * (row_tiles() + 1));
     scratch.heavy = workspace.take<JoinHeavyTile>(minimum(tiles(), pair.rows * (size / kJoinHeavy + 1)));

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "algorithm/balanced_path.h"
-#include "algorithm/look_back.h"
 #include "algorithm/set_operation.h"
 #include "operands/sorted_pair.h"
 #include "workspace.h"
@@ -17,7 +16,7 @@ struct SetTileShape {
   // Of both inputs; one item less than the threads have room for, as a split may take one more.
   constexpr int tile() const { return threads * items - 1; }
 };
-constexpr SetTileShape set_tile_shape(int key_width) { return {256, key_width == 8 ? 11 : 17}; }
+constexpr SetTileShape set_tile_shape(int key_width) { return {256, key_width == 8 ? 11 : 23}; }
 
 // Operands: a [.., n_a], b [.., n_b], a_count [.., 1], b_count [.., 1], fill [.., 1], a_values [.., n_a], b_values
 // [.., n_b], values_fill [.., 1]; counts and values may be absent (empty). Attributes: kind, duplicates, payload.
@@ -89,7 +88,7 @@ struct SetsOperands {
     int64_t look_back_words;
   };
   Scratch layout(Workspace& workspace) const {
-    const int64_t words = 1 + LookBackLayout{pair.rows * cuda_row_tiles()}.words(sizeof(int64_t));
+    const int64_t words = 1 + pair.rows * cuda_row_tiles();
     return {workspace.take<Split<int64_t>>(pair.rows * (cuda_row_tiles() + 1)), workspace.take<uint64_t>(words), words};
   }
   int64_t workspace_bytes() const {
