@@ -16,6 +16,7 @@
   OPERATION(load_balance_search)   \
   OPERATION(merge)                 \
   OPERATION(reduce)                \
+  OPERATION(run_heads)             \
   OPERATION(scan)                  \
   OPERATION(segmented_reduce)      \
   OPERATION(segmented_sort)        \

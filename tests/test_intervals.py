@@ -117,6 +117,28 @@ def test_patterns(rng, pattern):
     check_all(rng, lengths, 6500, int(lengths.sum()))
 
 
+@pytest.mark.parametrize(("mean", "in_order"), [(1, False), (5, False), (5, True), (700, False)])
+def test_short_intervals_into_a_result_larger_than_a_cache(rng, mean, in_order):
+    size = 2**23 + 77
+    lengths = rng.integers(0, 2 * mean + 1, size // mean)
+    lengths = lengths[: np.searchsorted(np.cumsum(lengths), size)]
+    offsets, total = data.heads_of(lengths), int(lengths.sum())
+    sources, targets = (shuffled_starts(rng, lengths) for _ in range(2))
+    if in_order:
+        targets = offsets + np.int32(size - total)
+    x = rng.integers(0, 2**32, size, np.uint32)
+    into = np.arange(size, dtype=np.uint32)
+    before = np.array([-7, -3], np.int32)  # make nothing, as does what begins at the total
+    offsets_given = np.concatenate([before, offsets, [total, total + 9]]).astype(np.int32)
+    sources_given, targets_given = (np.concatenate([[5, 6], s, [7, 8]]).astype(np.int32) for s in (sources, targets))
+    items = np.arange(total)
+    places = np.repeat(targets - offsets, lengths) + items
+    got = mgpu.interval_move(x, sources_given, targets_given, offsets_given, into, total=total)
+    same_bits(got, oracle.moved(x, np.repeat(sources - offsets, lengths) + items, places, into))
+    got = mgpu.interval_scatter(x, targets_given, offsets_given, into, total=total)
+    same_bits(got, oracle.moved(x, items, places, into))
+
+
 def test_overlapping_sources_and_default_totals(rng):
     x = rows(rng, "int32", 50)
     starts, offsets = np.array([3, 3, 0, 45], np.int32), np.array([0, 10, 20, 25], np.int32)

@@ -266,6 +266,43 @@ def test_reduce_by_key(rng, op, dtype):
         )
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint32", "float64"])
+def test_runs_round_the_edges_of_tiles(rng, dtype):
+    """CUDA's tiles have 4,096 keys, 2,048 of 8 bytes, and the CPU's 32,768."""
+    for n in (31, 2048, 2049, 4095, 4097, 40_000):
+        for runs_keys in (np.arange(n) % 7, np.arange(n) // 3, np.zeros(n), np.sort(rng.integers(0, 100, n))):
+            keys = runs_keys.astype(dtype)
+            expected_keys, expected = runs_of(keys, np.ones(n, np.int32), "add", n)
+            got_keys, got, runs = mgpu.reduce_by_key(keys, np.ones(n, np.int32), size=n)
+            assert runs == len(expected)
+            same(got_keys, np.append(expected_keys, np.zeros(n - len(expected), dtype)))
+            same(got, np.append(expected, np.zeros(n - len(expected), np.int32)))
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_slots_past_the_runs(rng, op):
+    keys, values = np.repeat(np.arange(9), 5).astype(np.int32), items(rng, "int32", op, 45)
+    _, expected = runs_of(keys, values, op, 45)
+    for size in (0, 4, 9, 20):
+        _, got, _ = mgpu.reduce_by_key(keys, values, op, size=size)
+        kept = min(size, 9)
+        same(got[:kept], expected[:kept])
+        assert np.all(got[kept:] == (-1 if op.startswith("arg") else 0))
+
+
+def test_batches_of_runs(rng):
+    keys = rng.integers(0, 3, (6, 5000)).astype(np.float32)
+    values = rng.integers(-9, 9, (6, 5000)).astype(np.int32)
+    counts = np.array([5000, 4096, 4097, 1, 0, -3], np.int32)
+    reduced = jax.vmap(lambda k, v, c: mgpu.reduce_by_key(k, v, size=2000, count=c))(keys, values, counts)
+    for row, count in enumerate(np.maximum(counts, 0)):
+        expected_keys, expected = runs_of(keys[row], values[row], "add", count)
+        kept = min(2000, len(expected))
+        assert reduced[2][row] == len(expected)
+        for got, want in zip(reduced, (expected_keys, expected), strict=False):
+            same(got[row], np.append(want[:kept], np.zeros(2000 - kept, want.dtype)))
+
+
 def test_reduce_by_key_of_pytrees_functions_and_batches(rng):
     keys = np.array([[1, 1, 2, 2, 2, 1], [3, 3, 3, 3, 3, 3]], np.int32)
     values = {"a": rng.integers(0, 9, (2, 6)), "b": rng.normal(size=(2, 6))}
@@ -346,6 +383,19 @@ def test_the_plain_jax_path_agrees_with_the_kernels(rng, op):
         whole, segmented = plain(x, heads, np.array([live], np.int32))
         same(whole, oracle.reduce(x[:live], op))
         same(segmented, oracle.segmented_reduce(x, heads, op, live))
+
+
+def test_the_plain_jax_path_of_runs_agrees_with_the_kernels(rng):
+    from jax_mgpu.reduce import _run_heads
+
+    keys = np.repeat(rng.choice([0.0, -0.0, 1.0, np.nan, -np.nan], 12), 2).astype(np.float32)
+    for count, size in ((24, 24), (24, 3), (7, 10), (0, 2)):
+        operands = jnp.asarray(keys), jnp.array([count], jnp.int32)
+        for got, expected in zip(
+            _run_heads(*operands, size=size), _run_heads.fallback(*operands, size=size), strict=True
+        ):
+            same(got, np.asarray(expected))
+            assert got.dtype == expected.dtype
 
 
 # ---- Misuse ---------------------------------------------------------------------------------------------------------

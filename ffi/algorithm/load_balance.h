@@ -50,17 +50,32 @@ struct WorkList {
   IndexVector counts;  // [problems or 1], or null
   int64_t counts_stride = 0;
 
+  // Of a single problem: other offsets and another count in their place, if *is_replaced, which a kernel may decide.
+  const int32_t* is_replaced = nullptr;
+  IndexVector other_offsets;
+  const int64_t* other_count = nullptr;
+
+  MGPU_HOST_DEVICE bool replaced() const { return is_replaced && *is_replaced != 0; }
+
+  MGPU_HOST_DEVICE IndexVector offsets_of(int64_t problem) const {
+    return replaced() ? other_offsets : offsets.from(problem * offsets_stride);
+  }
+
   // A problem's objects; `first` and `total` are not searched yet.
   MGPU_HOST_DEVICE WorkRow row(int64_t problem) const {
-    WorkRow row{offsets.from(problem * offsets_stride), objects, drift, capacity};
-    if (counts.data) row.live = clamp<int64_t>(counts[problem * counts_stride], 0, capacity);
+    WorkRow row{offsets_of(problem), objects, drift, capacity};
+    if (replaced()) {
+      row.live = clamp<int64_t>(*other_count, 0, capacity);
+    } else if (counts.data) {
+      row.live = clamp<int64_t>(counts[problem * counts_stride], 0, capacity);
+    }
     return row;
   }
 
   template <typename Find>
   MGPU_HOST_DEVICE int64_t first(const WorkRow& row, Find find) const {
-    if (objects == 0 || row.offsets[0] >= 0) return 0;
-    return find(int64_t{0}, objects, [&](int64_t j) { return row.offsets[j] < 0; });
+    const int64_t end = objects == 0 || row.offsets[0] >= 0 ? 0 : objects;
+    return find(int64_t{0}, end, [&](int64_t j) { return row.offsets[j] < 0; });
   }
 
   // The number of live outputs; `row.first` is known.

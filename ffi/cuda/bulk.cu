@@ -9,6 +9,7 @@ namespace {
 
 template <bool kInserts>
 struct BulkRoute {
+  using Slot = NoSlot;
   static constexpr bool fills = true;
   Rows x;
   Rows values;

@@ -1,5 +1,6 @@
 // Interval expand, gather, scatter and move on CUDA.
 #include "cuda/move_rows.cuh"
+#include "cuda/region_order.cuh"
 #include "operands/intervals.h"
 #include "operations.h"
 
@@ -8,6 +9,7 @@ namespace mgpu::cuda {
 namespace {
 
 struct ExpandRoute {
+  using Slot = NoSlot;
   static constexpr bool fills = true;
   Rows values;
   Fill fill;
@@ -28,39 +30,48 @@ struct ExpandRoute {
   }
 };
 
-// Values of one word need no addresses to be kept: the outputs are written 16 bytes at a time.
+// Values of one word are slots themselves, and the outputs are written 16 bytes at a time.
 template <typename Word>
 __global__ void __launch_bounds__(kWorkThreads)
     expand_words(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,
                  const __grid_constant__ ExpandRoute route) {
-  using Tile = TileWork<kWorkThreads, work_items(false)>;
+  using Tile = TileWork<kWorkThreads, work_items(false), Word>;
   __shared__ typename Tile::Shared shared;
-  const Tile tile(shared, work, tiles);
+  const auto values_of = [&](const Tile& tile) {
+    return reinterpret_cast<const Word*>(route.values.of_problem(tile.problem)) + tile.before;
+  };
+  const Tile tile(shared, work, tiles,
+                  [&](const Tile& tile) { return [values = values_of(tile)](auto h, auto) { return values[h]; }; });
   const Word fill = fill_word<Word>(route.fill.of_problem(tile.problem), route.fill.element_bytes);
-  const Word* const values = reinterpret_cast<const Word*>(route.values.of_problem(tile.problem));
   Word* const out = reinterpret_cast<Word*>(route.out.of_problem(tile.problem)) + tile.begin;
-  tile.store(out, fill, [&](int, int64_t object) { return values[object]; });
+  if (tile.has_slots) {
+    tile.store(out, fill, [&](int, auto mark) { return shared.slots[mark]; });
+  } else {
+    tile.store(out, fill, [values = values_of(tile)](int, auto mark) { return values[mark]; });
+  }
 }
 
-// int32 offsets or starts, read as int64: half the instructions of an IndexVector.
+// int32 offsets or starts, read without a branch on their type.
 struct NarrowVector {
   const int32_t* data;
   explicit MGPU_HOST_DEVICE NarrowVector(IndexVector vector) : data(static_cast<const int32_t*>(vector.data)) {}
-  __device__ int64_t operator[](int64_t i) const { return data[i]; }
+  __device__ int32_t operator[](int64_t i) const { return data[i]; }
   __device__ NarrowVector from(int64_t i) const { return NarrowVector(IndexVector{data + i, false}); }
 };
 
-// Gathers, scatters or both. Vector reads offsets and starts.
-template <bool kGathers, bool kScatters, typename Vector>
+// Gathers, scatters or both. Distances, from outputs to rows, wrap: uint32_t where that tells all rows from what is no
+// row, which takes half the instructions of uint64_t.
+template <bool kGathers, bool kScatters, typename Distance>
 struct MoveRoute {
+  using Slot = Vector<Distance, kGathers + kScatters>;  // to an object's row of x, of the result
+  using Starts = std::conditional_t<sizeof(Distance) == 4, NarrowVector, IndexVector>;
   static constexpr bool fills = !kScatters;
   Rows x;
-  Vector gather_starts;
+  Starts gather_starts;
   int64_t gather_stride;
-  Vector scatter_starts;
+  Starts scatter_starts;
   int64_t scatter_stride;
-  Vector offsets;
-  int64_t offsets_stride;
+  RegionOrder order{};
   Fill fill;
   Rows out;
 
@@ -70,8 +81,6 @@ struct MoveRoute {
         gather_stride(operands.gather.stride),
         scatter_starts(operands.scatter.at),
         scatter_stride(operands.scatter.stride),
-        offsets(operands.work.offsets),
-        offsets_stride(operands.work.offsets_stride),
         fill(operands.fill),
         out(operands.out) {}
 
@@ -80,34 +89,60 @@ struct MoveRoute {
     return out.of_problem(tile.problem) + (tile.begin + i) * width_of<kRowBytes>(out);
   }
 
-  // Offsets and starts are read for every output, whether an object made it or not: without a branch, the reads of many
-  // outputs wait for memory together.
+  template <typename Tile>
+  __device__ auto slots_of(const Tile& tile) const {
+    Starts gather = gather_starts.from(tile.problem * gather_stride + tile.before);
+    Starts scatter = scatter_starts.from(tile.problem * scatter_stride + tile.before);
+    if constexpr (kGathers && kScatters) {
+      if (order.is_used && *order.is_used != 0) {
+        gather = Starts(IndexVector{order.gather_starts}).from(tile.before);
+        scatter = Starts(IndexVector{order.scatter_starts}).from(tile.before);
+      }
+    }
+    return [=, begin = static_cast<Distance>(tile.begin)](auto h, auto offset) {
+      const Distance rank = begin - static_cast<Distance>(offset);  // of the tile's first output
+      Slot slot;
+      if constexpr (kGathers) slot.items[0] = static_cast<Distance>(gather[h]) + rank;
+      if constexpr (kScatters) slot.items[kGathers] = static_cast<Distance>(scatter[h]) + rank;
+      return slot;
+    };
+  }
+
   template <int kRowBytes, typename Tile>
   __device__ auto of_tile(const Tile& tile) const {
-    const Vector gather = gather_starts.from(tile.problem * gather_stride + tile.before);
-    const Vector scatter = scatter_starts.from(tile.problem * scatter_stride + tile.before);
-    const Vector starts = offsets.from(tile.problem * offsets_stride + tile.before);
     const char* const rows = x.of_problem(tile.problem);
-    char* const out_rows = out.of_problem(tile.problem);
-    return [=, this, &tile](int i, auto mark, bool is_made) {
-      const auto object = tile.mark_to_read(mark);
-      const int64_t position = tile.begin + i;
-      const int64_t start = starts[object];
-      const int64_t source = kGathers ? gather[object] - start + position : position;
-      const int64_t target = kScatters ? scatter[object] - start + position : position;
-      const bool has_source = is_made && static_cast<uint64_t>(source) < static_cast<uint64_t>(x.count);
-      const bool has_target = !kScatters || static_cast<uint64_t>(target) < static_cast<uint64_t>(out.count);
-      return RowMove{rows + source * width_of<kRowBytes>(x), out_rows + target * width_of<kRowBytes>(out), has_source,
-                     has_target && (fills || has_source)};
+    char* const out_rows = kScatters ? out.of_problem(tile.problem) : out_row<kRowBytes>(tile, 0);
+    return [=, this, begin = static_cast<Distance>(tile.begin)](int i, Slot slot, bool is_made) {
+      const Distance source = i + (kGathers ? slot.items[0] : begin);
+      const bool has_source = is_made && source < static_cast<Distance>(x.count);
+      const char* const from = rows + source * width_of<kRowBytes>(x);
+      if constexpr (kScatters) {
+        const Distance target = i + slot.items[kGathers];
+        return RowMove{from, out_rows + target * width_of<kRowBytes>(out), has_source,
+                       has_source && target < static_cast<Distance>(out.count)};
+      } else {
+        return RowMove{from, out_rows + i * width_of<kRowBytes>(out), has_source, true};
+      }
     };
   }
 };
 
 template <bool kGathers, bool kScatters>
 void move(const Call& call, const IntervalMoveOperands& operands, cudaStream_t stream) {
-  const bool wide = operands.work.offsets.wide || operands.gather.at.wide || operands.scatter.at.wide;
-  if (wide) return move_rows(call, operands, MoveRoute<kGathers, kScatters, IndexVector>(operands), stream);
-  move_rows(call, operands, MoveRoute<kGathers, kScatters, NarrowVector>(operands), stream);
+  if (operands.is_wide()) return move_rows(call, operands, MoveRoute<kGathers, kScatters, uint64_t>(operands), stream);
+  move_rows(call, operands, MoveRoute<kGathers, kScatters, uint32_t>(operands), stream);
+}
+
+// Moves intervals in the order of their targets' regions.
+void move_in_order(const Call& call, IntervalMoveOperands operands, cudaStream_t stream) {
+  if (!operands.gather.at.data) operands.gather.at = operands.work.offsets;  // outputs come from their own positions
+  MoveRoute<true, true, uint32_t> route(operands);
+  Workspace workspace(call.results.back().data, call.results.back().bytes());
+  route.order = order_by_region(call, operands, workspace, stream);
+  operands.work.is_replaced = route.order.is_used;
+  operands.work.other_offsets = {route.order.offsets};
+  operands.work.other_count = route.order.items;
+  move_rows(call, operands, route, stream);
 }
 
 }  // namespace
@@ -131,6 +166,7 @@ void interval_move(const Call& call, cudaStream_t stream) {
   if (operands.into) {
     check(call, cudaMemcpyAsync(result.data, operands.into, result.bytes(), cudaMemcpyDeviceToDevice, stream));
   }
+  if (operands.has_order()) return move_in_order(call, operands, stream);
   operands.gather.at.data ? move<true, true>(call, operands, stream) : move<false, true>(call, operands, stream);
 }
 

@@ -8,24 +8,30 @@ namespace mgpu::cuda {
 
 namespace {
 
-// A warp a cell: 5 waits for memory where a thread alone would take 24.
+// Lanes that search for a cell together: all cells of 2^26 outputs in one wave of warps, each of which waits for memory
+// 8 times, where warps of a cell each would take 3 waves of 5.
+constexpr int kCellLanes = 8;
+
 __global__ void partition_cells(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles) {
-  const int64_t warp = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) / kWarp;
-  const int64_t problem = warp / (tiles.tiles + 1);
-  if (problem >= work.problems) return;
-  const auto find = [](auto begin, auto end, auto before) { return warp_partition_point(begin, end, before); };
-  const int64_t tile = warp - problem * (tiles.tiles + 1);
+  const int64_t cells = work.problems * (tiles.tiles + 1);
+  const int64_t thread = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  const int64_t cell = minimum(thread / kCellLanes, cells - 1);  // the lanes of a warp stay together
+  const int64_t problem = cell / (tiles.tiles + 1);
+  const auto find = [](auto begin, auto end, auto before) {
+    return warp_partition_point<kCellLanes>(begin, end, before);
+  };
+  const int64_t tile = cell - problem * (tiles.tiles + 1);
   WorkRow row = work.row(problem);
   row.first = work.first(row, find);
   const int64_t head = row.first_from(minimum(tile * tiles.tile, work.size), find);
   const bool is_last = tile == tiles.tiles;
-  if (is_last) row.total = work.total(row, find);
-  if (threadIdx.x % kWarp != 0) return;
-  int64_t* const cells = tiles.cells + problem * tiles.stride();
-  cells[tile] = head;
+  if (__any_sync(0xffffffffu, is_last)) row.total = work.total(row, find);
+  if (thread % kCellLanes != 0) return;
+  int64_t* const heads = tiles.cells + problem * tiles.stride();
+  heads[tile] = head;
   if (is_last) {
-    cells[tile + 1] = row.first;
-    cells[tile + 2] = row.total;
+    heads[tile + 1] = row.first;
+    heads[tile + 2] = row.total;
   }
 }
 
@@ -38,10 +44,10 @@ __global__ void __launch_bounds__(kWorkThreads)
   __shared__ Tile::Shared shared;
   const Tile tile(shared, work, tiles);
   const int64_t origin = tile.problem * work.size + tile.begin;
-  tile.store(objects + origin, Index{-1}, [&](int, int64_t object) { return static_cast<Index>(object); });
+  tile.store(objects + origin, Index{-1}, [&](int, auto mark) { return static_cast<Index>(tile.before + mark); });
   if constexpr (!kRanks) return;
   tile.store(ranks + origin, Index{-1},
-             [&](int i, int64_t object) { return static_cast<Index>(tile.begin + i - tile.row.start(object)); });
+             [&](int i, auto mark) { return static_cast<Index>(tile.begin + i - tile.row.start(tile.before + mark)); });
 }
 
 template <typename Index>
@@ -59,8 +65,8 @@ void run(const Call& call, const LoadBalanceOperands& operands, cudaStream_t str
 
 void partition_work(const Call& call, cudaStream_t stream, const WorkList& work, const WorkTiles& tiles) {
   constexpr int kThreads = 128;
-  const int64_t warps = work.problems * (tiles.tiles + 1);
-  partition_cells<<<ceil_div<int64_t>(warps, kThreads / kWarp), kThreads, 0, stream>>>(work, tiles);
+  const int64_t cells = work.problems * (tiles.tiles + 1);
+  partition_cells<<<ceil_div<int64_t>(cells, kThreads / kCellLanes), kThreads, 0, stream>>>(work, tiles);
   check_launch(call);
 }
 

@@ -38,28 +38,34 @@ __device__ Word fill_word(const char* element, int64_t element_bytes) {
   }
 }
 
-// Copies the words of move_of(0), …, move_of(count - 1). The moves of several words are asked for before the first is
-// made, so that a thread's loads wait for memory together.
-template <typename Word, typename MoveOf>
+// Copies the words of move_of(0), …, move_of(count - 1). The moves of several words, up to kMost, are asked for before
+// the first is made, so that a thread's loads wait for memory together.
+template <int kMost, typename Word, typename MoveOf>
 __device__ void copy_words(int count, Word fill, MoveOf move_of) {
-  constexpr int kBatch = sizeof(Word) == 16 ? 2 : 4;
-  for (int base = threadIdx.x; base < count; base += kBatch * kWorkThreads) {
+  constexpr int kBatch = sizeof(Word) == 16 ? 2 : kMost;
+  const auto copy = [&](int base, auto whole) {
+    constexpr bool kWhole = decltype(whole)::value;
     Word words[kBatch];
     char* to[kBatch];
     bool writes[kBatch];
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
       const int i = base + k * kWorkThreads;
-      const RowMove move = move_of(minimum(i, count - 1));
+      const RowMove move = move_of(kWhole ? i : minimum(i, count - 1));
       to[k] = move.to;
-      writes[k] = move.writes && i < count;
+      writes[k] = move.writes && (kWhole || i < count);
       words[k] = move.reads ? *reinterpret_cast<const Word*>(move.from) : fill;
     }
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
       if (writes[k]) *reinterpret_cast<Word*>(to[k]) = words[k];
     }
-  }
+  };
+  int base = 0;
+#pragma unroll 1
+  for (; base + kBatch * kWorkThreads <= count; base += kBatch * kWorkThreads)
+    copy(base + threadIdx.x, std::true_type{});
+  if (base + static_cast<int>(threadIdx.x) < count) copy(base + threadIdx.x, std::false_type{});
 }
 
 // The width of rows in bytes: kRowBytes where it is known, which makes an address two instructions, or 0.
@@ -68,10 +74,10 @@ __device__ int64_t width_of(const Rows& rows) {
   return kRowBytes > 0 ? kRowBytes : rows.row_bytes;
 }
 
-// A route says where rows come from and go to. route.of_tile<kRowBytes>(tile) is a function (i, mark, is_made) that
-// gives the RowMove of output i, made by object tile.before + mark if is_made; it is called only in tiles with live
-// outputs. If route.fills, outputs without a source are filled with route.fill, and route.out_row<kRowBytes>(tile, i)
-// is their place.
+// A route says where rows come from and go to. route.of_tile<kRowBytes>(tile) is a function (i, slot, is_made) that
+// gives the RowMove of output i, made by the object with this Route::Slot if is_made; without slots it gets the mark
+// instead, of object tile.before + mark. It is called only in tiles with live outputs. If route.fills, outputs without
+// a source are filled with route.fill, and route.out_row<kRowBytes>(tile, i) is their place.
 template <typename Word, typename Route>
 __device__ Word route_fill(const Route& route, int64_t problem) {
   if constexpr (Route::fills) {
@@ -81,34 +87,69 @@ __device__ Word route_fill(const Route& route, int64_t problem) {
   }
 }
 
-// Calls visit(move_of) with the moves of a tile.
+// Moves in a thread at once: many where their slots are at hand, few where those are read from memory, and take
+// registers.
+using Many = std::integral_constant<int, 8>;
+using Few = std::integral_constant<int, 2>;
+
+template <bool kWideRows, typename Route>
+using RouteTile = TileWork<kWorkThreads, work_items(kWideRows), typename Route::Slot>;
+
+// What reads the slots of a tile: route.slots_of(tile), where the route has any.
+template <typename Route>
+__device__ auto slots_of(const Route& route) {
+  return [&](const auto& tile) {
+    if constexpr (std::is_same_v<typename Route::Slot, NoSlot>) {
+      return [](auto, auto) { return NoSlot{}; };
+    } else {
+      return route.slots_of(tile);
+    }
+  };
+}
+
+// Calls visit(move_of, most) with the moves of a tile; a thread should make up to `most` together.
 template <int kRowBytes, typename Tile, typename Route, typename Visit>
 __device__ void with_moves(const Tile& tile, const Route& route, Visit visit) {
   if (tile.live == 0) {
     if constexpr (Route::fills)
-      visit([&](int i) { return RowMove{nullptr, route.template out_row<kRowBytes>(tile, i), false, true}; });
+      visit([&](int i) { return RowMove{nullptr, route.template out_row<kRowBytes>(tile, i), false, true}; }, Few{});
     return;
   }
   const auto row = route.template of_tile<kRowBytes>(tile);
-  tile.with_marks([&](auto mark_of) {
-    visit([&](int i) {
+  tile.with_slots(slots_of(route)(tile), [&](auto mark_of, auto slot_at) {
+    const auto move_of = [&](int i) {
       const auto mark = mark_of(i);
-      return row(i, mark, i < tile.live && mark >= tile.made);
-    });
+      return row(i, slot_at(mark), i < tile.live && mark >= tile.made);
+    };
+    constexpr bool kIsQuick = sizeof(mark_of(0)) == sizeof(unsigned);
+    visit(move_of, std::conditional_t<kIsQuick, Many, Few>{});
   });
+}
+
+// Blocks of one-word rows on a multiprocessor. Six ask for enough at once, and more of them leave too little of the
+// first cache to hold what is on its way: 2^26 words in runs of 5 take 0.44 ms with 6 blocks, 0.58 with 8. Scattered
+// and other words take more registers than six leave them.
+template <typename Word, typename Route>
+constexpr int word_blocks() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  return 3;
+#else
+  return sizeof(Word) != 4 ? 3 : Route::fills ? 6 : 4;
+#endif
 }
 
 // Rows of one word.
 template <typename Word, typename Route>
-__global__ void __launch_bounds__(kWorkThreads)
+__global__ void __launch_bounds__(kWorkThreads, word_blocks<Word, Route>())
     move_words(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,
                const __grid_constant__ Route route) {
-  using Tile = TileWork<kWorkThreads, work_items(false)>;
+  using Tile = RouteTile<false, Route>;
   __shared__ typename Tile::Shared shared;
-  const Tile tile(shared, work, tiles);
+  const Tile tile(shared, work, tiles, slots_of(route));
   const Word fill = route_fill<Word>(route, tile.problem);
-  with_moves<sizeof(Word)>(tile, route,
-                           [&](auto move_of) { copy_words(Route::fills ? tile.size : tile.live, fill, move_of); });
+  with_moves<sizeof(Word)>(tile, route, [&](auto move_of, auto most) {
+    copy_words<most()>(Route::fills ? tile.size : tile.live, fill, move_of);
+  });
 }
 
 // Wide rows, `row_words` words each. Blocks of one tile (blockIdx.y) share the words of its rows.
@@ -116,12 +157,12 @@ template <typename Word, typename Route>
 __global__ void __launch_bounds__(kWorkThreads)
     move_wide_rows(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,
                    const __grid_constant__ Route route, int64_t row_words) {
-  using Tile = TileWork<kWorkThreads, work_items(true)>;
+  using Tile = RouteTile<true, Route>;
   __shared__ typename Tile::Shared shared;
   __shared__ RowMove moves[Tile::kTile];
-  const Tile tile(shared, work, tiles);
+  const Tile tile(shared, work, tiles, slots_of(route));
   const int rows = Route::fills ? tile.size : tile.live;
-  with_moves<0>(tile, route, [&](auto move_of) {
+  with_moves<0>(tile, route, [&](auto move_of, auto) {
     for (int i = threadIdx.x; i < rows; i += kWorkThreads) moves[i] = move_of(i);
   });
   __syncthreads();
@@ -131,7 +172,7 @@ __global__ void __launch_bounds__(kWorkThreads)
     // i / columns as a product: exact, as i * columns < 2^18
     static_assert(Tile::kTile * kColumns * kColumns <= 1 << 18);
     const unsigned reciprocal = ((1u << 18) + columns - 1) / columns;
-    copy_words(rows * columns, fill, [&](int i) {
+    copy_words<4>(rows * columns, fill, [&](int i) {
       const int item = static_cast<int>((static_cast<unsigned>(i) * reciprocal) >> 18);
       const int64_t offset = (column + (i - item * columns)) * int64_t{sizeof(Word)};
       const RowMove move = moves[item];

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kThreads = SegmentedReduceOperands::kThreads;
 constexpr int kPartitionThreads = 256;
-constexpr int kSearchLanes = 8;
+constexpr int kSearchLanes = 4;
 constexpr int kJoinThreads = 256;
 constexpr int kJoinTiles = 8;  // a thread's, where a block looks back
 
@@ -94,7 +94,7 @@ struct alignas(kRun) Marks {
 };
 
 template <typename Operator>
-__global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8 ? 4 : 7)
+__global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8 ? 4 : 8)
     reduce_tiles(SegmentedReduction<Operator> reduction, Operator op) {
   using State = typename Operator::State;
   using Element = typename Operator::Element;
@@ -185,16 +185,18 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8
       }
     }
   };
-  if (heads.wide) {
-    put_heads(static_cast<const int64_t*>(heads.data));
-  } else {
-    put_heads(static_cast<const int32_t*>(heads.data));
-  }
+  if (units.items > 0) {  // without items all segments are empty, wherever they lie
+    if (heads.wide) {
+      put_heads(static_cast<const int64_t*>(heads.data));
+    } else {
+      put_heads(static_cast<const int32_t*>(heads.data));
+    }
 #pragma unroll 1
-  for (int i = maximum(own_heads, 0) + threadIdx.x; i < units.ends; i += kThreads) {
-    put_end(i, static_cast<int>(clamp<int64_t>(ends[units.first_end + i] - origin, lead, limit)));
+    for (int i = maximum(own_heads, 0) + threadIdx.x; i < units.ends; i += kThreads) {
+      put_end(i, static_cast<int>(clamp<int64_t>(ends[units.first_end + i] - origin, lead, limit)));
+    }
+    if (threadIdx.x == 0) put_end(units.ends, limit);  // the open segment's
   }
-  if (threadIdx.x == 0) put_end(units.ends, limit);  // the open segment's
   __syncthreads();
 
   // Sum up each run and each row, from end to end. A row without ends needs no more than its sum.
@@ -241,6 +243,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8
 
   // Put the segments together.
   const auto segment = [&](int i) {
+    if (units.items == 0) return op.identity();
     const unsigned end = bounds[-i];
     const unsigned begin = i == 0 ? 0 : bounds[1 - i];
     State state = op.identity();
@@ -259,7 +262,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8
   };
   const int own_segments = clamp(own_heads + 1, 1, maximum(units.ends, 1));
   const int64_t first_entry = row_entries + first_in_row;
-#pragma unroll 1
+#pragma unroll 4
   for (int i = 1 + threadIdx.x; i < own_segments; i += kThreads) {
     reduction.result.store(first_entry + i, op.finish(segment(i), row_begin));
   }

@@ -47,6 +47,24 @@ struct IntervalExpandOperands {
   WorkTiles layout(Workspace& workspace) const { return take_work_tiles(workspace, work, is_wide_row(out.row_bytes)); }
 };
 
+// Intervals in the order of the regions of the result that they go to. The pieces of a 32-byte sector, which short
+// intervals write at different times, then meet in the cache, and none is read from memory to be completed.
+struct RegionOrder {
+  static constexpr int kRegions = 128;
+  // A region's intervals in the low half, their items in the high half, so that both come from one atomic addition.
+  using Sum = unsigned long long;
+
+  int shift;            // a target's region is target >> shift
+  Sum* sums = nullptr;  // [kRegions]
+  Sum* ends = nullptr;  // [kRegions], of the intervals that have their place
+  int32_t* touched;     // how many regions the intervals of a block go to, summed over the blocks
+  int32_t* is_used;     // whether that is so many that the order below is worth making
+  int64_t* items;       // of all intervals
+  int32_t* offsets;     // [objects], as the others, in the new order
+  int32_t* gather_starts;
+  int32_t* scatter_starts;
+};
+
 // What interval_gather and interval_move share: output `position` of object j moves row `gather.target` of x to row
 // `scatter.target` of the result.
 struct IntervalMoveOperands {
@@ -58,8 +76,43 @@ struct IntervalMoveOperands {
   const void* into;  // what to copy to the result first, or null
   Fill fill;
   Rows out;
+  bool scatters = false;
 
-  WorkTiles layout(Workspace& workspace) const { return take_work_tiles(workspace, work, is_wide_row(out.row_bytes)); }
+  // Whether sums of starts, offsets and positions need 64 bits to tell which rows there are.
+  bool is_wide() const {
+    constexpr int64_t kMost = int64_t{1} << 31;
+    return work.offsets.wide || gather.at.wide || scatter.at.wide || maximum(work.size, x.count) > kMost ||
+           out.count > kMost;
+  }
+
+  // Whether intervals are short, and go to a result larger than a cache.
+  bool has_order() const {
+    constexpr int64_t kLeastBytes = int64_t{1} << 25;
+    constexpr int64_t kMostBytesAnInterval = 4096;
+    const int64_t bytes = out.count * out.row_bytes;
+    return scatters && work.problems == 1 && !is_wide() && !is_wide_row(out.row_bytes) && bytes >= kLeastBytes &&
+           work.objects < int64_t{1} << 30 && bytes <= work.objects * kMostBytesAnInterval;
+  }
+
+  RegionOrder take_order(Workspace& workspace) const {
+    RegionOrder order{};
+    while ((out.count - 1) >> order.shift >= RegionOrder::kRegions) ++order.shift;
+    order.sums = workspace.take<RegionOrder::Sum>(RegionOrder::kRegions + 1);
+    order.touched = reinterpret_cast<int32_t*>(order.sums + RegionOrder::kRegions);
+    order.ends = workspace.take<RegionOrder::Sum>(RegionOrder::kRegions);
+    order.is_used = workspace.take<int32_t>(1);
+    order.items = workspace.take<int64_t>(1);
+    order.offsets = workspace.take<int32_t>(work.objects);
+    order.gather_starts = workspace.take<int32_t>(work.objects);
+    order.scatter_starts = workspace.take<int32_t>(work.objects);
+    return order;
+  }
+
+  // The order, if there is one, comes first.
+  WorkTiles layout(Workspace& workspace) const {
+    if (has_order()) take_order(workspace);
+    return take_work_tiles(workspace, work, is_wide_row(out.row_bytes));
+  }
 };
 
 // Operands: x [.., n, elements], starts [.., objects], offsets [.., objects], total [.., 1] or absent, fill_value
@@ -98,6 +151,7 @@ inline IntervalMoveOperands interval_move_operands(const Call& call) {
   read_work(call, work, {call.operands[3], "offsets"}, {call.operands[4], "total"});
   if (gathers) operands.gather = read_starts(call, work, call.operands[1], "gather_starts");
   operands.scatter = read_starts(call, work, call.operands[2], "scatter_starts");
+  operands.scatters = true;
   call.expect(operands.x.row_bytes == operands.out.row_bytes, "x: expected rows of into's width");
   // XLA gives the result into's buffer, but forgets to where it splits a call over devices.
   const Array& into = call.operands[5];

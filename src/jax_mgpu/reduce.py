@@ -132,7 +132,8 @@ def reduce_by_key(
       ValueError: as `reduce`; also a size that is not a non-negative integer, and 2^31 items or more without
         `jax_enable_x64`.
 
-    Time is O(n + size): a scan numbers the runs, and a segmented reduction combines them.
+    Time is O(n + size): one pass over the keys finds the heads of the runs, with decoupled look-back (Merrill and
+    Garland, 2016), and a segmented reduction combines the values.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -147,35 +148,30 @@ def reduce_by_key(
     structure: Any
     leaves, structure = jax.tree.flatten(values)
     values = structure.unflatten(expect_leading_axis(name, "values", leaves, n, "keys"))
-    dtype = index_dtype(name, "keys", n)
+    index_dtype(name, "keys", n)
     live = count_operand(name, "count", count, n)
 
-    positions = jnp.arange(n, dtype=dtype)
-    classes = _equality_classes(keys)
-    is_head = ((classes != jnp.roll(classes, 1)) | (positions == 0)) & (positions < live_items(n, live))
-    ranks, runs = _scan(is_head.astype(dtype), ABSENT, ABSENT, op=Kind.ADD, exclusive=1, reverse=0, total=1)
-    # one head more than asked for ends the last run
-    slots = jnp.where(is_head, ranks, size + 1)
-    heads = jnp.full((size + 1,), n, dtype).at[slots].set(positions, mode="drop", unique_indices=False)
-
-    if callable(op):
-        operator, values, _ = custom(name, op, values, None, None)
-        reduced = segmented_results(operator, values, n, heads, live) if n else jax.tree.map(_none_of(size + 1), values)
-        dead = 0
-    else:
-        kind = operator_kind(name, op, None)
-        dead = -1 if kind.gives_index else 0
-        reduced = jax.tree.map(
-            lambda leaf: _segmented_reduce(expect_key(name, "values", leaf), heads, live, op=kind)[0], values
-        )
+    heads, firsts, covered, runs = _run_heads(keys, live, size=size)
+    covered = covered.reshape(1)
     used = jnp.arange(size) < runs
 
     def keep(x: jax.Array, filler: int) -> jax.Array:
-        x = x[:size]
         return jnp.where(used.reshape(size, *[1] * (x.ndim - 1)), x, jnp.asarray(filler, x.dtype))
 
-    firsts = take_or_zero(keys, jnp.where(used, heads[:size], -1))
-    return firsts, jax.tree.map(lambda x: keep(x, dead), reduced), runs
+    def reduce_leaf(leaf: jax.Array) -> jax.Array:
+        reduced = _segmented_reduce(expect_key(name, "values", leaf), heads, covered, op=kind)[0]
+        # past the runs there are empty segments
+        identity_fills = kind == Kind.ADD or kind.gives_index
+        return reduced if identity_fills else keep(reduced, 0)
+
+    if callable(op):
+        operator, values, _ = custom(name, op, values, None, None)
+        reduced = segmented_results(operator, values, n, heads, covered) if n else jax.tree.map(_none_of(size), values)
+        reduced = jax.tree.map(lambda x: keep(x, 0), reduced)
+    else:
+        kind = operator_kind(name, op, None)
+        reduced = jax.tree.map(reduce_leaf, values)
+    return firsts, reduced, runs
 
 
 def _equality_classes(keys: jax.Array) -> jax.Array:
@@ -245,6 +241,36 @@ def _segmented_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, 
     return jnp.where(jnp.arange(n) < live_items(n, count), take_or_zero(cotangents[0], segments), 0)
 
 
+def _run_heads_shapes(keys: Any, count: Any, *, size: int) -> Sequence[Any]:
+    del count
+    index = index_dtype("reduce_by_key", "keys", keys.shape[0])
+    scalar = jax.ShapeDtypeStruct((), index)
+    return [jax.ShapeDtypeStruct((size,), index), jax.ShapeDtypeStruct((size,), keys.dtype), scalar, scalar]
+
+
+def _run_heads_fallback(keys: jax.Array, count: jax.Array, *, size: int) -> Sequence[jax.Array]:
+    (n,) = keys.shape
+    dtype = index_dtype("reduce_by_key", "keys", n)
+    positions = jnp.arange(n, dtype=dtype)
+    classes = _equality_classes(keys)
+    is_head = ((classes != jnp.roll(classes, 1)) | (positions == 0)) & (positions < live_items(n, count))
+    runs = jnp.sum(is_head, dtype=dtype)
+    slots = jnp.where(is_head, jnp.cumsum(is_head, dtype=dtype) - 1, size + 1)
+    heads = jnp.full((size + 1,), n, dtype).at[slots].set(positions, mode="drop")
+    covered = jnp.minimum(heads[size], live_items(n, count)).astype(dtype)
+    return [heads[:size], _firsts(keys, heads[:size]), covered, runs]
+
+
+def _run_heads_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, size: int) -> tuple[Any, Any]:
+    results = _run_heads(*primals, size=size)
+    firsts = None if tangents[0] is None else _firsts(tangents[0], results[0])
+    return results, [None, firsts, None, None]
+
+
+def _firsts(keys: jax.Array, heads: jax.Array) -> jax.Array:
+    return take_or_zero(keys, jnp.where(heads < keys.shape[0], heads, -1))
+
+
 def _tangent(
     x: jax.Array,
     dx: jax.Array | None,
@@ -277,3 +303,6 @@ _segmented_reduce = Operation(
 )
 _segmented_reduce.def_jvp(_segmented_jvp)
 _segmented_reduce.def_transpose(0, _segmented_transpose)
+
+_run_heads = Operation("run_heads", ranks=(1, 1), shapes=_run_heads_shapes, fallback=_run_heads_fallback, streamed=(0,))
+_run_heads.def_jvp(_run_heads_jvp)

@@ -286,6 +286,17 @@ void reduce(Garbage& make) {
   make.result(operator_result(make, dtype), {});
 }
 
+void run_heads(Garbage& make) {
+  const DType dtype = make.key_type(), index = make.index_type();
+  const int64_t n = make.length(), size = make.length();
+  make.keys(dtype, n, false);
+  make.count(n);
+  make.result(index, {size});
+  make.result(dtype, {size});
+  make.result(index, {});
+  make.result(index, {});
+}
+
 void scan(Garbage& make) {
   const DType dtype = make.key_type();
   const int64_t n = make.length();

@@ -18,19 +18,30 @@ struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vector {
   T items[kCount];
 };
 
+// What a block keeps of objects of which it needs no more than their place among the others.
+struct NoSlot {};
+
 // One tile of outputs. Each object that starts in the tile marks its first output, and a running maximum over the marks
-// gives every output its object: the same few instructions an output, whatever the lengths.
-template <int kThreads, int kItems>
+// gives every output its object: the same few instructions an output, whatever the lengths. What the outputs need of an
+// object, its Slot, is read once for all of them: slot_of(h, offset) gives that of object `before` + h, whose offset it
+// is.
+template <int kThreads, int kItems, typename Slot = NoSlot>
 struct TileWork {
   static constexpr int kTile = kThreads * kItems;
   static constexpr int kWarps = kThreads / kWarp;
   // Among more objects than this (most of them empty) each output searches its own: a tile's work is bounded.
   static constexpr int kMostMarks = minimum(8 * kTile, 65535);
+  static constexpr bool kHasSlots = !std::is_same_v<Slot, NoSlot>;
+  // A tile of more objects reads the slot for each output.
+  static constexpr int kMostSlots = kTile * sizeof(uint32_t) / sizeof(Slot);
 
   struct Shared {
     // 1 + the output's object, counted from the tile's first head; 0: the object before that
     alignas(16) uint16_t marks[kTile];
-    uint32_t high_marks[kTile];  // what 16 bits do not hold, of a tile of searched objects
+    union {
+      uint32_t high_marks[kTile];  // what 16 bits do not hold, of a tile of searched objects
+      Slot slots[kMostSlots];      // by mark, otherwise
+    };
     int warp_last[kWarps];
   };
 
@@ -43,20 +54,21 @@ struct TileWork {
   int64_t before;  // the object before the first one that starts in the tile
   unsigned made;   // the least mark of an output that an object made
   bool searched;
+  bool has_slots;
 
-  // The tile of block blockIdx.x. All threads take part.
-  __device__ TileWork(Shared& shared, const WorkList& work, const WorkTiles& tiles) : shared(shared) {
+  // The tile of block blockIdx.x, whose slots slots_of(*this) reads. All threads take part.
+  template <typename SlotsOf>
+  __device__ TileWork(Shared& shared, const WorkList& work, const WorkTiles& tiles, SlotsOf slots_of) : shared(shared) {
     const unsigned tiles_a_problem = static_cast<unsigned>(tiles.tiles);
     const int64_t* cells = tiles.cells;
     unsigned tile = blockIdx.x;
     problem = 0;
-    row.offsets = work.offsets;
     if (work.problems > 1) {
       problem = tile / tiles_a_problem;
       tile %= tiles_a_problem;
       cells += problem * tiles.stride();
-      row.offsets = work.offsets.from(problem * work.offsets_stride);
     }
+    row.offsets = work.offsets_of(problem);
     row.drift = work.drift;
     const Range<int64_t> heads{cells[tile], maximum(cells[tile], cells[tile + 1])};
     row.first = cells[tiles_a_problem + 1];
@@ -67,13 +79,17 @@ struct TileWork {
     before = heads.begin - 1;
     made = before < row.first ? 1 : 0;
     searched = heads.size() > kMostMarks;
+    has_slots = kHasSlots && heads.size() < kMostSlots && !searched;
     if (live == 0) return;
     if (searched) {
       search(shared, work, heads);
     } else {
-      mark(shared, heads.begin, static_cast<int>(heads.size()));
+      mark(shared, static_cast<int>(heads.size()), slots_of(*this));
     }
   }
+
+  __device__ TileWork(Shared& shared, const WorkList& work, const WorkTiles& tiles)
+      : TileWork(shared, work, tiles, [](auto&) { return [](auto, auto) { return NoSlot{}; }; }) {}
 
   // Calls visit(mark_of): object `before` + mark_of(i) made output i, if i < live and mark_of(i) >= made. Marks are 32
   // bits wide, but 64 in a tile of searched objects.
@@ -86,11 +102,21 @@ struct TileWork {
     }
   }
 
-  // The mark, or that of some object: where there are any, one whose object can be read before it is known to be
-  // needed.
-  template <typename Mark>
-  __device__ Mark mark_to_read(Mark mark) const {
-    return maximum<Mark>(mark, before < 0);
+  // As with_marks, by visit(mark_of, slot_at): slot_at(mark) is the Slot, or the mark itself where there are no slots.
+  // It may be asked for before it is known whether the output was made.
+  template <typename SlotOf, typename Visit>
+  __device__ void with_slots(SlotOf slot_of, Visit visit) const {
+    if constexpr (!kHasSlots) {
+      with_marks([&](auto mark_of) { visit(mark_of, [](auto mark) { return mark; }); });
+    } else if (has_slots) {
+      visit([&](int i) { return unsigned{shared.marks[i]}; }, [&](unsigned mark) { return shared.slots[mark]; });
+    } else {
+      visit([&](int i) { return shared.marks[i] + (searched ? int64_t{shared.high_marks[i]} << 16 : 0); },
+            [&](int64_t mark) {
+              const int64_t h = maximum<int64_t>(mark, before < 0);
+              return slot_of(h, row.offsets[before + h]);
+            });
+    }
   }
 
   // Whether output i is its object's first, where no two objects start at one output.
@@ -99,7 +125,7 @@ struct TileWork {
     return shared.marks[i] != (i == 0 ? 0 : previous);
   }
 
-  // For each output of the tile, out[i] = value(i, object) where an object made it, else `fill`. A thread writes 16
+  // For each output of the tile, out[i] = value(i, mark) where an object made it, else `fill`. A thread writes 16
   // bytes at a time where the address allows, and asks for several values before it writes the first.
   template <typename Word, typename Value>
   __device__ void store(Word* out, Word fill, Value value) const {
@@ -118,7 +144,7 @@ struct TileWork {
         for (int k = 0; k < kVector; ++k) {
           const int i = v * kVector + k;
           const unsigned mark = marks.items[k];
-          words[b].items[k] = i < live && mark >= made ? value(i, before + mark) : fill;
+          words[b].items[k] = i < live && mark >= made ? value(i, mark) : fill;
         }
       }
 #pragma unroll
@@ -130,7 +156,7 @@ struct TileWork {
     with_marks([&](auto mark_of) {
       for (int i = vectors * kVector + threadIdx.x; i < size; i += kThreads) {
         const auto mark = mark_of(i);
-        out[i] = i < live && mark >= made ? value(i, before + mark) : fill;
+        out[i] = i < live && mark >= made ? value(i, mark) : fill;
       }
     });
   }
@@ -148,44 +174,53 @@ struct TileWork {
     __syncthreads();
   }
 
-  // Marks the first outputs of objects head, …, head + heads - 1, which start in the tile: positions need 32 bits, and
+  // Marks the first outputs of the objects that start in the tile, all after `offsets`[0]: positions need 32 bits, and
   // those of broken offsets are cut to them. Several a thread at once, as their loads then wait for memory together.
-  template <typename Offset>
-  __device__ void mark_heads(Shared& shared, const Offset* offsets, int64_t head, int heads) const {
+  template <typename Offset, typename SlotOf>
+  __device__ void mark_heads(Shared& shared, const Offset* offsets, int heads, SlotOf slot_of) const {
     constexpr int kBatch = 4;
     const unsigned drift = static_cast<unsigned>(row.drift);
-    const unsigned shift = static_cast<unsigned>(row.drift * (head - row.first) - begin);
-    const auto position_of = [&](int h) { return static_cast<unsigned>(offsets[h]) + shift + drift * h; };
-    for (int base = threadIdx.x; base < heads; base += kBatch * kThreads) {
+    const unsigned shift = static_cast<unsigned>(row.drift * (before - row.first) - begin);
+    const auto position_of = [&](Offset offset, int h) { return static_cast<unsigned>(offset) + shift + drift * h; };
+    const int first = kHasSlots && before >= 0 ? 0 : 1;
+    for (int base = first + threadIdx.x; base <= heads; base += kBatch * kThreads) {
       unsigned position[kBatch];
       unsigned next[kBatch];
+      Slot slots[kBatch];
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
-        position[b] = position_of(minimum(base + b * kThreads, heads - 1));
-        next[b] = position_of(minimum(base + b * kThreads + 1, heads - 1));
+        const int h = minimum(base + b * kThreads, heads);
+        const int after = minimum(h + 1, heads);
+        position[b] = position_of(offsets[h], h);
+        next[b] = position_of(offsets[after], after);
+        slots[b] = slot_of(h, offsets[h]);
       }
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
         const int h = base + b * kThreads;
+        if (h > heads) break;
+        if (has_slots) shared.slots[h] = slots[b];
         // of objects with one start all but the last are empty
-        const bool is_last = h == heads - 1 || next[b] != position[b];
-        if (h < heads && is_last && position[b] < size) shared.marks[position[b]] = static_cast<uint16_t>(h + 1);
+        const bool is_last = h == heads || next[b] != position[b];
+        if (h > 0 && is_last && position[b] < size) shared.marks[position[b]] = static_cast<uint16_t>(h);
       }
     }
   }
 
-  __device__ void mark(Shared& shared, int64_t head, int heads) const {
+  template <typename SlotOf>
+  __device__ void mark(Shared& shared, int heads, SlotOf slot_of) const {
     auto* const chunks = reinterpret_cast<Vector<uint16_t, kItems>*>(shared.marks);
     Vector<uint16_t, kItems> chunk{};
     chunks[threadIdx.x] = chunk;
+    if (kHasSlots && before < 0 && threadIdx.x == 0) shared.slots[0] = Slot{};
     __syncthreads();
-    if (heads == 0) return;
     if (row.offsets.wide) {
-      mark_heads(shared, static_cast<const int64_t*>(row.offsets.data) + head, head, heads);
+      mark_heads(shared, static_cast<const int64_t*>(row.offsets.data) + before, heads, slot_of);
     } else {
-      mark_heads(shared, static_cast<const int32_t*>(row.offsets.data) + head, head, heads);
+      mark_heads(shared, static_cast<const int32_t*>(row.offsets.data) + before, heads, slot_of);
     }
     __syncthreads();
+    if (heads == 0) return;
 
     chunk = chunks[threadIdx.x];
     const int lane = threadIdx.x % kWarp;
