@@ -70,6 +70,17 @@ struct MergeTiles {
     return {row, begin, minimum(width, minimum(end - slot, pair.row_slots() - begin)), 0, 0, 0, 0, false};
   }
 
+  // The same for the slots after a tile; empty at `end`.
+  MGPU_HOST_DEVICE MergeTile slots_after(const MergeTile& tile, int64_t end, int64_t width) const {
+    const int64_t next = tile.begin + tile.size;
+    const bool row_ends = next == pair.row_slots();
+    const int64_t row = tile.row + row_ends;
+    const int64_t begin = row_ends ? 0 : next;
+    return {row, begin, minimum(width, minimum(end - (row * pair.row_slots() + begin), pair.row_slots() - begin)),
+            0,   0,     0,
+            0,   false};
+  }
+
   // The live items of A before a slot of a row, which lie in [low, high].
   template <typename Find>
   MGPU_HOST_DEVICE int64_t split(int64_t row, int64_t slot, int64_t low, int64_t high, Find find) const {
@@ -100,14 +111,6 @@ struct MergeTiles {
     tile.b_left = tile.b + tile.b_count < b_live;
   }
 
-  // The tile after `tile`: its own end is searched among the next items only. Empty at `end`.
-  template <typename Find>
-  MGPU_HOST_DEVICE MergeTile tile_after(const MergeTile& tile, int64_t end, int64_t width, Find find) const {
-    MergeTile next = slots_from(tile.row * pair.row_slots() + tile.begin + tile.size, end, width);
-    if (next.size <= 0) return next;
-    return finish(next, next.begin == 0 ? 0 : tile.a + tile.a_count, find);
-  }
-
   // The dead items of A and of B in a tile, as positions in the row.
   MGPU_HOST_DEVICE Range<int64_t> a_dead(const MergeTile& tile) const {
     const int64_t first = tile.begin + tile.live() - pair.b.live(tile.row);  // where a slot holds A's item
@@ -117,13 +120,6 @@ struct MergeTiles {
     const int64_t first = tile.begin + tile.live() - pair.a.length;
     const int64_t live = pair.b.live(tile.row);
     return {maximum(first, live), maximum(first + tile.dead(), live)};
-  }
-
- private:
-  template <typename Find>
-  MGPU_HOST_DEVICE MergeTile finish(MergeTile tile, int64_t a_begin, Find find) const {
-    set_items(tile, a_begin, split(tile.row, tile.begin + tile.size, a_begin, a_begin + tile.size, find));
-    return tile;
   }
 };
 

@@ -11,140 +11,157 @@ namespace {
 
 template <typename Order, typename Payload>
 struct Problem {
-  using Word = typename Order::Word;
-  static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
-  static constexpr int kThreads = 256;
-  // Shared memory of a slot: two buffers of keys, a payload, and where the slot's item came from. Tiles are as large as
-  // 56 KB allow, which leaves room for four blocks on sm_90 and for one on sm_75.
-  static constexpr int kSlotBytes = 2 * sizeof(Word) + (kHasPayload ? sizeof(Payload) + sizeof(uint16_t) : 0);
-  static constexpr int kItems = (minimum<int>(15, (56 << 10) / (kThreads * kSlotBytes)) - 1) | 1;
-  using Stream = MergeStream<Order, kThreads, kItems, false>;
-  // Blocks that a multiprocessor of sm_90 should hold: caps registers where that costs no spill.
-  static constexpr int kBlocksPerProcessor = !kHasPayload && sizeof(Word) == 4 ? 5 : 4;
-  static constexpr int kPayloadBytes = Stream::kTile * sizeof(Payload) + 4 * kChunkBytes;
-
   MergeTiles<Order> tiles;
-  Word* keys;
+  typename Order::Word* keys;
   MergeOperands::Payload a_payload;
   MergeOperands::Payload b_payload;
   Payload* payload;
+};
 
-  bool gives_indices() const { return !a_payload.data && !b_payload.data; }
-  int shared_bytes() const {
-    return 2 * Stream::kBufferBytes +
-           (kHasPayload ? Stream::kTile * static_cast<int>(sizeof(uint16_t)) + (gives_indices() ? 0 : kPayloadBytes)
-                        : 0);
-  }
+// A stage: the keys, then the payloads as the keys lie, A's and then B's from the next line on.
+template <typename Order, typename Payload>
+struct Stages {
+  using Word = typename Order::Word;
+  static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
+
+  template <bool kLarge>
+  struct Shape {
+    static constexpr int stage_bytes(int items) {
+      return stream_run_bytes<Word>(items) + (kHasPayload ? stream_run_bytes<Payload>(items) : 0);
+    }
+    static constexpr int kItems = stream_items<kLarge, 23>(stage_bytes);
+    static constexpr int kTile = kStreamWorkers * kItems;
+    static constexpr int kStageBytes = stage_bytes(kItems);
+  };
 };
 
 template <typename Order, typename Payload>
-__global__ void __launch_bounds__(Problem<Order, Payload>::kThreads, Problem<Order, Payload>::kBlocksPerProcessor)
+__global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
     merge_shares(const __grid_constant__ Problem<Order, Payload> problem) {
-  using P = Problem<Order, Payload>;
   using Word = typename Order::Word;
-  constexpr int kItems = P::kItems;
-  constexpr int kThreads = P::kThreads;
-  extern __shared__ __align__(16) unsigned char buffers[];
-  __shared__ typename P::Stream::Shared shared;
-  uint16_t* const sources = reinterpret_cast<uint16_t*>(buffers + 2 * P::Stream::kBufferBytes);
-  Payload* const payload = reinterpret_cast<Payload*>(sources + P::Stream::kTile);
+  using Shape = typename Stages<Order, Payload>::template Shape<kLargeStreams>;
+  constexpr bool kHasPayload = Stages<Order, Payload>::kHasPayload;
+  constexpr int kItems = Shape::kItems;
+  using Stream = MergeStream<Order, kItems, false>;
+  extern __shared__ __align__(kLineBytes) unsigned char stages[];
+  __shared__ typename Stream::Shared shared;
   const SortedPair& pair = problem.tiles.pair;
 
-  // The tile's payloads lie in shared memory as its keys do: A's, then B's from the next chunk on.
   const Payload* const a_values = static_cast<const Payload*>(problem.a_payload.data);
   const Payload* const b_values = static_cast<const Payload*>(problem.b_payload.data);
   const bool gives_indices = !a_values && !b_values;
   const auto a_first = [&](const MergeTile& tile) { return tile.row * problem.a_payload.stride + tile.a; };
   const auto b_first = [&](const MergeTile& tile) { return tile.row * problem.b_payload.stride + tile.b; };
-  const auto a_place = [&](const MergeTile& tile) { return place_in_chunk(a_values, a_first(tile)); };
-  const auto b_chunk = [&](const MergeTile& tile) {
-    return round_up_to_chunk<Payload>(a_place(tile) + static_cast<int>(tile.a_count));
+  const auto a_place = [&](const MergeTile& tile) { return place_in_line(a_values, a_first(tile)); };
+  const auto b_line = [&](const auto& plan) {
+    return round_up_to_line<Payload>(a_place(plan.tile) + static_cast<int>(plan.tile.a_count) + plan.a_after);
+  };
+  const auto payload_of = [&](unsigned char* stage) {
+    return reinterpret_cast<Payload*>(stage + stream_run_bytes<Word>(kItems));
   };
 
-  const auto start = [&](const MergeTile& tile) {
-    if constexpr (P::kHasPayload) {
-      if (gives_indices) return;
-      start_copy<kThreads>(a_values, problem.a_payload.stored, a_first(tile), static_cast<int>(tile.a_count), payload);
-      start_copy<kThreads>(b_values, problem.b_payload.stored, b_first(tile), static_cast<int>(tile.b_count),
-                           payload + b_chunk(tile));
+  const auto first_slot = [&](const MergeTile& tile) { return tile.row * pair.row_slots() + tile.begin; };
+
+  const auto load = [&](const typename Stream::Plan& plan, unsigned char* stage) {
+    if constexpr (kHasPayload) {
+      const MergeTile& tile = plan.tile;
+      const int a_count = gives_indices ? 0 : static_cast<int>(tile.a_count) + plan.a_after;
+      const int b_count = gives_indices ? 0 : static_cast<int>(tile.b_count) + plan.b_after;
+      const BulkLoad<Payload> a(a_values, problem.a_payload.stored, a_first(tile), a_count, payload_of(stage));
+      const BulkLoad<Payload> b(b_values, problem.b_payload.stored, b_first(tile), b_count,
+                                payload_of(stage) + b_line(plan));
+      return [=](CopyBarrier& barrier) { return a.start(barrier) + b.start(barrier); };
+    } else {
+      return [](CopyBarrier&) { return 0u; };
     }
   };
 
-  const auto work = [&](const MergeTile& tile, const TileKeys<Order>& keys) {
+  const auto work = [&](const typename Stream::Plan& plan, const typename Stream::Keys& keys, unsigned char* stage) {
+    const MergeTile& tile = plan.tile;
     const int diagonal = threadIdx.x * kItems;
-    const int size = static_cast<int>(tile.size);
-    const int live = static_cast<int>(tile.live());
-    const int a_count = static_cast<int>(tile.a_count);
     Word merged[kItems];
     const MergeCursor cursor = keys.cursor(diagonal);
-    const unsigned from_b = keys.template merge_from<kItems>(
-        cursor, [&](int i, bool in_b, const MergeHeads<Word>& heads) { merged[i] = in_b ? heads.b_key : heads.a_key; });
-    __syncthreads();
-
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) keys.buffer[diagonal + i] = merged[i];
-    if constexpr (P::kHasPayload) {
+    const unsigned from_b = keys.template merge_from<kItems>(cursor, [&](int i, bool in_b, const auto& heads) {
+      merged[i] = keys.order.decode(in_b ? heads.b_code : heads.a_code);
+    });
+    Payload values[kHasPayload ? kItems : 1];
+    Payload* const payload = payload_of(stage);
+    if constexpr (kHasPayload) {
       int a = cursor.a - keys.runs.a;
+      int b = cursor.b - keys.runs.b;
+      if (gives_indices) {
+        const int64_t a_shift = tile.a, b_shift = pair.a.length + tile.b;
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        const bool is_b = (from_b >> i) & 1;
-        sources[diagonal + i] = static_cast<uint16_t>(is_b ? a_count + diagonal + i - a : a);
-        a += !is_b;
-      }
-      copy_wait<1>();
-    }
-    __syncthreads();
-    if (live < size) {
-      for (int position = live + threadIdx.x; position < size; position += kThreads) keys.buffer[position] = 0;
-      __syncthreads();
-    }
-
-    const int64_t slot = tile.row * pair.row_slots() + tile.begin;
-    Word* const out = problem.keys + slot;
+        for (int i = 0; i < kItems; ++i) {
+          const bool is_b = (from_b >> i) & 1;
+          values[i] = static_cast<Payload>(is_b ? b_shift + b : a_shift + a);
+          (is_b ? b : a) += 1;
+        }
+      } else {
+        a += a_place(tile);
+        b += b_line(plan) + place_in_line(b_values, b_first(tile));
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      const int position = i * kThreads + threadIdx.x;
-      if (position < size) out[position] = keys.buffer[position];
-    }
-    if constexpr (P::kHasPayload) {
-      Payload* const out_payload = problem.payload + slot;
-      // Added to a source in A or in B, these give its index in the concatenation or its place in shared memory.
-      const int64_t a_shift = gives_indices ? tile.a : a_place(tile);
-      const int64_t b_shift =
-          (gives_indices ? pair.a.length + tile.b : b_chunk(tile) + place_in_chunk(b_values, b_first(tile))) - a_count;
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        const int position = i * kThreads + threadIdx.x;
-        if (position >= size) continue;
-        const int source = sources[position];
-        const int64_t place = source + (source < a_count ? a_shift : b_shift);
-        if (gives_indices) {
-          out_payload[position] = position < live ? static_cast<Payload>(place) : static_cast<Payload>(-1);
-        } else {
-          out_payload[position] = position < live ? payload[static_cast<int>(place)] : Payload{0};
+        for (int i = 0; i < kItems; ++i) {
+          const bool is_b = (from_b >> i) & 1;
+          values[i] = payload[is_b ? b : a];
+          a += !is_b;
+          b += is_b;
         }
       }
     }
+    Stream::sync_workers();
+
+    const int64_t slot = first_slot(tile);
+    Word* const out = keys.buffer + place_in_line(problem.keys, slot);
+    Payload* out_payload = nullptr;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) out[diagonal + i] = merged[i];
+    if constexpr (kHasPayload) {
+      out_payload = payload + place_in_line(problem.payload, slot);
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) out_payload[diagonal + i] = values[i];
+    }
+    const int size = static_cast<int>(tile.size);
+    const int live = static_cast<int>(tile.live());
+    if (live < size) {
+      Stream::sync_workers();
+      for (int position = live + threadIdx.x; position < size; position += kStreamWorkers) {
+        out[position] = 0;
+        if constexpr (kHasPayload) out_payload[position] = gives_indices ? static_cast<Payload>(-1) : Payload{0};
+      }
+    }
+    if constexpr (!kHasBulkCopies) {
+      Stream::sync_workers();
+      store_run<kStreamWorkers>(problem.keys, slot, size, keys.buffer);
+      if constexpr (kHasPayload) store_run<kStreamWorkers>(problem.payload, slot, size, payload);
+    }
   };
 
-  P::Stream::run(problem.tiles, shared, buffers, start, work);
+  const auto store = [&](const typename Stream::Plan& plan, unsigned char* stage) {
+    const MergeTile& tile = plan.tile;
+    const int64_t slot = first_slot(tile);
+    const int size = static_cast<int>(tile.size);
+    const BulkStore<Word> keys(problem.keys, slot, size, reinterpret_cast<const Word*>(stage));
+    if constexpr (kHasPayload) {
+      const BulkStore<Payload> payload(problem.payload, slot, size, payload_of(stage));
+      return [=] { keys.start(), payload.start(); };
+    } else {
+      return [=] { keys.start(); };
+    }
+  };
+
+  Stream::run(problem.tiles, shared, stages, Shape::kStageBytes, load, work, store);
 }
 
 template <typename Order, typename Payload>
 void run(const Call& call, const MergeOperands& operands, Order order, cudaStream_t stream) {
-  using P = Problem<Order, Payload>;
-  const P problem{{operands.pair, order},
-                  static_cast<typename Order::Word*>(operands.keys),
-                  operands.a_payload,
-                  operands.b_payload,
-                  static_cast<Payload*>(operands.payload)};
-  const auto kernel = merge_shares<Order, Payload>;
-  const int bytes = problem.shared_bytes();
-  allow_shared(call, kernel, bytes);
-  const int blocks =
-      resident_blocks(call, kernel, P::kThreads, bytes, ceil_div<int64_t>(operands.pair.slots(), P::Stream::kTile));
-  kernel<<<blocks, P::kThreads, bytes, stream>>>(problem);
-  check_launch(call);
+  const Problem<Order, Payload> problem{{operands.pair, order},
+                                        static_cast<typename Order::Word*>(operands.keys),
+                                        operands.a_payload,
+                                        operands.b_payload,
+                                        static_cast<Payload*>(operands.payload)};
+  launch_stream<Stages<Order, Payload>::template Shape>(call, stream, operands.pair.slots(),
+                                                        merge_shares<Order, Payload>, problem);
 }
 
 }  // namespace

@@ -10,92 +10,137 @@ namespace mgpu::cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kSearchThreads = 256;  // of the search of each needle alone
 
-template <typename Order>
-constexpr int kItems = sizeof(typename Order::Word) == 8 ? 13 : 15;
-
-template <typename Order, bool kNeighbours>
-using Stream = MergeStream<Order, kThreads, kItems<Order>, kNeighbours>;
-
-// One side of a tile on its way out: for each of its items, how many items of the other side precede it in the tile.
-// Indices into shared memory count from the side's first item in the tile.
-struct Staged {
-  static constexpr unsigned kMatch = 1u << 15;  // set for an item that occurs in the other operand
-  uint16_t* entries;
-
-  // Stores a thread's items, `mine` being a bit mask of those among its next items. `place` is that of the first one.
-  template <int kCount>
-  __device__ void put(int diagonal, unsigned mine, unsigned matches, int place) const {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if ((mine >> i) & 1) {
-        entries[place] = static_cast<uint16_t>((diagonal + i - place) | ((matches >> i) & 1 ? kMatch : 0));
-        ++place;
-      }
-    }
+// What leaves a tile takes the place of its keys: for each item, how many of the other side precede it. Where items are
+// matched, a byte for each follows.
+template <typename Word, bool kMatches>
+struct Stages {
+  static constexpr int index_bytes(int items) {
+    return maximum(stream_run_bytes<Word>(items), run_bytes<int32_t>(kStreamWorkers * items, 2));
   }
-
-  // Calls store(position, entry) for the `count` items from `first` on, whole cache lines at a time.
-  template <typename Store>
-  __device__ void for_each(int64_t first, int count, Store store) const {
-    for (int i = static_cast<int>(threadIdx.x) - static_cast<int>(first % kWarp); i < count; i += kThreads) {
-      if (i >= 0) store(first + i, entries[i]);
+  template <bool kLarge>
+  struct Shape {
+    static constexpr int stage_bytes(int items) {
+      return index_bytes(items) + (kMatches ? run_bytes<bool>(kStreamWorkers * items, 2) : 0);
     }
-  }
+    static constexpr int kItems = stream_items<kLarge, 23>(stage_bytes);
+    static constexpr int kTile = kStreamWorkers * kItems;
+    static constexpr int kStageBytes = stage_bytes(kItems);
+  };
+  using Compiled = Shape<kLargeStreams>;
 };
 
+// Stores a thread's items of a side, `mine` being a bit mask of those among its next kCount items: the first has
+// `others` items of the other side before it, and goes to entries[0]. Predicated by hand: the compiler would move what
+// stays the same.
+template <int kCount>
+__device__ void put_entries(int32_t* entries, unsigned mine, int32_t others) {
+  uint32_t to = shared_address(entries);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.u32 p, %2, 0;"
+        " @p st.shared.s32 [%0], %1; @p add.u32 %0, %0, 4; @!p add.s32 %1, %1, 1; }"
+        : "+r"(to), "+r"(others)
+        : "r"(mine & 1u << i)
+        : "memory");
+  }
+}
+
+// The same of both sides, with a byte for each item that says whether it matches.
+template <int kCount>
+__device__ void put_matches(int32_t* a_entries, bool* a_match, unsigned from_a, int32_t a_before, int32_t* b_entries,
+                            bool* b_match, unsigned from_b, int32_t b_before, unsigned matches) {
+  uint32_t a_to = shared_address(a_entries), a_match_to = shared_address(a_match);
+  uint32_t b_to = shared_address(b_entries), b_match_to = shared_address(b_match);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    asm volatile(
+        "{ .reg .pred a, b; setp.ne.u32 a, %6, 0; setp.ne.u32 b, %7, 0;"
+        " @a st.shared.s32 [%0], %5; @a st.shared.u8 [%1], %8; @b st.shared.s32 [%2], %4; @b st.shared.u8 [%3], %8;"
+        " @a add.u32 %0, %0, 4; @a add.u32 %1, %1, 1; @a add.s32 %4, %4, 1;"
+        " @b add.u32 %2, %2, 4; @b add.u32 %3, %3, 1; @b add.s32 %5, %5, 1; }"
+        : "+r"(a_to), "+r"(a_match_to), "+r"(b_to), "+r"(b_match_to), "+r"(a_before), "+r"(b_before)
+        : "r"(from_a & 1u << i), "r"(from_b & 1u << i), "r"((matches >> i) & 1u)
+        : "memory");
+  }
+}
+
 // Calls store(position) for a range of dead items.
-template <typename Store>
+template <int kWorkers, typename Store>
 __device__ void for_each_dead(Range<int64_t> dead, Store store) {
-  for (int64_t i = dead.begin + threadIdx.x; i < dead.end; i += kThreads) store(i);
+  for (int64_t i = dead.begin + threadIdx.x; i < dead.end; i += kWorkers) store(i);
 }
 
 // The bits of a thread's items that are live.
-template <typename Order>
+template <int kItems>
 __device__ unsigned live_items(const MergeTile& tile, int diagonal) {
-  const int count = clamp(static_cast<int>(tile.live()) - diagonal, 0, kItems<Order>);
+  const int count = clamp(static_cast<int>(tile.live()) - diagonal, 0, kItems);
   return (1u << count) - 1;
 }
 
 template <typename Order>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
     search_shares(const __grid_constant__ MergeTiles<Order> tiles, IndexResult positions, bool needles_are_b) {
-  extern __shared__ __align__(16) unsigned char buffers[];
-  using S = Stream<Order, false>;
+  extern __shared__ __align__(kLineBytes) unsigned char stages[];
+  using Shape = typename Stages<typename Order::Word, false>::Compiled;
+  constexpr int kCount = Shape::kItems;
+  using S = MergeStream<Order, kCount, false>;
   __shared__ typename S::Shared shared;
   const SortedPair& pair = tiles.pair;
-  const int64_t length = needles_are_b ? pair.b.length : pair.a.length;
+  const bool bulk = kHasBulkCopies && !positions.wide;
+  int32_t* const narrow = static_cast<int32_t*>(positions.data);
+  const auto first = [&](const MergeTile& tile) {
+    return needles_are_b ? tile.row * pair.b.length + tile.b : tile.row * pair.a.length + tile.a;
+  };
+  const auto count = [&](const MergeTile& tile) {
+    return static_cast<int>(needles_are_b ? tile.b_count : tile.a_count);
+  };
 
-  const auto work = [&](const MergeTile& tile, const TileKeys<Order>& keys) {
-    const int diagonal = threadIdx.x * kItems<Order>;
+  const auto work = [&](const typename S::Plan& plan, const typename S::Keys& keys, unsigned char* stage) {
+    const MergeTile& tile = plan.tile;
+    const int diagonal = threadIdx.x * kCount;
     const MergeCursor cursor = keys.cursor(diagonal);
-    const unsigned from_b = keys.template merge_from<kItems<Order>>(cursor, [](auto...) {});
-    __syncthreads();
-    const Staged staged{reinterpret_cast<uint16_t*>(keys.buffer)};
-    staged.template put<kItems<Order>>(diagonal, (needles_are_b ? from_b : ~from_b) & live_items<Order>(tile, diagonal),
-                                       0, needles_are_b ? cursor.b - keys.runs.b : cursor.a - keys.runs.a);
-    __syncthreads();
-    const int64_t row = tile.row * length;
+    const unsigned from_b = keys.template merge_from<kCount>(cursor, [](auto...) {});
+    S::sync_workers();
+    const int a = cursor.a - keys.runs.a;
+    const int b = cursor.b - keys.runs.b;
+    const unsigned mine = (needles_are_b ? from_b : ~from_b) & live_items<kCount>(tile, diagonal);
     const int64_t base = needles_are_b ? tile.a : tile.b;
-    staged.for_each(row + (needles_are_b ? tile.b : tile.a), needles_are_b ? tile.b_count : tile.a_count,
-                    [&](int64_t i, unsigned entry) { positions.set(i, base + entry); });
+    int32_t* const entries = reinterpret_cast<int32_t*>(stage) + (bulk ? place_in_line(narrow, first(tile)) : 0);
+    put_entries<kCount>(entries + (needles_are_b ? b : a), mine,
+                        (needles_are_b ? a : b) + (bulk ? static_cast<int32_t>(base) : 0));
+    if (!bulk) {
+      S::sync_workers();
+      for (int i = threadIdx.x; i < count(tile); i += kStreamWorkers) positions.set(first(tile) + i, base + entries[i]);
+    }
     if (tile.dead() > 0) {
-      for_each_dead(needles_are_b ? tiles.b_dead(tile) : tiles.a_dead(tile),
-                    [&](int64_t i) { positions.set(row + i, -1); });
+      const int64_t row = tile.row * (needles_are_b ? pair.b.length : pair.a.length);
+      for_each_dead<kStreamWorkers>(needles_are_b ? tiles.b_dead(tile) : tiles.a_dead(tile),
+                                    [&](int64_t i) { positions.set(row + i, -1); });
     }
   };
 
-  S::run(tiles, shared, buffers, [](const MergeTile&) {}, work);
+  const auto store = [&](const typename S::Plan& plan, unsigned char* stage) {
+    const MergeTile& tile = plan.tile;
+    const BulkStore<int32_t> entries(narrow, first(tile), bulk ? count(tile) : 0,
+                                     reinterpret_cast<const int32_t*>(stage));
+    return [=] { entries.start(); };
+  };
+
+  S::run(
+      tiles, shared, stages, Shape::kStageBytes,
+      [](const typename S::Plan&, unsigned char*) { return [](CopyBarrier&) { return 0u; }; }, work, store);
 }
 
 template <typename Order>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kSearchThreads)
     search_needles(const __grid_constant__ SortedSearchOperands operands, Order order) {
   using Word = typename Order::Word;
   const SortedRows& needles = operands.needles();
   const SortedRows& haystack = operands.haystack();
-  const int64_t slot = blockIdx.x * int64_t{kThreads} + threadIdx.x;
+  const int64_t slot = blockIdx.x * int64_t{kSearchThreads} + threadIdx.x;
   if (slot >= operands.pair.rows * needles.length) return;
   const int64_t row = operands.pair.rows == 1 ? 0 : slot / needles.length;
   operands.positions.set(slot, operands.search(order, row, slot - row * needles.length,
@@ -128,13 +173,17 @@ __device__ void add_to_count(const IndexResult& counts, int64_t row, int number,
 }
 
 template <typename Order>
-__global__ void __launch_bounds__(kThreads) match_shares(const __grid_constant__ MatchProblem<Order> problem) {
+__global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
+    match_shares(const __grid_constant__ MatchProblem<Order> problem) {
   using Word = typename Order::Word;
-  extern __shared__ __align__(16) unsigned char buffers[];
-  using S = Stream<Order, true>;
+  extern __shared__ __align__(kLineBytes) unsigned char stages[];
+  using Shape = typename Stages<Word, true>::Compiled;
+  constexpr int kCount = Shape::kItems;
+  using S = MergeStream<Order, kCount, true>;
   __shared__ typename S::Shared shared;
   const MergeTiles<Order>& tiles = problem.tiles;
   const SortedPair& pair = tiles.pair;
+  const bool bulk = kHasBulkCopies && !problem.a.index.wide;
   int64_t row = -1;  // of the matches counted so far
   int a_matches = 0, b_matches = 0;
   const auto add_counts = [&] {
@@ -143,46 +192,71 @@ __global__ void __launch_bounds__(kThreads) match_shares(const __grid_constant__
     add_to_count(problem.b.count, row, b_matches, pair.b.length);
     a_matches = b_matches = 0;
   };
+  const auto first_a = [&](const MergeTile& tile) { return tile.row * pair.a.length + tile.a; };
+  const auto first_b = [&](const MergeTile& tile) { return tile.row * pair.b.length + tile.b; };
+  // Where a stage's indices and flags of A begin, and those of B, each as the copy engine takes them.
+  struct Places {
+    int32_t *a_index, *b_index;
+    bool *a_match, *b_match;
+  };
+  const auto places = [&](const MergeTile& tile, unsigned char* stage) {
+    const int a_count = static_cast<int>(tile.a_count);
+    int32_t* const index = reinterpret_cast<int32_t*>(stage);
+    bool* const match = reinterpret_cast<bool*>(stage + Stages<Word, true>::index_bytes(kCount));
+    return Places{index, index + round_up_to_line<int32_t>(a_count + kLineBytes / sizeof(int32_t)), match,
+                  match + round_up_to_line<bool>(a_count + kLineBytes)};
+  };
 
-  const auto work = [&](const MergeTile& tile, const TileKeys<Order>& keys) {
+  const auto work = [&](const typename S::Plan& plan, const typename S::Keys& keys, unsigned char* stage) {
+    const MergeTile& tile = plan.tile;
     if (tile.row != row) add_counts();
     row = tile.row;
-    const int diagonal = threadIdx.x * kItems<Order>;
+    const int diagonal = threadIdx.x * kCount;
     const MergeCursor cursor = keys.cursor(diagonal);
     const uint32_t a_first = shared_address(keys.buffer + keys.runs.a - (tile.a > 0));  // with the neighbour before
     const uint32_t b_end = shared_address(keys.buffer + keys.runs.b_end + (tile.b_left ? 1 : 0));  // and the one after
-    Word a_before = keys.buffer[maximum(cursor.a - 1, 0)];
+    Word a_before = keys.order.encode(keys.buffer[maximum(cursor.a - 1, 0)]);
     unsigned matches = 0;
-    const unsigned from_b =
-        keys.template merge_from<kItems<Order>>(cursor, [&](int i, bool in_b, const MergeHeads<Word>& heads) {
-          // An item of A stands before all of B that is not less: it is equal to the first of that or to none. An item
-          // of B stands after all of A that is not greater: it is equal to the last of that or to none.
-          const bool has_other = in_b ? heads.a > a_first : heads.b < b_end;
-          const bool match = has_other & !keys.less(in_b ? a_before : heads.a_key, heads.b_key);
-          matches |= match ? 1u << i : 0u;
-          if (!in_b) a_before = heads.a_key;
-        });
-    const unsigned live = live_items<Order>(tile, diagonal);
+    const unsigned from_b = keys.template merge_from<kCount>(cursor, [&](int i, bool in_b, const auto& heads) {
+      // An item of A stands before all of B that is not less: it is equal to the first of that or to none. An item
+      // of B stands after all of A that is not greater: it is equal to the last of that or to none.
+      bool match = !keys.order.less(in_b ? a_before : heads.a_code, heads.b_code);
+      if constexpr (!heads.kOpen) match &= in_b ? heads.a > a_first : heads.b < b_end;
+      matches |= match ? 1u << i : 0u;
+      a_before = in_b ? a_before : heads.a_code;
+    });
+    const unsigned live = live_items<kCount>(tile, diagonal);
     a_matches += __popc(matches & ~from_b & live);
     b_matches += __popc(matches & from_b & live);
-    __syncthreads();
-    const Staged a_staged{reinterpret_cast<uint16_t*>(keys.buffer)};
-    const Staged b_staged{a_staged.entries + tile.a_count};
-    a_staged.template put<kItems<Order>>(diagonal, ~from_b & live, matches, cursor.a - keys.runs.a);
-    b_staged.template put<kItems<Order>>(diagonal, from_b & live, matches, cursor.b - keys.runs.b);
-    __syncthreads();
-    const auto store = [&](const SortedMatchOperands::Side& side, const Staged& staged, int64_t first, int64_t count,
-                           int64_t base) {
-      staged.for_each(first, static_cast<int>(count), [&](int64_t i, unsigned entry) {
-        side.index.set(i, base + (entry & ~Staged::kMatch));
-        side.match[i] = (entry & Staged::kMatch) != 0;
-      });
-    };
-    store(problem.a, a_staged, row * pair.a.length + tile.a, tile.a_count, tile.b);
-    store(problem.b, b_staged, row * pair.b.length + tile.b, tile.b_count, tile.a);
+    S::sync_workers();
+
+    const Places to = places(tile, stage);
+    int a = cursor.a - keys.runs.a;
+    int b = cursor.b - keys.runs.b;
+    const int32_t a_base = bulk ? static_cast<int32_t>(tile.a) : 0;
+    const int32_t b_base = bulk ? static_cast<int32_t>(tile.b) : 0;
+    const int a_index = bulk ? place_in_line(static_cast<int32_t*>(problem.a.index.data), first_a(tile)) : 0;
+    const int b_index = bulk ? place_in_line(static_cast<int32_t*>(problem.b.index.data), first_b(tile)) : 0;
+    put_matches<kCount>(to.a_index + a_index + a, to.a_match + place_in_line(problem.a.match, first_a(tile)) + a,
+                        ~from_b & live, a + a_base, to.b_index + b_index + b,
+                        to.b_match + place_in_line(problem.b.match, first_b(tile)) + b, from_b & live, b + b_base,
+                        matches);
+    if (!bulk) {
+      S::sync_workers();
+      const auto store = [&](const SortedMatchOperands::Side& side, const int32_t* index, const bool* match,
+                             int64_t first, int64_t count, int64_t base) {
+        match += place_in_line(side.match, first);
+        for (int i = threadIdx.x; i < count; i += kStreamWorkers) {
+          side.index.set(first + i, base + index[i]);
+          side.match[first + i] = match[i];
+        }
+      };
+      store(problem.a, to.a_index, to.a_match, first_a(tile), tile.a_count, tile.b);
+      store(problem.b, to.b_index, to.b_match, first_b(tile), tile.b_count, tile.a);
+    }
     if (tile.dead() > 0) {
       const auto clear = [&](const SortedMatchOperands::Side& side, int64_t first, Range<int64_t> dead) {
-        for_each_dead(dead, [&](int64_t i) {
+        for_each_dead<kStreamWorkers>(dead, [&](int64_t i) {
           side.index.set(first + i, -1);
           side.match[first + i] = false;
         });
@@ -192,19 +266,22 @@ __global__ void __launch_bounds__(kThreads) match_shares(const __grid_constant__
     }
   };
 
-  S::run(tiles, shared, buffers, [](const MergeTile&) {}, work);
-  add_counts();
-}
+  const auto store = [&](const typename S::Plan& plan, unsigned char* stage) {
+    const MergeTile& tile = plan.tile;
+    const Places from = places(tile, stage);
+    const int a_count = bulk ? static_cast<int>(tile.a_count) : 0;
+    const int b_count = bulk ? static_cast<int>(tile.b_count) : 0;
+    const BulkStore<int32_t> a_index(static_cast<int32_t*>(problem.a.index.data), first_a(tile), a_count, from.a_index);
+    const BulkStore<int32_t> b_index(static_cast<int32_t*>(problem.b.index.data), first_b(tile), b_count, from.b_index);
+    const BulkStore<bool> a_match(problem.a.match, first_a(tile), a_count, from.a_match);
+    const BulkStore<bool> b_match(problem.b.match, first_b(tile), b_count, from.b_match);
+    return [=] { a_index.start(), b_index.start(), a_match.start(), b_match.start(); };
+  };
 
-// Launches a kernel of persistent blocks over the slots of a pair.
-template <typename S, typename Kernel, typename... Arguments>
-void launch_shares(const Call& call, cudaStream_t stream, const SortedPair& pair, Kernel kernel,
-                   const Arguments&... arguments) {
-  constexpr int kBytes = 2 * S::kBufferBytes;
-  allow_shared(call, kernel, kBytes);
-  const int blocks = resident_blocks(call, kernel, kThreads, kBytes, ceil_div<int64_t>(pair.slots(), S::kTile));
-  kernel<<<blocks, kThreads, kBytes, stream>>>(arguments...);
-  check_launch(call);
+  S::run(
+      tiles, shared, stages, Shape::kStageBytes,
+      [](const typename S::Plan&, unsigned char*) { return [](CopyBarrier&) { return 0u; }; }, work, store);
+  if (threadIdx.x < kStreamWorkers) add_counts();
 }
 
 }  // namespace
@@ -216,12 +293,12 @@ void sorted_search(const Call& call, cudaStream_t stream) {
   dispatch_order(call, operands.key_type, false, [&](auto order) {
     using Order = decltype(order);
     if (operands.search_each()) {
-      search_needles<<<ceil_div<int64_t>(needles, kThreads), kThreads, 0, stream>>>(operands, order);
+      search_needles<<<ceil_div<int64_t>(needles, kSearchThreads), kSearchThreads, 0, stream>>>(operands, order);
       check_launch(call);
     } else {
-      launch_shares<Stream<Order, false>>(call, stream, operands.pair, search_shares<Order>,
-                                          MergeTiles<Order>{operands.pair, order}, operands.positions,
-                                          operands.needles_are_b);
+      launch_stream<Stages<typename Order::Word, false>::template Shape>(
+          call, stream, operands.pair.slots(), search_shares<Order>, MergeTiles<Order>{operands.pair, order},
+          operands.positions, operands.needles_are_b);
     }
   });
 }
@@ -236,8 +313,8 @@ void sorted_match(const Call& call, cudaStream_t stream) {
   if (operands.pair.slots() == 0) return;
   dispatch_order(call, operands.key_type, false, [&](auto order) {
     using Order = decltype(order);
-    launch_shares<Stream<Order, true>>(
-        call, stream, operands.pair, match_shares<Order>,
+    launch_stream<Stages<typename Order::Word, true>::template Shape>(
+        call, stream, operands.pair.slots(), match_shares<Order>,
         MatchProblem<Order>{MergeTiles<Order>{operands.pair, order}, operands.a, operands.b});
   });
 }

@@ -78,4 +78,61 @@ struct MergeHeads {
   __device__ void take(bool in_b) { advance(in_b, a, b, a_key, b_key); }
 };
 
+// A key of shared memory by its address.
+template <typename Word>
+__device__ Word shared_load(uint32_t address) {
+  if constexpr (sizeof(Word) == 4) {
+    Word key;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(key) : "r"(address));
+    return key;
+  } else if constexpr (sizeof(Word) == 8) {
+    Word key;
+    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(key) : "r"(address));
+    return key;
+  } else {
+    return *static_cast<const Word*>(__cvta_shared_to_generic(address));
+  }
+}
+
+// A step of a search that goes up in A and down in B.
+__device__ inline void move_if(bool condition, int bytes, int items, uint32_t& a, uint32_t& b, int& left) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %3, 0; @p add.u32 %0, %0, %4; @p sub.u32 %1, %1, %4; @p sub.s32 %2, %2, %5; }"
+      : "+r"(a), "+r"(b), "+r"(left)
+      : "r"(static_cast<int>(condition)), "r"(bytes), "r"(items));
+}
+
+// The heads of a serial merge as codes; with kOpen, neither run comes to its end. One load a step by all lanes: two
+// predicated ones meet in banks more often, and so each code is made once.
+template <typename Order, bool kOpen_>
+struct CodeHeads {
+  using Word = typename Order::Word;
+  static constexpr bool kOpen = kOpen_;
+  uint32_t a, a_end, b, b_end;
+  Word a_code, b_code;
+
+  __device__ CodeHeads(const Word* keys, MergeCursor cursor, const Order& order)
+      : a(shared_address(keys + cursor.a)),
+        a_end(shared_address(keys + cursor.a_end)),
+        b(shared_address(keys + cursor.b)),
+        b_end(shared_address(keys + cursor.b_end)),
+        a_code(order.encode(keys[cursor.a])),
+        b_code(order.encode(keys[cursor.b])) {}
+
+  __device__ bool next_is_b(const Order& order) const {
+    if constexpr (kOpen) return order.less(b_code, a_code);
+    return (b < b_end) & ((a >= a_end) | order.less(b_code, a_code));
+  }
+
+  __device__ void take(bool in_b, const Order& order) {
+    constexpr int kBytes = sizeof(Word);
+    const Word code = order.encode(shared_load<Word>((in_b ? b : a) + kBytes));
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p add.u32 %1, %1, %3; @!p add.u32 %0, %0, %3; }"
+                 : "+r"(a), "+r"(b)
+                 : "r"(static_cast<int>(in_b)), "n"(kBytes));
+    a_code = in_b ? a_code : code;
+    b_code = in_b ? code : b_code;
+  }
+};
+
 }  // namespace mgpu::cuda
