@@ -76,6 +76,26 @@ def test_sizes_around_powers_of_two(rng, name, dtype):
                 assert np.all(numbers[:-1] <= numbers[1:])
 
 
+def with_equals(rng, keys):
+    """Zeros of both signs and NaNs of several bits, which are equal, or many of the greatest integer."""
+    if np.issubdtype(keys.dtype, np.integer):
+        return np.where(rng.random(keys.size) < 0.3, np.iinfo(keys.dtype).max, keys)
+    specials = np.array([0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf], keys.dtype)
+    return np.where(rng.random(keys.size) < 0.3, rng.choice(specials, keys.size), keys)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "float64"])
+@pytest.mark.parametrize("n", [4095, 4096, 4097, 8193, 16384, 16385, 65536, 65537, 2**18, 2**18 + 1])
+def test_sizes_around_cells_and_tiles(rng, dtype, n):
+    # Whole rows take kernels of their own, in which a whole length, not a count, decides the shape of the blocks.
+    plain = rng.permutation(n).astype(dtype)
+    for keys in (plain, with_equals(rng, plain)):
+        for descending in (False, True):
+            order = order_of(keys, descending)
+            same_bits(mgpu.mergesort(keys, descending=descending), keys[order])
+            same_bits(mgpu.mergesort_indices(keys, descending=descending)[1], order.astype(np.int32))
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
 @pytest.mark.parametrize("name", SORTS)
 def test_a_few_items(name, n):
@@ -150,7 +170,7 @@ def test_a_pytree_of_values(rng, name):
 
 
 @pytest.mark.parametrize("name", SORTS)
-@pytest.mark.parametrize("n", [40, 5000, 40000])
+@pytest.mark.parametrize("n", [40, 2500, 5000, 8191, 40000, 70001])
 def test_batches(rng, n, name):
     keys = data.random_keys(rng, "int32", 4, n)
     counts = np.array([n, 0, n // 3, n + 5], np.int32)

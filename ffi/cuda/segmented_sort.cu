@@ -2,8 +2,10 @@
 // tiles are merged within the segments that cross tiles. A tile with nothing to merge in a round is not touched.
 #include "cuda/launch.cuh"
 #include "cuda/segmented_sort/describe_tiles.cuh"
+#include "cuda/segmented_sort/merge_rows.cuh"
 #include "cuda/segmented_sort/merge_tiles.cuh"
 #include "cuda/segmented_sort/plan_tiles.cuh"
+#include "cuda/segmented_sort/sort_rows.cuh"
 #include "cuda/segmented_sort/sort_tiles.cuh"
 #include "operations.h"
 
@@ -12,22 +14,100 @@ namespace mgpu::cuda {
 namespace sorting {
 
 template <typename Order, typename Payload>
-void run(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
-  using P = Problem<Order, Payload>;
-  using Word = typename Order::Word;
+Buffer<Order, Payload> buffer(const void* keys, const void* payload) {
+  return {static_cast<typename Order::Word*>(const_cast<void*>(keys)),
+          static_cast<Payload*>(const_cast<void*>(payload))};
+}
+
+// Up to this many tiles, each block splits the runs at its own tile's edges: they all run at once, and a round is one
+// launch. With more tiles, a kernel that splits many edges a block takes fewer instructions in all.
+constexpr int64_t kFewTiles = 512;
+
+// Whole rows: what a block works on follows from its index, so nothing is described, and a row of one cell takes one
+// launch.
+template <RowShape kShape, typename Order, typename Payload>
+void run_rows(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
+  using P = RowProblem<Order, Payload, kShape>;
   const Array& scratch_array = call.results.back();
   Workspace workspace(scratch_array.data, scratch_array.bytes());
   const SegmentedSortOperands::Scratch scratch = operands.layout(workspace);
-  const auto buffer = [](const void* keys, const void* payload) {
-    return Buffer<Order, Payload>{static_cast<Word*>(const_cast<void*>(keys)),
-                                  static_cast<Payload*>(const_cast<void*>(payload))};
-  };
+  const Segments& segments = operands.segments;
+  P problem{order,
+            segments,
+            ceil_div<int64_t>(segments.length, P::kCell),
+            ceil_div<int64_t>(segments.length, P::kTile),
+            buffer<Order, Payload>(operands.keys, operands.payload),
+            {buffer<Order, Payload>(operands.sorted_keys, operands.sorted_payload),
+             buffer<Order, Payload>(scratch.keys, scratch.payload)},
+            scratch.splits,
+            scratch.rounds};
+  const int most_rounds = group_rounds<int64_t>({0, segments.length}, P::kCell);
+  if (!Order::kTotal && most_rounds > 0) check(call, cudaMemsetAsync(problem.unplain, 0, sizeof(int), stream));
+  const auto sort = sort_rows<P>;
+  constexpr int kSortShared = sizeof(SortRowsShared<P>);
+  allow_shared(call, sort, kSortShared);
+  sort<<<segments.rows * problem.row_cells, P::kSort.threads, kSortShared, stream>>>(problem);
+  check_launch(call);
+  if (most_rounds == 0) return;
+  const int64_t tiles = segments.rows * problem.row_tiles;
+  constexpr bool kShort = P::kCell == kShortRowShape.cell();
+  const bool few = kShort || tiles <= kFewTiles;
+  auto merge = merge_rows<P, true>;
+  if constexpr (!kShort) {
+    if (!few) merge = merge_rows<P, false>;
+  }
+  constexpr int kMergeShared = sizeof(MergeRowsShared<P>);
+  allow_shared(call, merge, kMergeShared);
+  for (int round = 0; round < most_rounds; ++round) {
+    if constexpr (!kShort) {
+      const int64_t blocks = ceil_div<int64_t>(tiles, kPlanThreads / kSplitLanes);
+      if (!few) split_rows<P><<<blocks, kPlanThreads, 0, stream>>>(problem, round);
+      check_launch(call);
+    }
+    merge<<<tiles, P::kMerge.threads, kMergeShared, stream>>>(problem, round);
+    check_launch(call);
+  }
+}
+
+// The same in the shape that suits. False where rows are left to the kernels for segments.
+template <typename Order, typename Payload>
+bool run_rows(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
+  using RowSort = SegmentedSortOperands::RowSort;
+  constexpr int kWidth = sizeof(typename Order::Word);
+  constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
+  if constexpr (kWidth < 8 || !kHasPayload) {
+    if (operands.row_sort() == RowSort::kShort) {
+      run_rows<kShortRowShape, Order, Payload>(call, operands, order, stream);
+      return true;
+    }
+  }
+  if constexpr (!kHasPayload) {
+    using P = RowProblem<Order, Payload, row_shape(kWidth)>;
+    constexpr size_t kShared = maximum(sizeof(SortRowsShared<P>), sizeof(MergeRowsShared<P>));
+    int device = 0, most_shared = 0;
+    check(call, cudaGetDevice(&device));
+    check(call, cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    if (operands.row_sort() == RowSort::kLong && kShared <= static_cast<size_t>(most_shared)) {
+      run_rows<row_shape(kWidth), Order, Payload>(call, operands, order, stream);
+      return true;
+    }
+  }
+  return false;
+}
+
+template <typename Order, typename Payload>
+void run(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
+  using P = Problem<Order, Payload>;
+  const Array& scratch_array = call.results.back();
+  Workspace workspace(scratch_array.data, scratch_array.bytes());
+  const SegmentedSortOperands::Scratch scratch = operands.layout(workspace);
   P problem{order,
             operands.segments,
             operands.segments.total(),
             ceil_div<int64_t>(operands.segments.total(), P::kTile),
-            buffer(operands.keys, operands.payload),
-            {buffer(operands.sorted_keys, operands.sorted_payload), buffer(scratch.keys, scratch.payload)},
+            buffer<Order, Payload>(operands.keys, operands.payload),
+            {buffer<Order, Payload>(operands.sorted_keys, operands.sorted_payload),
+             buffer<Order, Payload>(scratch.keys, scratch.payload)},
             scratch.tiles,
             scratch.rounds,
             scratch.plans,
@@ -75,7 +155,10 @@ void segmented_sort(const Call& call, cudaStream_t stream) {
   if (operands.segments.total() == 0) return;
   dispatch_order(call, operands.key_type, operands.descending, [&](auto order) {
     dispatch_payload(call, operands.payload_width, [&](auto payload) {
-      sorting::run<decltype(order), decltype(payload)>(call, operands, order, stream);
+      using Order = decltype(order);
+      using Payload = decltype(payload);
+      if (sorting::run_rows<Order, Payload>(call, operands, order, stream)) return;
+      sorting::run<Order, Payload>(call, operands, order, stream);
     });
   });
 }
