@@ -17,10 +17,10 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 OPERATORS = ["add", "mul", "min", "max", "argmin", "argmax"]
 FORMS = [{"exclusive": e, "reverse": r} for e in (False, True) for r in (False, True)]
-# CUDA's tiles of 1,024, 2,048 and 4,096 items (16-, 8- and 4-byte states), its look-back's groups of 32 tiles, the
-# CPU's tiles of 16,384.
+# CUDA's tiles of 16 KB and, with restarts, of 1,024, 2,048 and 4,096 items (16-, 8- and 4-byte states), the CPU's tiles
+# of 16,384; more tiles than CUDA's look-back has in two levels.
 TILES = (1024, 2048, 4096, 16384)
-MANY_TILES = 33 * 4096 + 5
+MANY_TILES = 1025 * 4096 + 5
 
 
 def items(rng, dtype, op, *shape):
@@ -160,6 +160,29 @@ def test_batches(rng, op, rows, n):
         for row in range(rows):
             same(scanned[row], oracle.scan(x[row], op, **form))
             same(totals[row], oracle.reduce(x[row], op))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float64"])
+@pytest.mark.parametrize("op", ["add", "max", "argmin"])
+def test_batches_of_rows_of_every_length(rng, op, dtype):
+    """Rows that CUDA scans by restarts, by a warp each, and by tiles of 16 KB, with and without counts."""
+
+    @functools.partial(jax.jit, static_argnames=("exclusive", "reverse"))
+    def scan(x, counts, **form):
+        one = functools.partial(mgpu.scan, op=op, **form, return_total=True)
+        return jax.vmap(one)(x), jax.vmap(lambda row, count: one(row, count=count))(x, counts)
+
+    for row_bytes in (496, 512, 2064, 32_752, 32_768, 49_168):
+        n = row_bytes // jnp.dtype(dtype).itemsize
+        counts = np.array([n, 0, n // 2 + 3, n - 1], np.int32)
+        x = items(rng, dtype, op, len(counts), n)
+        for form in FORMS:
+            whole, counted = scan(x, counts, **form)
+            for row, count in enumerate(counts):
+                same(whole[0][row], oracle.scan(x[row], op, **form))
+                same(whole[1][row], oracle.reduce(x[row], op))
+                same(counted[0][row], oracle.segmented_scan(x[row], np.zeros(0, np.int32), op, **form, count=count))
+                same(counted[1][row], oracle.reduce(x[row][:count], op))
 
 
 def test_batches_of_any_mix_of_operands(rng):

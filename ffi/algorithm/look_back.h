@@ -6,13 +6,24 @@
 
 namespace mgpu {
 
-// A slot a tile, one every 32 tiles, one every 1024: what a warp reads in three loads.
+// Slots of tiles, of groups of 32 tiles, of groups of 32 groups: levels that a warp reads in a load each. Behind them a
+// chain of prefixes, one every 32768 tiles.
 struct LookBackLayout {
-  static constexpr int64_t kFan = 32;
+  static constexpr int kFan = 32;
+  static constexpr int kLevels = 3;
+  static constexpr int64_t kSpan = int64_t{kFan} * kFan * kFan;  // of a link of the chain
   int64_t tiles;
 
-  MGPU_HOST_DEVICE int64_t groups() const { return ceil_div(tiles, kFan); }
-  MGPU_HOST_DEVICE int64_t slots() const { return tiles + groups() + ceil_div(groups(), kFan) + 1; }
+  // The first slot of a level, or, after the last one, of the chain.
+  MGPU_HOST_DEVICE constexpr int64_t begin(int level) const {
+    int64_t slot = 0;
+    for (int64_t size = tiles; level > 0; --level) {
+      slot += size;
+      size = ceil_div<int64_t>(size, kFan);
+    }
+    return slot;
+  }
+  MGPU_HOST_DEVICE int64_t slots() const { return begin(kLevels) + ceil_div(tiles, kSpan) + 1; }
 
   // 64-bit words of all slots, for values of `bytes` bytes: a word carries 4 of them. To be zeroed before every launch.
   MGPU_HOST_DEVICE int64_t words(int64_t bytes) const { return slots() * ceil_div<int64_t>(bytes, 4); }

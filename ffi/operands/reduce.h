@@ -10,6 +10,7 @@ namespace mgpu {
 // Operands: x [.., n], count [.., 1] or absent. Attribute: op. Result: one a row.
 struct ReduceOperands : OperatorOperands {
   // A block of threads reduces this much of a row: 64 KB keep its loads in flight, and leave 2048 blocks of 2^27 bytes.
+  // Of more it takes twice as much, since what a block does before its first load and after its last one counts.
   static constexpr int64_t kChunkBytes = 1 << 16;
   // Up to this length a few lanes of a warp reduce the whole row.
   static constexpr int64_t kShortRow = 4096;
@@ -24,7 +25,10 @@ struct ReduceOperands : OperatorOperands {
     expect_result(call, call.results.at(0), segments.rows);
   }
 
-  int64_t chunk_items() const { return kChunkBytes / byte_width(dtype); }
+  int64_t chunk_items() const {
+    const int64_t width = byte_width(dtype);
+    return (segments.total() * width > 2048 * kChunkBytes ? 2 : 1) * kChunkBytes / width;
+  }
   int64_t chunks() const { return ceil_div(segments.length, chunk_items()); }
   bool has_short_rows() const { return segments.length <= kShortRow; }
 

@@ -32,40 +32,61 @@ struct ScanOperands : OperatorOperands {
   // Whether the scan restarts anywhere but at the start of a row.
   bool has_heads() const { return segments.heads_count > 0; }
 
-  // A CUDA block scans tiles of threads times items: 64 bytes of states a thread stay in registers, and leave room for
-  // enough blocks to hide each other's waiting; a thread loads 16 bytes at least.
+  // CUDA kernels have blocks of this many threads.
   static constexpr int kThreads = 256;
+
+  // What a thread loads at a time where nothing restarts inside a row: vectors of 16 bytes. A tile is a block's.
+  static constexpr int kVectorsPerThread = 4;
+  static constexpr int64_t kTileBytes = kThreads * kVectorsPerThread * 16;
+
+  // The segmented kernel's tiles are threads times items: 64 bytes of states a thread stay in registers, and leave room
+  // for enough blocks to hide each other's waiting; a thread loads 16 bytes at least.
   static constexpr int items_per_thread(int64_t state_bytes, int64_t element_bytes) {
     return static_cast<int>(maximum(64 / state_bytes, 16 / element_bytes));
   }
-  int64_t tile_items(int64_t state_bytes) const { return kThreads * items_per_thread(state_bytes, byte_width(dtype)); }
 
-  // Tiles on a grid over all rows, or on one of each row's own, where the rows are long enough that their partly filled
-  // last tiles do not count, and start at addresses that 16-byte loads can use.
+  // Ways to scan on CUDA: tiles on a grid of each row's own, where rows are long enough that their partly filled last
+  // tiles do not count; a row by a warp, where they are not, or are so many that the device is busy; tiles on a grid
+  // over all rows, with restarts. The first two take rows that start where 16-byte loads can, and no products, which
+  // are rare.
+  enum class Path { kTilesByRow, kWarpByRow, kSegments };
+  Path path() const {
+    const int64_t row_bytes = segments.length * byte_width(dtype);
+    if (has_heads() || kind == OperatorKind::kMul) return Path::kSegments;
+    if (segments.rows == 1) return Path::kTilesByRow;
+    if (row_bytes % 16 != 0 || row_bytes < 512) return Path::kSegments;
+    const bool is_short = row_bytes < (segments.rows < 4096 ? 2 : 8) * kTileBytes;
+    return is_short ? Path::kWarpByRow : Path::kTilesByRow;
+  }
+
   struct Tiles {
     int64_t per_row;  // of one look-back
     int64_t rows;
+    int64_t value_bytes;  // of what the tiles publish: states or, with restarts, states since the last one
     int64_t count() const { return per_row * rows; }
+    int64_t look_back_words() const { return 1 + rows * LookBackLayout{per_row}.words(value_bytes); }
   };
-  bool has_tiles_by_row(int64_t tile) const {
-    return !has_heads() && (segments.rows == 1 || (segments.length >= 8 * tile && segments.length % 16 == 0));
-  }
-  Tiles tiles(int64_t tile) const {
-    if (has_tiles_by_row(tile)) return {ceil_div(segments.length, tile), segments.rows};
-    return {ceil_div(segments.total(), tile), 1};
+  Tiles tiles(Path path, int64_t state_bytes) const {
+    const int64_t width = byte_width(dtype);
+    switch (path) {
+      case Path::kTilesByRow: return {ceil_div(segments.length, kTileBytes / width), segments.rows, state_bytes};
+      case Path::kWarpByRow: return {0, 0, state_bytes};
+      case Path::kSegments: break;
+    }
+    return {ceil_div<int64_t>(segments.total(), kThreads * items_per_thread(state_bytes, width)), 1,
+            since_restart_bytes(state_bytes)};
   }
 
-  // Scratch memory of the CUDA kernels: the tiles' look-backs with a ticket counter before them, over states since the
-  // last restart, and the listed heads before each tile.
+  // Scratch memory of the CUDA kernels: a ticket counter and the tiles' look-backs; the listed heads before each tile
+  // of the segmented kernel, which can stand in for the others.
   struct Scratch {
     uint64_t* look_back;
-    int64_t look_back_words;
     int64_t* listed;
   };
   Scratch layout(Workspace& workspace, int64_t state_bytes) const {
-    const Tiles tiles = this->tiles(tile_items(state_bytes));
-    const int64_t words = 1 + tiles.rows * LookBackLayout{tiles.per_row}.words(since_restart_bytes(state_bytes));
-    return {workspace.take<uint64_t>(words), words, workspace.take<int64_t>(tiles.count() + 1)};
+    const Tiles segmented = tiles(Path::kSegments, state_bytes);
+    const int64_t words = maximum(segmented.look_back_words(), tiles(path(), state_bytes).look_back_words());
+    return {workspace.take<uint64_t>(words), workspace.take<int64_t>(segmented.count() + 1)};
   }
 };
 
