@@ -54,7 +54,7 @@ struct UnitTiles {
     const int64_t item = items_before[tile];
     const int size = static_cast<int>(minimum<int64_t>(units, total_items + total_ends - begin));
     // Heads out of order may ask for more than there is.
-    const int items = clamp(static_cast<int>(items_before[tile + 1] - item), 0, size);
+    const int items = static_cast<int>(clamp<int64_t>(items_before[tile + 1] - item, 0, size));
     const int64_t end = begin - item;
     return {item, end, items, static_cast<int>(minimum<int64_t>(size - items, total_ends - end))};
   }
