@@ -20,8 +20,9 @@ Buffer<Order, Payload> buffer(const void* keys, const void* payload) {
 }
 
 // Up to this many tiles, each block splits the runs at its own tile's edges: they all run at once, and a round is one
-// launch. With more tiles, a kernel that splits many edges a block takes fewer instructions in all.
-constexpr int64_t kFewTiles = 512;
+// launch (512 tiles: 194 us, where 256 take 98). Of more, a kernel that splits many edges a block takes fewer
+// instructions in all.
+constexpr int64_t kFewTiles = 256;
 
 // Whole rows: what a block works on follows from its index, so nothing is described, and a row of one cell takes one
 // launch.
@@ -81,14 +82,15 @@ bool run_rows(const Call& call, const SegmentedSortOperands& operands, Order ord
       return true;
     }
   }
-  if constexpr (!kHasPayload) {
-    using P = RowProblem<Order, Payload, row_shape(kWidth)>;
+  if constexpr (!kHasPayload || (kWidth == 4 && sizeof(Payload) == 4)) {
+    constexpr RowShape kShape = row_shape(kWidth, kHasPayload);
+    using P = RowProblem<Order, Payload, kShape>;
     constexpr size_t kShared = maximum(sizeof(SortRowsShared<P>), sizeof(MergeRowsShared<P>));
     int device = 0, most_shared = 0;
     check(call, cudaGetDevice(&device));
     check(call, cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     if (operands.row_sort() == RowSort::kLong && kShared <= static_cast<size_t>(most_shared)) {
-      run_rows<row_shape(kWidth), Order, Payload>(call, operands, order, stream);
+      run_rows<kShape, Order, Payload>(call, operands, order, stream);
       return true;
     }
   }
