@@ -120,6 +120,32 @@ def test_inputs_with_a_shape(rng, what, dtype):
         check(keys, name, count=N - 5000)
 
 
+TILE = 4352  # of a CUDA block, for 4-byte keys; cells of a locality sort hold 1, 16, 256, … of them
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 16, 17, 64, 256])
+@pytest.mark.parametrize("width", [1, 25, 4096, 3 * TILE, 40 * TILE])
+def test_nearly_sorted_keys_around_the_limits_of_cells(rng, tiles, width):
+    keys = np.arange(tiles * TILE + 1) + rng.integers(0, width, tiles * TILE + 1)
+    for dtype, descending in (("uint32", False), ("float32", True)):
+        typed = (keys[::-1] if descending else keys).astype(dtype)
+        for count in (len(keys), len(keys) - 1, len(keys) - 2):
+            check(typed, "locality_sort", descending=descending, count=count)
+
+
+def test_a_batch_of_nearly_sorted_rows(rng):
+    n = 5 * TILE + 1001
+    i = np.arange(n)
+    rows = [i, i + rng.integers(0, 25, n), i + rng.integers(0, 3 * TILE, n), rng.integers(0, n, n), i[::-1]] * 2
+    counts = rng.integers(n - 2 * TILE, n + 1, len(rows)).astype(np.int32)
+    keys = np.stack(rows).astype(np.int32)
+    got, indices = jax.jit(jax.vmap(lambda k, c: mgpu.locality_sort_indices(k, count=c)))(keys, counts)
+    for row, count, row_got, row_indices in zip(keys, counts, got, indices, strict=True):
+        order = order_of(row, count=count)
+        same_bits(row_got, row[order])
+        same_bits(row_indices, order.astype(np.int32))
+
+
 def test_the_order_is_that_of_lax_sort(rng):
     keys = data.random_keys(rng, "float32", 1000)
     # XLA's CPU code takes subnormals for zeros when it sorts, its GPU code does not; here their value counts.

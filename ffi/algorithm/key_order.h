@@ -29,6 +29,8 @@ struct IntegerOrder {
   MGPU_HOST_DEVICE Word decode(Word code) const { return static_cast<Word>(code ^ flip); }
   MGPU_HOST_DEVICE bool less(Word a, Word b) const { return a < b; }
   MGPU_HOST_DEVICE Word rank(Word code) const { return code; }
+  // Whether a key is its own code.
+  MGPU_HOST_DEVICE bool keeps_bits() const { return flip == 0; }
 };
 
 // Floats: IEEE bits made monotone, then rotated so that -inf is 0 and every NaN, of either sign, lies above +inf.
@@ -75,6 +77,7 @@ struct FloatOrder {
     const Word bounded = clamp(code, low, high);
     return static_cast<Word>(bounded - (bounded == static_cast<Word>(zero + 1)));
   }
+  MGPU_HOST_DEVICE bool keeps_bits() const { return false; }
 };
 
 }  // namespace mgpu

@@ -1,6 +1,7 @@
 // segmented_sort on CUDA. Tiles on a fixed grid are sorted within segments by a block each; then, in rounds, runs of
 // tiles are merged within the segments that cross tiles. A tile with nothing to merge in a round is not touched.
 #include "cuda/launch.cuh"
+#include "cuda/segmented_sort/cut_tiles.cuh"
 #include "cuda/segmented_sort/describe_tiles.cuh"
 #include "cuda/segmented_sort/merge_tiles.cuh"
 #include "cuda/segmented_sort/plan_tiles.cuh"
@@ -36,7 +37,15 @@ void run(const Call& call, const SegmentedSortOperands& operands, Order order, c
   check(call, cudaMemsetAsync(scratch.rounds, 0, SegmentedSortOperands::kCounters * sizeof(int), stream));
   constexpr int kDescribeThreads = 128;
   const int64_t describe_blocks = ceil_div<int64_t>(problem.tiles + 1, kDescribeThreads / kWarp);
-  if (operands.segments.has_flags()) {
+  const int all_rounds = group_rounds<int64_t>({0, problem.tiles}, 1);  // of one segment
+  static_assert(sizeof(Phases) <= SegmentedSortOperands::kCounters / 2 * sizeof(int));
+  Phases* const phases = reinterpret_cast<Phases*>(scratch.rounds + SegmentedSortOperands::kCounters / 2);
+  if (operands.nearly_sorted) {
+    choose_home<Order, Payload><<<1, 1024, 0, stream>>>(problem, all_rounds, &phases->home[0]);
+    check_launch(call);
+    describe_rows<<<ceil_div<int64_t>(problem.tiles + 1, kDescribeThreads), kDescribeThreads, 0, stream>>>(
+        operands.segments, problem.tiles, P::kTile, &phases->home[0], problem.descriptors);
+  } else if (operands.segments.has_flags()) {
     find_tile_heads<<<describe_blocks, kDescribeThreads, 0, stream>>>(operands.segments, problem.tiles, P::kTile,
                                                                       problem.descriptors);
     check_launch(call);
@@ -52,19 +61,36 @@ void run(const Call& call, const SegmentedSortOperands& operands, Order order, c
   check(call, cudaFuncSetAttribute(sort, cudaFuncAttributeMaxDynamicSharedMemorySize, kSortShared));
   sort<<<problem.tiles, P::kShape.threads, kSortShared, stream>>>(problem);
   check_launch(call);
-  // A segment lies within a row: no more rounds than the tiles that a row can touch need.
-  const int64_t row_tiles = minimum(problem.tiles, ceil_div<int64_t>(operands.segments.length, P::kTile) + 1);
-  const int most_rounds = group_rounds<int64_t>({0, row_tiles}, 1);
   const int64_t plan_blocks = ceil_div<int64_t>(problem.tiles, kPlanTiles);
   constexpr int kMergeShared = sizeof(MergeShared<Order, Payload>);
   const auto merge = merge_tiles<Order, Payload>;
   check(call, cudaFuncSetAttribute(merge, cudaFuncAttributeMaxDynamicSharedMemorySize, kMergeShared));
   const int merge_blocks = resident_blocks(call, merge, P::kShape.threads, kMergeShared, problem.tiles);
-  for (int round = 0; round < most_rounds; ++round) {
+  const auto merge_round = [&](int round) {
     plan_tiles<Order, Payload><<<plan_blocks, kPlanThreads, 0, stream>>>(problem, round);
     check_launch(call);
     merge<<<merge_blocks, P::kShape.threads, kMergeShared, stream>>>(problem, round);
     check_launch(call);
+  };
+  if (operands.nearly_sorted) {
+    for (int round = 0; round < all_rounds; ++round) {
+      const int phase = round / kPhaseRounds;
+      if (round % kPhaseRounds == 0) {
+        problem.last_phase = round + kPhaseRounds >= all_rounds;
+        problem.target = &phases->home[phase + 1];
+        problem.rounds = &phases->rounds[phase];
+        cut_tiles<Order, Payload><<<describe_blocks, kDescribeThreads, 0, stream>>>(problem, phase, phases);
+        check_launch(call);
+        start_segments<Order, Payload><<<problem.tiles, 256, 0, stream>>>(problem, phase, phases);
+        check_launch(call);
+      }
+      merge_round(round);
+    }
+  } else {
+    // A segment lies within a row: no more rounds than the tiles that a row can touch need.
+    const int64_t row_tiles = minimum(problem.tiles, ceil_div<int64_t>(operands.segments.length, P::kTile) + 1);
+    const int most_rounds = group_rounds<int64_t>({0, row_tiles}, 1);
+    for (int round = 0; round < most_rounds; ++round) merge_round(round);
   }
 }
 

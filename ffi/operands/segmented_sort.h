@@ -46,10 +46,12 @@ struct MergePlan {
 };
 
 // Operands: keys [.., n], heads [.., m], flags [.., n] bool or [.., ceil(n / 32)] uint32, count [.., 1], payload
-// [.., n]; any but the keys may be absent (empty). Attributes: descending, payload. Results: keys, and the payload.
+// [.., n]; any but the keys may be absent (empty). Attributes: descending, nearly_sorted, payload. Results: keys, and the
+// payload.
 struct SegmentedSortOperands {
   DType key_type;
   bool descending;
+  bool nearly_sorted;  // worth a look at what is in its place already; without heads and flags
   PayloadMode payload_mode;
   int payload_width = 0;  // bytes; 0 without payload
   Segments segments;
@@ -66,6 +68,7 @@ struct SegmentedSortOperands {
     const Array& count = call.operands[3];
     const Array& payload_in = call.operands[4];
     descending = call.attributes["descending"] != 0;
+    nearly_sorted = call.attributes["nearly_sorted"] != 0;
     payload_mode = static_cast<PayloadMode>(call.attributes["payload"]);
     const Array& keys_out = call.results.at(0);
 
@@ -88,6 +91,8 @@ struct SegmentedSortOperands {
       (words ? reinterpret_cast<const void*&>(segments.flag_words)
              : reinterpret_cast<const void*&>(segments.flag_bytes)) = flags.data;
     }
+    call.expect(!nearly_sorted || (segments.heads_count == 0 && !segments.has_flags()),
+                "nearly_sorted: expected neither heads nor flags");
     if (Call::length(count) > 0) {
       segments.counts = call.index_vector(count, "count");
       segments.counts_stride = call.row_stride(count, 1, segments.rows, "count");
@@ -111,7 +116,7 @@ struct SegmentedSortOperands {
     void* keys;
     void* payload;
     TileDescriptor* tiles;
-    int* rounds;  // kCounters counters: the rounds, and the queued tiles of each round
+    int* rounds;  // kCounters counters: the rounds, and the queued tiles of each round; the second half for phases
     MergePlan* plans;
   };
   static constexpr int64_t kCounters = 64;
