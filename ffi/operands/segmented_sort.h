@@ -46,8 +46,8 @@ struct MergePlan {
 };
 
 // Operands: keys [.., n], heads [.., m], flags [.., n] bool or [.., ceil(n / 32)] uint32, count [.., 1], payload
-// [.., n]; any but the keys may be absent (empty). Attributes: descending, nearly_sorted, payload. Results: keys, and the
-// payload.
+// [.., n]; any but the keys may be absent (empty). Attributes: descending, nearly_sorted, payload. Results: keys, and
+// the payload.
 struct SegmentedSortOperands {
   DType key_type;
   bool descending;
