@@ -76,6 +76,26 @@ def test_sizes_around_powers_of_two(rng, name, dtype):
                 assert np.all(numbers[:-1] <= numbers[1:])
 
 
+def with_equals(rng, keys):
+    """Zeros of both signs and NaNs of several bits, which are equal, or many of the greatest integer."""
+    if np.issubdtype(keys.dtype, np.integer):
+        return np.where(rng.random(keys.size) < 0.3, np.iinfo(keys.dtype).max, keys)
+    specials = np.array([0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf], keys.dtype)
+    return np.where(rng.random(keys.size) < 0.3, rng.choice(specials, keys.size), keys)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "float64"])
+@pytest.mark.parametrize("n", [4095, 4096, 4097, 8193, 16384, 16385, 65536, 65537, 2**18, 2**18 + 1])
+def test_sizes_around_cells_and_tiles(rng, dtype, n):
+    # Whole rows take kernels of their own, in which a whole length, not a count, decides the shape of the blocks.
+    plain = rng.permutation(n).astype(dtype)
+    for keys in (plain, with_equals(rng, plain)):
+        for descending in (False, True):
+            order = order_of(keys, descending)
+            same_bits(mgpu.mergesort(keys, descending=descending), keys[order])
+            same_bits(mgpu.mergesort_indices(keys, descending=descending)[1], order.astype(np.int32))
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
 @pytest.mark.parametrize("name", SORTS)
 def test_a_few_items(name, n):
@@ -120,30 +140,43 @@ def test_inputs_with_a_shape(rng, what, dtype):
         check(keys, name, count=N - 5000)
 
 
-TILE = 4352  # of a CUDA block, for 4-byte keys; cells of a locality sort hold 1, 16, 256, … of them
-
-
-@pytest.mark.parametrize("tiles", [1, 2, 16, 17, 64, 256])
-@pytest.mark.parametrize("width", [1, 25, 4096, 3 * TILE, 40 * TILE])
-def test_nearly_sorted_keys_around_the_limits_of_cells(rng, tiles, width):
-    keys = np.arange(tiles * TILE + 1) + rng.integers(0, width, tiles * TILE + 1)
+# CUDA kernels sort cells of 2^14 keys of 4 bytes, 2^13 of 8 bytes or with values; a locality sort then takes 16 cells to
+# a group, and 16 groups to one of the next phase.
+@pytest.mark.parametrize("cells", [16, 17, 20, 33])
+@pytest.mark.parametrize("width", [1, 25, 4096, 2**14, 2**17])
+def test_nearly_sorted_keys_around_the_limits_of_cells(rng, cells, width):
+    n = cells * 2**14 + 1
+    keys = np.arange(n) + rng.integers(0, width, n)
     for dtype, descending in (("uint32", False), ("float32", True)):
         typed = (keys[::-1] if descending else keys).astype(dtype)
-        for count in (len(keys), len(keys) - 1, len(keys) - 2):
-            check(typed, "locality_sort", descending=descending, count=count)
+        for count in (n, n - 1, n - 2):
+            live = typed[:count]
+            got = np.asarray(jitted("locality_sort", descending=descending)(typed, count=count))
+            same_bits(got[count:], typed[count:])
+            same_bits(got[:count], np.sort(live)[::-1] if descending else np.sort(live))
+        check(typed, "locality_sort", descending=descending)
+
+
+@pytest.mark.parametrize("width", [1, 25, 2**14, 2**18, 2**21])
+def test_nearly_sorted_keys_in_three_phases(rng, width):
+    n = 257 * 2**13 + 5
+    check((np.arange(n) + rng.integers(0, width, n)).astype(np.int32), "locality_sort")
 
 
 def test_a_batch_of_nearly_sorted_rows(rng):
-    n = 5 * TILE + 1001
+    n = 5 * 2**14 + 1001
     i = np.arange(n)
-    rows = [i, i + rng.integers(0, 25, n), i + rng.integers(0, 3 * TILE, n), rng.integers(0, n, n), i[::-1]] * 2
-    counts = rng.integers(n - 2 * TILE, n + 1, len(rows)).astype(np.int32)
+    rows = [i, i + rng.integers(0, 25, n), i + rng.integers(0, 2**14, n), rng.integers(0, n, n), i[::-1]] * 2
+    counts = rng.integers(n - 2**15, n + 1, len(rows)).astype(np.int32)
+    counts[:4] = n, 0, 1, 2**14
     keys = np.stack(rows).astype(np.int32)
-    got, indices = jax.jit(jax.vmap(lambda k, c: mgpu.locality_sort_indices(k, count=c)))(keys, counts)
-    for row, count, row_got, row_indices in zip(keys, counts, got, indices, strict=True):
+    sort = jax.jit(jax.vmap(lambda k, c: (mgpu.locality_sort(k, count=c), mgpu.locality_sort_indices(k, count=c))))
+    alone, (got, indices) = sort(keys, counts)
+    for b, (row, count) in enumerate(zip(keys, counts, strict=True)):
         order = order_of(row, count=count)
-        same_bits(row_got, row[order])
-        same_bits(row_indices, order.astype(np.int32))
+        same_bits(alone[b], row[order])
+        same_bits(got[b], row[order])
+        same_bits(indices[b], order.astype(np.int32))
 
 
 def test_the_order_is_that_of_lax_sort(rng):
@@ -176,7 +209,7 @@ def test_a_pytree_of_values(rng, name):
 
 
 @pytest.mark.parametrize("name", SORTS)
-@pytest.mark.parametrize("n", [40, 5000, 40000])
+@pytest.mark.parametrize("n", [40, 2500, 5000, 8191, 40000, 70001])
 def test_batches(rng, n, name):
     keys = data.random_keys(rng, "int32", 4, n)
     counts = np.array([n, 0, n // 3, n + 5], np.int32)

@@ -29,8 +29,9 @@ struct IntegerOrder {
   MGPU_HOST_DEVICE Word decode(Word code) const { return static_cast<Word>(code ^ flip); }
   MGPU_HOST_DEVICE bool less(Word a, Word b) const { return a < b; }
   MGPU_HOST_DEVICE Word rank(Word code) const { return code; }
-  // Whether a key is its own code.
-  MGPU_HOST_DEVICE bool keeps_bits() const { return flip == 0; }
+  MGPU_HOST_DEVICE bool keeps_bits() const { return flip == 0; }  // whether a key is its own code
+  MGPU_HOST_DEVICE bool has_equals(Word /*code*/) const { return false; }
+  MGPU_HOST_DEVICE bool is_plain(Word /*bits*/) const { return true; }
 };
 
 // Floats: IEEE bits made monotone, then rotated so that -inf is 0 and every NaN, of either sign, lies above +inf.
@@ -78,6 +79,20 @@ struct FloatOrder {
     return static_cast<Word>(bounded - (bounded == static_cast<Word>(zero + 1)));
   }
   MGPU_HOST_DEVICE bool keeps_bits() const { return false; }
+
+  // Whether other codes are equal to this one: the zeros, the NaNs. Only these are lost in a rank.
+  MGPU_HOST_DEVICE bool has_equals(Word code) const {
+    const Word size = magnitude(decode(code));
+    return (size == 0) | (size > infinity());
+  }
+
+  // False for -0 and the NaNs: keys that all are plain are equal only if they are the same.
+  MGPU_HOST_DEVICE bool is_plain(Word bits) const { return (magnitude(bits) <= infinity()) & (bits != kSign); }
+
+ private:
+  static constexpr Word kSign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));
+  MGPU_HOST_DEVICE static Word magnitude(Word bits) { return static_cast<Word>(bits & (kSign - 1)); }
+  MGPU_HOST_DEVICE Word infinity() const { return static_cast<Word>(kSign - 1 - mantissa); }
 };
 
 }  // namespace mgpu

@@ -28,36 +28,46 @@ struct RunSplit {
     }
   }
 
-  // The position of sample `s` of run j: at most every fifth of the window, all of it where it has few items.
+  // The position of sample `s` of run j: at most every (kSamples + 1)-th part of the window, all of it where it has few
+  // items.
   MGPU_HOST_DEVICE static Index sample(Index begin, Index end, int s) {
     const Index width = end - begin;
-    const Index step = (width >> 3) + (width >> 4) + (width >> 6);
+    const Index step = kSamples == 4 ? (width >> 3) + (width >> 4) + (width >> 6) : width / (kSamples + 1);
     return minimum(begin + (step > 0 ? (s + 1) * step : Index{s}), end - 1);
   }
 
-  // What the sample at `position` of an open window, the s-th of its run, says: 1 if it is among the first `rank`
-  // items, -1 if it is not, 0 if that is not known yet. `keys(j, s)` gives the keys of all samples, in the same order
-  // on all threads; those of a closed window may be anything.
-  template <typename Key, typename Keys, typename Less>
-  MGPU_HOST_DEVICE int judge(int run, int s, const Key& key, Keys keys, Less less) const {
+  // What the s-th sample of an open window says: 1 if it is among the first `rank` items, -1 if it is not, 0 if that is
+  // not known yet. `before(j)` is how many samples of run j come before this one, for its own run anything.
+  // Samples of a closed window may be anything too.
+  template <typename Before>
+  MGPU_HOST_DEVICE int judge(int run, int s, Before before) const {
     Index inside = 0;   // if the sample is among the first `rank`, so are this many
     Index outside = 0;  // if it is not, at most this many are
     MGPU_UNROLL
     for (int j = 0; j < kRuns; ++j) {
-      int before = 0;  // samples of run j that come before this one
+      const bool own = j == run;
+      const int others = before(j);  // on all threads: it may be a shuffle
+      const int first = own ? s : others;
+      const int through = first + own;
+      inside += through == 0 ? begin[j] : sample(begin[j], end[j], through - 1) + 1;
+      outside += first == kSamples ? end[j] : maximum(sample(begin[j], end[j], first), begin[j]);
+    }
+    return inside > rank ? -1 : outside < rank ? 1 : 0;
+  }
+
+  // The same, given the samples: `keys(j, s)` gives their keys, in the same order on all threads.
+  template <typename Key, typename Keys, typename Less>
+  MGPU_HOST_DEVICE int judge(int run, int s, const Key& key, Keys keys, Less less) const {
+    return judge(run, s, [&](int j) {
+      int before = 0;
       MGPU_UNROLL
       for (int other = 0; other < kSamples; ++other) {
         const Key other_key = keys(j, other);
         const bool first = j < run;  // then an equal one comes before
         before += less(first ? key : other_key, first ? other_key : key) != first;
       }
-      const bool own = j == run;
-      if (own) before = s;
-      const int through = before + own;
-      inside += through == 0 ? begin[j] : sample(begin[j], end[j], through - 1) + 1;
-      outside += before == kSamples ? end[j] : maximum(sample(begin[j], end[j], before), begin[j]);
-    }
-    return inside > rank ? -1 : outside < rank ? 1 : 0;
+      return before;
+    });
   }
 
   // Cuts the window of run j, given how many of its samples are in, and how many out.

@@ -93,9 +93,16 @@ namespace network {
 
 template <typename Word>
 MGPU_HOST_DEVICE void exchange(Word& a, Word& b) {
-  const Word low = minimum(a, b);
-  b = maximum(a, b);
-  a = low;
+  if constexpr (sizeof(Word) == 8) {  // one comparison of two instructions
+    const bool swap = b < a;
+    const Word low = swap ? b : a;
+    b = swap ? a : b;
+    a = low;
+  } else {
+    const Word low = minimum(a, b);
+    b = maximum(a, b);
+    a = low;
+  }
 }
 
 // The exchanges (i, i + k) of one step of odd-even merge sort: every index a constant, as registers need.

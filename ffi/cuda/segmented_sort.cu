@@ -1,10 +1,12 @@
 // segmented_sort on CUDA. Tiles on a fixed grid are sorted within segments by a block each; then, in rounds, runs of
 // tiles are merged within the segments that cross tiles. A tile with nothing to merge in a round is not touched.
 #include "cuda/launch.cuh"
-#include "cuda/segmented_sort/cut_tiles.cuh"
+#include "cuda/segmented_sort/cut_rows.cuh"
 #include "cuda/segmented_sort/describe_tiles.cuh"
+#include "cuda/segmented_sort/merge_rows.cuh"
 #include "cuda/segmented_sort/merge_tiles.cuh"
 #include "cuda/segmented_sort/plan_tiles.cuh"
+#include "cuda/segmented_sort/sort_rows.cuh"
 #include "cuda/segmented_sort/sort_tiles.cuh"
 #include "operations.h"
 
@@ -13,22 +15,145 @@ namespace mgpu::cuda {
 namespace sorting {
 
 template <typename Order, typename Payload>
-void run(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
-  using P = Problem<Order, Payload>;
-  using Word = typename Order::Word;
+Buffer<Order, Payload> buffer(const void* keys, const void* payload) {
+  return {static_cast<typename Order::Word*>(const_cast<void*>(keys)),
+          static_cast<Payload*>(const_cast<void*>(payload))};
+}
+
+// Up to this many tiles, each block splits the runs at its own tile's edges: they all run at once, and a round is one
+// launch. With more tiles, a kernel that splits many edges a block takes fewer instructions in all.
+constexpr int64_t kFewTiles = 512;
+
+// The rounds of nearly sorted rows, whose cells are sorted.
+template <typename P>
+void run_phases(const Call& call, P problem, const SegmentedSortOperands::Scratch& scratch, int most_rounds,
+                cudaStream_t stream) {
+  const Segments& segments = problem.segments;
+  const int64_t tiles = segments.rows * problem.row_tiles;
+  const auto merge = merge_rows<P, false>;
+  constexpr int kMergeShared = sizeof(MergeRowsShared<P>);
+  allow_shared(call, merge, kMergeShared);
+  constexpr int kCutThreads = 128;
+  auto* counts = reinterpret_cast<Phase::Counts*>(scratch.rounds + 1);  // behind the flag
+  for (int first_round = 0; first_round < most_rounds; first_round += kPhaseRounds, ++counts) {
+    const int64_t width = int64_t{P::kCell} << (2 * first_round);
+    const Phase phase{width,
+                      ceil_div(segments.length, width),
+                      first_round + kPhaseRounds >= most_rounds,
+                      scratch.cuts,
+                      scratch.groups,
+                      {scratch.group_tiles[0], scratch.group_tiles[1]},
+                      counts};
+    const int64_t groups = segments.rows * ceil_div<int64_t>(phase.row_cells, kGroupCells);
+    cut_cells<<<ceil_div<int64_t>(groups, kCutThreads / kWarp), kCutThreads, 0, stream>>>(problem, phase);
+    check_launch(call);
+    start_segments<<<tiles, kStartThreads, 0, stream>>>(problem, phase);
+    check_launch(call);
+    const int64_t merges = tiles + segments.rows * phase.row_cells;
+    for (int round = 0; round < minimum(kPhaseRounds, most_rounds - first_round); ++round) {
+      problem.group_tiles = phase.group_tiles[round];
+      problem.group_tiles_count = &counts->tiles[round];
+      split_rows<<<ceil_div<int64_t>(merges, kPlanThreads / kSplitLanes), kPlanThreads, 0, stream>>>(problem, round);
+      check_launch(call);
+      merge<<<merges, P::kMerge.threads, kMergeShared, stream>>>(problem, round);
+      check_launch(call);
+    }
+  }
+}
+
+// Whole rows: what a block works on follows from its index, so nothing is described, and a row of one cell takes one
+// launch.
+template <RowShape kShape, typename Order, typename Payload>
+void run_rows(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
+  using P = RowProblem<Order, Payload, kShape>;
   const Array& scratch_array = call.results.back();
   Workspace workspace(scratch_array.data, scratch_array.bytes());
   const SegmentedSortOperands::Scratch scratch = operands.layout(workspace);
-  const auto buffer = [](const void* keys, const void* payload) {
-    return Buffer<Order, Payload>{static_cast<Word*>(const_cast<void*>(keys)),
-                                  static_cast<Payload*>(const_cast<void*>(payload))};
-  };
+  const Segments& segments = operands.segments;
+  P problem{order,
+            segments,
+            ceil_div<int64_t>(segments.length, P::kCell),
+            ceil_div<int64_t>(segments.length, P::kTile),
+            buffer<Order, Payload>(operands.keys, operands.payload),
+            {buffer<Order, Payload>(operands.sorted_keys, operands.sorted_payload),
+             buffer<Order, Payload>(scratch.keys, scratch.payload)},
+            scratch.splits,
+            scratch.rounds};
+  const int most_rounds = group_rounds<int64_t>({0, segments.length}, P::kCell);
+  constexpr bool kShort = P::kCell == kShortRowShape.cell();
+  const bool phases = operands.nearly_sorted && !kShort && most_rounds > 0;
+  if (phases) problem.groups = scratch.groups;
+  if (phases || (!Order::kTotal && most_rounds > 0)) {
+    check(call, cudaMemsetAsync(scratch.rounds, 0, SegmentedSortOperands::kCounters * sizeof(int), stream));
+  }
+  const auto sort = sort_rows<P>;
+  constexpr int kSortShared = sizeof(SortRowsShared<P>);
+  allow_shared(call, sort, kSortShared);
+  sort<<<segments.rows * problem.row_cells, P::kSort.threads, kSortShared, stream>>>(problem);
+  check_launch(call);
+  if (most_rounds == 0) return;
+  if constexpr (!kShort) {
+    if (phases) return run_phases(call, problem, scratch, most_rounds, stream);
+  }
+  const int64_t tiles = segments.rows * problem.row_tiles;
+  const bool few = kShort || tiles <= kFewTiles;
+  auto merge = merge_rows<P, true>;
+  if constexpr (!kShort) {
+    if (!few) merge = merge_rows<P, false>;
+  }
+  constexpr int kMergeShared = sizeof(MergeRowsShared<P>);
+  allow_shared(call, merge, kMergeShared);
+  for (int round = 0; round < most_rounds; ++round) {
+    if constexpr (!kShort) {
+      const int64_t blocks = ceil_div<int64_t>(tiles, kPlanThreads / kSplitLanes);
+      if (!few) split_rows<P><<<blocks, kPlanThreads, 0, stream>>>(problem, round);
+      check_launch(call);
+    }
+    merge<<<tiles, P::kMerge.threads, kMergeShared, stream>>>(problem, round);
+    check_launch(call);
+  }
+}
+
+// The same in the shape that suits. False where rows are left to the kernels for segments.
+template <typename Order, typename Payload>
+bool run_rows(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
+  using RowSort = SegmentedSortOperands::RowSort;
+  constexpr int kWidth = sizeof(typename Order::Word);
+  constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
+  if constexpr (kWidth < 8 || !kHasPayload) {
+    if (operands.row_sort() == RowSort::kShort) {
+      run_rows<kShortRowShape, Order, Payload>(call, operands, order, stream);
+      return true;
+    }
+  }
+  if constexpr (kWidth < 8 || !kHasPayload) {
+    constexpr RowShape kLong = row_shape(kWidth, kHasPayload);
+    using P = RowProblem<Order, Payload, kLong>;
+    constexpr size_t kShared = maximum(sizeof(SortRowsShared<P>), sizeof(MergeRowsShared<P>));
+    int device = 0, most_shared = 0;
+    check(call, cudaGetDevice(&device));
+    check(call, cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    if (operands.row_sort() == RowSort::kLong && kShared <= static_cast<size_t>(most_shared)) {
+      run_rows<kLong, Order, Payload>(call, operands, order, stream);
+      return true;
+    }
+  }
+  return false;
+}
+
+template <typename Order, typename Payload>
+void run(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
+  using P = Problem<Order, Payload>;
+  const Array& scratch_array = call.results.back();
+  Workspace workspace(scratch_array.data, scratch_array.bytes());
+  const SegmentedSortOperands::Scratch scratch = operands.layout(workspace);
   P problem{order,
             operands.segments,
             operands.segments.total(),
             ceil_div<int64_t>(operands.segments.total(), P::kTile),
-            buffer(operands.keys, operands.payload),
-            {buffer(operands.sorted_keys, operands.sorted_payload), buffer(scratch.keys, scratch.payload)},
+            buffer<Order, Payload>(operands.keys, operands.payload),
+            {buffer<Order, Payload>(operands.sorted_keys, operands.sorted_payload),
+             buffer<Order, Payload>(scratch.keys, scratch.payload)},
             scratch.tiles,
             scratch.rounds,
             scratch.plans,
@@ -37,15 +162,7 @@ void run(const Call& call, const SegmentedSortOperands& operands, Order order, c
   check(call, cudaMemsetAsync(scratch.rounds, 0, SegmentedSortOperands::kCounters * sizeof(int), stream));
   constexpr int kDescribeThreads = 128;
   const int64_t describe_blocks = ceil_div<int64_t>(problem.tiles + 1, kDescribeThreads / kWarp);
-  const int all_rounds = group_rounds<int64_t>({0, problem.tiles}, 1);  // of one segment
-  static_assert(sizeof(Phases) <= SegmentedSortOperands::kCounters / 2 * sizeof(int));
-  Phases* const phases = reinterpret_cast<Phases*>(scratch.rounds + SegmentedSortOperands::kCounters / 2);
-  if (operands.nearly_sorted) {
-    choose_home<Order, Payload><<<1, 1024, 0, stream>>>(problem, all_rounds, &phases->home[0]);
-    check_launch(call);
-    describe_rows<<<ceil_div<int64_t>(problem.tiles + 1, kDescribeThreads), kDescribeThreads, 0, stream>>>(
-        operands.segments, problem.tiles, P::kTile, &phases->home[0], problem.descriptors);
-  } else if (operands.segments.has_flags()) {
+  if (operands.segments.has_flags()) {
     find_tile_heads<<<describe_blocks, kDescribeThreads, 0, stream>>>(operands.segments, problem.tiles, P::kTile,
                                                                       problem.descriptors);
     check_launch(call);
@@ -61,36 +178,19 @@ void run(const Call& call, const SegmentedSortOperands& operands, Order order, c
   check(call, cudaFuncSetAttribute(sort, cudaFuncAttributeMaxDynamicSharedMemorySize, kSortShared));
   sort<<<problem.tiles, P::kShape.threads, kSortShared, stream>>>(problem);
   check_launch(call);
+  // A segment lies within a row: no more rounds than the tiles that a row can touch need.
+  const int64_t row_tiles = minimum(problem.tiles, ceil_div<int64_t>(operands.segments.length, P::kTile) + 1);
+  const int most_rounds = group_rounds<int64_t>({0, row_tiles}, 1);
   const int64_t plan_blocks = ceil_div<int64_t>(problem.tiles, kPlanTiles);
   constexpr int kMergeShared = sizeof(MergeShared<Order, Payload>);
   const auto merge = merge_tiles<Order, Payload>;
   check(call, cudaFuncSetAttribute(merge, cudaFuncAttributeMaxDynamicSharedMemorySize, kMergeShared));
   const int merge_blocks = resident_blocks(call, merge, P::kShape.threads, kMergeShared, problem.tiles);
-  const auto merge_round = [&](int round) {
+  for (int round = 0; round < most_rounds; ++round) {
     plan_tiles<Order, Payload><<<plan_blocks, kPlanThreads, 0, stream>>>(problem, round);
     check_launch(call);
     merge<<<merge_blocks, P::kShape.threads, kMergeShared, stream>>>(problem, round);
     check_launch(call);
-  };
-  if (operands.nearly_sorted) {
-    for (int round = 0; round < all_rounds; ++round) {
-      const int phase = round / kPhaseRounds;
-      if (round % kPhaseRounds == 0) {
-        problem.last_phase = round + kPhaseRounds >= all_rounds;
-        problem.target = &phases->home[phase + 1];
-        problem.rounds = &phases->rounds[phase];
-        cut_tiles<Order, Payload><<<describe_blocks, kDescribeThreads, 0, stream>>>(problem, phase, phases);
-        check_launch(call);
-        start_segments<Order, Payload><<<problem.tiles, 256, 0, stream>>>(problem, phase, phases);
-        check_launch(call);
-      }
-      merge_round(round);
-    }
-  } else {
-    // A segment lies within a row: no more rounds than the tiles that a row can touch need.
-    const int64_t row_tiles = minimum(problem.tiles, ceil_div<int64_t>(operands.segments.length, P::kTile) + 1);
-    const int most_rounds = group_rounds<int64_t>({0, row_tiles}, 1);
-    for (int round = 0; round < most_rounds; ++round) merge_round(round);
   }
 }
 
@@ -101,7 +201,10 @@ void segmented_sort(const Call& call, cudaStream_t stream) {
   if (operands.segments.total() == 0) return;
   dispatch_order(call, operands.key_type, operands.descending, [&](auto order) {
     dispatch_payload(call, operands.payload_width, [&](auto payload) {
-      sorting::run<decltype(order), decltype(payload)>(call, operands, order, stream);
+      using Order = decltype(order);
+      using Payload = decltype(payload);
+      if (sorting::run_rows<Order, Payload>(call, operands, order, stream)) return;
+      sorting::run<Order, Payload>(call, operands, order, stream);
     });
   });
 }

@@ -18,6 +18,48 @@ struct TileShape {
 constexpr TileShape tile_shape(int key_width) { return key_width == 8 ? TileShape{256, 11} : TileShape{256, 17}; }
 constexpr int tile_items(int key_width) { return tile_shape(key_width).threads * tile_shape(key_width).items; }
 
+// Whole rows, without heads, are sorted by kernels of their own: blocks of `sort` sort cells, blocks of `merge` merge
+// tiles of a cell's half or fewer. One thread of a merging block is spare: its two merges of the first level, each
+// dealt out by whole threads, take one more.
+struct RowShape {
+  TileShape sort;
+  TileShape merge;
+  constexpr int cell() const { return sort.threads * sort.items; }
+  constexpr int tile() const { return cell() / ceil_div(cell(), (merge.threads - 1) * merge.items); }
+};
+constexpr RowShape row_shape(int key_width, bool has_payload) {
+  if (key_width == 4 && !has_payload) return {{512, 32}, {256, 33}};
+  return key_width == 8 ? RowShape{{512, 16}, {256, 17}} : RowShape{{512, 16}, {256, 33}};
+}
+// For few items, whose sort waits for one block after the other: up to 4096 take one launch.
+constexpr RowShape kShortRowShape{{512, 8}, {256, 9}};
+constexpr int64_t kFewItems = int64_t{1} << 18;
+
+// A phase of the sort of nearly sorted rows takes this many rounds, and so many cells to a group.
+constexpr int kPhaseRounds = 2;
+constexpr int kGroupCells = 1 << (2 * kPhaseRounds);
+
+// Runs to merge in a round of a phase, as positions in a row.
+struct RunGroup {
+  MergeGroup<int64_t> runs;
+  int64_t row_begin;
+  int source, target;  // buffers
+  bool decode;         // the outputs are keys, not codes
+};
+
+// A tile of a group's outputs.
+struct GroupTile {
+  int group;
+  int tile;
+};
+
+// Where a cell is cut in a phase: its items before `low` belong to the segment that comes in from the left, those from
+// `high` on to the one that goes on to the right. The segments' first rounds take them from these buffers.
+struct CellCut {
+  int64_t low, high;
+  int left_start, right_start;
+};
+
 // The segment of a tile's first position, and the first listed head at or after that position.
 struct TileDescriptor {
   Range<int64_t> segment;
@@ -55,6 +97,7 @@ struct SegmentedSortOperands {
   PayloadMode payload_mode;
   int payload_width = 0;  // bytes; 0 without payload
   Segments segments;
+  bool whole_rows;  // without heads and flags
   const void* keys;
   const void* payload;  // null unless given
   void* sorted_keys;
@@ -82,6 +125,8 @@ struct SegmentedSortOperands {
     segments.heads_count = Call::length(heads);
     segments.heads = call.index_vector(heads, "heads");
     segments.heads_stride = call.row_stride(heads, segments.heads_count, segments.rows, "heads");
+    whole_rows = segments.heads_count == 0 && Call::length(flags) == 0;
+    call.expect(whole_rows || !nearly_sorted, "nearly_sorted: expected neither heads nor flags");
     if (Call::length(flags) > 0) {
       segments.flags_stride = call.row_stride(flags, Call::length(flags), segments.rows, "flags");
       const bool words = flags.dtype == DType::u32;
@@ -91,8 +136,6 @@ struct SegmentedSortOperands {
       (words ? reinterpret_cast<const void*&>(segments.flag_words)
              : reinterpret_cast<const void*&>(segments.flag_bytes)) = flags.data;
     }
-    call.expect(!nearly_sorted || (segments.heads_count == 0 && !segments.has_flags()),
-                "nearly_sorted: expected neither heads nor flags");
     if (Call::length(count) > 0) {
       segments.counts = call.index_vector(count, "count");
       segments.counts_stride = call.row_stride(count, 1, segments.rows, "count");
@@ -111,22 +154,61 @@ struct SegmentedSortOperands {
     }
   }
 
-  // Scratch memory of the CUDA kernels: the other buffer of the merge rounds, and a descriptor a tile.
+  // How whole rows are sorted; kSegments where the kernels for segments are to do it: they are as fast for many items
+  // with payload, and fill their tiles with short rows.
+  enum class RowSort { kSegments, kShort, kLong };
+  RowSort row_sort() const {
+    const int width = byte_width(key_type);
+    if (!whole_rows) return RowSort::kSegments;
+    const bool is_short = segments.total() <= kFewItems || segments.length <= kShortRowShape.cell();
+    if (payload_width > 0 && (width == 8 || (!is_short && !nearly_sorted))) return RowSort::kSegments;
+    const int cell = (is_short ? kShortRowShape : row_shape(width, payload_width > 0)).cell();
+    const bool fills = ceil_div<int64_t>(segments.length, cell) * cell <= 2 * segments.length;
+    if (segments.rows > 1 && !fills) return RowSort::kSegments;
+    return is_short ? RowSort::kShort : RowSort::kLong;
+  }
+
+  // Scratch memory of the CUDA kernels: the other buffer of the merge rounds, and a descriptor a tile; or where the
+  // runs are split at the start of each tile.
   struct Scratch {
     void* keys;
     void* payload;
     TileDescriptor* tiles;
-    int* rounds;  // kCounters counters: the rounds, and the queued tiles of each round; the second half for phases
+    int*
+        rounds;  // kCounters counters: the rounds, and the queued tiles of each; of whole rows, a flag, and the phases'
     MergePlan* plans;
+    int64_t* splits;  // kRuns a tile
+    CellCut* cuts;    // of nearly sorted rows
+    RunGroup* groups;
+    GroupTile* group_tiles[kPhaseRounds];
   };
   static constexpr int64_t kCounters = 64;
   Scratch layout(Workspace& workspace) const {
     const int64_t total = segments.total();
     const int width = byte_width(key_type);
+    Scratch scratch{};
+    scratch.rounds = workspace.take<int>(kCounters);
+    if (row_sort() == RowSort::kShort && segments.length <= kShortRowShape.cell()) return scratch;
+    scratch.keys = workspace.take<char>(total * width);
+    scratch.payload = workspace.take<char>(total * payload_width);
+    if (row_sort() == RowSort::kShort) return scratch;
+    if (row_sort() == RowSort::kLong) {
+      const RowShape shape = row_shape(width, payload_width > 0);
+      int64_t merges = segments.rows * ceil_div<int64_t>(segments.length, shape.tile());
+      if (nearly_sorted) {
+        const int64_t cells = segments.rows * ceil_div<int64_t>(segments.length, shape.cell());
+        merges += cells;  // segments share tiles
+        scratch.cuts = workspace.take<CellCut>(cells);
+        scratch.groups = workspace.take<RunGroup>(cells);
+        for (GroupTile*& tiles : scratch.group_tiles) tiles = workspace.take<GroupTile>(merges);
+      }
+      scratch.splits = workspace.take<int64_t>(kRuns * merges);
+    }
+    // For long rows too: a device may have too little shared memory for their kernels.
     const int64_t tiles = ceil_div<int64_t>(total, tile_items(width));
-    return {workspace.take<char>(total * width), workspace.take<char>(total * payload_width),
-            workspace.take<TileDescriptor>(tiles + 1), workspace.take<int>(kCounters),
-            workspace.take<MergePlan>(tiles)};
+    scratch.tiles = workspace.take<TileDescriptor>(tiles + 1);
+    scratch.plans = workspace.take<MergePlan>(tiles);
+    return scratch;
   }
   int64_t workspace_bytes() const {
     Workspace workspace;

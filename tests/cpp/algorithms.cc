@@ -138,6 +138,16 @@ void check_order_of_all_keys(DType dtype) {
         CHECK(agrees(code, code));
         if (code + 1 < kKeys) CHECK(agrees(code, code + 1) && agrees(code + 1, code));
       }
+      const auto equals_next = [&](int64_t code) {
+        return code >= 0 && code + 1 < kKeys && !order.less(static_cast<Word>(code), static_cast<Word>(code + 1));
+      };
+      for (int64_t code = 0; code < kKeys; ++code) {
+        const Word word = static_cast<Word>(code);
+        CHECK(order.has_equals(word) == (equals_next(code - 1) || equals_next(code)));
+        CHECK(order.has_equals(word) || order.rank(word) == word);
+        CHECK(!equals_next(code) || !order.is_plain(static_cast<Word>(key_of_code[code])) ||
+              !order.is_plain(static_cast<Word>(key_of_code[code + 1])));
+      }
       Random random(3);
       for (int i = 0; i < 500000; ++i) CHECK(agrees(draw(random, 0, kKeys - 1), draw(random, 0, kKeys - 1)));
     };

@@ -12,13 +12,13 @@ struct TileGroup {
   using P = Problem<Order, Payload>;
   bool active;
   int source;  // buffer
-  bool decode;
+  bool last_round;
   MergeGroup<int64_t> group;
 
-  __device__ TileGroup(const P& problem, const TileDescriptor& of, int64_t tile, int round)
+  __device__ TileGroup(const TileDescriptor& of, int64_t tile, int round)
       : active(round < of.rounds),
-        source((of.rounds - round + problem.end_buffer()) & 1),
-        decode(problem.last_phase && round + 1 == of.rounds),
+        source((of.rounds - round) & 1),
+        last_round(round + 1 == of.rounds),
         group(merge_group<int64_t>(of.segment, of.first_tile, P::kTile, tile, round)) {}
 
   // What the merge takes from the runs, between two splits, for the outputs from `begin` on. `at` is the first free
@@ -28,7 +28,7 @@ struct TileGroup {
     MergePiece piece;
     piece.begin = begin;
     piece.source = static_cast<int16_t>(source);
-    piece.decode = decode;
+    piece.decode = last_round;
     const auto* const codes = problem.buffers[source].keys;
 #pragma unroll
     for (int k = 0; k < kRuns; ++k) {
@@ -118,9 +118,8 @@ __device__ bool is_short(const TileDescriptor& of) {
 template <typename Order, typename Payload>
 __device__ void merge_by_rank(const Problem<Order, Payload>& problem, Range<int64_t> segment, int64_t edge,
                               typename Order::Word* codes) {
-  const int end_buffer = problem.end_buffer();
-  const Buffer<Order, Payload>& source = problem.buffers[1 - end_buffer];
-  const Buffer<Order, Payload>& target = problem.buffers[end_buffer];
+  const Buffer<Order, Payload>& source = problem.buffers[1];
+  const Buffer<Order, Payload>& target = problem.buffers[0];
   const Order order = problem.order;
   const auto less = [&](auto a, auto b) { return order.less(a, b); };
   const auto code_at = [&](int i) { return codes[i]; };
@@ -132,7 +131,7 @@ __device__ void merge_by_rank(const Problem<Order, Payload>& problem, Range<int6
   for (int i = threadIdx.x % kWarp; i < size; i += kWarp) {
     const int place = i < a_count ? i + lower_bound(a_count, size, code_at, codes[i], less) - a_count
                                   : i - a_count + upper_bound(0, a_count, code_at, codes[i], less);
-    target.keys[segment.begin + place] = problem.last_phase ? order.decode(codes[i]) : codes[i];
+    target.keys[segment.begin + place] = order.decode(codes[i]);
     if constexpr (Problem<Order, Payload>::kHasPayload) {
       target.payload[segment.begin + place] = source.payload[segment.begin + i];
     }
@@ -154,7 +153,7 @@ __global__ void __launch_bounds__(kPlanThreads, 4)
     const int edge = threadIdx.x / kSplitLanes;
     const int64_t tile = minimum(first_tile + edge, problem.tiles);
     const TileDescriptor of = problem.descriptors[tile];
-    const TileGroup<Order, Payload> at(problem, of, tile, round);
+    const TileGroup<Order, Payload> at(of, tile, round);
     MergeGroup<int64_t> group{};
     int64_t rank = 0;
     if (at.active && !is_short<Order>(of) && at.group.begin() < tile * P::kTile) {
@@ -191,8 +190,8 @@ __global__ void __launch_bounds__(kPlanThreads, 4)
   const TileDescriptor left_of = problem.descriptors[tile];
   const TileDescriptor right_of = problem.descriptors[tile + 1];
   const bool other = right_of.segment.begin < tile_end && right_of.segment.begin >= left_of.segment.end;
-  const TileGroup<Order, Payload> left(problem, left_of, tile, round);
-  const TileGroup<Order, Payload> right(problem, right_of, tile, round);
+  const TileGroup<Order, Payload> left(left_of, tile, round);
+  const TileGroup<Order, Payload> right(right_of, tile, round);
   const bool left_active = left.active && !is_short<Order>(left_of);
   const bool right_active = right.active && other && !is_short<Order>(right_of);
   if (!left_active && !right_active) return;

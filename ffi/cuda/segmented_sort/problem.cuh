@@ -34,17 +34,11 @@ struct Problem {
   int* rounds;       // the most rounds that any segment takes
   MergePlan* plans;  // of the tiles with something to merge in this round, in no order
   int* planned;      // how many, for each round
-  // The rounds of a nearly sorted array come in phases, which end, as codes, in a buffer that the device chooses, and
-  // the last one in the output.
-  const int* target = nullptr;
-  bool last_phase = true;
 
   __device__ Payload input_payload(int64_t position) const {
     if (input.payload) return input.payload[position];
     return static_cast<Payload>(position - segments.row(position) * segments.length);
   }
-
-  __device__ int end_buffer() const { return last_phase ? 0 : *target; }
 
   __device__ int tile_size(int64_t tile) const {
     return static_cast<int>(minimum<int64_t>(kTile, total - tile * kTile));

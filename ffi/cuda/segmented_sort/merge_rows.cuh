@@ -1,0 +1,328 @@
+// A round of a sort of whole rows: four runs at a time are merged, a tile of outputs by each block.
+#pragma once
+
+#include "cuda/cta/copy_run.cuh"
+#include "cuda/cta/segmented_merge.cuh"
+#include "cuda/segmented_sort/plan_tiles.cuh"
+#include "cuda/segmented_sort/row_problem.cuh"
+
+namespace mgpu::cuda::sorting {
+
+// The splits at the starts of all tiles.
+template <typename P>
+__global__ void __launch_bounds__(kPlanThreads, 4) split_rows(const __grid_constant__ P problem, int round) {
+  const int64_t edge = (blockIdx.x * int64_t{kPlanThreads} + threadIdx.x) / kSplitLanes;
+  const RowMerge merge = problem.merge(edge, round);
+  const MergeGroup<int64_t>& group = merge.group;
+  int64_t split[kRuns];
+  const int64_t rank = merge.first - group.begin();
+  const auto* const codes = problem.buffers[merge.source].keys + merge.row_begin;
+  if (__any_sync(0xffffffffu, group.end() - group.begin() > (int64_t{1} << 30))) {
+    split_runs<int64_t>(problem.order, codes, group, rank, split);
+  } else {
+    split_runs<int>(problem.order, codes, group, rank, split);
+  }
+  if (merge.size > 0 && threadIdx.x % kSplitLanes == 0) {
+#pragma unroll
+    for (int j = 0; j < kRuns; ++j) problem.splits[edge * kRuns + j] = split[j];
+  }
+}
+
+// Both edges of a tile split by the block that merges it: a warp an edge and run, a sample a lane. With four samples a
+// lane group, as in split_rows, few tiles would wait 12 us for 10 to 15 steps of two dependent memory latencies each.
+template <typename P>
+struct SplitShared {
+  typename P::Word samples[2][kRuns][kWarp];
+  int2 counts[2][kRuns];  // samples in, samples out
+  int64_t splits[2][kRuns];
+};
+
+template <typename Index, typename P>
+__device__ void split_by_block(const P& problem, const typename P::Word* codes, const MergeGroup<int64_t>& group,
+                               int64_t first_rank, int64_t last_rank, SplitShared<P>& shared) {
+  static_assert(P::kMerge.threads == 2 * kRuns * kWarp);
+  using Word = typename P::Word;
+  const int edge = threadIdx.x / (kRuns * kWarp);
+  const int run = threadIdx.x / kWarp % kRuns;
+  const int lane = threadIdx.x % kWarp;
+  const auto order = problem.order;
+  const auto pick = [&](const auto& values) {
+    return run == 0 ? values[0] : run == 1 ? values[1] : run == 2 ? values[2] : values[3];
+  };
+  Index lengths[kRuns];
+#pragma unroll
+  for (int j = 0; j < kRuns; ++j) lengths[j] = static_cast<Index>(group.length(j));
+  RunSplit<Index, kWarp> split(lengths, static_cast<Index>(edge ? last_rank : first_rank));
+  const Word* const own = codes + pick(group.bounds);
+  constexpr int kMostSteps = 64;  // more than any runs in order take
+  for (int step = 0; step < kMostSteps; ++step) {
+    const Index begin = pick(split.begin);
+    const Index end = pick(split.end);
+    const bool open = begin < end;
+    const Word code = open ? own[split.sample(begin, end, lane)] : Word{0};
+    shared.samples[edge][run][lane] = code;
+    if (!__syncthreads_or(open)) break;
+    const int verdict = split.judge(run, lane, [&](int j) {
+      const Word* const samples = shared.samples[edge][j];
+      int before = 0;
+#pragma unroll
+      for (int stride = kWarp; stride > 0; stride /= 2) {
+        if (before + stride > kWarp) continue;
+        const Word other = samples[before + stride - 1];
+        const bool is_before = j < run ? !order.less(code, other) : order.less(other, code);
+        before += is_before ? stride : 0;
+      }
+      return before;
+    });
+    const unsigned in = __ballot_sync(0xffffffffu, open && verdict > 0);
+    const unsigned out = __ballot_sync(0xffffffffu, open && verdict < 0);
+    if (lane == 0) shared.counts[edge][run] = {__popc(in), __popc(out)};
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < kRuns; ++j) {
+      const int2 counts = shared.counts[edge][j];
+      split.narrow(j, counts.x, counts.y);
+    }
+  }
+  split.finish(lengths);
+  if (lane == 0 && run == 0) {
+#pragma unroll
+    for (int j = 0; j < kRuns; ++j) shared.splits[edge][j] = split.begin[j];
+  }
+  __syncthreads();
+}
+
+// What a tile takes from each of its four runs: items [from, from + count) of the array, which are brought to shared
+// memory, to `at` on.
+struct TileRuns {
+  int at[kRuns];
+  int count[kRuns];
+  int64_t from[kRuns];
+};
+
+// Each run is followed by as many greatest codes as a thread takes: the merges compare with them instead of asking
+// where a run ends.
+template <typename P>
+struct MergeRowsShared {
+  static constexpr int kItems = P::kMerge.items;
+  static constexpr int kChunk = kChunkBytes / sizeof(typename P::Word);
+  static constexpr int kRoom = P::kTile + kRuns * (kItems + 2 * kChunk) + kItems;
+  static constexpr int kMiddle = (P::kMerge.threads + 2) * kItems;
+  alignas(kChunkBytes) typename P::Word codes[kRoom];
+  typename P::Word middle[kMiddle];
+  // Where in `codes` an item was brought to: the low half of its shared address.
+  uint16_t from[P::kHasPayload ? P::kMerge.threads * kItems : 1];
+  uint16_t middle_from[P::kHasPayload ? kMiddle : 1];
+  static_assert(sizeof(codes) <= 1 << 16);
+  alignas(kChunkBytes) TileRuns runs;
+  SplitShared<P> split;
+};
+
+// By the first warp: a lane a run, between the splits at the tile's start and end.
+template <typename P>
+__device__ void place_runs(int64_t row_begin, const MergeGroup<int64_t>& group, const int64_t* start,
+                           const int64_t* stop, int size, const typename P::Word* keys, TileRuns& runs) {
+  const int run = threadIdx.x % kRuns;
+  const auto pick = [&](int j) {
+    const auto& bounds = group.bounds;
+    return j == 0 ? bounds[0] : j == 1 ? bounds[1] : j == 2 ? bounds[2] : j == 3 ? bounds[3] : bounds[4];
+  };
+  const int64_t bound = pick(run);
+  const int64_t begin = start[run];
+  const int64_t end = stop ? stop[run] : pick(run + 1) - bound;
+  const int count = static_cast<int>(clamp<int64_t>(end - begin, 0, size));
+  const int64_t from = row_begin + bound + begin;
+  const int place = place_in_chunk(keys, from);
+  const int width = round_up_to_chunk<typename P::Word>(place + count + P::kMerge.items);
+  int at = place;
+#pragma unroll
+  for (int k = 0; k + 1 < kRuns; ++k) {
+    const int other = __shfl_sync(0xffffffffu, width, k);
+    if (k < run) at += other;
+  }
+  if (threadIdx.x < kRuns) {
+    runs.at[run] = at;
+    runs.count[run] = count;
+    runs.from[run] = from;
+  }
+}
+
+// Starts to copy the tile's runs to shared memory, in whole chunks.
+template <typename P>
+__device__ void copy_runs(const typename P::Word* keys, int64_t total, const TileRuns& runs, typename P::Word* codes) {
+  using Word = typename P::Word;
+  constexpr int kThreads = P::kMerge.threads;
+  constexpr int kChunk = kChunkBytes / sizeof(Word);
+#pragma unroll 1
+  for (int k = 0; k < kRuns; ++k) {
+    const int at = runs.at[k];
+    const int end = at + runs.count[k];
+    const int begin = at / kChunk * kChunk;
+    const Word* const source = keys + (runs.from[k] - at);
+    if (source + begin >= keys && source + round_up_to_chunk<Word>(end) <= keys + total) {
+      for (int i = begin + threadIdx.x * kChunk; i < end; i += kThreads * kChunk) {
+        copy_async(reinterpret_cast<uint4*>(codes + i), reinterpret_cast<const uint4*>(source + i));
+      }
+    } else {  // a chunk lies across the array's edge
+      for (int i = at + threadIdx.x; i < end; i += kThreads) codes[i] = source[i];
+    }
+  }
+}
+
+// Merges what a thread has to take. `plain` says that codes compare as words, and with payload that none is the
+// greatest. `from(address)` is what is stored of where an item came from.
+template <typename P, typename From>
+__device__ void take_codes(const typename P::Order& order, bool plain, const typename P::Word* codes,
+                           const MergeCursor& runs, int diagonal, typename P::Word* to, uint16_t* to_from, From from) {
+  using Word = typename P::Word;
+  constexpr int kItems = P::kMerge.items;
+  constexpr int kStride = 1 << (ceil_log2(P::kTile / 2 + 1) - 1);  // the shorter run has at most half of the tile
+  const auto put = [&](int i, Word code, uint32_t address) {
+    to[i] = code;
+    if constexpr (P::kHasPayload) to_from[i] = from(address);
+  };
+  if (plain) {
+    const MergeCursor cursor = shared_cursor<kStride>(codes, runs, diagonal, [](Word a, Word b) { return a < b; });
+    if constexpr (P::kHasPayload) {
+      take_in_order<kItems>(codes, cursor, put);
+    } else {
+      take_either<kItems>(codes, cursor, [&](int i, Word code) { to[i] = code; });
+    }
+  } else if constexpr (P::kHasPayload || !P::Order::kTotal) {
+    const auto less = [&](Word a, Word b) { return order.less(a, b); };
+    const MergeCursor cursor = shared_cursor<kStride>(codes, runs, diagonal, less);
+    take_first<kItems>(codes, cursor, less, put);
+  }
+}
+
+template <typename P, bool kSplits>
+__global__ void __launch_bounds__(P::kMerge.threads, P::kMerge.threads > 256 ? 2 : 3)
+    merge_rows(const __grid_constant__ P problem, int round) {
+  using Word = typename P::Word;
+  constexpr int kItems = P::kMerge.items;
+  constexpr int kThreads = P::kMerge.threads;
+  constexpr Word kGreatest = static_cast<Word>(~Word{0});
+  extern __shared__ __align__(16) unsigned char storage[];
+  auto& shared = *reinterpret_cast<MergeRowsShared<P>*>(storage);
+
+  const RowMerge merge = problem.merge(blockIdx.x, round);
+  if (merge.size == 0) return;
+  const MergeGroup<int64_t>& group = merge.group;
+  const int64_t first = merge.first;
+  const int size = merge.size;
+  const Buffer<typename P::Order, typename P::Payload> from = problem.buffers[merge.source];
+  const int64_t* start = problem.splits + blockIdx.x * int64_t{kRuns};
+  const int64_t* stop = first + size == group.end() ? nullptr : start + kRuns;
+  if constexpr (kSplits) {
+    const int64_t rank = first - group.begin();
+    split_by_block<int>(problem, from.keys + merge.row_begin, group, rank, rank + size, shared.split);
+    start = shared.split.splits[0];
+    stop = shared.split.splits[1];
+  }
+  if (threadIdx.x < kWarp) place_runs<P>(merge.row_begin, group, start, stop, size, from.keys, shared.runs);
+  bool plain = true;
+  if constexpr (!P::Order::kTotal) plain = *problem.unplain == 0;
+  __syncthreads();
+  copy_runs<P>(from.keys, problem.segments.total(), shared.runs, shared.codes);
+  copy_commit();
+  int at[kRuns], count[kRuns];
+#pragma unroll
+  for (int k = 0; k < kRuns; ++k) {
+    at[k] = shared.runs.at[k];
+    count[k] = shared.runs.count[k];
+  }
+  copy_wait<0>();
+  __syncthreads();
+  const int thread = threadIdx.x;
+  if constexpr (P::kHasPayload) {
+#pragma unroll
+    for (int k = 0; k < kRuns; ++k) plain = plain & (count[k] == 0 || shared.codes[at[k] + count[k] - 1] != kGreatest);
+  }
+  if (thread < kItems) {
+#pragma unroll
+    for (int k = 0; k < kRuns; ++k) shared.codes[at[k] + count[k] + thread] = kGreatest;
+  }
+  __syncthreads();
+
+  // First level: runs 0 and 1, and runs 2 and 3, by as many whole threads as each takes.
+  const int first_count = count[0] + count[1];
+  const int second_count = count[2] + count[3];
+  const int first_threads = ceil_div(first_count, kItems);
+  const int second_threads = ceil_div(second_count, kItems);
+  const int second_begin = (first_threads + 1) * kItems;
+  if (thread < first_threads + second_threads) {
+    const bool second = thread >= first_threads;
+    const int diagonal = (second ? thread - first_threads : thread) * kItems;
+    const MergeCursor runs = second ? MergeCursor{at[2], at[2] + count[2], at[3], at[3] + count[3]}
+                                    : MergeCursor{at[0], at[0] + count[0], at[1], at[1] + count[1]};
+    const int to = (second ? second_begin : 0) + diagonal;
+    take_codes<P>(problem.order, plain, shared.codes, runs, diagonal, shared.middle + to, shared.middle_from + to,
+                  [](uint32_t address) { return static_cast<uint16_t>(address); });
+  }
+  if (thread < kItems) {
+    shared.middle[first_threads * kItems + thread] = kGreatest;
+    shared.middle[second_begin + second_threads * kItems + thread] = kGreatest;
+  }
+  __syncthreads();
+  const Word* merged = first_count == 0 ? shared.middle + second_begin : shared.middle;
+  const uint16_t* merged_from = first_count == 0 ? shared.middle_from + second_begin : shared.middle_from;
+  if (first_count > 0 && second_count > 0) {  // second level
+    const int diagonal = thread * kItems;
+    if (diagonal < size) {
+      constexpr uint32_t kWidth = sizeof(Word);
+      const uint32_t middle = shared_address(shared.middle);
+      const MergeCursor runs{0, first_count, second_begin, second_begin + second_count};
+      take_codes<P>(problem.order, plain, shared.middle, runs, diagonal, shared.codes + diagonal,
+                    shared.from + diagonal,
+                    [&](uint32_t address) { return shared.middle_from[(address - middle) / kWidth]; });
+    }
+    __syncthreads();
+    merged = shared.codes;
+    merged_from = shared.from;
+  }
+
+  const Buffer<typename P::Order, typename P::Payload> target = problem.buffers[merge.target];
+  const bool decode = merge.decode;
+  const auto order = problem.order;
+  Word* const keys = target.keys + merge.row_begin + first;
+  const auto store = [&](int i) {
+    const int position = i * kThreads + thread;
+    keys[position] = decode ? order.decode(merged[position]) : merged[position];
+  };
+  constexpr int kWhole = P::kTile / kThreads;
+  if (size == P::kTile) {
+#pragma unroll
+    for (int i = 0; i < kWhole; ++i) store(i);
+    if (kWhole * kThreads + thread < size) store(kWhole);
+  } else {
+    for (int i = 0; i * kThreads + thread < size; ++i) store(i);
+  }
+  if constexpr (P::kHasPayload) {
+    typename P::Payload* const payload = target.payload + merge.row_begin + first;
+    int64_t origin[kRuns];
+#pragma unroll
+    for (int k = 0; k < kRuns; ++k) origin[k] = shared.runs.from[k] - at[k];
+    const uint16_t base = static_cast<uint16_t>(shared_address(shared.codes));
+    constexpr int kBatch = 11;
+#pragma unroll 1
+    for (int begin = thread; begin < size; begin += kBatch * kThreads) {
+      typename P::Payload fetched[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int position = begin + i * kThreads;
+        if (position < size) {
+          const int place = static_cast<uint16_t>(merged_from[position] - base) / static_cast<int>(sizeof(Word));
+          fetched[i] = from.payload[place + (place < at[2] ? (place < at[1] ? origin[0] : origin[1])
+                                                           : (place < at[3] ? origin[2] : origin[3]))];
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int position = begin + i * kThreads;
+        if (position < size) payload[position] = fetched[i];
+      }
+    }
+  }
+}
+
+}  // namespace mgpu::cuda::sorting

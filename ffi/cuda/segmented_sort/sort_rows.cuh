@@ -1,0 +1,209 @@
+// The cells of rows sorted: one block sorts one cell.
+#pragma once
+
+#include "algorithm/serial_merge.h"
+#include "cuda/cta/segmented_merge.cuh"
+#include "cuda/segmented_sort/row_problem.cuh"
+
+namespace mgpu::cuda::sorting {
+
+// Sorts the words of a warp, kItems a lane (a power of two), lane after lane: each lane's own by a network, then runs
+// of lanes by bitonic merges (Batcher 1968). Not stable. A shuffle takes one cycle of shared memory, an item of a merge
+// by merge path about six.
+template <int kItems, typename Word>
+__device__ void warp_sort(Word (&words)[kItems]) {
+  const int lane = threadIdx.x % kWarp;
+  const auto keep = [](bool greater, Word mine, Word other) { return (mine < other) == greater ? other : mine; };
+  network_sort(words);
+#pragma unroll
+  for (int lanes = 1; lanes < kWarp; lanes *= 2) {
+    // The second run is read backwards: after this step no item of the first half is above one of the second.
+    const bool second = lane & lanes;
+#pragma unroll
+    for (int i = 0; i < kItems / 2; ++i) {
+      Word& low = words[i];
+      Word& high = words[kItems - 1 - i];
+      const Word other_low = __shfl_xor_sync(0xffffffffu, high, 2 * lanes - 1);
+      const Word other_high = __shfl_xor_sync(0xffffffffu, low, 2 * lanes - 1);
+      low = keep(second, low, other_low);
+      high = keep(second, high, other_high);
+    }
+#pragma unroll
+    for (int stride = lanes / 2; stride > 0; stride /= 2) {
+      const bool right = lane & stride;
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) words[i] = keep(right, words[i], __shfl_xor_sync(0xffffffffu, words[i], stride));
+    }
+#pragma unroll
+    for (int stride = kItems / 2; stride > 0; stride /= 2) {
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        if ((i & stride) == 0) network::exchange(words[i], words[i + stride]);
+      }
+    }
+  }
+}
+
+// Threads take an odd number of items, so that their places lie in different banks.
+template <typename P>
+struct SortRowsShared {
+  static constexpr int kItems = P::kSort.items;
+  static constexpr int kTaken = kItems + 1;
+  static constexpr int kWarps = P::kSort.threads / kWarp;
+  // A warp's run and the greatest words behind it, by which merges know its end.
+  static constexpr int kRegion = kWarp * kTaken + 1;
+  alignas(16) typename P::Entry entries[kWarps * kRegion];
+};
+
+// Sorts a cell whose equal entries are the same. A thread's entries come in any order.
+template <typename P>
+__device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int live, SortRowsShared<P>& shared) {
+  using Entry = typename P::Entry;
+  constexpr int kItems = P::kSort.items;
+  constexpr int kTaken = SortRowsShared<P>::kTaken;
+  constexpr int kRegion = SortRowsShared<P>::kRegion;
+  constexpr Entry kGreatest = static_cast<Entry>(~Entry{0});
+  const int lane = threadIdx.x % kWarp;
+  warp_sort(entries);
+  Entry* const region = shared.entries + threadIdx.x / kWarp * kRegion;
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) region[lane * kTaken + i] = entries[i];
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const int item = i * kWarp + lane;
+    entries[i] = region[item / kItems * kTaken + item % kItems];
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) region[i * kWarp + lane] = entries[i];
+  region[kItems * kWarp + lane] = kGreatest;
+  if (lane == 0) region[kRegion - 1] = kGreatest;
+  __syncthreads();
+
+#pragma unroll 1
+  for (int warps = 1; warps * kWarp * kItems < live; warps *= 2) {
+    const int run = warps * kWarp * kItems;
+    const int thread = threadIdx.x & (2 * warps * kWarp - 1);
+    Entry* const pair = shared.entries + (threadIdx.x - thread) / kWarp * kRegion;
+    const MergeCursor runs{0, run, warps * kRegion, warps * kRegion + run};
+    const MergeCursor cursor =
+        shared_cursor(pair, runs, minimum(thread * kTaken, 2 * run), run, [](Entry a, Entry b) { return a < b; });
+    Entry taken[kTaken];
+    take_either<kTaken>(pair, cursor, [&](int i, Entry entry) { taken[i] = entry; });
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kTaken; ++i) pair[thread * kTaken + i] = taken[i];
+    __syncthreads();
+  }
+}
+
+// Sorts a cell of any codes: threads sort their own, then merge runs of threads. The greatest codes past the live ones
+// stay last.
+template <typename P>
+__device__ void sort_any_codes(const typename P::Word* keys, int live, const typename P::Order& order,
+                               typename P::Word* codes) {
+  using Word = typename P::Word;
+  constexpr int kTaken = SortRowsShared<P>::kTaken;
+  const auto less = [&](Word a, Word b) { return order.less(a, b); };
+  for (int i = threadIdx.x; i < P::kSort.threads * kTaken; i += P::kSort.threads) {
+    codes[i] = i < live ? order.encode(keys[i]) : static_cast<Word>(~Word{0});
+  }
+  __syncthreads();
+  const int begin = threadIdx.x * kTaken;
+  Word taken[kTaken];
+#pragma unroll
+  for (int i = 0; i < kTaken; ++i) taken[i] = codes[begin + i];
+  odd_even_sort(taken, less, [](int) { return false; });
+#pragma unroll
+  for (int i = 0; i < kTaken; ++i) codes[begin + i] = taken[i];
+  __syncthreads();
+#pragma unroll 1
+  for (int threads = 1; threads * kTaken < live; threads *= 2) {
+    const int run = threads * kTaken;
+    const int pair = (threadIdx.x & ~(2 * threads - 1)) * kTaken;
+    const MergeCursor cursor = merge_cursor(codes, pair, pair + run, pair + 2 * run, begin - pair, less);
+    uint32_t from[kTaken];
+    take_merged(codes, cursor, less, taken, from);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kTaken; ++i) codes[begin + i] = taken[i];
+    __syncthreads();
+  }
+}
+
+template <typename P>
+__global__ void __launch_bounds__(P::kSort.threads, 1024 / P::kSort.threads)
+    sort_rows(const __grid_constant__ P problem) {
+  using Word = typename P::Word;
+  using Entries = typename P::Entries;
+  constexpr int kItems = P::kSort.items;
+  constexpr int kThreads = P::kSort.threads;
+  extern __shared__ __align__(16) unsigned char storage[];
+  auto& shared = *reinterpret_cast<SortRowsShared<P>*>(storage);
+
+  const int64_t row_index = problem.segments.rows == 1 ? 0 : blockIdx.x / problem.row_cells;
+  const LiveRow row = problem.row(row_index);
+  const int64_t first = (blockIdx.x - row_index * problem.row_cells) * P::kCell;
+  const int size = static_cast<int>(minimum<int64_t>(P::kCell, problem.segments.length - first));
+  const int live = static_cast<int>(clamp<int64_t>(row.live - first, 0, size));
+  const auto order = problem.order;
+  const Word* const keys = problem.input.keys + row.begin + first;
+  bool plain = true;
+  {
+    typename P::Entry entries[kItems];
+    const int begin = threadIdx.x / kWarp * kWarp * kItems + threadIdx.x % kWarp;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int position = begin + i * kWarp;
+      entries[i] = static_cast<typename P::Entry>(~typename P::Entry{0});
+      if (position < live) {
+        const Word key = keys[position];
+        plain = plain & order.is_plain(key);
+        entries[i] = Entries::make(order, order.encode(key), position);
+      }
+    }
+    if constexpr (!P::Order::kTotal) {
+      plain = __syncthreads_and(plain);
+      if (!plain && threadIdx.x == 0 && row.rounds > 0) *problem.unplain = 1;
+    }
+    if (Entries::kPlain || plain) sort_entries<P>(entries, live, shared);
+  }
+  if constexpr (!Entries::kPlain) {
+    if (!plain) sort_any_codes<P>(keys, live, order, shared.entries);
+  }
+
+  const Buffer<typename P::Order, typename P::Payload> target = problem.buffers[row.rounds % 2];
+  const bool decode = row.rounds == 0;
+  [[maybe_unused]] typename P::Payload payload[kItems];
+  if constexpr (P::kHasPayload) {
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int position = i * kThreads + threadIdx.x;
+      const int place = position < live ? Entries::place(shared.entries[position]) : position;
+      if (position < size) payload[i] = problem.input_payload(row.begin, first + place);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const int position = i * kThreads + threadIdx.x;
+    const int64_t at = row.begin + first + position;
+    if (position < live) {
+      const typename P::Entry entry = shared.entries[position];
+      Word code;
+      if constexpr (P::kHasPayload) {
+        code = Entries::rank(entry);
+        if (order.has_equals(code)) code = order.encode(keys[Entries::place(entry)]);
+        target.payload[at] = payload[i];
+      } else {
+        code = entry;
+      }
+      target.keys[at] = decode ? order.decode(code) : code;
+    } else if (position < size) {
+      problem.buffers[0].keys[at] = keys[position];
+      if constexpr (P::kHasPayload) problem.buffers[0].payload[at] = payload[i];
+    }
+  }
+}
+
+}  // namespace mgpu::cuda::sorting
