@@ -140,6 +140,45 @@ def test_inputs_with_a_shape(rng, what, dtype):
         check(keys, name, count=N - 5000)
 
 
+# CUDA kernels sort cells of 2^14 keys of 4 bytes, 2^13 of 8 bytes or with values; a locality sort then takes 16 cells to
+# a group, and 16 groups to one of the next phase.
+@pytest.mark.parametrize("cells", [16, 17, 20, 33])
+@pytest.mark.parametrize("width", [1, 25, 4096, 2**14, 2**17])
+def test_nearly_sorted_keys_around_the_limits_of_cells(rng, cells, width):
+    n = cells * 2**14 + 1
+    keys = np.arange(n) + rng.integers(0, width, n)
+    for dtype, descending in (("uint32", False), ("float32", True)):
+        typed = (keys[::-1] if descending else keys).astype(dtype)
+        for count in (n, n - 1, n - 2):
+            live = typed[:count]
+            got = np.asarray(jitted("locality_sort", descending=descending)(typed, count=count))
+            same_bits(got[count:], typed[count:])
+            same_bits(got[:count], np.sort(live)[::-1] if descending else np.sort(live))
+        check(typed, "locality_sort", descending=descending)
+
+
+@pytest.mark.parametrize("width", [1, 25, 2**14, 2**18, 2**21])
+def test_nearly_sorted_keys_in_three_phases(rng, width):
+    n = 257 * 2**13 + 5
+    check((np.arange(n) + rng.integers(0, width, n)).astype(np.int32), "locality_sort")
+
+
+def test_a_batch_of_nearly_sorted_rows(rng):
+    n = 5 * 2**14 + 1001
+    i = np.arange(n)
+    rows = [i, i + rng.integers(0, 25, n), i + rng.integers(0, 2**14, n), rng.integers(0, n, n), i[::-1]] * 2
+    counts = rng.integers(n - 2**15, n + 1, len(rows)).astype(np.int32)
+    counts[:4] = n, 0, 1, 2**14
+    keys = np.stack(rows).astype(np.int32)
+    sort = jax.jit(jax.vmap(lambda k, c: (mgpu.locality_sort(k, count=c), mgpu.locality_sort_indices(k, count=c))))
+    alone, (got, indices) = sort(keys, counts)
+    for b, (row, count) in enumerate(zip(keys, counts, strict=True)):
+        order = order_of(row, count=count)
+        same_bits(alone[b], row[order])
+        same_bits(got[b], row[order])
+        same_bits(indices[b], order.astype(np.int32))
+
+
 def test_the_order_is_that_of_lax_sort(rng):
     keys = data.random_keys(rng, "float32", 1000)
     # XLA's CPU code takes subnormals for zeros when it sorts, its GPU code does not; here their value counts.

@@ -29,6 +29,7 @@ struct IntegerOrder {
   MGPU_HOST_DEVICE Word decode(Word code) const { return static_cast<Word>(code ^ flip); }
   MGPU_HOST_DEVICE bool less(Word a, Word b) const { return a < b; }
   MGPU_HOST_DEVICE Word rank(Word code) const { return code; }
+  MGPU_HOST_DEVICE bool keeps_bits() const { return flip == 0; }  // whether a key is its own code
   MGPU_HOST_DEVICE bool has_equals(Word /*code*/) const { return false; }
   MGPU_HOST_DEVICE bool is_plain(Word /*bits*/) const { return true; }
 };
@@ -77,6 +78,7 @@ struct FloatOrder {
     const Word bounded = clamp(code, low, high);
     return static_cast<Word>(bounded - (bounded == static_cast<Word>(zero + 1)));
   }
+  MGPU_HOST_DEVICE bool keeps_bits() const { return false; }
 
   // Whether other codes are equal to this one: the zeros, the NaNs. Only these are lost in a rank.
   MGPU_HOST_DEVICE bool has_equals(Word code) const {

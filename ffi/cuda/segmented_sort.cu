@@ -1,6 +1,7 @@
 // segmented_sort on CUDA. Tiles on a fixed grid are sorted within segments by a block each; then, in rounds, runs of
 // tiles are merged within the segments that cross tiles. A tile with nothing to merge in a round is not touched.
 #include "cuda/launch.cuh"
+#include "cuda/segmented_sort/cut_rows.cuh"
 #include "cuda/segmented_sort/describe_tiles.cuh"
 #include "cuda/segmented_sort/merge_rows.cuh"
 #include "cuda/segmented_sort/merge_tiles.cuh"
@@ -24,6 +25,43 @@ Buffer<Order, Payload> buffer(const void* keys, const void* payload) {
 // instructions in all.
 constexpr int64_t kFewTiles = 256;
 
+// The rounds of nearly sorted rows, whose cells are sorted.
+template <typename P>
+void run_phases(const Call& call, P problem, const SegmentedSortOperands::Scratch& scratch, int most_rounds,
+                cudaStream_t stream) {
+  const Segments& segments = problem.segments;
+  const int64_t tiles = segments.rows * problem.row_tiles;
+  const auto merge = merge_rows<P, false>;
+  constexpr int kMergeShared = sizeof(MergeRowsShared<P>);
+  allow_shared(call, merge, kMergeShared);
+  constexpr int kCutThreads = 128;
+  auto* counts = reinterpret_cast<Phase::Counts*>(scratch.rounds + 1);  // behind the flag
+  for (int first_round = 0; first_round < most_rounds; first_round += kPhaseRounds, ++counts) {
+    const int64_t width = int64_t{P::kCell} << (2 * first_round);
+    const Phase phase{width,
+                      ceil_div(segments.length, width),
+                      first_round + kPhaseRounds >= most_rounds,
+                      scratch.cuts,
+                      scratch.groups,
+                      {scratch.group_tiles[0], scratch.group_tiles[1]},
+                      counts};
+    const int64_t groups = segments.rows * ceil_div<int64_t>(phase.row_cells, kGroupCells);
+    cut_cells<<<ceil_div<int64_t>(groups, kCutThreads / kWarp), kCutThreads, 0, stream>>>(problem, phase);
+    check_launch(call);
+    start_segments<<<tiles, kStartThreads, 0, stream>>>(problem, phase);
+    check_launch(call);
+    const int64_t merges = tiles + segments.rows * phase.row_cells;
+    for (int round = 0; round < minimum(kPhaseRounds, most_rounds - first_round); ++round) {
+      problem.group_tiles = phase.group_tiles[round];
+      problem.group_tiles_count = &counts->tiles[round];
+      split_rows<<<ceil_div<int64_t>(merges, kPlanThreads / kSplitLanes), kPlanThreads, 0, stream>>>(problem, round);
+      check_launch(call);
+      merge<<<merges, P::kMerge.threads, kMergeShared, stream>>>(problem, round);
+      check_launch(call);
+    }
+  }
+}
+
 // Whole rows: what a block works on follows from its index, so nothing is described, and a row of one cell takes one
 // launch.
 template <RowShape kShape, typename Order, typename Payload>
@@ -43,15 +81,22 @@ void run_rows(const Call& call, const SegmentedSortOperands& operands, Order ord
             scratch.splits,
             scratch.rounds};
   const int most_rounds = group_rounds<int64_t>({0, segments.length}, P::kCell);
-  if (!Order::kTotal && most_rounds > 0) check(call, cudaMemsetAsync(problem.unplain, 0, sizeof(int), stream));
+  constexpr bool kShort = P::kCell == kShortRowShape.cell();
+  const bool phases = operands.nearly_sorted && !kShort && most_rounds > 0;
+  if (phases) problem.groups = scratch.groups;
+  if (phases || (!Order::kTotal && most_rounds > 0)) {
+    check(call, cudaMemsetAsync(scratch.rounds, 0, SegmentedSortOperands::kCounters * sizeof(int), stream));
+  }
   const auto sort = sort_rows<P>;
   constexpr int kSortShared = sizeof(SortRowsShared<P>);
   allow_shared(call, sort, kSortShared);
   sort<<<segments.rows * problem.row_cells, P::kSort.threads, kSortShared, stream>>>(problem);
   check_launch(call);
   if (most_rounds == 0) return;
+  if constexpr (!kShort) {
+    if (phases) return run_phases(call, problem, scratch, most_rounds, stream);
+  }
   const int64_t tiles = segments.rows * problem.row_tiles;
-  constexpr bool kShort = P::kCell == kShortRowShape.cell();
   const bool few = kShort || tiles <= kFewTiles;
   auto merge = merge_rows<P, true>;
   if constexpr (!kShort) {
@@ -82,15 +127,15 @@ bool run_rows(const Call& call, const SegmentedSortOperands& operands, Order ord
       return true;
     }
   }
-  if constexpr (!kHasPayload || (kWidth == 4 && sizeof(Payload) == 4)) {
-    constexpr RowShape kShape = row_shape(kWidth, kHasPayload);
-    using P = RowProblem<Order, Payload, kShape>;
+  if constexpr (kWidth < 8 || !kHasPayload) {
+    constexpr RowShape kLong = row_shape(kWidth, kHasPayload);
+    using P = RowProblem<Order, Payload, kLong>;
     constexpr size_t kShared = maximum(sizeof(SortRowsShared<P>), sizeof(MergeRowsShared<P>));
     int device = 0, most_shared = 0;
     check(call, cudaGetDevice(&device));
     check(call, cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     if (operands.row_sort() == RowSort::kLong && kShared <= static_cast<size_t>(most_shared)) {
-      run_rows<kShape, Order, Payload>(call, operands, order, stream);
+      run_rows<kLong, Order, Payload>(call, operands, order, stream);
       return true;
     }
   }

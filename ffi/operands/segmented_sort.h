@@ -35,6 +35,31 @@ constexpr RowShape row_shape(int key_width, bool has_payload) {
 constexpr RowShape kShortRowShape{{512, 8}, {256, 9}};
 constexpr int64_t kFewItems = int64_t{1} << 18;
 
+// A phase of the sort of nearly sorted rows takes this many rounds, and so many cells to a group.
+constexpr int kPhaseRounds = 2;
+constexpr int kGroupCells = 1 << (2 * kPhaseRounds);
+
+// Runs to merge in a round of a phase, as positions in a row.
+struct RunGroup {
+  MergeGroup<int64_t> runs;
+  int64_t row_begin;
+  int source, target;  // buffers
+  bool decode;         // the outputs are keys, not codes
+};
+
+// A tile of a group's outputs.
+struct GroupTile {
+  int group;
+  int tile;
+};
+
+// Where a cell is cut in a phase: its items before `low` belong to the segment that comes in from the left, those from
+// `high` on to the one that goes on to the right. The segments' first rounds take them from these buffers.
+struct CellCut {
+  int64_t low, high;
+  int left_start, right_start;
+};
+
 // The segment of a tile's first position, and the first listed head at or after that position.
 struct TileDescriptor {
   Range<int64_t> segment;
@@ -63,10 +88,12 @@ struct MergePlan {
 };
 
 // Operands: keys [.., n], heads [.., m], flags [.., n] bool or [.., ceil(n / 32)] uint32, count [.., 1], payload
-// [.., n]; any but the keys may be absent (empty). Attributes: descending, payload. Results: keys, and the payload.
+// [.., n]; any but the keys may be absent (empty). Attributes: descending, nearly_sorted, payload. Results: keys, and
+// the payload.
 struct SegmentedSortOperands {
   DType key_type;
   bool descending;
+  bool nearly_sorted;  // worth a look at what is in its place already; without heads and flags
   PayloadMode payload_mode;
   int payload_width = 0;  // bytes; 0 without payload
   Segments segments;
@@ -84,6 +111,7 @@ struct SegmentedSortOperands {
     const Array& count = call.operands[3];
     const Array& payload_in = call.operands[4];
     descending = call.attributes["descending"] != 0;
+    nearly_sorted = call.attributes["nearly_sorted"] != 0;
     payload_mode = static_cast<PayloadMode>(call.attributes["payload"]);
     const Array& keys_out = call.results.at(0);
 
@@ -98,6 +126,7 @@ struct SegmentedSortOperands {
     segments.heads = call.index_vector(heads, "heads");
     segments.heads_stride = call.row_stride(heads, segments.heads_count, segments.rows, "heads");
     whole_rows = segments.heads_count == 0 && Call::length(flags) == 0;
+    call.expect(whole_rows || !nearly_sorted, "nearly_sorted: expected neither heads nor flags");
     if (Call::length(flags) > 0) {
       segments.flags_stride = call.row_stride(flags, Call::length(flags), segments.rows, "flags");
       const bool words = flags.dtype == DType::u32;
@@ -132,9 +161,10 @@ struct SegmentedSortOperands {
     const int width = byte_width(key_type);
     if (!whole_rows) return RowSort::kSegments;
     const bool is_short = segments.total() <= kFewItems || segments.length <= kShortRowShape.cell();
-    const bool has_payload = payload_width > 0;
-    if (has_payload && (is_short ? width == 8 : width != 4 || payload_width != 4)) return RowSort::kSegments;
-    const int cell = (is_short ? kShortRowShape : row_shape(width, has_payload)).cell();
+    if (payload_width > 0 && (width == 8 || (!is_short && !nearly_sorted && (width != 4 || payload_width != 4)))) {
+      return RowSort::kSegments;
+    }
+    const int cell = (is_short ? kShortRowShape : row_shape(width, payload_width > 0)).cell();
     const bool fills = ceil_div<int64_t>(segments.length, cell) * cell <= 2 * segments.length;
     if (segments.rows > 1 && !fills) return RowSort::kSegments;
     return is_short ? RowSort::kShort : RowSort::kLong;
@@ -146,9 +176,13 @@ struct SegmentedSortOperands {
     void* keys;
     void* payload;
     TileDescriptor* tiles;
-    int* rounds;  // kCounters counters: the rounds, and the queued tiles of each round; of whole rows, a flag
+    int*
+        rounds;  // kCounters counters: the rounds, and the queued tiles of each; of whole rows, a flag, and the phases'
     MergePlan* plans;
     int64_t* splits;  // kRuns a tile
+    CellCut* cuts;    // of nearly sorted rows
+    RunGroup* groups;
+    GroupTile* group_tiles[kPhaseRounds];
   };
   static constexpr int64_t kCounters = 64;
   Scratch layout(Workspace& workspace) const {
@@ -161,8 +195,16 @@ struct SegmentedSortOperands {
     scratch.payload = workspace.take<char>(total * payload_width);
     if (row_sort() == RowSort::kShort) return scratch;
     if (row_sort() == RowSort::kLong) {
-      const int64_t row_tiles = ceil_div<int64_t>(segments.length, row_shape(width, payload_width > 0).tile());
-      scratch.splits = workspace.take<int64_t>(kRuns * segments.rows * row_tiles);
+      const RowShape shape = row_shape(width, payload_width > 0);
+      int64_t merges = segments.rows * ceil_div<int64_t>(segments.length, shape.tile());
+      if (nearly_sorted) {
+        const int64_t cells = segments.rows * ceil_div<int64_t>(segments.length, shape.cell());
+        merges += cells;  // segments share tiles
+        scratch.cuts = workspace.take<CellCut>(cells);
+        scratch.groups = workspace.take<RunGroup>(cells);
+        for (GroupTile*& tiles : scratch.group_tiles) tiles = workspace.take<GroupTile>(merges);
+      }
+      scratch.splits = workspace.take<int64_t>(kRuns * merges);
     }
     // For long rows too: a device may have too little shared memory for their kernels.
     const int64_t tiles = ceil_div<int64_t>(total, tile_items(width));

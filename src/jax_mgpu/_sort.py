@@ -24,35 +24,58 @@ from jax_mgpu._values import (
 __all__ = ["sort", "sort_indices"]
 
 
-def sort(operation: str, keys: jax.Array, heads: Any, flags: Any, values: Any, *, descending: bool, count: Any) -> Any:
-    """Keys, checked, sorted within segments, with the pytree of values that belong to them where there is one."""
+def sort(
+    operation: str,
+    keys: jax.Array,
+    heads: Any,
+    flags: Any,
+    values: Any,
+    *,
+    descending: bool,
+    count: Any,
+    nearly_sorted: bool = False,
+) -> Any:
+    """Keys, checked, sorted within segments, with the pytree of values that belong to them where there is one.
+
+    `nearly_sorted` has the kernels look for what is in its place already; it goes with neither heads nor flags.
+    """
     operands = (keys, heads, flags, count_operand(operation, "count", count, keys.shape[0]))
+    attributes = {"descending": descending, "nearly_sorted": nearly_sorted}
     if values is None:
-        return _SORT(*operands, ABSENT, descending=descending, payload=NO_PAYLOAD)[0]
+        return _SORT(*operands, ABSENT, **attributes, payload=NO_PAYLOAD)[0]
     leaves, unflatten = flatten_values(operation, "values", values, keys.shape[0], "keys")
     carried = carried_leaf(leaves)
     if carried is not None:
-        sorted_keys, moved = _SORT(*operands, carried, descending=descending, payload=PAYLOAD_GIVEN)
+        sorted_keys, moved = _SORT(*operands, carried, **attributes, payload=PAYLOAD_GIVEN)
         return sorted_keys, unflatten([moved])
     index_dtype(operation, "keys", keys.shape[0])
-    sorted_keys, indices = _SORT(*operands, ABSENT, descending=descending, payload=PAYLOAD_INDICES)
+    sorted_keys, indices = _SORT(*operands, ABSENT, **attributes, payload=PAYLOAD_INDICES)
     return sorted_keys, unflatten([take_rows(leaf, indices) for leaf in leaves])
 
 
 def sort_indices(
-    operation: str, keys: jax.Array, heads: Any, flags: Any, *, descending: bool, count: Any
+    operation: str,
+    keys: jax.Array,
+    heads: Any,
+    flags: Any,
+    *,
+    descending: bool,
+    count: Any,
+    nearly_sorted: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     """Keys, checked, sorted within segments, and where each came from."""
     operands = (keys, heads, flags, count_operand(operation, "count", count, keys.shape[0]))
     index_dtype(operation, "keys", keys.shape[0])
-    sorted_keys, indices = _SORT(*operands, ABSENT, descending=descending, payload=PAYLOAD_INDICES)
+    sorted_keys, indices = _SORT(
+        *operands, ABSENT, descending=descending, nearly_sorted=nearly_sorted, payload=PAYLOAD_INDICES
+    )
     return sorted_keys, indices
 
 
 def _shapes(
-    keys: Any, heads: Any, flags: Any, count: Any, values: Any, *, descending: int, payload: int
+    keys: Any, heads: Any, flags: Any, count: Any, values: Any, *, descending: int, nearly_sorted: int, payload: int
 ) -> Sequence[Any]:
-    del heads, flags, count, descending
+    del heads, flags, count, descending, nearly_sorted
     if payload == NO_PAYLOAD:
         return [keys]
     dtype = values.dtype if payload == PAYLOAD_GIVEN else index_dtype("segmented_sort_indices", "keys", keys.shape[0])
@@ -67,9 +90,11 @@ def _fallback(
     values: jax.Array,
     *,
     descending: int,
+    nearly_sorted: int,
     payload: int,
 ) -> Sequence[jax.Array]:
     """lax.sort by segment (where there is more than one), by key, and stable."""
+    del nearly_sorted
     (n,) = keys.shape
     positions = jnp.arange(n, dtype=index_dtype("segmented_sort", "keys", n))
     operands = (*_segment_numbers(positions, heads, flags, count), *sort_operands(keys, descending), positions)
@@ -103,9 +128,13 @@ def _segment_numbers(
     return (segments,)
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, descending: int, payload: int) -> tuple[Any, Any]:
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, descending: int, nearly_sorted: int, payload: int
+) -> tuple[Any, Any]:
     keys, heads, flags, count, values = primals
-    sorted_keys, indices = _SORT(keys, heads, flags, count, ABSENT, descending=descending, payload=PAYLOAD_INDICES)
+    sorted_keys, indices = _SORT(
+        keys, heads, flags, count, ABSENT, descending=descending, nearly_sorted=nearly_sorted, payload=PAYLOAD_INDICES
+    )
     moved_keys = take_moved(tangents[0], indices)
     if payload == NO_PAYLOAD:
         return [sorted_keys], [moved_keys]

@@ -71,9 +71,10 @@ def mergesort_indices(keys: Any, *, descending: bool = False, count: Any = None)
 
 
 def locality_sort(keys: Any, values: Any = None, *, descending: bool = False, count: Any = None) -> Any:
-    """Sorts `keys` as `mergesort` does; the name for data that are nearly sorted.
+    """Sorts `keys` as `mergesort` does, fast where they are nearly sorted.
 
-    For keys that were sorted and have changed a little, such as the cells of particles one time step on.
+    For keys that were sorted and have changed a little, such as the cells of particles one time step on. Right for any
+    keys; where they are in no order, a little slower than `mergesort`.
 
     Args:
       keys: see `mergesort`.
@@ -88,7 +89,9 @@ def locality_sort(keys: Any, values: Any = None, *, descending: bool = False, co
       TypeError: as `mergesort`.
       ValueError: as `mergesort`.
 
-    Time and memory as `mergesort`: no kernel skips yet what is in place already.
+    On a GPU, cells of some thousand keys are sorted, then merged where neighbouring cells, or runs of them, overlap:
+    keys that are at most k places from where they belong take O(n log k). Time as `mergesort` on a CPU, for 2^18 keys
+    or fewer, and for keys of 8 bytes with values. Memory as `mergesort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -96,11 +99,13 @@ def locality_sort(keys: Any, values: Any = None, *, descending: bool = False, co
       Array([1, 2, 3, 4, 5], dtype=int32)
     """
     keys = expect_key("locality_sort", "keys", keys)
-    return sort("locality_sort", keys, ABSENT, ABSENT, values, descending=descending, count=count)
+    return sort(
+        "locality_sort", keys, ABSENT, ABSENT, values, descending=descending, count=count, nearly_sorted=True
+    )
 
 
 def locality_sort_indices(keys: Any, *, descending: bool = False, count: Any = None) -> tuple[jax.Array, jax.Array]:
-    """Sorts `keys` as `mergesort_indices` does; the name for data that are nearly sorted.
+    """Sorts `keys` as `mergesort_indices` does, fast where they are nearly sorted.
 
     Args:
       keys: see `mergesort`.
@@ -122,4 +127,6 @@ def locality_sort_indices(keys: Any, *, descending: bool = False, count: Any = N
       Array([0, 1, 3, 2, 4], dtype=int32)
     """
     keys = expect_key("locality_sort_indices", "keys", keys)
-    return sort_indices("locality_sort_indices", keys, ABSENT, ABSENT, descending=descending, count=count)
+    return sort_indices(
+        "locality_sort_indices", keys, ABSENT, ABSENT, descending=descending, count=count, nearly_sorted=True
+    )

@@ -325,9 +325,10 @@ void segmented_sort(Garbage& make) {
   make.attribute("descending", 0, 1);
   const auto mode = static_cast<PayloadMode>(make.attribute("payload", 0, 2));
   make.keys(dtype, n, false);
+  const bool whole = make.attribute("nearly_sorted", 0, 1) != 0;
   const bool flags = make.flip();
-  flags ? make.absent() : make.indices(make.length(), n);
-  flags ? make.flags(n) : make.absent();
+  flags || whole ? make.absent() : make.indices(make.length(), n);
+  flags && !whole ? make.flags(n) : make.absent();
   make.count(n);
   mode == PayloadMode::kGiven ? make.keys(payload, n, false) : make.absent();
   make.result(dtype, {n});

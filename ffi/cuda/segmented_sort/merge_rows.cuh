@@ -8,34 +8,23 @@
 
 namespace mgpu::cuda::sorting {
 
-// The runs that a round merges to make the tile which starts at position `first` of a row.
-template <typename P>
-__device__ MergeGroup<int64_t> row_group(const LiveRow& row, int64_t first, int round) {
-  return merge_group<int64_t>({0, row.live}, 0, P::kCell, first / P::kCell, round);
-}
-
 // The splits at the starts of all tiles.
 template <typename P>
 __global__ void __launch_bounds__(kPlanThreads, 4) split_rows(const __grid_constant__ P problem, int round) {
   const int64_t edge = (blockIdx.x * int64_t{kPlanThreads} + threadIdx.x) / kSplitLanes;
-  const int64_t tiles = problem.segments.rows * problem.row_tiles;
-  const int64_t tile = minimum(edge, tiles - 1);
-  const int64_t row_index = problem.segments.rows == 1 ? 0 : tile / problem.row_tiles;
-  const int64_t first = (tile - row_index * problem.row_tiles) * P::kTile;
-  const LiveRow row = problem.row(row_index);
-  MergeGroup<int64_t> group{};
-  if (round < row.rounds && first < row.live) group = row_group<P>(row, first, round);
+  const RowMerge merge = problem.merge(edge, round);
+  const MergeGroup<int64_t>& group = merge.group;
   int64_t split[kRuns];
-  const int64_t rank = group.end() > 0 ? first - group.begin() : 0;
-  const auto* const codes = problem.buffers[(row.rounds - round) & 1].keys + row.begin;
+  const int64_t rank = merge.first - group.begin();
+  const auto* const codes = problem.buffers[merge.source].keys + merge.row_begin;
   if (__any_sync(0xffffffffu, group.end() - group.begin() > (int64_t{1} << 30))) {
     split_runs<int64_t>(problem.order, codes, group, rank, split);
   } else {
     split_runs<int>(problem.order, codes, group, rank, split);
   }
-  if (edge < tiles && threadIdx.x % kSplitLanes == 0) {
+  if (merge.size > 0 && threadIdx.x % kSplitLanes == 0) {
 #pragma unroll
-    for (int j = 0; j < kRuns; ++j) problem.splits[tile * kRuns + j] = split[j];
+    for (int j = 0; j < kRuns; ++j) problem.splits[edge * kRuns + j] = split[j];
   }
 }
 
@@ -131,7 +120,7 @@ struct MergeRowsShared {
 
 // By the first warp: a lane a run, between the splits at the tile's start and end.
 template <typename P>
-__device__ void place_runs(const LiveRow& row, const MergeGroup<int64_t>& group, const int64_t* start,
+__device__ void place_runs(int64_t row_begin, const MergeGroup<int64_t>& group, const int64_t* start,
                            const int64_t* stop, int size, const typename P::Word* keys, TileRuns& runs) {
   const int run = threadIdx.x % kRuns;
   const auto pick = [&](int j) {
@@ -142,7 +131,7 @@ __device__ void place_runs(const LiveRow& row, const MergeGroup<int64_t>& group,
   const int64_t begin = start[run];
   const int64_t end = stop ? stop[run] : pick(run + 1) - bound;
   const int count = static_cast<int>(clamp<int64_t>(end - begin, 0, size));
-  const int64_t from = row.begin + bound + begin;
+  const int64_t from = row_begin + bound + begin;
   const int place = place_in_chunk(keys, from);
   const int width = round_up_to_chunk<typename P::Word>(place + count + P::kMerge.items);
   int at = place;
@@ -211,23 +200,21 @@ __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_
   extern __shared__ __align__(16) unsigned char storage[];
   auto& shared = *reinterpret_cast<MergeRowsShared<P>*>(storage);
 
-  const int64_t row_index = problem.segments.rows == 1 ? 0 : blockIdx.x / problem.row_tiles;
-  const LiveRow row = problem.row(row_index);
-  const int64_t first = (blockIdx.x - row_index * problem.row_tiles) * P::kTile;
-  if (round >= row.rounds || first >= row.live) return;
-  const int size = static_cast<int>(minimum<int64_t>(P::kTile, row.live - first));
-  const int source = (row.rounds - round) & 1;
-  const Buffer<typename P::Order, typename P::Payload> from = problem.buffers[source];
-  const MergeGroup<int64_t> group = row_group<P>(row, first, round);
+  const RowMerge merge = problem.merge(blockIdx.x, round);
+  if (merge.size == 0) return;
+  const MergeGroup<int64_t>& group = merge.group;
+  const int64_t first = merge.first;
+  const int size = merge.size;
+  const Buffer<typename P::Order, typename P::Payload> from = problem.buffers[merge.source];
   const int64_t* start = problem.splits + blockIdx.x * int64_t{kRuns};
   const int64_t* stop = first + size == group.end() ? nullptr : start + kRuns;
   if constexpr (kSplits) {
     const int64_t rank = first - group.begin();
-    split_by_block<int>(problem, from.keys + row.begin, group, rank, rank + size, shared.split);
+    split_by_block<int>(problem, from.keys + merge.row_begin, group, rank, rank + size, shared.split);
     start = shared.split.splits[0];
     stop = shared.split.splits[1];
   }
-  if (threadIdx.x < kWarp) place_runs<P>(row, group, start, stop, size, from.keys, shared.runs);
+  if (threadIdx.x < kWarp) place_runs<P>(merge.row_begin, group, start, stop, size, from.keys, shared.runs);
   bool plain = true;
   if constexpr (!P::Order::kTotal) plain = *problem.unplain == 0;
   __syncthreads();
@@ -312,10 +299,10 @@ __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_
     __syncthreads();
   }
 
-  const Buffer<typename P::Order, typename P::Payload> target = problem.buffers[1 - source];
-  const bool decode = round + 1 == row.rounds;
+  const Buffer<typename P::Order, typename P::Payload> target = problem.buffers[merge.target];
+  const bool decode = merge.decode;
   const auto order = problem.order;
-  Word* const keys = target.keys + row.begin + first;
+  Word* const keys = target.keys + merge.row_begin + first;
   const auto store = [&](int i) {
     const int position = i * kThreads + thread;
     keys[position] = decode ? order.decode(merged[position]) : merged[position];
@@ -330,7 +317,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_
   }
   if constexpr (P::kHasPayload) {
     using Payload = typename P::Payload;
-    Payload* const payload = target.payload + row.begin + first;
+    Payload* const payload = target.payload + merge.row_begin + first;
     const uint16_t base = static_cast<uint16_t>(shared_address(shared.codes));
     const auto place_of = [&](int position) {
       return static_cast<uint16_t>(merged_from[position] - base) / static_cast<unsigned>(sizeof(Word));

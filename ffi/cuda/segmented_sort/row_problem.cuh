@@ -29,6 +29,16 @@ struct Entries<Order, true> {
   __device__ static int place(Entry entry) { return static_cast<int>(entry & ((Entry{1} << kPlaceBits) - 1)); }
 };
 
+// What a block merges in a round: outputs [first, first + size) of a group of runs, as positions in a row.
+struct RowMerge {
+  MergeGroup<int64_t> group;
+  int64_t row_begin;
+  int64_t first;
+  int size;            // 0: nothing
+  int source, target;  // buffers
+  bool decode;         // the outputs are keys, not codes
+};
+
 // The row that a block works on.
 struct LiveRow {
   int64_t begin;  // in the array
@@ -58,10 +68,33 @@ struct RowProblem {
   Buffer<Order, Payload> buffers[2];  // a row that takes r rounds starts in buffers[r % 2]
   int64_t* splits;                    // kRuns for the start of each tile
   int* unplain;                       // whether codes that differ are equal: some zeros are negative, or there are NaNs
+  // Of nearly sorted rows, which start in the output: what is to merge in a round.
+  const RunGroup* groups = nullptr;
+  const GroupTile* group_tiles = nullptr;
+  const int* group_tiles_count = nullptr;
 
   __device__ LiveRow row(int64_t index) const {
     const int64_t live = segments.live(index);
-    return {index * segments.length, live, group_rounds<int64_t>({0, live}, kCell)};
+    return {index * segments.length, live, groups ? 2 : group_rounds<int64_t>({0, live}, kCell)};
+  }
+  __device__ RowMerge merge(int64_t index, int round) const {
+    if (groups) {
+      if (index >= *group_tiles_count) return {};
+      const GroupTile tile = group_tiles[index];
+      const RunGroup& of = groups[tile.group];
+      const int64_t first = of.runs.begin() + tile.tile * int64_t{kTile};
+      const int size = static_cast<int>(minimum<int64_t>(kTile, of.runs.end() - first));
+      return {of.runs, of.row_begin, first, size, of.source, of.target, of.decode};
+    }
+    const int64_t row_index = segments.rows == 1 ? 0 : index / row_tiles;
+    if (row_index >= segments.rows) return {};
+    const int64_t first = (index - row_index * row_tiles) * kTile;
+    const LiveRow row = this->row(row_index);
+    if (round >= row.rounds || first >= row.live) return {};
+    const int source = (row.rounds - round) & 1;
+    const auto group = merge_group<int64_t>({0, row.live}, 0, kCell, first / kCell, round);
+    const int size = static_cast<int>(minimum<int64_t>(kTile, row.live - first));
+    return {group, row.begin, first, size, source, 1 - source, round + 1 == row.rounds};
   }
   __device__ Payload input_payload(int64_t row_begin, int64_t position) const {
     return input.payload ? input.payload[row_begin + position] : static_cast<Payload>(position);
