@@ -184,25 +184,25 @@ struct TileWork {
     const auto position_of = [&](Offset offset, int h) { return static_cast<unsigned>(offset) + shift + drift * h; };
     const int first = kHasSlots && before >= 0 ? 0 : 1;
     for (int base = first + threadIdx.x; base <= heads; base += kBatch * kThreads) {
-      unsigned position[kBatch];
-      unsigned next[kBatch];
+      Offset offset[kBatch];
+      Offset next[kBatch];
       Slot slots[kBatch];
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
-        const int h = minimum(base + b * kThreads, heads);
-        const int after = minimum(h + 1, heads);
-        position[b] = position_of(offsets[h], h);
-        next[b] = position_of(offsets[after], after);
-        slots[b] = slot_of(h, offsets[h]);
+        const int h = base + b * kThreads;
+        offset[b] = h <= heads ? offsets[h] : 0;
+        next[b] = h < heads ? offsets[h + 1] : 0;
       }
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) slots[b] = slot_of(minimum(base + b * kThreads, heads), offset[b]);
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
         const int h = base + b * kThreads;
-        if (h > heads) break;
-        if (has_slots) shared.slots[h] = slots[b];
+        if (has_slots && h <= heads) shared.slots[h] = slots[b];
+        const unsigned position = position_of(offset[b], h);
         // of objects with one start all but the last are empty
-        const bool is_last = h == heads || next[b] != position[b];
-        if (h > 0 && is_last && position[b] < size) shared.marks[position[b]] = static_cast<uint16_t>(h);
+        const bool is_last = h == heads || (h < heads && position_of(next[b], h + 1) != position);
+        if (h > 0 && is_last && position < size) shared.marks[position] = static_cast<uint16_t>(h);
       }
     }
   }
