@@ -20,7 +20,7 @@ from tests.oracle import same_bits
 pytestmark = pytest.mark.usefixtures("x64")
 
 # Slots that one CUDA block (by the width of keys and values) and one CPU task merge alone.
-TILES = (3136, 4032, 4928, 5824, 6720, 7616, 8512, 10304, 65536)
+TILES = (1440, 2400, 3360, 4320, 5280, 6240, 7200, 9120, 10080, 11040, 65536)
 
 
 def live_part(x, indices, slots):

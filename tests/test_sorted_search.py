@@ -18,7 +18,7 @@ from tests import data, oracle
 pytestmark = pytest.mark.usefixtures("x64")
 
 # Items of both operands that one CUDA block (by the width of keys) and one CPU task walk along alone.
-TILES = (3136, 5824, 6720, 7616, 10304, 65536)
+TILES = (3360, 5280, 6240, 7200, 10080, 11040, 65536)
 SIDES = ("left", "right")
 
 

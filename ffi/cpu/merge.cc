@@ -53,7 +53,7 @@ void merge_rows(const MergeOperands& operands, Order order, cpu::Executor& execu
 
 }  // namespace
 
-int64_t workspace::merge(const Call&) { return 0; }
+int64_t workspace::merge(const Call& call) { return layout_bytes(MergeOperands(call)); }
 
 void cpu::merge(const Call& call, Executor& executor) {
   const MergeOperands operands(call);

@@ -109,7 +109,7 @@ void match(const SortedMatchOperands& operands, Order order, cpu::Executor& exec
 
 }  // namespace
 
-int64_t workspace::sorted_search(const Call&) { return 0; }
+int64_t workspace::sorted_search(const Call& call) { return layout_bytes(SortedSearchOperands(call)); }
 
 void cpu::sorted_search(const Call& call, Executor& executor) {
   const SortedSearchOperands operands(call);
@@ -122,7 +122,7 @@ void cpu::sorted_search(const Call& call, Executor& executor) {
   });
 }
 
-int64_t workspace::sorted_match(const Call&) { return 0; }
+int64_t workspace::sorted_match(const Call& call) { return layout_bytes(SortedMatchOperands(call)); }
 
 void cpu::sorted_match(const Call& call, Executor& executor) {
   const SortedMatchOperands operands(call);

@@ -11,7 +11,7 @@ namespace {
 
 template <typename Order, typename Payload>
 struct Problem {
-  MergeTiles<Order> tiles;
+  StreamTiles<Order> stream;
   typename Order::Word* keys;
   MergeOperands::Payload a_payload;
   MergeOperands::Payload b_payload;
@@ -37,7 +37,7 @@ struct Stages {
 
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
-    merge_shares(const __grid_constant__ Problem<Order, Payload> problem) {
+    merge_tiles(const __grid_constant__ Problem<Order, Payload> problem) {
   using Word = typename Order::Word;
   using Shape = typename Stages<Order, Payload>::template Shape<kLargeStreams>;
   constexpr bool kHasPayload = Stages<Order, Payload>::kHasPayload;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
   using Stream = MergeStream<Order, kItems, false>;
   extern __shared__ __align__(kLineBytes) unsigned char stages[];
   __shared__ typename Stream::Shared shared;
-  const SortedPair& pair = problem.tiles.pair;
+  const SortedPair& pair = problem.stream.tiles.pair;
 
   const Payload* const a_values = static_cast<const Payload*>(problem.a_payload.data);
   const Payload* const b_values = static_cast<const Payload*>(problem.b_payload.data);
@@ -150,18 +150,19 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
     }
   };
 
-  Stream::run(problem.tiles, shared, stages, Shape::kStageBytes, load, work, store);
+  Stream::run(problem.stream, shared, stages, Shape::kStageBytes, load, work, store);
 }
 
 template <typename Order, typename Payload>
 void run(const Call& call, const MergeOperands& operands, Order order, cudaStream_t stream) {
-  const Problem<Order, Payload> problem{{operands.pair, order},
-                                        static_cast<typename Order::Word*>(operands.keys),
-                                        operands.a_payload,
-                                        operands.b_payload,
-                                        static_cast<Payload*>(operands.payload)};
-  launch_stream<Stages<Order, Payload>::template Shape>(call, stream, operands.pair.slots(),
-                                                        merge_shares<Order, Payload>, problem);
+  const auto kernel = merge_tiles<Order, Payload>;
+  launch_stream<Stages<Order, Payload>::template Shape>(
+      call, stream, operands, order, kernel, [&](const StreamTiles<Order>& tiles, int blocks, int bytes) {
+        const Problem<Order, Payload> problem{tiles, static_cast<typename Order::Word*>(operands.keys),
+                                              operands.a_payload, operands.b_payload,
+                                              static_cast<Payload*>(operands.payload)};
+        kernel<<<blocks, kStreamThreads, bytes, stream>>>(problem);
+      });
 }
 
 }  // namespace

@@ -82,12 +82,13 @@ __device__ unsigned live_items(const MergeTile& tile, int diagonal) {
 
 template <typename Order>
 __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
-    search_shares(const __grid_constant__ MergeTiles<Order> tiles, IndexResult positions, bool needles_are_b) {
+    search_tiles(const __grid_constant__ StreamTiles<Order> stream, IndexResult positions, bool needles_are_b) {
   extern __shared__ __align__(kLineBytes) unsigned char stages[];
   using Shape = typename Stages<typename Order::Word, false>::Compiled;
   constexpr int kCount = Shape::kItems;
   using S = MergeStream<Order, kCount, false>;
   __shared__ typename S::Shared shared;
+  const MergeTiles<Order>& tiles = stream.tiles;
   const SortedPair& pair = tiles.pair;
   const bool bulk = kHasBulkCopies && !positions.wide;
   int32_t* const narrow = static_cast<int32_t*>(positions.data);
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
   };
 
   S::run(
-      tiles, shared, stages, Shape::kStageBytes,
+      stream, shared, stages, Shape::kStageBytes,
       [](const typename S::Plan&, unsigned char*) { return [](CopyBarrier&) { return 0u; }; }, work, store);
 }
 
@@ -150,7 +151,7 @@ __global__ void __launch_bounds__(kSearchThreads)
 
 template <typename Order>
 struct MatchProblem {
-  MergeTiles<Order> tiles;
+  StreamTiles<Order> stream;
   SortedMatchOperands::Side a;
   SortedMatchOperands::Side b;
 };
@@ -174,14 +175,14 @@ __device__ void add_to_count(const IndexResult& counts, int64_t row, int number,
 
 template <typename Order>
 __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
-    match_shares(const __grid_constant__ MatchProblem<Order> problem) {
+    match_tiles(const __grid_constant__ MatchProblem<Order> problem) {
   using Word = typename Order::Word;
   extern __shared__ __align__(kLineBytes) unsigned char stages[];
   using Shape = typename Stages<Word, true>::Compiled;
   constexpr int kCount = Shape::kItems;
   using S = MergeStream<Order, kCount, true>;
   __shared__ typename S::Shared shared;
-  const MergeTiles<Order>& tiles = problem.tiles;
+  const MergeTiles<Order>& tiles = problem.stream.tiles;
   const SortedPair& pair = tiles.pair;
   const bool bulk = kHasBulkCopies && !problem.a.index.wide;
   int64_t row = -1;  // of the matches counted so far
@@ -279,7 +280,7 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
   };
 
   S::run(
-      tiles, shared, stages, Shape::kStageBytes,
+      problem.stream, shared, stages, Shape::kStageBytes,
       [](const typename S::Plan&, unsigned char*) { return [](CopyBarrier&) { return 0u; }; }, work, store);
   if (threadIdx.x < kStreamWorkers) add_counts();
 }
@@ -297,8 +298,10 @@ void sorted_search(const Call& call, cudaStream_t stream) {
       check_launch(call);
     } else {
       launch_stream<Stages<typename Order::Word, false>::template Shape>(
-          call, stream, operands.pair.slots(), search_shares<Order>, MergeTiles<Order>{operands.pair, order},
-          operands.positions, operands.needles_are_b);
+          call, stream, operands, order, search_tiles<Order>,
+          [&](const StreamTiles<Order>& tiles, int blocks, int bytes) {
+            search_tiles<<<blocks, kStreamThreads, bytes, stream>>>(tiles, operands.positions, operands.needles_are_b);
+          });
     }
   });
 }
@@ -314,8 +317,10 @@ void sorted_match(const Call& call, cudaStream_t stream) {
   dispatch_order(call, operands.key_type, false, [&](auto order) {
     using Order = decltype(order);
     launch_stream<Stages<typename Order::Word, true>::template Shape>(
-        call, stream, operands.pair.slots(), match_shares<Order>,
-        MatchProblem<Order>{MergeTiles<Order>{operands.pair, order}, operands.a, operands.b});
+        call, stream, operands, order, match_tiles<Order>, [&](const StreamTiles<Order>& tiles, int blocks, int bytes) {
+          const MatchProblem<Order> problem{tiles, operands.a, operands.b};
+          match_tiles<<<blocks, kStreamThreads, bytes, stream>>>(problem);
+        });
   });
 }
 

@@ -45,6 +45,7 @@ struct MergeOperands {
     b_payload = side(call, call.operands[3], payload_out, pair.b, "b_values");
   }
 
+  MergeSplits layout(Workspace& workspace) const { return MergeSplits::layout(pair, workspace); }
   bool gives_indices() const { return payload && !a_payload.data && !b_payload.data; }
 
  private:

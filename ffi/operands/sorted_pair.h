@@ -4,6 +4,7 @@
 #include "algorithm/sorted_pair.h"
 #include "call.h"
 #include "operands/dispatch.h"
+#include "workspace.h"
 
 namespace mgpu {
 
@@ -27,5 +28,18 @@ inline SortedPair sorted_pair(const Call& call, const Array& a, const Array& b, 
   call.expect(is_key(a.dtype), "expected keys of a type that has an order");
   return {rows, sorted_rows(call, a, a_count, rows, "a"), sorted_rows(call, b, b_count, rows, "b")};
 }
+
+// What a CUDA kernel that walks along a merge keeps: where A is split at the begin of each tile, of at least kLeastTile
+// slots unless its row has fewer, and the number of tiles taken.
+struct MergeSplits {
+  static constexpr int64_t kLeastTile = 1344;
+  int64_t* splits;
+  unsigned long long* taken;
+
+  static MergeSplits layout(const SortedPair& pair, Workspace& workspace) {
+    return {workspace.take<int64_t>(pair.rows * ceil_div(pair.row_slots(), kLeastTile)),
+            workspace.take<unsigned long long>(1)};
+  }
+};
 
 }  // namespace mgpu

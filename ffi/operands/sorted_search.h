@@ -34,6 +34,7 @@ struct SortedSearchOperands {
     if (needles_are_b) pair = pair.swapped();
   }
 
+  MergeSplits layout(Workspace& workspace) const { return MergeSplits::layout(pair, workspace); }
   MGPU_HOST_DEVICE const SortedRows& needles() const { return needles_are_b ? pair.b : pair.a; }
   MGPU_HOST_DEVICE const SortedRows& haystack() const { return needles_are_b ? pair.a : pair.b; }
 
@@ -88,6 +89,8 @@ struct SortedMatchOperands {
       std::swap(a, b);
     }
   }
+
+  MergeSplits layout(Workspace& workspace) const { return MergeSplits::layout(pair, workspace); }
 
  private:
   static Side side(const Call& call, int i) {

@@ -1,13 +1,13 @@
-// A block's share of a merge, tile by tile: a warp of its own searches for the tiles, copies their keys to shared
-// memory and what becomes of them back, one tile ahead and one behind the other warps, who merge. So device memory is
-// read without a pause, every key once, and only a share's first tile is searched for in all of A and B.
+// A merge tile by tile: one kernel finds the tiles, another's blocks take them one after the other. A warp of each
+// block copies a tile's keys to shared memory and what becomes of them back, one tile ahead and one behind the other
+// warps, who merge. So device memory is read and written without a pause.
 #pragma once
 
-#include "algorithm/sorted_pair.h"
 #include "cuda/cta/copy_bulk.cuh"
 #include "cuda/cta/merge_heads.cuh"
 #include "cuda/cta/partition.cuh"
 #include "cuda/launch.cuh"
+#include "operands/sorted_pair.h"
 
 namespace mgpu::cuda {
 
@@ -77,10 +77,10 @@ constexpr int run_bytes(int count, int runs) {
   return round_up_to_line<char>(count * static_cast<int>(sizeof(Word))) + 2 * runs * kLineBytes;
 }
 
-// Threads that merge; a warp more finds tiles and one copies. Long tiles cost fewest hand-overs, two blocks of a
-// multiprocessor hide each other's.
-constexpr int kStreamWorkers = 448;
-constexpr int kStreamThreads = kStreamWorkers + 2 * kWarp;
+// Threads that merge; one warp more copies. Long tiles cost fewest hand-overs, two blocks of a multiprocessor hide each
+// other's.
+constexpr int kStreamWorkers = 480;
+constexpr int kStreamThreads = kStreamWorkers + kWarp;
 constexpr int kStreamBlocks = 2;
 
 // The shape of a stream: on sm_90 its tiles are as long as two blocks' shared memory allows, before that as 64 KB do,
@@ -101,17 +101,81 @@ constexpr int stream_run_bytes(int items) {
   return run_bytes<Word>((kStreamWorkers + 3) * items + 2, 2);
 }
 
-// Launches a kernel of persistent blocks over `slots` slots. `Shape<kLarge>` gives kTile and kStageBytes.
-template <template <bool> typename Shape, typename Kernel, typename... Arguments>
-void launch_stream(const Call& call, cudaStream_t stream, int64_t slots, Kernel kernel, const Arguments&... arguments) {
+// The tiles of a stream: those of each row in order, row by row.
+template <typename Order>
+struct StreamTiles {
+  MergeTiles<Order> tiles;
+  int64_t width;
+  int64_t row_count;  // tiles of a row
+  MergeSplits found;
+
+  __host__ __device__ int64_t count() const { return tiles.pair.rows * row_count; }
+  __device__ int64_t row_of(int64_t i) const { return tiles.pair.rows == 1 ? 0 : i / row_count; }
+
+  // Tile i with its items; an empty one past the last.
+  __device__ MergeTile operator[](int64_t i) const {
+    MergeTile tile{};
+    if (i >= count()) return tile;
+    tile.row = row_of(i);
+    tile.begin = (i - tile.row * row_count) * width;
+    tile.size = minimum(width, tiles.pair.row_slots() - tile.begin);
+    const bool last = tile.begin + tile.size == tiles.pair.row_slots();
+    tiles.set_items(tile, found.splits[i], last ? tiles.pair.a.live(tile.row) : found.splits[i + 1]);
+    return tile;
+  }
+};
+
+// Finds where A is split at the begin of each tile. A block's first and last split take a warp each; the others lie
+// between these and take half a warp.
+constexpr int kSplitLanes = kWarp / 2;
+constexpr int kSplitThreads = 512;
+constexpr int kBlockSplits = kSplitThreads / kSplitLanes;
+
+template <typename Order>
+__global__ void __launch_bounds__(kSplitThreads) split_tiles(const __grid_constant__ StreamTiles<Order> stream) {
+  __shared__ int64_t edges[2];
+  const int64_t first = int64_t{blockIdx.x} * kBlockSplits;
+  const int64_t last = minimum(first + kBlockSplits, stream.count()) - 1;
+  const int64_t first_row = stream.row_of(first);
+  const int64_t last_row = stream.row_of(last);
+  const auto slot_of = [&](int64_t i, int64_t row) { return (i - row * stream.row_count) * stream.width; };
+  const int warp = threadIdx.x / kWarp;
+  if (warp < 2) {
+    const int64_t row = warp == 0 ? first_row : last_row;
+    const int64_t split =
+        stream.tiles.split(row, slot_of(warp == 0 ? first : last, row),
+                           [](auto begin, auto end, auto before) { return warp_partition_point(begin, end, before); });
+    if (threadIdx.x % kWarp == 0) edges[warp] = split;
+  }
+  if (first == 0 && threadIdx.x == 0) *stream.found.taken = 0;
+  __syncthreads();
+  const int64_t i = minimum(first + threadIdx.x / kSplitLanes, last);
+  const int64_t row = stream.row_of(i);
+  const int64_t slot = slot_of(i, row);
+  const int64_t split = stream.tiles.split(
+      row, slot, row == first_row ? edges[0] : 0, row == last_row ? edges[1] : slot,
+      [](auto begin, auto end, auto before) { return warp_partition_point<kSplitLanes>(begin, end, before); });
+  if (threadIdx.x % kSplitLanes == 0) stream.found.splits[i] = split;
+}
+
+// Finds the tiles of a pair and launches launch(tiles, blocks, shared bytes) for the kernel, of persistent blocks.
+// `Shape<kLarge>` gives kTile and kStageBytes.
+template <template <bool> typename Shape, typename Order, typename Operands, typename Kernel, typename Launch>
+void launch_stream(const Call& call, cudaStream_t stream, const Operands& operands, Order order, Kernel kernel,
+                   Launch launch) {
+  static_assert(Shape<false>::kTile >= MergeSplits::kLeastTile && Shape<true>::kTile >= MergeSplits::kLeastTile);
+  Workspace workspace(call.results.back().data, call.results.back().bytes());
   cudaFuncAttributes attributes;
   check(call, cudaFuncGetAttributes(&attributes, kernel));
   const bool large = attributes.ptxVersion >= 90;  // as the kernel was compiled
-  const int tile = large ? Shape<true>::kTile : Shape<false>::kTile;
+  const int width = large ? Shape<true>::kTile : Shape<false>::kTile;
   const int bytes = 2 * (large ? Shape<true>::kStageBytes : Shape<false>::kStageBytes);
+  const StreamTiles<Order> tiles{
+      {operands.pair, order}, width, ceil_div<int64_t>(operands.pair.row_slots(), width), operands.layout(workspace)};
+  split_tiles<<<ceil_div<int64_t>(tiles.count(), kBlockSplits), kSplitThreads, 0, stream>>>(tiles);
+  check_launch(call);
   allow_shared(call, kernel, bytes);
-  const int blocks = resident_blocks(call, kernel, kStreamThreads, bytes, ceil_div<int64_t>(slots, tile));
-  kernel<<<blocks, kStreamThreads, bytes, stream>>>(arguments...);
+  launch(tiles, resident_blocks(call, kernel, kStreamThreads, bytes, tiles.count()), bytes);
   check_launch(call);
 }
 
@@ -133,142 +197,75 @@ struct MergeStream {
     int a_after;       // live items of A, and of B, that follow and are loaded too
     int b_after;
   };
-  static constexpr int kBatch = 8;  // tiles that are found at once
-  static constexpr int kLanes = kWarp / kBatch;
   struct Shared {
     CopyBarrier loaded[2];
-    Plan plans[2 * kBatch];
-    int64_t splits[kBatch + 1];  // at the edges of the first batch's tiles
+    Plan plans[4];
   };
 
   __device__ static void sync_workers() { barrier_sync<kWorkersBarrier, kWorkers>(); }
 
-  // For each tile of the block's share of the slots: load(plan, stage) and store(plan, stage) by one warp, which give
-  // what is copied beside the keys and what is copied back, each as a function that starts it; work(plan, keys, stage)
-  // by the workers in between. `stages` are 2 of stage_bytes, of which the keys take the first kKeyBytes.
+  // For each tile that the block takes: load(plan, stage) and store(plan, stage) by one warp, which give what is copied
+  // beside the keys and what is copied back, each as a function that starts it; work(plan, keys, stage) by the workers
+  // in between. `stages` are 2 of stage_bytes, of which the keys take the first kKeyBytes.
   template <typename Load, typename Work, typename Store>
-  __device__ static void run(const MergeTiles<Order>& tiles, Shared& shared, unsigned char* stages, int stage_bytes,
+  __device__ static void run(const StreamTiles<Order>& stream, Shared& shared, unsigned char* stages, int stage_bytes,
                              Load load, Work work, Store store) {
-    constexpr int64_t kGrain = 128;  // a share's output starts on a cache line
-    const int64_t slots = tiles.pair.slots();
-    const int64_t share = ceil_div(ceil_div<int64_t>(slots, gridDim.x), kGrain) * kGrain;
-    const int64_t begin = blockIdx.x * share;
-    const int64_t end = minimum(slots, begin + share);
-    if (begin >= end) return;
-
-    const int warp = threadIdx.x / kWarp;
-    const MergeTile first = tiles.slots_from(begin, end, kTile);
-    if (warp <= kBatch) {  // the edges of the first tiles, all at the same time
-      MergeTile tile = first;
-      for (int i = 1; i < warp; ++i) tile = tiles.slots_after(tile, end, kTile);
-      if (tile.size > 0) {
-        const int64_t split =
-            tiles.split(tile.row, tile.begin + (warp == 0 ? 0 : tile.size),
-                        [](auto begin, auto end, auto before) { return warp_partition_point(begin, end, before); });
-        if (threadIdx.x % kWarp == 0) shared.splits[warp] = split;
-      }
-    }
     if (threadIdx.x < 2) shared.loaded[threadIdx.x].init();
     __syncthreads();
-    if (warp == kWorkers / kWarp) {
-      find_tiles(tiles, first, end, shared);
-    } else if (warp > kWorkers / kWarp) {
-      copy_tiles(tiles.pair, shared, stages, stage_bytes, load, store);
+    if (threadIdx.x >= kWorkers) {
+      copy_tiles(stream, shared, stages, stage_bytes, load, store);
     } else {
       for (int count = 0;; ++count) {
         const int stage = count % 2;
-        shared.loaded[stage].template wait<kLoadedBarrier, kCopyThreads>(count);
+        shared.loaded[stage].template wait<kLoadedBarrier, kThreads>(count);
         const Plan& plan = plan_of(shared, count);
         if (plan.tile.size <= 0) break;
         unsigned char* const buffer = stages + stage * stage_bytes;
-        work(plan, Keys{reinterpret_cast<Word*>(buffer), tiles.order, plan.runs, is_open(plan)}, buffer);
+        work(plan, Keys{reinterpret_cast<Word*>(buffer), stream.tiles.order, plan.runs, is_open(plan)}, buffer);
         fence_bulk_copies();
-        barrier_arrive<kDoneBarrier, kCopyThreads>(count);
+        barrier_arrive<kDoneBarrier, kThreads>(count);
       }
     }
   }
 
  private:
-  // Named barriers: of the workers; of the finding and the copying warp, by batches; of the copying warp and the
-  // workers, by stages.
-  static constexpr int kFindThreads = 2 * kWarp;
-  static constexpr int kCopyThreads = kWorkers + kWarp;
+  // Named barriers: of the workers; of the copying warp and the workers, by stages.
   static constexpr int kWorkersBarrier = 1;
-  static constexpr int kFoundBarrier = 2;
-  static constexpr int kTakenBarrier = 4;
-  static constexpr int kDoneBarrier = 6;
-  static constexpr int kLoadedBarrier = 8;
+  static constexpr int kDoneBarrier = 2;
+  static constexpr int kLoadedBarrier = 4;
 
-  __device__ static Plan& plan_of(Shared& shared, int count) { return shared.plans[count % (2 * kBatch)]; }
+  // Four are in use: the tile's that is copied back, those of the two in stages, the next one's.
+  __device__ static Plan& plan_of(Shared& shared, int count) { return shared.plans[count % 4]; }
 
-  // Finds all tiles from `first` on, kBatch at once, each by a few lanes: a search by the whole warp for one tile takes
-  // half as long as this for eight, and the workers would wait for it.
-  __device__ static void find_tiles(const MergeTiles<Order>& tiles, const MergeTile& first, int64_t end,
-                                    Shared& shared) {
-    const int group = threadIdx.x % kWarp / kLanes;
-    MergeTile next = first;
-    int64_t a = shared.splits[0];  // items of A before it in its row
-    for (int batch = 0;; ++batch) {
-      if (batch >= 2) barrier_sync<kTakenBarrier, kFindThreads>(batch);
-      const MergeTile start = next;
-      MergeTile tile = next;
-#pragma unroll 1
-      for (int i = 0; i < kBatch; ++i) {
-        if (i == group) tile = next;
-        next = tiles.slots_after(next, end, kTile);
-      }
-      int64_t split = shared.splits[group + 1];
-      if (batch > 0) {
-        const bool is_tile = tile.size > 0;
-        const bool same_row = tile.row == start.row;
-        const int64_t slot = tile.begin + tile.size;
-        const int64_t low = same_row ? a : 0;
-        const int64_t high = is_tile ? low + slot - (same_row ? start.begin : 0) : low;
-        split = tiles.split(is_tile ? tile.row : first.row, slot, low, high, [](auto begin, auto end, auto before) {
-          return warp_partition_point<kLanes>(begin, end, before);
-        });
-      }
-#pragma unroll 1
-      for (int i = 0; i < kBatch; ++i) {  // one after the other, so that they are a whole even where keys are unsorted
-        if (i == group && tile.size > 0) {
-          tiles.set_items(tile, tile.begin == 0 ? 0 : a, split);
-          a = tile.a + tile.a_count;
-        }
-        a = __shfl_sync(~0u, a, i * kLanes);
-      }
-      if (next.begin == 0) a = 0;
-      if (threadIdx.x % kLanes == 0) shared.plans[batch % 2 * kBatch + group] = plan(tiles.pair, tile);
-      barrier_arrive<kFoundBarrier, kFindThreads>(batch);
-      if (__any_sync(~0u, tile.size <= 0)) return;
-    }
-  }
-
-  // Copies each tile's keys to its stage, and what became of them back.
+  // Takes tiles, copies each one's keys to its stage, and what became of them back.
   template <typename Load, typename Store>
-  __device__ static void copy_tiles(const SortedPair& pair, Shared& shared, unsigned char* stages, int stage_bytes,
-                                    Load load, Store store) {
+  __device__ static void copy_tiles(const StreamTiles<Order>& stream, Shared& shared, unsigned char* stages,
+                                    int stage_bytes, Load load, Store store) {
+    const bool first_lane = threadIdx.x % kWarp == 0;
+    const SortedPair& pair = stream.tiles.pair;
     const auto finish = [&](int count) {
-      const int stage = count % 2;
-      const auto copies = store(plan_of(shared, count), stages + stage * stage_bytes);
-      barrier_sync<kDoneBarrier, kCopyThreads>(count);
+      const auto copies = store(plan_of(shared, count), stages + count % 2 * stage_bytes);
+      barrier_sync<kDoneBarrier, kThreads>(count);
       copies();
       wait_bulk_stores();
       __syncwarp();
-      if (count % kBatch == kBatch - 1) barrier_arrive<kTakenBarrier, kFindThreads>(count / kBatch);
     };
     for (int count = 0;; ++count) {
-      if (count % kBatch == 0) barrier_sync<kFoundBarrier, kFindThreads>(count / kBatch);
-      const int stage = count % 2;
-      unsigned char* const buffer = stages + stage * stage_bytes;
-      const Plan& plan = plan_of(shared, count);
-      const bool more = plan.tile.size > 0;
-      const KeyLoads keys(pair, plan, reinterpret_cast<Word*>(buffer));
-      const auto others = load(plan, buffer);
+      const int64_t taken = first_lane ? static_cast<int64_t>(atomicAdd(stream.found.taken, 1ull)) : 0;
+      const Plan next = plan(pair, stream[__shfl_sync(~0u, taken, 0)]);
+      if (first_lane) plan_of(shared, count) = next;
+      __syncwarp();
+      unsigned char* const buffer = stages + count % 2 * stage_bytes;
+      CopyBarrier& loaded = shared.loaded[count % 2];
+      const bool more = next.tile.size > 0;
+      const KeyLoads keys(pair, next, reinterpret_cast<Word*>(buffer));
+      const auto others = load(next, buffer);
       if (count >= 2) finish(count - 2);
-      const uint32_t bytes = more ? keys.start(shared.loaded[stage]) + others(shared.loaded[stage]) : 0;
-      shared.loaded[stage].template arrive<kLoadedBarrier, kCopyThreads>(bytes, count);
+      const uint32_t bytes = more ? keys.start(loaded) + others(loaded) : 0;
+      loaded.template arrive<kLoadedBarrier, kThreads>(bytes, count);
       if (!more) {
-        return finish(count - 1);
+        if (count >= 1) finish(count - 1);
+        return;
       }
     }
   }
