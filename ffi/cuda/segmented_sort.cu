@@ -21,8 +21,9 @@ Buffer<Order, Payload> buffer(const void* keys, const void* payload) {
 }
 
 // Up to this many tiles, each block splits the runs at its own tile's edges: they all run at once, and a round is one
-// launch. With more tiles, a kernel that splits many edges a block takes fewer instructions in all.
-constexpr int64_t kFewTiles = 512;
+// launch (512 tiles: 194 us, where 256 take 98). Of more, a kernel that splits many edges a block takes fewer
+// instructions in all.
+constexpr int64_t kFewTiles = 256;
 
 // The rounds of nearly sorted rows, whose cells are sorted.
 template <typename P>
@@ -126,15 +127,15 @@ bool run_rows(const Call& call, const SegmentedSortOperands& operands, Order ord
       return true;
     }
   }
-  if constexpr (kWidth < 8 || !kHasPayload) {
-    constexpr RowShape kLong = row_shape(kWidth, kHasPayload);
-    using P = RowProblem<Order, Payload, kLong>;
+  if constexpr (!kHasPayload || (kWidth == 4 && sizeof(Payload) == 4)) {
+    constexpr RowShape kShape = row_shape(kWidth, kHasPayload);
+    using P = RowProblem<Order, Payload, kShape>;
     constexpr size_t kShared = maximum(sizeof(SortRowsShared<P>), sizeof(MergeRowsShared<P>));
     int device = 0, most_shared = 0;
     check(call, cudaGetDevice(&device));
     check(call, cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     if (operands.row_sort() == RowSort::kLong && kShared <= static_cast<size_t>(most_shared)) {
-      run_rows<kLong, Order, Payload>(call, operands, order, stream);
+      run_rows<kShape, Order, Payload>(call, operands, order, stream);
       return true;
     }
   }

@@ -28,8 +28,8 @@ struct RowShape {
   constexpr int tile() const { return cell() / ceil_div(cell(), (merge.threads - 1) * merge.items); }
 };
 constexpr RowShape row_shape(int key_width, bool has_payload) {
-  if (key_width == 4 && !has_payload) return {{512, 32}, {256, 33}};
-  return key_width == 8 ? RowShape{{512, 16}, {256, 17}} : RowShape{{512, 16}, {256, 33}};
+  if (key_width == 8) return {{512, 16}, {256, 17}};
+  return {{512, key_width == 4 && !has_payload ? 32 : 16}, {256, 33}};
 }
 // For few items, whose sort waits for one block after the other: up to 4096 take one launch.
 constexpr RowShape kShortRowShape{{512, 8}, {256, 9}};
@@ -155,14 +155,15 @@ struct SegmentedSortOperands {
   }
 
   // How whole rows are sorted; kSegments where the kernels for segments are to do it: they are as fast for many items
-  // with payload, and fill their tiles with short rows.
+  // with wide payload or narrow keys, and fill their tiles with short rows.
   enum class RowSort { kSegments, kShort, kLong };
   RowSort row_sort() const {
     const int width = byte_width(key_type);
     if (!whole_rows) return RowSort::kSegments;
     const bool is_short = segments.total() <= kFewItems || segments.length <= kShortRowShape.cell();
-    if (payload_width > 0 && (width == 8 || (!is_short && !nearly_sorted))) return RowSort::kSegments;
-    const int cell = (is_short ? kShortRowShape : row_shape(width, payload_width > 0)).cell();
+    const bool has_payload = payload_width > 0;
+    if (has_payload && (is_short ? width == 8 : width != 4 || payload_width != 4)) return RowSort::kSegments;
+    const int cell = (is_short ? kShortRowShape : row_shape(width, has_payload)).cell();
     const bool fills = ceil_div<int64_t>(segments.length, cell) * cell <= 2 * segments.length;
     if (segments.rows > 1 && !fills) return RowSort::kSegments;
     return is_short ? RowSort::kShort : RowSort::kLong;
@@ -174,8 +175,7 @@ struct SegmentedSortOperands {
     void* keys;
     void* payload;
     TileDescriptor* tiles;
-    int*
-        rounds;  // kCounters counters: the rounds, and the queued tiles of each; of whole rows, a flag, and the phases'
+    int* rounds;  // kCounters counters: the rounds, and the queued tiles of each; of whole rows a flag, and the phases'
     MergePlan* plans;
     int64_t* splits;  // kRuns a tile
     CellCut* cuts;    // of nearly sorted rows

@@ -147,46 +147,42 @@ __device__ void place_runs(int64_t row_begin, const MergeGroup<int64_t>& group, 
   }
 }
 
-// Starts to copy the tile's runs to shared memory, in whole chunks.
-template <typename P>
-__device__ void copy_runs(const typename P::Word* keys, int64_t total, const TileRuns& runs, typename P::Word* codes) {
-  using Word = typename P::Word;
+// Starts to copy the tile's runs of an array to shared memory, in whole chunks.
+template <typename P, typename T>
+__device__ void copy_runs(const T* array, int64_t total, const TileRuns& runs, T* to) {
   constexpr int kThreads = P::kMerge.threads;
-  constexpr int kChunk = kChunkBytes / sizeof(Word);
+  constexpr int kChunk = kChunkBytes / sizeof(T);
 #pragma unroll 1
   for (int k = 0; k < kRuns; ++k) {
     const int at = runs.at[k];
     const int end = at + runs.count[k];
     const int begin = at / kChunk * kChunk;
-    const Word* const source = keys + (runs.from[k] - at);
-    if (source + begin >= keys && source + round_up_to_chunk<Word>(end) <= keys + total) {
+    const T* const source = array + (runs.from[k] - at);
+    const bool whole_chunks = source + begin >= array && source + round_up_to_chunk<T>(end) <= array + total;
+    if (whole_chunks && reinterpret_cast<uintptr_t>(source + begin) % kChunkBytes == 0) {
       for (int i = begin + threadIdx.x * kChunk; i < end; i += kThreads * kChunk) {
-        copy_async(reinterpret_cast<uint4*>(codes + i), reinterpret_cast<const uint4*>(source + i));
+        copy_async(reinterpret_cast<uint4*>(to + i), reinterpret_cast<const uint4*>(source + i));
       }
     } else {  // a chunk lies across the array's edge
-      for (int i = at + threadIdx.x; i < end; i += kThreads) codes[i] = source[i];
+      for (int i = at + threadIdx.x; i < end; i += kThreads) to[i] = source[i];
     }
   }
 }
 
-// Merges what a thread has to take. `plain` says that codes compare as words, and with payload that none is the
-// greatest. `from(address)` is what is stored of where an item came from.
-template <typename P, typename From>
+// Merges what a thread has to take: put(i, code, address), the shared address being that which an item came from, and
+// only given with payload. `plain` says that codes compare as words, and with payload that none is the greatest.
+template <typename P, typename Put>
 __device__ void take_codes(const typename P::Order& order, bool plain, const typename P::Word* codes,
-                           const MergeCursor& runs, int diagonal, typename P::Word* to, uint16_t* to_from, From from) {
+                           const MergeCursor& runs, int diagonal, Put put) {
   using Word = typename P::Word;
   constexpr int kItems = P::kMerge.items;
   constexpr int kStride = 1 << (ceil_log2(P::kTile / 2 + 1) - 1);  // the shorter run has at most half of the tile
-  const auto put = [&](int i, Word code, uint32_t address) {
-    to[i] = code;
-    if constexpr (P::kHasPayload) to_from[i] = from(address);
-  };
   if (plain) {
     const MergeCursor cursor = shared_cursor<kStride>(codes, runs, diagonal, [](Word a, Word b) { return a < b; });
     if constexpr (P::kHasPayload) {
       take_in_order<kItems>(codes, cursor, put);
     } else {
-      take_either<kItems>(codes, cursor, [&](int i, Word code) { to[i] = code; });
+      take_either<kItems>(codes, cursor, [&](int i, Word code) { put(i, code, 0u); });
     }
   } else if constexpr (P::kHasPayload || !P::Order::kTotal) {
     const auto less = [&](Word a, Word b) { return order.less(a, b); };
@@ -196,8 +192,7 @@ __device__ void take_codes(const typename P::Order& order, bool plain, const typ
 }
 
 template <typename P, bool kSplits>
-__global__ void __launch_bounds__(P::kMerge.threads, P::kMerge.threads > 256 ? 2 : 3)
-    merge_rows(const __grid_constant__ P problem, int round) {
+__global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_constant__ P problem, int round) {
   using Word = typename P::Word;
   constexpr int kItems = P::kMerge.items;
   constexpr int kThreads = P::kMerge.threads;
@@ -256,29 +251,52 @@ __global__ void __launch_bounds__(P::kMerge.threads, P::kMerge.threads > 256 ? 2
     const MergeCursor runs = second ? MergeCursor{at[2], at[2] + count[2], at[3], at[3] + count[3]}
                                     : MergeCursor{at[0], at[0] + count[0], at[1], at[1] + count[1]};
     const int to = (second ? second_begin : 0) + diagonal;
-    take_codes<P>(problem.order, plain, shared.codes, runs, diagonal, shared.middle + to, shared.middle_from + to,
-                  [](uint32_t address) { return static_cast<uint16_t>(address); });
+    take_codes<P>(problem.order, plain, shared.codes, runs, diagonal, [&](int i, Word code, uint32_t address) {
+      shared.middle[to + i] = code;
+      if constexpr (P::kHasPayload) shared.middle_from[to + i] = static_cast<uint16_t>(address);
+    });
   }
   if (thread < kItems) {
     shared.middle[first_threads * kItems + thread] = kGreatest;
     shared.middle[second_begin + second_threads * kItems + thread] = kGreatest;
   }
   __syncthreads();
+  // While the second level is merged, the payload takes the place of the codes.
+  constexpr bool kStaged = sizeof(typename P::Payload) == sizeof(Word) && P::kHasPayload;
+  if constexpr (kStaged) {
+    copy_runs<P>(from.payload, problem.segments.total(), shared.runs,
+                 reinterpret_cast<typename P::Payload*>(shared.codes));
+    copy_commit();
+  }
   const Word* merged = first_count == 0 ? shared.middle + second_begin : shared.middle;
   const uint16_t* merged_from = first_count == 0 ? shared.middle_from + second_begin : shared.middle_from;
-  if (first_count > 0 && second_count > 0) {  // second level
+  if (first_count > 0 && second_count > 0) {
     const int diagonal = thread * kItems;
-    if (diagonal < size) {
-      constexpr uint32_t kWidth = sizeof(Word);
-      const uint32_t middle = shared_address(shared.middle);
-      const MergeCursor runs{0, first_count, second_begin, second_begin + second_count};
-      take_codes<P>(problem.order, plain, shared.middle, runs, diagonal, shared.codes + diagonal,
-                    shared.from + diagonal,
-                    [&](uint32_t address) { return shared.middle_from[(address - middle) / kWidth]; });
+    constexpr uint32_t kWidth = sizeof(Word);
+    const uint32_t middle = shared_address(shared.middle);
+    const MergeCursor runs{0, first_count, second_begin, second_begin + second_count};
+    if constexpr (P::kHasPayload) {
+      Word taken[kItems];
+      if (diagonal < size) {
+        take_codes<P>(problem.order, plain, shared.middle, runs, diagonal, [&](int i, Word code, uint32_t address) {
+          taken[i] = code;
+          shared.from[diagonal + i] = shared.middle_from[(address - middle) / kWidth];
+        });
+      }
+      __syncthreads();
+      if (diagonal < size) {
+#pragma unroll
+        for (int i = 0; i < kItems; ++i) shared.middle[diagonal + i] = taken[i];
+      }
+      merged_from = shared.from;
+    } else {
+      if (diagonal < size) {
+        take_codes<P>(problem.order, plain, shared.middle, runs, diagonal,
+                      [&](int i, Word code, uint32_t) { shared.codes[diagonal + i] = code; });
+      }
+      merged = shared.codes;
     }
     __syncthreads();
-    merged = shared.codes;
-    merged_from = shared.from;
   }
 
   const Buffer<typename P::Order, typename P::Payload> target = problem.buffers[merge.target];
@@ -298,28 +316,35 @@ __global__ void __launch_bounds__(P::kMerge.threads, P::kMerge.threads > 256 ? 2
     for (int i = 0; i * kThreads + thread < size; ++i) store(i);
   }
   if constexpr (P::kHasPayload) {
-    typename P::Payload* const payload = target.payload + merge.row_begin + first;
-    int64_t origin[kRuns];
-#pragma unroll
-    for (int k = 0; k < kRuns; ++k) origin[k] = shared.runs.from[k] - at[k];
+    using Payload = typename P::Payload;
+    Payload* const payload = target.payload + merge.row_begin + first;
     const uint16_t base = static_cast<uint16_t>(shared_address(shared.codes));
-    constexpr int kBatch = 11;
-#pragma unroll 1
-    for (int begin = thread; begin < size; begin += kBatch * kThreads) {
-      typename P::Payload fetched[kBatch];
+    const auto place_of = [&](int position) {
+      return static_cast<uint16_t>(merged_from[position] - base) / static_cast<unsigned>(sizeof(Word));
+    };
+    if constexpr (kStaged) {
+      copy_wait<0>();
+      __syncthreads();
+      const Payload* const staged = reinterpret_cast<const Payload*>(shared.codes);
+#pragma unroll 4
+      for (int i = thread; i < size; i += kThreads) payload[i] = staged[place_of(i)];
+    } else {
+      constexpr int kBatch = 4;
+      for (int begin = thread; begin < size; begin += kBatch * kThreads) {
+        Payload fetched[kBatch];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int position = begin + i * kThreads;
-        if (position < size) {
-          const int place = static_cast<uint16_t>(merged_from[position] - base) / static_cast<int>(sizeof(Word));
-          fetched[i] = from.payload[place + (place < at[2] ? (place < at[1] ? origin[0] : origin[1])
-                                                           : (place < at[3] ? origin[2] : origin[3]))];
+        for (int i = 0; i < kBatch; ++i) {
+          const int position = begin + i * kThreads;
+          if (position >= size) break;
+          const int place = place_of(position);
+          const int run = (place >= at[1]) + (place >= at[2]) + (place >= at[3]);
+          fetched[i] = from.payload[shared.runs.from[run] + place - shared.runs.at[run]];
         }
-      }
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int position = begin + i * kThreads;
-        if (position < size) payload[position] = fetched[i];
+        for (int i = 0; i < kBatch; ++i) {
+          const int position = begin + i * kThreads;
+          if (position < size) payload[position] = fetched[i];
+        }
       }
     }
   }
