@@ -91,7 +91,7 @@ def locality_sort(keys: Any, values: Any = None, *, descending: bool = False, co
 
     On a GPU, cells of some thousand keys are sorted, then merged where neighbouring cells, or runs of them, overlap:
     keys that are at most k places from where they belong take O(n log k). Time as `mergesort` on a CPU, for 2^18 keys
-    or fewer, and for keys of 8 bytes with values. Memory as `mergesort`.
+    or fewer, and with values or indices unless they and the keys are of 4 bytes. Memory as `mergesort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
