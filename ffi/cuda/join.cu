@@ -125,9 +125,6 @@ constexpr unsigned kEntering = 1;  // the first of B's items that enter the tile
 struct Sums {
   uint64_t packed = 0;
 
-  __device__ void add(int rows, bool makes_rows, bool alone) {
-    packed += static_cast<uint64_t>(rows) << 32 | unsigned{makes_rows} << 16 | unsigned{alone};
-  }
   __device__ int rows() const { return static_cast<int>(packed >> 32); }              // of the output
   __device__ int entries() const { return static_cast<int>(packed >> 16 & 0xffff); }  // items of A that make any
   __device__ int alone() const { return static_cast<int>(packed & 0xffff); }          // items of B without a partner
@@ -161,7 +158,8 @@ class Tile {
   __device__ Tile(const P& problem, Shared<Order>& shared) : problem_(problem), shared_(shared), plan(shared.plan) {}
 
   // Counts the partners of the thread's items, and gives the sums over the tile. Where the rows are more than
-  // kJoinHeavy they may be more than it says.
+  // kJoinHeavy they may be more than it says. kFindsAlone: items of B without a partner are found too.
+  template <bool kFindsAlone>
   __device__ Sums find_partners() {
     const Order order = problem_.tiles.order;
     const auto less = [&](Word x, Word y) { return order.less(x, y); };
@@ -193,27 +191,32 @@ class Tile {
     MergeHeads<Word> heads(shared_.keys, {plan.runs.b_place + first_b_, plan.runs.b_place + b_count,
                                           plan.runs.a_place + first_a_, plan.runs.a_place + a_count});
     const uint32_t a_known = shared_address(a + a_count + plan.a_follows);
-    const int live = minimum(kItems, total - diagonal);
-    Sums sums;
+    int rows = 0;
+    unsigned has_partners = 0, is_paired = 0;
 #pragma unroll
     for (int step = 0; step < kItems; ++step) {
-      const bool is_live = step < live;
       const bool in_a = heads.next_is_b(less);
+      if (kFindsAlone) is_paired |= (heads.b < a_known) & !less(heads.a_key, heads.b_key) ? 1u << step : 0;
       const Word key = in_a ? heads.b_key : heads.a_key;
-      const bool paired = (heads.b < a_known) & !less(heads.a_key, heads.b_key);
       copies = less(last, key) ? 0 : copies;
       last = key;
+      if (in_a) {
+        rows += copies;
+      } else {
+        ++copies;
+      }
       partners_[step] = copies;
-      copies += !in_a;
-      const bool makes_rows = is_live & in_a & ((copies > 0) | problem_.keep_a);
-      const bool alone = is_live & !in_a & !paired & problem_.keep_b;
       is_a_ |= in_a ? 1u << step : 0;
-      makes_rows_ |= makes_rows ? 1u << step : 0;
-      is_alone_ |= alone ? 1u << step : 0;
-      sums.add(makes_rows ? maximum(copies, 1) : 0, makes_rows, alone);
-      asm volatile("" : "+r"(is_a_), "+r"(makes_rows_), "+r"(is_alone_));
+      has_partners |= in_a & (copies > 0) ? 1u << step : 0;
+      // Left alone, the compiler keeps the comparisons of all steps in registers and sets the bits at the end.
+      asm volatile("" : "+r"(is_a_), "+r"(has_partners), "+r"(is_paired));
       heads.take(in_a);
     }
+    // Past the end items seem to come from B.
+    makes_rows_ = problem_.keep_a ? is_a_ : has_partners;
+    is_alone_ = kFindsAlone ? ((1u << minimum(kItems, total - diagonal)) - 1) & ~is_a_ & ~is_paired : 0;
+    rows += __popc(makes_rows_ & ~has_partners);
+    const Sums sums{static_cast<uint64_t>(rows) << 32 | __popc(makes_rows_) << 16 | __popc(is_alone_)};
     Sums total_sums;
     typename Shared<Order>::Scan(shared_.scan).ExclusiveSum(sums.packed, before_.packed, total_sums.packed);
     rows_before_ = before_.rows();
@@ -355,7 +358,7 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, Problem<Order>::kBlo
   __syncthreads();
   Tile<Order> tile(problem, shared);
   const Plan& plan = tile.plan;
-  const Sums sums = tile.find_partners();
+  const Sums sums = problem.keep_b ? tile.template find_partners<true>() : tile.template find_partners<false>();
   const bool is_light = sums.rows() <= kJoinHeavy;
   const int64_t total = is_light ? sums.rows() : tile.count_many_rows();
   if (threadIdx.x == 0) {
@@ -410,7 +413,7 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, 2)
     if (threadIdx.x == 0) shared.plan = plan_tile(problem, static_cast<unsigned>(heavy.tile));
     __syncthreads();
     Tile<Order> tile(problem, shared);
-    const Sums sums = tile.find_partners();
+    const Sums sums = tile.template find_partners<false>();
     tile.count_many_rows();
     tile.template place<true>(begin, end);
     if (problem.a_indices.wide) {

@@ -176,8 +176,7 @@ struct SegmentedSortOperands {
     void* keys;
     void* payload;
     TileDescriptor* tiles;
-    int*
-        rounds;  // kCounters counters: the rounds, and the queued tiles of each; of whole rows, a flag, and the phases'
+    int* rounds;  // kCounters counters: the rounds, and the queued tiles of each; of whole rows a flag, and the phases'
     MergePlan* plans;
     int64_t* splits;  // kRuns a tile
     CellCut* cuts;    // of nearly sorted rows

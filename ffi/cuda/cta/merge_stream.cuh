@@ -125,37 +125,21 @@ struct StreamTiles {
   }
 };
 
-// Finds where A is split at the begin of each tile. A block's first and last split take a warp each; the others lie
-// between these and take half a warp.
-constexpr int kSplitLanes = kWarp / 2;
-constexpr int kSplitThreads = 512;
-constexpr int kBlockSplits = kSplitThreads / kSplitLanes;
+// Finds where A is split at the begin of each tile, by a few lanes each: it is the number of sectors read that takes
+// time, and more lanes read more.
+constexpr int kSplitLanes = 4;
+constexpr int kSplitThreads = 256;
 
 template <typename Order>
 __global__ void __launch_bounds__(kSplitThreads) split_tiles(const __grid_constant__ StreamTiles<Order> stream) {
-  __shared__ int64_t edges[2];
-  const int64_t first = int64_t{blockIdx.x} * kBlockSplits;
-  const int64_t last = minimum(first + kBlockSplits, stream.count()) - 1;
-  const int64_t first_row = stream.row_of(first);
-  const int64_t last_row = stream.row_of(last);
-  const auto slot_of = [&](int64_t i, int64_t row) { return (i - row * stream.row_count) * stream.width; };
-  const int warp = threadIdx.x / kWarp;
-  if (warp < 2) {
-    const int64_t row = warp == 0 ? first_row : last_row;
-    const int64_t split =
-        stream.tiles.split(row, slot_of(warp == 0 ? first : last, row),
-                           [](auto begin, auto end, auto before) { return warp_partition_point(begin, end, before); });
-    if (threadIdx.x % kWarp == 0) edges[warp] = split;
-  }
-  if (first == 0 && threadIdx.x == 0) *stream.found.taken = 0;
-  __syncthreads();
-  const int64_t i = minimum(first + threadIdx.x / kSplitLanes, last);
+  const int64_t thread = int64_t{blockIdx.x} * kSplitThreads + threadIdx.x;
+  const int64_t i = minimum(thread / kSplitLanes, stream.count() - 1);
   const int64_t row = stream.row_of(i);
-  const int64_t slot = slot_of(i, row);
   const int64_t split = stream.tiles.split(
-      row, slot, row == first_row ? edges[0] : 0, row == last_row ? edges[1] : slot,
+      row, (i - row * stream.row_count) * stream.width,
       [](auto begin, auto end, auto before) { return warp_partition_point<kSplitLanes>(begin, end, before); });
   if (threadIdx.x % kSplitLanes == 0) stream.found.splits[i] = split;
+  if (thread == 0) *stream.found.taken = 0;
 }
 
 // Finds the tiles of a pair and launches launch(tiles, blocks, shared bytes) for the kernel, of persistent blocks.
@@ -172,7 +156,7 @@ void launch_stream(const Call& call, cudaStream_t stream, const Operands& operan
   const int bytes = 2 * (large ? Shape<true>::kStageBytes : Shape<false>::kStageBytes);
   const StreamTiles<Order> tiles{
       {operands.pair, order}, width, ceil_div<int64_t>(operands.pair.row_slots(), width), operands.layout(workspace)};
-  split_tiles<<<ceil_div<int64_t>(tiles.count(), kBlockSplits), kSplitThreads, 0, stream>>>(tiles);
+  split_tiles<<<ceil_div<int64_t>(tiles.count() * kSplitLanes, kSplitThreads), kSplitThreads, 0, stream>>>(tiles);
   check_launch(call);
   allow_shared(call, kernel, bytes);
   launch(tiles, resident_blocks(call, kernel, kStreamThreads, bytes, tiles.count()), bytes);
@@ -250,11 +234,13 @@ struct MergeStream {
       wait_bulk_stores();
       __syncwarp();
     };
+    const auto take = [&] { return first_lane ? static_cast<int64_t>(atomicAdd(stream.found.taken, 1ull)) : 0; };
+    int64_t taken = take();
     for (int count = 0;; ++count) {
-      const int64_t taken = first_lane ? static_cast<int64_t>(atomicAdd(stream.found.taken, 1ull)) : 0;
       const Plan next = plan(pair, stream[__shfl_sync(~0u, taken, 0)]);
       if (first_lane) plan_of(shared, count) = next;
       __syncwarp();
+      taken = take();  // long before it is needed
       unsigned char* const buffer = stages + count % 2 * stage_bytes;
       CopyBarrier& loaded = shared.loaded[count % 2];
       const bool more = next.tile.size > 0;
