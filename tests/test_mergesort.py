@@ -140,8 +140,8 @@ def test_inputs_with_a_shape(rng, what, dtype):
         check(keys, name, count=N - 5000)
 
 
-# CUDA kernels sort cells of 2^14 keys of 4 bytes, 2^13 of 8 bytes or with values; a locality sort then takes 16 cells to
-# a group, and 16 groups to one of the next phase.
+# CUDA kernels sort cells of 2^14 keys of 4 bytes, 2^13 of 8 bytes or with values; a locality sort then takes 16 cells
+# to a group, and 16 groups to one of the next phase.
 @pytest.mark.parametrize("cells", [16, 17, 20, 33])
 @pytest.mark.parametrize("width", [1, 25, 4096, 2**14, 2**17])
 def test_nearly_sorted_keys_around_the_limits_of_cells(rng, cells, width):

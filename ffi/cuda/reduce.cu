@@ -107,7 +107,10 @@ void reduce(const Call& call, CUstream_st* stream) {
                                         {operands.result, operands.wide_result}};
     if (operands.has_short_rows()) {
       const int vectors = Vector<typename Operator::Element>::kItems * 4;  // a lane's share
-      const int lanes = power_of_two(ceil_div<int64_t>(segments.length, vectors), kWarp);
+      int lanes = power_of_two(ceil_div<int64_t>(segments.length, vectors), kWarp);
+      // What lanes fold at a row's end counts: no more of them than fill the device.
+      constexpr int64_t kEnoughLanes = 1 << 20;
+      while (lanes > 8 && segments.rows * lanes > kEnoughLanes) lanes /= 2;
       const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(segments.rows * lanes, kThreads));
       reduce_short_rows<<<blocks, kThreads, 0, stream>>>(reduction, lanes, op);
       return check_launch(call);

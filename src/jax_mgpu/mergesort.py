@@ -99,9 +99,7 @@ def locality_sort(keys: Any, values: Any = None, *, descending: bool = False, co
       Array([1, 2, 3, 4, 5], dtype=int32)
     """
     keys = expect_key("locality_sort", "keys", keys)
-    return sort(
-        "locality_sort", keys, ABSENT, ABSENT, values, descending=descending, count=count, nearly_sorted=True
-    )
+    return sort("locality_sort", keys, ABSENT, ABSENT, values, descending=descending, count=count, nearly_sorted=True)
 
 
 def locality_sort_indices(keys: Any, *, descending: bool = False, count: Any = None) -> tuple[jax.Array, jax.Array]:
