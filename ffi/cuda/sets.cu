@@ -18,16 +18,17 @@ namespace {
 template <typename Order, typename Payload>
 struct Problem {
   using Word = typename Order::Word;
+  using Value = Payload;
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
   static constexpr SetTileShape kShape = set_tile_shape(sizeof(Word));
   static constexpr int kThreads = kShape.threads;
   static constexpr int kItems = kShape.items;
+  static constexpr int kBuffers = kHasPayload ? 1 : 2;
   // Blocks that a multiprocessor should hold: caps registers where that costs no spill.
-  static constexpr int kBlocksPerProcessor = sizeof(Word) == 8 ? 3 : 4;
+  static constexpr int kBlocksPerProcessor = sizeof(Word) == 8 || sizeof(Payload) == 8 ? 3 : 4;
 
   MergeTiles<Order> tiles;
   SetRule rule;
-  bool duplicates;
   bool gives_indices;
   int64_t row_tiles;
   int64_t size;
@@ -68,6 +69,7 @@ __global__ void split_rows(const __grid_constant__ MergeTiles<Order> tiles, bool
 // What a block does.
 struct Plan {
   unsigned tile;
+  bool exists;  // or there are no tiles left
   unsigned row;
   bool is_first;  // of its row
   bool is_last;
@@ -76,9 +78,11 @@ struct Plan {
 };
 
 template <typename P>
-__device__ Plan next_tile(const P& problem) {
-  Plan plan;
-  plan.tile = static_cast<unsigned>(draw_ticket(problem.ticket));
+__device__ Plan plan_tile(const P& problem, unsigned tile) {
+  Plan plan{};
+  plan.tile = tile;
+  plan.exists = tile < problem.tiles.pair.rows * problem.row_tiles;
+  if (!plan.exists) return plan;
   const unsigned row_tiles = static_cast<unsigned>(problem.row_tiles);
   plan.row = plan.tile / row_tiles;
   plan.is_first = plan.tile == plan.row * row_tiles;
@@ -93,15 +97,20 @@ __device__ Plan next_tile(const P& problem) {
 }
 
 template <typename P>
-struct Shared {
-  using Scan = cub::BlockScan<int, P::kThreads, cub::BLOCK_SCAN_WARP_SCANS>;
+struct Buffer {
   static constexpr int kRoom = P::kThreads * P::kItems;
-  // The tile's items, and what a thread may read past their end; then the keys that the result keeps.
+  // A tile's items, and what a thread may read past their end; then the keys that the result keeps.
   alignas(kChunkBytes) typename P::Word keys[two_runs_room<typename P::Word>(kRoom) + P::kItems];
   uint16_t sources[P::kHasPayload ? kRoom : 1];  // where in keys the result's items lie
+};
+
+template <typename P>
+struct Shared {
+  using Scan = cub::BlockScan<int, P::kThreads, cub::BLOCK_SCAN_WARP_SCANS>;
+  Buffer<P> buffers[P::kBuffers];
   typename Scan::TempStorage scan;
-  Plan plan;
-  int64_t slot;  // of the first kept item
+  Plan plans[4];
+  int64_t slot;  // of the first item that a tile keeps
 };
 
 // The split of the balanced path near that of merge path, where few copies of a key lie between them: false where there
@@ -175,34 +184,23 @@ __device__ Steps walk(MergeHeads<Word> heads, bool open, Less less, Note note) {
   return steps;
 }
 
-template <typename Order, typename Payload>
-__global__ void __launch_bounds__(Problem<Order, Payload>::kThreads, Problem<Order, Payload>::kBlocksPerProcessor)
-    keep_items(const __grid_constant__ Problem<Order, Payload> problem) {
-  using P = Problem<Order, Payload>;
-  using Word = typename Order::Word;
+// Finds what the result keeps of a tile, tells the later tiles how much, and moves it together.
+template <typename P, typename Order>
+__device__ int keep_in_tile(const P& problem, const Plan& plan, const Order& order, Buffer<P>& buffer,
+                            typename Shared<P>::Scan::TempStorage& scan) {
+  using Word = typename P::Word;
   using Taken = std::conditional_t<P::kHasPayload, uint32_t, Word>;
-  constexpr int kThreads = P::kThreads;
   constexpr int kItems = P::kItems;
-  __shared__ Shared<P> shared;
-  const Order order = problem.tiles.order;
-  const SortedPair& pair = problem.tiles.pair;
-
-  if (threadIdx.x == 0) shared.plan = next_tile(problem);
-  __syncthreads();
-  const Plan& plan = shared.plan;
   const int a_count = plan.runs.a_count, a_place = plan.runs.a_place;
   const int b_count = plan.runs.b_count, b_place = plan.runs.b_place;
-  start_copy<kThreads, Shared<P>::kRoom>(pair, plan.runs, shared.keys);
-  finish_copy<kThreads>(plan.runs, order, shared.keys);
-
   const auto less = [&](Word x, Word y) { return order.less(x, y); };
   const int total = a_count + b_count;
   const int diagonal = minimum(static_cast<int>(threadIdx.x) * kItems, total);
   bool open;
-  const Split<int> split = start_in_tile<Shared<P>::kRoom>(shared.keys + a_place, a_count, shared.keys + b_place,
+  const Split<int> split = start_in_tile<Buffer<P>::kRoom>(buffer.keys + a_place, a_count, buffer.keys + b_place,
                                                            b_count, diagonal, open, less);
   const MergeCursor cursor{a_place + split.a, a_place + a_count, b_place + split.b, b_place + b_count};
-  const MergeHeads<Word> heads(shared.keys, cursor);
+  const MergeHeads<Word> heads(buffer.keys, cursor);
   Taken taken[kItems];
   const auto note = [&](int i, bool in_b, const MergeHeads<Word>& heads) {
     if constexpr (P::kHasPayload) {
@@ -217,69 +215,121 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kThreads, Problem<Ord
   const unsigned keep =
       live & ((problem.rule.pairs ? steps.opened : 0) | (problem.rule.a_alone ? ~steps.b & ~steps.opened : 0) |
               (problem.rule.b_alone ? steps.b & ~closed : 0));
-  int slot, kept_count;
-  typename Shared<P>::Scan(shared.scan).ExclusiveSum(__popc(keep), slot, kept_count);
-  if (threadIdx.x == 0) publish_count(problem.counts_before, plan.tile, plan.is_first, kept_count);
+  int slot, kept;
+  typename Shared<P>::Scan(scan).ExclusiveSum(__popc(keep), slot, kept);
+  if (threadIdx.x == 0) publish_count(problem.counts_before, plan.tile, plan.is_first, kept);
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     if (!((keep >> i) & 1)) continue;
     if constexpr (P::kHasPayload) {
-      shared.sources[slot] = static_cast<uint16_t>(position_of(taken[i], shared.keys));
+      buffer.sources[slot] = static_cast<uint16_t>(position_of(taken[i], buffer.keys));
     } else {
-      shared.keys[slot] = taken[i];
+      buffer.keys[slot] = taken[i];
     }
     ++slot;
   }
-  __syncthreads();
+  return kept;
+}
 
-  // Added to a place in shared memory: its value, and its index.
-  const Payload* const a_values =
-      static_cast<const Payload*>(problem.a_values.data) + plan.row * problem.a_values.stride + plan.begin.a - a_place;
-  const Payload* const b_values =
-      static_cast<const Payload*>(problem.b_values.data) + plan.row * problem.b_values.stride + plan.begin.b - b_place;
-  const auto index = [&](int source) {
-    return source + (source < plan.runs.b_chunk ? plan.begin.a - a_place : pair.a.length + plan.begin.b - b_place);
+// The values that belong to what a tile keeps, or the indices.
+template <typename P, typename Payload>
+__device__ void load_payload(const P& problem, const Plan& plan, const Buffer<P>& buffer, int kept,
+                             Payload (&moved)[P::kItems]) {
+  // Added to a place in shared memory: its item.
+  const int64_t a_item = plan.begin.a - plan.runs.a_place;
+  const int64_t b_item = plan.begin.b - plan.runs.b_place;
+  const auto values = [&](const SetsOperands::Rows& rows, int64_t item) {
+    return static_cast<const Payload*>(rows.data) + plan.row * rows.stride + item;
   };
-  Payload moved[kItems];
-  if constexpr (P::kHasPayload) {
-    // On their way while the block waits for its predecessors.
+  const Payload* const a_values = values(problem.a_values, a_item);
+  const Payload* const b_values = values(problem.b_values, b_item);
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      const int position = i * kThreads + threadIdx.x;
-      if (position >= kept_count) continue;
-      const int source = shared.sources[position];
-      if (problem.gives_indices) {
-        moved[i] = static_cast<Payload>(index(source));
-      } else {
-        moved[i] = (source < plan.runs.b_chunk ? a_values : b_values)[source];
-      }
+  for (int i = 0; i < P::kItems; ++i) {
+    const int position = i * P::kThreads + threadIdx.x;
+    if (position >= kept) continue;
+    const int source = buffer.sources[position];
+    const bool in_a = source < plan.runs.b_chunk;
+    if (problem.gives_indices) {
+      moved[i] = static_cast<Payload>(source + (in_a ? a_item : problem.tiles.pair.a.length + b_item));
+    } else {
+      moved[i] = (in_a ? a_values : b_values)[source];
     }
   }
+}
 
+// Stores what a tile keeps where it belongs.
+template <typename P, typename Order>
+__device__ void store_tile(const P& problem, const Plan& plan, const Order& order, const Buffer<P>& buffer, int kept,
+                           int64_t& shared_slot) {
+  [[maybe_unused]] typename P::Value moved[P::kItems];
+  if constexpr (P::kHasPayload) load_payload(problem, plan, buffer, kept, moved);  // on their way during the look-back
   if (threadIdx.x < kWarp) {
-    const int64_t before = count_before(problem.counts_before, plan.tile, plan.is_first, kept_count);
+    const int64_t before = count_before(problem.counts_before, plan.tile, plan.is_first, kept);
     if (threadIdx.x == 0) {
-      shared.slot = before;
-      if (plan.is_last) problem.counts.set(plan.row, before + kept_count);
+      shared_slot = before;
+      if (plan.is_last) problem.counts.set(plan.row, before + kept);
     }
   }
   __syncthreads();
-
-  const int64_t first = shared.slot;
-  const int stored = static_cast<int>(clamp<int64_t>(problem.size - first, 0, kept_count));
-  Word* const keys = problem.keys + plan.row * problem.size + first;
+  const int64_t first = plan.row * problem.size + shared_slot;
+  const int stored = static_cast<int>(clamp<int64_t>(problem.size - shared_slot, 0, kept));
 #pragma unroll 4
-  for (int position = threadIdx.x; position < stored; position += kThreads) {
-    const Word code = shared.keys[P::kHasPayload ? shared.sources[position] : position];
-    keys[position] = order.decode(code);
+  for (int position = threadIdx.x; position < stored; position += P::kThreads) {
+    problem.keys[first + position] = order.decode(buffer.keys[P::kHasPayload ? buffer.sources[position] : position]);
   }
   if constexpr (P::kHasPayload) {
-    Payload* const payload = problem.payload + plan.row * problem.size + first;
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      const int position = i * kThreads + threadIdx.x;
-      if (position < stored) payload[position] = moved[i];
+    for (int i = 0; i < P::kItems; ++i) {
+      const int position = i * P::kThreads + threadIdx.x;
+      if (position < stored) problem.payload[first + position] = moved[i];
     }
+  }
+}
+
+// Without a payload a block stores a tile once it has told the count of its next one: by then the tiles before have
+// told theirs, and the look-back need not wait. With one, the memory for two tiles would leave room for fewer blocks,
+// which costs more than it gains, and a block has one tile.
+template <typename Order, typename Payload>
+__global__ void __launch_bounds__(Problem<Order, Payload>::kThreads, Problem<Order, Payload>::kBlocksPerProcessor)
+    keep_items(const __grid_constant__ Problem<Order, Payload> problem) {
+  using P = Problem<Order, Payload>;
+  constexpr int kPlanner = P::kThreads - 1;  // of the last warp, as the first one looks back
+  extern __shared__ uint4 dynamic_shared[];
+  Shared<P>& shared = *reinterpret_cast<Shared<P>*>(dynamic_shared);
+  const Order order = problem.tiles.order;
+  const auto draw = [&] { return static_cast<unsigned>(draw_ticket(problem.ticket)); };
+  const auto copy = [&](const Plan& plan, Buffer<P>& buffer) {
+    start_copy<P::kThreads, Buffer<P>::kRoom>(problem.tiles.pair, plan.runs, buffer.keys);
+  };
+
+  if (threadIdx.x == kPlanner) shared.plans[0] = plan_tile(problem, draw());
+  __syncthreads();
+  copy(shared.plans[0], shared.buffers[0]);
+  int kept_before = 0;
+  for (unsigned turn = 0;; ++turn) {
+    const Plan& plan = shared.plans[turn % 4];
+    Plan& next = shared.plans[(turn + 1) % 4];
+    Buffer<P>& buffer = shared.buffers[turn % P::kBuffers];
+    Buffer<P>& other = shared.buffers[(turn + 1) % P::kBuffers];
+    const bool exists = plan.exists;
+    int kept = 0;
+    if (exists) {
+      unsigned ticket = 0;
+      if (P::kBuffers > 1 && threadIdx.x == kPlanner) ticket = draw();
+      finish_copy<P::kThreads>(plan.runs, order, buffer.keys);
+      kept = keep_in_tile(problem, plan, order, buffer, shared.scan);
+      if (P::kBuffers > 1 && threadIdx.x == kPlanner) next = plan_tile(problem, ticket);
+    }
+    if constexpr (P::kBuffers == 1) {
+      __syncthreads();
+      store_tile(problem, plan, order, buffer, kept, shared.slot);
+      break;
+    }
+    if (turn > 0) store_tile(problem, shared.plans[(turn - 1) % 4], order, other, kept_before, shared.slot);
+    if (!exists) break;
+    __syncthreads();
+    copy(next, other);
+    kept_before = kept;
   }
 }
 
@@ -323,10 +373,16 @@ void run(const Call& call, const SetsOperands& operands, Order order, cudaStream
       tiles, operands.duplicates, row_tiles, P::kShape.tile(), scratch.splits);
   check_launch(call);
 
-  keep_items<<<pair.rows * row_tiles, P::kThreads, 0, stream>>>(
-      P{tiles, operands.rule, operands.duplicates, operands.gives_indices(), row_tiles, operands.size, scratch.splits,
-        scratch.look_back, scratch.look_back + 1, operands.a_values, operands.b_values,
-        static_cast<typename Order::Word*>(operands.keys), static_cast<Payload*>(operands.payload), operands.counts});
+  const auto kernel = keep_items<Order, Payload>;
+  constexpr size_t kSharedBytes = sizeof(Shared<P>);
+  allow_shared(call, kernel, kSharedBytes);
+  const int64_t all_tiles = pair.rows * row_tiles;
+  const int64_t blocks =
+      P::kBuffers == 1 ? all_tiles : resident_blocks(call, kernel, P::kThreads, kSharedBytes, all_tiles);
+  kernel<<<blocks, P::kThreads, kSharedBytes, stream>>>(
+      P{tiles, operands.rule, operands.gives_indices(), row_tiles, operands.size, scratch.splits, scratch.look_back,
+        scratch.look_back + 1, operands.a_values, operands.b_values, static_cast<typename Order::Word*>(operands.keys),
+        static_cast<Payload*>(operands.payload), operands.counts});
   check_launch(call);
 
   fill<typename Order::Word>(call, operands, operands.keys, operands.fill, stream);
