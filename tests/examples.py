@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
+import jax.extend.core
 import numpy as np
 
 import jax_mgpu as mgpu
@@ -28,6 +30,19 @@ class Example:
     differentiable: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
     exact: bool = True
+
+
+def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
+    """The equations of a program that call kernels, those of inner programs too."""
+
+    def walk(jaxpr: Any) -> Iterator[Any]:
+        for equation in jaxpr.eqns:
+            if equation.primitive.name.startswith("mgpu_"):
+                yield equation
+            for inner in jax.extend.core.jaxprs_in_params(equation.params):
+                yield from walk(inner)
+
+    return walk(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
 N = 60

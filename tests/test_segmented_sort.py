@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
+from jax_mgpu import _library
 from tests import data, oracle
+from tests.examples import kernel_calls
 from tests.oracle import same_bits
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -516,3 +518,17 @@ def test_results_are_the_same_bits_every_time(rng):
     for _ in range(5):
         for again, before in zip(jitted()(keys, heads), first, strict=True):
             same_bits(again, before)
+
+
+@pytest.mark.parametrize("name", ["segmented_sort", "segmented_sort_indices", "mergesort", "locality_sort_indices"])
+@pytest.mark.parametrize("dtype", ["uint32", "float64"])
+def test_scratch_memory_is_one_copy_and_five_percent(name, dtype):
+    """What the CUDA handler is given, by the formula that the lowering uses."""
+    n = 1 << 26
+    arguments = [jax.ShapeDtypeStruct((n,), dtype), jax.ShapeDtypeStruct((n // 4,), np.int32)]
+    arguments = arguments[: 2 if name.startswith("segmented") else 1]
+    (call,) = kernel_calls(getattr(mgpu, name), *arguments)
+    operands, results = ([variable.aval for variable in some] for some in (call.invars, call.outvars))
+    scratch = _library.workspace_bytes(call.primitive.name.removeprefix("mgpu_"), operands, results, call.params)
+    copy = sum(result.size * result.dtype.itemsize for result in results)
+    assert copy <= scratch <= 1.05 * copy

@@ -6,7 +6,6 @@ import functools
 import warnings
 
 import jax
-import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from jax.test_util import check_grads
 import jax_mgpu as mgpu
 from jax_mgpu import _library, _primitive
 from tests import oracle
-from tests.examples import EXAMPLES
+from tests.examples import EXAMPLES, kernel_calls
 
 DEVICES = 4
 
@@ -26,17 +25,7 @@ every_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPL
 
 def primitives(function, *arguments):
     """The names of the operations that a call binds."""
-    found = set()
-
-    def walk(jaxpr):
-        for equation in jaxpr.eqns:
-            if equation.primitive.name.startswith("mgpu_"):
-                found.add(equation.primitive.name.removeprefix("mgpu_"))
-            for inner in jax.extend.core.jaxprs_in_params(equation.params):
-                walk(inner)
-
-    walk(jax.make_jaxpr(function)(*arguments).jaxpr)
-    return found
+    return {call.primitive.name.removeprefix("mgpu_") for call in kernel_calls(function, *arguments)}
 
 
 def agree(got, expected, exact=True):
