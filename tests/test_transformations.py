@@ -204,6 +204,18 @@ def test_cuda_lowering(example, rng):
         assert "callback" not in text
 
 
+@pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@every_example
+def test_cuda_lowering_on_a_mesh(example, rng, devices, axis_type):
+    mesh = mesh_of(devices, axis_type)
+    arguments = batch_of(example, rng, 8)
+    with jax.set_mesh(mesh):
+        placed = place(mesh, arguments, [P("x")] * len(arguments))
+        text = jax.jit(jax.vmap(example.call)).trace(*placed).lower(lowering_platforms=("cuda",)).as_text()
+    assert "custom_call @jax_mgpu." in text
+
+
 @every_example
 def test_donated_arguments(example, rng):
     arguments = example.make(rng, np.float32)

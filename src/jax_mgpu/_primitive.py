@@ -247,7 +247,7 @@ def _kernel_lowering(operation: Operation, platform: str) -> Callable[..., Any]:
             # Scratch memory is one more result, which XLA's own allocator places and which is dropped here: the handler
             # allocates nothing and can be recorded into a CUDA graph.
             shape = _workspace_shape(operation, avals_in, avals_out, attributes, batch_rank, devices)
-            avals_out.append(avals_out[0].update(shape=shape, dtype=np.dtype(np.uint8)))
+            avals_out.append(jax.core.ShapedArray(shape, np.dtype(np.uint8)))
         lowering = jax.ffi.ffi_lowering(
             _library.target(operation.name), operand_output_aliases=operation.aliases or None
         )
