@@ -148,6 +148,17 @@ def test_nested_vmap(example, rng):
         agree(got, stack(rows), example.exact)
 
 
+@every_example
+def test_vmap_of_constants(example, rng):
+    """What a compiled function closes over are values of a type of their own when it is linearized."""
+    arguments = batch_of(example, rng, 3)
+    for mapped in mixes(len(arguments)):
+        given = drop(arguments, mapped)
+        batched = jax.vmap(example.call, in_axes=axes(mapped))
+        primal, _ = jax.vjp(jax.jit(lambda last, b=batched, g=given: b(*g[:-1], last)), given[-1])
+        agree(primal, one_by_one(example.call, given, mapped, 3), example.exact)
+
+
 # ---- Compilation ----------------------------------------------------------------------------------------------------
 
 

@@ -92,7 +92,7 @@ def automatic(function: Callable[..., Any], out_specs: Any = WHOLE) -> Callable[
 
 def partition_spec(x: Any) -> Sequence[Any]:
     """The sharding of each axis of a value or an aval; None where the mesh is not Explicit."""
-    aval = _core.typeof(x) if isinstance(x, jax.Array) else x
+    aval = x if isinstance(x, jax.core.ShapedArray) else _core.typeof(x)
     return (*aval.sharding.spec, *[None] * (aval.ndim - len(aval.sharding.spec)))
 
 
