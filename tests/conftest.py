@@ -23,6 +23,14 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # meshes are tested on any ma
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the processes of a run share a GPU
 
 
+def pytest_configure() -> None:
+    """On a CPU, where most of a run is the compilation of programs that are called a few times, by fewer passes."""
+    import jax
+
+    if jax.default_backend() == "cpu":
+        jax.config.update("jax_disable_most_optimizations", True)
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(3)

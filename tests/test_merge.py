@@ -216,14 +216,14 @@ def test_derivatives_go_with_the_items(rng):
     a, b = np.sort(rng.normal(size=7)), np.sort(rng.normal(size=5))
     v, w = rng.normal(size=(7, 2)), rng.normal(size=(5, 2))
     x, y = rng.normal(size=7), rng.normal(size=5)
-    check_grads(lambda a, b: mgpu.merge(a, b, a_count=6), (a, b), order=2, eps=1e-6)
-    check_grads(lambda a, b, v, w: mgpu.merge(a, b, v, w, b_count=3), (a, b, v, w), order=2, eps=1e-6)
-    check_grads(lambda x, y: mgpu.merge(a, b, x, y)[1] ** 2, (x, y), order=2)
-    check_grads(lambda x: mgpu.merge(a, b, x, y)[1] ** 2, (x,), order=2)
-    check_grads(lambda b: jax.vmap(mgpu.merge, (0, None))(np.stack([a, a + 0.1]), b), (b,), order=1, eps=1e-6)
-    check_grads(
-        lambda a, b: jax.vmap(lambda a: mgpu.merge(a, b, a, b))(a), (np.stack([a, 2 * a]), b), order=1, eps=1e-6
-    )
+    check_grads(jax.jit(lambda a, b: mgpu.merge(a, b, a_count=6)), (a, b), order=2, eps=1e-6)
+    check_grads(jax.jit(lambda a, b, v, w: mgpu.merge(a, b, v, w, b_count=3)), (a, b, v, w), order=2, eps=1e-6)
+    check_grads(jax.jit(lambda x, y: mgpu.merge(a, b, x, y)[1] ** 2), (x, y), order=2)
+    check_grads(jax.jit(lambda x: mgpu.merge(a, b, x, y)[1] ** 2), (x,), order=2)
+    batch = np.stack([a, a + 0.1])
+    check_grads(jax.jit(lambda b: jax.vmap(mgpu.merge, (0, None))(batch, b)), (b,), order=1, eps=1e-6)
+    both = jax.jit(lambda a, b: jax.vmap(lambda a: mgpu.merge(a, b, a, b))(a))
+    check_grads(both, (np.stack([a, 2 * a]), b), order=1, eps=1e-6)
     integers = jax.grad(lambda x: mgpu.merge(np.arange(7), np.arange(5), x, y)[1] @ jnp.arange(12.0))(x)
     np.testing.assert_array_equal(integers, [0, 2, 4, 6, 8, 10, 11])
 
