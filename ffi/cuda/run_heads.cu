@@ -116,7 +116,11 @@ __global__ void __launch_bounds__(kThreads) mark_heads(RunTask<Order> task) {
   const auto add = [](int x, int y) { return x + y; };
   heads = fold_warp(heads, add);
   const auto in_block = scan_warps<kWarps>(warp_heads, heads, 0, add);
-  if (threadIdx.x == 0) task.scratch.tile_heads[row * task.row_groups * kGroupTiles + tile_in_row] = in_block.all;
+  const int64_t slot = tile_in_row + threadIdx.x;
+  const bool last = tile_in_row == task.row_tiles - 1;
+  if (threadIdx.x == 0 || (last && slot < task.row_groups * kGroupTiles)) {  // no heads past the last tile
+    task.scratch.tile_heads[row * task.row_groups * kGroupTiles + slot] = threadIdx.x == 0 ? in_block.all : 0;
+  }
 }
 
 // A block a row, a thread a group of tiles: the heads before each group, and the row's runs.
@@ -130,16 +134,15 @@ __global__ void __launch_bounds__(kSumThreads) sum_tiles(RunTask<Order> task) {
   int64_t runs = 0;
   for (int64_t begin = 0; begin < task.row_groups; begin += blockDim.x) {
     const int64_t group = begin + threadIdx.x;
-    const int64_t tiles = minimum<int64_t>(kGroupTiles, task.row_tiles - group * kGroupTiles);
     int own = 0;
-    if (tiles > 0) {
+    if (group < task.row_groups) {
       Vector<int> heads[kGroupTiles / 4];
 #pragma unroll
       for (int i = 0; i < kGroupTiles; i += 4) {
         heads[i / 4] = Vector<int>::load(task.scratch.tile_heads, (row * task.row_groups + group) * kGroupTiles + i);
       }
 #pragma unroll
-      for (int i = 0; i < kGroupTiles; ++i) own += i < tiles ? heads[i / 4].items[i % 4] : 0;
+      for (int i = 0; i < kGroupTiles; ++i) own += heads[i / 4].items[i % 4];
     }
     const int up_to = sum_up_to(own);
     if (lane == kWarp - 1) warp_sums[warp] = up_to;
@@ -147,7 +150,9 @@ __global__ void __launch_bounds__(kSumThreads) sum_tiles(RunTask<Order> task) {
     const int64_t warp_sum = lane < warps ? warp_sums[lane] : 0;
     const int64_t up_to_warp = sum_up_to(warp_sum);
     const int64_t before_warp = shuffle(up_to_warp - warp_sum, warp);
-    if (tiles > 0) task.scratch.before_group[row * task.row_groups + group] = runs + before_warp + up_to - own;
+    if (group < task.row_groups) {
+      task.scratch.before_group[row * task.row_groups + group] = runs + before_warp + up_to - own;
+    }
     runs += shuffle(up_to_warp, kWarp - 1);
     __syncthreads();
   }

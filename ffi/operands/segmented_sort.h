@@ -77,6 +77,9 @@ struct MergePiece {
   uint16_t count[kRuns];
   int16_t source;  // buffer; the target is the other
   int16_t decode;  // the segment's last round: the output gets keys, not codes
+  // The chunks that hold nothing but the segment's codes. The ones across its edges are read code by code: what lies
+  // next to a segment may never have been written.
+  uint16_t whole_begin, whole_end;
   int64_t from[kRuns];
 };
 

@@ -53,6 +53,19 @@ struct PieceSource {
   }
 };
 
+// The codes of the chunks across the edges of a piece's segment, by a thread each.
+template <typename Word>
+__device__ void load_edges(const MergePiece& piece, const Word* keys, Word* codes) {
+  constexpr int kItems = kChunkBytes / sizeof(Word);
+  const int i = threadIdx.x % (2 * kItems);
+  const int at = i - kItems + (i < kItems ? piece.whole_begin : piece.whole_end);
+  if (at < piece.at[0] || at >= piece.at[kRuns - 1] + piece.count[kRuns - 1]) return;
+  int run = 0;
+#pragma unroll 1
+  for (int k = 1; k < kRuns; ++k) run += at >= piece.at[k];
+  copy_async(codes + at, keys + piece.from[run] + at);
+}
+
 template <typename Order, typename Payload>
 __device__ void load_tile(const Problem<Order, Payload>& problem, const MergePiece (&pieces)[2],
                           typename Order::Word* codes) {
@@ -63,20 +76,13 @@ __device__ void load_tile(const Problem<Order, Payload>& problem, const MergePie
     if (piece.begin >= piece.end) continue;
     const Word* const keys = problem.buffers[piece.source].keys;
     const PieceSource source(piece, kItems);
-    const int end = piece.at[kRuns - 1] + piece.count[kRuns - 1];
-    const uint64_t whole_chunks = problem.total - kItems + 1;  // a tile to merge is longer than a chunk
+    const int end = piece.whole_end;
 #pragma unroll 1
-    for (int at = piece.at[0] / kItems * kItems + threadIdx.x * kItems; at < end;
+    for (int at = piece.whole_begin + threadIdx.x * kItems; at < end;
          at += Problem<Order, Payload>::kShape.threads * kItems) {
-      const int64_t from = source(at);
-      if (static_cast<uint64_t>(from) < whole_chunks) {
-        copy_async(reinterpret_cast<uint4*>(codes + at), reinterpret_cast<const uint4*>(keys + from));
-      } else {  // a chunk across the array's edge
-        for (int i = 0; i < kItems; ++i) {
-          if (from + i >= 0 && from + i < problem.total) codes[at + i] = keys[from + i];
-        }
-      }
+      copy_async(reinterpret_cast<uint4*>(codes + at), reinterpret_cast<const uint4*>(keys + source(at)));
     }
+    if (threadIdx.x < 2 * kItems) load_edges(piece, keys, codes);
   }
 }
 

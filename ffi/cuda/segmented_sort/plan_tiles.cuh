@@ -25,6 +25,8 @@ struct TileGroup {
   // place in shared memory, and moves on. An item lies there where it lies within its chunk in device memory.
   __device__ MergePiece piece(const P& problem, int begin, int end, const int64_t* split_begin,
                               const int64_t* split_end, int& at) const {
+    using Word = typename Order::Word;
+    constexpr int kItems = kChunkBytes / sizeof(Word);
     MergePiece piece;
     piece.begin = begin;
     piece.source = static_cast<int16_t>(source);
@@ -37,12 +39,16 @@ struct TileGroup {
       const int64_t last = split_end ? minimum(split_end[k], group.length(k)) : group.length(k);
       const int count = static_cast<int>(clamp<int64_t>(last - first, 0, maximum(end - begin, 0)));
       const int64_t position = group.bounds[k] + first;
-      at = round_up_to_chunk<typename Order::Word>(at) + place_in_chunk(codes, position);
+      const int chunk = round_up_to_chunk<Word>(at);
+      at = chunk + (count > 0 ? place_in_chunk(codes, position) : 0);
       piece.at[k] = static_cast<uint16_t>(at);
       piece.count[k] = static_cast<uint16_t>(count);
       piece.from[k] = position - at;
+      if (k == 0) piece.whole_begin = chunk + (piece.from[k] + chunk < group.begin() ? kItems : 0);
       at += count;
       begin += count;
+      const int end = round_up_to_chunk<Word>(at);
+      if (count > 0 || k == 0) piece.whole_end = end - (piece.from[k] + end > group.end() ? kItems : 0);
     }
     piece.end = begin;
     return piece;
