@@ -1,11 +1,13 @@
 """Operations over 2^32 + 17 items, where 32-bit counters end: asked for by JAX_MGPU_TEST_LARGE=1, as they take a GPU of
-some 140 GB and as much of the host's memory. The same tests run over few items on any machine.
+some 140 GB and most of 100 GB of the host's memory. The same tests run over few items on any machine.
 
 Keys and values are bytes that repeat every 251 items, so that an offset that is cut to 32 bits meets another byte.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import itertools
 import os
 
 import jax
@@ -43,17 +45,43 @@ def spots(n, index):
     """Increasing positions of 0 to n - 1, those round the ends of 31 and 32 bits among them, as far as `index` goes."""
     around = [2**bits + offset for bits in (31, 32) for offset in (-1, 0, 1)]
     last = min(n - 1, np.iinfo(index).max)
-    return np.array(sorted({0, 5, n // 7, n // 2, last, *around} & set(range(last + 1))), index)
+    return np.array(sorted({i for i in (0, 5, n // 7, n // 2, last, *around) if i <= last}), index)
 
 
 def pieces(x, heads):
     return np.split(x, heads[1:])
 
 
+def everywhere(n, check):
+    """Runs check(begin, end) over stretches of n items, in threads: NumPy leaves them to each other."""
+    step = min(n, 1000) if n <= FEW else 2**26
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        for result in [pool.submit(check, i, min(i + step, n)) for i in range(0, n, step)]:
+            result.result()
+
+
 def same(got, expected):
     got = np.asarray(got)
     assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
-    assert np.array_equal(got, expected)
+    got, expected = np.ravel(got), np.ravel(expected)
+
+    def check(begin, end):
+        assert np.array_equal(got[begin:end], expected[begin:end])
+
+    everywhere(len(got), check)
+
+
+def same_repeated(got, values, counts):
+    """As same(got, np.repeat(values, counts)), of which only stretches are made."""
+    got = np.asarray(got)
+    assert (got.shape, got.dtype) == ((counts.sum(),), values.dtype)
+    ends = np.cumsum(counts)
+
+    def check(begin, end):
+        here = np.minimum(ends, end) - np.maximum(ends - counts, begin)
+        assert np.array_equal(got[begin:end], np.repeat(values, np.maximum(here, 0)))
+
+    everywhere(len(got), check)
 
 
 # ---- Operations whose results hold no index: tested with and without jax_enable_x64 ---------------------------------
@@ -155,13 +183,21 @@ def segmented_sort(n, index):
 def sorted_with_indices(x, heads, result):
     keys, indices = map(np.asarray, result)
     same(keys, np.concatenate([sort_bytes(p) for p in pieces(x, heads)]))
-    assert np.array_equal(x[indices], keys)
-    ties = keys[1:] == keys[:-1]
-    ties[heads[1:] - 1] = False
-    assert (indices[1:] > indices[:-1])[ties].all()  # stable, so no index occurs twice
-    for begin, end in zip(heads, np.append(heads[1:], len(x)), strict=True):
-        assert indices[begin:end].min() >= begin
-        assert indices[begin:end].max() < end
+    bounds = np.append(heads, len(x))
+
+    def check(begin, end):
+        assert np.array_equal(x[indices[begin:end]], keys[begin:end])
+        last = min(end + 1, len(x))
+        ties = keys[begin + 1 : last] == keys[begin : last - 1]
+        inner = bounds[(bounds > begin) & (bounds < last)]
+        ties[inner - begin - 1] = False
+        assert (np.diff(indices[begin:last]) > 0)[ties].all()  # stable, so no index occurs twice
+        for first, limit in itertools.pairwise(np.unique(np.clip(bounds, begin, end))):
+            segment = np.searchsorted(bounds, first, "right") - 1
+            assert indices[first:limit].min() >= bounds[segment]
+            assert indices[first:limit].max() < bounds[segment + 1]
+
+    everywhere(len(x), check)
 
 
 def locality_sort_indices(n, index):
@@ -204,8 +240,8 @@ def reduce_by_key(n, index):
 
 def load_balance_search(n, index):
     offsets = spots(n, index)
-    got = np.asarray(mgpu.load_balance_search(offsets, n))
-    assert np.array_equal(got, np.repeat(np.arange(len(offsets)), np.diff(offsets, append=n)))
+    intervals = np.arange(len(offsets), dtype=np.int32)
+    same_repeated(mgpu.load_balance_search(offsets, n), intervals, np.diff(offsets, append=n))
 
 
 def join(n, index):
@@ -254,7 +290,7 @@ def sorted_match(n, index):
     counts = counts_of(bytes_of(n))
     a, b = bytes_by_count(counts), np.arange(0, 256, 2, dtype=np.uint8)
     got = mgpu.sorted_match(a, b)
-    assert np.array_equal(got.a_index, np.repeat(np.searchsorted(b, np.arange(256)), counts))
+    same_repeated(got.a_index, np.searchsorted(b, np.arange(256)).astype(np.int32), counts)
     assert np.array_equal(got.b_index, np.cumsum(counts)[b])
     assert got.a_match_count == counts[::2].sum()
     assert got.b_match_count == (counts[::2] > 0).sum()
