@@ -2,6 +2,7 @@
 
     python3 scripts/device.py --families segmented_sort,merge
     python3 scripts/device.py --families merge --sanitize
+    python3 scripts/device.py --large --test-timeout 300
     python3 scripts/device.py --profile "merge/keys uint32"
 
 Everything runs in child processes with a time limit each, so that a hanging kernel or a device error costs one of them
@@ -11,6 +12,8 @@ and not the rest. Logs, benchmarks.json and profiles go to --output.
 from __future__ import annotations
 
 import argparse
+import collections
+import concurrent.futures
 import csv
 import importlib.util
 import io
@@ -27,6 +30,12 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 SANITIZED_SCALE = 2.0**-12  # 16,384 items: a few tiles, since a checker slows kernels a hundredfold
+# Not the compilers that XLA starts, which can hang under a checker.
+SANITIZER_OPTIONS = ["--target-processes", "application-only", "--show-backtrace", "no", "--print-limit", "0"]
+# Two threads of these write one word of shared memory where keys or offsets are out of order, and either may stay: what
+# results there is not specified.
+RACES_OF_GARBAGE = {"expand_words", "match_tiles", "move_words", "search_tiles"}
+GARBAGE_SHARES = 6
 TEST_SHARE = 0.6  # of the time, at most
 
 
@@ -133,6 +142,21 @@ def run_tests(options: argparse.Namespace, clock: Clock) -> bool:
     return status == 0
 
 
+def run_large(options: argparse.Namespace, clock: Clock) -> bool:
+    """The tests of 2^32 + 17 items: those of bytes three at a time, then those whose results hold indices."""
+    heading("2^32 + 17 items")
+    environment = child_environment(options, JAX_MGPU_TEST_LARGE="1", XLA_PYTHON_CLIENT_ALLOCATOR="platform")
+    with_indices = "indices or argmax or load or match"
+    good = True
+    for match, workers in ((f"not ({with_indices})", 3), (with_indices, 1)):
+        one = argparse.Namespace(**vars(options) | {"tests_match": f"more_items and ({match})", "workers": workers})
+        log = options.output / f"large-{workers}.log"
+        status = run(pytest_command(one, ["tests/test_sizes.py"]), log, environment, clock.left())
+        print("STOPPED" if status is None else summary_of_tests(text_of(log)))
+        good &= status == 0
+    return good
+
+
 def summary_of_tests(text: str) -> str:
     """The lines of pytest's output that matter."""
     lines = re.findall(r"^(?:FAILED|ERROR) .*$", text, re.MULTILINE)
@@ -214,8 +238,23 @@ def run_latency(options: argparse.Namespace, clock: Clock) -> bool:
     return status == 0
 
 
+def sanitized_programs(options: argparse.Namespace) -> dict[str, list[str]]:
+    """What runs under each checker: our side of each row once, small, and every operation over garbage."""
+    rows = [sys.executable, "-m", "benchmarks", "--once", "--scale", str(SANITIZED_SCALE)]
+    for text in options.match:
+        rows += ["--match", text]
+    programs = {family: [*rows, "--families", family] for family in benchmark_families(options.families)}
+    if not options.families:
+        from tests.test_garbage import CALLS
+
+        pytest = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-v"]
+        calls = [f"tests/test_garbage.py::test_many_operands_of_any_values[{name}]" for name in CALLS]
+        programs |= {f"garbage-{i}": [*pytest, *calls[i::GARBAGE_SHARES]] for i in range(GARBAGE_SHARES)}
+    return programs
+
+
 def run_sanitizers(options: argparse.Namespace, clock: Clock) -> bool:
-    """Our side of each row once, small, under each checker of compute-sanitizer, all at the same time."""
+    """Every program under every checker of compute-sanitizer, as many at a time as there are cores."""
     heading("compute-sanitizer")
     if shutil.which("compute-sanitizer") is None:
         print("compute-sanitizer is not on the path")
@@ -224,29 +263,51 @@ def run_sanitizers(options: argparse.Namespace, clock: Clock) -> bool:
     environment = child_environment(
         options, XLA_PYTHON_CLIENT_ALLOCATOR="platform", XLA_FLAGS="--xla_gpu_enable_command_buffer="
     )
-    once = [sys.executable, "-m", "benchmarks", "--once", "--scale", str(SANITIZED_SCALE)]
-    once += ["--families", ",".join(benchmark_families(options.families))]
-    for text in options.match:
-        once += ["--match", text]
-    processes = {}
-    for tool in SANITIZERS:
-        command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--print-limit", "20"]
+
+    def check(job: tuple[str, str, list[str]]) -> tuple[str, str, int | None, str]:
+        tool, name, program = job
+        command = ["compute-sanitizer", "--tool", tool, *SANITIZER_OPTIONS]
         if tool != "initcheck":  # which must see XLA's kernels write, too
             command += ["--kernel-name", "kernel_substring=mgpu"]
-        processes[tool] = start([*command, *once], options.output / f"{tool}.log", environment)
+        log = options.output / f"{tool}-{name}.log"
+        seconds = clock.left() - 20
+        status = run([*command, *program], log, environment, seconds) if seconds > 0 else None
+        return tool, name, status, text_of(log)
+
+    jobs = [(tool, name, program) for name, program in sanitized_programs(options).items() for tool in SANITIZERS]
     good = True
-    for tool, process in processes.items():
-        status = finish(process, clock.left() - 20)
-        text = text_of(options.output / f"{tool}.log")
-        ran = len(re.findall(r": ran$", text, re.MULTILINE))
-        summary = re.findall(r"^=+ ((?:ERROR|RACECHECK) SUMMARY.*)$", text, re.MULTILINE)
-        ended = "STOPPED" if status is None else f"exit {status}"
-        print(f"{tool}: {ended}, {ran} rows ran, {'; '.join(summary) or 'no summary'}")
-        if status != 0:
-            good = False
-            findings = [line for line in text.splitlines() if line.startswith("=========") or "Error" in line]
-            print("\n".join(line[:200] for line in findings[:25]))
+    with concurrent.futures.ThreadPoolExecutor(options.workers) as pool:
+        for tool, name, status, text in pool.map(check, jobs):
+            ran = len(re.findall(r": ran$|PASSED", text, re.MULTILINE))
+            allowed = RACES_OF_GARBAGE if tool == "racecheck" and name.startswith("garbage") else set()
+            findings, known = findings_of(text, allowed)
+            ended = "STOPPED" if status is None else "" if "SUMMARY" in text else f"exit {status}, "
+            print(f"{tool} {name}: {ended}{ran} ran, {sum(findings.values())} findings", flush=True)
+            print("".join(f"  {kernel}: {count}, known\n" for kernel, count in known.items()), end="")
+            print("".join(f"  {finding}: {count}\n" for finding, count in findings.items()), end="")
+            good &= not ended and not findings and ran > 0 and not re.search(r": \w*Error|FAILED", text)
     return good
+
+
+KERNEL = re.compile(r"(?:^| )at (?:void )?mgpu::(?:(?:\w+|<unnamed>)::)*(\w+)[<(]")
+
+
+def findings_of(text: str, allowed: set[str]) -> tuple[collections.Counter[str], collections.Counter[str]]:
+    """What a checker found in kernels of this project, and what of that is allowed; XLA's own kernels do not count."""
+    findings: collections.Counter[str] = collections.Counter()
+    known: collections.Counter[str] = collections.Counter()
+    for record in re.split(r"^=+ *$", text, flags=re.MULTILINE):
+        lines = [line[9:].strip() for line in record.splitlines() if line.startswith("=========")]
+        places = [(i, place) for i, line in enumerate(lines) if (place := KERNEL.search(line))]
+        if not places:
+            continue
+        i, place = places[0]
+        what = lines[i][: place.start()].strip() or lines[i - 1]
+        if place[1] in allowed:
+            known[place[1]] += 1
+        else:
+            findings[f"{place[1]}: {what}"] += 1
+    return findings, known
 
 
 STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active")
@@ -327,13 +388,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--no-benchmarks", dest="benchmarks", action="store_false")
     parser.add_argument("--tests-match", default="", metavar="EXPRESSION", help="pytest -k")
     parser.add_argument("--test-timeout", type=float, default=120, help="seconds a test (default 120)")
-    parser.add_argument("--workers", type=int, default=min(12, os.cpu_count() or 1), help="pytest processes")
+    parser.add_argument("--workers", type=int, default=min(12, os.cpu_count() or 1), help="processes at a time")
     parser.add_argument("--match", action="append", default=[], metavar="TEXT", help="rows whose name holds TEXT")
     parser.add_argument("--scale", type=float, help="of the benchmarks and the profile")
     parser.add_argument("--repeat", type=int, default=5, help="samples a timing")
     parser.add_argument("--only-ours", action="store_true", help="leave the rivals out")
     parser.add_argument("--latency", action="store_true", help="also chains of small calls")
-    parser.add_argument("--sanitize", action="store_true", help="only the rows, small, under compute-sanitizer")
+    parser.add_argument("--large", action="store_true", help="only the tests of 2^32 + 17 items")
+    parser.add_argument("--sanitize", action="store_true", help="only rows, small, and garbage under compute-sanitizer")
     parser.add_argument("--profile", metavar="FAMILY/ROW", help="only one row, under ncu")
     parser.add_argument("--launches", type=int, default=24, help="kernel launches to profile")
     parser.add_argument("--platform", choices=("cuda", "cpu"), default="cuda", help="cpu: to try this script itself")
@@ -357,6 +419,8 @@ def main() -> int:
         return 1
     print(text_of(info).strip())
 
+    if options.large:
+        return int(not run_large(options, clock))
     if options.sanitize:
         return int(not run_sanitizers(options, clock))
     if options.profile:
