@@ -157,11 +157,11 @@ template <typename Order, typename Payload>
 void run(const Call& call, const MergeOperands& operands, Order order, cudaStream_t stream) {
   const auto kernel = merge_tiles<Order, Payload>;
   launch_stream<Stages<Order, Payload>::template Shape>(
-      call, stream, operands, order, kernel, [&](const StreamTiles<Order>& tiles, int blocks, int bytes) {
+      call, stream, operands, order, kernel, [&](const StreamTiles<Order>& tiles, const auto& configuration) {
         const Problem<Order, Payload> problem{tiles, static_cast<typename Order::Word*>(operands.keys),
                                               operands.a_payload, operands.b_payload,
                                               static_cast<Payload*>(operands.payload)};
-        kernel<<<blocks, kStreamThreads, bytes, stream>>>(problem);
+        return cudaLaunchKernelEx(&configuration, kernel, problem);
       });
 }
 

@@ -299,8 +299,9 @@ void sorted_search(const Call& call, cudaStream_t stream) {
     } else {
       launch_stream<Stages<typename Order::Word, false>::template Shape>(
           call, stream, operands, order, search_tiles<Order>,
-          [&](const StreamTiles<Order>& tiles, int blocks, int bytes) {
-            search_tiles<<<blocks, kStreamThreads, bytes, stream>>>(tiles, operands.positions, operands.needles_are_b);
+          [&](const StreamTiles<Order>& tiles, const auto& configuration) {
+            return cudaLaunchKernelEx(&configuration, search_tiles<Order>, tiles, operands.positions,
+                                      operands.needles_are_b);
           });
     }
   });
@@ -317,9 +318,10 @@ void sorted_match(const Call& call, cudaStream_t stream) {
   dispatch_order(call, operands.key_type, false, [&](auto order) {
     using Order = decltype(order);
     launch_stream<Stages<typename Order::Word, true>::template Shape>(
-        call, stream, operands, order, match_tiles<Order>, [&](const StreamTiles<Order>& tiles, int blocks, int bytes) {
+        call, stream, operands, order, match_tiles<Order>,
+        [&](const StreamTiles<Order>& tiles, const auto& configuration) {
           const MatchProblem<Order> problem{tiles, operands.a, operands.b};
-          match_tiles<<<blocks, kStreamThreads, bytes, stream>>>(problem);
+          return cudaLaunchKernelEx(&configuration, match_tiles<Order>, problem);
         });
   });
 }

@@ -40,7 +40,7 @@ struct TileKeys {
       if (before) {
         const Word a_key = shared_load<Word>(a + (stride - 1) * kBytes);
         const Word b_key = shared_load<Word>(b - (stride - 1) * kBytes);
-        before = !less(b_key, a_key);
+        before = !order.less(order.encode(b_key), order.encode(a_key));
       }
       move_if(before, stride * kBytes, stride, a, b, left);
     }
@@ -125,25 +125,21 @@ struct StreamTiles {
   }
 };
 
-// Finds where A is split at the begin of each tile, by a few lanes each: it is the number of sectors read that takes
-// time, and more lanes read more.
-constexpr int kSplitLanes = 4;
-constexpr int kSplitThreads = 256;
+// Finds where A is split at the begin of each tile, a thread each: it is the number of sectors read that takes time.
+constexpr int kSplitThreads = 128;
 
 template <typename Order>
 __global__ void __launch_bounds__(kSplitThreads) split_tiles(const __grid_constant__ StreamTiles<Order> stream) {
-  const int64_t thread = int64_t{blockIdx.x} * kSplitThreads + threadIdx.x;
-  const int64_t i = minimum(thread / kSplitLanes, stream.count() - 1);
+  start_next_kernel();
+  const int64_t i = int64_t{blockIdx.x} * kSplitThreads + threadIdx.x;
+  if (i == 0) *stream.found.taken = 0;
+  if (i >= stream.count()) return;
   const int64_t row = stream.row_of(i);
-  const int64_t split = stream.tiles.split(
-      row, (i - row * stream.row_count) * stream.width,
-      [](auto begin, auto end, auto before) { return warp_partition_point<kSplitLanes>(begin, end, before); });
-  if (threadIdx.x % kSplitLanes == 0) stream.found.splits[i] = split;
-  if (thread == 0) *stream.found.taken = 0;
+  stream.found.splits[i] = stream.tiles.likely_split(row, (i - row * stream.row_count) * stream.width);
 }
 
-// Finds the tiles of a pair and launches launch(tiles, blocks, shared bytes) for the kernel, of persistent blocks.
-// `Shape<kLarge>` gives kTile and kStageBytes.
+// Finds the tiles of a pair and calls launch(tiles, configuration) for the kernel, of persistent blocks, whose start
+// overlaps the search for tiles. `Shape<kLarge>` gives kTile and kStageBytes.
 template <template <bool> typename Shape, typename Order, typename Operands, typename Kernel, typename Launch>
 void launch_stream(const Call& call, cudaStream_t stream, const Operands& operands, Order order, Kernel kernel,
                    Launch launch) {
@@ -156,11 +152,18 @@ void launch_stream(const Call& call, cudaStream_t stream, const Operands& operan
   const int bytes = 2 * (large ? Shape<true>::kStageBytes : Shape<false>::kStageBytes);
   const StreamTiles<Order> tiles{
       {operands.pair, order}, width, ceil_div<int64_t>(operands.pair.row_slots(), width), operands.layout(workspace)};
-  split_tiles<<<ceil_div<int64_t>(tiles.count() * kSplitLanes, kSplitThreads), kSplitThreads, 0, stream>>>(tiles);
+  split_tiles<<<ceil_div<int64_t>(tiles.count(), kSplitThreads), kSplitThreads, 0, stream>>>(tiles);
   check_launch(call);
   allow_shared(call, kernel, bytes);
-  launch(tiles, resident_blocks(call, kernel, kStreamThreads, bytes, tiles.count()), bytes);
-  check_launch(call);
+  cudaLaunchAttribute overlap = overlap_attribute();
+  cudaLaunchConfig_t configuration{};
+  configuration.gridDim = resident_blocks(call, kernel, kStreamThreads, bytes, tiles.count());
+  configuration.blockDim = kStreamThreads;
+  configuration.dynamicSmemBytes = bytes;
+  configuration.stream = stream;
+  configuration.attrs = &overlap;
+  configuration.numAttrs = large ? 1 : 0;
+  check(call, launch(tiles, configuration));
 }
 
 // With kNeighbours, the item of A before a tile is loaded too, at runs.a - 1, where it exists: tile.a > 0. Up to kItems
@@ -234,8 +237,11 @@ struct MergeStream {
       wait_bulk_stores();
       __syncwarp();
     };
-    const auto take = [&] { return first_lane ? static_cast<int64_t>(atomicAdd(stream.found.taken, 1ull)) : 0; };
-    int64_t taken = take();
+    const auto take = [&] {
+      return first_lane ? gridDim.x + static_cast<int64_t>(atomicAdd(stream.found.taken, 1ull)) : 0;
+    };
+    wait_for_last_kernel();
+    int64_t taken = blockIdx.x;
     for (int count = 0;; ++count) {
       const Plan next = plan(pair, stream[__shfl_sync(~0u, taken, 0)]);
       if (first_lane) plan_of(shared, count) = next;
