@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
     Word merged[kItems];
     const MergeCursor cursor = keys.cursor(diagonal);
     const unsigned from_b = keys.template merge_from<kItems>(cursor, [&](int i, bool in_b, const auto& heads) {
-      merged[i] = keys.order.decode(in_b ? heads.b_code : heads.a_code);
+      merged[i] = heads.order.decode(in_b ? heads.b_code : heads.a_code);
     });
     Payload values[kHasPayload ? kItems : 1];
     Payload* const payload = payload_of(stage);

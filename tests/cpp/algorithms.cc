@@ -239,6 +239,7 @@ void check_order_of_all_keys(DType dtype) {
         CHECK(!equals_next(code) || !order.is_plain(static_cast<Word>(key_of_code[code])) ||
               !order.is_plain(static_cast<Word>(key_of_code[code + 1])));
       }
+      if constexpr (!decltype(order)::kTotal) check_integer_ranges(order, key_of_code, values);
       Random random(3);
       for (int i = 0; i < 500000; ++i) CHECK(agrees(draw(random, 0, kKeys - 1), draw(random, 0, kKeys - 1)));
     };
