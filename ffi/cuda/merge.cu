@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
     Word merged[kItems];
     const MergeCursor cursor = keys.cursor(diagonal);
     const unsigned from_b = keys.template merge_from<kItems>(cursor, [&](int i, bool in_b, const auto& heads) {
-      merged[i] = keys.order.decode(in_b ? heads.b_code : heads.a_code);
+      merged[i] = heads.order.decode(in_b ? heads.b_code : heads.a_code);
     });
     Payload values[kHasPayload ? kItems : 1];
     Payload* const payload = payload_of(stage);
@@ -157,11 +157,11 @@ template <typename Order, typename Payload>
 void run(const Call& call, const MergeOperands& operands, Order order, cudaStream_t stream) {
   const auto kernel = merge_tiles<Order, Payload>;
   launch_stream<Stages<Order, Payload>::template Shape>(
-      call, stream, operands, order, kernel, [&](const StreamTiles<Order>& tiles, int blocks, int bytes) {
+      call, stream, operands, order, kernel, [&](const StreamTiles<Order>& tiles, const auto& configuration) {
         const Problem<Order, Payload> problem{tiles, static_cast<typename Order::Word*>(operands.keys),
                                               operands.a_payload, operands.b_payload,
                                               static_cast<Payload*>(operands.payload)};
-        kernel<<<blocks, kStreamThreads, bytes, stream>>>(problem);
+        return cudaLaunchKernelEx(&configuration, kernel, problem);
       });
 }
 

@@ -216,12 +216,13 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
     const MergeCursor cursor = keys.cursor(diagonal);
     const uint32_t a_first = shared_address(keys.buffer + keys.runs.a - (tile.a > 0));  // with the neighbour before
     const uint32_t b_end = shared_address(keys.buffer + keys.runs.b_end + (tile.b_left ? 1 : 0));  // and the one after
-    Word a_before = keys.order.encode(keys.buffer[maximum(cursor.a - 1, 0)]);
+    Word a_before = keys.buffer[maximum(cursor.a - 1, 0)];
     unsigned matches = 0;
     const unsigned from_b = keys.template merge_from<kCount>(cursor, [&](int i, bool in_b, const auto& heads) {
       // An item of A stands before all of B that is not less: it is equal to the first of that or to none. An item
       // of B stands after all of A that is not greater: it is equal to the last of that or to none.
-      bool match = !keys.order.less(in_b ? a_before : heads.a_code, heads.b_code);
+      if (i == 0) a_before = heads.order.encode(a_before);
+      bool match = !heads.order.less(in_b ? a_before : heads.a_code, heads.b_code);
       if constexpr (!heads.kOpen) match &= in_b ? heads.a > a_first : heads.b < b_end;
       matches |= match ? 1u << i : 0u;
       a_before = in_b ? a_before : heads.a_code;
@@ -299,8 +300,9 @@ void sorted_search(const Call& call, cudaStream_t stream) {
     } else {
       launch_stream<Stages<typename Order::Word, false>::template Shape>(
           call, stream, operands, order, search_tiles<Order>,
-          [&](const StreamTiles<Order>& tiles, int blocks, int bytes) {
-            search_tiles<<<blocks, kStreamThreads, bytes, stream>>>(tiles, operands.positions, operands.needles_are_b);
+          [&](const StreamTiles<Order>& tiles, const auto& configuration) {
+            return cudaLaunchKernelEx(&configuration, search_tiles<Order>, tiles, operands.positions,
+                                      operands.needles_are_b);
           });
     }
   });
@@ -317,9 +319,10 @@ void sorted_match(const Call& call, cudaStream_t stream) {
   dispatch_order(call, operands.key_type, false, [&](auto order) {
     using Order = decltype(order);
     launch_stream<Stages<typename Order::Word, true>::template Shape>(
-        call, stream, operands, order, match_tiles<Order>, [&](const StreamTiles<Order>& tiles, int blocks, int bytes) {
+        call, stream, operands, order, match_tiles<Order>,
+        [&](const StreamTiles<Order>& tiles, const auto& configuration) {
           const MatchProblem<Order> problem{tiles, operands.a, operands.b};
-          match_tiles<<<blocks, kStreamThreads, bytes, stream>>>(problem);
+          return cudaLaunchKernelEx(&configuration, match_tiles<Order>, problem);
         });
   });
 }

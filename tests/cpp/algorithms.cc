@@ -109,7 +109,98 @@ TEST(merges_are_those_of_the_standard_library) {
   }
 }
 
+TEST(merge_paths_by_secants_are_those_of_a_binary_search) {
+  Random random(5);
+  const auto less = [](auto x, auto y) { return x < y; };
+  const auto check = [&](auto zero) {
+    using Key = decltype(zero);
+    for (int repeat = 0; repeat < 300; ++repeat) {
+      const auto keys = [&] {
+        // Spread evenly, crowded about the ends, of few values; now and then not sorted.
+        std::vector<Key> result(draw(random, 0, 3000));
+        const int64_t kind = draw(random, 0, 4);
+        for (Key& key : result) {
+          key = static_cast<Key>(random());
+          if (kind == 1) key = static_cast<Key>(key >> draw(random, 0, 8 * sizeof(Key) - 1));
+          if (kind == 2) key = static_cast<Key>(~(key >> draw(random, 0, 8 * sizeof(Key) - 1)));
+          if (kind == 3) key %= 3;
+        }
+        if (repeat % 10 > 0) std::sort(result.begin(), result.end());
+        return result;
+      };
+      const std::vector<Key> a = keys(), b = keys();
+      const auto a_count = static_cast<int64_t>(a.size());
+      const auto b_count = static_cast<int64_t>(b.size());
+      const float rise = draw(random, 0, 1) ? 0.0f : static_cast<float>(draw(random, 0, 1000000));
+      for (int64_t diagonal = 0; diagonal <= a_count + b_count; diagonal += draw(random, 1, 100)) {
+        int probes = 0;
+        const auto a_at = [&](int64_t i) { return ++probes, a.at(i); };
+        const auto b_at = [&](int64_t i) { return b.at(i); };
+        const int64_t begin = std::max<int64_t>(0, diagonal - b_count);
+        const int64_t end = std::min(diagonal, a_count);
+        const int64_t guess = draw(random, -10, a_count + 10);
+        const int64_t split = merge_path_by_secants(begin, end, diagonal, guess, rise, a_at, b_at, less);
+        CHECK(begin <= split && split <= end);
+        CHECK(probes <= 8 + ceil_log2(end - begin + 1));
+        if (repeat % 10 > 0) CHECK(split == merge_path(a_count, b_count, diagonal, a_at, b_at, less));
+      }
+    }
+  };
+  check(uint8_t{});
+  check(uint16_t{});
+  check(uint32_t{});
+  check(uint64_t{});
+}
+
+TEST(secants_find_splits_of_evenly_spread_keys_in_few_probes) {
+  Random random(6);
+  const auto keys = [&] {
+    std::vector<uint32_t> result(1 << 20);
+    for (uint32_t& key : result) key = static_cast<uint32_t>(random());
+    std::sort(result.begin(), result.end());
+    return result;
+  };
+  const std::vector<uint32_t> a = keys(), b = keys();
+  const int64_t count = 1 << 20;
+  const float rise = 2 * 4096.0f;
+  int64_t probes = 0;
+  int64_t splits = 0;
+  for (int64_t diagonal = 5000; diagonal < 2 * count; diagonal += 5000, ++splits) {
+    merge_path_by_secants(
+        std::max<int64_t>(0, diagonal - count), std::min(diagonal, count), diagonal, diagonal / 2, rise,
+        [&](int64_t i) { return ++probes, a.at(i); }, [&](int64_t i) { return b.at(i); },
+        [](uint32_t x, uint32_t y) { return x < y; });
+  }
+  CHECK(probes < 8 * splits);  // a binary search: 20
+}
+
 namespace {
+
+// Where floats are said to be ordered as integers, they are; and that is wherever no zero, NaN or infinity is near.
+template <typename Order>
+void check_integer_ranges(const Order& order, const std::vector<int64_t>& key_of_code,
+                          const std::vector<long double>& values) {
+  using Word = typename Order::Word;
+  const auto code_count = static_cast<int64_t>(key_of_code.size());
+  const auto value = [&](int64_t code) { return values[key_of_code[code]]; };
+  const auto is_usual = [&](int64_t code) { return std::isfinite(value(code)) && value(code) != 0; };
+  Random random(7);
+  for (int64_t least = 0; least < code_count; ++least) {
+    const int64_t greatest = std::min(code_count - 1, least + draw(random, 0, draw(random, 0, 1) ? 3 : code_count));
+    const bool same_sign = std::signbit(value(least)) == std::signbit(value(greatest));
+    const bool is_range = order.is_integer_range(static_cast<Word>(least), static_cast<Word>(greatest));
+    if (is_usual(least) && is_usual(greatest)) CHECK(is_range == same_sign);
+    if (!is_range) continue;
+    CHECK(same_sign);
+    const auto integers = order.integer_order(static_cast<Word>(key_of_code[least]));
+    Word last{};
+    for (int64_t code = least; code <= std::min(greatest, least + 20); ++code) {
+      const Word integer = integers.encode(static_cast<Word>(key_of_code[code]));
+      CHECK(value(code) != 0 && !std::isnan(value(code)) && (code == least || last < integer));
+      last = integer;
+    }
+  }
+}
 
 // Every key of 8 or 16 bits: a bijection, in the order of the values. Codes are compared by neighbours and at random.
 template <typename Word>
@@ -148,6 +239,7 @@ void check_order_of_all_keys(DType dtype) {
         CHECK(!equals_next(code) || !order.is_plain(static_cast<Word>(key_of_code[code])) ||
               !order.is_plain(static_cast<Word>(key_of_code[code + 1])));
       }
+      if constexpr (!decltype(order)::kTotal) check_integer_ranges(order, key_of_code, values);
       Random random(3);
       for (int i = 0; i < 500000; ++i) CHECK(agrees(draw(random, 0, kKeys - 1), draw(random, 0, kKeys - 1)));
     };

@@ -110,6 +110,7 @@ struct CodeHeads {
   static constexpr bool kOpen = kOpen_;
   uint32_t a, a_end, b, b_end;
   Word a_code, b_code;
+  Order order;
 
   __device__ CodeHeads(const Word* keys, MergeCursor cursor, const Order& order)
       : a(shared_address(keys + cursor.a)),
@@ -117,14 +118,15 @@ struct CodeHeads {
         b(shared_address(keys + cursor.b)),
         b_end(shared_address(keys + cursor.b_end)),
         a_code(order.encode(keys[cursor.a])),
-        b_code(order.encode(keys[cursor.b])) {}
+        b_code(order.encode(keys[cursor.b])),
+        order(order) {}
 
-  __device__ bool next_is_b(const Order& order) const {
+  __device__ bool next_is_b() const {
     if constexpr (kOpen) return order.less(b_code, a_code);
     return (b < b_end) & ((a >= a_end) | order.less(b_code, a_code));
   }
 
-  __device__ void take(bool in_b, const Order& order) {
+  __device__ void take(bool in_b) {
     constexpr int kBytes = sizeof(Word);
     const Word code = order.encode(shared_load<Word>((in_b ? b : a) + kBytes));
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p add.u32 %1, %1, %3; @!p add.u32 %0, %0, %3; }"

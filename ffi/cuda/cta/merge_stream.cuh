@@ -19,12 +19,27 @@ struct TileKeys {
   Word* buffer;
   Order order;
   MergeCursor runs;
-  bool open;  // so many keys of A and of B follow that the merge of a thread needs no bounds
-
-  __device__ bool less(Word a, Word b) const { return order.less(order.encode(a), order.encode(b)); }
+  bool open;  // so many keys of A and of B follow that the merge of a thread needs no bounds, all in order `open_order`
+  IntegerOrder<Word> open_order;
 
   // Where a thread comes in, its first item being the tile's item `diagonal` or past the last one.
   __device__ MergeCursor cursor(int diagonal) const {
+    if constexpr (!Order::kTotal) {
+      if (open) return cursor(diagonal, open_order);
+    }
+    return cursor(diagonal, order);
+  }
+
+  // Comes to the next kItems items: step(i, in_b, heads) for each, before it is taken. Bit i of the result says whether
+  // the i-th is B's.
+  template <int kItems, typename Step>
+  __device__ unsigned merge_from(const MergeCursor& cursor, Step step) const {
+    return open ? merge_heads<kItems, true>(cursor, open_order, step) : merge_heads<kItems, false>(cursor, order, step);
+  }
+
+ private:
+  template <typename AnyOrder>
+  __device__ MergeCursor cursor(int diagonal, const AnyOrder& order) const {
     const int a_count = runs.a_end - runs.a;
     const int b_count = runs.b_end - runs.b;
     const int bounded = minimum(diagonal, a_count + b_count);
@@ -40,7 +55,7 @@ struct TileKeys {
       if (before) {
         const Word a_key = shared_load<Word>(a + (stride - 1) * kBytes);
         const Word b_key = shared_load<Word>(b - (stride - 1) * kBytes);
-        before = !less(b_key, a_key);
+        before = !order.less(order.encode(b_key), order.encode(a_key));
       }
       move_if(before, stride * kBytes, stride, a, b, left);
     }
@@ -48,24 +63,16 @@ struct TileKeys {
     return {a_place, runs.a_end, runs.b + bounded - (a_place - runs.a), runs.b_end};
   }
 
-  // Comes to the next kItems items: step(i, in_b, heads) for each, before it is taken. Bit i of the result says whether
-  // the i-th is B's.
-  template <int kItems, typename Step>
-  __device__ unsigned merge_from(const MergeCursor& cursor, Step step) const {
-    return open ? merge_heads<kItems, true>(cursor, step) : merge_heads<kItems, false>(cursor, step);
-  }
-
- private:
-  template <int kItems, bool kOpen, typename Step>
-  __device__ unsigned merge_heads(const MergeCursor& cursor, Step step) const {
-    CodeHeads<Order, kOpen> heads(buffer, cursor, order);
+  template <int kItems, bool kOpen, typename AnyOrder, typename Step>
+  __device__ unsigned merge_heads(const MergeCursor& cursor, const AnyOrder& order, Step step) const {
+    CodeHeads<AnyOrder, kOpen> heads(buffer, cursor, order);
     unsigned from_b = 0;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const bool in_b = heads.next_is_b(order);
+      const bool in_b = heads.next_is_b();
       step(i, in_b, heads);
       from_b |= in_b ? 1u << i : 0u;
-      heads.take(in_b, order);
+      heads.take(in_b);
     }
     return from_b;
   }
@@ -125,25 +132,21 @@ struct StreamTiles {
   }
 };
 
-// Finds where A is split at the begin of each tile, by a few lanes each: it is the number of sectors read that takes
-// time, and more lanes read more.
-constexpr int kSplitLanes = 4;
-constexpr int kSplitThreads = 256;
+// Finds where A is split at the begin of each tile, a thread each: it is the number of sectors read that takes time.
+constexpr int kSplitThreads = 128;
 
 template <typename Order>
 __global__ void __launch_bounds__(kSplitThreads) split_tiles(const __grid_constant__ StreamTiles<Order> stream) {
-  const int64_t thread = int64_t{blockIdx.x} * kSplitThreads + threadIdx.x;
-  const int64_t i = minimum(thread / kSplitLanes, stream.count() - 1);
+  start_next_kernel();
+  const int64_t i = int64_t{blockIdx.x} * kSplitThreads + threadIdx.x;
+  if (i == 0) *stream.found.taken = 0;
+  if (i >= stream.count()) return;
   const int64_t row = stream.row_of(i);
-  const int64_t split = stream.tiles.split(
-      row, (i - row * stream.row_count) * stream.width,
-      [](auto begin, auto end, auto before) { return warp_partition_point<kSplitLanes>(begin, end, before); });
-  if (threadIdx.x % kSplitLanes == 0) stream.found.splits[i] = split;
-  if (thread == 0) *stream.found.taken = 0;
+  stream.found.splits[i] = stream.tiles.likely_split(row, (i - row * stream.row_count) * stream.width);
 }
 
-// Finds the tiles of a pair and launches launch(tiles, blocks, shared bytes) for the kernel, of persistent blocks.
-// `Shape<kLarge>` gives kTile and kStageBytes.
+// Finds the tiles of a pair and calls launch(tiles, configuration) for the kernel, of persistent blocks, whose start
+// overlaps the search for tiles. `Shape<kLarge>` gives kTile and kStageBytes.
 template <template <bool> typename Shape, typename Order, typename Operands, typename Kernel, typename Launch>
 void launch_stream(const Call& call, cudaStream_t stream, const Operands& operands, Order order, Kernel kernel,
                    Launch launch) {
@@ -156,11 +159,18 @@ void launch_stream(const Call& call, cudaStream_t stream, const Operands& operan
   const int bytes = 2 * (large ? Shape<true>::kStageBytes : Shape<false>::kStageBytes);
   const StreamTiles<Order> tiles{
       {operands.pair, order}, width, ceil_div<int64_t>(operands.pair.row_slots(), width), operands.layout(workspace)};
-  split_tiles<<<ceil_div<int64_t>(tiles.count() * kSplitLanes, kSplitThreads), kSplitThreads, 0, stream>>>(tiles);
+  split_tiles<<<ceil_div<int64_t>(tiles.count(), kSplitThreads), kSplitThreads, 0, stream>>>(tiles);
   check_launch(call);
   allow_shared(call, kernel, bytes);
-  launch(tiles, resident_blocks(call, kernel, kStreamThreads, bytes, tiles.count()), bytes);
-  check_launch(call);
+  cudaLaunchAttribute overlap = overlap_attribute();
+  cudaLaunchConfig_t configuration{};
+  configuration.gridDim = resident_blocks(call, kernel, kStreamThreads, bytes, tiles.count());
+  configuration.blockDim = kStreamThreads;
+  configuration.dynamicSmemBytes = bytes;
+  configuration.stream = stream;
+  configuration.attrs = &overlap;
+  configuration.numAttrs = large ? 1 : 0;
+  check(call, launch(tiles, configuration));
 }
 
 // With kNeighbours, the item of A before a tile is loaded too, at runs.a - 1, where it exists: tile.a > 0. Up to kItems
@@ -205,7 +215,7 @@ struct MergeStream {
         const Plan& plan = plan_of(shared, count);
         if (plan.tile.size <= 0) break;
         unsigned char* const buffer = stages + stage * stage_bytes;
-        work(plan, Keys{reinterpret_cast<Word*>(buffer), stream.tiles.order, plan.runs, is_open(plan)}, buffer);
+        work(plan, tile_keys(stream.tiles.order, plan, reinterpret_cast<Word*>(buffer)), buffer);
         fence_bulk_copies();
         barrier_arrive<kDoneBarrier, kThreads>(count);
       }
@@ -234,8 +244,11 @@ struct MergeStream {
       wait_bulk_stores();
       __syncwarp();
     };
-    const auto take = [&] { return first_lane ? static_cast<int64_t>(atomicAdd(stream.found.taken, 1ull)) : 0; };
-    int64_t taken = take();
+    const auto take = [&] {
+      return first_lane ? gridDim.x + static_cast<int64_t>(atomicAdd(stream.found.taken, 1ull)) : 0;
+    };
+    wait_for_last_kernel();
+    int64_t taken = blockIdx.x;
     for (int count = 0;; ++count) {
       const Plan next = plan(pair, stream[__shfl_sync(~0u, taken, 0)]);
       if (first_lane) plan_of(shared, count) = next;
@@ -262,6 +275,23 @@ struct MergeStream {
   // where they are not sorted. With kNeighbours, an item of A comes before too.
   __device__ static bool is_open(const Plan& plan) {
     return plan.a_after == kItems && plan.b_after == kItems && (!kNeighbours || plan.tile.a > 0);
+  }
+
+  // Floats are merged as integers where the first and the last keys that a thread may read allow it: the comparison of
+  // any floats is five instructions and their codes are ten, and almost no tile has a zero or a NaN.
+  __device__ static Keys tile_keys(const Order& order, const Plan& plan, Word* buffer) {
+    Keys keys{buffer, order, plan.runs, is_open(plan), {}};
+    if constexpr (Order::kTotal) {
+      keys.open_order = order;
+    } else if (keys.open) {
+      const Word first = buffer[plan.runs.a - has_before(plan.tile)];
+      const auto code = [&](int position) { return order.encode(buffer[position]); };
+      const Word least = minimum(order.encode(first), code(plan.runs.b));
+      const Word greatest = maximum(code(plan.runs.a_end + kItems - 1), code(plan.runs.b_end + kItems - 1));
+      keys.open = order.is_integer_range(least, greatest);
+      keys.open_order = order.integer_order(first);
+    }
+    return keys;
   }
 
   __device__ static Plan plan(const SortedPair& pair, const MergeTile& tile) {
