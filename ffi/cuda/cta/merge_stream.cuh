@@ -204,7 +204,9 @@ struct MergeStream {
   template <typename Load, typename Work, typename Store>
   __device__ static void run(const StreamTiles<Order>& stream, Shared& shared, unsigned char* stages, int stage_bytes,
                              Load load, Work work, Store store) {
-    if (threadIdx.x < 2) shared.loaded[threadIdx.x].init();
+    if (threadIdx.x == 0) {
+      for (CopyBarrier& barrier : shared.loaded) barrier.init();
+    }
     __syncthreads();
     if (threadIdx.x >= kWorkers) {
       copy_tiles(stream, shared, stages, stage_bytes, load, store);

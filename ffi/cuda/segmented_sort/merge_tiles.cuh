@@ -59,11 +59,11 @@ __device__ void load_edges(const MergePiece& piece, const Word* keys, Word* code
   constexpr int kItems = kChunkBytes / sizeof(Word);
   const int i = threadIdx.x % (2 * kItems);
   const int at = i - kItems + (i < kItems ? piece.whole_begin : piece.whole_end);
-  if (at < piece.at[0] || at >= piece.at[kRuns - 1] + piece.count[kRuns - 1]) return;
   int run = 0;
 #pragma unroll 1
   for (int k = 1; k < kRuns; ++k) run += at >= piece.at[k];
-  copy_async(codes + at, keys + piece.from[run] + at);
+  const int place = at - piece.at[run];
+  if (place >= 0 && place < piece.count[run]) copy_async(codes + at, keys + piece.from[run] + at);
 }
 
 template <typename Order, typename Payload>
