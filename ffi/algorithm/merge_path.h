@@ -27,10 +27,11 @@ MGPU_HOST_DEVICE Index merge_path(Index a_count, Index b_count, Index diagonal, 
 // The same for keys that are unsigned codes, by the secant method: `guess` is where to look first, `rise` about by how
 // much a(i) - b(diagonal - 1 - i) grows with i. Each probe goes a little past where the answer should be, so that the
 // next one comes from the other side. Of 2^26 random keys some 7 are read of A and of B, of which 4 lie in a place of
-// memory of their own, where a binary search takes 26 and 23. Other keys cost kGuesses more than that at most.
-template <typename Index, typename KeysA, typename KeysB, typename Less>
+// memory of their own, where a binary search takes 26 and 23. `find` ends the search; other keys cost kGuesses probes
+// more than it takes.
+template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Index merge_path_by_secants(Index begin, Index end, Index diagonal, Index guess, float rise, KeysA a,
-                                             KeysB b, Less less) {
+                                             KeysB b, Less less, Find find) {
   constexpr int kGuesses = 8;
   constexpr Index kFew = 8;
   constexpr float kLeastRise = 1e-6f, kFarthest = 1 << 30;
@@ -59,8 +60,7 @@ MGPU_HOST_DEVICE Index merge_path_by_secants(Index begin, Index end, Index diago
     }
     if (gap == 0) break;  // the answer is at the end of equal keys, no matter how far
   }
-  return merge_path_between(begin, end, diagonal, a, b, less,
-                            [](Index low, Index high, auto before) { return partition_point(low, high, before); });
+  return merge_path_between(begin, end, diagonal, a, b, less, find);
 }
 
 }  // namespace mgpu

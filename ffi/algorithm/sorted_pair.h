@@ -97,23 +97,28 @@ struct MergeTiles {
     return split(row, slot, 0, slot, find);
   }
 
-  // The same where nothing is known, by one thread that takes A and B for keys of one distribution, evenly spread.
-  MGPU_HOST_DEVICE int64_t likely_split(int64_t row, int64_t slot) const {
+  // The same where nothing is known, A and B taken for keys of one distribution, evenly spread.
+  template <typename Find>
+  MGPU_HOST_DEVICE int64_t likely_split(int64_t row, int64_t slot, Find find) const {
     const int64_t a_live = pair.a.live(row);
     const int64_t b_live = pair.b.live(row);
     const int64_t diagonal = minimum(slot, a_live + b_live);
     const int64_t begin = maximum<int64_t>(0, diagonal - b_live);
     const int64_t end = minimum(diagonal, a_live);
-    if (begin >= end) return begin;
     const auto a = [&](int64_t i) { return a_code(row, i); };
     const auto b = [&](int64_t i) { return b_code(row, i); };
-    const auto rise = [](auto keys, int64_t count) {
-      return static_cast<float>(static_cast<Word>(keys(count - 1) - keys(0))) / static_cast<float>(count);
-    };
-    const float share = static_cast<float>(diagonal) / static_cast<float>(a_live + b_live);
-    return merge_path_by_secants(begin, end, diagonal, static_cast<int64_t>(share * static_cast<float>(a_live)),
-                                 rise(a, a_live) + rise(b, b_live), a, b,
-                                 [&](Word x, Word y) { return order.less(x, y); });
+    int64_t guess = begin;
+    float rise = 0;
+    if (begin < end) {
+      const auto rise_of = [](auto keys, int64_t count) {
+        return static_cast<float>(static_cast<Word>(keys(count - 1) - keys(0))) / static_cast<float>(count);
+      };
+      const float share = static_cast<float>(diagonal) / static_cast<float>(a_live + b_live);
+      guess = static_cast<int64_t>(share * static_cast<float>(a_live));
+      rise = rise_of(a, a_live) + rise_of(b, b_live);
+    }
+    return merge_path_by_secants(
+        begin, end, diagonal, guess, rise, a, b, [&](Word x, Word y) { return order.less(x, y); }, find);
   }
 
   // Sets a tile's items from the splits at its ends.

@@ -170,7 +170,10 @@ class Tile {
     const Word* const b = shared_.keys + plan.runs.b_place;
     const int total = a_count + b_count;
     const int diagonal = minimum(static_cast<int>(threadIdx.x) * kItems, total);
-    first_b_ = merge_path_in_tile<P::kTile>(b, b_count, a, a_count, diagonal, less);
+    const MergeCursor merged = shared_cursor<P::kTile>(
+        shared_.keys, {plan.runs.b_place, plan.runs.b_place + b_count, plan.runs.a_place, plan.runs.a_place + a_count},
+        diagonal, less);
+    first_b_ = merged.a - plan.runs.b_place;
     first_a_ = diagonal - first_b_;
 
     // The item before in the merge, or an equal one, and the copies of it in B up to here.

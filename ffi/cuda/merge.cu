@@ -29,7 +29,9 @@ struct Stages {
     static constexpr int stage_bytes(int items) {
       return stream_run_bytes<Word>(items) + (kHasPayload ? stream_run_bytes<Payload>(items) : 0);
     }
-    static constexpr int kItems = stream_items<kLarge, 23>(stage_bytes);
+    // Keys alone are merged 1% faster in shorter tiles, rows of 1000 by 15%; with a payload it is the other way round.
+    static constexpr int kMostBytes = kHasPayload ? kMostStageBytes : 36 << 10;
+    static constexpr int kItems = stream_items<kLarge, 23, kMostBytes>(stage_bytes);
     static constexpr int kTile = kStreamWorkers * kItems;
     static constexpr int kStageBytes = stage_bytes(kItems);
   };

@@ -145,9 +145,11 @@ __device__ bool balance_near(const Word* a, const Word* b, int b_count, Split<in
 
 // The split of the balanced path after `diagonal` items of the tile.
 template <int kRoom, typename Word, typename Less>
-__device__ Split<int> start_in_tile(const Word* a, int a_count, const Word* b, int b_count, int diagonal, bool& open,
-                                    Less less) {
-  const int merged = merge_path_in_tile<kRoom>(a, a_count, b, b_count, diagonal, less);
+__device__ Split<int> start_in_tile(const Word* keys, const MergeCursor& runs, int diagonal, bool& open, Less less) {
+  const Word* const a = keys + runs.a;
+  const Word* const b = keys + runs.b;
+  const int b_count = runs.b_end - runs.b;
+  const int merged = shared_cursor<kRoom>(keys, runs, diagonal, less).a - runs.a;
   Split<int> split{merged, diagonal - merged};
   if (balance_near(a, b, b_count, split, open, less)) return split;
   split = balanced_from_merged(
@@ -197,9 +199,9 @@ __device__ int keep_in_tile(const P& problem, const Plan& plan, const Order& ord
   const int total = a_count + b_count;
   const int diagonal = minimum(static_cast<int>(threadIdx.x) * kItems, total);
   bool open;
-  const Split<int> split = start_in_tile<Buffer<P>::kRoom>(buffer.keys + a_place, a_count, buffer.keys + b_place,
-                                                           b_count, diagonal, open, less);
-  const MergeCursor cursor{a_place + split.a, a_place + a_count, b_place + split.b, b_place + b_count};
+  const MergeCursor runs{a_place, a_place + a_count, b_place, b_place + b_count};
+  const Split<int> split = start_in_tile<Buffer<P>::kRoom>(buffer.keys, runs, diagonal, open, less);
+  const MergeCursor cursor{a_place + split.a, runs.a_end, b_place + split.b, runs.b_end};
   const MergeHeads<Word> heads(buffer.keys, cursor);
   Taken taken[kItems];
   const auto note = [&](int i, bool in_b, const MergeHeads<Word>& heads) {

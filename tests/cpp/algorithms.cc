@@ -139,7 +139,7 @@ TEST(merge_paths_by_secants_are_those_of_a_binary_search) {
         const int64_t begin = std::max<int64_t>(0, diagonal - b_count);
         const int64_t end = std::min(diagonal, a_count);
         const int64_t guess = draw(random, -10, a_count + 10);
-        const int64_t split = merge_path_by_secants(begin, end, diagonal, guess, rise, a_at, b_at, less);
+        const int64_t split = merge_path_by_secants(begin, end, diagonal, guess, rise, a_at, b_at, less, kSerialFind);
         CHECK(begin <= split && split <= end);
         CHECK(probes <= 8 + ceil_log2(end - begin + 1));
         if (repeat % 10 > 0) CHECK(split == merge_path(a_count, b_count, diagonal, a_at, b_at, less));
@@ -169,7 +169,7 @@ TEST(secants_find_splits_of_evenly_spread_keys_in_few_probes) {
     merge_path_by_secants(
         std::max<int64_t>(0, diagonal - count), std::min(diagonal, count), diagonal, diagonal / 2, rise,
         [&](int64_t i) { return ++probes, a.at(i); }, [&](int64_t i) { return b.at(i); },
-        [](uint32_t x, uint32_t y) { return x < y; });
+        [](uint32_t x, uint32_t y) { return x < y; }, kSerialFind);
   }
   CHECK(probes < 8 * splits);  // a binary search: 20
 }

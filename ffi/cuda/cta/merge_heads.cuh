@@ -1,6 +1,8 @@
 // Merging by one thread: two sorted runs in shared memory, the place in their merge where a thread starts, its items.
 #pragma once
 
+#include <bit>
+
 #include "algorithm/merge_path.h"
 
 namespace mgpu::cuda {
@@ -28,6 +30,73 @@ __device__ uint32_t shared_address(const Word* key) {
 template <typename Word>
 __device__ int position_of(uint32_t address, const Word* keys) {
   return static_cast<int>(address - shared_address(keys)) / static_cast<int>(sizeof(Word));
+}
+
+// A key of shared memory by its address.
+template <typename Word>
+__device__ Word shared_load(uint32_t address) {
+  if constexpr (sizeof(Word) == 4) {
+    Word key;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(key) : "r"(address));
+    return key;
+  } else if constexpr (sizeof(Word) == 8) {
+    Word key;
+    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(key) : "r"(address));
+    return key;
+  } else {
+    return *static_cast<const Word*>(__cvta_shared_to_generic(address));
+  }
+}
+
+// Loads a key of each run where `inside`: predicated, as `advance` is.
+template <typename Word>
+__device__ void load_probes(bool inside, uint32_t a, uint32_t b, Word& a_key, Word& b_key) {
+  if constexpr (sizeof(Word) == 4) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %4, 0; @p ld.shared.u32 %0, [%2]; @p ld.shared.u32 %1, [%3]; }"
+                 : "+r"(a_key), "+r"(b_key)
+                 : "r"(a), "r"(b), "r"(static_cast<int>(inside)));
+  } else if constexpr (sizeof(Word) == 8) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %4, 0; @p ld.shared.u64 %0, [%2]; @p ld.shared.u64 %1, [%3]; }"
+                 : "+l"(a_key), "+l"(b_key)
+                 : "r"(a), "r"(b), "r"(static_cast<int>(inside)));
+  } else if (inside) {
+    a_key = *static_cast<const Word*>(__cvta_shared_to_generic(a));
+    b_key = *static_cast<const Word*>(__cvta_shared_to_generic(b));
+  }
+}
+
+// The cursor after the first `diagonal` items of the merge of two runs in shared memory: merge path, in strides that
+// halve, from `stride` on, a power of two, at least half of the shorter run. On addresses a step is 9 instructions, not
+// 17, where the stride is a constant and the loop unrolled. The cursor lies within the runs even where keys are not
+// sorted.
+template <typename Word, typename Less>
+__device__ __forceinline__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal,
+                                                     int stride, Less less) {
+  constexpr uint32_t kWidth = sizeof(Word);
+  const int least = maximum(0, diagonal - (runs.b_end - runs.b));
+  const uint32_t begin = shared_address(keys + runs.a);
+  const uint32_t end = shared_address(keys) + minimum(runs.a + diagonal, runs.a_end) * kWidth;
+  uint32_t a = begin + least * kWidth;
+  uint32_t b = shared_address(keys) + (runs.b + diagonal - least) * kWidth;
+  Word a_key{}, b_key{};
+#pragma unroll
+  for (; stride > 0; stride /= 2) {
+    const bool inside = a + stride * kWidth <= end;
+    load_probes(inside, a + (stride - 1) * kWidth, b - stride * kWidth, a_key, b_key);
+    if (inside & !less(b_key, a_key)) {
+      a += stride * kWidth;
+      b -= stride * kWidth;
+    }
+  }
+  const int split = static_cast<int>(a - begin) / static_cast<int>(kWidth);
+  return {runs.a + split, runs.a_end, runs.b + diagonal - split, runs.b_end};
+}
+
+// The same in runs of kItems items together at most.
+template <int kItems, typename Word, typename Less>
+__device__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal, Less less) {
+  constexpr int kStride = std::bit_floor(unsigned{kItems} / 2);  // the shorter run has at most half of them
+  return shared_cursor(keys, runs, diagonal, kStride, less);
 }
 
 // Moves on in B or in A, and loads the head that follows. In C++ the compiler renames both heads and both addresses and
@@ -77,30 +146,6 @@ struct MergeHeads {
   }
   __device__ void take(bool in_b) { advance(in_b, a, b, a_key, b_key); }
 };
-
-// A key of shared memory by its address.
-template <typename Word>
-__device__ Word shared_load(uint32_t address) {
-  if constexpr (sizeof(Word) == 4) {
-    Word key;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(key) : "r"(address));
-    return key;
-  } else if constexpr (sizeof(Word) == 8) {
-    Word key;
-    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(key) : "r"(address));
-    return key;
-  } else {
-    return *static_cast<const Word*>(__cvta_shared_to_generic(address));
-  }
-}
-
-// A step of a search that goes up in A and down in B.
-__device__ inline void move_if(bool condition, int bytes, int items, uint32_t& a, uint32_t& b, int& left) {
-  asm volatile(
-      "{ .reg .pred p; setp.ne.s32 p, %3, 0; @p add.u32 %0, %0, %4; @p sub.u32 %1, %1, %4; @p sub.s32 %2, %2, %5; }"
-      : "+r"(a), "+r"(b), "+r"(left)
-      : "r"(static_cast<int>(condition)), "r"(bytes), "r"(items));
-}
 
 // The heads of a serial merge as codes; with kOpen, neither run comes to its end. One load a step by all lanes: two
 // predicated ones meet in banks more often, and so each code is made once.

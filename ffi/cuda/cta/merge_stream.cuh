@@ -11,6 +11,14 @@
 
 namespace mgpu::cuda {
 
+// A step of a search that goes up in A and down in B.
+__device__ inline void move_if(bool condition, int bytes, int items, uint32_t& a, uint32_t& b, int& left) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %3, 0; @p add.u32 %0, %0, %4; @p sub.u32 %1, %1, %4; @p sub.s32 %2, %2, %5; }"
+      : "+r"(a), "+r"(b), "+r"(left)
+      : "r"(static_cast<int>(condition)), "r"(bytes), "r"(items));
+}
+
 // A tile's keys in shared memory, as their own bits. When all threads have read them, what leaves the tile may be put
 // in their place.
 template <typename Order, int kTile>
@@ -38,6 +46,8 @@ struct TileKeys {
   }
 
  private:
+  // As shared_cursor, but a thread whose search is done branches past the loads: where each probe is encoded, that one
+  // is up to 11% slower (keys of 16 bits, floats in rows with counts).
   template <typename AnyOrder>
   __device__ MergeCursor cursor(int diagonal, const AnyOrder& order) const {
     const int a_count = runs.a_end - runs.a;
@@ -49,7 +59,7 @@ struct TileKeys {
     uint32_t b = shared_address(buffer + runs.b + bounded - low - 1);
     // `left` is at most half a tile.
 #pragma unroll
-    for (int stride = 1 << (ceil_log2(kTile / 2 + 1) - 1); stride > 0; stride /= 2) {
+    for (int stride = std::bit_floor(unsigned{kTile} / 2); stride > 0; stride /= 2) {
       constexpr int kBytes = sizeof(Word);
       bool before = left >= stride;
       if (before) {
@@ -90,13 +100,16 @@ constexpr int kStreamWorkers = 480;
 constexpr int kStreamThreads = kStreamWorkers + kWarp;
 constexpr int kStreamBlocks = 2;
 
-// The shape of a stream: on sm_90 its tiles are as long as two blocks' shared memory allows, before that as 64 KB do,
-// which is all that sm_75 has. `kLarge` says which.
+// The shape of a stream: on sm_90 its stages have at most kMostBytes, before that 31 KB, as sm_75 has 64 KB in all.
+// `kLarge` says which.
 constexpr bool kLargeStreams = kHasBulkCopies;
 
-template <bool kLarge, int kMost, typename StageBytes>
+// All that two blocks have room for.
+constexpr int kMostStageBytes = 55 << 10;
+
+template <bool kLarge, int kMost, int kMostBytes = kMostStageBytes, typename StageBytes>
 constexpr int stream_items(StageBytes stage_bytes) {
-  constexpr int kLimit = kLarge ? 55 << 10 : 31 << 10;
+  constexpr int kLimit = kLarge ? kMostBytes : 31 << 10;
   int items = kMost;
   while (items > 1 && stage_bytes(items) > kLimit) items -= 2;
   return items;
@@ -132,17 +145,22 @@ struct StreamTiles {
   }
 };
 
-// Finds where A is split at the begin of each tile, a thread each: it is the number of sectors read that takes time.
+// Finds where A is split at the begin of each tile: it is the number of sectors read that takes time. A few lanes a
+// tile make the same guesses, and share the search in what is left.
+constexpr int kSplitLanes = 4;
 constexpr int kSplitThreads = 128;
 
 template <typename Order>
 __global__ void __launch_bounds__(kSplitThreads) split_tiles(const __grid_constant__ StreamTiles<Order> stream) {
   start_next_kernel();
-  const int64_t i = int64_t{blockIdx.x} * kSplitThreads + threadIdx.x;
-  if (i == 0) *stream.found.taken = 0;
-  if (i >= stream.count()) return;
+  const int64_t thread = int64_t{blockIdx.x} * kSplitThreads + threadIdx.x;
+  if (thread == 0) *stream.found.taken = 0;
+  const int64_t i = minimum(thread / kSplitLanes, stream.count() - 1);
   const int64_t row = stream.row_of(i);
-  stream.found.splits[i] = stream.tiles.likely_split(row, (i - row * stream.row_count) * stream.width);
+  const int64_t split = stream.tiles.likely_split(
+      row, (i - row * stream.row_count) * stream.width,
+      [](auto begin, auto end, auto before) { return warp_partition_point<kSplitLanes>(begin, end, before); });
+  if (threadIdx.x % kSplitLanes == 0) stream.found.splits[i] = split;
 }
 
 // Finds the tiles of a pair and calls launch(tiles, configuration) for the kernel, of persistent blocks, whose start
@@ -159,7 +177,7 @@ void launch_stream(const Call& call, cudaStream_t stream, const Operands& operan
   const int bytes = 2 * (large ? Shape<true>::kStageBytes : Shape<false>::kStageBytes);
   const StreamTiles<Order> tiles{
       {operands.pair, order}, width, ceil_div<int64_t>(operands.pair.row_slots(), width), operands.layout(workspace)};
-  split_tiles<<<ceil_div<int64_t>(tiles.count(), kSplitThreads), kSplitThreads, 0, stream>>>(tiles);
+  split_tiles<<<ceil_div<int64_t>(tiles.count() * kSplitLanes, kSplitThreads), kSplitThreads, 0, stream>>>(tiles);
   check_launch(call);
   allow_shared(call, kernel, bytes);
   cudaLaunchAttribute overlap = overlap_attribute();

@@ -9,54 +9,6 @@ namespace mgpu::cuda {
 // Leaves items where they are: a merge of what begins at `position` with nothing.
 __device__ inline MergeCursor stay_cursor(int position) { return {position, 1 << 24, 0, 0}; }
 
-// Loads a code of each run where `inside`: predicated, as `advance` is.
-template <typename Word>
-__device__ void load_probes(bool inside, uint32_t a, uint32_t b, Word& a_code, Word& b_code) {
-  if constexpr (sizeof(Word) == 4) {
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, %4, 0; @p ld.shared.u32 %0, [%2]; @p ld.shared.u32 %1, [%3]; }"
-                 : "+r"(a_code), "+r"(b_code)
-                 : "r"(a), "r"(b), "r"(static_cast<int>(inside)));
-  } else if constexpr (sizeof(Word) == 8) {
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, %4, 0; @p ld.shared.u64 %0, [%2]; @p ld.shared.u64 %1, [%3]; }"
-                 : "+l"(a_code), "+l"(b_code)
-                 : "r"(a), "r"(b), "r"(static_cast<int>(inside)));
-  } else if (inside) {
-    a_code = *static_cast<const Word*>(__cvta_shared_to_generic(a));
-    b_code = *static_cast<const Word*>(__cvta_shared_to_generic(b));
-  }
-}
-
-// The cursor after the first `diagonal` items of the merge of two runs in shared memory: merge path, in strides that
-// halve, from `stride` on, a power of two, at least half of the shorter run. On addresses a step is 9 instructions, not
-// 17, where the stride is a constant and the loop unrolled.
-template <typename Word, typename Less>
-__device__ __forceinline__ MergeCursor shared_cursor(const Word* codes, const MergeCursor& runs, int diagonal,
-                                                     int stride, Less less) {
-  constexpr uint32_t kWidth = sizeof(Word);
-  const int least = maximum(0, diagonal - (runs.b_end - runs.b));
-  const uint32_t begin = shared_address(codes + runs.a);
-  const uint32_t end = shared_address(codes) + minimum(runs.a + diagonal, runs.a_end) * kWidth;
-  uint32_t a = begin + least * kWidth;
-  uint32_t b = shared_address(codes) + (runs.b + diagonal - least) * kWidth;
-  Word a_code{}, b_code{};
-#pragma unroll
-  for (; stride > 0; stride /= 2) {
-    const bool inside = a + stride * kWidth <= end;
-    load_probes(inside, a + (stride - 1) * kWidth, b - stride * kWidth, a_code, b_code);
-    if (inside & !less(b_code, a_code)) {
-      a += stride * kWidth;
-      b -= stride * kWidth;
-    }
-  }
-  const int split = static_cast<int>(a - begin) / static_cast<int>(kWidth);
-  return {runs.a + split, runs.a_end, runs.b + diagonal - split, runs.b_end};
-}
-
-template <int kStride, typename Word, typename Less>
-__device__ MergeCursor shared_cursor(const Word* codes, const MergeCursor& runs, int diagonal, Less less) {
-  return shared_cursor(codes, runs, diagonal, kStride, less);
-}
-
 // The cursor at output `diagonal` of the runs [a, b) and [b, b_end).
 template <typename Word, typename Less>
 __device__ MergeCursor merge_cursor(const Word* codes, int a, int b, int b_end, int diagonal, Less less) {
@@ -109,14 +61,7 @@ __device__ void take_either(const Word* words, const MergeCursor& cursor, Take t
   Word held = words[cursor.b];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    Word word;
-    if constexpr (kWidth == 4) {
-      asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(next));
-    } else if constexpr (kWidth == 8) {
-      asm volatile("ld.shared.u64 %0, [%1];" : "=l"(word) : "r"(next));
-    } else {
-      word = *static_cast<const volatile Word*>(__cvta_shared_to_generic(next));
-    }
+    const Word word = shared_load<Word>(next);
     next += kWidth;
     const bool other = held < word;
     take(i, other ? held : word);
@@ -137,14 +82,7 @@ __device__ void take_in_order(const Word* words, const MergeCursor& cursor, Take
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const uint32_t next = taken + kWidth;
-    Word word;
-    if constexpr (kWidth == 4) {
-      asm volatile("ld.shared.u32 %0, [%1+4];" : "=r"(word) : "r"(taken));
-    } else if constexpr (kWidth == 8) {
-      asm volatile("ld.shared.u64 %0, [%1+8];" : "=l"(word) : "r"(taken));
-    } else {
-      word = *static_cast<const volatile Word*>(__cvta_shared_to_generic(next));
-    }
+    const Word word = shared_load<Word>(next);
     bool other;                   // among equals, where what was read on is of B
     if constexpr (kWidth <= 4) {  // two instructions
       other = (uint64_t{held} << 32 | b_begin) <= (uint64_t{word} << 32 | next);

@@ -2,8 +2,6 @@
 // merge.
 #pragma once
 
-#include <bit>
-
 #include "algorithm/sorted_pair.h"
 #include "cuda/cta/copy_run.cuh"
 
@@ -84,21 +82,6 @@ __device__ void finish_copy(const TwoRuns& runs, const Order& order, typename Or
   if (order.encode(Word{0}) == Word{0}) return;  // codes are the keys
   for (int i = threadIdx.x; i < runs.b_place + runs.b_count; i += kThreads) keys[i] = order.encode(keys[i]);
   __syncthreads();
-}
-
-// The items of A among the first `diagonal` in the merge of runs of kItems items together: by steps of powers of two,
-// of 9 instructions each where those of partition_point take 15. The answer lies inside the runs even where keys are
-// not sorted.
-template <int kItems, typename Word, typename Less>
-__device__ int merge_path_in_tile(const Word* a, int a_count, const Word* b, int b_count, int diagonal, Less less) {
-  int found = maximum(0, diagonal - b_count);
-  const int most = minimum(diagonal, a_count);
-#pragma unroll
-  for (int step = std::bit_floor(unsigned{kItems} / 2); step > 0; step /= 2) {  // most - found is kItems / 2 at most
-    const int next = found + step;
-    if (next <= most && !less(b[diagonal - next], a[next - 1])) found = next;
-  }
-  return found;
 }
 
 }  // namespace mgpu::cuda

@@ -176,9 +176,8 @@ __device__ void take_codes(const typename P::Order& order, bool plain, const typ
                            const MergeCursor& runs, int diagonal, Put put) {
   using Word = typename P::Word;
   constexpr int kItems = P::kMerge.items;
-  constexpr int kStride = 1 << (ceil_log2(P::kTile / 2 + 1) - 1);  // the shorter run has at most half of the tile
   if (plain) {
-    const MergeCursor cursor = shared_cursor<kStride>(codes, runs, diagonal, [](Word a, Word b) { return a < b; });
+    const MergeCursor cursor = shared_cursor<P::kTile>(codes, runs, diagonal, [](Word a, Word b) { return a < b; });
     if constexpr (P::kHasPayload) {
       take_in_order<kItems>(codes, cursor, put);
     } else {
@@ -186,7 +185,7 @@ __device__ void take_codes(const typename P::Order& order, bool plain, const typ
     }
   } else if constexpr (P::kHasPayload || !P::Order::kTotal) {
     const auto less = [&](Word a, Word b) { return order.less(a, b); };
-    const MergeCursor cursor = shared_cursor<kStride>(codes, runs, diagonal, less);
+    const MergeCursor cursor = shared_cursor<P::kTile>(codes, runs, diagonal, less);
     take_first<kItems>(codes, cursor, less, put);
   }
 }

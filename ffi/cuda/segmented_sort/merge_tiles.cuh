@@ -155,11 +155,10 @@ struct TileMerges {
 template <int kTile, int kItems, typename Word, typename Less>
 __device__ void take_outputs(const TileMerges& merges, const Word* codes, int begin, Less less, Word (&taken)[kItems],
                              uint32_t (&from)[kItems]) {
-  constexpr int kStride = 1 << (ceil_log2(kTile / 2 + 1) - 1);  // the shorter run has at most half of the tile
   int merge = merges.at(begin);
   const MergeCursor runs = merges.runs(merge);
   const int most = runs.a_end - runs.a + runs.b_end - runs.b;
-  const MergeCursor start = shared_cursor<kStride>(codes, runs, minimum(begin - merges.begin(merge), most), less);
+  const MergeCursor start = shared_cursor<kTile>(codes, runs, minimum(begin - merges.begin(merge), most), less);
   take_merged(codes, start, less, taken, from);
   // Where other merges begin among the thread's outputs, it takes the rest of them again.
   for (int other = merges.end(merge); other < begin + kItems; other = merges.end(merge)) {
