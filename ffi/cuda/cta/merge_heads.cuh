@@ -89,6 +89,10 @@ __device__ Word shared_load(uint32_t address) {
     Word key;
     asm volatile("ld.shared.u64 %0, [%1];" : "=l"(key) : "r"(address));
     return key;
+  } else if constexpr (sizeof(Word) == 16) {
+    uint64_t low, high;
+    asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "r"(address));
+    return Word{high} << 64 | low;
   } else {
     return *static_cast<const Word*>(__cvta_shared_to_generic(address));
   }

@@ -1,7 +1,8 @@
-// A round of a sort of whole rows: four runs at a time are merged, a tile of outputs by each block.
+// A round of a sort of whole rows: four runs at a time, or two, are merged, a tile of outputs by each block.
 #pragma once
 
 #include "cuda/cta/copy_run.cuh"
+#include "cuda/cta/partition.cuh"
 #include "cuda/cta/segmented_merge.cuh"
 #include "cuda/segmented_sort/plan_tiles.cuh"
 #include "cuda/segmented_sort/row_problem.cuh"
@@ -28,70 +29,6 @@ __global__ void __launch_bounds__(kPlanThreads, 4) split_rows(const __grid_const
   }
 }
 
-// Both edges of a tile split by the block that merges it: a warp an edge and run, a sample a lane. With four samples a
-// lane group, as in split_rows, few tiles would wait 12 us for 10 to 15 steps of two dependent memory latencies each.
-template <typename P>
-struct SplitShared {
-  typename P::Word samples[2][kRuns][kWarp];
-  int2 counts[2][kRuns];  // samples in, samples out
-  int64_t splits[2][kRuns];
-};
-
-template <typename Index, typename P>
-__device__ void split_by_block(const P& problem, const typename P::Word* codes, const MergeGroup<int64_t>& group,
-                               int64_t first_rank, int64_t last_rank, SplitShared<P>& shared) {
-  static_assert(P::kMerge.threads == 2 * kRuns * kWarp);
-  using Word = typename P::Word;
-  const int edge = threadIdx.x / (kRuns * kWarp);
-  const int run = threadIdx.x / kWarp % kRuns;
-  const int lane = threadIdx.x % kWarp;
-  const auto order = problem.order;
-  const auto pick = [&](const auto& values) {
-    return run == 0 ? values[0] : run == 1 ? values[1] : run == 2 ? values[2] : values[3];
-  };
-  Index lengths[kRuns];
-#pragma unroll
-  for (int j = 0; j < kRuns; ++j) lengths[j] = static_cast<Index>(group.length(j));
-  RunSplit<Index, kWarp> split(lengths, static_cast<Index>(edge ? last_rank : first_rank));
-  const Word* const own = codes + pick(group.bounds);
-  constexpr int kMostSteps = 64;  // more than any runs in order take
-  for (int step = 0; step < kMostSteps; ++step) {
-    const Index begin = pick(split.begin);
-    const Index end = pick(split.end);
-    const bool open = begin < end;
-    const Word code = open ? own[split.sample(begin, end, lane)] : Word{0};
-    shared.samples[edge][run][lane] = code;
-    if (!__syncthreads_or(open)) break;
-    const int verdict = split.judge(run, lane, [&](int j) {
-      const Word* const samples = shared.samples[edge][j];
-      int before = 0;
-#pragma unroll
-      for (int stride = kWarp; stride > 0; stride /= 2) {
-        if (before + stride > kWarp) continue;
-        const Word other = samples[before + stride - 1];
-        const bool is_before = j < run ? !order.less(code, other) : order.less(other, code);
-        before += is_before ? stride : 0;
-      }
-      return before;
-    });
-    const unsigned in = __ballot_sync(0xffffffffu, open && verdict > 0);
-    const unsigned out = __ballot_sync(0xffffffffu, open && verdict < 0);
-    if (lane == 0) shared.counts[edge][run] = {__popc(in), __popc(out)};
-    __syncthreads();
-#pragma unroll
-    for (int j = 0; j < kRuns; ++j) {
-      const int2 counts = shared.counts[edge][j];
-      split.narrow(j, counts.x, counts.y);
-    }
-  }
-  split.finish(lengths);
-  if (lane == 0 && run == 0) {
-#pragma unroll
-    for (int j = 0; j < kRuns; ++j) shared.splits[edge][j] = split.begin[j];
-  }
-  __syncthreads();
-}
-
 // What a tile takes from each of its four runs: items [from, from + count) of the array, which are brought to shared
 // memory, to `at` on.
 struct TileRuns {
@@ -104,6 +41,7 @@ struct TileRuns {
 // where a run ends.
 template <typename P>
 struct MergeRowsShared {
+  static_assert(P::kCell % P::kTile == 0);
   static constexpr int kItems = P::kMerge.items;
   static constexpr int kChunk = kChunkBytes / sizeof(typename P::Word);
   static constexpr int kRoom = P::kTile + kRuns * (kItems + 2 * kChunk) + kItems;
@@ -115,7 +53,7 @@ struct MergeRowsShared {
   uint16_t middle_from[P::kHasPayload ? kMiddle : 1];
   static_assert(sizeof(codes) <= 1 << 16);
   alignas(kChunkBytes) TileRuns runs;
-  SplitShared<P> split;
+  int64_t splits[2][kRuns];
 };
 
 // By the first warp: a lane a run, between the splits at the tile's start and end.
@@ -191,7 +129,29 @@ __device__ void take_codes(const typename P::Order& order, bool plain, const typ
   }
 }
 
-template <typename P, bool kSplits>
+// Where a tile's edges split a pair of runs, by a warp each: a step of 32 probes is one memory latency, and four of them
+// do. To split four runs takes as many again, and each has more to work out.
+template <typename P>
+__device__ void split_pair(const P& problem, const typename P::Word* codes, const RowMerge& merge,
+                           int64_t (&splits)[2][kRuns]) {
+  const int edge = threadIdx.x / kWarp;
+  if (edge < 2) {
+    const auto order = problem.order;
+    const MergeGroup<int64_t>& group = merge.group;
+    const int a_count = static_cast<int>(group.length(0));
+    const int b_count = static_cast<int>(group.length(1));
+    const int rank = static_cast<int>(merge.first - group.begin()) + (edge ? merge.size : 0);
+    const auto* const a = codes + group.bounds[0];
+    const auto* const b = codes + group.bounds[1] + (rank - 1);
+    const int split = warp_partition_point(maximum(0, rank - b_count), minimum(rank, a_count),
+                                           [&](int i) { return !order.less(b[-i], a[i]); });
+    const int lane = threadIdx.x % kWarp;
+    if (lane < kRuns) splits[edge][lane] = lane == 0 ? split : lane == 1 ? rank - split : 0;
+  }
+  __syncthreads();
+}
+
+template <typename P, bool kPairs>
 __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_constant__ P problem, int round) {
   using Word = typename P::Word;
   constexpr int kItems = P::kMerge.items;
@@ -208,11 +168,10 @@ __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_
   const Buffer<typename P::Order, typename P::Payload> from = problem.buffers[merge.source];
   const int64_t* start = problem.splits + blockIdx.x * int64_t{kRuns};
   const int64_t* stop = first + size == group.end() ? nullptr : start + kRuns;
-  if constexpr (kSplits) {
-    const int64_t rank = first - group.begin();
-    split_by_block<int>(problem, from.keys + merge.row_begin, group, rank, rank + size, shared.split);
-    start = shared.split.splits[0];
-    stop = shared.split.splits[1];
+  if constexpr (kPairs) {
+    split_pair(problem, from.keys + merge.row_begin, merge, shared.splits);
+    start = shared.splits[0];
+    stop = shared.splits[1];
   }
   if (threadIdx.x < kWarp) place_runs<P>(merge.row_begin, group, start, stop, size, from.keys, shared.runs);
   bool plain = true;

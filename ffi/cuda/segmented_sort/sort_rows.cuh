@@ -10,6 +10,17 @@ namespace mgpu::cuda::sorting {
 // Sorts the words of a warp, kItems a lane (a power of two), lane after lane: each lane's own by a network, then runs
 // of lanes by bitonic merges (Batcher 1968). Not stable. A shuffle takes one cycle of shared memory, an item of a merge
 // by merge path about six.
+template <typename Word>
+__device__ __forceinline__ Word exchange_words(Word word, int mask) {
+  if constexpr (sizeof(Word) == 16) {  // of the place, only 32 bits
+    const uint64_t high = __shfl_xor_sync(0xffffffffu, static_cast<uint64_t>(word >> 64), mask);
+    const uint32_t low = __shfl_xor_sync(0xffffffffu, static_cast<uint32_t>(word), mask);
+    return Word{high} << 64 | low;
+  } else {
+    return __shfl_xor_sync(0xffffffffu, word, mask);
+  }
+}
+
 template <int kItems, typename Word>
 __device__ void warp_sort(Word (&words)[kItems]) {
   const int lane = threadIdx.x % kWarp;
@@ -23,8 +34,8 @@ __device__ void warp_sort(Word (&words)[kItems]) {
     for (int i = 0; i < kItems / 2; ++i) {
       Word& low = words[i];
       Word& high = words[kItems - 1 - i];
-      const Word other_low = __shfl_xor_sync(0xffffffffu, high, 2 * lanes - 1);
-      const Word other_high = __shfl_xor_sync(0xffffffffu, low, 2 * lanes - 1);
+      const Word other_low = exchange_words(high, 2 * lanes - 1);
+      const Word other_high = exchange_words(low, 2 * lanes - 1);
       low = keep(second, low, other_low);
       high = keep(second, high, other_high);
     }
@@ -32,7 +43,7 @@ __device__ void warp_sort(Word (&words)[kItems]) {
     for (int stride = lanes / 2; stride > 0; stride /= 2) {
       const bool right = lane & stride;
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) words[i] = keep(right, words[i], __shfl_xor_sync(0xffffffffu, words[i], stride));
+      for (int i = 0; i < kItems; ++i) words[i] = keep(right, words[i], exchange_words(words[i], stride));
     }
 #pragma unroll
     for (int stride = kItems / 2; stride > 0; stride /= 2) {
@@ -64,6 +75,7 @@ __device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int l
   constexpr int kRegion = SortRowsShared<P>::kRegion;
   constexpr Entry kGreatest = static_cast<Entry>(~Entry{0});
   const int lane = threadIdx.x % kWarp;
+  if (threadIdx.x / kWarp * kWarp * kItems < live) {
   warp_sort(entries);
   Entry* const region = shared.entries + threadIdx.x / kWarp * kRegion;
 #pragma unroll
@@ -79,6 +91,13 @@ __device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int l
   for (int i = 0; i < kItems; ++i) region[i * kWarp + lane] = entries[i];
   region[kItems * kWarp + lane] = kGreatest;
   if (lane == 0) region[kRegion - 1] = kGreatest;
+  } else {
+    // TODO: fill one region
+    Entry* const region = shared.entries + threadIdx.x / kWarp * kRegion;
+#pragma unroll
+    for (int i = 0; i < kTaken; ++i) region[i * kWarp + lane] = kGreatest;
+    if (lane == 0) region[kRegion - 1] = kGreatest;
+  }
   __syncthreads();
 
 #pragma unroll 1
