@@ -21,17 +21,13 @@ Buffer<Order, Payload> buffer(const void* keys, const void* payload) {
           static_cast<Payload*>(const_cast<void*>(payload))};
 }
 
-// Up to this many tiles, which all run at once, a round takes as long as one of its blocks: merging two runs, whose
-// block finds its tile's edges by itself, takes less than half of what merging four does.
-constexpr int64_t kFewTiles = 256;
-
 // The rounds of nearly sorted rows, whose cells are sorted.
 template <typename P>
 void run_phases(const Call& call, P problem, const SegmentedSortOperands::Scratch& scratch, int most_rounds,
                 cudaStream_t stream) {
   const Segments& segments = problem.segments;
   const int64_t tiles = segments.rows * problem.row_tiles;
-  const auto merge = merge_rows<P, false>;
+  const auto merge = merge_rows<P>;
   constexpr int kMergeShared = sizeof(MergeRowsShared<P>);
   allow_shared(call, merge, kMergeShared);
   constexpr int kCutThreads = 128;
@@ -115,30 +111,29 @@ void run_few_items(const Call& call, const SegmentedSortOperands& operands, Orde
   }
 }
 
-// Whole rows: what a block works on follows from its index, so nothing is described, and a row of one cell takes one
-// launch.
+// Whole rows: what a block works on follows from its index, so nothing is described.
 template <RowShape kShape, typename Order, typename Payload>
 void run_rows(const Call& call, const SegmentedSortOperands& operands, Order order,
               const SegmentedSortOperands::Scratch& scratch, cudaStream_t stream) {
   using P = RowProblem<Order, Payload, kShape>;
   P problem = row_problem<P>(operands, order, scratch);
   const Segments& segments = operands.segments;
-  const int64_t tiles = segments.rows * problem.row_tiles;
-  const bool phases = operands.nearly_sorted && problem.row_cells > 1;
-  problem.pairs = !phases && tiles <= kFewTiles;
-  if (phases) problem.groups = scratch.groups;
   const int most_rounds = problem.rounds(segments.length);
+  const bool phases = operands.nearly_sorted && most_rounds > 0;
+  if (phases) problem.groups = scratch.groups;
   if (phases || (!Order::kTotal && most_rounds > 0)) {
     check(call, cudaMemsetAsync(scratch.rounds, 0, SegmentedSortOperands::kCounters * sizeof(int), stream));
   }
   launch_sort_rows(call, problem, stream);
-  if (most_rounds == 0) return;
-  if (phases) return run_phases(call, problem, scratch, most_rounds, stream);
-  const auto merge = problem.pairs ? merge_rows<P, true> : merge_rows<P, false>;
+  if constexpr (!P::kPairs) {
+    if (phases) return run_phases(call, problem, scratch, most_rounds, stream);
+  }
+  const int64_t tiles = segments.rows * problem.row_tiles;
+  const auto merge = merge_rows<P>;
   constexpr int kMergeShared = sizeof(MergeRowsShared<P>);
   allow_shared(call, merge, kMergeShared);
   for (int round = 0; round < most_rounds; ++round) {
-    if (!problem.pairs) {
+    if constexpr (!P::kPairs) {
       const int64_t blocks = ceil_div<int64_t>(tiles, kPlanThreads / kSplitLanes);
       split_rows<P><<<blocks, kPlanThreads, 0, stream>>>(problem, round);
       check_launch(call);
@@ -148,7 +143,21 @@ void run_rows(const Call& call, const SegmentedSortOperands& operands, Order ord
   }
 }
 
-// The same in the way that suits. False where rows are left to the kernels for segments.
+// The same if the device has enough shared memory.
+template <RowShape kShape, typename Order, typename Payload>
+bool try_rows(const Call& call, const SegmentedSortOperands& operands, Order order,
+              const SegmentedSortOperands::Scratch& scratch, cudaStream_t stream) {
+  using P = RowProblem<Order, Payload, kShape>;
+  constexpr size_t kShared = maximum(sizeof(SortRowsShared<P>), sizeof(MergeRowsShared<P>));
+  int device = 0, most_shared = 0;
+  check(call, cudaGetDevice(&device));
+  check(call, cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  if (kShared > static_cast<size_t>(most_shared)) return false;
+  run_rows<kShape, Order, Payload>(call, operands, order, scratch, stream);
+  return true;
+}
+
+// Whole rows in the way that suits. False where rows are left to the kernels for segments.
 template <typename Order, typename Payload>
 bool run_rows(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
   using RowSort = SegmentedSortOperands::RowSort;
@@ -166,20 +175,16 @@ bool run_rows(const Call& call, const SegmentedSortOperands& operands, Order ord
     run_few_items<Order, Payload>(call, operands, order, scratch, stream);
     return true;
   }
+  if (sort == RowSort::kPairs) {
+    return try_rows<pairs_shape(kWidth, kHasPayload), Order, Payload>(call, operands, order, scratch, stream);
+  }
   if constexpr (kWidth < 8 || !kHasPayload) {
     if (sort == RowSort::kOneCell) {
       launch_sort_rows(call, row_problem<RowProblem<Order, Payload, kOneCellShape>>(operands, order, scratch), stream);
       return true;
     }
-    constexpr RowShape kLong = row_shape(kWidth, kHasPayload);
-    using P = RowProblem<Order, Payload, kLong>;
-    constexpr size_t kShared = maximum(sizeof(SortRowsShared<P>), sizeof(MergeRowsShared<P>));
-    int device = 0, most_shared = 0;
-    check(call, cudaGetDevice(&device));
-    check(call, cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    if (sort == RowSort::kLong && kShared <= static_cast<size_t>(most_shared)) {
-      run_rows<kLong, Order, Payload>(call, operands, order, scratch, stream);
-      return true;
+    if (sort == RowSort::kLong) {
+      return try_rows<row_shape(kWidth, kHasPayload), Order, Payload>(call, operands, order, scratch, stream);
     }
   }
   return false;

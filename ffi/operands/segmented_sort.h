@@ -24,6 +24,7 @@ constexpr int tile_items(int key_width) { return tile_shape(key_width).threads *
 struct RowShape {
   TileShape sort;
   TileShape merge;
+  int runs = 4;  // that a round merges
   constexpr int cell() const { return sort.threads * sort.items; }
   constexpr int tile() const { return cell() / ceil_div(cell(), (merge.threads - 1) * merge.items); }
 };
@@ -31,14 +32,21 @@ constexpr RowShape row_shape(int key_width, bool has_payload) {
   if (key_width == 8) return {{512, 16}, {256, 17}};
   return {{512, key_width == 4 && !has_payload ? 32 : 16}, {256, 33}};
 }
+// Of so few items that all blocks run at once, a round takes as long as one of them: merging two runs, whose block
+// finds its tile's edges by itself, takes less than half of what merging four does.
+constexpr RowShape pairs_shape(int key_width, bool has_payload) {
+  if (key_width == 8 && has_payload) return {{512, 4}, {256, 9}, 2};
+  return {row_shape(key_width, has_payload).sort, {256, 17}, 2};
+}
+constexpr bool is_for_pairs(int64_t items, int item_bytes) {
+  return items * maximum(item_bytes, 4) <= int64_t{1} << 24;
+}
 // Rows that fit one cell of this shape take one launch.
 constexpr RowShape kOneCellShape{{512, 8}, {256, 9}};
-// For few items, whose sort waits for one launch and one memory latency after the other. The runs are merged by ranks: a
-// warp of `merge` finds the places of so many items of each lane.
+// For few items, whose sort waits for one launch and one memory latency after the other. The runs are merged by ranks:
+// a warp of `merge` finds the places of so many items of each lane.
 constexpr RowShape kFewItemsShape{{256, 4}, {128, 2}};
-constexpr int64_t few_items(int key_width, bool has_payload) {
-  return int64_t{1} << (key_width == 8 && has_payload ? 20 : 18);
-}
+constexpr int64_t kFewItems = int64_t{1} << 18;
 // So few comparisons are made at once, those of every two items of a row.
 constexpr int64_t kFewComparisons = int64_t{1} << 24;
 
@@ -163,8 +171,8 @@ struct SegmentedSortOperands {
 
   // How whole rows are sorted. kSegments: by the kernels for segments, which are as fast for many items with wide
   // payload or narrow keys, and fill their tiles with short rows. kRanks: by counting, for each item, what comes before
-  // it. kFewItems: in small cells, merged by ranks. kOneCell: a row is a cell. kLong: in large cells.
-  enum class RowSort { kSegments, kRanks, kFewItems, kOneCell, kLong };
+  // it. kFewItems: in small cells, merged by ranks. kOneCell: a row is a cell. kPairs, kLong: in large cells.
+  enum class RowSort { kSegments, kRanks, kFewItems, kOneCell, kPairs, kLong };
   RowSort row_sort() const {
     if (!whole_rows) return RowSort::kSegments;
     const int width = byte_width(key_type);
@@ -176,16 +184,16 @@ struct SegmentedSortOperands {
     if (segments.length <= kOneCellShape.cell() && segments.total() * segments.length <= kFewComparisons) {
       return RowSort::kRanks;
     }
-    const bool wide = width == 8 && has_payload;
+    const bool wide = width == 8 && has_payload;  // their blocks are slower, and no better than those for segments
     const bool one_small_cell = !wide && segments.length <= kFewItemsShape.cell();
-    if ((segments.total() <= few_items(width, has_payload) || one_small_cell) && fills(kFewItemsShape)) {
-      return RowSort::kFewItems;
-    }
-    if (wide) return RowSort::kSegments;
-    if (segments.length <= kOneCellShape.cell()) {
+    if ((segments.total() <= kFewItems || one_small_cell) && fills(kFewItemsShape)) return RowSort::kFewItems;
+    if (!wide && segments.length <= kOneCellShape.cell()) {
       return fills(kOneCellShape) ? RowSort::kOneCell : RowSort::kSegments;
     }
-    if (has_payload && !nearly_sorted && (width != 4 || payload_width != 4)) return RowSort::kSegments;
+    if (!nearly_sorted && is_for_pairs(segments.total(), width + payload_width)) {
+      return fills(pairs_shape(width, has_payload)) ? RowSort::kPairs : RowSort::kSegments;
+    }
+    if (wide || (has_payload && !nearly_sorted && (width != 4 || payload_width != 4))) return RowSort::kSegments;
     return fills(row_shape(width, has_payload)) ? RowSort::kLong : RowSort::kSegments;
   }
 

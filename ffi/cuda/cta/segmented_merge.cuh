@@ -20,14 +20,9 @@ __device__ void load_probes(bool inside, uint32_t a, uint32_t b, Word& a_code, W
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %4, 0; @p ld.shared.u64 %0, [%2]; @p ld.shared.u64 %1, [%3]; }"
                  : "+l"(a_code), "+l"(b_code)
                  : "r"(a), "r"(b), "r"(static_cast<int>(inside)));
-  } else if constexpr (sizeof(Word) == 16) {
-    if (inside) {
-      a_code = shared_load<Word>(a);
-      b_code = shared_load<Word>(b);
-    }
   } else if (inside) {
-    a_code = *static_cast<const Word*>(__cvta_shared_to_generic(a));
-    b_code = *static_cast<const Word*>(__cvta_shared_to_generic(b));
+    a_code = shared_load<Word>(a);
+    b_code = shared_load<Word>(b);
   }
 }
 
@@ -115,11 +110,7 @@ __device__ void take_either(const Word* words, const MergeCursor& cursor, Take t
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     Word word;
-    if constexpr (kWidth == 4) {
-      asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(next));
-    } else if constexpr (kWidth == 8) {
-      asm volatile("ld.shared.u64 %0, [%1];" : "=l"(word) : "r"(next));
-    } else if constexpr (kWidth == 16) {
+    if constexpr (kWidth >= 4) {
       word = shared_load<Word>(next);
     } else {
       word = *static_cast<const volatile Word*>(__cvta_shared_to_generic(next));

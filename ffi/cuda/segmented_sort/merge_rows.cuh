@@ -47,10 +47,14 @@ struct MergeRowsShared {
   static constexpr int kRoom = P::kTile + kRuns * (kItems + 2 * kChunk) + kItems;
   static constexpr int kMiddle = (P::kMerge.threads + 2) * kItems;
   alignas(kChunkBytes) typename P::Word codes[kRoom];
-  typename P::Word middle[kMiddle];
+  typename P::Word middle[P::kPairs ? 1 : kMiddle];
   // Where in `codes` an item was brought to: the low half of its shared address.
   uint16_t from[P::kHasPayload ? P::kMerge.threads * kItems : 1];
-  uint16_t middle_from[P::kHasPayload ? kMiddle : 1];
+  uint16_t middle_from[P::kHasPayload && !P::kPairs ? kMiddle : 1];
+  // Payload of the codes' width is brought too: to a place of its own, or, where there is a second level to hide that
+  // behind, to the codes' place once they are merged.
+  static constexpr bool kStaged = P::kHasPayload && sizeof(typename P::Payload) == sizeof(typename P::Word);
+  alignas(kChunkBytes) typename P::Payload payload[kStaged && P::kPairs ? kRoom : 1];
   static_assert(sizeof(codes) <= 1 << 16);
   alignas(kChunkBytes) TileRuns runs;
   int64_t splits[2][kRuns];
@@ -129,8 +133,8 @@ __device__ void take_codes(const typename P::Order& order, bool plain, const typ
   }
 }
 
-// Where a tile's edges split a pair of runs, by a warp each: a step of 32 probes is one memory latency, and four of them
-// do. To split four runs takes as many again, and each has more to work out.
+// Where a tile's edges split a pair of runs, by a warp each: a step of 32 probes is one memory latency, and four of
+// them do. To split four runs takes as many again, and each has more to work out.
 template <typename P>
 __device__ void split_pair(const P& problem, const typename P::Word* codes, const RowMerge& merge,
                            int64_t (&splits)[2][kRuns]) {
@@ -151,7 +155,7 @@ __device__ void split_pair(const P& problem, const typename P::Word* codes, cons
   __syncthreads();
 }
 
-template <typename P, bool kPairs>
+template <typename P>
 __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_constant__ P problem, int round) {
   using Word = typename P::Word;
   constexpr int kItems = P::kMerge.items;
@@ -168,7 +172,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_
   const Buffer<typename P::Order, typename P::Payload> from = problem.buffers[merge.source];
   const int64_t* start = problem.splits + blockIdx.x * int64_t{kRuns};
   const int64_t* stop = first + size == group.end() ? nullptr : start + kRuns;
-  if constexpr (kPairs) {
+  if constexpr (P::kPairs) {
     split_pair(problem, from.keys + merge.row_begin, merge, shared.splits);
     start = shared.splits[0];
     stop = shared.splits[1];
@@ -179,13 +183,18 @@ __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_
   __syncthreads();
   copy_runs<P>(from.keys, problem.segments.total(), shared.runs, shared.codes);
   copy_commit();
+  constexpr bool kStaged = MergeRowsShared<P>::kStaged;
+  if constexpr (kStaged && P::kPairs) {
+    copy_runs<P>(from.payload, problem.segments.total(), shared.runs, shared.payload);
+    copy_commit();
+  }
   int at[kRuns], count[kRuns];
 #pragma unroll
   for (int k = 0; k < kRuns; ++k) {
     at[k] = shared.runs.at[k];
     count[k] = shared.runs.count[k];
   }
-  copy_wait<0>();
+  copy_wait<kStaged && P::kPairs ? 1 : 0>();
   __syncthreads();
   const int thread = threadIdx.x;
   if constexpr (P::kHasPayload) {
@@ -198,64 +207,83 @@ __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_
   }
   __syncthreads();
 
-  // First level: runs 0 and 1, and runs 2 and 3, by as many whole threads as each takes.
-  const int first_count = count[0] + count[1];
-  const int second_count = count[2] + count[3];
-  const int first_threads = ceil_div(first_count, kItems);
-  const int second_threads = ceil_div(second_count, kItems);
-  const int second_begin = (first_threads + 1) * kItems;
-  if (thread < first_threads + second_threads) {
-    const bool second = thread >= first_threads;
-    const int diagonal = (second ? thread - first_threads : thread) * kItems;
-    const MergeCursor runs = second ? MergeCursor{at[2], at[2] + count[2], at[3], at[3] + count[3]}
-                                    : MergeCursor{at[0], at[0] + count[0], at[1], at[1] + count[1]};
-    const int to = (second ? second_begin : 0) + diagonal;
-    take_codes<P>(problem.order, plain, shared.codes, runs, diagonal, [&](int i, Word code, uint32_t address) {
-      shared.middle[to + i] = code;
-      if constexpr (P::kHasPayload) shared.middle_from[to + i] = static_cast<uint16_t>(address);
-    });
-  }
-  if (thread < kItems) {
-    shared.middle[first_threads * kItems + thread] = kGreatest;
-    shared.middle[second_begin + second_threads * kItems + thread] = kGreatest;
-  }
-  __syncthreads();
-  // While the second level is merged, the payload takes the place of the codes.
-  constexpr bool kStaged = sizeof(typename P::Payload) == sizeof(Word) && P::kHasPayload;
-  if constexpr (kStaged) {
-    copy_runs<P>(from.payload, problem.segments.total(), shared.runs,
-                 reinterpret_cast<typename P::Payload*>(shared.codes));
-    copy_commit();
-  }
-  const Word* merged = first_count == 0 ? shared.middle + second_begin : shared.middle;
-  const uint16_t* merged_from = first_count == 0 ? shared.middle_from + second_begin : shared.middle_from;
-  if (first_count > 0 && second_count > 0) {
+  const Word* merged = shared.codes;
+  const uint16_t* merged_from = shared.from;
+  if constexpr (P::kPairs) {
     const int diagonal = thread * kItems;
-    constexpr uint32_t kWidth = sizeof(Word);
-    const uint32_t middle = shared_address(shared.middle);
-    const MergeCursor runs{0, first_count, second_begin, second_begin + second_count};
-    if constexpr (P::kHasPayload) {
-      Word taken[kItems];
-      if (diagonal < size) {
-        take_codes<P>(problem.order, plain, shared.middle, runs, diagonal, [&](int i, Word code, uint32_t address) {
-          taken[i] = code;
-          shared.from[diagonal + i] = shared.middle_from[(address - middle) / kWidth];
-        });
-      }
-      __syncthreads();
-      if (diagonal < size) {
-#pragma unroll
-        for (int i = 0; i < kItems; ++i) shared.middle[diagonal + i] = taken[i];
-      }
-      merged_from = shared.from;
-    } else {
-      if (diagonal < size) {
-        take_codes<P>(problem.order, plain, shared.middle, runs, diagonal,
-                      [&](int i, Word code, uint32_t) { shared.codes[diagonal + i] = code; });
-      }
-      merged = shared.codes;
+    Word taken[kItems];
+    if (diagonal < size) {
+      const MergeCursor runs{at[0], at[0] + count[0], at[1], at[1] + count[1]};
+      take_codes<P>(problem.order, plain, shared.codes, runs, diagonal, [&](int i, Word code, uint32_t address) {
+        taken[i] = code;
+        if constexpr (P::kHasPayload) shared.from[diagonal + i] = static_cast<uint16_t>(address);
+      });
     }
     __syncthreads();
+    if (diagonal < size) {
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) shared.codes[diagonal + i] = taken[i];
+    }
+    __syncthreads();
+  } else {
+    // First level: runs 0 and 1, and runs 2 and 3, by as many whole threads as each takes.
+    const int first_count = count[0] + count[1];
+    const int second_count = count[2] + count[3];
+    const int first_threads = ceil_div(first_count, kItems);
+    const int second_threads = ceil_div(second_count, kItems);
+    const int second_begin = (first_threads + 1) * kItems;
+    if (thread < first_threads + second_threads) {
+      const bool second = thread >= first_threads;
+      const int diagonal = (second ? thread - first_threads : thread) * kItems;
+      const MergeCursor runs = second ? MergeCursor{at[2], at[2] + count[2], at[3], at[3] + count[3]}
+                                      : MergeCursor{at[0], at[0] + count[0], at[1], at[1] + count[1]};
+      const int to = (second ? second_begin : 0) + diagonal;
+      take_codes<P>(problem.order, plain, shared.codes, runs, diagonal, [&](int i, Word code, uint32_t address) {
+        shared.middle[to + i] = code;
+        if constexpr (P::kHasPayload) shared.middle_from[to + i] = static_cast<uint16_t>(address);
+      });
+    }
+    if (thread < kItems) {
+      shared.middle[first_threads * kItems + thread] = kGreatest;
+      shared.middle[second_begin + second_threads * kItems + thread] = kGreatest;
+    }
+    __syncthreads();
+    // While the second level is merged, the payload takes the place of the codes.
+    if constexpr (kStaged) {
+      copy_runs<P>(from.payload, problem.segments.total(), shared.runs,
+                   reinterpret_cast<typename P::Payload*>(shared.codes));
+      copy_commit();
+    }
+    merged = first_count == 0 ? shared.middle + second_begin : shared.middle;
+    merged_from = first_count == 0 ? shared.middle_from + second_begin : shared.middle_from;
+    if (first_count > 0 && second_count > 0) {
+      const int diagonal = thread * kItems;
+      constexpr uint32_t kWidth = sizeof(Word);
+      const uint32_t middle = shared_address(shared.middle);
+      const MergeCursor runs{0, first_count, second_begin, second_begin + second_count};
+      if constexpr (P::kHasPayload) {
+        Word taken[kItems];
+        if (diagonal < size) {
+          take_codes<P>(problem.order, plain, shared.middle, runs, diagonal, [&](int i, Word code, uint32_t address) {
+            taken[i] = code;
+            shared.from[diagonal + i] = shared.middle_from[(address - middle) / kWidth];
+          });
+        }
+        __syncthreads();
+        if (diagonal < size) {
+#pragma unroll
+          for (int i = 0; i < kItems; ++i) shared.middle[diagonal + i] = taken[i];
+        }
+        merged_from = shared.from;
+      } else {
+        if (diagonal < size) {
+          take_codes<P>(problem.order, plain, shared.middle, runs, diagonal,
+                        [&](int i, Word code, uint32_t) { shared.codes[diagonal + i] = code; });
+        }
+        merged = shared.codes;
+      }
+      __syncthreads();
+    }
   }
 
   const Buffer<typename P::Order, typename P::Payload> target = problem.buffers[merge.target];
@@ -284,7 +312,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_
     if constexpr (kStaged) {
       copy_wait<0>();
       __syncthreads();
-      const Payload* const staged = reinterpret_cast<const Payload*>(shared.codes);
+      const Payload* const staged = P::kPairs ? shared.payload : reinterpret_cast<const Payload*>(shared.codes);
 #pragma unroll 4
       for (int i = thread; i < size; i += kThreads) payload[i] = staged[place_of(i)];
     } else {

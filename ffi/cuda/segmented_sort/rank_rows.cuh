@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(kRankWarps* kWarp) rank_rows(const __grid_cons
   if constexpr (P::kHasPayload) target.payload[row.begin + rank] = payload;
 }
 
-// Merges four runs: a warp takes some items of one run, finds where the first and the last of them belong in each of the
-// others, and between these each lane searches for its own.
+// Merges four runs: a warp takes some items of one run, finds where the first and the last of them belong in each of
+// the others, and between these each lane searches for its own.
 template <typename P>
 __global__ void __launch_bounds__(P::kMerge.threads, 4) merge_by_rank(const __grid_constant__ P problem, int round) {
   using Word = typename P::Word;

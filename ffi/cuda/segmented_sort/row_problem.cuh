@@ -57,6 +57,7 @@ struct RowProblem {
   using Entry = typename Entries::Entry;
   static constexpr TileShape kSort = kShape.sort;
   static constexpr TileShape kMerge = kShape.merge;
+  static constexpr bool kPairs = kShape.runs == 2;
   static constexpr int kCell = kShape.cell();
   static constexpr int kTile = kShape.tile();
 
@@ -68,14 +69,13 @@ struct RowProblem {
   Buffer<Order, Payload> buffers[2];  // a row that takes r rounds starts in buffers[r % 2]
   int64_t* splits;                    // kRuns for the start of each tile
   int* unplain;                       // whether codes that differ are equal: some zeros are negative, or there are NaNs
-  bool pairs = false;                 // a round merges two runs, not four
   // Of nearly sorted rows, which start in the output: what is to merge in a round.
   const RunGroup* groups = nullptr;
   const GroupTile* group_tiles = nullptr;
   const int* group_tiles_count = nullptr;
 
   MGPU_HOST_DEVICE int rounds(int64_t live) const {
-    return pairs ? merge_rounds<int64_t>({0, live}, kCell) : group_rounds<int64_t>({0, live}, kCell);
+    return kPairs ? merge_rounds<int64_t>({0, live}, kCell) : group_rounds<int64_t>({0, live}, kCell);
   }
   __device__ LiveRow row(int64_t index) const {
     const int64_t live = segments.live(index);
@@ -97,7 +97,7 @@ struct RowProblem {
     if (round >= row.rounds || first >= row.live) return {};
     const int source = (row.rounds - round) & 1;
     MergeGroup<int64_t> group;
-    if (pairs) {
+    if constexpr (kPairs) {
       const auto pair = merge_pair<int64_t>({0, row.live}, 0, kCell, first / kCell, round);
       group = {pair.begin, pair.middle, pair.end, pair.end, pair.end};
     } else {

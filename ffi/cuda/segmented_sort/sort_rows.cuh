@@ -7,12 +7,10 @@
 
 namespace mgpu::cuda::sorting {
 
-// Sorts the words of a warp, kItems a lane (a power of two), lane after lane: each lane's own by a network, then runs
-// of lanes by bitonic merges (Batcher 1968). Not stable. A shuffle takes one cycle of shared memory, an item of a merge
-// by merge path about six.
+// The word of the lane whose number differs by the bits of `mask`.
 template <typename Word>
 __device__ __forceinline__ Word exchange_words(Word word, int mask) {
-  if constexpr (sizeof(Word) == 16) {  // of the place, only 32 bits
+  if constexpr (sizeof(Word) == 16) {  // a place has 32 bits
     const uint64_t high = __shfl_xor_sync(0xffffffffu, static_cast<uint64_t>(word >> 64), mask);
     const uint32_t low = __shfl_xor_sync(0xffffffffu, static_cast<uint32_t>(word), mask);
     return Word{high} << 64 | low;
@@ -21,6 +19,9 @@ __device__ __forceinline__ Word exchange_words(Word word, int mask) {
   }
 }
 
+// Sorts the words of a warp, kItems a lane (a power of two), lane after lane: each lane's own by a network, then runs
+// of lanes by bitonic merges (Batcher 1968). Not stable. A shuffle takes one cycle of shared memory, an item of a merge
+// by merge path about six.
 template <int kItems, typename Word>
 __device__ void warp_sort(Word (&words)[kItems]) {
   const int lane = threadIdx.x % kWarp;
@@ -75,7 +76,6 @@ __device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int l
   constexpr int kRegion = SortRowsShared<P>::kRegion;
   constexpr Entry kGreatest = static_cast<Entry>(~Entry{0});
   const int lane = threadIdx.x % kWarp;
-  if (threadIdx.x / kWarp * kWarp * kItems < live) {
   warp_sort(entries);
   Entry* const region = shared.entries + threadIdx.x / kWarp * kRegion;
 #pragma unroll
@@ -91,13 +91,6 @@ __device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int l
   for (int i = 0; i < kItems; ++i) region[i * kWarp + lane] = entries[i];
   region[kItems * kWarp + lane] = kGreatest;
   if (lane == 0) region[kRegion - 1] = kGreatest;
-  } else {
-    // TODO: fill one region
-    Entry* const region = shared.entries + threadIdx.x / kWarp * kRegion;
-#pragma unroll
-    for (int i = 0; i < kTaken; ++i) region[i * kWarp + lane] = kGreatest;
-    if (lane == 0) region[kRegion - 1] = kGreatest;
-  }
   __syncthreads();
 
 #pragma unroll 1
