@@ -163,6 +163,13 @@ def test_nearly_sorted_keys_in_three_phases(rng, width):
     check((np.arange(n) + rng.integers(0, width, n)).astype(np.int32), "locality_sort")
 
 
+def test_more_keys_and_indices_than_merge_in_pairs(rng):
+    n = 257 * 2**13 + 5  # above 16 MB, CUDA kernels merge four runs a round
+    keys = rng.integers(0, 2**20, n).astype(np.int32)
+    check(keys)
+    check(keys, count=n - 5000)
+
+
 def test_a_batch_of_nearly_sorted_rows(rng):
     n = 5 * 2**14 + 1001
     i = np.arange(n)
