@@ -85,7 +85,7 @@ def with_equals(rng, keys):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "float64"])
-@pytest.mark.parametrize("n", [4095, 4096, 4097, 8193, 16384, 16385, 65536, 65537, 2**18, 2**18 + 1])
+@pytest.mark.parametrize("n", [1025, 4095, 4096, 4097, 8193, 16384, 16385, 65536, 65537, 2**18, 2**18 + 1])
 def test_sizes_around_cells_and_tiles(rng, dtype, n):
     # Whole rows take kernels of their own, in which a whole length, not a count, decides the shape of the blocks.
     plain = rng.permutation(n).astype(dtype)
@@ -163,6 +163,13 @@ def test_nearly_sorted_keys_in_three_phases(rng, width):
     check((np.arange(n) + rng.integers(0, width, n)).astype(np.int32), "locality_sort")
 
 
+def test_more_keys_and_indices_than_merge_in_pairs(rng):
+    n = 257 * 2**13 + 5  # above 16 MB, CUDA kernels merge four runs a round
+    keys = rng.integers(0, 2**20, n).astype(np.int32)
+    check(keys)
+    check(keys, count=n - 5000)
+
+
 def test_a_batch_of_nearly_sorted_rows(rng):
     n = 5 * 2**14 + 1001
     i = np.arange(n)
@@ -223,6 +230,22 @@ def test_batches(rng, n, name):
             order = order_of(row, count=count)
             same_bits(got[b], row[order])
             same_bits(indices[b], order.astype(np.int32))
+
+
+# On CUDA, by what is worth it: ranks counted, blocks of 1024 or 4096 items a row, or rows that share tiles.
+@pytest.mark.parametrize("dtype", ["uint8", "int64"])
+@pytest.mark.parametrize(("rows", "n"), [(1000, 33), (300, 1000), (270, 1001), (90, 3000)])
+def test_many_short_rows(rng, rows, n, dtype):
+    keys = rng.integers(0, 100, (rows, n)).astype(dtype)
+    counts = rng.integers(0, n + 1, rows).astype(np.int32)
+    counts[:3] = n, 0, 1
+    dead = np.arange(n) >= counts[:, None]
+    order = np.argsort(np.where(dead, 1000, keys.astype(np.int64)), axis=1, kind="stable").astype(np.int32)
+    sort = jax.jit(jax.vmap(lambda k, c: (mgpu.mergesort(k, count=c), mgpu.mergesort_indices(k, count=c))))
+    alone, (got, indices) = sort(keys, counts)
+    same_bits(alone, np.take_along_axis(keys, order, axis=1))
+    same_bits(got, np.take_along_axis(keys, order, axis=1))
+    same_bits(indices, order)
 
 
 @pytest.mark.parametrize("name", SORTS)

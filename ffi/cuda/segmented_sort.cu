@@ -6,6 +6,7 @@
 #include "cuda/segmented_sort/merge_rows.cuh"
 #include "cuda/segmented_sort/merge_tiles.cuh"
 #include "cuda/segmented_sort/plan_tiles.cuh"
+#include "cuda/segmented_sort/rank_rows.cuh"
 #include "cuda/segmented_sort/sort_rows.cuh"
 #include "cuda/segmented_sort/sort_tiles.cuh"
 #include "operations.h"
@@ -20,18 +21,13 @@ Buffer<Order, Payload> buffer(const void* keys, const void* payload) {
           static_cast<Payload*>(const_cast<void*>(payload))};
 }
 
-// Up to this many tiles, each block splits the runs at its own tile's edges: they all run at once, and a round is one
-// launch (512 tiles: 194 us, where 256 take 98). Of more, a kernel that splits many edges a block takes fewer
-// instructions in all.
-constexpr int64_t kFewTiles = 256;
-
 // The rounds of nearly sorted rows, whose cells are sorted.
 template <typename P>
 void run_phases(const Call& call, P problem, const SegmentedSortOperands::Scratch& scratch, int most_rounds,
                 cudaStream_t stream) {
   const Segments& segments = problem.segments;
   const int64_t tiles = segments.rows * problem.row_tiles;
-  const auto merge = merge_rows<P, false>;
+  const auto merge = merge_rows<P>;
   constexpr int kMergeShared = sizeof(MergeRowsShared<P>);
   allow_shared(call, merge, kMergeShared);
   constexpr int kCutThreads = 128;
@@ -62,52 +58,84 @@ void run_phases(const Call& call, P problem, const SegmentedSortOperands::Scratc
   }
 }
 
-// Whole rows: what a block works on follows from its index, so nothing is described, and a row of one cell takes one
-// launch.
-template <RowShape kShape, typename Order, typename Payload>
-void run_rows(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
-  using P = RowProblem<Order, Payload, kShape>;
-  const Array& scratch_array = call.results.back();
-  Workspace workspace(scratch_array.data, scratch_array.bytes());
-  const SegmentedSortOperands::Scratch scratch = operands.layout(workspace);
+template <typename P>
+P row_problem(const SegmentedSortOperands& operands, const typename P::Order& order,
+              const SegmentedSortOperands::Scratch& scratch) {
+  using Order = typename P::Order;
+  using Payload = typename P::Payload;
   const Segments& segments = operands.segments;
-  P problem{order,
-            segments,
-            ceil_div<int64_t>(segments.length, P::kCell),
-            ceil_div<int64_t>(segments.length, P::kTile),
-            buffer<Order, Payload>(operands.keys, operands.payload),
-            {buffer<Order, Payload>(operands.sorted_keys, operands.sorted_payload),
-             buffer<Order, Payload>(scratch.keys, scratch.payload)},
-            scratch.splits,
-            scratch.rounds};
-  const int most_rounds = group_rounds<int64_t>({0, segments.length}, P::kCell);
-  constexpr bool kShort = P::kCell == kShortRowShape.cell();
-  const bool phases = operands.nearly_sorted && !kShort && most_rounds > 0;
+  return {order,
+          segments,
+          ceil_div<int64_t>(segments.length, P::kCell),
+          ceil_div<int64_t>(segments.length, P::kTile),
+          buffer<Order, Payload>(operands.keys, operands.payload),
+          {buffer<Order, Payload>(operands.sorted_keys, operands.sorted_payload),
+           buffer<Order, Payload>(scratch.keys, scratch.payload)},
+          scratch.splits,
+          scratch.rounds};
+}
+
+template <typename P>
+void launch_sort_rows(const Call& call, const P& problem, cudaStream_t stream) {
+  const auto sort = sort_rows<P>;
+  constexpr int kShared = sizeof(SortRowsShared<P>);
+  allow_shared(call, sort, kShared);
+  sort<<<problem.segments.rows * problem.row_cells, P::kSort.threads, kShared, stream>>>(problem);
+  check_launch(call);
+}
+
+// Whole rows of few comparisons.
+template <typename Order, typename Payload>
+void run_ranks(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
+  using P = RowProblem<Order, Payload, kOneCellShape>;
+  const int64_t groups = ceil_div<int64_t>(operands.segments.length, kWarp);
+  const int warps = static_cast<int>(minimum<int64_t>(groups, kRankWarps));
+  rank_rows<<<operands.segments.rows * groups, warps * kWarp, 0, stream>>>(
+      row_problem<P>(operands, order, SegmentedSortOperands::Scratch{}), groups);
+  check_launch(call);
+}
+
+// Whole rows of few items.
+template <typename Order, typename Payload>
+void run_few_items(const Call& call, const SegmentedSortOperands& operands, Order order,
+                   const SegmentedSortOperands::Scratch& scratch, cudaStream_t stream) {
+  using P = RowProblem<Order, Payload, kFewItemsShape>;
+  const P problem = row_problem<P>(operands, order, scratch);
+  launch_sort_rows(call, problem, stream);
+  const Segments& segments = operands.segments;
+  const int64_t warps = segments.rows * ceil_div<int64_t>(segments.length, kWarp * P::kMerge.items);
+  const int64_t blocks = ceil_div<int64_t>(warps * kWarp, P::kMerge.threads);
+  for (int round = 0; round < problem.rounds(segments.length); ++round) {
+    merge_by_rank<<<blocks, P::kMerge.threads, 0, stream>>>(problem, round);
+    check_launch(call);
+  }
+}
+
+// Whole rows: what a block works on follows from its index, so nothing is described.
+template <RowShape kShape, typename Order, typename Payload>
+void run_rows(const Call& call, const SegmentedSortOperands& operands, Order order,
+              const SegmentedSortOperands::Scratch& scratch, cudaStream_t stream) {
+  using P = RowProblem<Order, Payload, kShape>;
+  P problem = row_problem<P>(operands, order, scratch);
+  const Segments& segments = operands.segments;
+  const int most_rounds = problem.rounds(segments.length);
+  const bool phases = operands.nearly_sorted && most_rounds > 0;
   if (phases) problem.groups = scratch.groups;
   if (phases || (!Order::kTotal && most_rounds > 0)) {
     check(call, cudaMemsetAsync(scratch.rounds, 0, SegmentedSortOperands::kCounters * sizeof(int), stream));
   }
-  const auto sort = sort_rows<P>;
-  constexpr int kSortShared = sizeof(SortRowsShared<P>);
-  allow_shared(call, sort, kSortShared);
-  sort<<<segments.rows * problem.row_cells, P::kSort.threads, kSortShared, stream>>>(problem);
-  check_launch(call);
-  if (most_rounds == 0) return;
-  if constexpr (!kShort) {
+  launch_sort_rows(call, problem, stream);
+  if constexpr (!P::kPairs) {
     if (phases) return run_phases(call, problem, scratch, most_rounds, stream);
   }
   const int64_t tiles = segments.rows * problem.row_tiles;
-  const bool few = kShort || tiles <= kFewTiles;
-  auto merge = merge_rows<P, true>;
-  if constexpr (!kShort) {
-    if (!few) merge = merge_rows<P, false>;
-  }
+  const auto merge = merge_rows<P>;
   constexpr int kMergeShared = sizeof(MergeRowsShared<P>);
   allow_shared(call, merge, kMergeShared);
   for (int round = 0; round < most_rounds; ++round) {
-    if constexpr (!kShort) {
+    if constexpr (!P::kPairs) {
       const int64_t blocks = ceil_div<int64_t>(tiles, kPlanThreads / kSplitLanes);
-      if (!few) split_rows<P><<<blocks, kPlanThreads, 0, stream>>>(problem, round);
+      split_rows<P><<<blocks, kPlanThreads, 0, stream>>>(problem, round);
       check_launch(call);
     }
     merge<<<tiles, P::kMerge.threads, kMergeShared, stream>>>(problem, round);
@@ -115,28 +143,48 @@ void run_rows(const Call& call, const SegmentedSortOperands& operands, Order ord
   }
 }
 
-// The same in the shape that suits. False where rows are left to the kernels for segments.
+// The same if the device has enough shared memory.
+template <RowShape kShape, typename Order, typename Payload>
+bool try_rows(const Call& call, const SegmentedSortOperands& operands, Order order,
+              const SegmentedSortOperands::Scratch& scratch, cudaStream_t stream) {
+  using P = RowProblem<Order, Payload, kShape>;
+  constexpr size_t kShared = maximum(sizeof(SortRowsShared<P>), sizeof(MergeRowsShared<P>));
+  int device = 0, most_shared = 0;
+  check(call, cudaGetDevice(&device));
+  check(call, cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  if (kShared > static_cast<size_t>(most_shared)) return false;
+  run_rows<kShape, Order, Payload>(call, operands, order, scratch, stream);
+  return true;
+}
+
+// Whole rows in the way that suits. False where rows are left to the kernels for segments.
 template <typename Order, typename Payload>
 bool run_rows(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
   using RowSort = SegmentedSortOperands::RowSort;
   constexpr int kWidth = sizeof(typename Order::Word);
   constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
-  if constexpr (kWidth < 8 || !kHasPayload) {
-    if (operands.row_sort() == RowSort::kShort) {
-      run_rows<kShortRowShape, Order, Payload>(call, operands, order, stream);
-      return true;
-    }
+  const Array& scratch_array = call.results.back();
+  Workspace workspace(scratch_array.data, scratch_array.bytes());
+  const SegmentedSortOperands::Scratch scratch = operands.layout(workspace);
+  const RowSort sort = operands.row_sort();
+  if (sort == RowSort::kRanks) {
+    run_ranks<Order, Payload>(call, operands, order, stream);
+    return true;
+  }
+  if (sort == RowSort::kFewItems) {
+    run_few_items<Order, Payload>(call, operands, order, scratch, stream);
+    return true;
+  }
+  if (sort == RowSort::kPairs) {
+    return try_rows<pairs_shape(kWidth, kHasPayload), Order, Payload>(call, operands, order, scratch, stream);
   }
   if constexpr (kWidth < 8 || !kHasPayload) {
-    constexpr RowShape kLong = row_shape(kWidth, kHasPayload);
-    using P = RowProblem<Order, Payload, kLong>;
-    constexpr size_t kShared = maximum(sizeof(SortRowsShared<P>), sizeof(MergeRowsShared<P>));
-    int device = 0, most_shared = 0;
-    check(call, cudaGetDevice(&device));
-    check(call, cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    if (operands.row_sort() == RowSort::kLong && kShared <= static_cast<size_t>(most_shared)) {
-      run_rows<kLong, Order, Payload>(call, operands, order, stream);
+    if (sort == RowSort::kOneCell) {
+      launch_sort_rows(call, row_problem<RowProblem<Order, Payload, kOneCellShape>>(operands, order, scratch), stream);
       return true;
+    }
+    if (sort == RowSort::kLong) {
+      return try_rows<row_shape(kWidth, kHasPayload), Order, Payload>(call, operands, order, scratch, stream);
     }
   }
   return false;

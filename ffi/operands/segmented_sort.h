@@ -24,6 +24,7 @@ constexpr int tile_items(int key_width) { return tile_shape(key_width).threads *
 struct RowShape {
   TileShape sort;
   TileShape merge;
+  int runs = 4;  // that a round merges
   constexpr int cell() const { return sort.threads * sort.items; }
   constexpr int tile() const { return cell() / ceil_div(cell(), (merge.threads - 1) * merge.items); }
 };
@@ -31,9 +32,23 @@ constexpr RowShape row_shape(int key_width, bool has_payload) {
   if (key_width == 8) return {{512, 16}, {256, 17}};
   return {{512, key_width == 4 && !has_payload ? 32 : 16}, {256, 33}};
 }
-// For few items, whose sort waits for one block after the other: up to 4096 take one launch.
-constexpr RowShape kShortRowShape{{512, 8}, {256, 9}};
+// Of so few items that all blocks run at once, a round takes as long as one of them: merging two runs, whose block
+// finds its tile's edges by itself, takes less than half of what merging four does.
+constexpr RowShape pairs_shape(int key_width, bool has_payload) {
+  if (key_width == 8 && has_payload) return {{512, 4}, {256, 9}, 2};
+  return {row_shape(key_width, has_payload).sort, {256, 17}, 2};
+}
+constexpr bool is_for_pairs(int64_t items, int item_bytes) {
+  return items * maximum(item_bytes, 4) <= int64_t{1} << 24;
+}
+// Rows that fit one cell of this shape take one launch.
+constexpr RowShape kOneCellShape{{512, 8}, {256, 9}};
+// For few items, whose sort waits for one launch and one memory latency after the other. The runs are merged by ranks:
+// a warp of `merge` finds the places of so many items of each lane.
+constexpr RowShape kFewItemsShape{{256, 4}, {128, 2}};
 constexpr int64_t kFewItems = int64_t{1} << 18;
+// So few comparisons are made at once, those of every two items of a row.
+constexpr int64_t kFewComparisons = int64_t{1} << 24;
 
 // A phase of the sort of nearly sorted rows takes this many rounds, and so many cells to a group.
 constexpr int kPhaseRounds = 2;
@@ -157,20 +172,32 @@ struct SegmentedSortOperands {
     }
   }
 
-  // How whole rows are sorted; kSegments where the kernels for segments are to do it: they are as fast for many items
-  // with wide payload or narrow keys, and fill their tiles with short rows.
-  enum class RowSort { kSegments, kShort, kLong };
+  // How whole rows are sorted. kSegments: by the kernels for segments, which are as fast for many items with wide
+  // payload or narrow keys, and fill their tiles with short rows. kRanks: by counting, for each item, what comes before
+  // it. kFewItems: in small cells, merged by ranks. kOneCell: a row is a cell. kPairs, kLong: in large cells.
+  enum class RowSort { kSegments, kRanks, kFewItems, kOneCell, kPairs, kLong };
   RowSort row_sort() const {
-    const int width = byte_width(key_type);
     if (!whole_rows) return RowSort::kSegments;
-    const bool is_short = segments.total() <= kFewItems || segments.length <= kShortRowShape.cell();
-    if (payload_width > 0 && (width == 8 || (!is_short && !nearly_sorted && (width != 4 || payload_width != 4)))) {
-      return RowSort::kSegments;
+    const int width = byte_width(key_type);
+    const bool has_payload = payload_width > 0;
+    const auto fills = [&](RowShape shape) {
+      const int64_t cell = shape.cell();
+      return segments.rows == 1 || ceil_div(segments.length, cell) * cell <= 2 * segments.length;
+    };
+    if (segments.length <= kOneCellShape.cell() && segments.total() * segments.length <= kFewComparisons) {
+      return RowSort::kRanks;
     }
-    const int cell = (is_short ? kShortRowShape : row_shape(width, payload_width > 0)).cell();
-    const bool fills = ceil_div<int64_t>(segments.length, cell) * cell <= 2 * segments.length;
-    if (segments.rows > 1 && !fills) return RowSort::kSegments;
-    return is_short ? RowSort::kShort : RowSort::kLong;
+    const bool wide = width == 8 && has_payload;  // their blocks are slower, and no better than those for segments
+    const bool one_small_cell = !wide && segments.length <= kFewItemsShape.cell();
+    if ((segments.total() <= kFewItems || one_small_cell) && fills(kFewItemsShape)) return RowSort::kFewItems;
+    if (!wide && segments.length <= kOneCellShape.cell()) {
+      return fills(kOneCellShape) ? RowSort::kOneCell : RowSort::kSegments;
+    }
+    if (!nearly_sorted && is_for_pairs(segments.total(), width + payload_width)) {
+      return fills(pairs_shape(width, has_payload)) ? RowSort::kPairs : RowSort::kSegments;
+    }
+    if (wide || (has_payload && !nearly_sorted && (width != 4 || payload_width != 4))) return RowSort::kSegments;
+    return fills(row_shape(width, has_payload)) ? RowSort::kLong : RowSort::kSegments;
   }
 
   // Scratch memory of the CUDA kernels: the other buffer of the merge rounds, and a descriptor a tile; or where the
@@ -192,11 +219,13 @@ struct SegmentedSortOperands {
     const int width = byte_width(key_type);
     Scratch scratch{};
     scratch.rounds = workspace.take<int>(kCounters);
-    if (row_sort() == RowSort::kShort && segments.length <= kShortRowShape.cell()) return scratch;
+    const RowSort sort = row_sort();
+    const bool one_cell = sort == RowSort::kFewItems && segments.length <= kFewItemsShape.cell();
+    if (sort == RowSort::kRanks || sort == RowSort::kOneCell || one_cell) return scratch;
     scratch.keys = workspace.take<char>(total * width);
     scratch.payload = workspace.take<char>(total * payload_width);
-    if (row_sort() == RowSort::kShort) return scratch;
-    if (row_sort() == RowSort::kLong) {
+    if (sort == RowSort::kFewItems) return scratch;
+    if (sort == RowSort::kLong) {
       const RowShape shape = row_shape(width, payload_width > 0);
       int64_t merges = segments.rows * ceil_div<int64_t>(segments.length, shape.tile());
       if (nearly_sorted) {

@@ -22,26 +22,27 @@ __device__ int round_up_to_chunk(int position) {
   return (position + kItems - 1) / kItems * kItems;
 }
 
-// Starts to copy the chunks of the run [first, first + count) of an array of `size` items to `to`, at the start of a
-// chunk of shared memory: item `first` lands at to[place_in_chunk(array, first)]. All threads of the block call it,
-// then copy_commit. Before sm_80 the copy is done on return.
+// Starts to copy the chunks of the run [first, first + count) of an array to `to`, at the start of a chunk of shared
+// memory: item `first` lands at to[place_in_chunk(array, first)]. Of the chunks no item outside of `readable` is read.
+// All threads of the block call it, then copy_commit. Before sm_80 the copy is done on return.
 template <int kThreads, typename Word>
-__device__ void start_copy(const Word* array, int64_t size, int64_t first, int count, Word* to) {
+__device__ void start_copy(const Word* array, Range<int64_t> readable, int64_t first, int count, Word* to) {
   constexpr int kItems = kChunkBytes / sizeof(Word);
   if (count <= 0) return;
   const int64_t origin = first - place_in_chunk(array, first);
   const int chunks = static_cast<int>((first - origin + count + kItems - 1) / kItems);
-  const int begin = origin < 0;  // whole chunks of the array
-  const int end = static_cast<int>(minimum<int64_t>(chunks, (size - origin) / kItems));
+  const int begin = origin < readable.begin;  // the whole chunks
+  const int end = static_cast<int>(minimum<int64_t>(chunks, (readable.end - origin) / kItems));
 #pragma unroll 1
   for (int chunk = begin + threadIdx.x; chunk < end; chunk += kThreads) {
     copy_async(reinterpret_cast<uint4*>(to) + chunk, reinterpret_cast<const uint4*>(array + origin) + chunk);
   }
-  if ((begin > 0 || end < chunks) && threadIdx.x < kItems) {  // the items of the chunks across the array's edges
-    const int head = threadIdx.x;
-    const int tail = (chunks - 1) * kItems + threadIdx.x;
-    if (begin > 0 && origin + head >= 0 && origin + head < size) to[head] = array[origin + head];
-    if (end < chunks && origin + tail >= 0 && origin + tail < size) to[tail] = array[origin + tail];
+  if ((begin > 0 || end < chunks) && threadIdx.x < kItems) {  // the items of the chunks across the edges
+    const auto copy = [&](int i) {
+      if (origin + i >= readable.begin && origin + i < readable.end) to[i] = array[origin + i];
+    };
+    if (begin > 0) copy(threadIdx.x);
+    if (end < chunks) copy((chunks - 1) * kItems + threadIdx.x);
   }
 }
 

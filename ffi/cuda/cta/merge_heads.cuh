@@ -43,6 +43,10 @@ __device__ Word shared_load(uint32_t address) {
     Word key;
     asm volatile("ld.shared.u64 %0, [%1];" : "=l"(key) : "r"(address));
     return key;
+  } else if constexpr (sizeof(Word) == 16) {
+    uint64_t low, high;
+    asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "r"(address));
+    return Word{high} << 64 | low;
   } else {
     return *static_cast<const Word*>(__cvta_shared_to_generic(address));
   }
@@ -60,8 +64,8 @@ __device__ void load_probes(bool inside, uint32_t a, uint32_t b, Word& a_key, Wo
                  : "+l"(a_key), "+l"(b_key)
                  : "r"(a), "r"(b), "r"(static_cast<int>(inside)));
   } else if (inside) {
-    a_key = *static_cast<const Word*>(__cvta_shared_to_generic(a));
-    b_key = *static_cast<const Word*>(__cvta_shared_to_generic(b));
+    a_key = shared_load<Word>(a);
+    b_key = shared_load<Word>(b);
   }
 }
 

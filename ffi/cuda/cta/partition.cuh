@@ -19,7 +19,13 @@ __device__ Index warp_partition_point(Index begin, Index end, Predicate before) 
   while (__any_sync(0xffffffffu, begin < end)) {
     const Index count = maximum(end - begin, Index{0});
     // Probes at the ends of kLanes of kLanes + 1 nearly equal parts: `end` bounds the last.
-    const Index probe = begin + static_cast<Index>((static_cast<int64_t>(count) * (lane + 1)) / (kLanes + 1));
+    Index probe = begin;
+    if constexpr (sizeof(Index) == 4) {
+      constexpr uint32_t kPart = (uint64_t{1} << 32) / (kLanes + 1);
+      probe += static_cast<Index>(__umulhi(static_cast<uint32_t>(count), kPart * (lane + 1)));
+    } else {
+      probe += static_cast<Index>((static_cast<int64_t>(count) * (lane + 1)) / (kLanes + 1));
+    }
     const bool not_before = count > 0 && !before(probe);
     const unsigned ballot = __ballot_sync(0xffffffffu, not_before) >> shift & kGroup;
     const int part = ballot ? __ffs(ballot) - 1 : kLanes;  // the first probe that is not before

@@ -56,8 +56,8 @@ __device__ TwoRuns two_runs(const SortedPair& pair, int64_t row, int64_t a, int 
 template <int kThreads, int kItems, typename Word>
 __device__ void start_copy(const SortedPair& pair, const TwoRuns& runs, Word* keys) {
   if (!runs.whole) {
-    start_copy<kThreads>(static_cast<const Word*>(pair.a.keys), pair.a.stored, runs.a_first, runs.a_count, keys);
-    start_copy<kThreads>(static_cast<const Word*>(pair.b.keys), pair.b.stored, runs.b_first, runs.b_count,
+    start_copy<kThreads>(static_cast<const Word*>(pair.a.keys), {0, pair.a.stored}, runs.a_first, runs.a_count, keys);
+    start_copy<kThreads>(static_cast<const Word*>(pair.b.keys), {0, pair.b.stored}, runs.b_first, runs.b_count,
                          keys + runs.b_chunk);
     return;
   }

@@ -1,7 +1,8 @@
-// A round of a sort of whole rows: four runs at a time are merged, a tile of outputs by each block.
+// A round of a sort of whole rows: four runs at a time, or two, are merged, a tile of outputs by each block.
 #pragma once
 
 #include "cuda/cta/copy_run.cuh"
+#include "cuda/cta/partition.cuh"
 #include "cuda/cta/segmented_merge.cuh"
 #include "cuda/segmented_sort/plan_tiles.cuh"
 #include "cuda/segmented_sort/row_problem.cuh"
@@ -28,70 +29,6 @@ __global__ void __launch_bounds__(kPlanThreads, 4) split_rows(const __grid_const
   }
 }
 
-// Both edges of a tile split by the block that merges it: a warp an edge and run, a sample a lane. With four samples a
-// lane group, as in split_rows, few tiles would wait 12 us for 10 to 15 steps of two dependent memory latencies each.
-template <typename P>
-struct SplitShared {
-  typename P::Word samples[2][kRuns][kWarp];
-  int2 counts[2][kRuns];  // samples in, samples out
-  int64_t splits[2][kRuns];
-};
-
-template <typename Index, typename P>
-__device__ void split_by_block(const P& problem, const typename P::Word* codes, const MergeGroup<int64_t>& group,
-                               int64_t first_rank, int64_t last_rank, SplitShared<P>& shared) {
-  static_assert(P::kMerge.threads == 2 * kRuns * kWarp);
-  using Word = typename P::Word;
-  const int edge = threadIdx.x / (kRuns * kWarp);
-  const int run = threadIdx.x / kWarp % kRuns;
-  const int lane = threadIdx.x % kWarp;
-  const auto order = problem.order;
-  const auto pick = [&](const auto& values) {
-    return run == 0 ? values[0] : run == 1 ? values[1] : run == 2 ? values[2] : values[3];
-  };
-  Index lengths[kRuns];
-#pragma unroll
-  for (int j = 0; j < kRuns; ++j) lengths[j] = static_cast<Index>(group.length(j));
-  RunSplit<Index, kWarp> split(lengths, static_cast<Index>(edge ? last_rank : first_rank));
-  const Word* const own = codes + pick(group.bounds);
-  constexpr int kMostSteps = 64;  // more than any runs in order take
-  for (int step = 0; step < kMostSteps; ++step) {
-    const Index begin = pick(split.begin);
-    const Index end = pick(split.end);
-    const bool open = begin < end;
-    const Word code = open ? own[split.sample(begin, end, lane)] : Word{0};
-    shared.samples[edge][run][lane] = code;
-    if (!__syncthreads_or(open)) break;
-    const int verdict = split.judge(run, lane, [&](int j) {
-      const Word* const samples = shared.samples[edge][j];
-      int before = 0;
-#pragma unroll
-      for (int stride = kWarp; stride > 0; stride /= 2) {
-        if (before + stride > kWarp) continue;
-        const Word other = samples[before + stride - 1];
-        const bool is_before = j < run ? !order.less(code, other) : order.less(other, code);
-        before += is_before ? stride : 0;
-      }
-      return before;
-    });
-    const unsigned in = __ballot_sync(0xffffffffu, open && verdict > 0);
-    const unsigned out = __ballot_sync(0xffffffffu, open && verdict < 0);
-    if (lane == 0) shared.counts[edge][run] = {__popc(in), __popc(out)};
-    __syncthreads();
-#pragma unroll
-    for (int j = 0; j < kRuns; ++j) {
-      const int2 counts = shared.counts[edge][j];
-      split.narrow(j, counts.x, counts.y);
-    }
-  }
-  split.finish(lengths);
-  if (lane == 0 && run == 0) {
-#pragma unroll
-    for (int j = 0; j < kRuns; ++j) shared.splits[edge][j] = split.begin[j];
-  }
-  __syncthreads();
-}
-
 // What a tile takes from each of its four runs: items [from, from + count) of the array, which are brought to shared
 // memory, to `at` on.
 struct TileRuns {
@@ -104,18 +41,23 @@ struct TileRuns {
 // where a run ends.
 template <typename P>
 struct MergeRowsShared {
+  static_assert(P::kCell % P::kTile == 0);
   static constexpr int kItems = P::kMerge.items;
   static constexpr int kChunk = kChunkBytes / sizeof(typename P::Word);
   static constexpr int kRoom = P::kTile + kRuns * (kItems + 2 * kChunk) + kItems;
   static constexpr int kMiddle = (P::kMerge.threads + 2) * kItems;
   alignas(kChunkBytes) typename P::Word codes[kRoom];
-  typename P::Word middle[kMiddle];
+  typename P::Word middle[P::kPairs ? 1 : kMiddle];
   // Where in `codes` an item was brought to: the low half of its shared address.
   uint16_t from[P::kHasPayload ? P::kMerge.threads * kItems : 1];
-  uint16_t middle_from[P::kHasPayload ? kMiddle : 1];
+  uint16_t middle_from[P::kHasPayload && !P::kPairs ? kMiddle : 1];
+  // Payload of the codes' width is brought too: to a place of its own, or, where there is a second level to hide that
+  // behind, to the codes' place once they are merged.
+  static constexpr bool kStaged = P::kHasPayload && sizeof(typename P::Payload) == sizeof(typename P::Word);
+  alignas(kChunkBytes) typename P::Payload payload[kStaged && P::kPairs ? kRoom : 1];
   static_assert(sizeof(codes) <= 1 << 16);
   alignas(kChunkBytes) TileRuns runs;
-  SplitShared<P> split;
+  int64_t splits[2][kRuns];
 };
 
 // By the first warp: a lane a run, between the splits at the tile's start and end.
@@ -147,25 +89,14 @@ __device__ void place_runs(int64_t row_begin, const MergeGroup<int64_t>& group, 
   }
 }
 
-// Starts to copy the tile's runs of an array to shared memory, in whole chunks.
+// Starts to copy the tile's runs of an array to shared memory. What lies next to their group may never have been
+// written.
 template <typename P, typename T>
-__device__ void copy_runs(const T* array, int64_t total, const TileRuns& runs, T* to) {
-  constexpr int kThreads = P::kMerge.threads;
+__device__ void copy_runs(const T* array, Range<int64_t> group, const TileRuns& runs, T* to) {
   constexpr int kChunk = kChunkBytes / sizeof(T);
 #pragma unroll 1
   for (int k = 0; k < kRuns; ++k) {
-    const int at = runs.at[k];
-    const int end = at + runs.count[k];
-    const int begin = at / kChunk * kChunk;
-    const T* const source = array + (runs.from[k] - at);
-    const bool whole_chunks = source + begin >= array && source + round_up_to_chunk<T>(end) <= array + total;
-    if (whole_chunks && reinterpret_cast<uintptr_t>(source + begin) % kChunkBytes == 0) {
-      for (int i = begin + threadIdx.x * kChunk; i < end; i += kThreads * kChunk) {
-        copy_async(reinterpret_cast<uint4*>(to + i), reinterpret_cast<const uint4*>(source + i));
-      }
-    } else {  // a chunk lies across the array's edge
-      for (int i = at + threadIdx.x; i < end; i += kThreads) to[i] = source[i];
-    }
+    start_copy<P::kMerge.threads>(array, group, runs.from[k], runs.count[k], to + runs.at[k] / kChunk * kChunk);
   }
 }
 
@@ -190,7 +121,29 @@ __device__ void take_codes(const typename P::Order& order, bool plain, const typ
   }
 }
 
-template <typename P, bool kSplits>
+// Where a tile's edges split a pair of runs, by a warp each: a step of 32 probes is one memory latency, and four of
+// them do. To split four runs takes as many again, and each has more to work out.
+template <typename P>
+__device__ void split_pair(const P& problem, const typename P::Word* codes, const RowMerge& merge,
+                           int64_t (&splits)[2][kRuns]) {
+  const int edge = threadIdx.x / kWarp;
+  if (edge < 2) {
+    const auto order = problem.order;
+    const MergeGroup<int64_t>& group = merge.group;
+    const int a_count = static_cast<int>(group.length(0));
+    const int b_count = static_cast<int>(group.length(1));
+    const int rank = static_cast<int>(merge.first - group.begin()) + (edge ? merge.size : 0);
+    const auto* const a = codes + group.bounds[0];
+    const auto* const b = codes + group.bounds[1] + (rank - 1);
+    const int split = warp_partition_point(maximum(0, rank - b_count), minimum(rank, a_count),
+                                           [&](int i) { return !order.less(b[-i], a[i]); });
+    const int lane = threadIdx.x % kWarp;
+    if (lane < kRuns) splits[edge][lane] = lane == 0 ? split : lane == 1 ? rank - split : 0;
+  }
+  __syncthreads();
+}
+
+template <typename P>
 __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_constant__ P problem, int round) {
   using Word = typename P::Word;
   constexpr int kItems = P::kMerge.items;
@@ -207,25 +160,30 @@ __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_
   const Buffer<typename P::Order, typename P::Payload> from = problem.buffers[merge.source];
   const int64_t* start = problem.splits + blockIdx.x * int64_t{kRuns};
   const int64_t* stop = first + size == group.end() ? nullptr : start + kRuns;
-  if constexpr (kSplits) {
-    const int64_t rank = first - group.begin();
-    split_by_block<int>(problem, from.keys + merge.row_begin, group, rank, rank + size, shared.split);
-    start = shared.split.splits[0];
-    stop = shared.split.splits[1];
+  if constexpr (P::kPairs) {
+    split_pair(problem, from.keys + merge.row_begin, merge, shared.splits);
+    start = shared.splits[0];
+    stop = shared.splits[1];
   }
   if (threadIdx.x < kWarp) place_runs<P>(merge.row_begin, group, start, stop, size, from.keys, shared.runs);
   bool plain = true;
   if constexpr (!P::Order::kTotal) plain = *problem.unplain == 0;
   __syncthreads();
-  copy_runs<P>(from.keys, problem.segments.total(), shared.runs, shared.codes);
+  const Range<int64_t> written{merge.row_begin + group.begin(), merge.row_begin + group.end()};
+  copy_runs<P>(from.keys, written, shared.runs, shared.codes);
   copy_commit();
+  constexpr bool kStaged = MergeRowsShared<P>::kStaged;
+  if constexpr (kStaged && P::kPairs) {
+    copy_runs<P>(from.payload, written, shared.runs, shared.payload);
+    copy_commit();
+  }
   int at[kRuns], count[kRuns];
 #pragma unroll
   for (int k = 0; k < kRuns; ++k) {
     at[k] = shared.runs.at[k];
     count[k] = shared.runs.count[k];
   }
-  copy_wait<0>();
+  copy_wait<kStaged && P::kPairs ? 1 : 0>();
   __syncthreads();
   const int thread = threadIdx.x;
   if constexpr (P::kHasPayload) {
@@ -238,64 +196,82 @@ __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_
   }
   __syncthreads();
 
-  // First level: runs 0 and 1, and runs 2 and 3, by as many whole threads as each takes.
-  const int first_count = count[0] + count[1];
-  const int second_count = count[2] + count[3];
-  const int first_threads = ceil_div(first_count, kItems);
-  const int second_threads = ceil_div(second_count, kItems);
-  const int second_begin = (first_threads + 1) * kItems;
-  if (thread < first_threads + second_threads) {
-    const bool second = thread >= first_threads;
-    const int diagonal = (second ? thread - first_threads : thread) * kItems;
-    const MergeCursor runs = second ? MergeCursor{at[2], at[2] + count[2], at[3], at[3] + count[3]}
-                                    : MergeCursor{at[0], at[0] + count[0], at[1], at[1] + count[1]};
-    const int to = (second ? second_begin : 0) + diagonal;
-    take_codes<P>(problem.order, plain, shared.codes, runs, diagonal, [&](int i, Word code, uint32_t address) {
-      shared.middle[to + i] = code;
-      if constexpr (P::kHasPayload) shared.middle_from[to + i] = static_cast<uint16_t>(address);
-    });
-  }
-  if (thread < kItems) {
-    shared.middle[first_threads * kItems + thread] = kGreatest;
-    shared.middle[second_begin + second_threads * kItems + thread] = kGreatest;
-  }
-  __syncthreads();
-  // While the second level is merged, the payload takes the place of the codes.
-  constexpr bool kStaged = sizeof(typename P::Payload) == sizeof(Word) && P::kHasPayload;
-  if constexpr (kStaged) {
-    copy_runs<P>(from.payload, problem.segments.total(), shared.runs,
-                 reinterpret_cast<typename P::Payload*>(shared.codes));
-    copy_commit();
-  }
-  const Word* merged = first_count == 0 ? shared.middle + second_begin : shared.middle;
-  const uint16_t* merged_from = first_count == 0 ? shared.middle_from + second_begin : shared.middle_from;
-  if (first_count > 0 && second_count > 0) {
+  const Word* merged = shared.codes;
+  const uint16_t* merged_from = shared.from;
+  if constexpr (P::kPairs) {
     const int diagonal = thread * kItems;
-    constexpr uint32_t kWidth = sizeof(Word);
-    const uint32_t middle = shared_address(shared.middle);
-    const MergeCursor runs{0, first_count, second_begin, second_begin + second_count};
-    if constexpr (P::kHasPayload) {
-      Word taken[kItems];
-      if (diagonal < size) {
-        take_codes<P>(problem.order, plain, shared.middle, runs, diagonal, [&](int i, Word code, uint32_t address) {
-          taken[i] = code;
-          shared.from[diagonal + i] = shared.middle_from[(address - middle) / kWidth];
-        });
-      }
-      __syncthreads();
-      if (diagonal < size) {
-#pragma unroll
-        for (int i = 0; i < kItems; ++i) shared.middle[diagonal + i] = taken[i];
-      }
-      merged_from = shared.from;
-    } else {
-      if (diagonal < size) {
-        take_codes<P>(problem.order, plain, shared.middle, runs, diagonal,
-                      [&](int i, Word code, uint32_t) { shared.codes[diagonal + i] = code; });
-      }
-      merged = shared.codes;
+    Word taken[kItems];
+    if (diagonal < size) {
+      const MergeCursor runs{at[0], at[0] + count[0], at[1], at[1] + count[1]};
+      take_codes<P>(problem.order, plain, shared.codes, runs, diagonal, [&](int i, Word code, uint32_t address) {
+        taken[i] = code;
+        if constexpr (P::kHasPayload) shared.from[diagonal + i] = static_cast<uint16_t>(address);
+      });
     }
     __syncthreads();
+    if (diagonal < size) {
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) shared.codes[diagonal + i] = taken[i];
+    }
+    __syncthreads();
+  } else {
+    // First level: runs 0 and 1, and runs 2 and 3, by as many whole threads as each takes.
+    const int first_count = count[0] + count[1];
+    const int second_count = count[2] + count[3];
+    const int first_threads = ceil_div(first_count, kItems);
+    const int second_threads = ceil_div(second_count, kItems);
+    const int second_begin = (first_threads + 1) * kItems;
+    if (thread < first_threads + second_threads) {
+      const bool second = thread >= first_threads;
+      const int diagonal = (second ? thread - first_threads : thread) * kItems;
+      const MergeCursor runs = second ? MergeCursor{at[2], at[2] + count[2], at[3], at[3] + count[3]}
+                                      : MergeCursor{at[0], at[0] + count[0], at[1], at[1] + count[1]};
+      const int to = (second ? second_begin : 0) + diagonal;
+      take_codes<P>(problem.order, plain, shared.codes, runs, diagonal, [&](int i, Word code, uint32_t address) {
+        shared.middle[to + i] = code;
+        if constexpr (P::kHasPayload) shared.middle_from[to + i] = static_cast<uint16_t>(address);
+      });
+    }
+    if (thread < kItems) {
+      shared.middle[first_threads * kItems + thread] = kGreatest;
+      shared.middle[second_begin + second_threads * kItems + thread] = kGreatest;
+    }
+    __syncthreads();
+    // While the second level is merged, the payload takes the place of the codes.
+    if constexpr (kStaged) {
+      copy_runs<P>(from.payload, written, shared.runs, reinterpret_cast<typename P::Payload*>(shared.codes));
+      copy_commit();
+    }
+    merged = first_count == 0 ? shared.middle + second_begin : shared.middle;
+    merged_from = first_count == 0 ? shared.middle_from + second_begin : shared.middle_from;
+    if (first_count > 0 && second_count > 0) {
+      const int diagonal = thread * kItems;
+      constexpr uint32_t kWidth = sizeof(Word);
+      const uint32_t middle = shared_address(shared.middle);
+      const MergeCursor runs{0, first_count, second_begin, second_begin + second_count};
+      if constexpr (P::kHasPayload) {
+        Word taken[kItems];
+        if (diagonal < size) {
+          take_codes<P>(problem.order, plain, shared.middle, runs, diagonal, [&](int i, Word code, uint32_t address) {
+            taken[i] = code;
+            shared.from[diagonal + i] = shared.middle_from[(address - middle) / kWidth];
+          });
+        }
+        __syncthreads();
+        if (diagonal < size) {
+#pragma unroll
+          for (int i = 0; i < kItems; ++i) shared.middle[diagonal + i] = taken[i];
+        }
+        merged_from = shared.from;
+      } else {
+        if (diagonal < size) {
+          take_codes<P>(problem.order, plain, shared.middle, runs, diagonal,
+                        [&](int i, Word code, uint32_t) { shared.codes[diagonal + i] = code; });
+        }
+        merged = shared.codes;
+      }
+      __syncthreads();
+    }
   }
 
   const Buffer<typename P::Order, typename P::Payload> target = problem.buffers[merge.target];
@@ -324,7 +300,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_
     if constexpr (kStaged) {
       copy_wait<0>();
       __syncthreads();
-      const Payload* const staged = reinterpret_cast<const Payload*>(shared.codes);
+      const Payload* const staged = P::kPairs ? shared.payload : reinterpret_cast<const Payload*>(shared.codes);
 #pragma unroll 4
       for (int i = thread; i < size; i += kThreads) payload[i] = staged[place_of(i)];
     } else {

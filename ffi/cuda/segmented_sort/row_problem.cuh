@@ -19,7 +19,8 @@ struct Entries {
 template <typename Order>
 struct Entries<Order, true> {
   using Word = typename Order::Word;
-  using Entry = std::conditional_t<sizeof(Word) == 4, uint64_t, uint32_t>;
+  using Entry = std::conditional_t<sizeof(Word) == 8, unsigned __int128,
+                                   std::conditional_t<sizeof(Word) == 4, uint64_t, uint32_t>>;
   static constexpr bool kPlain = true;
   static constexpr int kPlaceBits = 4 * sizeof(Entry);
   __device__ static Entry make(const Order& order, Word code, int place) {
@@ -56,9 +57,9 @@ struct RowProblem {
   using Entry = typename Entries::Entry;
   static constexpr TileShape kSort = kShape.sort;
   static constexpr TileShape kMerge = kShape.merge;
+  static constexpr bool kPairs = kShape.runs == 2;
   static constexpr int kCell = kShape.cell();
   static constexpr int kTile = kShape.tile();
-  static_assert(kCell % kTile == 0);
 
   Order order;
   Segments segments;
@@ -73,9 +74,12 @@ struct RowProblem {
   const GroupTile* group_tiles = nullptr;
   const int* group_tiles_count = nullptr;
 
+  MGPU_HOST_DEVICE int rounds(int64_t live) const {
+    return kPairs ? merge_rounds<int64_t>({0, live}, kCell) : group_rounds<int64_t>({0, live}, kCell);
+  }
   __device__ LiveRow row(int64_t index) const {
     const int64_t live = segments.live(index);
-    return {index * segments.length, live, groups ? 2 : group_rounds<int64_t>({0, live}, kCell)};
+    return {index * segments.length, live, groups ? 2 : rounds(live)};
   }
   __device__ RowMerge merge(int64_t index, int round) const {
     if (groups) {
@@ -92,7 +96,13 @@ struct RowProblem {
     const LiveRow row = this->row(row_index);
     if (round >= row.rounds || first >= row.live) return {};
     const int source = (row.rounds - round) & 1;
-    const auto group = merge_group<int64_t>({0, row.live}, 0, kCell, first / kCell, round);
+    MergeGroup<int64_t> group;
+    if constexpr (kPairs) {
+      const auto pair = merge_pair<int64_t>({0, row.live}, 0, kCell, first / kCell, round);
+      group = {pair.begin, pair.middle, pair.end, pair.end, pair.end};
+    } else {
+      group = merge_group<int64_t>({0, row.live}, 0, kCell, first / kCell, round);
+    }
     const int size = static_cast<int>(minimum<int64_t>(kTile, row.live - first));
     return {group, row.begin, first, size, source, 1 - source, round + 1 == row.rounds};
   }

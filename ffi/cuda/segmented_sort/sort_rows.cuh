@@ -7,6 +7,18 @@
 
 namespace mgpu::cuda::sorting {
 
+// The word of the lane whose number differs by the bits of `mask`.
+template <typename Word>
+__device__ __forceinline__ Word exchange_words(Word word, int mask) {
+  if constexpr (sizeof(Word) == 16) {  // a place has 32 bits
+    const uint64_t high = __shfl_xor_sync(0xffffffffu, static_cast<uint64_t>(word >> 64), mask);
+    const uint32_t low = __shfl_xor_sync(0xffffffffu, static_cast<uint32_t>(word), mask);
+    return Word{high} << 64 | low;
+  } else {
+    return __shfl_xor_sync(0xffffffffu, word, mask);
+  }
+}
+
 // Sorts the words of a warp, kItems a lane (a power of two), lane after lane: each lane's own by a network, then runs
 // of lanes by bitonic merges (Batcher 1968). Not stable. A shuffle takes one cycle of shared memory, an item of a merge
 // by merge path about six.
@@ -23,8 +35,8 @@ __device__ void warp_sort(Word (&words)[kItems]) {
     for (int i = 0; i < kItems / 2; ++i) {
       Word& low = words[i];
       Word& high = words[kItems - 1 - i];
-      const Word other_low = __shfl_xor_sync(0xffffffffu, high, 2 * lanes - 1);
-      const Word other_high = __shfl_xor_sync(0xffffffffu, low, 2 * lanes - 1);
+      const Word other_low = exchange_words(high, 2 * lanes - 1);
+      const Word other_high = exchange_words(low, 2 * lanes - 1);
       low = keep(second, low, other_low);
       high = keep(second, high, other_high);
     }
@@ -32,7 +44,7 @@ __device__ void warp_sort(Word (&words)[kItems]) {
     for (int stride = lanes / 2; stride > 0; stride /= 2) {
       const bool right = lane & stride;
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) words[i] = keep(right, words[i], __shfl_xor_sync(0xffffffffu, words[i], stride));
+      for (int i = 0; i < kItems; ++i) words[i] = keep(right, words[i], exchange_words(words[i], stride));
     }
 #pragma unroll
     for (int stride = kItems / 2; stride > 0; stride /= 2) {
