@@ -106,7 +106,7 @@ void run_few_items(const Call& call, const SegmentedSortOperands& operands, Orde
   const int64_t warps = segments.rows * ceil_div<int64_t>(segments.length, kWarp * P::kMerge.items);
   const int64_t blocks = ceil_div<int64_t>(warps * kWarp, P::kMerge.threads);
   for (int round = 0; round < problem.rounds(segments.length); ++round) {
-    merge_by_rank<<<blocks, P::kMerge.threads, 0, stream>>>(problem, round);
+    merge_rows_by_rank<<<blocks, P::kMerge.threads, 0, stream>>>(problem, round);
     check_launch(call);
   }
 }

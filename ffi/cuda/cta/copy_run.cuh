@@ -1,7 +1,7 @@
 // Copies of runs of device memory to shared memory that the block does not wait for.
 #pragma once
 
-#include "algorithm/common.h"
+#include "algorithm/segments.h"
 #include "cuda/cta/copy_async.cuh"
 
 namespace mgpu::cuda {

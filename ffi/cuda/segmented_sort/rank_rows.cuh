@@ -77,7 +77,8 @@ __global__ void __launch_bounds__(kRankWarps* kWarp) rank_rows(const __grid_cons
 // Merges four runs: a warp takes some items of one run, finds where the first and the last of them belong in each of
 // the others, and between these each lane searches for its own.
 template <typename P>
-__global__ void __launch_bounds__(P::kMerge.threads, 4) merge_by_rank(const __grid_constant__ P problem, int round) {
+__global__ void __launch_bounds__(P::kMerge.threads, 4)
+    merge_rows_by_rank(const __grid_constant__ P problem, int round) {
   using Word = typename P::Word;
   constexpr int kItems = P::kMerge.items;
   constexpr int kWarpItems = kWarp * kItems;
