@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._check import count_operand, index_vector, static_size, value_error
+from jax_mgpu._check import count_operand, index_dtype, index_vector, static_size, value_error
 from jax_mgpu._preconditions import apart, interval_lengths, intervals_inside, non_decreasing
 from jax_mgpu._primitive import ABSENT, Operation
 from jax_mgpu._rows import RowForm, rows_or_fill
@@ -185,7 +185,9 @@ def interval_move(
         expected = f"one for each of gather_starts, {gather_starts.shape[0]}"
         raise value_error(name, "scatter_starts", expected, scatter_starts.shape[0])
     offsets = _offsets(name, offsets, size, gather_starts.shape[0], "gather_starts")
-    total = count_operand(name, "total", into.shape[0] if total is None else total, size)
+    if total is None and size > into.shape[0]:  # without a total it is `size`
+        total = np.asarray(into.shape[0], index_dtype(name, "total", into.shape[0]))
+    total = count_operand(name, "total", total, size)
     lengths = interval_lengths(offsets, total, size)
     gather_starts = intervals_inside(name, "gather_starts", gather_starts, lengths, rows.shape[0])
     scatter_starts = intervals_inside(name, "scatter_starts", scatter_starts, lengths, into.shape[0])
