@@ -1,5 +1,5 @@
 """Operations over 2^32 + 17 items, where 32-bit counters end: asked for by JAX_MGPU_TEST_LARGE=1, as they take a GPU of
-some 140 GB and most of 100 GB of the host's memory. The same tests run over few items on any machine.
+some 140 GB and some 100 GB of the host's memory. The same tests run over few items on any machine.
 
 Keys and values are bytes that repeat every 251 items, so that an offset that is cut to 32 bits meets another byte.
 """
@@ -350,8 +350,9 @@ def test_more_items_than_32_bits_count(run, wide):
 
 def test_31_bits_are_not_enough_without_x64():
     """Indices past 2^31 - 1 ask for int64: an error of the operation that was called, before anything is allocated."""
-    x, h = jax.ShapeDtypeStruct((2**31,), np.int8), jax.ShapeDtypeStruct((4,), np.int32)
+    x, y, h = (jax.ShapeDtypeStruct(*of) for of in (((2**31,), np.int8), ((2**31 + 1,), np.int8), ((4,), np.int32)))
     calls = {
+        "interval_move": lambda: jax.eval_shape(lambda y, h, x: mgpu.interval_move(y, h, h, h, x), y, h, x),
         "join": lambda: jax.eval_shape(lambda a, b: mgpu.join(a, b, size=10), x, x),
         "load_balance_search": lambda: jax.eval_shape(lambda h: mgpu.load_balance_search(h, 2**31), h),
         "reduce": lambda: jax.eval_shape(lambda x: mgpu.reduce(x, "argmax"), x),
