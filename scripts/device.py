@@ -96,7 +96,7 @@ def heading(title: str) -> None:
 
 def child_environment(options: argparse.Namespace, **more: str) -> dict[str, str]:
     """The environment of a child that uses the device."""
-    paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
         "JAX_PLATFORMS": "cuda,cpu" if options.platform == "cuda" else "cpu",
@@ -420,7 +420,7 @@ def main() -> int:
     options.output.mkdir(parents=True, exist_ok=True)
     options.output = options.output.resolve()
     os.environ["JAX_PLATFORMS"] = "cpu"  # of this process, which only reads the rows' names
-    sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+    sys.path.insert(0, str(ROOT))
 
     info = options.output / "info.log"
     if run([sys.executable, "-m", "jax_mgpu", "--info"], info, child_environment(options), 120) != 0:

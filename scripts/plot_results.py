@@ -1,6 +1,6 @@
 """Draws README's picture of the speed from saved results: each family beside XLA's way.
 
-    PYTHONPATH=src python scripts/plot_results.py
+    python scripts/plot_results.py
 
 Of each family the two rows in which it gains least and most over XLA's way are drawn, so that all others lie between;
 where a row has several of XLA's ways, the fastest counts. Of a row that was measured several times, the last counts.
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from jax_mgpu._plot import Bar, draw_bars
+from jax_mgpu._src.plot import Bar, draw_bars
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import collections
-import importlib.machinery
 import os
 import pathlib
-import sys
 
 import numpy as np
 import pytest
-
-SOURCE = pathlib.Path(__file__).parent.parent / "src"
-
-# A developer's build leaves its modules beside the Python sources; then those are tested, not an installed package.
-if any((SOURCE / "jax_mgpu" / f"_cpu{suffix}").exists() for suffix in importlib.machinery.EXTENSION_SUFFIXES):
-    sys.path.insert(0, str(SOURCE))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))
-
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # meshes are tested on any machine
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the processes of a run share a GPU
@@ -69,7 +59,7 @@ def pytest_report_header() -> list[str]:
 def pytest_terminal_summary(terminalreporter) -> None:
     import jax
 
-    from jax_mgpu import _library
+    from jax_mgpu._src import library
 
     def words(report) -> str:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -77,9 +67,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
 
     skipped = collections.Counter(words(report) for report in terminalreporter.stats.get("skipped", []))
     terminalreporter.section("what was tested")
-    terminalreporter.line(
-        f"default platform: {jax.default_backend()}; kernels built: {', '.join(_library.platforms())}"
-    )
+    terminalreporter.line(f"default platform: {jax.default_backend()}; kernels built: {', '.join(library.platforms())}")
     if jax.default_backend() != "gpu":
         terminalreporter.line(
             "NO KERNEL RAN ON A GPU: on a machine with one, MGPU_CUDA=ON pip install '.[test]' && pytest"

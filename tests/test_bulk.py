@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
-from jax_mgpu._primitive import REGISTRY
+from jax_mgpu._src.primitive import REGISTRY
 from tests import oracle
 
 pytestmark = pytest.mark.usefixtures("x64")

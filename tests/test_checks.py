@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu import _preconditions
+from jax_mgpu._src import preconditions
 from tests.examples import EXAMPLES
 
 KEYS = np.array([1, 3, 2, 5, 4, 9], np.int32)
@@ -170,7 +170,7 @@ def test_every_precondition_is_here(monkeypatch):
         asked.add(f"{operation}: {argument}")
         return x
 
-    monkeypatch.setattr(_preconditions, "_require", require)
+    monkeypatch.setattr(preconditions, "_require", require)
     for example in EXAMPLES.values():
         example.call(*example.make(np.random.default_rng(3), np.float32))
     for call, _, _ in BROKEN.values():

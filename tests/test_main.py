@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu import _benchmark
 from jax_mgpu.__main__ import main
+from jax_mgpu._src import benchmark
 
 
 def run(*arguments):
@@ -123,30 +123,30 @@ def test_benchmark(tmp_path, size):
     plot = tmp_path / "speed.png"
     done = run("--benchmark", "--size", size, "--plot", plot)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("\n") == len(_benchmark.ROWS)
-    assert f"[{len(_benchmark.ROWS)}/{len(_benchmark.ROWS)}] join and" in done.stderr
+    assert done.stderr.count("\n") == len(benchmark.ROWS)
+    assert f"[{len(benchmark.ROWS)}/{len(benchmark.ROWS)}] join and" in done.stderr
     rows = rows_of(done.stdout)
-    assert list(rows) == [row.name for row in _benchmark.ROWS]
+    assert list(rows) == [row.name for row in benchmark.ROWS]
     assert {verdict for *_, verdict in rows.values()} == {"agree"}
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_table():
-    measured = [_benchmark.Measured(_benchmark.ROWS[1], 2.0, 1234.5, True)]
-    assert _benchmark.table(measured).splitlines() == [
+    measured = [benchmark.Measured(benchmark.ROWS[1], 2.0, 1234.5, True)]
+    assert benchmark.table(measured).splitlines() == [
         "operation     ms  JAX without it        ms   ratio  results",
         "mergesort  2.000  jnp.sort        1234.500  617.25  agree",
     ]
 
 
 def scan_row(theirs):
-    return next(row for row in _benchmark.ROWS if row.name == "scan")._replace(theirs=theirs)
+    return next(row for row in benchmark.ROWS if row.name == "scan")._replace(theirs=theirs)
 
 
 def test_benchmark_without_matplotlib(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(_benchmark, "ROWS", [scan_row(jax.numpy.cumsum)])
+    monkeypatch.setattr(benchmark, "ROWS", [scan_row(jax.numpy.cumsum)])
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "jax_mgpu._plot", raising=False)
+    monkeypatch.delitem(sys.modules, "jax_mgpu._src.plot", raising=False)
     assert main(["--benchmark", "--size", "100", "--plot", str(tmp_path / "speed.png")]) == 0
     said = capsys.readouterr()
     assert list(rows_of(said.out)) == ["scan"]
@@ -158,14 +158,14 @@ def test_benchmark_says_which_rows_differ_or_fail(capsys, tmp_path, monkeypatch)
     def no_memory(rng, n):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nand so on")
 
-    monkeypatch.setattr(_benchmark, "ROWS", [scan_row(lambda x: x), scan_row(None)._replace(inputs=no_memory)])
+    monkeypatch.setattr(benchmark, "ROWS", [scan_row(lambda x: x), scan_row(None)._replace(inputs=no_memory)])
     assert main(["--benchmark", "--size", "100", "--plot", str(tmp_path / "speed.svg")]) == 1
     said = capsys.readouterr()
     assert rows_of(said.out)["scan"][3] == "DIFFER"
     assert said.err.endswith("[2/2] scan and jnp.cumsum: FAILED: RESOURCE_EXHAUSTED: out of memory\n")
     assert "<svg" in (tmp_path / "speed.svg").read_text()
 
-    monkeypatch.setattr(_benchmark, "ROWS", [scan_row(jax.numpy.cumsum), scan_row(None)._replace(inputs=no_memory)])
+    monkeypatch.setattr(benchmark, "ROWS", [scan_row(jax.numpy.cumsum), scan_row(None)._replace(inputs=no_memory)])
     assert main(["--benchmark", "--size", "100", "--plot", str(tmp_path / "speed.svg")]) == 1
 
 

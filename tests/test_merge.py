@@ -255,7 +255,7 @@ def test_what_a_misuse_says():
 
 
 def test_the_plain_lowering_agrees(rng):
-    from jax_mgpu.merge import _merge
+    from jax_mgpu._src.merge import _merge
 
     for dtype, descending in itertools.product(("uint8", "float32"), (False, True)):
         a, b = rng.integers(0, 40, 90).astype(dtype), rng.integers(0, 40, 50).astype(dtype)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
-from jax_mgpu import _library
+from jax_mgpu._src import library
 from tests import data, oracle
 from tests.examples import kernel_calls
 from tests.oracle import same_bits
@@ -529,6 +529,6 @@ def test_scratch_memory_is_one_copy_and_five_percent(name, dtype):
     arguments = arguments[: 2 if name.startswith("segmented") else 1]
     (call,) = kernel_calls(getattr(mgpu, name), *arguments)
     operands, results = ([variable.aval for variable in some] for some in (call.invars, call.outvars))
-    scratch = _library.workspace_bytes(call.primitive.name.removeprefix("mgpu_"), operands, results, call.params)
+    scratch = library.workspace_bytes(call.primitive.name.removeprefix("mgpu_"), operands, results, call.params)
     copy = sum(result.size * result.dtype.itemsize for result in results)
     assert copy <= scratch <= 1.05 * copy

@@ -232,7 +232,7 @@ def test_what_a_misuse_says():
 
 
 def test_the_plain_lowering_agrees(rng):
-    from jax_mgpu.sorted_search import _match, _search
+    from jax_mgpu._src.sorted_search import _match, _search
 
     none = np.zeros(0, np.int32)
     for dtype, (m, n) in itertools.product(

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
-from jax_mgpu import _library, _primitive
+from jax_mgpu._src import library, primitive
 from tests import oracle
 from tests.examples import EXAMPLES, kernel_calls
 
@@ -69,7 +69,7 @@ def axes(mapped, axis=0):
 
 def test_every_operation_has_an_example(rng):
     covered = set().union(*(primitives(example.call, *example.make(rng, np.float32)) for example in EXAMPLES.values()))
-    assert covered == set(_primitive.REGISTRY)
+    assert covered == set(primitive.REGISTRY)
     information = {"backends", "checks", "has_cuda"}
     functions = {name for name in mgpu.__all__ if callable(getattr(mgpu, name)) and name[0].islower()} - information
     assert functions == {name.split(",")[0] for name in EXAMPLES}
@@ -193,7 +193,7 @@ def test_ahead_of_time_and_eval_shape(example, rng):
 def test_export_round_trip(example, rng):
     arguments = example.make(rng, np.float32)
     names = primitives(example.call, *arguments)
-    ours = [jax.export.DisabledSafetyCheck.custom_call(_library.target(name)) for name in names]
+    ours = [jax.export.DisabledSafetyCheck.custom_call(library.target(name)) for name in names]
     exported = jax.export.export(jax.jit(example.call), disabled_checks=ours)(*arguments)
     pytest.importorskip("flatbuffers", reason="jax.export serialises with flatbuffers, which is not installed")
     restored = jax.export.deserialize(exported.serialize())
@@ -244,9 +244,9 @@ def test_plain_jax_gives_the_same(example, rng, monkeypatch):
     expected = [example.call(*arguments) for arguments in cases], jax.vmap(example.call)(*batch)
 
     def plain(operation, *operands, **attributes):
-        return _primitive._run_fallback(operation, [jnp.asarray(x) for x in operands], attributes)
+        return primitive._run_fallback(operation, [jnp.asarray(x) for x in operands], attributes)
 
-    monkeypatch.setattr(_primitive.Operation, "__call__", plain)
+    monkeypatch.setattr(primitive.Operation, "__call__", plain)
     got = [jax.jit(example.call)(*arguments) for arguments in cases], jax.jit(jax.vmap(example.call))(*batch)
     agree(got, expected, example.exact)
 
@@ -255,7 +255,7 @@ def test_plain_jax_gives_the_same(example, rng, monkeypatch):
 @every_example
 def test_lowering_without_kernels(example, rng, devices, axis_type, monkeypatch):
     """A platform without kernels gets plain JAX, also on a mesh, and one warning that says so."""
-    monkeypatch.setattr(_primitive, "_WARNED", set())
+    monkeypatch.setattr(primitive, "_WARNED", set())
     mesh = mesh_of(devices, axis_type)
     with jax.set_mesh(mesh), pytest.warns(UserWarning, match="without its kernels on tpu") as warned:
         arguments = batch_of(example, rng, 8)

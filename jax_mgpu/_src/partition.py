@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax_mgpu._compat import ir
+from jax_mgpu._src.compat import ir
 
 __all__ = ["declare_batch", "workspace_shape"]
 

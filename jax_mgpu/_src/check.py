@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._preconditions import inside, sorted_keys
+from jax_mgpu._src.preconditions import inside, sorted_keys
 
 __all__ = [
     "count_operand",

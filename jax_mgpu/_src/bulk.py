@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._check import count_operand, index_dtype, index_vector, static_size, value_error
-from jax_mgpu._preconditions import distinct_positions, non_decreasing
-from jax_mgpu._primitive import Operation
-from jax_mgpu._rows import RowForm, rows_or_fill
-from jax_mgpu.intervals import filled_tangent, gather_rows, scatter_rows
+from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_size, value_error
+from jax_mgpu._src.intervals import filled_tangent, gather_rows, scatter_rows
+from jax_mgpu._src.preconditions import distinct_positions, non_decreasing
+from jax_mgpu._src.primitive import Operation
+from jax_mgpu._src.rows import RowForm, rows_or_fill
 
 __all__ = ["bulk_insert", "bulk_remove"]
 

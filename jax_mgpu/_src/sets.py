@@ -10,9 +10,9 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._check import describe, index_dtype, sorted_pair, static_size, value_error
-from jax_mgpu._primitive import ABSENT, Operation
-from jax_mgpu._values import (
+from jax_mgpu._src.check import describe, index_dtype, sorted_pair, static_size, value_error
+from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.values import (
     NO_PAYLOAD,
     PAYLOAD_GIVEN,
     PAYLOAD_INDICES,

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._check import count_operand, expect_key, expect_leading_axis, index_dtype, index_vector, value_error
-from jax_mgpu._compat import whole_axes
-from jax_mgpu._operators import (
+from jax_mgpu._src.check import count_operand, expect_key, expect_leading_axis, index_dtype, index_vector, value_error
+from jax_mgpu._src.compat import whole_axes
+from jax_mgpu._src.operators import (
     Kind,
     builtin,
     custom,
@@ -20,10 +20,10 @@ from jax_mgpu._operators import (
     scan_results,
     segmented_results,
 )
-from jax_mgpu._preconditions import non_decreasing
-from jax_mgpu._primitive import ABSENT, Operation
-from jax_mgpu._values import take_or_zero
-from jax_mgpu.scan import _scan
+from jax_mgpu._src.preconditions import non_decreasing
+from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.scan import _scan
+from jax_mgpu._src.values import take_or_zero
 
 __all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._check import as_array, describe, expect_leading_axis, index_dtype, type_error, value_error
+from jax_mgpu._src.check import as_array, describe, expect_leading_axis, index_dtype, type_error, value_error
 
 __all__ = ["Kind", "Operator", "builtin", "custom", "general_scan", "live_items", "operator_kind"]
 

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._check import index_dtype, sorted_pair
-from jax_mgpu._primitive import ABSENT, Operation
-from jax_mgpu._values import (
+from jax_mgpu._src.check import index_dtype, sorted_pair
+from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.values import (
     NO_PAYLOAD,
     PAYLOAD_GIVEN,
     PAYLOAD_INDICES,

@@ -9,7 +9,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from jax_mgpu._check import (
+from jax_mgpu._src.check import (
     as_array,
     describe,
     expect_vector,
@@ -19,9 +19,9 @@ from jax_mgpu._check import (
     type_error,
     value_error,
 )
-from jax_mgpu._compat import rows_sharding
-from jax_mgpu._primitive import Operation
-from jax_mgpu._values import ordered_integers
+from jax_mgpu._src.compat import rows_sharding
+from jax_mgpu._src.primitive import Operation
+from jax_mgpu._src.values import ordered_integers
 
 __all__ = ["JoinResult", "JoinedColumns", "join", "join_columns"]
 

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jax_mgpu import _library
-from jax_mgpu._compat import (
+from jax_mgpu._src import library
+from jax_mgpu._src.compat import (
     Primitive,
     ad,
     automatic,
@@ -38,7 +38,7 @@ from jax_mgpu._compat import (
     vary_together,
     zero_tangent,
 )
-from jax_mgpu._partition import declare_batch, workspace_shape
+from jax_mgpu._src.partition import declare_batch, workspace_shape
 
 __all__ = ["ABSENT", "REGISTRY", "Operation"]
 
@@ -227,7 +227,7 @@ def _register_lowerings(operation: Operation) -> None:
         return pure(ctx, *operands, **attributes)
 
     mlir.register_lowering(operation.primitive, lower_anywhere)
-    for platform in _library.platforms():
+    for platform in library.platforms():
         lowering = _kernel_lowering(operation, platform)
         mlir.register_lowering(operation.primitive, lowering, platform=platform)
 
@@ -249,7 +249,7 @@ def _kernel_lowering(operation: Operation, platform: str) -> Callable[..., Any]:
             shape = _workspace_shape(operation, avals_in, avals_out, attributes, batch_rank, devices)
             avals_out.append(jax.core.ShapedArray(shape, np.dtype(np.uint8)))
         lowering = jax.ffi.ffi_lowering(
-            _library.target(operation.name), operand_output_aliases=operation.aliases or None
+            library.target(operation.name), operand_output_aliases=operation.aliases or None
         )
         integers = {name: np.int64(value) for name, value in attributes.items()}
         results: list[Any] = list(lowering(ctx.replace(avals_out=avals_out), *operands, **integers))
@@ -280,14 +280,14 @@ def _workspace_shape(
     devices: int,
 ) -> tuple[int, ...]:
     if devices == 1:
-        return (_library.workspace_bytes(operation.name, avals_in, avals_out, attributes),)
+        return (library.workspace_bytes(operation.name, avals_in, avals_out, attributes),)
 
     def bytes_of(rows: int) -> int:
         operands, results = (
             [jax.ShapeDtypeStruct((rows, *aval.shape[batch_rank:]), aval.dtype) for aval in avals]
             for avals in (avals_in, avals_out)
         )
-        return _library.workspace_bytes(operation.name, operands, results, attributes)
+        return library.workspace_bytes(operation.name, operands, results, attributes)
 
     return workspace_shape(avals_out[0].shape[:batch_rank], devices, bytes_of)
 

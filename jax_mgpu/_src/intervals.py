@@ -13,14 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._check import count_operand, index_dtype, index_vector, static_size, value_error
-from jax_mgpu._preconditions import apart, interval_lengths, intervals_inside, non_decreasing
-from jax_mgpu._primitive import ABSENT, Operation
-from jax_mgpu._rows import RowForm, rows_or_fill
-from jax_mgpu._values import take_rows
-from jax_mgpu.load_balance import find_objects, live_total, load_balance_search
-from jax_mgpu.mergesort import mergesort_indices
-from jax_mgpu.reduce import segmented_reduce
+from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_size, value_error
+from jax_mgpu._src.load_balance import find_objects, live_total, load_balance_search
+from jax_mgpu._src.mergesort import mergesort_indices
+from jax_mgpu._src.preconditions import apart, interval_lengths, intervals_inside, non_decreasing
+from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.reduce import segmented_reduce
+from jax_mgpu._src.rows import RowForm, rows_or_fill
+from jax_mgpu._src.values import take_rows
 
 __all__ = [
     "filled_tangent",

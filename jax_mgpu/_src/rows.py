@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._check import KEY_DTYPES, as_array, describe, type_error, value_error
+from jax_mgpu._src.check import KEY_DTYPES, as_array, describe, type_error, value_error
 
 __all__ = ["RowForm", "rows_or_fill"]
 

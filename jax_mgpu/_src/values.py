@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._check import describe, expect_leading_axis, type_error, value_error
-from jax_mgpu._compat import rows_sharding
+from jax_mgpu._src.check import describe, expect_leading_axis, type_error, value_error
+from jax_mgpu._src.compat import rows_sharding
 
 __all__ = [
     "NO_PAYLOAD",

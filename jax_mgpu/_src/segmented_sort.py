@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._check import describe, expect_key, expect_vector, index_vector, type_error, value_error
-from jax_mgpu._preconditions import non_decreasing
-from jax_mgpu._primitive import ABSENT
-from jax_mgpu._sort import sort, sort_indices
+from jax_mgpu._src.check import describe, expect_key, expect_vector, index_vector, type_error, value_error
+from jax_mgpu._src.preconditions import non_decreasing
+from jax_mgpu._src.primitive import ABSENT
+from jax_mgpu._src.sort import sort, sort_indices
 
 __all__ = ["segmented_sort", "segmented_sort_indices"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from jax_mgpu._compat import ffi_api_version
+from jax_mgpu._src.compat import ffi_api_version
 
 __all__ = [
     "backends",
@@ -111,4 +111,4 @@ for _module, _platform in ((cpu_module, "cpu"), (cuda_module, "CUDA")):
     if _module is not None:
         for _operation, _handler in _module.handlers().items():
             jax.ffi.register_ffi_target(target(_operation), _handler, platform=_platform)
-            jax.ffi.register_ffi_target_as_batch_partitionable(target(_operation))  # see _partition.py
+            jax.ffi.register_ffi_target_as_batch_partitionable(target(_operation))  # see partition.py

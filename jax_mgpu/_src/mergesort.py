@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
-from jax_mgpu._check import expect_key
-from jax_mgpu._primitive import ABSENT
-from jax_mgpu._sort import sort, sort_indices
+from jax_mgpu._src.check import expect_key
+from jax_mgpu._src.primitive import ABSENT
+from jax_mgpu._src.sort import sort, sort_indices
 
 __all__ = ["locality_sort", "locality_sort_indices", "mergesort", "mergesort_indices"]
 

@@ -115,7 +115,7 @@ def table(measured: Iterable[Measured]) -> str:
 def draw(plot: pathlib.Path, title: str, measured: Sequence[Measured]) -> None:
     """Writes the plot, or says in one line why there is none."""
     try:
-        plotting = importlib.import_module("jax_mgpu._plot")
+        plotting = importlib.import_module("jax_mgpu._src.plot")
     except ModuleNotFoundError as missing:
         if missing.name != "matplotlib":
             raise

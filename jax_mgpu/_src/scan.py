@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._check import count_operand, expect_key, index_vector
-from jax_mgpu._operators import (
+from jax_mgpu._src.check import count_operand, expect_key, index_vector
+from jax_mgpu._src.operators import (
     Kind,
     Operator,
     builtin,
@@ -19,9 +19,9 @@ from jax_mgpu._operators import (
     result_dtype,
     scan_results,
 )
-from jax_mgpu._preconditions import non_decreasing
-from jax_mgpu._primitive import ABSENT, Operation
-from jax_mgpu._values import take_or_zero
+from jax_mgpu._src.preconditions import non_decreasing
+from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.values import take_or_zero
 
 __all__ = ["scan", "segmented_scan"]
 

@@ -24,9 +24,9 @@ import jaxlib
 import numpy as np
 
 import jax_mgpu as mgpu
-from jax_mgpu import _benchmark, _library
-from jax_mgpu._check import KEY_DTYPES, describe
-from jax_mgpu._compat import ffi_api_version
+from jax_mgpu._src import benchmark, library
+from jax_mgpu._src.check import KEY_DTYPES, describe
+from jax_mgpu._src.compat import ffi_api_version
 
 MOST_LINES = 300_000
 SHOWN_ROWS = 4
@@ -84,8 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.benchmark:
         with jax.enable_x64(False):
-            size = options.size or _benchmark.default_size()
-            return _benchmark.run(size, describe_device(), options.plot or DEFAULT_PLOT)
+            size = options.size or benchmark.default_size()
+            return benchmark.run(size, describe_device(), options.plot or DEFAULT_PLOT)
     try:
         data = read(options.file)
     except InputError as error:
@@ -97,16 +97,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def item_count(text: str) -> int:
     """The value of --size."""
-    if not text.isdecimal() or not 1 <= int(text) <= _benchmark.LARGEST:
-        raise argparse.ArgumentTypeError(f"expected a number from 1 to {_benchmark.LARGEST}, got {text}")
+    if not text.isdecimal() or not 1 <= int(text) <= benchmark.LARGEST:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 to {benchmark.LARGEST}, got {text}")
     return int(text)
 
 
 def plot_file(text: str) -> pathlib.Path:
     """The value of --plot; what would fail after the measurements fails now."""
     file = pathlib.Path(text)
-    if file.suffix not in _benchmark.PLOT_FORMATS:
-        raise argparse.ArgumentTypeError(f"expected a name in {', '.join(_benchmark.PLOT_FORMATS)}, got {text}")
+    if file.suffix not in benchmark.PLOT_FORMATS:
+        raise argparse.ArgumentTypeError(f"expected a name in {', '.join(benchmark.PLOT_FORMATS)}, got {text}")
     if not file.parent.is_dir():
         raise argparse.ArgumentTypeError(f"{file.parent} is no folder")
     return file
@@ -120,9 +120,9 @@ def sort_and_report(data: Ragged) -> int:
     ids = np.repeat(np.arange(lengths.size, dtype=np.int32), lengths)
     keys, heads, row_ids = jnp.asarray(data.values), jnp.asarray(data.offsets[:-1]), jnp.asarray(ids)
     sort = jax.jit(mgpu.segmented_sort).lower(keys, heads).compile()
-    plain = jax.jit(_benchmark.sort_rows).lower(row_ids, keys).compile()
+    plain = jax.jit(benchmark.sort_rows).lower(row_ids, keys).compile()
     result = np.asarray(sort(keys, heads))
-    print(f"Build: {_library.build_decision()}")
+    print(f"Build: {library.build_decision()}")
     print(f"Device: {describe_device()}; {what_runs(sort.as_text() or '')}")
 
     show_rows(data, result)
@@ -136,7 +136,7 @@ def sort_and_report(data: Ragged) -> int:
         return 1
     print("Check: every row is bit for bit what NumPy sorts it to")
 
-    ours, theirs = (_benchmark.milliseconds(*call) for call in ((sort, keys, heads), (plain, row_ids, keys)))
+    ours, theirs = (benchmark.milliseconds(*call) for call in ((sort, keys, heads), (plain, row_ids, keys)))
     print(f"Time: {ours:.2f} ms; jax.lax.sort by row and value: {theirs:.2f} ms, {theirs / ours:.1f} times as long")
     return 0
 
@@ -248,15 +248,15 @@ def print_information() -> None:
     versions = f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, numpy {np.__version__}"
     print(f"Python {platform.python_version()}, {versions}, {platform.platform()}")
     print(f"devices: {list_devices()}")
-    print(f"kernels built: {', '.join(_library.platforms())}")
+    print(f"kernels built: {', '.join(library.platforms())}")
     for name, description in mgpu.backends().items():
         print(f"  {name}: {description}")
     if mgpu.has_cuda():  # without the kernels, the line on cuda has said so
-        print(f"build: {_library.build_decision()}")
+        print(f"build: {library.build_decision()}")
     runtime = ffi_api_version()
     print(f"FFI API of this jaxlib: {'.'.join(map(str, runtime)) if runtime else 'unknown'}")
-    assert _library.cpu_module is not None
-    print("operations with kernels: " + ", ".join(sorted(_library.cpu_module.handlers())))
+    assert library.cpu_module is not None
+    print("operations with kernels: " + ", ".join(sorted(library.cpu_module.handlers())))
     settings = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)]
     print("settings: " + (" ".join(settings) or "none"))
     print("To report a bug, send these lines, the shortest program that shows it, and all that it printed.")

@@ -9,9 +9,9 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from jax_mgpu._check import index_dtype, sorted_pair, value_error
-from jax_mgpu._primitive import Operation
-from jax_mgpu._values import ordered_integers
+from jax_mgpu._src.check import index_dtype, sorted_pair, value_error
+from jax_mgpu._src.primitive import Operation
+from jax_mgpu._src.values import ordered_integers
 
 __all__ = ["SortedMatch", "sorted_equal_count", "sorted_match", "sorted_search"]
 

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._check import count_operand, index_dtype, index_vector, static_size
-from jax_mgpu._preconditions import non_decreasing
-from jax_mgpu._primitive import Operation
+from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_size
+from jax_mgpu._src.preconditions import non_decreasing
+from jax_mgpu._src.primitive import Operation
 
 __all__ = ["find_objects", "live_total", "load_balance_search"]
 

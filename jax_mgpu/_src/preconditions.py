@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu import _library
-from jax_mgpu._compat import Primitive, ad, automatic, batching, mlir, switch
+from jax_mgpu._src import library
+from jax_mgpu._src.compat import Primitive, ad, automatic, batching, mlir, switch
 
 __all__ = [
     "apart",
@@ -179,6 +179,6 @@ def _batch(operands: Sequence[Any], axes: Sequence[Any], *, expected: str) -> tu
 
 batching.primitive_batchers[_check] = _batch
 mlir.register_lowering(_check, lambda ctx, x, position, *, expected: [x])
-for _platform in _library.platforms():
-    _lowering = jax.ffi.ffi_lowering(_library.target("check"), operand_output_aliases={0: 0})
+for _platform in library.platforms():
+    _lowering = jax.ffi.ffi_lowering(library.target("check"), operand_output_aliases={0: 0})
     mlir.register_lowering(_check, _lowering, platform=_platform)
