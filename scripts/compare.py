@@ -1,0 +1,90 @@
+"""Times the benchmark rows of two trees on one device, our side alone, and fails where the new one is slower.
+
+    git worktree add ../before HEAD~1 && (cd ../before && cmake ... && ninja ...)      # see CONTRIBUTING.md
+    python scripts/compare.py ../before .
+
+Each tree runs its own rows with its own kernels, family by family, first one tree, then the other. A row that is
+slower by more than --limit is measured again, with both trees in turn, and fails if the least of its medians still is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+AGAIN = 3
+
+
+def measure(tree: pathlib.Path, families: Sequence[str], rows: Sequence[str], repeats: int) -> dict[str, float]:
+    """Milliseconds by row; of the rows named, or of all in these families."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "benchmarks", "--only-ours", "--families", ",".join(families)]
+        command += ["--repeat", str(repeats), "--output", folder]
+        for row in rows:
+            command += ["--match", row]
+        environment = {**os.environ, "PYTHONPATH": str(tree)}
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+        saved = pathlib.Path(folder) / "benchmarks.json"
+        if not saved.exists():
+            print(f"{tree}: {' '.join(families)}: exit status {done.returncode}\n{done.stderr[-2000:]}", flush=True)
+            return {}
+        records = json.loads(saved.read_text())["rows"]
+    return {f"{row['family']}/{row['name']}": row["ours"]["ms"] for row in records if "ms" in row["ours"]}
+
+
+def families_of(tree: pathlib.Path) -> list[str]:
+    """The families that have rows in a tree."""
+    command = [sys.executable, "-m", "benchmarks", "--list"]
+    environment = {**os.environ, "PYTHONPATH": str(tree), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=True)
+    return list(dict.fromkeys(line.partition("/")[0] for line in done.stdout.splitlines()))
+
+
+def main() -> int:
+    """Runs both trees; 1 where a row is slower, or is gone."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", type=pathlib.Path)
+    parser.add_argument("after", type=pathlib.Path)
+    parser.add_argument("--families", default="", help="comma-separated; default: all of the tree before")
+    parser.add_argument("--limit", type=float, default=0.02, help="how much slower a row may be (default 0.02)")
+    parser.add_argument("--repeat", type=int, default=5, help="samples a timing")
+    parser.add_argument("--output", type=pathlib.Path, help="save the milliseconds of both trees there, as JSON")
+    options = parser.parse_args()
+    before, after = options.before.resolve(), options.after.resolve()
+    families = [name for name in options.families.split(",") if name] or families_of(before)
+    pairs: dict[str, tuple[float, float]] = {}
+    missing: list[str] = []
+    for family in families:
+        old, new = (measure(tree, [family], [], options.repeat) for tree in (before, after))
+        missing += [row for row in old if row not in new]
+        pairs |= {row: (old[row], new[row]) for row in old if row in new}
+        print(f"{family}: {len(new)} rows", file=sys.stderr, flush=True)
+    for row in [row for row, (old, new) in pairs.items() if new > old * (1 + options.limit)]:
+        family, _, name = row.partition("/")
+        old, new = pairs[row]
+        for _ in range(AGAIN):
+            old = min(old, measure(before, [family], [name], options.repeat).get(row, old))
+            new = min(new, measure(after, [family], [name], options.repeat).get(row, new))
+        pairs[row] = (old, new)
+    slower = [row for row, (old, new) in pairs.items() if new > old * (1 + options.limit)]
+    if options.output:
+        options.output.write_text(
+            json.dumps({row: {"before": o, "after": n} for row, (o, n) in pairs.items()}, indent=1)
+        )
+    width = max(map(len, pairs), default=0)
+    for row, (old, new) in sorted(pairs.items(), key=lambda item: item[1][1] / item[1][0]):
+        print(f"{row:{width}} {old:8.3f} {new:8.3f} {new / old - 1:+7.1%}{'  SLOWER' if row in slower else ''}")
+    for row in missing:
+        print(f"{row}: no time in {after}")
+    print(f"{len(pairs)} rows, {len(slower)} slower by more than {options.limit:.0%}, {len(missing)} missing")
+    return int(bool(slower or missing))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
