@@ -36,11 +36,12 @@ MGPU_OPERATIONS(MGPU_HANDLER)
 
 ffi::Error check_handler(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary attributes) {
   return run_call("check", operands, results, attributes, [&](const Call& call) {
-    const Array& positions = check_positions(call);
+    expect_check_operands(call);
     const Array& argument = call.operands[0];
     const Array& result = call.results[0];
     if (result.data != argument.data) std::memcpy(result.data, argument.data, result.bytes());
-    throw_if_broken(positions.as<int32_t>(), positions.size(), attribute_text(attributes, "expected"));
+    throw_if_broken(call, call.operands[1].as<int32_t>(), call.operands[2].data,
+                    attribute_text(attributes, "expected"));
   });
 }
 XLA_FFI_DEFINE_HANDLER(check_ffi, check_handler, ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());

@@ -27,6 +27,10 @@ def keys(order):
     return f"keys in {order} order"
 
 
+def results(size):
+    return f"at most {size} results"
+
+
 def integers(limit):
     return f"an integer from 0 to {limit}"
 
@@ -135,6 +139,26 @@ BROKEN = {
         for count in ("a_count", "b_count")
     },
     **{
+        f"set_{kind}: size": (
+            lambda call=f"set_{kind}": getattr(mgpu, call)(ASCENDING, ASCENDING[::2], size=1),
+            results(1),
+            0,
+        )
+        for kind in SETS
+    },
+    "join: size": (lambda: mgpu.join(ASCENDING, ASCENDING, size=5), results(5), 0),
+    "reduce_by_key: size": (lambda: mgpu.reduce_by_key(KEYS, KEYS, size=5), results(5), 0),
+    "join_columns: result.a_indices": (
+        lambda: mgpu.join_columns(mgpu.join(ASCENDING, ASCENDING, size=6), KEYS[:4]),
+        "indices of 4 rows, or -1",
+        4,
+    ),
+    "join_columns: result.b_indices": (
+        lambda: mgpu.join_columns(mgpu.join(ASCENDING, ASCENDING, size=6), None, KEYS[:0]),
+        "indices of 0 rows, or -1",
+        0,
+    ),
+    **{
         f"sorted_search: {count}": (
             lambda count=count: mgpu.sorted_search(ASCENDING, ASCENDING, **{count: 7}),
             integers(6),
@@ -145,11 +169,16 @@ BROKEN = {
 }
 
 
-def error_of(call):
+def full_error_of(call):
     """The first line of the error that a call gives, less the name of the program, which newer JAX adds."""
     with pytest.raises(Exception, match="INVALID_ARGUMENT") as caught:
         jax.block_until_ready(call())
     return str(caught.value).splitlines()[0].removeprefix("INVALID_ARGUMENT: ").split(" [executable_name=")[0]
+
+
+def error_of(call):
+    """The same without the offending value."""
+    return full_error_of(call).rpartition(", got ")[0]
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -186,7 +215,7 @@ def test_ends_of_intervals_do_not_overflow():
 
 
 def test_every_operation_with_preconditions_is_here():
-    without = {"backends", "checks", "has_cuda", "join_columns", "locality_sort_indices", "mergesort_indices"}
+    without = {"backends", "checks", "has_cuda", "locality_sort_indices", "mergesort_indices"}
     functions = {name for name in mgpu.__all__ if callable(getattr(mgpu, name)) and name[0].islower()} - without
     assert functions == {name.split(":")[0] for name in BROKEN}
 
@@ -209,6 +238,59 @@ def test_valid_calls_pass(example):
         with mgpu.checks():
             checked = jax.device_get(function(*arguments))
         jax.tree.map(np.testing.assert_array_equal, checked, expected)
+
+
+OFFENDERS = {
+    "-3": np.array([2, -3], np.int8),
+    "200": np.array([250, 200], np.uint8),
+    "-30000": np.array([2, -30000], np.int16),
+    "60000": np.array([61000, 60000], np.uint16),
+    "-2147483648": np.array([2, -(2**31)], np.int32),
+    "4000000000": np.array([4000000001, 4000000000], np.uint32),
+    "-9223372036854775808": np.array([2, -(2**63)], np.int64),
+    "18446744073709551614": np.array([2**64 - 1, 2**64 - 2], np.uint64),
+    "0.1": np.array([0.2, 0.1], np.float64),
+    "0.099975586": np.array([0.2, 0.1], np.float16),
+    "0.1 ": np.array([np.nan, 0.1], np.float32),
+    "-inf": np.array([0, -np.inf], np.float32),
+    "3e+38": np.array([np.nan, 3e38], jnp.bfloat16),
+}
+
+
+@pytest.mark.parametrize("value", OFFENDERS)
+def test_the_offending_value_is_told(x64, value):
+    with mgpu.checks():
+        message = full_error_of(lambda: mgpu.merge(OFFENDERS[value], OFFENDERS[value][:1]))
+    if OFFENDERS[value].dtype == jnp.bfloat16:
+        value = "3.0040553e+38"
+    assert message == f"merge: a: expected keys in ascending order, first broken at position 1, got {value.strip()}"
+
+
+def test_padding_between_count_and_the_end_may_repeat():
+    with mgpu.checks():
+        left = mgpu.bulk_remove(np.arange(6), [1, 4, 4, 5], size=6, count=4, fill_value=9)
+        np.testing.assert_array_equal(left, [0, 2, 3, 9, 9, 9])
+        message = error_of(lambda: mgpu.bulk_remove(np.arange(6), [1, 3, 3, 5], count=4))
+    assert message == (
+        "bulk_remove: indices: expected non-negative integers in increasing order, first broken at position 2"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_subnormal_keys_are_compared_by_their_value(x64, dtype):
+    kind = jnp.dtype(dtype)
+    small = np.array([0, 1, 2], f"u{kind.itemsize}").view(kind)
+    with mgpu.checks():
+        jax.block_until_ready(mgpu.set_union(small, small, duplicates=False))
+        jax.block_until_ready(mgpu.merge(-small, -small, descending=True))
+        for way in (mgpu.merge, jax.jit(mgpu.merge)):
+            message = error_of(lambda way=way: way(small[[0, 2, 1]], small))
+            assert message == "merge: a: expected keys in ascending order, first broken at position 2"
+
+
+def test_a_size_of_0_asks_for_the_count_alone():
+    with mgpu.checks():
+        assert int(mgpu.join(ASCENDING, ASCENDING, size=0).count) == 6
 
 
 def test_a_batch_names_the_problem():

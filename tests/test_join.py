@@ -178,6 +178,42 @@ def test_columns_in_the_order_before_the_sort(rng):
     )
 
 
+@pytest.mark.parametrize(("dtype", "n"), [("int8", 127), ("uint8", 256), ("int16", 300), ("uint16", 2**16)])
+def test_orders_of_small_types(rng, dtype, n):
+    """With 256 rows a uint8 has no value for none, nor an int8 for their number."""
+    order = rng.permutation(n).astype(dtype)
+    keys = np.arange(n, dtype=np.int32)
+    rows = mgpu.join(keys, keys[: n // 2], "left", size=n + 3)
+    columns = mgpu.join_columns(rows, keys, keys[: n // 2], a_order=order, fill_value=-7)
+    np.testing.assert_array_equal(columns.a, np.append(order.astype(np.int32), [-7] * 3))
+    np.testing.assert_array_equal(columns.b, np.append(keys[: n // 2], [-7] * (n + 3 - n // 2)))
+
+
+def test_columns_of_another_length_than_the_keys():
+    """A row that points past the columns, or past their order, has nothing from them."""
+    keys = np.arange(5)
+    rows = mgpu.join(keys, keys, size=6)
+    for columns in (
+        mgpu.join_columns(rows, keys[:3] + 10, fill_value=9),
+        mgpu.join_columns(rows, keys[:3] + 10, a_order=keys[:3], fill_value=9),
+    ):
+        np.testing.assert_array_equal(columns.a, [10, 11, 12, 9, 9, 9])
+        np.testing.assert_array_equal(columns.a_null, [False] * 3 + [True] * 3)
+    outside = mgpu.join_columns(rows, keys + 10, a_order=[4, -1, 7, 0, 2**40], fill_value=9)
+    np.testing.assert_array_equal(outside.a, [14, 9, 9, 10, 9, 9])
+
+
+def test_a_traced_fill_value(rng):
+    rows = mgpu.join(np.arange(3), np.array([0, 2]), "left", size=4)
+    x = rng.normal(size=2)
+
+    def joined(x, fill):
+        return mgpu.join_columns(rows, None, x, fill_value=fill).b
+
+    np.testing.assert_array_equal(jax.jit(joined)(x, 7.0), [x[0], 7, x[1], 7])
+    check_grads(jax.jit(joined), (x, 7.0), order=1, modes=["fwd", "rev"])
+
+
 def test_gradients_flow_to_the_columns(rng):
     a, b = (np.sort(rng.integers(0, 15, n)) for n in (12, 9))
     columns = rng.normal(size=12), rng.normal(size=(9, 2))

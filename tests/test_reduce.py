@@ -413,7 +413,7 @@ def test_errors_name_operation_and_argument():
         mgpu.segmented_reduce(x, [0], jnp.add)
     with pytest.raises(ValueError, match=r"reduce: identity: expected the identity of op, for a reduction that may be"):
         mgpu.reduce(x, jnp.add, count=3)
-    with pytest.raises(ValueError, match=r"reduce_by_key: size: expected a non-negative int, got -1"):
+    with pytest.raises(ValueError, match=r"reduce_by_key: size: expected a static, non-negative integer, got -1"):
         mgpu.reduce_by_key(x, x, size=-1)
     with pytest.raises(ValueError, match=r"reduce_by_key: values: expected arrays with the leading axis of keys, 4"):
         mgpu.reduce_by_key(x, x[:3], size=1)

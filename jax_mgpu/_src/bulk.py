@@ -12,7 +12,8 @@ from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static
 from jax_mgpu._src.intervals import filled_tangent, gather_rows, scatter_rows
 from jax_mgpu._src.preconditions import distinct_positions, non_decreasing
 from jax_mgpu._src.primitive import Operation
-from jax_mgpu._src.rows import RowForm, rows_or_fill
+from jax_mgpu._src.rows import RowForm
+from jax_mgpu._src.values import take_or_fill
 
 __all__ = ["bulk_insert", "bulk_remove"]
 
@@ -46,11 +47,10 @@ def bulk_remove(x: Any, indices: Any, *, size: int | None = None, fill_value: An
     form = RowForm(name, "x", x)
     rows = form.pack("x", x)
     n = rows.shape[0]
-    indices = distinct_positions(name, "indices", index_vector(name, "indices", indices, n), n)
+    count = count_operand(name, "count", count, n)
+    indices = distinct_positions(name, "indices", index_vector(name, "indices", indices, n), count, n)
     size = max(n - indices.shape[0], 0) if size is None else static_size(name, "size", size)
-    return form.unpack(
-        _remove(rows, indices, count_operand(name, "count", count, n), form.fill(fill_value), size=size)[0]
-    )
+    return form.unpack(_remove(rows, indices, count, form.fill(fill_value), size=size)[0])
 
 
 def bulk_insert(
@@ -99,11 +99,15 @@ def _starts(x: Any, indices: jax.Array, count: jax.Array, drift: int, size: int)
 
     Object `j` starts with the inserted value, or behind the removed item, `j`; out of range, at -1 or past all.
     """
-    dtype = index_dtype("bulk", "x", max(size, x.shape[0] + indices.shape[0]) + 1)
+    operation = "derivative of bulk_insert" if drift > 0 else "derivative of bulk_remove"
+    dtype = index_dtype(operation, "x", max(size, x.shape[0] + indices.shape[0]) + 1)
     live = jnp.clip(count[0], 0, x.shape[0]).astype(dtype) if count.size else jnp.asarray(x.shape[0], dtype)
     in_range = (indices >= 0) & (indices < live + (drift > 0))
     total = jnp.clip(live + drift * jnp.sum(in_range, dtype=dtype), 0, size)
-    starts = indices.astype(dtype) + drift * (jnp.cumsum(in_range, dtype=dtype) - 1)
+    # Clipped first: a position of 64 bits may not fit.
+    starts = jnp.clip(indices, -1, min(x.shape[0] + 1, jnp.iinfo(indices.dtype).max)).astype(dtype) + drift * (
+        jnp.cumsum(in_range, dtype=dtype) - 1
+    )
     return live, in_range, jnp.where(in_range, starts, jnp.where(indices < 0, -1, jnp.iinfo(dtype).max)), total
 
 
@@ -118,7 +122,7 @@ def _remove_fallback(
     _, _, starts, total = _starts(x, indices, count, -1, size)
     items = jnp.arange(size, dtype=starts.dtype)
     before = jnp.searchsorted(starts, items, side="right") - jnp.sum(indices < 0)
-    return [rows_or_fill(x, jnp.where(items < total, items + before, -1), fill)]
+    return [take_or_fill(x, jnp.where(items < total, items + before, -1), fill)]
 
 
 def _insert_fallback(
@@ -127,7 +131,7 @@ def _insert_fallback(
     _, _, starts, total = _starts(x, indices, count, 1, size)
     items = jnp.arange(size, dtype=starts.dtype)
     before = jnp.searchsorted(starts, items, side="right") - jnp.sum(indices < 0)
-    rows = rows_or_fill(x, jnp.where(items < total, items - before, -1), fill)
+    rows = take_or_fill(x, jnp.where(items < total, items - before, -1), fill)
     return [rows.at[jnp.where(starts < 0, size, starts)].set(values, mode="drop")]
 
 
@@ -151,7 +155,9 @@ def _insert_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, size: int) -
     live, in_range, starts, total = _starts(x, indices, count, 1, size)
     tangent = None
     if x_dot is not None:
-        offsets = jnp.append(jnp.zeros((1,), starts.dtype), jnp.clip(indices.astype(starts.dtype), 0, live))
+        offsets = jnp.append(
+            jnp.zeros((1,), starts.dtype), jnp.clip(indices, 0, live.astype(indices.dtype)).astype(starts.dtype)
+        )
         places = jnp.append(jnp.zeros((1,), starts.dtype), jnp.where(in_range, starts + 1, jnp.maximum(starts, 0)))
         into = jnp.zeros((size, x.shape[1]), x_dot.dtype)
         tangent = scatter_rows(x_dot, places, offsets, live.reshape(1), into)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -13,14 +13,18 @@ import numpy as np
 from jax_mgpu._src.preconditions import inside, sorted_keys
 
 __all__ = [
+    "as_array",
     "count_operand",
     "describe",
+    "expect_choice",
     "expect_key",
     "expect_same_dtype",
     "expect_vector",
+    "fill_operand",
     "index_dtype",
     "index_vector",
     "sorted_pair",
+    "static_flag",
     "static_size",
 ]
 
@@ -32,8 +36,11 @@ INT32_LIMIT = 2**31
 
 
 def describe(x: Any) -> str:
-    """Dtype and shape, as in an error message."""
-    return f"{x.dtype.name}[{','.join(map(str, x.shape))}]"
+    """Dtype and shape of an array, as in an error message; of anything else, what Python shows."""
+    if not hasattr(x, "dtype") or not hasattr(x, "shape"):
+        return repr(x)
+    traced = "a traced " if isinstance(x, jax.core.Tracer) and not x.shape else ""
+    return f"{traced}{x.dtype.name}[{','.join(map(str, x.shape))}]"
 
 
 def type_error(operation: str, argument: str, expected: str, got: Any) -> TypeError:
@@ -46,29 +53,73 @@ def value_error(operation: str, argument: str, expected: str, got: Any) -> Value
     return ValueError(f"{operation}: {argument}: expected {expected}, got {got}")
 
 
-def as_array(operation: str, argument: str, x: Any) -> jax.Array:
-    """An argument as an array."""
-    if x is None or isinstance(x, (str, bytes)):
-        raise type_error(operation, argument, "an array", repr(x))
+def as_array(operation: str, argument: str, x: Any, limit: int | None = None) -> jax.Array:
+    """An argument as an array.
+
+    Integers that JAX would cut to 32 bits, without `jax_enable_x64`, are an error where they do not fit. Not so for
+    positions, of which those beyond `limit` all mean the same: they become others beyond it.
+    """
+    if isinstance(x, jax.Array):
+        return x
     try:
-        return jnp.asarray(x)
+        if hasattr(x, "__jax_array__") or any(isinstance(leaf, jax.Array) for leaf in _items(x)):
+            return jnp.asarray(x)
+        host = np.asarray(x)
+        if host.dtype.kind == "f" and isinstance(x, (list, tuple)) and all(isinstance(i, int) for i in _items(x)):
+            host = np.asarray(x, object)  # NumPy makes floats of integers about 2^63
     except (TypeError, ValueError) as error:
-        raise type_error(operation, argument, "an array", type(x).__name__) from error
+        raise type_error(operation, argument, "an array of numbers", type(x).__name__) from error
+    return jnp.asarray(_fitting(operation, argument, _numbers(operation, argument, host, x), limit))
 
 
-def expect_vector(operation: str, argument: str, x: Any) -> jax.Array:
+def _items(x: Any) -> Iterable[Any]:
+    """What a list or a tuple holds, at any depth."""
+    return jax.tree.leaves(x) if isinstance(x, (list, tuple)) else ()
+
+
+def _numbers(operation: str, argument: str, host: np.ndarray, x: Any) -> np.ndarray:
+    """NumPy's form of an argument, of which only large integers may be objects."""
+    if host.dtype == object:
+        numeric = host.size > 0 and all(isinstance(i, int) for i in host.flat)
+    else:
+        numeric = jnp.issubdtype(host.dtype, jnp.number) or host.dtype == bool
+    if not numeric:
+        raise type_error(operation, argument, "an array of numbers", describe(host) if host.ndim else repr(x))
+    return host
+
+
+def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None) -> np.ndarray:
+    """Integers of a type that JAX has, as `as_array` tells."""
+    given = np.dtype(np.int64) if host.dtype == object else host.dtype
+    dtype = jax.dtypes.canonicalize_dtype(given)
+    if dtype == host.dtype or host.dtype.kind not in "iuO":
+        return host
+    bounds = np.iinfo(dtype)
+    if host.size == 0 or (bounds.min <= host.min() and host.max() <= bounds.max):
+        return host.astype(dtype)
+    if limit is not None:
+        if limit >= bounds.max:
+            index_dtype(operation, argument, limit + 1)
+        return np.clip(host, bounds.min, bounds.max).astype(dtype)
+    wider = "" if jax.config.jax_enable_x64 else f" ({given.name} needs jax_enable_x64)"  # type: ignore[attr-defined]
+    first = next(i for i in host.flat if not bounds.min <= i <= bounds.max)
+    raise value_error(operation, argument, f"integers that fit {dtype.name}{wider}", int(first))
+
+
+def expect_vector(operation: str, argument: str, x: Any, limit: int | None = None) -> jax.Array:
     """An argument as a 1-D array."""
-    x = as_array(operation, argument, x)
+    x = as_array(operation, argument, x, limit)
     if x.ndim != 1:
         raise value_error(operation, argument, "a 1-D array (batches come from jax.vmap)", describe(x))
     return x
 
 
 def expect_key(operation: str, argument: str, x: Any) -> jax.Array:
-    """An argument as a 1-D array of keys."""
+    """An argument as a 1-D array of what has an order."""
     x = expect_vector(operation, argument, x)
     if x.dtype.name not in KEY_DTYPES:
-        raise type_error(operation, argument, "keys of an integer or float type of 8 to 64 bits", describe(x))
+        expected = "integers of 8 to 64 bits, float16, bfloat16, float32 or float64"
+        raise type_error(operation, argument, expected, describe(x))
     return x
 
 
@@ -89,7 +140,7 @@ def index_dtype(operation: str, argument: str, length: int) -> np.dtype:
 
 def index_vector(operation: str, argument: str, x: Any, limit: int) -> jax.Array:
     """A 1-D array of positions up to `limit`, as int32 or int64 (positions beyond `limit` stay beyond it)."""
-    x = expect_vector(operation, argument, x)
+    x = expect_vector(operation, argument, x, limit)
     if x.size == 0 and not jnp.issubdtype(x.dtype, jnp.integer):
         x = x.astype(jnp.int32)  # an empty list
     return _as_index(operation, argument, x, limit)
@@ -97,13 +148,30 @@ def index_vector(operation: str, argument: str, x: Any, limit: int) -> jax.Array
 
 def static_size(operation: str, argument: str, size: Any) -> int:
     """A number of outputs, which has to be known while tracing."""
+    expected = "a static, non-negative integer"
     try:
-        size = operator.index(size)
+        number = operator.index(size)
     except (TypeError, jax.errors.ConcretizationTypeError) as error:
-        raise type_error(operation, argument, "a static, non-negative integer", type(size).__name__) from error
-    if size < 0:
-        raise value_error(operation, argument, "a static, non-negative integer", size)
-    return size
+        raise type_error(operation, argument, expected, describe(size)) from error
+    if isinstance(size, bool):
+        raise type_error(operation, argument, expected, size)
+    if number < 0:
+        raise value_error(operation, argument, expected, number)
+    return number
+
+
+def static_flag(operation: str, argument: str, flag: Any) -> bool:
+    """A yes or no, which has to be known while tracing."""
+    if isinstance(flag, (bool, np.bool_)) or (isinstance(flag, int) and flag in (0, 1)):
+        return bool(flag)
+    raise type_error(operation, argument, "a static True or False", describe(flag))
+
+
+def expect_choice(operation: str, argument: str, choice: Any, choices: Iterable[str]) -> str:
+    """One of some words."""
+    if not isinstance(choice, str) or choice not in choices:
+        raise value_error(operation, argument, " or ".join(map(repr, choices)), describe(choice))
+    return choice
 
 
 def count_operand(operation: str, argument: str, count: Any, length: int) -> Any:
@@ -114,6 +182,19 @@ def count_operand(operation: str, argument: str, count: Any, length: int) -> Any
     if count.ndim != 0:
         raise value_error(operation, argument, "an integer scalar", describe(count))
     return inside(operation, argument, _as_index(operation, argument, count, length).reshape(1), length)
+
+
+def fill_operand(operation: str, fill_value: Any, dtype: Any) -> jax.Array:
+    """What fills results past the live ones, converted to their dtype, as an operand of shape [1]."""
+    value = fill_value
+    if not isinstance(value, jax.Array):
+        value = _numbers(operation, "fill_value", np.asarray(value), value)
+    if value.ndim != 0:
+        raise value_error(operation, "fill_value", "a scalar", describe(value))
+    try:
+        return jnp.asarray(value.astype(dtype)).reshape(1)
+    except OverflowError as error:
+        raise value_error(operation, "fill_value", f"a scalar that {dtype.name} holds", repr(fill_value)) from error
 
 
 def sorted_pair(

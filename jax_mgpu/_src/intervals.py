@@ -19,8 +19,8 @@ from jax_mgpu._src.mergesort import mergesort_indices
 from jax_mgpu._src.preconditions import apart, interval_lengths, intervals_inside, non_decreasing
 from jax_mgpu._src.primitive import ABSENT, Operation
 from jax_mgpu._src.reduce import segmented_reduce
-from jax_mgpu._src.rows import RowForm, rows_or_fill
-from jax_mgpu._src.values import take_rows
+from jax_mgpu._src.rows import RowForm
+from jax_mgpu._src.values import take_or_fill, take_rows
 
 __all__ = [
     "filled_tangent",
@@ -229,7 +229,7 @@ def _move_shapes(
 def _expand_fallback(
     values: jax.Array, offsets: jax.Array, total: jax.Array, fill: jax.Array, *, size: int
 ) -> Sequence[jax.Array]:
-    return [rows_or_fill(values, find_objects(offsets, total, size)[0], fill)]
+    return [take_or_fill(values, find_objects(offsets, total, size)[0], fill)]
 
 
 def _places(starts: jax.Array, objects: jax.Array, ranks: jax.Array, limit: int) -> jax.Array:
@@ -244,7 +244,7 @@ def _gather_fallback(
     x: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, fill: jax.Array, *, size: int, disjoint: int
 ) -> Sequence[jax.Array]:
     del disjoint
-    return [rows_or_fill(x, _places(starts, *find_objects(offsets, total, size), x.shape[0]), fill)]
+    return [take_or_fill(x, _places(starts, *find_objects(offsets, total, size), x.shape[0]), fill)]
 
 
 def _moved_items(x: Any, into: Any, gathers: int) -> int:
@@ -267,7 +267,7 @@ def _move_fallback(
     objects, ranks = find_objects(offsets, total, size)
     sources = _places(gather_starts, objects, ranks, n) if gathers else jnp.arange(size)
     places = jnp.where(sources < n, _places(scatter_starts, objects, ranks, k), k)
-    rows = rows_or_fill(x, sources, jnp.zeros((1,), x.dtype))
+    rows = take_or_fill(x, sources)
     return [into.at[places].set(rows, mode="drop")]
 
 
@@ -337,6 +337,8 @@ def _add_runs(rows: jax.Array, heads: jax.Array, live: Any) -> jax.Array:
     """The sum of each run of the live rows, in a fixed order; `heads` are the runs' starts."""
     if jnp.iscomplexobj(rows):
         return jax.lax.complex(_add_runs(rows.real, heads, live), _add_runs(rows.imag, heads, live))
+    if jnp.finfo(rows.dtype).bits == 8:
+        return _add_runs(rows.astype(jnp.float32), heads, live).astype(rows.dtype)
     return jax.vmap(lambda column: segmented_reduce(column, heads, count=live), in_axes=1, out_axes=1)(rows)
 
 

@@ -9,19 +9,22 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
+from jax_mgpu._src.bits import ordered_integers
 from jax_mgpu._src.check import (
     as_array,
     describe,
-    expect_vector,
+    expect_choice,
+    fill_operand,
     index_dtype,
+    index_vector,
     sorted_pair,
     static_size,
     type_error,
     value_error,
 )
-from jax_mgpu._src.compat import rows_sharding
+from jax_mgpu._src.preconditions import room, row_indices
 from jax_mgpu._src.primitive import Operation
-from jax_mgpu._src.values import ordered_integers
+from jax_mgpu._src.values import plain_leaves, take_or_fill
 
 __all__ = ["JoinResult", "JoinedColumns", "join", "join_columns"]
 
@@ -114,12 +117,11 @@ def join(a: Any, b: Any, kind: str = "inner", *, size: int, a_count: Any = None,
       (Array([ 0,  1,  1,  2,  2, -1], dtype=int32), Array([-1,  0,  1,  0,  1,  2], dtype=int32))
     """
     name = "join"
-    if kind not in KINDS:
-        raise value_error(name, "kind", " or ".join(map(repr, KINDS)), repr(kind))
+    keep_a, keep_b = KINDS[expect_choice(name, "kind", kind, KINDS)]
     operands = sorted_pair(name, a, b, a_count, b_count)
-    keep_a, keep_b = KINDS[kind]
     size = static_size(name, "size", size)
-    return JoinResult(*_join(*operands, size=size, keep_a=keep_a, keep_b=keep_b))
+    a_indices, b_indices, count = _join(*operands, size=size, keep_a=keep_a, keep_b=keep_b)
+    return JoinResult(a_indices, b_indices, room(name, count, size))
 
 
 def join_columns(
@@ -135,7 +137,8 @@ def join_columns(
 
     Args:
       result: what `join` gave.
-      a_columns: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape.
+      a_columns: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape. A row of the join that
+        points past the columns has nothing from them.
       b_columns: a pytree of arrays with leading axis `n_b`.
       a_order: `[n_a]`, the indices by which a's keys were sorted, where the columns are in the order before that.
       b_order: the same for b.
@@ -158,40 +161,35 @@ def join_columns(
       >>> mgpu.join_columns(rows, jnp.array([10.0, 20.0]), {"y": jnp.array([5.0, 6.0])})[1]
       {'y': Array([0., 5., 6.], dtype=float32)}
     """
-    a, a_null = _gather("a", result.a_indices, a_columns, a_order, fill_value)
-    b, b_null = _gather("b", result.b_indices, b_columns, b_order, fill_value)
+    name = "join_columns"
+    if not (hasattr(result, "a_indices") and hasattr(result, "b_indices")):
+        raise type_error(name, "result", "what join gave", describe(result))
+    a, a_null = _gather(name, "a", result.a_indices, a_columns, a_order, fill_value)
+    b, b_null = _gather(name, "b", result.b_indices, b_columns, b_order, fill_value)
     return JoinedColumns(a, b, a_null, b_null)
 
 
-def _gather(side: str, indices: Any, columns: Any, order: Any, fill_value: Any) -> tuple[Any, jax.Array]:
-    name = "join_columns"
-    indices = expect_vector(name, f"result.{side}_indices", indices)
-    null = indices < 0
+def _gather(name: str, side: str, indices: Any, columns: Any, order: Any, fill_value: Any) -> tuple[Any, jax.Array]:
     structure: Any
     leaves, structure = jax.tree.flatten(columns)
-    columns_of = [as_array(name, f"{side}_columns", x) for x in leaves]
+    leaves, restore = plain_leaves([as_array(name, f"{side}_columns", x) for x in leaves])
+    limit = INT32_LARGEST - 1
+    indices = index_vector(name, f"result.{side}_indices", indices, limit)
     if order is not None:
-        order = expect_vector(name, f"{side}_order", order)
-        if not jnp.issubdtype(order.dtype, jnp.integer):
-            raise type_error(name, f"{side}_order", "integers", describe(order))
-        indices = _take(order, indices, 0)
+        order = index_vector(name, f"{side}_order", order, limit)
     length = None if order is None else order.shape[0]
-    gathered = []
-    for x in columns_of:
+    for x in leaves:
         length = x.shape[0] if length is None and x.ndim else length
         if x.ndim == 0 or x.shape[0] != length:
             raise value_error(name, f"{side}_columns", f"arrays with one leading axis, of {length} rows", describe(x))
-        rows = _take(x, jnp.where(null, -1, indices), fill_value)
-        gathered.append(rows)
-    return structure.unflatten(gathered), null
-
-
-def _take(x: jax.Array, indices: jax.Array, fill_value: Any) -> jax.Array:
-    """Rows of x, and the fill value at -1."""
-    if x.shape[0] == 0:
-        return jnp.full((*indices.shape, *x.shape[1:]), fill_value, x.dtype)
-    inside = jnp.where(indices < 0, x.shape[0], indices)
-    return x.at[inside].get(mode="fill", fill_value=fill_value, out_sharding=rows_sharding(x))
+    if length is None:
+        return structure.unflatten([]), indices < 0
+    indices = row_indices(name, f"result.{side}_indices", indices, length)
+    if order is not None:
+        # One more than the indices, so that what lies outside of them is 0, and then -1.
+        indices = take_or_fill(order + 1, indices) - 1
+    rows = [take_or_fill(x, indices, fill_operand(name, fill_value, x.dtype)) for x in leaves]
+    return structure.unflatten(restore(rows)), (indices < 0) | (indices >= length)
 
 
 def _shapes(a: Any, b: Any, a_count: Any, b_count: Any, *, size: int, keep_a: int, keep_b: int) -> Sequence[Any]:

@@ -8,15 +8,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_size
+from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_flag, static_size
 from jax_mgpu._src.preconditions import non_decreasing
 from jax_mgpu._src.primitive import Operation
+from jax_mgpu._src.values import fill_missing
 
 __all__ = ["find_objects", "live_total", "load_balance_search"]
 
 
 def load_balance_search(
-    offsets: Any, size: int, *, total: Any = None, return_rank: bool = False
+    offsets: Any, size: int, *, total: Any = None, return_rank: bool = False, fill_value: Any = -1
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """Finds the object that made each work item.
 
@@ -29,10 +30,12 @@ def load_balance_search(
       size: the static number of results.
       total: the number of work items, an integer scalar (default `size`).
       return_rank: whether to return each item's position within its object too.
+      fill_value: what results past `total` hold, and items before the first object, an integer scalar. `m` is an index
+        past every object, which JAX drops or fills; -1 would be the last one.
 
     Returns:
-      `[size]` indices into `offsets`, with `return_rank` a pair of them and the ranks; -1 past `total`. int32, or int64
-      where `size` or `m` reaches 2^31.
+      `[size]` indices into `offsets`, with `return_rank` a pair of them and the ranks. int32, or int64 where `size` or
+      `m` reaches 2^31.
 
     Raises:
       TypeError: offsets or total are no integers, or `size` is not static.
@@ -50,7 +53,9 @@ def load_balance_search(
     size = static_size(name, "size", size)
     offsets = non_decreasing(name, "offsets", index_vector(name, "offsets", offsets, size))
     index_dtype(name, "size", max(size, offsets.shape[0]))
-    results = _search(offsets, count_operand(name, "total", total, size), size=size, return_rank=bool(return_rank))
+    return_rank = static_flag(name, "return_rank", return_rank)
+    results = _search(offsets, count_operand(name, "total", total, size), size=size, return_rank=return_rank)
+    results = [fill_missing(name, x, fill_value) for x in results]
     return (results[0], results[1]) if return_rank else results[0]
 
 

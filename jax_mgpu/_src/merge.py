@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.check import index_dtype, sorted_pair
+from jax_mgpu._src.check import index_dtype, sorted_pair, static_flag
 from jax_mgpu._src.primitive import ABSENT, Operation
 from jax_mgpu._src.values import (
     NO_PAYLOAD,
@@ -63,6 +63,7 @@ def merge(
       Array([1, 2, 3, 3, 5, 9], dtype=int32)
     """
     name = "merge"
+    descending = static_flag(name, "descending", descending)
     a, b, *counts = sorted_pair(name, a, b, a_count, b_count, descending=descending)
     a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, a.shape[0], b.shape[0])
     if a_values is None:
@@ -71,6 +72,7 @@ def merge(
     if carried[0] is not None:
         keys, values = _merge(a, b, *carried, *counts, descending=descending, payload=PAYLOAD_GIVEN)
         return keys, unflatten([values])
+    index_dtype(name, "a and b", a.shape[0] + b.shape[0])
     keys, indices = _merge(a, b, ABSENT, ABSENT, *counts, descending=descending, payload=PAYLOAD_INDICES)
     pairs = zip(a_leaves, b_leaves, strict=True)
     return keys, unflatten([take_from_pair(*pair, indices, a.shape[0]) for pair in pairs])
@@ -82,7 +84,7 @@ def _shapes(a: Any, b: Any, a_values: Any, *others: Any, descending: int, payloa
     keys = jax.ShapeDtypeStruct((slots,), a.dtype)
     if payload == NO_PAYLOAD:
         return [keys]
-    dtype = a_values.dtype if payload == PAYLOAD_GIVEN else index_dtype("merge", "a and b", slots)
+    dtype = a_values.dtype if payload == PAYLOAD_GIVEN else index_dtype("derivative of merge", "a and b", slots)
     return [keys, jax.ShapeDtypeStruct((slots,), dtype)]
 
 

@@ -16,8 +16,19 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.check import as_array, describe, expect_leading_axis, index_dtype, type_error, value_error
+from jax_mgpu._src.values import plain_leaves
 
-__all__ = ["Kind", "Operator", "builtin", "custom", "general_scan", "live_items", "operator_kind"]
+__all__ = [
+    "Kind",
+    "Operator",
+    "builtin",
+    "custom",
+    "general_scan",
+    "heads_inside",
+    "live_items",
+    "operator_kind",
+    "segment_starts",
+]
 
 
 class Kind(enum.IntEnum):
@@ -117,11 +128,16 @@ def builtin(kind: int, dtype: Any) -> Operator:
 
 
 def custom(
-    operation: str, op: Callable[..., Any], x: Any, identity: Any, needs: str | None
-) -> tuple[Operator, Any, int]:
-    """A caller's function as an operator, with the items and their number.
+    operation: str,
+    op: Callable[..., Any],
+    x: Any,
+    identity: Any,
+    needs_identity: Callable[[int], str | None] = lambda n: None,
+) -> tuple[Operator, Any, int, Callable[[Any], Any]]:
+    """A caller's function as an operator, with the items, their number, and what makes results of what it gives.
 
-    `needs` says what the identity is needed for, if it is.
+    Random keys are rows of words everywhere but in the function itself. `needs_identity` says what the identity is
+    needed for, if it is, by the number of items.
     """
     structure: Any
     leaves, structure = jax.tree.flatten(x)
@@ -129,24 +145,53 @@ def custom(
         raise type_error(operation, "x", "an array or a pytree of arrays", repr(x))
     first = as_array(operation, "x", leaves[0])
     if first.ndim == 0:
-        raise value_error(operation, "x", "arrays with a leading axis", describe(first))
+        expected = "arrays with a leading axis (with a function as op a list is a pytree)"
+        raise value_error(operation, "x", expected, describe(first))
     n = first.shape[0]
     leaves = expect_leading_axis(operation, "x", leaves, n, "each other")
-    if identity is None:
-        if needs is not None:
-            raise value_error(operation, "identity", f"the identity of op, for {needs}", "None")
-    else:
-        identity_leaves, identity_structure = jax.tree.flatten(identity)
-        if identity_structure != structure:
-            raise type_error(operation, "identity", f"the structure of x, {structure}", identity_structure)
-        arrays = [as_array(operation, "identity", leaf) for leaf in identity_leaves]
-        identity = structure.unflatten(
-            [jnp.broadcast_to(i.astype(leaf.dtype), leaf.shape[1:]) for i, leaf in zip(arrays, leaves, strict=True)]
-        )
-    operator = Operator(
-        extract=lambda x, positions: x, combine=jax.vmap(op), finish=lambda state: state, identity=identity
-    )
-    return operator, structure.unflatten(leaves), n
+    needs = needs_identity(n)
+    if identity is not None:
+        identity = _identity(operation, identity, leaves, structure)
+    elif needs is not None:
+        raise value_error(operation, "identity", f"the identity of op, for {needs}", "None")
+    item = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+    _expect_item(operation, jax.eval_shape(op, *[structure.unflatten(item)] * 2), item, structure)
+    plain, restore_leaves = plain_leaves(leaves)
+
+    def restore(tree: Any) -> Any:
+        return structure.unflatten(restore_leaves(jax.tree.leaves(tree)))
+
+    def combine(a: Any, b: Any) -> Any:
+        combined = jax.vmap(op)(restore(a), restore(b))
+        return structure.unflatten(plain_leaves(jax.tree.leaves(combined))[0])
+
+    operator = Operator(extract=lambda x, positions: x, combine=combine, finish=lambda state: state, identity=identity)
+    return operator, structure.unflatten(plain), n, restore
+
+
+def _identity(operation: str, identity: Any, leaves: Sequence[jax.Array], structure: Any) -> Any:
+    """The identity of a caller's function, of the types and shapes of an item."""
+    given, given_structure = jax.tree.flatten(identity)
+    if given_structure != structure:
+        raise type_error(operation, "identity", f"the structure of x, {structure}", given_structure)
+    arrays = []
+    for i, leaf in zip((as_array(operation, "identity", i) for i in given), leaves, strict=True):
+        shape = leaf.shape[1:]
+        if i.ndim > len(shape) or any(a not in (1, b) for a, b in zip(i.shape[::-1], shape[::-1], strict=False)):
+            raise value_error(operation, "identity", f"the shape of an item, {list(shape)}", describe(i))
+        arrays.append(jnp.broadcast_to(i if i.dtype == leaf.dtype else i.astype(leaf.dtype), shape))
+    return structure.unflatten(plain_leaves(arrays)[0])
+
+
+def _expect_item(operation: str, result: Any, item: Sequence[Any], structure: Any) -> None:
+    """What a caller's function makes of two items, which must be like them."""
+    leaves, result_structure = jax.tree.flatten(result)
+    expected = "a function of two items that gives one like them, "
+    if result_structure != structure:
+        raise type_error(operation, "op", f"{expected}{structure}", result_structure)
+    for leaf, like in zip(leaves, item, strict=True):
+        if (leaf.shape, leaf.dtype) != (like.shape, like.dtype):
+            raise type_error(operation, "op", expected + describe(like), describe(leaf))
 
 
 def live_items(n: int, count: Any) -> Any:
@@ -154,10 +199,15 @@ def live_items(n: int, count: Any) -> Any:
     return jnp.clip(count[0], 0, n) if count.size else n
 
 
+def heads_inside(heads: jax.Array, n: int) -> jax.Array:
+    """Heads from 0 to n, where n is padding: JAX's scatters cut larger positions to 32 bits."""
+    return jnp.clip(heads, 0, min(n, jnp.iinfo(heads.dtype).max))
+
+
 def segment_starts(n: int, heads: Any) -> jax.Array:
     """Which of n positions start a segment."""
     starts = jnp.zeros((n,), bool).at[:1].set(True)
-    return starts.at[jnp.where(heads < 0, 0, heads)].set(True, mode="drop")
+    return starts.at[heads_inside(heads, n)].set(True, mode="drop")
 
 
 def select(condition: jax.Array, x: Any, y: Any) -> Any:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import library
+from jax_mgpu._src.bits import ordered_integers
 from jax_mgpu._src.compat import Primitive, ad, automatic, batching, mlir, switch
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "interval_lengths",
     "intervals_inside",
     "non_decreasing",
+    "room",
+    "row_indices",
     "sorted_keys",
 ]
 
@@ -35,10 +38,11 @@ _ON = switch("jax_mgpu_checks", "Whether jax_mgpu raises an error where a precon
 def checks(on: bool = True) -> AbstractContextManager[None]:
     """Turns each broken precondition into an error, within the context.
 
-    The error, a `jax.errors.JaxRuntimeError`, names the operation, the argument and the first offending position. It
-    comes from the running program, so under asynchronous dispatch it is raised where the result is waited for. Checked
-    calls cost more time, and on a GPU they wait for the device. JAX_MGPU_CHECKS=1 in the environment turns checks on
-    everywhere. Platforms without kernels check nothing.
+    The error, a `jax.errors.JaxRuntimeError`, names the operation, the argument, the first offending position and what
+    is there. It comes from the running program, so under asynchronous dispatch it is raised where the result is waited
+    for. A `size` other than 0 that is less than the number of results is an error, too. Checked calls cost more time,
+    and on a GPU they wait for the device. JAX_MGPU_CHECKS=1 in the environment turns checks on everywhere. Platforms
+    without kernels check nothing.
 
     Args:
       on: whether to check.
@@ -55,7 +59,7 @@ def checks(on: bool = True) -> AbstractContextManager[None]:
       ...     mgpu.segmented_sort(jnp.array([3, 1, 2]), jnp.array([0, 2, 1])).block_until_ready()
       Traceback (most recent call last):
       jax.errors.JaxRuntimeError: INVALID_ARGUMENT: segmented_sort: heads: expected non-negative integers in
-      non-decreasing order, first broken at position 2...
+      non-decreasing order, first broken at position 2, got 1...
     """
     return _ON(on)
 
@@ -65,12 +69,15 @@ def non_decreasing(operation: str, argument: str, x: jax.Array) -> jax.Array:
     return _require(operation, argument, "non-negative integers in non-decreasing order", x, _is_ascending)
 
 
-def distinct_positions(operation: str, argument: str, x: jax.Array, length: int) -> jax.Array:
-    """Positions in increasing order, none negative; those past `length` are padding and may repeat."""
+def distinct_positions(operation: str, argument: str, x: jax.Array, count: Any, length: int) -> jax.Array:
+    """Positions in increasing order, none negative; those past the live items are padding and may repeat.
+
+    `count`, the number of live items, is an operand of shape [1], or empty: then there are `length`.
+    """
 
     def holds(x: jax.Array) -> jax.Array:
         repeats = jnp.concatenate([jnp.zeros((1,), bool), x[1:] == x[:-1]])
-        return _is_ascending(x) & ~(repeats & (x < length))
+        return _is_ascending(x) & ~(repeats & (x < (count[0] if count.size else length)))
 
     return _require(operation, argument, "non-negative integers in increasing order", x, holds)
 
@@ -80,17 +87,27 @@ def inside(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array
     return _require(operation, argument, f"an integer from 0 to {limit}", x, lambda x: (x >= 0) & (x <= limit))
 
 
+def row_indices(operation: str, argument: str, x: jax.Array, length: int) -> jax.Array:
+    """Indices of rows of an array of this length, or -1."""
+    return _require(operation, argument, f"indices of {length} rows, or -1", x, lambda x: (x >= -1) & (x < length))
+
+
+def room(operation: str, count: jax.Array, size: int) -> jax.Array:
+    """The number of results, which all have a place; with size 0 the caller asks for the number alone."""
+    if size == 0:
+        return count
+    return _require(operation, "size", f"at most {size} results", count, lambda count: count <= size)
+
+
 def sorted_keys(
     operation: str, argument: str, keys: jax.Array, count: Any, *, descending: bool = False, unique: bool = False
 ) -> jax.Array:
     """Live keys in the order of lax.sort or its reverse; `count` is an operand of shape [1], or empty."""
 
     def holds(keys: jax.Array) -> jax.Array:
-        before, after = keys[:-1], keys[1:]
-        low, high = (after, before) if not descending else (before, after)
-        ordered = ~((low < high) | (jnp.isnan(high) & ~jnp.isnan(low)))
-        if unique:
-            ordered &= ~((before == after) | (jnp.isnan(before) & jnp.isnan(after)))
+        codes = ordered_integers(keys)
+        low, high = (codes[1:], codes[:-1]) if descending else (codes[:-1], codes[1:])
+        ordered = low < high if unique else low <= high
         live = jnp.arange(1, keys.shape[0]) < count[0] if count.size else True
         return jnp.concatenate([jnp.ones((1,), bool), ordered | ~jnp.asarray(live)])
 
@@ -143,17 +160,19 @@ def _require(
     if not _ON.value or x.size == 0:
         return x
 
-    def first_broken(x: jax.Array) -> jax.Array:
+    def first_broken(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         broken = ~holds(x)
-        return jnp.where(broken.any(), jnp.argmax(broken), -1).astype(jnp.int32)
+        position = jnp.where(broken.any(), jnp.argmax(broken), -1).astype(jnp.int32)
+        value = x.reshape(-1)[jnp.maximum(position, 0)]
+        return position, value.astype(jnp.float32) if value.dtype.name in ("float16", "bfloat16") else value
 
-    position = automatic(first_broken)(jax.lax.stop_gradient(x))
-    return _check.bind(x, position, expected=f"{operation}: {argument}: expected {expected}")
+    position, value = automatic(first_broken)(jax.lax.stop_gradient(x))
+    return _check.bind(x, position, value, expected=f"{operation}: {argument}: expected {expected}")
 
 
 # The custom call: gives its first operand back, or fails.
 _check = Primitive("mgpu_check")
-_check.def_abstract_eval(lambda x, position, *, expected: x)
+_check.def_abstract_eval(lambda x, position, value, *, expected: x)
 ad.primitive_jvps[_check] = lambda primals, tangents, *, expected: (
     _check.bind(*primals, expected=expected),
     tangents[0],
@@ -161,8 +180,8 @@ ad.primitive_jvps[_check] = lambda primals, tangents, *, expected: (
 
 
 @functools.partial(jax.jit, static_argnames="expected")
-def _run(x: jax.Array, position: jax.Array, *, expected: str) -> jax.Array:
-    return _check.bind(x, position, expected=expected)
+def _run(x: jax.Array, position: jax.Array, value: jax.Array, *, expected: str) -> jax.Array:
+    return _check.bind(x, position, value, expected=expected)
 
 
 _check.def_impl(_run)
@@ -178,7 +197,7 @@ def _batch(operands: Sequence[Any], axes: Sequence[Any], *, expected: str) -> tu
 
 
 batching.primitive_batchers[_check] = _batch
-mlir.register_lowering(_check, lambda ctx, x, position, *, expected: [x])
+mlir.register_lowering(_check, lambda ctx, x, position, value, *, expected: [x])
 for _platform in library.platforms():
     _lowering = jax.ffi.ffi_lowering(library.target("check"), operand_output_aliases={0: 0})
     mlir.register_lowering(_check, _lowering, platform=_platform)

@@ -14,6 +14,7 @@ Conventions, all of them checked here:
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from jax_mgpu._src import library
+from jax_mgpu._src.bits import keeping_bits
 from jax_mgpu._src.compat import (
     Primitive,
     ad,
@@ -199,7 +201,8 @@ class Operation:
             own = x.ndim - rank
             present = [*range(not mapped[i], 1), *range(1, 1 + inner[i]), *range(len(batch), len(batch) + rank)]
             spec = (*specs, *partition_spec(x)[own:])
-            moved.append(broadcast(x, (*batch, *x.shape[own:]), present, spec))
+            shape = (*batch, *x.shape[own:])
+            moved.append(keeping_bits(functools.partial(broadcast, shape=shape, axes=present, spec=spec), x))
         results = self(*moved, **attributes)
         return results, [0] * len(results)
 
@@ -237,8 +240,12 @@ def _kernel_lowering(operation: Operation, platform: str) -> Callable[..., Any]:
         lambda *operands, **attributes: operation(*_repeat(operation, operands), **attributes), True
     )
 
+    as_bytes = mlir.lower_fun(lambda *operands, **attributes: _run_as_bytes(operation, operands, attributes), True)
+
     def lower(ctx: Any, *operands: Any, **attributes: int) -> Any:
         avals_in, avals_out = ctx.avals_in, list(ctx.avals_out)
+        if any(map(_is_float8, avals_in)):
+            return as_bytes(ctx, *operands, **attributes)
         batch_rank = operation._batch_rank(avals_in)
         devices = automatic_devices(ctx) if batch_rank else 1
         if devices > 1 and any(aval.ndim == rank for aval, rank in zip(avals_in, operation.ranks, strict=True)):
@@ -259,6 +266,21 @@ def _kernel_lowering(operation: Operation, platform: str) -> Callable[..., Any]:
         return results[: len(ctx.avals_out)]
 
     return lower
+
+
+def _is_float8(aval: Any) -> bool:
+    return jnp.issubdtype(aval.dtype, jnp.floating) and aval.dtype.itemsize == 1
+
+
+def _run_as_bytes(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, int]) -> list[Any]:
+    """The operation on float8 rows, which the handlers move as bytes: above this, they are floats with derivatives."""
+    avals = operation._abstract(*map(jax.typeof, operands), **attributes)
+    stored = [jax.lax.bitcast_convert_type(x, jnp.uint8) if _is_float8(x) else x for x in operands]
+    results = operation(*stored, **attributes)
+    return [
+        jax.lax.bitcast_convert_type(x, aval.dtype) if _is_float8(aval) else x
+        for x, aval in zip(results, avals, strict=True)
+    ]
 
 
 def _repeat(operation: Operation, operands: Sequence[Any]) -> list[Any]:

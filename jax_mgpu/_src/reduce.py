@@ -8,22 +8,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.check import count_operand, expect_key, expect_leading_axis, index_dtype, index_vector, value_error
+from jax_mgpu._src.bits import ordered_integers
+from jax_mgpu._src.check import count_operand, expect_key, index_dtype, index_vector, static_size
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.operators import (
     Kind,
     builtin,
     custom,
+    heads_inside,
     live_items,
     operator_kind,
     result_dtype,
     scan_results,
     segmented_results,
 )
-from jax_mgpu._src.preconditions import non_decreasing
+from jax_mgpu._src.preconditions import non_decreasing, room
 from jax_mgpu._src.primitive import ABSENT, Operation
 from jax_mgpu._src.scan import _scan
-from jax_mgpu._src.values import take_or_zero
+from jax_mgpu._src.values import flatten_values, take_or_fill
 
 __all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
 
@@ -58,10 +60,12 @@ def reduce(x: Any, op: str | Callable[[Any, Any], Any] = "add", *, count: Any = 
     """
     name = "reduce"
     if callable(op):
-        empty = count is not None or jax.tree.leaves(x)[0].shape[0] == 0
-        operator, x, n = custom(name, op, x, identity, "a reduction that may be over nothing" if empty else None)
+        needs = "a reduction that may be over nothing"
+        operator, x, n, restore = custom(
+            name, op, x, identity, lambda n: needs if count is not None or n == 0 else None
+        )
         count = count_operand(name, "count", count, n)
-        return scan_results(operator, x, n, ABSENT, count, exclusive=0, reverse=0, total=1)[1]
+        return restore(scan_results(operator, x, n, ABSENT, count, exclusive=0, reverse=0, total=1)[1])
     kind = operator_kind(name, op, identity)
     x = expect_key(name, "x", x)
     return _reduce(x, count_operand(name, "count", count, x.shape[0]), op=kind)[0]
@@ -98,7 +102,7 @@ def segmented_reduce(
     """
     name = "segmented_reduce"
     if callable(op):
-        operator, x, n = custom(name, op, x, identity, "empty segments")
+        operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty segments")
     else:
         kind = operator_kind(name, op, identity)
         x = expect_key(name, "x", x)
@@ -106,7 +110,7 @@ def segmented_reduce(
     heads = non_decreasing(name, "heads", index_vector(name, "heads", heads, n))
     count = count_operand(name, "count", count, n)
     if callable(op):
-        return segmented_results(operator, x, n, heads, count)
+        return restore(segmented_results(operator, x, n, heads, count))
     return _segmented_reduce(x, heads, count, op=kind)[0]
 
 
@@ -143,11 +147,9 @@ def reduce_by_key(
     name = "reduce_by_key"
     keys = whole_axes(expect_key(name, "keys", keys))
     (n,) = keys.shape
-    if not isinstance(size, int) or size < 0:
-        raise value_error(name, "size", "a non-negative int", repr(size))
-    structure: Any
-    leaves, structure = jax.tree.flatten(values)
-    values = structure.unflatten(expect_leading_axis(name, "values", leaves, n, "keys"))
+    size = static_size(name, "size", size)
+    leaves, unflatten = flatten_values(name, "values", values, n, "keys")
+    values = unflatten(leaves)
     index_dtype(name, "keys", n)
     live = count_operand(name, "count", count, n)
 
@@ -165,24 +167,13 @@ def reduce_by_key(
         return reduced if identity_fills else keep(reduced, 0)
 
     if callable(op):
-        operator, values, _ = custom(name, op, values, None, None)
+        operator, values, _, restore = custom(name, op, values, None)
         reduced = segmented_results(operator, values, n, heads, covered) if n else jax.tree.map(_none_of(size), values)
-        reduced = jax.tree.map(lambda x: keep(x, 0), reduced)
+        reduced = restore(jax.tree.map(lambda x: keep(x, 0), reduced))
     else:
         kind = operator_kind(name, op, None)
         reduced = jax.tree.map(reduce_leaf, values)
-    return firsts, reduced, runs
-
-
-def _equality_classes(keys: jax.Array) -> jax.Array:
-    """Integers that are equal where keys are: the bits, where a comparison may take subnormal floats for zeros."""
-    if not jnp.issubdtype(keys.dtype, jnp.floating):
-        return keys
-    word = jnp.dtype(f"uint{8 * keys.dtype.itemsize}")
-    bits = jax.lax.bitcast_convert_type(keys, word)
-    infinity = jax.lax.bitcast_convert_type(jnp.asarray(jnp.inf, keys.dtype), word)
-    magnitude = bits & jnp.asarray(jnp.iinfo(word).max >> 1, word)
-    return jnp.where(magnitude > infinity, ~jnp.zeros((), word), jnp.where(magnitude == 0, 0, bits))
+    return firsts, reduced, room(name, runs, size)
 
 
 def _none_of(size: int) -> Callable[[jax.Array], jax.Array]:
@@ -236,9 +227,9 @@ def _segmented_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, 
     del op
     x, heads, count = operands
     (n,) = x.shape
-    marks = jnp.zeros((n,), heads.dtype).at[jnp.maximum(heads, 0)].add(1, mode="drop")
+    marks = jnp.zeros((n,), heads.dtype).at[heads_inside(heads, n)].add(1, mode="drop")
     segments = _scan(marks, ABSENT, ABSENT, op=Kind.ADD, exclusive=0, reverse=0, total=0)[0] - 1
-    return jnp.where(jnp.arange(n) < live_items(n, count), take_or_zero(cotangents[0], segments), 0)
+    return jnp.where(jnp.arange(n) < live_items(n, count), take_or_fill(cotangents[0], segments), 0)
 
 
 def _run_heads_shapes(keys: Any, count: Any, *, size: int) -> Sequence[Any]:
@@ -252,7 +243,7 @@ def _run_heads_fallback(keys: jax.Array, count: jax.Array, *, size: int) -> Sequ
     (n,) = keys.shape
     dtype = index_dtype("reduce_by_key", "keys", n)
     positions = jnp.arange(n, dtype=dtype)
-    classes = _equality_classes(keys)
+    classes = ordered_integers(keys)
     is_head = ((classes != jnp.roll(classes, 1)) | (positions == 0)) & (positions < live_items(n, count))
     runs = jnp.sum(is_head, dtype=dtype)
     slots = jnp.where(is_head, jnp.cumsum(is_head, dtype=dtype) - 1, size + 1)
@@ -268,7 +259,7 @@ def _run_heads_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, size: int
 
 
 def _firsts(keys: jax.Array, heads: jax.Array) -> jax.Array:
-    return take_or_zero(keys, jnp.where(heads < keys.shape[0], heads, -1))
+    return take_or_fill(keys, jnp.where(heads < keys.shape[0], heads, -1))
 
 
 def _tangent(
@@ -291,7 +282,7 @@ def _tangent(
             _scan(wide, heads, count, op=kind, exclusive=1, reverse=reverse, total=0)[0] for reverse in (0, 1)
         )
         return reduced(before * after * dx, op=Kind.ADD).astype(dx.dtype)
-    return take_or_zero(dx, reduced(x, op=kind.index_of))
+    return take_or_fill(dx, reduced(x, op=kind.index_of))
 
 
 _reduce = Operation("reduce", ranks=(1, 1), shapes=_reduce_shapes, fallback=_reduce_fallback, streamed=(0,))

@@ -9,12 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.check import KEY_DTYPES, as_array, describe, type_error, value_error
+from jax_mgpu._src.check import as_array, describe, fill_operand, type_error, value_error
+from jax_mgpu._src.values import is_random_key
 
-__all__ = ["RowForm", "rows_or_fill"]
-
-# What a handler takes as it is; anything else travels as bytes.
-HANDLER_DTYPES = KEY_DTYPES | {"bool", "complex64", "complex128"}
+__all__ = ["RowForm"]
 
 
 class RowForm:
@@ -25,9 +23,8 @@ class RowForm:
         x = as_array(operation, argument, x)
         if x.ndim == 0:
             raise value_error(operation, argument, "an array with a leading axis", describe(x))
-        if not isinstance(x.dtype, np.dtype):
-            raise type_error(operation, argument, "an array of numbers", x.dtype)
         self.dtype, self.trailing = x.dtype, x.shape[1:]
+        self.random = jax.random.key_impl(x) if is_random_key(x.dtype) else None
 
     def pack(self, argument: str, x: Any) -> jax.Array:
         """An array of this form as rows."""
@@ -37,47 +34,42 @@ class RowForm:
             raise value_error(self.operation, argument, f"the rows of {self.argument}, [{shape}]", describe(x))
         if x.dtype != self.dtype:
             raise type_error(self.operation, argument, f"the dtype of {self.argument}, {self.dtype.name}", x.dtype.name)
-        elements = math.prod(self.trailing)
-        if elements == 0:
+        if math.prod(self.trailing) == 0:
             return jnp.zeros((x.shape[0], 1), jnp.uint8)
-        return self._stored(x).reshape(x.shape[0], elements)
+        rows = self._stored(x)
+        return rows.reshape(x.shape[0], math.prod(rows.shape[1:]))
 
     def unpack(self, rows: jax.Array) -> jax.Array:
         """Rows as an array of this form."""
         shape = (rows.shape[0], *self.trailing)
         if math.prod(self.trailing) == 0:
-            return jnp.zeros(shape, self.dtype)
-        rows = rows.reshape(shape)
-        if rows.dtype == self.dtype:
-            return rows
-        if jnp.issubdtype(self.dtype, jnp.integer):
-            return rows.astype(self.dtype)
-        return jax.lax.bitcast_convert_type(rows, self.dtype)
+            return self._nothing(shape)
+        if self.random is not None:
+            words = rows.shape[1] // math.prod(self.trailing)
+            return jax.random.wrap_key_data(rows.reshape(*shape, words), impl=self.random)
+        return rows.reshape(shape).astype(self.dtype)
 
     def fill(self, fill_value: Any) -> jax.Array:
         """The element that fills rows without a source, as an operand of shape `[1]`."""
-        value = fill_value if isinstance(fill_value, jax.Array) else np.asarray(fill_value)
-        if value.ndim != 0:
-            raise value_error(self.operation, "fill_value", "a scalar", describe(value))
+        dtype = np.dtype(np.uint32) if self.random is not None else self.dtype
+        fill = fill_operand(self.operation, fill_value, dtype)
         if math.prod(self.trailing) == 0:
             return jnp.zeros((1,), jnp.uint8)
-        return self._stored(jnp.asarray(value.astype(self.dtype))).reshape(1)
+        return fill if self.random is not None else self._stored(fill)
+
+    def _nothing(self, shape: tuple[int, ...]) -> jax.Array:
+        """An array of this form without elements."""
+        if self.random is None:
+            return jnp.zeros(shape, self.dtype)
+        words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=self.random))).shape
+        return jax.random.wrap_key_data(jnp.zeros((*shape, *words), jnp.uint32), impl=self.random)
 
     def _stored(self, x: jax.Array) -> jax.Array:
-        if self.dtype.name in HANDLER_DTYPES:
-            return x
-        if jnp.issubdtype(self.dtype, jnp.integer):  # narrower than a byte
+        """What travels: random keys as words, integers narrower than a byte as bytes."""
+        if self.random is not None:
+            return jax.random.key_data(x)
+        if jnp.issubdtype(self.dtype, jnp.integer) and jnp.iinfo(self.dtype).bits < 8:
             return x.astype(jnp.int8 if jnp.issubdtype(self.dtype, jnp.signedinteger) else jnp.uint8)
-        if self.dtype.itemsize == 1 and jnp.finfo(self.dtype).bits == 8:
-            return jax.lax.bitcast_convert_type(x, jnp.uint8)
-        raise type_error(self.operation, self.argument, "elements of whole bytes", self.dtype.name)
-
-
-def rows_or_fill(x: jax.Array, indices: jax.Array, fill: jax.Array) -> jax.Array:
-    """Rows of x by index, and rows of the fill element where the index is out of range."""
-    n = x.shape[0]
-    if n == 0:
-        return jnp.broadcast_to(fill, (indices.shape[0], x.shape[1]))
-    valid = (indices >= 0) & (indices < n)
-    rows = x.at[jnp.where(valid, indices, n)].get(mode="fill", fill_value=0)
-    return jnp.where(valid[:, None], rows, fill)
+        if jnp.issubdtype(self.dtype, jnp.floating) and jnp.finfo(self.dtype).bits < 8:
+            raise type_error(self.operation, self.argument, "elements of whole bytes", self.dtype.name)
+        return x

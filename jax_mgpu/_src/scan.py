@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.check import count_operand, expect_key, index_vector
+from jax_mgpu._src.check import count_operand, expect_key, index_vector, static_flag
 from jax_mgpu._src.operators import (
     Kind,
     Operator,
@@ -21,7 +21,7 @@ from jax_mgpu._src.operators import (
 )
 from jax_mgpu._src.preconditions import non_decreasing
 from jax_mgpu._src.primitive import ABSENT, Operation
-from jax_mgpu._src.values import take_or_zero
+from jax_mgpu._src.values import take_or_fill
 
 __all__ = ["scan", "segmented_scan"]
 
@@ -69,7 +69,7 @@ def scan(
       >>> mgpu.scan(jnp.array([3, 1, 4, 1, 5]), exclusive=True)
       Array([0, 3, 4, 8, 9], dtype=int32)
     """
-    return _run("scan", x, None, op, exclusive, reverse, count, return_total, identity)
+    return _run("scan", x, ABSENT, op, exclusive, reverse, count, return_total, identity)
 
 
 def segmented_scan(
@@ -122,24 +122,28 @@ def _run(
     return_total: bool,
     identity: Any,
 ) -> Any:
+    exclusive, reverse = static_flag(name, "exclusive", exclusive), static_flag(name, "reverse", reverse)
+    return_total = static_flag(name, "return_total", return_total)
+
+    def needs_identity(n: int) -> str | None:
+        if return_total and (count is not None or n == 0):
+            return "a total that may be over nothing"
+        return "an exclusive scan" if exclusive else None
+
     if callable(op):
-        needs = "an exclusive scan" if exclusive else None
-        if return_total and (count is not None or jax.tree.leaves(x)[0].shape[0] == 0):
-            needs = "a total that may be over nothing"
-        operator, x, n = custom(name, op, x, identity, needs)
+        operator, x, n, restore = custom(name, op, x, identity, needs_identity)
     else:
         kind = operator_kind(name, op, identity)
         x = expect_key(name, "x", x)
         n = x.shape[0]
         result_dtype(name, kind, x)
-    heads = ABSENT if heads is None else non_decreasing(name, "heads", index_vector(name, "heads", heads, n))
+    heads = ABSENT if heads is ABSENT else non_decreasing(name, "heads", index_vector(name, "heads", heads, n))
     count = count_operand(name, "count", count, n)
     flags = {"exclusive": exclusive, "reverse": reverse, "total": return_total}
-    results = (
-        scan_results(operator, x, n, heads, count, **flags)
-        if callable(op)
-        else _scan(x, heads, count, op=kind, **flags)
-    )
+    if callable(op):
+        results = [restore(states) for states in scan_results(operator, x, n, heads, count, **flags)]
+    else:
+        results = _scan(x, heads, count, op=kind, **flags)
     return tuple(results) if return_total else results[0]
 
 
@@ -167,7 +171,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: int, **flags: i
     if kind == Kind.MUL:
         return results, _product_tangents(x, dx, heads, count, **flags)
     indices = _scan(x, heads, count, op=kind.index_of, **flags)
-    return results, [take_or_zero(dx, i) for i in indices]
+    return results, [take_or_fill(dx, i) for i in indices]
 
 
 def _product_tangents(

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.export
 import jax.numpy as jnp
-import numpy as np
 
-from jax_mgpu._src.check import describe, index_dtype, sorted_pair, static_size, value_error
+from jax_mgpu._src.bits import ordered_integers
+from jax_mgpu._src.check import fill_operand, index_dtype, sorted_pair, static_flag, static_size
+from jax_mgpu._src.preconditions import room
 from jax_mgpu._src.primitive import ABSENT, Operation
 from jax_mgpu._src.values import (
     NO_PAYLOAD,
@@ -19,7 +20,6 @@ from jax_mgpu._src.values import (
     carried_leaf,
     flatten_pair,
     flatten_values,
-    ordered_integers,
     take_from_pair,
 )
 
@@ -237,16 +237,14 @@ def _operate(
     fill_value: Any,
     counts: tuple[Any, Any],
 ) -> SetResult:
+    duplicates = static_flag(name, "duplicates", duplicates)
     a, b, *lives = sorted_pair(name, a, b, *counts, unique=not duplicates)
     n_a, n_b = a.shape[0], b.shape[0]
     index_dtype(name, "a and b", n_a + n_b)
     default = {INTERSECTION: min(n_a, n_b), DIFFERENCE: n_a}.get(kind, n_a + n_b)
-    attributes = {
-        "kind": kind,
-        "size": default if size is None else static_size(name, "size", size),
-        "duplicates": duplicates,
-    }
-    operands = a, b, *lives, _fill(name, fill_value, a.dtype)
+    size = default if size is None else static_size(name, "size", size)
+    attributes = {"kind": kind, "size": size, "duplicates": duplicates}
+    operands = a, b, *lives, fill_operand(name, fill_value, a.dtype)
 
     if kind not in TAKES_B:
         a_leaves, unflatten = flatten_values(name, "a_values", a_values, n_a, "a")
@@ -255,27 +253,19 @@ def _operate(
         a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, n_a, n_b)
     if a_values is None:
         keys, count = _sets(*operands, ABSENT, ABSENT, ABSENT, **attributes, payload=NO_PAYLOAD)
-        return SetResult(keys, None, count)
+        return SetResult(keys, None, room(name, count, size))
     carried = carried_leaf(a_leaves)
     if carried is not None:
         b_carried = ABSENT if b_leaves[0] is None else b_leaves[0]
-        values_fill = _fill(name, fill_value, carried.dtype)
+        values_fill = fill_operand(name, fill_value, carried.dtype)
         keys, values, count = _sets(*operands, carried, b_carried, values_fill, **attributes, payload=PAYLOAD_GIVEN)
-        return SetResult(keys, unflatten([values]), count)
+        return SetResult(keys, unflatten([values]), room(name, count, size))
     keys, sources, count = _sets(*operands, ABSENT, ABSENT, ABSENT, **attributes, payload=PAYLOAD_INDICES)
     moved = [
-        take_from_pair(x, y, sources, n_a, _fill(name, fill_value, x.dtype))
+        take_from_pair(x, y, sources, n_a, fill_operand(name, fill_value, x.dtype))
         for x, y in zip(a_leaves, b_leaves, strict=True)
     ]
-    return SetResult(keys, unflatten(moved), count)
-
-
-def _fill(name: str, fill_value: Any, dtype: Any) -> jax.Array:
-    """The fill value as an operand of shape [1]."""
-    value = fill_value if isinstance(fill_value, jax.Array) else np.asarray(fill_value)
-    if value.ndim != 0:
-        raise value_error(name, "fill_value", "a scalar", describe(value))
-    return jnp.asarray(value.astype(dtype)).reshape(1)
+    return SetResult(keys, unflatten(moved), room(name, count, size))
 
 
 def _shapes(

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.check import count_operand, index_dtype
+from jax_mgpu._src.check import count_operand, index_dtype, static_flag
+from jax_mgpu._src.operators import segment_starts
 from jax_mgpu._src.primitive import ABSENT, Operation
 from jax_mgpu._src.values import (
     NO_PAYLOAD,
@@ -40,7 +41,7 @@ def sort(
     `nearly_sorted` has the kernels look for what is in its place already; it goes with neither heads nor flags.
     """
     operands = (keys, heads, flags, count_operand(operation, "count", count, keys.shape[0]))
-    attributes = {"descending": descending, "nearly_sorted": nearly_sorted}
+    attributes = {"descending": static_flag(operation, "descending", descending), "nearly_sorted": nearly_sorted}
     if values is None:
         return _SORT(*operands, ABSENT, **attributes, payload=NO_PAYLOAD)[0]
     leaves, unflatten = flatten_values(operation, "values", values, keys.shape[0], "keys")
@@ -66,9 +67,8 @@ def sort_indices(
     """Keys, checked, sorted within segments, and where each came from."""
     operands = (keys, heads, flags, count_operand(operation, "count", count, keys.shape[0]))
     index_dtype(operation, "keys", keys.shape[0])
-    sorted_keys, indices = _SORT(
-        *operands, ABSENT, descending=descending, nearly_sorted=nearly_sorted, payload=PAYLOAD_INDICES
-    )
+    attributes = {"descending": static_flag(operation, "descending", descending), "nearly_sorted": nearly_sorted}
+    sorted_keys, indices = _SORT(*operands, ABSENT, **attributes, payload=PAYLOAD_INDICES)
     return sorted_keys, indices
 
 
@@ -78,7 +78,7 @@ def _shapes(
     del heads, flags, count, descending, nearly_sorted
     if payload == NO_PAYLOAD:
         return [keys]
-    dtype = values.dtype if payload == PAYLOAD_GIVEN else index_dtype("segmented_sort_indices", "keys", keys.shape[0])
+    dtype = values.dtype if payload == PAYLOAD_GIVEN else index_dtype("derivative of a sort", "keys", keys.shape[0])
     return [keys, jax.ShapeDtypeStruct(keys.shape, dtype)]
 
 
@@ -117,9 +117,9 @@ def _segment_numbers(
     if flags.size:
         if flags.dtype != jnp.bool_:
             flags = (flags[positions // 32] >> (positions % 32).astype(jnp.uint32)) & 1
-        starts = flags.astype(positions.dtype)
+        starts = flags != 0
     else:
-        starts = jnp.zeros((n,), positions.dtype).at[jnp.where(heads < 0, 0, heads)].add(1, mode="drop")
+        starts = segment_starts(n, heads)
     segments = jnp.cumsum(starts, dtype=positions.dtype)
     if count.size:
         live = jnp.clip(count[0], 0, n).astype(positions.dtype)

@@ -9,9 +9,10 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from jax_mgpu._src.check import index_dtype, sorted_pair, value_error
+from jax_mgpu._src.bits import ordered_integers
+from jax_mgpu._src.check import expect_choice, index_dtype, sorted_pair
 from jax_mgpu._src.primitive import Operation
-from jax_mgpu._src.values import ordered_integers
+from jax_mgpu._src.values import fill_missing
 
 __all__ = ["SortedMatch", "sorted_equal_count", "sorted_match", "sorted_search"]
 
@@ -46,7 +47,13 @@ jax.export.register_namedtuple_serialization(SortedMatch, serialized_name="jax_m
 
 
 def sorted_search(
-    needles: Any, haystack: Any, side: str = "left", *, needles_count: Any = None, haystack_count: Any = None
+    needles: Any,
+    haystack: Any,
+    side: str = "left",
+    *,
+    needles_count: Any = None,
+    haystack_count: Any = None,
+    fill_value: Any = -1,
 ) -> jax.Array:
     """The insertion points of sorted needles in a sorted haystack, as of `jnp.searchsorted`.
 
@@ -58,9 +65,11 @@ def sorted_search(
         first whose item is greater (upper bound).
       needles_count: the number of live needles, an integer scalar (default `n`). Items past it are never read.
       haystack_count: the same for the haystack (default `m`).
+      fill_value: what results past `needles_count` hold, an integer scalar. `m` makes them padding where the positions
+        serve as heads.
 
     Returns:
-      Positions `[n]` from 0 to `haystack_count`, -1 past `needles_count`; int32, or int64 from 2^31 haystack items on.
+      Positions `[n]` from 0 to `haystack_count`; int32, or int64 from 2^31 haystack items on.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
@@ -77,7 +86,7 @@ def sorted_search(
     """
     name = "sorted_search"
     operands = sorted_pair(name, needles, haystack, needles_count, haystack_count, names=("needles", "haystack"))
-    return _search(*operands, right=_is_right(name, side))[0]
+    return fill_missing(name, _search(*operands, right=_is_right(name, side))[0], fill_value)
 
 
 def sorted_match(a: Any, b: Any, side: str = "left", *, a_count: Any = None, b_count: Any = None) -> SortedMatch:
@@ -141,9 +150,7 @@ def sorted_equal_count(a: Any, b: Any, *, a_count: Any = None, b_count: Any = No
 
 
 def _is_right(name: str, side: str) -> bool:
-    if side not in ("left", "right"):
-        raise value_error(name, "side", "'left' or 'right'", repr(side))
-    return side == "right"
+    return expect_choice(name, "side", side, ("left", "right")) == "right"
 
 
 def _search_shapes(needles: Any, haystack: Any, *counts: Any, right: int) -> Sequence[Any]:

@@ -11,8 +11,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jax_mgpu._src.check import describe, expect_leading_axis, type_error, value_error
+from jax_mgpu._src.bits import keeping_bits
+from jax_mgpu._src.check import as_array, describe, expect_leading_axis, type_error, value_error
 from jax_mgpu._src.compat import rows_sharding
 
 __all__ = [
@@ -20,13 +22,14 @@ __all__ = [
     "PAYLOAD_GIVEN",
     "PAYLOAD_INDICES",
     "carried_leaf",
+    "fill_missing",
     "flatten_pair",
     "flatten_values",
-    "ordered_integers",
+    "plain_leaves",
     "sort_operands",
     "take_from_pair",
     "take_moved",
-    "take_or_zero",
+    "take_or_fill",
     "take_rows",
 ]
 
@@ -40,7 +43,27 @@ def flatten_values(
     """The leaves of a values pytree, checked, and the function that puts new leaves in their places."""
     structure: Any
     leaves, structure = jax.tree.flatten(values)
-    return expect_leading_axis(operation, argument, leaves, length, of), structure.unflatten
+    plain, restore = plain_leaves(expect_leading_axis(operation, argument, leaves, length, of))
+    return plain, lambda moved: structure.unflatten(restore(moved))
+
+
+def plain_leaves(
+    leaves: Sequence[jax.Array],
+) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], list[jax.Array]]]:
+    """Leaves of which random keys are rows of words, and the function that makes such leaves random keys again."""
+    kinds = [jax.random.key_impl(x) if is_random_key(x.dtype) else None for x in leaves]
+    plain = [x if kind is None else jax.random.key_data(x) for x, kind in zip(leaves, kinds, strict=True)]
+
+    def restore(moved: Sequence[jax.Array]) -> list[jax.Array]:
+        pairs = zip(moved, kinds, strict=True)
+        return [x if kind is None else jax.random.wrap_key_data(x, impl=kind) for x, kind in pairs]
+
+    return plain, restore
+
+
+def is_random_key(dtype: Any) -> bool:
+    """Whether a dtype is that of typed random keys, which only JAX itself can store."""
+    return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def flatten_pair(
@@ -49,17 +72,18 @@ def flatten_pair(
     """The leaves of the values of A and of B, checked to be alike, and the function that puts leaves in place."""
     if (a_values is None) != (b_values is None):
         raise value_error(operation, "a_values and b_values", "both or neither", "one of them")
-    a_leaves, unflatten = flatten_values(operation, "a_values", a_values, a_length, "a")
-    b_leaves, _ = flatten_values(operation, "b_values", b_values, b_length, "b")
     structures: Any = (jax.tree.structure(a_values), jax.tree.structure(b_values))
     if structures[0] != structures[1]:
         raise value_error(operation, "b_values", f"the structure of a_values, {structures[0]}", structures[1])
+    a_leaves = expect_leading_axis(operation, "a_values", jax.tree.leaves(a_values), a_length, "a")
+    b_leaves = expect_leading_axis(operation, "b_values", jax.tree.leaves(b_values), b_length, "b")
     for a, b in zip(a_leaves, b_leaves, strict=True):
         if a.dtype != b.dtype:
             raise type_error(operation, "b_values", f"the dtypes of a_values, {describe(a)}", describe(b))
         if a.shape[1:] != b.shape[1:]:
             raise value_error(operation, "b_values", f"the trailing shapes of a_values, {describe(a)}", describe(b))
-    return a_leaves, b_leaves, unflatten
+    a_plain, restore = plain_leaves(a_leaves)
+    return a_plain, plain_leaves(b_leaves)[0], lambda moved: structures[0].unflatten(restore(moved))
 
 
 def carried_leaf(leaves: Sequence[jax.Array]) -> jax.Array | None:
@@ -95,7 +119,8 @@ def take_from_pair(
         )
         return jnp.where(_along(inside, x), taken, jnp.zeros((), x.dtype))
 
-    def take(indices: jax.Array, a: jax.Array | None, b: jax.Array | None, fill: jax.Array | None) -> jax.Array:
+    def take(arrays: Any, indices: jax.Array) -> jax.Array:
+        a, b, fill = arrays
         from_b = indices >= a_length
         a_rows = rows(a, (indices >= 0) & ~from_b, indices)
         b_rows = rows(b, from_b, indices - a_length)
@@ -107,7 +132,7 @@ def take_from_pair(
             taken = jnp.where(_along(from_b, a_rows), b_rows, a_rows)
         return taken if fill is None else jnp.where(_along(indices >= 0, taken), taken, fill)
 
-    return None if a is None and b is None and fill is None else _keeping_bits(take, indices, a, b, fill)
+    return None if a is None and b is None and fill is None else keeping_bits(take, (a, b, fill), indices)
 
 
 def _along(mask: jax.Array, rows: jax.Array) -> jax.Array:
@@ -115,46 +140,32 @@ def _along(mask: jax.Array, rows: jax.Array) -> jax.Array:
     return mask.reshape(-1, *[1] * (rows.ndim - 1))
 
 
-def take_or_zero(x: jax.Array, indices: jax.Array) -> jax.Array:
-    """The items at the indices, 0 at index -1."""
+def take_or_fill(x: jax.Array, indices: jax.Array, fill: jax.Array | None = None) -> jax.Array:
+    """Rows of x at the indices; at those outside of x, such as -1, the fill element, `[1]`, or 0."""
+    n = x.shape[0]
+    shape = (*indices.shape, *x.shape[1:])
 
-    def take(indices: jax.Array, x: jax.Array) -> jax.Array:
-        taken = x.at[jnp.maximum(indices, 0)].get(mode="promise_in_bounds")
-        return jnp.where(indices < 0, jnp.zeros((), x.dtype), taken)
+    def take(arrays: Any, indices: jax.Array) -> jax.Array:
+        x, fill = arrays
+        if n == 0:
+            return jnp.zeros(shape, x.dtype) if fill is None else jnp.broadcast_to(fill, shape)
+        inside = (indices >= 0) & (indices < n)
+        taken = x.at[jnp.where(inside, indices, n)].get(mode="fill", fill_value=0, out_sharding=rows_sharding(x))
+        return taken if fill is None else jnp.where(_along(inside, taken), taken, fill)
 
-    return _keeping_bits(take, indices, x) if x.shape[0] else jnp.zeros(indices.shape, x.dtype)
-
-
-def _keeping_bits(take: Callable[..., jax.Array], indices: jax.Array, *arrays: Any) -> jax.Array:
-    """`take(indices, *arrays)`, which is linear in the arrays (or None) and moves their items, to the bit.
-
-    XLA's CPU code selects among floats of less than 32 bits by way of float32, where a signalling NaN turns quiet. So
-    such floats are taken as integers, and their tangents, whose linearity that would hide, as they are.
-    """
-    dtype = jax.tree.leaves(arrays)[0].dtype
-    if not jnp.issubdtype(dtype, jnp.floating) or jnp.finfo(dtype).bits not in (8, 16):
-        return take(indices, *arrays)
-    word = jnp.dtype(f"uint{jnp.finfo(dtype).bits}")
-
-    @jax.custom_jvp
-    def take_bits(indices: jax.Array, *arrays: Any) -> jax.Array:
-        bits = jax.tree.map(lambda x: jax.lax.bitcast_convert_type(x, word), arrays)
-        return jax.lax.bitcast_convert_type(take(indices, *bits), dtype)
-
-    @take_bits.defjvp
-    def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-        return take_bits(*primals), take(primals[0], *tangents[1:])
-
-    return take_bits(indices, *arrays)
+    return keeping_bits(take, (x, fill), indices)
 
 
-def ordered_integers(keys: jax.Array) -> jax.Array:
-    """Integers in the order of the keys: of floats, the bits, with one code for all NaNs and one for the zeros."""
-    if not jnp.issubdtype(keys.dtype, jnp.floating):
-        return keys
-    keys = jnp.where(jnp.isnan(keys), jnp.array(jnp.nan, keys.dtype), jnp.where(keys == 0, jnp.zeros_like(keys), keys))
-    bits = jax.lax.bitcast_convert_type(keys, jnp.dtype(f"int{8 * keys.dtype.itemsize}"))
-    return jnp.where(bits < 0, bits ^ jnp.iinfo(bits.dtype).max, bits)
+def fill_missing(operation: str, indices: jax.Array, fill_value: Any) -> jax.Array:
+    """Indices with the caller's value in the place of -1."""
+    if type(fill_value) is int and fill_value == -1:
+        return indices
+    fill, bounds = as_array(operation, "fill_value", fill_value), np.iinfo(indices.dtype)
+    if fill.ndim != 0 or not jnp.issubdtype(fill.dtype, jnp.integer):
+        raise type_error(operation, "fill_value", "an integer scalar", describe(fill_value))
+    if isinstance(fill_value, int) and not bounds.min <= fill_value <= bounds.max:
+        raise value_error(operation, "fill_value", f"an integer that fits {indices.dtype.name}", fill_value)
+    return jnp.where(indices < 0, fill.astype(indices.dtype), indices)
 
 
 def sort_operands(keys: jax.Array, descending: int) -> tuple[jax.Array, ...]:

@@ -1,0 +1,179 @@
+"""What is moved keeps its bits, narrow floats' NaNs above all, and has derivatives: float8 rows, random keys, padding.
+
+XLA's CPU code takes floats of less than 32 bits through float32 where it repeats them or selects among them, and a
+signalling NaN comes back quiet. Its optimizations decide where, so these tests compile with them.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_mgpu as mgpu
+from tests import oracle
+
+FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
+NARROW = ["float16", "bfloat16", *FLOAT8]
+
+
+@pytest.fixture(autouse=True)
+def optimized():
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def every_pattern(dtype):
+    """All values of a narrow float, each NaN included."""
+    kind = jnp.dtype(dtype)
+    return np.arange(2 ** (8 * kind.itemsize), dtype=f"u{kind.itemsize}").view(kind)
+
+
+def same_bits(got, expected):
+    assert got.dtype == expected.dtype
+    np.testing.assert_array_equal(oracle.bits(np.asarray(got)), oracle.bits(np.asarray(expected)))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_keys_that_serve_a_whole_batch(dtype):
+    x = every_pattern(dtype)
+    heads = np.stack([np.arange(len(x), dtype=np.int32)] * 2)  # each key a segment: nothing moves
+    same_bits(jax.jit(jax.vmap(lambda h: mgpu.segmented_sort(x, h)))(heads), np.stack([x, x]))
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_rows_that_serve_a_whole_batch(dtype):
+    x = every_pattern(dtype)
+
+    @jax.jit
+    def moved(x, places):
+        return jax.vmap(lambda p: mgpu.interval_move(x, [2], p, [0], x, total=1))(places)
+
+    expected = np.stack([x, x])
+    expected[0, 5] = expected[1, 7] = x[2]
+    same_bits(moved(x, np.array([[5], [7]], np.int32)), expected)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_values_of_sets_and_columns_of_joins(dtype):
+    x = every_pattern(dtype)
+    n = len(x)
+    keys = np.arange(n, dtype=np.int32)
+    a, b = keys[::2], keys[1::2]
+    size = n + 3
+    for at in (3, n - 1):
+        fill, padding = x[at : at + 1].reshape(()), x[[at] * 5]  # no scalars: NumPy changes the NaNs of some
+        union = jax.jit(lambda fill: mgpu.set_union(a, b, x[::2], x[1::2], size=size, fill_value=fill))(fill)
+        same_bits(union.values, np.concatenate([x, padding[:3]]))
+        rows = mgpu.join(keys, keys[: n - 2], "left", size=size)
+        joined = jax.jit(lambda rows, a, b, fill: mgpu.join_columns(rows, a, b, fill_value=fill))
+        columns = joined(rows, x, x[: n - 2], fill)
+        same_bits(columns.a, np.concatenate([x, padding[:3]]))
+        same_bits(columns.b, np.concatenate([x[: n - 2], padding]))
+        assert np.asarray(columns.b_null[-5:]).all() and not np.asarray(columns.b_null[:-5]).any()
+
+
+# ---- Derivatives of float8 rows --------------------------------------------------------------------------------------
+
+
+ROWS_OF_FLOAT8 = {
+    "interval_expand": (lambda x: mgpu.interval_expand(x, [0, 2, 3], 5), [2, 1, 2]),
+    "interval_gather": (lambda x: mgpu.interval_gather(x, [1, 0], [0, 2], 4), [1, 2, 1]),
+    "interval_scatter": (lambda x: mgpu.interval_scatter(x, [2], [0], jnp.zeros(4, x.dtype), total=2), [1, 1, 0]),
+    "interval_move": (lambda x: mgpu.interval_move(x, [1], [0], [0], x, total=2), [0, 1, 2]),
+    "bulk_remove": (lambda x: mgpu.bulk_remove(x, [1]), [1, 0, 1]),
+    "bulk_insert": (lambda x: mgpu.bulk_insert(x, [1], x[:1]), [2, 1, 1]),
+    "mergesort values": (lambda x: mgpu.mergesort(np.array([3, 1, 2], np.int32), x)[1], [1, 1, 1]),
+    "join_columns": (
+        lambda x: mgpu.join_columns(mgpu.join(np.arange(3), np.array([0, 0, 2]), size=4), x).a,
+        [2, 0, 1],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS_OF_FLOAT8)
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_derivatives_of_float8_rows(name, dtype):
+    call, times = ROWS_OF_FLOAT8[name]
+    x = jnp.array([1.0, 0.5, 2.0]).astype(dtype)
+
+    def loss(x):
+        return call(x).astype(jnp.float32).sum()
+
+    np.testing.assert_array_equal(jax.jit(jax.grad(loss))(x).astype(jnp.float32), np.array(times, np.float32))
+    tangent = jnp.array([1.0, 2.0, 4.0]).astype(dtype)
+    _, moved = jax.jvp(call, (x,), (tangent,))
+    same_bits(moved, call(tangent))
+    batch = jnp.stack([x, x[::-1]])
+    np.testing.assert_array_equal(
+        jax.vmap(jax.grad(loss))(batch).astype(jnp.float32), np.array([times, times], np.float32)
+    )
+
+
+# ---- Random keys -----------------------------------------------------------------------------------------------------
+
+
+ORDER = np.array([2, 0, 1], np.int32)
+THREE = np.arange(3, dtype=np.int32)
+MOVES_RANDOM_KEYS = {
+    "mergesort": (lambda k: mgpu.mergesort(ORDER, k)[1], [1, 2, 0]),
+    "segmented_sort": (lambda k: mgpu.segmented_sort(ORDER, [0, 2], {"k": k})[1]["k"], [1, 0, 2]),
+    "locality_sort": (lambda k: mgpu.locality_sort(ORDER, k)[1], [1, 2, 0]),
+    "merge": (lambda k: mgpu.merge(THREE, THREE, k, k)[1], [0, 0, 1, 1, 2, 2]),
+    "set_union": (lambda k: mgpu.set_union(THREE, THREE[:1], k, k[2:], size=4).values, [0, 1, 2, None]),
+    "set_intersection": (lambda k: mgpu.set_intersection(THREE, THREE[1:], k).values, [1, 2]),
+    "join_columns": (
+        lambda k: mgpu.join_columns(mgpu.join(THREE, THREE[1:], "left", size=4), None, k[:2]).b,
+        [None, 0, 1, None],
+    ),
+    "interval_expand": (lambda k: mgpu.interval_expand(k, [0, 2, 3], 5, total=4), [0, 0, 1, 2, None]),
+    "interval_gather": (lambda k: mgpu.interval_gather(k, [1, 0], [0, 2], 4), [1, 2, 0, 1]),
+    "interval_scatter": (lambda k: mgpu.interval_scatter(k[:2], [1], [0], k), [0, 0, 1]),
+    "interval_move": (lambda k: mgpu.interval_move(k, [1], [0], [0], k, total=2), [1, 2, 2]),
+    "bulk_remove": (lambda k: mgpu.bulk_remove(k, [1], size=3), [0, 2, None]),
+    "bulk_insert": (lambda k: mgpu.bulk_insert(k, [1], k[2:]), [0, 2, 1, 2]),
+    "scan": (lambda k: mgpu.scan(k, lambda a, b: a), [0, 0, 0]),
+    "segmented_reduce": (
+        lambda k: mgpu.segmented_reduce(k, [0, 2], lambda a, b: b, identity=k[0]),
+        [1, 2],
+    ),
+    "reduce_by_key": (lambda k: mgpu.reduce_by_key(np.array([4, 4, 5]), k, lambda a, b: b, size=3)[1], [1, 2, None]),
+}
+
+
+@pytest.mark.parametrize("name", MOVES_RANDOM_KEYS)
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_random_keys_are_moved_as_any_values(name, impl):
+    call, sources = MOVES_RANDOM_KEYS[name]
+    keys = jax.random.split(jax.random.key(3, impl=impl), 3)
+    words = np.asarray(jax.random.key_data(keys))
+    expected = np.stack([words[0] * 0 if i is None else words[i] for i in sources])
+    for way in (call, jax.jit(call)):
+        got = way(keys)
+        assert got.dtype == keys.dtype
+        np.testing.assert_array_equal(jax.random.key_data(got), expected)
+    batch = jax.vmap(call)(jnp.stack([keys, keys]))
+    np.testing.assert_array_equal(jax.random.key_data(batch), np.stack([expected, expected]))
+
+
+# ---- The caller's padding --------------------------------------------------------------------------------------------
+
+
+def test_padding_of_load_balance_search():
+    offsets, table = np.array([1, 2, 7], np.int32), jnp.array([10.0, 20.0, 30.0])
+    for fill in (3, np.int64(3), jnp.int32(3)):
+        objects, ranks = mgpu.load_balance_search(offsets, 6, total=4, return_rank=True, fill_value=fill)
+        np.testing.assert_array_equal(objects, [3, 0, 1, 1, 3, 3])
+        np.testing.assert_array_equal(ranks, [3, 0, 0, 1, 3, 3])
+    np.testing.assert_array_equal(mgpu.load_balance_search(offsets, 6, total=4), [-1, 0, 1, 1, -1, -1])
+    np.testing.assert_array_equal(table.at[objects].get(mode="fill", fill_value=0), [0, 10, 20, 20, 0, 0])
+
+
+def test_padding_of_sorted_search():
+    needles, haystack = np.array([0, 2, 9, 1], np.int32), np.array([1, 2, 2, 5], np.int32)
+    search = jax.jit(lambda fill: mgpu.sorted_search(needles, haystack, needles_count=3, fill_value=fill))
+    np.testing.assert_array_equal(search(4), [0, 1, 4, 4])
+    np.testing.assert_array_equal(mgpu.sorted_search(needles, haystack, needles_count=3), [0, 1, 4, -1])
