@@ -20,6 +20,7 @@ from jax_mgpu._src.check import (
     value_error,
 )
 from jax_mgpu._src.compat import rows_sharding
+from jax_mgpu._src.live import live_items, live_mask
 from jax_mgpu._src.primitive import Operation
 from jax_mgpu._src.values import ordered_integers
 
@@ -211,22 +212,21 @@ def _fallback(
     """Two binary searches a row of A, a scan, and one binary search a row of the result."""
     a_spec, b_spec, count_spec = _shapes(a, b, a_count, b_count, size=size, keep_a=keep_a, keep_b=keep_b)
     n_a, n_b = a.shape[0], b.shape[0]
-    a_live = jnp.clip(a_count[0], 0, n_a) if a_count.size else n_a
-    b_live = jnp.clip(b_count[0], 0, n_b) if b_count.size else n_b
+    a_live, b_live = live_items(n_a, a_count), live_items(n_b, b_count)
     a, b = ordered_integers(a), ordered_integers(b)
 
     def bounds(needles: jax.Array, haystack: jax.Array, live: Any) -> tuple[jax.Array, jax.Array]:
         # What lies past the live items may be anything: it is made the largest key, and does not count.
-        past = jnp.arange(haystack.shape[0]) >= live
+        past = jnp.arange(haystack.shape[0], dtype=live.dtype) >= live
         keys = jnp.where(past, jnp.iinfo(haystack.dtype).max, haystack)
         return tuple(  # type: ignore[return-value]
-            jnp.minimum(jnp.searchsorted(keys, needles, side), live).astype(b_spec.dtype) for side in ("left", "right")
+            jnp.minimum(jnp.searchsorted(keys, needles, side).astype(live.dtype), live) for side in ("left", "right")
         )
 
     lower, upper = bounds(a, b, b_live)
     matches = upper - lower
     made = jnp.maximum(matches, 1) if keep_a else matches
-    made = jnp.where(jnp.arange(n_a) < a_live, made, 0).astype(count_spec.dtype)
+    made = jnp.where(live_mask(n_a, a_count), made, 0).astype(count_spec.dtype)
 
     def total(x: jax.Array, y: jax.Array) -> jax.Array:
         # A sum that the type cannot hold is told as the largest that it can.
@@ -246,7 +246,7 @@ def _fallback(
     if not keep_b:
         return [a_indices, b_indices, paired]
     a_lower, a_upper = bounds(b, a, a_live)
-    alone = (a_lower == a_upper) & (jnp.arange(n_b) < b_live)
+    alone = (a_lower == a_upper) & live_mask(n_b, b_count)
     ranks = jnp.cumsum(alone, dtype=count_spec.dtype) - 1
     targets = jnp.where(alone & (ranks < size - jnp.minimum(paired, size)), paired + ranks, size)
     b_indices = b_indices.at[targets].set(jnp.arange(n_b, dtype=b_spec.dtype), mode="drop")

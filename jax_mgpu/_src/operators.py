@@ -16,8 +16,10 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.check import as_array, describe, expect_leading_axis, index_dtype, type_error, value_error
+from jax_mgpu._src.compat import whole_axes
+from jax_mgpu._src.live import common_dtype, live_items, live_mask, wide_enough
 
-__all__ = ["Kind", "Operator", "builtin", "custom", "general_scan", "live_items", "operator_kind"]
+__all__ = ["Kind", "Operator", "accumulator_dtype", "builtin", "custom", "general_scan", "operator_kind"]
 
 
 class Kind(enum.IntEnum):
@@ -77,10 +79,16 @@ class Operator:
     dead: int = 0
 
 
+def accumulator_dtype(dtype: Any) -> Any:
+    """The type that sums and products of this type are made in: float32 for narrower floats."""
+    narrow = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 4
+    return jnp.dtype(jnp.float32) if narrow else dtype
+
+
 def builtin(kind: int, dtype: Any) -> Operator:
     """A built-in operator over items of this type."""
     kind = Kind(kind)
-    wide = jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
+    wide = accumulator_dtype(dtype)
     if kind in (Kind.ADD, Kind.MUL):
         return Operator(
             extract=lambda x, positions: x.astype(wide),
@@ -131,7 +139,7 @@ def custom(
     if first.ndim == 0:
         raise value_error(operation, "x", "arrays with a leading axis", describe(first))
     n = first.shape[0]
-    leaves = expect_leading_axis(operation, "x", leaves, n, "each other")
+    leaves = [whole_axes(leaf) for leaf in expect_leading_axis(operation, "x", leaves, n, "each other")]
     if identity is None:
         if needs is not None:
             raise value_error(operation, "identity", f"the identity of op, for {needs}", "None")
@@ -149,15 +157,10 @@ def custom(
     return operator, structure.unflatten(leaves), n
 
 
-def live_items(n: int, count: Any) -> Any:
-    """The number of live items: a scalar that fits the count operand."""
-    return jnp.clip(count[0], 0, n) if count.size else n
-
-
 def segment_starts(n: int, heads: Any) -> jax.Array:
     """Which of n positions start a segment."""
     starts = jnp.zeros((n,), bool).at[:1].set(True)
-    return starts.at[jnp.where(heads < 0, 0, heads)].set(True, mode="drop")
+    return starts.at[jnp.maximum(wide_enough(heads, n), 0)].set(True, mode="drop")
 
 
 def select(condition: jax.Array, x: Any, y: Any) -> Any:
@@ -169,10 +172,16 @@ def select(condition: jax.Array, x: Any, y: Any) -> Any:
     return jax.tree.map(where, x, y)
 
 
+def identities(operator: Operator, like: Any) -> Any:
+    """The identity in the place of each of some states."""
+    return jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), operator.identity, like)
+
+
 def general_scan(
     operator: Operator, x: Any, n: int, heads: Any, count: Any, *, exclusive: int, reverse: int
 ) -> tuple[Any, Any]:
     """The states of a segmented scan, and the total of its last segment: work O(n), a pass over memory each level."""
+    heads = whole_axes(heads)
     positions = jnp.arange(n, dtype=index_dtype("scan", "x", n))
     states = operator.extract(x, positions)
     if n == 0:
@@ -188,11 +197,10 @@ def general_scan(
 
     _, scanned = jax.lax.associative_scan(step, (starts, states), reverse=bool(reverse))
     last = jax.tree.map(lambda s: s[0] if reverse else s[jnp.maximum(live - 1, 0)], scanned)
-    total = last if operator.identity is None else select(jnp.asarray(live > 0), last, operator.identity)
+    total = last if operator.identity is None else select(live > 0, last, identities(operator, last))
     if exclusive:
         shifted = jax.tree.map(lambda s: jnp.roll(s, -1 if reverse else 1, axis=0), scanned)
-        identity = jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), operator.identity, shifted)
-        scanned = select(starts, identity, shifted)
+        scanned = select(starts, identities(operator, shifted), shifted)
     return scanned, total
 
 
@@ -200,8 +208,7 @@ def mask_dead(results: Any, n: int, count: Any, dead: int) -> Any:
     """Results with a fixed value past the live items."""
     if not count.size:
         return results
-    is_live = jnp.arange(n) < live_items(n, count)
-    return select(is_live, results, jax.tree.map(lambda r: jnp.full_like(r, dead), results))
+    return select(live_mask(n, count), results, jax.tree.map(lambda r: jnp.full_like(r, dead), results))
 
 
 def scan_results(
@@ -215,15 +222,17 @@ def scan_results(
 
 def segmented_results(operator: Operator, x: Any, n: int, heads: Any, count: Any) -> Any:
     """What `segmented_reduce` returns, by the general path; an empty segment without an identity is unspecified."""
+    heads = whole_axes(heads)
     m = heads.shape[0]
     if n == 0:
         states = jax.tree.map(lambda i: jnp.broadcast_to(i, (m, *jnp.shape(i))), operator.identity)
         return operator.finish(states)
     states, _ = general_scan(operator, x, n, heads, count, exclusive=0, reverse=0)
-    bounds = jnp.append(jnp.clip(heads, 0, live_items(n, count)), live_items(n, count))
+    live = live_items(n, count)
+    dtype = common_dtype(heads, live)
+    bounds = jnp.append(jnp.clip(heads.astype(dtype), 0, live.astype(dtype)), live.astype(dtype))
     begin, end = bounds[:-1], bounds[1:]
     states = jax.tree.map(lambda s: s[jnp.maximum(end - 1, 0)], states)
     if operator.identity is not None:
-        identity = jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), operator.identity, states)
-        states = select(begin < end, states, identity)
+        states = select(begin < end, states, identities(operator, states))
     return operator.finish(states)

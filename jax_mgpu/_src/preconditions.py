@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import library
-from jax_mgpu._src.compat import Primitive, ad, automatic, batching, mlir, switch
+from jax_mgpu._src.compat import Primitive, ad, automatic, batching, compiling, mlir, switch
 
 __all__ = [
     "apart",
@@ -165,7 +165,10 @@ def _run(x: jax.Array, position: jax.Array, *, expected: str) -> jax.Array:
     return _check.bind(x, position, expected=expected)
 
 
-_check.def_impl(_run)
+@_check.def_impl
+def _impl(x: jax.Array, position: jax.Array, *, expected: str) -> jax.Array:
+    with compiling():
+        return _run(x, position, expected=expected)
 
 
 def _batch(operands: Sequence[Any], axes: Sequence[Any], *, expected: str) -> tuple[Any, int]:

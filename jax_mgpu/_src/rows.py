@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.check import KEY_DTYPES, as_array, describe, type_error, value_error
+from jax_mgpu._src.live import wide_enough
 
 __all__ = ["RowForm", "rows_or_fill"]
 
@@ -39,14 +40,14 @@ class RowForm:
             raise type_error(self.operation, argument, f"the dtype of {self.argument}, {self.dtype.name}", x.dtype.name)
         elements = math.prod(self.trailing)
         if elements == 0:
-            return jnp.zeros((x.shape[0], 1), jnp.uint8)
+            return jax.lax.full_like(x, 0, jnp.uint8, (x.shape[0], 1))  # varies under shard_map as x does
         return self._stored(x).reshape(x.shape[0], elements)
 
     def unpack(self, rows: jax.Array) -> jax.Array:
         """Rows as an array of this form."""
         shape = (rows.shape[0], *self.trailing)
         if math.prod(self.trailing) == 0:
-            return jnp.zeros(shape, self.dtype)
+            return jax.lax.full_like(rows, 0, self.dtype, shape)
         rows = rows.reshape(shape)
         if rows.dtype == self.dtype:
             return rows
@@ -78,6 +79,7 @@ def rows_or_fill(x: jax.Array, indices: jax.Array, fill: jax.Array) -> jax.Array
     n = x.shape[0]
     if n == 0:
         return jnp.broadcast_to(fill, (indices.shape[0], x.shape[1]))
+    indices = wide_enough(indices, n)
     valid = (indices >= 0) & (indices < n)
     rows = x.at[jnp.where(valid, indices, n)].get(mode="fill", fill_value=0)
     return jnp.where(valid[:, None], rows, fill)

@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.check import count_operand, expect_key, index_vector
+from jax_mgpu._src.live import live_mask
 from jax_mgpu._src.operators import (
     Kind,
     Operator,
+    accumulator_dtype,
     builtin,
     custom,
-    live_items,
     operator_kind,
     result_dtype,
     scan_results,
@@ -167,7 +168,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: int, **flags: i
     if kind == Kind.MUL:
         return results, _product_tangents(x, dx, heads, count, **flags)
     indices = _scan(x, heads, count, op=kind.index_of, **flags)
-    return results, [take_or_zero(dx, i) for i in indices]
+    return results, [take_or_zero(dx, i, tangents=True) for i in indices]
 
 
 def _product_tangents(
@@ -177,8 +178,8 @@ def _product_tangents(
 
     y[i] = x[i] y[i - 1] has the tangent dy[i] = x[i] dy[i - 1] + y[i - 1] dx[i], a scan of affine maps.
     """
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    is_live = jnp.arange(x.shape[0]) < live_items(x.shape[0], count)
+    wide = accumulator_dtype(x.dtype)
+    is_live = live_mask(x.shape[0], count)
     x = jnp.where(is_live, x, 0).astype(wide)
     dx = jnp.where(is_live, dx, 0)
     before = _scan(x, heads, count, op=Kind.MUL, exclusive=1, reverse=reverse, total=0)[0]
@@ -202,8 +203,7 @@ def _transpose(
     if cotangents[0] is not None:
         (result,) = _scan(cotangents[0], heads, count, op=op, exclusive=exclusive, reverse=not reverse, total=0)
     if len(cotangents) > 1 and cotangents[1] is not None:
-        is_live = jnp.arange(x.shape[0]) < live_items(x.shape[0], count)
-        result = result + jnp.where(is_live, cotangents[1], 0)
+        result = result + jnp.where(live_mask(x.shape[0], count), cotangents[1], 0)
     return result
 
 

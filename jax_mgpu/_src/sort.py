@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.check import count_operand, index_dtype
+from jax_mgpu._src.live import live_mask, wide_enough
 from jax_mgpu._src.primitive import ABSENT, Operation
 from jax_mgpu._src.values import (
     NO_PAYLOAD,
@@ -119,12 +120,11 @@ def _segment_numbers(
             flags = (flags[positions // 32] >> (positions % 32).astype(jnp.uint32)) & 1
         starts = flags.astype(positions.dtype)
     else:
-        starts = jnp.zeros((n,), positions.dtype).at[jnp.where(heads < 0, 0, heads)].add(1, mode="drop")
+        starts = jnp.zeros((n,), positions.dtype).at[jnp.maximum(wide_enough(heads, n), 0)].add(1, mode="drop")
     segments = jnp.cumsum(starts, dtype=positions.dtype)
     if count.size:
-        live = jnp.clip(count[0], 0, n).astype(positions.dtype)
         # a dead item is a segment of its own, after all live ones
-        segments = jnp.where(positions < live, segments, (segments[-1:] + 1 + positions) if n else segments)
+        segments = jnp.where(live_mask(n, count), segments, (segments[-1:] + 1 + positions) if n else segments)
     return (segments,)
 
 

@@ -80,11 +80,18 @@ def take_moved(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:
 
 
 def take_from_pair(
-    a: jax.Array | None, b: jax.Array | None, indices: jax.Array, a_length: int, fill: jax.Array | None = None
+    a: jax.Array | None,
+    b: jax.Array | None,
+    indices: jax.Array,
+    a_length: int,
+    fill: jax.Array | None = None,
+    *,
+    tangents: bool = False,
 ) -> Any:
     """Rows of A and B by indices into their concatenation, each used once at most; the fill element, `[1]`, at -1.
 
-    Both are read in place: no concatenation is written. What is None is zero: the tangent of any of the three.
+    Both are read in place: no concatenation is written. What is None is zero: the tangent of any of the three. With
+    `tangents` all three are tangents, and the function one that JAX can transpose.
     """
 
     def rows(x: jax.Array | None, inside: jax.Array, position: jax.Array) -> jax.Array | None:
@@ -107,7 +114,9 @@ def take_from_pair(
             taken = jnp.where(_along(from_b, a_rows), b_rows, a_rows)
         return taken if fill is None else jnp.where(_along(indices >= 0, taken), taken, fill)
 
-    return None if a is None and b is None and fill is None else _keeping_bits(take, indices, a, b, fill)
+    if a is None and b is None and fill is None:
+        return None
+    return take(indices, a, b, fill) if tangents else _keeping_bits(take, indices, a, b, fill)
 
 
 def _along(mask: jax.Array, rows: jax.Array) -> jax.Array:
@@ -115,14 +124,16 @@ def _along(mask: jax.Array, rows: jax.Array) -> jax.Array:
     return mask.reshape(-1, *[1] * (rows.ndim - 1))
 
 
-def take_or_zero(x: jax.Array, indices: jax.Array) -> jax.Array:
-    """The items at the indices, 0 at index -1."""
+def take_or_zero(x: jax.Array, indices: jax.Array, *, tangents: bool = False) -> jax.Array:
+    """The items at the indices, 0 at index -1; `tangents` as for `take_from_pair`."""
 
     def take(indices: jax.Array, x: jax.Array) -> jax.Array:
         taken = x.at[jnp.maximum(indices, 0)].get(mode="promise_in_bounds")
         return jnp.where(indices < 0, jnp.zeros((), x.dtype), taken)
 
-    return _keeping_bits(take, indices, x) if x.shape[0] else jnp.zeros(indices.shape, x.dtype)
+    if x.shape[0] == 0:
+        return jnp.zeros(indices.shape, x.dtype)
+    return take(indices, x) if tangents else _keeping_bits(take, indices, x)
 
 
 def _keeping_bits(take: Callable[..., jax.Array], indices: jax.Array, *arrays: Any) -> jax.Array:
