@@ -248,6 +248,28 @@ def test_without_jit(example, rng):
             agree(example.call(*arguments), expected, example.exact)
 
 
+@every_example
+def test_an_eager_call_is_one_program(example, rng):
+    """Arrays in, one program run: nothing is converted, padded or gathered by a dispatch of its own."""
+    arguments = tuple(map(jnp.asarray, example.make(rng, np.float32)))
+    programs = []
+    jax.clear_caches()
+
+    def count(event, seconds, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            programs.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    try:
+        example.call(*arguments)
+        functions = 2 if example is EXAMPLES["join_columns"] else 1  # which takes what a join gives
+        assert len(programs) == functions
+        example.call(*arguments)
+        assert len(programs) == functions
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count)
+
+
 def plain_jax(operation, *operands, **attributes):
     return primitive._run_fallback(operation, [jnp.asarray(x) for x in operands], attributes)
 

@@ -12,12 +12,13 @@ from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static
 from jax_mgpu._src.intervals import filled_tangent, gather_rows, scatter_rows
 from jax_mgpu._src.live import live_items
 from jax_mgpu._src.preconditions import distinct_positions, non_decreasing
-from jax_mgpu._src.primitive import Operation
+from jax_mgpu._src.primitive import Operation, one_program
 from jax_mgpu._src.rows import RowForm, rows_or_fill
 
 __all__ = ["bulk_insert", "bulk_remove"]
 
 
+@one_program("size", "fill_value")
 def bulk_remove(x: Any, indices: Any, *, size: int | None = None, fill_value: Any = 0, count: Any = None) -> jax.Array:
     """Removes the items at the given positions; the others keep their order.
 
@@ -54,6 +55,7 @@ def bulk_remove(x: Any, indices: Any, *, size: int | None = None, fill_value: An
     )
 
 
+@one_program("size", "fill_value")
 def bulk_insert(
     x: Any, indices: Any, values: Any, *, size: int | None = None, fill_value: Any = 0, count: Any = None
 ) -> jax.Array:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax._src import config as _config
 from jax._src import core as _core
+from jax._src.array import ArrayImpl
 from jax._src.lib.mlir import ir
 from jax._src.sharding_impls import SPMDAxisContext as _SPMDAxisContext
 from jax.extend.core import Primitive
@@ -20,6 +21,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
 __all__ = [
+    "ArrayImpl",
     "Primitive",
     "ad",
     "automatic",

@@ -18,7 +18,7 @@ from jax_mgpu._src.live import common_dtype, live_items, wide_enough
 from jax_mgpu._src.load_balance import find_objects, load_balance_search
 from jax_mgpu._src.mergesort import mergesort_indices
 from jax_mgpu._src.preconditions import apart, interval_lengths, intervals_inside, non_decreasing
-from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.reduce import segmented_reduce
 from jax_mgpu._src.rows import RowForm, rows_or_fill
 from jax_mgpu._src.values import take_rows
@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 
+@one_program("size", "fill_value")
 def interval_expand(values: Any, offsets: Any, size: int, *, total: Any = None, fill_value: Any = 0) -> jax.Array:
     """Repeats each value over its interval.
 
@@ -69,6 +70,7 @@ def interval_expand(values: Any, offsets: Any, size: int, *, total: Any = None, 
     return form.unpack(_expand(rows, offsets, count_operand(name, "total", total, size), fill, size=size)[0])
 
 
+@one_program("size", "fill_value")
 def interval_gather(
     x: Any, starts: Any, offsets: Any, size: int, *, total: Any = None, fill_value: Any = 0
 ) -> jax.Array:
@@ -109,6 +111,7 @@ def interval_gather(
     return form.unpack(gather_rows(rows, starts, offsets, total, fill, size=size, disjoint=0)[0])
 
 
+@one_program()
 def interval_scatter(x: Any, starts: Any, offsets: Any, into: Any, *, total: Any = None) -> jax.Array:
     """Scatters rows that lie one after the other to intervals of another array.
 
@@ -146,6 +149,7 @@ def interval_scatter(x: Any, starts: Any, offsets: Any, into: Any, *, total: Any
     return form.unpack(scatter_rows(rows, starts, offsets, total, into))
 
 
+@one_program()
 def interval_move(
     x: Any, gather_starts: Any, scatter_starts: Any, offsets: Any, into: Any, *, total: Any = None
 ) -> jax.Array:

@@ -21,7 +21,7 @@ from jax_mgpu._src.check import (
 )
 from jax_mgpu._src.compat import rows_sharding
 from jax_mgpu._src.live import live_items, live_mask
-from jax_mgpu._src.primitive import Operation
+from jax_mgpu._src.primitive import Operation, one_program
 from jax_mgpu._src.values import ordered_integers
 
 __all__ = ["JoinResult", "JoinedColumns", "join", "join_columns"]
@@ -78,6 +78,7 @@ jax.export.register_namedtuple_serialization(JoinResult, serialized_name="jax_mg
 jax.export.register_namedtuple_serialization(JoinedColumns, serialized_name="jax_mgpu.JoinedColumns")
 
 
+@one_program("kind", "size")
 def join(a: Any, b: Any, kind: str = "inner", *, size: int, a_count: Any = None, b_count: Any = None) -> JoinResult:
     """Joins two tables on equal keys: gives the pairs of rows.
 
@@ -123,6 +124,7 @@ def join(a: Any, b: Any, kind: str = "inner", *, size: int, a_count: Any = None,
     return JoinResult(*_join(*operands, size=size, keep_a=keep_a, keep_b=keep_b))
 
 
+@one_program("fill_value")
 def join_columns(
     result: JoinResult,
     a_columns: Any = None,

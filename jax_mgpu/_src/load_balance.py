@@ -11,11 +11,12 @@ import jax.numpy as jnp
 from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_size
 from jax_mgpu._src.live import live_mask, wide_enough
 from jax_mgpu._src.preconditions import non_decreasing
-from jax_mgpu._src.primitive import Operation
+from jax_mgpu._src.primitive import Operation, one_program
 
 __all__ = ["find_objects", "load_balance_search"]
 
 
+@one_program("size", "return_rank")
 def load_balance_search(
     offsets: Any, size: int, *, total: Any = None, return_rank: bool = False
 ) -> jax.Array | tuple[jax.Array, jax.Array]:

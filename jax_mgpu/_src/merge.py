@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.check import index_dtype, sorted_pair
 from jax_mgpu._src.live import live_items
-from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.values import (
     NO_PAYLOAD,
     PAYLOAD_GIVEN,
@@ -24,6 +24,7 @@ from jax_mgpu._src.values import (
 __all__ = ["merge"]
 
 
+@one_program("descending")
 def merge(
     a: Any,
     b: Any,

@@ -15,9 +15,11 @@ Conventions, all of them checked here:
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +28,7 @@ from jax.sharding import PartitionSpec
 
 from jax_mgpu._src import library
 from jax_mgpu._src.compat import (
+    ArrayImpl,
     Primitive,
     ad,
     automatic,
@@ -43,7 +46,7 @@ from jax_mgpu._src.compat import (
 )
 from jax_mgpu._src.partition import declare_batch, workspace_shape
 
-__all__ = ["ABSENT", "REGISTRY", "Operation"]
+__all__ = ["ABSENT", "REGISTRY", "Operation", "one_program"]
 
 ABSENT = np.zeros((0,), np.int32)
 
@@ -238,6 +241,76 @@ def _arrays(values: Iterable[Any]) -> list[Any]:
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _run_primitive(operation: Operation, attributes: tuple[tuple[str, int], ...], *operands: Any) -> list[jax.Array]:
     return operation.primitive.bind(*operands, **dict(attributes))
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def one_program(*static: str) -> Callable[[Function], Function]:
+    """Makes an eager call of a public function one program, where each conversion, kernel and gather would be one.
+
+    The arguments named `static` are part of the program, all others are arrays or pytrees of arrays. A call with
+    anything else runs as the function is written: what is traced, functions, lists, and NumPy arrays that JAX would
+    narrow, whose values the checks of arguments have to see.
+    """
+    fixed = frozenset(static)
+
+    def decorate(function: Function) -> Function:
+        names = tuple(inspect.signature(function).parameters)
+        assert fixed <= set(names)
+
+        @functools.wraps(function)
+        def call(*positional: Any, **named: Any) -> Any:
+            if len(positional) > len(names):
+                return function(*positional, **named)
+            settings, arrays = {}, {}
+            for name, value in chain(zip(names, positional, strict=False), named.items()):
+                if value is None or (name in fixed and isinstance(value, (bool, int, float, complex, str, np.generic))):
+                    settings[name] = value
+                else:
+                    arrays[name] = value
+            if not fixed.isdisjoint(arrays) or not all(map(_is_plain, jax.tree.leaves(arrays))):
+                return function(*positional, **named)
+            return _run_function(function, _Settings(settings), arrays)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _run_function(function: Callable[..., Any], settings: _Settings, arrays: dict[str, Any]) -> Any:
+    return function(**settings.values, **arrays)
+
+
+class _Settings:
+    """Static arguments, equal only where they are the same to the bit: 1 is not True, nor 0.0 -0.0."""
+
+    def __init__(self, values: dict[str, Any]):
+        self.values = values
+        self._key = tuple((name, repr(value)) for name, value in values.items())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Settings) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def _is_plain(leaf: Any) -> bool:
+    """Whether a program takes an argument as it is: an array of a type that JAX keeps, or an int, for a count."""
+    if type(leaf) is ArrayImpl:
+        return True
+    if type(leaf) is np.ndarray or isinstance(leaf, np.generic):
+        wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+        return leaf.dtype in NARROW_DTYPES or (wide and leaf.dtype in WIDE_DTYPES)
+    return type(leaf) is int and -(2**31) <= leaf < 2**31
+
+
+NARROW_DTYPES = frozenset(
+    map(np.dtype, ["bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32", "complex64"])
+) | {np.dtype(jnp.bfloat16)}
+WIDE_DTYPES = frozenset(map(np.dtype, ["int64", "uint64", "float64", "complex128"]))
 
 
 def _register_lowerings(operation: Operation) -> None:

@@ -22,13 +22,14 @@ from jax_mgpu._src.operators import (
     segmented_results,
 )
 from jax_mgpu._src.preconditions import non_decreasing
-from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.scan import _scan
 from jax_mgpu._src.values import take_or_zero
 
 __all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
 
 
+@one_program("op")
 def reduce(x: Any, op: str | Callable[[Any, Any], Any] = "add", *, count: Any = None, identity: Any = None) -> Any:
     """Combines all items.
 
@@ -68,6 +69,7 @@ def reduce(x: Any, op: str | Callable[[Any, Any], Any] = "add", *, count: Any = 
     return _reduce(x, count_operand(name, "count", count, x.shape[0]), op=kind)[0]
 
 
+@one_program("op")
 def segmented_reduce(
     x: Any, heads: Any, op: str | Callable[[Any, Any], Any] = "add", *, count: Any = None, identity: Any = None
 ) -> Any:
@@ -111,6 +113,7 @@ def segmented_reduce(
     return _segmented_reduce(x, heads, count, op=kind)[0]
 
 
+@one_program("op", "size")
 def reduce_by_key(
     keys: Any, values: Any, op: str | Callable[[Any, Any], Any] = "add", *, size: int, count: Any = None
 ) -> tuple[jax.Array, Any, jax.Array]:

@@ -21,12 +21,13 @@ from jax_mgpu._src.operators import (
     scan_results,
 )
 from jax_mgpu._src.preconditions import non_decreasing
-from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.values import take_or_zero
 
 __all__ = ["scan", "segmented_scan"]
 
 
+@one_program("op", "exclusive", "reverse", "return_total")
 def scan(
     x: Any,
     op: str | Callable[[Any, Any], Any] = "add",
@@ -73,6 +74,7 @@ def scan(
     return _run("scan", x, None, op, exclusive, reverse, count, return_total, identity)
 
 
+@one_program("op", "exclusive", "reverse")
 def segmented_scan(
     x: Any,
     heads: Any,

@@ -12,7 +12,7 @@ import numpy as np
 
 from jax_mgpu._src.check import describe, index_dtype, sorted_pair, static_size, value_error
 from jax_mgpu._src.live import live_items
-from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.values import (
     NO_PAYLOAD,
     PAYLOAD_GIVEN,
@@ -54,6 +54,7 @@ class SetResult(NamedTuple):
 jax.export.register_namedtuple_serialization(SetResult, serialized_name="jax_mgpu.SetResult")
 
 
+@one_program("size", "duplicates", "fill_value")
 def set_intersection(
     a: Any,
     b: Any,
@@ -99,6 +100,7 @@ def set_intersection(
     return _operate("set_intersection", INTERSECTION, a, b, a_values, None, size, duplicates, fill_value, counts)
 
 
+@one_program("size", "duplicates", "fill_value")
 def set_union(
     a: Any,
     b: Any,
@@ -142,6 +144,7 @@ def set_union(
     return _operate("set_union", UNION, a, b, a_values, b_values, size, duplicates, fill_value, counts)
 
 
+@one_program("size", "duplicates", "fill_value")
 def set_difference(
     a: Any,
     b: Any,
@@ -183,6 +186,7 @@ def set_difference(
     return _operate("set_difference", DIFFERENCE, a, b, a_values, None, size, duplicates, fill_value, counts)
 
 
+@one_program("size", "duplicates", "fill_value")
 def set_symmetric_difference(
     a: Any,
     b: Any,

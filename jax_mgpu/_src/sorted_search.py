@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.check import index_dtype, sorted_pair, value_error
 from jax_mgpu._src.live import live_items, live_mask
-from jax_mgpu._src.primitive import Operation
+from jax_mgpu._src.primitive import Operation, one_program
 from jax_mgpu._src.values import ordered_integers
 
 __all__ = ["SortedMatch", "sorted_equal_count", "sorted_match", "sorted_search"]
@@ -46,6 +46,7 @@ class SortedMatch(NamedTuple):
 jax.export.register_namedtuple_serialization(SortedMatch, serialized_name="jax_mgpu.SortedMatch")
 
 
+@one_program("side")
 def sorted_search(
     needles: Any, haystack: Any, side: str = "left", *, needles_count: Any = None, haystack_count: Any = None
 ) -> jax.Array:
@@ -81,6 +82,7 @@ def sorted_search(
     return _search(*operands, right=_is_right(name, side))[0]
 
 
+@one_program("side")
 def sorted_match(a: Any, b: Any, side: str = "left", *, a_count: Any = None, b_count: Any = None) -> SortedMatch:
     """Looks up the items of two sorted arrays in each other, in one pass over both.
 
@@ -112,6 +114,7 @@ def sorted_match(a: Any, b: Any, side: str = "left", *, a_count: Any = None, b_c
     return SortedMatch(*_match(*operands, right=_is_right(name, side)))
 
 
+@one_program()
 def sorted_equal_count(a: Any, b: Any, *, a_count: Any = None, b_count: Any = None) -> jax.Array:
     """For each item of one sorted array, how many items of another equal it.
 
