@@ -8,7 +8,7 @@ import sys
 
 import jax
 
-from benchmarks import latency, report
+from benchmarks import eager, latency, report
 from benchmarks.runner import Runner, all_cases, select
 
 CPU_SCALE = 2.0**-6
@@ -29,6 +29,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--only-ours", action="store_true", help="leave the rivals out")
     parser.add_argument("--once", action="store_true", help="run our side once, untimed: for profilers")
     parser.add_argument("--latency", action="store_true", help="small chained calls, with command buffers and without")
+    parser.add_argument("--eager", action="store_true", help="calls outside of jit on three items, of each function")
     parser.add_argument("--calls", type=int, default=40, metavar="N", help="calls in a chain of --latency")
     options = parser.parse_args(arguments)
     options.families = [name for name in options.families.split(",") if name]
@@ -50,6 +51,8 @@ def main(arguments: list[str]) -> int:
     if options.list:
         print("\n".join(case.row for case in options.cases))
         return 0
+    if options.eager:
+        return eager.main()
     if options.latency:
         return latency.main(options)
     scale = options.scale or (CPU_SCALE if jax.default_backend() == "cpu" else 1.0)

@@ -239,7 +239,7 @@ def test_unsorted_input_stays_inside(rng):
 def test_what_a_misuse_says():
     a, b = np.arange(3), np.arange(2)
     for error, message, call in [
-        (TypeError, "merge: a: expected keys of an integer or float type", lambda: mgpu.merge(a > 1, b)),
+        (TypeError, "merge: a: expected integers of 8 to 64 bits, float16, bfloat16", lambda: mgpu.merge(a > 1, b)),
         (TypeError, "merge: b: expected the dtype of a, int64, got float32", lambda: mgpu.merge(a, np.float32(b))),
         (ValueError, "merge: b: expected a 1-D array", lambda: mgpu.merge(a, b[None])),
         (ValueError, "merge: a_values and b_values: expected both or neither", lambda: mgpu.merge(a, b, a)),

@@ -276,9 +276,9 @@ def test_derivatives_go_through_the_permutation(rng, name):
             np.zeros(4, bool),
             None,
             TypeError,
-            "keys: expected keys of an integer or float type of 8 to 64 bits, got bool[4]",
+            "keys: expected integers of 8 to 64 bits, float16, bfloat16, float32 or float64, got bool[4]",
         ),
-        (None, None, TypeError, "keys: expected an array, got None"),
+        (None, None, TypeError, "keys: expected an array of numbers, got None"),
         (
             np.zeros((1, 4), np.float32),
             None,

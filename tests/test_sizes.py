@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
+from jax_mgpu._src import primitive
 from tests.examples import EXAMPLES
 
 FEW = 4099
@@ -375,3 +376,85 @@ def test_31_bits_are_not_enough_without_x64():
         for name, call in calls.items():
             with pytest.raises(ValueError, match=f"^{name}: .*: expected fewer than 2.31 items"):
                 call()
+
+
+# ---- What 2^31 items trace to, which takes neither memory nor time --------------------------------------------------
+
+
+def add(a, b):
+    return a + b
+
+
+def trace_calls(n, index):
+    """Calls on n items and four positions of the type `index`: (function, shapes of its arguments)."""
+    shape = jax.ShapeDtypeStruct
+    x, few, rows = shape((n,), np.float32), shape((50,), np.float32), shape((n, 3), np.float16)
+    some, at, count = shape((50, 3), np.float16), shape((4,), index), shape((), np.int32)
+    inserted = shape((4, 3), np.float16)
+    return {
+        "bulk_insert": (lambda x, i, v, c: mgpu.bulk_insert(x, i, v, count=c), (rows, at, inserted, count)),
+        "bulk_remove": (lambda x, i, c: mgpu.bulk_remove(x, i, count=c), (rows, at, count)),
+        "interval_expand": (lambda x, i, c: mgpu.interval_expand(x, i, n, total=c), (inserted, at, count)),
+        "interval_gather, from": (lambda x, i, c: mgpu.interval_gather(x, i, i, 64, total=c), (rows, at, count)),
+        "interval_gather, to": (lambda x, i, c: mgpu.interval_gather(x, i, i, n, total=c), (some, at, count)),
+        "interval_move": (lambda x, i, c: mgpu.interval_move(x, i, i, i, x, total=c), (rows, at, count)),
+        "interval_scatter, from": (
+            lambda x, i, into, c: mgpu.interval_scatter(x, i, i, into, total=c),
+            (rows, at, some, count),
+        ),
+        "interval_scatter, to": (
+            lambda x, i, into, c: mgpu.interval_scatter(x, i, i, into, total=c),
+            (some, at, rows, count),
+        ),
+        "join": (lambda a, b, c: mgpu.join(a, b, "outer", size=50, a_count=c, b_count=c), (x, few, count)),
+        "load_balance_search": (lambda i, c: mgpu.load_balance_search(i, n, total=c, return_rank=True), (at, count)),
+        "merge": (lambda a, b, c: mgpu.merge(a, b, a_count=c, b_count=c), (x, x, count)),
+        "mergesort": (lambda x, c: mgpu.mergesort(x, x, count=c), (x, count)),
+        "reduce_by_key": (lambda x, c: mgpu.reduce_by_key(x, x, "max", size=8, count=c), (x, count)),
+        "reduce_by_key, function": (lambda x, c: mgpu.reduce_by_key(x, x, add, size=8, count=c), (x, count)),
+        "segmented_sort": (lambda x, i, v, c: mgpu.segmented_sort(x, i, v, count=c), (x, at, rows, count)),
+        "set_union": (lambda a, b, c: mgpu.set_union(a, b, a, b, a_count=c, b_count=c), (x, few, count)),
+        "sorted_match": (lambda a, b, c: mgpu.sorted_match(a, b, a_count=c, b_count=c), (few, x, count)),
+        "sorted_search": (lambda a, b, c: mgpu.sorted_search(a, b, needles_count=c, haystack_count=c), (x, x, count)),
+        **{
+            f"{call.__name__}, {op if isinstance(op, str) else 'function'}": (
+                lambda *xs, call=call, op=op: call(
+                    *xs[:-1], op=op, identity=0.0 if callable(op) else None, count=xs[-1]
+                ),
+                (x, at, count) if "segmented" in call.__name__ else (x, count),
+            )
+            for call in (mgpu.reduce, mgpu.scan, mgpu.segmented_reduce, mgpu.segmented_scan)
+            for op in ("add", "mul", "max", "argmin", add)
+        },
+    }
+
+
+@pytest.mark.parametrize("n, index", [(2**31 - 1, np.int32), (2**31, np.int32), (2**32 + 17, np.uint32)])
+def test_sizes_past_int32_are_traced(n, index, monkeypatch, x64):
+    """Calls, their reverse derivatives and their plain JAX, with live counts of int32."""
+    calls = trace_calls(n, index)
+
+    def run(call, arguments):
+        jax.eval_shape(call, *arguments)
+        real = [i for i, x in enumerate(arguments) if np.issubdtype(x.dtype, np.floating)]
+
+        def pull_back(*xs):
+            def of_reals(*moving):
+                given = dict(enumerate(xs)) | dict(zip(real, moving, strict=True))
+                results = jax.tree.leaves(call(*given.values()))
+                return [y for y in results if np.issubdtype(y.dtype, np.floating)]
+
+            results, transpose = jax.vjp(of_reals, *(xs[i] for i in real))
+            return transpose([jax.numpy.zeros(y.shape, y.dtype) for y in results])
+
+        jax.eval_shape(pull_back, *arguments)
+
+    for call, arguments in calls.values():
+        run(call, arguments)
+
+    def plain(operation, *operands, **attributes):
+        return primitive._run_fallback(operation, [jax.numpy.asarray(x) for x in operands], attributes)
+
+    monkeypatch.setattr(primitive.Operation, "__call__", plain)
+    for call, arguments in trace_calls(n, index).values():
+        run(call, arguments)

@@ -16,7 +16,7 @@ from jax.test_util import check_grads
 import jax_mgpu as mgpu
 from jax_mgpu._src import library, primitive
 from tests import oracle
-from tests.examples import EXAMPLES, kernel_calls
+from tests.examples import EXAMPLES, Example, distinct, kernel_calls
 
 DEVICES = 4
 
@@ -237,16 +237,69 @@ def test_donated_arguments(example, rng):
 
 
 @every_example
+def test_without_jit(example, rng):
+    """Under jax.disable_jit a public function runs line by line, and a kernel as any primitive of JAX."""
+    arguments = example.make(rng, np.float32)
+    expected = example.call(*arguments)
+    with jax.disable_jit():
+        agree(example.call(*arguments), expected, example.exact)
+        agree(jax.vmap(example.call)(*(x[None] for x in map(jnp.asarray, arguments))), stack([expected]), example.exact)
+        with mgpu.checks():
+            agree(example.call(*arguments), expected, example.exact)
+
+
+@every_example
+def test_an_eager_call_is_one_program(example, rng):
+    """Arrays in, one program run: nothing is converted, padded or gathered by a dispatch of its own."""
+    arguments = tuple(map(jnp.asarray, example.make(rng, np.float32)))
+    programs = []
+    jax.clear_caches()
+
+    def count(event, seconds, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            programs.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    try:
+        example.call(*arguments)
+        functions = 2 if example is EXAMPLES["join_columns"] else 1  # which takes what a join gives
+        assert len(programs) == functions
+        example.call(*arguments)
+        assert len(programs) == functions
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count)
+
+
+def plain_jax(operation, *operands, **attributes):
+    return primitive._run_fallback(operation, [jnp.asarray(x) for x in operands], attributes)
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["x32", "x64"])
+@every_example
+def test_strict_promotion(example, rng, wide, monkeypatch):
+    """A setting of the caller's: with jax_numpy_dtype_promotion="strict" JAX refuses to mix the types of arrays."""
+    with jax.enable_x64(wide), jax.numpy_dtype_promotion("strict"):
+        for real in (np.float64 if wide else jnp.bfloat16.dtype.type, np.float32):
+            arguments = tuple(map(jnp.asarray, example.make(rng, real)))
+            jax.eval_shape(example.call, *arguments)
+            jax.eval_shape(jax.vmap(example.call), *(x[None] for x in arguments))
+            if example.differentiable:
+                loss = loss_of_sums(example)
+                gradient = jax.grad(loss, argnums=example.differentiable)
+                jax.eval_shape(gradient, *arguments)
+                jax.eval_shape(lambda *xs, f=gradient: jax.jvp(f, xs, tuple(map(tangent_of, xs))), *arguments)
+        monkeypatch.setattr(primitive.Operation, "__call__", plain_jax)
+        jax.eval_shape(functools.partial(example.call), *arguments)  # traced anew
+
+
+@every_example
 def test_plain_jax_gives_the_same(example, rng, monkeypatch):
     """The lowering of platforms without kernels, run here."""
     cases = [example.make(rng, np.float32) for _ in range(3)]
     batch = stack(cases)
     expected = [example.call(*arguments) for arguments in cases], jax.vmap(example.call)(*batch)
 
-    def plain(operation, *operands, **attributes):
-        return primitive._run_fallback(operation, [jnp.asarray(x) for x in operands], attributes)
-
-    monkeypatch.setattr(primitive.Operation, "__call__", plain)
+    monkeypatch.setattr(primitive.Operation, "__call__", plain_jax)
     got = [jax.jit(example.call)(*arguments) for arguments in cases], jax.jit(jax.vmap(example.call))(*batch)
     agree(got, expected, example.exact)
 
@@ -289,6 +342,15 @@ def loss_of(example):
         )
 
     return loss
+
+
+def loss_of_sums(example):
+    """A loss that mixes no types of its own."""
+    return lambda *arguments: sum(x.astype(jnp.float32).sum() for x in floats(example.call(*arguments)))
+
+
+def tangent_of(x):
+    return jnp.ones_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros(x.shape, jax.dtypes.float0)
 
 
 @differentiable_cases()
@@ -336,6 +398,90 @@ def test_jacobians(example, rng):
         forward, reverse = jax.jit(lambda x, f=of_one: (jax.jacfwd(f)(x), jax.jacrev(f)(x)))(arguments[position])
         assert any(np.asarray(matrix).any() for matrix in forward)
         agree(forward, reverse, exact=False)
+
+
+def float_keys(call):
+    """A call whose keys are floats without ties, and so have derivatives."""
+    return lambda x: call(jnp.sort(x), jnp.sort(x)[:40] + x.dtype.type(0.5))
+
+
+HALF_CASES = {
+    **{name: example for name, example in EXAMPLES.items() if example.differentiable},
+    **{
+        name: Example(call, lambda rng, real: (distinct(rng, real),), differentiable=(0,))
+        for name, call in {
+            "reduce, mul": lambda x: mgpu.reduce(x / 8 + 1, "mul", count=5),
+            "scan, mul": lambda x: mgpu.scan(x / 8 + 1, "mul", count=5),
+            "scan, total": lambda x: mgpu.scan(x, "min", return_total=True),
+            "set_symmetric_difference, keys": float_keys(mgpu.set_symmetric_difference),
+            "set_union, keys": float_keys(mgpu.set_union),
+            "reduce_by_key, keys": lambda x: mgpu.reduce_by_key(x, x, size=70)[0],
+            "reduce_by_key, max": lambda x: mgpu.reduce_by_key(x // 7, x, "max", size=70)[1],
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("real", [np.float16, jnp.bfloat16.dtype.type], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("example", HALF_CASES.values(), ids=HALF_CASES)
+def test_reverse_derivatives_of_narrow_floats(example, rng, real):
+    """Their bits are moved as integers, which has no transpose; tangents must not be."""
+    arguments = example.make(rng, real)
+
+    def of_floats(*moving):
+        given = dict(enumerate(arguments)) | dict(zip(example.differentiable, moving, strict=True))
+        return floats(example.call(*given.values()))
+
+    moving = tuple(jnp.asarray(arguments[i]) for i in example.differentiable)
+    # one tangent and one cotangent: <cotangent, J tangent> is the same from either side
+    tangent = jax.tree.map(lambda x: jnp.asarray(rng.integers(-2, 3, x.shape), x.dtype), moving)
+    results, forward = jax.jvp(of_floats, moving, tangent)
+    cotangent = jax.tree.map(lambda x: jnp.asarray(rng.integers(-2, 3, x.shape), x.dtype), results)
+    backward = jax.vjp(of_floats, *moving)[1](cotangent)
+
+    def dot(xs, ys):
+        return sum(
+            np.vdot(np.asarray(x, np.float64), np.asarray(y, np.float64))
+            for x, y in zip(jax.tree.leaves(xs), jax.tree.leaves(ys), strict=True)
+        )
+
+    np.testing.assert_allclose(dot(forward, cotangent), dot(tangent, backward), rtol=2e-2, atol=1)
+
+
+LINEAR_CALLS = {
+    "bulk_insert": (lambda x, values: mgpu.bulk_insert(x, ODD, values, count=7), (8, 3)),
+    "bulk_insert, values": (lambda values: mgpu.bulk_insert(jnp.zeros(8), ODD, values), (3,)),
+    "bulk_insert, x": (lambda x: mgpu.bulk_insert(x, ODD, jnp.zeros(3)), (8,)),
+    "bulk_remove": (lambda x: mgpu.bulk_remove(x, ODD, count=7), (8,)),
+    "interval_expand": (lambda x: mgpu.interval_expand(x, ODD, 6), (3,)),
+    "interval_gather": (lambda x: mgpu.interval_gather(x, ODD, ODD - 1, 6), (8,)),
+    "interval_move": (lambda x, into: mgpu.interval_move(x, ODD, ODD, ODD - 1, into, total=6), (8, 9)),
+    "interval_move, into": (lambda into: mgpu.interval_move(jnp.zeros(8), ODD, ODD, ODD - 1, into, total=6), (9,)),
+    "interval_scatter": (lambda x, into: mgpu.interval_scatter(x, ODD, ODD - 1, into), (6, 9)),
+    "interval_scatter, into": (lambda into: mgpu.interval_scatter(jnp.zeros(6), ODD, ODD - 1, into), (9,)),
+    "interval_scatter, x": (lambda x: mgpu.interval_scatter(x, ODD, ODD - 1, jnp.zeros(9)), (6,)),
+    "reduce": (lambda x: mgpu.reduce(x, count=7), (8,)),
+    "scan": (lambda x: mgpu.scan(x, return_total=True), (8,)),
+    "segmented_reduce": (lambda x: mgpu.segmented_reduce(x, ODD), (8,)),
+}
+ODD = np.array([1, 3, 5], np.int32)
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["one", "batch"])
+@pytest.mark.parametrize("call, lengths", LINEAR_CALLS.values(), ids=LINEAR_CALLS)
+def test_linear_transpose(call, lengths, batched):
+    """The columns of the matrix, from its action on unit vectors."""
+    if batched:
+        call, lengths = jax.vmap(call), [(2, n) for n in lengths]
+    zeros = [jnp.zeros(n) for n in lengths]
+    units = [jnp.eye(x.size).reshape(x.size, *x.shape) for x in zeros]
+    results = call(*zeros)
+    cotangents = jax.tree.map(lambda y: jnp.cos(jnp.arange(y.size)).reshape(y.shape), results)
+    got = jax.linear_transpose(call, *zeros)(cotangents)
+    for i, directions in enumerate(units):
+        columns = jax.vmap(lambda x, i=i: call(*zeros[:i], x, *zeros[i + 1 :]))(directions)
+        weighted = jax.tree.map(lambda c, ct: (c * ct).reshape(len(c), -1).sum(1), columns, cotangents)
+        np.testing.assert_allclose(got[i].ravel(), sum(jax.tree.leaves(weighted)), rtol=1e-5, atol=1e-6)
 
 
 @differentiable_cases()
@@ -449,3 +595,71 @@ def test_gradient_of_a_replicated_argument_under_shard_map(example, rng, devices
         sharded = jax.shard_map(per_device, mesh=mesh, in_specs=specs, out_specs=P(("x", "y")))
         got = jax.jit(jax.grad(lambda *xs, f=sharded: f(*xs).sum(), argnums=position))(*place(mesh, given, specs))
         agree(got, one_by_one(jax.grad(loss, argnums=position), given, mapped, DEVICES).sum(0), exact=False)
+
+
+def add(a, b):
+    return a + b
+
+
+FUNCTION_CALLS = {
+    "reduce": lambda x, heads, keys, count: mgpu.reduce(x, add, count=count, identity=0.0),
+    "reduce_by_key": lambda x, heads, keys, count: mgpu.reduce_by_key(keys, x, add, size=4, count=count),
+    "scan": lambda x, heads, keys, count: mgpu.scan(
+        x, add, exclusive=True, count=count, return_total=True, identity=0.0
+    ),
+    "segmented_reduce": lambda x, heads, keys, count: mgpu.segmented_reduce(x, heads, add, count=count, identity=0.0),
+    "segmented_scan": lambda x, heads, keys, count: mgpu.segmented_scan(x, heads, add, reverse=True, count=count),
+}
+
+
+@pytest.mark.parametrize("call", FUNCTION_CALLS.values(), ids=FUNCTION_CALLS)
+def test_functions_on_an_explicit_mesh(call, devices):
+    mesh = mesh_of(devices, AxisType.Explicit)
+    arguments = (
+        np.arange(8, dtype=np.float32),
+        np.array([0, 2, 5, 6]),
+        np.array([1, 1, 2, 2, 2, 3, 3, 3]),
+        np.int64(6),
+    )
+    arguments = tuple(np.asarray(x, np.int32 if x.dtype == np.int64 else x.dtype) for x in arguments)
+    expected = call(*arguments)
+    for specs in ([P("x")] * 3, [P(), P("x"), P()], [P(("x", "y")), P("x"), P("x")]):
+        with jax.set_mesh(mesh):
+            placed = place(mesh, arguments, [*specs, P()])
+            agree(jax.device_get(jax.jit(call)(*placed)), jax.device_get(expected), exact=False)
+            agree(jax.device_get(call(*placed)), jax.device_get(expected), exact=False)
+    batch = tuple(np.stack([x] * 4) for x in arguments)
+    expected = jax.device_get(jax.vmap(call)(*batch))
+    for spec in (P("x"), P(None, "x")):
+        with jax.set_mesh(mesh):
+            placed = place(mesh, batch, [spec if x.ndim >= len(spec) else P() for x in batch])
+            agree(jax.device_get(jax.jit(jax.vmap(call))(*placed)), expected, exact=False)
+    counts = np.array([6, 3, 0, 8], np.int32)
+    in_axes = (None, None, None, 0)
+    expected = jax.device_get(jax.vmap(call, in_axes=in_axes)(*arguments[:3], counts))
+    with jax.set_mesh(mesh):
+        placed = place(mesh, (*arguments[:3], counts), [P(), P(), P(), P("x")])
+        agree(jax.device_get(jax.jit(jax.vmap(call, in_axes=in_axes))(*placed)), expected, exact=False)
+
+
+ROW_CALLS = {
+    "bulk_insert": lambda rows: mgpu.bulk_insert(rows, jnp.arange(8), rows),
+    "bulk_remove": lambda rows: mgpu.bulk_remove(rows, jnp.arange(2)),
+    "interval_expand": lambda rows: mgpu.interval_expand(rows, jnp.arange(8), 10),
+    "interval_gather": lambda rows: mgpu.interval_gather(rows, jnp.arange(8), jnp.arange(8), 10),
+    "interval_move": lambda rows: mgpu.interval_move(rows, jnp.arange(8), jnp.arange(8), jnp.arange(8), rows),
+    "interval_scatter": lambda rows: mgpu.interval_scatter(rows, jnp.arange(8), jnp.arange(8), rows),
+    "mergesort": lambda rows: mgpu.mergesort(jnp.arange(8), rows)[1],
+    "merge": lambda rows: mgpu.merge(jnp.arange(8), jnp.arange(8), rows, rows)[1],
+    "set_union": lambda rows: mgpu.set_union(jnp.arange(8), jnp.arange(8), rows, rows).values,
+}
+
+
+@pytest.mark.parametrize("call", ROW_CALLS.values(), ids=ROW_CALLS)
+def test_rows_without_elements_under_shard_map(call, devices):
+    mesh = mesh_of(devices, AxisType.Auto)
+    mapped = jax.shard_map(call, mesh=mesh, in_specs=P(("x", "y")), out_specs=P(("x", "y")))
+    rows = jnp.zeros((8 * len(devices), 2, 0))
+    result, tangent = jax.jit(lambda x: jax.jvp(mapped, (x,), (x,)))(rows)
+    assert tangent.shape == result.shape
+    assert jax.jit(jax.grad(lambda x: mapped(x).sum()))(rows).shape == rows.shape

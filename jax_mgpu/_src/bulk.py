@@ -10,14 +10,16 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_size, value_error
 from jax_mgpu._src.intervals import filled_tangent, gather_rows, scatter_rows
+from jax_mgpu._src.live import live_items
 from jax_mgpu._src.preconditions import distinct_positions, non_decreasing
-from jax_mgpu._src.primitive import Operation
+from jax_mgpu._src.primitive import Operation, one_program
 from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.values import take_or_fill
 
 __all__ = ["bulk_insert", "bulk_remove"]
 
 
+@one_program("size", "fill_value")
 def bulk_remove(x: Any, indices: Any, *, size: int | None = None, fill_value: Any = 0, count: Any = None) -> jax.Array:
     """Removes the items at the given positions; the others keep their order.
 
@@ -53,6 +55,7 @@ def bulk_remove(x: Any, indices: Any, *, size: int | None = None, fill_value: An
     return form.unpack(_remove(rows, indices, count, form.fill(fill_value), size=size)[0])
 
 
+@one_program("size", "fill_value")
 def bulk_insert(
     x: Any, indices: Any, values: Any, *, size: int | None = None, fill_value: Any = 0, count: Any = None
 ) -> jax.Array:
@@ -101,13 +104,11 @@ def _starts(x: Any, indices: jax.Array, count: jax.Array, drift: int, size: int)
     """
     operation = "derivative of bulk_insert" if drift > 0 else "derivative of bulk_remove"
     dtype = index_dtype(operation, "x", max(size, x.shape[0] + indices.shape[0]) + 1)
-    live = jnp.clip(count[0], 0, x.shape[0]).astype(dtype) if count.size else jnp.asarray(x.shape[0], dtype)
-    in_range = (indices >= 0) & (indices < live + (drift > 0))
+    live = live_items(x.shape[0], count, dtype)
+    indices = jnp.clip(indices, -1, min(x.shape[0] + 1, jnp.iinfo(indices.dtype).max)).astype(dtype)
+    in_range = (indices >= 0) & (indices < live + int(drift > 0))
     total = jnp.clip(live + drift * jnp.sum(in_range, dtype=dtype), 0, size)
-    # Clipped first: a position of 64 bits may not fit.
-    starts = jnp.clip(indices, -1, min(x.shape[0] + 1, jnp.iinfo(indices.dtype).max)).astype(dtype) + drift * (
-        jnp.cumsum(in_range, dtype=dtype) - 1
-    )
+    starts = indices + drift * (jnp.cumsum(in_range, dtype=dtype) - 1)
     return live, in_range, jnp.where(in_range, starts, jnp.where(indices < 0, -1, jnp.iinfo(dtype).max)), total
 
 
@@ -121,7 +122,7 @@ def _remove_fallback(
 ) -> Sequence[jax.Array]:
     _, _, starts, total = _starts(x, indices, count, -1, size)
     items = jnp.arange(size, dtype=starts.dtype)
-    before = jnp.searchsorted(starts, items, side="right") - jnp.sum(indices < 0)
+    before = jnp.searchsorted(starts, items, side="right").astype(items.dtype) - jnp.sum(indices < 0, dtype=items.dtype)
     return [take_or_fill(x, jnp.where(items < total, items + before, -1), fill)]
 
 
@@ -130,28 +131,34 @@ def _insert_fallback(
 ) -> Sequence[jax.Array]:
     _, _, starts, total = _starts(x, indices, count, 1, size)
     items = jnp.arange(size, dtype=starts.dtype)
-    before = jnp.searchsorted(starts, items, side="right") - jnp.sum(indices < 0)
+    before = jnp.searchsorted(starts, items, side="right").astype(items.dtype) - jnp.sum(indices < 0, dtype=items.dtype)
     rows = take_or_fill(x, jnp.where(items < total, items - before, -1), fill)
     return [rows.at[jnp.where(starts < 0, size, starts)].set(values, mode="drop")]
 
 
-def _remove_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, size: int) -> tuple[Any, Any]:
-    """The runs between removed items, gathered."""
+def _remove_tangent(primals: Sequence[Any], x_dot: Any, fill_dot: Any, size: int) -> Any:
+    """The runs between removed items, gathered. Of x, only the shape is read."""
     x, indices, count, fill = primals
     _, in_range, starts, total = _starts(x, indices, count, -1, size)
     offsets = jnp.append(jnp.zeros((1,), starts.dtype), jnp.clip(starts, 0, total))
     sources = jnp.append(jnp.zeros((1,), starts.dtype), jnp.where(in_range, indices + 1, 0).astype(starts.dtype))
-    tangent = filled_tangent(
+    return filled_tangent(
         lambda x, fill: gather_rows(x, sources, offsets, total.reshape(1), fill, size=size, disjoint=1)[0],
-        x, tangents[0], fill, tangents[3],
+        x, x_dot, fill, fill_dot,
     )  # fmt: skip
-    return _remove(*primals, size=size), [tangent]
 
 
-def _insert_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, size: int) -> tuple[Any, Any]:
-    """The runs between inserted values, scattered, and the values, scattered."""
+def _remove_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, size: int) -> tuple[Any, Any]:
+    return _remove(*primals, size=size), [_remove_tangent(primals, tangents[0], tangents[3], size)]
+
+
+def _remove_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, size: int) -> jax.Array:
+    return jax.linear_transpose(lambda x: _remove_tangent(operands, x, None, size), operands[0])(cotangents[0])[0]
+
+
+def _insert_tangent(primals: Sequence[Any], x_dot: Any, values_dot: Any, fill_dot: Any, size: int) -> Any:
+    """The runs between inserted values, scattered, and the values, scattered. Of x, only the shape is read."""
     x, indices, _, count, _ = primals
-    x_dot, _, values_dot, _, fill_dot = tangents
     live, in_range, starts, total = _starts(x, indices, count, 1, size)
     tangent = None
     if x_dot is not None:
@@ -166,13 +173,31 @@ def _insert_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, size: int) -
         into = jnp.zeros((size, x.shape[1]), values_dot.dtype) if tangent is None else tangent
         tangent = into.at[places].add(values_dot, mode="drop")  # nothing else lies there
     if fill_dot is not None:
-        dead = (jnp.arange(size) >= total)[:, None]
+        dead = (jnp.arange(size, dtype=total.dtype) >= total)[:, None]
         tangent = jnp.where(dead, fill_dot, 0 if tangent is None else tangent)
-    return _insert(*primals, size=size), [tangent]
+    return tangent
+
+
+def _insert_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, size: int) -> tuple[Any, Any]:
+    x_dot, _, values_dot, _, fill_dot = tangents
+    return _insert(*primals, size=size), [_insert_tangent(primals, x_dot, values_dot, fill_dot, size)]
+
+
+def _insert_transpose_x(cotangents: Sequence[Any], operands: Sequence[Any], *, size: int) -> jax.Array:
+    transpose = jax.linear_transpose(lambda x: _insert_tangent(operands, x, None, None, size), operands[0])
+    return transpose(cotangents[0])[0]
+
+
+def _insert_transpose_values(cotangents: Sequence[Any], operands: Sequence[Any], *, size: int) -> jax.Array:
+    transpose = jax.linear_transpose(lambda values: _insert_tangent(operands, None, values, None, size), operands[2])
+    return transpose(cotangents[0])[0]
 
 
 _remove = Operation("bulk_remove", ranks=(2, 1, 1, 1), shapes=_shapes, fallback=_remove_fallback)
 _remove.def_jvp(_remove_jvp)
+_remove.def_transpose(0, _remove_transpose)
 
 _insert = Operation("bulk_insert", ranks=(2, 1, 2, 1, 1), shapes=_shapes, fallback=_insert_fallback)
 _insert.def_jvp(_insert_jvp)
+_insert.def_transpose(0, _insert_transpose_x)
+_insert.def_transpose(2, _insert_transpose_values)

@@ -229,7 +229,8 @@ def _as_index(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Ar
         return x.astype(jnp.int32)
     # uint32 and uint64: what does not fit a signed integer lies past every array
     signed = jnp.int32 if limit < INT32_LIMIT - 1 else index_dtype(operation, argument, limit + 1)
-    return jnp.minimum(x, jnp.array(limit + 1, x.dtype)).astype(signed)
+    past = min(limit + 1, jnp.iinfo(x.dtype).max)
+    return jnp.minimum(x, jnp.array(past, x.dtype)).astype(signed)
 
 
 def expect_leading_axis(operation: str, argument: str, leaves: Sequence[Any], length: int, of: str) -> list[jax.Array]:

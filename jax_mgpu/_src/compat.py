@@ -6,12 +6,14 @@ import math
 import pathlib
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
 import numpy as np
 from jax._src import config as _config
 from jax._src import core as _core
+from jax._src.array import ArrayImpl
 from jax._src.lib.mlir import ir
 from jax._src.sharding_impls import SPMDAxisContext as _SPMDAxisContext
 from jax.extend.core import Primitive
@@ -19,14 +21,17 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
 __all__ = [
+    "ArrayImpl",
     "Primitive",
     "ad",
     "automatic",
     "automatic_devices",
     "batching",
     "broadcast",
+    "compiling",
     "ffi_api_version",
     "ir",
+    "is_eager",
     "is_zero",
     "mlir",
     "partition_spec",
@@ -45,6 +50,11 @@ WHOLE = PartitionSpec()
 def switch(name: str, what: str) -> Any:
     """A setting of JAX that is off by default: an environment variable, and a context manager that jit traces anew."""
     return _config.bool_state(name, False, what, include_in_jit_key=True, include_in_trace_context=True)
+
+
+def compiling() -> AbstractContextManager[Any]:
+    """Has jit compile also where `jax.disable_jit` is on: a kernel runs in a program alone, as JAX's own primitives."""
+    return jax.disable_jit(False) if jax.config.jax_disable_jit else nullcontext()  # type: ignore[attr-defined]
 
 
 def vary_together(operands: Sequence[Any]) -> Sequence[Any]:
@@ -109,6 +119,11 @@ def rows_sharding(x: Any) -> PartitionSpec | None:
     if not jax.sharding.get_abstract_mesh().explicit_axes:
         return None
     return PartitionSpec(None, *partition_spec(x)[1:])
+
+
+def is_eager() -> bool:
+    """Whether nothing is being traced, batched or differentiated here."""
+    return _core.trace_ctx.is_top_level()
 
 
 def is_zero(tangent: Any) -> bool:

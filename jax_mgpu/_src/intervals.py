@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_size, value_error
-from jax_mgpu._src.load_balance import find_objects, live_total, load_balance_search
+from jax_mgpu._src.live import common_dtype, live_items, wide_enough
+from jax_mgpu._src.load_balance import find_objects, load_balance_search
 from jax_mgpu._src.mergesort import mergesort_indices
 from jax_mgpu._src.preconditions import apart, interval_lengths, intervals_inside, non_decreasing
-from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.reduce import segmented_reduce
 from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.values import take_or_fill, take_rows
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 
+@one_program("size", "fill_value")
 def interval_expand(values: Any, offsets: Any, size: int, *, total: Any = None, fill_value: Any = 0) -> jax.Array:
     """Repeats each value over its interval.
 
@@ -68,6 +70,7 @@ def interval_expand(values: Any, offsets: Any, size: int, *, total: Any = None, 
     return form.unpack(_expand(rows, offsets, count_operand(name, "total", total, size), fill, size=size)[0])
 
 
+@one_program("size", "fill_value")
 def interval_gather(
     x: Any, starts: Any, offsets: Any, size: int, *, total: Any = None, fill_value: Any = 0
 ) -> jax.Array:
@@ -108,6 +111,7 @@ def interval_gather(
     return form.unpack(gather_rows(rows, starts, offsets, total, fill, size=size, disjoint=0)[0])
 
 
+@one_program()
 def interval_scatter(x: Any, starts: Any, offsets: Any, into: Any, *, total: Any = None) -> jax.Array:
     """Scatters rows that lie one after the other to intervals of another array.
 
@@ -145,6 +149,7 @@ def interval_scatter(x: Any, starts: Any, offsets: Any, into: Any, *, total: Any
     return form.unpack(scatter_rows(rows, starts, offsets, total, into))
 
 
+@one_program()
 def interval_move(
     x: Any, gather_starts: Any, scatter_starts: Any, offsets: Any, into: Any, *, total: Any = None
 ) -> jax.Array:
@@ -235,8 +240,10 @@ def _expand_fallback(
 def _places(starts: jax.Array, objects: jax.Array, ranks: jax.Array, limit: int) -> jax.Array:
     """Where each work item lies in an array of `limit` rows; `limit` where it lies nowhere."""
     if starts.shape[0] == 0:
-        return jnp.full_like(objects, limit)
-    places = starts[jnp.maximum(objects, 0)] + ranks
+        return jnp.full(objects.shape, limit, wide_enough(objects, limit).dtype)
+    starts = wide_enough(starts, limit)
+    dtype = common_dtype(starts, ranks)
+    places = starts[jnp.maximum(objects, 0)].astype(dtype) + ranks.astype(dtype)
     return jnp.where((objects >= 0) & (places >= 0) & (places < limit), places, limit)
 
 
@@ -302,27 +309,35 @@ def _gather_jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: i
 
 
 def _move_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, gathers: int) -> tuple[Any, Any]:
-    x, *intervals, into = primals
+    _, *intervals, into = primals
     x_dot, into_dot = tangents[0], tangents[5]
     tangent = None
     if x_dot is not None:
         tangent = _move(x_dot, *intervals, jnp.zeros(into.shape, x_dot.dtype), gathers=gathers)[0]
     if into_dot is not None:
-        flags = [jnp.ones(x.shape, jnp.bool_), *intervals, jnp.zeros(into.shape, jnp.bool_)]
-        moved = _move(*flags, gathers=gathers)[0]
-        tangent = jnp.where(moved, 0 if tangent is None else tangent, into_dot)
+        tangent = jnp.where(_is_moved(primals, gathers), 0 if tangent is None else tangent, into_dot)
     return _move(*primals, gathers=gathers), [tangent]
 
 
 def _expand_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, size: int) -> jax.Array:
     _, offsets, total, _ = operands
-    return _add_runs(cotangents[0], offsets, live_total(total, size))
+    return _add_runs(cotangents[0], offsets, live_items(size, total))
 
 
 def _gather_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, size: int, disjoint: int) -> jax.Array:
     del size
     x, starts, offsets, total, _ = operands
     return _add_intervals(cotangents[0], starts, offsets, total, x.shape[0], disjoint)
+
+
+def _is_moved(operands: Sequence[Any], gathers: int) -> jax.Array:
+    """Which elements of the result of a move come from x."""
+    x, *intervals, into = operands
+    return _move(jnp.ones(x.shape, jnp.bool_), *intervals, jnp.zeros(into.shape, jnp.bool_), gathers=gathers)[0]
+
+
+def _move_transpose_into(cotangents: Sequence[Any], operands: Sequence[Any], *, gathers: int) -> jax.Array:
+    return jnp.where(_is_moved(operands, gathers), 0, cotangents[0])
 
 
 def _move_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, gathers: int) -> jax.Array:
@@ -347,7 +362,7 @@ def _add_intervals(
 ) -> jax.Array:
     """interval_scatter into zeros that adds where intervals overlap."""
     size = rows.shape[0]
-    live = live_total(total, size)
+    live = live_items(size, total)
 
     def scatter(rows: jax.Array) -> jax.Array:
         return scatter_rows(rows, starts, offsets, total, jnp.zeros((count, rows.shape[1]), rows.dtype))
@@ -363,10 +378,11 @@ def _add_intervals(
 
     if disjoint or starts.shape[0] == 0 or count == 0:
         return scatter(rows)
-    ends = jnp.append(offsets[1:], jnp.asarray(live, offsets.dtype))
-    lengths = jnp.clip(ends, 0, live) - jnp.clip(offsets, 0, live)
+    dtype = common_dtype(starts, offsets, live)
+    bounds = jnp.clip(jnp.append(offsets.astype(dtype), live.astype(dtype)), 0, live.astype(dtype))
+    lengths = bounds[1:] - bounds[:-1]
     # an empty interval overlaps nothing: it goes last
-    begins = jnp.where(lengths > 0, starts, np.iinfo(starts.dtype).max)
+    begins = jnp.where(lengths > 0, starts.astype(dtype), np.iinfo(dtype).max)
     begins, lengths = jax.lax.sort_key_val(begins, lengths)
     return jax.lax.cond(jnp.all(begins[1:] - begins[:-1] >= lengths[:-1]), scatter, add, rows)
 
@@ -386,3 +402,4 @@ _move = Operation(
 )
 _move.def_jvp(_move_jvp)
 _move.def_transpose(0, _move_transpose)
+_move.def_transpose(5, _move_transpose_into)

@@ -22,8 +22,9 @@ from jax_mgpu._src.check import (
     type_error,
     value_error,
 )
+from jax_mgpu._src.live import live_items, live_mask
 from jax_mgpu._src.preconditions import room, row_indices
-from jax_mgpu._src.primitive import Operation
+from jax_mgpu._src.primitive import Operation, one_program
 from jax_mgpu._src.values import plain_leaves, take_or_fill
 
 __all__ = ["JoinResult", "JoinedColumns", "join", "join_columns"]
@@ -80,6 +81,7 @@ jax.export.register_namedtuple_serialization(JoinResult, serialized_name="jax_mg
 jax.export.register_namedtuple_serialization(JoinedColumns, serialized_name="jax_mgpu.JoinedColumns")
 
 
+@one_program("kind", "size")
 def join(a: Any, b: Any, kind: str = "inner", *, size: int, a_count: Any = None, b_count: Any = None) -> JoinResult:
     """Joins two tables on equal keys: gives the pairs of rows.
 
@@ -124,6 +126,7 @@ def join(a: Any, b: Any, kind: str = "inner", *, size: int, a_count: Any = None,
     return JoinResult(a_indices, b_indices, room(name, count, size))
 
 
+@one_program("fill_value")
 def join_columns(
     result: JoinResult,
     a_columns: Any = None,
@@ -163,7 +166,7 @@ def join_columns(
     """
     name = "join_columns"
     if not (hasattr(result, "a_indices") and hasattr(result, "b_indices")):
-        raise type_error(name, "result", "what join gave", describe(result))
+        raise type_error(name, "result", "what join gave", type(result).__name__)
     a, a_null = _gather(name, "a", result.a_indices, a_columns, a_order, fill_value)
     b, b_null = _gather(name, "b", result.b_indices, b_columns, b_order, fill_value)
     return JoinedColumns(a, b, a_null, b_null)
@@ -209,22 +212,21 @@ def _fallback(
     """Two binary searches a row of A, a scan, and one binary search a row of the result."""
     a_spec, b_spec, count_spec = _shapes(a, b, a_count, b_count, size=size, keep_a=keep_a, keep_b=keep_b)
     n_a, n_b = a.shape[0], b.shape[0]
-    a_live = jnp.clip(a_count[0], 0, n_a) if a_count.size else n_a
-    b_live = jnp.clip(b_count[0], 0, n_b) if b_count.size else n_b
+    a_live, b_live = live_items(n_a, a_count), live_items(n_b, b_count)
     a, b = ordered_integers(a), ordered_integers(b)
 
     def bounds(needles: jax.Array, haystack: jax.Array, live: Any) -> tuple[jax.Array, jax.Array]:
         # What lies past the live items may be anything: it is made the largest key, and does not count.
-        past = jnp.arange(haystack.shape[0]) >= live
+        past = jnp.arange(haystack.shape[0], dtype=live.dtype) >= live
         keys = jnp.where(past, jnp.iinfo(haystack.dtype).max, haystack)
         return tuple(  # type: ignore[return-value]
-            jnp.minimum(jnp.searchsorted(keys, needles, side), live).astype(b_spec.dtype) for side in ("left", "right")
+            jnp.minimum(jnp.searchsorted(keys, needles, side).astype(live.dtype), live) for side in ("left", "right")
         )
 
     lower, upper = bounds(a, b, b_live)
     matches = upper - lower
     made = jnp.maximum(matches, 1) if keep_a else matches
-    made = jnp.where(jnp.arange(n_a) < a_live, made, 0).astype(count_spec.dtype)
+    made = jnp.where(live_mask(n_a, a_count), made, 0).astype(count_spec.dtype)
 
     def total(x: jax.Array, y: jax.Array) -> jax.Array:
         # A sum that the type cannot hold is told as the largest that it can.
@@ -244,7 +246,7 @@ def _fallback(
     if not keep_b:
         return [a_indices, b_indices, paired]
     a_lower, a_upper = bounds(b, a, a_live)
-    alone = (a_lower == a_upper) & (jnp.arange(n_b) < b_live)
+    alone = (a_lower == a_upper) & live_mask(n_b, b_count)
     ranks = jnp.cumsum(alone, dtype=count_spec.dtype) - 1
     targets = jnp.where(alone & (ranks < size - jnp.minimum(paired, size)), paired + ranks, size)
     b_indices = b_indices.at[targets].set(jnp.arange(n_b, dtype=b_spec.dtype), mode="drop")

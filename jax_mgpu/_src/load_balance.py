@@ -9,13 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_flag, static_size
+from jax_mgpu._src.live import live_mask, wide_enough
 from jax_mgpu._src.preconditions import non_decreasing
-from jax_mgpu._src.primitive import Operation
+from jax_mgpu._src.primitive import Operation, one_program
 from jax_mgpu._src.values import fill_missing
 
-__all__ = ["find_objects", "live_total", "load_balance_search"]
+__all__ = ["find_objects", "load_balance_search"]
 
 
+@one_program("size", "return_rank", "fill_value")
 def load_balance_search(
     offsets: Any, size: int, *, total: Any = None, return_rank: bool = False, fill_value: Any = -1
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
@@ -59,19 +61,15 @@ def load_balance_search(
     return (results[0], results[1]) if return_rank else results[0]
 
 
-def live_total(total: jax.Array, size: int) -> jax.Array | int:
-    """The number of live work items: the operand `total`, `[1]` or absent."""
-    return jnp.clip(total[0], 0, size) if total.size else size
-
-
 def find_objects(offsets: jax.Array, total: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
     """The search in plain JAX: objects and ranks, -1 where there is none."""
     dtype = index_dtype("load_balance_search", "size", max(size, offsets.shape[0]))
     items = jnp.arange(size, dtype=dtype)
     if offsets.shape[0] == 0:
         return jnp.full_like(items, -1), jnp.full_like(items, -1)
+    offsets = wide_enough(offsets, size)
     objects = jnp.searchsorted(offsets, items.astype(offsets.dtype), side="right").astype(dtype) - 1
-    live = (items < live_total(total, size)) & (objects >= 0)
+    live = live_mask(size, total) & (objects >= 0)
     ranks = items - offsets[jnp.maximum(objects, 0)].astype(dtype)
     return jnp.where(live, objects, -1), jnp.where(live, ranks, -1)
 

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.check import index_dtype, sorted_pair, static_flag
-from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.live import live_items
+from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.values import (
     NO_PAYLOAD,
     PAYLOAD_GIVEN,
@@ -23,6 +24,7 @@ from jax_mgpu._src.values import (
 __all__ = ["merge"]
 
 
+@one_program("descending")
 def merge(
     a: Any,
     b: Any,
@@ -94,8 +96,7 @@ def _fallback(*operands: jax.Array, descending: int, payload: int) -> Sequence[j
     n_a, n_b = a.shape[0], b.shape[0]
     keys = jnp.concatenate([a, b])
     positions = jnp.arange(n_a + n_b, dtype=index_dtype("merge", "a and b", n_a + n_b))
-    a_live = jnp.clip(a_count[0], 0, n_a) if a_count.size else n_a
-    b_live = jnp.clip(b_count[0], 0, n_b) if b_count.size else n_b
+    a_live, b_live = live_items(n_a, a_count, positions.dtype), live_items(n_b, b_count, positions.dtype)
     dead = jnp.where(positions < n_a, positions >= a_live, positions >= n_a + b_live)
     order = (dead, *sort_operands(keys, descending), positions)
     dead, *_, indices = jax.lax.sort(order, num_keys=len(order) - 1, is_stable=True)
@@ -111,12 +112,12 @@ def _fallback(*operands: jax.Array, descending: int, payload: int) -> Sequence[j
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, descending: int, payload: int) -> tuple[Any, Any]:
     a, b, a_values, b_values, *counts = primals
     keys, indices = _merge(a, b, ABSENT, ABSENT, *counts, descending=descending, payload=PAYLOAD_INDICES)
-    moved_keys = take_from_pair(tangents[0], tangents[1], indices, a.shape[0])
+    moved_keys = take_from_pair(tangents[0], tangents[1], indices, a.shape[0], tangents=True)
     if payload == NO_PAYLOAD:
         return [keys], [moved_keys]
     if payload == PAYLOAD_INDICES:
         return [keys, indices], [moved_keys, None]
-    moved_values = take_from_pair(tangents[2], tangents[3], indices, a.shape[0])
+    moved_values = take_from_pair(tangents[2], tangents[3], indices, a.shape[0], tangents=True)
     return [keys, take_from_pair(a_values, b_values, indices, a.shape[0])], [moved_keys, moved_values]
 
 

@@ -7,12 +7,13 @@ from typing import Any
 import jax
 
 from jax_mgpu._src.check import expect_key
-from jax_mgpu._src.primitive import ABSENT
+from jax_mgpu._src.primitive import ABSENT, one_program
 from jax_mgpu._src.sort import sort, sort_indices
 
 __all__ = ["locality_sort", "locality_sort_indices", "mergesort", "mergesort_indices"]
 
 
+@one_program("descending")
 def mergesort(keys: Any, values: Any = None, *, descending: bool = False, count: Any = None) -> Any:
     """Sorts `keys`, stable, with the values that belong to them.
 
@@ -44,6 +45,7 @@ def mergesort(keys: Any, values: Any = None, *, descending: bool = False, count:
     return sort("mergesort", keys, ABSENT, ABSENT, values, descending=descending, count=count)
 
 
+@one_program("descending")
 def mergesort_indices(keys: Any, *, descending: bool = False, count: Any = None) -> tuple[jax.Array, jax.Array]:
     """Sorts `keys` and tells where each key came from.
 
@@ -70,6 +72,7 @@ def mergesort_indices(keys: Any, *, descending: bool = False, count: Any = None)
     return sort_indices("mergesort_indices", keys, ABSENT, ABSENT, descending=descending, count=count)
 
 
+@one_program("descending")
 def locality_sort(keys: Any, values: Any = None, *, descending: bool = False, count: Any = None) -> Any:
     """Sorts `keys` as `mergesort` does, fast where they are nearly sorted.
 
@@ -102,6 +105,7 @@ def locality_sort(keys: Any, values: Any = None, *, descending: bool = False, co
     return sort("locality_sort", keys, ABSENT, ABSENT, values, descending=descending, count=count, nearly_sorted=True)
 
 
+@one_program("descending")
 def locality_sort_indices(keys: Any, *, descending: bool = False, count: Any = None) -> tuple[jax.Array, jax.Array]:
     """Sorts `keys` as `mergesort_indices` does, fast where they are nearly sorted.
 

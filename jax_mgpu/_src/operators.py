@@ -16,19 +16,11 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.check import as_array, describe, expect_leading_axis, index_dtype, type_error, value_error
+from jax_mgpu._src.compat import whole_axes
+from jax_mgpu._src.live import common_dtype, live_items, live_mask, segment_starts
 from jax_mgpu._src.values import plain_leaves
 
-__all__ = [
-    "Kind",
-    "Operator",
-    "builtin",
-    "custom",
-    "general_scan",
-    "heads_inside",
-    "live_items",
-    "operator_kind",
-    "segment_starts",
-]
+__all__ = ["Kind", "Operator", "accumulator_dtype", "builtin", "custom", "general_scan", "operator_kind"]
 
 
 class Kind(enum.IntEnum):
@@ -88,10 +80,16 @@ class Operator:
     dead: int = 0
 
 
+def accumulator_dtype(dtype: Any) -> Any:
+    """The type that sums and products of this type are made in: float32 for narrower floats."""
+    narrow = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 4
+    return jnp.dtype(jnp.float32) if narrow else dtype
+
+
 def builtin(kind: int, dtype: Any) -> Operator:
     """A built-in operator over items of this type."""
     kind = Kind(kind)
-    wide = jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
+    wide = accumulator_dtype(dtype)
     if kind in (Kind.ADD, Kind.MUL):
         return Operator(
             extract=lambda x, positions: x.astype(wide),
@@ -157,6 +155,7 @@ def custom(
     item = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
     _expect_item(operation, jax.eval_shape(op, *[structure.unflatten(item)] * 2), item, structure)
     plain, restore_leaves = plain_leaves(leaves)
+    plain = [whole_axes(leaf) for leaf in plain]
 
     def restore(tree: Any) -> Any:
         return structure.unflatten(restore_leaves(jax.tree.leaves(tree)))
@@ -194,22 +193,6 @@ def _expect_item(operation: str, result: Any, item: Sequence[Any], structure: An
             raise type_error(operation, "op", expected + describe(like), describe(leaf))
 
 
-def live_items(n: int, count: Any) -> Any:
-    """The number of live items: a scalar that fits the count operand."""
-    return jnp.clip(count[0], 0, n) if count.size else n
-
-
-def heads_inside(heads: jax.Array, n: int) -> jax.Array:
-    """Heads from 0 to n, where n is padding: JAX's scatters cut larger positions to 32 bits."""
-    return jnp.clip(heads, 0, min(n, jnp.iinfo(heads.dtype).max))
-
-
-def segment_starts(n: int, heads: Any) -> jax.Array:
-    """Which of n positions start a segment."""
-    starts = jnp.zeros((n,), bool).at[:1].set(True)
-    return starts.at[heads_inside(heads, n)].set(True, mode="drop")
-
-
 def select(condition: jax.Array, x: Any, y: Any) -> Any:
     """`jnp.where` over pytrees, by the leading axis."""
 
@@ -219,10 +202,16 @@ def select(condition: jax.Array, x: Any, y: Any) -> Any:
     return jax.tree.map(where, x, y)
 
 
+def identities(operator: Operator, like: Any) -> Any:
+    """The identity in the place of each of some states."""
+    return jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), operator.identity, like)
+
+
 def general_scan(
     operator: Operator, x: Any, n: int, heads: Any, count: Any, *, exclusive: int, reverse: int
 ) -> tuple[Any, Any]:
     """The states of a segmented scan, and the total of its last segment: work O(n), a pass over memory each level."""
+    heads = whole_axes(heads)
     positions = jnp.arange(n, dtype=index_dtype("scan", "x", n))
     states = operator.extract(x, positions)
     if n == 0:
@@ -238,11 +227,10 @@ def general_scan(
 
     _, scanned = jax.lax.associative_scan(step, (starts, states), reverse=bool(reverse))
     last = jax.tree.map(lambda s: s[0] if reverse else s[jnp.maximum(live - 1, 0)], scanned)
-    total = last if operator.identity is None else select(jnp.asarray(live > 0), last, operator.identity)
+    total = last if operator.identity is None else select(live > 0, last, identities(operator, last))
     if exclusive:
         shifted = jax.tree.map(lambda s: jnp.roll(s, -1 if reverse else 1, axis=0), scanned)
-        identity = jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), operator.identity, shifted)
-        scanned = select(starts, identity, shifted)
+        scanned = select(starts, identities(operator, shifted), shifted)
     return scanned, total
 
 
@@ -250,8 +238,7 @@ def mask_dead(results: Any, n: int, count: Any, dead: int) -> Any:
     """Results with a fixed value past the live items."""
     if not count.size:
         return results
-    is_live = jnp.arange(n) < live_items(n, count)
-    return select(is_live, results, jax.tree.map(lambda r: jnp.full_like(r, dead), results))
+    return select(live_mask(n, count), results, jax.tree.map(lambda r: jnp.full_like(r, dead), results))
 
 
 def scan_results(
@@ -265,15 +252,17 @@ def scan_results(
 
 def segmented_results(operator: Operator, x: Any, n: int, heads: Any, count: Any) -> Any:
     """What `segmented_reduce` returns, by the general path; an empty segment without an identity is unspecified."""
+    heads = whole_axes(heads)
     m = heads.shape[0]
     if n == 0:
         states = jax.tree.map(lambda i: jnp.broadcast_to(i, (m, *jnp.shape(i))), operator.identity)
         return operator.finish(states)
     states, _ = general_scan(operator, x, n, heads, count, exclusive=0, reverse=0)
-    bounds = jnp.append(jnp.clip(heads, 0, live_items(n, count)), live_items(n, count))
+    live = live_items(n, count)
+    dtype = common_dtype(heads, live)
+    bounds = jnp.append(jnp.clip(heads.astype(dtype), 0, live.astype(dtype)), live.astype(dtype))
     begin, end = bounds[:-1], bounds[1:]
     states = jax.tree.map(lambda s: s[jnp.maximum(end - 1, 0)], states)
     if operator.identity is not None:
-        identity = jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), operator.identity, states)
-        states = select(begin < end, states, identity)
+        states = select(begin < end, states, identities(operator, states))
     return operator.finish(states)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pathlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -14,7 +14,7 @@ __all__ = ["Bar", "draw_bars"]
 
 OURS, THEIRS = "#1f5a99", "#b5b5b5"
 INCHES_A_PAIR = 0.42
-SETTINGS = {"svg.hashsalt": "jax_mgpu", "font.size": 9}  # the salt: the same data gives the same file
+SETTINGS: Any = {"svg.hashsalt": "jax_mgpu", "font.size": 9}  # the salt: the same data gives the same file
 
 
 class Bar(NamedTuple):

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from jax_mgpu._src import library
 from jax_mgpu._src.bits import ordered_integers
-from jax_mgpu._src.compat import Primitive, ad, automatic, batching, mlir, switch
+from jax_mgpu._src.compat import Primitive, ad, automatic, batching, compiling, mlir, switch
 
 __all__ = [
     "apart",
@@ -184,7 +184,10 @@ def _run(x: jax.Array, position: jax.Array, value: jax.Array, *, expected: str) 
     return _check.bind(x, position, value, expected=expected)
 
 
-_check.def_impl(_run)
+@_check.def_impl
+def _impl(x: jax.Array, position: jax.Array, value: jax.Array, *, expected: str) -> jax.Array:
+    with compiling():
+        return _run(x, position, value, expected=expected)
 
 
 def _batch(operands: Sequence[Any], axes: Sequence[Any], *, expected: str) -> tuple[Any, int]:

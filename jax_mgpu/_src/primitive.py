@@ -15,9 +15,11 @@ Conventions, all of them checked here:
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +29,15 @@ from jax.sharding import PartitionSpec
 from jax_mgpu._src import library
 from jax_mgpu._src.bits import keeping_bits
 from jax_mgpu._src.compat import (
+    ArrayImpl,
     Primitive,
     ad,
     automatic,
     automatic_devices,
     batching,
     broadcast,
+    compiling,
+    is_eager,
     is_zero,
     mlir,
     partition_spec,
@@ -42,7 +47,7 @@ from jax_mgpu._src.compat import (
 )
 from jax_mgpu._src.partition import declare_batch, workspace_shape
 
-__all__ = ["ABSENT", "REGISTRY", "Operation"]
+__all__ = ["ABSENT", "REGISTRY", "Operation", "one_program"]
 
 ABSENT = np.zeros((0,), np.int32)
 
@@ -77,6 +82,7 @@ class Operation:
         self.shapes = shapes
         self.fallback = fallback
         self.aliases = dict(aliases or {})
+        self.transposes: dict[int, Callable[..., Any]] = {}
         self.repeated = frozenset({*streamed, *self.aliases})  # a result cannot take over a buffer without the batch
         self.primitive = Primitive(f"mgpu_{name}")
         self.primitive.multiple_results = True
@@ -88,9 +94,12 @@ class Operation:
 
     def __call__(self, *operands: Any, **attributes: int) -> list[jax.Array]:
         """Binds the primitive to operands, with or without batch axes."""
+        attributes = {name: int(value) for name, value in attributes.items()}
+        if is_eager():
+            return self._impl(*operands, **attributes)  # arguments of a program: nothing is made beforehand
         # An empty array is made in the program: as a constant under shard_map it crashes the compiler of jaxlib 0.11.
         operands = tuple(jnp.asarray(x) if x.size else jnp.zeros(x.shape, x.dtype) for x in operands)
-        return self.primitive.bind(*vary_together(operands), **{k: int(v) for k, v in attributes.items()})
+        return self.primitive.bind(*vary_together(operands), **attributes)
 
     def def_jvp(self, rule: Callable[..., tuple[Sequence[Any], Sequence[Any]]]) -> None:
         """Sets the forward derivative.
@@ -124,47 +133,66 @@ class Operation:
         ad.primitive_jvps[self.primitive] = jvp
 
     def def_transpose(self, operand: int, rule: Callable[..., Any]) -> None:
-        """Declares the operation linear in one operand and sets its transpose.
+        """Declares the operation linear in an operand, jointly with any other so declared, and sets its transpose.
 
         `rule(cotangents, operands, **attributes)` gets one problem: a cotangent a result (None where zero), the
-        operands with a `jax.ShapeDtypeStruct` in place of the linear one, and gives the linear one's cotangent.
+        operands with a `jax.ShapeDtypeStruct` in place of each linear one, and gives the cotangent of `operand`.
         """
+        self.transposes[operand] = rule
+        ad.primitive_transposes[self.primitive] = self._transpose
 
-        def transpose(cotangents: Sequence[Any], *operands: Any, **attributes: int) -> Sequence[Any]:
-            linear = operands[operand].aval
-            if all(is_zero(cotangent) for cotangent in cotangents):
-                return [ad.Zero(linear) if i == operand else None for i in range(len(operands))]
-            rank = self.ranks[operand]
-            one = jax.ShapeDtypeStruct(linear.shape[linear.ndim - rank :], linear.dtype)
-            live = [i for i, cotangent in enumerate(cotangents) if not is_zero(cotangent)]
-            known = [i for i in range(len(operands)) if i != operand]
+    def _transpose(self, cotangents: Sequence[Any], *operands: Any, **attributes: int) -> list[Any]:
+        linear = [i for i, x in enumerate(operands) if ad.is_undefined_primal(x)]
+        operands = tuple(x.aval if i in linear else x for i, x in enumerate(operands))
+        results: list[Any] = [None] * len(operands)
+        for i in linear:
+            if i not in self.transposes:
+                raise NotImplementedError(f"{self.name}: transpose by operand {i}: expected an operand it is linear in")
+            results[i] = self._transpose_one(i, linear, cotangents, operands, attributes)
+        return results
 
-            def one_problem(known_operands: Sequence[Any], live_cotangents: Sequence[Any]) -> Any:
-                all_operands: list[Any] = [one] * len(operands)
-                for i, value in zip(known, known_operands, strict=True):
-                    all_operands[i] = value
-                all_cotangents: list[Any] = [None] * len(cotangents)
-                for i, value in zip(live, live_cotangents, strict=True):
-                    all_cotangents[i] = value
-                return rule(all_cotangents, all_operands, **attributes)
+    def _transpose_one(
+        self,
+        operand: int,
+        linear: Sequence[int],
+        cotangents: Sequence[Any],
+        operands: Sequence[Any],
+        attributes: Mapping[str, int],
+    ) -> Any:
+        aval, rank = operands[operand], self.ranks[operand]
+        live = [i for i, cotangent in enumerate(cotangents) if not is_zero(cotangent)]
+        if not live:
+            return ad.Zero(aval)
+        known = [i for i in range(len(operands)) if i not in linear]
 
-            batch_rank = self._batch_rank([linear if i == operand else x for i, x in enumerate(operands)])
-            mapped = automatic(one_problem)
-            for _ in range(batch_rank):
-                in_axes = [0 if operands[i].ndim > self.ranks[i] else None for i in known]
-                mapped = jax.vmap(mapped, in_axes=(in_axes, 0))
-            result = mapped(_arrays(operands[i] for i in known), _arrays(cotangents[i] for i in live))
-            if batch_rank and linear.ndim == rank:  # one operand served the whole batch
-                result = result.sum(axis=tuple(range(batch_rank)))
-            return [result if i == operand else None for i in range(len(operands))]
+        def one_problem(known_operands: Sequence[Any], live_cotangents: Sequence[Any]) -> Any:
+            all_operands: list[Any] = [
+                jax.ShapeDtypeStruct(x.shape[x.ndim - rank :], x.dtype)
+                for x, rank in zip(operands, self.ranks, strict=True)
+            ]
+            for i, value in zip(known, known_operands, strict=True):
+                all_operands[i] = value
+            all_cotangents: list[Any] = [None] * len(cotangents)
+            for i, value in zip(live, live_cotangents, strict=True):
+                all_cotangents[i] = value
+            return self.transposes[operand](all_cotangents, all_operands, **attributes)
 
-        ad.primitive_transposes[self.primitive] = transpose
+        batch_rank = self._batch_rank(operands)
+        mapped = automatic(one_problem)
+        for _ in range(batch_rank):
+            in_axes = [0 if operands[i].ndim > self.ranks[i] else None for i in known]
+            mapped = jax.vmap(mapped, in_axes=(in_axes, 0))
+        result = mapped(_arrays(operands[i] for i in known), _arrays(cotangents[i] for i in live))
+        if batch_rank and aval.ndim == rank:  # one operand served the whole batch
+            result = result.sum(axis=tuple(range(batch_rank)))
+        return result
 
     def _batch_rank(self, operands: Sequence[Any]) -> int:
         return max(operand.ndim - rank for operand, rank in zip(operands, self.ranks, strict=True))
 
-    def _impl(self, *operands: jax.Array, **attributes: int) -> Sequence[jax.Array]:
-        return _jitted(self, **attributes)(*operands)
+    def _impl(self, *operands: Any, **attributes: int) -> list[jax.Array]:
+        with compiling():
+            return _run_primitive(self, tuple(attributes.items()), *operands)
 
     def _abstract(self, *avals: Any, **attributes: int) -> list[Any]:
         batch_rank = self._batch_rank(avals)
@@ -212,14 +240,79 @@ def _arrays(values: Iterable[Any]) -> list[Any]:
     return [jnp.asarray(x) for x in values]
 
 
-def _jitted(operation: Operation, **attributes: int) -> Callable[..., Any]:
-    key = (operation.name, tuple(sorted(attributes.items())))
-    if key not in _JITTED:
-        _JITTED[key] = jax.jit(lambda *operands: operation.primitive.bind(*operands, **attributes))
-    return _JITTED[key]
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _run_primitive(operation: Operation, attributes: tuple[tuple[str, int], ...], *operands: Any) -> list[jax.Array]:
+    return operation.primitive.bind(*operands, **dict(attributes))
 
 
-_JITTED: dict[Any, Callable[..., Any]] = {}
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def one_program(*static: str) -> Callable[[Function], Function]:
+    """Makes an eager call of a public function one program, where each conversion, kernel and gather would be one.
+
+    The arguments named `static` are part of the program, all others are arrays or pytrees of arrays. A call with
+    anything else runs as the function is written: what is traced, functions, lists, and NumPy arrays that JAX would
+    narrow, whose values the checks of arguments have to see.
+    """
+    fixed = frozenset(static)
+
+    def decorate(function: Function) -> Function:
+        names = tuple(inspect.signature(function).parameters)
+        assert fixed <= set(names)
+
+        @functools.wraps(function)
+        def call(*positional: Any, **named: Any) -> Any:
+            if len(positional) > len(names):
+                return function(*positional, **named)
+            settings, arrays = {}, {}
+            for name, value in chain(zip(names, positional, strict=False), named.items()):
+                if value is None or (name in fixed and isinstance(value, (bool, int, float, complex, str, np.generic))):
+                    settings[name] = value
+                else:
+                    arrays[name] = value
+            if not fixed.isdisjoint(arrays) or not all(map(_is_plain, jax.tree.leaves(arrays))):
+                return function(*positional, **named)
+            return _run_function(function, _Settings(settings), arrays)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _run_function(function: Callable[..., Any], settings: _Settings, arrays: dict[str, Any]) -> Any:
+    return function(**settings.values, **arrays)
+
+
+class _Settings:
+    """Static arguments, equal only where they are the same to the bit: 1 is not True, nor 0.0 -0.0."""
+
+    def __init__(self, values: dict[str, Any]):
+        self.values = values
+        self._key = tuple((name, repr(value)) for name, value in values.items())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Settings) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def _is_plain(leaf: Any) -> bool:
+    """Whether a program takes an argument as it is: an array of a type that JAX keeps, or an int, for a count."""
+    if type(leaf) is ArrayImpl:
+        return True
+    if type(leaf) is np.ndarray or isinstance(leaf, np.generic):
+        wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+        return leaf.dtype in NARROW_DTYPES or (wide and leaf.dtype in WIDE_DTYPES)
+    return type(leaf) is int and -(2**31) <= leaf < 2**31
+
+
+NARROW_DTYPES = frozenset(
+    map(np.dtype, ["bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32", "complex64"])
+) | {np.dtype(jnp.bfloat16)}
+WIDE_DTYPES = frozenset(map(np.dtype, ["int64", "uint64", "float64", "complex128"]))
 
 
 def _register_lowerings(operation: Operation) -> None:

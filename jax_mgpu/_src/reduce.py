@@ -11,25 +11,26 @@ import jax.numpy as jnp
 from jax_mgpu._src.bits import ordered_integers
 from jax_mgpu._src.check import count_operand, expect_key, index_dtype, index_vector, static_size
 from jax_mgpu._src.compat import whole_axes
+from jax_mgpu._src.live import heads_inside, live_items, live_mask
 from jax_mgpu._src.operators import (
     Kind,
+    accumulator_dtype,
     builtin,
     custom,
-    heads_inside,
-    live_items,
     operator_kind,
     result_dtype,
     scan_results,
     segmented_results,
 )
 from jax_mgpu._src.preconditions import non_decreasing, room
-from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.scan import _scan
 from jax_mgpu._src.values import flatten_values, take_or_fill
 
 __all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
 
 
+@one_program("op")
 def reduce(x: Any, op: str | Callable[[Any, Any], Any] = "add", *, count: Any = None, identity: Any = None) -> Any:
     """Combines all items.
 
@@ -71,6 +72,7 @@ def reduce(x: Any, op: str | Callable[[Any, Any], Any] = "add", *, count: Any = 
     return _reduce(x, count_operand(name, "count", count, x.shape[0]), op=kind)[0]
 
 
+@one_program("op")
 def segmented_reduce(
     x: Any, heads: Any, op: str | Callable[[Any, Any], Any] = "add", *, count: Any = None, identity: Any = None
 ) -> Any:
@@ -114,6 +116,7 @@ def segmented_reduce(
     return _segmented_reduce(x, heads, count, op=kind)[0]
 
 
+@one_program("op", "size")
 def reduce_by_key(
     keys: Any, values: Any, op: str | Callable[[Any, Any], Any] = "add", *, size: int, count: Any = None
 ) -> tuple[jax.Array, Any, jax.Array]:
@@ -155,7 +158,7 @@ def reduce_by_key(
 
     heads, firsts, covered, runs = _run_heads(keys, live, size=size)
     covered = covered.reshape(1)
-    used = jnp.arange(size) < runs
+    used = live_mask(size, runs.reshape(1))
 
     def keep(x: jax.Array, filler: int) -> jax.Array:
         return jnp.where(used.reshape(size, *[1] * (x.ndim - 1)), x, jnp.asarray(filler, x.dtype))
@@ -200,7 +203,7 @@ def _reduce_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: int) -> 
 def _reduce_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, op: int) -> jax.Array:
     del op
     x, count = operands
-    return jnp.where(jnp.arange(x.shape[0]) < live_items(x.shape[0], count), cotangents[0], 0)
+    return jnp.where(live_mask(x.shape[0], count), cotangents[0], 0)
 
 
 def _segmented_shapes(x: Any, heads: Any, count: Any, *, op: int) -> Sequence[Any]:
@@ -229,7 +232,7 @@ def _segmented_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, 
     (n,) = x.shape
     marks = jnp.zeros((n,), heads.dtype).at[heads_inside(heads, n)].add(1, mode="drop")
     segments = _scan(marks, ABSENT, ABSENT, op=Kind.ADD, exclusive=0, reverse=0, total=0)[0] - 1
-    return jnp.where(jnp.arange(n) < live_items(n, count), take_or_fill(cotangents[0], segments), 0)
+    return jnp.where(live_mask(n, count), take_or_fill(cotangents[0], segments, tangents=True), 0)
 
 
 def _run_heads_shapes(keys: Any, count: Any, *, size: int) -> Sequence[Any]:
@@ -244,22 +247,22 @@ def _run_heads_fallback(keys: jax.Array, count: jax.Array, *, size: int) -> Sequ
     dtype = index_dtype("reduce_by_key", "keys", n)
     positions = jnp.arange(n, dtype=dtype)
     classes = ordered_integers(keys)
-    is_head = ((classes != jnp.roll(classes, 1)) | (positions == 0)) & (positions < live_items(n, count))
+    is_head = ((classes != jnp.roll(classes, 1)) | (positions == 0)) & live_mask(n, count)
     runs = jnp.sum(is_head, dtype=dtype)
     slots = jnp.where(is_head, jnp.cumsum(is_head, dtype=dtype) - 1, size + 1)
     heads = jnp.full((size + 1,), n, dtype).at[slots].set(positions, mode="drop")
-    covered = jnp.minimum(heads[size], live_items(n, count)).astype(dtype)
+    covered = jnp.minimum(heads[size], live_items(n, count))
     return [heads[:size], _firsts(keys, heads[:size]), covered, runs]
 
 
 def _run_heads_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, size: int) -> tuple[Any, Any]:
     results = _run_heads(*primals, size=size)
-    firsts = None if tangents[0] is None else _firsts(tangents[0], results[0])
+    firsts = None if tangents[0] is None else _firsts(tangents[0], results[0], tangents=True)
     return results, [None, firsts, None, None]
 
 
-def _firsts(keys: jax.Array, heads: jax.Array) -> jax.Array:
-    return take_or_fill(keys, jnp.where(heads < keys.shape[0], heads, -1))
+def _firsts(keys: jax.Array, heads: jax.Array, *, tangents: bool = False) -> jax.Array:
+    return take_or_fill(keys, jnp.where(heads < keys.shape[0], heads, -1), tangents=tangents)
 
 
 def _tangent(
@@ -277,12 +280,12 @@ def _tangent(
         return reduced(dx, op=kind)
     if kind == Kind.MUL:
         # each item's partial derivative is the product of the others, right where items are zero
-        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        wide = x.astype(accumulator_dtype(x.dtype))
         before, after = (
             _scan(wide, heads, count, op=kind, exclusive=1, reverse=reverse, total=0)[0] for reverse in (0, 1)
         )
-        return reduced(before * after * dx, op=Kind.ADD).astype(dx.dtype)
-    return take_or_fill(dx, reduced(x, op=kind.index_of))
+        return reduced(before * after * dx.astype(wide.dtype), op=Kind.ADD).astype(dx.dtype)
+    return take_or_fill(dx, reduced(x, op=kind.index_of), tangents=True)
 
 
 _reduce = Operation("reduce", ranks=(1, 1), shapes=_reduce_shapes, fallback=_reduce_fallback, streamed=(0,))

@@ -35,7 +35,8 @@ class RowForm:
         if x.dtype != self.dtype:
             raise type_error(self.operation, argument, f"the dtype of {self.argument}, {self.dtype.name}", x.dtype.name)
         if math.prod(self.trailing) == 0:
-            return jnp.zeros((x.shape[0], 1), jnp.uint8)
+            # varies under shard_map as x does
+            return jax.lax.full_like(self._stored(x), 0, jnp.uint8, (x.shape[0], 1))
         rows = self._stored(x)
         return rows.reshape(x.shape[0], math.prod(rows.shape[1:]))
 
@@ -43,7 +44,7 @@ class RowForm:
         """Rows as an array of this form."""
         shape = (rows.shape[0], *self.trailing)
         if math.prod(self.trailing) == 0:
-            return self._nothing(shape)
+            return self._nothing(rows, shape)
         if self.random is not None:
             words = rows.shape[1] // math.prod(self.trailing)
             return jax.random.wrap_key_data(rows.reshape(*shape, words), impl=self.random)
@@ -57,12 +58,12 @@ class RowForm:
             return jnp.zeros((1,), jnp.uint8)
         return fill if self.random is not None else self._stored(fill)
 
-    def _nothing(self, shape: tuple[int, ...]) -> jax.Array:
-        """An array of this form without elements."""
+    def _nothing(self, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        """An array of this form without elements, which varies under shard_map as the rows do."""
         if self.random is None:
-            return jnp.zeros(shape, self.dtype)
+            return jax.lax.full_like(rows, 0, self.dtype, shape)
         words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=self.random))).shape
-        return jax.random.wrap_key_data(jnp.zeros((*shape, *words), jnp.uint32), impl=self.random)
+        return jax.random.wrap_key_data(jax.lax.full_like(rows, 0, jnp.uint32, (*shape, *words)), impl=self.random)
 
     def _stored(self, x: jax.Array) -> jax.Array:
         """What travels: random keys as words, integers narrower than a byte as bytes."""

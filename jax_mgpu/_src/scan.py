@@ -9,23 +9,25 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.check import count_operand, expect_key, index_vector, static_flag
+from jax_mgpu._src.live import live_mask
 from jax_mgpu._src.operators import (
     Kind,
     Operator,
+    accumulator_dtype,
     builtin,
     custom,
-    live_items,
     operator_kind,
     result_dtype,
     scan_results,
 )
 from jax_mgpu._src.preconditions import non_decreasing
-from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.values import take_or_fill
 
 __all__ = ["scan", "segmented_scan"]
 
 
+@one_program("op", "exclusive", "reverse", "return_total")
 def scan(
     x: Any,
     op: str | Callable[[Any, Any], Any] = "add",
@@ -72,6 +74,7 @@ def scan(
     return _run("scan", x, ABSENT, op, exclusive, reverse, count, return_total, identity)
 
 
+@one_program("op", "exclusive", "reverse")
 def segmented_scan(
     x: Any,
     heads: Any,
@@ -171,7 +174,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: int, **flags: i
     if kind == Kind.MUL:
         return results, _product_tangents(x, dx, heads, count, **flags)
     indices = _scan(x, heads, count, op=kind.index_of, **flags)
-    return results, [take_or_fill(dx, i) for i in indices]
+    return results, [take_or_fill(dx, i, tangents=True) for i in indices]
 
 
 def _product_tangents(
@@ -181,8 +184,8 @@ def _product_tangents(
 
     y[i] = x[i] y[i - 1] has the tangent dy[i] = x[i] dy[i - 1] + y[i - 1] dx[i], a scan of affine maps.
     """
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    is_live = jnp.arange(x.shape[0]) < live_items(x.shape[0], count)
+    wide = accumulator_dtype(x.dtype)
+    is_live = live_mask(x.shape[0], count)
     x = jnp.where(is_live, x, 0).astype(wide)
     dx = jnp.where(is_live, dx, 0)
     before = _scan(x, heads, count, op=Kind.MUL, exclusive=1, reverse=reverse, total=0)[0]
@@ -206,8 +209,7 @@ def _transpose(
     if cotangents[0] is not None:
         (result,) = _scan(cotangents[0], heads, count, op=op, exclusive=exclusive, reverse=not reverse, total=0)
     if len(cotangents) > 1 and cotangents[1] is not None:
-        is_live = jnp.arange(x.shape[0]) < live_items(x.shape[0], count)
-        result = result + jnp.where(is_live, cotangents[1], 0)
+        result = result + jnp.where(live_mask(x.shape[0], count), cotangents[1], 0)
     return result
 
 

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.check import describe, expect_key, expect_vector, index_vector, type_error, value_error
 from jax_mgpu._src.preconditions import non_decreasing
-from jax_mgpu._src.primitive import ABSENT
+from jax_mgpu._src.primitive import ABSENT, one_program
 from jax_mgpu._src.sort import sort, sort_indices
 
 __all__ = ["segmented_sort", "segmented_sort_indices"]
 
 
+@one_program("descending")
 def segmented_sort(
     keys: Any,
     heads: Any = None,
@@ -59,6 +60,7 @@ def segmented_sort(
     return sort(name, keys, *_segments(name, keys, heads, flags), values, descending=descending, count=count)
 
 
+@one_program("descending")
 def segmented_sort_indices(
     keys: Any, heads: Any = None, *, flags: Any = None, descending: bool = False, count: Any = None
 ) -> tuple[jax.Array, jax.Array]:

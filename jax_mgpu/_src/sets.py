@@ -11,8 +11,9 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.bits import ordered_integers
 from jax_mgpu._src.check import fill_operand, index_dtype, sorted_pair, static_flag, static_size
+from jax_mgpu._src.live import live_items
 from jax_mgpu._src.preconditions import room
-from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.values import (
     NO_PAYLOAD,
     PAYLOAD_GIVEN,
@@ -53,6 +54,7 @@ class SetResult(NamedTuple):
 jax.export.register_namedtuple_serialization(SetResult, serialized_name="jax_mgpu.SetResult")
 
 
+@one_program("size", "duplicates", "fill_value")
 def set_intersection(
     a: Any,
     b: Any,
@@ -98,6 +100,7 @@ def set_intersection(
     return _operate("set_intersection", INTERSECTION, a, b, a_values, None, size, duplicates, fill_value, counts)
 
 
+@one_program("size", "duplicates", "fill_value")
 def set_union(
     a: Any,
     b: Any,
@@ -141,6 +144,7 @@ def set_union(
     return _operate("set_union", UNION, a, b, a_values, b_values, size, duplicates, fill_value, counts)
 
 
+@one_program("size", "duplicates", "fill_value")
 def set_difference(
     a: Any,
     b: Any,
@@ -182,6 +186,7 @@ def set_difference(
     return _operate("set_difference", DIFFERENCE, a, b, a_values, None, size, duplicates, fill_value, counts)
 
 
+@one_program("size", "duplicates", "fill_value")
 def set_symmetric_difference(
     a: Any,
     b: Any,
@@ -314,8 +319,7 @@ def _fallback(
         a, n_a, n = jnp.zeros((1,), a.dtype), 1, 1
         a_count = jnp.zeros((1,), jnp.int32)
     positions = jnp.arange(n, dtype=index)
-    a_live = jnp.clip(a_count[0], 0, n_a) if a_count.size else n_a
-    b_live = jnp.clip(b_count[0], 0, n - n_a) if b_count.size else n - n_a
+    a_live, b_live = live_items(n_a, a_count, index), live_items(n - n_a, b_count, index)
     dead = jnp.where(positions < n_a, positions >= a_live, positions >= n_a + b_live)
     keys = ordered_integers(jnp.concatenate([a, b]))
     dead, keys, positions = jax.lax.sort((dead, keys, positions), num_keys=3)
@@ -323,7 +327,8 @@ def _fallback(
     starts = jnp.concatenate([jnp.ones((1,), bool), (keys[1:] != keys[:-1]) | dead[1:]])
     runs = jnp.cumsum(starts, dtype=index) - 1
     a_copies, b_copies = (
-        jnp.zeros((n,), index).at[runs].add(side & ~dead, indices_are_sorted=True)[runs] for side in (from_a, ~from_a)
+        jnp.zeros((n,), index).at[runs].add((side & ~dead).astype(index), indices_are_sorted=True)[runs]
+        for side in (from_a, ~from_a)
     )
     first = jax.lax.cummax(jnp.where(starts, jnp.arange(n, dtype=index), 0))
     rank = jnp.arange(n, dtype=index) - first - jnp.where(from_a, 0, a_copies)
@@ -350,7 +355,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, payload: int, **att
     n_a, operands = a.shape[0], (a, b, a_count, b_count, fill)
     keys, sources, count = _sets(*operands, ABSENT, ABSENT, ABSENT, **attributes, payload=PAYLOAD_INDICES)
 
-    key_tangents = take_from_pair(tangents[0], tangents[1], sources, n_a, tangents[4])
+    key_tangents = take_from_pair(tangents[0], tangents[1], sources, n_a, tangents[4], tangents=True)
     if payload == NO_PAYLOAD:
         return [keys, count], [key_tangents, None]
     if payload == PAYLOAD_INDICES:
@@ -359,7 +364,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, payload: int, **att
     values = take_from_pair(a_values, b_values, sources, n_a, values_fill)
     return [keys, values, count], [
         key_tangents,
-        take_from_pair(tangents[5], tangents[6], sources, n_a, tangents[7]),
+        take_from_pair(tangents[5], tangents[6], sources, n_a, tangents[7], tangents=True),
         None,
     ]
 

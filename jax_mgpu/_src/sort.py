@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.check import count_operand, index_dtype, static_flag
-from jax_mgpu._src.operators import segment_starts
+from jax_mgpu._src.live import live_mask, segment_starts
 from jax_mgpu._src.primitive import ABSENT, Operation
 from jax_mgpu._src.values import (
     NO_PAYLOAD,
@@ -122,9 +122,8 @@ def _segment_numbers(
         starts = segment_starts(n, heads)
     segments = jnp.cumsum(starts, dtype=positions.dtype)
     if count.size:
-        live = jnp.clip(count[0], 0, n).astype(positions.dtype)
         # a dead item is a segment of its own, after all live ones
-        segments = jnp.where(positions < live, segments, (segments[-1:] + 1 + positions) if n else segments)
+        segments = jnp.where(live_mask(n, count), segments, (segments[-1:] + 1 + positions) if n else segments)
     return (segments,)
 
 

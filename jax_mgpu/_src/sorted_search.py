@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.bits import ordered_integers
 from jax_mgpu._src.check import expect_choice, index_dtype, sorted_pair
-from jax_mgpu._src.primitive import Operation
+from jax_mgpu._src.live import live_items, live_mask
+from jax_mgpu._src.primitive import Operation, one_program
 from jax_mgpu._src.values import fill_missing
 
 __all__ = ["SortedMatch", "sorted_equal_count", "sorted_match", "sorted_search"]
@@ -46,6 +47,7 @@ class SortedMatch(NamedTuple):
 jax.export.register_namedtuple_serialization(SortedMatch, serialized_name="jax_mgpu.SortedMatch")
 
 
+@one_program("side", "fill_value")
 def sorted_search(
     needles: Any,
     haystack: Any,
@@ -89,6 +91,7 @@ def sorted_search(
     return fill_missing(name, _search(*operands, right=_is_right(name, side))[0], fill_value)
 
 
+@one_program("side")
 def sorted_match(a: Any, b: Any, side: str = "left", *, a_count: Any = None, b_count: Any = None) -> SortedMatch:
     """Looks up the items of two sorted arrays in each other, in one pass over both.
 
@@ -120,6 +123,7 @@ def sorted_match(a: Any, b: Any, side: str = "left", *, a_count: Any = None, b_c
     return SortedMatch(*_match(*operands, right=_is_right(name, side)))
 
 
+@one_program()
 def sorted_equal_count(a: Any, b: Any, *, a_count: Any = None, b_count: Any = None) -> jax.Array:
     """For each item of one sorted array, how many items of another equal it.
 
@@ -166,16 +170,12 @@ def _match_shapes(a: Any, b: Any, *counts: Any, right: int) -> Sequence[Any]:
     return [*indices, *matches, *[jax.ShapeDtypeStruct((), index)] * 2]
 
 
-def _live(count: jax.Array, length: int) -> Any:
-    return jnp.clip(count[0], 0, length) if count.size else length
-
-
 def _bounds(needles: jax.Array, haystack: jax.Array, live: Any, right: bool, index: Any) -> jax.Array:
     """Binary searches in the first `live` items, all needles in step."""
     low = jnp.zeros(needles.shape, index)
     if haystack.shape[0] == 0:
         return low
-    high = jnp.full_like(low, live)
+    high = jnp.full_like(low, live.astype(index))
     for _ in range(haystack.shape[0].bit_length()):
         middle = low + (high - low) // 2
         key = haystack[middle]
@@ -189,8 +189,9 @@ def _search_fallback(
 ) -> Sequence[jax.Array]:
     (n,), (m,) = needles.shape, haystack.shape
     index = index_dtype("sorted_search", "haystack", m)
-    found = _bounds(ordered_integers(needles), ordered_integers(haystack), _live(haystack_count, m), bool(right), index)
-    return [jnp.where(jnp.arange(n) < _live(needles_count, n), found, -1)]
+    live = live_items(m, haystack_count)
+    found = _bounds(ordered_integers(needles), ordered_integers(haystack), live, bool(right), index)
+    return [jnp.where(live_mask(n, needles_count), found, -1)]
 
 
 def _match_fallback(
@@ -198,15 +199,14 @@ def _match_fallback(
 ) -> Sequence[jax.Array]:
     index = index_dtype("sorted_match", "a and b", max(a.shape[0], b.shape[0]))
     a, b = ordered_integers(a), ordered_integers(b)
-    a_live, b_live = _live(a_count, a.shape[0]), _live(b_count, b.shape[0])
 
-    def look_up(needles: jax.Array, live: Any, haystack: jax.Array, haystack_live: Any, upper: bool) -> Any:
-        is_live = jnp.arange(needles.shape[0]) < live
-        bounds = [_bounds(needles, haystack, haystack_live, side, index) for side in (False, True)]
+    def look_up(needles: jax.Array, count: Any, haystack: jax.Array, haystack_count: Any, upper: bool) -> Any:
+        is_live, live = live_mask(needles.shape[0], count), live_items(haystack.shape[0], haystack_count)
+        bounds = [_bounds(needles, haystack, live, side, index) for side in (False, True)]
         found = is_live & (bounds[0] < bounds[1])
         return jnp.where(is_live, bounds[upper], -1), found, jnp.sum(found, dtype=index)
 
-    sides = look_up(a, a_live, b, b_live, bool(right)), look_up(b, b_live, a, a_live, not right)
+    sides = look_up(a, a_count, b, b_count, bool(right)), look_up(b, b_count, a, a_count, not right)
     return [part for parts in zip(*sides, strict=True) for part in parts]
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from jax_mgpu._src.bits import keeping_bits
 from jax_mgpu._src.check import as_array, describe, expect_leading_axis, type_error, value_error
 from jax_mgpu._src.compat import rows_sharding
+from jax_mgpu._src.live import wide_enough
 
 __all__ = [
     "NO_PAYLOAD",
@@ -104,11 +105,18 @@ def take_moved(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:
 
 
 def take_from_pair(
-    a: jax.Array | None, b: jax.Array | None, indices: jax.Array, a_length: int, fill: jax.Array | None = None
+    a: jax.Array | None,
+    b: jax.Array | None,
+    indices: jax.Array,
+    a_length: int,
+    fill: jax.Array | None = None,
+    *,
+    tangents: bool = False,
 ) -> Any:
     """Rows of A and B by indices into their concatenation, each used once at most; the fill element, `[1]`, at -1.
 
-    Both are read in place: no concatenation is written. What is None is zero: the tangent of any of the three.
+    Both are read in place: no concatenation is written. What is None is zero: the tangent of any of the three. With
+    `tangents` all three are tangents, and the function one that JAX can transpose.
     """
 
     def rows(x: jax.Array | None, inside: jax.Array, position: jax.Array) -> jax.Array | None:
@@ -132,7 +140,9 @@ def take_from_pair(
             taken = jnp.where(_along(from_b, a_rows), b_rows, a_rows)
         return taken if fill is None else jnp.where(_along(indices >= 0, taken), taken, fill)
 
-    return None if a is None and b is None and fill is None else keeping_bits(take, (a, b, fill), indices)
+    if a is None and b is None and fill is None:
+        return None
+    return take((a, b, fill), indices) if tangents else keeping_bits(take, (a, b, fill), indices)
 
 
 def _along(mask: jax.Array, rows: jax.Array) -> jax.Array:
@@ -140,8 +150,13 @@ def _along(mask: jax.Array, rows: jax.Array) -> jax.Array:
     return mask.reshape(-1, *[1] * (rows.ndim - 1))
 
 
-def take_or_fill(x: jax.Array, indices: jax.Array, fill: jax.Array | None = None) -> jax.Array:
-    """Rows of x at the indices; at those outside of x, such as -1, the fill element, `[1]`, or 0."""
+def take_or_fill(
+    x: jax.Array, indices: jax.Array, fill: jax.Array | None = None, *, tangents: bool = False
+) -> jax.Array:
+    """Rows of x at the indices; at those outside of x, such as -1, the fill element, `[1]`, or 0.
+
+    `tangents` as for `take_from_pair`.
+    """
     n = x.shape[0]
     shape = (*indices.shape, *x.shape[1:])
 
@@ -149,11 +164,12 @@ def take_or_fill(x: jax.Array, indices: jax.Array, fill: jax.Array | None = None
         x, fill = arrays
         if n == 0:
             return jnp.zeros(shape, x.dtype) if fill is None else jnp.broadcast_to(fill, shape)
+        indices = wide_enough(indices, n)
         inside = (indices >= 0) & (indices < n)
         taken = x.at[jnp.where(inside, indices, n)].get(mode="fill", fill_value=0, out_sharding=rows_sharding(x))
         return taken if fill is None else jnp.where(_along(inside, taken), taken, fill)
 
-    return keeping_bits(take, (x, fill), indices)
+    return take((x, fill), indices) if tangents else keeping_bits(take, (x, fill), indices)
 
 
 def fill_missing(operation: str, indices: jax.Array, fill_value: Any) -> jax.Array:

@@ -1,0 +1,52 @@
+"""Which items of an operand are live, and which start a segment, in plain JAX.
+
+A count operand has shape `[1]`, or is absent and empty. Positions have the type of indices into the array, whatever the
+type of the operands: sizes of 2^31 and more do not fit the int32 that a count or a head may have.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.check import index_dtype
+
+__all__ = ["common_dtype", "heads_inside", "live_items", "live_mask", "segment_starts", "wide_enough"]
+
+
+def live_items(n: int, count: Any, dtype: Any = None) -> jax.Array:
+    """The number of live items of n, of the type of indices into them unless another is asked for."""
+    dtype = index_dtype("count", "n", n) if dtype is None else dtype
+    if not count.size:
+        return jnp.asarray(n, dtype)
+    return jnp.clip(count[0], 0, min(n, jnp.iinfo(count.dtype).max)).astype(dtype)
+
+
+def live_mask(n: int, count: Any) -> jax.Array:
+    """Which of n positions hold live items."""
+    live = live_items(n, count)
+    return jnp.arange(n, dtype=live.dtype) < live
+
+
+def wide_enough(positions: jax.Array, n: int) -> jax.Array:
+    """Positions of a type that can tell all places of an array of n."""
+    return positions.astype(np.promote_types(positions.dtype, index_dtype("positions", "n", n)))
+
+
+def heads_inside(heads: jax.Array, n: int) -> jax.Array:
+    """Heads from 0 to n, where n is padding: JAX's scatters cut larger positions to 32 bits."""
+    return jnp.clip(wide_enough(heads, n), 0, n)
+
+
+def segment_starts(n: int, heads: Any) -> jax.Array:
+    """Which of n positions start a segment."""
+    starts = jnp.zeros((n,), bool).at[:1].set(True)
+    return starts.at[heads_inside(heads, n)].set(True, mode="drop")
+
+
+def common_dtype(*integers: Any) -> np.dtype:
+    """The widest dtype of some integers, also under strict promotion."""
+    return np.result_type(*(x.dtype for x in integers))
