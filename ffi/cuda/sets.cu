@@ -382,7 +382,7 @@ void run(const Call& call, const SetsOperands& operands, Order order, cudaStream
   const int64_t blocks =
       P::kBuffers == 1 ? all_tiles : resident_blocks(call, kernel, P::kThreads, kSharedBytes, all_tiles);
   kernel<<<blocks, P::kThreads, kSharedBytes, stream>>>(
-      P{tiles, operands.rule, operands.gives_indices(), row_tiles, operands.size, scratch.splits, scratch.look_back,
+      P{tiles, operands.rule, operands.gives_indices, row_tiles, operands.size, scratch.splits, scratch.look_back,
         scratch.look_back + 1, operands.a_values, operands.b_values, static_cast<typename Order::Word*>(operands.keys),
         static_cast<Payload*>(operands.payload), operands.counts});
   check_launch(call);
