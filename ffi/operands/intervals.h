@@ -80,9 +80,9 @@ struct IntervalMoveOperands {
 
   // Whether sums of starts, offsets and positions need 64 bits to tell which rows there are.
   bool is_wide() const {
-    constexpr int64_t kMost = int64_t{1} << 31;
-    return work.offsets.wide || gather.at.wide || scatter.at.wide || maximum(work.size, x.count) > kMost ||
-           out.count > kMost;
+    constexpr int64_t kTooMany = int64_t{1} << 31;
+    return work.offsets.wide || gather.at.wide || scatter.at.wide || maximum(work.size, x.count) >= kTooMany ||
+           out.count >= kTooMany;
   }
 
   // Whether intervals are short, and go to a result larger than a cache.
