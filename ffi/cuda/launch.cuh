@@ -3,13 +3,19 @@
 
 #include <cuda_runtime.h>
 
+#include <stdexcept>
+
 #include "algorithm/common.h"
 #include "call.h"
 
 namespace mgpu::cuda {
 
-inline void check(const Call& call, cudaError_t status) {
-  if (status != cudaSuccess) call.fail(std::string("CUDA: ") + cudaGetErrorString(status));
+// A failure of CUDA is no error of the caller's: the handler makes an internal error of it. It is also the thread's
+// last error until that is read, and would be taken for one of the next launch.
+inline void check(const Call&, cudaError_t status) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();
+  throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(status));
 }
 
 // A refused launch is not an error of the stream and would otherwise leave the results unwritten.
