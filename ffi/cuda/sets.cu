@@ -8,6 +8,7 @@
 #include "cuda/cta/tail.cuh"
 #include "cuda/cta/two_runs.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/shapes.h"
 #include "operands/sets.h"
 #include "operations.h"
 
@@ -392,6 +393,13 @@ void run(const Call& call, const SetsOperands& operands, Order order, cudaStream
 }
 
 }  // namespace
+
+void list_sets_shapes(const Call& call, KernelShapeList& list) {
+  for_each_kind(call, "sets", {0, 4, 8}, [&](auto order, auto payload, const std::string& name) {
+    constexpr int64_t kBytes = sizeof(Shared<Problem<decltype(order), decltype(payload)>>);
+    list.push_back({name, {{kBytes, kBytes}}});
+  });
+}
 
 void sets(const Call& call, cudaStream_t stream) {
   const SetsOperands operands(call);
