@@ -63,7 +63,7 @@ struct NarrowVector {
 // row, which takes half the instructions of uint64_t.
 template <bool kGathers, bool kScatters, typename Distance>
 struct MoveRoute {
-  using Slot = Vector<Distance, kGathers + kScatters>;  // to an object's row of x, of the result
+  using Slot = Pack<Distance, kGathers + kScatters>;  // to an object's row of x, of the result
   using Starts = std::conditional_t<sizeof(Distance) == 4, NarrowVector, IndexVector>;
   static constexpr bool fills = !kScatters;
   Rows x;
