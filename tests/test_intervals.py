@@ -167,6 +167,41 @@ def test_many_intervals_by_indices_of_each_type(rng, pattern, indices):
         same_bits(got, oracle.moved(items, np.arange(total), targets[objects] + ranks, into))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64", "complex128", "bfloat16", "bool"])
+def test_into_one_element(rng, dtype):
+    """Within a program, an `into` that is made of one element is filled by the kernels."""
+    lengths = rng.integers(0, 9, 3000)
+    offsets, total = data.heads_of(lengths), int(lengths.sum())
+    starts = shuffled_starts(rng, lengths)
+    places = np.repeat(starts - offsets, lengths) + np.arange(total)
+    for trailing in ((), (3,), (2, 5)):
+        x, element = rows(rng, dtype, total, *trailing), rows(rng, dtype, 1)[0]
+        into = np.full((total + 77, *trailing), element)
+
+        @jax.jit
+        def scatter(x, starts, element, shape=into.shape):
+            return mgpu.interval_scatter(x, starts, offsets, jnp.full(shape, element))
+
+        same_bits(scatter(x, starts, element), oracle.moved(x, np.arange(total), places, into))
+        got = jax.jit(
+            lambda x, shape=into.shape: mgpu.interval_move(x, starts, starts, offsets, jnp.zeros(shape, dtype))
+        )
+        same_bits(got(x), oracle.moved(x, places, places, np.zeros_like(into)))
+        two = jax.vmap(scatter, (0, 0, None))(np.stack([x, x[::-1]]), np.stack([starts, starts]), element)
+        same_bits(two[1], oracle.moved(x[::-1], np.arange(total), places, into))
+
+
+def test_into_one_element_is_not_made_by_the_program():
+    x, at = jnp.ones(100), jnp.arange(10) * 10
+
+    def lowered(into):
+        return jax.jit(lambda x: mgpu.interval_scatter(x, at, at, into(x))).lower(x).as_text()
+
+    for into in (lambda x: jnp.zeros(200), lambda x: jnp.full(200, x[3]), jnp.zeros_like):
+        assert "output_operand_alias" not in lowered(into)
+    assert "output_operand_alias" in lowered(lambda x: 2 * x)
+
+
 def test_overlapping_sources_and_default_totals(rng):
     x = rows(rng, "int32", 50)
     starts, offsets = np.array([3, 3, 0, 45], np.int32), np.array([0, 10, 20, 25], np.int32)
