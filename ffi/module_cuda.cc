@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "check.h"
+#include "cuda/shapes.h"
 #include "handler.h"
 #include "operations.h"
 
@@ -39,6 +40,28 @@ XLA_FFI_DEFINE_HANDLER(
     check_ffi, check_handler,
     ffi::Ffi::Bind().Ctx<ffi::PlatformStream<CUstream_st*>>().RemainingArgs().RemainingRets().Attrs());
 
+// (kernel, [(bytes of shared memory, what a device has to grant a block for the shape to be taken)], is_optional) for
+// each kernel that needs more than every device grants unasked.
+nb::list kernel_shapes() {
+  struct None final : Attributes {
+    int64_t operator[](std::string_view) const override { return 0; }
+  } none;
+  const Call call{"kernel_shapes", {}, {}, none};
+  cuda::KernelShapeList list;
+  cuda::list_merge_shapes(call, list);
+  cuda::list_scan_shapes(call, list);
+  cuda::list_segmented_sort_shapes(call, list);
+  cuda::list_sets_shapes(call, list);
+  cuda::list_sorted_search_shapes(call, list);
+  nb::list table;
+  for (const cuda::KernelShapes& kernel : list) {
+    nb::list shapes;
+    for (const auto& shape : kernel.shapes) shapes.append(nb::make_tuple(shape.bytes, shape.least_limit));
+    table.append(nb::make_tuple(kernel.kernel, shapes, kernel.is_optional));
+  }
+  return table;
+}
+
 nb::dict handlers() {
   nb::dict table;
   table["check"] = nb::capsule(reinterpret_cast<void*>(check_ffi));
@@ -52,6 +75,7 @@ nb::dict handlers() {
 
 NB_MODULE(_cuda, module) {
   module.def("handlers", &handlers, "FFI handlers by the name of the operation.");
+  module.def("kernel_shapes", &kernel_shapes, "Kernels with the shared memory that their shapes take.");
   module.attr("ffi_api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
   module.attr("architectures") = MGPU_CUDA_ARCHITECTURES;
   module.attr("compiler") = MGPU_CUDA_COMPILER;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import hypothesis
 import jax
 import jax.numpy as jnp
@@ -137,6 +139,67 @@ def test_short_intervals_into_a_result_larger_than_a_cache(rng, mean, in_order):
     same_bits(got, oracle.moved(x, np.repeat(sources - offsets, lengths) + items, places, into))
     got = mgpu.interval_scatter(x, targets_given, offsets_given, into, total=total)
     same_bits(got, oracle.moved(x, items, places, into))
+
+
+@pytest.mark.parametrize("indices", itertools.product([np.int32, np.int64], repeat=3), ids=str)
+@pytest.mark.parametrize("pattern", ["one row each", "one row each, two tiles", "a few, and many empty"])
+def test_many_intervals_by_indices_of_each_type(rng, pattern, indices):
+    """Of more intervals than a tile keeps what it knows of, each output asks again."""
+    lengths = {
+        "one row each": np.ones(2815, int),
+        "one row each, two tiles": np.ones(8192, int),
+        "a few, and many empty": np.concatenate([np.full(4, 700), np.zeros(2811, int)]),
+    }[pattern]
+    total = int(lengths.sum())
+    to_offsets, to_sources, to_targets = indices
+    offsets, objects = data.heads_of(lengths), np.repeat(np.arange(len(lengths)), lengths)
+    ranks = np.arange(total) - offsets[objects]
+    targets = (total - lengths - offsets).astype(np.int32)  # backwards
+    for dtype, trailing in (("uint16", (2, 2)), ("int8", (2, 2)), ("uint8", ()), ("int16", ()), ("uint64", (2,))):
+        x, into = rows(rng, dtype, 800, *trailing), rows(rng, dtype, total, *trailing)
+        sources = rng.integers(0, 801 - lengths.max(), len(lengths))
+        arguments = sources.astype(to_sources), offsets.astype(to_offsets)
+        same_bits(mgpu.interval_gather(x, *arguments, total), x[sources[objects] + ranks])
+        got = mgpu.interval_move(x, arguments[0], targets.astype(to_targets), arguments[1], into, total=total)
+        same_bits(got, oracle.moved(x, sources[objects] + ranks, targets[objects] + ranks, into))
+        items = rows(rng, dtype, total, *trailing)
+        got = mgpu.interval_scatter(items, targets.astype(to_targets), arguments[1], into)
+        same_bits(got, oracle.moved(items, np.arange(total), targets[objects] + ranks, into))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64", "complex128", "bfloat16", "bool"])
+def test_into_one_element(rng, dtype):
+    """Within a program, an `into` that is made of one element is filled by the kernels."""
+    lengths = rng.integers(0, 9, 3000)
+    offsets, total = data.heads_of(lengths), int(lengths.sum())
+    starts = shuffled_starts(rng, lengths)
+    places = np.repeat(starts - offsets, lengths) + np.arange(total)
+    for trailing in ((), (3,), (2, 5)):
+        x, element = rows(rng, dtype, total, *trailing), rows(rng, dtype, 1)[0]
+        into = np.full((total + 77, *trailing), element)
+
+        @jax.jit
+        def scatter(x, starts, element, shape=into.shape):
+            return mgpu.interval_scatter(x, starts, offsets, jnp.full(shape, element))
+
+        same_bits(scatter(x, starts, element), oracle.moved(x, np.arange(total), places, into))
+        got = jax.jit(
+            lambda x, shape=into.shape: mgpu.interval_move(x, starts, starts, offsets, jnp.zeros(shape, dtype))
+        )
+        same_bits(got(x), oracle.moved(x, places, places, np.zeros_like(into)))
+        two = jax.vmap(scatter, (0, 0, None))(np.stack([x, x[::-1]]), np.stack([starts, starts]), element)
+        same_bits(two[1], oracle.moved(x[::-1], np.arange(total), places, into))
+
+
+def test_into_one_element_is_not_made_by_the_program():
+    x, at = jnp.ones(100), jnp.arange(10) * 10
+
+    def lowered(into):
+        return jax.jit(lambda x: mgpu.interval_scatter(x, at, at, into(x))).lower(x).as_text()
+
+    for into in (lambda x: jnp.zeros(200), lambda x: jnp.full(200, x[3]), jnp.zeros_like):
+        assert "output_operand_alias" not in lowered(into)
+    assert "output_operand_alias" in lowered(lambda x: 2 * x)
 
 
 def test_overlapping_sources_and_default_totals(rng):

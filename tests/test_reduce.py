@@ -183,6 +183,16 @@ def test_the_first_extremum_wins():
     assert np.isnan(mgpu.reduce(x, "min")) and np.isnan(mgpu.reduce(x, "max"))
 
 
+def test_denormal_halfs_count():
+    """XLA's threads take denormal floats for zero; what a float16 holds is none once it is a float32."""
+    x = np.full(1000, 1e-5, np.float16)
+    expected = np.float16(x.astype(np.float32).sum())
+    same(mgpu.reduce(x), expected)
+    same(mgpu.scan(x)[-1], expected)
+    same(mgpu.segmented_reduce(x, [0, 500]), np.full(2, x[:500].astype(np.float32).sum(), np.float16))
+    same(mgpu.reduce(np.array([1e-5, 4096], np.float16), "mul"), np.float16(np.float32(np.float16(1e-5)) * 4096))
+
+
 def test_float_sums_are_accurate_and_the_same_in_every_run(rng):
     x = rng.normal(size=1_000_003).astype(np.float32)
     heads = random_heads(rng, x.size, 50)

@@ -353,3 +353,16 @@ def test_checks():
             jax.block_until_ready(mgpu.set_union(a[:3], b[::-1]))
         with pytest.raises(Exception, match=r"set_difference: a: expected unique keys in ascending order.*2"):
             jax.block_until_ready(mgpu.set_difference(a[:3], b, duplicates=False))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_no_results_asked_for(rng, operation):
+    """The count is that of all; of values there is nothing to read."""
+    a, b = (data.in_order(rng.integers(0, 40, n).astype(np.int32)) for n in (26, 7))
+    expected = len(oracle.set_sources(operation, a, b))
+    for trailing in ((), (3,), (0,)):
+        a_values, b_values = (rng.random((n, *trailing), np.float32) for n in (26, 7))
+        values = {"a_values": a_values, **({"b_values": b_values} if operation in TAKES_B else {})}
+        got = getattr(mgpu, operation)(a, b, size=0, **values)
+        assert int(got.count) == expected
+        assert (got.keys.shape, got.values.shape) == ((0,), (0, *trailing))

@@ -327,6 +327,9 @@ CASES = [
     *(pytest.param(run, wide, id=f"{name}, {wide}") for name, run in WITHOUT_INDICES.items() for wide in (False, True)),
     *(pytest.param(run, True, id=name) for name, run in WITH_INDICES.items()),
 ]
+is_large = pytest.mark.skipif(
+    os.environ.get("JAX_MGPU_TEST_LARGE") != "1", reason="2^31 items and more, which JAX_MGPU_TEST_LARGE=1 asks for"
+)
 on_each_operation = pytest.mark.parametrize(("run", "wide"), CASES)
 
 
@@ -340,9 +343,7 @@ def test_few_items(run, wide):
         run(FEW, np.int64 if wide else np.int32)
 
 
-@pytest.mark.skipif(
-    os.environ.get("JAX_MGPU_TEST_LARGE") != "1", reason="2^32 + 17 items, which JAX_MGPU_TEST_LARGE=1 asks for"
-)
+@is_large
 @on_each_operation
 def test_more_items_than_32_bits_count(run, wide):
     with jax.enable_x64(wide):
@@ -458,3 +459,27 @@ def test_sizes_past_int32_are_traced(n, index, monkeypatch, x64):
     monkeypatch.setattr(primitive.Operation, "__call__", plain)
     for call, arguments in trace_calls(n, index).values():
         run(call, arguments)
+
+
+# ---- Short intervals scattered over many rows, which CUDA first puts in order, by 32-bit positions ---
+
+
+@pytest.mark.parametrize("n", [FEW, *(pytest.param(2**31 + more, marks=is_large) for more in (-1, 0, 1))])
+def test_scattered_intervals_round_31_bits(n):
+    offsets = np.arange(0, n, 1000, dtype=np.int32)
+    lengths = np.diff(offsets, append=n)
+    order = np.random.default_rng(4).permutation(len(offsets))
+    places = np.empty(len(offsets), np.int32)
+    places[order] = np.cumsum(lengths[order]) - lengths[order]
+    x, into = bytes_of(n), np.zeros(n, np.uint8)
+    with jax.enable_x64(True):
+        scattered = np.asarray(mgpu.interval_scatter(x, places, offsets, into))
+        moved = np.asarray(mgpu.interval_move(x, offsets, places, offsets, into))
+
+    def check(begin, end):
+        for start, place, length in zip(offsets[begin:end], places[begin:end], lengths[begin:end], strict=True):
+            interval = x[start : start + length]
+            assert np.array_equal(scattered[place : place + length], interval)
+            assert np.array_equal(moved[place : place + length], interval)
+
+    everywhere(len(offsets), check)

@@ -23,10 +23,12 @@ MGPU_HOST_DEVICE float widen(Half x) {
   return wide;
 #else
   const uint32_t sign = uint32_t{x.bits & 0x8000u} << 16;
-  const uint32_t magnitude = uint32_t{x.bits & 0x7fffu} << 13;
-  if (magnitude >= 0x0f800000u) return std::bit_cast<float>(sign | 0x70000000u | magnitude);  // infinity and NaN
-  // A product with 2^112 moves the exponent from one bias to the other, and normalizes what was denormal.
-  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f));
+  const uint32_t magnitude = x.bits & 0x7fffu;
+  const uint32_t shifted = magnitude << 13;
+  if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x70000000u | shifted);  // infinity and NaN
+  if (magnitude >= 0x0400u) return std::bit_cast<float>(sign | (shifted + 0x38000000u));
+  // A denormal counts in units of 2^-24. It is no operand as a float, as XLA's threads take a denormal for zero.
+  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(static_cast<float>(magnitude) * 0x1p-24f));
 #endif
 }
 

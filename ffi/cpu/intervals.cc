@@ -59,6 +59,19 @@ void move(const IntervalMoveOperands& operands, cpu::Executor& executor) {
                           [&](auto width) { move(operands, cpu::RowMover<width>{operands.out.row_bytes}, executor); });
 }
 
+void fill(const IntervalMoveOperands& operands, cpu::Executor& executor) {
+  const Rows& out = operands.out;
+  const std::vector<char> row = cpu::fill_row(operands.background, 0, out.row_bytes);
+  const int64_t rows = operands.work.problems * out.count;
+  const int64_t task_rows = cpu::rows_per_task(out.row_bytes);
+  cpu::dispatch_row_bytes(out.row_bytes, [&](auto width) {
+    const cpu::RowMover<width> mover{out.row_bytes};
+    cpu::parallel_for(executor, ceil_div(rows, task_rows), [&](int64_t task) {
+      mover.repeat(out.data, {task * task_rows, minimum(rows, (task + 1) * task_rows)}, row.data());
+    });
+  });
+}
+
 }  // namespace
 
 int64_t workspace::interval_expand(const Call& call) { return layout_bytes(IntervalExpandOperands(call)); }
@@ -75,6 +88,7 @@ void cpu::interval_gather(const Call& call, Executor& executor) { move(interval_
 void cpu::interval_move(const Call& call, Executor& executor) {
   const IntervalMoveOperands operands = interval_move_operands(call);
   if (operands.into) std::copy_n(static_cast<const char*>(operands.into), call.results[0].bytes(), operands.out.data);
+  if (operands.background.data) fill(operands, executor);
   move(operands, executor);
 }
 

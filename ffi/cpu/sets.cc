@@ -98,7 +98,7 @@ class SetWalk {
     write_items(tile, begin, end, keys, a_row(row), b_row(row));
     if constexpr (!std::is_same_v<Payload, NoPayload>) {
       Payload* const payload = static_cast<Payload*>(operands_.payload) + row * operands_.size;
-      if (operands_.gives_indices()) {
+      if (operands_.gives_indices) {
         struct Positions {
           Payload first;
           Payload operator[](int64_t i) const { return static_cast<Payload>(first + i); }
@@ -153,8 +153,8 @@ class SetWalk {
     if constexpr (!std::is_same_v<Payload, NoPayload>) {
       const SetsOperands::Rows& value = operands_.values_fill;
       fill_slots(static_cast<Payload*>(operands_.payload),
-                 operands_.gives_indices() ? static_cast<Payload>(-1)
-                                           : static_cast<const Payload*>(value.data)[row * value.stride]);
+                 operands_.gives_indices ? static_cast<Payload>(-1)
+                                         : static_cast<const Payload*>(value.data)[row * value.stride]);
     }
   }
 

@@ -63,7 +63,7 @@ struct NarrowVector {
 // row, which takes half the instructions of uint64_t.
 template <bool kGathers, bool kScatters, typename Distance>
 struct MoveRoute {
-  using Slot = Vector<Distance, kGathers + kScatters>;  // to an object's row of x, of the result
+  using Slot = Pack<Distance, kGathers + kScatters>;  // to an object's row of x, of the result
   using Starts = std::conditional_t<sizeof(Distance) == 4, NarrowVector, IndexVector>;
   static constexpr bool fills = !kScatters;
   Rows x;
@@ -145,6 +145,27 @@ void move_in_order(const Call& call, IntervalMoveOperands operands, cudaStream_t
   move_rows(call, operands, route, stream);
 }
 
+// Fills an array with one element; thread i stores every 16 bytes of number i, i + threads, and so on.
+__global__ void __launch_bounds__(kWorkThreads) fill_array(char* out, int64_t bytes, Fill fill) {
+  const ulonglong2 word = fill_word<ulonglong2>(fill.data, fill.element_bytes);
+  const int64_t words = reinterpret_cast<uintptr_t>(out) % sizeof(word) == 0 ? bytes / int64_t{sizeof(word)} : 0;
+  const int64_t first = int64_t{blockIdx.x} * kWorkThreads + threadIdx.x;
+  const int64_t threads = int64_t{gridDim.x} * kWorkThreads;
+  for (int64_t i = first; i < words; i += threads) reinterpret_cast<ulonglong2*>(out)[i] = word;
+  for (int64_t i = words * int64_t{sizeof(word)} + first; i < bytes; i += threads) {
+    out[i] = fill.data[i % fill.element_bytes];
+  }
+}
+
+void fill(const Call& call, const Array& result, const Fill& element, cudaStream_t stream) {
+  constexpr int64_t kBlockBytes = int64_t{kWorkThreads} * 16 * 8;
+  const int64_t blocks = ceil_div(result.bytes(), kBlockBytes);
+  if (blocks == 0) return;
+  fill_array<<<static_cast<unsigned>(minimum<int64_t>(blocks, 1 << 20)), kWorkThreads, 0, stream>>>(
+      result.as<char>(), result.bytes(), element);
+  check_launch(call);
+}
+
 }  // namespace
 
 void interval_expand(const Call& call, cudaStream_t stream) {
@@ -166,6 +187,7 @@ void interval_move(const Call& call, cudaStream_t stream) {
   if (operands.into) {
     check(call, cudaMemcpyAsync(result.data, operands.into, result.bytes(), cudaMemcpyDeviceToDevice, stream));
   }
+  if (operands.background.data) fill(call, result, operands.background, stream);
   if (operands.has_order()) return move_in_order(call, operands, stream);
   operands.gather.at.data ? move<true, true>(call, operands, stream) : move<false, true>(call, operands, stream);
 }

@@ -364,9 +364,10 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, Problem<Order>::kBlo
   const Sums sums = problem.keep_b ? tile.template find_partners<true>() : tile.template find_partners<false>();
   const bool is_light = sums.rows() <= kJoinHeavy;
   const int64_t total = is_light ? sums.rows() : tile.count_many_rows();
-  if (threadIdx.x == 0) {
-    publish_count(scratch.row_words, plan.tile, plan.is_first, total);
-    if (problem.keep_b) publish_count(scratch.alone_words, plan.tile, plan.is_first, sums.alone());
+  // By the thread that later writes the sum to the same word: it must not overtake the count.
+  if (threadIdx.x == 0) publish_count(scratch.row_words, plan.tile, plan.is_first, total);
+  if (threadIdx.x == kWarp && problem.keep_b) {
+    publish_count(scratch.alone_words, plan.tile, plan.is_first, sums.alone());
   }
   if (is_light) tile.template place<false>(0, total);
 

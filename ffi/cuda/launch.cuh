@@ -3,21 +3,49 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdlib>
+#include <stdexcept>
+
 #include "algorithm/common.h"
 #include "call.h"
 
 namespace mgpu::cuda {
 
-inline void check(const Call& call, cudaError_t status) {
-  if (status != cudaSuccess) call.fail(std::string("CUDA: ") + cudaGetErrorString(status));
+// A failure of CUDA is no error of the caller's: the handler makes an internal error of it. It is also the thread's
+// last error until that is read, and would be taken for one of the next launch.
+inline void check(const Call&, cudaError_t status) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();
+  throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(status));
 }
 
 // A refused launch is not an error of the stream and would otherwise leave the results unwritten.
 inline void check_launch(const Call& call) { check(call, cudaGetLastError()); }
 
+// The bytes of shared memory that the device grants a block that asks. MGPU_SHARED_MEMORY_LIMIT makes it less, so that
+// a large device takes the shapes of a small one.
+inline int64_t shared_memory_limit(const Call& call) {
+  static const int64_t kCap = [] {
+    const char* const bytes = std::getenv("MGPU_SHARED_MEMORY_LIMIT");
+    return bytes ? std::strtoll(bytes, nullptr, 10) : INT64_MAX;
+  }();
+  int device = 0, bytes = 0;
+  check(call, cudaGetDevice(&device));
+  check(call, cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return minimum<int64_t>(bytes, kCap);
+}
+
 // Lets a kernel have more dynamic shared memory than every device grants unasked.
 template <typename Kernel>
 void allow_shared(const Call& call, Kernel kernel, size_t bytes) {
+  cudaFuncAttributes attributes;
+  check(call, cudaFuncGetAttributes(&attributes, kernel));
+  const int64_t needed = static_cast<int64_t>(attributes.sharedSizeBytes + bytes);
+  const int64_t limit = shared_memory_limit(call);
+  if (needed > limit) {
+    throw std::runtime_error("shared memory: expected a GPU that grants a block " + std::to_string(needed) +
+                             " bytes, got " + std::to_string(limit));
+  }
   check(call, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
 }
 

@@ -37,11 +37,11 @@ struct Stages {
   };
 };
 
-template <typename Order, typename Payload>
+template <typename Order, typename Payload, bool kLarge>
 __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
     merge_tiles(const __grid_constant__ Problem<Order, Payload> problem) {
   using Word = typename Order::Word;
-  using Shape = typename Stages<Order, Payload>::template Shape<kLargeStreams>;
+  using Shape = typename Stages<Order, Payload>::template Shape<kLarge>;
   constexpr bool kHasPayload = Stages<Order, Payload>::kHasPayload;
   constexpr int kItems = Shape::kItems;
   using Stream = MergeStream<Order, kItems, false>;
@@ -157,9 +157,9 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
 
 template <typename Order, typename Payload>
 void run(const Call& call, const MergeOperands& operands, Order order, cudaStream_t stream) {
-  const auto kernel = merge_tiles<Order, Payload>;
   launch_stream<Stages<Order, Payload>::template Shape>(
-      call, stream, operands, order, kernel, [&](const StreamTiles<Order>& tiles, const auto& configuration) {
+      call, stream, operands, order, [](auto large) { return merge_tiles<Order, Payload, large()>; },
+      [&](auto kernel, const StreamTiles<Order>& tiles, const auto& configuration) {
         const Problem<Order, Payload> problem{tiles, static_cast<typename Order::Word*>(operands.keys),
                                               operands.a_payload, operands.b_payload,
                                               static_cast<Payload*>(operands.payload)};
@@ -168,6 +168,12 @@ void run(const Call& call, const MergeOperands& operands, Order order, cudaStrea
 }
 
 }  // namespace
+
+void list_merge_shapes(const Call& call, KernelShapeList& list) {
+  for_each_kind(call, "merge", {0, 4, 8}, [&](auto order, auto payload, const std::string& name) {
+    list.push_back(stream_shapes<Stages<decltype(order), decltype(payload)>::template Shape>(name));
+  });
+}
 
 void merge(const Call& call, cudaStream_t stream) {
   const MergeOperands operands(call);

@@ -5,6 +5,7 @@
 #include "cuda/scan/scan_rows.cuh"
 #include "cuda/scan/scan_segments.cuh"
 #include "cuda/scan/scan_tiles.cuh"
+#include "cuda/shapes.h"
 #include "operations.h"
 
 namespace mgpu::cuda {
@@ -65,6 +66,11 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
 }
 
 }  // namespace scanning
+
+void list_scan_shapes(const Call&, KernelShapeList& list) {
+  constexpr int64_t kBytes = scanning::TileShape::kBytes + scanning::TileShape::kStaticBytes;
+  list.push_back({"scan", {{kBytes, kBytes}}, true});
+}
 
 void scan(const Call& call, CUstream_st* stream) {
   using Path = ScanOperands::Path;

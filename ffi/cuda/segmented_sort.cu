@@ -9,6 +9,7 @@
 #include "cuda/segmented_sort/rank_rows.cuh"
 #include "cuda/segmented_sort/sort_rows.cuh"
 #include "cuda/segmented_sort/sort_tiles.cuh"
+#include "cuda/shapes.h"
 #include "operations.h"
 
 namespace mgpu::cuda {
@@ -143,16 +144,17 @@ void run_rows(const Call& call, const SegmentedSortOperands& operands, Order ord
   }
 }
 
+template <typename P>
+constexpr int64_t row_shared_bytes() {
+  return maximum(sizeof(SortRowsShared<P>), sizeof(MergeRowsShared<P>));
+}
+
 // The same if the device has enough shared memory.
 template <RowShape kShape, typename Order, typename Payload>
 bool try_rows(const Call& call, const SegmentedSortOperands& operands, Order order,
               const SegmentedSortOperands::Scratch& scratch, cudaStream_t stream) {
   using P = RowProblem<Order, Payload, kShape>;
-  constexpr size_t kShared = maximum(sizeof(SortRowsShared<P>), sizeof(MergeRowsShared<P>));
-  int device = 0, most_shared = 0;
-  check(call, cudaGetDevice(&device));
-  check(call, cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  if (kShared > static_cast<size_t>(most_shared)) return false;
+  if (row_shared_bytes<P>() > shared_memory_limit(call)) return false;
   run_rows<kShape, Order, Payload>(call, operands, order, scratch, stream);
   return true;
 }
@@ -224,7 +226,7 @@ void run(const Call& call, const SegmentedSortOperands& operands, Order order, c
   check_launch(call);
   const auto sort = sort_tiles<Order, Payload>;
   constexpr int kSortShared = sizeof(SortShared<Order, Payload>);
-  check(call, cudaFuncSetAttribute(sort, cudaFuncAttributeMaxDynamicSharedMemorySize, kSortShared));
+  allow_shared(call, sort, kSortShared);
   sort<<<problem.tiles, P::kShape.threads, kSortShared, stream>>>(problem);
   check_launch(call);
   // A segment lies within a row: no more rounds than the tiles that a row can touch need.
@@ -233,7 +235,7 @@ void run(const Call& call, const SegmentedSortOperands& operands, Order order, c
   const int64_t plan_blocks = ceil_div<int64_t>(problem.tiles, kPlanTiles);
   constexpr int kMergeShared = sizeof(MergeShared<Order, Payload>);
   const auto merge = merge_tiles<Order, Payload>;
-  check(call, cudaFuncSetAttribute(merge, cudaFuncAttributeMaxDynamicSharedMemorySize, kMergeShared));
+  allow_shared(call, merge, kMergeShared);
   const int merge_blocks = resident_blocks(call, merge, P::kShape.threads, kMergeShared, problem.tiles);
   for (int round = 0; round < most_rounds; ++round) {
     plan_tiles<Order, Payload><<<plan_blocks, kPlanThreads, 0, stream>>>(problem, round);
@@ -244,6 +246,28 @@ void run(const Call& call, const SegmentedSortOperands& operands, Order order, c
 }
 
 }  // namespace sorting
+
+void list_segmented_sort_shapes(const Call& call, KernelShapeList& list) {
+  using namespace sorting;
+  for_each_kind(call, "", {0, 4, 8}, [&](auto order, auto payload, const std::string& kind) {
+    using Order = decltype(order);
+    using Payload = decltype(payload);
+    constexpr int kWidth = sizeof(typename Order::Word);
+    constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
+    const auto add = [&](const char* kernel, int64_t bytes, bool is_optional) {
+      list.push_back({kernel + kind, {{bytes, bytes}}, is_optional});
+    };
+    add("sort of tiles", sizeof(SortShared<Order, Payload>), false);
+    add("merge of tiles", sizeof(MergeShared<Order, Payload>), false);
+    add("sort of few items", sizeof(SortRowsShared<RowProblem<Order, Payload, kFewItemsShape>>), false);
+    add("sort of pairs of cells", row_shared_bytes<RowProblem<Order, Payload, pairs_shape(kWidth, kHasPayload)>>(),
+        true);
+    if constexpr (kWidth < 8 || !kHasPayload) {
+      add("sort of one cell", sizeof(SortRowsShared<RowProblem<Order, Payload, kOneCellShape>>), false);
+      add("sort of long rows", row_shared_bytes<RowProblem<Order, Payload, row_shape(kWidth, kHasPayload)>>(), true);
+    }
+  });
+}
 
 void segmented_sort(const Call& call, cudaStream_t stream) {
   const SegmentedSortOperands operands(call);

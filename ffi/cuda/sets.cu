@@ -8,6 +8,7 @@
 #include "cuda/cta/tail.cuh"
 #include "cuda/cta/two_runs.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/shapes.h"
 #include "operands/sets.h"
 #include "operations.h"
 
@@ -382,7 +383,7 @@ void run(const Call& call, const SetsOperands& operands, Order order, cudaStream
   const int64_t blocks =
       P::kBuffers == 1 ? all_tiles : resident_blocks(call, kernel, P::kThreads, kSharedBytes, all_tiles);
   kernel<<<blocks, P::kThreads, kSharedBytes, stream>>>(
-      P{tiles, operands.rule, operands.gives_indices(), row_tiles, operands.size, scratch.splits, scratch.look_back,
+      P{tiles, operands.rule, operands.gives_indices, row_tiles, operands.size, scratch.splits, scratch.look_back,
         scratch.look_back + 1, operands.a_values, operands.b_values, static_cast<typename Order::Word*>(operands.keys),
         static_cast<Payload*>(operands.payload), operands.counts});
   check_launch(call);
@@ -392,6 +393,13 @@ void run(const Call& call, const SetsOperands& operands, Order order, cudaStream
 }
 
 }  // namespace
+
+void list_sets_shapes(const Call& call, KernelShapeList& list) {
+  for_each_kind(call, "sets", {0, 4, 8}, [&](auto order, auto payload, const std::string& name) {
+    constexpr int64_t kBytes = sizeof(Shared<Problem<decltype(order), decltype(payload)>>);
+    list.push_back({name, {{kBytes, kBytes}}});
+  });
+}
 
 void sets(const Call& call, cudaStream_t stream) {
   const SetsOperands operands(call);

@@ -28,7 +28,6 @@ struct Stages {
     static constexpr int kTile = kStreamWorkers * kItems;
     static constexpr int kStageBytes = stage_bytes(kItems);
   };
-  using Compiled = Shape<kLargeStreams>;
 };
 
 // Stores a thread's items of a side, `mine` being a bit mask of those among its next kCount items: the first has
@@ -80,11 +79,11 @@ __device__ unsigned live_items(const MergeTile& tile, int diagonal) {
   return (1u << count) - 1;
 }
 
-template <typename Order>
+template <typename Order, bool kLarge>
 __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
     search_tiles(const __grid_constant__ StreamTiles<Order> stream, IndexResult positions, bool needles_are_b) {
   extern __shared__ __align__(kLineBytes) unsigned char stages[];
-  using Shape = typename Stages<typename Order::Word, false>::Compiled;
+  using Shape = typename Stages<typename Order::Word, false>::template Shape<kLarge>;
   constexpr int kCount = Shape::kItems;
   using S = MergeStream<Order, kCount, false>;
   __shared__ typename S::Shared shared;
@@ -173,12 +172,12 @@ __device__ void add_to_count(const IndexResult& counts, int64_t row, int number,
   }
 }
 
-template <typename Order>
+template <typename Order, bool kLarge>
 __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
     match_tiles(const __grid_constant__ MatchProblem<Order> problem) {
   using Word = typename Order::Word;
   extern __shared__ __align__(kLineBytes) unsigned char stages[];
-  using Shape = typename Stages<Word, true>::Compiled;
+  using Shape = typename Stages<Word, true>::template Shape<kLarge>;
   constexpr int kCount = Shape::kItems;
   using S = MergeStream<Order, kCount, true>;
   __shared__ typename S::Shared shared;
@@ -288,6 +287,14 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
 
 }  // namespace
 
+void list_sorted_search_shapes(const Call& call, KernelShapeList& list) {
+  for_each_kind(call, "", {0}, [&](auto order, auto, const std::string& keys) {
+    using Word = typename decltype(order)::Word;
+    list.push_back(stream_shapes<Stages<Word, false>::template Shape>("sorted_search" + keys));
+    list.push_back(stream_shapes<Stages<Word, true>::template Shape>("sorted_match" + keys));
+  });
+}
+
 void sorted_search(const Call& call, cudaStream_t stream) {
   const SortedSearchOperands operands(call);
   const int64_t needles = operands.pair.rows * operands.needles().length;
@@ -299,10 +306,9 @@ void sorted_search(const Call& call, cudaStream_t stream) {
       check_launch(call);
     } else {
       launch_stream<Stages<typename Order::Word, false>::template Shape>(
-          call, stream, operands, order, search_tiles<Order>,
-          [&](const StreamTiles<Order>& tiles, const auto& configuration) {
-            return cudaLaunchKernelEx(&configuration, search_tiles<Order>, tiles, operands.positions,
-                                      operands.needles_are_b);
+          call, stream, operands, order, [](auto large) { return search_tiles<Order, large()>; },
+          [&](auto kernel, const StreamTiles<Order>& tiles, const auto& configuration) {
+            return cudaLaunchKernelEx(&configuration, kernel, tiles, operands.positions, operands.needles_are_b);
           });
     }
   });
@@ -319,10 +325,10 @@ void sorted_match(const Call& call, cudaStream_t stream) {
   dispatch_order(call, operands.key_type, false, [&](auto order) {
     using Order = decltype(order);
     launch_stream<Stages<typename Order::Word, true>::template Shape>(
-        call, stream, operands, order, match_tiles<Order>,
-        [&](const StreamTiles<Order>& tiles, const auto& configuration) {
+        call, stream, operands, order, [](auto large) { return match_tiles<Order, large()>; },
+        [&](auto kernel, const StreamTiles<Order>& tiles, const auto& configuration) {
           const MatchProblem<Order> problem{tiles, operands.a, operands.b};
-          return cudaLaunchKernelEx(&configuration, match_tiles<Order>, problem);
+          return cudaLaunchKernelEx(&configuration, kernel, problem);
         });
   });
 }

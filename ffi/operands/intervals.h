@@ -74,15 +74,16 @@ struct IntervalMoveOperands {
   Starts scatter;
   bool has_fill;     // rows without a source are filled; otherwise the result keeps what it has
   const void* into;  // what to copy to the result first, or null
+  Fill background;   // the element to fill the result with first; its address is null where there is none
   Fill fill;
   Rows out;
   bool scatters = false;
 
   // Whether sums of starts, offsets and positions need 64 bits to tell which rows there are.
   bool is_wide() const {
-    constexpr int64_t kMost = int64_t{1} << 31;
-    return work.offsets.wide || gather.at.wide || scatter.at.wide || maximum(work.size, x.count) > kMost ||
-           out.count > kMost;
+    constexpr int64_t kTooMany = int64_t{1} << 31;
+    return work.offsets.wide || gather.at.wide || scatter.at.wide || maximum(work.size, x.count) >= kTooMany ||
+           out.count >= kTooMany;
   }
 
   // Whether intervals are short, and go to a result larger than a cache.
@@ -135,7 +136,9 @@ inline IntervalMoveOperands interval_gather_operands(const Call& call) {
 }
 
 // Operands: x [.., n, elements], gather_starts [.., objects] or absent, scatter_starts [.., objects], offsets
-// [.., objects], total [.., 1] or absent, into [.., k, elements]. Result: as into.
+// [.., objects], total [.., 1] or absent, into [.., k, elements] or, where one element fills it, that alone: [1].
+// Result:
+// [.., k, elements].
 inline IntervalMoveOperands interval_move_operands(const Call& call) {
   call.expect(call.operands.size() == 6, "expected 6 operands");
   IntervalMoveOperands operands{};
@@ -153,8 +156,12 @@ inline IntervalMoveOperands interval_move_operands(const Call& call) {
   operands.scatter = read_starts(call, work, call.operands[2], "scatter_starts");
   operands.scatters = true;
   call.expect(operands.x.row_bytes == operands.out.row_bytes, "x: expected rows of into's width");
-  // XLA gives the result into's buffer, but forgets to where it splits a call over devices.
   const Array& into = call.operands[5];
+  if (into.rank() == 1) {
+    operands.background = read_fill(call, into, result, work.problems);
+    return operands;
+  }
+  // XLA gives the result into's buffer, but forgets to where it splits a call over devices.
   call.expect(into.bytes() == result.bytes(), "into: expected the shape of the result");
   operands.into = into.data == result.data ? nullptr : into.data;
   return operands;

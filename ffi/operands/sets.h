@@ -36,7 +36,8 @@ struct SetsOperands {
   int64_t size;
   Rows fill;
   int payload_width = 0;  // bytes; 0 without payload
-  Rows a_values;          // null for a payload of indices
+  bool gives_indices = false;
+  Rows a_values;  // null for a payload of indices
   Rows b_values;
   Rows values_fill;
   void* keys;
@@ -68,13 +69,12 @@ struct SetsOperands {
     call.expect(payload_out.size() == keys_out.size(), "payload: expected the shape of the keys");
     payload = payload_out.data;
     payload_width = byte_width(payload_out.dtype);
-    if (mode == PayloadMode::kIndices) return;
+    gives_indices = mode == PayloadMode::kIndices;
+    if (gives_indices) return;
     a_values = read(call, in[5], payload_out.dtype, pair.a.length, "a_values");
     if (rule.b_alone) b_values = read(call, in[6], payload_out.dtype, pair.b.length, "b_values");
     values_fill = read(call, in[7], payload_out.dtype, 1, "fill_value");
   }
-
-  bool gives_indices() const { return payload && !values_fill.data; }
 
   // A row has one tile at least, which tells its count.
   int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(pair.row_slots(), tile)); }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import pathlib
 import re
@@ -15,6 +16,7 @@ from jax._src import config as _config
 from jax._src import core as _core
 from jax._src.array import ArrayImpl
 from jax._src.lib.mlir import ir
+from jax._src.lib.mlir.dialects import hlo
 from jax._src.sharding_impls import SPMDAxisContext as _SPMDAxisContext
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -30,6 +32,8 @@ __all__ = [
     "broadcast",
     "compiling",
     "ffi_api_version",
+    "filling_element",
+    "in_place",
     "ir",
     "is_eager",
     "is_zero",
@@ -61,6 +65,25 @@ def vary_together(operands: Sequence[Any]) -> Sequence[Any]:
     """Gives all operands the varying manual axes of any of them, as jax.lax's own functions do under shard_map."""
     name = "auto_insert_reshard" if hasattr(_core, "auto_insert_reshard") else "standard_insert_pvary"  # JAX 0.10.0
     return getattr(_core, name)(*operands)
+
+
+# For mlir.register_lowering: a rule is run for each call, where it stands. Left alone, newer JAX runs it once for all
+# calls that are alike, in a function apart, where it sees nothing of what makes the operands.
+in_place = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
+
+
+def filling_element(value: Any) -> Any:
+    """The one element, `[1]`, that an operand of a lowering rule is made of where the program so far says so, or None.
+
+    That holds of `jnp.zeros` and `jnp.full` in the function that is lowered, not of what comes from outside of it.
+    """
+    element = value.type.element_type
+    while ir.RankedTensorType(value.type).rank > 0:
+        maker = value.owner
+        if isinstance(maker, ir.Block) or maker.name not in ("stablehlo.broadcast_in_dim", "stablehlo.reshape"):
+            return None
+        value = maker.operands[0]
+    return hlo.reshape(ir.RankedTensorType.get([1], element), value)
 
 
 def automatic_devices(ctx: Any) -> int:

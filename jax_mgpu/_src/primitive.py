@@ -37,6 +37,8 @@ from jax_mgpu._src.compat import (
     batching,
     broadcast,
     compiling,
+    filling_element,
+    in_place,
     is_eager,
     is_zero,
     mlir,
@@ -62,7 +64,9 @@ class Operation:
       ranks: the rank of each operand of one problem.
       shapes: shape rule; takes one `jax.ShapeDtypeStruct` an operand and the attributes, gives one a result.
       fallback: the operation in plain JAX, on unbatched operands; what other platforms run.
-      aliases: result index by operand index: the result may take over the operand's buffer when it is donated.
+      aliases: result index by operand index: the result may take over the operand's buffer when it is donated. Where
+        the program makes the operand of one scalar, as `jnp.zeros` does, the kernels get that scalar, `[1]`, and fill
+        the result themselves.
       streamed: operands that the kernels read as one run over the whole batch: one that serves the whole batch is
         repeated for them.
     """
@@ -325,7 +329,9 @@ def _register_lowerings(operation: Operation) -> None:
     mlir.register_lowering(operation.primitive, lower_anywhere)
     for platform in library.platforms():
         lowering = _kernel_lowering(operation, platform)
-        mlir.register_lowering(operation.primitive, lowering, platform=platform)
+        # What makes an aliased operand is seen only by a rule that is run where the call stands.
+        options = in_place if operation.aliases else {}
+        mlir.register_lowering(operation.primitive, lowering, platform=platform, **options)
 
 
 def _kernel_lowering(operation: Operation, platform: str) -> Callable[..., Any]:
@@ -348,11 +354,16 @@ def _kernel_lowering(operation: Operation, platform: str) -> Callable[..., Any]:
             # allocates nothing and can be recorded into a CUDA graph.
             shape = _workspace_shape(operation, avals_in, avals_out, attributes, batch_rank, devices)
             avals_out.append(jax.core.ShapedArray(shape, np.dtype(np.uint8)))
-        lowering = jax.ffi.ffi_lowering(
-            library.target(operation.name), operand_output_aliases=operation.aliases or None
-        )
+        aliases = dict(operation.aliases)
+        given, values = list(avals_in), list(operands)
+        for index in operation.aliases if devices == 1 else ():
+            if (element := filling_element(values[index])) is not None:
+                given[index] = given[index].update(shape=(1,))
+                values[index] = element
+                del aliases[index]
+        lowering = jax.ffi.ffi_lowering(library.target(operation.name), operand_output_aliases=aliases or None)
         integers = {name: np.int64(value) for name, value in attributes.items()}
-        results: list[Any] = list(lowering(ctx.replace(avals_out=avals_out), *operands, **integers))
+        results: list[Any] = list(lowering(ctx.replace(avals_in=given, avals_out=avals_out), *values, **integers))
         if devices > 1:
             shapes_in, shapes_out = ([aval.shape for aval in avals] for avals in (avals_in, avals_out))
             declare_batch(results[0].owner, shapes_in, shapes_out, batch_rank)

@@ -1,3 +1,7 @@
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
 #include <algorithm>
 #include <array>
 #include <random>
@@ -280,6 +284,34 @@ TEST(order_of_wide_floats) {
       CHECK(wide.decode(wide.encode(wide_a)) == wide_a);
       CHECK(wide.less(wide.encode(wide_a), wide.encode(wide_b)) == value_less(a, b, descending));
     }
+  }
+}
+
+namespace {
+
+// Denormal floats are taken for zero and made zero, as in the threads of XLA, where the machine has such a mode.
+struct FlushToZero {
+#ifdef __SSE__
+  unsigned before = _mm_getcsr();
+  FlushToZero() { _mm_setcsr(before | 0x8040); }
+  ~FlushToZero() { _mm_setcsr(before); }
+#endif
+};
+
+}  // namespace
+
+TEST(halfs_widen_and_round_where_denormal_floats_are_zero) {
+  for (int bits = 0; bits < 0x7c00; ++bits) {
+    const long double value = small_float(static_cast<uint16_t>(bits), 10);
+    float wide;
+    uint16_t narrow;
+    {
+      const FlushToZero flush;
+      wide = widen(Half{static_cast<uint16_t>(bits)});
+      narrow = narrow_to(wide, Half{}).bits;
+    }
+    CHECK(wide == value);
+    CHECK(narrow == bits);
   }
 }
 

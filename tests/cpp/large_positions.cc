@@ -11,6 +11,7 @@
 #include "algorithm/run_split.h"
 #include "algorithm/segments.h"
 #include "check.h"
+#include "operands/intervals.h"
 #include "operands/reduce.h"
 
 namespace mgpu::testing {
@@ -208,6 +209,25 @@ TEST(work_of_many_outputs) {
       int64_t expected = -1;
       for (int64_t j = 0; j < objects; ++j) expected = row.start(j) <= at ? j : expected;
       CHECK(found == expected);
+    }
+  }
+}
+
+TEST(moves_of_many_rows_are_ordered_by_regions_as_far_as_32_bits_reach) {
+  struct Gathers final : Attributes {
+    int64_t operator[](std::string_view) const override { return 1; }
+  } attributes;
+  constexpr int64_t kMost = (int64_t{1} << 31) - 1;
+  for (const int64_t rows : {kMost - 1, kMost, kMost + 1, kMost + 2}) {
+    for (const int64_t from : {int64_t{1000}, rows}) {
+      const Array x{nullptr, DType::u8, {from, 1}};
+      const Array into{nullptr, DType::u8, {rows, 1}};
+      const Array intervals{nullptr, DType::s32, {int64_t{1} << 21}};
+      const Array absent{nullptr, DType::s32, {0}};
+      const Call call{"interval_move", {x, intervals, intervals, intervals, absent, into}, {into}, attributes};
+      const IntervalMoveOperands operands = interval_move_operands(call);
+      CHECK(operands.is_wide() == (rows > kMost));
+      CHECK(operands.has_order() == (rows <= kMost));
     }
   }
 }

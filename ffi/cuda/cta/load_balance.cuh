@@ -14,7 +14,7 @@ void partition_work(const Call& call, CUstream_st* stream, const WorkList& work,
 
 // A few neighbours, loaded and stored as one word of up to 16 bytes.
 template <typename T, int kCount>
-struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vector {
+struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Pack {
   T items[kCount];
 };
 
@@ -134,12 +134,12 @@ struct TileWork {
     const bool by_vectors = !searched && reinterpret_cast<uintptr_t>(out) % 16 == 0;
     const int vectors = by_vectors ? size / kVector : 0;
     for (int base = threadIdx.x; base < vectors; base += kBatch * kThreads) {
-      Vector<Word, kVector> words[kBatch];
+      Pack<Word, kVector> words[kBatch];
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
         const int v = base + b * kThreads;
         if (v >= vectors) break;
-        const auto marks = reinterpret_cast<const Vector<uint16_t, kVector>*>(shared.marks)[v];
+        const auto marks = reinterpret_cast<const Pack<uint16_t, kVector>*>(shared.marks)[v];
 #pragma unroll
         for (int k = 0; k < kVector; ++k) {
           const int i = v * kVector + k;
@@ -150,7 +150,7 @@ struct TileWork {
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
         const int v = base + b * kThreads;
-        if (v < vectors) reinterpret_cast<Vector<Word, kVector>*>(out)[v] = words[b];
+        if (v < vectors) reinterpret_cast<Pack<Word, kVector>*>(out)[v] = words[b];
       }
     }
     with_marks([&](auto mark_of) {
@@ -209,8 +209,8 @@ struct TileWork {
 
   template <typename SlotOf>
   __device__ void mark(Shared& shared, int heads, SlotOf slot_of) const {
-    auto* const chunks = reinterpret_cast<Vector<uint16_t, kItems>*>(shared.marks);
-    Vector<uint16_t, kItems> chunk{};
+    auto* const chunks = reinterpret_cast<Pack<uint16_t, kItems>*>(shared.marks);
+    Pack<uint16_t, kItems> chunk{};
     chunks[threadIdx.x] = chunk;
     if (kHasSlots && before < 0 && threadIdx.x == 0) shared.slots[0] = Slot{};
     __syncthreads();

@@ -7,6 +7,7 @@
 #include "cuda/cta/merge_heads.cuh"
 #include "cuda/cta/partition.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/shapes.h"
 #include "operands/sorted_pair.h"
 
 namespace mgpu::cuda {
@@ -100,12 +101,27 @@ constexpr int kStreamWorkers = 480;
 constexpr int kStreamThreads = kStreamWorkers + kWarp;
 constexpr int kStreamBlocks = 2;
 
-// The shape of a stream: on sm_90 its stages have at most kMostBytes, before that 31 KB, as sm_75 has 64 KB in all.
-// `kLarge` says which.
-constexpr bool kLargeStreams = kHasBulkCopies;
+// A stream has a large shape, whose stages have at most kMostBytes, for devices that could grant one block what
+// kStreamBlocks of it take together; on all others (sm_86, sm_89 and sm_120 grant 99 KB) a small one, of 31 KB a stage,
+// as sm_75 grants 64 KB in all.
 
 // All that two blocks have room for.
 constexpr int kMostStageBytes = 55 << 10;
+constexpr int kStreamStaticBytes = 1024;  // at most, beside the two stages
+
+template <typename Shape>
+constexpr int64_t stream_block_bytes() {
+  return 2 * Shape::kStageBytes + kStreamStaticBytes;
+}
+template <template <bool> typename Shape>
+constexpr int64_t large_stream_limit() {
+  return kStreamBlocks * stream_block_bytes<Shape<true>>();
+}
+template <template <bool> typename Shape>
+KernelShapes stream_shapes(const std::string& kernel) {
+  constexpr int64_t kSmall = stream_block_bytes<Shape<false>>();
+  return {kernel, {{stream_block_bytes<Shape<true>>(), large_stream_limit<Shape>()}, {kSmall, kSmall}}};
+}
 
 template <bool kLarge, int kMost, int kMostBytes = kMostStageBytes, typename StageBytes>
 constexpr int stream_items(StageBytes stage_bytes) {
@@ -163,16 +179,17 @@ __global__ void __launch_bounds__(kSplitThreads) split_tiles(const __grid_consta
   if (threadIdx.x % kSplitLanes == 0) stream.found.splits[i] = split;
 }
 
-// Finds the tiles of a pair and calls launch(tiles, configuration) for the kernel, of persistent blocks, whose start
-// overlaps the search for tiles. `Shape<kLarge>` gives kTile and kStageBytes.
-template <template <bool> typename Shape, typename Order, typename Operands, typename Kernel, typename Launch>
-void launch_stream(const Call& call, cudaStream_t stream, const Operands& operands, Order order, Kernel kernel,
+// Finds the tiles of a pair and calls launch(kernel, tiles, configuration) for the kernel, of persistent blocks, whose
+// start overlaps the search for tiles. `Shape<kLarge>` gives kTile and kStageBytes, kernels(large) the kernel.
+template <template <bool> typename Shape, typename Order, typename Operands, typename Kernels, typename Launch>
+void launch_stream(const Call& call, cudaStream_t stream, const Operands& operands, Order order, Kernels kernels,
                    Launch launch) {
   static_assert(Shape<false>::kTile >= MergeSplits::kLeastTile && Shape<true>::kTile >= MergeSplits::kLeastTile);
   Workspace workspace(call.results.back().data, call.results.back().bytes());
+  const bool large = shared_memory_limit(call) >= large_stream_limit<Shape>();
+  const auto kernel = large ? kernels(std::true_type{}) : kernels(std::false_type{});
   cudaFuncAttributes attributes;
   check(call, cudaFuncGetAttributes(&attributes, kernel));
-  const bool large = attributes.ptxVersion >= 90;  // as the kernel was compiled
   const int width = large ? Shape<true>::kTile : Shape<false>::kTile;
   const int bytes = 2 * (large ? Shape<true>::kStageBytes : Shape<false>::kStageBytes);
   const StreamTiles<Order> tiles{
@@ -187,8 +204,8 @@ void launch_stream(const Call& call, cudaStream_t stream, const Operands& operan
   configuration.dynamicSmemBytes = bytes;
   configuration.stream = stream;
   configuration.attrs = &overlap;
-  configuration.numAttrs = large ? 1 : 0;
-  check(call, launch(tiles, configuration));
+  configuration.numAttrs = attributes.ptxVersion >= 90 ? 1 : 0;  // as the kernel was compiled
+  check(call, launch(kernel, tiles, configuration));
 }
 
 // With kNeighbours, the item of A before a tile is loaded too, at runs.a - 1, where it exists: tile.a > 0. Up to kItems
@@ -213,6 +230,7 @@ struct MergeStream {
     CopyBarrier loaded[2];
     Plan plans[4];
   };
+  static_assert(sizeof(Shared) <= kStreamStaticBytes);
 
   __device__ static void sync_workers() { barrier_sync<kWorkersBarrier, kWorkers>(); }
 

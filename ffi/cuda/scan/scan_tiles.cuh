@@ -244,10 +244,7 @@ __global__ void __launch_bounds__(TileShape::kThreads, TileShape::kBlocks)
 
 // Whether a block may have the shared memory of tiles: not before sm_80.
 inline bool has_shared_tiles(const Call& call) {
-  int device = 0, bytes = 0;
-  check(call, cudaGetDevice(&device));
-  check(call, cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  return bytes >= TileShape::kBytes + TileShape::kStaticBytes;
+  return shared_memory_limit(call) >= TileShape::kBytes + TileShape::kStaticBytes;
 }
 
 }  // namespace mgpu::cuda::scanning

@@ -45,11 +45,12 @@ struct MergeRowsShared {
   static constexpr int kItems = P::kMerge.items;
   static constexpr int kChunk = kChunkBytes / sizeof(typename P::Word);
   static constexpr int kRoom = P::kTile + kRuns * (kItems + 2 * kChunk) + kItems;
-  static constexpr int kMiddle = (P::kMerge.threads + 2) * kItems;
+  // Of two merges that are dealt out by whole threads, each may leave its last thread with a single item.
+  static constexpr int kMiddle = ((P::kTile + 2 * (kItems - 1)) / kItems + 2) * kItems;
   alignas(kChunkBytes) typename P::Word codes[kRoom];
   typename P::Word middle[P::kPairs ? 1 : kMiddle];
   // Where in `codes` an item was brought to: the low half of its shared address.
-  uint16_t from[P::kHasPayload ? P::kMerge.threads * kItems : 1];
+  uint16_t from[P::kHasPayload ? ceil_div(P::kTile, kItems) * kItems : 1];
   uint16_t middle_from[P::kHasPayload && !P::kPairs ? kMiddle : 1];
   // Payload of the codes' width is brought too: to a place of its own, or, where there is a second level to hide that
   // behind, to the codes' place once they are merged.

@@ -93,6 +93,8 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Probl
     Word taken[kItems];
     uint32_t from[kItems];
     uint16_t moved[P::kHasPayload ? kItems : 1];
+    const bool one = thread.one_segment();
+    const bool any_has_two = __any_sync(0xffffffffu, round < rounds && !one);
     if (round < rounds) {
       MergeCursor first = stay_cursor(begin);
       MergeCursor last = first;
@@ -106,8 +108,7 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Probl
         const MergePair<int> pair = merge_pair(thread.last, kItems, int(threadIdx.x), round);
         if (pair.middle < pair.end) last = {pair.begin, pair.middle, pair.middle, pair.end};
       }
-      const bool one = thread.one_segment();
-      if (__any_sync(__activemask(), !one)) {
+      if (any_has_two) {
         take_merged(shared.codes, begin, first, one ? P::kTile : thread.first.end, last,
                     one ? P::kTile : thread.last.begin, less, taken, from);
       } else {

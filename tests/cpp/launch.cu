@@ -1,0 +1,29 @@
+// A failure of CUDA as the handlers see it. Runs with a GPU and without: calls fail either way.
+#include "check.h"
+#include "cuda/launch.cuh"
+
+namespace mgpu::testing {
+
+namespace {
+
+struct None final : Attributes {
+  int64_t operator[](std::string_view) const override { return 0; }
+};
+
+}  // namespace
+
+TEST(a_failed_call_is_not_taken_for_one_of_the_next_launch) {
+  const None none;
+  const Call call{"test", {}, {}, none};
+  bool is_internal = false;
+  try {
+    cuda::check(call, cudaSetDevice(-7));
+  } catch (const CallError&) {
+  } catch (const std::exception&) {
+    is_internal = true;
+  }
+  CHECK(is_internal);
+  cuda::check_launch(call);
+}
+
+}  // namespace mgpu::testing
