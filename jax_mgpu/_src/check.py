@@ -39,8 +39,12 @@ def describe(x: Any) -> str:
     """Dtype and shape of an array, as in an error message; of anything else, what Python shows."""
     if not hasattr(x, "dtype") or not hasattr(x, "shape"):
         return repr(x)
-    traced = "a traced " if isinstance(x, jax.core.Tracer) and not x.shape else ""
-    return f"{traced}{x.dtype.name}[{','.join(map(str, x.shape))}]"
+    return f"{x.dtype.name}[{','.join(map(str, x.shape))}]"
+
+
+def _describe_static(x: Any) -> str:
+    """The same of what has to be known while tracing."""
+    return f"a traced {describe(x)}" if isinstance(x, jax.core.Tracer) else describe(x)
 
 
 def type_error(operation: str, argument: str, expected: str, got: Any) -> TypeError:
@@ -152,7 +156,7 @@ def static_size(operation: str, argument: str, size: Any) -> int:
     try:
         number = operator.index(size)
     except (TypeError, jax.errors.ConcretizationTypeError) as error:
-        raise type_error(operation, argument, expected, describe(size)) from error
+        raise type_error(operation, argument, expected, _describe_static(size)) from error
     if isinstance(size, bool):
         raise type_error(operation, argument, expected, size)
     if number < 0:
@@ -164,13 +168,13 @@ def static_flag(operation: str, argument: str, flag: Any) -> bool:
     """A yes or no, which has to be known while tracing."""
     if isinstance(flag, (bool, np.bool_)) or (isinstance(flag, int) and flag in (0, 1)):
         return bool(flag)
-    raise type_error(operation, argument, "a static True or False", describe(flag))
+    raise type_error(operation, argument, "a static True or False", _describe_static(flag))
 
 
 def expect_choice(operation: str, argument: str, choice: Any, choices: Iterable[str]) -> str:
     """One of some words."""
     if not isinstance(choice, str) or choice not in choices:
-        raise value_error(operation, argument, " or ".join(map(repr, choices)), describe(choice))
+        raise value_error(operation, argument, " or ".join(map(repr, choices)), _describe_static(choice))
     return choice
 
 

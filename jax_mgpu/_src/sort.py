@@ -117,7 +117,7 @@ def _segment_numbers(
     if flags.size:
         if flags.dtype != jnp.bool_:
             flags = (flags[positions // 32] >> (positions % 32).astype(jnp.uint32)) & 1
-        starts = flags != 0
+        starts = flags.astype(bool)
     else:
         starts = segment_starts(n, heads)
     segments = jnp.cumsum(starts, dtype=positions.dtype)
