@@ -97,9 +97,12 @@ class Shape:
         self.say(dtype)
         return dtype
 
-    def index_dtype(self, largest: int) -> str:
-        """A type of positions that holds `largest`."""
+    def index_dtype(self, largest: int, narrow: float = 0) -> str:
+        """A type of positions that holds `largest`; one of the narrowest with the probability `narrow`."""
         fit = [d for d in INDEX_DTYPES if np.iinfo(d).max >= largest and (self.x64 or not d.endswith("64"))]
+        if self.flag(narrow):
+            least = min(np.dtype(d).itemsize for d in fit)
+            fit = [d for d in fit if np.dtype(d).itemsize == least]
         dtype = self.choice(fit)
         self.say(dtype)
         return dtype
@@ -114,7 +117,7 @@ class Shape:
     def rows(self) -> Rows:
         """The form of an array of rows."""
         if self.derivative:
-            dtypes = ["float32", "float16", "bfloat16"] + ["float64"] * self.x64
+            dtypes = ["float32", "float16", "bfloat16", *NARROW_FLOATS] + ["float64"] * self.x64
             form = Rows(self.choice(dtypes), self.choice(((), (), (1,), (2,), (0,))), self)
         else:
             dtypes = [*VALUE_DTYPES, *(["float64", "int64", "complex128"] if self.x64 else [])]

@@ -229,7 +229,7 @@ class Runner:
     start: Callable[[Call, Any], Start]
     context: Callable[[], Any] = contextlib.nullcontext
     weight: float = 1
-    draws: int = 64
+    draws: int = 128
     fits: Callable[[Call], bool] = lambda call: True
 
 

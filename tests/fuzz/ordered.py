@@ -242,12 +242,15 @@ def sets(shape: Shape) -> Call:
 def _distinct(shape: Shape, rng: np.random.Generator, keys: np.ndarray, live: int) -> np.ndarray:
     """Keys whose live ones are replaced by as many distinct ones in order, from the whole type."""
     word = np.dtype(f"u{keys.dtype.itemsize}")
-    codes = np.arange(2 ** (8 * word.itemsize)) if word.itemsize <= 2 else rng.integers(0, 2**32, 2 * live + 64)
+    bits = 8 * min(word.itemsize, 4)
+    whole = bits == 8 or (bits == 16 and live > 5000)
+    codes = np.arange(2**bits) if whole else rng.integers(0, 2**bits, 3 * live + 64)
     if word.itemsize == 8:
         codes = (codes.astype(np.uint64) << np.uint64(32)) | codes.astype(np.uint64)
     pool = np.concatenate([codes.astype(word).view(keys.dtype), keys[:live]])
     if shape.finite:
-        pool = pool[np.isfinite(pool.astype(np.float64))]
+        with np.errstate(invalid="ignore"):
+            pool = pool[np.isfinite(pool.astype(np.float64))]
     first = np.unique(oracle.rank(pool), return_index=True)[1]
     out = keys.copy()
     out[:live] = pool[first[np.sort(rng.choice(len(first), live, replace=False))]]
@@ -258,13 +261,15 @@ def join(shape: Shape) -> Call:
     """join, and join_columns of its rows."""
     dtype, kind = shape.key_dtype(), shape.choice(("inner", "left", "right", "outer"))
     n_a, n_b = shape.size(), shape.size()
+    if shape.flag(0.15) and not shape.derivative:
+        n_a = shape.choice((128, 256))  # a narrow type of indices holds each of them, and no number more
     a_count, b_count = shape.count(n_a, 0.3), shape.count(n_b, 0.3)
     size = shape.choice((0, 3, n_a + n_b, 2 * (n_a + n_b), min(n_a * n_b, 4000)))
     columns = shape.flag(0.5) or shape.derivative
     a_forms, b_forms = (shape.values(0.8), shape.values(0.8)) if columns else (None, None)
     a_order, b_order = (shape.choice((None, "order")) for _ in "ab") if columns else (None, None)
-    a_order = shape.index_dtype(max(n_a - 1, 0)) if a_order and a_forms is not None else None
-    b_order = shape.index_dtype(max(n_b - 1, 0)) if b_order and b_forms is not None else None
+    a_order = shape.index_dtype(max(n_a - 1, 0), narrow=0.3) if a_order and a_forms is not None else None
+    b_order = shape.index_dtype(max(n_b - 1, 0), narrow=0.3) if b_order and b_forms is not None else None
     fill = shape.choice((0, 2))
     traced_fill = columns and shape.flag(0.2) and not shape.derivative
     count_dtype = np.int64 if shape.x64 and max(1, n_a) * max(1, n_b) + n_a + n_b > INT32_LARGEST else np.int32

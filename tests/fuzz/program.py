@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from tests.fuzz import broken, misuse, modes, ordered, programs, ragged, sizes
+from tests.fuzz import broken, misuse, modes, ordered, programs, ragged, sizes, wide
 from tests.fuzz.compare import compare
 from tests.fuzz.derivatives import derivative
 from tests.fuzz.draw import Call, Shape
 
-# Each family's calls. The last four draw their own modes.
+# Each family's calls. Those of `OTHERS` draw their own modes.
 CALLS: dict[str, Callable[[Shape], Call]] = {
     "merge": ordered.merge,
     "sort": ordered.sorts,
@@ -35,6 +35,7 @@ OTHERS: dict[str, Callable[[np.random.Generator], Any]] = {
     "preconditions": broken.preconditions,
     "misuse": misuse.misuse,
     "sizes": sizes.sizes,
+    "wide": wide.wide,
 }
 FAMILIES = (*CALLS, *OTHERS)
 WORK = 150_000  # items that the runs of a program may take together, beyond a few runs
@@ -122,7 +123,7 @@ def _drawn(make: Callable[[Shape], Call], rng: np.random.Generator) -> tuple[Cal
     """A call under drawn transformations."""
     differentiates = rng.random() < 0.15
     transforms = rng.random() < 0.45
-    meshes = rng.random() < 0.04
+    meshes = rng.random() < 0.08
     small = differentiates or transforms or meshes
     shape = Shape(rng, derivative=differentiates, largest=300 if small else 40_000)
     call = make(shape)

@@ -94,4 +94,4 @@ def sizes(rng: np.random.Generator) -> Other:
                 text = f"n={n} {real} {index} {kind} x64={x64}: {type(error).__name__}: {str(error)[:300]}"
                 raise AssertionError(text) from error
 
-    return Other(name, "traced", 12, run)
+    return Other(name, "traced", 3, run)
