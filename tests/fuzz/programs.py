@@ -70,7 +70,7 @@ def segment_step(shape: Shape, v: Vector, heads: Vector) -> Step:
     kind = shape.choice(("segmented_sort", "segmented_scan", "segmented_reduce"))
 
     def as_heads(np_or_jnp: Any, pool: Pool) -> Any:
-        h = np_or_jnp.where(np_or_jnp.arange(heads.n) < pool[heads.at + 1], pool[heads.at], v.n)
+        h = np_or_jnp.where(np_or_jnp.arange(heads.n, dtype=np.int32) < pool[heads.at + 1], pool[heads.at], v.n)
         return np_or_jnp.clip(h, 0, v.n).astype(np.int32)
 
     def run(pool: Pool) -> list[Any]:
@@ -147,7 +147,7 @@ def expand_step(shape: Shape, v: Vector) -> Step:
     size = int(shape.choice((v.n, 2 * v.n)))
 
     def lengths(np_or_jnp: Any, pool: Pool) -> Any:
-        positions = np_or_jnp.arange(v.n)
+        positions = np_or_jnp.arange(v.n, dtype=np.int32)
         return np_or_jnp.where(positions < pool[v.at + 1], positions % 3, 0).astype(np.int32)
 
     def run(pool: Pool) -> list[Any]:
@@ -182,12 +182,12 @@ def insert_step(shape: Shape, v: Vector, at: Vector) -> Step:
     del shape
 
     def indices(np_or_jnp: Any, pool: Pool) -> Any:
-        where = np_or_jnp.where(np_or_jnp.arange(at.n) < pool[at.at + 1], pool[at.at], v.n + 1)
+        where = np_or_jnp.where(np_or_jnp.arange(at.n, dtype=np.int32) < pool[at.at + 1], pool[at.at], v.n + 1)
         return np_or_jnp.sort(np_or_jnp.clip(where, 0, v.n + 1)).astype(np.int32)
 
     def run(pool: Pool) -> list[Any]:
         where, count = indices(jnp, pool), pool[v.at + 1]
-        values = jnp.arange(at.n).astype(v.dtype)
+        values = jnp.arange(at.n, dtype=np.int32).astype(v.dtype)
         return [
             mgpu.bulk_insert(pool[v.at], where, values, count=count),
             count + jnp.sum(where <= count, dtype=jnp.int32),
