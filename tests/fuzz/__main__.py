@@ -30,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cases", type=int, help="stop after as many cases, however long it takes")
     parser.add_argument("--seed", type=int, default=1, help="all that is drawn follows from it (default 1)")
     parser.add_argument("--family", action="append", choices=FAMILIES, help="these families alone")
+    parser.add_argument("--mode", help="programs under this mode alone, a word of the summary such as strict")
     parser.add_argument("--processes", type=int, default=1, help="1 (default) starts no other process")
     parser.add_argument(
         "--case", metavar="SEED:PROGRAM[:DRAW]", help="repeat one program of a family, or one run of it"
@@ -136,6 +137,8 @@ def run_program(
     except Exception as error:  # the tester's own
         error.add_note(repeat)
         raise
+    if options.mode and options.mode not in program.mode.split("+"):
+        return 0
     for failure in program.run(iter(range(program.draws)) if draws is None else draws):
         cases += 1
         if failure is None:

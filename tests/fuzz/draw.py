@@ -233,8 +233,11 @@ def sorted_keys(
 def sorted_pair(
     shape: Shape, rng: np.random.Generator, dtype: str, n_a: int, n_b: int, descending: bool, a_live: Any, b_live: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Two sorted arrays that share keys; for derivatives they share none."""
+    """Two sorted arrays that share keys; for derivatives they share none, nor with those of another draw."""
     both = keys(shape, rng, dtype, n_a + n_b)
+    if shape.derivative:
+        halves = np.arange(n_a + n_b) < n_a
+        both = (2 * rng.permutation(100)[: n_a + n_b] - 100 + halves).astype(both.dtype)
     if n_a and n_b and not shape.derivative and rng.random() < 0.5:
         copies = rng.integers(0, n_a, n_b)
         both[n_a:] = np.where(rng.random(n_b) < 0.6, both[:n_a][copies], both[n_a:])

@@ -137,8 +137,11 @@ def searches(shape: Shape) -> Call:
     dtype, side = shape.key_dtype(), shape.choice(("left", "right"))
     n_a, n_b = shape.size(), shape.size()
     a_count, b_count = shape.count(n_a), shape.count(n_b)
-    options = {} if name == "sorted_equal_count" else {"side": side}
-    shape.say(side)
+    options: dict[str, Any] = {} if name == "sorted_equal_count" else {"side": side}
+    fill = shape.choice((-1, -1, n_b, 0))
+    if name == "sorted_search" and fill != -1:
+        options["fill_value"] = fill
+    shape.say(side, f"fill={fill}")
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
         a_live, b_live = draw.drawn(a_count, rng), draw.drawn(b_count, rng)
@@ -158,7 +161,7 @@ def searches(shape: Shape) -> Call:
             return oracle.sorted_search(b, a, which, b_live, a_live)
 
         if name == "sorted_search":
-            return [int32(found(side))]
+            return [int32(np.where(found(side) < 0, fill, found(side)))]
         in_b, in_a = found("right") - found("left"), found_in_a("right") - found_in_a("left")
         if name == "sorted_equal_count":
             return [int32(in_b)]
@@ -267,10 +270,15 @@ def join(shape: Shape) -> Call:
     size = shape.choice((0, 3, n_a + n_b, 2 * (n_a + n_b), min(n_a * n_b, 4000)))
     columns = shape.flag(0.5) or shape.derivative
     a_forms, b_forms = (shape.values(0.8), shape.values(0.8)) if columns else (None, None)
-    a_order, b_order = (shape.choice((None, "order")) for _ in "ab") if columns else (None, None)
-    a_order = shape.index_dtype(max(n_a - 1, 0), narrow=0.3) if a_order and a_forms is not None else None
-    b_order = shape.index_dtype(max(n_b - 1, 0), narrow=0.3) if b_order and b_forms is not None else None
+    a_order, b_order = (
+        shape.index_dtype(max(n - 1, 0), narrow=0.3) if forms is not None and shape.flag() else None
+        for n, forms in ((n_a, a_forms), (n_b, b_forms))
+    )
     fill = shape.choice((0, 2))
+    a_rows = n_a
+    if a_forms is not None and a_order is None and shape.flag(0.1):
+        a_rows = max(n_a - 2, 0)  # rows of the join that point past the columns have nothing from them
+        shape.say("short")
     traced_fill = columns and shape.flag(0.2) and not shape.derivative
     count_dtype = np.int64 if shape.x64 and max(1, n_a) * max(1, n_b) + n_a + n_b > INT32_LARGEST else np.int32
     shape.say(kind, f"size={size}", "columns" if columns else "")
@@ -280,7 +288,7 @@ def join(shape: Shape) -> Call:
         a, b = draw.sorted_pair(shape, rng, dtype, n_a, n_b, False, *((None, None) if apart else (a_live, b_live)))
         operands = names_of("join", a=a, b=b, a_count=a_live, b_count=b_live)
         if a_forms is not None:
-            operands["a_columns"] = draw.draw_values(a_forms, rng, n_a)
+            operands["a_columns"] = draw.draw_values(a_forms, rng, a_rows)
         if b_forms is not None:
             operands["b_columns"] = draw.draw_values(b_forms, rng, n_b)
         if a_order is not None:
@@ -320,6 +328,7 @@ def join(shape: Shape) -> Call:
         leaves: list[Any] = [int32(padded[:, 0]), int32(padded[:, 1]), np.asarray(total, count_dtype)]
         if not columns:
             return leaves
+        padded[padded[:, 0] >= a_rows, 0] = -1
         for side, forms, values, order in ((0, a_forms, a_columns, a_order), (1, b_forms, b_columns, b_order)):
             leaves += _columns(forms, values, padded[:, side], order, fill_value)
         return [*leaves, padded[:, 0] < 0, padded[:, 1] < 0]

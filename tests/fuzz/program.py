@@ -133,15 +133,15 @@ def _drawn(make: Callable[[Shape], Call], rng: np.random.Generator) -> tuple[Cal
     names = []
     if differentiates and (turned := derivative(call, rng)) is not None:
         call = turned
-        names.append("derivative")
+        names += ["derivative", call.text.split()[0]]
     if transforms:
         for _ in range(int(rng.integers(1, 3))):
             call = modes.batched(call, rng)
             names.append("vmap")
         if rng.random() < 0.3:
-            name, change = (("scan", modes.scanned), ("while", modes.looped), ("cond", modes.branched))[
-                int(rng.integers(3))
-            ]
+            bodies = [("scan", modes.scanned), ("while", modes.looped), ("cond", modes.branched)]
+            # under shard_map, a loop's first carry and both branches would have to vary alike
+            name, change = bodies[0 if meshes else int(rng.integers(3))]
             call = change(call, rng)
             names.append(name)
     if meshes:

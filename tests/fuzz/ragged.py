@@ -306,7 +306,9 @@ def load_balance(shape: Shape) -> Call:
     size, rank = shape.size(), shape.flag()
     m = shape.choice((0, 1, 3, size // 4, size, 2 * size + 1))
     total, dtype = shape.count(size), shape.index_dtype(size)
-    shape.say(f"m={m}", "rank" * rank)
+    fill = shape.choice((-1, -1, m, 0))
+    options = {} if fill == -1 else {"fill_value": fill}
+    shape.say(f"m={m}", "rank" * rank, f"fill={fill}")
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
         del apart
@@ -316,12 +318,12 @@ def load_balance(shape: Shape) -> Call:
         return names_of("load_balance_search", offsets=offsets.astype(dtype), total=live)
 
     def function(offsets: Any, **others: Any) -> Any:
-        return mgpu.load_balance_search(offsets, size, return_rank=rank, **others)
+        return mgpu.load_balance_search(offsets, size, return_rank=rank, **options, **others)
 
     def expected(offsets: Any, total: Any = None) -> list[Any]:
         objects, ranks = oracle.work_items(offsets, oracle.live_count(total, size))
         begin = min(int(offsets[0]), oracle.live_count(total, size)) if m else 0
-        out = [np.full(size, -1, np.int32) for _ in range(2)]
+        out = [np.full(size, fill, np.int32) for _ in range(2)]
         for to, found in zip(out, (objects, ranks), strict=True):
             to[begin : begin + len(found)] = found
         return out[: 1 + rank]

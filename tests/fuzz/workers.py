@@ -34,6 +34,8 @@ class Worker:
         command += ["--share", f"{self.at}/{options.processes}", "--begin", str(self.begin), "--seconds", str(seconds)]
         if options.cases is not None:
             command += ["--cases", str(max(0, -(-options.cases // options.processes) - self.cases))]
+        if options.mode:
+            command += ["--mode", options.mode]
         for family in options.family or []:
             command += ["--family", family]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
