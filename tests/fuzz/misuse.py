@@ -23,6 +23,7 @@ def ints(*numbers: int) -> np.ndarray:
 KEYS_A, KEYS_B = ints(1, 2, 2, 5, 7, 9), ints(0, 2, 5, 5)
 ITEMS, FEW = np.arange(N, dtype=np.float32), np.arange(4, dtype=np.float32)
 HEADS = ints(0, 2, 4)
+ROWS = mgpu.JoinResult(ints(0, 1, 2), ints(0, -1, 3), np.int32(3))
 
 
 def plus(a: Any, b: Any) -> Any:
@@ -54,6 +55,8 @@ BAD: dict[str, Callable[[], list[Any]]] = {
     ],
     "rows": lambda: [*NOT_ARRAYS, np.int32(3)],
     "values": lambda: ["abc", object(), np.float32(1), ITEMS[:3], {"v": ITEMS[:2]}, np.array([1, None] * 3, object)],
+    "columns": lambda: ["abc", object(), len, [1, "a"], np.float32(1), np.array([1, None], object)],
+    "result": lambda: [None, "abc", (ITEMS, ITEMS), ITEMS, object()],
     "positions": lambda: [
         *NOT_ARRAYS, np.array([0.0, 1.0, 2.0]), np.ones((3, 1), np.int32), np.array([True, False, True]),
         np.ones(3, np.complex64), np.int32(1), jax.random.split(jax.random.key(0), 3),
@@ -105,6 +108,10 @@ FUNCTIONS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         {**SET, "b_values": "values"},
     ),
     "join": ({"a": KEYS_A, "b": KEYS_B, "size": 9}, {**PAIR, "kind": "kind", "size": "size"}),
+    "join_columns": (
+        {"result": ROWS, "a_columns": ITEMS, "b_columns": FEW},
+        {"result": "result", "a_columns": "columns", "b_columns": "columns", "fill_value": "fill"},
+    ),
     "reduce": ({"x": ITEMS}, REDUCE),
     "segmented_reduce": ({"x": ITEMS, "heads": HEADS}, {**REDUCE, "heads": "positions"}),
     "scan": ({"x": ITEMS}, {**REDUCE, "exclusive": "flag", "reverse": "flag", "return_total": "flag"}),

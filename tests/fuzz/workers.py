@@ -28,17 +28,20 @@ class Worker:
         self.heard = time.monotonic()
         self.process: subprocess.Popen[str]
 
-    def start(self, seconds: float) -> None:
+    def command(self, seconds: float) -> list[str]:
         options = self.options
-        command = [sys.executable, "-m", "tests.fuzz", "--report", "--seed", str(options.seed)]
-        command += ["--share", f"{self.at}/{options.processes}", "--begin", str(self.begin), "--seconds", str(seconds)]
+        words = [sys.executable, "-m", "tests.fuzz", "--report", "--seed", str(options.seed)]
+        words += ["--share", f"{self.at}/{options.processes}", "--begin", str(self.begin), "--seconds", str(seconds)]
         if options.cases is not None:
-            command += ["--cases", str(max(0, -(-options.cases // options.processes) - self.cases))]
+            words += ["--cases", str(max(0, -(-options.cases // options.processes) - self.cases))]
         if options.mode:
-            command += ["--mode", options.mode]
-        for family in options.family or []:
-            command += ["--family", family]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            words += ["--mode", options.mode]
+        return words + [word for family in options.family or [] for word in ("--family", family)]
+
+    def start(self, seconds: float) -> None:
+        self.process = subprocess.Popen(
+            self.command(seconds), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         self.heard = time.monotonic()
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
 
