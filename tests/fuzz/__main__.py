@@ -151,6 +151,8 @@ def run_program(
         report.failed(family, failure.mode, kind_of(failure, family), at, words)
         if options.stop:
             raise SystemExit(1)
+        if "CUDA_ERROR" in str(failure.error) or "CUDA error" in str(failure.error):
+            raise SystemExit(workers.SPOILT)  # nothing that follows in this process says anything
         if failures >= 3:  # the others of this program would say the same
             break
     report.ran(family, program.mode, cases)

@@ -48,6 +48,7 @@ def differentiable_of(shape: Shape, forms: Any, *names: str) -> tuple[str, ...]:
 
 def merge(shape: Shape) -> Call:
     dtype, descending = shape.key_dtype(), shape.flag(0.3)
+    shape.say("descending" * descending)
     n_a, n_b = shape.size(), shape.size()
     a_count, b_count, forms = shape.count(n_a), shape.count(n_b), shape.values()
 

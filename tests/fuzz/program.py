@@ -73,7 +73,8 @@ class Program:
         self.optimizes = bool(rng.random() < 0.25) or jax.default_backend() != "cpu"
         operands = self.call.draw(generator(seed, family, index, 0), False)
         items = sum(x.size for x in jax.tree.leaves(operands))
-        self.draws = int(np.clip(WORK // max(items, 1), 3, self.runner.draws))
+        most = self.runner.draws * (1 if jax.default_backend() == "cpu" else 2)  # compilation takes longer
+        self.draws = int(np.clip(WORK // max(items, 1), 3, most))
         self.text = self.call.text
 
     def run(self, draws: Iterator[int]) -> Iterator[Failure | None]:

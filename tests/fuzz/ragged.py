@@ -338,6 +338,8 @@ def intervals(shape: Shape) -> Call:
     if size > 5000 and int(np.prod(form.trailing)) > 8:
         form = Rows(form.dtype, (2, 2), shape)
     m = shape.choice((0, 1, 3, size // 4, size, size, 2 * size + 1))
+    if shape.largest > 10_000 and shape.flag(0.25):  # more objects in a tile than it keeps what it knows of
+        size = m = int(shape.rng.integers(1024, 9000))
     total = shape.count(size)
     gathers, scatters = name in ("interval_gather", "interval_move"), name in ("interval_scatter", "interval_move")
     places = size + shape.choice((0, 7)) if scatters else size

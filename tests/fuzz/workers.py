@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Any
 
+SPOILT = 3  # the exit status of a process whose device is lost; it has told its failure
 LINE = "@fuzz "  # what a process tells; all else that it prints is passed on
 
 
@@ -88,9 +89,10 @@ def ended(worker: Worker, report: Any, end: float) -> bool:
     code = worker.process.wait()
     if code in (0, 1):
         return False
-    family = worker.program.split()[1] if worker.program else "none"
-    text = f"{family}: a process ended with {code}"
-    report.failed(family, "process", text, f"python -m tests.fuzz {worker.program}", text)
+    if code != SPOILT:
+        family = worker.program.split()[1] if worker.program else "none"
+        text = f"{family}: a process ended with {code}"
+        report.failed(family, "process", text, f"python -m tests.fuzz {worker.program}", text)
     left = end - time.monotonic()
     if not worker.program or (worker.options.cases is None and left < 10):
         return False
