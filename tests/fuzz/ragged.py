@@ -396,8 +396,9 @@ def intervals(shape: Shape) -> Call:
         return [Where(out, np.isin(np.arange(size), work[inside])) if form.dtype == "key" else out]
 
     names = ("x",) if name in ("interval_expand", "interval_gather") else ("x", "into")
-    linear = names if fill == 0 else ()
-    return Call(name, function, draw_operands, expected, shape.x64, names, linear, finite=shape.finite)
+    return Call(
+        name, function, draw_operands, expected, shape.x64, names, names if fill == 0 else (), finite=shape.finite
+    )
 
 
 def side_by_side(rng: np.random.Generator, m: int, end: int, places: int) -> tuple[np.ndarray, np.ndarray]:
