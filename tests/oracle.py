@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -122,26 +123,68 @@ def identity(op: str, dtype: np.dtype) -> np.ndarray:
     return np.array(np.inf if op == "min" else -np.inf, dtype)
 
 
-def scan(x: np.ndarray, op: str, exclusive: bool = False, reverse: bool = False) -> np.ndarray:
-    """Every prefix combined, or every suffix; sums and products in float64 or modulo 2^64, then rounded or wrapped."""
+def prefixes(states: Sequence[np.ndarray], begins: np.ndarray, combine: Callable[..., Any]) -> list[np.ndarray]:
+    """Every prefix of states combined, from `begins[i]` to item i, by doubling its length."""
+    states, distance = list(states), 1
+    while distance < len(begins):
+        reaches = np.arange(distance, len(begins)) - distance >= begins[distance:]
+        if not reaches.any():
+            break
+        combined = combine([s[:-distance] for s in states], [s[distance:] for s in states])
+        states = [
+            np.concatenate([s[:distance], np.where(reaches.reshape(-1, *[1] * (s.ndim - 1)), c, s[distance:])])
+            for s, c in zip(states, combined, strict=True)
+        ]
+        distance *= 2
+    return states
+
+
+def segment_firsts(n: int, heads: np.ndarray, reverse: bool = False) -> np.ndarray:
+    """Where each position's segment begins; with `reverse`, of the array that is flipped."""
+    heads = np.asarray(heads)
+    starts = np.zeros(n, bool)
+    starts[:1] = True
+    starts[heads[(heads >= 0) & (heads < n)].astype(np.int64)] = True
+    firsts = np.flatnonzero(starts)
+    segments = np.cumsum(starts) - 1
+    return n - np.append(firsts[1:], n)[segments][::-1] if reverse else firsts[segments]
+
+
+def segmented_scan(
+    x: np.ndarray, heads: np.ndarray, op: str, exclusive: bool = False, reverse: bool = False, count: int | None = None
+) -> np.ndarray:
+    """Each segment scanned; 0, or index -1, past the live items.
+
+    Sums and products are in more bits than the items have, or modulo 2^64, then rounded or wrapped.
+    """
     x = np.asarray(x)
-    along = x[::-1] if reverse else x
+    live = live_count(count, len(x))
+    begins = segment_firsts(live, heads, reverse)
+    turn = slice(None, None, -1 if reverse else 1)
+    is_index = op.startswith("arg")
     with np.errstate(invalid="ignore", over="ignore"):
-        wide = along.astype(np.uint64 if x.dtype.kind in "iu" else np.float64)
         if op in ("add", "mul"):
-            results = (np.add if op == "add" else np.multiply).accumulate(wide).astype(x.dtype)
+            wide = np.uint64 if x.dtype.kind in "iu" else np.longdouble if x.dtype == np.float64 else np.float64
+            combine = np.add if op == "add" else np.multiply
+            (states,) = prefixes([x[:live][turn].astype(wide)], begins, lambda a, b: [combine(a[0], b[0])])
+            results = states.astype(x.dtype)
         else:
-            ranks = rank(along).astype(np.int64)
-            nan = np.isnan(wide)
-            ranks = np.where(nan, -x.size - 2, -ranks if op.endswith("max") else ranks)
-            before = np.minimum.accumulate(np.append(np.iinfo(np.int64).max, ranks))[:-1]
-            is_new = ranks <= before if reverse else ranks < before  # among equals the lowest index
-            where = np.maximum.accumulate(np.where(is_new, np.arange(x.size), 0))
-            index = x.size - 1 - where if reverse else where
-            results = index.astype(np.int32) if op.startswith("arg") else x[index]
+            ranks = rank(x[:live]).astype(np.int64)
+            ranks = np.where(np.isnan(x[:live].astype(np.float64)), -live - 2, -ranks if op.endswith("max") else ranks)
+            codes = ranks * live + np.arange(live)  # among equals the lowest index
+            (codes,) = prefixes([codes[turn]], begins, lambda a, b: [np.minimum(a[0], b[0])])
+            indices = codes % max(live, 1)
+            results = indices.astype(np.int32) if is_index else x[indices]
     if exclusive:
-        results = np.append(identity(op, x.dtype).astype(results.dtype), results)[:-1]
-    return results[::-1] if reverse else results
+        nothing = identity(op, x.dtype).astype(results.dtype)
+        results = np.where(begins == np.arange(live), nothing, np.append(nothing, results)[:live])
+    dead = np.full(len(x) - live, -1 if is_index else 0, results.dtype)
+    return np.concatenate([results[turn], dead])
+
+
+def scan(x: np.ndarray, op: str, exclusive: bool = False, reverse: bool = False) -> np.ndarray:
+    """Every prefix combined, or every suffix."""
+    return segmented_scan(x, np.zeros(0, np.int32), op, exclusive, reverse)
 
 
 def reduce(x: np.ndarray, op: str) -> np.ndarray:
@@ -149,27 +192,16 @@ def reduce(x: np.ndarray, op: str) -> np.ndarray:
     return scan(x, op)[-1] if len(x) else identity(op, x.dtype)
 
 
-def segmented_scan(
-    x: np.ndarray, heads: np.ndarray, op: str, exclusive: bool = False, reverse: bool = False, count: int | None = None
-) -> np.ndarray:
-    """Each segment scanned; 0, or index -1, past the live items."""
-    is_index = op.startswith("arg")
-    results = np.full(x.shape, -1 if is_index else 0, np.int32 if is_index else x.dtype)
-    for begin, end in segment_bounds(len(x), heads, count):
-        scanned = scan(x[begin:end], op, exclusive, reverse)
-        results[begin:end] = np.where(scanned < 0, -1, scanned + begin) if is_index else scanned
-    return results
-
-
 def segmented_reduce(x: np.ndarray, heads: np.ndarray, op: str, count: int | None = None) -> np.ndarray:
     """One result a head."""
-    live = len(x) if count is None else max(0, min(int(count), len(x)))
-    bounds = np.append(np.clip(heads, 0, live), live)
-    results = []
-    for begin, end in itertools.pairwise(bounds):
-        result = reduce(x[begin:end], op)
-        results.append(result + begin if op.startswith("arg") and result >= 0 else result)
-    return np.array(results, np.int32 if op.startswith("arg") else x.dtype)
+    x, heads = np.asarray(x), np.asarray(heads)
+    live = live_count(count, len(x))
+    bounds = np.append(np.clip(heads.astype(np.float64), 0, live).astype(np.int64), live)
+    nothing = identity(op, x.dtype)
+    if live == 0:
+        return np.full(len(heads), nothing, nothing.dtype)
+    results = segmented_scan(x, heads, op, count=live)[np.maximum(bounds[1:], 1) - 1]
+    return np.where(bounds[:-1] < bounds[1:], results, nothing.astype(results.dtype))
 
 
 def set_sources(operation: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:

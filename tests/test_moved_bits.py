@@ -58,6 +58,15 @@ def test_rows_that_serve_a_whole_batch(dtype):
 
 
 @pytest.mark.parametrize("dtype", NARROW)
+def test_values_of_a_sort(dtype):
+    x = every_pattern(dtype)
+    keys = np.arange(len(x), 0, -1, dtype=np.int32)
+    for values, got in (((x,), x), (np.stack([x, x], 1), np.stack([x, x], 1))):
+        moved = jax.tree.leaves(jax.jit(mgpu.mergesort)(keys, values)[1])[0]
+        same_bits(moved, got[::-1])
+
+
+@pytest.mark.parametrize("dtype", NARROW)
 def test_values_of_sets_and_columns_of_joins(dtype):
     x = every_pattern(dtype)
     n = len(x)

@@ -96,7 +96,11 @@ def carried_leaf(leaves: Sequence[jax.Array]) -> jax.Array | None:
 
 def take_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
     """Rows of x by a permutation, or a part of one."""
-    return x.at[indices].get(mode="promise_in_bounds", unique_indices=True, out_sharding=rows_sharding(x))
+
+    def take(x: jax.Array, indices: jax.Array) -> jax.Array:
+        return x.at[indices].get(mode="promise_in_bounds", unique_indices=True, out_sharding=rows_sharding(x))
+
+    return keeping_bits(take, x, indices)
 
 
 def take_moved(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:

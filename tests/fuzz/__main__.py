@@ -1,0 +1,188 @@
+"""The command line of the tester."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import itertools
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the processes share a GPU
+
+import jax
+
+from tests.fuzz import workers
+from tests.fuzz.program import FAMILIES, Failure, Program
+
+REMEMBERED = 300  # programs compiled before JAX forgets them: all would fill the memory
+SHOWN = 2  # failures of one kind that are printed
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="stop after as long (default 60)")
+    parser.add_argument("--cases", type=int, help="stop after as many cases, however long it takes")
+    parser.add_argument("--seed", type=int, default=1, help="all that is drawn follows from it (default 1)")
+    parser.add_argument("--family", action="append", choices=FAMILIES, help="these families alone")
+    parser.add_argument("--mode", help="programs under this mode alone, a word of the summary such as strict")
+    parser.add_argument("--processes", type=int, default=1, help="1 (default) starts no other process")
+    parser.add_argument(
+        "--case", metavar="SEED:PROGRAM[:DRAW]", help="repeat one program of a family, or one run of it"
+    )
+    parser.add_argument("--stop", action="store_true", help="stop at the first failure")
+    parser.add_argument("--silence", type=float, default=300, help="seconds without a case after which a process hangs")
+    # What `workers.py` gives its processes: their part of the programs, where in it to begin, and to tell it all.
+    parser.add_argument("--share", default="0/1", help=argparse.SUPPRESS)
+    parser.add_argument("--begin", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def kind_of(failure: Failure, family: str) -> str:
+    """Failures that look alike, but for numbers."""
+    words = re.sub(r"-?\d[\d.]*(e[-+]\d+)?|0x[\da-f]+", "#", str(failure.error).split("\n")[0])[:90]
+    return f"{family}: {failure.text.split(':')[0].split(' of ')[-1]}: {type(failure.error).__name__}: {words}"
+
+
+class Report:
+    """Counts cases, programs and failures, and prints the failures that are new."""
+
+    def __init__(self, tells: bool = False) -> None:
+        self.tells = tells  # to the process that counts
+        self.cases: collections.Counter[tuple[str, str]] = collections.Counter()
+        self.programs: collections.Counter[str] = collections.Counter()
+        self.failures: collections.Counter[tuple[str, str]] = collections.Counter()
+        self.kinds: collections.Counter[str] = collections.Counter()
+        self.repeats: dict[str, str] = {}
+
+    def ran(self, family: str, mode: str, cases: int) -> None:
+        """A program has run."""
+        self.cases[family, mode] += cases
+        self.programs[family] += 1
+        if self.tells:
+            workers.tell(what="ran", family=family, mode=mode, cases=cases)
+
+    def failed(self, family: str, mode: str, kind: str, repeat: str, text: str) -> None:
+        """A case has failed; `repeat` is the line that runs it again."""
+        if self.tells:
+            workers.tell(what="failed", family=family, mode=mode, kind=kind, repeat=repeat, text=text)
+            return
+        self.failures[family, mode] += 1
+        self.kinds[kind] += 1
+        self.repeats.setdefault(kind, repeat)
+        if self.kinds[kind] <= SHOWN:
+            print(f"FAILED {text}\n  {repeat}", flush=True)
+
+    def summary(self, seconds: float) -> None:
+        for kind, times in self.kinds.most_common():
+            print(f"{times:6} x {kind}\n         {self.repeats[kind]}")
+        for title, part in (("family", 0), ("mode", 1)):
+            rows: collections.Counter[str] = collections.Counter()
+            wrong: collections.Counter[str] = collections.Counter()
+            for source, into in ((self.cases, rows), (self.failures, wrong)):
+                for key, times in source.items():
+                    for word in {key[part]} if part == 0 else set(key[part].split("+")):
+                        into[word] += times
+            words = (
+                f"{word} {times}" + f" ({wrong[word]} failed)" * bool(wrong[word]) for word, times in rows.most_common()
+            )
+            print(f"by {title}: {', '.join(words)}")
+        cases, programs, failures = (sum(c.values()) for c in (self.cases, self.programs, self.failures))
+        print(
+            f"cases {cases}, programs {programs}, failures {failures} of {len(self.kinds)} kinds, {seconds:.0f} s",
+            flush=True,
+        )
+
+
+def stream(families: list[str], at: int, of: int) -> Iterator[tuple[str, int]]:
+    """This process's programs: families in turn."""
+    for index in itertools.count():
+        for place, family in enumerate(families):
+            if (index * len(families) + place) % of == at:
+                yield family, index
+
+
+def run(options: argparse.Namespace, report: Report) -> None:
+    families = options.family or list(FAMILIES)
+    at, of = map(int, options.share.split("/"))
+    began = time.monotonic()
+    done = 0
+    programs = itertools.islice(stream(families, at, of), options.begin, None)
+    for begin, (family, index) in enumerate(programs, options.begin):
+        late = time.monotonic() - began > options.seconds if options.cases is None else done >= options.cases
+        if late:
+            return
+        if options.report:
+            repeat = f"--family {family} --case {options.seed}:{index}"
+            workers.tell(what="program", begin=begin, repeat=repeat)
+        if (begin + 1) % REMEMBERED == 0:
+            jax.clear_caches()
+        done += run_program(options.seed, family, index, None, report, options)
+
+
+def run_program(
+    seed: int, family: str, index: int, draws: Iterator[int] | None, report: Report, options: argparse.Namespace
+) -> int:
+    """Runs a program, or some draws of it; the number of cases."""
+    repeat = f"python -m tests.fuzz --family {family} --case {seed}:{index}"
+    cases = failures = 0
+    try:
+        program = Program(seed, family, index)
+    except Exception as error:  # the tester's own
+        error.add_note(repeat)
+        raise
+    if options.mode and options.mode not in program.mode.split("+"):
+        return 0
+    for failure in program.run(iter(range(program.draws)) if draws is None else draws):
+        cases += 1
+        if failure is None:
+            continue
+        failures += 1
+        at = repeat + f":{failure.draw}" * (failure.draw >= 0)
+        words = (
+            f"{family}, {failure.mode}: {failure.text}\n  {type(failure.error).__name__}: {str(failure.error)[:600]}"
+        )
+        report.failed(family, failure.mode, kind_of(failure, family), at, words)
+        if options.stop:
+            raise SystemExit(1)
+        if "CUDA_ERROR" in str(failure.error) or "CUDA error" in str(failure.error):
+            raise SystemExit(workers.SPOILT)  # nothing that follows in this process says anything
+        if failures >= 3:  # the others of this program would say the same
+            break
+    report.ran(family, program.mode, cases)
+    return cases
+
+
+def main() -> int:
+    options = arguments()
+    if jax.default_backend() == "cpu":  # most of the time goes to compilation
+        jax.config.update("jax_disable_most_optimizations", True)
+    began = time.monotonic()
+    report = Report(options.report)
+    if options.case:
+        seed, index, *draw = map(int, options.case.split(":"))
+        if not options.family:
+            raise SystemExit("--case needs --family")
+        program = Program(seed, options.family[0], index)
+        print(f"{program.mode}: {program.text}")
+        run_program(seed, options.family[0], index, iter(draw) if draw else None, report, options)
+    elif options.processes > 1:
+        workers.run(options, report)
+    else:
+        if not options.report:
+            print(f"seed {options.seed}, {jax.devices()[0].device_kind}", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            run(options, report)
+    if not options.report:
+        report.summary(time.monotonic() - began)
+    return 1 if report.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

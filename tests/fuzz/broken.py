@@ -1,0 +1,184 @@
+"""Broken preconditions: without checks nothing may crash or write outside, with checks each is an error of one form."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+from tests import data, oracle
+from tests.fuzz import ordered, ragged
+from tests.fuzz.draw import Call, Shape
+
+MAKES = (
+    *(ordered.merge, ordered.sorts, ordered.searches, ordered.sets, ordered.join),
+    *(ragged.reductions, ragged.scans, ragged.load_balance, ragged.intervals, ragged.intervals, ragged.bulk),
+)
+KEYS = ("a", "b", "needles", "haystack")
+POSITIONS = ("heads", "offsets", "indices", "gather_starts", "scatter_starts", "a_order", "b_order")
+CANARY = 0x5AFE_C0DE
+
+
+@dataclasses.dataclass(frozen=True)
+class Other:
+    """What a family without an oracle draws: `run` takes a generator and raises where something is wrong."""
+
+    text: str
+    mode: str
+    draws: int
+    run: Callable[[np.random.Generator], None]
+
+
+def _call(rng: np.random.Generator, largest: int) -> tuple[Call, str]:
+    shape = Shape(rng, largest=largest)
+    call = MAKES[int(rng.integers(len(MAKES)))](shape)
+    return call, f"{call.text}: {' '.join(filter(None, shape.words))}{' x64' * shape.x64}"
+
+
+def any_positions(rng: np.random.Generator, x: np.ndarray, n: int) -> np.ndarray:
+    """Positions just outside, far outside, and anywhere."""
+    limits = np.iinfo(x.dtype)
+    corners = [limits.min, limits.min + 1, -61, -1, 0, n - 1, n, n + 1, limits.max - 1, limits.max]
+    corners = [c for c in corners if limits.min <= c <= limits.max]
+    anything = np.frombuffer(rng.bytes(x.nbytes), x.dtype).reshape(x.shape)
+    near = rng.integers(max(-5, limits.min), min(n + 6, limits.max) + 1, x.shape).astype(x.dtype)
+    chosen = rng.choice(np.array(corners, x.dtype), x.shape)
+    at = rng.random(x.shape)
+    if rng.random() < 0.5:
+        at = np.full(x.shape, rng.random())
+    return np.where(at < 0.3, anything, np.where(at < 0.6, near, chosen)).astype(x.dtype)
+
+
+def garbage(rng: np.random.Generator) -> Other:
+    """Operands of any values: the results' shapes are right, operands and what lies beside them stay as they were."""
+    call, text = _call(rng, 300 if rng.random() < 0.6 else 40_000)
+    batched = rng.random() < 0.3
+    function = (lambda operands: call.function(**operands)) if not batched else jax.vmap(lambda o: call.function(**o))
+    program = jax.jit(function)
+
+    def spoil(rng: np.random.Generator) -> dict[str, Any]:
+        operands = call.draw(rng, True)
+        n = max((x.shape[0] for x in jax.tree.leaves(operands) if x.ndim), default=0)
+        for name, x in operands.items():
+            if name in POSITIONS or name.endswith(("count", "total")):
+                if rng.random() < 0.8:
+                    operands[name] = any_positions(rng, x, n)
+            elif name in KEYS and rng.random() < 0.8:
+                operands[name] = rng.permutation(x)
+        return operands
+
+    def run(rng: np.random.Generator) -> None:
+        operands = spoil(rng)
+        if batched:
+            operands = jax.tree.map(lambda *rows: np.stack(rows), operands, spoil(rng))
+        with jax.enable_x64(call.x64):
+            placed, canaries = [], []
+            leaves, structure = jax.tree.flatten(operands)
+            for leaf in leaves:  # a canary beside each operand
+                placed.append(jnp.array(leaf))
+                canaries.append(jnp.full((64,), CANARY, jnp.uint32))
+            shapes = jax.eval_shape(program, operands)
+            results = jax.device_get(program(structure.unflatten(placed)))
+            for got, spec in zip(jax.tree.leaves(results), jax.tree.leaves(shapes), strict=True):
+                if (got.shape, got.dtype) != (spec.shape, spec.dtype):
+                    raise AssertionError(f"{got.dtype}{got.shape}, expected {spec.dtype}{spec.shape}")
+            for before, after in zip(leaves, placed, strict=True):
+                if np.asarray(after).tobytes() != np.ascontiguousarray(before).tobytes() and before.dtype.itemsize > 1:
+                    raise AssertionError("an operand was written")
+            if any(np.any(np.asarray(canary) != CANARY) for canary in canaries):
+                raise AssertionError("memory beside an operand was written")
+
+    return Other(text, "garbage" + "+vmap" * batched, 32, run)
+
+
+# ---- With checks -----------------------------------------------------------------------------------------------------
+
+
+Broken = tuple[np.ndarray, int | None]  # an argument, and the position at which it is first broken
+
+
+def unsorted(rng: np.random.Generator, x: np.ndarray, live: int, descending: bool) -> Broken | None:
+    """Keys out of order for the first time at a position, two subnormals among them."""
+    if live < 2:
+        return None
+    at = int(rng.integers(1, live))
+    keys = data.in_order(x[:live], descending)
+    if x.dtype.name in data.MANTISSA_BITS and rng.random() < 0.3:
+        low = float(jnp.finfo(x.dtype).smallest_subnormal)
+        before, then = (low, 2 * low) if descending else (-low, -2 * low)
+        keys = np.where(np.arange(live) < at, before, then).astype(x.dtype)
+    elif len(np.unique(oracle.rank(keys[[0, at - 1]]))) == 1:
+        return None
+    else:
+        keys[at] = keys[0]
+    return np.concatenate([keys, x[live:]]), at
+
+
+def decreasing(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
+    """Positions of which one is negative or less than the one before."""
+    if len(x) == 0:
+        return None
+    at = int(rng.integers(0, len(x)))
+    x = x.copy()
+    if x.dtype.kind == "i" and (at == 0 or rng.random() < 0.3):
+        x[at] = rng.choice([-1, -7])
+    elif at == 0 or x[at - 1] == 0 or x[at - 1] > 200:  # what lies past every array is all one
+        return None
+    else:
+        x[at] = x[at - 1] - 1
+    return x, at
+
+
+def outside(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
+    """A count that is negative, or larger than any array here."""
+    options = [-1] * (x.dtype.kind == "i") + [100_000] * (np.iinfo(x.dtype).max > 100_000)
+    return (np.asarray(rng.choice(options), x.dtype), None) if options else None
+
+
+def preconditions(rng: np.random.Generator) -> Other:
+    """One argument broken, with checks: the error names operation, argument and position."""
+    call, text = _call(rng, 200)
+    name = text.split(":")[0]
+    program = jax.jit(lambda operands: call.function(**operands))
+
+    def broken(rng: np.random.Generator, operands: dict[str, Any], argument: str) -> Broken | None:
+        x = operands[argument]
+        if argument in KEYS:
+            live = oracle.live_count(operands.get(f"{argument}_count"), len(x))
+            return unsorted(rng, x, live, "descending" in text)
+        if argument in ("heads", "offsets", "indices"):
+            return decreasing(rng, x)
+        return outside(rng, x) if argument.endswith(("count", "total")) else None
+
+    def run(rng: np.random.Generator) -> None:
+        found = None
+        for _ in range(8):
+            operands = call.draw(rng, False)
+            argument = str(rng.choice(list(operands)))
+            found = broken(rng, operands, argument)
+            if found is not None:
+                break
+        if found is None:
+            return
+        operands[argument], position = found
+        where = "" if position is None else rf" first broken at position {position}\b"
+        wanted = rf"{name}: {argument}: expected .*,{where}"
+        if argument == "offsets":  # where these are wrong, so is what is said of the intervals
+            wanted = rf"{name}: (offsets|\w*starts): expected"
+        with jax.enable_x64(call.x64), mgpu.checks():
+            try:
+                results = jax.block_until_ready(program(operands))
+            except jax.errors.JaxRuntimeError as error:
+                if not re.search(wanted, str(error), re.DOTALL):
+                    raise AssertionError(f"{str(error)[:300]}; wanted {wanted}") from None
+                return
+        if any(x.size for x in jax.tree.leaves(results)):  # of results of no items, nothing is computed
+            raise AssertionError(f"checks say nothing of {argument}")
+
+    return Other(text, "checks", 24, run)

@@ -1,0 +1,107 @@
+"""Comparing what a program gave with what the oracle expects, leaf by leaf.
+
+An expected leaf is an array, to be met bit for bit, or one of the classes below.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tests import oracle
+
+
+class Mismatch(Exception):
+    """A result that is not the expected one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Near:
+    """Within an error, given for each item; where the expected item is not finite, that item."""
+
+    expected: np.ndarray
+    error: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Equal:
+    """Equal values: any NaN for a NaN, either zero for a zero."""
+
+    expected: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Zeros:
+    """All zero, of any shape."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Where:
+    """Expected rows where `live`; what the others hold is not compared."""
+
+    expected: np.ndarray
+    live: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """One expected leaf for each item of the leading axis."""
+
+    leaves: Sequence[Any]
+
+
+def values_of(leaf: Any) -> np.ndarray:
+    """The array that a leaf expects."""
+    if isinstance(leaf, Batch):
+        return np.stack([values_of(row) for row in leaf.leaves])
+    return leaf.expected if isinstance(leaf, Near | Equal | Where) else np.asarray(leaf)
+
+
+def compare(got: Any, leaf: Any, path: str) -> None:
+    """Raises `Mismatch` where a result is not what a leaf expects."""
+    got = np.asarray(got)
+    if isinstance(leaf, Batch):
+        if got.shape[:1] != (len(leaf.leaves),):
+            raise Mismatch(f"{path}: shape {got.shape}, expected a batch of {len(leaf.leaves)}")
+        for row, expected in enumerate(leaf.leaves):
+            compare(got[row], expected, f"{path}[{row}]")
+        return
+    if isinstance(leaf, Zeros):
+        if np.any(got):
+            raise Mismatch(f"{path}: expected zeros, got {got}")
+        return
+    expected = values_of(leaf)
+    if (got.dtype, got.shape) != (expected.dtype, expected.shape):
+        raise Mismatch(f"{path}: {got.dtype}{list(got.shape)}, expected {expected.dtype}{list(expected.shape)}")
+    wrong = _wrong(got, leaf, expected).reshape(expected.shape)
+    if isinstance(leaf, Where):
+        wrong &= leaf.live.reshape(-1, *[1] * (wrong.ndim - 1))
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise Mismatch(
+            f"{path}: {int(wrong.sum())} of {wrong.size} wrong, first at {at}: {got[at]!r}, expected {expected[at]!r}"
+        )
+
+
+def _wrong(got: np.ndarray, leaf: Any, expected: np.ndarray) -> np.ndarray:
+    if not isinstance(leaf, Near | Equal):
+        if expected.dtype.name in ("int4", "uint4"):
+            return got.astype(np.int8) != expected.astype(np.int8)
+        if expected.dtype.kind in "biu":
+            return got != expected
+        if expected.dtype.itemsize == 16:
+            return (oracle.bits(got.real) != oracle.bits(expected.real)) | (
+                oracle.bits(got.imag) != oracle.bits(expected.imag)
+            )
+        return oracle.bits(got) != oracle.bits(expected)
+    if expected.dtype.kind in "biu":
+        return got != expected
+    with np.errstate(all="ignore"):
+        wide, right = got.astype(np.float64), expected.astype(np.float64)
+        wrong = ~((wide == right) | (np.isnan(wide) & np.isnan(right)))
+        if isinstance(leaf, Near):
+            wrong &= ~(np.abs(wide - right) <= leaf.error)
+        return wrong

@@ -1,0 +1,284 @@
+"""Drawing what a call takes: types, sizes, keys, positions, counts and rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests import data, oracle
+
+# Sizes of tiles, cells and groups of the kernels; multiples of each are drawn, and one more or less.
+EDGES = (32, 64, 256, 512, 640, 704, 896, 1024, 1152, 1344, 1408, 1792, 2048, 2560, 2816, 3072, 3584, 4080, 4096, 5120)
+EDGES += (5632, 6144, 7168, 8160, 8192, 12288, 16384, 32768)
+LARGEST = 40_000
+INDEX_DTYPES = ("int32",) * 3 + ("int64",) * 3 + ("int8", "uint8", "int16", "uint16", "uint32", "uint64")
+NARROW_FLOATS = ("float8_e4m3fn", "float8_e5m2")
+VALUE_DTYPES = (
+    *("float32", "int32", "uint32", "float16", "bfloat16", "bool", "int8", "uint16", "complex64", "int4", "key"),
+    *NARROW_FLOATS,
+)
+TRAILING = ((), (), (), (1,), (2,), (3,), (2, 2), (5, 1), (36,), (0,), (2, 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call of an operation with all that is static drawn; its operands have names and are arrays or pytrees.
+
+    Attributes:
+      text: the call in words, for the report of a failure.
+      function: the call over operands by name.
+      draw: valid operands, always of the same shapes and types. With its second argument, any mixture of the operands
+        of several draws is valid too, as a batch mixes them.
+      oracle: the expected leaves in NumPy, as in `compare.py`.
+      x64: whether 64-bit types are on.
+      differentiable: the operands that have derivatives, here drawn so that small steps keep their order.
+      linear: those of them in which the call is linear together.
+      finite: whether there is no NaN in operands and results.
+    """
+
+    text: str
+    function: Callable[..., Any]
+    draw: Callable[[np.random.Generator, bool], dict[str, Any]]
+    oracle: Callable[..., list[Any]]
+    x64: bool = False
+    differentiable: tuple[str, ...] = ()
+    linear: tuple[str, ...] = ()
+    finite: bool = False
+
+
+class Shape:
+    """Draws what is static of one program."""
+
+    def __init__(self, rng: np.random.Generator, *, derivative: bool = False, largest: int = LARGEST):
+        self.rng = rng
+        self.x64 = bool(rng.random() < 0.4)
+        self.plain = largest == LARGEST  # under no transformation: XLA cannot slice arrays of 4 bits everywhere
+        self.derivative = derivative  # floats far apart, few of them
+        self.finite = derivative or bool(rng.random() < 0.3)
+        self.largest = 10 if derivative else largest
+        self.words: list[str] = []
+
+    def say(self, *words: Any) -> None:
+        self.words += [str(word) for word in words]
+
+    def flag(self, p: float = 0.5) -> bool:
+        return bool(self.rng.random() < p)
+
+    def choice(self, options: Any) -> Any:
+        return options[int(self.rng.integers(len(options)))]
+
+    def size(self) -> int:
+        """Mostly small, sometimes large, sometimes at a tile's edge."""
+        at = self.rng.random()
+        if self.derivative:
+            n = int(self.rng.integers(0, 11))
+        elif at < 0.14:
+            n = int(self.rng.integers(0, 4))
+        elif at < 0.6:
+            n = int(self.rng.integers(4, 81))
+        elif at < 0.8:
+            n = int(self.rng.integers(81, 1200))
+        elif at < 0.9:
+            n = int(np.exp(self.rng.uniform(np.log(1200), np.log(20_000))))
+        else:
+            edge = self.choice(EDGES)
+            n = edge * int(self.rng.integers(1, max(2, min(5, LARGEST // edge)))) + int(self.rng.integers(-1, 2))
+        n = min(n, self.largest)
+        self.say(f"n={n}")
+        return n
+
+    def key_dtype(self) -> str:
+        options = data.FLOAT_DTYPES if self.derivative else data.KEY_DTYPES
+        dtype = self.choice([d for d in options if self.x64 or not d.endswith("64")])
+        self.say(dtype)
+        return dtype
+
+    def index_dtype(self, largest: int, narrow: float = 0) -> str:
+        """A type of positions that holds `largest`; one of the narrowest with the probability `narrow`."""
+        fit = [d for d in INDEX_DTYPES if np.iinfo(d).max >= largest and (self.x64 or not d.endswith("64"))]
+        if self.flag(narrow):
+            least = min(np.dtype(d).itemsize for d in fit)
+            fit = [d for d in fit if np.dtype(d).itemsize == least]
+        dtype = self.choice(fit)
+        self.say(dtype)
+        return dtype
+
+    def count(self, n: int, p: float = 0.45) -> Count | None:
+        """A live count of n items, or none."""
+        if not self.flag(p):
+            return None
+        self.say("count")
+        return Count(n, self.index_dtype(n))
+
+    def rows(self) -> Rows:
+        """The form of an array of rows."""
+        if self.derivative:
+            dtypes = ["float32", "float16", "bfloat16", *NARROW_FLOATS] + ["float64"] * self.x64
+            form = Rows(self.choice(dtypes), self.choice(((), (), (1,), (2,), (0,))), self)
+        else:
+            dtypes = [d for d in VALUE_DTYPES if self.plain or d != "int4"]
+            dtypes = [*dtypes, *(["float64", "int64", "complex128"] if self.x64 else [])]
+            form = Rows(self.choice(dtypes), self.choice(TRAILING), self)
+        self.say("values", form.dtype, list(form.trailing))
+        return form
+
+    def values(self, p: float = 0.6) -> Any:
+        """The forms of a pytree of values, or None."""
+        if not self.flag(p):
+            return None
+        kind = self.rng.random()
+        if kind < 0.45:
+            return self.rows()
+        if kind < 0.6:
+            return Rows(self.choice(("int32", "float32", "uint32")), (), self)
+        if kind < 0.8:
+            return {"p": self.rows(), "q": self.rows()}
+        return (self.rows(),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Count:
+    """A live count of n items."""
+
+    n: int
+    dtype: str
+
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
+        at = rng.random()
+        value = 0 if at < 0.1 else self.n if at < 0.25 else int(rng.integers(0, self.n + 1))
+        return np.asarray(value, self.dtype)
+
+
+class Rows:
+    """The form of an array of rows: a type and a trailing shape."""
+
+    def __init__(self, dtype: str, trailing: tuple[int, ...], shape: Shape):
+        self.dtype, self.trailing, self.finite, self.derivative = dtype, trailing, shape.finite, shape.derivative
+
+    def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Rows of any bits, or of finite numbers."""
+        shape = (n, *self.trailing)
+        if self.dtype == "key":
+            return rng.integers(0, 2**32, (*shape, 2), dtype=np.uint32)
+        if self.dtype == "bool":
+            return rng.random(shape) < 0.5
+        kind = jnp.dtype(self.dtype)
+        if self.derivative or self.finite or self.dtype == "int4":
+            return rng.integers(-4, 5, shape).astype(np.int8).astype(kind)
+        size = int(np.prod(shape)) * kind.itemsize
+        return np.frombuffer(rng.bytes(size), np.uint8).view(kind).reshape(shape)
+
+    def enter(self, x: Any) -> Any:
+        """What the operation takes, from what is drawn."""
+        return jax.random.wrap_key_data(x) if self.dtype == "key" else x
+
+    def leave(self, x: Any) -> Any:
+        """What is compared, from what the operation gives."""
+        return jax.random.key_data(x) if self.dtype == "key" else x
+
+
+def is_rows(x: Any) -> bool:
+    return isinstance(x, Rows)
+
+
+def draw_values(forms: Any, rng: np.random.Generator, n: int) -> Any:
+    return jax.tree.map(lambda form: form.draw(rng, n), forms, is_leaf=is_rows)
+
+
+def enter(forms: Any, values: Any) -> Any:
+    return None if forms is None else jax.tree.map(lambda form, x: form.enter(x), forms, values, is_leaf=is_rows)
+
+
+def leave(forms: Any, values: Any) -> Any:
+    return None if forms is None else jax.tree.map(lambda form, x: form.leave(x), forms, values, is_leaf=is_rows)
+
+
+def names_of(operation: str, **operands: Any) -> dict[str, Any]:
+    """The operands that are there."""
+    return {name: x for name, x in operands.items() if x is not None}
+
+
+def drawn(count: Count | None, rng: np.random.Generator) -> np.ndarray | None:
+    return None if count is None else count.draw(rng)
+
+
+def keys(shape: Shape, rng: np.random.Generator, dtype: str, n: int, *, few: bool = False) -> np.ndarray:
+    """Keys of many kinds: any bits and corners, or few values, or a narrow range; for derivatives all distinct."""
+    kind = jnp.dtype(dtype)
+    if shape.derivative:
+        return (rng.choice(200, n, replace=False) - 100).astype(kind)
+    at = rng.random()
+    if few or at < 0.35:
+        return rng.integers(0, rng.choice([1, 2, 3, 13, 100]), n).astype(kind)
+    if shape.finite:
+        return (
+            rng.integers(0, 128, n).astype(kind) if dtype not in data.MANTISSA_BITS else rng.normal(size=n).astype(kind)
+        )
+    return data.random_keys(rng, dtype, n)
+
+
+def sorted_keys(
+    shape: Shape, rng: np.random.Generator, dtype: str, n: int, *, descending: bool = False, live: Any = None
+) -> np.ndarray:
+    """Keys in order up to `live`; what follows is in no order."""
+    drawn_keys = keys(shape, rng, dtype, n)
+    live = oracle.live_count(live, n)
+    drawn_keys[:live] = data.in_order(drawn_keys[:live], descending)
+    return drawn_keys
+
+
+def sorted_pair(
+    shape: Shape, rng: np.random.Generator, dtype: str, n_a: int, n_b: int, descending: bool, a_live: Any, b_live: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Two sorted arrays that share keys; for derivatives they share none, nor with those of another draw."""
+    both = keys(shape, rng, dtype, n_a + n_b)
+    if shape.derivative:
+        halves = np.arange(n_a + n_b) < n_a
+        both = (2 * rng.permutation(100)[: n_a + n_b] - 100 + halves).astype(both.dtype)
+    if n_a and n_b and not shape.derivative and rng.random() < 0.5:
+        copies = rng.integers(0, n_a, n_b)
+        both[n_a:] = np.where(rng.random(n_b) < 0.6, both[:n_a][copies], both[n_a:])
+    a, b = both[:n_a], both[n_a:]
+    for x, live in ((a, oracle.live_count(a_live, n_a)), (b, oracle.live_count(b_live, n_b))):
+        x[:live] = data.in_order(x[:live], descending)
+    return a, b
+
+
+def positions(rng: np.random.Generator, m: int, n: int, dtype: str, *, padding: bool = True) -> np.ndarray:
+    """Positions in non-decreasing order from 0 to n, some of them repeated, and padding past n as the type allows."""
+    most = min(n, int(np.iinfo(dtype).max))
+    at = rng.random()
+    if at < 0.15 and n:
+        drawn_positions = np.minimum(np.arange(m), most)
+    elif at < 0.3:
+        drawn_positions = rng.choice(rng.integers(0, most + 1, 3), m)
+    else:
+        drawn_positions = rng.integers(0, most + 1, m)
+    drawn_positions = np.sort(drawn_positions).astype(np.int64 if dtype != "uint64" else np.uint64)
+    if padding and m and rng.random() < 0.3:
+        past = int(rng.integers(0, m + 1))
+        far = np.iinfo(dtype).max if rng.random() < 0.3 else min(n + 1, int(np.iinfo(dtype).max))
+        drawn_positions[m - past :] = max(far, n if n <= np.iinfo(dtype).max else 0)
+        drawn_positions = np.sort(drawn_positions)
+    return drawn_positions.astype(dtype)
+
+
+def lengths_of(rng: np.random.Generator, m: int, limit: int) -> np.ndarray:
+    """The lengths of m intervals whose sum is `limit` at most: all one, few long ones, or any."""
+    if m == 0:
+        return np.zeros(0, np.int64)
+    at = rng.random()
+    if at < 0.3:
+        return (np.arange(m) < limit).astype(np.int64)
+    if at < 0.6:
+        long = rng.choice(m, min(m, 4), replace=False)
+        lengths = np.zeros(m, np.int64)
+        lengths[long] = limit // len(long)
+        return lengths
+    cuts = np.sort(rng.integers(0, limit + 1, m))
+    return np.diff(cuts, prepend=rng.integers(0, cuts[0] + 1))

@@ -1,0 +1,307 @@
+"""The transformations under which a call runs: what changes the call, and what runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jax_mgpu as mgpu
+from jax_mgpu._src import library, primitive
+from tests.fuzz.compare import Batch, Zeros
+from tests.fuzz.draw import Call
+
+DEVICES = 4  # rows of a batch on a mesh are a multiple, whatever the number of devices at hand
+
+
+def names_of(call: Call) -> list[str]:
+    return list(call.draw(np.random.default_rng(0), True))
+
+
+def leaf_count(call: Call) -> int:
+    return len(call.oracle(**call.draw(np.random.default_rng(0), True)))
+
+
+# ---- What changes a call ---------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Mix:
+    """A batch of problems of which some operands are shared: sizes, and the batch axis of each operand or None."""
+
+    size: int
+    axes: dict[str, int | None]
+
+    @staticmethod
+    def draw(call: Call, rng: np.random.Generator, sizes: tuple[int, ...], *, first: bool = False) -> Mix:
+        names = names_of(call)
+        mapped = [bool(rng.random() < 0.6) for _ in names] if rng.random() < 0.6 else [True] * len(names)
+        if not any(mapped):
+            mapped[int(rng.integers(len(names)))] = True
+        sample = call.draw(np.random.default_rng(0), True)
+        axes: dict[str, int | None] = {}
+        for name, on in zip(names, mapped, strict=True):
+            other = isinstance(sample[name], np.ndarray) and sample[name].ndim > 0 and rng.random() < 0.15 and not first
+            axes[name] = (1 if other else 0) if on else None
+        return Mix(int(rng.choice(sizes)), axes)
+
+    @property
+    def whole(self) -> bool:
+        return all(axis is not None for axis in self.axes.values())
+
+    def row(self, operands: dict[str, Any], b: int) -> dict[str, Any]:
+        return {
+            name: x
+            if self.axes[name] is None
+            else jax.tree.map(lambda leaf, axis=self.axes[name]: np.take(leaf, b, axis), x)
+            for name, x in operands.items()
+        }
+
+    def of(self, call: Call, text: str, function: Callable[..., Any]) -> Call:
+        """The call of a batch: `function` over its operands."""
+        leaves = leaf_count(call)
+
+        def draw(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+            rows = [call.draw(rng, apart or not self.whole) for _ in range(max(self.size, 1))]
+            operands = {}
+            for name, axis in self.axes.items():
+                columns = [row[name] for row in rows]
+                if axis is None:
+                    operands[name] = columns[0]
+                else:
+                    stacked = jax.tree.map(lambda *xs, axis=axis: np.stack(xs, axis), *columns)
+                    operands[name] = jax.tree.map(lambda x, axis=axis: np.take(x, range(self.size), axis), stacked)
+            return operands
+
+        def oracle(**operands: Any) -> list[Any]:
+            rows = [call.oracle(**self.row(operands, b)) for b in range(self.size)]
+            return [Batch([row[k] for row in rows]) for k in range(leaves)]
+
+        shared = ",".join(name for name, axis in self.axes.items() if axis is None)
+        return dataclasses.replace(
+            call, text=f"{text}({self.size}{' shared ' * bool(shared)}{shared}) of {call.text}",
+            function=function, draw=draw, oracle=oracle, linear=(),
+        )  # fmt: skip
+
+
+def batched(call: Call, rng: np.random.Generator) -> Call:
+    mix = Mix.draw(call, rng, (0, 1, 2, 2, 3, 5))
+    one = _over_dict(call)
+    return mix.of(call, "vmap", lambda **operands: jax.vmap(one, in_axes=(mix.axes,))(operands))
+
+
+def scanned(call: Call, rng: np.random.Generator) -> Call:
+    """A body of lax.scan, or lax.map."""
+    mix = Mix.draw(call, rng, (1, 3), first=True)
+
+    def function(**operands: Any) -> Any:
+        xs = {name: x for name, x in operands.items() if mix.axes[name] is not None}
+        others = {name: x for name, x in operands.items() if mix.axes[name] is None}
+        return jax.lax.scan(lambda carry, x: (carry, call.function(**x, **others)), 0, xs)[1]
+
+    return mix.of(call, "scan", function)
+
+
+def looped(call: Call, rng: np.random.Generator) -> Call:
+    """A body of lax.while_loop."""
+    del rng
+
+    def function(**operands: Any) -> Any:
+        shapes = jax.eval_shape(_over_dict(call), operands)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return jax.lax.while_loop(
+            lambda state: state[0] < 2, lambda state: (state[0] + 1, call.function(**operands)), (0, zeros)
+        )[1]
+
+    return dataclasses.replace(call, text=f"while of {call.text}", function=function)
+
+
+def branched(call: Call, rng: np.random.Generator) -> Call:
+    """A branch of lax.cond, whose other branch gives zeros."""
+    del rng
+    leaves = leaf_count(call)
+
+    def draw(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+        return {**call.draw(rng, apart), "on": np.asarray(rng.random() < 0.7)}
+
+    def function(on: Any, **operands: Any) -> Any:
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(_over_dict(call), operands))
+        return jax.lax.cond(on, lambda: call.function(**operands), lambda: zeros)
+
+    def oracle(on: Any, **operands: Any) -> list[Any]:
+        return call.oracle(**operands) if on else [Zeros()] * leaves
+
+    return dataclasses.replace(call, text=f"cond of {call.text}", function=function, draw=draw, oracle=oracle)
+
+
+def _over_dict(call: Call) -> Callable[[dict[str, Any]], Any]:
+    return lambda operands: call.function(**operands)
+
+
+# ---- What runs a call ------------------------------------------------------------------------------------------------
+
+Start = Callable[[dict[str, Any]], Any]
+
+
+def eager(call: Call, sample: Any) -> Start:
+    """Without jit; arrays of NumPy, of JAX and Python's own numbers in turn."""
+    del sample
+    inside = call.text.startswith(("scan", "while", "cond"))  # vmap there fails in JAX for a custom_jvp of NumPy arrays
+
+    def start(operands: dict[str, Any]) -> Any:
+        given = {}
+        for i, (name, x) in enumerate(operands.items()):
+            if not isinstance(x, np.ndarray):
+                given[name] = jax.tree.map(jnp.asarray, x) if inside else x
+            elif x.ndim == 0 and x.dtype.kind in "iu" and name.endswith(("count", "total")):
+                given[name] = int(x)
+            else:
+                given[name] = jnp.asarray(x) if i % 2 or inside else x
+        return call.function(**given)
+
+    return start
+
+
+def jitted(call: Call, sample: Any) -> Start:
+    del sample
+    return jax.jit(_over_dict(call))
+
+
+def ahead_of_time(call: Call, sample: Any) -> Start:
+    return jax.jit(_over_dict(call)).lower(sample).compile()
+
+
+def exported(call: Call, sample: Any) -> Start:
+    """Through jax.export, and through bytes."""
+    names = [library.target(name) for name in primitive.REGISTRY]
+    ours = [jax.export.DisabledSafetyCheck.custom_call(name) for name in names]
+    leaves = jax.jit(lambda operands: jax.tree.leaves(call.function(**operands)))
+    out = jax.export.export(leaves, disabled_checks=ours)(sample)
+    return jax.export.deserialize(out.serialize()).call
+
+
+def donated(call: Call, sample: Any) -> Start:
+    del sample
+    program = jax.jit(_over_dict(call), donate_argnums=0)
+
+    def start(operands: dict[str, Any]) -> Any:
+        with warnings.catch_warnings(action="ignore"):  # not every operand's buffer has a use
+            return program(jax.tree.map(jnp.array, operands))
+
+    return start
+
+
+def twice(call: Call, sample: Any) -> Start:
+    """The same bits again: results of a second run are the first's."""
+    del sample
+    program = jax.jit(_over_dict(call))
+
+    def start(operands: dict[str, Any]) -> Any:
+        first, second = jax.device_get((program(operands), program(operands)))
+        for x, y in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+            if x.tobytes() != y.tobytes():
+                raise AssertionError("a second run gave other bits")
+        return first
+
+    return start
+
+
+@dataclasses.dataclass(frozen=True)
+class Runner:
+    """How a call is run.
+
+    Attributes:
+      start: makes what runs it from the call and sample operands.
+      context: what is in force while it is traced and run.
+      weight: how often it is drawn.
+      draws: the most draws of values.
+      fits: whether a call can run so.
+    """
+
+    start: Callable[[Call, Any], Start]
+    context: Callable[[], Any] = contextlib.nullcontext
+    weight: float = 1
+    draws: int = 128
+    fits: Callable[[Call], bool] = lambda call: True
+
+
+RUNNERS = {
+    "jit": Runner(jitted, weight=10),
+    "eager": Runner(eager, weight=2, draws=12),
+    "aot": Runner(ahead_of_time, weight=2),
+    "export": Runner(exported, weight=1.2),
+    "donate": Runner(donated, weight=1.2),
+    "twice": Runner(twice, weight=0.8, draws=16),
+    "strict": Runner(jitted, lambda: jax.numpy_dtype_promotion("strict"), weight=1.5, draws=24),
+    "leaks": Runner(jitted, jax.checking_leaks, weight=0.3, draws=8),
+    "nans": Runner(jitted, lambda: jax.debug_nans(True), weight=0.8, draws=32, fits=lambda call: call.finite),
+    "no_jit": Runner(eager, jax.disable_jit, weight=0.2, draws=3),
+    "checks": Runner(
+        jitted,
+        mgpu.checks,
+        weight=1.2,
+        draws=32,
+        fits=lambda call: not {"shared", "short"} & set(call.text.replace(")", " ").split()),
+    ),
+}
+
+
+# ---- Meshes ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def on_mesh(mesh: Any) -> Iterator[None]:
+    with jax.set_mesh(mesh):
+        yield
+
+
+def mesh_of(axis_type: Any) -> Any:
+    devices = jax.devices()[:DEVICES]
+    return jax.make_mesh((len(devices),), ("x",), axis_types=(axis_type,), devices=devices)
+
+
+def meshed(call: Call, rng: np.random.Generator) -> tuple[str, Call, Runner]:
+    """A batch over a mesh: by shard_map, or left to XLA on Auto and on Explicit axes; or the operation's own axis."""
+    # XLA gathers an operation's own axis by way of sums, in which a subnormal may become zero.
+    kind = str(
+        rng.choice(["shard_map", "explicit", "auto", *["own_explicit"] * (call.finite and " of " not in call.text)])
+    )
+    mesh = mesh_of(AxisType.Explicit if "explicit" in kind else AxisType.Auto)
+    one = _over_dict(call)
+    if kind == "own_explicit":
+        specs = {}
+        for name, x in call.draw(np.random.default_rng(0), True).items():
+            along = all(leaf.ndim and leaf.shape[0] % DEVICES == 0 for leaf in jax.tree.leaves(x))
+            specs[name] = P("x") if along and rng.random() < 0.7 else P()
+        batch = call
+    else:
+        mix = Mix.draw(call, rng, (DEVICES, 2 * DEVICES), first=True)
+        specs = {name: P() if axis is None else P("x") for name, axis in mix.axes.items()}
+        over = jax.vmap(one, in_axes=(mix.axes,))
+        if kind == "shard_map":
+            over = jax.shard_map(over, mesh=mesh, in_specs=(specs,), out_specs=P("x"))
+        batch = mix.of(call, kind, lambda **operands: over(operands))
+
+    def start(call: Call, sample: Any) -> Start:
+        del sample
+        program = jax.jit(_over_dict(call))
+
+        def run(operands: dict[str, Any]) -> Any:
+            placed = {
+                name: jax.tree.map(lambda leaf, spec=specs[name]: jax.device_put(leaf, NamedSharding(mesh, spec)), x)
+                for name, x in operands.items()
+            }
+            return program(placed)
+
+        return run
+
+    return kind, batch, Runner(start, lambda: on_mesh(mesh), draws=12)

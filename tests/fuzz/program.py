@@ -1,0 +1,166 @@
+"""One program of the tester: a call, drawn and transformed, and the runs of it over drawn values."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from tests.fuzz import broken, misuse, modes, ordered, programs, ragged, sizes, wide
+from tests.fuzz.compare import compare
+from tests.fuzz.derivatives import derivative
+from tests.fuzz.draw import Call, Shape
+
+# Each family's calls. Those of `OTHERS` draw their own modes.
+CALLS: dict[str, Callable[[Shape], Call]] = {
+    "merge": ordered.merge,
+    "sort": ordered.sorts,
+    "search": ordered.searches,
+    "sets": ordered.sets,
+    "join": ordered.join,
+    "reduce": ragged.reductions,
+    "scan": ragged.scans,
+    "load_balance": ragged.load_balance,
+    "intervals": ragged.intervals,
+    "bulk": ragged.bulk,
+    "programs": programs.programs,
+}
+OTHERS: dict[str, Callable[[np.random.Generator], Any]] = {
+    "garbage": broken.garbage,
+    "preconditions": broken.preconditions,
+    "misuse": misuse.misuse,
+    "sizes": sizes.sizes,
+    "wide": wide.wide,
+}
+FAMILIES = (*CALLS, *OTHERS)
+WORK = 150_000  # items that the runs of a program may take together, beyond a few runs
+AHEAD = 16  # runs that are started before the first is compared
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """What went wrong: in which run of values (-1: in compiling), under which mode, and how."""
+
+    draw: int
+    mode: str
+    text: str
+    error: BaseException
+
+
+def generator(seed: int, family: str, *path: int) -> np.random.Generator:
+    return np.random.default_rng([seed, zlib.crc32(family.encode()), *path])
+
+
+class Program:
+    """The program of a seed, a family and an index; `cases` runs of values."""
+
+    def __init__(self, seed: int, family: str, index: int):
+        self.seed, self.family, self.index = seed, family, index
+        rng = generator(seed, family, index)
+        if family in OTHERS:
+            other = OTHERS[family](rng)
+            self.call, self.mode, self.other, self.draws = None, other.mode, other, other.draws
+            self.text = other.text
+            return
+        self.other = None
+        self.call, self.mode, self.runner = _drawn(CALLS[family], rng)
+        # On a CPU most of the time would go to XLA's optimizations; without them, some errors do not show.
+        self.optimizes = bool(rng.random() < 0.25) or jax.default_backend() != "cpu"
+        operands = self.call.draw(generator(seed, family, index, 0), False)
+        items = sum(x.size for x in jax.tree.leaves(operands))
+        most = self.runner.draws * (1 if jax.default_backend() == "cpu" else 2)  # compilation takes longer
+        self.draws = int(np.clip(WORK // max(items, 1), 3, most))
+        self.text = self.call.text
+
+    def run(self, draws: Iterator[int]) -> Iterator[Failure | None]:
+        """Each run's failure, or None."""
+        if self.other is not None:
+            for draw in draws:
+                try:
+                    self.other.run(generator(self.seed, self.family, self.index, draw))
+                    yield None
+                except Exception as error:
+                    yield Failure(draw, self.mode, self.text, error)
+            return
+        call = self.call
+        with jax.enable_x64(call.x64), self.runner.context(), optimizations(self.optimizes):
+            try:
+                start = self.runner.start(call, call.draw(generator(self.seed, self.family, self.index, 0), False))
+            except Exception as error:
+                yield Failure(-1, self.mode, self.text, error)
+                return
+            batch: list[tuple[int, Any, Any]] = []
+            for draw in draws:
+                operands = call.draw(generator(self.seed, self.family, self.index, draw), False)
+                try:
+                    batch.append((draw, operands, start(operands)))
+                except Exception as error:
+                    yield Failure(draw, self.mode, self.text, error)
+                    if not batch and draw == 0:  # it does not compile
+                        return
+                if len(batch) == AHEAD:
+                    yield from self._compared(batch)
+                    batch = []
+            yield from self._compared(batch)
+
+    def _compared(self, batch: list[tuple[int, Any, Any]]) -> Iterator[Failure | None]:
+        for draw, operands, got in batch:
+            try:
+                leaves = jax.tree.leaves(jax.device_get(got))
+                expected = self.call.oracle(**operands)
+                if len(leaves) != len(expected):
+                    raise AssertionError(f"{len(leaves)} results, expected {len(expected)}")
+                for k, (x, leaf) in enumerate(zip(leaves, expected, strict=True)):
+                    compare(x, leaf, f"result {k}")
+                yield None
+            except Exception as error:
+                yield Failure(draw, self.mode, self.text, error)
+
+
+def _drawn(make: Callable[[Shape], Call], rng: np.random.Generator) -> tuple[Call, str, modes.Runner]:
+    """A call under drawn transformations."""
+    differentiates = rng.random() < 0.15
+    transforms = rng.random() < 0.45
+    meshes = rng.random() < 0.08
+    small = differentiates or transforms or meshes
+    shape = Shape(rng, derivative=differentiates, largest=300 if small else 40_000)
+    call = make(shape)
+    call = dataclasses.replace(call, text=f"{call.text}: {' '.join(filter(None, shape.words))}{' x64' * shape.x64}")
+    names = []
+    if differentiates and (turned := derivative(call, rng)) is not None:
+        call = turned
+        names += ["derivative", call.text.split()[0]]
+    if transforms:
+        for _ in range(int(rng.integers(1, 3))):
+            call = modes.batched(call, rng)
+            names.append("vmap")
+        if rng.random() < 0.3:
+            bodies = [("scan", modes.scanned), ("while", modes.looped), ("cond", modes.branched)]
+            # under shard_map, a loop's first carry and both branches would have to vary alike
+            name, change = bodies[0 if meshes else int(rng.integers(3))]
+            call = change(call, rng)
+            names.append(name)
+    if meshes:
+        with jax.enable_x64(call.x64):
+            name, call, runner = modes.meshed(call, rng)
+        return call, "+".join([*names, name]), runner
+    options = {name: r for name, r in modes.RUNNERS.items() if r.fits(call)}
+    weights = np.array([r.weight for r in options.values()])
+    name = str(rng.choice(list(options), p=weights / weights.sum()))
+    return call, "+".join([*names, name]), options[name]
+
+
+@contextlib.contextmanager
+def optimizations(on: bool) -> Iterator[None]:
+    """XLA's optimizations, on or most of them off."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", not on)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)

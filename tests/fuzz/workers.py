@@ -1,0 +1,113 @@
+"""Several processes, each with its share of the programs; one that dies or hangs is a failure, and is started anew."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+SPOILT = 3  # the exit status of a process whose device is lost; it has told its failure
+LINE = "@fuzz "  # what a process tells; all else that it prints is passed on
+
+
+def tell(**facts: Any) -> None:
+    print(LINE + json.dumps(facts), flush=True)
+
+
+class Worker:
+    """A process with the share `at` of `of`, from the program `begin` of it on."""
+
+    def __init__(self, options: argparse.Namespace, at: int, lines: queue.Queue[tuple[int, str | None]]):
+        self.options, self.at, self.lines = options, at, lines
+        self.begin = self.cases = 0
+        self.program = ""
+        self.heard = time.monotonic()
+        self.process: subprocess.Popen[str]
+
+    def command(self, seconds: float) -> list[str]:
+        options = self.options
+        words = [sys.executable, "-m", "tests.fuzz", "--report", "--seed", str(options.seed)]
+        words += ["--share", f"{self.at}/{options.processes}", "--begin", str(self.begin), "--seconds", str(seconds)]
+        if options.cases is not None:
+            words += ["--cases", str(max(0, -(-options.cases // options.processes) - self.cases))]
+        if options.mode:
+            words += ["--mode", options.mode]
+        return words + [word for family in options.family or [] for word in ("--family", family)]
+
+    def start(self, seconds: float) -> None:
+        self.process = subprocess.Popen(
+            self.command(seconds), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.heard = time.monotonic()
+        threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        for line in process.stdout or ():
+            self.lines.put((self.at, line))
+        self.lines.put((self.at, None))
+
+
+def run(options: argparse.Namespace, report: Any) -> None:
+    """Runs all processes and adds what they tell to the report."""
+    end = time.monotonic() + options.seconds
+    lines: queue.Queue[tuple[int, str | None]] = queue.Queue()
+    workers = {at: Worker(options, at, lines) for at in range(options.processes)}
+    for worker in workers.values():
+        worker.start(options.seconds)
+    while workers and not (options.stop and report.failures):
+        end_silent(workers, options.silence)
+        try:
+            at, line = lines.get(timeout=5)
+        except queue.Empty:
+            continue
+        workers[at].heard = time.monotonic()
+        if line is None:
+            if not ended(workers[at], report, end):
+                del workers[at]
+        elif line.startswith(LINE):
+            take(workers[at], json.loads(line.removeprefix(LINE)), report)
+        elif line.strip():
+            print(f"[{at}] {line}", end="", flush=True)
+    for worker in workers.values():
+        worker.process.kill()
+
+
+def end_silent(workers: dict[int, Worker], silence: float) -> None:
+    """Kills what hangs."""
+    for worker in workers.values():
+        if time.monotonic() - worker.heard > silence:
+            worker.process.kill()
+
+
+def ended(worker: Worker, report: Any, end: float) -> bool:
+    """A process has ended. Whether it was started anew, behind the program in which it died."""
+    code = worker.process.wait()
+    if code in (0, 1):
+        return False
+    if code != SPOILT:
+        family = worker.program.split()[1] if worker.program else "none"
+        text = f"{family}: a process ended with {code}"
+        report.failed(family, "process", text, f"python -m tests.fuzz {worker.program}", text)
+    left = end - time.monotonic()
+    if not worker.program or (worker.options.cases is None and left < 10):
+        return False
+    worker.begin, worker.program = worker.begin + 1, ""
+    worker.start(max(left, 0))
+    return True
+
+
+def take(worker: Worker, facts: dict[str, Any], report: Any) -> None:
+    """What a process tells, into the report."""
+    what = facts.pop("what")
+    if what == "program":
+        worker.begin, worker.program = facts["begin"], facts["repeat"]
+    elif what == "failed":
+        report.failed(**facts)
+    else:
+        worker.cases += facts["cases"]
+        report.ran(**facts)

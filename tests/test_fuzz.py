@@ -1,0 +1,87 @@
+"""The randomised tester: it draws every public function, finds what is wrong, and says how to see it again."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import jax_mgpu as mgpu
+from tests.fuzz import broken, misuse, workers
+from tests.fuzz.__main__ import Report
+from tests.fuzz.draw import Shape
+from tests.fuzz.program import CALLS, FAMILIES, Program
+
+FUNCTIONS = {name for name in mgpu.__all__ if inspect.isfunction(getattr(mgpu, name))} - {
+    "backends",
+    "checks",
+    "has_cuda",
+}
+
+
+def test_every_public_function_is_drawn():
+    calls = {make(Shape(np.random.default_rng(seed))).text for make in broken.MAKES for seed in range(60)}
+    assert calls == FUNCTIONS - {"join_columns"}  # drawn with join
+    assert set(misuse.FUNCTIONS) == FUNCTIONS
+    assert set(broken.MAKES) < set(CALLS.values())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_program_follows_from_its_seed(family):
+    one, other = Program(3, family, 2), Program(3, family, 2)
+    assert (one.text, one.mode, one.draws) == (other.text, other.mode, other.draws)
+    assert any(Program(3, family, index).text != one.text for index in range(3, 9))
+
+
+def test_a_wrong_result_is_found(monkeypatch):
+    right = mgpu.load_balance_search
+    monkeypatch.setattr(mgpu, "load_balance_search", lambda *a, **k: _one_more(right(*a, **k)))
+    programs = [Program(1, "load_balance", index) for index in range(3)]
+    found = [failure for program in programs for failure in program.run(iter(range(3))) if failure]
+    assert found
+    assert "wrong, first at" in str(found[0].error)
+
+
+def _one_more(results):
+    return tuple(x + 1 for x in results) if isinstance(results, tuple) else results + 1
+
+
+def test_processes_share_the_programs():
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fuzz",
+        "--cases",
+        "60",
+        "--processes",
+        "2",
+        "--family",
+        "wide",
+        "--seed",
+        "4",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(re.search(r"^cases (\d+), programs \d+, failures 0", done.stdout, re.MULTILINE)[1]) >= 60
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "time.sleep(60)"], ids=["dies", "hangs"])
+def test_a_process_that_ends_is_a_failure(monkeypatch, end):
+    """It is told with the line that repeats the program, and started anew behind it."""
+    tell = f"print({workers.LINE!r} + json.dumps(dict(what='program', begin=begin, repeat='--family f --case 1:7')))"
+    script = f"import json, os, time\nbegin = {{}}\n{tell}\n{{}}"
+    monkeypatch.setattr(
+        workers.Worker,
+        "command",
+        lambda self, seconds: [sys.executable, "-uc", script.format(self.begin, "" if self.begin else end)],
+    )
+    options = argparse.Namespace(seconds=60, cases=None, processes=2, stop=False, silence=2)
+    report = Report()
+    workers.run(options, report)
+    assert report.failures == {("f", "process"): 2}
+    assert report.repeats == {"f: a process ended with -9": "python -m tests.fuzz --family f --case 1:7"}
