@@ -213,7 +213,7 @@ def test_unsorted_input_does_no_harm(rng):
 def test_what_a_misuse_says():
     a, b = np.arange(3), np.arange(2)
     for error, message, call in [
-        (TypeError, "sorted_search: needles: expected keys", lambda: mgpu.sorted_search(a > 1, b)),
+        (TypeError, "sorted_search: needles: expected integers of 8", lambda: mgpu.sorted_search(a > 1, b)),
         (TypeError, "sorted_search: haystack: expected the dtype of needles", lambda: mgpu.sorted_search(a, b * 1.0)),
         (
             ValueError,
@@ -225,7 +225,7 @@ def test_what_a_misuse_says():
         (TypeError, "sorted_match: b: expected the dtype of a", lambda: mgpu.sorted_match(a, b * 1.0)),
         (ValueError, "sorted_match: side: expected 'left' or 'right'", lambda: mgpu.sorted_match(a, b, None)),
         (ValueError, "sorted_match: b_count: expected an integer scalar", lambda: mgpu.sorted_match(a, b, b_count=a)),
-        (TypeError, "sorted_equal_count: a: expected keys", lambda: mgpu.sorted_equal_count(a + 1j, b)),
+        (TypeError, "sorted_equal_count: a: expected integers of 8", lambda: mgpu.sorted_equal_count(a + 1j, b)),
     ]:
         with pytest.raises(error, match=message):
             call()

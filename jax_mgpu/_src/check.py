@@ -69,7 +69,12 @@ def as_array(operation: str, argument: str, x: Any, limit: int | None = None) ->
         if hasattr(x, "__jax_array__") or any(isinstance(leaf, jax.Array) for leaf in _items(x)):
             return jnp.asarray(x)
         host = np.asarray(x)
-        if host.dtype.kind == "f" and isinstance(x, (list, tuple)) and all(isinstance(i, int) for i in _items(x)):
+        if (
+            host.dtype.kind == "f"
+            and host.size
+            and isinstance(x, (list, tuple))
+            and all(isinstance(i, int) for i in _items(x))
+        ):
             host = np.asarray(x, object)  # NumPy makes floats of integers about 2^63
     except (TypeError, ValueError) as error:
         raise type_error(operation, argument, "an array of numbers", type(x).__name__) from error

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.check import as_array, describe, expect_leading_axis, index_dtype, type_error, value_error
-from jax_mgpu._src.compat import whole_axes
+from jax_mgpu._src.compat import rows_sharding, whole_axes
 from jax_mgpu._src.live import common_dtype, live_items, live_mask, segment_starts
 from jax_mgpu._src.values import plain_leaves
 
@@ -50,7 +50,7 @@ def operator_kind(operation: str, op: Any, identity: Any) -> Kind:
     if not isinstance(op, str) or op not in names:
         raise value_error(operation, "op", f"one of {', '.join(names)}, or a function of two items", repr(op))
     if identity is not None:
-        raise value_error(operation, "identity", f"none, as {op} has its own", repr(identity))
+        raise value_error(operation, "identity", f"none, as {op} has its own", "one")
     return Kind[op.upper()]
 
 
@@ -226,12 +226,16 @@ def general_scan(
         return a_starts | b_starts, select(b_starts, b_states, operator.combine(a_states, b_states))
 
     _, scanned = jax.lax.associative_scan(step, (starts, states), reverse=bool(reverse))
-    last = jax.tree.map(lambda s: s[0] if reverse else s[jnp.maximum(live - 1, 0)], scanned)
+    last = jax.tree.map(lambda s: s[0] if reverse else _rows_at(s, jnp.maximum(live - 1, 0)[None])[0], scanned)
     total = last if operator.identity is None else select(live > 0, last, identities(operator, last))
     if exclusive:
         shifted = jax.tree.map(lambda s: jnp.roll(s, -1 if reverse else 1, axis=0), scanned)
         scanned = select(starts, identities(operator, shifted), shifted)
     return scanned, total
+
+
+def _rows_at(x: jax.Array, indices: jax.Array) -> jax.Array:
+    return x.at[indices].get(out_sharding=rows_sharding(x))
 
 
 def mask_dead(results: Any, n: int, count: Any, dead: int) -> Any:
@@ -262,7 +266,7 @@ def segmented_results(operator: Operator, x: Any, n: int, heads: Any, count: Any
     dtype = common_dtype(heads, live)
     bounds = jnp.append(jnp.clip(heads.astype(dtype), 0, live.astype(dtype)), live.astype(dtype))
     begin, end = bounds[:-1], bounds[1:]
-    states = jax.tree.map(lambda s: s[jnp.maximum(end - 1, 0)], states)
+    states = jax.tree.map(lambda s: _rows_at(s, jnp.maximum(end - 1, 0)), states)
     if operator.identity is not None:
         states = select(begin < end, states, identities(operator, states))
     return operator.finish(states)
