@@ -33,12 +33,11 @@ function(mgpu_find_nvcc)
   find_program(MGPU_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin PATHS /usr/local/cuda/bin ${site_packages})
 endfunction()
 
-# Finds nvcc's own root (nvcc may be a script elsewhere) and test-compiles a kernel with one of the headers that the
-# kernels need.
+# Finds nvcc's own root (nvcc may be a script elsewhere) and test-compiles a kernel.
 function(mgpu_try_nvcc)
   set(folder ${CMAKE_BINARY_DIR}/try_nvcc)
   file(WRITE ${folder}/try.cu
-       "#include <cub/block/block_scan.cuh>\n__global__ void kernel() {}\nint main() { kernel<<<1, 1>>>(); }\n")
+       "__global__ void kernel() {}\nint main() { kernel<<<1, 1>>>(); }\n")
   execute_process(COMMAND ${MGPU_NVCC} --dryrun ${folder}/try.cu OUTPUT_VARIABLE log ERROR_VARIABLE log)
   if(log MATCHES "TOP=([^\n]+)")
     get_filename_component(root "${CMAKE_MATCH_1}" REALPATH)

@@ -2,38 +2,15 @@
 // compile fast, run in C++ tests under sanitizers, and answer for their workspace without a device.
 #pragma once
 
-#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "algorithm/index_vector.h"
+#include "dtype.h"
 
 namespace mgpu {
-
-enum class DType : uint8_t { u8, u16, u32, u64, s8, s16, s32, s64, f16, bf16, f32, f64, boolean, c64, c128 };
-
-constexpr int byte_width(DType dtype) {
-  switch (dtype) {
-    case DType::u8:
-    case DType::s8:
-    case DType::boolean: return 1;
-    case DType::u16:
-    case DType::s16:
-    case DType::f16:
-    case DType::bf16: return 2;
-    case DType::u32:
-    case DType::s32:
-    case DType::f32: return 4;
-    case DType::u64:
-    case DType::s64:
-    case DType::f64:
-    case DType::c64: return 8;
-    case DType::c128: return 16;
-  }
-  return 0;
-}
 
 constexpr std::string_view dtype_name(DType dtype) {
   constexpr std::string_view names[] = {"uint8",   "uint16",  "uint32", "uint64",    "int8",
@@ -106,6 +83,21 @@ struct Call {
            " items of " + std::to_string(length) + " a row");
     }
     return length;
+  }
+
+  // An operand of one live count a row; nothing, where it is absent.
+  LiveCounts live_counts(const Array& array, int64_t rows, const char* name = "count") const {
+    if (length(array) == 0) return {};
+    return {index_vector(array, name), row_stride(array, 1, rows, name)};
+  }
+
+  // A result of indices or counts, of `size` items.
+  IndexResult index_result(const Array& array, int64_t size, const char* name) const {
+    const IndexVector vector = index_vector(array, name);
+    if (array.size() != size) {
+      fail(std::string(name) + ": expected " + std::to_string(size) + " items, got " + std::to_string(array.size()));
+    }
+    return {array.data, vector.wide};
   }
 
   [[noreturn]] void fail(const std::string& what) const { throw CallError(std::string(operation) + ": " + what); }

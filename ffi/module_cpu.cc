@@ -1,5 +1,7 @@
 // The always-built module: CPU handlers, workspace sizes of the CUDA ones, build information.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/set.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -10,6 +12,8 @@
 #include "check.h"
 #include "handler.h"
 #include "operations.h"
+#include "signature.h"
+#include "tiles.h"
 
 namespace nb = nanobind;
 
@@ -52,6 +56,47 @@ nb::dict handlers() {
 #define MGPU_CAPSULE(name) table[#name] = nb::capsule(reinterpret_cast<void*>(name##_ffi));
   MGPU_OPERATIONS(MGPU_CAPSULE)
 #undef MGPU_CAPSULE
+  return table;
+}
+
+template <typename Item, size_t kMost>
+nb::list names(const Item (&items)[kMost]) {
+  nb::list list;
+  for (size_t i = 0; i < named_count(items); ++i) list.append(nb::cast(std::string(name_of(items[i]))));
+  return list;
+}
+
+nb::dict signatures() {
+  nb::dict table;
+  const auto add = [&](const char* operation, const Signature& of) {
+    nb::dict attributes;
+    for (const Signature::Attribute& attribute : of.attributes) {
+      if (attribute.name.empty()) break;
+      const std::string kind(attribute.values ? attribute.values->name : "flag");
+      attributes[nb::cast(std::string(attribute.name))] = kind;
+    }
+    nb::dict signature;
+    signature["operands"] = names(of.operands);
+    signature["results"] = names(of.results);
+    signature["attributes"] = attributes;
+    table[operation] = signature;
+  };
+#define MGPU_SIGNATURE(name) add(#name, signature::name);
+  MGPU_OPERATIONS(MGPU_SIGNATURE)
+#undef MGPU_SIGNATURE
+  return table;
+}
+
+nb::dict enumerations() {
+  nb::dict table;
+  const auto add = [&](const Signature& of) {
+    for (const Signature::Attribute& attribute : of.attributes) {
+      if (attribute.values) table[nb::cast(std::string(attribute.values->name))] = names(attribute.values->values);
+    }
+  };
+#define MGPU_SIGNATURE(name) add(signature::name);
+  MGPU_OPERATIONS(MGPU_SIGNATURE)
+#undef MGPU_SIGNATURE
   return table;
 }
 
@@ -109,6 +154,11 @@ NB_MODULE(_cpu, module) {
   module.def("workspace_bytes", &workspace_bytes, nb::arg("operation"), nb::arg("operands"), nb::arg("results"),
              nb::arg("attributes"),
              "Bytes of scratch memory of the CUDA handler; operands and results are (dtype name, shape) pairs.");
+  module.def("signatures", &signatures,
+             "By the name of the operation: the names of its operands and results in order, and of the attributes that "
+             "kernels read, each with the enumeration that it is of, or 'flag'.");
+  module.def("enumerations", &enumerations, "By its name: an enumeration's values from 0 on.");
+  module.def("tile_sizes", &tile_sizes, "By what is cut into tiles: the sizes of these, on both platforms, for tests.");
   module.attr("build") = MGPU_BUILD;
   module.attr("ffi_api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
 }

@@ -1,5 +1,5 @@
-// The list of operations with kernels: one line each. A line declares the CPU and the CUDA function of the family and
-// the size of its CUDA workspace, and registers both as FFI handlers under the operation's name.
+// The list of operations with kernels: one line each. A line declares the CPU and the CUDA function of the family, the
+// size of its CUDA workspace and its names, and registers both functions as FFI handlers under the operation's name.
 #pragma once
 
 #include "call.h"
@@ -30,6 +30,8 @@ struct CUstream_st;
 
 namespace mgpu {
 
+struct Signature;
+
 #define MGPU_DECLARE(name)                                       \
   namespace cpu {                                                \
   void name(const Call& call, Executor& executor);               \
@@ -39,6 +41,9 @@ namespace mgpu {
   }                                                              \
   namespace workspace {                                          \
   int64_t name(const Call& call); /* bytes, from shapes alone */ \
+  }                                                              \
+  namespace signature {                                          \
+  extern const Signature name;                                   \
   }
 MGPU_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE

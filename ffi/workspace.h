@@ -28,11 +28,14 @@ class Workspace {
   int64_t used_ = 0;
 };
 
-// The bytes that operands.layout(workspace) takes.
-template <typename Operands>
-int64_t layout_bytes(const Operands& operands) {
+// That of a call: its last result.
+inline Workspace workspace_of(const Call& call) { return {call.results.back().data, call.results.back().bytes()}; }
+
+// The bytes that operands.layout(workspace, arguments...) takes.
+template <typename Operands, typename... Arguments>
+int64_t layout_bytes(const Operands& operands, Arguments... arguments) {
   Workspace workspace;
-  operands.layout(workspace);
+  operands.layout(workspace, arguments...);
   return workspace.used();
 }
 

@@ -5,7 +5,7 @@
 
 #include <type_traits>
 
-#include "cuda/launch.cuh"
+#include "cuda/launch.h"
 #include "peers.h"
 
 namespace mgpu::peers {

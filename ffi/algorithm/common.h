@@ -1,8 +1,7 @@
 // What every algorithm header needs: the host/device marker and integer helpers.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include "algorithm/standard.h"
 
 #ifdef __CUDACC__
 #define MGPU_HOST_DEVICE __host__ __device__ __forceinline__

@@ -1,9 +1,10 @@
 // The 16-bit floats as words, and their conversions to and from float32.
 #pragma once
 
-#include <bit>
-
 #include "algorithm/common.h"
+#ifdef __CUDACC__
+#include "cuda/cta/ptx.cuh"
+#endif
 
 namespace mgpu {
 
@@ -18,9 +19,7 @@ MGPU_HOST_DEVICE float widen(BFloat16 x) { return std::bit_cast<float>(uint32_t{
 
 MGPU_HOST_DEVICE float widen(Half x) {
 #ifdef __CUDA_ARCH__
-  float wide;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
-  return wide;
+  return cuda::half_to_float(x.bits);
 #else
   const uint32_t sign = uint32_t{x.bits & 0x8000u} << 16;
   const uint32_t magnitude = x.bits & 0x7fffu;
@@ -41,9 +40,7 @@ MGPU_HOST_DEVICE BFloat16 narrow_to(float x, BFloat16) {
 
 MGPU_HOST_DEVICE Half narrow_to(float x, Half) {
 #ifdef __CUDA_ARCH__
-  uint16_t bits;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
-  return {bits};
+  return {cuda::float_to_half(x)};
 #else
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint32_t sign = bits >> 16 & 0x8000u;

@@ -35,6 +35,17 @@ struct IndexVector {
   }
 };
 
+// How many items of each row are live: the first ones.
+struct LiveCounts {
+  IndexVector counts;  // [rows or 1], or null: every item is live
+  int64_t stride = 0;  // from row to row
+
+  MGPU_HOST_DEVICE bool given() const { return counts.data; }
+  MGPU_HOST_DEVICE int64_t operator()(int64_t row, int64_t most) const {
+    return given() ? clamp<int64_t>(counts[row * stride], 0, most) : most;
+  }
+};
+
 // A vector of int32 or int64 to write.
 struct IndexResult {
   void* data = nullptr;

@@ -47,8 +47,7 @@ struct WorkList {
 
   IndexVector offsets;  // [problems or 1, objects]
   int64_t offsets_stride = 0;
-  IndexVector counts;  // [problems or 1], or null
-  int64_t counts_stride = 0;
+  LiveCounts counts;
 
   // Of a single problem: other offsets and another count in their place, if *is_replaced, which a kernel may decide.
   const int32_t* is_replaced = nullptr;
@@ -63,13 +62,8 @@ struct WorkList {
 
   // A problem's objects; `first` and `total` are not searched yet.
   MGPU_HOST_DEVICE WorkRow row(int64_t problem) const {
-    WorkRow row{offsets_of(problem), objects, drift, capacity};
-    if (replaced()) {
-      row.live = clamp<int64_t>(*other_count, 0, capacity);
-    } else if (counts.data) {
-      row.live = clamp<int64_t>(counts[problem * counts_stride], 0, capacity);
-    }
-    return row;
+    const int64_t live = replaced() ? clamp<int64_t>(*other_count, 0, capacity) : counts(problem, capacity);
+    return {offsets_of(problem), objects, drift, live};
   }
 
   template <typename Find>

@@ -1,9 +1,6 @@
 // Merge path: Odeh, Green, Mwassi, Shmueli, Birk, "Merge Path - Parallel Merging Made Simple" (2012).
 #pragma once
 
-#include <cmath>
-#include <type_traits>
-
 #include "algorithm/partition_point.h"
 
 namespace mgpu {

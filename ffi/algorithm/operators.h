@@ -3,9 +3,6 @@
 // commutes, so a kernel may combine in any order that is the same in every run.
 #pragma once
 
-#include <bit>
-#include <type_traits>
-
 #include "algorithm/common.h"
 #include "algorithm/floats.h"
 

@@ -30,16 +30,13 @@ struct Segments {
   const uint32_t* flag_words = nullptr;  // [rows or 1, ceil(length / 32)]
   int64_t flags_stride = 0;
 
-  IndexVector counts;  // [rows or 1], or null: every item is live
-  int64_t counts_stride = 0;
+  LiveCounts counts;
 
   MGPU_HOST_DEVICE int64_t total() const { return rows * length; }
   MGPU_HOST_DEVICE bool has_flags() const { return flag_bytes || flag_words; }
   MGPU_HOST_DEVICE int64_t row(int64_t position) const { return rows == 1 ? 0 : position / length; }
 
-  MGPU_HOST_DEVICE int64_t live(int64_t row) const {
-    return counts.data ? clamp<int64_t>(counts[row * counts_stride], 0, length) : length;
-  }
+  MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
 
   MGPU_HOST_DEVICE int64_t row_head(int64_t row, int64_t i) const {
     return clamp<int64_t>(heads[row * heads_stride + i], 0, length);
@@ -84,7 +81,7 @@ struct Segments {
   // broken input) are searched, not walked, so a tile's work is bounded by its width.
   template <typename Mark>
   MGPU_HOST_DEVICE void mark_heads(Range<int64_t> tile, Range<int64_t> listed, int lane, int lanes, Mark mark) const {
-    if (has_flags() || counts.data) {
+    if (has_flags() || counts.given()) {
       for (int64_t position = tile.begin + lane; position < tile.end; position += lanes) {
         const int64_t row = this->row(position);
         if (is_flagged(row, position - row * length)) mark(position);

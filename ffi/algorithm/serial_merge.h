@@ -1,8 +1,6 @@
 // Plain sequential code that runs inside one part of a partition.
 #pragma once
 
-#include <utility>
-
 #include "algorithm/merge_path.h"
 
 namespace mgpu {

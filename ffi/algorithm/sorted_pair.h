@@ -13,12 +13,9 @@ struct SortedRows {
   int64_t length = 0;
   int64_t stride = 0;  // from row to row: length, or 0 where all rows share the keys
   int64_t stored = 0;  // keys in memory, over all rows
-  IndexVector counts;  // [rows or 1], or null: every item is live
-  int64_t counts_stride = 0;
+  LiveCounts counts;
 
-  MGPU_HOST_DEVICE int64_t live(int64_t row) const {
-    return counts.data ? clamp<int64_t>(counts[row * counts_stride], 0, length) : length;
-  }
+  MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
 };
 
 // The slots of a merge: a row has one for each item of A and of B, the live ones first, in merged order, then the dead

@@ -42,9 +42,6 @@ void run_bulk(const BulkOperands& operands, cpu::Executor& executor) {
 
 }  // namespace
 
-int64_t workspace::bulk_remove(const Call& call) { return layout_bytes(BulkOperands(call, false)); }
-int64_t workspace::bulk_insert(const Call& call) { return layout_bytes(BulkOperands(call, true)); }
-
 void cpu::bulk_remove(const Call& call, Executor& executor) { run_bulk(BulkOperands(call, false), executor); }
 void cpu::bulk_insert(const Call& call, Executor& executor) { run_bulk(BulkOperands(call, true), executor); }
 

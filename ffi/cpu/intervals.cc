@@ -74,10 +74,6 @@ void fill(const IntervalMoveOperands& operands, cpu::Executor& executor) {
 
 }  // namespace
 
-int64_t workspace::interval_expand(const Call& call) { return layout_bytes(IntervalExpandOperands(call)); }
-int64_t workspace::interval_gather(const Call& call) { return layout_bytes(interval_gather_operands(call)); }
-int64_t workspace::interval_move(const Call& call) { return layout_bytes(interval_move_operands(call)); }
-
 void cpu::interval_expand(const Call& call, Executor& executor) {
   const IntervalExpandOperands operands(call);
   dispatch_row_bytes(operands.out.row_bytes,

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "cpu/merge_tasks.h"
+#include "cpu/tunings.h"
+#include "operands/dispatch.h"
 #include "operations.h"
 
 namespace mgpu {
@@ -12,7 +14,7 @@ namespace mgpu {
 namespace {
 
 // Items of both inputs in a tile of the search, and rows of the output in a task.
-constexpr int64_t kTile = 1 << 14;
+constexpr int64_t kTile = cpu::kJoinTile;
 
 template <typename Order>
 class Join {
@@ -145,7 +147,5 @@ void cpu::join(const Call& call, Executor& executor) {
     for (int64_t row = 0; row < operands.pair.rows; ++row) Join(operands, row, order).run(executor);
   });
 }
-
-int64_t workspace::join(const Call& call) { return JoinOperands(call).workspace_bytes(); }
 
 }  // namespace mgpu

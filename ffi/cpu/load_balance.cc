@@ -1,6 +1,7 @@
 // load_balance_search on the CPU: each run of outputs of one object is written at once.
 #include "cpu/load_balance.h"
 
+#include "cpu/tunings.h"
 #include "operands/load_balance.h"
 #include "operations.h"
 
@@ -8,7 +9,7 @@ namespace mgpu {
 
 namespace {
 
-constexpr int64_t kTile = 1 << 14;
+constexpr int64_t kTile = cpu::kLoadBalanceTile;
 
 template <typename Index>
 void search(const LoadBalanceOperands& operands, cpu::Executor& executor) {
@@ -30,8 +31,6 @@ void search(const LoadBalanceOperands& operands, cpu::Executor& executor) {
 }
 
 }  // namespace
-
-int64_t workspace::load_balance_search(const Call& call) { return layout_bytes(LoadBalanceOperands(call)); }
 
 void cpu::load_balance_search(const Call& call, Executor& executor) {
   const LoadBalanceOperands operands(call);

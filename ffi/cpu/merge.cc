@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "cpu/merge_tasks.h"
+#include "operands/dispatch.h"
 #include "operations.h"
 
 namespace mgpu {
@@ -52,8 +53,6 @@ void merge_rows(const MergeOperands& operands, Order order, cpu::Executor& execu
 }
 
 }  // namespace
-
-int64_t workspace::merge(const Call& call) { return layout_bytes(MergeOperands(call)); }
 
 void cpu::merge(const Call& call, Executor& executor) {
   const MergeOperands operands(call);

@@ -7,6 +7,7 @@
 #include "algorithm/serial_merge.h"
 #include "algorithm/sorted_pair.h"
 #include "cpu/executor.h"
+#include "cpu/tunings.h"
 
 namespace mgpu::cpu {
 
@@ -57,13 +58,10 @@ class MergeTasks {
   std::vector<int64_t> a_before_;  // items of A before a task's first slot, in its row
 };
 
-// Slots of a task: long enough that a search of 2^26 items is nothing beside it.
-constexpr int64_t kMergeTaskSlots = 1 << 16;
-
 // Calls body(tile) for tiles that cover every slot once: each within one row and one task.
 template <typename Order, typename Body>
 void for_each_merge_tile(Executor& executor, const MergeTiles<Order>& tiles, const Body& body) {
-  const MergeTasks<Order> tasks(executor, tiles, {0, tiles.pair.slots()}, kMergeTaskSlots);
+  const MergeTasks<Order> tasks(executor, tiles, {0, tiles.pair.slots()}, kMergeTile);
   parallel_for(executor, tasks.count(), [&](int64_t task) { tasks.for_each_tile(task, body); });
 }
 

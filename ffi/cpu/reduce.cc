@@ -6,13 +6,15 @@
 #include <vector>
 
 #include "cpu/fold.h"
+#include "cpu/tunings.h"
+#include "operands/dispatch_operator.h"
 #include "operations.h"
 
 namespace mgpu {
 
 namespace {
 
-constexpr int64_t kTile = 1 << 15;
+constexpr int64_t kTile = cpu::kReduceTile;
 
 template <typename Operator>
 void reduce_rows(const ReduceOperands& operands, const Operator& op, cpu::Executor& executor) {
@@ -204,23 +206,9 @@ class SegmentedReduce {
 
 }  // namespace
 
-int64_t workspace::reduce(const Call& call) {
-  const ReduceOperands operands(call);
-  Workspace workspace;
-  operands.layout(workspace, operands.state_bytes(call));
-  return workspace.used();
-}
-
 void cpu::reduce(const Call& call, Executor& executor) {
   const ReduceOperands operands(call);
   operands.dispatch<false>(call, [&](const auto& op) { reduce_rows(operands, op, executor); });
-}
-
-int64_t workspace::segmented_reduce(const Call& call) {
-  const SegmentedReduceOperands operands(call);
-  Workspace workspace;
-  operands.layout(workspace, operands.state_bytes(call));
-  return workspace.used();
 }
 
 void cpu::segmented_reduce(const Call& call, Executor& executor) {

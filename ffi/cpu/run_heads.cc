@@ -5,13 +5,15 @@
 #include <vector>
 
 #include "cpu/executor.h"
+#include "cpu/tunings.h"
+#include "operands/dispatch.h"
 #include "operations.h"
 
 namespace mgpu {
 
 namespace {
 
-constexpr int64_t kTile = 1 << 15;
+constexpr int64_t kTile = cpu::kRunHeadsTile;
 
 template <typename Order>
 void find_heads(const RunHeadsOperands& operands, Order order, cpu::Executor& executor) {
@@ -79,8 +81,6 @@ void find_heads(const RunHeadsOperands& operands, Order order, cpu::Executor& ex
 }
 
 }  // namespace
-
-int64_t workspace::run_heads(const Call& call) { return layout_bytes(RunHeadsOperands(call)); }
 
 void cpu::run_heads(const Call& call, Executor& executor) {
   const RunHeadsOperands operands(call);

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "cpu/fold.h"
+#include "cpu/tunings.h"
+#include "operands/dispatch_operator.h"
 #include "operations.h"
 
 namespace mgpu {
@@ -13,7 +15,7 @@ namespace mgpu {
 namespace {
 
 // Items of a tile: small enough that what the first pass read is partly still in a cache for the second.
-constexpr int64_t kTile = 1 << 14;
+constexpr int64_t kTile = cpu::kScanTile;
 constexpr int64_t kBlock = 32;
 
 template <typename Operator>
@@ -111,7 +113,7 @@ class Scan {
   }
 
   Range<int64_t> live_part(Range<int64_t> piece) const {
-    if (!segments_.counts.data) return piece;
+    if (!segments_.counts.given()) return piece;
     const int64_t row = segments_.row(piece.begin);
     const int64_t live_end = row * segments_.length + segments_.live(row);
     return {std::min(piece.begin, live_end), std::min(piece.end, live_end)};
@@ -181,13 +183,6 @@ class Scan {
 };
 
 }  // namespace
-
-int64_t workspace::scan(const Call& call) {
-  const ScanOperands operands(call);
-  Workspace workspace;
-  operands.layout(workspace, operands.state_bytes(call));
-  return workspace.used();
-}
 
 void cpu::scan(const Call& call, Executor& executor) {
   const ScanOperands operands(call);

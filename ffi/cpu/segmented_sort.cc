@@ -10,6 +10,7 @@
 #include "algorithm/serial_merge.h"
 #include "cpu/entries.h"
 #include "cpu/rank_buckets.h"
+#include "cpu/tunings.h"
 #include "operations.h"
 
 namespace mgpu {
@@ -19,7 +20,7 @@ namespace {
 // Items of a tile: few enough that each thread has some tiles to sort, and otherwise many, as a merge round costs what
 // a tile's sort does (2^22 random keys on 2 threads: 3 rounds from tiles of 2^19, 8 from tiles of 2^14).
 inline int64_t tile_width(int64_t total, int threads) {
-  int64_t width = 1 << 14;
+  int64_t width = cpu::kSortTile;
   while (width < 1 << 19 && 4 * width * threads <= total) width *= 2;
   return width;
 }
@@ -225,8 +226,6 @@ class SegmentedSort {
 };
 
 }  // namespace
-
-int64_t workspace::segmented_sort(const Call& call) { return SegmentedSortOperands(call).workspace_bytes(); }
 
 void cpu::segmented_sort(const Call& call, Executor& executor) {
   const SegmentedSortOperands operands(call);

@@ -7,6 +7,8 @@
 
 #include "algorithm/serial_merge.h"
 #include "cpu/executor.h"
+#include "cpu/tunings.h"
+#include "operands/dispatch.h"
 #include "operations.h"
 
 namespace mgpu {
@@ -14,7 +16,7 @@ namespace mgpu {
 namespace {
 
 // Items of both inputs in a tile: a task, and what a core's L2 holds between the two walks where there is one task.
-constexpr int64_t kTile = 1 << 14;
+constexpr int64_t kTile = cpu::kSetTile;
 
 template <typename Order, typename Payload>
 class SetWalk {
@@ -173,7 +175,5 @@ void cpu::sets(const Call& call, Executor& executor) {
                      [&](auto payload) { SetWalk<decltype(order), decltype(payload)>(operands, order).run(executor); });
   });
 }
-
-int64_t workspace::sets(const Call& call) { return SetsOperands(call).workspace_bytes(); }
 
 }  // namespace mgpu

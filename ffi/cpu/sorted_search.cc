@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "cpu/merge_tasks.h"
+#include "operands/dispatch.h"
 #include "operations.h"
 
 namespace mgpu {
@@ -109,8 +110,6 @@ void match(const SortedMatchOperands& operands, Order order, cpu::Executor& exec
 
 }  // namespace
 
-int64_t workspace::sorted_search(const Call& call) { return layout_bytes(SortedSearchOperands(call)); }
-
 void cpu::sorted_search(const Call& call, Executor& executor) {
   const SortedSearchOperands operands(call);
   if (operands.pair.rows * operands.needles().length == 0) return;
@@ -121,8 +120,6 @@ void cpu::sorted_search(const Call& call, Executor& executor) {
     });
   });
 }
-
-int64_t workspace::sorted_match(const Call& call) { return layout_bytes(SortedMatchOperands(call)); }
 
 void cpu::sorted_match(const Call& call, Executor& executor) {
   const SortedMatchOperands operands(call);

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "check.h"
-#include "cuda/launch.cuh"
+#include "cuda/launch.h"
 
 namespace mgpu::cuda {
 

@@ -1,58 +1,17 @@
-// load_balance_search on CUDA, and the partition that every kernel over a load-balancing search starts with.
-#include "cuda/cta/load_balance.cuh"
-#include "cuda/launch.cuh"
-#include "operands/load_balance.h"
+// load_balance_search on CUDA.
+#include "cuda/launch.h"
+#include "cuda/load_balance.cuh"
+#include "cuda/load_balance.h"
 #include "operations.h"
+#include "workspace.h"
 
 namespace mgpu::cuda {
 
-namespace {
-
-// Lanes that search for a cell together: all cells of 2^26 outputs in one wave of warps, each of which waits for memory
-// 8 times, where warps of a cell each would take 3 waves of 5.
-constexpr int kCellLanes = 8;
-
-__global__ void partition_cells(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles) {
-  const int64_t cells = work.problems * (tiles.tiles + 1);
-  const int64_t thread = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
-  const int64_t cell = minimum(thread / kCellLanes, cells - 1);  // the lanes of a warp stay together
-  const int64_t problem = cell / (tiles.tiles + 1);
-  const auto find = [](auto begin, auto end, auto before) {
-    return warp_partition_point<kCellLanes>(begin, end, before);
-  };
-  const int64_t tile = cell - problem * (tiles.tiles + 1);
-  WorkRow row = work.row(problem);
-  row.first = work.first(row, find);
-  const int64_t head = row.first_from(minimum(tile * tiles.tile, work.size), find);
-  const bool is_last = tile == tiles.tiles;
-  if (__any_sync(0xffffffffu, is_last)) row.total = work.total(row, find);
-  if (thread % kCellLanes != 0) return;
-  int64_t* const heads = tiles.cells + problem * tiles.stride();
-  heads[tile] = head;
-  if (is_last) {
-    heads[tile + 1] = row.first;
-    heads[tile + 2] = row.total;
-  }
-}
-
-using Tile = TileWork<kWorkThreads, work_items(false)>;
-
-template <typename Index, bool kRanks>
-__global__ void __launch_bounds__(kWorkThreads)
-    search_tiles(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles, Index* objects,
-                 Index* ranks) {
-  __shared__ Tile::Shared shared;
-  const Tile tile(shared, work, tiles);
-  const int64_t origin = tile.problem * work.size + tile.begin;
-  tile.store(objects + origin, Index{-1}, [&](int, auto mark) { return static_cast<Index>(tile.before + mark); });
-  if constexpr (!kRanks) return;
-  tile.store(ranks + origin, Index{-1},
-             [&](int i, auto mark) { return static_cast<Index>(tile.begin + i - tile.row.start(tile.before + mark)); });
-}
+namespace load_balancing {
 
 template <typename Index>
 void run(const Call& call, const LoadBalanceOperands& operands, cudaStream_t stream) {
-  Workspace workspace(call.results.back().data, call.results.back().bytes());
+  Workspace workspace = workspace_of(call);
   const WorkTiles tiles = operands.layout(workspace);
   partition_work(call, stream, operands.work, tiles);
   const auto kernel = operands.ranks ? search_tiles<Index, true> : search_tiles<Index, false>;
@@ -61,9 +20,10 @@ void run(const Call& call, const LoadBalanceOperands& operands, cudaStream_t str
   check_launch(call);
 }
 
-}  // namespace
+}  // namespace load_balancing
 
 void partition_work(const Call& call, cudaStream_t stream, const WorkList& work, const WorkTiles& tiles) {
+  using namespace load_balancing;
   constexpr int kThreads = 128;
   const int64_t cells = work.problems * (tiles.tiles + 1);
   partition_cells<<<ceil_div<int64_t>(cells, kThreads / kCellLanes), kThreads, 0, stream>>>(work, tiles);
@@ -73,7 +33,8 @@ void partition_work(const Call& call, cudaStream_t stream, const WorkList& work,
 void load_balance_search(const Call& call, cudaStream_t stream) {
   const LoadBalanceOperands operands(call);
   if (operands.work.problems * operands.work.size == 0) return;
-  operands.wide ? run<int64_t>(call, operands, stream) : run<int32_t>(call, operands, stream);
+  operands.wide ? load_balancing::run<int64_t>(call, operands, stream)
+                : load_balancing::run<int32_t>(call, operands, stream);
 }
 
 }  // namespace mgpu::cuda

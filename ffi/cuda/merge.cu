@@ -1,164 +1,19 @@
-// merge on CUDA: each block streams an equal share of the output, a tile at a time; each thread merges a few items of
-// it.
-#include "cuda/cta/merge_stream.cuh"
-#include "cuda/launch.cuh"
-#include "operands/merge.h"
+// merge on CUDA.
+#include "cuda/launch_stream.h"
+#include "cuda/merge.cuh"
+#include "operands/dispatch.h"
 #include "operations.h"
 
 namespace mgpu::cuda {
 
-namespace {
-
-template <typename Order, typename Payload>
-struct Problem {
-  StreamTiles<Order> stream;
-  typename Order::Word* keys;
-  MergeOperands::Payload a_payload;
-  MergeOperands::Payload b_payload;
-  Payload* payload;
-};
-
-// A stage: the keys, then the payloads as the keys lie, A's and then B's from the next line on.
-template <typename Order, typename Payload>
-struct Stages {
-  using Word = typename Order::Word;
-  static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
-
-  template <bool kLarge>
-  struct Shape {
-    static constexpr int stage_bytes(int items) {
-      return stream_run_bytes<Word>(items) + (kHasPayload ? stream_run_bytes<Payload>(items) : 0);
-    }
-    // Keys alone are merged 1% faster in shorter tiles, rows of 1000 by 15%; with a payload it is the other way round.
-    static constexpr int kMostBytes = kHasPayload ? kMostStageBytes : 36 << 10;
-    static constexpr int kItems = stream_items<kLarge, 23, kMostBytes>(stage_bytes);
-    static constexpr int kTile = kStreamWorkers * kItems;
-    static constexpr int kStageBytes = stage_bytes(kItems);
-  };
-};
-
-template <typename Order, typename Payload, bool kLarge>
-__global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
-    merge_tiles(const __grid_constant__ Problem<Order, Payload> problem) {
-  using Word = typename Order::Word;
-  using Shape = typename Stages<Order, Payload>::template Shape<kLarge>;
-  constexpr bool kHasPayload = Stages<Order, Payload>::kHasPayload;
-  constexpr int kItems = Shape::kItems;
-  using Stream = MergeStream<Order, kItems, false>;
-  extern __shared__ __align__(kLineBytes) unsigned char stages[];
-  __shared__ typename Stream::Shared shared;
-  const SortedPair& pair = problem.stream.tiles.pair;
-
-  const Payload* const a_values = static_cast<const Payload*>(problem.a_payload.data);
-  const Payload* const b_values = static_cast<const Payload*>(problem.b_payload.data);
-  const bool gives_indices = !a_values && !b_values;
-  const auto a_first = [&](const MergeTile& tile) { return tile.row * problem.a_payload.stride + tile.a; };
-  const auto b_first = [&](const MergeTile& tile) { return tile.row * problem.b_payload.stride + tile.b; };
-  const auto a_place = [&](const MergeTile& tile) { return place_in_line(a_values, a_first(tile)); };
-  const auto b_line = [&](const auto& plan) {
-    return round_up_to_line<Payload>(a_place(plan.tile) + static_cast<int>(plan.tile.a_count) + plan.a_after);
-  };
-  const auto payload_of = [&](unsigned char* stage) {
-    return reinterpret_cast<Payload*>(stage + stream_run_bytes<Word>(kItems));
-  };
-
-  const auto first_slot = [&](const MergeTile& tile) { return tile.row * pair.row_slots() + tile.begin; };
-
-  const auto load = [&](const typename Stream::Plan& plan, unsigned char* stage) {
-    if constexpr (kHasPayload) {
-      const MergeTile& tile = plan.tile;
-      const int a_count = gives_indices ? 0 : static_cast<int>(tile.a_count) + plan.a_after;
-      const int b_count = gives_indices ? 0 : static_cast<int>(tile.b_count) + plan.b_after;
-      const BulkLoad<Payload> a(a_values, problem.a_payload.stored, a_first(tile), a_count, payload_of(stage));
-      const BulkLoad<Payload> b(b_values, problem.b_payload.stored, b_first(tile), b_count,
-                                payload_of(stage) + b_line(plan));
-      return [=](CopyBarrier& barrier) { return a.start(barrier) + b.start(barrier); };
-    } else {
-      return [](CopyBarrier&) { return 0u; };
-    }
-  };
-
-  const auto work = [&](const typename Stream::Plan& plan, const typename Stream::Keys& keys, unsigned char* stage) {
-    const MergeTile& tile = plan.tile;
-    const int diagonal = threadIdx.x * kItems;
-    Word merged[kItems];
-    const MergeCursor cursor = keys.cursor(diagonal);
-    const unsigned from_b = keys.template merge_from<kItems>(cursor, [&](int i, bool in_b, const auto& heads) {
-      merged[i] = heads.order.decode(in_b ? heads.b_code : heads.a_code);
-    });
-    Payload values[kHasPayload ? kItems : 1];
-    Payload* const payload = payload_of(stage);
-    if constexpr (kHasPayload) {
-      int a = cursor.a - keys.runs.a;
-      int b = cursor.b - keys.runs.b;
-      if (gives_indices) {
-        const int64_t a_shift = tile.a, b_shift = pair.a.length + tile.b;
-#pragma unroll
-        for (int i = 0; i < kItems; ++i) {
-          const bool is_b = (from_b >> i) & 1;
-          values[i] = static_cast<Payload>(is_b ? b_shift + b : a_shift + a);
-          (is_b ? b : a) += 1;
-        }
-      } else {
-        a += a_place(tile);
-        b += b_line(plan) + place_in_line(b_values, b_first(tile));
-#pragma unroll
-        for (int i = 0; i < kItems; ++i) {
-          const bool is_b = (from_b >> i) & 1;
-          values[i] = payload[is_b ? b : a];
-          a += !is_b;
-          b += is_b;
-        }
-      }
-    }
-    Stream::sync_workers();
-
-    const int64_t slot = first_slot(tile);
-    Word* const out = keys.buffer + place_in_line(problem.keys, slot);
-    Payload* out_payload = nullptr;
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) out[diagonal + i] = merged[i];
-    if constexpr (kHasPayload) {
-      out_payload = payload + place_in_line(problem.payload, slot);
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) out_payload[diagonal + i] = values[i];
-    }
-    const int size = static_cast<int>(tile.size);
-    const int live = static_cast<int>(tile.live());
-    if (live < size) {
-      Stream::sync_workers();
-      for (int position = live + threadIdx.x; position < size; position += kStreamWorkers) {
-        out[position] = 0;
-        if constexpr (kHasPayload) out_payload[position] = gives_indices ? static_cast<Payload>(-1) : Payload{0};
-      }
-    }
-    if constexpr (!kHasBulkCopies) {
-      Stream::sync_workers();
-      store_run<kStreamWorkers>(problem.keys, slot, size, keys.buffer);
-      if constexpr (kHasPayload) store_run<kStreamWorkers>(problem.payload, slot, size, payload);
-    }
-  };
-
-  const auto store = [&](const typename Stream::Plan& plan, unsigned char* stage) {
-    const MergeTile& tile = plan.tile;
-    const int64_t slot = first_slot(tile);
-    const int size = static_cast<int>(tile.size);
-    const BulkStore<Word> keys(problem.keys, slot, size, reinterpret_cast<const Word*>(stage));
-    if constexpr (kHasPayload) {
-      const BulkStore<Payload> payload(problem.payload, slot, size, payload_of(stage));
-      return [=] { keys.start(), payload.start(); };
-    } else {
-      return [=] { keys.start(); };
-    }
-  };
-
-  Stream::run(problem.stream, shared, stages, Shape::kStageBytes, load, work, store);
-}
+namespace merging {
 
 template <typename Order, typename Payload>
 void run(const Call& call, const MergeOperands& operands, Order order, cudaStream_t stream) {
-  launch_stream<Stages<Order, Payload>::template Shape>(
-      call, stream, operands, order, [](auto large) { return merge_tiles<Order, Payload, large()>; },
+  constexpr int kWidth = sizeof(typename Order::Word);
+  launch_stream(
+      call, stream, operands, order, [](bool large) { return merge_shape(kWidth, kPayloadWidth<Payload>, large); },
+      [](auto large) { return merge_tiles<Order, Payload, large()>; },
       [&](auto kernel, const StreamTiles<Order>& tiles, const auto& configuration) {
         const Problem<Order, Payload> problem{tiles, static_cast<typename Order::Word*>(operands.keys),
                                               operands.a_payload, operands.b_payload,
@@ -167,11 +22,13 @@ void run(const Call& call, const MergeOperands& operands, Order order, cudaStrea
       });
 }
 
-}  // namespace
+}  // namespace merging
 
 void list_merge_shapes(const Call& call, KernelShapeList& list) {
   for_each_kind(call, "merge", {0, 4, 8}, [&](auto order, auto payload, const std::string& name) {
-    list.push_back(stream_shapes<Stages<decltype(order), decltype(payload)>::template Shape>(name));
+    list.push_back(stream_shapes(name, [](bool large) {
+      return merge_shape(sizeof(typename decltype(order)::Word), merging::kPayloadWidth<decltype(payload)>, large);
+    }));
   });
 }
 
@@ -179,8 +36,9 @@ void merge(const Call& call, cudaStream_t stream) {
   const MergeOperands operands(call);
   if (operands.pair.slots() == 0) return;
   dispatch_order(call, operands.key_type, operands.descending, [&](auto order) {
-    dispatch_payload(call, operands.payload_width,
-                     [&](auto payload) { run<decltype(order), decltype(payload)>(call, operands, order, stream); });
+    dispatch_payload(call, operands.payload_width, [&](auto payload) {
+      merging::run<decltype(order), decltype(payload)>(call, operands, order, stream);
+    });
   });
 }
 

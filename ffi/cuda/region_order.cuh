@@ -2,15 +2,11 @@
 // lengths, so that the new order has offsets of its own.
 #pragma once
 
-#include <cub/block/block_scan.cuh>
-
 #include "cuda/cta/partition.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/cta/scan.cuh"
 #include "operands/intervals.h"
 
 namespace mgpu::cuda {
-
-namespace {
 
 constexpr int kOrderThreads = 256;
 constexpr int kOrderItems = 10;
@@ -39,7 +35,8 @@ struct RegionIntervals {
 };
 
 // Adds up the intervals and items of each region.
-__global__ void __launch_bounds__(kOrderThreads) count_regions(const __grid_constant__ RegionIntervals intervals) {
+static __global__ void __launch_bounds__(kOrderThreads)
+    count_regions(const __grid_constant__ RegionIntervals intervals) {
   constexpr int kRegions = RegionOrder::kRegions;
   constexpr int kCopies = 4;  // a warp adds to one of them
   static_assert(kRegions < kOrderThreads);
@@ -80,7 +77,7 @@ __global__ void __launch_bounds__(kOrderThreads) count_regions(const __grid_cons
 
 // Where the regions begin, and whether intervals are so far out of order that it pays to bring them in order: whether
 // those of a block go to more than an eighth of all regions. One block.
-__global__ void begin_regions(RegionOrder order, int blocks) {
+static __global__ void begin_regions(RegionOrder order, int blocks) {
   __shared__ RegionOrder::Sum sums[RegionOrder::kRegions];
   const int region = threadIdx.x;
   const RegionOrder::Sum sum = order.sums[region];
@@ -98,10 +95,10 @@ __global__ void begin_regions(RegionOrder order, int blocks) {
 }
 
 // Puts a tile of intervals in the order of their regions, and each region's part of it behind what the region has.
-__global__ void __launch_bounds__(kOrderThreads, 4) place_intervals(const __grid_constant__ RegionIntervals intervals) {
+static __global__ void __launch_bounds__(kOrderThreads, 4)
+    place_intervals(const __grid_constant__ RegionIntervals intervals) {
   constexpr int kRegions = RegionOrder::kRegions;
-  using Scan = cub::BlockScan<unsigned, kOrderThreads>;
-  __shared__ typename Scan::TempStorage scan;
+  __shared__ unsigned warp_sums[kOrderThreads / kWarp];
   __shared__ unsigned counts[kRegions];
   __shared__ unsigned begins[kRegions + 1];
   __shared__ int32_t slots[kRegions];    // from ranks in the tile to places
@@ -133,8 +130,8 @@ __global__ void __launch_bounds__(kOrderThreads, 4) place_intervals(const __grid
     }
   }
   __syncthreads();
-  unsigned first;
-  Scan(scan).ExclusiveSum(threadIdx.x < kRegions ? counts[threadIdx.x] : 0, first);
+  const unsigned first =
+      sum_block<kOrderThreads / kWarp>(warp_sums, threadIdx.x < kRegions ? counts[threadIdx.x] : 0).before;
   if (threadIdx.x <= kRegions) begins[threadIdx.x] = first;
   __syncthreads();
 #pragma unroll
@@ -152,8 +149,7 @@ __global__ void __launch_bounds__(kOrderThreads, 4) place_intervals(const __grid
   unsigned items = 0;
 #pragma unroll
   for (int k = 0; k < kOrderItems; ++k) items += mine + k < size ? offsets[mine + k] : 0;
-  unsigned before;
-  Scan(scan).ExclusiveSum(items, before);
+  unsigned before = sum_block<kOrderThreads / kWarp>(warp_sums, items).before;
 #pragma unroll
   for (int k = 0; k < kOrderItems; ++k) {
     const unsigned length = mine + k < size ? offsets[mine + k] : 0;
@@ -182,25 +178,5 @@ __global__ void __launch_bounds__(kOrderThreads, 4) place_intervals(const __grid
     order.scatter_starts[slot] = move.y;
   }
 }
-
-// Launches what makes the order, in the first part of the workspace.
-RegionOrder order_by_region(const Call& call, const IntervalMoveOperands& operands, Workspace& workspace,
-                            cudaStream_t stream) {
-  const RegionOrder order = operands.take_order(workspace);
-  const auto data = [](IndexVector vector) { return static_cast<const int32_t*>(vector.data); };
-  const RegionIntervals intervals{operands.work, data(operands.work.offsets), data(operands.gather.at),
-                                  data(operands.scatter.at), order};
-  const int blocks = static_cast<int>(ceil_div<int64_t>(operands.work.objects, kOrderTile));
-  check(call, cudaMemsetAsync(order.sums, 0, sizeof(RegionOrder::Sum) * (RegionOrder::kRegions + 1), stream));
-  count_regions<<<blocks, kOrderThreads, 0, stream>>>(intervals);
-  check_launch(call);
-  begin_regions<<<1, RegionOrder::kRegions, 0, stream>>>(order, blocks);
-  check_launch(call);
-  place_intervals<<<blocks, kOrderThreads, 0, stream>>>(intervals);
-  check_launch(call);
-  return order;
-}
-
-}  // namespace
 
 }  // namespace mgpu::cuda

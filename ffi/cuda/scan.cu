@@ -1,21 +1,22 @@
 // scan on CUDA, in one pass over memory, by three kernels that read vectors of 16 bytes: tiles of rows that are long,
 // whole rows that are not, and what restarts anywhere else. A warp's items lie in rows of 32 vectors, each scanned by
 // shuffles where it was loaded, so nothing is transposed through shared memory.
-#include "cuda/launch.cuh"
+#include "cuda/launch.h"
 #include "cuda/scan/scan_rows.cuh"
 #include "cuda/scan/scan_segments.cuh"
 #include "cuda/scan/scan_tiles.cuh"
 #include "cuda/shapes.h"
+#include "operands/dispatch_operator.h"
 #include "operations.h"
+#include "workspace.h"
 
 namespace mgpu::cuda {
 
 namespace scanning {
 
-template <typename Operator>
-__global__ void fill_totals(ResultVector<Operator> totals, int64_t rows, Operator op) {
-  const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (row < rows) totals.store(row, op.finish(op.identity(), 0));
+// Whether a block may have the shared memory of tiles: not before sm_80.
+bool has_shared_tiles(const Call& call) {
+  return shared_memory_limit(call) >= TileShape::kBytes + TileShape::kStaticBytes;
 }
 
 // The kernel of a path, and its launch.
@@ -24,7 +25,7 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
   using State = typename Operator::State;
   using Path = ScanOperands::Path;
   const Segments& segments = operands.segments;
-  Workspace workspace(call.results.back().data, call.results.back().size());
+  Workspace workspace = workspace_of(call);
   const auto scratch = operands.layout(workspace, sizeof(State));
   const auto tiles = operands.tiles(kPath, sizeof(State));
   Segments restarts = segments;

@@ -1,6 +1,6 @@
 // segmented_sort on CUDA. Tiles on a fixed grid are sorted within segments by a block each; then, in rounds, runs of
 // tiles are merged within the segments that cross tiles. A tile with nothing to merge in a round is not touched.
-#include "cuda/launch.cuh"
+#include "cuda/launch.h"
 #include "cuda/segmented_sort/cut_rows.cuh"
 #include "cuda/segmented_sort/describe_tiles.cuh"
 #include "cuda/segmented_sort/merge_rows.cuh"
@@ -10,7 +10,9 @@
 #include "cuda/segmented_sort/sort_rows.cuh"
 #include "cuda/segmented_sort/sort_tiles.cuh"
 #include "cuda/shapes.h"
+#include "operands/dispatch.h"
 #include "operations.h"
+#include "workspace.h"
 
 namespace mgpu::cuda {
 
@@ -165,8 +167,7 @@ bool run_rows(const Call& call, const SegmentedSortOperands& operands, Order ord
   using RowSort = SegmentedSortOperands::RowSort;
   constexpr int kWidth = sizeof(typename Order::Word);
   constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
-  const Array& scratch_array = call.results.back();
-  Workspace workspace(scratch_array.data, scratch_array.bytes());
+  Workspace workspace = workspace_of(call);
   const SegmentedSortOperands::Scratch scratch = operands.layout(workspace);
   const RowSort sort = operands.row_sort();
   if (sort == RowSort::kRanks) {
@@ -195,8 +196,7 @@ bool run_rows(const Call& call, const SegmentedSortOperands& operands, Order ord
 template <typename Order, typename Payload>
 void run(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
   using P = Problem<Order, Payload>;
-  const Array& scratch_array = call.results.back();
-  Workspace workspace(scratch_array.data, scratch_array.bytes());
+  Workspace workspace = workspace_of(call);
   const SegmentedSortOperands::Scratch scratch = operands.layout(workspace);
   P problem{order,
             operands.segments,

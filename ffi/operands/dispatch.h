@@ -3,10 +3,9 @@
 
 #include "algorithm/key_order.h"
 #include "call.h"
+#include "operands/payload.h"
 
 namespace mgpu {
-
-constexpr bool is_key(DType dtype) { return dtype <= DType::f64; }
 
 constexpr KeyKind key_kind(DType dtype) {
   if (dtype >= DType::f16) return KeyKind::kFloat;
@@ -40,12 +39,6 @@ void dispatch_order(const Call& call, DType dtype, bool descending, Visit visit)
   if (width == 4) return visit(IntegerOrder<uint32_t>::make(kind, bits, descending));
   return visit(IntegerOrder<uint64_t>::make(kind, bits, descending));
 }
-
-// What an operation carries along with its keys: the attribute `payload`.
-enum class PayloadMode : int64_t { kNone, kGiven, kIndices };
-
-// The payload of a keys-only call.
-struct NoPayload {};
 
 // Calls visit(Payload{}) with uint32_t, uint64_t or NoPayload.
 template <typename Visit>

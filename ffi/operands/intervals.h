@@ -18,11 +18,6 @@ struct Starts {
   }
 };
 
-inline Starts read_starts(const Call& call, const WorkList& work, const Array& array, const char* name) {
-  call.expect(Call::length(array) == work.objects, (std::string(name) + ": expected one for each offset").c_str());
-  return {call.index_vector(array, name), call.row_stride(array, work.objects, work.problems, name)};
-}
-
 // Operands: values [.., objects, elements], offsets [.., objects], total [.., 1] or absent, fill_value [.., 1]. Result:
 // [.., size, elements].
 struct IntervalExpandOperands {
@@ -31,20 +26,8 @@ struct IntervalExpandOperands {
   Fill fill;
   Rows out;
 
-  explicit IntervalExpandOperands(const Call& call) {
-    call.expect(call.operands.size() == 4, "expected 4 operands");
-    const Array& result = call.results.at(0);
-    work.problems = Call::batch(result, 2);
-    out = read_rows(call, result, work.problems, "result");
-    work.size = work.capacity = out.count;
-    values = read_rows(call, call.operands[0], work.problems, "values");
-    read_work(call, work, {call.operands[1], "offsets"}, {call.operands[2], "total"});
-    fill = read_fill(call, call.operands[3], result, work.problems);
-    call.expect(values.row_bytes == out.row_bytes, "values: expected rows of the result's width");
-    call.expect(values.count == work.objects, "values: expected one row for each offset");
-  }
-
-  WorkTiles layout(Workspace& workspace) const { return take_work_tiles(workspace, work, is_wide_row(out.row_bytes)); }
+  explicit IntervalExpandOperands(const Call& call);
+  WorkTiles layout(Workspace& workspace) const;
 };
 
 // Intervals in the order of the regions of the result that they go to. The pieces of a 32-byte sector, which short
@@ -95,76 +78,19 @@ struct IntervalMoveOperands {
            work.objects < int64_t{1} << 30 && bytes <= work.objects * kMostBytesAnInterval;
   }
 
-  RegionOrder take_order(Workspace& workspace) const {
-    RegionOrder order{};
-    while ((out.count - 1) >> order.shift >= RegionOrder::kRegions) ++order.shift;
-    order.sums = workspace.take<RegionOrder::Sum>(RegionOrder::kRegions + 1);
-    order.touched = reinterpret_cast<int32_t*>(order.sums + RegionOrder::kRegions);
-    order.ends = workspace.take<RegionOrder::Sum>(RegionOrder::kRegions);
-    order.is_used = workspace.take<int32_t>(1);
-    order.items = workspace.take<int64_t>(1);
-    order.offsets = workspace.take<int32_t>(work.objects);
-    order.gather_starts = workspace.take<int32_t>(work.objects);
-    order.scatter_starts = workspace.take<int32_t>(work.objects);
-    return order;
-  }
+  RegionOrder take_order(Workspace& workspace) const;
 
   // The order, if there is one, comes first.
-  WorkTiles layout(Workspace& workspace) const {
-    if (has_order()) take_order(workspace);
-    return take_work_tiles(workspace, work, is_wide_row(out.row_bytes));
-  }
+  WorkTiles layout(Workspace& workspace) const;
 };
 
 // Operands: x [.., n, elements], starts [.., objects], offsets [.., objects], total [.., 1] or absent, fill_value
 // [.., 1]. Result: [.., size, elements].
-inline IntervalMoveOperands interval_gather_operands(const Call& call) {
-  call.expect(call.operands.size() == 5, "expected 5 operands");
-  IntervalMoveOperands operands{};
-  const Array& result = call.results.at(0);
-  WorkList& work = operands.work;
-  work.problems = Call::batch(result, 2);
-  operands.out = read_rows(call, result, work.problems, "result");
-  operands.x = read_rows(call, call.operands[0], work.problems, "x");
-  work.size = work.capacity = operands.out.count;
-  read_work(call, work, {call.operands[2], "offsets"}, {call.operands[3], "total"});
-  operands.gather = read_starts(call, work, call.operands[1], "starts");
-  operands.has_fill = true;
-  operands.fill = read_fill(call, call.operands[4], result, work.problems);
-  call.expect(operands.x.row_bytes == operands.out.row_bytes, "x: expected rows of the result's width");
-  return operands;
-}
+IntervalMoveOperands interval_gather_operands(const Call& call);
 
 // Operands: x [.., n, elements], gather_starts [.., objects] or absent, scatter_starts [.., objects], offsets
 // [.., objects], total [.., 1] or absent, into [.., k, elements] or, where one element fills it, that alone: [1].
-// Result:
-// [.., k, elements].
-inline IntervalMoveOperands interval_move_operands(const Call& call) {
-  call.expect(call.operands.size() == 6, "expected 6 operands");
-  IntervalMoveOperands operands{};
-  const Array& result = call.results.at(0);
-  WorkList& work = operands.work;
-  work.problems = Call::batch(result, 2);
-  operands.out = read_rows(call, result, work.problems, "into");
-  operands.x = read_rows(call, call.operands[0], work.problems, "x");
-  const bool gathers = call.attributes["gathers"] != 0;
-  // Disjoint targets take no more items than there are; items whose targets are dropped may come on top.
-  work.size = gathers ? maximum(operands.x.count, operands.out.count) : operands.x.count;
-  work.capacity = work.size;
-  read_work(call, work, {call.operands[3], "offsets"}, {call.operands[4], "total"});
-  if (gathers) operands.gather = read_starts(call, work, call.operands[1], "gather_starts");
-  operands.scatter = read_starts(call, work, call.operands[2], "scatter_starts");
-  operands.scatters = true;
-  call.expect(operands.x.row_bytes == operands.out.row_bytes, "x: expected rows of into's width");
-  const Array& into = call.operands[5];
-  if (into.rank() == 1) {
-    operands.background = read_fill(call, into, result, work.problems);
-    return operands;
-  }
-  // XLA gives the result into's buffer, but forgets to where it splits a call over devices.
-  call.expect(into.bytes() == result.bytes(), "into: expected the shape of the result");
-  operands.into = into.data == result.data ? nullptr : into.data;
-  return operands;
-}
+// Result: [.., k, elements].
+IntervalMoveOperands interval_move_operands(const Call& call);
 
 }  // namespace mgpu

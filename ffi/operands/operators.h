@@ -1,71 +1,15 @@
-// From a call's operator and element type to the few compiled operators, and what reductions and scans read alike.
+// What reductions and scans have alike.
 #pragma once
 
 #include "algorithm/operators.h"
 #include "algorithm/segments.h"
-#include "call.h"
-#include "operands/dispatch.h"
+#include "dtype.h"
 
 namespace mgpu {
 
-// Calls visit(operator) with the sum or product of this type: eight kinds for twelve types.
-template <ArithmeticKind kKind, typename Visit>
-void dispatch_arithmetic(const Call& call, DType dtype, bool multiply, Visit visit) {
-  switch (dtype) {
-    case DType::u8:
-    case DType::s8: return visit(Arithmetic<uint8_t, uint32_t, kKind>{multiply});
-    case DType::u16:
-    case DType::s16: return visit(Arithmetic<uint16_t, uint32_t, kKind>{multiply});
-    case DType::u32:
-    case DType::s32: return visit(Arithmetic<uint32_t, uint32_t, kKind>{multiply});
-    case DType::u64:
-    case DType::s64: return visit(Arithmetic<uint64_t, uint64_t, kKind>{multiply});
-    case DType::f16: return visit(Arithmetic<Half, float, kKind>{multiply});
-    case DType::bf16: return visit(Arithmetic<BFloat16, float, kKind>{multiply});
-    case DType::f32: return visit(Arithmetic<float, float, kKind>{multiply});
-    case DType::f64: return visit(Arithmetic<double, double, kKind>{multiply});
-    default: call.fail("x: expected an integer or float type, got " + std::string(dtype_name(dtype)));
-  }
-}
-
-// Calls visit(operator) with a minimum or maximum, or the index of one, over positions below `positions`: a kind for
-// each width of element, and one more for 32-bit elements of more positions than 32 bits can count.
-template <typename Visit>
-void dispatch_extremum(const Call& call, OperatorKind kind, DType dtype, int64_t positions, Visit visit) {
-  call.expect(is_key(dtype), "x: expected an integer or float type");
-  const auto dispatch_word = [&](auto word) {
-    using Word = decltype(word);
-    const auto order =
-        ExtremumOrder<Word>::make(key_kind(dtype) != KeyKind::kUnsigned, mantissa_bits(dtype), gives_largest(kind));
-    if (!gives_index(kind)) return visit(Extremum<Word>{order});
-    if constexpr (sizeof(Word) < 8) {
-      using Packed = ArgExtremum<Word, uint64_t>;
-      if (sizeof(Word) < 4 || static_cast<uint64_t>(positions) < Packed::kNowhere) return visit(Packed{order});
-    }
-    if constexpr (sizeof(Word) >= 4) visit(ArgExtremum<Word, CodeAndPosition>{order});
-  };
-  switch (byte_width(dtype)) {
-    case 1: return dispatch_word(uint8_t{});
-    case 2: return dispatch_word(uint16_t{});
-    case 4: return dispatch_word(uint32_t{});
-    default: return dispatch_word(uint64_t{});
-  }
-}
-
-// Calls visit(operator). With kMerged, sum and product are one type of operator.
-template <bool kMerged, typename Visit>
-void dispatch_operator(const Call& call, OperatorKind kind, DType dtype, int64_t positions, Visit visit) {
-  using enum ArithmeticKind;
-  switch (kind) {
-    case OperatorKind::kAdd: return dispatch_arithmetic<kMerged ? kEither : kSum>(call, dtype, false, visit);
-    case OperatorKind::kMul: return dispatch_arithmetic<kMerged ? kEither : kProduct>(call, dtype, true, visit);
-    case OperatorKind::kMin:
-    case OperatorKind::kMax:
-    case OperatorKind::kArgmin:
-    case OperatorKind::kArgmax: return dispatch_extremum(call, kind, dtype, positions, visit);
-  }
-  call.fail("op: expected 0 to 5");
-}
+struct Array;
+struct Call;
+class Workspace;
 
 // What every call with an operator has: the elements [.., n], the segments they fall into, and the operator.
 struct OperatorOperands {
@@ -74,38 +18,17 @@ struct OperatorOperands {
   Segments segments;
   const void* x;
 
-  OperatorOperands(const Call& call, const Array& elements, const Array* heads, const Array& count)
-      : kind(static_cast<OperatorKind>(call.attributes["op"])), dtype(elements.dtype), x(elements.data) {
-    segments.length = Call::length(elements);
-    segments.rows = Call::batch(elements, 1);
-    if (heads) {
-      segments.heads_count = Call::length(*heads);
-      segments.heads = call.index_vector(*heads, "heads");
-      segments.heads_stride = call.row_stride(*heads, segments.heads_count, segments.rows, "heads");
-    }
-    if (Call::length(count) > 0) {
-      segments.counts = call.index_vector(count, "count");
-      segments.counts_stride = call.row_stride(count, 1, segments.rows, "count");
-    }
-  }
+  OperatorOperands(const Call& call, const Array& elements, const Array* heads, const Array& count);
 
+  // Calls visit(operator), of a few kinds. With kMerged, sum and product are one type of operator. dispatch_operator.h
+  // defines it.
   template <bool kMerged, typename Visit>
-  void dispatch(const Call& call, Visit visit) const {
-    dispatch_operator<kMerged>(call, kind, dtype, segments.total(), visit);
-  }
+  void dispatch(const Call& call, Visit visit) const;
 
-  int64_t state_bytes(const Call& call) const {
-    int64_t bytes = 0;
-    dispatch<true>(call, [&](auto op) { bytes = sizeof(typename decltype(op)::State); });
-    return bytes;
-  }
+  int64_t state_bytes(const Call& call) const;
 
   // Results have the elements' type, or are indices.
-  void expect_result(const Call& call, const Array& result, int64_t size) const {
-    call.expect(result.size() == size, "result: wrong number of items");
-    call.expect(gives_index(kind) ? result.dtype == DType::s32 || result.dtype == DType::s64 : result.dtype == dtype,
-                "result: wrong type");
-  }
+  void expect_result(const Call& call, const Array& result, int64_t size) const;
 };
 
 // Where results go: items of the operator's own type, or indices of 32 or 64 bits.

@@ -2,40 +2,30 @@
 #pragma once
 
 #include "algorithm/merge_path.h"
+#include "cuda/tunings.h"
 #include "operands/operators.h"
-#include "workspace.h"
 
 namespace mgpu {
 
+class Arguments;
+
 // Operands: x [.., n], count [.., 1] or absent. Attribute: op. Result: one a row.
 struct ReduceOperands : OperatorOperands {
-  // A block of threads reduces this much of a row: 64 KB keep its loads in flight, and leave 2048 blocks of 2^27 bytes.
-  // Of more it takes twice as much, since what a block does before its first load and after its last one counts.
-  static constexpr int64_t kChunkBytes = 1 << 16;
-  // Up to this length a few lanes of a warp reduce the whole row.
-  static constexpr int64_t kShortRow = 4096;
-
   void* result;
   bool wide_result;
 
-  explicit ReduceOperands(const Call& call)
-      : OperatorOperands(call, call.operands.at(0), nullptr, call.operands.at(1)),
-        result(call.results.at(0).data),
-        wide_result(call.results.at(0).dtype == DType::s64) {
-    expect_result(call, call.results.at(0), segments.rows);
-  }
+  explicit ReduceOperands(const Call& call);
+  ReduceOperands(const Call& call, const Arguments& in);
 
   int64_t chunk_items() const {
     const int64_t width = byte_width(dtype);
-    return (segments.total() * width > 2048 * kChunkBytes ? 2 : 1) * kChunkBytes / width;
+    return (segments.total() * width > kReduceMostChunks * kReduceChunkBytes ? 2 : 1) * kReduceChunkBytes / width;
   }
   int64_t chunks() const { return ceil_div(segments.length, chunk_items()); }
-  bool has_short_rows() const { return segments.length <= kShortRow; }
+  bool has_short_rows() const { return segments.length <= kReduceShortRow; }
 
   // Scratch memory of the CUDA kernels: a state a chunk.
-  char* layout(Workspace& workspace, int64_t state_bytes) const {
-    return workspace.take<char>(has_short_rows() ? 0 : segments.rows * chunks() * state_bytes);
-  }
+  char* layout(Workspace& workspace, int64_t state_bytes) const;
 };
 
 // What closes a segmented reduction's segments, as one non-decreasing sequence over all rows: in each row the heads, of
@@ -77,21 +67,15 @@ struct SegmentEnds {
 
 // Operands: x [.., n], heads [.., m], count [.., 1] or absent. Attribute: op. Result: [.., m].
 struct SegmentedReduceOperands : OperatorOperands {
-  // A CUDA block's threads, the items that each has room for, and the items and ends that the block consumes: less than
-  // there is room for, as its items begin and end between multiples of 16 bytes.
-  static constexpr int kThreads = 128;
-  static constexpr int items_per_thread(int64_t state_bytes) { return state_bytes > 4 ? 16 : 32; }
-  static constexpr int tile_units(int64_t state_bytes) { return kThreads * items_per_thread(state_bytes) - 32; }
+  // The items and ends that a CUDA block consumes: less than there is room for, as its items begin and end between
+  // multiples of 16 bytes.
+  static constexpr int tile_units(int64_t state_bytes) { return segmented_reduce_shape(state_bytes).tile() - 32; }
 
   void* result;
   bool wide_result;
 
-  explicit SegmentedReduceOperands(const Call& call)
-      : OperatorOperands(call, call.operands.at(0), &call.operands.at(1), call.operands.at(2)),
-        result(call.results.at(0).data),
-        wide_result(call.results.at(0).dtype == DType::s64) {
-    expect_result(call, call.results.at(0), segments.rows * segments.heads_count);
-  }
+  explicit SegmentedReduceOperands(const Call& call);
+  SegmentedReduceOperands(const Call& call, const Arguments& in);
 
   SegmentEnds ends() const { return {segments}; }
   int64_t tiles(int64_t state_bytes) const { return ceil_div<int64_t>(ends().units(), tile_units(state_bytes)); }
@@ -103,11 +87,7 @@ struct SegmentedReduceOperands : OperatorOperands {
     char* opening;
     char* open;
   };
-  Scratch layout(Workspace& workspace, int64_t state_bytes) const {
-    const int64_t count = tiles(state_bytes);
-    return {workspace.take<int64_t>(count + 1), workspace.take<char>(count * state_bytes),
-            workspace.take<char>(count * since_restart_bytes(state_bytes))};
-  }
+  Scratch layout(Workspace& workspace, int64_t state_bytes) const;
 };
 
 }  // namespace mgpu

@@ -2,10 +2,12 @@
 #pragma once
 
 #include "algorithm/look_back.h"
+#include "cuda/tunings.h"
 #include "operands/operators.h"
-#include "workspace.h"
 
 namespace mgpu {
+
+class Arguments;
 
 // Operands: x [.., n], heads [.., m] or absent, count [.., 1] or absent. Attributes: op, exclusive, reverse, total.
 // Results: [.., n], and with `total` one a row.
@@ -16,34 +18,11 @@ struct ScanOperands : OperatorOperands {
   void* totals = nullptr;
   bool wide_result;
 
-  explicit ScanOperands(const Call& call)
-      : OperatorOperands(call, call.operands.at(0), &call.operands.at(1), call.operands.at(2)),
-        exclusive(call.attributes["exclusive"] != 0),
-        reverse(call.attributes["reverse"] != 0),
-        result(call.results.at(0).data),
-        wide_result(call.results.at(0).dtype == DType::s64) {
-    expect_result(call, call.results.at(0), segments.total());
-    if (call.attributes["total"] != 0) {
-      totals = call.results.at(1).data;
-      expect_result(call, call.results.at(1), segments.rows);
-    }
-  }
+  explicit ScanOperands(const Call& call);
+  ScanOperands(const Call& call, const Arguments& in);
 
   // Whether the scan restarts anywhere but at the start of a row.
   bool has_heads() const { return segments.heads_count > 0; }
-
-  // CUDA kernels have blocks of this many threads.
-  static constexpr int kThreads = 256;
-
-  // What a thread loads at a time where nothing restarts inside a row: vectors of 16 bytes. A tile is a block's.
-  static constexpr int kVectorsPerThread = 4;
-  static constexpr int64_t kTileBytes = kThreads * kVectorsPerThread * 16;
-
-  // The segmented kernel's tiles are threads times items: 64 bytes of states a thread stay in registers, and leave room
-  // for enough blocks to hide each other's waiting; a thread loads 16 bytes at least.
-  static constexpr int items_per_thread(int64_t state_bytes, int64_t element_bytes) {
-    return static_cast<int>(maximum(64 / state_bytes, 16 / element_bytes));
-  }
 
   // Ways to scan on CUDA: tiles on a grid of each row's own, where rows are long enough that their partly filled last
   // tiles do not count; a row by a warp, where they are not, or are so many that the device is busy; tiles on a grid
@@ -55,7 +34,7 @@ struct ScanOperands : OperatorOperands {
     if (has_heads() || kind == OperatorKind::kMul) return Path::kSegments;
     if (segments.rows == 1) return Path::kTilesByRow;
     if (row_bytes % 16 != 0 || row_bytes < 512) return Path::kSegments;
-    const bool is_short = row_bytes < (segments.rows < 4096 ? 2 : 8) * kTileBytes;
+    const bool is_short = row_bytes < (segments.rows < 4096 ? 2 : 8) * kScanTileBytes;
     return is_short ? Path::kWarpByRow : Path::kTilesByRow;
   }
 
@@ -69,11 +48,11 @@ struct ScanOperands : OperatorOperands {
   Tiles tiles(Path path, int64_t state_bytes) const {
     const int64_t width = byte_width(dtype);
     switch (path) {
-      case Path::kTilesByRow: return {ceil_div(segments.length, kTileBytes / width), segments.rows, state_bytes};
+      case Path::kTilesByRow: return {ceil_div(segments.length, kScanTileBytes / width), segments.rows, state_bytes};
       case Path::kWarpByRow: return {0, 0, state_bytes};
       case Path::kSegments: break;
     }
-    return {ceil_div<int64_t>(segments.total(), kThreads * items_per_thread(state_bytes, width)), 1,
+    return {ceil_div<int64_t>(segments.total(), scan_segments_shape(state_bytes, width).tile()), 1,
             since_restart_bytes(state_bytes)};
   }
 
@@ -83,11 +62,7 @@ struct ScanOperands : OperatorOperands {
     uint64_t* look_back;
     int64_t* listed;
   };
-  Scratch layout(Workspace& workspace, int64_t state_bytes) const {
-    const Tiles segmented = tiles(Path::kSegments, state_bytes);
-    const int64_t words = maximum(segmented.look_back_words(), tiles(path(), state_bytes).look_back_words());
-    return {workspace.take<uint64_t>(words), workspace.take<int64_t>(segmented.count() + 1)};
-  }
+  Scratch layout(Workspace& workspace, int64_t state_bytes) const;
 };
 
 }  // namespace mgpu

@@ -1,15 +1,12 @@
 // The calls of sorted_search and sorted_match as their kernels see them: the same on both platforms.
 #pragma once
 
+#include "dtype.h"
 #include "operands/sorted_pair.h"
 
 namespace mgpu {
 
-// An array of positions or counts to write: int32 or int64.
-inline IndexResult index_result(const Call& call, const Array& array, const char* name) {
-  call.index_vector(array, name);  // checks the type
-  return {array.data, array.dtype == DType::s64};
-}
+struct Call;
 
 // Operands: needles [.., n], haystack [.., m], needles_count [.., 1], haystack_count [.., 1]; counts may be absent.
 // Attribute: right, for side "right". Result: positions [.., n].
@@ -22,19 +19,8 @@ struct SortedSearchOperands {
   SortedPair pair;
   IndexResult positions;
 
-  explicit SortedSearchOperands(const Call& call) {
-    call.expect(call.operands.size() == 4, "expected 4 operands");
-    const Array& result = call.results.at(0);
-    key_type = call.operands[0].dtype;
-    needles_are_b = call.attributes["right"] != 0;
-    pair = sorted_pair(call, call.operands[0], call.operands[1], call.operands[2], call.operands[3],
-                       Call::batch(result, 1));
-    call.expect(result.size() == pair.rows * pair.a.length, "expected one position a needle");
-    positions = index_result(call, result, "positions");
-    if (needles_are_b) pair = pair.swapped();
-  }
-
-  MergeSplits layout(Workspace& workspace) const { return MergeSplits::layout(pair, workspace); }
+  explicit SortedSearchOperands(const Call& call);
+  MergeSplits layout(Workspace& workspace) const;
   MGPU_HOST_DEVICE const SortedRows& needles() const { return needles_are_b ? pair.b : pair.a; }
   MGPU_HOST_DEVICE const SortedRows& haystack() const { return needles_are_b ? pair.a : pair.b; }
 
@@ -73,32 +59,8 @@ struct SortedMatchOperands {
   Side a;
   Side b;
 
-  explicit SortedMatchOperands(const Call& call) {
-    call.expect(call.operands.size() == 4, "expected 4 operands");
-    const Array& a_index = call.results.at(0);
-    const Array& b_index = call.results.at(1);
-    key_type = call.operands[0].dtype;
-    pair = sorted_pair(call, call.operands[0], call.operands[1], call.operands[2], call.operands[3],
-                       Call::batch(a_index, 1));
-    call.expect(a_index.size() == pair.rows * pair.a.length && b_index.size() == pair.rows * pair.b.length,
-                "expected one position an item");
-    a = side(call, 0);
-    b = side(call, 1);
-    if (call.attributes["right"] != 0) {
-      pair = pair.swapped();
-      std::swap(a, b);
-    }
-  }
-
-  MergeSplits layout(Workspace& workspace) const { return MergeSplits::layout(pair, workspace); }
-
- private:
-  static Side side(const Call& call, int i) {
-    const Array& match = call.results.at(2 + i);
-    call.expect(match.dtype == DType::boolean && match.size() == call.results[i].size(), "expected one bool an item");
-    return {index_result(call, call.results[i], "index"), match.as<bool>(),
-            index_result(call, call.results.at(4 + i), "count")};
-  }
+  explicit SortedMatchOperands(const Call& call);
+  MergeSplits layout(Workspace& workspace) const;
 };
 
 }  // namespace mgpu

@@ -390,13 +390,12 @@ struct Ragged {
           form == 1 ? flag_bytes.data() : reinterpret_cast<const uint8_t*>(flag_words.data());
     }
     if (draw(random, 0, 1)) {
-      segments.counts_stride = 1;
       for (int64_t row = 0; row < rows; ++row) {
         counts.push_back(in_order ? draw(random, 0, length) : draw(random, -100, 200));
         const int64_t live = std::clamp<int64_t>(counts.back(), 0, length);
         for (int64_t dead = live; dead < length; ++dead) starts.insert(row * length + dead);
       }
-      segments.counts = {counts.data(), true};
+      segments.counts = {{counts.data(), true}, 1};
     }
   }
 };

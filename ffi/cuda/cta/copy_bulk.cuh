@@ -4,20 +4,11 @@
 
 #include "algorithm/common.h"
 #include "cuda/cta/copy_run.cuh"
-#include "cuda/cta/merge_heads.cuh"
 #include "cuda/cta/partition.cuh"
+#include "cuda/cta/ptx.cuh"
+#include "cuda/tunings.h"
 
 namespace mgpu::cuda {
-
-#if __CUDA_ARCH__ >= 900
-constexpr bool kHasBulkCopies = true;
-#else
-constexpr bool kHasBulkCopies = false;
-#endif
-
-// In shared memory an item lies where it lies within its cache line: runs that begin elsewhere cost the copy engine two
-// requests for each of one.
-constexpr int kLineBytes = 128;
 
 // The place of item `first` of an array within its line.
 template <typename Word>
@@ -32,16 +23,6 @@ __host__ __device__ constexpr int round_up_to_line(int position) {
   return (position + kItems - 1) / kItems * kItems;
 }
 
-// The named barrier kId, which kThreads threads take part in: those that wait and those that only arrive. A number that
-// is not a constant would have a block take all 16 barriers.
-template <int kId, int kThreads>
-__device__ void barrier_sync() {
-  asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
-}
-template <int kId, int kThreads>
-__device__ void barrier_arrive() {
-  asm volatile("bar.arrive %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
-}
 // Barrier kId or kId + 1, by turns.
 template <int kId, int kThreads>
 __device__ void barrier_sync(int turn) {
@@ -52,13 +33,6 @@ __device__ void barrier_arrive(int turn) {
   turn % 2 == 0 ? barrier_arrive<kId, kThreads>() : barrier_arrive<kId + 1, kThreads>();
 }
 
-// Orders this thread's accesses of shared memory before later ones of the copy engine.
-__device__ inline void fence_bulk_copies() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
 // What the copies of one of two stages are waited for by; before sm_90 it is the named barrier kId or kId + 1, of
 // kThreads threads. Its uses are counted through both stages.
 struct CopyBarrier {
@@ -66,8 +40,7 @@ struct CopyBarrier {
 
   __device__ void init() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address()) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    bulk_barrier_init(&state);
 #endif
   }
 
@@ -76,9 +49,7 @@ struct CopyBarrier {
   __device__ void arrive([[maybe_unused]] uint32_t bytes, [[maybe_unused]] int use) {
 #if __CUDA_ARCH__ >= 900
     __syncwarp();
-    if (threadIdx.x % kWarp == 0) {
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
-    }
+    if (threadIdx.x % kWarp == 0) bulk_barrier_arrive(&state, bytes);
 #else
     copy_commit();
     copy_wait<0>();
@@ -90,19 +61,11 @@ struct CopyBarrier {
   template <int kId, int kThreads>
   __device__ void wait(int use) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{ .reg .pred done;\n"
-        "waiting: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@!done bra waiting; }" ::"r"(address()),
-        "r"(use / 2 % 2)
-        : "memory");
+    bulk_barrier_wait(&state, use / 2 % 2);
 #else
     barrier_sync<kId, kThreads>(use);
 #endif
   }
-
- private:
-  __device__ uint32_t address() { return shared_address(&state); }
 };
 
 // A run of device memory on its way to shared memory, by one warp: made ahead, started when there is room. The run
@@ -127,12 +90,7 @@ class BulkLoad {
 #if __CUDA_ARCH__ >= 900
     if (begin < end) {
       bytes = (end - begin) * kChunkBytes;
-      if (lane == 0) {
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                         shared_address(to_ + begin * kItems)),
-                     "l"(from_ + begin * kItems), "r"(bytes), "r"(shared_address(&barrier.state))
-                     : "memory");
-      }
+      if (lane == 0) bulk_load(to_ + begin * kItems, from_ + begin * kItems, bytes, &barrier.state);
     }
 #else
 #pragma unroll 4
@@ -173,9 +131,7 @@ class BulkStore {
     const int begin = round_up_to_chunk<Word>(place_);  // of the whole chunks
     const int end = maximum(begin, limit_ / kItems * kItems);
     if (begin < end && lane == 0) {
-      asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to_ + begin),
-                   "r"(shared_address(from_ + begin)), "r"(static_cast<uint32_t>((end - begin) * sizeof(Word)))
-                   : "memory");
+      bulk_store(to_ + begin, from_ + begin, static_cast<uint32_t>((end - begin) * sizeof(Word)));
     }
     if (place_ + lane < minimum(begin, limit_)) to_[place_ + lane] = from_[place_ + lane];
     if (end + lane < limit_) to_[end + lane] = from_[end + lane];
@@ -192,14 +148,6 @@ class BulkStore {
 template <int kThreads, typename Word>
 __device__ void store_run(Word* array, int64_t first, int count, const Word* from) {
   for (int i = threadIdx.x; i < count; i += kThreads) array[first + i] = from[place_in_line(array, first) + i];
-}
-
-// Waits until the shared memory of the stores that this thread started may be written again.
-__device__ inline void wait_bulk_stores() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-#endif
 }
 
 }  // namespace mgpu::cuda

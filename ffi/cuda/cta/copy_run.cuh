@@ -2,7 +2,7 @@
 #pragma once
 
 #include "algorithm/segments.h"
-#include "cuda/cta/copy_async.cuh"
+#include "cuda/cta/ptx.cuh"
 
 namespace mgpu::cuda {
 

@@ -20,13 +20,9 @@ constexpr int64_t kLargestCount = (int64_t{1} << 62) - 1;
 // Sums stop at the largest count.
 __device__ __forceinline__ int64_t add_counts(int64_t x, int64_t y) { return minimum(x + y, kLargestCount); }
 
-__device__ __forceinline__ void publish_word(uint64_t* word, uint64_t value) {
-  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-}
-
 // By one thread. A row's first tile knows its sum at once, and no look-back goes past it.
 __device__ __forceinline__ void publish_count(uint64_t* words, int64_t tile, bool first_of_row, int64_t count) {
-  publish_word(words + tile, (first_of_row ? kSumKnown : kCountKnown) | static_cast<uint64_t>(count));
+  store_relaxed(words + tile, (first_of_row ? kSumKnown : kCountKnown) | static_cast<uint64_t>(count));
 }
 
 // The sum of the counts of the row's earlier tiles, in every lane of the one full warp that calls this.
@@ -39,7 +35,7 @@ __device__ inline int64_t count_before(uint64_t* words, int64_t tile, bool first
     uint64_t word = kSumKnown;
     unsigned needed, missing;
     do {
-      if (mine >= 0) asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(words + mine) : "memory");
+      if (mine >= 0) load_relaxed(word, words + mine);
       sums = __ballot_sync(0xffffffffu, word >= kSumKnown);
       needed = 2 * (sums & -sums) - 1;  // lanes up to that of the nearest sum; all where there is none
       missing = __ballot_sync(0xffffffffu, word < kCountKnown) & needed;
@@ -47,7 +43,7 @@ __device__ inline int64_t count_before(uint64_t* words, int64_t tile, bool first
     const int64_t value = needed >> lane & 1 ? static_cast<int64_t>(word & kLargestCount) : 0;
     before = add_counts(before, fold_warp(value, add_counts));
   }
-  if (lane == 0) publish_word(words + tile, kSumKnown | static_cast<uint64_t>(add_counts(before, count)));
+  if (lane == 0) store_relaxed(words + tile, kSumKnown | static_cast<uint64_t>(add_counts(before, count)));
   return before;
 }
 

@@ -2,15 +2,9 @@
 #pragma once
 
 #include "algorithm/load_balance.h"
-#include "call.h"
 #include "cuda/cta/partition.cuh"
 
-struct CUstream_st;
-
 namespace mgpu::cuda {
-
-// Finds tiles.cells, a warp for each. Runs before the kernels that use TileWork.
-void partition_work(const Call& call, CUstream_st* stream, const WorkList& work, const WorkTiles& tiles);
 
 // A few neighbours, loaded and stored as one word of up to 16 bytes.
 template <typename T, int kCount>

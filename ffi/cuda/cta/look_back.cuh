@@ -12,6 +12,7 @@
 #pragma once
 
 #include "algorithm/look_back.h"
+#include "cuda/cta/ptx.cuh"
 #include "cuda/cta/shuffle.cuh"
 
 namespace mgpu::cuda {
@@ -51,16 +52,14 @@ struct Slot {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       const uint64_t word = (uint64_t{1} << 32) | parts[i];
-      asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(words + i), "l"(word) : "memory");
+      store_relaxed(words + i, word);
     }
   }
 
   __device__ __forceinline__ static Words load(const uint64_t* words) {
     Words loaded;
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) {
-      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(loaded.word[i]) : "l"(words + i) : "memory");
-    }
+    for (int i = 0; i < kWords; ++i) load_relaxed(loaded.word[i], words + i);
     return loaded;
   }
 

@@ -3,22 +3,14 @@
 // warps, who merge. So device memory is read and written without a pause.
 #pragma once
 
+#include "algorithm/key_order.h"
 #include "cuda/cta/copy_bulk.cuh"
-#include "cuda/cta/merge_heads.cuh"
 #include "cuda/cta/partition.cuh"
-#include "cuda/launch.cuh"
-#include "cuda/shapes.h"
+#include "cuda/cta/ptx.cuh"
+#include "cuda/cta/serial_merge.cuh"
 #include "operands/sorted_pair.h"
 
 namespace mgpu::cuda {
-
-// A step of a search that goes up in A and down in B.
-__device__ inline void move_if(bool condition, int bytes, int items, uint32_t& a, uint32_t& b, int& left) {
-  asm volatile(
-      "{ .reg .pred p; setp.ne.s32 p, %3, 0; @p add.u32 %0, %0, %4; @p sub.u32 %1, %1, %4; @p sub.s32 %2, %2, %5; }"
-      : "+r"(a), "+r"(b), "+r"(left)
-      : "r"(static_cast<int>(condition)), "r"(bytes), "r"(items));
-}
 
 // A tile's keys in shared memory, as their own bits. When all threads have read them, what leaves the tile may be put
 // in their place.
@@ -89,53 +81,7 @@ struct TileKeys {
   }
 };
 
-// The bytes of shared memory that `count` items in a number of runs take, each of which lies as in device memory.
-template <typename Word>
-constexpr int run_bytes(int count, int runs) {
-  return round_up_to_line<char>(count * static_cast<int>(sizeof(Word))) + 2 * runs * kLineBytes;
-}
-
-// Threads that merge; one warp more copies. Long tiles cost fewest hand-overs, two blocks of a multiprocessor hide each
-// other's.
-constexpr int kStreamWorkers = 480;
 constexpr int kStreamThreads = kStreamWorkers + kWarp;
-constexpr int kStreamBlocks = 2;
-
-// A stream has a large shape, whose stages have at most kMostBytes, for devices that could grant one block what
-// kStreamBlocks of it take together; on all others (sm_86, sm_89 and sm_120 grant 99 KB) a small one, of 31 KB a stage,
-// as sm_75 grants 64 KB in all.
-
-// All that two blocks have room for.
-constexpr int kMostStageBytes = 55 << 10;
-constexpr int kStreamStaticBytes = 1024;  // at most, beside the two stages
-
-template <typename Shape>
-constexpr int64_t stream_block_bytes() {
-  return 2 * Shape::kStageBytes + kStreamStaticBytes;
-}
-template <template <bool> typename Shape>
-constexpr int64_t large_stream_limit() {
-  return kStreamBlocks * stream_block_bytes<Shape<true>>();
-}
-template <template <bool> typename Shape>
-KernelShapes stream_shapes(const std::string& kernel) {
-  constexpr int64_t kSmall = stream_block_bytes<Shape<false>>();
-  return {kernel, {{stream_block_bytes<Shape<true>>(), large_stream_limit<Shape>()}, {kSmall, kSmall}}};
-}
-
-template <bool kLarge, int kMost, int kMostBytes = kMostStageBytes, typename StageBytes>
-constexpr int stream_items(StageBytes stage_bytes) {
-  constexpr int kLimit = kLarge ? kMostBytes : 31 << 10;
-  int items = kMost;
-  while (items > 1 && stage_bytes(items) > kLimit) items -= 2;
-  return items;
-}
-
-// The bytes of a tile's keys or of what lies as they do, with those after it; a thread reads past the end.
-template <typename Word>
-constexpr int stream_run_bytes(int items) {
-  return run_bytes<Word>((kStreamWorkers + 3) * items + 2, 2);
-}
 
 // The tiles of a stream: those of each row in order, row by row.
 template <typename Order>
@@ -179,35 +125,6 @@ __global__ void __launch_bounds__(kSplitThreads) split_tiles(const __grid_consta
   if (threadIdx.x % kSplitLanes == 0) stream.found.splits[i] = split;
 }
 
-// Finds the tiles of a pair and calls launch(kernel, tiles, configuration) for the kernel, of persistent blocks, whose
-// start overlaps the search for tiles. `Shape<kLarge>` gives kTile and kStageBytes, kernels(large) the kernel.
-template <template <bool> typename Shape, typename Order, typename Operands, typename Kernels, typename Launch>
-void launch_stream(const Call& call, cudaStream_t stream, const Operands& operands, Order order, Kernels kernels,
-                   Launch launch) {
-  static_assert(Shape<false>::kTile >= MergeSplits::kLeastTile && Shape<true>::kTile >= MergeSplits::kLeastTile);
-  Workspace workspace(call.results.back().data, call.results.back().bytes());
-  const bool large = shared_memory_limit(call) >= large_stream_limit<Shape>();
-  const auto kernel = large ? kernels(std::true_type{}) : kernels(std::false_type{});
-  cudaFuncAttributes attributes;
-  check(call, cudaFuncGetAttributes(&attributes, kernel));
-  const int width = large ? Shape<true>::kTile : Shape<false>::kTile;
-  const int bytes = 2 * (large ? Shape<true>::kStageBytes : Shape<false>::kStageBytes);
-  const StreamTiles<Order> tiles{
-      {operands.pair, order}, width, ceil_div<int64_t>(operands.pair.row_slots(), width), operands.layout(workspace)};
-  split_tiles<<<ceil_div<int64_t>(tiles.count() * kSplitLanes, kSplitThreads), kSplitThreads, 0, stream>>>(tiles);
-  check_launch(call);
-  allow_shared(call, kernel, bytes);
-  cudaLaunchAttribute overlap = overlap_attribute();
-  cudaLaunchConfig_t configuration{};
-  configuration.gridDim = resident_blocks(call, kernel, kStreamThreads, bytes, tiles.count());
-  configuration.blockDim = kStreamThreads;
-  configuration.dynamicSmemBytes = bytes;
-  configuration.stream = stream;
-  configuration.attrs = &overlap;
-  configuration.numAttrs = attributes.ptxVersion >= 90 ? 1 : 0;  // as the kernel was compiled
-  check(call, launch(kernel, tiles, configuration));
-}
-
 // With kNeighbours, the item of A before a tile is loaded too, at runs.a - 1, where it exists: tile.a > 0. Up to kItems
 // items of A and of B after it always are.
 template <typename Order, int kItems, bool kNeighbours>
@@ -217,7 +134,7 @@ struct MergeStream {
   static constexpr int kWorkers = kStreamWorkers;
   static constexpr int kThreads = kStreamThreads;
   static constexpr int kTile = kWorkers * kItems;
-  static constexpr int kKeyBytes = stream_run_bytes<Word>(kItems);
+  static constexpr int kKeyBytes = stream_run_bytes(sizeof(Word), kItems);
   using Keys = TileKeys<Order, kTile>;
 
   struct Plan {

@@ -88,4 +88,39 @@ __device__ __forceinline__ Prefix<Value> scan_warps(Value* shared, const Value& 
   return prefix;
 }
 
+// The sum of the lanes up to this one.
+template <typename T>
+__device__ __forceinline__ T sum_up_to(T x) {
+#pragma unroll
+  for (int distance = 1; distance < kWarp; distance *= 2) {
+    const T below = shuffle_up(x, distance);
+    if (static_cast<int>(threadIdx.x % kWarp) >= distance) x += below;
+  }
+  return x;
+}
+
+// The sum of the threads before this one, and of the whole block. Contains a barrier; `shared` has room for a value a
+// warp.
+template <int kWarps, typename T>
+__device__ __forceinline__ Prefix<T> sum_block(T* shared, T x) {
+  const T up_to = sum_up_to(x);
+  const auto in_block =
+      scan_warps<kWarps>(shared, shuffle(up_to, kWarp - 1), T{0}, [](const T& a, const T& b) { return a + b; });
+  return {in_block.before + (up_to - x), in_block.all};
+}
+
+// The same for any combination that has an identity.
+template <int kWarps, typename T, typename Combine>
+__device__ Prefix<T> scan_block(T* shared, T x, T identity, Combine combine) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int distance = 1; distance < kWarp; distance *= 2) {
+    const T below = shuffle_up(x, distance);
+    if (lane >= distance) x = combine(below, x);
+  }
+  const T before = shuffle_up(x, 1);
+  const auto in_block = scan_warps<kWarps>(shared, shuffle(x, kWarp - 1), identity, combine);
+  return {lane == 0 ? in_block.before : combine(in_block.before, before), in_block.all};
+}
+
 }  // namespace mgpu::cuda

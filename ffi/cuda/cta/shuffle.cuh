@@ -1,8 +1,6 @@
 // Warp shuffles of any plain value: a struct travels as 32-bit words.
 #pragma once
 
-#include <cstring>
-
 #include "cuda/cta/partition.cuh"
 
 namespace mgpu::cuda {

@@ -1,8 +1,6 @@
 // 16 bytes at a time: the loads and stores that reach memory bandwidth.
 #pragma once
 
-#include <cstring>
-
 #include "algorithm/operators.h"
 
 namespace mgpu::cuda {

@@ -7,7 +7,7 @@
 
 namespace mgpu::cuda::scanning {
 
-constexpr int kThreads = ScanOperands::kThreads;
+constexpr int kThreads = kScanThreads;
 constexpr int kWarps = kThreads / kWarp;
 
 template <typename Operator>
@@ -103,6 +103,13 @@ __device__ __forceinline__ void scan_vectors(const ScanTask<Operator>& task, con
       if (place + k >= 0 && place + k < stretch.size) task.result.store(stretch.begin + place + k, results[k]);
     }
   }
+}
+
+// The totals of rows without items.
+template <typename Operator>
+__global__ void fill_totals(ResultVector<Operator> totals, int64_t rows, Operator op) {
+  const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (row < rows) totals.store(row, op.finish(op.identity(), 0));
 }
 
 }  // namespace mgpu::cuda::scanning

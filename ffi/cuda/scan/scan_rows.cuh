@@ -16,7 +16,7 @@ template <typename Operator>
 __global__ void __launch_bounds__(kThreads, kRowBlocks<Operator>) scan_rows(ScanTask<Operator> task, Operator op) {
   using Items = Vector<typename Operator::Element>;
   constexpr int kVector = Items::kItems;
-  constexpr int kRows = ScanOperands::kVectorsPerThread;
+  constexpr int kRows = kScanVectors;
   constexpr int kSpan = kWarp * kVector;  // of a row of vectors
   const Segments& segments = task.segments;
   const int lane = threadIdx.x % kWarp;

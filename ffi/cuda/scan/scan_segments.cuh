@@ -13,7 +13,7 @@ template <typename Operator>
 struct Shape {
   static constexpr int kVector = Vector<typename Operator::Element>::kItems;
   static constexpr int kItems =
-      ScanOperands::items_per_thread(sizeof(typename Operator::State), sizeof(typename Operator::Element));
+      scan_segments_shape(sizeof(typename Operator::State), sizeof(typename Operator::Element)).items;
   static constexpr int kRows = kItems / kVector;
   static constexpr int kTile = kThreads * kItems;
   static_assert(kRows * kVector == kItems && kItems <= 32);
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
   // Places in the tile's memory, from here on: those from `live` on are dead, and, with a count a row and several rows
   // in a tile, so may others be.
   const bool mixes_rows = segments.rows > 1;
-  const bool counts_by_item = mixes_rows && segments.counts.data;
+  const bool counts_by_item = mixes_rows && segments.counts.given();
   const bool knows_rows = mixes_rows && (task.totals.data || Operator::kGivesIndex);
   const int size = static_cast<int>(minimum<int64_t>(segments.total() - begin, Shape::kTile));
   const int live = mixes_rows ? size : static_cast<int>(clamp<int64_t>(segments.live(0) - begin, 0, size));

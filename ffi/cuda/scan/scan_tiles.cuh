@@ -1,9 +1,8 @@
 // Long rows, tile by tile, by blocks that stay.
 #pragma once
 
-#include "cuda/cta/copy_async.cuh"
 #include "cuda/cta/look_back.cuh"
-#include "cuda/launch.cuh"
+#include "cuda/cta/ptx.cuh"
 #include "cuda/scan/problem.cuh"
 
 namespace mgpu::cuda::scanning {
@@ -12,7 +11,7 @@ namespace mgpu::cuda::scanning {
 // look-backs start. Two blocks fill a multiprocessor's shared memory and its registers.
 struct TileShape {
   static constexpr int kWorkers = 256;
-  static constexpr int kRows = ScanOperands::kVectorsPerThread;
+  static constexpr int kRows = kScanVectors;
   static constexpr int kAhead = 3;
   static constexpr int kBlocks = 2;
   static constexpr int kWarps = kWorkers / kWarp;
@@ -21,7 +20,7 @@ struct TileShape {
   static constexpr int kStages = kAhead + 3;
   static constexpr int kBytes = kStages * kTileBytes;
   static constexpr int kStaticBytes = 2048;  // at most
-  static_assert(kTileBytes == ScanOperands::kTileBytes);
+  static_assert(kTileBytes == kScanTileBytes);
   static_assert(kAhead + 1 >= LookBackLayout::kLevels - 1, "a block is to publish all groups before it ends");
 };
 
@@ -182,16 +181,6 @@ struct TileStream {
   }
 };
 
-// A barrier of `threads` threads, some of which only announce what they wrote, while the others wait for it.
-__device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
-  __syncwarp();
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void barrier_sync(int barrier, int threads) {
-  __syncwarp();
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
 // Scans rows by their tiles. The grid need not be resident as a whole.
 template <typename Operator>
 __global__ void __launch_bounds__(TileShape::kThreads, TileShape::kBlocks)
@@ -240,11 +229,6 @@ __global__ void __launch_bounds__(TileShape::kThreads, TileShape::kBlocks)
     }
     __syncthreads();
   }
-}
-
-// Whether a block may have the shared memory of tiles: not before sm_80.
-inline bool has_shared_tiles(const Call& call) {
-  return shared_memory_limit(call) >= TileShape::kBytes + TileShape::kStaticBytes;
 }
 
 }  // namespace mgpu::cuda::scanning

@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kStartThreads)
   const auto copy = [&](int64_t begin, int64_t end, const auto* source, auto* target, auto change) {
     constexpr int kBatch = 8;
     for (int64_t at = row.begin + begin + threadIdx.x; at < row.begin + end; at += kBatch * kStartThreads) {
-      std::decay_t<decltype(*source)> items[kBatch];
+      std::remove_cvref_t<decltype(*source)> items[kBatch];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         if (at + i * kStartThreads < row.begin + end) items[i] = source[at + i * kStartThreads];

@@ -1,9 +1,8 @@
 // The segment that reaches into each tile, and the most rounds of merging that any segment takes.
 #pragma once
 
-#include <cub/block/block_scan.cuh>
-
 #include "cuda/cta/partition.cuh"
+#include "cuda/cta/scan.cuh"
 #include "operands/segmented_sort.h"
 
 namespace mgpu::cuda::sorting {
@@ -55,28 +54,21 @@ static __global__ void find_tile_heads(Segments segments, int64_t tiles, int til
   if (lane == 0) descriptors[tile] = {{last, inner}, at_start, 0, 0};
 }
 
-struct Maximum {
-  __device__ int64_t operator()(int64_t a, int64_t b) const { return maximum(a, b); }
-};
-struct Minimum {
-  __device__ int64_t operator()(int64_t a, int64_t b) const { return minimum(a, b); }
-};
-
 // From flags, second step: one block carries the last head to the right and the next head to the left over all tiles.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
     connect_tiles(int64_t total, int64_t tiles, int tile_width, TileDescriptor* descriptors, int* rounds) {
-  using Scan = cub::BlockScan<int64_t, kThreads>;
-  __shared__ typename Scan::TempStorage storage;
+  __shared__ int64_t warps[kThreads / kWarp];
   int64_t last = 0;  // the last head left of this batch of tiles
   for (int64_t base = 0; base < tiles; base += kThreads) {
     const int64_t tile = base + threadIdx.x;
     const bool inside = tile < tiles;
-    int64_t before, batch_last;
-    Scan(storage).ExclusiveScan(inside ? descriptors[tile].segment.begin : -1, before, int64_t{-1}, Maximum{},
-                                batch_last);
-    if (inside) descriptors[tile].segment.begin = descriptors[tile].listed ? tile * tile_width : maximum(before, last);
-    last = maximum(last, batch_last);
+    const auto heads = scan_block<kThreads / kWarp>(warps, inside ? descriptors[tile].segment.begin : -1, int64_t{-1},
+                                                    [](int64_t a, int64_t b) { return maximum(a, b); });
+    if (inside) {
+      descriptors[tile].segment.begin = descriptors[tile].listed ? tile * tile_width : maximum(heads.before, last);
+    }
+    last = maximum(last, heads.all);
     __syncthreads();
   }
   int64_t next = total;  // the first head right of this batch of tiles
@@ -86,13 +78,13 @@ __global__ void __launch_bounds__(kThreads)
     TileDescriptor descriptor{{0, kNowhere}, 0, 0, 0};
     if (inside) descriptor = descriptors[tile];
     const int64_t first = descriptor.listed ? tile * tile_width : descriptor.segment.end;
-    int64_t after, batch_first;
-    Scan(storage).ExclusiveScan(inside ? first : kNowhere, after, kNowhere, Minimum{}, batch_first);
+    const auto heads = scan_block<kThreads / kWarp>(warps, inside ? first : kNowhere, kNowhere,
+                                                    [](int64_t a, int64_t b) { return minimum(a, b); });
     if (inside) {
-      descriptor.segment.end = minimum(descriptor.segment.end, minimum(after, next));
+      descriptor.segment.end = minimum(descriptor.segment.end, minimum(heads.before, next));
       descriptors[tile] = described(descriptor.segment, 0, tile_width, rounds);
     }
-    next = minimum(next, batch_first);
+    next = minimum(next, heads.all);
     __syncthreads();
   }
   if (threadIdx.x == 0) descriptors[tiles] = {{kNowhere, kNowhere}, 0, 0, 0};

@@ -3,7 +3,7 @@
 
 #include "cuda/cta/copy_run.cuh"
 #include "cuda/cta/partition.cuh"
-#include "cuda/cta/segmented_merge.cuh"
+#include "cuda/cta/serial_merge.cuh"
 #include "cuda/segmented_sort/plan_tiles.cuh"
 #include "cuda/segmented_sort/row_problem.cuh"
 
@@ -144,186 +144,248 @@ __device__ void split_pair(const P& problem, const typename P::Word* codes, cons
   __syncthreads();
 }
 
-template <typename P>
-__global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_constant__ P problem, int round) {
-  using Word = typename P::Word;
-  constexpr int kItems = P::kMerge.items;
-  constexpr int kThreads = P::kMerge.threads;
-  constexpr Word kGreatest = static_cast<Word>(~Word{0});
-  extern __shared__ __align__(16) unsigned char storage[];
-  auto& shared = *reinterpret_cast<MergeRowsShared<P>*>(storage);
+// Where a tile's runs lie in shared memory.
+struct PlacedRuns {
+  int at[kRuns];
+  int count[kRuns];
+};
 
-  const RowMerge merge = problem.merge(blockIdx.x, round);
-  if (merge.size == 0) return;
+// A tile merged: its codes in order and, with payload, where each came from.
+template <typename P>
+struct MergedTile {
+  const typename P::Word* codes;
+  const uint16_t* from;
+};
+
+// Brings a tile's runs to shared memory, each followed by greatest codes. Gives whether codes compare as words, and
+// with payload that none is the greatest.
+template <typename P>
+__device__ __forceinline__ bool bring_runs(const P& problem, const RowMerge& merge, Range<int64_t> written,
+                                           MergeRowsShared<P>& shared, PlacedRuns& runs) {
+  using Word = typename P::Word;
+  constexpr Word kGreatest = static_cast<Word>(~Word{0});
+  constexpr bool kPayloadNow = MergeRowsShared<P>::kStaged && P::kPairs;
   const MergeGroup<int64_t>& group = merge.group;
-  const int64_t first = merge.first;
-  const int size = merge.size;
   const Buffer<typename P::Order, typename P::Payload> from = problem.buffers[merge.source];
   const int64_t* start = problem.splits + blockIdx.x * int64_t{kRuns};
-  const int64_t* stop = first + size == group.end() ? nullptr : start + kRuns;
+  const int64_t* stop = merge.first + merge.size == group.end() ? nullptr : start + kRuns;
   if constexpr (P::kPairs) {
     split_pair(problem, from.keys + merge.row_begin, merge, shared.splits);
     start = shared.splits[0];
     stop = shared.splits[1];
   }
-  if (threadIdx.x < kWarp) place_runs<P>(merge.row_begin, group, start, stop, size, from.keys, shared.runs);
+  if (threadIdx.x < kWarp) place_runs<P>(merge.row_begin, group, start, stop, merge.size, from.keys, shared.runs);
   bool plain = true;
   if constexpr (!P::Order::kTotal) plain = *problem.unplain == 0;
   __syncthreads();
-  const Range<int64_t> written{merge.row_begin + group.begin(), merge.row_begin + group.end()};
   copy_runs<P>(from.keys, written, shared.runs, shared.codes);
   copy_commit();
-  constexpr bool kStaged = MergeRowsShared<P>::kStaged;
-  if constexpr (kStaged && P::kPairs) {
+  if constexpr (kPayloadNow) {
     copy_runs<P>(from.payload, written, shared.runs, shared.payload);
     copy_commit();
   }
-  int at[kRuns], count[kRuns];
 #pragma unroll
   for (int k = 0; k < kRuns; ++k) {
-    at[k] = shared.runs.at[k];
-    count[k] = shared.runs.count[k];
+    runs.at[k] = shared.runs.at[k];
+    runs.count[k] = shared.runs.count[k];
   }
-  copy_wait<kStaged && P::kPairs ? 1 : 0>();
+  copy_wait<kPayloadNow ? 1 : 0>();
   __syncthreads();
-  const int thread = threadIdx.x;
   if constexpr (P::kHasPayload) {
 #pragma unroll
-    for (int k = 0; k < kRuns; ++k) plain = plain & (count[k] == 0 || shared.codes[at[k] + count[k] - 1] != kGreatest);
+    for (int k = 0; k < kRuns; ++k) {
+      plain = plain & (runs.count[k] == 0 || shared.codes[runs.at[k] + runs.count[k] - 1] != kGreatest);
+    }
+  }
+  const int thread = threadIdx.x;
+  if (thread < P::kMerge.items) {
+#pragma unroll
+    for (int k = 0; k < kRuns; ++k) shared.codes[runs.at[k] + runs.count[k] + thread] = kGreatest;
+  }
+  __syncthreads();
+  return plain;
+}
+
+// Merges two runs.
+template <typename P>
+__device__ __forceinline__ MergedTile<P> merge_two(const P& problem, bool plain, int size, const PlacedRuns& placed,
+                                                   MergeRowsShared<P>& shared) {
+  using Word = typename P::Word;
+  constexpr int kItems = P::kMerge.items;
+  const auto& [at, count] = placed;
+  const int diagonal = static_cast<int>(threadIdx.x) * kItems;
+  Word taken[kItems];
+  if (diagonal < size) {
+    const MergeCursor runs{at[0], at[0] + count[0], at[1], at[1] + count[1]};
+    take_codes<P>(problem.order, plain, shared.codes, runs, diagonal, [&](int i, Word code, uint32_t address) {
+      taken[i] = code;
+      if constexpr (P::kHasPayload) shared.from[diagonal + i] = static_cast<uint16_t>(address);
+    });
+  }
+  __syncthreads();
+  if (diagonal < size) {
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) shared.codes[diagonal + i] = taken[i];
+  }
+  __syncthreads();
+  return {shared.codes, shared.from};
+}
+
+// Merges four runs, two by two and then what comes of them. bring_payload() is called when the codes that were brought
+// are not needed any more.
+template <typename P, typename BringPayload>
+__device__ __forceinline__ MergedTile<P> merge_four(const P& problem, bool plain, int size, const PlacedRuns& placed,
+                                                    MergeRowsShared<P>& shared, BringPayload bring_payload) {
+  using Word = typename P::Word;
+  constexpr int kItems = P::kMerge.items;
+  constexpr Word kGreatest = static_cast<Word>(~Word{0});
+  const auto& [at, count] = placed;
+  const int thread = threadIdx.x;
+  // First level: runs 0 and 1, and runs 2 and 3, by as many whole threads as each takes.
+  const int first_count = count[0] + count[1];
+  const int second_count = count[2] + count[3];
+  const int first_threads = ceil_div(first_count, kItems);
+  const int second_threads = ceil_div(second_count, kItems);
+  const int second_begin = (first_threads + 1) * kItems;
+  if (thread < first_threads + second_threads) {
+    const bool second = thread >= first_threads;
+    const int diagonal = (second ? thread - first_threads : thread) * kItems;
+    const MergeCursor runs = second ? MergeCursor{at[2], at[2] + count[2], at[3], at[3] + count[3]}
+                                    : MergeCursor{at[0], at[0] + count[0], at[1], at[1] + count[1]};
+    const int to = (second ? second_begin : 0) + diagonal;
+    take_codes<P>(problem.order, plain, shared.codes, runs, diagonal, [&](int i, Word code, uint32_t address) {
+      shared.middle[to + i] = code;
+      if constexpr (P::kHasPayload) shared.middle_from[to + i] = static_cast<uint16_t>(address);
+    });
   }
   if (thread < kItems) {
-#pragma unroll
-    for (int k = 0; k < kRuns; ++k) shared.codes[at[k] + count[k] + thread] = kGreatest;
+    shared.middle[first_threads * kItems + thread] = kGreatest;
+    shared.middle[second_begin + second_threads * kItems + thread] = kGreatest;
   }
   __syncthreads();
-
-  const Word* merged = shared.codes;
-  const uint16_t* merged_from = shared.from;
-  if constexpr (P::kPairs) {
+  bring_payload();
+  const int begin = first_count == 0 ? second_begin : 0;
+  MergedTile<P> merged{shared.middle + begin, shared.middle_from + begin};
+  if (first_count > 0 && second_count > 0) {
     const int diagonal = thread * kItems;
-    Word taken[kItems];
-    if (diagonal < size) {
-      const MergeCursor runs{at[0], at[0] + count[0], at[1], at[1] + count[1]};
-      take_codes<P>(problem.order, plain, shared.codes, runs, diagonal, [&](int i, Word code, uint32_t address) {
-        taken[i] = code;
-        if constexpr (P::kHasPayload) shared.from[diagonal + i] = static_cast<uint16_t>(address);
-      });
-    }
-    __syncthreads();
-    if (diagonal < size) {
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) shared.codes[diagonal + i] = taken[i];
-    }
-    __syncthreads();
-  } else {
-    // First level: runs 0 and 1, and runs 2 and 3, by as many whole threads as each takes.
-    const int first_count = count[0] + count[1];
-    const int second_count = count[2] + count[3];
-    const int first_threads = ceil_div(first_count, kItems);
-    const int second_threads = ceil_div(second_count, kItems);
-    const int second_begin = (first_threads + 1) * kItems;
-    if (thread < first_threads + second_threads) {
-      const bool second = thread >= first_threads;
-      const int diagonal = (second ? thread - first_threads : thread) * kItems;
-      const MergeCursor runs = second ? MergeCursor{at[2], at[2] + count[2], at[3], at[3] + count[3]}
-                                      : MergeCursor{at[0], at[0] + count[0], at[1], at[1] + count[1]};
-      const int to = (second ? second_begin : 0) + diagonal;
-      take_codes<P>(problem.order, plain, shared.codes, runs, diagonal, [&](int i, Word code, uint32_t address) {
-        shared.middle[to + i] = code;
-        if constexpr (P::kHasPayload) shared.middle_from[to + i] = static_cast<uint16_t>(address);
-      });
-    }
-    if (thread < kItems) {
-      shared.middle[first_threads * kItems + thread] = kGreatest;
-      shared.middle[second_begin + second_threads * kItems + thread] = kGreatest;
-    }
-    __syncthreads();
-    // While the second level is merged, the payload takes the place of the codes.
-    if constexpr (kStaged) {
-      copy_runs<P>(from.payload, written, shared.runs, reinterpret_cast<typename P::Payload*>(shared.codes));
-      copy_commit();
-    }
-    merged = first_count == 0 ? shared.middle + second_begin : shared.middle;
-    merged_from = first_count == 0 ? shared.middle_from + second_begin : shared.middle_from;
-    if (first_count > 0 && second_count > 0) {
-      const int diagonal = thread * kItems;
-      constexpr uint32_t kWidth = sizeof(Word);
-      const uint32_t middle = shared_address(shared.middle);
-      const MergeCursor runs{0, first_count, second_begin, second_begin + second_count};
-      if constexpr (P::kHasPayload) {
-        Word taken[kItems];
-        if (diagonal < size) {
-          take_codes<P>(problem.order, plain, shared.middle, runs, diagonal, [&](int i, Word code, uint32_t address) {
-            taken[i] = code;
-            shared.from[diagonal + i] = shared.middle_from[(address - middle) / kWidth];
-          });
-        }
-        __syncthreads();
-        if (diagonal < size) {
-#pragma unroll
-          for (int i = 0; i < kItems; ++i) shared.middle[diagonal + i] = taken[i];
-        }
-        merged_from = shared.from;
-      } else {
-        if (diagonal < size) {
-          take_codes<P>(problem.order, plain, shared.middle, runs, diagonal,
-                        [&](int i, Word code, uint32_t) { shared.codes[diagonal + i] = code; });
-        }
-        merged = shared.codes;
+    constexpr uint32_t kWidth = sizeof(Word);
+    const uint32_t middle = shared_address(shared.middle);
+    const MergeCursor runs{0, first_count, second_begin, second_begin + second_count};
+    if constexpr (P::kHasPayload) {
+      Word taken[kItems];
+      if (diagonal < size) {
+        take_codes<P>(problem.order, plain, shared.middle, runs, diagonal, [&](int i, Word code, uint32_t address) {
+          taken[i] = code;
+          shared.from[diagonal + i] = shared.middle_from[(address - middle) / kWidth];
+        });
       }
       __syncthreads();
+      if (diagonal < size) {
+#pragma unroll
+        for (int i = 0; i < kItems; ++i) shared.middle[diagonal + i] = taken[i];
+      }
+      merged.from = shared.from;
+    } else {
+      if (diagonal < size) {
+        take_codes<P>(problem.order, plain, shared.middle, runs, diagonal,
+                      [&](int i, Word code, uint32_t) { shared.codes[diagonal + i] = code; });
+      }
+      merged.codes = shared.codes;
     }
+    __syncthreads();
   }
+  return merged;
+}
 
-  const Buffer<typename P::Order, typename P::Payload> target = problem.buffers[merge.target];
+// Stores a tile's codes, or the keys that they stand for.
+template <typename P>
+__device__ __forceinline__ void store_codes(const P& problem, const RowMerge& merge, const MergedTile<P>& merged) {
+  constexpr int kThreads = P::kMerge.threads;
+  const int thread = threadIdx.x;
   const bool decode = merge.decode;
   const auto order = problem.order;
-  Word* const keys = target.keys + merge.row_begin + first;
+  auto* const keys = problem.buffers[merge.target].keys + merge.row_begin + merge.first;
   const auto store = [&](int i) {
     const int position = i * kThreads + thread;
-    keys[position] = decode ? order.decode(merged[position]) : merged[position];
+    keys[position] = decode ? order.decode(merged.codes[position]) : merged.codes[position];
   };
   constexpr int kWhole = P::kTile / kThreads;
-  if (size == P::kTile) {
+  if (merge.size == P::kTile) {
 #pragma unroll
     for (int i = 0; i < kWhole; ++i) store(i);
-    if (kWhole * kThreads + thread < size) store(kWhole);
+    if (kWhole * kThreads + thread < merge.size) store(kWhole);
   } else {
-    for (int i = 0; i * kThreads + thread < size; ++i) store(i);
+    for (int i = 0; i * kThreads + thread < merge.size; ++i) store(i);
   }
-  if constexpr (P::kHasPayload) {
-    using Payload = typename P::Payload;
-    Payload* const payload = target.payload + merge.row_begin + first;
-    const uint16_t base = static_cast<uint16_t>(shared_address(shared.codes));
-    const auto place_of = [&](int position) {
-      return static_cast<uint16_t>(merged_from[position] - base) / static_cast<unsigned>(sizeof(Word));
-    };
-    if constexpr (kStaged) {
-      copy_wait<0>();
-      __syncthreads();
-      const Payload* const staged = P::kPairs ? shared.payload : reinterpret_cast<const Payload*>(shared.codes);
+}
+
+// Stores a tile's payload, from shared memory where that was brought, else from device memory.
+template <typename P>
+__device__ __forceinline__ void store_payload(const P& problem, const RowMerge& merge, const MergedTile<P>& merged,
+                                              const PlacedRuns& placed, MergeRowsShared<P>& shared) {
+  using Word = typename P::Word;
+  using Payload = typename P::Payload;
+  constexpr int kThreads = P::kMerge.threads;
+  const int thread = threadIdx.x;
+  const int size = merge.size;
+  Payload* const payload = problem.buffers[merge.target].payload + merge.row_begin + merge.first;
+  const uint16_t base = static_cast<uint16_t>(shared_address(shared.codes));
+  const auto place_of = [&](int position) {
+    return static_cast<uint16_t>(merged.from[position] - base) / static_cast<unsigned>(sizeof(Word));
+  };
+  if constexpr (MergeRowsShared<P>::kStaged) {
+    copy_wait<0>();
+    __syncthreads();
+    const Payload* const staged = P::kPairs ? shared.payload : reinterpret_cast<const Payload*>(shared.codes);
 #pragma unroll 4
-      for (int i = thread; i < size; i += kThreads) payload[i] = staged[place_of(i)];
-    } else {
-      constexpr int kBatch = 4;
-      for (int begin = thread; begin < size; begin += kBatch * kThreads) {
-        Payload fetched[kBatch];
+    for (int i = thread; i < size; i += kThreads) payload[i] = staged[place_of(i)];
+  } else {
+    const Payload* const source = problem.buffers[merge.source].payload;
+    const auto& at = placed.at;
+    constexpr int kBatch = 4;
+    for (int begin = thread; begin < size; begin += kBatch * kThreads) {
+      Payload fetched[kBatch];
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          const int position = begin + i * kThreads;
-          if (position >= size) break;
-          const int place = place_of(position);
-          const int run = (place >= at[1]) + (place >= at[2]) + (place >= at[3]);
-          fetched[i] = from.payload[shared.runs.from[run] + place - shared.runs.at[run]];
-        }
+      for (int i = 0; i < kBatch; ++i) {
+        const int position = begin + i * kThreads;
+        if (position >= size) break;
+        const int place = place_of(position);
+        const int run = (place >= at[1]) + (place >= at[2]) + (place >= at[3]);
+        fetched[i] = source[shared.runs.from[run] + place - shared.runs.at[run]];
+      }
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          const int position = begin + i * kThreads;
-          if (position < size) payload[position] = fetched[i];
-        }
+      for (int i = 0; i < kBatch; ++i) {
+        const int position = begin + i * kThreads;
+        if (position < size) payload[position] = fetched[i];
       }
     }
   }
+}
+
+template <typename P>
+__global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_constant__ P problem, int round) {
+  extern __shared__ __align__(16) unsigned char storage[];
+  auto& shared = *reinterpret_cast<MergeRowsShared<P>*>(storage);
+  const RowMerge merge = problem.merge(blockIdx.x, round);
+  if (merge.size == 0) return;
+  const Range<int64_t> written{merge.row_begin + merge.group.begin(), merge.row_begin + merge.group.end()};
+  PlacedRuns runs;
+  const bool plain = bring_runs(problem, merge, written, shared, runs);
+  MergedTile<P> merged;
+  if constexpr (P::kPairs) {
+    merged = merge_two(problem, plain, merge.size, runs, shared);
+  } else {
+    merged = merge_four(problem, plain, merge.size, runs, shared, [&] {
+      // While the second level is merged, the payload takes the place of the codes.
+      if constexpr (MergeRowsShared<P>::kStaged) {
+        const auto* const payload = problem.buffers[merge.source].payload;
+        copy_runs<P>(payload, written, shared.runs, reinterpret_cast<typename P::Payload*>(shared.codes));
+        copy_commit();
+      }
+    });
+  }
+  store_codes(problem, merge, merged);
+  if constexpr (P::kHasPayload) store_payload(problem, merge, merged, runs, shared);
 }
 
 }  // namespace mgpu::cuda::sorting

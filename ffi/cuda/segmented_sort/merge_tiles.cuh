@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/cta/copy_run.cuh"
-#include "cuda/cta/segmented_merge.cuh"
+#include "cuda/cta/serial_merge.cuh"
 #include "cuda/segmented_sort/problem.cuh"
 
 namespace mgpu::cuda::sorting {

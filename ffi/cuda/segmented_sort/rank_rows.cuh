@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 4)
   const int source = (row.rounds - round) & 1;
   const Buffer<typename P::Order, typename P::Payload> from = problem.buffers[source];
   const Word* codes = from.keys + row.begin + group_begin;
-  asm("" : "+l"(codes));  // else it is added up anew for each load
+  keep(codes);  // else it is added up anew for each load
 
   Word code[kItems], mine[kItems];
   [[maybe_unused]] typename P::Payload payload[kItems];

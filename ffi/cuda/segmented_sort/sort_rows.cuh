@@ -2,7 +2,7 @@
 #pragma once
 
 #include "algorithm/serial_merge.h"
-#include "cuda/cta/segmented_merge.cuh"
+#include "cuda/cta/serial_merge.cuh"
 #include "cuda/segmented_sort/row_problem.cuh"
 
 namespace mgpu::cuda::sorting {

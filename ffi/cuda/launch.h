@@ -49,20 +49,8 @@ void allow_shared(const Call& call, Kernel kernel, size_t bytes) {
   check(call, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
 }
 
-// A kernel may start before the one launched last in its stream is done, if its launch has overlap_attribute(): from
-// when all blocks of that one have called start_next_kernel() or have ended. All of its blocks are to call
-// wait_for_last_kernel(), after which what that one wrote can be read. Compiled for less than sm_90, both do nothing,
-// and the launch must not have the attribute.
-__device__ inline void start_next_kernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-__device__ inline void wait_for_last_kernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
+// Lets a kernel start before the one launched last in its stream is done (start_next_kernel of cta/ptx.cuh). Not for a
+// kernel compiled for less than sm_90.
 inline cudaLaunchAttribute overlap_attribute() {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -1,0 +1,18 @@
+// The tiles of the CPU's kernels: what one task does at a time.
+#pragma once
+
+#include <cstdint>
+
+namespace mgpu::cpu {
+
+constexpr int64_t kJoinTile = 1 << 14;         // items of both inputs; rows of the output
+constexpr int64_t kLoadBalanceTile = 1 << 14;  // outputs
+// Slots of what walks along a merge: so many that a search of 2^26 items is nothing beside them.
+constexpr int64_t kMergeTile = 1 << 16;
+constexpr int64_t kReduceTile = 1 << 15;    // items; items and ends of segments
+constexpr int64_t kRunHeadsTile = 1 << 15;  // keys
+constexpr int64_t kScanTile = 1 << 14;      // items
+constexpr int64_t kSetTile = 1 << 14;       // items of both inputs
+constexpr int64_t kSortTile = 1 << 14;      // items, at least
+
+}  // namespace mgpu::cpu

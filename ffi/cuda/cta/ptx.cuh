@@ -1,0 +1,290 @@
+// All inline PTX, an instruction or a few to a function: what another platform would have to write anew.
+#pragma once
+
+#include "algorithm/common.h"
+
+namespace mgpu::cuda {
+
+// ---- Values
+
+// Hides from the compiler how these were computed: what it is to keep as it stands, it cannot compute anew or later.
+__device__ __forceinline__ void keep(unsigned& x) { asm volatile("" : "+r"(x)); }
+__device__ __forceinline__ void keep(unsigned& x, unsigned& y) { asm volatile("" : "+r"(x), "+r"(y)); }
+__device__ __forceinline__ void keep(unsigned& x, unsigned& y, unsigned& z) {
+  asm volatile("" : "+r"(x), "+r"(y), "+r"(z));
+}
+template <typename T>
+__device__ __forceinline__ void keep(const T*& pointer) {
+  asm("" : "+l"(pointer));
+}
+
+// A float16's bits to float32 and back, to the nearest, ties to even.
+__device__ __forceinline__ float half_to_float(uint16_t bits) {
+  float wide;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(bits));
+  return wide;
+}
+__device__ __forceinline__ uint16_t float_to_half(float x) {
+  uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+
+// ---- Launches. A kernel may start before the one launched last in its stream is done, if its launch says so: from
+// when all blocks of that one have called start_next_kernel() or have ended. All of its blocks are to call
+// wait_for_last_kernel(), after which what that one wrote can be read. Compiled for less than sm_90, both do nothing.
+
+__device__ inline void start_next_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ inline void wait_for_last_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// ---- Words in device memory that blocks tell each other
+
+__device__ __forceinline__ void store_relaxed(uint64_t* word, uint64_t value) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+// To a variable: a load that a condition guards leaves what it holds.
+__device__ __forceinline__ void load_relaxed(uint64_t& value, const uint64_t* word) {
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+}
+
+// ---- Barriers of some of a block's warps
+
+// The named barrier kId, which kThreads threads take part in: those that wait and those that only arrive. A number that
+// is not a constant would have a block take all 16 barriers.
+template <int kId, int kThreads>
+__device__ void barrier_sync() {
+  asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
+}
+template <int kId, int kThreads>
+__device__ void barrier_arrive() {
+  asm volatile("bar.arrive %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
+}
+
+// The same where the barrier is not a constant: of `threads` threads, some of which only announce what they wrote,
+// while the others wait for it.
+__device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
+  __syncwarp();
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void barrier_sync(int barrier, int threads) {
+  __syncwarp();
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// ---- Shared memory by its 32-bit addresses
+
+// Where in shared memory an item lies, as the 32-bit address that its loads take.
+template <typename Word>
+__device__ uint32_t shared_address(const Word* key) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(key));
+}
+
+template <typename Word>
+__device__ int position_of(uint32_t address, const Word* keys) {
+  return static_cast<int>(address - shared_address(keys)) / static_cast<int>(sizeof(Word));
+}
+
+// A key of shared memory by its address.
+template <typename Word>
+__device__ Word shared_load(uint32_t address) {
+  if constexpr (sizeof(Word) == 4) {
+    Word key;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(key) : "r"(address));
+    return key;
+  } else if constexpr (sizeof(Word) == 8) {
+    Word key;
+    asm volatile("ld.shared.u64 %0, [%1];" : "=l"(key) : "r"(address));
+    return key;
+  } else if constexpr (sizeof(Word) == 16) {
+    uint64_t low, high;
+    asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "r"(address));
+    return Word{high} << 64 | low;
+  } else {
+    return *static_cast<const Word*>(__cvta_shared_to_generic(address));
+  }
+}
+
+// ---- Steps of searches and merges in shared memory, predicated by hand: in C++ the compiler makes branches of them,
+// or moves what stays the same.
+
+// Loads a key of each run where `inside`.
+template <typename Word>
+__device__ void load_probes(bool inside, uint32_t a, uint32_t b, Word& a_key, Word& b_key) {
+  if constexpr (sizeof(Word) == 4) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %4, 0; @p ld.shared.u32 %0, [%2]; @p ld.shared.u32 %1, [%3]; }"
+                 : "+r"(a_key), "+r"(b_key)
+                 : "r"(a), "r"(b), "r"(static_cast<int>(inside)));
+  } else if constexpr (sizeof(Word) == 8) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %4, 0; @p ld.shared.u64 %0, [%2]; @p ld.shared.u64 %1, [%3]; }"
+                 : "+l"(a_key), "+l"(b_key)
+                 : "r"(a), "r"(b), "r"(static_cast<int>(inside)));
+  } else if (inside) {
+    a_key = shared_load<Word>(a);
+    b_key = shared_load<Word>(b);
+  }
+}
+
+// A step of a search that goes up in A and down in B.
+__device__ inline void move_if(bool condition, int bytes, int items, uint32_t& a, uint32_t& b, int& left) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %3, 0; @p add.u32 %0, %0, %4; @p sub.u32 %1, %1, %4; @p sub.s32 %2, %2, %5; }"
+      : "+r"(a), "+r"(b), "+r"(left)
+      : "r"(static_cast<int>(condition)), "r"(bytes), "r"(items));
+}
+
+// Moves on in B or in A.
+template <int kBytes>
+__device__ void move_either(bool in_b, uint32_t& a, uint32_t& b) {
+  asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p add.u32 %1, %1, %3; @!p add.u32 %0, %0, %3; }"
+               : "+r"(a), "+r"(b)
+               : "r"(static_cast<int>(in_b)), "n"(kBytes));
+}
+
+// Moves on in B or in A, and loads the head that follows. In C++ the compiler renames both heads and both addresses and
+// spends four moves a step to join them again; predicated on both sides the step is 8 instructions instead of 13, and
+// merging is bound by instructions (ncu, a round of the segmented sort: 65% of the issue slots, 49% of the memory).
+template <typename Word>
+__device__ void advance(bool in_b, uint32_t& a, uint32_t& b, Word& a_key, Word& b_key) {
+  if constexpr (sizeof(Word) == 4) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.s32 p, %4, 0; @p add.u32 %1, %1, 4; @!p add.u32 %0, %0, 4;"
+        " @p ld.shared.u32 %3, [%1]; @!p ld.shared.u32 %2, [%0]; }"
+        : "+r"(a), "+r"(b), "+r"(a_key), "+r"(b_key)
+        : "r"(static_cast<int>(in_b)));
+  } else if constexpr (sizeof(Word) == 8) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.s32 p, %4, 0; @p add.u32 %1, %1, 8; @!p add.u32 %0, %0, 8;"
+        " @p ld.shared.u64 %3, [%1]; @!p ld.shared.u64 %2, [%0]; }"
+        : "+r"(a), "+r"(b), "+l"(a_key), "+l"(b_key)
+        : "r"(static_cast<int>(in_b)));
+  } else {
+    const uint32_t next = (in_b ? b : a) + sizeof(Word);
+    const Word key = *static_cast<const Word*>(__cvta_shared_to_generic(next));
+    (in_b ? b : a) = next;
+    (in_b ? b_key : a_key) = key;
+  }
+}
+
+// Stores `value` at `to` and moves on where `stores`; else counts `value` up.
+__device__ __forceinline__ void put_or_count(unsigned stores, uint32_t& to, int32_t& value) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.u32 p, %2, 0;"
+      " @p st.shared.s32 [%0], %1; @p add.u32 %0, %0, 4; @!p add.s32 %1, %1, 1; }"
+      : "+r"(to), "+r"(value)
+      : "r"(stores)
+      : "memory");
+}
+
+// The same on two sides, with a byte for each item: an item of A is stored with the number of B's before it, and counts
+// A's up.
+__device__ __forceinline__ void put_match(unsigned is_a, uint32_t& a_to, uint32_t& a_match_to, int32_t& a_before,
+                                          unsigned is_b, uint32_t& b_to, uint32_t& b_match_to, int32_t& b_before,
+                                          unsigned match) {
+  asm volatile(
+      "{ .reg .pred a, b; setp.ne.u32 a, %6, 0; setp.ne.u32 b, %7, 0;"
+      " @a st.shared.s32 [%0], %5; @a st.shared.u8 [%1], %8; @b st.shared.s32 [%2], %4; @b st.shared.u8 [%3], %8;"
+      " @a add.u32 %0, %0, 4; @a add.u32 %1, %1, 1; @a add.s32 %4, %4, 1;"
+      " @b add.u32 %2, %2, 4; @b add.u32 %3, %3, 1; @b add.s32 %5, %5, 1; }"
+      : "+r"(a_to), "+r"(a_match_to), "+r"(b_to), "+r"(b_match_to), "+r"(a_before), "+r"(b_before)
+      : "r"(is_a), "r"(is_b), "r"(match)
+      : "memory");
+}
+
+// ---- Copies from device to shared memory that run while the thread goes on. Items of 4, 8 and 16 bytes on sm_80 and
+// newer; others are copied at once.
+
+template <typename T>
+__device__ void copy_async(T* shared, const T* global) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (sizeof(T) == 4 || sizeof(T) == 8) {
+    asm volatile(
+        "cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+        "l"(global), "n"(sizeof(T))
+        : "memory");
+    return;
+  } else if constexpr (sizeof(T) == 16) {  // past the L1 cache
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+        "l"(global)
+        : "memory");
+    return;
+  }
+#endif
+  *shared = *global;
+}
+
+// Closes the group of copies issued since the last call.
+__device__ inline void copy_commit() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Waits until at most kPending groups of this thread are unfinished.
+template <int kPending>
+__device__ void copy_wait() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+// ---- The copy engine of sm_90 and newer; not to be called by what is compiled for less.
+
+#if __CUDA_ARCH__ >= 900
+constexpr bool kHasBulkCopies = true;
+
+// Orders this thread's accesses of shared memory before later ones of the copy engine.
+__device__ inline void fence_bulk_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// A barrier in shared memory on which one thread arrives, and the bytes that it says.
+__device__ inline void bulk_barrier_init(uint64_t* barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ inline void bulk_barrier_arrive(uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+__device__ inline void bulk_barrier_wait(uint64_t* barrier, int parity) {
+  asm volatile(
+      "{ .reg .pred done;\n"
+      "waiting: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra waiting; }" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// Starts to copy `bytes` bytes, a multiple of 16 as the addresses are, to shared memory; `barrier` waits for them.
+__device__ inline void bulk_load(void* shared, const void* global, uint32_t bytes, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(static_cast<char*>(shared))),
+               "l"(global), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+// The same back to device memory.
+__device__ inline void bulk_store(void* global, const void* shared, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+               "r"(shared_address(static_cast<const char*>(shared))), "r"(bytes)
+               : "memory");
+}
+// Waits until the shared memory of the stores that this thread started may be written again.
+__device__ inline void wait_bulk_stores() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+#else
+constexpr bool kHasBulkCopies = false;
+
+__device__ inline void fence_bulk_copies() {}
+__device__ inline void wait_bulk_stores() {}
+#endif
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,51 @@
+// The kernels of load_balance_search, and the partition that every kernel over a load-balancing search starts with.
+#pragma once
+
+#include "cuda/cta/load_balance.cuh"
+#include "operands/load_balance.h"
+
+namespace mgpu::cuda::load_balancing {
+
+// Lanes that search for a cell together: all cells of 2^26 outputs in one wave of warps, each of which waits for memory
+// 8 times, where warps of a cell each would take 3 waves of 5.
+constexpr int kCellLanes = 8;
+
+static __global__ void partition_cells(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles) {
+  const int64_t cells = work.problems * (tiles.tiles + 1);
+  const int64_t thread = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  const int64_t cell = minimum(thread / kCellLanes, cells - 1);  // the lanes of a warp stay together
+  const int64_t problem = cell / (tiles.tiles + 1);
+  const auto find = [](auto begin, auto end, auto before) {
+    return warp_partition_point<kCellLanes>(begin, end, before);
+  };
+  const int64_t tile = cell - problem * (tiles.tiles + 1);
+  WorkRow row = work.row(problem);
+  row.first = work.first(row, find);
+  const int64_t head = row.first_from(minimum(tile * tiles.tile, work.size), find);
+  const bool is_last = tile == tiles.tiles;
+  if (__any_sync(0xffffffffu, is_last)) row.total = work.total(row, find);
+  if (thread % kCellLanes != 0) return;
+  int64_t* const heads = tiles.cells + problem * tiles.stride();
+  heads[tile] = head;
+  if (is_last) {
+    heads[tile + 1] = row.first;
+    heads[tile + 2] = row.total;
+  }
+}
+
+using Tile = TileWork<kWorkThreads, work_items(false)>;
+
+template <typename Index, bool kRanks>
+__global__ void __launch_bounds__(kWorkThreads)
+    search_tiles(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles, Index* objects,
+                 Index* ranks) {
+  __shared__ Tile::Shared shared;
+  const Tile tile(shared, work, tiles);
+  const int64_t origin = tile.problem * work.size + tile.begin;
+  tile.store(objects + origin, Index{-1}, [&](int, auto mark) { return static_cast<Index>(tile.before + mark); });
+  if constexpr (!kRanks) return;
+  tile.store(ranks + origin, Index{-1},
+             [&](int i, auto mark) { return static_cast<Index>(tile.begin + i - tile.row.start(tile.before + mark)); });
+}
+
+}  // namespace mgpu::cuda::load_balancing

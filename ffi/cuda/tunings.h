@@ -1,0 +1,152 @@
+// The shapes of the CUDA kernels' blocks and tiles, and where one kernel takes over from another: by the width of keys,
+// elements or states in bytes. Workspaces are sized by them, so they ask no device. What follows from them and from an
+// algorithm is written beside it.
+#pragma once
+
+#include "algorithm/common.h"
+
+namespace mgpu {
+
+// A block's threads and the items that each takes. The latter is odd where lanes read their items from shared memory,
+// so that they meet different banks.
+struct TileShape {
+  int threads;
+  int items;
+  constexpr int tile() const { return threads * items; }
+};
+
+// ---- Sorts of segments: tiles that are sorted, then merged.
+constexpr TileShape tile_shape(int key_width) { return key_width == 8 ? TileShape{256, 11} : TileShape{256, 17}; }
+constexpr int tile_items(int key_width) { return tile_shape(key_width).tile(); }
+
+// ---- Sorts of whole rows, without heads, by kernels of their own: blocks of `sort` sort cells, blocks of `merge`
+// merge tiles of a cell's half or fewer. One thread of a merging block is spare: its two merges of the first level,
+// each dealt out by whole threads, take one more.
+struct RowShape {
+  TileShape sort;
+  TileShape merge;
+  int runs = 4;  // that a round merges
+  constexpr int cell() const { return sort.threads * sort.items; }
+  constexpr int tile() const { return cell() / ceil_div(cell(), (merge.threads - 1) * merge.items); }
+};
+constexpr RowShape row_shape(int key_width, bool has_payload) {
+  if (key_width == 8) return {{512, 16}, {256, 17}};
+  return {{512, key_width == 4 && !has_payload ? 32 : 16}, {256, 33}};
+}
+// Of so few items that all blocks run at once, a round takes as long as one of them: merging two runs, whose block
+// finds its tile's edges by itself, takes less than half of what merging four does.
+constexpr RowShape pairs_shape(int key_width, bool has_payload) {
+  if (key_width == 8 && has_payload) return {{512, 4}, {256, 9}, 2};
+  return {row_shape(key_width, has_payload).sort, {256, 17}, 2};
+}
+constexpr bool is_for_pairs(int64_t items, int item_bytes) {
+  return items * maximum(item_bytes, 4) <= int64_t{1} << 24;
+}
+// Rows that fit one cell of this shape take one launch.
+constexpr RowShape kOneCellShape{{512, 8}, {256, 9}};
+// For few items, whose sort waits for one launch and one memory latency after the other. The runs are merged by ranks:
+// a warp of `merge` finds the places of so many items of each lane.
+constexpr RowShape kFewItemsShape{{256, 4}, {128, 2}};
+constexpr int64_t kFewItems = int64_t{1} << 18;
+// So few comparisons are made at once, those of every two items of a row.
+constexpr int64_t kFewComparisons = int64_t{1} << 24;
+
+// ---- Set operations: a tile of both inputs is one item less than its block has room for, as a split may take one
+// more.
+constexpr TileShape set_tile_shape(int key_width) { return {256, key_width == 8 ? 11 : 23}; }
+constexpr int set_tile(int key_width) { return set_tile_shape(key_width).tile() - 1; }
+
+// ---- Joins
+constexpr TileShape join_tile_shape(int key_width) { return {256, key_width == 8 ? 11 : 23}; }
+constexpr int64_t kJoinHeavy = 1 << 16;  // rows of the output from which a tile is heavy, and shared by many blocks
+constexpr int64_t kJoinUnit = 1 << 15;   // a block's share of it
+
+// ---- Merges, searches and matches, which stream tiles through two stages of shared memory. Long tiles cost fewest
+// hand-overs, two blocks of a multiprocessor hide each other's. Each shape is there large, for devices that could grant
+// one block what kStreamBlocks of it take together, and small, of 31 KB a stage: sm_86, sm_89 and sm_120 grant 99 KB,
+// sm_75 has 64 KB in all.
+constexpr int kStreamWorkers = 480;  // threads that merge; one warp more copies
+constexpr int kStreamBlocks = 2;
+constexpr int kMostStageBytes = 55 << 10;  // all that two blocks have room for
+constexpr int kStreamStaticBytes = 1024;   // at most, beside the two stages
+
+// In shared memory an item lies where it lies within its cache line: runs that begin elsewhere cost the copy engine two
+// requests for each of one.
+constexpr int kLineBytes = 128;
+
+// The bytes of shared memory that `count` items in a number of runs take, each of which lies as in device memory.
+constexpr int run_bytes(int width, int count, int runs) {
+  return (count * width + kLineBytes - 1) / kLineBytes * kLineBytes + 2 * runs * kLineBytes;
+}
+// Of a tile's keys or of what lies as they do, with those after it; a thread reads past the end.
+constexpr int stream_run_bytes(int width, int items) { return run_bytes(width, (kStreamWorkers + 3) * items + 2, 2); }
+
+struct StreamShape {
+  int items;  // a thread's: an odd number
+  int stage_bytes;
+  constexpr int tile() const { return kStreamWorkers * items; }
+  constexpr int64_t block_bytes() const { return 2 * stage_bytes + kStreamStaticBytes; }
+  // What a device has to grant a block for this shape to be worth it.
+  constexpr int64_t wanted_bytes() const { return kStreamBlocks * block_bytes(); }
+};
+template <typename StageBytes>
+constexpr StreamShape stream_shape(bool large, int most_bytes, StageBytes stage_bytes) {
+  const int limit = large ? most_bytes : 31 << 10;
+  int items = 23;
+  while (items > 1 && stage_bytes(items) > limit) items -= 2;
+  return {items, stage_bytes(items)};
+}
+
+// Of a merge: the keys, then the payloads as the keys lie. Keys alone are merged 1% faster in shorter tiles, rows of
+// 1000 by 15%; with a payload it is the other way round.
+constexpr StreamShape merge_shape(int key_width, int payload_width, bool large) {
+  return stream_shape(large, payload_width > 0 ? kMostStageBytes : 36 << 10, [=](int items) {
+    return stream_run_bytes(key_width, items) + (payload_width > 0 ? stream_run_bytes(payload_width, items) : 0);
+  });
+}
+
+// Of a search or a match: the keys, whose place what leaves a tile takes, an int32 for each item; where items are
+// matched, a byte for each follows.
+constexpr int search_index_bytes(int key_width, int items) {
+  return maximum(stream_run_bytes(key_width, items), run_bytes(4, kStreamWorkers * items, 2));
+}
+constexpr StreamShape search_shape(int key_width, bool matches, bool large) {
+  return stream_shape(large, kMostStageBytes, [=](int items) {
+    return search_index_bytes(key_width, items) + (matches ? run_bytes(1, kStreamWorkers * items, 2) : 0);
+  });
+}
+
+// The least tile of all, by which the workspace is sized.
+constexpr int64_t kLeastMergeTile = 1344;
+
+// ---- Load balancing: a block finds the objects of this many outputs a thread, fewer where each is a wide row to be
+// moved.
+constexpr int kWorkThreads = 256;
+constexpr int work_items(bool wide_rows) { return wide_rows ? 4 : 16; }
+
+// ---- Reductions: a block of threads reduces this much of a row. 64 KB keep its loads in flight, and leave 2048 blocks
+// of 2^27 bytes; of more it takes twice as much, since what a block does before its first load and after its last one
+// counts.
+constexpr int64_t kReduceChunkBytes = 1 << 16;
+constexpr int64_t kReduceMostChunks = 2048;
+// Up to this length a few lanes of a warp reduce the whole row.
+constexpr int64_t kReduceShortRow = 4096;
+
+// ---- Reductions of segments: the items that each thread has room for.
+constexpr TileShape segmented_reduce_shape(int64_t state_bytes) { return {128, state_bytes > 4 ? 16 : 32}; }
+
+// ---- Heads of runs: 64 bytes a thread keep enough loads in flight. Tiles are summed up in groups.
+constexpr TileShape run_heads_shape(int key_width) { return {256, key_width == 8 ? 8 : 16}; }
+constexpr int kRunHeadsGroup = 16;
+
+// ---- Scans: what a thread loads at a time where nothing restarts inside a row are vectors of 16 bytes.
+constexpr int kScanThreads = 256;
+constexpr int kScanVectors = 4;
+constexpr int64_t kScanTileBytes = kScanThreads * kScanVectors * 16;
+// With restarts, 64 bytes of states a thread stay in registers, and leave room for enough blocks to hide each other's
+// waiting; a thread loads 16 bytes at least.
+constexpr TileShape scan_segments_shape(int64_t state_bytes, int64_t element_bytes) {
+  return {kScanThreads, static_cast<int>(maximum(64 / state_bytes, 16 / element_bytes))};
+}
+
+}  // namespace mgpu

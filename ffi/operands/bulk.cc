@@ -1,0 +1,43 @@
+#include "operands/bulk.h"
+
+#include "operands/read_rows.h"
+#include "operands/read_work.h"
+
+namespace mgpu {
+
+const Signature signature::bulk_remove{
+    .operands = {"x", "indices", "count", "fill_value"},
+    .results = {"result"},
+};
+const Signature signature::bulk_insert{
+    .operands = {"x", "indices", "values", "count", "fill_value"},
+    .results = {"result"},
+};
+
+BulkOperands::BulkOperands(const Call& call, bool inserts) {
+  const Arguments in(call, inserts ? signature::bulk_insert : signature::bulk_remove);
+  const Array& result = in.result("result");
+  work.problems = Call::batch(result, 2);
+  out = read_rows(call, result, work.problems, "result");
+  x = read_rows(call, in["x"], work.problems, "x");
+  work.size = out.count;
+  work.capacity = x.count;
+  work.drift = inserts ? 1 : -1;
+  read_work(call, in, work, "indices", "count");
+  fill = read_fill(call, in["fill_value"], result, work.problems);
+  call.expect(x.row_bytes == out.row_bytes, "x: expected rows of the result's width");
+  if (inserts) {
+    values = read_rows(call, in["values"], work.problems, "values");
+    call.expect(values.row_bytes == out.row_bytes, "values: expected rows of the result's width");
+    call.expect(values.count == work.objects, "values: expected one row for each index");
+  }
+}
+
+WorkTiles BulkOperands::layout(Workspace& workspace) const {
+  return take_work_tiles(workspace, work, is_wide_row(out.row_bytes));
+}
+
+int64_t workspace::bulk_remove(const Call& call) { return layout_bytes(BulkOperands(call, false)); }
+int64_t workspace::bulk_insert(const Call& call) { return layout_bytes(BulkOperands(call, true)); }
+
+}  // namespace mgpu

@@ -1,0 +1,73 @@
+// From a call's operator and element type to the few compiled operators.
+#pragma once
+
+#include "operands/dispatch.h"
+#include "operands/operators.h"
+
+namespace mgpu {
+
+// Calls visit(operator) with the sum or product of this type: eight kinds for twelve types.
+template <ArithmeticKind kKind, typename Visit>
+void dispatch_arithmetic(const Call& call, DType dtype, bool multiply, Visit visit) {
+  switch (dtype) {
+    case DType::u8:
+    case DType::s8: return visit(Arithmetic<uint8_t, uint32_t, kKind>{multiply});
+    case DType::u16:
+    case DType::s16: return visit(Arithmetic<uint16_t, uint32_t, kKind>{multiply});
+    case DType::u32:
+    case DType::s32: return visit(Arithmetic<uint32_t, uint32_t, kKind>{multiply});
+    case DType::u64:
+    case DType::s64: return visit(Arithmetic<uint64_t, uint64_t, kKind>{multiply});
+    case DType::f16: return visit(Arithmetic<Half, float, kKind>{multiply});
+    case DType::bf16: return visit(Arithmetic<BFloat16, float, kKind>{multiply});
+    case DType::f32: return visit(Arithmetic<float, float, kKind>{multiply});
+    case DType::f64: return visit(Arithmetic<double, double, kKind>{multiply});
+    default: call.fail("x: expected an integer or float type, got " + std::string(dtype_name(dtype)));
+  }
+}
+
+// Calls visit(operator) with a minimum or maximum, or the index of one, over positions below `positions`: a kind for
+// each width of element, and one more for 32-bit elements of more positions than 32 bits can count.
+template <typename Visit>
+void dispatch_extremum(const Call& call, OperatorKind kind, DType dtype, int64_t positions, Visit visit) {
+  call.expect(is_key(dtype), "x: expected an integer or float type");
+  const auto dispatch_word = [&](auto word) {
+    using Word = decltype(word);
+    const auto order =
+        ExtremumOrder<Word>::make(key_kind(dtype) != KeyKind::kUnsigned, mantissa_bits(dtype), gives_largest(kind));
+    if (!gives_index(kind)) return visit(Extremum<Word>{order});
+    if constexpr (sizeof(Word) < 8) {
+      using Packed = ArgExtremum<Word, uint64_t>;
+      if (sizeof(Word) < 4 || static_cast<uint64_t>(positions) < Packed::kNowhere) return visit(Packed{order});
+    }
+    if constexpr (sizeof(Word) >= 4) visit(ArgExtremum<Word, CodeAndPosition>{order});
+  };
+  switch (byte_width(dtype)) {
+    case 1: return dispatch_word(uint8_t{});
+    case 2: return dispatch_word(uint16_t{});
+    case 4: return dispatch_word(uint32_t{});
+    default: return dispatch_word(uint64_t{});
+  }
+}
+
+// Calls visit(operator). With kMerged, sum and product are one type of operator.
+template <bool kMerged, typename Visit>
+void dispatch_operator(const Call& call, OperatorKind kind, DType dtype, int64_t positions, Visit visit) {
+  using enum ArithmeticKind;
+  switch (kind) {
+    case OperatorKind::kAdd: return dispatch_arithmetic<kMerged ? kEither : kSum>(call, dtype, false, visit);
+    case OperatorKind::kMul: return dispatch_arithmetic<kMerged ? kEither : kProduct>(call, dtype, true, visit);
+    case OperatorKind::kMin:
+    case OperatorKind::kMax:
+    case OperatorKind::kArgmin:
+    case OperatorKind::kArgmax: return dispatch_extremum(call, kind, dtype, positions, visit);
+  }
+  call.fail("op: expected 0 to 5");
+}
+
+template <bool kMerged, typename Visit>
+void OperatorOperands::dispatch(const Call& call, Visit visit) const {
+  dispatch_operator<kMerged>(call, kind, dtype, segments.total(), visit);
+}
+
+}  // namespace mgpu

@@ -1,0 +1,121 @@
+#include "operands/intervals.h"
+
+#include "operands/read_rows.h"
+#include "operands/read_work.h"
+
+namespace mgpu {
+
+namespace {
+
+Starts read_starts(const Call& call, const Arguments& in, const WorkList& work, const char* name) {
+  const Array& array = in[name];
+  call.expect(Call::length(array) == work.objects, (std::string(name) + ": expected one for each offset").c_str());
+  return {call.index_vector(array, name), call.row_stride(array, work.objects, work.problems, name)};
+}
+
+}  // namespace
+
+const Signature signature::interval_expand{
+    .operands = {"values", "offsets", "total", "fill_value"},
+    .results = {"result"},
+};
+
+IntervalExpandOperands::IntervalExpandOperands(const Call& call) {
+  const Arguments in(call, signature::interval_expand);
+  const Array& result = in.result("result");
+  work.problems = Call::batch(result, 2);
+  out = read_rows(call, result, work.problems, "result");
+  work.size = work.capacity = out.count;
+  values = read_rows(call, in["values"], work.problems, "values");
+  read_work(call, in, work, "offsets", "total");
+  fill = read_fill(call, in["fill_value"], result, work.problems);
+  call.expect(values.row_bytes == out.row_bytes, "values: expected rows of the result's width");
+  call.expect(values.count == work.objects, "values: expected one row for each offset");
+}
+
+WorkTiles IntervalExpandOperands::layout(Workspace& workspace) const {
+  return take_work_tiles(workspace, work, is_wide_row(out.row_bytes));
+}
+
+int64_t workspace::interval_expand(const Call& call) { return layout_bytes(IntervalExpandOperands(call)); }
+
+RegionOrder IntervalMoveOperands::take_order(Workspace& workspace) const {
+  RegionOrder order{};
+  while ((out.count - 1) >> order.shift >= RegionOrder::kRegions) ++order.shift;
+  order.sums = workspace.take<RegionOrder::Sum>(RegionOrder::kRegions + 1);
+  order.touched = reinterpret_cast<int32_t*>(order.sums + RegionOrder::kRegions);
+  order.ends = workspace.take<RegionOrder::Sum>(RegionOrder::kRegions);
+  order.is_used = workspace.take<int32_t>(1);
+  order.items = workspace.take<int64_t>(1);
+  order.offsets = workspace.take<int32_t>(work.objects);
+  order.gather_starts = workspace.take<int32_t>(work.objects);
+  order.scatter_starts = workspace.take<int32_t>(work.objects);
+  return order;
+}
+
+WorkTiles IntervalMoveOperands::layout(Workspace& workspace) const {
+  if (has_order()) take_order(workspace);
+  return take_work_tiles(workspace, work, is_wide_row(out.row_bytes));
+}
+
+const Signature signature::interval_gather{
+    .operands = {"x", "starts", "offsets", "total", "fill_value"},
+    .results = {"result"},
+};
+
+IntervalMoveOperands interval_gather_operands(const Call& call) {
+  const Arguments in(call, signature::interval_gather);
+  IntervalMoveOperands operands{};
+  const Array& result = in.result("result");
+  WorkList& work = operands.work;
+  work.problems = Call::batch(result, 2);
+  operands.out = read_rows(call, result, work.problems, "result");
+  operands.x = read_rows(call, in["x"], work.problems, "x");
+  work.size = work.capacity = operands.out.count;
+  read_work(call, in, work, "offsets", "total");
+  operands.gather = read_starts(call, in, work, "starts");
+  operands.has_fill = true;
+  operands.fill = read_fill(call, in["fill_value"], result, work.problems);
+  call.expect(operands.x.row_bytes == operands.out.row_bytes, "x: expected rows of the result's width");
+  return operands;
+}
+
+int64_t workspace::interval_gather(const Call& call) { return layout_bytes(interval_gather_operands(call)); }
+
+const Signature signature::interval_move{
+    .operands = {"x", "gather_starts", "scatter_starts", "offsets", "total", "into"},
+    .results = {"result"},
+    .attributes = {{"gathers"}},
+};
+
+IntervalMoveOperands interval_move_operands(const Call& call) {
+  const Arguments in(call, signature::interval_move);
+  IntervalMoveOperands operands{};
+  const Array& result = in.result("result");
+  WorkList& work = operands.work;
+  work.problems = Call::batch(result, 2);
+  operands.out = read_rows(call, result, work.problems, "into");
+  operands.x = read_rows(call, in["x"], work.problems, "x");
+  const bool gathers = in.flag("gathers");
+  // Disjoint targets take no more items than there are; items whose targets are dropped may come on top.
+  work.size = gathers ? maximum(operands.x.count, operands.out.count) : operands.x.count;
+  work.capacity = work.size;
+  read_work(call, in, work, "offsets", "total");
+  if (gathers) operands.gather = read_starts(call, in, work, "gather_starts");
+  operands.scatter = read_starts(call, in, work, "scatter_starts");
+  operands.scatters = true;
+  call.expect(operands.x.row_bytes == operands.out.row_bytes, "x: expected rows of into's width");
+  const Array& into = in["into"];
+  if (into.rank() == 1) {
+    operands.background = read_fill(call, into, result, work.problems);
+    return operands;
+  }
+  // XLA gives the result into's buffer, but forgets to where it splits a call over devices.
+  call.expect(into.bytes() == result.bytes(), "into: expected the shape of the result");
+  operands.into = into.data == result.data ? nullptr : into.data;
+  return operands;
+}
+
+int64_t workspace::interval_move(const Call& call) { return layout_bytes(interval_move_operands(call)); }
+
+}  // namespace mgpu

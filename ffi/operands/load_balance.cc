@@ -1,0 +1,46 @@
+#include "operands/load_balance.h"
+
+#include "operands/read_work.h"
+
+namespace mgpu {
+
+void read_work(const Call& call, const Arguments& in, WorkList& work, const char* offsets, const char* count) {
+  work.objects = Call::length(in[offsets]);
+  work.offsets = call.index_vector(in[offsets], offsets);
+  work.offsets_stride = call.row_stride(in[offsets], work.objects, work.problems, offsets);
+  work.counts = call.live_counts(in[count], work.problems, count);
+}
+
+WorkTiles take_work_tiles(Workspace& workspace, const WorkList& work, bool wide_rows) {
+  const int64_t tile = kWorkThreads * work_items(wide_rows);
+  WorkTiles tiles{tile, ceil_div(work.size, tile)};
+  tiles.cells = workspace.take<int64_t>(work.problems * tiles.stride());
+  return tiles;
+}
+
+const Signature signature::load_balance_search{
+    .operands = {"offsets", "total"},
+    .results = {"objects", "ranks"},
+    .attributes = {{"return_rank"}},
+};
+
+LoadBalanceOperands::LoadBalanceOperands(const Call& call) {
+  const Arguments in(call, signature::load_balance_search);
+  const Array& out = in.result("objects");
+  work.problems = Call::batch(out, 1);
+  work.size = work.capacity = Call::length(out);
+  read_work(call, in, work, "offsets", "total");
+  wide = call.index_vector(out, "objects").wide;
+  objects = out.data;
+  if (in.flag("return_rank")) {
+    const Array& rank = in.result("ranks");
+    call.expect(rank.dtype == out.dtype && rank.size() == out.size(), "ranks: expected the shape of the objects");
+    ranks = rank.data;
+  }
+}
+
+WorkTiles LoadBalanceOperands::layout(Workspace& workspace) const { return take_work_tiles(workspace, work, false); }
+
+int64_t workspace::load_balance_search(const Call& call) { return layout_bytes(LoadBalanceOperands(call)); }
+
+}  // namespace mgpu

@@ -1,0 +1,32 @@
+#include "operands/operators.h"
+
+#include "operands/dispatch_operator.h"
+#include "operands/read.h"
+
+namespace mgpu {
+
+OperatorOperands::OperatorOperands(const Call& call, const Array& elements, const Array* heads, const Array& count)
+    : kind(static_cast<OperatorKind>(call.attributes["op"])), dtype(elements.dtype), x(elements.data) {
+  segments.length = Call::length(elements);
+  segments.rows = Call::batch(elements, 1);
+  if (heads) {
+    segments.heads_count = Call::length(*heads);
+    segments.heads = call.index_vector(*heads, "heads");
+    segments.heads_stride = call.row_stride(*heads, segments.heads_count, segments.rows, "heads");
+  }
+  segments.counts = call.live_counts(count, segments.rows);
+}
+
+int64_t OperatorOperands::state_bytes(const Call& call) const {
+  int64_t bytes = 0;
+  dispatch<true>(call, [&](auto op) { bytes = sizeof(typename decltype(op)::State); });
+  return bytes;
+}
+
+void OperatorOperands::expect_result(const Call& call, const Array& result, int64_t size) const {
+  call.expect(result.size() == size, "result: wrong number of items");
+  call.expect(gives_index(kind) ? result.dtype == DType::s32 || result.dtype == DType::s64 : result.dtype == dtype,
+              "result: wrong type");
+}
+
+}  // namespace mgpu

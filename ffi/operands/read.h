@@ -1,0 +1,19 @@
+// What the reading of every call needs.
+#pragma once
+
+#include "call.h"
+#include "operands/dispatch.h"
+#include "operands/sorted_pair.h"
+#include "operations.h"
+#include "signature.h"
+#include "workspace.h"
+
+namespace mgpu {
+
+inline constexpr Enumeration kPayloadValues{"payload", {"none", "given", "indices"}};
+inline constexpr Enumeration kOperatorValues{"op", {"add", "mul", "min", "max", "argmin", "argmax"}};
+
+SortedPair read_sorted_pair(const Call& call, const Array& a, const Array& b, const Array& a_count,
+                            const Array& b_count, int64_t rows);
+
+}  // namespace mgpu

@@ -1,0 +1,56 @@
+#include "operands/reduce.h"
+
+#include "operands/read.h"
+
+namespace mgpu {
+
+const Signature signature::reduce{
+    .operands = {"x", "count"},
+    .results = {"result"},
+    .attributes = {{"op", &kOperatorValues}},
+};
+
+ReduceOperands::ReduceOperands(const Call& call, const Arguments& in)
+    : OperatorOperands(call, in["x"], nullptr, in["count"]),
+      result(in.result("result").data),
+      wide_result(in.result("result").dtype == DType::s64) {
+  expect_result(call, in.result("result"), segments.rows);
+}
+ReduceOperands::ReduceOperands(const Call& call) : ReduceOperands(call, Arguments(call, signature::reduce)) {}
+
+char* ReduceOperands::layout(Workspace& workspace, int64_t state_bytes) const {
+  return workspace.take<char>(has_short_rows() ? 0 : segments.rows * chunks() * state_bytes);
+}
+
+int64_t workspace::reduce(const Call& call) {
+  const ReduceOperands operands(call);
+  return layout_bytes(operands, operands.state_bytes(call));
+}
+
+const Signature signature::segmented_reduce{
+    .operands = {"x", "heads", "count"},
+    .results = {"result"},
+    .attributes = {{"op", &kOperatorValues}},
+};
+
+SegmentedReduceOperands::SegmentedReduceOperands(const Call& call, const Arguments& in)
+    : OperatorOperands(call, in["x"], &in["heads"], in["count"]),
+      result(in.result("result").data),
+      wide_result(in.result("result").dtype == DType::s64) {
+  expect_result(call, in.result("result"), segments.rows * segments.heads_count);
+}
+SegmentedReduceOperands::SegmentedReduceOperands(const Call& call)
+    : SegmentedReduceOperands(call, Arguments(call, signature::segmented_reduce)) {}
+
+SegmentedReduceOperands::Scratch SegmentedReduceOperands::layout(Workspace& workspace, int64_t state_bytes) const {
+  const int64_t count = tiles(state_bytes);
+  return {workspace.take<int64_t>(count + 1), workspace.take<char>(count * state_bytes),
+          workspace.take<char>(count * since_restart_bytes(state_bytes))};
+}
+
+int64_t workspace::segmented_reduce(const Call& call) {
+  const SegmentedReduceOperands operands(call);
+  return layout_bytes(operands, operands.state_bytes(call));
+}
+
+}  // namespace mgpu

@@ -1,0 +1,38 @@
+#include "operands/run_heads.h"
+
+#include "operands/read.h"
+
+namespace mgpu {
+
+const Signature signature::run_heads{
+    .operands = {"keys", "count"},
+    .results = {"heads", "firsts", "covered", "runs"},
+};
+
+RunHeadsOperands::RunHeadsOperands(const Call& call) {
+  const Arguments in(call, signature::run_heads);
+  key_type = in["keys"].dtype;
+  call.expect(is_key(key_type), "expected keys of a type that has an order");
+  keys = in["keys"].data;
+  rows.length = Call::length(in["keys"]);
+  rows.rows = Call::batch(in["keys"], 1);
+  rows.counts = call.live_counts(in["count"], rows.rows);
+  const Array& firsts_out = in.result("firsts");
+  size = Call::length(firsts_out);
+  firsts = firsts_out.data;
+  call.expect(firsts_out.dtype == key_type && firsts_out.size() == rows.rows * size, "firsts: expected keys");
+  heads = call.index_result(in.result("heads"), rows.rows * size, "heads");
+  covered = call.index_result(in.result("covered"), rows.rows, "covered");
+  runs = call.index_result(in.result("runs"), rows.rows, "runs");
+}
+
+RunHeadsOperands::Scratch RunHeadsOperands::layout(Workspace& workspace) const {
+  const int64_t words = rows.rows * cuda_row_tiles() * run_heads_shape(byte_width(key_type)).tile() / 32;
+  const int64_t groups = rows.rows * row_groups();
+  return {workspace.take<unsigned>(words), workspace.take<int>(groups * kRunHeadsGroup),
+          workspace.take<int64_t>(groups)};
+}
+
+int64_t workspace::run_heads(const Call& call) { return layout_bytes(RunHeadsOperands(call)); }
+
+}  // namespace mgpu

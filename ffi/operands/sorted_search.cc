@@ -1,0 +1,59 @@
+#include "operands/sorted_search.h"
+
+#include <utility>
+
+#include "operands/read.h"
+
+namespace mgpu {
+
+const Signature signature::sorted_search{
+    .operands = {"needles", "haystack", "needles_count", "haystack_count"},
+    .results = {"positions"},
+    .attributes = {{"right"}},
+};
+
+SortedSearchOperands::SortedSearchOperands(const Call& call) {
+  const Arguments in(call, signature::sorted_search);
+  const Array& result = in.result("positions");
+  key_type = in["needles"].dtype;
+  needles_are_b = in.flag("right");
+  pair = read_sorted_pair(call, in["needles"], in["haystack"], in["needles_count"], in["haystack_count"],
+                          Call::batch(result, 1));
+  positions = call.index_result(result, pair.rows * pair.a.length, "positions");
+  if (needles_are_b) pair = pair.swapped();
+}
+
+MergeSplits SortedSearchOperands::layout(Workspace& workspace) const { return MergeSplits::layout(pair, workspace); }
+
+int64_t workspace::sorted_search(const Call& call) { return layout_bytes(SortedSearchOperands(call)); }
+
+const Signature signature::sorted_match{
+    .operands = {"a", "b", "a_count", "b_count"},
+    .results = {"a_index", "b_index", "a_match", "b_match", "a_match_count", "b_match_count"},
+    .attributes = {{"right"}},
+};
+
+SortedMatchOperands::SortedMatchOperands(const Call& call) {
+  const Arguments in(call, signature::sorted_match);
+  key_type = in["a"].dtype;
+  pair = read_sorted_pair(call, in["a"], in["b"], in["a_count"], in["b_count"], Call::batch(in.result("a_index"), 1));
+  const auto side = [&](const char* index, const char* match, const char* count, const SortedRows& keys) -> Side {
+    const int64_t items = pair.rows * keys.length;
+    const Array& matches = in.result(match);
+    call.expect(matches.dtype == DType::boolean && matches.size() == items, "expected one bool an item");
+    return {call.index_result(in.result(index), items, index), matches.as<bool>(),
+            call.index_result(in.result(count), pair.rows, count)};
+  };
+  a = side("a_index", "a_match", "a_match_count", pair.a);
+  b = side("b_index", "b_match", "b_match_count", pair.b);
+  if (in.flag("right")) {
+    pair = pair.swapped();
+    std::swap(a, b);
+  }
+}
+
+MergeSplits SortedMatchOperands::layout(Workspace& workspace) const { return MergeSplits::layout(pair, workspace); }
+
+int64_t workspace::sorted_match(const Call& call) { return layout_bytes(SortedMatchOperands(call)); }
+
+}  // namespace mgpu

@@ -1,0 +1,78 @@
+// What an operation takes and gives, by name: Python compares its own names with these when it is imported, and the
+// reading of a call asks for arrays and attributes by them.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "call.h"
+
+namespace mgpu {
+
+// The names of an attribute's values, from 0 on.
+struct Enumeration {
+  std::string_view name;
+  std::string_view values[8];  // as many as are not empty
+};
+
+// In the order of the call. As many of each as have a name.
+struct Signature {
+  struct Attribute {
+    std::string_view name;
+    const Enumeration* values = nullptr;  // null: a flag
+  };
+  std::string_view operands[8] = {};
+  std::string_view results[8] = {};  // beside the workspace
+  Attribute attributes[4] = {};
+};
+
+inline std::string_view name_of(std::string_view name) { return name; }
+inline std::string_view name_of(const Signature::Attribute& attribute) { return attribute.name; }
+
+// How many of a list have a name.
+template <typename Item, size_t kMost>
+size_t named_count(const Item (&items)[kMost]) {
+  return std::find_if(items, items + kMost, [](const Item& item) { return name_of(item).empty(); }) - items;
+}
+
+// The arrays and attributes of a call, by their names.
+class Arguments {
+ public:
+  // `absent`: a result that this call does not give.
+  Arguments(const Call& call, const Signature& signature, std::string_view absent = {})
+      : call_(call), signature_(signature), absent_(absent) {
+    const size_t count = named_count(signature.operands);
+    if (call.operands.size() != count) {
+      call.fail("expected " + std::to_string(count) + " operands, got " + std::to_string(call.operands.size()));
+    }
+  }
+
+  const Array& operator[](std::string_view operand) const {
+    return call_.operands[place(signature_.operands, operand)];
+  }
+  const Array& result(std::string_view name) const {
+    const size_t i = place(signature_.results, name);
+    return call_.results.at(i - (!absent_.empty() && i > place(signature_.results, absent_)));
+  }
+  int64_t attribute(std::string_view name) const {
+    place(signature_.attributes, name);
+    return call_.attributes[name];
+  }
+  bool flag(std::string_view name) const { return attribute(name) != 0; }
+
+ private:
+  template <typename Item, size_t kMost>
+  size_t place(const Item (&items)[kMost], std::string_view name) const {
+    for (size_t i = 0; i < kMost; ++i) {
+      if (name_of(items[i]) == name) return i;
+    }
+    call_.fail("not in the signature: " + std::string(name));
+  }
+
+  const Call& call_;
+  const Signature& signature_;
+  std::string_view absent_;
+};
+
+}  // namespace mgpu
