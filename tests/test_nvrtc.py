@@ -1,0 +1,133 @@
+"""Every kernel header compiles as it is by NVRTC, which has no host compiler and no headers: no GPU is needed."""
+
+import ctypes
+import functools
+import importlib.util
+import pathlib
+import re
+
+import pytest
+
+FFI = pathlib.Path(__file__).parent.parent / "ffi"
+ARCHITECTURES = (75, 90, 120)
+
+ORDER = "mgpu::FloatOrder<uint32_t>"
+OPERATOR = "mgpu::Arithmetic<float, float, mgpu::ArithmeticKind::kSum>"
+ROUTE = "mgpu::cuda::MoveRoute<true, true, uint32_t>"
+ROWS = f"mgpu::cuda::sorting::RowProblem<{ORDER}, uint32_t, mgpu::row_shape(4, true)>"
+PAIRS = f"mgpu::cuda::sorting::RowProblem<{ORDER}, uint32_t, mgpu::pairs_shape(4, true)>"
+FEW = f"mgpu::cuda::sorting::RowProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape>"
+
+# Each header's kernels, as they are to be compiled.
+KERNELS = {
+    "bulk.cuh": ["move_words<uint32_t, mgpu::cuda::BulkRoute<true>>"],
+    "cta/merge_stream.cuh": [f"split_tiles<{ORDER}>"],
+    "intervals.cuh": [
+        "fill_array",
+        "expand_words<uint32_t>",
+        f"move_words<uint32_t, {ROUTE}>",
+        f"move_wide_rows<uint32_t, {ROUTE}>",
+    ],
+    "join/join_tiles.cuh": [
+        f"joining::join_tiles<{ORDER}>",
+        f"joining::join_heavy_tiles<{ORDER}>",
+        "joining::finish_rows",
+    ],
+    "join/problem.cuh": [f"joining::find_edges<{ORDER}>"],
+    "load_balance.cuh": ["load_balancing::partition_cells", "load_balancing::search_tiles<int32_t, true>"],
+    "merge.cuh": [f"merging::merge_tiles<{ORDER}, uint32_t, true>"],
+    "reduce.cuh": [
+        f"reducing::{kernel}<{OPERATOR}>" for kernel in ("reduce_chunks", "reduce_states", "reduce_short_rows")
+    ],
+    "region_order.cuh": ["count_regions", "begin_regions", "place_intervals"],
+    "run_heads.cuh": [
+        *(f"run_marking::{kernel}<{ORDER}>" for kernel in ("mark_heads", "sum_tiles", "write_heads")),
+        "run_marking::pad_tails<uint32_t>",
+    ],
+    "scan/problem.cuh": [f"scanning::fill_totals<{OPERATOR}>"],
+    "scan/scan_rows.cuh": [f"scanning::scan_rows<{OPERATOR}>"],
+    "scan/scan_segments.cuh": ["scanning::list_heads", f"scanning::scan_segments<{OPERATOR}>"],
+    "scan/scan_tiles.cuh": [f"scanning::scan_tiles<{OPERATOR}>"],
+    "segmented_reduce.cuh": [
+        "segment_reducing::partition_units",
+        f"segment_reducing::reduce_tiles<{OPERATOR}>",
+        f"segment_reducing::join_tiles<{OPERATOR}>",
+    ],
+    "segmented_sort/cut_rows.cuh": [f"sorting::cut_cells<{ROWS}>", f"sorting::start_segments<{ROWS}>"],
+    "segmented_sort/describe_tiles.cuh": [
+        "sorting::describe_tiles",
+        "sorting::find_tile_heads",
+        "sorting::connect_tiles<512>",
+    ],
+    "segmented_sort/merge_rows.cuh": [
+        f"sorting::split_rows<{ROWS}>",
+        f"sorting::merge_rows<{ROWS}>",
+        f"sorting::merge_rows<{PAIRS}>",
+    ],
+    "segmented_sort/merge_tiles.cuh": [f"sorting::merge_tiles<{ORDER}, uint32_t>"],
+    "segmented_sort/plan_tiles.cuh": [f"sorting::plan_tiles<{ORDER}, uint32_t>"],
+    "segmented_sort/rank_rows.cuh": [f"sorting::rank_rows<{FEW}>", f"sorting::merge_rows_by_rank<{FEW}>"],
+    "segmented_sort/sort_rows.cuh": [f"sorting::sort_rows<{ROWS}>"],
+    "segmented_sort/sort_tiles.cuh": [f"sorting::sort_tiles<{ORDER}, uint32_t>"],
+    "sets/keep_items.cuh": [f"set_operations::keep_items<{ORDER}, uint32_t>", "set_operations::fill_tails<uint32_t>"],
+    "sets/problem.cuh": [f"set_operations::split_rows<{ORDER}>"],
+    "sorted_search.cuh": [
+        f"searching::search_tiles<{ORDER}, true>",
+        f"searching::search_needles<{ORDER}>",
+        f"searching::match_tiles<{ORDER}, false>",
+    ],
+}
+HEADERS = sorted(str(path.relative_to(FFI / "cuda")) for path in (FFI / "cuda").rglob("*.cuh"))
+
+
+@functools.cache
+def nvrtc() -> ctypes.CDLL:
+    """NVRTC of the package that jax[cuda13] depends on."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = [pathlib.Path(root) for root in spec.submodule_search_locations] if spec else []
+    for root in roots:
+        for library in sorted(root.glob("cu*/lib/libnvrtc.so*")):
+            # NVRTC looks for its builtins on the system's path alone.
+            for builtins in library.parent.glob("libnvrtc-builtins.so*"):
+                ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
+            return ctypes.CDLL(str(library))
+    pytest.skip("needs NVRTC: pip install nvidia-cuda-nvrtc")
+
+
+def compile_log(source: str, expressions: list[str], architecture: int) -> str:
+    """What NVRTC has to say; nothing where all is well."""
+    library = nvrtc()
+    program = ctypes.c_void_p()
+    assert library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None) == 0
+    for expression in expressions:
+        assert library.nvrtcAddNameExpression(program, expression.encode()) == 0
+    options = [f"--gpu-architecture=compute_{architecture}", "-std=c++20", "-default-device", f"-I{FFI}"]
+    array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    failed = library.nvrtcCompileProgram(program, len(options), array)
+    size = ctypes.c_size_t()
+    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetProgramLog(program, log)
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    return log.value.decode() or "no log" if failed else ""
+
+
+def test_table_is_complete() -> None:
+    """Each kernel of each header is compiled by the test below."""
+    compiled = {re.sub(r"<.*", "", kernel).rpartition("::")[2] for kernels in KERNELS.values() for kernel in kernels}
+    for header in HEADERS:
+        source = (FFI / "cuda" / header).read_text()
+        kernels = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\(", source)
+        assert source.count("__global__") == len(kernels), header
+        assert set(kernels) <= compiled, header
+    assert set(KERNELS) <= set(HEADERS)
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_header_compiles(header: str) -> None:
+    """Alone, for architectures before, at and after that of the copy engine."""
+    expressions = [f"mgpu::cuda::{kernel}" for kernel in KERNELS.get(header, [])]
+    for architecture in ARCHITECTURES:
+        source = f'#include "cuda/{header}"\n#include "algorithm/key_order.h"\n#include "algorithm/operators.h"\n'
+        log = compile_log(source, expressions, architecture)
+        assert not log, f"{header} for sm_{architecture}:\n{log[:4000]}"
