@@ -5,11 +5,19 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.library import cpu_module
 from tests import oracle
 
 FLOAT_DTYPES = ["float16", "bfloat16", "float32", "float64"]
 KEY_DTYPES = [f"{kind}{width}" for kind in ("uint", "int") for width in (8, 16, 32, 64)] + FLOAT_DTYPES
 MANTISSA_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
+
+
+def tile_sizes(*names: str) -> tuple[int, ...]:
+    """The edges of the kernels' tiles, of both platforms and all widths."""
+    assert cpu_module is not None
+    sizes = cpu_module.tile_sizes()
+    return tuple(sorted(set().union(*(sizes[name] for name in names))))
 
 
 def special_keys(dtype: str) -> np.ndarray:

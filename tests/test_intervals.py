@@ -92,7 +92,7 @@ def test_every_element_type(rng, dtype):
         check_all(rng, lengths, int(lengths.sum()) + 7, int(lengths.sum()), dtype, trailing, fill_value=1)
 
 
-@pytest.mark.parametrize("size", [1023, 1025, 4095, 4096, 4097, 8192, 16385])
+@pytest.mark.parametrize("size", [tile + d for tile in data.tile_sizes("load_balance") for d in (-1, 0, 1)])
 def test_tile_edges(rng, size):
     for mean in (2, 700):
         lengths = rng.integers(0, 2 * mean + 1, 1 + size // mean)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 KINDS = ["inner", "left", "right", "outer"]
 # Items of a tile: CUDA's for 8-byte and narrower keys, the CPU's.
-TILES = (2816, 5888, 16384)
+TILES = data.tile_sizes("join")
 
 
 @functools.cache

@@ -15,6 +15,8 @@ from tests import data, oracle
 
 pytestmark = pytest.mark.usefixtures("x64")
 
+TILES = data.tile_sizes("load_balance")
+
 
 def expected(offsets, size, total):
     live = size if total is None else min(max(total, 0), size)
@@ -44,11 +46,11 @@ def test_sizes(rng, objects, size):
         check(offsets, size, total)
 
 
-@pytest.mark.parametrize("size", [4095, 4096, 4097, 8192, 12289, 40000])
+@pytest.mark.parametrize("size", [*(tile + d for tile in TILES for d in (-1, 0, 1)), 40000])
 def test_tile_edges(rng, size):
     for mean in (1, 5, 3000):
         check(data.heads_of(rng.integers(0, 2 * mean + 1, 1 + size // mean)), size)
-    for total in (4095, 4096, 4097, 16384, 16385, size - 1, size + 9):
+    for total in (*(tile + d for tile in TILES for d in (-1, 0, 1)), size - 1, size + 9):
         check(data.heads_of(rng.integers(0, 11, size // 5)), size, total)
 
 

@@ -20,7 +20,7 @@ from tests.oracle import same_bits
 pytestmark = pytest.mark.usefixtures("x64")
 
 # Slots that one CUDA block (by the width of keys and values) and one CPU task merge alone.
-TILES = (1440, 2400, 3360, 4320, 5280, 6240, 7200, 9120, 10080, 11040, 65536)
+TILES = data.tile_sizes("merge")
 
 
 def live_part(x, indices, slots):
@@ -116,7 +116,7 @@ def test_sizes_given_by_shapes(rng, sizes):
         check(*(data.sorted_keys(rng, dtype, n) for n in sizes))
 
 
-LONG = 2 * 65536 + 9
+LONG = 2 * max(TILES) + 9
 
 
 @pytest.mark.parametrize("dtype", ["int16", "uint32", "float64"])

@@ -16,33 +16,12 @@ from tests.test_scan import OPERATORS, compose, items, random_heads, same
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# A row that a few lanes of a warp reduce: up to 4,096 items; CUDA's chunks of 16,384 4-byte and 65,536 1-byte items;
-# the CPU's tiles of 32,768; the 4,064 items and ends of a segmented tile (2,016 of wide states).
-SIZES = (
-    0,
-    1,
-    2,
-    3,
-    31,
-    32,
-    33,
-    63,
-    255,
-    1000,
-    2014,
-    2015,
-    4038,
-    4062,
-    4063,
-    4095,
-    4096,
-    4097,
-    16_384,
-    16_385,
-    32_768,
-    32_769,
-    65_537,
-    300_001,
+# Rows that a few lanes of a warp reduce, CUDA's chunks, the CPU's tiles; the items and ends of a segmented tile.
+HEADS = 24
+SIZES = sorted(
+    {0, 1, 2, 3, 31, 32, 33, 63, 255, 1000, 300_001}
+    | {tile + d for tile in data.tile_sizes("reduce") for d in (0, 1)}
+    | {tile + d for tile in data.tile_sizes("segmented_reduce") for d in (-HEADS - 2, -2, -1)}
 )
 
 
@@ -82,12 +61,14 @@ def test_every_operator_and_type(rng, op, dtype):
 def test_sizes_round_the_edges_of_tiles(rng, op, dtype):
     for n in SIZES:
         x = items(rng, dtype, op, n)
-        heads = random_heads(rng, n, 24)
+        heads = random_heads(rng, n, HEADS)
         same(mgpu.reduce(x, op), oracle.reduce(x, op))
         same(mgpu.segmented_reduce(x, heads, op), oracle.segmented_reduce(x, heads, op))
 
 
-@pytest.mark.parametrize("m", [0, 1, 2, 4061, 4062, 4063, 40_000])
+@pytest.mark.parametrize(
+    "m", [0, 1, 2, *(tile + d for tile in data.tile_sizes("segmented_reduce")[:-1] for d in (-3, -2, -1)), 40_000]
+)
 def test_numbers_of_heads(rng, m):
     for n in (0, 1, 5000):
         x = items(rng, "int32", "add", n)
@@ -278,8 +259,7 @@ def test_reduce_by_key(rng, op, dtype):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint32", "float64"])
 def test_runs_round_the_edges_of_tiles(rng, dtype):
-    """CUDA's tiles have 4,096 keys, 2,048 of 8 bytes, and the CPU's 32,768."""
-    for n in (31, 2048, 2049, 4095, 4097, 40_000):
+    for n in (31, *(tile + d for tile in data.tile_sizes("run_heads") for d in (-1, 0, 1)), 40_000):
         for runs_keys in (np.arange(n) % 7, np.arange(n) // 3, np.zeros(n), np.sort(rng.integers(0, 100, n))):
             keys = runs_keys.astype(dtype)
             expected_keys, expected = runs_of(keys, np.ones(n, np.int32), "add", n)

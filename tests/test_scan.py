@@ -17,10 +17,10 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 OPERATORS = ["add", "mul", "min", "max", "argmin", "argmax"]
 FORMS = [{"exclusive": e, "reverse": r} for e in (False, True) for r in (False, True)]
-# CUDA's tiles of 16 KB and, with restarts, of 1,024, 2,048 and 4,096 items (16-, 8- and 4-byte states), the CPU's tiles
-# of 16,384; more tiles than CUDA's look-back has in two levels.
-TILES = (1024, 2048, 4096, 16384)
-MANY_TILES = 1025 * 4096 + 5
+# CUDA's tiles of 16 KB and, with restarts, by the width of states, the CPU's tiles; more tiles of 4-byte items than
+# CUDA's look-back has in two levels.
+TILES = data.tile_sizes("scan")
+MANY_TILES = (32 * 32 + 1) * 4096 + 5
 
 
 def items(rng, dtype, op, *shape):

@@ -21,11 +21,11 @@ from tests.oracle import same_bits
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Items that one thread, one block and one CPU task sort alone: CUDA's cells of 11 and 17 items, its tiles of 2,816 and
-# 4,352 (8-byte and narrower keys), the CPU's tiles of 16,384.
-CELLS = (11, 17)
-TILES = (2816, 4352, 16384)
-SEVERAL_TILES = 3 * 16384 + 77
+# Items that one thread, one block and one CPU task sort alone.
+CELLS = data.tile_sizes("sort_items")
+TILES = data.tile_sizes("segmented_sort")
+BLOCK = TILES[-2]  # of keys of 32 bits and fewer
+SEVERAL_TILES = 3 * TILES[-1] + 77
 
 
 def random_heads(rng, n, m):
@@ -167,8 +167,8 @@ MIXTURES = {
     "mean 60, uniform": lambda rng: rng.integers(0, 120, M),
     "heavy tail": lambda rng: np.minimum(20 / (1 - rng.random(M)) ** (2 / 3), 40_000).astype(int),
     "cells, exactly": lambda rng: [17] * M,
-    "tiles, exactly": lambda rng: [4352] * (N // 4352),
-    "half tiles across tiles": lambda rng: [2176] + [4352] * (N // 4352 - 1),
+    "tiles, exactly": lambda rng: [BLOCK] * (N // BLOCK),
+    "half tiles across tiles": lambda rng: [BLOCK // 2] + [BLOCK] * (N // BLOCK - 1),
     "three of several tiles between short ones": lambda rng: [5, 70_000, 3, 100_000, 1, 1, 60_000, 9],
     "one item, then everything": lambda rng: [1, N - 1],
     "everything, then one item": lambda rng: [N - 1, 1],

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.usefixtures("x64")
 OPERATIONS = ["set_intersection", "set_union", "set_difference", "set_symmetric_difference"]
 TAKES_B = ("set_union", "set_symmetric_difference")
 # Items of a tile: CUDA's for 8-byte and narrower keys, the CPU's.
-TILES = (2815, 5887, 16384)
-SEVERAL_TILES = 3 * 16384 + 77
+TILES = data.tile_sizes("sets")
+SEVERAL_TILES = 3 * max(TILES) + 77
 
 
 @functools.cache

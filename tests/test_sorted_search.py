@@ -18,13 +18,12 @@ from tests import data, oracle
 pytestmark = pytest.mark.usefixtures("x64")
 
 # Items of both operands that one CUDA block (by the width of keys) and one CPU task walk along alone.
-TILES = (3360, 5280, 6240, 7200, 10080, 11040, 65536)
+TILES = data.tile_sizes("sorted_search", "sorted_match")
 SIDES = ("left", "right")
 
 
 def same(got, expected, dtype=np.int32):
-    assert got.dtype == dtype
-    np.testing.assert_array_equal(got, expected)
+    oracle.same_bits(got, np.asarray(expected).astype(dtype))
 
 
 def expected_match(a, b, side, a_count=None, b_count=None):
@@ -100,7 +99,7 @@ def test_sizes_given_by_shapes(rng, sizes):
             same_match(mgpu.sorted_match(a, b, side), expected_match(a, b, side))
 
 
-LONG = 2 * 65536 + 9
+LONG = 2 * max(TILES) + 9
 
 
 @pytest.mark.parametrize("dtype", ["int16", "uint32"])
