@@ -18,12 +18,11 @@ struct IndexVector {
   bool wide = false;
   MGPU_HOST_DEVICE int64_t operator[](int64_t i) const {
 #ifdef __CUDA_ARCH__
-    // One load that is always made and one by the width, never one of two: where two loads stood under opposite
-    // predicates, kernels that ptxas (CUDA 13.0, sm_90) made moved rows to wrong places (docs/reliability.md).
+    // Two loads that are always made, never one by the width: with predicated loads, kernels that ptxas (CUDA 13.0,
+    // sm_90) made moved rows to wrong places (docs/reliability.md).
     const int32_t* const words = static_cast<const int32_t*>(data) + (wide ? 2 * i : i);
     const int32_t low = words[0];
-    int32_t high = 0;
-    if (wide) high = words[1];
+    const int32_t high = words[wide];
     return wide ? cut_index(int64_t{high} << 32 | static_cast<uint32_t>(low)) : low;
 #else
     return wide ? cut_index(static_cast<const int64_t*>(data)[i]) : static_cast<const int32_t*>(data)[i];

@@ -104,12 +104,10 @@ struct TileWork {
       with_marks([&](auto mark_of) { visit(mark_of, [](auto mark) { return mark; }); });
     } else if (has_slots) {
       visit([&](int i) { return unsigned{shared.marks[i]}; }, [&](unsigned mark) { return shared.slots[mark]; });
+    } else if (row.offsets.wide) {
+      with_searched_slots(static_cast<const int64_t*>(row.offsets.data), slot_of, visit);
     } else {
-      visit([&](int i) { return shared.marks[i] + (searched ? int64_t{shared.high_marks[i]} << 16 : 0); },
-            [&](int64_t mark) {
-              const int64_t h = maximum<int64_t>(mark, before < 0);
-              return slot_of(h, row.offsets[before + h]);
-            });
+      with_searched_slots(static_cast<const int32_t*>(row.offsets.data), slot_of, visit);
     }
   }
 
@@ -156,6 +154,16 @@ struct TileWork {
   }
 
  private:
+  // with_slots where each output reads the slot of its object, with the offset that the slot is made of.
+  template <typename Offset, typename SlotOf, typename Visit>
+  __device__ void with_searched_slots(const Offset* offsets, SlotOf slot_of, Visit visit) const {
+    visit([&](int i) { return shared.marks[i] + (searched ? int64_t{shared.high_marks[i]} << 16 : 0); },
+          [&](int64_t mark) {
+            const int64_t h = maximum<int64_t>(mark, before < 0);
+            return slot_of(h, offsets[before + h]);
+          });
+  }
+
   __device__ void search(Shared& shared, const WorkList& work, Range<int64_t> heads) const {
     WorkRow row = work.row(problem);
     row.first = this->row.first;
