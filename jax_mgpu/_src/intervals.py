@@ -374,7 +374,7 @@ def _add_intervals(
         rows_at = jnp.zeros((count,), places.dtype).at[places].add(1, mode="drop")
         ends = jnp.cumsum(rows_at)
         _, order = mergesort_indices(places)
-        return _add_runs(take_rows(rows, order), ends - rows_at, ends[-1])
+        return _add_runs(take_rows(rows, order, tangents=True), ends - rows_at, ends[-1])
 
     if disjoint or starts.shape[0] == 0 or count == 0:
         return scatter(rows)
