@@ -103,12 +103,18 @@ def test_counts_that_do_not_fit_are_an_error(count):
         mgpu.reduce(KEYS, count=2**70)
 
 
+def first(a):
+    return a
+
+
 # ---- Errors of one form ----------------------------------------------------------------------------------------------
 
 
 NUMBERS = "integers of 8 to 64 bits, float16, bfloat16, float32 or float64"
 FLAG = "a static True or False"
 SIZE = "a static, non-negative integer"
+
+
 ITEM = "a function of two items that gives one like them, "
 TRACED_FLAGS = {
     "mergesort: descending": lambda flag: mgpu.mergesort(KEYS, descending=flag),
@@ -231,6 +237,12 @@ ERRORS = {
     f"reduce_by_key: op: expected {ITEM}PyTreeDef(*), got PyTreeDef((*, *))": lambda: mgpu.reduce_by_key(
         KEYS, KEYS, lambda a, b: (a, b), size=3
     ),
+    f"scan: op: expected {ITEM}PyTreeDef(*), got the error: first() takes 1 positional argument but 2 were given": (
+        lambda: mgpu.scan(KEYS, first)
+    ),
+    "reduce_by_key: values: expected an array or a pytree of arrays, got None": lambda: mgpu.reduce_by_key(
+        KEYS, None, jnp.add, size=3
+    ),
     "reduce: identity: expected the shape of an item, [], got int32[3]": lambda: mgpu.reduce(
         KEYS, jnp.add, identity=KEYS
     ),
@@ -241,6 +253,14 @@ ERRORS = {
 def test_errors(message):
     with jax.enable_x64(False):
         assert raised(ERRORS[message]) == message
+
+
+def test_a_function_whose_result_is_no_array():
+    """JAX's own error, in the house's form."""
+    for call in (mgpu.reduce, mgpu.scan):
+        expected = rf"{call.__name__}: op: expected {ITEM}.*, got the error: .*<class 'str'>"
+        with pytest.raises(TypeError, match=expected):
+            call(KEYS, lambda a, b: "x")
 
 
 def test_errors_of_derivatives_name_what_was_called():
@@ -259,3 +279,21 @@ def test_errors_of_derivatives_name_what_was_called():
         )
         inserted = raised(lambda: gradient(lambda x, v: mgpu.bulk_insert(x, jnp.array([1, 2]), v), x, few))
         assert inserted.startswith(f"derivative of bulk_insert: x: {limit}")
+        heads, rows = np.array([0, 4]), jax.ShapeDtypeStruct((2,), jnp.float32)
+        for name, call, operand in (
+            ("scan: x", lambda x: mgpu.scan(x, "mul"), x),
+            ("segmented_scan: x", lambda x: mgpu.segmented_scan(x, heads, "min"), x),
+            ("reduce: x", mgpu.reduce, x),
+            ("segmented_reduce: x", lambda x: mgpu.segmented_reduce(x, heads, "max"), x),
+            ("interval_expand: size", lambda x: mgpu.interval_expand(x, heads, 2**31), rows),
+            ("interval_gather: x or size", lambda x: mgpu.interval_gather(x, heads, heads, 9), x),
+            ("interval_move: x or into", lambda x: mgpu.interval_move(x, heads, heads, heads, jnp.zeros(9)), x),
+        ):
+            message = raised(lambda call=call, operand=operand: gradient(call, operand))
+            assert message.startswith(f"derivative of {name}: {limit}")
+        for name, call in {
+            "scan": lambda x: mgpu.scan(x, jnp.add),
+            "segmented_scan": lambda x: mgpu.segmented_scan(x, heads, jnp.add),
+            "segmented_reduce": lambda x: mgpu.segmented_reduce(x, heads, jnp.add, identity=0),
+        }.items():
+            assert raised(lambda call=call: jax.eval_shape(call, x)).startswith(f"{name}: x: {limit}")

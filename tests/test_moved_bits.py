@@ -44,6 +44,16 @@ def test_keys_that_serve_a_whole_batch(dtype):
     same_bits(jax.jit(jax.vmap(lambda h: mgpu.segmented_sort(x, h)))(heads), np.stack([x, x]))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_few_keys_that_serve_an_outer_batch(dtype):
+    """So few that XLA would repeat them, as floats, in a loop of vectors."""
+    x = every_pattern(dtype)
+    b = x[np.isnan(x.astype(np.float32))][:60]
+    a = np.zeros((2, 1, 4), b.dtype)
+    merged = jax.jit(jax.vmap(jax.vmap(mgpu.merge), in_axes=(0, None)))(a, b[None])
+    same_bits(merged, np.stack([np.concatenate([a[0, 0], b])[None]] * 2))
+
+
 @pytest.mark.parametrize("dtype", NARROW)
 def test_rows_that_serve_a_whole_batch(dtype):
     x = every_pattern(dtype)

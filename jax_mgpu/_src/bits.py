@@ -26,11 +26,12 @@ def ordered_integers(keys: jax.Array) -> jax.Array:
     return jnp.where(magnitude > infinity, largest, ordered)
 
 
-def keeping_bits(move: Callable[..., jax.Array], arrays: Any, *others: Any) -> jax.Array:
+def keeping_bits(move: Callable[..., jax.Array], arrays: Any, *others: Any, repeats: bool = False) -> jax.Array:
     """`move(arrays, *others)`, which moves items of the arrays (or None), linear in them, to the bit.
 
     XLA's CPU code selects among floats of less than 32 bits, and repeats them, by way of float32, where a signalling
     NaN turns quiet. So such floats move as integers, and their tangents, whose linearity that would hide, as they are.
+    Where `move` only repeats, XLA would find that floats can be repeated as well, if a barrier did not hide it.
     """
     dtype = jax.tree.leaves(arrays)[0].dtype
     if not jnp.issubdtype(dtype, jnp.floating) or jnp.finfo(dtype).bits not in (8, 16):
@@ -40,7 +41,8 @@ def keeping_bits(move: Callable[..., jax.Array], arrays: Any, *others: Any) -> j
     @jax.custom_jvp
     def move_bits(arrays: Any, *others: Any) -> jax.Array:
         bits = jax.tree.map(lambda x: jax.lax.bitcast_convert_type(x, word), arrays)
-        return jax.lax.bitcast_convert_type(move(bits, *others), dtype)
+        moved = move(bits, *others)
+        return jax.lax.bitcast_convert_type(jax.lax.optimization_barrier(moved) if repeats else moved, dtype)
 
     @move_bits.defjvp
     def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:

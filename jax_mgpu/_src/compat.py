@@ -131,8 +131,6 @@ def partition_spec(x: Any) -> Sequence[Any]:
 
 def broadcast(x: Any, shape: Sequence[int], axes: Sequence[int], spec: Sequence[Any]) -> Any:
     """`x` with its axes at `axes` of `shape`, sharded by `spec` under an Explicit mesh."""
-    if x.shape == tuple(shape):
-        return x
     sharding = PartitionSpec(*spec) if jax.sharding.get_abstract_mesh().explicit_axes else None
     return jax.lax.broadcast_in_dim(x, shape, axes, out_sharding=sharding)
 

@@ -321,12 +321,13 @@ def _move_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, gathers: int) 
 
 def _expand_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, size: int) -> jax.Array:
     _, offsets, total, _ = operands
+    index_dtype("derivative of interval_expand", "size", size)
     return _add_runs(cotangents[0], offsets, live_items(size, total))
 
 
 def _gather_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, size: int, disjoint: int) -> jax.Array:
-    del size
     x, starts, offsets, total, _ = operands
+    index_dtype("derivative of interval_gather", "x or size", max(x.shape[0], size))
     return _add_intervals(cotangents[0], starts, offsets, total, x.shape[0], disjoint)
 
 
@@ -343,6 +344,8 @@ def _move_transpose_into(cotangents: Sequence[Any], operands: Sequence[Any], *, 
 def _move_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, gathers: int) -> jax.Array:
     x, gather_starts, scatter_starts, offsets, total, into = operands
     size = _moved_items(x, into, gathers)
+    if gathers:
+        index_dtype("derivative of interval_move", "x or into", max(x.shape[0], size))
     fill = jnp.zeros((1,), x.dtype)
     items = gather_rows(cotangents[0], scatter_starts, offsets, total, fill, size=size, disjoint=1)[0]
     return _add_intervals(items, gather_starts, offsets, total, x.shape[0], 0) if gathers else items
@@ -374,7 +377,7 @@ def _add_intervals(
         rows_at = jnp.zeros((count,), places.dtype).at[places].add(1, mode="drop")
         ends = jnp.cumsum(rows_at)
         _, order = mergesort_indices(places)
-        return _add_runs(take_rows(rows, order), ends - rows_at, ends[-1])
+        return _add_runs(take_rows(rows, order, tangents=True), ends - rows_at, ends[-1])
 
     if disjoint or starts.shape[0] == 0 or count == 0:
         return scatter(rows)

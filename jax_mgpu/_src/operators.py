@@ -131,6 +131,7 @@ def custom(
     x: Any,
     identity: Any,
     needs_identity: Callable[[int], str | None] = lambda n: None,
+    argument: str = "x",
 ) -> tuple[Operator, Any, int, Callable[[Any], Any]]:
     """A caller's function as an operator, with the items, their number, and what makes results of what it gives.
 
@@ -140,20 +141,20 @@ def custom(
     structure: Any
     leaves, structure = jax.tree.flatten(x)
     if not leaves:
-        raise type_error(operation, "x", "an array or a pytree of arrays", repr(x))
-    first = as_array(operation, "x", leaves[0])
+        raise type_error(operation, argument, "an array or a pytree of arrays", repr(x))
+    first = as_array(operation, argument, leaves[0])
     if first.ndim == 0:
         expected = "arrays with a leading axis (with a function as op a list is a pytree)"
-        raise value_error(operation, "x", expected, describe(first))
+        raise value_error(operation, argument, expected, describe(first))
     n = first.shape[0]
-    leaves = expect_leading_axis(operation, "x", leaves, n, "each other")
+    leaves = expect_leading_axis(operation, argument, leaves, n, "each other")
     needs = needs_identity(n)
     if identity is not None:
         identity = _identity(operation, identity, leaves, structure)
     elif needs is not None:
         raise value_error(operation, "identity", f"the identity of op, for {needs}", "None")
-    item = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
-    _expect_item(operation, jax.eval_shape(op, *[structure.unflatten(item)] * 2), item, structure)
+    index_dtype(operation, argument, n)
+    _expect_items(operation, op, [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves], structure)
     plain, restore_leaves = plain_leaves(leaves)
     plain = [whole_axes(leaf) for leaf in plain]
 
@@ -182,10 +183,14 @@ def _identity(operation: str, identity: Any, leaves: Sequence[jax.Array], struct
     return structure.unflatten(plain_leaves(arrays)[0])
 
 
-def _expect_item(operation: str, result: Any, item: Sequence[Any], structure: Any) -> None:
-    """What a caller's function makes of two items, which must be like them."""
-    leaves, result_structure = jax.tree.flatten(result)
+def _expect_items(operation: str, op: Callable[..., Any], item: Sequence[Any], structure: Any) -> None:
+    """A caller's function of two items, which must give one like them."""
     expected = "a function of two items that gives one like them, "
+    try:
+        result = jax.eval_shape(op, *[structure.unflatten(item)] * 2)
+    except TypeError as error:  # another number of arguments, or a result that is no array
+        raise type_error(operation, "op", f"{expected}{structure}", f"the error: {error}") from error
+    leaves, result_structure = jax.tree.flatten(result)
     if result_structure != structure:
         raise type_error(operation, "op", f"{expected}{structure}", result_structure)
     for leaf, like in zip(leaves, item, strict=True):

@@ -234,7 +234,8 @@ class Operation:
             present = [*range(not mapped[i], 1), *range(1, 1 + inner[i]), *range(len(batch), len(batch) + rank)]
             spec = (*specs, *partition_spec(x)[own:])
             shape = (*batch, *x.shape[own:])
-            moved.append(keeping_bits(functools.partial(broadcast, shape=shape, axes=present, spec=spec), x))
+            repeat = functools.partial(broadcast, shape=shape, axes=present, spec=spec)
+            moved.append(keeping_bits(repeat, x, repeats=True) if x.shape != shape else x)
         results = self(*moved, **attributes)
         return results, [0] * len(results)
 

@@ -170,7 +170,7 @@ def reduce_by_key(
         return reduced if identity_fills else keep(reduced, 0)
 
     if callable(op):
-        operator, values, _, restore = custom(name, op, values, None)
+        operator, values, _, restore = custom(name, op, values, None, argument="values")
         reduced = segmented_results(operator, values, n, heads, covered) if n else jax.tree.map(_none_of(size), values)
         reduced = restore(jax.tree.map(lambda x: keep(x, 0), reduced))
     else:
@@ -203,6 +203,7 @@ def _reduce_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: int) -> 
 def _reduce_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, op: int) -> jax.Array:
     del op
     x, count = operands
+    _expect_indices(x, ABSENT)
     return jnp.where(live_mask(x.shape[0], count), cotangents[0], 0)
 
 
@@ -230,6 +231,7 @@ def _segmented_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, 
     del op
     x, heads, count = operands
     (n,) = x.shape
+    _expect_indices(x, heads)
     marks = jnp.zeros((n,), heads.dtype).at[heads_inside(heads, n)].add(1, mode="drop")
     segments = _scan(marks, ABSENT, ABSENT, op=Kind.ADD, exclusive=0, reverse=0, total=0)[0] - 1
     return jnp.where(live_mask(n, count), take_or_fill(cotangents[0], segments, tangents=True), 0)
@@ -285,7 +287,13 @@ def _tangent(
             _scan(wide, heads, count, op=kind, exclusive=1, reverse=reverse, total=0)[0] for reverse in (0, 1)
         )
         return reduced(before * after * dx.astype(wide.dtype), op=Kind.ADD).astype(dx.dtype)
+    _expect_indices(x, heads)
     return take_or_fill(dx, reduced(x, op=kind.index_of), tangents=True)
+
+
+def _expect_indices(x: Any, heads: Any) -> None:
+    """A derivative may need the indices of items where the reduction itself does not."""
+    index_dtype(f"derivative of {'segmented_reduce' if heads.size else 'reduce'}", "x", x.shape[0])
 
 
 _reduce = Operation("reduce", ranks=(1, 1), shapes=_reduce_shapes, fallback=_reduce_fallback, streamed=(0,))

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.check import count_operand, expect_key, index_vector, static_flag
+from jax_mgpu._src.check import count_operand, expect_key, index_dtype, index_vector, static_flag
 from jax_mgpu._src.live import live_mask
 from jax_mgpu._src.operators import (
     Kind,
@@ -171,10 +171,16 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: int, **flags: i
         return results, [None] * len(results)
     if kind == Kind.ADD:
         return results, _scan(dx, heads, count, op=op, **flags)
+    _expect_indices(x, heads)
     if kind == Kind.MUL:
         return results, _product_tangents(x, dx, heads, count, **flags)
     indices = _scan(x, heads, count, op=kind.index_of, **flags)
     return results, [take_or_fill(dx, i, tangents=True) for i in indices]
+
+
+def _expect_indices(x: Any, heads: Any) -> None:
+    """A derivative may need the indices of items where the scan itself does not."""
+    index_dtype(f"derivative of {'segmented_scan' if heads.size else 'scan'}", "x", x.shape[0])
 
 
 def _product_tangents(
@@ -209,6 +215,7 @@ def _transpose(
     if cotangents[0] is not None:
         (result,) = _scan(cotangents[0], heads, count, op=op, exclusive=exclusive, reverse=not reverse, total=0)
     if len(cotangents) > 1 and cotangents[1] is not None:
+        _expect_indices(x, heads)
         result = result + jnp.where(live_mask(x.shape[0], count), cotangents[1], 0)
     return result
 

@@ -94,18 +94,18 @@ def carried_leaf(leaves: Sequence[jax.Array]) -> jax.Array | None:
     return None
 
 
-def take_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Rows of x by a permutation, or a part of one."""
+def take_rows(x: jax.Array, indices: jax.Array, *, tangents: bool = False) -> jax.Array:
+    """Rows of x by a permutation, or a part of one; `tangents` as for `take_from_pair`."""
 
     def take(x: jax.Array, indices: jax.Array) -> jax.Array:
         return x.at[indices].get(mode="promise_in_bounds", unique_indices=True, out_sharding=rows_sharding(x))
 
-    return keeping_bits(take, x, indices)
+    return take(x, indices) if tangents else keeping_bits(take, x, indices)
 
 
 def take_moved(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:
     """Rows of a tangent that may be zero (None)."""
-    return None if x is None else take_rows(x, indices)
+    return None if x is None else take_rows(x, indices, tangents=True)
 
 
 def take_from_pair(

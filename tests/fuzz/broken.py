@@ -103,13 +103,13 @@ def garbage(rng: np.random.Generator) -> Other:
 Broken = tuple[np.ndarray, int | None]  # an argument, and the position at which it is first broken
 
 
-def unsorted(rng: np.random.Generator, x: np.ndarray, live: int, descending: bool) -> Broken | None:
+def unsorted(rng: np.random.Generator, x: np.ndarray, live: int, *, descending: bool, unique: bool) -> Broken | None:
     """Keys out of order for the first time at a position, two subnormals among them."""
     if live < 2:
         return None
     at = int(rng.integers(1, live))
     keys = data.in_order(x[:live], descending)
-    if x.dtype.name in data.MANTISSA_BITS and rng.random() < 0.3:
+    if x.dtype.name in data.MANTISSA_BITS and rng.random() < 0.3 and (at == 1 or not unique):
         low = float(jnp.finfo(x.dtype).smallest_subnormal)
         before, then = (low, 2 * low) if descending else (-low, -2 * low)
         keys = np.where(np.arange(live) < at, before, then).astype(x.dtype)
@@ -151,7 +151,7 @@ def preconditions(rng: np.random.Generator) -> Other:
         x = operands[argument]
         if argument in KEYS:
             live = oracle.live_count(operands.get(f"{argument}_count"), len(x))
-            return unsorted(rng, x, live, "descending" in text)
+            return unsorted(rng, x, live, descending="descending" in text, unique="duplicates=False" in text)
         if argument in ("heads", "offsets", "indices"):
             return decreasing(rng, x)
         return outside(rng, x) if argument.endswith(("count", "total")) else None

@@ -119,7 +119,7 @@ def set_step(shape: Shape, a: Vector, b: Vector) -> Step:
         found = both[oracle.set_sources(name, live(pool, a), live(pool, b))]
         return counted(found[:size], size, a.dtype, len(found))
 
-    return Step(name, run, expect, [(size, a.dtype, True)])
+    return Step(name + " short" * (size < a.n + b.n), run, expect, [(size, a.dtype, True)])
 
 
 def key_step(shape: Shape, v: Vector) -> Step:
@@ -139,7 +139,9 @@ def key_step(shape: Shape, v: Vector) -> Step:
         offsets = counted(starts[:size], size, "int32", len(starts))
         return [*counted(x[starts][:size], size, v.dtype, len(starts)), *offsets]
 
-    return Step("reduce_by_key", run, expect, [(size, v.dtype, v.in_order), (size, "int32", True)])
+    return Step(
+        "reduce_by_key" + " short" * (size < v.n), run, expect, [(size, v.dtype, v.in_order), (size, "int32", True)]
+    )
 
 
 def expand_step(shape: Shape, v: Vector) -> Step:
@@ -220,7 +222,7 @@ def join_step(shape: Shape, a: Vector, b: Vector) -> Step:
         right = np.maximum(rows[:, 1], 0)
         return [*counted(left[:size], size, a.dtype, len(rows)), *counted(right[:size], size, "int32", len(rows))]
 
-    return Step("join", run, expect, [(size, a.dtype, False), (size, "int32", False)])
+    return Step("join short", run, expect, [(size, a.dtype, False), (size, "int32", False)])
 
 
 def programs(shape: Shape) -> Call:

@@ -85,10 +85,10 @@ def sizes(rng: np.random.Generator) -> Other:
             try:
                 jax.eval_shape(function, x, h, k)
             except ValueError as error:
-                # the error is of this very operation, and only where 64-bit types are off
-                if x64 or not re.match(
-                    rf"{name.split(',', maxsplit=1)[0]}: \w+( and b)?: expected .*jax_enable_x64", str(error)
-                ):
+                # the error is of this very operation or its derivative, and only where 64-bit types are off
+                own = name.split(",", maxsplit=1)[0]
+                operation = rf"({own}|derivative of (a sort|{own}))"
+                if x64 or not re.match(rf"{operation}: \w+( (and|or) \w+)?: expected .*jax_enable_x64", str(error)):
                     raise AssertionError(f"n={n} {real} {index} {kind} x64={x64}: {str(error)[:300]}") from error
             except Exception as error:
                 text = f"n={n} {real} {index} {kind} x64={x64}: {type(error).__name__}: {str(error)[:300]}"
