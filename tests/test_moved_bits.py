@@ -132,6 +132,20 @@ def test_derivatives_of_float8_rows(name, dtype):
     )
 
 
+def test_derivatives_outside_of_jit():
+    """Their tangents are NumPy's own where the caller's are."""
+    rows = mgpu.join(np.arange(3), np.array([0, 0, 2]), size=4)
+    x = np.array([1, 2, 4], np.float16)
+    _, moved = jax.jvp(lambda x: mgpu.join_columns(rows, x).a, (x,), (x,))
+    same_bits(moved, np.array([1, 1, 4, 0], np.float16))
+
+
+def test_derivative_of_an_insertion_without_results():
+    x = jnp.ones((8, 2))
+    pulled = jax.grad(lambda v: mgpu.bulk_insert(x, jnp.array([3]), v, size=0).sum())(x[:1])
+    same_bits(pulled, np.zeros((1, 2), np.float32))
+
+
 # ---- Random keys -----------------------------------------------------------------------------------------------------
 
 

@@ -46,6 +46,7 @@ def keeping_bits(move: Callable[..., jax.Array], arrays: Any, *others: Any, repe
 
     @move_bits.defjvp
     def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-        return move_bits(*primals), move(tangents[0], *primals[1:])
+        moving = jax.tree.map(jnp.asarray, tangents[0])  # they may be NumPy's own, outside of jit
+        return move_bits(*primals), move(moving, *primals[1:])
 
     return move_bits(arrays, *others)

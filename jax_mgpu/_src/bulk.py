@@ -171,7 +171,8 @@ def _insert_tangent(primals: Sequence[Any], x_dot: Any, values_dot: Any, fill_do
     if values_dot is not None:
         places = jnp.where(in_range, starts, size)
         into = jnp.zeros((size, x.shape[1]), values_dot.dtype) if tangent is None else tangent
-        tangent = into.at[places].add(values_dot, mode="drop")  # nothing else lies there
+        # nothing else lies there; into no rows at all, JAX cannot transpose it
+        tangent = into.at[places].add(values_dot, mode="drop") if size else into
     if fill_dot is not None:
         dead = (jnp.arange(size, dtype=total.dtype) >= total)[:, None]
         tangent = jnp.where(dead, fill_dot, 0 if tangent is None else tangent)
