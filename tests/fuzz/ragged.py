@@ -60,7 +60,8 @@ def near(op: str, results: np.ndarray, magnitudes: Callable[[], np.ndarray]) -> 
         if op == "add":
             error = error + 150 * float(work.eps) * magnitudes().astype(np.float64)
         if float(limits.tiny) <= float(work.tiny):  # XLA's threads may take subnormals for zeros
-            error = error + 64 * float(limits.tiny)
+            flushed = 64 * float(limits.tiny)
+            error = error + (np.minimum(magnitudes(), draw.LARGEST * float(limits.tiny)) if op == "add" else flushed)
     return Near(results, error)
 
 
