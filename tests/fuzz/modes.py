@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
 from jax_mgpu._src import library, primitive
-from tests.fuzz.compare import Batch, Zeros
+from tests.fuzz.compare import Batch, Equal, Zeros
 from tests.fuzz.draw import Call
 
 DEVICES = 4  # rows of a batch on a mesh are a multiple, whatever the number of devices at hand
@@ -108,7 +108,18 @@ def scanned(call: Call, rng: np.random.Generator) -> Call:
         others = {name: x for name, x in operands.items() if mix.axes[name] is None}
         return jax.lax.scan(lambda carry, x: (carry, call.function(**x, **others)), 0, xs)[1]
 
-    return mix.of(call, "scan", function)
+    def oracle(**operands: Any) -> list[Any]:
+        return [_any_nan(leaf) for leaf in call.oracle(**operands)]
+
+    return mix.of(dataclasses.replace(call, oracle=oracle), "scan", function)
+
+
+def _any_nan(leaf: Any) -> Any:
+    """A leaf of float8 of which any NaN will do: lax.scan on a CPU makes those of its slices quiet."""
+    if isinstance(leaf, Batch):
+        return Batch([_any_nan(row) for row in leaf.leaves])
+    quiets = isinstance(leaf, np.ndarray) and leaf.dtype.name.startswith("float8") and jax.default_backend() == "cpu"
+    return Equal(leaf) if quiets else leaf
 
 
 def looped(call: Call, rng: np.random.Generator) -> Call:
