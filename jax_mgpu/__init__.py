@@ -14,6 +14,7 @@ from jax_mgpu._src.load_balance import load_balance_search
 from jax_mgpu._src.merge import merge
 from jax_mgpu._src.mergesort import locality_sort, locality_sort_indices, mergesort, mergesort_indices
 from jax_mgpu._src.preconditions import checks
+from jax_mgpu._src.primitive import expect_compiled_names
 from jax_mgpu._src.reduce import reduce, reduce_by_key, segmented_reduce
 from jax_mgpu._src.scan import scan, segmented_scan
 from jax_mgpu._src.segmented_sort import segmented_sort, segmented_sort_indices
@@ -57,6 +58,8 @@ __all__ = [
     "sorted_match",
     "sorted_search",
 ]
+
+expect_compiled_names()
 
 
 def __dir__() -> list[str]:

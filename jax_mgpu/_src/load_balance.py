@@ -56,7 +56,8 @@ def load_balance_search(
     offsets = non_decreasing(name, "offsets", index_vector(name, "offsets", offsets, size))
     index_dtype(name, "size", max(size, offsets.shape[0]))
     return_rank = static_flag(name, "return_rank", return_rank)
-    results = _search(offsets, count_operand(name, "total", total, size), size=size, return_rank=return_rank)
+    total = count_operand(name, "total", total, size)
+    results = _search(offsets=offsets, total=total, size=size, return_rank=return_rank)
     results = [fill_missing(name, x, fill_value) for x in results]
     return (results[0], results[1]) if return_rank else results[0]
 
@@ -74,8 +75,7 @@ def find_objects(offsets: jax.Array, total: jax.Array, size: int) -> tuple[jax.A
     return jnp.where(live, objects, -1), jnp.where(live, ranks, -1)
 
 
-def _shapes(offsets: Any, total: Any, *, size: int, return_rank: int) -> Sequence[Any]:
-    del total
+def _shapes(offsets: Any, *, size: int, return_rank: int) -> Sequence[Any]:
     dtype = index_dtype("load_balance_search", "size", max(size, offsets.shape[0]))
     return [jax.ShapeDtypeStruct((size,), dtype)] * (1 + return_rank)
 
@@ -86,9 +86,16 @@ def _fallback(offsets: jax.Array, total: jax.Array, *, size: int, return_rank: i
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
     del tangents  # nothing here is differentiable
-    results = _search(*primals, **attributes)
+    results = _search.run(primals, **attributes)
     return results, [None] * len(results)
 
 
-_search = Operation("load_balance_search", ranks=(1, 1), shapes=_shapes, fallback=_fallback)
+_search = Operation(
+    "load_balance_search",
+    operands={"offsets": 1, "total": 1},
+    results=("objects", "ranks"),
+    attributes={"size": int, "return_rank": bool},
+    shapes=_shapes,
+    fallback=_fallback,
+)
 _search.def_jvp(_jvp)

@@ -88,7 +88,7 @@ def sorted_search(
     """
     name = "sorted_search"
     operands = sorted_pair(name, needles, haystack, needles_count, haystack_count, names=("needles", "haystack"))
-    return fill_missing(name, _search(*operands, right=_is_right(name, side))[0], fill_value)
+    return fill_missing(name, _search.run(operands, right=_is_right(name, side))[0], fill_value)
 
 
 @one_program("side")
@@ -120,7 +120,7 @@ def sorted_match(a: Any, b: Any, side: str = "left", *, a_count: Any = None, b_c
     """
     name = "sorted_match"
     operands = sorted_pair(name, a, b, a_count, b_count)
-    return SortedMatch(*_match(*operands, right=_is_right(name, side)))
+    return SortedMatch(*_match.run(operands, right=_is_right(name, side)))
 
 
 @one_program()
@@ -150,20 +150,18 @@ def sorted_equal_count(a: Any, b: Any, *, a_count: Any = None, b_count: Any = No
     name = "sorted_equal_count"
     operands = sorted_pair(name, a, b, a_count, b_count)
     index_dtype(name, "b", operands[1].shape[0])
-    return _search(*operands, right=True)[0] - _search(*operands, right=False)[0]
+    return _search.run(operands, right=True)[0] - _search.run(operands, right=False)[0]
 
 
 def _is_right(name: str, side: str) -> bool:
     return expect_choice(name, "side", side, ("left", "right")) == "right"
 
 
-def _search_shapes(needles: Any, haystack: Any, *counts: Any, right: int) -> Sequence[Any]:
-    del counts, right
+def _search_shapes(needles: Any, haystack: Any) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct(needles.shape, index_dtype("sorted_search", "haystack", haystack.shape[0]))]
 
 
-def _match_shapes(a: Any, b: Any, *counts: Any, right: int) -> Sequence[Any]:
-    del counts, right
+def _match_shapes(a: Any, b: Any) -> Sequence[Any]:
     index = index_dtype("sorted_match", "a and b", max(a.shape[0], b.shape[0]))
     indices = [jax.ShapeDtypeStruct(x.shape, index) for x in (a, b)]
     matches = [jax.ShapeDtypeStruct(x.shape, jnp.bool_) for x in (a, b)]
@@ -210,8 +208,22 @@ def _match_fallback(
     return [part for parts in zip(*sides, strict=True) for part in parts]
 
 
-_search = Operation("sorted_search", ranks=(1, 1, 1, 1), shapes=_search_shapes, fallback=_search_fallback)
-_search.def_jvp(lambda primals, tangents, **attributes: (_search(*primals, **attributes), [None]))
+_search = Operation(
+    "sorted_search",
+    operands={"needles": 1, "haystack": 1, "needles_count": 1, "haystack_count": 1},
+    results=("positions",),
+    attributes={"right": bool},
+    shapes=_search_shapes,
+    fallback=_search_fallback,
+)
+_search.def_jvp(lambda primals, tangents, **attributes: (_search.run(primals, **attributes), [None]))
 
-_match = Operation("sorted_match", ranks=(1, 1, 1, 1), shapes=_match_shapes, fallback=_match_fallback)
-_match.def_jvp(lambda primals, tangents, **attributes: (_match(*primals, **attributes), [None] * 6))
+_match = Operation(
+    "sorted_match",
+    operands={"a": 1, "b": 1, "a_count": 1, "b_count": 1},
+    results=SortedMatch._fields,
+    attributes={"right": bool},
+    shapes=_match_shapes,
+    fallback=_match_fallback,
+)
+_match.def_jvp(lambda primals, tangents, **attributes: (_match.run(primals, **attributes), [None] * 6))
