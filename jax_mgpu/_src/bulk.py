@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.annotations import ArrayLike
 from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_size, value_error
 from jax_mgpu._src.intervals import filled_tangent, gather_rows, scatter_rows
 from jax_mgpu._src.live import live_items
@@ -20,7 +21,14 @@ __all__ = ["bulk_insert", "bulk_remove"]
 
 
 @one_program("size", "fill_value")
-def bulk_remove(x: Any, indices: Any, *, size: int | None = None, fill_value: Any = 0, count: Any = None) -> jax.Array:
+def bulk_remove(
+    x: ArrayLike,
+    indices: ArrayLike,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike = 0,
+    count: ArrayLike | None = None,
+) -> jax.Array:
     """Removes the items at the given positions; the others keep their order.
 
     Args:
@@ -57,7 +65,13 @@ def bulk_remove(x: Any, indices: Any, *, size: int | None = None, fill_value: An
 
 @one_program("size", "fill_value")
 def bulk_insert(
-    x: Any, indices: Any, values: Any, *, size: int | None = None, fill_value: Any = 0, count: Any = None
+    x: ArrayLike,
+    indices: ArrayLike,
+    values: ArrayLike,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike = 0,
+    count: ArrayLike | None = None,
 ) -> jax.Array:
     """Inserts values in front of the items at the given positions.
 

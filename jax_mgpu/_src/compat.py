@@ -58,7 +58,7 @@ def switch(name: str, what: str) -> Any:
 
 def compiling() -> AbstractContextManager[Any]:
     """Has jit compile also where `jax.disable_jit` is on: a kernel runs in a program alone, as JAX's own primitives."""
-    return jax.disable_jit(False) if jax.config.jax_disable_jit else nullcontext()  # type: ignore[attr-defined]
+    return jax.disable_jit(False) if jax.config.jax_disable_jit else nullcontext()
 
 
 def vary_together(operands: Sequence[Any]) -> Sequence[Any]:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.annotations import ArrayLike
 from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_size, value_error
 from jax_mgpu._src.live import common_dtype, live_items, wide_enough
 from jax_mgpu._src.load_balance import find_objects, load_balance_search
@@ -35,7 +36,9 @@ __all__ = [
 
 
 @one_program("size", "fill_value")
-def interval_expand(values: Any, offsets: Any, size: int, *, total: Any = None, fill_value: Any = 0) -> jax.Array:
+def interval_expand(
+    values: ArrayLike, offsets: ArrayLike, size: int, *, total: ArrayLike | None = None, fill_value: ArrayLike = 0
+) -> jax.Array:
     """Repeats each value over its interval.
 
     Args:
@@ -73,7 +76,13 @@ def interval_expand(values: Any, offsets: Any, size: int, *, total: Any = None, 
 
 @one_program("size", "fill_value")
 def interval_gather(
-    x: Any, starts: Any, offsets: Any, size: int, *, total: Any = None, fill_value: Any = 0
+    x: ArrayLike,
+    starts: ArrayLike,
+    offsets: ArrayLike,
+    size: int,
+    *,
+    total: ArrayLike | None = None,
+    fill_value: ArrayLike = 0,
 ) -> jax.Array:
     """Gathers intervals of rows, one after the other.
 
@@ -116,7 +125,9 @@ def interval_gather(
 
 
 @one_program()
-def interval_scatter(x: Any, starts: Any, offsets: Any, into: Any, *, total: Any = None) -> jax.Array:
+def interval_scatter(
+    x: ArrayLike, starts: ArrayLike, offsets: ArrayLike, into: ArrayLike, *, total: ArrayLike | None = None
+) -> jax.Array:
     """Scatters rows that lie one after the other to intervals of another array.
 
     Args:
@@ -155,7 +166,13 @@ def interval_scatter(x: Any, starts: Any, offsets: Any, into: Any, *, total: Any
 
 @one_program()
 def interval_move(
-    x: Any, gather_starts: Any, scatter_starts: Any, offsets: Any, into: Any, *, total: Any = None
+    x: ArrayLike,
+    gather_starts: ArrayLike,
+    scatter_starts: ArrayLike,
+    offsets: ArrayLike,
+    into: ArrayLike,
+    *,
+    total: ArrayLike | None = None,
 ) -> jax.Array:
     """Moves intervals of rows from places in one array to places in another.
 

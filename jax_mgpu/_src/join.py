@@ -9,6 +9,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
+from jax_mgpu._src.annotations import ArrayLike, JoinKind
 from jax_mgpu._src.bits import ordered_integers
 from jax_mgpu._src.check import (
     as_array,
@@ -82,7 +83,15 @@ jax.export.register_namedtuple_serialization(JoinedColumns, serialized_name="jax
 
 
 @one_program("kind", "size")
-def join(a: Any, b: Any, kind: str = "inner", *, size: int, a_count: Any = None, b_count: Any = None) -> JoinResult:
+def join(
+    a: ArrayLike,
+    b: ArrayLike,
+    kind: JoinKind = "inner",
+    *,
+    size: int,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+) -> JoinResult:
     """Joins two tables on equal keys: gives the pairs of rows.
 
     Both tables are given by their keys, sorted; `jax_mgpu.mergesort_indices` sorts them, and `join_columns` takes its
@@ -132,9 +141,9 @@ def join_columns(
     a_columns: Any = None,
     b_columns: Any = None,
     *,
-    a_order: Any = None,
-    b_order: Any = None,
-    fill_value: Any = 0,
+    a_order: ArrayLike | None = None,
+    b_order: ArrayLike | None = None,
+    fill_value: ArrayLike = 0,
 ) -> JoinedColumns:
     """Gathers the columns of both tables by the rows of a join.
 
@@ -197,7 +206,7 @@ def _gather(name: str, side: str, indices: Any, columns: Any, order: Any, fill_v
 
 def _shapes(a: Any, b: Any, *, size: int) -> Sequence[Any]:
     rows = max(1, a.shape[0]) * max(1, b.shape[0]) + a.shape[0] + b.shape[0]
-    count = jnp.int64 if rows > INT32_LARGEST and jax.config.jax_enable_x64 else jnp.int32  # type: ignore[attr-defined]
+    count = jnp.int64 if rows > INT32_LARGEST and jax.config.jax_enable_x64 else jnp.int32
     return [
         jax.ShapeDtypeStruct((size,), index_dtype("join", "a", a.shape[0])),
         jax.ShapeDtypeStruct((size,), index_dtype("join", "b", b.shape[0])),

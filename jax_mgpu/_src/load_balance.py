@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.annotations import ArrayLike
 from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_flag, static_size
 from jax_mgpu._src.live import live_mask, wide_enough
 from jax_mgpu._src.preconditions import non_decreasing
@@ -17,9 +18,41 @@ from jax_mgpu._src.values import fill_missing
 __all__ = ["find_objects", "load_balance_search"]
 
 
+@overload
+def load_balance_search(
+    offsets: ArrayLike,
+    size: int,
+    *,
+    total: ArrayLike | None = None,
+    return_rank: Literal[False] = False,
+    fill_value: ArrayLike = -1,
+) -> jax.Array: ...
+@overload
+def load_balance_search(
+    offsets: ArrayLike,
+    size: int,
+    *,
+    total: ArrayLike | None = None,
+    return_rank: Literal[True],
+    fill_value: ArrayLike = -1,
+) -> tuple[jax.Array, jax.Array]: ...
+@overload
+def load_balance_search(
+    offsets: ArrayLike,
+    size: int,
+    *,
+    total: ArrayLike | None = None,
+    return_rank: bool,
+    fill_value: ArrayLike = -1,
+) -> jax.Array | tuple[jax.Array, jax.Array]: ...
 @one_program("size", "return_rank", "fill_value")
 def load_balance_search(
-    offsets: Any, size: int, *, total: Any = None, return_rank: bool = False, fill_value: Any = -1
+    offsets: ArrayLike,
+    size: int,
+    *,
+    total: ArrayLike | None = None,
+    return_rank: bool = False,
+    fill_value: ArrayLike = -1,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """Finds the object that made each work item.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.annotations import ArrayLike
 from jax_mgpu._src.check import index_dtype, sorted_pair, static_flag
 from jax_mgpu._src.live import live_items
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
@@ -22,16 +23,38 @@ from jax_mgpu._src.values import (
 __all__ = ["merge"]
 
 
+@overload
+def merge(
+    a: ArrayLike,
+    b: ArrayLike,
+    a_values: None = None,
+    b_values: None = None,
+    *,
+    descending: bool = False,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+) -> jax.Array: ...
+@overload
+def merge(
+    a: ArrayLike,
+    b: ArrayLike,
+    a_values: Any,
+    b_values: Any,
+    *,
+    descending: bool = False,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+) -> tuple[jax.Array, Any]: ...
 @one_program("descending")
 def merge(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     a_values: Any = None,
     b_values: Any = None,
     *,
     descending: bool = False,
-    a_count: Any = None,
-    b_count: Any = None,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
 ) -> Any:
     """Merges two sorted arrays, stable, with the values that belong to them; A comes before B among equals.
 

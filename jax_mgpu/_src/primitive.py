@@ -351,7 +351,7 @@ def _is_plain(leaf: Any) -> bool:
     if type(leaf) is ArrayImpl:
         return True
     if type(leaf) is np.ndarray or isinstance(leaf, np.generic):
-        wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+        wide = jax.config.jax_enable_x64
         return leaf.dtype in NARROW_DTYPES or (wide and leaf.dtype in WIDE_DTYPES)
     return type(leaf) is int and -(2**31) <= leaf < 2**31
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.annotations import ArrayLike, OperatorName, PairFunction
 from jax_mgpu._src.bits import ordered_integers
 from jax_mgpu._src.check import count_operand, expect_key, index_dtype, index_vector, static_size
 from jax_mgpu._src.compat import whole_axes
@@ -31,7 +32,9 @@ __all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
 
 
 @one_program("op")
-def reduce(x: Any, op: str | Callable[[Any, Any], Any] = "add", *, count: Any = None, identity: Any = None) -> Any:
+def reduce(
+    x: Any, op: OperatorName | PairFunction = "add", *, count: ArrayLike | None = None, identity: Any = None
+) -> Any:
     """Combines all items.
 
     Args:
@@ -74,7 +77,12 @@ def reduce(x: Any, op: str | Callable[[Any, Any], Any] = "add", *, count: Any = 
 
 @one_program("op")
 def segmented_reduce(
-    x: Any, heads: Any, op: str | Callable[[Any, Any], Any] = "add", *, count: Any = None, identity: Any = None
+    x: Any,
+    heads: ArrayLike,
+    op: OperatorName | PairFunction = "add",
+    *,
+    count: ArrayLike | None = None,
+    identity: Any = None,
 ) -> Any:
     """Combines the items of each segment.
 
@@ -118,7 +126,7 @@ def segmented_reduce(
 
 @one_program("op", "size")
 def reduce_by_key(
-    keys: Any, values: Any, op: str | Callable[[Any, Any], Any] = "add", *, size: int, count: Any = None
+    keys: ArrayLike, values: Any, op: OperatorName | PairFunction = "add", *, size: int, count: ArrayLike | None = None
 ) -> tuple[jax.Array, Any, jax.Array]:
     """Combines the values of each run of equal neighbouring keys.
 
@@ -148,8 +156,9 @@ def reduce_by_key(
       (Array([7, 2, 7, 0], dtype=int32), Array([3, 3, 4, 0], dtype=int32), Array(3, dtype=int32))
     """
     name = "reduce_by_key"
-    keys = whole_axes(expect_key(name, "keys", keys))
-    (n,) = keys.shape
+    keys = expect_key(name, "keys", keys)
+    n = keys.shape[0]
+    keys = whole_axes(keys)
     size = static_size(name, "size", size)
     leaves, unflatten = flatten_values(name, "values", values, n, "keys")
     values = unflatten(leaves)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.annotations import ArrayLike, OperatorName, PairFunction
 from jax_mgpu._src.check import count_operand, expect_key, index_dtype, index_vector, static_flag
 from jax_mgpu._src.live import live_mask
 from jax_mgpu._src.operators import (
@@ -30,11 +31,11 @@ __all__ = ["scan", "segmented_scan"]
 @one_program("op", "exclusive", "reverse", "return_total")
 def scan(
     x: Any,
-    op: str | Callable[[Any, Any], Any] = "add",
+    op: OperatorName | PairFunction = "add",
     *,
     exclusive: bool = False,
     reverse: bool = False,
-    count: Any = None,
+    count: ArrayLike | None = None,
     return_total: bool = False,
     identity: Any = None,
 ) -> Any:
@@ -77,12 +78,12 @@ def scan(
 @one_program("op", "exclusive", "reverse")
 def segmented_scan(
     x: Any,
-    heads: Any,
-    op: str | Callable[[Any, Any], Any] = "add",
+    heads: ArrayLike,
+    op: OperatorName | PairFunction = "add",
     *,
     exclusive: bool = False,
     reverse: bool = False,
-    count: Any = None,
+    count: ArrayLike | None = None,
     identity: Any = None,
 ) -> Any:
     """Scans each segment of `x` on its own.

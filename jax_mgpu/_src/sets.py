@@ -10,6 +10,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
+from jax_mgpu._src.annotations import ArrayLike
 from jax_mgpu._src.bits import ordered_integers
 from jax_mgpu._src.check import fill_operand, index_dtype, sorted_pair, static_flag, static_size
 from jax_mgpu._src.live import live_items
@@ -63,15 +64,15 @@ jax.export.register_namedtuple_serialization(SetResult, serialized_name="jax_mgp
 
 @one_program("size", "duplicates", "fill_value")
 def set_intersection(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     a_values: Any = None,
     *,
     size: int | None = None,
     duplicates: bool = True,
-    fill_value: Any = 0,
-    a_count: Any = None,
-    b_count: Any = None,
+    fill_value: ArrayLike = 0,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
 ) -> SetResult:
     """The multiset intersection of two sorted arrays: of p copies in a and q in b, the first min(p, q) of a.
 
@@ -109,16 +110,16 @@ def set_intersection(
 
 @one_program("size", "duplicates", "fill_value")
 def set_union(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     a_values: Any = None,
     b_values: Any = None,
     *,
     size: int | None = None,
     duplicates: bool = True,
-    fill_value: Any = 0,
-    a_count: Any = None,
-    b_count: Any = None,
+    fill_value: ArrayLike = 0,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
 ) -> SetResult:
     """The multiset union of two sorted arrays: of p copies in a and q in b, a's p and then b's past the p-th.
 
@@ -153,15 +154,15 @@ def set_union(
 
 @one_program("size", "duplicates", "fill_value")
 def set_difference(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     a_values: Any = None,
     *,
     size: int | None = None,
     duplicates: bool = True,
-    fill_value: Any = 0,
-    a_count: Any = None,
-    b_count: Any = None,
+    fill_value: ArrayLike = 0,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
 ) -> SetResult:
     """The multiset difference of two sorted arrays: of p copies in a and q in b, those of a past the q-th.
 
@@ -195,16 +196,16 @@ def set_difference(
 
 @one_program("size", "duplicates", "fill_value")
 def set_symmetric_difference(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     a_values: Any = None,
     b_values: Any = None,
     *,
     size: int | None = None,
     duplicates: bool = True,
-    fill_value: Any = 0,
-    a_count: Any = None,
-    b_count: Any = None,
+    fill_value: ArrayLike = 0,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
 ) -> SetResult:
     """The multiset symmetric difference: of p copies in a and q in b, the longer side's past the shorter's number.
 

@@ -9,6 +9,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
+from jax_mgpu._src.annotations import ArrayLike, Side
 from jax_mgpu._src.bits import ordered_integers
 from jax_mgpu._src.check import expect_choice, index_dtype, sorted_pair
 from jax_mgpu._src.live import live_items, live_mask
@@ -49,13 +50,13 @@ jax.export.register_namedtuple_serialization(SortedMatch, serialized_name="jax_m
 
 @one_program("side", "fill_value")
 def sorted_search(
-    needles: Any,
-    haystack: Any,
-    side: str = "left",
+    needles: ArrayLike,
+    haystack: ArrayLike,
+    side: Side = "left",
     *,
-    needles_count: Any = None,
-    haystack_count: Any = None,
-    fill_value: Any = -1,
+    needles_count: ArrayLike | None = None,
+    haystack_count: ArrayLike | None = None,
+    fill_value: ArrayLike = -1,
 ) -> jax.Array:
     """The insertion points of sorted needles in a sorted haystack, as of `jnp.searchsorted`.
 
@@ -92,7 +93,14 @@ def sorted_search(
 
 
 @one_program("side")
-def sorted_match(a: Any, b: Any, side: str = "left", *, a_count: Any = None, b_count: Any = None) -> SortedMatch:
+def sorted_match(
+    a: ArrayLike,
+    b: ArrayLike,
+    side: Side = "left",
+    *,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+) -> SortedMatch:
     """Looks up the items of two sorted arrays in each other, in one pass over both.
 
     Args:
@@ -124,7 +132,9 @@ def sorted_match(a: Any, b: Any, side: str = "left", *, a_count: Any = None, b_c
 
 
 @one_program()
-def sorted_equal_count(a: Any, b: Any, *, a_count: Any = None, b_count: Any = None) -> jax.Array:
+def sorted_equal_count(
+    a: ArrayLike, b: ArrayLike, *, a_count: ArrayLike | None = None, b_count: ArrayLike | None = None
+) -> jax.Array:
     """For each item of one sorted array, how many items of another equal it.
 
     Args:
