@@ -70,7 +70,7 @@ def _pandas(a: Any, b: Any) -> Any:
     return rows.i.to_numpy(), rows.j.to_numpy(), np.int32(len(rows))
 
 
-def _case(keys: str, kind: str, must_reach: float | None = None, aim: float | None = None) -> Case:
+def _case(keys: str, kind: Any, must_reach: float | None = None, aim: float | None = None) -> Case:
     inner = kind == "inner"
     real = keys in ("weather", "planes")
     return Case(

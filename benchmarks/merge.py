@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -42,7 +43,7 @@ def _numpy_pairs(a: Any, b: Any, a_values: Any, b_values: Any) -> Any:
     return keys[order], np.concatenate([a_values, b_values])[order]
 
 
-OURS = {"keys": lambda a, b, v, w: mgpu.merge(a, b), "pairs": mgpu.merge}
+OURS: dict[str, Callable[..., Any]] = {"keys": lambda a, b, v, w: mgpu.merge(a, b), "pairs": mgpu.merge}
 XLA = {"keys": lambda a, b, v, w: jnp.sort(jnp.concatenate([a, b])), "pairs": _xla_pairs}
 NUMPY = {"keys": lambda a, b, v, w: np.sort(np.concatenate([a, b]), kind="stable"), "pairs": _numpy_pairs}
 CUB = {

@@ -85,7 +85,7 @@ def _argmax_case(dtype: str, must_reach: float | None, aim: float | None) -> Cas
     )
 
 
-def _batch_case(rows: int, length: int, op: str) -> Case:
+def _batch_case(rows: int, length: int, op: Any) -> Case:
     ours: Callable[..., Any] = jax.vmap(lambda row: mgpu.reduce(row, op))
     along_rows: Any = {"add": jnp.sum, "argmax": jnp.argmax}[op]
     return Case(

@@ -56,7 +56,7 @@ def _max_case(dtype: str, must_reach: float | None, aim: float | None) -> Case:
     )
 
 
-def _batch_case(rows: int, length: int, op: str) -> Case:
+def _batch_case(rows: int, length: int, op: Any) -> Case:
     ours: Callable[..., Any] = jax.vmap(lambda row: mgpu.scan(row, op))
     along_rows: Any = {"add": jnp.cumsum, "max": jax.lax.cummax}[op]
     return Case(

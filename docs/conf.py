@@ -6,7 +6,6 @@ import logging
 import pathlib
 import shutil
 import sys
-import tomllib
 from typing import Any
 
 from docutils import nodes
@@ -22,7 +21,7 @@ import jax_mgpu  # noqa: E402
 
 project = "jax_mgpu"
 html_show_copyright = False
-version = release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+version = release = jax_mgpu.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build", "generated"]

@@ -2,6 +2,8 @@
 
 import pkgutil
 
+__version__ = "0.1.0"
+
 # In the root of a clone Python finds this folder first; the compiled modules of an installed package lie in
 # site-packages.
 __path__ = pkgutil.extend_path(__path__, __name__)
@@ -14,6 +16,7 @@ from jax_mgpu._src.load_balance import load_balance_search
 from jax_mgpu._src.merge import merge
 from jax_mgpu._src.mergesort import locality_sort, locality_sort_indices, mergesort, mergesort_indices
 from jax_mgpu._src.preconditions import checks
+from jax_mgpu._src.primitive import expect_compiled_names
 from jax_mgpu._src.reduce import reduce, reduce_by_key, segmented_reduce
 from jax_mgpu._src.scan import scan, segmented_scan
 from jax_mgpu._src.segmented_sort import segmented_sort, segmented_sort_indices
@@ -57,6 +60,8 @@ __all__ = [
     "sorted_match",
     "sorted_search",
 ]
+
+expect_compiled_names()
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,6 @@ import sys
 import sysconfig
 import zipfile
 from collections.abc import Iterable, Sequence
-from importlib import metadata
 from typing import NamedTuple, NoReturn
 
 import jax
@@ -64,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help=".npz with values and offsets (n + 1 of them, from 0 to the number of values), or a text, whose lines are "
         "rows of tokens; default: Python's own standard library, as text",
     )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"jax_mgpu {mgpu.__version__}")
     parser.add_argument("--info", action="store_true", help="print versions, devices and kernels, and stop")
     parser.add_argument(
         "--benchmark", action="store_true",
@@ -240,11 +240,7 @@ def what_runs(program: str) -> str:
 
 def print_information() -> None:
     """What a report of a bug needs: versions, devices, kernels, settings."""
-    try:
-        version = metadata.version("jax_mgpu")
-    except metadata.PackageNotFoundError:
-        version = "(not installed)"
-    print(f"jax_mgpu {version} from {pathlib.Path(mgpu.__file__).parent}")
+    print(f"jax_mgpu {mgpu.__version__} from {pathlib.Path(mgpu.__file__).parent}")
     versions = f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, numpy {np.__version__}"
     print(f"Python {platform.python_version()}, {versions}, {platform.platform()}")
     print(f"devices: {list_devices()}")

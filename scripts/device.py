@@ -115,7 +115,7 @@ def test_files(families: list[str]) -> list[str]:
 
 def pytest_command(options: argparse.Namespace, files: list[str]) -> list[str]:
     """Pytest with what there is of its plugins; a worker that hangs or loses its device is replaced by a fresh one."""
-    command = [sys.executable, "-m", "pytest", *files, "-v", "--tb=short", "-rfE", "--durations=8"]
+    command = [sys.executable, "-m", "pytest", *files, "--long", "-v", "--tb=short", "-rfE", "--durations=8"]
     command += ["-p", "no:cacheprovider"]
     if options.tests_match:
         command += ["-k", options.tests_match]

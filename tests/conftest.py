@@ -13,8 +13,21 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # meshes are tested on any ma
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the processes of a run share a GPU
 
 
-def pytest_configure() -> None:
-    """On a CPU, where most of a run is the compilation of programs that are called a few times, by fewer passes."""
+def pytest_addoption(parser) -> None:
+    parser.addoption("--long", action="store_true", help="also run the tests that take long")
+
+
+def pytest_collection_modifyitems(config, items) -> None:
+    if config.getoption("--long"):
+        return
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.skip(reason="takes long: pytest --long runs it"))
+
+
+def pytest_configure(config) -> None:
+    config.addinivalue_line("markers", "long: takes long, and is run with --long alone")
+    # On a CPU, most of a run is the compilation of programs that are called a few times, by fewer passes.
     import jax
 
     if jax.default_backend() == "cpu":

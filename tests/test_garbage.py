@@ -52,7 +52,7 @@ def program_of(name: str, wide: bool):
     return jax.jit(both).lower(*arguments).compile(), arguments, jax.eval_shape(both, *arguments)
 
 
-@pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
+@pytest.mark.parametrize("wide", [False, pytest.param(True, marks=pytest.mark.long)], ids=["int32", "int64"])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_operands_of_any_values(name, wide):
     with jax.enable_x64(wide):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -35,6 +36,20 @@ assert importlib.util.find_spec("jax_mgpu.merge") is None
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_private_jax_is_used_in_one_file():
+    package = pathlib.Path(mgpu.__file__).parent
+    private = re.compile(r"\bjax\.(_src|extend|interpreters)\b|\bjaxlib\.(?!__version__)\w|from jaxlib\b")
+    users = {path.name for path in package.rglob("*.py") if private.search(path.read_text())}
+    assert users == {"compat.py"}
+
+
+def test_version():
+    assert re.fullmatch(r"\d+\.\d+\.\d+\w*", mgpu.__version__)
+    command = [sys.executable, "-m", "jax_mgpu", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, f"jax_mgpu {mgpu.__version__}\n")
 
 
 def test_type_checkers_find_the_annotations():

@@ -19,7 +19,12 @@ from tests import oracle
 from tests.examples import EXAMPLES, Example, distinct, kernel_calls
 
 DEVICES = 4
+AXIS_TYPES = [
+    pytest.param(AxisType.Auto, id="auto", marks=pytest.mark.long),
+    pytest.param(AxisType.Explicit, id="explicit"),
+]
 
+long = pytest.mark.long
 every_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 
 
@@ -148,6 +153,7 @@ def test_nested_vmap(example, rng):
         agree(got, stack(rows), example.exact)
 
 
+@long
 @every_example
 def test_vmap_of_constants(example, rng):
     """What a compiled function closes over are values of a type of their own when it is linearized."""
@@ -216,7 +222,7 @@ def test_cuda_lowering(example, rng):
 
 
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
-@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@pytest.mark.parametrize("axis_type", AXIS_TYPES)
 @every_example
 def test_cuda_lowering_on_a_mesh(example, rng, devices, axis_type):
     mesh = mesh_of(devices, axis_type)
@@ -270,11 +276,11 @@ def test_an_eager_call_is_one_program(example, rng):
         jax.monitoring.unregister_event_duration_listener(count)
 
 
-def plain_jax(operation, *operands, **attributes):
+def plain_jax(operation, operands, **attributes):
     return primitive._run_fallback(operation, [jnp.asarray(x) for x in operands], attributes)
 
 
-@pytest.mark.parametrize("wide", [False, True], ids=["x32", "x64"])
+@pytest.mark.parametrize("wide", [False, pytest.param(True, marks=long)], ids=["x32", "x64"])
 @every_example
 def test_strict_promotion(example, rng, wide, monkeypatch):
     """A setting of the caller's: with jax_numpy_dtype_promotion="strict" JAX refuses to mix the types of arrays."""
@@ -288,7 +294,7 @@ def test_strict_promotion(example, rng, wide, monkeypatch):
                 gradient = jax.grad(loss, argnums=example.differentiable)
                 jax.eval_shape(gradient, *arguments)
                 jax.eval_shape(lambda *xs, f=gradient: jax.jvp(f, xs, tuple(map(tangent_of, xs))), *arguments)
-        monkeypatch.setattr(primitive.Operation, "__call__", plain_jax)
+        monkeypatch.setattr(primitive.Operation, "run", plain_jax)
         jax.eval_shape(functools.partial(example.call), *arguments)  # traced anew
 
 
@@ -299,12 +305,12 @@ def test_plain_jax_gives_the_same(example, rng, monkeypatch):
     batch = stack(cases)
     expected = [example.call(*arguments) for arguments in cases], jax.vmap(example.call)(*batch)
 
-    monkeypatch.setattr(primitive.Operation, "__call__", plain_jax)
+    monkeypatch.setattr(primitive.Operation, "run", plain_jax)
     got = [jax.jit(example.call)(*arguments) for arguments in cases], jax.jit(jax.vmap(example.call))(*batch)
     agree(got, expected, example.exact)
 
 
-@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@pytest.mark.parametrize("axis_type", AXIS_TYPES)
 @every_example
 def test_lowering_without_kernels(example, rng, devices, axis_type, monkeypatch):
     """A platform without kernels gets plain JAX, also on a mesh, and one warning that says so."""
@@ -386,6 +392,7 @@ def test_vmap_of_grad_and_grad_of_vmap(example, rng):
         agree(jax.jit(total)(*given), summed, exact=False)
 
 
+@long
 @differentiable_cases()
 def test_jacobians(example, rng):
     """A batch of tangents, and one of cotangents, at one place: both modes give one matrix."""
@@ -422,7 +429,9 @@ HALF_CASES = {
 }
 
 
-@pytest.mark.parametrize("real", [np.float16, jnp.bfloat16.dtype.type], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "real", [pytest.param(np.float16, marks=long), jnp.bfloat16.dtype.type], ids=["float16", "bfloat16"]
+)
 @pytest.mark.parametrize("example", HALF_CASES.values(), ids=HALF_CASES)
 def test_reverse_derivatives_of_narrow_floats(example, rng, real):
     """Their bits are moved as integers, which has no transpose; tangents must not be."""
@@ -484,6 +493,7 @@ def test_linear_transpose(call, lengths, batched):
         np.testing.assert_allclose(got[i].ravel(), sum(jax.tree.leaves(weighted)), rtol=1e-5, atol=1e-6)
 
 
+@long
 @differentiable_cases()
 def test_checkpoint(example, rng):
     arguments = example.make(rng, np.float32)
@@ -516,8 +526,8 @@ def test_inside_scan_and_while_loop(example, rng):
 # ---- Meshes ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rank", [1, 2])
-@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@pytest.mark.parametrize("rank", [pytest.param(1, marks=long), 2])
+@pytest.mark.parametrize("axis_type", AXIS_TYPES)
 @every_example
 def test_sharded_batches_stay_where_they_are(example, rng, devices, axis_type, rank):
     """Batch axes sharded over the mesh: each device does its own rows and nothing is gathered."""
@@ -542,7 +552,7 @@ def test_sharded_batches_stay_where_they_are(example, rng, devices, axis_type, r
         assert "all-to-all" not in compiled.as_text()
 
 
-@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@pytest.mark.parametrize("axis_type", AXIS_TYPES)
 @every_example
 def test_own_axis_sharded(example, rng, devices, axis_type):
     """The operation's own axis sharded: gathered, and right."""

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.annotations import ArrayLike
 from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_size, value_error
 from jax_mgpu._src.intervals import filled_tangent, gather_rows, scatter_rows
 from jax_mgpu._src.live import live_items
@@ -20,7 +21,14 @@ __all__ = ["bulk_insert", "bulk_remove"]
 
 
 @one_program("size", "fill_value")
-def bulk_remove(x: Any, indices: Any, *, size: int | None = None, fill_value: Any = 0, count: Any = None) -> jax.Array:
+def bulk_remove(
+    x: ArrayLike,
+    indices: ArrayLike,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike = 0,
+    count: ArrayLike | None = None,
+) -> jax.Array:
     """Removes the items at the given positions; the others keep their order.
 
     Args:
@@ -52,12 +60,18 @@ def bulk_remove(x: Any, indices: Any, *, size: int | None = None, fill_value: An
     count = count_operand(name, "count", count, n)
     indices = distinct_positions(name, "indices", index_vector(name, "indices", indices, n), count, n)
     size = max(n - indices.shape[0], 0) if size is None else static_size(name, "size", size)
-    return form.unpack(_remove(rows, indices, count, form.fill(fill_value), size=size)[0])
+    return form.unpack(_remove(x=rows, indices=indices, count=count, fill_value=form.fill(fill_value), size=size)[0])
 
 
 @one_program("size", "fill_value")
 def bulk_insert(
-    x: Any, indices: Any, values: Any, *, size: int | None = None, fill_value: Any = 0, count: Any = None
+    x: ArrayLike,
+    indices: ArrayLike,
+    values: ArrayLike,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike = 0,
+    count: ArrayLike | None = None,
 ) -> jax.Array:
     """Inserts values in front of the items at the given positions.
 
@@ -94,7 +108,8 @@ def bulk_insert(
         raise value_error(name, "indices", f"one for each of values, {m}", indices.shape[0])
     size = n + m if size is None else static_size(name, "size", size)
     count = count_operand(name, "count", count, n)
-    return form.unpack(_insert(rows, indices, inserted, count, form.fill(fill_value), size=size)[0])
+    fill = form.fill(fill_value)
+    return form.unpack(_insert(x=rows, indices=indices, values=inserted, count=count, fill_value=fill, size=size)[0])
 
 
 def _starts(x: Any, indices: jax.Array, count: jax.Array, drift: int, size: int) -> tuple[Any, Any, Any, Any]:
@@ -112,51 +127,52 @@ def _starts(x: Any, indices: jax.Array, count: jax.Array, drift: int, size: int)
     return live, in_range, jnp.where(in_range, starts, jnp.where(indices < 0, -1, jnp.iinfo(dtype).max)), total
 
 
-def _shapes(x: Any, *operands: Any, size: int) -> Sequence[Any]:
-    del operands
+def _shapes(x: Any, *, size: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((size, x.shape[1]), x.dtype)]
 
 
 def _remove_fallback(
-    x: jax.Array, indices: jax.Array, count: jax.Array, fill: jax.Array, *, size: int
+    x: jax.Array, indices: jax.Array, count: jax.Array, fill_value: jax.Array, *, size: int
 ) -> Sequence[jax.Array]:
     _, _, starts, total = _starts(x, indices, count, -1, size)
     items = jnp.arange(size, dtype=starts.dtype)
     before = jnp.searchsorted(starts, items, side="right").astype(items.dtype) - jnp.sum(indices < 0, dtype=items.dtype)
-    return [take_or_fill(x, jnp.where(items < total, items + before, -1), fill)]
+    return [take_or_fill(x, jnp.where(items < total, items + before, -1), fill_value)]
 
 
 def _insert_fallback(
-    x: jax.Array, indices: jax.Array, values: jax.Array, count: jax.Array, fill: jax.Array, *, size: int
+    x: jax.Array, indices: jax.Array, values: jax.Array, count: jax.Array, fill_value: jax.Array, *, size: int
 ) -> Sequence[jax.Array]:
     _, _, starts, total = _starts(x, indices, count, 1, size)
     items = jnp.arange(size, dtype=starts.dtype)
     before = jnp.searchsorted(starts, items, side="right").astype(items.dtype) - jnp.sum(indices < 0, dtype=items.dtype)
-    rows = take_or_fill(x, jnp.where(items < total, items - before, -1), fill)
+    rows = take_or_fill(x, jnp.where(items < total, items - before, -1), fill_value)
     return [rows.at[jnp.where(starts < 0, size, starts)].set(values, mode="drop")]
 
 
-def _remove_tangent(primals: Sequence[Any], x_dot: Any, fill_dot: Any, size: int) -> Any:
+def _remove_tangent(primals: Any, x_dot: Any, fill_dot: Any, size: int) -> Any:
     """The runs between removed items, gathered. Of x, only the shape is read."""
     x, indices, count, fill = primals
     _, in_range, starts, total = _starts(x, indices, count, -1, size)
     offsets = jnp.append(jnp.zeros((1,), starts.dtype), jnp.clip(starts, 0, total))
     sources = jnp.append(jnp.zeros((1,), starts.dtype), jnp.where(in_range, indices + 1, 0).astype(starts.dtype))
     return filled_tangent(
-        lambda x, fill: gather_rows(x, sources, offsets, total.reshape(1), fill, size=size, disjoint=1)[0],
+        lambda x, fill: gather_rows(
+            x=x, starts=sources, offsets=offsets, total=total.reshape(1), fill_value=fill, size=size, disjoint=1
+        )[0],
         x, x_dot, fill, fill_dot,
     )  # fmt: skip
 
 
-def _remove_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, size: int) -> tuple[Any, Any]:
-    return _remove(*primals, size=size), [_remove_tangent(primals, tangents[0], tangents[3], size)]
+def _remove_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
+    return _remove.run(primals, size=size), [_remove_tangent(primals, tangents.x, tangents.fill_value, size)]
 
 
-def _remove_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, size: int) -> jax.Array:
-    return jax.linear_transpose(lambda x: _remove_tangent(operands, x, None, size), operands[0])(cotangents[0])[0]
+def _remove_transpose(cotangents: Sequence[Any], operands: Any, *, size: int) -> jax.Array:
+    return jax.linear_transpose(lambda x: _remove_tangent(operands, x, None, size), operands.x)(cotangents[0])[0]
 
 
-def _insert_tangent(primals: Sequence[Any], x_dot: Any, values_dot: Any, fill_dot: Any, size: int) -> Any:
+def _insert_tangent(primals: Any, x_dot: Any, values_dot: Any, fill_dot: Any, size: int) -> Any:
     """The runs between inserted values, scattered, and the values, scattered. Of x, only the shape is read."""
     x, indices, _, count, _ = primals
     live, in_range, starts, total = _starts(x, indices, count, 1, size)
@@ -179,26 +195,42 @@ def _insert_tangent(primals: Sequence[Any], x_dot: Any, values_dot: Any, fill_do
     return tangent
 
 
-def _insert_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, size: int) -> tuple[Any, Any]:
-    x_dot, _, values_dot, _, fill_dot = tangents
-    return _insert(*primals, size=size), [_insert_tangent(primals, x_dot, values_dot, fill_dot, size)]
+def _insert_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
+    tangent = _insert_tangent(primals, tangents.x, tangents.values, tangents.fill_value, size)
+    return _insert.run(primals, size=size), [tangent]
 
 
-def _insert_transpose_x(cotangents: Sequence[Any], operands: Sequence[Any], *, size: int) -> jax.Array:
-    transpose = jax.linear_transpose(lambda x: _insert_tangent(operands, x, None, None, size), operands[0])
+def _insert_transpose_x(cotangents: Sequence[Any], operands: Any, *, size: int) -> jax.Array:
+    transpose = jax.linear_transpose(lambda x: _insert_tangent(operands, x, None, None, size), operands.x)
     return transpose(cotangents[0])[0]
 
 
-def _insert_transpose_values(cotangents: Sequence[Any], operands: Sequence[Any], *, size: int) -> jax.Array:
-    transpose = jax.linear_transpose(lambda values: _insert_tangent(operands, None, values, None, size), operands[2])
-    return transpose(cotangents[0])[0]
+def _insert_transpose_values(cotangents: Sequence[Any], operands: Any, *, size: int) -> jax.Array:
+    def tangent(values: jax.Array) -> jax.Array:
+        return _insert_tangent(operands, None, values, None, size)
+
+    return jax.linear_transpose(tangent, operands.values)(cotangents[0])[0]
 
 
-_remove = Operation("bulk_remove", ranks=(2, 1, 1, 1), shapes=_shapes, fallback=_remove_fallback)
+_remove = Operation(
+    "bulk_remove",
+    operands={"x": 2, "indices": 1, "count": 1, "fill_value": 1},
+    results=("result",),
+    attributes={"size": int},
+    shapes=_shapes,
+    fallback=_remove_fallback,
+)
 _remove.def_jvp(_remove_jvp)
-_remove.def_transpose(0, _remove_transpose)
+_remove.def_transpose("x", _remove_transpose)
 
-_insert = Operation("bulk_insert", ranks=(2, 1, 2, 1, 1), shapes=_shapes, fallback=_insert_fallback)
+_insert = Operation(
+    "bulk_insert",
+    operands={"x": 2, "indices": 1, "values": 2, "count": 1, "fill_value": 1},
+    results=("result",),
+    attributes={"size": int},
+    shapes=_shapes,
+    fallback=_insert_fallback,
+)
 _insert.def_jvp(_insert_jvp)
-_insert.def_transpose(0, _insert_transpose_x)
-_insert.def_transpose(2, _insert_transpose_values)
+_insert.def_transpose("x", _insert_transpose_x)
+_insert.def_transpose("values", _insert_transpose_values)

@@ -110,7 +110,7 @@ def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None)
         if limit >= bounds.max:
             index_dtype(operation, argument, limit + 1)
         return np.clip(host, bounds.min, bounds.max).astype(dtype)
-    wider = "" if jax.config.jax_enable_x64 else f" ({given.name} needs jax_enable_x64)"  # type: ignore[attr-defined]
+    wider = "" if jax.config.jax_enable_x64 else f" ({given.name} needs jax_enable_x64)"
     first = next(i for i in host.flat if not bounds.min <= i <= bounds.max)
     raise value_error(operation, argument, f"integers that fit {dtype.name}{wider}", int(first))
 
@@ -142,7 +142,7 @@ def index_dtype(operation: str, argument: str, length: int) -> np.dtype:
     """The dtype of indices into an array of this length: int32, or int64 where it can reach 2^31 items."""
     if length < INT32_LIMIT:
         return np.dtype(np.int32)
-    if not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+    if not jax.config.jax_enable_x64:
         raise value_error(operation, argument, "fewer than 2^31 items, or jax_enable_x64 for int64 indices", length)
     return np.dtype(np.int64)
 

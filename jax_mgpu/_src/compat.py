@@ -58,7 +58,7 @@ def switch(name: str, what: str) -> Any:
 
 def compiling() -> AbstractContextManager[Any]:
     """Has jit compile also where `jax.disable_jit` is on: a kernel runs in a program alone, as JAX's own primitives."""
-    return jax.disable_jit(False) if jax.config.jax_disable_jit else nullcontext()  # type: ignore[attr-defined]
+    return jax.disable_jit(False) if jax.config.jax_disable_jit else nullcontext()
 
 
 def vary_together(operands: Sequence[Any]) -> Sequence[Any]:
@@ -97,7 +97,7 @@ def automatic_devices(ctx: Any) -> int:
 
 def whole_axes(x: Any) -> Any:
     """An array with all of each axis on every device, as plain JAX functions along a sharded axis demand."""
-    spec = _core.typeof(x).sharding.spec
+    spec = jax.typeof(x).sharding.spec
     if all(names is None for names in spec):
         return x
     return jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim))
@@ -125,7 +125,7 @@ def automatic(function: Callable[..., Any], out_specs: Any = WHOLE) -> Callable[
 
 def partition_spec(x: Any) -> Sequence[Any]:
     """The sharding of each axis of a value or an aval; None where the mesh is not Explicit."""
-    aval = x if isinstance(x, jax.core.ShapedArray) else _core.typeof(x)
+    aval = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
     return (*aval.sharding.spec, *[None] * (aval.ndim - len(aval.sharding.spec)))
 
 
@@ -154,7 +154,7 @@ def is_zero(tangent: Any) -> bool:
 
 def zero_tangent(primal: Any) -> Any:
     """The symbolic zero tangent of a value."""
-    return ad.Zero(_core.typeof(primal).to_tangent_aval())
+    return ad.Zero(jax.typeof(primal).to_tangent_aval())
 
 
 def ffi_api_version() -> tuple[int, int] | None:

@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.annotations import ArrayLike
 from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_size, value_error
 from jax_mgpu._src.live import common_dtype, live_items, wide_enough
 from jax_mgpu._src.load_balance import find_objects, load_balance_search
 from jax_mgpu._src.mergesort import mergesort_indices
 from jax_mgpu._src.preconditions import apart, interval_lengths, intervals_inside, non_decreasing
-from jax_mgpu._src.primitive import ABSENT, Operation, one_program
+from jax_mgpu._src.primitive import Operation, one_program
 from jax_mgpu._src.reduce import segmented_reduce
 from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.values import take_or_fill, take_rows
@@ -35,7 +36,9 @@ __all__ = [
 
 
 @one_program("size", "fill_value")
-def interval_expand(values: Any, offsets: Any, size: int, *, total: Any = None, fill_value: Any = 0) -> jax.Array:
+def interval_expand(
+    values: ArrayLike, offsets: ArrayLike, size: int, *, total: ArrayLike | None = None, fill_value: ArrayLike = 0
+) -> jax.Array:
     """Repeats each value over its interval.
 
     Args:
@@ -66,13 +69,20 @@ def interval_expand(values: Any, offsets: Any, size: int, *, total: Any = None, 
     form = RowForm(name, "values", values)
     rows = form.pack("values", values)
     offsets = _offsets(name, offsets, size, rows.shape[0], "values")
+    total = count_operand(name, "total", total, size)
     fill = form.fill(fill_value)
-    return form.unpack(_expand(rows, offsets, count_operand(name, "total", total, size), fill, size=size)[0])
+    return form.unpack(_expand(values=rows, offsets=offsets, total=total, fill_value=fill, size=size)[0])
 
 
 @one_program("size", "fill_value")
 def interval_gather(
-    x: Any, starts: Any, offsets: Any, size: int, *, total: Any = None, fill_value: Any = 0
+    x: ArrayLike,
+    starts: ArrayLike,
+    offsets: ArrayLike,
+    size: int,
+    *,
+    total: ArrayLike | None = None,
+    fill_value: ArrayLike = 0,
 ) -> jax.Array:
     """Gathers intervals of rows, one after the other.
 
@@ -108,11 +118,16 @@ def interval_gather(
     fill = form.fill(fill_value)
     total = count_operand(name, "total", total, size)
     starts = intervals_inside(name, "starts", starts, interval_lengths(offsets, total, size), rows.shape[0])
-    return form.unpack(gather_rows(rows, starts, offsets, total, fill, size=size, disjoint=0)[0])
+    gathered = gather_rows(
+        x=rows, starts=starts, offsets=offsets, total=total, fill_value=fill, size=size, disjoint=False
+    )
+    return form.unpack(gathered[0])
 
 
 @one_program()
-def interval_scatter(x: Any, starts: Any, offsets: Any, into: Any, *, total: Any = None) -> jax.Array:
+def interval_scatter(
+    x: ArrayLike, starts: ArrayLike, offsets: ArrayLike, into: ArrayLike, *, total: ArrayLike | None = None
+) -> jax.Array:
     """Scatters rows that lie one after the other to intervals of another array.
 
     Args:
@@ -151,7 +166,13 @@ def interval_scatter(x: Any, starts: Any, offsets: Any, into: Any, *, total: Any
 
 @one_program()
 def interval_move(
-    x: Any, gather_starts: Any, scatter_starts: Any, offsets: Any, into: Any, *, total: Any = None
+    x: ArrayLike,
+    gather_starts: ArrayLike,
+    scatter_starts: ArrayLike,
+    offsets: ArrayLike,
+    into: ArrayLike,
+    *,
+    total: ArrayLike | None = None,
 ) -> jax.Array:
     """Moves intervals of rows from places in one array to places in another.
 
@@ -197,12 +218,16 @@ def interval_move(
     gather_starts = intervals_inside(name, "gather_starts", gather_starts, lengths, rows.shape[0])
     scatter_starts = intervals_inside(name, "scatter_starts", scatter_starts, lengths, into.shape[0])
     scatter_starts = apart(name, "scatter_starts", scatter_starts, lengths)
-    return form.unpack(_move(rows, gather_starts, scatter_starts, offsets, total, into, gathers=1)[0])
+    moved = _move(
+        x=rows, gather_starts=gather_starts, scatter_starts=scatter_starts, offsets=offsets, total=total, into=into,
+        gathers=True,
+    )  # fmt: skip
+    return form.unpack(moved[0])
 
 
 def scatter_rows(rows: jax.Array, starts: Any, offsets: Any, total: Any, into: jax.Array) -> jax.Array:
     """interval_scatter of rows: an interval_move from where the rows lie."""
-    return _move(rows, ABSENT, starts, offsets, total, into, gathers=0)[0]
+    return _move(x=rows, scatter_starts=starts, offsets=offsets, total=total, into=into, gathers=False)[0]
 
 
 def _offsets(name: str, offsets: Any, size: int, count: int, of: str) -> jax.Array:
@@ -212,29 +237,22 @@ def _offsets(name: str, offsets: Any, size: int, count: int, of: str) -> jax.Arr
     return offsets
 
 
-def _expand_shapes(values: Any, offsets: Any, total: Any, fill: Any, *, size: int) -> Sequence[Any]:
-    del offsets, total, fill
+def _expand_shapes(values: Any, *, size: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((size, values.shape[1]), values.dtype)]
 
 
-def _gather_shapes(
-    x: Any, starts: Any, offsets: Any, total: Any, fill: Any, *, size: int, disjoint: int
-) -> Sequence[Any]:
-    del starts, offsets, total, fill, disjoint
+def _gather_shapes(x: Any, *, size: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((size, x.shape[1]), x.dtype)]
 
 
-def _move_shapes(
-    x: Any, gather_starts: Any, scatter_starts: Any, offsets: Any, total: Any, into: Any, *, gathers: int
-) -> Sequence[Any]:
-    del x, gather_starts, scatter_starts, offsets, total, gathers
+def _move_shapes(into: Any) -> Sequence[Any]:
     return [into]
 
 
 def _expand_fallback(
-    values: jax.Array, offsets: jax.Array, total: jax.Array, fill: jax.Array, *, size: int
+    values: jax.Array, offsets: jax.Array, total: jax.Array, fill_value: jax.Array, *, size: int
 ) -> Sequence[jax.Array]:
-    return [take_or_fill(values, find_objects(offsets, total, size)[0], fill)]
+    return [take_or_fill(values, find_objects(offsets, total, size)[0], fill_value)]
 
 
 def _places(starts: jax.Array, objects: jax.Array, ranks: jax.Array, limit: int) -> jax.Array:
@@ -248,10 +266,9 @@ def _places(starts: jax.Array, objects: jax.Array, ranks: jax.Array, limit: int)
 
 
 def _gather_fallback(
-    x: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, fill: jax.Array, *, size: int, disjoint: int
+    x: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, fill_value: jax.Array, *, size: int
 ) -> Sequence[jax.Array]:
-    del disjoint
-    return [take_or_fill(x, _places(starts, *find_objects(offsets, total, size), x.shape[0]), fill)]
+    return [take_or_fill(x, _places(starts, *find_objects(offsets, total, size), x.shape[0]), fill_value)]
 
 
 def _moved_items(x: Any, into: Any, gathers: int) -> int:
@@ -292,62 +309,62 @@ def filled_tangent(
     return jnp.where(moved, 0 if tangent is None else tangent, fill_dot)
 
 
-def _expand_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, size: int) -> tuple[Any, Any]:
-    values, offsets, total, fill = primals
-    tangent = filled_tangent(
-        lambda values, fill: _expand(values, offsets, total, fill, size=size)[0], values, tangents[0], fill, tangents[3]
-    )
-    return _expand(*primals, size=size), [tangent]
+def _expand_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
+    def run(values: jax.Array, fill: jax.Array) -> jax.Array:
+        return _expand.run(primals._replace(values=values, fill_value=fill), size=size)[0]
+
+    tangent = filled_tangent(run, primals.values, tangents.values, primals.fill_value, tangents.fill_value)
+    return _expand.run(primals, size=size), [tangent]
 
 
-def _gather_jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
-    x, starts, offsets, total, fill = primals
-    tangent = filled_tangent(
-        lambda x, fill: gather_rows(x, starts, offsets, total, fill, **attributes)[0], x, tangents[0], fill, tangents[4]
-    )
-    return gather_rows(*primals, **attributes), [tangent]
+def _gather_jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+    def run(x: jax.Array, fill: jax.Array) -> jax.Array:
+        return gather_rows.run(primals._replace(x=x, fill_value=fill), **attributes)[0]
+
+    tangent = filled_tangent(run, primals.x, tangents.x, primals.fill_value, tangents.fill_value)
+    return gather_rows.run(primals, **attributes), [tangent]
 
 
-def _move_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, gathers: int) -> tuple[Any, Any]:
-    _, *intervals, into = primals
-    x_dot, into_dot = tangents[0], tangents[5]
+def _move_jvp(primals: Any, tangents: Any, *, gathers: int) -> tuple[Any, Any]:
     tangent = None
-    if x_dot is not None:
-        tangent = _move(x_dot, *intervals, jnp.zeros(into.shape, x_dot.dtype), gathers=gathers)[0]
-    if into_dot is not None:
-        tangent = jnp.where(_is_moved(primals, gathers), 0 if tangent is None else tangent, into_dot)
-    return _move(*primals, gathers=gathers), [tangent]
+    if tangents.x is not None:
+        into = jnp.zeros(primals.into.shape, tangents.x.dtype)
+        tangent = _move.run(primals._replace(x=tangents.x, into=into), gathers=gathers)[0]
+    if tangents.into is not None:
+        tangent = jnp.where(_is_moved(primals, gathers), 0 if tangent is None else tangent, tangents.into)
+    return _move.run(primals, gathers=gathers), [tangent]
 
 
-def _expand_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, size: int) -> jax.Array:
-    _, offsets, total, _ = operands
+def _expand_transpose(cotangents: Sequence[Any], operands: Any, *, size: int) -> jax.Array:
     index_dtype("derivative of interval_expand", "size", size)
-    return _add_runs(cotangents[0], offsets, live_items(size, total))
+    return _add_runs(cotangents[0], operands.offsets, live_items(size, operands.total))
 
 
-def _gather_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, size: int, disjoint: int) -> jax.Array:
+def _gather_transpose(cotangents: Sequence[Any], operands: Any, *, size: int, disjoint: int) -> jax.Array:
     x, starts, offsets, total, _ = operands
     index_dtype("derivative of interval_gather", "x or size", max(x.shape[0], size))
     return _add_intervals(cotangents[0], starts, offsets, total, x.shape[0], disjoint)
 
 
-def _is_moved(operands: Sequence[Any], gathers: int) -> jax.Array:
+def _is_moved(operands: Any, gathers: int) -> jax.Array:
     """Which elements of the result of a move come from x."""
-    x, *intervals, into = operands
-    return _move(jnp.ones(x.shape, jnp.bool_), *intervals, jnp.zeros(into.shape, jnp.bool_), gathers=gathers)[0]
+    marks, nothing = jnp.ones(operands.x.shape, jnp.bool_), jnp.zeros(operands.into.shape, jnp.bool_)
+    return _move.run(operands._replace(x=marks, into=nothing), gathers=gathers)[0]
 
 
-def _move_transpose_into(cotangents: Sequence[Any], operands: Sequence[Any], *, gathers: int) -> jax.Array:
+def _move_transpose_into(cotangents: Sequence[Any], operands: Any, *, gathers: int) -> jax.Array:
     return jnp.where(_is_moved(operands, gathers), 0, cotangents[0])
 
 
-def _move_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, gathers: int) -> jax.Array:
+def _move_transpose(cotangents: Sequence[Any], operands: Any, *, gathers: int) -> jax.Array:
     x, gather_starts, scatter_starts, offsets, total, into = operands
     size = _moved_items(x, into, gathers)
     if gathers:
         index_dtype("derivative of interval_move", "x or into", max(x.shape[0], size))
     fill = jnp.zeros((1,), x.dtype)
-    items = gather_rows(cotangents[0], scatter_starts, offsets, total, fill, size=size, disjoint=1)[0]
+    items = gather_rows(
+        x=cotangents[0], starts=scatter_starts, offsets=offsets, total=total, fill_value=fill, size=size, disjoint=True
+    )[0]
     return _add_intervals(items, gather_starts, offsets, total, x.shape[0], 0) if gathers else items
 
 
@@ -390,19 +407,39 @@ def _add_intervals(
     return jax.lax.cond(jnp.all(begins[1:] - begins[:-1] >= lengths[:-1]), scatter, add, rows)
 
 
-_expand = Operation("interval_expand", ranks=(2, 1, 1, 1), shapes=_expand_shapes, fallback=_expand_fallback)
+_expand = Operation(
+    "interval_expand",
+    operands={"values": 2, "offsets": 1, "total": 1, "fill_value": 1},
+    results=("result",),
+    attributes={"size": int},
+    shapes=_expand_shapes,
+    fallback=_expand_fallback,
+)
 _expand.def_jvp(_expand_jvp)
-_expand.def_transpose(0, _expand_transpose)
+_expand.def_transpose("values", _expand_transpose)
 
 # `disjoint`: the caller knows that no row of x is gathered twice, which makes the transpose a plain scatter.
-gather_rows = Operation("interval_gather", ranks=(2, 1, 1, 1, 1), shapes=_gather_shapes, fallback=_gather_fallback)
+gather_rows = Operation(
+    "interval_gather",
+    operands={"x": 2, "starts": 1, "offsets": 1, "total": 1, "fill_value": 1},
+    results=("result",),
+    attributes={"size": int, "disjoint": bool},
+    shapes=_gather_shapes,
+    fallback=_gather_fallback,
+)
 gather_rows.def_jvp(_gather_jvp)
-gather_rows.def_transpose(0, _gather_transpose)
+gather_rows.def_transpose("x", _gather_transpose)
 
 # `gathers`: 0 where the rows come from where they lie one after the other, and gather_starts is absent.
 _move = Operation(
-    "interval_move", ranks=(2, 1, 1, 1, 1, 2), shapes=_move_shapes, fallback=_move_fallback, aliases={5: 0}
+    "interval_move",
+    operands={"x": 2, "gather_starts": 1, "scatter_starts": 1, "offsets": 1, "total": 1, "into": 2},
+    results=("result",),
+    attributes={"gathers": bool},
+    shapes=_move_shapes,
+    fallback=_move_fallback,
+    aliases={"into": "result"},
 )
 _move.def_jvp(_move_jvp)
-_move.def_transpose(0, _move_transpose)
-_move.def_transpose(5, _move_transpose_into)
+_move.def_transpose("x", _move_transpose)
+_move.def_transpose("into", _move_transpose_into)

@@ -9,6 +9,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
+from jax_mgpu._src.annotations import ArrayLike, JoinKind
 from jax_mgpu._src.bits import ordered_integers
 from jax_mgpu._src.check import (
     as_array,
@@ -82,7 +83,15 @@ jax.export.register_namedtuple_serialization(JoinedColumns, serialized_name="jax
 
 
 @one_program("kind", "size")
-def join(a: Any, b: Any, kind: str = "inner", *, size: int, a_count: Any = None, b_count: Any = None) -> JoinResult:
+def join(
+    a: ArrayLike,
+    b: ArrayLike,
+    kind: JoinKind = "inner",
+    *,
+    size: int,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+) -> JoinResult:
     """Joins two tables on equal keys: gives the pairs of rows.
 
     Both tables are given by their keys, sorted; `jax_mgpu.mergesort_indices` sorts them, and `join_columns` takes its
@@ -122,7 +131,7 @@ def join(a: Any, b: Any, kind: str = "inner", *, size: int, a_count: Any = None,
     keep_a, keep_b = KINDS[expect_choice(name, "kind", kind, KINDS)]
     operands = sorted_pair(name, a, b, a_count, b_count)
     size = static_size(name, "size", size)
-    a_indices, b_indices, count = _join(*operands, size=size, keep_a=keep_a, keep_b=keep_b)
+    a_indices, b_indices, count = _join.run(operands, size=size, keep_a=keep_a, keep_b=keep_b)
     return JoinResult(a_indices, b_indices, room(name, count, size))
 
 
@@ -132,9 +141,9 @@ def join_columns(
     a_columns: Any = None,
     b_columns: Any = None,
     *,
-    a_order: Any = None,
-    b_order: Any = None,
-    fill_value: Any = 0,
+    a_order: ArrayLike | None = None,
+    b_order: ArrayLike | None = None,
+    fill_value: ArrayLike = 0,
 ) -> JoinedColumns:
     """Gathers the columns of both tables by the rows of a join.
 
@@ -195,10 +204,9 @@ def _gather(name: str, side: str, indices: Any, columns: Any, order: Any, fill_v
     return structure.unflatten(restore(rows)), (indices < 0) | (indices >= length)
 
 
-def _shapes(a: Any, b: Any, a_count: Any, b_count: Any, *, size: int, keep_a: int, keep_b: int) -> Sequence[Any]:
-    del a_count, b_count, keep_a, keep_b
+def _shapes(a: Any, b: Any, *, size: int) -> Sequence[Any]:
     rows = max(1, a.shape[0]) * max(1, b.shape[0]) + a.shape[0] + b.shape[0]
-    count = jnp.int64 if rows > INT32_LARGEST and jax.config.jax_enable_x64 else jnp.int32  # type: ignore[attr-defined]
+    count = jnp.int64 if rows > INT32_LARGEST and jax.config.jax_enable_x64 else jnp.int32
     return [
         jax.ShapeDtypeStruct((size,), index_dtype("join", "a", a.shape[0])),
         jax.ShapeDtypeStruct((size,), index_dtype("join", "b", b.shape[0])),
@@ -210,7 +218,7 @@ def _fallback(
     a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, size: int, keep_a: int, keep_b: int
 ) -> Sequence[jax.Array]:
     """Two binary searches a row of A, a scan, and one binary search a row of the result."""
-    a_spec, b_spec, count_spec = _shapes(a, b, a_count, b_count, size=size, keep_a=keep_a, keep_b=keep_b)
+    a_spec, b_spec, count_spec = _shapes(a, b, size=size)
     n_a, n_b = a.shape[0], b.shape[0]
     a_live, b_live = live_items(n_a, a_count), live_items(n_b, b_count)
     a, b = ordered_integers(a), ordered_integers(b)
@@ -255,8 +263,15 @@ def _fallback(
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
     del tangents
-    return _join(*primals, **attributes), [None, None, None]
+    return _join.run(primals, **attributes), [None, None, None]
 
 
-_join = Operation("join", ranks=(1, 1, 1, 1), shapes=_shapes, fallback=_fallback)
+_join = Operation(
+    "join",
+    operands={"a": 1, "b": 1, "a_count": 1, "b_count": 1},
+    results=JoinResult._fields,
+    attributes={"size": int, "keep_a": bool, "keep_b": bool},
+    shapes=_shapes,
+    fallback=_fallback,
+)
 _join.def_jvp(_jvp)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pathlib
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ __all__ = [
     "build_decision",
     "cpu_module",
     "cuda_module",
+    "expect_names",
     "has_cuda",
     "platforms",
     "target",
@@ -36,6 +38,49 @@ def _load(name: str) -> ModuleType | None:
             f"has {runtime[0]}.{runtime[1]}. Upgrade jaxlib, or build again: pip install --no-cache-dir ."
         )
     return module
+
+
+def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises an error where a compiled module was not built of these sources: it has other operations, or other names.
+
+    Each operation has lists of operands and results, and a dictionary of attributes, each with the names of its values,
+    or `"flag"`. An attribute that no kernel reads is not in the modules.
+    """
+    assert cpu_module is not None
+    if difference := _difference(cpu_module, operations):
+        raise _other_sources(cpu_module, difference)
+    if cuda_module is not None and (names := set(cpu_module.handlers()) ^ set(cuda_module.handlers())):
+        raise _other_sources(cuda_module, f"operations {', '.join(sorted(names))}")
+
+
+def _difference(module: ModuleType, operations: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The first difference of the CPU module's operations from these."""
+    names = {"check", *operations} ^ set(module.handlers())
+    if names:
+        return f"operations {', '.join(sorted(names))}"
+    if not hasattr(module, "signatures"):
+        return "names of operands"
+    signatures, enumerations = module.signatures(), module.enumerations()
+    for name, operation in operations.items():
+        compiled = signatures[name]
+        attributes = {key: enumerations.get(kind, kind) for key, kind in compiled["attributes"].items()}
+        read = {key: kind for key, kind in operation["attributes"].items() if key in attributes}
+        for what, here, there in (
+            ("operands", operation["operands"], compiled["operands"]),
+            ("results", operation["results"], compiled["results"]),
+            ("attributes", read, attributes),
+        ):
+            if here != there:
+                return f"{what} of {name}, {there} in place of {here}"
+    return None
+
+
+def _other_sources(module: ModuleType, difference: str) -> ImportError:
+    return ImportError(
+        f"{module.__file__} was not built of the sources in {pathlib.Path(__file__).parent.parent}: it has other "
+        f"{difference}. Build it again: `pip install --no-cache-dir .` in the source folder, or `ninja -C build` where "
+        "it was built by CMake."
+    )
 
 
 cpu_module = _load("_cpu")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.annotations import ArrayLike
 from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_flag, static_size
 from jax_mgpu._src.live import live_mask, wide_enough
 from jax_mgpu._src.preconditions import non_decreasing
@@ -17,9 +18,41 @@ from jax_mgpu._src.values import fill_missing
 __all__ = ["find_objects", "load_balance_search"]
 
 
+@overload
+def load_balance_search(
+    offsets: ArrayLike,
+    size: int,
+    *,
+    total: ArrayLike | None = None,
+    return_rank: Literal[False] = False,
+    fill_value: ArrayLike = -1,
+) -> jax.Array: ...
+@overload
+def load_balance_search(
+    offsets: ArrayLike,
+    size: int,
+    *,
+    total: ArrayLike | None = None,
+    return_rank: Literal[True],
+    fill_value: ArrayLike = -1,
+) -> tuple[jax.Array, jax.Array]: ...
+@overload
+def load_balance_search(
+    offsets: ArrayLike,
+    size: int,
+    *,
+    total: ArrayLike | None = None,
+    return_rank: bool,
+    fill_value: ArrayLike = -1,
+) -> jax.Array | tuple[jax.Array, jax.Array]: ...
 @one_program("size", "return_rank", "fill_value")
 def load_balance_search(
-    offsets: Any, size: int, *, total: Any = None, return_rank: bool = False, fill_value: Any = -1
+    offsets: ArrayLike,
+    size: int,
+    *,
+    total: ArrayLike | None = None,
+    return_rank: bool = False,
+    fill_value: ArrayLike = -1,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """Finds the object that made each work item.
 
@@ -56,7 +89,8 @@ def load_balance_search(
     offsets = non_decreasing(name, "offsets", index_vector(name, "offsets", offsets, size))
     index_dtype(name, "size", max(size, offsets.shape[0]))
     return_rank = static_flag(name, "return_rank", return_rank)
-    results = _search(offsets, count_operand(name, "total", total, size), size=size, return_rank=return_rank)
+    total = count_operand(name, "total", total, size)
+    results = _search(offsets=offsets, total=total, size=size, return_rank=return_rank)
     results = [fill_missing(name, x, fill_value) for x in results]
     return (results[0], results[1]) if return_rank else results[0]
 
@@ -74,8 +108,7 @@ def find_objects(offsets: jax.Array, total: jax.Array, size: int) -> tuple[jax.A
     return jnp.where(live, objects, -1), jnp.where(live, ranks, -1)
 
 
-def _shapes(offsets: Any, total: Any, *, size: int, return_rank: int) -> Sequence[Any]:
-    del total
+def _shapes(offsets: Any, *, size: int, return_rank: int) -> Sequence[Any]:
     dtype = index_dtype("load_balance_search", "size", max(size, offsets.shape[0]))
     return [jax.ShapeDtypeStruct((size,), dtype)] * (1 + return_rank)
 
@@ -86,9 +119,16 @@ def _fallback(offsets: jax.Array, total: jax.Array, *, size: int, return_rank: i
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
     del tangents  # nothing here is differentiable
-    results = _search(*primals, **attributes)
+    results = _search.run(primals, **attributes)
     return results, [None] * len(results)
 
 
-_search = Operation("load_balance_search", ranks=(1, 1), shapes=_shapes, fallback=_fallback)
+_search = Operation(
+    "load_balance_search",
+    operands={"offsets": 1, "total": 1},
+    results=("objects", "ranks"),
+    attributes={"size": int, "return_rank": bool},
+    shapes=_shapes,
+    fallback=_fallback,
+)
 _search.def_jvp(_jvp)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.annotations import ArrayLike
 from jax_mgpu._src.check import index_dtype, sorted_pair, static_flag
 from jax_mgpu._src.live import live_items
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.values import (
-    NO_PAYLOAD,
-    PAYLOAD_GIVEN,
-    PAYLOAD_INDICES,
+    Payload,
     carried_leaf,
     flatten_pair,
     sort_operands,
@@ -24,16 +23,38 @@ from jax_mgpu._src.values import (
 __all__ = ["merge"]
 
 
+@overload
+def merge(
+    a: ArrayLike,
+    b: ArrayLike,
+    a_values: None = None,
+    b_values: None = None,
+    *,
+    descending: bool = False,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+) -> jax.Array: ...
+@overload
+def merge(
+    a: ArrayLike,
+    b: ArrayLike,
+    a_values: Any,
+    b_values: Any,
+    *,
+    descending: bool = False,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+) -> tuple[jax.Array, Any]: ...
 @one_program("descending")
 def merge(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     a_values: Any = None,
     b_values: Any = None,
     *,
     descending: bool = False,
-    a_count: Any = None,
-    b_count: Any = None,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
 ) -> Any:
     """Merges two sorted arrays, stable, with the values that belong to them; A comes before B among equals.
 
@@ -66,33 +87,41 @@ def merge(
     """
     name = "merge"
     descending = static_flag(name, "descending", descending)
-    a, b, *counts = sorted_pair(name, a, b, a_count, b_count, descending=descending)
+    a, b, a_count, b_count = sorted_pair(name, a, b, a_count, b_count, descending=descending)
     a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, a.shape[0], b.shape[0])
+    given = {"a": a, "b": b, "a_count": a_count, "b_count": b_count, "descending": descending}
     if a_values is None:
-        return _merge(a, b, ABSENT, ABSENT, *counts, descending=descending, payload=NO_PAYLOAD)[0]
-    carried = carried_leaf(a_leaves), carried_leaf(b_leaves)
-    if carried[0] is not None:
-        keys, values = _merge(a, b, *carried, *counts, descending=descending, payload=PAYLOAD_GIVEN)
+        return _merge(**given, payload=Payload.NONE)[0]
+    if carried_leaf(a_leaves) is not None:
+        keys, values = _merge(**given, a_values=a_leaves[0], b_values=b_leaves[0], payload=Payload.GIVEN)
         return keys, unflatten([values])
     index_dtype(name, "a and b", a.shape[0] + b.shape[0])
-    keys, indices = _merge(a, b, ABSENT, ABSENT, *counts, descending=descending, payload=PAYLOAD_INDICES)
+    keys, indices = _merge(**given, payload=Payload.INDICES)
     pairs = zip(a_leaves, b_leaves, strict=True)
     return keys, unflatten([take_from_pair(*pair, indices, a.shape[0]) for pair in pairs])
 
 
-def _shapes(a: Any, b: Any, a_values: Any, *others: Any, descending: int, payload: int) -> Sequence[Any]:
-    del others, descending
+def _shapes(a: Any, b: Any, a_values: Any, payload: int) -> Sequence[Any]:
     slots = a.shape[0] + b.shape[0]
     keys = jax.ShapeDtypeStruct((slots,), a.dtype)
-    if payload == NO_PAYLOAD:
+    if payload == Payload.NONE:
         return [keys]
-    dtype = a_values.dtype if payload == PAYLOAD_GIVEN else index_dtype("derivative of merge", "a and b", slots)
+    dtype = a_values.dtype if payload == Payload.GIVEN else index_dtype("derivative of merge", "a and b", slots)
     return [keys, jax.ShapeDtypeStruct((slots,), dtype)]
 
 
-def _fallback(*operands: jax.Array, descending: int, payload: int) -> Sequence[jax.Array]:
+def _fallback(
+    a: jax.Array,
+    b: jax.Array,
+    a_values: jax.Array,
+    b_values: jax.Array,
+    a_count: jax.Array,
+    b_count: jax.Array,
+    *,
+    descending: int,
+    payload: int,
+) -> Sequence[jax.Array]:
     """lax.sort of the concatenation: dead items last, then by key, and stable."""
-    a, b, a_values, b_values, a_count, b_count = operands
     n_a, n_b = a.shape[0], b.shape[0]
     keys = jnp.concatenate([a, b])
     positions = jnp.arange(n_a + n_b, dtype=index_dtype("merge", "a and b", n_a + n_b))
@@ -102,24 +131,33 @@ def _fallback(*operands: jax.Array, descending: int, payload: int) -> Sequence[j
     dead, *_, indices = jax.lax.sort(order, num_keys=len(order) - 1, is_stable=True)
     indices = jnp.where(dead, -1, indices)
     results = [take_from_pair(a, b, indices, n_a)]
-    if payload == PAYLOAD_GIVEN:
+    if payload == Payload.GIVEN:
         results.append(take_from_pair(a_values, b_values, indices, n_a))
-    elif payload == PAYLOAD_INDICES:
+    elif payload == Payload.INDICES:
         results.append(indices)
     return results
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, descending: int, payload: int) -> tuple[Any, Any]:
-    a, b, a_values, b_values, *counts = primals
-    keys, indices = _merge(a, b, ABSENT, ABSENT, *counts, descending=descending, payload=PAYLOAD_INDICES)
-    moved_keys = take_from_pair(tangents[0], tangents[1], indices, a.shape[0], tangents=True)
-    if payload == NO_PAYLOAD:
+def _jvp(primals: Any, tangents: Any, *, descending: int, payload: int) -> tuple[Any, Any]:
+    n_a = primals.a.shape[0]
+    without_values = primals._replace(a_values=ABSENT, b_values=ABSENT)
+    keys, indices = _merge.run(without_values, descending=descending, payload=Payload.INDICES)
+    moved_keys = take_from_pair(tangents.a, tangents.b, indices, n_a, tangents=True)
+    if payload == Payload.NONE:
         return [keys], [moved_keys]
-    if payload == PAYLOAD_INDICES:
+    if payload == Payload.INDICES:
         return [keys, indices], [moved_keys, None]
-    moved_values = take_from_pair(tangents[2], tangents[3], indices, a.shape[0], tangents=True)
-    return [keys, take_from_pair(a_values, b_values, indices, a.shape[0])], [moved_keys, moved_values]
+    values = take_from_pair(primals.a_values, primals.b_values, indices, n_a)
+    moved_values = take_from_pair(tangents.a_values, tangents.b_values, indices, n_a, tangents=True)
+    return [keys, values], [moved_keys, moved_values]
 
 
-_merge = Operation("merge", ranks=(1, 1, 1, 1, 1, 1), shapes=_shapes, fallback=_fallback)
+_merge = Operation(
+    "merge",
+    operands={"a": 1, "b": 1, "a_values": 1, "b_values": 1, "a_count": 1, "b_count": 1},
+    results=("keys", "values"),
+    attributes={"descending": bool, "payload": Payload},
+    shapes=_shapes,
+    fallback=_fallback,
+)
 _merge.def_jvp(_jvp)

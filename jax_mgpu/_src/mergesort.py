@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import jax
 
+from jax_mgpu._src.annotations import ArrayLike
 from jax_mgpu._src.check import expect_key
 from jax_mgpu._src.primitive import ABSENT, one_program
 from jax_mgpu._src.sort import sort, sort_indices
@@ -13,8 +14,16 @@ from jax_mgpu._src.sort import sort, sort_indices
 __all__ = ["locality_sort", "locality_sort_indices", "mergesort", "mergesort_indices"]
 
 
+@overload
+def mergesort(
+    keys: ArrayLike, values: None = None, *, descending: bool = False, count: ArrayLike | None = None
+) -> jax.Array: ...
+@overload
+def mergesort(
+    keys: ArrayLike, values: Any, *, descending: bool = False, count: ArrayLike | None = None
+) -> tuple[jax.Array, Any]: ...
 @one_program("descending")
-def mergesort(keys: Any, values: Any = None, *, descending: bool = False, count: Any = None) -> Any:
+def mergesort(keys: ArrayLike, values: Any = None, *, descending: bool = False, count: ArrayLike | None = None) -> Any:
     """Sorts `keys`, stable, with the values that belong to them.
 
     Args:
@@ -46,7 +55,9 @@ def mergesort(keys: Any, values: Any = None, *, descending: bool = False, count:
 
 
 @one_program("descending")
-def mergesort_indices(keys: Any, *, descending: bool = False, count: Any = None) -> tuple[jax.Array, jax.Array]:
+def mergesort_indices(
+    keys: ArrayLike, *, descending: bool = False, count: ArrayLike | None = None
+) -> tuple[jax.Array, jax.Array]:
     """Sorts `keys` and tells where each key came from.
 
     Args:
@@ -72,8 +83,18 @@ def mergesort_indices(keys: Any, *, descending: bool = False, count: Any = None)
     return sort_indices("mergesort_indices", keys, ABSENT, ABSENT, descending=descending, count=count)
 
 
+@overload
+def locality_sort(
+    keys: ArrayLike, values: None = None, *, descending: bool = False, count: ArrayLike | None = None
+) -> jax.Array: ...
+@overload
+def locality_sort(
+    keys: ArrayLike, values: Any, *, descending: bool = False, count: ArrayLike | None = None
+) -> tuple[jax.Array, Any]: ...
 @one_program("descending")
-def locality_sort(keys: Any, values: Any = None, *, descending: bool = False, count: Any = None) -> Any:
+def locality_sort(
+    keys: ArrayLike, values: Any = None, *, descending: bool = False, count: ArrayLike | None = None
+) -> Any:
     """Sorts `keys` as `mergesort` does, fast where they are nearly sorted.
 
     For keys that were sorted and have changed a little, such as the cells of particles one time step on. Right for any
@@ -106,7 +127,9 @@ def locality_sort(keys: Any, values: Any = None, *, descending: bool = False, co
 
 
 @one_program("descending")
-def locality_sort_indices(keys: Any, *, descending: bool = False, count: Any = None) -> tuple[jax.Array, jax.Array]:
+def locality_sort_indices(
+    keys: ArrayLike, *, descending: bool = False, count: ArrayLike | None = None
+) -> tuple[jax.Array, jax.Array]:
     """Sorts `keys` as `mergesort_indices` does, fast where they are nearly sorted.
 
     Args:

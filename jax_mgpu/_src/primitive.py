@@ -6,7 +6,9 @@ the same name, the pure-JAX lowering for every other platform, batching and the 
 
 Conventions, all of them checked here:
 
-- An operand that is absent is `ABSENT`, an empty int32 vector.
+- Operands, results and attributes have names, said once, in the description. A call gives operands by name, and a rule
+  gets those that it names among its parameters. The compiled modules have the same names: `expect_compiled_names`.
+- An operand that is absent is left out of the call. It is `ABSENT`, an empty int32 vector.
 - Attributes are Python ints (flags and enumerations too).
 - A batch adds leading axes. An operand has all of them or, where the batch does not touch it, none; every result has
   all of them. Handlers take both, so the batching rule only moves axes.
@@ -14,9 +16,11 @@ Conventions, all of them checked here:
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 import warnings
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
@@ -49,7 +53,7 @@ from jax_mgpu._src.compat import (
 )
 from jax_mgpu._src.partition import declare_batch, workspace_shape
 
-__all__ = ["ABSENT", "REGISTRY", "Operation", "one_program"]
+__all__ = ["ABSENT", "REGISTRY", "Operation", "expect_compiled_names", "one_program"]
 
 ABSENT = np.zeros((0,), np.int32)
 
@@ -61,33 +65,44 @@ class Operation:
 
     Args:
       name: name of the primitive, of the FFI handlers and of the family's C++ functions.
-      ranks: the rank of each operand of one problem.
-      shapes: shape rule; takes one `jax.ShapeDtypeStruct` an operand and the attributes, gives one a result.
+      operands: the rank of each operand of one problem by the operand's name, in the order of the handlers.
+      results: the names of the results, in the order of the handlers. Attributes may leave some out.
+      attributes: what each attribute is by its name: `bool`, `int`, or an enumeration.
+      shapes: shape rule; takes `jax.ShapeDtypeStruct`s of operands and attributes, gives one struct a result.
       fallback: the operation in plain JAX, on unbatched operands; what other platforms run.
-      aliases: result index by operand index: the result may take over the operand's buffer when it is donated. Where
-        the program makes the operand of one scalar, as `jnp.zeros` does, the kernels get that scalar, `[1]`, and fill
-        the result themselves.
+      aliases: the name of a result by that of an operand whose buffer it may take over when it is donated. Where the
+        program makes the operand of one scalar, as `jnp.zeros` does, the kernels get that scalar, `[1]`, and fill the
+        result themselves.
       streamed: operands that the kernels read as one run over the whole batch: one that serves the whole batch is
         repeated for them.
+
+    Every rule takes the operands and attributes that it names among its parameters. The rules of derivatives get the
+    operands together, as a tuple with their names.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        ranks: Sequence[int],
+        operands: Mapping[str, int],
+        results: Sequence[str],
+        attributes: Mapping[str, type[int]],
         shapes: Callable[..., Sequence[jax.ShapeDtypeStruct]],
         fallback: Callable[..., Sequence[jax.Array]],
-        aliases: Mapping[int, int] | None = None,
-        streamed: Sequence[int] = (),
+        aliases: Mapping[str, str] | None = None,
+        streamed: Sequence[str] = (),
     ):
         self.name = name
-        self.ranks = tuple(ranks)
-        self.shapes = shapes
-        self.fallback = fallback
-        self.aliases = dict(aliases or {})
+        self.operands, self.results, self.attributes = tuple(operands), tuple(results), dict(attributes)
+        self.Operands = namedtuple(f"{name}_operands", self.operands)  # type: ignore[misc]
+        self.ranks = tuple(operands.values())
+        self.shapes = self._by_name(shapes)
+        self.fallback = self._by_name(fallback)
+        place = self.operands.index
+        self.aliases = {place(operand): self.results.index(result) for operand, result in (aliases or {}).items()}
         self.transposes: dict[int, Callable[..., Any]] = {}
-        self.repeated = frozenset({*streamed, *self.aliases})  # a result cannot take over a buffer without the batch
+        # A result cannot take over a buffer without the batch.
+        self.repeated = frozenset({*map(place, streamed), *self.aliases})
         self.primitive = Primitive(f"mgpu_{name}")
         self.primitive.multiple_results = True
         self.primitive.def_impl(self._impl)
@@ -96,8 +111,16 @@ class Operation:
         _register_lowerings(self)
         REGISTRY[name] = self
 
-    def __call__(self, *operands: Any, **attributes: int) -> list[jax.Array]:
-        """Binds the primitive to operands, with or without batch axes."""
+    def __call__(self, **named: Any) -> list[jax.Array]:
+        """Binds the primitive to operands, with or without batch axes, and attributes, all by name."""
+        operands = [named.pop(operand, ABSENT) for operand in self.operands]
+        return self.run(operands, **named)
+
+    def run(self, operands: Sequence[Any], **attributes: int) -> list[jax.Array]:
+        """The same with all operands, in their order."""
+        if attributes.keys() != self.attributes.keys():
+            expected, got = ", ".join(self.attributes), ", ".join(attributes)
+            raise TypeError(f"{self.name}: operands and attributes: expected attributes {expected}, got {got}")
         attributes = {name: int(value) for name, value in attributes.items()}
         if is_eager():
             return self._impl(*operands, **attributes)  # arguments of a program: nothing is made beforehand
@@ -105,11 +128,28 @@ class Operation:
         operands = tuple(jnp.asarray(x) if x.size else jnp.zeros(x.shape, x.dtype) for x in operands)
         return self.primitive.bind(*vary_together(operands), **attributes)
 
+    def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        """A rule that takes some operands and attributes by name, as a function of all operands in order."""
+        parameters = inspect.signature(rule).parameters
+        wanted = {name for name, parameter in parameters.items() if parameter.kind != inspect.Parameter.VAR_KEYWORD}
+        unknown = wanted - {*self.operands, *self.attributes}
+        if unknown:
+            expected = "the names of operands and attributes"
+            raise TypeError(f"{self.name}: {rule.__name__}: expected {expected}, got {', '.join(sorted(unknown))}")
+        every_attribute = len(wanted) < len(parameters)
+        places = [(name, i) for i, name in enumerate(self.operands) if name in wanted]
+
+        def call(*operands: Any, **attributes: int) -> Any:
+            taken = {name: value for name, value in attributes.items() if every_attribute or name in wanted}
+            return rule(**{name: operands[i] for name, i in places}, **taken)
+
+        return call
+
     def def_jvp(self, rule: Callable[..., tuple[Sequence[Any], Sequence[Any]]]) -> None:
         """Sets the forward derivative.
 
-        `rule(primals, tangents, **attributes)` gets one problem; a tangent is None where it is zero; so may be the
-        tangents that it returns.
+        `rule(primals, tangents, **attributes)` gets one problem, its operands and their tangents by name; a tangent is
+        None where it is zero; so may be the tangents that it returns.
         """
 
         def jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
@@ -120,7 +160,7 @@ class Operation:
                 tangents: list[Any] = [None] * len(primals)
                 for i, tangent in zip(live, live_tangents, strict=True):
                     tangents[i] = tangent
-                results, result_tangents = rule(primals, tangents, **attributes)
+                results, result_tangents = rule(self.Operands(*primals), self.Operands(*tangents), **attributes)
                 moving[:] = [i for i, tangent in enumerate(result_tangents) if tangent is not None]
                 return list(results), [result_tangents[i] for i in moving]
 
@@ -136,13 +176,14 @@ class Operation:
 
         ad.primitive_jvps[self.primitive] = jvp
 
-    def def_transpose(self, operand: int, rule: Callable[..., Any]) -> None:
+    def def_transpose(self, operand: str, rule: Callable[..., Any]) -> None:
         """Declares the operation linear in an operand, jointly with any other so declared, and sets its transpose.
 
         `rule(cotangents, operands, **attributes)` gets one problem: a cotangent a result (None where zero), the
-        operands with a `jax.ShapeDtypeStruct` in place of each linear one, and gives the cotangent of `operand`.
+        operands by name, with a `jax.ShapeDtypeStruct` in place of each linear one. It gives the cotangent of
+        `operand`.
         """
-        self.transposes[operand] = rule
+        self.transposes[self.operands.index(operand)] = rule
         ad.primitive_transposes[self.primitive] = self._transpose
 
     def _transpose(self, cotangents: Sequence[Any], *operands: Any, **attributes: int) -> list[Any]:
@@ -151,7 +192,8 @@ class Operation:
         results: list[Any] = [None] * len(operands)
         for i in linear:
             if i not in self.transposes:
-                raise NotImplementedError(f"{self.name}: transpose by operand {i}: expected an operand it is linear in")
+                expected = "an operand that the operation is linear in"
+                raise NotImplementedError(f"{self.name}: transpose: expected {expected}, got {self.operands[i]}")
             results[i] = self._transpose_one(i, linear, cotangents, operands, attributes)
         return results
 
@@ -179,7 +221,7 @@ class Operation:
             all_cotangents: list[Any] = [None] * len(cotangents)
             for i, value in zip(live, live_cotangents, strict=True):
                 all_cotangents[i] = value
-            return self.transposes[operand](all_cotangents, all_operands, **attributes)
+            return self.transposes[operand](all_cotangents, self.Operands(*all_operands), **attributes)
 
         batch_rank = self._batch_rank(operands)
         mapped = automatic(one_problem)
@@ -236,7 +278,7 @@ class Operation:
             shape = (*batch, *x.shape[own:])
             repeat = functools.partial(broadcast, shape=shape, axes=present, spec=spec)
             moved.append(keeping_bits(repeat, x, repeats=True) if x.shape != shape else x)
-        results = self(*moved, **attributes)
+        results = self.run(moved, **attributes)
         return results, [0] * len(results)
 
 
@@ -309,7 +351,7 @@ def _is_plain(leaf: Any) -> bool:
     if type(leaf) is ArrayImpl:
         return True
     if type(leaf) is np.ndarray or isinstance(leaf, np.generic):
-        wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+        wide = jax.config.jax_enable_x64
         return leaf.dtype in NARROW_DTYPES or (wide and leaf.dtype in WIDE_DTYPES)
     return type(leaf) is int and -(2**31) <= leaf < 2**31
 
@@ -337,7 +379,7 @@ def _register_lowerings(operation: Operation) -> None:
 
 def _kernel_lowering(operation: Operation, platform: str) -> Callable[..., Any]:
     repeated = mlir.lower_fun(
-        lambda *operands, **attributes: operation(*_repeat(operation, operands), **attributes), True
+        lambda *operands, **attributes: operation.run(_repeat(operation, operands), **attributes), True
     )
 
     as_bytes = mlir.lower_fun(lambda *operands, **attributes: _run_as_bytes(operation, operands, attributes), True)
@@ -381,7 +423,7 @@ def _run_as_bytes(operation: Operation, operands: Sequence[Any], attributes: Map
     """The operation on float8 rows, which the handlers move as bytes: above this, they are floats with derivatives."""
     avals = operation._abstract(*map(jax.typeof, operands), **attributes)
     stored = [jax.lax.bitcast_convert_type(x, jnp.uint8) if _is_float8(x) else x for x in operands]
-    results = operation(*stored, **attributes)
+    results = operation.run(stored, **attributes)
     return [
         jax.lax.bitcast_convert_type(x, aval.dtype) if _is_float8(aval) else x
         for x, aval in zip(results, avals, strict=True)
@@ -444,3 +486,20 @@ def _warn_without_kernels(platforms: Sequence[str]) -> None:
 
 
 _WARNED: set[str] = set()
+
+
+def expect_compiled_names() -> None:
+    """Raises an error where the compiled modules have other operations, operands, results or attributes than Python."""
+    library.expect_names(
+        {
+            name: {
+                "operands": list(operation.operands),
+                "results": list(operation.results),
+                "attributes": {
+                    attribute: [value.name.lower() for value in kind] if issubclass(kind, enum.Enum) else "flag"
+                    for attribute, kind in operation.attributes.items()
+                },
+            }
+            for name, operation in REGISTRY.items()
+        }
+    )

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.annotations import ArrayLike, OperatorName, PairFunction
 from jax_mgpu._src.bits import ordered_integers
 from jax_mgpu._src.check import count_operand, expect_key, index_dtype, index_vector, static_size
 from jax_mgpu._src.compat import whole_axes
@@ -31,7 +32,9 @@ __all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
 
 
 @one_program("op")
-def reduce(x: Any, op: str | Callable[[Any, Any], Any] = "add", *, count: Any = None, identity: Any = None) -> Any:
+def reduce(
+    x: Any, op: OperatorName | PairFunction = "add", *, count: ArrayLike | None = None, identity: Any = None
+) -> Any:
     """Combines all items.
 
     Args:
@@ -69,12 +72,17 @@ def reduce(x: Any, op: str | Callable[[Any, Any], Any] = "add", *, count: Any = 
         return restore(scan_results(operator, x, n, ABSENT, count, exclusive=0, reverse=0, total=1)[1])
     kind = operator_kind(name, op, identity)
     x = expect_key(name, "x", x)
-    return _reduce(x, count_operand(name, "count", count, x.shape[0]), op=kind)[0]
+    return _reduce(x=x, count=count_operand(name, "count", count, x.shape[0]), op=kind)[0]
 
 
 @one_program("op")
 def segmented_reduce(
-    x: Any, heads: Any, op: str | Callable[[Any, Any], Any] = "add", *, count: Any = None, identity: Any = None
+    x: Any,
+    heads: ArrayLike,
+    op: OperatorName | PairFunction = "add",
+    *,
+    count: ArrayLike | None = None,
+    identity: Any = None,
 ) -> Any:
     """Combines the items of each segment.
 
@@ -113,12 +121,12 @@ def segmented_reduce(
     count = count_operand(name, "count", count, n)
     if callable(op):
         return restore(segmented_results(operator, x, n, heads, count))
-    return _segmented_reduce(x, heads, count, op=kind)[0]
+    return _segmented_reduce(x=x, heads=heads, count=count, op=kind)[0]
 
 
 @one_program("op", "size")
 def reduce_by_key(
-    keys: Any, values: Any, op: str | Callable[[Any, Any], Any] = "add", *, size: int, count: Any = None
+    keys: ArrayLike, values: Any, op: OperatorName | PairFunction = "add", *, size: int, count: ArrayLike | None = None
 ) -> tuple[jax.Array, Any, jax.Array]:
     """Combines the values of each run of equal neighbouring keys.
 
@@ -148,15 +156,16 @@ def reduce_by_key(
       (Array([7, 2, 7, 0], dtype=int32), Array([3, 3, 4, 0], dtype=int32), Array(3, dtype=int32))
     """
     name = "reduce_by_key"
-    keys = whole_axes(expect_key(name, "keys", keys))
-    (n,) = keys.shape
+    keys = expect_key(name, "keys", keys)
+    n = keys.shape[0]
+    keys = whole_axes(keys)
     size = static_size(name, "size", size)
     leaves, unflatten = flatten_values(name, "values", values, n, "keys")
     values = unflatten(leaves)
     index_dtype(name, "keys", n)
     live = count_operand(name, "count", count, n)
 
-    heads, firsts, covered, runs = _run_heads(keys, live, size=size)
+    heads, firsts, covered, runs = _run_heads(keys=keys, count=live, size=size)
     covered = covered.reshape(1)
     used = live_mask(size, runs.reshape(1))
 
@@ -164,7 +173,7 @@ def reduce_by_key(
         return jnp.where(used.reshape(size, *[1] * (x.ndim - 1)), x, jnp.asarray(filler, x.dtype))
 
     def reduce_leaf(leaf: jax.Array) -> jax.Array:
-        reduced = _segmented_reduce(expect_key(name, "values", leaf), heads, covered, op=kind)[0]
+        reduced = _segmented_reduce(x=expect_key(name, "values", leaf), heads=heads, count=covered, op=kind)[0]
         # past the runs there are empty segments
         identity_fills = kind == Kind.ADD or kind.gives_index
         return reduced if identity_fills else keep(reduced, 0)
@@ -183,8 +192,7 @@ def _none_of(size: int) -> Callable[[jax.Array], jax.Array]:
     return lambda x: jnp.zeros((size, *x.shape[1:]), x.dtype)
 
 
-def _reduce_shapes(x: Any, count: Any, *, op: int) -> Sequence[Any]:
-    del count
+def _reduce_shapes(x: Any, *, op: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((), result_dtype("reduce", op, x))]
 
 
@@ -193,22 +201,21 @@ def _reduce_fallback(x: jax.Array, count: jax.Array, *, op: int) -> Sequence[jax
     return [results[1].astype(result_dtype("reduce", op, x))]
 
 
-def _reduce_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: int) -> tuple[Any, Any]:
-    x, count = primals
-    results = _reduce(x, count, op=op)
-    tangent = _tangent(x, tangents[0], ABSENT, count, Kind(op), lambda x, op: _reduce(x, count, op=op)[0])
-    return results, [tangent]
+def _reduce_jvp(primals: Any, tangents: Any, *, op: int) -> tuple[Any, Any]:
+    def reduced(x: jax.Array, op: int) -> jax.Array:
+        return _reduce.run(primals._replace(x=x), op=op)[0]
+
+    tangent = _tangent(primals.x, tangents.x, ABSENT, primals.count, Kind(op), reduced)
+    return _reduce.run(primals, op=op), [tangent]
 
 
-def _reduce_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, op: int) -> jax.Array:
+def _reduce_transpose(cotangents: Sequence[Any], operands: Any, *, op: int) -> jax.Array:
     del op
-    x, count = operands
-    _expect_indices(x, ABSENT)
-    return jnp.where(live_mask(x.shape[0], count), cotangents[0], 0)
+    _expect_indices(operands.x, ABSENT)
+    return jnp.where(live_mask(operands.x.shape[0], operands.count), cotangents[0], 0)
 
 
-def _segmented_shapes(x: Any, heads: Any, count: Any, *, op: int) -> Sequence[Any]:
-    del count
+def _segmented_shapes(x: Any, heads: Any, *, op: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct(heads.shape, result_dtype("segmented_reduce", op, x))]
 
 
@@ -217,28 +224,26 @@ def _segmented_fallback(x: jax.Array, heads: jax.Array, count: jax.Array, *, op:
     return [results.astype(result_dtype("segmented_reduce", op, x))]
 
 
-def _segmented_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: int) -> tuple[Any, Any]:
-    x, heads, count = primals
-    results = _segmented_reduce(x, heads, count, op=op)
-    tangent = _tangent(
-        x, tangents[0], heads, count, Kind(op), lambda x, op: _segmented_reduce(x, heads, count, op=op)[0]
-    )
-    return results, [tangent]
+def _segmented_jvp(primals: Any, tangents: Any, *, op: int) -> tuple[Any, Any]:
+    def reduced(x: jax.Array, op: int) -> jax.Array:
+        return _segmented_reduce.run(primals._replace(x=x), op=op)[0]
+
+    tangent = _tangent(primals.x, tangents.x, primals.heads, primals.count, Kind(op), reduced)
+    return _segmented_reduce.run(primals, op=op), [tangent]
 
 
-def _segmented_transpose(cotangents: Sequence[Any], operands: Sequence[Any], *, op: int) -> jax.Array:
+def _segmented_transpose(cotangents: Sequence[Any], operands: Any, *, op: int) -> jax.Array:
     """Each item gets the cotangent of its segment."""
     del op
     x, heads, count = operands
     (n,) = x.shape
     _expect_indices(x, heads)
     marks = jnp.zeros((n,), heads.dtype).at[heads_inside(heads, n)].add(1, mode="drop")
-    segments = _scan(marks, ABSENT, ABSENT, op=Kind.ADD, exclusive=0, reverse=0, total=0)[0] - 1
+    segments = _scan(x=marks, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0] - 1
     return jnp.where(live_mask(n, count), take_or_fill(cotangents[0], segments, tangents=True), 0)
 
 
-def _run_heads_shapes(keys: Any, count: Any, *, size: int) -> Sequence[Any]:
-    del count
+def _run_heads_shapes(keys: Any, *, size: int) -> Sequence[Any]:
     index = index_dtype("reduce_by_key", "keys", keys.shape[0])
     scalar = jax.ShapeDtypeStruct((), index)
     return [jax.ShapeDtypeStruct((size,), index), jax.ShapeDtypeStruct((size,), keys.dtype), scalar, scalar]
@@ -257,9 +262,9 @@ def _run_heads_fallback(keys: jax.Array, count: jax.Array, *, size: int) -> Sequ
     return [heads[:size], _firsts(keys, heads[:size]), covered, runs]
 
 
-def _run_heads_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, size: int) -> tuple[Any, Any]:
-    results = _run_heads(*primals, size=size)
-    firsts = None if tangents[0] is None else _firsts(tangents[0], results[0], tangents=True)
+def _run_heads_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
+    results = _run_heads.run(primals, size=size)
+    firsts = None if tangents.keys is None else _firsts(tangents.keys, results[0], tangents=True)
     return results, [None, firsts, None, None]
 
 
@@ -284,7 +289,8 @@ def _tangent(
         # each item's partial derivative is the product of the others, right where items are zero
         wide = x.astype(accumulator_dtype(x.dtype))
         before, after = (
-            _scan(wide, heads, count, op=kind, exclusive=1, reverse=reverse, total=0)[0] for reverse in (0, 1)
+            _scan(x=wide, heads=heads, count=count, op=kind, exclusive=True, reverse=reverse, total=False)[0]
+            for reverse in (False, True)
         )
         return reduced(before * after * dx.astype(wide.dtype), op=Kind.ADD).astype(dx.dtype)
     _expect_indices(x, heads)
@@ -296,15 +302,37 @@ def _expect_indices(x: Any, heads: Any) -> None:
     index_dtype(f"derivative of {'segmented_reduce' if heads.size else 'reduce'}", "x", x.shape[0])
 
 
-_reduce = Operation("reduce", ranks=(1, 1), shapes=_reduce_shapes, fallback=_reduce_fallback, streamed=(0,))
+_reduce = Operation(
+    "reduce",
+    operands={"x": 1, "count": 1},
+    results=("result",),
+    attributes={"op": Kind},
+    shapes=_reduce_shapes,
+    fallback=_reduce_fallback,
+    streamed=("x",),
+)
 _reduce.def_jvp(_reduce_jvp)
-_reduce.def_transpose(0, _reduce_transpose)
+_reduce.def_transpose("x", _reduce_transpose)
 
 _segmented_reduce = Operation(
-    "segmented_reduce", ranks=(1, 1, 1), shapes=_segmented_shapes, fallback=_segmented_fallback, streamed=(0,)
+    "segmented_reduce",
+    operands={"x": 1, "heads": 1, "count": 1},
+    results=("result",),
+    attributes={"op": Kind},
+    shapes=_segmented_shapes,
+    fallback=_segmented_fallback,
+    streamed=("x",),
 )
 _segmented_reduce.def_jvp(_segmented_jvp)
-_segmented_reduce.def_transpose(0, _segmented_transpose)
+_segmented_reduce.def_transpose("x", _segmented_transpose)
 
-_run_heads = Operation("run_heads", ranks=(1, 1), shapes=_run_heads_shapes, fallback=_run_heads_fallback, streamed=(0,))
+_run_heads = Operation(
+    "run_heads",
+    operands={"keys": 1, "count": 1},
+    results=("heads", "firsts", "covered", "runs"),
+    attributes={"size": int},
+    shapes=_run_heads_shapes,
+    fallback=_run_heads_fallback,
+    streamed=("keys",),
+)
 _run_heads.def_jvp(_run_heads_jvp)

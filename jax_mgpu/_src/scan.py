@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.annotations import ArrayLike, OperatorName, PairFunction
 from jax_mgpu._src.check import count_operand, expect_key, index_dtype, index_vector, static_flag
 from jax_mgpu._src.live import live_mask
 from jax_mgpu._src.operators import (
@@ -30,11 +31,11 @@ __all__ = ["scan", "segmented_scan"]
 @one_program("op", "exclusive", "reverse", "return_total")
 def scan(
     x: Any,
-    op: str | Callable[[Any, Any], Any] = "add",
+    op: OperatorName | PairFunction = "add",
     *,
     exclusive: bool = False,
     reverse: bool = False,
-    count: Any = None,
+    count: ArrayLike | None = None,
     return_total: bool = False,
     identity: Any = None,
 ) -> Any:
@@ -77,12 +78,12 @@ def scan(
 @one_program("op", "exclusive", "reverse")
 def segmented_scan(
     x: Any,
-    heads: Any,
-    op: str | Callable[[Any, Any], Any] = "add",
+    heads: ArrayLike,
+    op: OperatorName | PairFunction = "add",
     *,
     exclusive: bool = False,
     reverse: bool = False,
-    count: Any = None,
+    count: ArrayLike | None = None,
     identity: Any = None,
 ) -> Any:
     """Scans each segment of `x` on its own.
@@ -146,12 +147,11 @@ def _run(
     if callable(op):
         results = [restore(states) for states in scan_results(operator, x, n, heads, count, **flags)]
     else:
-        results = _scan(x, heads, count, op=kind, **flags)
+        results = _scan(x=x, heads=heads, count=count, op=kind, **flags)
     return tuple(results) if return_total else results[0]
 
 
-def _shapes(x: Any, heads: Any, count: Any, *, op: int, exclusive: int, reverse: int, total: int) -> Sequence[Any]:
-    del heads, count, exclusive, reverse
+def _shapes(x: Any, *, op: int, total: int) -> Sequence[Any]:
     dtype = result_dtype("scan", op, x)
     scanned = jax.ShapeDtypeStruct(x.shape, dtype)
     return [scanned, jax.ShapeDtypeStruct((), dtype)] if total else [scanned]
@@ -162,19 +162,18 @@ def _fallback(x: jax.Array, heads: jax.Array, count: jax.Array, *, op: int, **fl
     return [result.astype(result_dtype("scan", op, x)) for result in results]
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: int, **flags: int) -> tuple[Any, Any]:
-    x, heads, count = primals
-    dx = tangents[0]
+def _jvp(primals: Any, tangents: Any, *, op: int, **flags: int) -> tuple[Any, Any]:
+    dx = tangents.x
     kind = Kind(op)
-    results = _scan(x, heads, count, op=op, **flags)
+    results = _scan.run(primals, op=op, **flags)
     if kind.gives_index or dx is None:
         return results, [None] * len(results)
     if kind == Kind.ADD:
-        return results, _scan(dx, heads, count, op=op, **flags)
-    _expect_indices(x, heads)
+        return results, _scan.run(primals._replace(x=dx), op=op, **flags)
+    _expect_indices(primals.x, primals.heads)
     if kind == Kind.MUL:
-        return results, _product_tangents(x, dx, heads, count, **flags)
-    indices = _scan(x, heads, count, op=kind.index_of, **flags)
+        return results, _product_tangents(primals.x, dx, primals.heads, primals.count, **flags)
+    indices = _scan.run(primals, op=kind.index_of, **flags)
     return results, [take_or_fill(dx, i, tangents=True) for i in indices]
 
 
@@ -194,7 +193,7 @@ def _product_tangents(
     is_live = live_mask(x.shape[0], count)
     x = jnp.where(is_live, x, 0).astype(wide)
     dx = jnp.where(is_live, dx, 0)
-    before = _scan(x, heads, count, op=Kind.MUL, exclusive=1, reverse=reverse, total=0)[0]
+    before = _scan(x=x, heads=heads, count=count, op=Kind.MUL, exclusive=True, reverse=reverse, total=False)[0]
     affine = Operator(
         extract=lambda maps, positions: maps,
         combine=lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]),
@@ -206,20 +205,29 @@ def _product_tangents(
 
 
 def _transpose(
-    cotangents: Sequence[Any], operands: Sequence[Any], *, op: int, exclusive: int, reverse: int, total: int
+    cotangents: Sequence[Any], operands: Any, *, op: int, exclusive: int, reverse: int, total: int
 ) -> jax.Array:
     """A scan of sums adds each item to what follows it, so its transpose is the scan the other way."""
     del total
-    x, heads, count = operands
+    x = operands.x
     result = jnp.zeros(x.shape, x.dtype)
     if cotangents[0] is not None:
-        (result,) = _scan(cotangents[0], heads, count, op=op, exclusive=exclusive, reverse=not reverse, total=0)
+        backwards = operands._replace(x=cotangents[0])
+        (result,) = _scan.run(backwards, op=op, exclusive=exclusive, reverse=not reverse, total=False)
     if len(cotangents) > 1 and cotangents[1] is not None:
-        _expect_indices(x, heads)
-        result = result + jnp.where(live_mask(x.shape[0], count), cotangents[1], 0)
+        _expect_indices(x, operands.heads)
+        result = result + jnp.where(live_mask(x.shape[0], operands.count), cotangents[1], 0)
     return result
 
 
-_scan = Operation("scan", ranks=(1, 1, 1), shapes=_shapes, fallback=_fallback, streamed=(0,))
+_scan = Operation(
+    "scan",
+    operands={"x": 1, "heads": 1, "count": 1},
+    results=("result", "totals"),
+    attributes={"op": Kind, "exclusive": bool, "reverse": bool, "total": bool},
+    shapes=_shapes,
+    fallback=_fallback,
+    streamed=("x",),
+)
 _scan.def_jvp(_jvp)
-_scan.def_transpose(0, _transpose)
+_scan.def_transpose("x", _transpose)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.annotations import ArrayLike
 from jax_mgpu._src.check import describe, expect_key, expect_vector, index_vector, type_error, value_error
 from jax_mgpu._src.preconditions import non_decreasing
 from jax_mgpu._src.primitive import ABSENT, one_program
@@ -15,15 +16,45 @@ from jax_mgpu._src.sort import sort, sort_indices
 __all__ = ["segmented_sort", "segmented_sort_indices"]
 
 
+@overload
+def segmented_sort(
+    keys: ArrayLike,
+    heads: ArrayLike | None = None,
+    values: None = None,
+    *,
+    flags: ArrayLike | None = None,
+    descending: bool = False,
+    count: ArrayLike | None = None,
+) -> jax.Array: ...
+@overload
+def segmented_sort(
+    keys: ArrayLike,
+    heads: ArrayLike | None,
+    values: Any,
+    *,
+    flags: ArrayLike | None = None,
+    descending: bool = False,
+    count: ArrayLike | None = None,
+) -> tuple[jax.Array, Any]: ...
+@overload
+def segmented_sort(
+    keys: ArrayLike,
+    heads: ArrayLike | None = None,
+    *,
+    values: Any,
+    flags: ArrayLike | None = None,
+    descending: bool = False,
+    count: ArrayLike | None = None,
+) -> tuple[jax.Array, Any]: ...
 @one_program("descending")
 def segmented_sort(
-    keys: Any,
-    heads: Any = None,
+    keys: ArrayLike,
+    heads: ArrayLike | None = None,
     values: Any = None,
     *,
-    flags: Any = None,
+    flags: ArrayLike | None = None,
     descending: bool = False,
-    count: Any = None,
+    count: ArrayLike | None = None,
 ) -> Any:
     """Sorts each segment of `keys`, stable, with the values that belong to them.
 
@@ -62,7 +93,12 @@ def segmented_sort(
 
 @one_program("descending")
 def segmented_sort_indices(
-    keys: Any, heads: Any = None, *, flags: Any = None, descending: bool = False, count: Any = None
+    keys: ArrayLike,
+    heads: ArrayLike | None = None,
+    *,
+    flags: ArrayLike | None = None,
+    descending: bool = False,
+    count: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Sorts each segment of `keys` and tells where each key came from.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,15 +10,14 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
+from jax_mgpu._src.annotations import ArrayLike
 from jax_mgpu._src.bits import ordered_integers
 from jax_mgpu._src.check import fill_operand, index_dtype, sorted_pair, static_flag, static_size
 from jax_mgpu._src.live import live_items
 from jax_mgpu._src.preconditions import room
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.values import (
-    NO_PAYLOAD,
-    PAYLOAD_GIVEN,
-    PAYLOAD_INDICES,
+    Payload,
     carried_leaf,
     flatten_pair,
     flatten_values,
@@ -26,9 +26,17 @@ from jax_mgpu._src.values import (
 
 __all__ = ["SetResult", "set_difference", "set_intersection", "set_symmetric_difference", "set_union"]
 
-# The attribute `kind` of the kernels.
-INTERSECTION, UNION, DIFFERENCE, SYMMETRIC_DIFFERENCE = range(4)
-TAKES_B = (UNION, SYMMETRIC_DIFFERENCE)
+
+class Kind(enum.IntEnum):
+    """The attribute `kind` of the kernels."""
+
+    INTERSECTION = 0
+    UNION = 1
+    DIFFERENCE = 2
+    SYMMETRIC_DIFFERENCE = 3
+
+
+TAKES_B = (Kind.UNION, Kind.SYMMETRIC_DIFFERENCE)
 
 
 class SetResult(NamedTuple):
@@ -56,15 +64,15 @@ jax.export.register_namedtuple_serialization(SetResult, serialized_name="jax_mgp
 
 @one_program("size", "duplicates", "fill_value")
 def set_intersection(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     a_values: Any = None,
     *,
     size: int | None = None,
     duplicates: bool = True,
-    fill_value: Any = 0,
-    a_count: Any = None,
-    b_count: Any = None,
+    fill_value: ArrayLike = 0,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
 ) -> SetResult:
     """The multiset intersection of two sorted arrays: of p copies in a and q in b, the first min(p, q) of a.
 
@@ -97,21 +105,21 @@ def set_intersection(
       SetResult(keys=Array([2, 2, 5, 0], dtype=int32), values=None, count=Array(3, dtype=int32))
     """
     counts = a_count, b_count
-    return _operate("set_intersection", INTERSECTION, a, b, a_values, None, size, duplicates, fill_value, counts)
+    return _operate("set_intersection", Kind.INTERSECTION, a, b, a_values, None, size, duplicates, fill_value, counts)
 
 
 @one_program("size", "duplicates", "fill_value")
 def set_union(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     a_values: Any = None,
     b_values: Any = None,
     *,
     size: int | None = None,
     duplicates: bool = True,
-    fill_value: Any = 0,
-    a_count: Any = None,
-    b_count: Any = None,
+    fill_value: ArrayLike = 0,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
 ) -> SetResult:
     """The multiset union of two sorted arrays: of p copies in a and q in b, a's p and then b's past the p-th.
 
@@ -141,20 +149,20 @@ def set_union(
       Array([1, 2, 2, 2, 3, 0], dtype=int32)
     """
     counts = a_count, b_count
-    return _operate("set_union", UNION, a, b, a_values, b_values, size, duplicates, fill_value, counts)
+    return _operate("set_union", Kind.UNION, a, b, a_values, b_values, size, duplicates, fill_value, counts)
 
 
 @one_program("size", "duplicates", "fill_value")
 def set_difference(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     a_values: Any = None,
     *,
     size: int | None = None,
     duplicates: bool = True,
-    fill_value: Any = 0,
-    a_count: Any = None,
-    b_count: Any = None,
+    fill_value: ArrayLike = 0,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
 ) -> SetResult:
     """The multiset difference of two sorted arrays: of p copies in a and q in b, those of a past the q-th.
 
@@ -183,21 +191,21 @@ def set_difference(
       Array([1, 2], dtype=int32)
     """
     counts = a_count, b_count
-    return _operate("set_difference", DIFFERENCE, a, b, a_values, None, size, duplicates, fill_value, counts)
+    return _operate("set_difference", Kind.DIFFERENCE, a, b, a_values, None, size, duplicates, fill_value, counts)
 
 
 @one_program("size", "duplicates", "fill_value")
 def set_symmetric_difference(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     a_values: Any = None,
     b_values: Any = None,
     *,
     size: int | None = None,
     duplicates: bool = True,
-    fill_value: Any = 0,
-    a_count: Any = None,
-    b_count: Any = None,
+    fill_value: ArrayLike = 0,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
 ) -> SetResult:
     """The multiset symmetric difference: of p copies in a and q in b, the longer side's past the shorter's number.
 
@@ -227,12 +235,12 @@ def set_symmetric_difference(
       Array([1, 2, 3], dtype=int32)
     """
     name, counts = "set_symmetric_difference", (a_count, b_count)
-    return _operate(name, SYMMETRIC_DIFFERENCE, a, b, a_values, b_values, size, duplicates, fill_value, counts)
+    return _operate(name, Kind.SYMMETRIC_DIFFERENCE, a, b, a_values, b_values, size, duplicates, fill_value, counts)
 
 
 def _operate(
     name: str,
-    kind: int,
+    kind: Kind,
     a: Any,
     b: Any,
     a_values: Any,
@@ -243,13 +251,14 @@ def _operate(
     counts: tuple[Any, Any],
 ) -> SetResult:
     duplicates = static_flag(name, "duplicates", duplicates)
-    a, b, *lives = sorted_pair(name, a, b, *counts, unique=not duplicates)
+    a, b, a_count, b_count = sorted_pair(name, a, b, *counts, unique=not duplicates)
     n_a, n_b = a.shape[0], b.shape[0]
     index_dtype(name, "a and b", n_a + n_b)
-    default = {INTERSECTION: min(n_a, n_b), DIFFERENCE: n_a}.get(kind, n_a + n_b)
+    default = {Kind.INTERSECTION: min(n_a, n_b), Kind.DIFFERENCE: n_a}.get(kind, n_a + n_b)
     size = default if size is None else static_size(name, "size", size)
-    attributes = {"kind": kind, "size": size, "duplicates": duplicates}
-    operands = a, b, *lives, fill_operand(name, fill_value, a.dtype)
+    fill = fill_operand(name, fill_value, a.dtype)
+    given = {"a": a, "b": b, "a_count": a_count, "b_count": b_count, "fill": fill}
+    given.update(kind=kind, size=size, duplicates=duplicates)
 
     if kind not in TAKES_B:
         a_leaves, unflatten = flatten_values(name, "a_values", a_values, n_a, "a")
@@ -257,15 +266,17 @@ def _operate(
     else:
         a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, n_a, n_b)
     if a_values is None:
-        keys, count = _sets(*operands, ABSENT, ABSENT, ABSENT, **attributes, payload=NO_PAYLOAD)
+        keys, count = _sets(**given, payload=Payload.NONE)
         return SetResult(keys, None, room(name, count, size))
     carried = carried_leaf(a_leaves)
     if carried is not None:
         b_carried = ABSENT if b_leaves[0] is None else b_leaves[0]
         values_fill = fill_operand(name, fill_value, carried.dtype)
-        keys, values, count = _sets(*operands, carried, b_carried, values_fill, **attributes, payload=PAYLOAD_GIVEN)
+        keys, values, count = _sets(
+            **given, a_values=carried, b_values=b_carried, values_fill=values_fill, payload=Payload.GIVEN
+        )
         return SetResult(keys, unflatten([values]), room(name, count, size))
-    keys, sources, count = _sets(*operands, ABSENT, ABSENT, ABSENT, **attributes, payload=PAYLOAD_INDICES)
+    keys, sources, count = _sets(**given, payload=Payload.INDICES)
     moved = [
         take_from_pair(x, y, sources, n_a, fill_operand(name, fill_value, x.dtype))
         for x, y in zip(a_leaves, b_leaves, strict=True)
@@ -273,27 +284,12 @@ def _operate(
     return SetResult(keys, unflatten(moved), room(name, count, size))
 
 
-def _shapes(
-    a: Any,
-    b: Any,
-    a_count: Any,
-    b_count: Any,
-    fill: Any,
-    a_values: Any,
-    b_values: Any,
-    values_fill: Any,
-    *,
-    kind: int,
-    size: int,
-    duplicates: int,
-    payload: int,
-) -> Sequence[Any]:
-    del a_count, b_count, fill, b_values, values_fill, kind, duplicates
+def _shapes(a: Any, b: Any, a_values: Any, *, size: int, payload: int) -> Sequence[Any]:
     index = index_dtype("set operation", "a and b", a.shape[0] + b.shape[0])
     keys, count = jax.ShapeDtypeStruct((size,), a.dtype), jax.ShapeDtypeStruct((), index)
-    if payload == NO_PAYLOAD:
+    if payload == Payload.NONE:
         return [keys, count]
-    return [keys, jax.ShapeDtypeStruct((size,), a_values.dtype if payload == PAYLOAD_GIVEN else index), count]
+    return [keys, jax.ShapeDtypeStruct((size,), a_values.dtype if payload == Payload.GIVEN else index), count]
 
 
 def _fallback(
@@ -308,11 +304,9 @@ def _fallback(
     *,
     kind: int,
     size: int,
-    duplicates: int,
     payload: int,
 ) -> Sequence[jax.Array]:
     """Sorted together, each copy counts the copies of its key on either side, and what is kept moves up."""
-    del duplicates
     n_a, n = a.shape[0], a.shape[0] + b.shape[0]
     index = index_dtype("set operation", "a and b", n)
     if n == 0:
@@ -334,37 +328,37 @@ def _fallback(
     rank = jnp.arange(n, dtype=index) - first - jnp.where(from_a, 0, a_copies)
     past = rank >= jnp.where(from_a, b_copies, a_copies)  # the other side has no such copy
     keep = {
-        INTERSECTION: from_a & ~past,
-        UNION: from_a | past,
-        DIFFERENCE: from_a & past,
-        SYMMETRIC_DIFFERENCE: past,
-    }[kind] & ~dead
+        Kind.INTERSECTION: from_a & ~past,
+        Kind.UNION: from_a | past,
+        Kind.DIFFERENCE: from_a & past,
+        Kind.SYMMETRIC_DIFFERENCE: past,
+    }[Kind(kind)] & ~dead
     slots = jnp.where(keep, jnp.cumsum(keep, dtype=index) - 1, size)
     sources = jnp.full((size,), -1, index).at[slots].set(positions, mode="drop")
     count = jnp.sum(keep, dtype=index)
     result_keys = take_from_pair(a, b, sources, n_a, fill)
-    if payload == NO_PAYLOAD:
+    if payload == Payload.NONE:
         return [result_keys, count]
-    if payload == PAYLOAD_INDICES:
+    if payload == Payload.INDICES:
         return [result_keys, sources, count]
     return [result_keys, take_from_pair(a_values, _given(b_values, kind), sources, n_a, values_fill), count]
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, payload: int, **attributes: int) -> tuple[Any, Any]:
-    a, b, a_count, b_count, fill, a_values, b_values, values_fill = primals
-    n_a, operands = a.shape[0], (a, b, a_count, b_count, fill)
-    keys, sources, count = _sets(*operands, ABSENT, ABSENT, ABSENT, **attributes, payload=PAYLOAD_INDICES)
+def _jvp(primals: Any, tangents: Any, *, payload: int, **attributes: int) -> tuple[Any, Any]:
+    n_a = primals.a.shape[0]
+    without_values = primals._replace(a_values=ABSENT, b_values=ABSENT, values_fill=ABSENT)
+    keys, sources, count = _sets.run(without_values, **attributes, payload=Payload.INDICES)
 
-    key_tangents = take_from_pair(tangents[0], tangents[1], sources, n_a, tangents[4], tangents=True)
-    if payload == NO_PAYLOAD:
+    key_tangents = take_from_pair(tangents.a, tangents.b, sources, n_a, tangents.fill, tangents=True)
+    if payload == Payload.NONE:
         return [keys, count], [key_tangents, None]
-    if payload == PAYLOAD_INDICES:
+    if payload == Payload.INDICES:
         return [keys, sources, count], [key_tangents, None, None]
-    b_values = _given(b_values, attributes["kind"])
-    values = take_from_pair(a_values, b_values, sources, n_a, values_fill)
+    b_values = _given(primals.b_values, attributes["kind"])
+    values = take_from_pair(primals.a_values, b_values, sources, n_a, primals.values_fill)
     return [keys, values, count], [
         key_tangents,
-        take_from_pair(tangents[5], tangents[6], sources, n_a, tangents[7], tangents=True),
+        take_from_pair(tangents.a_values, tangents.b_values, sources, n_a, tangents.values_fill, tangents=True),
         None,
     ]
 
@@ -374,5 +368,12 @@ def _given(b_values: jax.Array, kind: int) -> jax.Array | None:
     return b_values if kind in TAKES_B else None
 
 
-_sets = Operation("sets", ranks=(1,) * 8, shapes=_shapes, fallback=_fallback)
+_sets = Operation(
+    "sets",
+    operands=dict.fromkeys(("a", "b", "a_count", "b_count", "fill", "a_values", "b_values", "values_fill"), 1),
+    results=("keys", "values", "count"),
+    attributes={"kind": Kind, "size": int, "duplicates": bool, "payload": Payload},
+    shapes=_shapes,
+    fallback=_fallback,
+)
 _sets.def_jvp(_jvp)

@@ -12,9 +12,7 @@ from jax_mgpu._src.check import count_operand, index_dtype, static_flag
 from jax_mgpu._src.live import live_mask, segment_starts
 from jax_mgpu._src.primitive import ABSENT, Operation
 from jax_mgpu._src.values import (
-    NO_PAYLOAD,
-    PAYLOAD_GIVEN,
-    PAYLOAD_INDICES,
+    Payload,
     carried_leaf,
     flatten_values,
     sort_operands,
@@ -40,17 +38,16 @@ def sort(
 
     `nearly_sorted` has the kernels look for what is in its place already; it goes with neither heads nor flags.
     """
-    operands = (keys, heads, flags, count_operand(operation, "count", count, keys.shape[0]))
-    attributes = {"descending": static_flag(operation, "descending", descending), "nearly_sorted": nearly_sorted}
+    given = _given(operation, keys, heads, flags, descending, count, nearly_sorted)
     if values is None:
-        return _SORT(*operands, ABSENT, **attributes, payload=NO_PAYLOAD)[0]
+        return _SORT(**given, payload=Payload.NONE)[0]
     leaves, unflatten = flatten_values(operation, "values", values, keys.shape[0], "keys")
     carried = carried_leaf(leaves)
     if carried is not None:
-        sorted_keys, moved = _SORT(*operands, carried, **attributes, payload=PAYLOAD_GIVEN)
+        sorted_keys, moved = _SORT(**given, values=carried, payload=Payload.GIVEN)
         return sorted_keys, unflatten([moved])
     index_dtype(operation, "keys", keys.shape[0])
-    sorted_keys, indices = _SORT(*operands, ABSENT, **attributes, payload=PAYLOAD_INDICES)
+    sorted_keys, indices = _SORT(**given, payload=Payload.INDICES)
     return sorted_keys, unflatten([take_rows(leaf, indices) for leaf in leaves])
 
 
@@ -65,20 +62,30 @@ def sort_indices(
     nearly_sorted: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     """Keys, checked, sorted within segments, and where each came from."""
-    operands = (keys, heads, flags, count_operand(operation, "count", count, keys.shape[0]))
+    given = _given(operation, keys, heads, flags, descending, count, nearly_sorted)
     index_dtype(operation, "keys", keys.shape[0])
-    attributes = {"descending": static_flag(operation, "descending", descending), "nearly_sorted": nearly_sorted}
-    sorted_keys, indices = _SORT(*operands, ABSENT, **attributes, payload=PAYLOAD_INDICES)
+    sorted_keys, indices = _SORT(**given, payload=Payload.INDICES)
     return sorted_keys, indices
 
 
-def _shapes(
-    keys: Any, heads: Any, flags: Any, count: Any, values: Any, *, descending: int, nearly_sorted: int, payload: int
-) -> Sequence[Any]:
-    del heads, flags, count, descending, nearly_sorted
-    if payload == NO_PAYLOAD:
+def _given(
+    operation: str, keys: jax.Array, heads: Any, flags: Any, descending: bool, count: Any, nearly_sorted: bool
+) -> dict[str, Any]:
+    """The operands and attributes of every sort."""
+    return {
+        "keys": keys,
+        "heads": heads,
+        "flags": flags,
+        "count": count_operand(operation, "count", count, keys.shape[0]),
+        "descending": static_flag(operation, "descending", descending),
+        "nearly_sorted": nearly_sorted,
+    }
+
+
+def _shapes(keys: Any, values: Any, payload: int) -> Sequence[Any]:
+    if payload == Payload.NONE:
         return [keys]
-    dtype = values.dtype if payload == PAYLOAD_GIVEN else index_dtype("derivative of a sort", "keys", keys.shape[0])
+    dtype = values.dtype if payload == Payload.GIVEN else index_dtype("derivative of a sort", "keys", keys.shape[0])
     return [keys, jax.ShapeDtypeStruct(keys.shape, dtype)]
 
 
@@ -90,19 +97,17 @@ def _fallback(
     values: jax.Array,
     *,
     descending: int,
-    nearly_sorted: int,
     payload: int,
 ) -> Sequence[jax.Array]:
     """lax.sort by segment (where there is more than one), by key, and stable."""
-    del nearly_sorted
     (n,) = keys.shape
     positions = jnp.arange(n, dtype=index_dtype("segmented_sort", "keys", n))
     operands = (*_segment_numbers(positions, heads, flags, count), *sort_operands(keys, descending), positions)
     order = jax.lax.sort(operands, num_keys=len(operands) - 1, is_stable=True)[-1]
     results = [take_rows(keys, order)]
-    if payload == PAYLOAD_GIVEN:
+    if payload == Payload.GIVEN:
         results.append(take_rows(values, order))
-    elif payload == PAYLOAD_INDICES:
+    elif payload == Payload.INDICES:
         results.append(order)
     return results
 
@@ -127,20 +132,24 @@ def _segment_numbers(
     return (segments,)
 
 
-def _jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, descending: int, nearly_sorted: int, payload: int
-) -> tuple[Any, Any]:
-    keys, heads, flags, count, values = primals
-    sorted_keys, indices = _SORT(
-        keys, heads, flags, count, ABSENT, descending=descending, nearly_sorted=nearly_sorted, payload=PAYLOAD_INDICES
-    )
-    moved_keys = take_moved(tangents[0], indices)
-    if payload == NO_PAYLOAD:
+def _jvp(primals: Any, tangents: Any, *, payload: int, **attributes: int) -> tuple[Any, Any]:
+    without_values = primals._replace(values=ABSENT)
+    sorted_keys, indices = _SORT.run(without_values, **attributes, payload=Payload.INDICES)
+    moved_keys = take_moved(tangents.keys, indices)
+    if payload == Payload.NONE:
         return [sorted_keys], [moved_keys]
-    if payload == PAYLOAD_INDICES:
+    if payload == Payload.INDICES:
         return [sorted_keys, indices], [moved_keys, None]
-    return [sorted_keys, take_rows(values, indices)], [moved_keys, take_moved(tangents[4], indices)]
+    return [sorted_keys, take_rows(primals.values, indices)], [moved_keys, take_moved(tangents.values, indices)]
 
 
-_SORT = Operation("segmented_sort", ranks=(1, 1, 1, 1, 1), shapes=_shapes, fallback=_fallback, streamed=(0, 4))
+_SORT = Operation(
+    "segmented_sort",
+    operands={"keys": 1, "heads": 1, "flags": 1, "count": 1, "values": 1},
+    results=("keys", "values"),
+    attributes={"descending": bool, "nearly_sorted": bool, "payload": Payload},
+    shapes=_shapes,
+    fallback=_fallback,
+    streamed=("keys", "values"),
+)
 _SORT.def_jvp(_jvp)

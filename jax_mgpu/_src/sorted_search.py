@@ -9,6 +9,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
+from jax_mgpu._src.annotations import ArrayLike, Side
 from jax_mgpu._src.bits import ordered_integers
 from jax_mgpu._src.check import expect_choice, index_dtype, sorted_pair
 from jax_mgpu._src.live import live_items, live_mask
@@ -49,13 +50,13 @@ jax.export.register_namedtuple_serialization(SortedMatch, serialized_name="jax_m
 
 @one_program("side", "fill_value")
 def sorted_search(
-    needles: Any,
-    haystack: Any,
-    side: str = "left",
+    needles: ArrayLike,
+    haystack: ArrayLike,
+    side: Side = "left",
     *,
-    needles_count: Any = None,
-    haystack_count: Any = None,
-    fill_value: Any = -1,
+    needles_count: ArrayLike | None = None,
+    haystack_count: ArrayLike | None = None,
+    fill_value: ArrayLike = -1,
 ) -> jax.Array:
     """The insertion points of sorted needles in a sorted haystack, as of `jnp.searchsorted`.
 
@@ -88,11 +89,18 @@ def sorted_search(
     """
     name = "sorted_search"
     operands = sorted_pair(name, needles, haystack, needles_count, haystack_count, names=("needles", "haystack"))
-    return fill_missing(name, _search(*operands, right=_is_right(name, side))[0], fill_value)
+    return fill_missing(name, _search.run(operands, right=_is_right(name, side))[0], fill_value)
 
 
 @one_program("side")
-def sorted_match(a: Any, b: Any, side: str = "left", *, a_count: Any = None, b_count: Any = None) -> SortedMatch:
+def sorted_match(
+    a: ArrayLike,
+    b: ArrayLike,
+    side: Side = "left",
+    *,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+) -> SortedMatch:
     """Looks up the items of two sorted arrays in each other, in one pass over both.
 
     Args:
@@ -120,11 +128,13 @@ def sorted_match(a: Any, b: Any, side: str = "left", *, a_count: Any = None, b_c
     """
     name = "sorted_match"
     operands = sorted_pair(name, a, b, a_count, b_count)
-    return SortedMatch(*_match(*operands, right=_is_right(name, side)))
+    return SortedMatch(*_match.run(operands, right=_is_right(name, side)))
 
 
 @one_program()
-def sorted_equal_count(a: Any, b: Any, *, a_count: Any = None, b_count: Any = None) -> jax.Array:
+def sorted_equal_count(
+    a: ArrayLike, b: ArrayLike, *, a_count: ArrayLike | None = None, b_count: ArrayLike | None = None
+) -> jax.Array:
     """For each item of one sorted array, how many items of another equal it.
 
     Args:
@@ -150,20 +160,18 @@ def sorted_equal_count(a: Any, b: Any, *, a_count: Any = None, b_count: Any = No
     name = "sorted_equal_count"
     operands = sorted_pair(name, a, b, a_count, b_count)
     index_dtype(name, "b", operands[1].shape[0])
-    return _search(*operands, right=True)[0] - _search(*operands, right=False)[0]
+    return _search.run(operands, right=True)[0] - _search.run(operands, right=False)[0]
 
 
 def _is_right(name: str, side: str) -> bool:
     return expect_choice(name, "side", side, ("left", "right")) == "right"
 
 
-def _search_shapes(needles: Any, haystack: Any, *counts: Any, right: int) -> Sequence[Any]:
-    del counts, right
+def _search_shapes(needles: Any, haystack: Any) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct(needles.shape, index_dtype("sorted_search", "haystack", haystack.shape[0]))]
 
 
-def _match_shapes(a: Any, b: Any, *counts: Any, right: int) -> Sequence[Any]:
-    del counts, right
+def _match_shapes(a: Any, b: Any) -> Sequence[Any]:
     index = index_dtype("sorted_match", "a and b", max(a.shape[0], b.shape[0]))
     indices = [jax.ShapeDtypeStruct(x.shape, index) for x in (a, b)]
     matches = [jax.ShapeDtypeStruct(x.shape, jnp.bool_) for x in (a, b)]
@@ -210,8 +218,22 @@ def _match_fallback(
     return [part for parts in zip(*sides, strict=True) for part in parts]
 
 
-_search = Operation("sorted_search", ranks=(1, 1, 1, 1), shapes=_search_shapes, fallback=_search_fallback)
-_search.def_jvp(lambda primals, tangents, **attributes: (_search(*primals, **attributes), [None]))
+_search = Operation(
+    "sorted_search",
+    operands={"needles": 1, "haystack": 1, "needles_count": 1, "haystack_count": 1},
+    results=("positions",),
+    attributes={"right": bool},
+    shapes=_search_shapes,
+    fallback=_search_fallback,
+)
+_search.def_jvp(lambda primals, tangents, **attributes: (_search.run(primals, **attributes), [None]))
 
-_match = Operation("sorted_match", ranks=(1, 1, 1, 1), shapes=_match_shapes, fallback=_match_fallback)
-_match.def_jvp(lambda primals, tangents, **attributes: (_match(*primals, **attributes), [None] * 6))
+_match = Operation(
+    "sorted_match",
+    operands={"a": 1, "b": 1, "a_count": 1, "b_count": 1},
+    results=SortedMatch._fields,
+    attributes={"right": bool},
+    shapes=_match_shapes,
+    fallback=_match_fallback,
+)
+_match.def_jvp(lambda primals, tangents, **attributes: (_match.run(primals, **attributes), [None] * 6))

@@ -6,6 +6,7 @@ pytree, rows, other widths) is fetched after the sort, by the sorted indices.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,9 +20,7 @@ from jax_mgpu._src.compat import rows_sharding
 from jax_mgpu._src.live import wide_enough
 
 __all__ = [
-    "NO_PAYLOAD",
-    "PAYLOAD_GIVEN",
-    "PAYLOAD_INDICES",
+    "Payload",
     "carried_leaf",
     "fill_missing",
     "flatten_pair",
@@ -34,8 +33,13 @@ __all__ = [
     "take_rows",
 ]
 
-# The attribute `payload` of the kernels.
-NO_PAYLOAD, PAYLOAD_GIVEN, PAYLOAD_INDICES = 0, 1, 2
+
+class Payload(enum.IntEnum):
+    """The attribute `payload` of the kernels: what travels with the keys."""
+
+    NONE = 0
+    GIVEN = 1
+    INDICES = 2
 
 
 def flatten_values(
