@@ -111,7 +111,7 @@ def join(
     Returns:
       A `JoinResult`: int32 indices (int64 where an input can hold 2^31 items), -1 past the count. `count` is int64
       where the product of the lengths reaches 2^31 and `jax_enable_x64` is on; without it, a count that int32 cannot
-      hold is told as 2^31 - 1.
+      hold is given as 2^31 - 1.
 
     Raises:
       TypeError: an argument's dtype is not one of the above, or `size` is not static.
@@ -237,7 +237,7 @@ def _fallback(
     made = jnp.where(live_mask(n_a, a_count), made, 0).astype(count_spec.dtype)
 
     def total(x: jax.Array, y: jax.Array) -> jax.Array:
-        # A sum that the type cannot hold is told as the largest that it can.
+        # A sum that the type cannot hold becomes the largest number that it can.
         return x + jnp.minimum(y, jnp.iinfo(x.dtype).max - x)
 
     ends = jax.lax.associative_scan(total, made) if n_a else made

@@ -477,10 +477,11 @@ def _warn_without_kernels(platforms: Sequence[str]) -> None:
     if missing in _WARNED:
         return
     _WARNED.add(missing)
-    how = "MGPU_CUDA=ON pip install ." if "cuda" in platforms else "no kernels exist for this platform"
+    cuda = "To get the kernels: MGPU_CUDA=ON pip install ."
+    how = cuda if "cuda" in platforms else "No kernels exist for this platform."
     warnings.warn(
         f"jax_mgpu runs without its kernels on {missing}: every operation works, through plain JAX, and is slower. "
-        f"To get the kernels: {how}",
+        + how,
         stacklevel=2,
     )
 
