@@ -382,7 +382,7 @@ def test_the_plain_jax_path_of_runs_agrees_with_the_kernels(rng):
     for count, size in ((24, 24), (24, 3), (7, 10), (0, 2)):
         operands = jnp.asarray(keys), jnp.array([count], jnp.int32)
         for got, expected in zip(
-            _run_heads(*operands, size=size), _run_heads.fallback(*operands, size=size), strict=True
+            _run_heads.run(operands, size=size), _run_heads.fallback(*operands, size=size), strict=True
         ):
             same(got, np.asarray(expected))
             assert got.dtype == expected.dtype
