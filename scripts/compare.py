@@ -46,6 +46,11 @@ def families_of(tree: pathlib.Path) -> list[str]:
     return list(dict.fromkeys(line.partition("/")[0] for line in done.stdout.splitlines()))
 
 
+def line(row: str, old: float, new: float) -> str:
+    """A row, its milliseconds in both trees, and by how much they differ."""
+    return f"{row:72} {old:8.3f} {new:8.3f} {new / old - 1:+7.1%}"
+
+
 def main() -> int:
     """Runs both trees; 1 where a row is slower, or is gone."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -64,7 +69,9 @@ def main() -> int:
         old, new = (measure(tree, [family], [], options.repeat) for tree in (before, after))
         missing += [row for row in old if row not in new]
         pairs |= {row: (old[row], new[row]) for row in old if row in new}
-        print(f"{family}: {len(new)} rows", file=sys.stderr, flush=True)
+        for row in old:
+            if row in new:
+                print(line(row, old[row], new[row]), flush=True)
     for row in [row for row, (old, new) in pairs.items() if new > old * (1 + options.limit)]:
         family, _, name = row.partition("/")
         old, new = pairs[row]
@@ -77,9 +84,8 @@ def main() -> int:
         options.output.write_text(
             json.dumps({row: {"before": o, "after": n} for row, (o, n) in pairs.items()}, indent=1)
         )
-    width = max(map(len, pairs), default=0)
-    for row, (old, new) in sorted(pairs.items(), key=lambda item: item[1][1] / item[1][0]):
-        print(f"{row:{width}} {old:8.3f} {new:8.3f} {new / old - 1:+7.1%}{'  SLOWER' if row in slower else ''}")
+    for row in slower:
+        print(f"SLOWER {line(row, *pairs[row])}")
     for row in missing:
         print(f"{row}: no time in {after}")
     print(f"{len(pairs)} rows, {len(slower)} slower by more than {options.limit:.0%}, {len(missing)} missing")
