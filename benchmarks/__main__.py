@@ -8,7 +8,7 @@ import sys
 
 import jax
 
-from benchmarks import eager, latency, report
+from benchmarks import eager, latency, report, shapes
 from benchmarks.runner import Runner, all_cases, select
 
 CPU_SCALE = 2.0**-6
@@ -30,6 +30,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--once", action="store_true", help="run our side once, untimed: for profilers")
     parser.add_argument("--latency", action="store_true", help="small chained calls, with command buffers and without")
     parser.add_argument("--eager", action="store_true", help="calls outside of jit on three items, of each function")
+    parser.add_argument("--shapes", action="store_true", help="rows, types and distributions where speed falls off")
     parser.add_argument("--calls", type=int, default=40, metavar="N", help="calls in a chain of --latency")
     options = parser.parse_args(arguments)
     options.families = [name for name in options.families.split(",") if name]
@@ -39,7 +40,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.error(f"--families: expected some of {', '.join(sorted(known))}, got {', '.join(unknown)}")
     if options.scale is not None and not options.scale > 0:
         parser.error(f"--scale: expected a positive number, got {options.scale}")
-    if not (cases := select(all_cases(), options.families, options.match)):
+    if not (cases := select(all_cases(), options.families, options.match)) and not options.shapes:
         parser.error(f"--match: no row holds {' or '.join(options.match)}")
     options.cases = cases
     return options
@@ -56,6 +57,8 @@ def main(arguments: list[str]) -> int:
     if options.latency:
         return latency.main(options)
     scale = options.scale or (CPU_SCALE if jax.default_backend() == "cpu" else 1.0)
+    if options.shapes:
+        return shapes.main(scale, options.output, options.match)
     runner = Runner(scale, options.repeat, with_peers=not options.only_ours)
     if options.once:
         results = [runner.once(case) for case in options.cases]

@@ -67,6 +67,30 @@ def in_order(keys: np.ndarray, descending: bool = False) -> np.ndarray:
     return keys[oracle.sort_indices(keys, descending)]
 
 
+# Lengths of two operands whose rows share a tile with others, fill it, and are just too long for it; most key types.
+SHORT_ROWS = {
+    (1, 1): "uint32", (0, 3): "float64", (3, 5): "uint8", (8, 8): "int32", (17, 16): "bfloat16", (100, 100): "float32",
+    (8, 504): "int64", (512, 512): "int16", (1000, 1048): "float32", (1024, 1025): "uint16", (2048, 2048): "uint64",
+    (2049, 2048): "int32",
+}  # fmt: skip
+
+
+def batch_of(row_slots: int) -> int:
+    """Rows for two tiles of short ones and a part of a third."""
+    return 2 * min(max(2048 // max(row_slots, 1), 1), 256) + 1
+
+
+def sorted_rows(rng: np.random.Generator, dtype: str, n: int, counts: np.ndarray, **options) -> np.ndarray:
+    """Rows of sorted keys, each up to its count."""
+    rows = [sorted_keys(rng, dtype, n, count=int(count), **options) for count in counts]
+    return np.array(rows, jnp.dtype(dtype)).reshape(len(counts), n)
+
+
+def row_counts(rng: np.random.Generator, n: int, rows: int) -> np.ndarray:
+    """Counts of live items, in range and just outside."""
+    return rng.integers(-1, n + 2, rows).astype(np.int32)
+
+
 def without_subnormals(keys: np.ndarray) -> np.ndarray:
     """Float keys with zeros for subnormals, which XLA's CPU code takes for zeros; the kernels do not."""
     with np.errstate(invalid="ignore"):  # signalling NaNs

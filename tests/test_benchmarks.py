@@ -7,7 +7,7 @@ import json
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import report
+from benchmarks import report, shapes
 from benchmarks.__main__ import main
 from benchmarks.case import Case, agree_counted, agree_within, equal
 from benchmarks.runner import Runner, all_cases
@@ -85,3 +85,27 @@ def test_agreement():
     assert not agree_counted((jnp.array([1, 2, 0]), jnp.array(2)), (jnp.array([1, 2, 0]), jnp.array(3)))
     assert agree_within(1e-3)(jnp.array([1000.0, 1.0]), jnp.array([1000.5, 1.5]))
     assert not agree_within(1e-3)(jnp.array([1000.0, 1.0]), jnp.array([1000.5, 3.5]))
+
+
+def test_shapes_run_and_are_written(tmp_path):
+    main(["--shapes", "--scale", str(2.0**-8), "--match", "sorted_search, rows of 8", "--output", str(tmp_path)])
+    rows = json.loads((tmp_path / "shapes.json").read_text())["rows"]
+    assert [row["shape"] for row in rows] == ["rows of 8", "rows of 8192"]
+    assert all(row["ms"] > 0 and row["xla_ms"] > 0 for row in rows)
+
+
+def test_what_becomes_of_slow_shapes():
+    def measured(name, ours, xla=None, same_rate=True):
+        shape = shapes.Shape("merge", name, lambda rng: (), jnp.sort, same_rate=same_rate)
+        return shapes.Measured(shape, 10**9, ours, xla)
+
+    fast, even = measured("rows of 2048", 1.0, 2.0), measured("rows of 512", 2.9)
+    assert shapes.failures([fast, even]) == []
+    assert shapes.failures([fast, measured("rows of 8", 3.1)]) == ["merge, rows of 8: 3.100 ms, by its bytes 1.000"]
+    assert shapes.failures([fast, measured("int8", 3.1, same_rate=False)]) == []
+    assert shapes.failures([measured("rows of 8", 1.1, 1.0)]) == ["merge, rows of 8: 1.100 ms, XLA 1.000"]
+
+
+def test_names_of_shapes_are_unique():
+    names = [f"{shape.operation}, {shape.shape}" for shape in shapes.shapes()]
+    assert len(names) == len(set(names))

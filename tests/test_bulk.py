@@ -130,6 +130,37 @@ def test_batch(rng, in_axes):
         same_bits(insert(*one)[i], inserted(xi, ii, vi, 5700, count=int(ci)))
 
 
+@pytest.mark.parametrize("trailing", [(), (3,), (17,)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (3, 0), (8, 3), (17, 30), (100, 33), (700, 300), (3000, 1096), (4096, 1)], ids=str
+)
+def test_short_rows(rng, shape, trailing):
+    n, m = shape
+    batch = data.batch_of(n + m)
+    x, values = (rng.integers(0, 99, (batch, k, *trailing)).astype(np.int16) for k in (n, m))
+    counts = data.row_counts(rng, n, batch)
+    gone = np.stack([np.append(sorted_unique(rng, n, m), np.full(m - min(n, m), n)) for _ in range(batch)])
+    places = np.sort(rng.integers(-1, n + 2, (batch, m))).astype(np.int32)
+    remove = jax.vmap(lambda x, i, c: mgpu.bulk_remove(x, i, count=c, size=n, fill_value=5))
+    insert = jax.vmap(lambda x, i, v, c: mgpu.bulk_insert(x, i, v, count=c, fill_value=5))
+    shared = jax.vmap(lambda i, v: mgpu.bulk_insert(x[0], i, v))
+    got = remove(x, gone.astype(np.int32), counts), insert(x, places, values, counts), shared(places, values)
+    got = [np.asarray(x) for x in got]
+    for i in range(batch):
+        count = int(counts[i])
+        same_bits(got[0][i], removed(x[i], gone[i], n, 5, count=count))
+        same_bits(got[1][i], inserted(x[i], places[i], values[i], n + m, 5, count=count))
+        same_bits(got[2][i], inserted(x[0], places[i], values[i], n + m))
+
+
+def test_short_rows_of_garbage_are_safe(rng):
+    x = rng.normal(size=(70, 50))
+    for low, high in ((-60, 60), (-(2**31), 2**31)):
+        garbage = rng.integers(low, high, (70, 30)).astype(np.int32)
+        assert jax.vmap(mgpu.bulk_remove)(x, garbage).shape == (70, 20)
+        assert jax.vmap(mgpu.bulk_insert)(x, garbage, x[:, :30]).shape == (70, 80)
+
+
 def test_garbage_is_safe(rng):
     x = rng.normal(size=(300, 3))
     for low, high in ((0, 300), (-400, 400), (-(2**31), 2**31)):

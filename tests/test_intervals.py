@@ -292,6 +292,39 @@ def test_batch(rng, operation, in_axes):
         same_bits(got[i], np.asarray(function(*[x if a is None else x[i] for x, a in zip(one, in_axes, strict=True)])))
 
 
+SHORT_ROWS = [(1, 1), (4, 8), (17, 3), (9, 100), (200, 700), (1100, 3000)]
+SHORT_WIDE_ROWS = [(shape, trailing) for trailing in ((3,), (9,)) for shape in SHORT_ROWS] + [((4, 8), (600,))]
+
+
+@pytest.mark.parametrize(("shape", "trailing"), [(shape, ()) for shape in SHORT_ROWS] + SHORT_WIDE_ROWS, ids=str)
+def test_short_rows(rng, shape, trailing):
+    m, size = shape
+    batch = data.batch_of(max(shape) * (1 if trailing == () else 4))
+    lengths = rng.integers(0, 2 * size // m + 2, (batch, m))
+    offsets = np.stack([data.heads_of(row) for row in lengths])
+    totals = np.minimum(data.row_counts(rng, size, batch), lengths.sum(1)).astype(np.int32)
+    places = int(lengths.sum(1).max())
+    starts = np.stack([shuffled_starts(rng, row) for row in lengths])
+    values, x, into = (
+        rows(rng, "int16", batch * n, *trailing).reshape(batch, n, *trailing) for n in (m, places, places)
+    )
+    fills = rng.integers(0, 9, batch).astype(np.int16)
+    expand = jax.vmap(lambda v, o, t, f: mgpu.interval_expand(v, o, size, total=t, fill_value=f))(
+        values, offsets, totals, fills
+    )
+    gather = jax.vmap(lambda x, s, o, t: mgpu.interval_gather(x, s, o, size, total=t))(x, starts, offsets, totals)
+    scatter = jax.vmap(lambda s, o, t, into: mgpu.interval_scatter(x[0], s, o, into, total=t))(
+        starts, offsets, totals, into
+    )
+    expand, gather, scatter = (np.asarray(x) for x in (expand, gather, scatter))
+    for i in range(batch):
+        objects, ranks = oracle.work_items(offsets[i], oracle.live_count(totals[i], size))
+        same_bits(expand[i], oracle.padded(values[i][objects], size, fills[i]))
+        same_bits(gather[i], oracle.padded(x[i][starts[i][objects] + ranks], size, 0))
+        objects, ranks = oracle.work_items(offsets[i], oracle.live_count(totals[i], places))
+        same_bits(scatter[i], oracle.moved(x[0], np.arange(len(objects)), starts[i][objects] + ranks, into[i]))
+
+
 def test_nested_batch_with_a_shared_fill_and_into(rng):
     x, starts, offsets, totals, into = batch_arguments(rng)
     nested = jax.vmap(jax.vmap(OPERATIONS["scatter"], (None, 0, 0, 0, None)), (0, None, None, None, None))

@@ -252,6 +252,40 @@ def test_batches(rng, kind):
     assert str(jax.make_jaxpr(jax.vmap(call))(a, b, a_counts, b_counts)).count("mgpu_join[") == 1
 
 
+@pytest.mark.parametrize("lengths", data.SHORT_ROWS, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_short_rows(rng, kind, lengths):
+    (n_a, n_b), batch = lengths, data.batch_of(sum(lengths))
+    a_counts, b_counts = (data.row_counts(rng, n, batch) for n in lengths)
+    a, b = (data.sorted_rows(rng, data.SHORT_ROWS[lengths], *x) for x in ((n_a, a_counts), (n_b, b_counts)))
+    a[0] = data.in_order(a[0])
+    size = 2 * (n_a + n_b)
+    call = jax.jit(jax.vmap(lambda a, b, m, n: mgpu.join(a, b, kind, size=size, a_count=m, b_count=n)))
+    shared = jax.jit(jax.vmap(lambda a, b, n: mgpu.join(a, b, kind, size=n_b, b_count=n), (None, 0, 0)))
+    for result, a_rows, a_lives in (
+        (call(a, b, a_counts, b_counts), a, a_counts),
+        (shared(a[0], b, b_counts), a[:1].repeat(batch, 0), np.full(batch, n_a)),
+    ):
+        size = result.a_indices.shape[1]
+        got, count = np.stack([result.a_indices, result.b_indices], axis=2), np.asarray(result.count)
+        for row in range(batch):
+            m, n = oracle.live_count(a_lives[row], n_a), oracle.live_count(b_counts[row], n_b)
+            expected = oracle.join_rows(kind, a_rows[row, :m], b[row, :n])
+            assert count[row] == len(expected)
+            np.testing.assert_array_equal(got[row, : len(expected)], expected[:size])
+            assert np.all(got[row, len(expected) :] == -1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_short_rows_without_order_stay_inside(rng, kind):
+    for n_a, n_b in ((8, 8), (40, 3), (700, 900)):
+        batch = data.batch_of(n_a + n_b)
+        a, b = (rng.integers(0, 9, (batch, n), dtype=np.int32) for n in (n_a, n_b))
+        rows = jax.vmap(lambda a, b: mgpu.join(a, b, kind, size=300))(a, b)
+        assert np.all((rows.a_indices >= -1) & (rows.a_indices < n_a))
+        assert np.all((rows.b_indices >= -1) & (rows.b_indices < n_b))
+
+
 # ---- Real tables -----------------------------------------------------------------------------------------------------
 
 

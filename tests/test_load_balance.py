@@ -103,6 +103,44 @@ def test_batch_is_one_launch(rng, in_axes):
         np.testing.assert_array_equal([objects[i], ranks[i]], expected(one[0], 5001, int(one[1])))
 
 
+SHORT_ROWS = [
+    (1, 1),
+    (0, 5),
+    (5, 0),
+    (4, 8),
+    (17, 3),
+    (8, 100),
+    (256, 512),
+    (1000, 1100),
+    (3, 4096),
+    (4096, 7),
+    (9, 4097),
+]
+
+
+@pytest.mark.parametrize("shape", SHORT_ROWS, ids=str)
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_short_rows(rng, shape, dtype):
+    objects, size = shape
+    batch = data.batch_of(max(shape))
+    most = 2 * size // max(objects, 1) + 2
+    offsets = np.array([data.heads_of(rng.integers(0, most, objects)) for _ in range(batch)], dtype)
+    totals = data.row_counts(rng, size, batch)
+    search = jax.vmap(lambda offsets, total: mgpu.load_balance_search(offsets, size, total=total, return_rank=True))
+    shared = jax.vmap(lambda total: mgpu.load_balance_search(offsets[0], size, total=total, return_rank=True))
+    of_rows, of_one = jax.tree.map(np.asarray, (search(offsets, totals), shared(totals)))
+    for i in range(batch):
+        for got, row in ((of_rows, offsets[i]), (of_one, offsets[0])):
+            np.testing.assert_array_equal([x[i] for x in got], expected(row, size, int(totals[i])))
+
+
+def test_short_rows_of_garbage_stay_inside(rng):
+    for low, high in ((-50, 50), (-(2**31), 2**31)):
+        offsets = rng.integers(low, high, (70, 60)).astype(np.int32)
+        objects, _ = jax.vmap(lambda offsets: mgpu.load_balance_search(offsets, 90, return_rank=True))(offsets)
+        assert objects.min() >= -1 and objects.max() < 60
+
+
 @hypothesis.settings(max_examples=40, deadline=None)
 @hypothesis.given(st.lists(st.integers(0, 40), max_size=64), st.integers(0, 700))
 def test_property_ranks_count_up_from_each_start(lengths, total):

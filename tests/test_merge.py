@@ -204,6 +204,34 @@ def test_batches_of_every_shape(rng, shape):
             same_bits(got[row], np.concatenate([a[row], b[row]])[oracle.merge_indices(a[row], b[row])])
 
 
+@pytest.mark.parametrize("lengths", data.SHORT_ROWS, ids=str)
+def test_short_rows(rng, lengths):
+    (n_a, n_b), batch = lengths, data.batch_of(sum(lengths))
+    a_counts, b_counts = (data.row_counts(rng, n, batch) for n in lengths)
+    a, b = (data.sorted_rows(rng, data.SHORT_ROWS[lengths], *x) for x in ((n_a, a_counts), (n_b, b_counts)))
+    v, w = np.arange(batch * n_a).reshape(batch, n_a), -np.arange(batch * n_b).reshape(batch, n_b).astype(np.int64)
+    merge = jax.jit(jax.vmap(lambda a, b, v, w, m, n: mgpu.merge(a, b, v, w, a_count=m, b_count=n)))
+    shared = jax.jit(jax.vmap(lambda a, b, n: mgpu.merge(a, b, b_count=n), (None, 0, 0)))
+    a[0] = data.in_order(a[0])
+    keys, values = map(np.asarray, merge(a, b, v, w, a_counts, b_counts))
+    keys_of_one = np.asarray(shared(a[0], b, b_counts))
+    for row in range(batch):
+        order = oracle.merge_indices(a[row], b[row], a_count=a_counts[row], b_count=b_counts[row])
+        same_bits(keys[row], live_part(np.concatenate([a[row], b[row]]), order, n_a + n_b))
+        same_bits(values[row], live_part(np.concatenate([v[row], w[row]]), order, n_a + n_b))
+        order = oracle.merge_indices(a[0], b[row], b_count=b_counts[row])
+        same_bits(keys_of_one[row], live_part(np.concatenate([a[0], b[row]]), order, n_a + n_b))
+
+
+def test_short_rows_without_order_keep_their_items(rng):
+    for n_a, n_b in ((8, 8), (40, 3), (700, 900)):
+        batch = data.batch_of(n_a + n_b)
+        a, b = (rng.integers(0, 50, (batch, n), dtype=np.int32) for n in (n_a, n_b))
+        merged = np.asarray(jax.vmap(mgpu.merge)(a, b))
+        for row in range(batch):
+            assert np.isin(merged[row], np.concatenate([a[row], b[row]])).all()
+
+
 def test_vmap_of_vmap(rng):
     a = np.stack([data.sorted_keys(rng, "int32", 40) for _ in range(6)]).reshape(2, 3, 40)
     b = np.stack([data.sorted_keys(rng, "int32", 9) for _ in range(3)])

@@ -20,6 +20,14 @@ FEW = f"mgpu::cuda::sorting::RowProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItem
 
 # Each header's kernels, as they are to be compiled.
 KERNELS = {
+    "short_rows/join.cuh": [f"short_rows::join<{ORDER}>"],
+    "short_rows/load_balance.cuh": ["short_rows::search_objects<int32_t>"],
+    "short_rows/merge.cuh": [f"short_rows::merge<{ORDER}, uint32_t>"],
+    "short_rows/run_heads.cuh": [f"short_rows::run_heads<{ORDER}>"],
+    "short_rows/scan.cuh": [f"short_rows::scan<{OPERATOR}>"],
+    "short_rows/segmented_reduce.cuh": [f"short_rows::segmented_reduce<{OPERATOR}>"],
+    "short_rows/sets.cuh": [f"short_rows::keep_items<{ORDER}, uint32_t>"],
+    "short_rows/sorted_search.cuh": [f"short_rows::search<{ORDER}>", f"short_rows::match<{ORDER}>"],
     "bulk.cuh": ["move_words<uint32_t, mgpu::cuda::BulkRoute<true>>"],
     "cta/merge_stream.cuh": [f"split_tiles<{ORDER}>"],
     "intervals.cuh": [
@@ -27,6 +35,8 @@ KERNELS = {
         "expand_words<uint32_t>",
         f"move_words<uint32_t, {ROUTE}>",
         f"move_wide_rows<uint32_t, {ROUTE}>",
+        f"move_short_rows<uint32_t, false, {ROUTE}>",
+        f"move_short_rows<ulonglong2, true, {ROUTE}>",
     ],
     "join/join_tiles.cuh": [
         f"joining::join_tiles<{ORDER}>",

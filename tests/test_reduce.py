@@ -228,6 +228,22 @@ def test_batches_of_any_mix_of_operands(rng):
             same(segmented[row], oracle.segmented_reduce(one[0], one[1], "add", one[2]))
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (3, 8), (8, 4), (100, 100), (1000, 33), (2048, 2049), (4096, 2700)], ids=str)
+@pytest.mark.parametrize(("op", "dtype"), [("add", "int32"), ("max", "bfloat16"), ("argmin", "float64")], ids=str)
+def test_short_rows(rng, op, dtype, shape):
+    n, m = shape
+    batch = data.batch_of(max(shape))
+    x = items(rng, dtype, op, batch, n)
+    heads = np.sort(rng.integers(0, n + 2, (batch, m)), axis=1).astype(np.int32)
+    counts = data.row_counts(rng, n, batch)
+    reduce = jax.jit(jax.vmap(lambda x, h, c: mgpu.segmented_reduce(x, h, op, count=c)))
+    shared = jax.jit(jax.vmap(lambda x: mgpu.segmented_reduce(x, heads[0], op)))
+    of_rows, of_one = np.asarray(reduce(x, heads, counts)), np.asarray(shared(x))
+    for row in range(batch):
+        same(of_rows[row], oracle.segmented_reduce(x[row], heads[row], op, counts[row]))
+        same(of_one[row], oracle.segmented_reduce(x[row], heads[0], op))
+
+
 # ---- Runs of equal keys ---------------------------------------------------------------------------------------------
 
 
@@ -291,6 +307,25 @@ def test_batches_of_runs(rng):
         assert reduced[2][row] == len(expected)
         for got, want in zip(reduced, (expected_keys, expected), strict=False):
             same(got[row], np.append(want[:kept], np.zeros(2000 - kept, want.dtype)))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "int64", "bfloat16"])
+@pytest.mark.parametrize("n", [1, 3, 8, 17, 100, 512, 1000, 2049, 4096, 4097])
+def test_short_rows_of_runs(rng, n, dtype):
+    batch = data.batch_of(n)
+    keys = np.stack([np.repeat(data.random_keys(rng, dtype, n), rng.integers(1, 5, n))[:n] for _ in range(batch)])
+    values = rng.integers(-9, 9, (batch, n)).astype(np.int32)
+    counts = data.row_counts(rng, n, batch)
+    for size in (n, (n + 3) // 4):
+        reduce = jax.jit(jax.vmap(lambda k, v, c: mgpu.reduce_by_key(k, v, size=size, count=c)))  # noqa: B023
+        got_keys, got, runs = map(np.asarray, reduce(keys, values, counts))
+        for row in range(batch):
+            expected_keys, expected = runs_of(keys[row], values[row], "add", oracle.live_count(counts[row], n))
+            kept = min(size, len(expected))
+            assert runs[row] == len(expected)
+            np.testing.assert_array_equal(oracle.bits(got_keys[row, :kept]), oracle.bits(expected_keys[:kept]))
+            same(got[row, :kept], expected[:kept])
+            assert not np.any(oracle.bits(got_keys[row, kept:])) and not np.any(got[row, kept:])
 
 
 def test_reduce_by_key_of_pytrees_functions_and_batches(rng):

@@ -185,6 +185,28 @@ def test_batches_of_rows_of_every_length(rng, op, dtype):
                 same(counted[1][row], oracle.reduce(x[row][:count], op))
 
 
+@pytest.mark.parametrize("n", [1, 3, 8, 100, 1000, 2049, 4096])
+@pytest.mark.parametrize(
+    ("op", "dtype"), [("add", "bfloat16"), ("mul", "int32"), ("max", "float64"), ("argmin", "uint8")], ids=str
+)
+def test_short_rows(rng, op, dtype, n):
+    batch = data.batch_of(n)
+    x = items(rng, dtype, op, batch, n)
+    counts = data.row_counts(rng, n, batch)
+    scans = [functools.partial(mgpu.scan, op=op, **form, return_total=True) for form in FORMS]
+    whole = jax.jit(jax.vmap(lambda x: [scan(x) for scan in scans]))(x)
+    whole = jax.tree.map(np.asarray, whole)
+    counted = jax.jit(jax.vmap(lambda x, count: [scan(x, count=count) for scan in scans]))(x, counts)
+    counted = jax.tree.map(np.asarray, counted)
+    for form, (scanned, totals), (parts, part_totals) in zip(FORMS, whole, counted, strict=True):
+        for row in range(batch):
+            same(scanned[row], oracle.scan(x[row], op, **form))
+            same(totals[row], oracle.reduce(x[row], op))
+            expected = oracle.segmented_scan(x[row], np.zeros(0, np.int32), op, **form, count=counts[row])
+            same(parts[row], expected)
+            same(part_totals[row], oracle.reduce(x[row][: max(0, counts[row])], op))
+
+
 def test_batches_of_any_mix_of_operands(rng):
     rows, n = 6, 3000
     x = items(rng, "int32", "add", rows, n)

@@ -219,6 +219,41 @@ def test_batches(rng, operation):
     assert program.count("mgpu_sets[") == 1
 
 
+@pytest.mark.parametrize("lengths", data.SHORT_ROWS, ids=str)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_short_rows(rng, operation, lengths):
+    (n_a, n_b), batch = lengths, data.batch_of(sum(lengths))
+    a_counts, b_counts = (data.row_counts(rng, n, batch) for n in lengths)
+    a, b = (data.sorted_rows(rng, data.SHORT_ROWS[lengths], *x) for x in ((n_a, a_counts), (n_b, b_counts)))
+    a[0] = data.in_order(a[0])
+    sides = (np.arange(n_a, dtype=np.uint32), np.arange(n_a, n_a + n_b, dtype=np.uint32))
+    function = functools.partial(getattr(mgpu, operation), fill_value=1)
+    values = sides if operation in TAKES_B else sides[:1]
+    size = (n_a + n_b) // 2
+    whole = jax.jit(jax.vmap(lambda a, b, m, n: function(a, b, *values, a_count=m, b_count=n)))
+    part = jax.jit(jax.vmap(lambda a, b, n: function(a, b, size=size, b_count=n), (None, 0, 0)))
+    results, parts = jax.tree.map(np.asarray, (whole(a, b, a_counts, b_counts), part(a[0], b, b_counts)))
+    for row in range(batch):
+        m, n = (oracle.live_count(*x) for x in ((a_counts[row], n_a), (b_counts[row], n_b)))
+        sources = oracle.set_sources(operation, a[row, :m], b[row, :n])
+        sources += (sources >= m) * (n_a - m)
+        assert results.count[row] == len(sources)
+        same_bits(results.keys[row], filled(sources, results.keys.shape[1], a[row], b[row], fill=1))
+        same_bits(results.values[row], filled(sources, results.keys.shape[1], *sides, fill=1))
+        sources = oracle.set_sources(operation, a[0], b[row, :n])
+        assert parts.count[row] == len(sources)
+        same_bits(parts.keys[row], filled(sources, size, a[0], b[row], fill=1))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_short_rows_without_order_stay_inside(rng, operation):
+    for n_a, n_b in ((8, 8), (40, 3), (700, 900)):
+        batch = data.batch_of(n_a + n_b)
+        a, b = (rng.integers(0, 9, (batch, n), dtype=np.int32) for n in (n_a, n_b))
+        results = jax.vmap(getattr(mgpu, operation))(a, b)
+        assert np.all((results.count >= 0) & (results.count <= n_a + n_b))
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_derivatives(rng, operation):
     a, b = np.sort(rng.normal(size=12)), np.sort(rng.normal(size=9))

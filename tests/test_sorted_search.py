@@ -185,6 +185,40 @@ def test_batches_of_every_shape(rng, shape):
             same_match(jax.tree.map(lambda x: x[row], matches), expected_match(a[row], b[row], "left"))  # noqa: B023
 
 
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("lengths", data.SHORT_ROWS, ids=str)
+def test_short_rows(rng, lengths, side):
+    (n_a, n_b), batch = lengths, data.batch_of(sum(lengths))
+    a_counts, b_counts = (data.row_counts(rng, n, batch) for n in lengths)
+    a, b = (data.sorted_rows(rng, data.SHORT_ROWS[lengths], *x) for x in ((n_a, a_counts), (n_b, b_counts)))
+    b[0] = data.in_order(b[0])
+
+    def look_up(a, b, m, n):
+        options = dict(zip(("needles_count", "haystack_count"), (m, n), strict=True))
+        return mgpu.sorted_search(a, b, side, **options), mgpu.sorted_match(a, b, side, a_count=m, b_count=n)
+
+    of_rows = jax.jit(jax.vmap(look_up))(a, b, a_counts, b_counts)
+    of_one = jax.jit(jax.vmap(look_up, (0, None, 0, None)))(a, b[0], a_counts, np.int32(n_b))
+    (found, matches), (found_in_one, matches_in_one) = jax.tree.map(np.asarray, (of_rows, of_one))
+    for row in range(batch):
+        m, n = a_counts[row], b_counts[row]
+        same(found[row], oracle.sorted_search(a[row], b[row], side, m, n))
+        same_match(jax.tree.map(lambda x: x[row], matches), expected_match(a[row], b[row], side, m, n))  # noqa: B023
+        same(found_in_one[row], oracle.sorted_search(a[row], b[0], side, m, n_b))
+        one = jax.tree.map(lambda x: x[row], matches_in_one)  # noqa: B023
+        same_match(one, expected_match(a[row], b[0], side, m, n_b))
+
+
+def test_short_rows_without_order_stay_inside(rng):
+    for n_a, n_b in ((8, 8), (40, 3), (700, 900)):
+        batch = data.batch_of(n_a + n_b)
+        a, b = (rng.integers(0, 50, (batch, n), dtype=np.int32) for n in (n_a, n_b))
+        found, matches = jax.vmap(mgpu.sorted_search)(a, b), jax.vmap(mgpu.sorted_match)(a, b)
+        assert np.all((found >= 0) & (found <= n_b))
+        assert np.all((matches.b_index >= 0) & (matches.b_index <= n_a))
+        assert np.all((matches.a_match_count >= 0) & (matches.a_match_count <= n_a))
+
+
 def test_no_derivative_passes_through_a_search(rng):
     a, b = np.sort(rng.normal(size=9)), np.sort(rng.normal(size=4))
 

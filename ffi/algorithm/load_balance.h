@@ -10,29 +10,47 @@
 namespace mgpu {
 
 // The objects of one problem. Object j makes the outputs from start(j) up to the next object's start.
-struct WorkRow {
-  IndexVector offsets;
-  int64_t objects;
-  int64_t drift;
-  int64_t live;
-  int64_t first = 0;  // objects before this one have a negative offset and make nothing
-  int64_t total = 0;  // outputs
+template <typename Offsets, typename Index>
+struct WorkRowOf {
+  static constexpr Index kLast = static_cast<Index>(~uint64_t{0} >> (65 - 8 * sizeof(Index)));
+  Offsets offsets;
+  Index objects;
+  Index drift;
+  Index live;
+  Index first = 0;  // objects before this one have a negative offset and make nothing
+  Index total = 0;  // outputs
 
-  MGPU_HOST_DEVICE int64_t start(int64_t j) const { return offsets[j] + drift * (j - first); }
+  MGPU_HOST_DEVICE Index start(Index j) const { return offsets[j] + drift * (j - first); }
 
   // Whether object j makes anything, and starts before `position`.
-  MGPU_HOST_DEVICE bool starts_before(int64_t j, int64_t position) const {
-    const int64_t offset = offsets[j];
+  MGPU_HOST_DEVICE bool starts_before(Index j, Index position) const {
+    const Index offset = offsets[j];
     return offset < live + (drift > 0) && offset + drift * (j - first) < position;
   }
 
   // The first object that starts at `position` or later. `find(begin, end, before)` is a partition_point, serial or of
   // a warp. The last object before it made the output in front of `position`.
   template <typename Find>
-  MGPU_HOST_DEVICE int64_t first_from(int64_t position, Find find) const {
-    return find(first, objects, [&](int64_t j) { return starts_before(j, position); });
+  MGPU_HOST_DEVICE Index first_from(Index position, Find find) const {
+    return find(first, objects, [&](Index j) { return starts_before(j, position); });
+  }
+
+  // What `first` is to be.
+  template <typename Find>
+  MGPU_HOST_DEVICE Index find_first(Find find) const {
+    const Index end = objects == 0 || offsets[0] >= 0 ? 0 : objects;
+    return find(Index{0}, end, [&](Index j) { return offsets[j] < 0; });
+  }
+
+  // The number of live outputs of `size`; `first` is known.
+  template <typename Find>
+  MGPU_HOST_DEVICE Index find_total(Index size, Find find) const {
+    if (drift == 0) return objects == 0 ? 0 : minimum(live, size);
+    const Index in_range = first_from(kLast, find) - first;
+    return clamp<Index>(live + drift * in_range, 0, size);
   }
 };
+using WorkRow = WorkRowOf<IndexVector, int64_t>;
 
 // The objects of all problems of a batch. With drift 0, `offsets` are the starts themselves. With drift 1 they are
 // positions at which one item each is inserted, so object j starts j outputs later; with drift -1 they are positions of
@@ -60,25 +78,13 @@ struct WorkList {
     return replaced() ? other_offsets : offsets.from(problem * offsets_stride);
   }
 
+  // The number of a problem's live items.
+  MGPU_HOST_DEVICE int64_t live(int64_t problem) const {
+    return replaced() ? clamp<int64_t>(*other_count, 0, capacity) : counts(problem, capacity);
+  }
+
   // A problem's objects; `first` and `total` are not searched yet.
-  MGPU_HOST_DEVICE WorkRow row(int64_t problem) const {
-    const int64_t live = replaced() ? clamp<int64_t>(*other_count, 0, capacity) : counts(problem, capacity);
-    return {offsets_of(problem), objects, drift, live};
-  }
-
-  template <typename Find>
-  MGPU_HOST_DEVICE int64_t first(const WorkRow& row, Find find) const {
-    const int64_t end = objects == 0 || row.offsets[0] >= 0 ? 0 : objects;
-    return find(int64_t{0}, end, [&](int64_t j) { return row.offsets[j] < 0; });
-  }
-
-  // The number of live outputs; `row.first` is known.
-  template <typename Find>
-  MGPU_HOST_DEVICE int64_t total(const WorkRow& row, Find find) const {
-    if (drift == 0) return objects == 0 ? 0 : minimum(row.live, size);
-    const int64_t in_range = row.first_from(INT64_MAX, find) - row.first;
-    return clamp<int64_t>(row.live + drift * in_range, 0, size);
-  }
+  MGPU_HOST_DEVICE WorkRow row(int64_t problem) const { return {offsets_of(problem), objects, drift, live(problem)}; }
 };
 
 // Calls visit(object, outputs) for each run of one object among `outputs`, in order; object `first - 1` is none.

@@ -18,8 +18,8 @@ void for_each_work_tile(Executor& executor, const WorkList& work, int64_t tile, 
     const int64_t problem = i / tiles;
     const int64_t begin = (i - problem * tiles) * tile;
     WorkRow row = work.row(problem);
-    row.first = work.first(row, find);
-    row.total = work.total(row, find);
+    row.first = row.find_first(find);
+    row.total = row.find_total(work.size, find);
     const Range<int64_t> outputs{begin, std::min(work.size, begin + tile)};
     body(problem, row, outputs, clamp(row.total, outputs.begin, outputs.end));
   });

@@ -1,7 +1,7 @@
 // Where the rows of bulk_remove and bulk_insert come from.
 #pragma once
 
-#include "cuda/move_rows.cuh"
+#include "cuda/short_rows/move_rows.cuh"
 #include "operands/bulk.h"
 
 namespace mgpu::cuda {

@@ -1,7 +1,7 @@
 // Where the rows of the interval operations come from and go to.
 #pragma once
 
-#include "cuda/move_rows.cuh"
+#include "cuda/short_rows/move_rows.cuh"
 #include "operands/intervals.h"
 
 namespace mgpu::cuda {

@@ -3,6 +3,7 @@
 // evenly to the block's warps. Tiles that make very many rows are left to a second kernel, where many blocks share one.
 #include "cuda/join/join_tiles.cuh"
 #include "cuda/launch.h"
+#include "cuda/short_rows/join.cuh"
 #include "operands/dispatch.h"
 #include "operations.h"
 #include "workspace.h"
@@ -38,12 +39,35 @@ void run(const Call& call, const JoinOperands& operands, Order order, cudaStream
   check_launch(call);
 }
 
+// False where rows are too long for it.
+template <typename Order>
+bool run_short_rows(const Call& call, const JoinOperands& operands, Order order, cudaStream_t stream) {
+  using Join = short_rows::Join<Order>;
+  const SortedPair& pair = operands.pair;
+  if (!ShortPair<Order>::fits(pair, 0, RowTiles::kSlots) || operands.size > Join::kMostSize) return false;
+  const ShortPair<Order> rows(pair, order, operands.size);
+  const Join problem{rows,
+                     Divisor(operands.size),
+                     rows.tiles.share(pair.a.length),
+                     rows.tiles.share(pair.b.length),
+                     operands.keep_a,
+                     operands.keep_b,
+                     operands.a_indices,
+                     operands.b_indices,
+                     operands.counts};
+  if (problem.shared_bytes() > RowTiles::kMostSharedBytes) return false;
+  launch_rows(call, stream, short_rows::join<Order>, rows.tiles, problem.shared_bytes(), problem);
+  return true;
+}
+
 }  // namespace joining
 
 void join(const Call& call, cudaStream_t stream) {
   const JoinOperands operands(call);
   if (operands.pair.rows == 0) return;
-  dispatch_order(call, operands.key_type, false, [&](auto order) { joining::run(call, operands, order, stream); });
+  dispatch_order(call, operands.key_type, false, [&](auto order) {
+    if (!joining::run_short_rows(call, operands, order, stream)) joining::run(call, operands, order, stream);
+  });
 }
 
 }  // namespace mgpu::cuda

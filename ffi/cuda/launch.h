@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
-#include "algorithm/common.h"
+#include "algorithm/row_tiles.h"
 #include "call.h"
 
 namespace mgpu::cuda {
@@ -56,6 +56,14 @@ inline cudaLaunchAttribute overlap_attribute() {
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   return attribute;
+}
+
+// A kernel over tiles of short rows, a block a tile.
+template <typename Kernel, typename... Arguments>
+void launch_rows(const Call& call, cudaStream_t stream, Kernel kernel, const RowTiles& tiles, size_t shared_bytes,
+                 const Arguments&... arguments) {
+  kernel<<<static_cast<unsigned>(tiles.tiles()), RowTiles::kThreads, shared_bytes, stream>>>(arguments...);
+  check_launch(call);
 }
 
 // The number of blocks of a persistent kernel: as many as the device holds at once, and no more than there is work.

@@ -2,6 +2,7 @@
 #include "cuda/launch.h"
 #include "cuda/load_balance.cuh"
 #include "cuda/load_balance.h"
+#include "cuda/short_rows/load_balance.cuh"
 #include "operations.h"
 #include "workspace.h"
 
@@ -11,12 +12,18 @@ namespace load_balancing {
 
 template <typename Index>
 void run(const Call& call, const LoadBalanceOperands& operands, cudaStream_t stream) {
+  Index* const objects = static_cast<Index*>(operands.objects);
+  Index* const ranks = static_cast<Index*>(operands.ranks);
+  if (ShortWork::fits(operands.work, 1)) {
+    const ShortWork problem(operands.work, 1);
+    return launch_rows(call, stream, short_rows::search_objects<Index>, problem.tiles, problem.shared_bytes(), problem,
+                       problem.offsets_room(), objects, ranks);
+  }
   Workspace workspace = workspace_of(call);
   const WorkTiles tiles = operands.layout(workspace);
   partition_work(call, stream, operands.work, tiles);
-  const auto kernel = operands.ranks ? search_tiles<Index, true> : search_tiles<Index, false>;
-  kernel<<<operands.work.problems * tiles.tiles, kWorkThreads, 0, stream>>>(
-      operands.work, tiles, static_cast<Index*>(operands.objects), static_cast<Index*>(operands.ranks));
+  const auto kernel = ranks ? search_tiles<Index, true> : search_tiles<Index, false>;
+  kernel<<<operands.work.problems * tiles.tiles, kWorkThreads, 0, stream>>>(operands.work, tiles, objects, ranks);
   check_launch(call);
 }
 

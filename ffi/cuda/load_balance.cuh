@@ -20,10 +20,10 @@ static __global__ void partition_cells(const __grid_constant__ WorkList work, co
   };
   const int64_t tile = cell - problem * (tiles.tiles + 1);
   WorkRow row = work.row(problem);
-  row.first = work.first(row, find);
+  row.first = row.find_first(find);
   const int64_t head = row.first_from(minimum(tile * tiles.tile, work.size), find);
   const bool is_last = tile == tiles.tiles;
-  if (__any_sync(0xffffffffu, is_last)) row.total = work.total(row, find);
+  if (__any_sync(0xffffffffu, is_last)) row.total = row.find_total(work.size, find);
   if (thread % kCellLanes != 0) return;
   int64_t* const heads = tiles.cells + problem * tiles.stride();
   heads[tile] = head;

@@ -1,6 +1,7 @@
 // merge on CUDA.
 #include "cuda/launch_stream.h"
 #include "cuda/merge.cuh"
+#include "cuda/short_rows/merge.cuh"
 #include "operands/dispatch.h"
 #include "operations.h"
 
@@ -22,6 +23,22 @@ void run(const Call& call, const MergeOperands& operands, Order order, cudaStrea
       });
 }
 
+template <typename Order, typename Payload>
+void run_short_rows(const Call& call, const MergeOperands& operands, Order order, cudaStream_t stream) {
+  const SortedPair& pair = operands.pair;
+  const auto values = [](const MergeOperands::Payload& side) {
+    return ValueRows<Payload>{static_cast<const Payload*>(side.data), side.stride};
+  };
+  const short_rows::Merge<Order, Payload> problem{{pair, order, pair.row_slots()},
+                                                  Divisor(pair.row_slots()),
+                                                  operands.gives_indices(),
+                                                  values(operands.a_payload),
+                                                  values(operands.b_payload),
+                                                  static_cast<typename Order::Word*>(operands.keys),
+                                                  static_cast<Payload*>(operands.payload)};
+  launch_rows(call, stream, short_rows::merge<Order, Payload>, problem.rows.tiles, problem.shared_bytes(), problem);
+}
+
 }  // namespace merging
 
 void list_merge_shapes(const Call& call, KernelShapeList& list) {
@@ -36,8 +53,12 @@ void merge(const Call& call, cudaStream_t stream) {
   const MergeOperands operands(call);
   if (operands.pair.slots() == 0) return;
   dispatch_order(call, operands.key_type, operands.descending, [&](auto order) {
+    using Order = decltype(order);
     dispatch_payload(call, operands.payload_width, [&](auto payload) {
-      merging::run<decltype(order), decltype(payload)>(call, operands, order, stream);
+      using Payload = decltype(payload);
+      ShortPair<Order>::fits(operands.pair, operands.pair.row_slots())
+          ? merging::run_short_rows<Order, Payload>(call, operands, order, stream)
+          : merging::run<Order, Payload>(call, operands, order, stream);
     });
   });
 }

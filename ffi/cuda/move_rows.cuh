@@ -37,10 +37,10 @@ __device__ Word fill_word(const char* element, int64_t element_bytes) {
   }
 }
 
-// Copies the words of move_of(0), …, move_of(count - 1). The moves of several words, up to kMost, are asked for before
-// the first is made, so that a thread's loads wait for memory together.
-template <int kMost, typename Word, typename MoveOf>
-__device__ void copy_words(int count, Word fill, MoveOf move_of) {
+// Copies the words of move_of(0), …, move_of(count - 1); what is not to be read is fill_of(i). The moves of several
+// words, up to kMost, are asked for before the first is made, so that a thread's loads wait for memory together.
+template <int kMost, typename Word, typename FillOf, typename MoveOf>
+__device__ void copy_words(int count, FillOf fill_of, MoveOf move_of) {
   constexpr int kBatch = sizeof(Word) == 16 ? 2 : kMost;
   const auto copy = [&](int base, auto whole) {
     constexpr bool kWhole = decltype(whole)::value;
@@ -50,10 +50,11 @@ __device__ void copy_words(int count, Word fill, MoveOf move_of) {
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
       const int i = base + k * kWorkThreads;
-      const RowMove move = move_of(kWhole ? i : minimum(i, count - 1));
+      const int counted = kWhole ? i : minimum(i, count - 1);
+      const RowMove move = move_of(counted);
       to[k] = move.to;
       writes[k] = move.writes && (kWhole || i < count);
-      words[k] = move.reads ? *reinterpret_cast<const Word*>(move.from) : fill;
+      words[k] = move.reads ? *reinterpret_cast<const Word*>(move.from) : fill_of(counted);
     }
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(kWorkThreads, word_blocks<Word, Route>())
   const Tile tile(shared, work, tiles, slots_of(route));
   const Word fill = route_fill<Word>(route, tile.problem);
   with_moves<sizeof(Word)>(tile, route, [&](auto move_of, auto most) {
-    copy_words<most()>(Route::fills ? tile.size : tile.live, fill, move_of);
+    copy_words<most(), Word>(Route::fills ? tile.size : tile.live, [=](int) { return fill; }, move_of);
   });
 }
 
@@ -171,12 +172,13 @@ __global__ void __launch_bounds__(kWorkThreads)
     // i / columns as a product: exact, as i * columns < 2^18
     static_assert(Tile::kTile * kColumns * kColumns <= 1 << 18);
     const unsigned reciprocal = ((1u << 18) + columns - 1) / columns;
-    copy_words<4>(rows * columns, fill, [&](int i) {
+    const auto move_of = [&](int i) {
       const int item = static_cast<int>((static_cast<unsigned>(i) * reciprocal) >> 18);
       const int64_t offset = (column + (i - item * columns)) * int64_t{sizeof(Word)};
       const RowMove move = moves[item];
       return RowMove{move.from + offset, move.to + offset, move.reads, move.writes};
-    });
+    };
+    copy_words<4, Word>(rows * columns, [=](int) { return fill; }, move_of);
   }
 }
 

@@ -3,7 +3,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/load_balance.h"
-#include "cuda/move_rows.cuh"
+#include "cuda/short_rows/move_rows.cuh"
 #include "workspace.h"
 
 namespace mgpu::cuda {
@@ -37,10 +37,20 @@ void move_rows(const Call& call, const Operands& operands, const Route& route, c
                LaunchWords launch_words) {
   const WorkList& work = operands.work;
   if (work.problems * work.size == 0) return;
+  const int64_t row_bytes = operands.out.row_bytes;
+  const int64_t row_words = row_bytes / row_word(row_bytes);
+  if (ShortWork::fits(work, row_words)) {
+    const ShortWork problem(work, row_words);
+    return dispatch_row_word(row_bytes, [&](auto word) {
+      using Word = decltype(word);
+      const auto kernel = row_words > 1 ? move_short_rows<Word, true, Route> : move_short_rows<Word, false, Route>;
+      launch_rows(call, stream, kernel, problem.tiles, problem.shared_bytes(), problem, route, Divisor(row_words),
+                  problem.offsets_room());
+    });
+  }
   Workspace workspace = workspace_of(call);
   const WorkTiles tiles = operands.layout(workspace);
   partition_work(call, stream, work, tiles);
-  const int64_t row_bytes = operands.out.row_bytes;
   dispatch_row_word(row_bytes, [&](auto word) {
     if (is_wide_row(row_bytes)) return launch_wide<decltype(word)>(call, work, tiles, route, row_bytes, stream);
     launch_words(word, work, tiles, static_cast<unsigned>(work.problems * tiles.tiles));

@@ -1,6 +1,7 @@
 // run_heads on CUDA.
 #include "cuda/launch.h"
 #include "cuda/run_heads.cuh"
+#include "cuda/short_rows/run_heads.cuh"
 #include "operands/dispatch.h"
 #include "operations.h"
 #include "workspace.h"
@@ -44,12 +45,38 @@ void run(const Call& call, const RunHeadsOperands& operands, Order order, cudaSt
   check_launch(call);
 }
 
+template <typename Order>
+void run_short_rows(const Call& call, const RunHeadsOperands& operands, Order order, cudaStream_t stream) {
+  using Word = typename Order::Word;
+  const Segments& rows = operands.rows;
+  const RowTiles tiles(rows.rows, maximum(rows.length, operands.size));
+  const int pitch = shared_pitch(rows.length, false);
+  const short_rows::RunHeads<Order> problem{tiles,
+                                            order,
+                                            rows,
+                                            static_cast<const Word*>(operands.keys),
+                                            Divisor(rows.length),
+                                            Divisor(operands.size),
+                                            pitch,
+                                            shared_room(rows.length, pitch, tiles.tile_rows),
+                                            tiles.share(rows.length),
+                                            operands.heads,
+                                            static_cast<Word*>(operands.firsts),
+                                            operands.covered,
+                                            operands.runs};
+  launch_rows(call, stream, short_rows::run_heads<Order>, tiles, problem.shared_bytes(), problem);
+}
+
 }  // namespace run_marking
 
 void run_heads(const Call& call, cudaStream_t stream) {
   const RunHeadsOperands operands(call);
   if (operands.rows.rows == 0) return;
-  dispatch_order(call, operands.key_type, false, [&](auto order) { run_marking::run(call, operands, order, stream); });
+  dispatch_order(call, operands.key_type, false, [&](auto order) {
+    const bool is_short = maximum(operands.rows.length, operands.size) <= RowTiles::kMostSlots;
+    is_short ? run_marking::run_short_rows(call, operands, order, stream)
+             : run_marking::run(call, operands, order, stream);
+  });
 }
 
 }  // namespace mgpu::cuda

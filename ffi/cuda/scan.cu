@@ -6,6 +6,7 @@
 #include "cuda/scan/scan_segments.cuh"
 #include "cuda/scan/scan_tiles.cuh"
 #include "cuda/shapes.h"
+#include "cuda/short_rows/scan.cuh"
 #include "operands/dispatch_operator.h"
 #include "operations.h"
 #include "workspace.h"
@@ -66,6 +67,26 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
   check_launch(call);
 }
 
+// False where rows are too long for it.
+template <typename Operator>
+bool launch_short_rows(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
+  const Segments& segments = operands.segments;
+  const RowTiles tiles(segments.rows, segments.length);
+  const short_rows::Scan<Operator> problem{tiles,
+                                           static_cast<const typename Operator::Element*>(operands.x),
+                                           segments,
+                                           Divisor(segments.length),
+                                           shared_pitch(segments.length, false),
+                                           tiles.odd_share(segments.length),
+                                           operands.exclusive,
+                                           operands.reverse,
+                                           {operands.result, operands.wide_result},
+                                           {operands.totals, operands.wide_result}};
+  if (problem.shared_bytes() > RowTiles::kMostSharedBytes) return false;
+  launch_rows(call, stream, short_rows::scan<Operator>, tiles, problem.shared_bytes(), problem, op);
+  return true;
+}
+
 }  // namespace scanning
 
 void list_scan_shapes(const Call&, KernelShapeList& list) {
@@ -85,6 +106,11 @@ void scan(const Call& call, CUstream_st* stream) {
       scanning::fill_totals<<<blocks, scanning::kThreads, 0, stream>>>(totals, segments.rows, op);
       check_launch(call);
     });
+  }
+  if (!operands.has_heads() && segments.length <= RowTiles::kMostSlots && operands.path() != Path::kWarpByRow) {
+    bool launched = false;
+    operands.dispatch<true>(call, [&](auto op) { launched = scanning::launch_short_rows(call, operands, op, stream); });
+    if (launched) return;
   }
   const bool aligned = is_aligned(operands.x) && is_aligned(operands.result);
   const bool fits = operands.path() == Path::kTilesByRow ? scanning::has_shared_tiles(call) : aligned;

@@ -1,11 +1,38 @@
 // segmented_reduce on CUDA.
 #include "cuda/launch.h"
 #include "cuda/segmented_reduce.cuh"
+#include "cuda/short_rows/segmented_reduce.cuh"
 #include "operands/dispatch_operator.h"
 #include "operations.h"
 #include "workspace.h"
 
 namespace mgpu::cuda {
+
+namespace segment_reducing {
+
+// False where rows are too long for it.
+template <typename Operator>
+bool reduce_short_rows(const Call& call, const SegmentedReduceOperands& operands, const Operator& op,
+                       cudaStream_t stream) {
+  const Segments& segments = operands.segments;
+  if (maximum(segments.length, segments.heads_count) > RowTiles::kMostSlots) return false;
+  const RowTiles tiles(segments.rows, maximum(segments.length, segments.heads_count));
+  const short_rows::SegmentedReduce<Operator> problem{tiles,
+                                                      static_cast<const typename Operator::Element*>(operands.x),
+                                                      segments,
+                                                      Divisor(segments.length),
+                                                      Divisor(segments.heads_count),
+                                                      shared_pitch(segments.length, false),
+                                                      shared_pitch(segments.heads_count, segments.heads_stride == 0),
+                                                      tiles.odd_share(segments.length),
+                                                      {operands.result, operands.wide_result}};
+  if (problem.shared_bytes() > RowTiles::kMostSharedBytes) return false;
+  launch_rows(call, stream, short_rows::segmented_reduce<Operator>, tiles, problem.shared_bytes(), problem,
+              problem.room(), op);
+  return true;
+}
+
+}  // namespace segment_reducing
 
 void segmented_reduce(const Call& call, cudaStream_t stream) {
   using namespace segment_reducing;
@@ -15,6 +42,7 @@ void segmented_reduce(const Call& call, cudaStream_t stream) {
   operands.dispatch<false>(call, [&](auto op) {
     using Operator = decltype(op);
     using State = typename Operator::State;
+    if (reduce_short_rows(call, operands, op, stream)) return;
     Workspace workspace = workspace_of(call);
     const auto scratch = operands.layout(workspace, sizeof(State));
     const int64_t tiles = operands.tiles(sizeof(State));

@@ -3,6 +3,7 @@
 #include "cuda/launch.h"
 #include "cuda/sets/keep_items.cuh"
 #include "cuda/shapes.h"
+#include "cuda/short_rows/sets.cuh"
 #include "operands/dispatch.h"
 #include "operations.h"
 #include "workspace.h"
@@ -53,6 +54,27 @@ void run(const Call& call, const SetsOperands& operands, Order order, cudaStream
   if constexpr (P::kHasPayload) fill<Payload>(call, operands, operands.payload, operands.values_fill, stream);
 }
 
+template <typename Payload, typename Order>
+void run_short_rows(const Call& call, const SetsOperands& operands, Order order, cudaStream_t stream) {
+  const auto values = [](const SetsOperands::Rows& rows) {
+    return ValueRows<Payload>{static_cast<const Payload*>(rows.data), rows.stride};
+  };
+  const short_rows::Sets<Order, Payload> problem{
+      {operands.pair, order, operands.size},
+      Divisor(operands.size),
+      operands.rule,
+      operands.gives_indices,
+      {static_cast<const typename Order::Word*>(operands.fill.data), operands.fill.stride},
+      values(operands.a_values),
+      values(operands.b_values),
+      values(operands.values_fill),
+      static_cast<typename Order::Word*>(operands.keys),
+      static_cast<Payload*>(operands.payload),
+      operands.counts};
+  launch_rows(call, stream, short_rows::keep_items<Order, Payload>, problem.rows.tiles, problem.shared_bytes(),
+              problem);
+}
+
 }  // namespace set_operations
 
 void list_sets_shapes(const Call& call, KernelShapeList& list) {
@@ -67,8 +89,13 @@ void sets(const Call& call, cudaStream_t stream) {
   const SetsOperands operands(call);
   if (operands.pair.rows == 0) return;
   dispatch_order(call, operands.key_type, false, [&](auto order) {
-    dispatch_payload(call, operands.payload_width,
-                     [&](auto payload) { set_operations::run<decltype(payload)>(call, operands, order, stream); });
+    using Order = decltype(order);
+    dispatch_payload(call, operands.payload_width, [&](auto payload) {
+      using Payload = decltype(payload);
+      ShortPair<Order>::fits(operands.pair, operands.size)
+          ? set_operations::run_short_rows<Payload>(call, operands, order, stream)
+          : set_operations::run<Payload>(call, operands, order, stream);
+    });
   });
 }
 

@@ -13,6 +13,7 @@
 #include "algorithm/key_order.h"
 #include "algorithm/merge_path.h"
 #include "algorithm/partition_point.h"
+#include "algorithm/row_tiles.h"
 #include "algorithm/segments.h"
 #include "algorithm/serial_merge.h"
 #include "check.h"
@@ -529,6 +530,32 @@ TEST(odd_even_sort_stays_within_segments) {
     }
     odd_even_sort(items, less, [&](int i) { return heads[i]; });
     CHECK(std::equal(items, items + kItems, expected.begin()));
+  }
+}
+
+TEST(divisor_divides_exactly) {
+  Random random(17);
+  for (unsigned divisor = 1; divisor <= 46340; divisor += divisor < 5000 ? 1 : 97) {
+    const Divisor by(divisor);
+    const unsigned most = ((1u << 31) - 1) / divisor;
+    for (int repeat = 0; repeat < 200; ++repeat) {
+      const unsigned x = static_cast<unsigned>(draw(random, 0, minimum(most, 1u << 20)));
+      const unsigned multiple = x / divisor * divisor;
+      CHECK(by.quotient(x) == x / divisor && by.quotient(multiple) == x / divisor);
+      if (multiple > 0) CHECK(by.quotient(multiple - 1) == x / divisor - 1);
+    }
+    CHECK(by.quotient(most) == most / divisor);
+  }
+}
+
+TEST(tiles_of_short_rows_have_a_thread_for_every_item) {
+  for (int64_t slots = 1; slots <= RowTiles::kMostSlots; ++slots) {
+    const RowTiles tiles(1000, slots);
+    const int lanes = static_cast<int>(tiles.lanes.divisor);
+    CHECK(tiles.tile_rows >= 1 && tiles.tile_rows * lanes <= RowTiles::kThreads);
+    CHECK(tiles.tile_rows * slots <= RowTiles::kMostSlots);
+    CHECK(tiles.share(slots) * lanes >= slots && tiles.share(slots) <= RowTiles::kMostSlots / RowTiles::kThreads);
+    CHECK(tiles.tiles() * tiles.tile_rows >= 1000 && (tiles.tiles() - 1) * tiles.tile_rows < 1000);
   }
 }
 

@@ -192,8 +192,8 @@ TEST(work_of_many_outputs) {
     work.size = kFar + drift * objects;
     work.offsets = {offsets.data(), true};
     WorkRow row = work.row(0);
-    row.first = work.first(row, kFind);
-    row.total = work.total(row, kFind);
+    row.first = row.find_first(kFind);
+    row.total = row.find_total(work.size, kFind);
     CHECK(row.first == 0 && row.total == work.size);
     // Every object's run begins at its start; the last of those that share one has it.
     int64_t position = 0;

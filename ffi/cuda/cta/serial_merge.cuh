@@ -57,10 +57,15 @@ __device__ __forceinline__ MergeCursor shared_cursor(const Word* keys, const Mer
   return {runs.a + split, runs.a_end, runs.b + diagonal - split, runs.b_end};
 }
 
+// The first stride of a search in runs of which the shorter one has at most so many items.
+MGPU_HOST_DEVICE constexpr int first_stride(int64_t shorter) {
+  return static_cast<int>(std::bit_floor(static_cast<unsigned>(shorter)));
+}
+
 // The same in runs of kItems items together at most.
 template <int kItems, typename Word, typename Less>
 __device__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal, Less less) {
-  constexpr int kStride = std::bit_floor(unsigned{kItems} / 2);  // the shorter run has at most half of them
+  constexpr int kStride = first_stride(kItems / 2);  // the shorter run has at most half of them
   return shared_cursor(keys, runs, diagonal, kStride, less);
 }
 

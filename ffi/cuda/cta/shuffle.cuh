@@ -6,7 +6,7 @@
 namespace mgpu::cuda {
 
 template <typename Value, typename Move>
-__device__ __forceinline__ Value move_words(const Value& value, Move move) {
+__device__ __forceinline__ Value shuffle_words(const Value& value, Move move) {
   static_assert(sizeof(Value) % 4 == 0);
   unsigned words[sizeof(Value) / 4];
   memcpy(words, &value, sizeof(Value));
@@ -20,18 +20,18 @@ __device__ __forceinline__ Value move_words(const Value& value, Move move) {
 // The value of the lane `distance` below; of no meaning in the lowest lanes.
 template <typename Value>
 __device__ __forceinline__ Value shuffle_up(const Value& value, int distance) {
-  return move_words(value, [=](unsigned word) { return __shfl_up_sync(0xffffffffu, word, distance); });
+  return shuffle_words(value, [=](unsigned word) { return __shfl_up_sync(0xffffffffu, word, distance); });
 }
 
 // The value of the lane `distance` above; of no meaning in the highest lanes.
 template <typename Value>
 __device__ __forceinline__ Value shuffle_down(const Value& value, int distance) {
-  return move_words(value, [=](unsigned word) { return __shfl_down_sync(0xffffffffu, word, distance); });
+  return shuffle_words(value, [=](unsigned word) { return __shfl_down_sync(0xffffffffu, word, distance); });
 }
 
 template <typename Value>
 __device__ __forceinline__ Value shuffle(const Value& value, int lane) {
-  return move_words(value, [=](unsigned word) { return __shfl_sync(0xffffffffu, word, lane); });
+  return shuffle_words(value, [=](unsigned word) { return __shfl_sync(0xffffffffu, word, lane); });
 }
 
 // The values of all lanes combined in lane order, in every lane.

@@ -22,7 +22,8 @@ __device__ int keep_in_tile(const P& problem, const Plan& plan, const Order& ord
   const int diagonal = minimum(static_cast<int>(threadIdx.x) * kItems, total);
   bool open;
   const MergeCursor runs{a_place, a_place + a_count, b_place, b_place + b_count};
-  const Split<int> split = start_in_tile<Buffer<P>::kRoom>(buffer.keys, runs, diagonal, open, less);
+  const MergeCursor merge = shared_cursor<Buffer<P>::kRoom>(buffer.keys, runs, diagonal, less);
+  const Split<int> split = balanced_cursor(buffer.keys, runs, merge, diagonal, open, less);
   const MergeCursor cursor{a_place + split.a, runs.a_end, b_place + split.b, runs.b_end};
   const MergeHeads<Word> heads(buffer.keys, cursor);
   Taken taken[kItems];
@@ -33,12 +34,7 @@ __device__ int keep_in_tile(const P& problem, const Plan& plan, const Order& ord
       taken[i] = in_b ? heads.b_key : heads.a_key;
     }
   };
-  const Steps steps = walk<kItems>(heads, open, less, note);
-  const unsigned live = (1u << clamp(total - diagonal, 0, kItems)) - 1;
-  const unsigned closed = steps.opened << 1 | unsigned{open};
-  const unsigned keep =
-      live & ((problem.rule.pairs ? steps.opened : 0) | (problem.rule.a_alone ? ~steps.b & ~steps.opened : 0) |
-              (problem.rule.b_alone ? steps.b & ~closed : 0));
+  const unsigned keep = walk<kItems>(heads, open, total - diagonal, kItems, problem.rule, less, note);
   const auto in_block = sum_block<P::kThreads / kWarp>(warp_sums, __popc(keep));
   int slot = in_block.before;
   const int kept = in_block.all;

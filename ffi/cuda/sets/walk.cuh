@@ -2,6 +2,7 @@
 #pragma once
 
 #include "algorithm/balanced_path.h"
+#include "algorithm/set_operation.h"
 #include "cuda/cta/serial_merge.cuh"
 
 namespace mgpu::cuda::set_operations {
@@ -36,13 +37,14 @@ __device__ bool balance_near(const Word* a, const Word* b, int b_count, Split<in
   return true;
 }
 
-// The split of the balanced path after `diagonal` items of the tile.
-template <int kRoom, typename Word, typename Less>
-__device__ Split<int> start_in_tile(const Word* keys, const MergeCursor& runs, int diagonal, bool& open, Less less) {
+// The split of the balanced path after `diagonal` items of two runs, which the merge path splits at `merge`.
+template <typename Word, typename Less>
+__device__ Split<int> balanced_cursor(const Word* keys, const MergeCursor& runs, const MergeCursor& merge, int diagonal,
+                                      bool& open, Less less) {
   const Word* const a = keys + runs.a;
   const Word* const b = keys + runs.b;
   const int b_count = runs.b_end - runs.b;
-  const int merged = shared_cursor<kRoom>(keys, runs, diagonal, less).a - runs.a;
+  const int merged = merge.a - runs.a;
   Split<int> split{merged, diagonal - merged};
   if (balance_near(a, b, b_count, split, open, less)) return split;
   split = balanced_from_merged(
@@ -53,19 +55,20 @@ __device__ Split<int> start_in_tile(const Word* keys, const MergeCursor& runs, i
   return split;
 }
 
-// What the steps of a thread took, a bit a step.
-struct Steps {
-  unsigned b = 0;       // B's item
-  unsigned opened = 0;  // A's item of a pair, whose other item comes next
-};
-
-// Takes kItems items in the order of the balanced path: A's copy of a pair, then B's. `open` says whether the last item
-// before opened a pair. note(i, in_b, heads) sees each item before it is taken.
+// Walks `share` items, kItems at most, in the order of the balanced path, A's copy of a pair and then B's, and gives
+// the bits of those that the result keeps; `count` items exist. `open` says whether the last item before opened a pair.
+// note(i, in_b, heads) sees each item before it is taken.
 template <int kItems, typename Word, typename Less, typename Note>
-__device__ Steps walk(MergeHeads<Word> heads, bool open, Less less, Note note) {
-  Steps steps;
+__device__ unsigned walk(MergeHeads<Word> heads, bool open, int count, int share, SetRule rule, Less less, Note note) {
+  // What the steps took, a bit a step.
+  struct {
+    unsigned b = 0;       // B's item
+    unsigned opened = 0;  // A's item of a pair, whose other item comes next
+  } steps;
+  const bool was_open = open;
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
+    if (i >= share) break;
     const bool has_b = heads.b < heads.b_end;
     const bool in_b = has_b & (open | (heads.a >= heads.a_end) | less(heads.b_key, heads.a_key));
     open = has_b & !in_b & !less(heads.a_key, heads.b_key);
@@ -76,7 +79,10 @@ __device__ Steps walk(MergeHeads<Word> heads, bool open, Less less, Note note) {
     keep(steps.b, steps.opened);
     heads.take(in_b);
   }
-  return steps;
+  const unsigned live = (1u << clamp(count, 0, share)) - 1;
+  const unsigned closed = steps.opened << 1 | unsigned{was_open};
+  return live & ((rule.pairs ? steps.opened : 0) | (rule.a_alone ? ~steps.b & ~steps.opened : 0) |
+                 (rule.b_alone ? steps.b & ~closed : 0));
 }
 
 }  // namespace mgpu::cuda::set_operations

@@ -1,0 +1,60 @@
+// Batches of short rows: a tile is several whole rows, one after the other, and each row has a few threads. What a tile
+// holds follows from the shapes alone.
+#pragma once
+
+#include "algorithm/common.h"
+
+namespace mgpu {
+
+// A number to divide by that is known at the launch: the quotient is a product.
+struct Divisor {
+  unsigned divisor = 1;
+  unsigned reciprocal = 1u << 31;
+
+  Divisor() = default;
+  explicit Divisor(int64_t number)
+      : divisor(static_cast<unsigned>(number)), reciprocal(((1u << 31) - 1) / maximum(divisor, 1u) + 1) {}
+
+  // Exact while x * divisor < 2^31; nothing is divided by 0.
+  MGPU_HOST_DEVICE unsigned quotient(unsigned x) const {
+    return static_cast<unsigned>((uint64_t{x} * reciprocal) >> 31);
+  }
+};
+
+struct RowTiles {
+  static constexpr int kThreads = 256;
+  // A thread of a tile of many rows takes about 8 slots, which are enough loads in flight; a row of its own can have
+  // twice as many.
+  static constexpr int kSlots = 8 * kThreads;
+  static constexpr int kMostSlots = 2 * kSlots;
+  static constexpr int kMostRows = kThreads;
+  // Every device grants 48 KB unasked; what kernels have of fixed size comes on top.
+  static constexpr int kMostSharedBytes = 45 << 10;
+
+  int64_t rows = 0;   // of the batch
+  int tile_rows = 1;  // of a tile
+  Divisor lanes;      // threads of a row
+
+  RowTiles() = default;
+  // `row_slots` is what a tile holds of a row, of operands or of results.
+  RowTiles(int64_t rows, int64_t row_slots)
+      : rows(rows),
+        tile_rows(static_cast<int>(clamp<int64_t>(kSlots / maximum<int64_t>(row_slots, 1), 1, kMostRows))),
+        lanes(kThreads / tile_rows) {}
+
+  int64_t tiles() const { return ceil_div<int64_t>(rows, tile_rows); }
+  // The items that a thread takes of so many of a row; where they lie at the same distance from thread to thread, an
+  // odd number, so that threads meet different banks.
+  int share(int64_t items) const { return static_cast<int>(ceil_div<int64_t>(items, lanes.divisor)); }
+  int odd_share(int64_t items) const { return lanes.divisor > 4 ? share(items) | 1 : share(items); }
+};
+
+// Items from row to row in shared memory: an odd number, so that threads of neighbouring rows meet different banks. All
+// rows may share one.
+constexpr int shared_pitch(int64_t length, bool is_shared) { return is_shared ? 0 : static_cast<int>(length | 1); }
+constexpr int shared_room(int64_t length, int pitch, int rows) {
+  constexpr int kAlign = 16;  // what lies behind it is aligned
+  return ceil_div(pitch == 0 ? static_cast<int>(length) : pitch * rows, kAlign) * kAlign;
+}
+
+}  // namespace mgpu
