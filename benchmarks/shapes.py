@@ -225,16 +225,16 @@ def shapes(items: int = ITEMS) -> Iterator[Shape]:
             (PLACES, _places(rows, n)),
         ):
             for operation, (ours, xla) in calls.items():
-                mapped = [jax.vmap(call) if call else None for call in (ours, xla)]
-                yield Shape(operation, f"rows of {n}", inputs, *mapped, operation not in SORTING)  # type: ignore[arg-type]
+                follows = operation not in SORTING
+                yield Shape(operation, f"rows of {n}", inputs, jax.vmap(ours), xla and jax.vmap(xla), follows)
     for dtype in DTYPES:
         rows = items // 512
         for calls, inputs in ((PAIRS, _sorted_pair(rows, 512, dtype)), (RUNS, _runs(rows, 512, dtype))):
             for operation, (ours, xla) in calls.items():
-                mapped = [jax.vmap(call) if call else None for call in (ours, xla)]
                 # A narrow type has fewer bytes, and no fewer items.
                 same_rate = jnp.dtype(dtype).itemsize >= 4 and operation not in SORTING
-                yield Shape(operation, f"{dtype}, rows of 512", inputs, *mapped, same_rate)  # type: ignore[arg-type]
+                xla_rows = xla and jax.vmap(xla)
+                yield Shape(operation, f"{dtype}, rows of 512", inputs, jax.vmap(ours), xla_rows, same_rate)
     for calls, names, inputs_of in ((SEGMENTED, DISTRIBUTIONS, _distributed), (SORTS, ORDERS, _ordered)):
         for name in names:
             inputs = inputs_of(name, items)
