@@ -10,6 +10,7 @@
 #include "algorithm/merge_path.h"
 #include "algorithm/run_split.h"
 #include "algorithm/segments.h"
+#include "call.h"
 #include "check.h"
 #include "operands/intervals.h"
 #include "operands/reduce.h"
