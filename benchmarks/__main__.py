@@ -8,8 +8,8 @@ import sys
 
 import jax
 
-from benchmarks import eager, latency, report, shapes
-from benchmarks.runner import Runner, all_cases, select
+from benchmarks import eager, latency, mesh, report, shapes
+from benchmarks.runner import Runner, all_cases, grid_cases, select
 
 CPU_SCALE = 2.0**-6
 
@@ -31,6 +31,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--latency", action="store_true", help="small chained calls, with command buffers and without")
     parser.add_argument("--eager", action="store_true", help="calls outside of jit on three items, of each function")
     parser.add_argument("--shapes", action="store_true", help="rows, types and distributions where speed falls off")
+    parser.add_argument("--mesh", action="store_true", help="operations over all devices, beside one of them")
+    parser.add_argument("--grid", action="store_true", help="the rows of a family's whole grid instead: sort")
     parser.add_argument("--calls", type=int, default=40, metavar="N", help="calls in a chain of --latency")
     options = parser.parse_args(arguments)
     options.families = [name for name in options.families.split(",") if name]
@@ -40,7 +42,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.error(f"--families: expected some of {', '.join(sorted(known))}, got {', '.join(unknown)}")
     if options.scale is not None and not options.scale > 0:
         parser.error(f"--scale: expected a positive number, got {options.scale}")
-    if not (cases := select(all_cases(), options.families, options.match)) and not options.shapes:
+    rows = grid_cases() if options.grid else all_cases()
+    cases = select(rows, options.families, options.match)
+    if not (cases or options.shapes or options.mesh):
         parser.error(f"--match: no row holds {' or '.join(options.match)}")
     options.cases = cases
     return options
@@ -52,11 +56,11 @@ def main(arguments: list[str]) -> int:
     if options.list:
         print("\n".join(case.row for case in options.cases))
         return 0
-    if options.eager:
-        return eager.main()
-    if options.latency:
-        return latency.main(options)
+    if options.eager or options.latency:
+        return eager.main() if options.eager else latency.main(options)
     scale = options.scale or (CPU_SCALE if jax.default_backend() == "cpu" else 1.0)
+    if options.mesh:
+        return mesh.main(scale, options.repeat, options.match)
     if options.shapes:
         return shapes.main(scale, options.output, options.match)
     runner = Runner(scale, options.repeat, with_peers=not options.only_ours)

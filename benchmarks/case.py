@@ -9,12 +9,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["Case", "HostPeer", "agree_counted", "agree_within", "array_bytes", "equal"]
+__all__ = ["Case", "HostPeer", "TorchPeer", "agree_counted", "agree_within", "array_bytes", "equal"]
 
 
 @dataclasses.dataclass(frozen=True)
 class HostPeer:
     """A rival that runs on NumPy arrays and is timed only where JAX's device is the CPU."""
+
+    function: Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class TorchPeer:
+    """A rival that takes PyTorch and its arrays, and is timed only where JAX's device is a GPU that PyTorch has too.
+
+    PyTorch sorts few unsigned types, so those are given to it as signed ones: its result is not compared with ours.
+    """
 
     function: Callable[..., Any]
 
@@ -29,7 +39,7 @@ class Case:
       inputs: `(rng, scale)` to a tuple of NumPy or JAX arrays; sizes are `int(2**26 * scale)` and so on: scale 1 is the
         size of the published figures, on a GPU; less on a CPU. Rows that share this function share the arrays.
       ours: jittable, takes the inputs.
-      peers: rivals by name, jittable with the same inputs, or a `HostPeer`.
+      peers: rivals by name, jittable with the same inputs, or a `HostPeer` or a `TorchPeer`.
       bytes: of the floor: each input read once and each output written once, from the input arrays.
       must_reach: milliseconds on an H200 at scale 1.
       aim: the same, for the ambitious.
@@ -41,7 +51,7 @@ class Case:
     name: str
     inputs: Callable[..., tuple[Any, ...]]
     ours: Callable[..., Any]
-    peers: Mapping[str, Callable[..., Any] | HostPeer]
+    peers: Mapping[str, Callable[..., Any] | HostPeer | TorchPeer]
     bytes: Callable[..., int]
     must_reach: float | None = None
     aim: float | None = None

@@ -29,6 +29,7 @@ def _calls() -> dict[str, Callable[[], Any]]:
     joined = mgpu.join(keys, keys, size=3)
     return {
         "jnp.sort": lambda: jnp.sort(keys),
+        "argsort": lambda: mgpu.argsort(reals),
         "bulk_insert": lambda: mgpu.bulk_insert(reals, heads, reals),
         "bulk_remove": lambda: mgpu.bulk_remove(reals, heads),
         "interval_expand": lambda: mgpu.interval_expand(reals, heads, 3),
@@ -59,6 +60,7 @@ def _calls() -> dict[str, Callable[[], Any]]:
         "set_symmetric_difference": lambda: mgpu.set_symmetric_difference(keys, keys),
         "set_union": lambda: mgpu.set_union(keys, keys),
         "set_union, values": lambda: mgpu.set_union(keys, keys, reals, reals),
+        "sort": lambda: mgpu.sort(reals),
         "sorted_equal_count": lambda: mgpu.sorted_equal_count(keys, keys),
         "sorted_match": lambda: mgpu.sorted_match(keys, keys),
         "sorted_search": lambda: mgpu.sorted_search(keys, keys),

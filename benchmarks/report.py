@@ -19,6 +19,8 @@ from benchmarks.runner import Outcome, Result, Runner
 
 __all__ = ["describe_run", "merge_files", "save", "table"]
 
+CLOSE = 1.02  # times a rival: as fast
+
 
 def describe_run(runner: Runner, copy_rate: float) -> dict[str, Any]:
     """Where, when and with what."""
@@ -122,11 +124,19 @@ def table(run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
             family = row["family"]
             lines.append(f"-- {family}")
         lines.append(f"{row['name']:{width}} {_ours(row)}{_peers(row)}{_figure(row)}")
+    lines += _behind(rows)
     missed = sum(row["met"] is False for row in rows)
     slower = sum(any((peer["ratio"] or 9) < 1 for peer in row["peers"].values()) for row in rows)
     broken = sum(bool(row_failures(row)) for row in rows)
     lines.append(f"{len(rows)} rows: {missed} miss their figure, {slower} slower than a rival, {broken} failed")
     return "\n".join(lines)
+
+
+def _behind(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The rows that are slower than the fastest rival by more than 2%, the worst first."""
+    fastest = [(min((peer["ratio"] or 9 for peer in row["peers"].values()), default=9), row) for row in rows]
+    behind = sorted((pair for pair in fastest if 1 / pair[0] > CLOSE), key=lambda pair: pair[0])
+    return [f"behind by {1 / ratio - 1:.0%}: {row['family']}/{row['name']}" for ratio, row in behind]
 
 
 def row_failures(row: dict[str, Any]) -> list[str]:

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import benchmarks
-from benchmarks.case import Case, HostPeer, array_bytes, equal
+from benchmarks.case import Case, HostPeer, TorchPeer, array_bytes, equal
 from benchmarks.measure import SHORT_MS, Program, Timing, compile_program, time_program
 from benchmarks.peers import NotBuilt
 
-__all__ = ["Outcome", "Result", "Runner", "all_cases", "select"]
+__all__ = ["Outcome", "Result", "Runner", "all_cases", "grid_cases", "select"]
 
 CACHE_BYTES = 120 << 20  # twice the L2 of an H200
 MOST_SETS = 8  # input sets of a program of short calls
@@ -60,14 +60,19 @@ class Result:
         return timing.median / self.ours.timing.median if timing and self.ours.timing else None
 
 
+def _modules() -> list[Any]:
+    names = [info.name for info in pkgutil.iter_modules(benchmarks.__path__) if not info.name.startswith("_")]
+    return [importlib.import_module(f"benchmarks.{name}") for name in names]
+
+
 def all_cases() -> list[Case]:
     """The rows of every module here that has `CASES`, by family."""
-    modules = [
-        importlib.import_module(f"benchmarks.{info.name}")
-        for info in pkgutil.iter_modules(benchmarks.__path__)
-        if not info.name.startswith("_")
-    ]
-    return [case for module in modules for case in getattr(module, "CASES", ())]
+    return [case for module in _modules() for case in getattr(module, "CASES", ())]
+
+
+def grid_cases() -> list[Case]:
+    """The rows of every module here that has a `GRID`."""
+    return [case for module in _modules() for case in getattr(module, "GRID", ())]
 
 
 def select(cases: Iterable[Case], families: Sequence[str], texts: Sequence[str]) -> list[Case]:
@@ -135,7 +140,9 @@ class Runner:
             inputs = self.inputs(case, 0)
             result.floor_bytes = int(case.bytes(*inputs))
         if result.ours.error is None:
-            sides = {name: f for name, f in {"": case.ours, **peers}.items() if not isinstance(f, HostPeer)}
+            sides = {
+                name: f for name, f in {"": case.ours, **peers}.items() if not isinstance(f, (HostPeer, TorchPeer))
+            }
             outcomes = {"": result.ours, **result.peers}
             programs = self._compile(case, sides, outcomes, [inputs])
             self._check(case, programs, outcomes)
@@ -144,6 +151,7 @@ class Runner:
                     with self._guard(case, outcomes[name]):
                         outcomes[name].timing = self._time(case, sides[name], program)
                 self._host_peers(case, peers, outcomes, inputs, programs[""])
+                self._torch_peers(case, peers, outcomes)
         result.seconds = time.perf_counter() - begin
         return result
 
@@ -217,3 +225,54 @@ class Runner:
                 program = Program(lambda sets, peer=peer: [peer.function(*sets[0])], [host_inputs])
                 outcomes[name].agrees = bool((case.agree or equal)(ours()[0], program()[0]))
                 outcomes[name].timing = time_program(program, self.repeats)
+
+    def _torch_peers(self, case: Case, peers: dict[str, Any], outcomes: dict[str, Outcome]) -> None:
+        """Rivals on PyTorch's arrays: on a GPU only, in a CUDA graph where a call is short."""
+        for name, peer in peers.items():
+            if not isinstance(peer, TorchPeer):
+                continue
+            try:
+                torch: Any = importlib.import_module("torch")
+            except ModuleNotFoundError:
+                torch = None
+            if self.on_cpu or torch is None or not torch.cuda.is_available():
+                outcomes[name].note = "GPU only" if self.on_cpu else "no PyTorch with CUDA"
+                continue
+            with self._guard(case, outcomes[name]):
+                outcomes[name].timing = self._time_torch(torch, case, peer)
+
+    def _time_torch(self, torch: Any, case: Case, peer: TorchPeer) -> Timing:
+        def arrays(seed: int) -> tuple[Any, ...]:
+            return tuple(torch.from_dlpack(_signed(x)) for x in self.inputs(case, seed))
+
+        @dataclasses.dataclass
+        class Waiting:
+            """What jax.block_until_ready waits for."""
+
+            results: Any
+
+            def block_until_ready(self) -> None:
+                torch.cuda.synchronize()
+
+        one = arrays(0)
+        timing = time_program(Program(lambda sets: Waiting(peer.function(torch, *sets[0])), [one]), self.repeats)
+        if timing.median > SHORT_MS:
+            return timing
+        distinct = max(1, min(MOST_SETS, -(-CACHE_BYTES // sum(x.nbytes for x in one))))
+        sets = [arrays(seed) for seed in range(distinct)]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results = [peer.function(torch, *sets[i % distinct]) for i in range(MOST_SETS)]
+
+        def replay(sets: Any) -> Waiting:
+            graph.replay()
+            return Waiting(results)
+
+        return time_program(Program(replay, [sets[i % distinct] for i in range(MOST_SETS)]), self.repeats)
+
+
+def _signed(x: jax.Array) -> jax.Array:
+    """Unsigned integers as signed ones of the same bits."""
+    if not jnp.issubdtype(x.dtype, jnp.unsignedinteger) or x.dtype.itemsize == 1:
+        return x
+    return jax.lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}")

@@ -91,7 +91,8 @@ nb::dict enumerations() {
   nb::dict table;
   const auto add = [&](const Signature& of) {
     for (const Signature::Attribute& attribute : of.attributes) {
-      if (attribute.values) table[nb::cast(std::string(attribute.values->name))] = names(attribute.values->values);
+      if (attribute.values && attribute.values != &kNumber)
+        table[nb::cast(std::string(attribute.values->name))] = names(attribute.values->values);
     }
   };
 #define MGPU_SIGNATURE(name) add(signature::name);
@@ -136,6 +137,7 @@ int64_t workspace_bytes(const std::string& operation, const Specs& operands, con
 #define MGPU_WORKSPACE(name) \
   if (operation == #name) return workspace::name(call);
   MGPU_OPERATIONS(MGPU_WORKSPACE)
+  MGPU_FUNCTION_OPERATIONS(MGPU_WORKSPACE)
 #undef MGPU_WORKSPACE
   throw CallError("no operation of this name: " + operation);
 }

@@ -1,8 +1,11 @@
 // The CUDA module: handlers over the kernels' object library. Imports without a driver.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "check.h"
+#include "cuda/compiler.h"
 #include "cuda/shapes.h"
 #include "handler.h"
 #include "operations.h"
@@ -27,6 +30,30 @@ namespace {
       ffi::Ffi::Bind().Ctx<ffi::PlatformStream<CUstream_st*>>().RemainingArgs().RemainingRets().Attrs(),        \
       {ffi::Traits::kCmdBufferCompatible});
 MGPU_OPERATIONS(MGPU_HANDLER)
+#undef MGPU_HANDLER
+
+// XLA instantiates a call when it loads a program, and records its execution alone.
+#define MGPU_HANDLER(name)                                                                                      \
+  ffi::Error name##_instantiate(ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary attributes) {           \
+    try {                                                                                                       \
+      cuda::prepare_##name(FrameAttributes(attributes), attribute_text(attributes, "source"));                  \
+      return ffi::Error::Success();                                                                             \
+    } catch (const std::exception& error) {                                                                     \
+      return ffi::Error::Internal(std::string(#name ": ") + error.what());                                      \
+    }                                                                                                           \
+  }                                                                                                             \
+  ffi::Error name##_handler(CUstream_st* stream, ffi::RemainingArgs operands, ffi::RemainingRets results,       \
+                            ffi::Dictionary attributes) {                                                       \
+    return run_call(#name, operands, results, attributes,                                                       \
+                    [&](const Call& call) { cuda::name(call, attribute_text(attributes, "source"), stream); }); \
+  }                                                                                                             \
+  XLA_FFI_DEFINE_HANDLER(name##_instantiate_ffi, name##_instantiate,                                            \
+                         ffi::Ffi::BindInstantiate().RemainingArgs().RemainingRets().Attrs());                  \
+  XLA_FFI_DEFINE_HANDLER(                                                                                       \
+      name##_ffi, name##_handler,                                                                               \
+      ffi::Ffi::Bind().Ctx<ffi::PlatformStream<CUstream_st*>>().RemainingArgs().RemainingRets().Attrs(),        \
+      {ffi::Traits::kCmdBufferCompatible});
+MGPU_FUNCTION_OPERATIONS(MGPU_HANDLER)
 #undef MGPU_HANDLER
 
 // Waits for the device, so it must not be recorded into a CUDA graph.
@@ -71,10 +98,30 @@ nb::dict handlers() {
   return table;
 }
 
+// The same of operations by a function: of each stage.
+nb::dict function_handlers() {
+  nb::dict table;
+#define MGPU_CAPSULES(name)                                                               \
+  {                                                                                       \
+    nb::dict stages;                                                                      \
+    stages["instantiate"] = nb::capsule(reinterpret_cast<void*>(name##_instantiate_ffi)); \
+    stages["execute"] = nb::capsule(reinterpret_cast<void*>(name##_ffi));                 \
+    table[#name] = stages;                                                                \
+  }
+  MGPU_FUNCTION_OPERATIONS(MGPU_CAPSULES)
+#undef MGPU_CAPSULES
+  return table;
+}
+
 }  // namespace
 
 NB_MODULE(_cuda, module) {
   module.def("handlers", &handlers, "FFI handlers by the name of the operation.");
+  module.def("function_handlers", &function_handlers, "Stages of FFI handlers by the name of the operation.");
+  module.def("set_compiler_folders", &cuda::set_compiler_folders, nb::arg("folders"), "Where NVRTC is looked for.");
+  module.def("compiler_problem", &cuda::compiler_problem, "Why NVRTC cannot be used, or nothing where it can.");
+  module.def("compiled_functions", &cuda::compiled_functions,
+             "How many functions this process has compiled, and how many it has read from the disk.");
   module.def("kernel_shapes", &kernel_shapes, "Kernels with the shared memory that their shapes take.");
   module.attr("ffi_api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
   module.attr("architectures") = MGPU_CUDA_ARCHITECTURES;

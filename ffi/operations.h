@@ -20,9 +20,18 @@
   OPERATION(scan)                  \
   OPERATION(segmented_reduce)      \
   OPERATION(segmented_sort)        \
+  OPERATION(select)                \
   OPERATION(sets)                  \
   OPERATION(sorted_match)          \
   OPERATION(sorted_search)         \
+  // one line each, in alphabetical order
+// clang-format on
+
+// Operations by a function that is compiled when a program is loaded: on CUDA alone, elsewhere plain JAX runs them.
+// clang-format off
+#define MGPU_FUNCTION_OPERATIONS(OPERATION) \
+  OPERATION(reduce_by_function)             \
+  OPERATION(scan_by_function)               \
   // one line each, in alphabetical order
 // clang-format on
 
@@ -46,6 +55,18 @@ struct Signature;
   extern const Signature name;                                   \
   }
 MGPU_OPERATIONS(MGPU_DECLARE)
+#undef MGPU_DECLARE
+
+// `source` is the function. The first makes its kernels ready on all devices, from the attributes alone.
+#define MGPU_DECLARE(name)                                                    \
+  namespace cuda {                                                            \
+  void prepare_##name(const Attributes& attributes, std::string_view source); \
+  void name(const Call& call, std::string_view source, CUstream_st* stream);  \
+  }                                                                           \
+  namespace workspace {                                                       \
+  int64_t name(const Call& call);                                             \
+  }
+MGPU_FUNCTION_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
 
 }  // namespace mgpu

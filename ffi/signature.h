@@ -16,6 +16,9 @@ struct Enumeration {
   std::string_view values[8];  // as many as are not empty
 };
 
+// An attribute that may be any integer.
+inline const Enumeration kNumber{"number", {}};
+
 // In the order of the call. As many of each as have a name.
 struct Signature {
   struct Attribute {

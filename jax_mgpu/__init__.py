@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 __path__ = pkgutil.extend_path(__path__, __name__)
 
 from jax_mgpu._src.bulk import bulk_insert, bulk_remove
+from jax_mgpu._src.counts import bincount, histogram
 from jax_mgpu._src.intervals import interval_expand, interval_gather, interval_move, interval_scatter
 from jax_mgpu._src.join import JoinedColumns, JoinResult, join, join_columns
 from jax_mgpu._src.library import backends, has_cuda
@@ -17,22 +18,45 @@ from jax_mgpu._src.merge import merge
 from jax_mgpu._src.mergesort import locality_sort, locality_sort_indices, mergesort, mergesort_indices
 from jax_mgpu._src.preconditions import checks
 from jax_mgpu._src.primitive import expect_compiled_names
+from jax_mgpu._src.ragged import (
+    from_dense,
+    segment_ids,
+    segmented_log_softmax,
+    segmented_softmax,
+    take_segments,
+    to_dense,
+)
+from jax_mgpu._src.ragged_type import Ragged
+from jax_mgpu._src.ranks import TopK, quantile, segmented_quantile, segmented_top_k, top_k
 from jax_mgpu._src.reduce import reduce, reduce_by_key, segmented_reduce
 from jax_mgpu._src.scan import scan, segmented_scan
 from jax_mgpu._src.segmented_sort import segmented_sort, segmented_sort_indices
+from jax_mgpu._src.select import Runs, Selection, partition, run_starts, select, select_indices, unique
 from jax_mgpu._src.sets import SetResult, set_difference, set_intersection, set_symmetric_difference, set_union
+from jax_mgpu._src.sort import argsort, sort
 from jax_mgpu._src.sorted_search import SortedMatch, sorted_equal_count, sorted_match, sorted_search
+from jax_mgpu._src.tables import asof_join, group_by, lookup, rank, segmented_shift
 
 __all__ = [
     "JoinResult",
     "JoinedColumns",
+    "Ragged",
+    "Runs",
+    "Selection",
     "SetResult",
     "SortedMatch",
+    "TopK",
+    "argsort",
+    "asof_join",
     "backends",
+    "bincount",
     "bulk_insert",
     "bulk_remove",
     "checks",
+    "from_dense",
+    "group_by",
     "has_cuda",
+    "histogram",
     "interval_expand",
     "interval_gather",
     "interval_move",
@@ -42,23 +66,41 @@ __all__ = [
     "load_balance_search",
     "locality_sort",
     "locality_sort_indices",
+    "lookup",
     "merge",
     "mergesort",
     "mergesort_indices",
+    "partition",
+    "quantile",
+    "rank",
     "reduce",
     "reduce_by_key",
+    "run_starts",
     "scan",
+    "segment_ids",
+    "segmented_log_softmax",
+    "segmented_quantile",
     "segmented_reduce",
     "segmented_scan",
+    "segmented_shift",
+    "segmented_softmax",
     "segmented_sort",
     "segmented_sort_indices",
+    "segmented_top_k",
+    "select",
+    "select_indices",
     "set_difference",
     "set_intersection",
     "set_symmetric_difference",
     "set_union",
+    "sort",
     "sorted_equal_count",
     "sorted_match",
     "sorted_search",
+    "take_segments",
+    "to_dense",
+    "top_k",
+    "unique",
 ]
 
 expect_compiled_names()

@@ -78,6 +78,13 @@ def unique_positions(rng: np.random.Generator, m: int = 20, n: int = N) -> np.nd
     return np.sort(rng.choice(n, m, replace=False)).astype(np.int32)
 
 
+def segments_apart(rng: np.random.Generator, m: int = 6, n: int = N) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and ends of segments, with a gap before some of them."""
+    heads = unique_positions(rng, m, n)
+    ends = np.append(heads[1:], n) - rng.integers(0, 3, m)
+    return heads, np.maximum(heads, ends).astype(np.int32)
+
+
 def live(rng: np.random.Generator, n: int = N) -> np.int32:
     """A live count."""
     return np.int32(rng.integers(n // 2, n + 1))
@@ -96,6 +103,25 @@ def intervals(rng: np.random.Generator, m: int = 9) -> tuple[np.ndarray, np.ndar
 
 
 EXAMPLES = {
+    "argsort": Example(
+        lambda keys, count: mgpu.argsort(keys, count=count),
+        lambda rng, real: (few(rng), live(rng)),
+        counts=(1,),
+    ),
+    "bincount": Example(
+        lambda ids, weights: (mgpu.bincount(ids, 9), mgpu.bincount(ids, 9, weights)),
+        lambda rng, real: (rng.integers(-1, 10, N).astype(np.int32), numbers(rng, real)),
+        differentiable=(1,),
+        exact=False,
+    ),
+    "asof_join": Example(
+        lambda a, b, by_a, by_b, a_count: mgpu.asof_join(a, b, by_a=by_a, by_b=by_b, tolerance=9, a_count=a_count),
+        lambda rng, real: (
+            *(ascending(rng, np.int32), ascending(rng, np.int32, 40)),
+            *(rng.permutation(few(rng, values=3)), rng.permutation(few(rng, 40, 3)), live(rng)),
+        ),
+        counts=(4,),
+    ),
     "bulk_insert": Example(
         lambda x, indices, values, count: mgpu.bulk_insert(x, indices, values, count=count),
         lambda rng, real: (numbers(rng, real), positions(rng, 20), numbers(rng, real, 20), live(rng)),
@@ -107,6 +133,20 @@ EXAMPLES = {
         lambda rng, real: (numbers(rng, real), unique_positions(rng), live(rng)),
         differentiable=(0,),
         counts=(2,),
+    ),
+    "from_dense": Example(
+        lambda x, lengths: mgpu.from_dense(x, lengths, size=40),
+        lambda rng, real: (numbers(rng, real, 8, 7), rng.integers(0, 6, 8).astype(np.int32)),
+        differentiable=(0,),
+    ),
+    "histogram": Example(mgpu.histogram, lambda rng, real: (numbers(rng, real), np.array([-1, 0, 0.5, 2], real))),
+    "group_by": Example(
+        lambda keys, x, y, count: mgpu.group_by(
+            keys, {"x": x, "y": y}, {"x": "max", "y": "first"}, size=20, count=count
+        ),
+        lambda rng, real: (rng.permutation(few(rng)), distinct(rng, real), numbers(rng, real, N, 2), live(rng)),
+        differentiable=(1, 2),
+        counts=(3,),
     ),
     "interval_expand": Example(
         lambda values, offsets, total: mgpu.interval_expand(values, offsets, 64, total=total),
@@ -163,6 +203,11 @@ EXAMPLES = {
         lambda rng, real: (few(rng), few(rng, 40), numbers(rng, real), numbers(rng, real, 40, 2)),
         differentiable=(2, 3),
     ),
+    "join, any order": Example(
+        lambda a, b, a_count: mgpu.join(a, b, "outer", size=700, assume_sorted=False, a_count=a_count),
+        lambda rng, real: (rng.permutation(few(rng)), rng.permutation(few(rng, 40)), live(rng)),
+        counts=(2,),
+    ),
     "load_balance_search": Example(
         lambda offsets, total: mgpu.load_balance_search(offsets, 64, total=total, return_rank=True),
         lambda rng, real: intervals(rng)[1:],
@@ -185,6 +230,27 @@ EXAMPLES = {
         differentiable=(0, 1),
         counts=(2, 3),
     ),
+    "lookup": Example(
+        lambda keys, table, values, count: mgpu.lookup(keys, table, values, count=count),
+        lambda rng, real: (
+            rng.permutation(few(rng)),
+            rng.permutation(9).astype(np.int32),
+            numbers(rng, real, 9),
+            live(rng),
+        ),
+        differentiable=(2,),
+        counts=(3,),
+    ),
+    # Columns that are each sorted are so together, whatever a batch pairs.
+    "merge, columns": Example(
+        lambda a, x, b, y, a_count, b_count: mgpu.merge((a, x), (b, y), a_count=a_count, b_count=b_count),
+        lambda rng, real: (
+            *(few(rng), ascending(rng, real), few(rng, 40), ascending(rng, real, 40) + real(0.5)),
+            *(live(rng), live(rng, 40)),
+        ),
+        differentiable=(1, 3),
+        counts=(4, 5),
+    ),
     "merge, values": Example(
         lambda a, b, a_values, b_values: mgpu.merge(a, b, {"v": a_values}, {"v": b_values}),
         lambda rng, real: (few(rng), few(rng, 40), numbers(rng, real, N, 2), numbers(rng, real, 40, 2)),
@@ -196,10 +262,41 @@ EXAMPLES = {
         differentiable=(0, 1),
         counts=(2,),
     ),
+    "mergesort, columns": Example(
+        lambda group, keys, values, count: mgpu.mergesort(
+            (group, keys), {"v": values}, descending=(True, False), count=count
+        ),
+        lambda rng, real: (rng.permutation(few(rng)), distinct(rng, real), numbers(rng, real), live(rng)),
+        differentiable=(1, 2),
+        counts=(3,),
+    ),
+    "mergesort, wide columns": Example(
+        lambda group, keys, other: mgpu.mergesort((group, keys, other)),
+        lambda rng, real: (rng.permutation(few(rng)), distinct(rng, real), few(rng)),
+        differentiable=(1,),
+    ),
     "mergesort_indices": Example(
         lambda keys: mgpu.mergesort_indices(keys, descending=True),
         lambda rng, real: (distinct(rng, real),),
         differentiable=(0,),
+    ),
+    "partition": Example(
+        lambda x, keep, count: mgpu.partition({"x": x}, keep, count=count),
+        lambda rng, real: (numbers(rng, real), rng.random(N) < 0.5, live(rng)),
+        differentiable=(0,),
+        counts=(2,),
+    ),
+    "quantile": Example(
+        lambda x, q, count: mgpu.quantile(x, q, count=count),
+        lambda rng, real: (distinct(rng, real), np.array([0.13, 0.5, 0.77], real), live(rng)),
+        differentiable=(0,),
+        counts=(2,),
+        exact=False,
+    ),
+    "rank": Example(
+        lambda keys, heads, count: mgpu.rank(keys, heads, "dense", count=count),
+        lambda rng, real: (rng.permutation(few(rng)), positions(rng), live(rng)),
+        counts=(2,),
     ),
     "reduce": Example(
         lambda x, count: mgpu.reduce(x, count=count),
@@ -223,6 +320,18 @@ EXAMPLES = {
         counts=(2,),
         exact=False,
     ),
+    "run_starts": Example(
+        lambda keys, heads, count: mgpu.run_starts(keys, heads, size=50, count=count),
+        lambda rng, real: (few(rng), positions(rng), live(rng)),
+        counts=(2,),
+    ),
+    "run_starts, one segment": Example(lambda keys: mgpu.run_starts(keys, size=20), lambda rng, real: (few(rng),)),
+    "reduce_by_key, columns": Example(
+        lambda keys, other, values, count: mgpu.reduce_by_key((keys, other), values, "max", size=20, count=count),
+        lambda rng, real: (few(rng), few(rng, values=3), distinct(rng, real), live(rng)),
+        differentiable=(2,),
+        counts=(3,),
+    ),
     "scan": Example(
         lambda x, count: mgpu.scan(x, exclusive=True, return_total=True, count=count),
         lambda rng, real: (numbers(rng, real), live(rng)),
@@ -234,6 +343,24 @@ EXAMPLES = {
         lambda x: mgpu.scan(x, "max", reverse=True), lambda rng, real: (distinct(rng, real),), differentiable=(0,)
     ),
     "scan, argmax": Example(lambda x: mgpu.scan(x, "argmax", exclusive=True), lambda rng, real: (distinct(rng, real),)),
+    "segment_ids": Example(
+        lambda heads, count: mgpu.segment_ids(heads, N, count=count),
+        lambda rng, real: (positions(rng), live(rng)),
+        counts=(1,),
+    ),
+    "segmented_log_softmax": Example(
+        lambda x, heads, count: mgpu.segmented_log_softmax(x, heads, count=count),
+        lambda rng, real: (numbers(rng, real, N, 2), positions(rng), live(rng)),
+        differentiable=(0,),
+        counts=(2,),
+        exact=False,
+    ),
+    "segmented_quantile": Example(
+        mgpu.segmented_quantile,
+        lambda rng, real: (distinct(rng, real), np.arange(0, N, 10).astype(np.int32), real(0.31)),
+        differentiable=(0,),
+        exact=False,
+    ),
     "segmented_reduce": Example(
         lambda x, heads, count: mgpu.segmented_reduce(x, heads, count=count),
         lambda rng, real: (numbers(rng, real), positions(rng), live(rng)),
@@ -258,6 +385,19 @@ EXAMPLES = {
         lambda rng, real: (distinct(rng, real), positions(rng)),
         differentiable=(0,),
     ),
+    "segmented_softmax": Example(
+        lambda x, heads, count: mgpu.segmented_softmax(x, heads, count=count),
+        lambda rng, real: (numbers(rng, real), positions(rng), live(rng)),
+        differentiable=(0,),
+        counts=(2,),
+        exact=False,
+    ),
+    "segmented_shift": Example(
+        lambda x, heads, count: mgpu.segmented_shift(x, heads, 2, count=count),
+        lambda rng, real: (numbers(rng, real, N, 2), positions(rng), live(rng)),
+        differentiable=(0,),
+        counts=(2,),
+    ),
     "segmented_sort": Example(
         lambda keys, heads, count, values: mgpu.segmented_sort(keys, heads, values, count=count),
         lambda rng, real: (distinct(rng, real), positions(rng), live(rng), numbers(rng, real)),
@@ -269,11 +409,34 @@ EXAMPLES = {
         lambda rng, real: (distinct(rng, real), rng.random(N) < 0.2, numbers(rng, real, N, 2)),
         differentiable=(0, 2),
     ),
+    "segmented_sort, ends": Example(
+        lambda keys, heads, ends, count, values: mgpu.segmented_sort(keys, heads, values, ends=ends, count=count),
+        lambda rng, real: (distinct(rng, real), *segments_apart(rng), live(rng), numbers(rng, real)),
+        differentiable=(0, 4),
+        counts=(3,),
+    ),
     "segmented_sort_indices": Example(
         lambda keys, words, count: mgpu.segmented_sort_indices(keys, flags=words, count=count),
         lambda rng, real: (distinct(rng, real), rng.integers(0, 2**32, 2, dtype=np.uint32), live(rng)),
         differentiable=(0,),
         counts=(2,),
+    ),
+    "segmented_top_k": Example(
+        lambda x, heads, count: mgpu.segmented_top_k(x, heads, 4, count=count),
+        lambda rng, real: (distinct(rng, real), positions(rng), live(rng)),
+        differentiable=(0,),
+        counts=(2,),
+    ),
+    "select": Example(
+        lambda x, keep, rows, count: mgpu.select({"x": x, "rows": rows}, keep, size=N, count=count),
+        lambda rng, real: (numbers(rng, real), rng.random(N) < 0.5, numbers(rng, real, N, 2), live(rng)),
+        differentiable=(0, 2),
+        counts=(3,),
+    ),
+    "select_indices": Example(
+        lambda keep, count: mgpu.select_indices(keep, size=N, count=count),
+        lambda rng, real: (rng.random(N) < 0.5, live(rng)),
+        counts=(1,),
     ),
     **{
         f"set_{kind}": Example(
@@ -291,6 +454,18 @@ EXAMPLES = {
         lambda rng, real: (few(rng), few(rng, 40, 17), numbers(rng, real), numbers(rng, real, 40)),
         differentiable=(2, 3),
     ),
+    "sort": Example(
+        lambda keys, values, count: mgpu.sort(keys, values, count=count),
+        lambda rng, real: (distinct(rng, real), numbers(rng, real), live(rng)),
+        differentiable=(0, 1),
+        counts=(2,),
+    ),
+    "sort, bits": Example(lambda keys: mgpu.sort(keys, descending=True, bits=8), lambda rng, real: (few(rng) % 256,)),
+    "set_union, columns": Example(
+        lambda a, b, x, a_count: mgpu.set_union((a, a, x), (b, b, b), size=80, a_count=a_count),
+        lambda rng, real: (few(rng), few(rng, 40), few(rng), live(rng)),
+        counts=(3,),
+    ),
     "sorted_equal_count": Example(
         lambda a, b, a_count, b_count: mgpu.sorted_equal_count(a, b, a_count=a_count, b_count=b_count),
         lambda rng, real: (few(rng), few(rng, 40), live(rng), live(rng, 40)),
@@ -307,5 +482,35 @@ EXAMPLES = {
         ),
         lambda rng, real: (ascending(rng, real, 40), ascending(rng, real), live(rng, 40), live(rng)),
         counts=(2, 3),
+    ),
+    "take_segments": Example(
+        lambda x, heads, order, count: mgpu.take_segments(x, heads, order, size=2 * N, count=count),
+        lambda rng, real: (
+            numbers(rng, real),
+            np.append(np.arange(5) * 11, N).astype(np.int32),
+            rng.permutation(6).astype(np.int32),
+            live(rng),
+        ),
+        differentiable=(0,),
+        counts=(3,),
+    ),
+    "to_dense": Example(
+        lambda x, heads, count: mgpu.to_dense(x, heads, N, count=count),
+        lambda rng, real: (numbers(rng, real), positions(rng), live(rng)),
+        differentiable=(0,),
+        counts=(2,),
+    ),
+    "top_k": Example(
+        lambda x, count: mgpu.top_k(x, 5, largest=False, count=count),
+        lambda rng, real: (distinct(rng, real), live(rng)),
+        differentiable=(0,),
+        counts=(1,),
+    ),
+    "unique": Example(
+        lambda keys, count: mgpu.unique(
+            keys, size=20, return_index=True, return_inverse=True, return_counts=True, count=count
+        ),
+        lambda rng, real: (rng.integers(0, 13, N).astype(np.int32), live(rng)),
+        counts=(1,),
     ),
 }

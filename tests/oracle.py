@@ -20,6 +20,15 @@ def rank(keys: np.ndarray) -> np.ndarray:
     return np.where(nan, keys.size + 1, ranks)
 
 
+def column_ranks(columns: Sequence[np.ndarray], descending: bool | Sequence[bool] = False) -> np.ndarray:
+    """Integers that order as the tuples of several columns, each in its direction."""
+    flags = [descending] * len(columns) if isinstance(descending, bool) else descending
+    ranks = [-rank(x) if down else rank(x) for x, down in zip(columns, flags, strict=True)]
+    tuples = list(zip(*(x.tolist() for x in ranks), strict=True))
+    places = {item: place for place, item in enumerate(sorted(set(tuples)))}
+    return np.array([places[item] for item in tuples], np.int64)
+
+
 def sort_indices(keys: np.ndarray, descending: bool = False) -> np.ndarray:
     """The stable order of keys."""
     ranks = rank(keys).astype(np.int64)
@@ -34,12 +43,22 @@ def segment_bounds(n: int, heads: np.ndarray, count: int | None = None) -> list[
 
 
 def segmented_sort_indices(
-    keys: np.ndarray, heads: np.ndarray, descending: bool = False, count: int | None = None
+    keys: np.ndarray,
+    heads: np.ndarray,
+    descending: bool = False,
+    count: int | None = None,
+    ends: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The stable order of keys within each segment; dead items stay."""
+    """The stable order of keys within each segment; dead items stay, and with ends what lies in no segment."""
     n = len(keys)
     live = n if count is None else max(0, min(int(count), n))
     heads = np.asarray(heads, np.int64)
+    if ends is not None:
+        order = np.arange(n)
+        for begin, end in zip(heads.tolist(), np.asarray(ends).tolist(), strict=True):
+            segment = slice(max(begin, 0), max(0, min(end, live)))
+            order[segment] = order[segment][sort_indices(keys[segment], descending)]
+        return order
     segments = np.cumsum(np.bincount(heads[(heads >= 0) & (heads < live)], minlength=live))
     ranks = rank(keys[:live]).astype(np.int64)
     return np.concatenate([np.lexsort((-ranks if descending else ranks, segments)), np.arange(live, n)])

@@ -209,8 +209,8 @@ ERRORS = {
     "segmented_scan: heads: expected an array of numbers, got None": lambda: mgpu.segmented_scan(KEYS, None),
     "mergesort: keys: expected an array of numbers, got 'abc'": lambda: mgpu.mergesort("abc"),
     "mergesort: keys: expected an array of numbers, got list": lambda: mgpu.mergesort([[1, 2], [3]]),
-    "join: kind: expected 'inner' or 'left' or 'right' or 'outer', got ['inner']": lambda: mgpu.join(
-        KEYS, KEYS, ["inner"], size=3
+    "join: kind: expected 'inner' or 'left' or 'right' or 'outer' or 'semi' or 'anti', got ['inner']": (
+        lambda: mgpu.join(KEYS, KEYS, ["inner"], size=3)
     ),
     "sorted_search: side: expected 'left' or 'right', got int32[3]": lambda: mgpu.sorted_search(KEYS, KEYS, KEYS),
     "join_columns: result: expected what join gave, got tuple": lambda: mgpu.join_columns((1, 2), KEYS),

@@ -8,10 +8,12 @@ import re
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
+from tests.fuzz import __main__ as fuzz
 from tests.fuzz import broken, misuse, workers
 from tests.fuzz.__main__ import Report
 from tests.fuzz.draw import Shape
@@ -51,6 +53,18 @@ def _one_more(results):
     return tuple(x + 1 for x in results) if isinstance(results, tuple) else results + 1
 
 
+def test_what_the_jax_at_hand_cannot_run_is_left_out(monkeypatch, capsys):
+    """Results without items over an Explicit mesh, where JAX is older than 0.11: counted and explained, not run."""
+    monkeypatch.setattr(jax, "__version_info__", (0, 10, 2))
+    found = [index for index in range(40) if Program(1, "bulk", index).left_out()]
+    assert found
+    monkeypatch.setattr(Program, "run", lambda *_: pytest.fail("it ran"))
+    report = Report()
+    assert fuzz.run_program(1, "bulk", found[0], None, report, argparse.Namespace(mode=None)) == 0
+    report.summary(0)
+    assert re.search(r"left out 1 times: JAX 0.10 .*\ncases 0, programs 0, failures 0", capsys.readouterr().out)
+
+
 def test_processes_share_the_programs():
     command = [
         sys.executable,
@@ -68,6 +82,31 @@ def test_processes_share_the_programs():
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(re.search(r"^cases (\d+), programs \d+, failures 0", done.stdout, re.MULTILINE)[1]) >= 60
+
+
+def test_few_cases_are_spread_over_all_families(monkeypatch):
+    asked = []
+
+    def runs(seed, family, index, draws, report, options, most):
+        asked.append(family)
+        return most
+
+    monkeypatch.setattr(fuzz, "run_program", runs)
+    options = argparse.Namespace(
+        seed=1, cases=2 * len(FAMILIES), seconds=0, family=None, share="0/1", begin=0, report=False
+    )
+    fuzz.run(options, Report())
+    assert sorted(asked) == sorted(FAMILIES)
+
+
+def test_a_failure_that_ends_all_is_summed_up(monkeypatch, capsys):
+    def lost(*_, **__):
+        raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    monkeypatch.setattr(mgpu, "load_balance_search", lost)
+    monkeypatch.setattr(sys, "argv", ["fuzz", "--family", "load_balance", "--cases", "5"])
+    assert fuzz.main() == 1
+    assert re.search(r"^cases 1, programs 1, failures 1 of 1 kinds, \d+ s$", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "time.sleep(60)"], ids=["dies", "hangs"])

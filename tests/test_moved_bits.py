@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jax_mgpu as mgpu
 from tests import oracle
@@ -54,6 +55,18 @@ def test_few_keys_that_serve_an_outer_batch(dtype):
     a = np.zeros((2, 1, 4), b.dtype)
     merged = jax.jit(jax.vmap(jax.vmap(mgpu.merge), in_axes=(0, None)))(a, b[None])
     same_bits(merged, np.stack([np.concatenate([a[0, 0], b])[None]] * 2))
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_constant_rows_that_serve_a_batch_over_a_mesh(dtype):
+    """All operands of a call that XLA splits have the batch axes: those without are repeated."""
+    x = every_pattern(dtype)
+    x = x[np.isnan(x.astype(np.float32))][:60]
+    mesh = jax.make_mesh((jax.device_count(),), ("x",), axis_types=(AxisType.Auto,))
+    starts = jax.device_put(np.zeros((jax.device_count(), 1), np.int32), NamedSharding(mesh, PartitionSpec("x")))
+    program = jax.jit(jax.vmap(lambda s: mgpu.interval_gather(x, s, np.zeros(1, np.int32), len(x))))
+    with jax.set_mesh(mesh):
+        same_bits(program(starts), np.stack([x] * len(starts)))
 
 
 @pytest.mark.parametrize("dtype", NARROW)

@@ -6,7 +6,12 @@ import importlib.util
 import pathlib
 import re
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+
+from tests import host_functions
 
 FFI = pathlib.Path(__file__).parent.parent / "ffi"
 ARCHITECTURES = (75, 90, 120)
@@ -16,6 +21,7 @@ OPERATOR = "mgpu::Arithmetic<float, float, mgpu::ArithmeticKind::kSum>"
 ROUTE = "mgpu::cuda::MoveRoute<true, true, uint32_t>"
 ROWS = f"mgpu::cuda::sorting::RowProblem<{ORDER}, uint32_t, mgpu::row_shape(4, true)>"
 PAIRS = f"mgpu::cuda::sorting::RowProblem<{ORDER}, uint32_t, mgpu::pairs_shape(4, true)>"
+DIGITS = f"mgpu::cuda::sorting::DigitProblem<{ORDER}, uint32_t, uint32_t>"
 FEW = f"mgpu::cuda::sorting::RowProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape>"
 
 # Each header's kernels, as they are to be compiled.
@@ -26,6 +32,7 @@ KERNELS = {
     "short_rows/run_heads.cuh": [f"short_rows::run_heads<{ORDER}>"],
     "short_rows/scan.cuh": [f"short_rows::scan<{OPERATOR}>"],
     "short_rows/segmented_reduce.cuh": [f"short_rows::segmented_reduce<{OPERATOR}>"],
+    "short_rows/select.cuh": ["short_rows::select<mgpu::cuda::selecting::SetIndices>"],
     "short_rows/sets.cuh": [f"short_rows::keep_items<{ORDER}, uint32_t>"],
     "short_rows/sorted_search.cuh": [f"short_rows::search<{ORDER}>", f"short_rows::match<{ORDER}>"],
     "bulk.cuh": ["move_words<uint32_t, mgpu::cuda::BulkRoute<true>>"],
@@ -56,19 +63,21 @@ KERNELS = {
     ],
     "scan/problem.cuh": [f"scanning::fill_totals<{OPERATOR}>"],
     "scan/scan_rows.cuh": [f"scanning::scan_rows<{OPERATOR}>"],
-    "scan/scan_segments.cuh": ["scanning::list_heads", f"scanning::scan_segments<{OPERATOR}>"],
+    "scan/scan_segments.cuh": ["scanning::list_heads<>", f"scanning::scan_segments<{OPERATOR}>"],
     "scan/scan_tiles.cuh": [f"scanning::scan_tiles<{OPERATOR}>"],
     "segmented_reduce.cuh": [
         "segment_reducing::partition_units",
         f"segment_reducing::reduce_tiles<{OPERATOR}>",
         f"segment_reducing::join_tiles<{OPERATOR}>",
     ],
+    "segmented_sort/count_digits.cuh": [f"sorting::count_digits<{DIGITS}>"],
     "segmented_sort/cut_rows.cuh": [f"sorting::cut_cells<{ROWS}>", f"sorting::start_segments<{ROWS}>"],
     "segmented_sort/describe_tiles.cuh": [
         "sorting::describe_tiles",
         "sorting::find_tile_heads",
         "sorting::connect_tiles<512>",
     ],
+    "segmented_sort/measure_disorder.cuh": [f"sorting::measure_disorder<{ORDER}>"],
     "segmented_sort/merge_rows.cuh": [
         f"sorting::split_rows<{ROWS}>",
         f"sorting::merge_rows<{ROWS}>",
@@ -77,8 +86,18 @@ KERNELS = {
     "segmented_sort/merge_tiles.cuh": [f"sorting::merge_tiles<{ORDER}, uint32_t>"],
     "segmented_sort/plan_tiles.cuh": [f"sorting::plan_tiles<{ORDER}, uint32_t>"],
     "segmented_sort/rank_rows.cuh": [f"sorting::rank_rows<{FEW}>", f"sorting::merge_rows_by_rank<{FEW}>"],
+    "segmented_sort/scatter_digits.cuh": [f"sorting::scatter_digits<{DIGITS}>"],
     "segmented_sort/sort_rows.cuh": [f"sorting::sort_rows<{ROWS}>"],
     "segmented_sort/sort_tiles.cuh": [f"sorting::sort_tiles<{ORDER}, uint32_t>"],
+    "select.cuh": [
+        "selecting::mark_kept",
+        "sum_tiles<mgpu::cuda::selecting::SetKept>",
+        *(
+            f"selecting::{kernel}<mgpu::cuda::selecting::{mover}>"
+            for kernel in ("write_kept", "fill_tails")
+            for mover in ("MoveItems<uint32_t>", "MoveItems<ulonglong2>", "MoveWideRows<uint64_t>", "SetIndices")
+        ),
+    ],
     "sets/keep_items.cuh": [f"set_operations::keep_items<{ORDER}, uint32_t>", "set_operations::fill_tails<uint32_t>"],
     "sets/problem.cuh": [f"set_operations::split_rows<{ORDER}>"],
     "sorted_search.cuh": [
@@ -141,3 +160,37 @@ def test_header_compiles(header: str) -> None:
         source = f'#include "cuda/{header}"\n#include "algorithm/key_order.h"\n#include "algorithm/operators.h"\n'
         log = compile_log(source, expressions, architecture)
         assert not log, f"{header} for sm_{architecture}:\n{log[:4000]}"
+
+
+OPERATOR_OF_FUNCTION = "mgpu::FunctionOperator<mgpu::function::Function>"
+SCALAR = jax.ShapeDtypeStruct((), np.float32)
+FUNCTIONS = {
+    "one that commutes": (SCALAR, lambda a, b: a + b),
+    "of pairs": ((SCALAR, SCALAR), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])),
+    "of narrow and wide": (
+        {"set": jax.ShapeDtypeStruct((), np.bool_), "x": jax.ShapeDtypeStruct((3,), np.float16)},
+        lambda a, b: {"set": a["set"] | b["set"], "x": jnp.where(b["set"], b["x"], a["x"])},
+    ),
+    "with every kind of primitive": (
+        SCALAR,
+        lambda a, b: jax.lax.while_loop(lambda s: s < b, lambda s: jnp.exp(jnp.round(s)) + jnp.nextafter(s, b), a),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_compile(name: str) -> None:
+    """The kernels of callers' functions, as ffi/cuda/functions.cu asks for them."""
+    item, function = FUNCTIONS[name]
+    source = host_functions.operator(function, item).text
+    for header, kernels in (
+        ("scan/scan_tiles.cuh", ["scanning::scan_tiles"]),
+        ("scan/scan_segments.cuh", ["scanning::scan_segments"]),
+        ("reduce.cuh", ["reducing::reduce_chunks", "reducing::reduce_states", "reducing::reduce_short_rows"]),
+    ):
+        text = (
+            f'#include "cuda/{header}"\n#include "function/operator.h"\n#include "function/primitives.h"\n'
+            f"namespace mgpu::function {{\n{source}}}\n"
+        )
+        log = compile_log(text, [f"mgpu::cuda::{kernel}<{OPERATOR_OF_FUNCTION}>" for kernel in kernels], 90)
+        assert not log, f"{header}:\n{log[:4000]}"

@@ -135,6 +135,84 @@ def test_values_without_a_leaf(rng):
     assert moved == {}
 
 
+# ---- Segments with gaps ---------------------------------------------------------------------------------------------
+
+
+def random_segments(rng, n, m):
+    """Starts and ends of m segments that do not overlap, some of them empty, some within others, and padding."""
+    edges = np.sort(rng.integers(0, n + 1, 2 * m))
+    heads, ends = edges[::2].copy(), edges[1::2].copy()
+    empty = rng.random(m) < 0.2
+    ends[empty] = heads[empty] - rng.integers(0, 3, np.sum(empty))
+    inside = np.flatnonzero(empty[1:] & ~empty[:-1]) + 1
+    heads[inside] = rng.integers(heads[inside - 1], ends[inside - 1] + 1)
+    ends[inside] = heads[inside]
+    last = max(1, m // 8)
+    return np.append(heads, [n, n + 3] * last).astype(np.int32), np.append(ends, [n + 9, n] * last).astype(np.int32)
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 1000, SEVERAL_TILES])
+def test_what_lies_in_no_segment_stays(rng, n):
+    def sorts(keys, heads, ends, values, count):
+        return (
+            mgpu.segmented_sort(keys, heads, values, ends=ends, count=count),
+            mgpu.segmented_sort_indices(keys, heads, ends=ends, count=count, descending=True),
+        )
+
+    sorts = jax.jit(sorts)
+    values = rng.integers(0, 2**32, n, dtype=np.uint32)
+    for m in (1, 20):
+        for _ in range(4):
+            keys = data.random_keys(rng, "float32", n)
+            heads, ends = random_segments(rng, n, m)
+            for count in (None, n // 2, 0):
+                (sorted_keys, moved), (reverse, indices) = sorts(keys, heads, ends, values, count)
+                order = oracle.segmented_sort_indices(keys, heads, False, count, ends)
+                same_bits(sorted_keys, keys[order])
+                same_bits(moved, values[order])
+                order = oracle.segmented_sort_indices(keys, heads, True, count, ends)
+                same_bits(reverse, keys[order])
+                same_bits(indices, order.astype(np.int32))
+
+
+def test_batches_of_segments_with_gaps(rng):
+    keys = data.random_keys(rng, "int32", 3, 100)
+    segments = [random_segments(rng, 100, 6) for _ in range(3)]
+    heads, ends = (np.stack(x) for x in zip(*segments, strict=True))
+    sort = functools.partial(jax.vmap, lambda k, h, e: mgpu.segmented_sort(k, h, ends=e))
+    for axes in ((0, 0, 0), (None, 0, 0), (0, None, None)):
+        given = [x if axis == 0 else x[1] for x, axis in zip((keys, heads, ends), axes, strict=True)]
+        got = sort(in_axes=axes)(*given)
+        for b in range(3):
+            k, h, e = (x[b] if axis == 0 else x for x, axis in zip(given, axes, strict=True))
+            same_bits(got[b], k[oracle.segmented_sort_indices(k, h, ends=e)])
+
+
+def test_a_gradient_leaves_what_lies_in_no_segment(rng):
+    keys = rng.permutation(10).astype(np.float64)
+    heads, ends = np.array([1, 6]), np.array([4, 9])
+    order = oracle.segmented_sort_indices(keys, heads, ends=ends)
+    weights = np.arange(10.0)
+    expected = np.zeros(10)
+    expected[order] = weights
+    same_bits(jax.grad(lambda k: jnp.sum(weights * mgpu.segmented_sort(k, heads, ends=ends)))(keys), expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"heads": [0, 2], "ends": [1]}, "ends: expected one for each of heads, 2, got 1"),
+        ({"flags": np.zeros(4, bool), "ends": [1]}, "ends: expected heads beside it, got flags"),
+        ({"ends": [1]}, "heads and flags: expected exactly one of them, got neither"),
+    ],
+    ids=["lengths", "flags", "alone"],
+)
+def test_errors_of_ends(arguments, message):
+    with pytest.raises(ValueError, match="expected") as caught:
+        mgpu.segmented_sort_indices(np.zeros(4, np.float32), **arguments)
+    assert str(caught.value) == f"segmented_sort_indices: {message}"
+
+
 # ---- Sizes ----------------------------------------------------------------------------------------------------------
 
 

@@ -179,6 +179,11 @@ def segmented_sort(n, index):
     same(mgpu.segmented_sort(x, heads), np.concatenate([sort_bytes(p) for p in pieces(x, heads)]))
 
 
+def sort(n, index):
+    x = bytes_of(n)
+    same(mgpu.sort(x, descending=True), sort_bytes(x)[::-1])
+
+
 # ---- Operations whose results hold indices or counts: with jax_enable_x64 -------------------------------------------
 
 
@@ -208,6 +213,11 @@ def locality_sort_indices(n, index):
 
 def mergesort_indices(n, index):
     sorted_with_indices(bytes_of(n), np.zeros(1, index), mgpu.mergesort_indices(bytes_of(n)))
+
+
+def argsort(n, index):
+    x = bytes_of(n)
+    sorted_with_indices(x, np.zeros(1, index), (sort_bytes(x), mgpu.argsort(x)))
 
 
 def segmented_sort_indices(n, index):
@@ -298,19 +308,170 @@ def sorted_match(n, index):
     assert got.b_match_count == (counts[::2] > 0).sum()
 
 
+def lookup(n, index):
+    keys = bytes_of(n)
+    got = mgpu.lookup(keys, np.arange(0, 256, 2, dtype=np.uint8), np.arange(128, dtype=np.int16), default=-1)
+    same(got, np.where(keys % 2, -1, keys.astype(np.int16) // 2).astype(np.int16))
+
+
+def asof_join(n, index):
+    counts = counts_of(bytes_of(n))
+    a, b = bytes_by_count(counts), np.arange(0, 256, 2, dtype=np.uint8)
+    same_repeated(mgpu.asof_join(a, b), (np.arange(256) // 2).astype(np.int32), counts)
+
+
+def group_by(n, index):
+    keys = bytes_of(n)
+    counts = counts_of(keys)
+    found, sizes, count = mgpu.group_by(keys, keys, "count", size=256)
+    distinct = np.flatnonzero(counts)
+    assert count == len(distinct)
+    assert np.array_equal(found[: len(distinct)], distinct)
+    assert np.array_equal(sizes[: len(distinct)], counts[distinct])
+
+
+def rank(n, index):
+    keys = bytes_of(n)
+    before = np.cumsum(counts_of(keys)) - counts_of(keys)
+    got = np.asarray(mgpu.rank(keys))
+    same(got, (before + 1).astype(got.dtype)[keys])
+
+
+def segmented_shift(n, index):
+    x, heads = bytes_of(n), spots(n, index)
+    got = np.asarray(mgpu.segmented_shift(x, heads, 1, 7))
+    expected = np.concatenate([np.full(1, 7, np.uint8), x[:-1]])
+    expected[heads] = 7
+    same(got, expected)
+
+
+def mask_of(n, at):
+    mask = np.zeros(n, bool)
+    mask[at] = True
+    return mask
+
+
+def select(n, index):
+    at = spots(n, index)
+    got = mgpu.select(bytes_of(n), mask_of(n, at), size=len(at))
+    same(got.values, bytes_of(n)[at])
+    assert got.count == len(at)
+
+
+def select_indices(n, index):
+    at = spots(n, index)
+    assert np.array_equal(mgpu.select_indices(mask_of(n, at), size=len(at))[0], at)
+
+
+def partition(n, index):
+    at, x = spots(n, index), bytes_of(n)
+    got, count = mgpu.partition(x, mask_of(n, at))
+    same(np.asarray(got)[: len(at)], x[at])
+    same(np.asarray(got)[len(at) :], np.delete(x, at))
+    assert count == len(at)
+
+
+def run_starts(n, index):
+    at = spots(n, index)
+    keys = np.repeat(np.arange(len(at), dtype=np.uint8), np.diff(at, append=n))
+    for heads in (None, at[2:3]):
+        runs = mgpu.run_starts(keys, heads, size=len(at))
+        assert np.array_equal(runs.starts, at)
+        assert runs.heads == (0 if heads is None else 2)
+
+
+def unique(n, index):
+    values, last, counts, found = mgpu.unique(bytes_of(n)[::-1], size=260, return_index=True, return_counts=True)
+    assert found == PERIOD
+    assert np.array_equal(values[:PERIOD], np.arange(PERIOD))
+    assert np.array_equal(counts[:PERIOD], counts_of(bytes_of(n))[:PERIOD])
+    assert np.array_equal(bytes_of(n)[::-1][np.asarray(last)[:PERIOD]], np.arange(PERIOD))
+
+
+def top_k(n, index):
+    x = bytes_of(n)
+    x[n - 3] = 255
+    assert mgpu.top_k(x, 1).indices == n - 3
+    best = mgpu.segmented_top_k(x, spots(n, index), 1)
+    assert best.indices[-1, 0] == (n - 3 if spots(n, index)[-1] <= n - 3 else n - 1)
+
+
+def quantile(n, index):
+    x = bytes_of(n)
+    x[n - 3] = 255
+    assert mgpu.quantile(x, 1.0) == 255
+    x[n - 1] = 255
+    assert mgpu.segmented_quantile(x, spots(n, index), 1.0)[-1] == 255
+
+
+def bincount(n, index):
+    assert np.array_equal(mgpu.bincount(bytes_of(n), 256), counts_of(bytes_of(n)))
+
+
+def histogram(n, index):
+    counts = counts_of(bytes_of(n))
+    got = mgpu.histogram(bytes_of(n), np.array([0, 100, 255], np.uint8))[0]
+    assert np.array_equal(got, [counts[:100].sum(), counts[100:].sum()])
+
+
+def segment_ids(n, index):
+    heads = spots(n, index)
+    ids = np.arange(len(heads), dtype=np.int32 if n <= FEW else np.int64)
+    same_repeated(mgpu.segment_ids(heads, n), ids, np.diff(heads, append=n))
+
+
+def to_dense(n, index):
+    x, heads = bytes_of(n), np.minimum(spots(n, index)[-3:], n - 1)
+    got = np.asarray(mgpu.to_dense(x, heads, 2))
+    for row, start in zip(got, heads, strict=True):
+        assert row[0] == x[start]
+
+
+def from_dense(n, index):
+    got, _, count = mgpu.from_dense(bytes_of(n)[None], np.array([n - 3], index), size=n)
+    same(np.asarray(got)[: n - 3], bytes_of(n)[: n - 3])
+    assert count == n - 3
+
+
+def take_segments(n, index):
+    x, heads = bytes_of(n), spots(n, index)
+    got, _, count = mgpu.take_segments(x, heads, np.arange(len(heads))[::-1], size=n)
+    same(got, np.concatenate(pieces(x, heads)[::-1]))
+    assert count == n
+
+
+def segmented_softmax(n, index):
+    x, heads = np.zeros(n, np.float16), np.array([0, min(n - 4, np.iinfo(index).max)], index)
+    share = 1 / (n - int(heads[1]))
+    np.testing.assert_allclose(np.asarray(mgpu.segmented_softmax(x, heads))[-1], share, rtol=1e-3)
+    np.testing.assert_allclose(np.asarray(mgpu.segmented_log_softmax(x, heads))[-1], np.log(share), rtol=1e-3)
+
+
 WITHOUT_INDICES = {
     function.__name__: function
     for function in (
         *(bulk_insert, bulk_remove, interval_expand, interval_gather, interval_move, interval_scatter, locality_sort),
-        *(merge, mergesort, reduce, scan, segmented_reduce, segmented_scan, segmented_sort),
+        *(merge, mergesort, reduce, scan, segmented_reduce, segmented_scan, segmented_sort, sort),
     )
 }
 WITH_INDICES = {
+    **{function.__name__: function for function in (asof_join, group_by, lookup, rank, segmented_shift)},
+    "argsort": argsort,
     "join": join,
     "join_columns": join_columns,
     "load_balance_search": load_balance_search,
     "locality_sort_indices": locality_sort_indices,
     "mergesort_indices": mergesort_indices,
+    **{
+        function.__name__: function
+        for function in (
+            *(bincount, from_dense, histogram, partition, quantile, run_starts, segment_ids, segmented_softmax, select),
+            *(select_indices, take_segments, to_dense, top_k, unique),
+        )
+    },
+    "segmented_log_softmax": segmented_softmax,
+    "segmented_quantile": quantile,
+    "segmented_top_k": top_k,
     "reduce, argmax": reduce_argmax,
     "reduce_by_key": reduce_by_key,
     "scan, argmax": scan_argmax,
@@ -365,7 +526,7 @@ def test_31_bits_are_not_enough_without_x64():
         "segmented_sort_indices": lambda: jax.eval_shape(mgpu.segmented_sort_indices, x, h),
         **{
             name: lambda name=name: jax.eval_shape(getattr(mgpu, name), x)
-            for name in ("locality_sort_indices", "mergesort_indices")
+            for name in ("argsort", "locality_sort_indices", "mergesort_indices")
         },
         **{
             name: lambda name=name: jax.eval_shape(getattr(mgpu, name), x, x)

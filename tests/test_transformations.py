@@ -268,7 +268,8 @@ def test_an_eager_call_is_one_program(example, rng):
     jax.monitoring.register_event_duration_secs_listener(count)
     try:
         example.call(*arguments)
-        functions = 2 if example is EXAMPLES["join_columns"] else 1  # which takes what a join gives
+        # join_columns takes what a join gives; bincount is called with weights and without
+        functions = 2 if example in (EXAMPLES["join_columns"], EXAMPLES["bincount"]) else 1
         assert len(programs) == functions
         example.call(*arguments)
         assert len(programs) == functions
@@ -650,6 +651,57 @@ def test_functions_on_an_explicit_mesh(call, devices):
     with jax.set_mesh(mesh):
         placed = place(mesh, (*arguments[:3], counts), [P(), P(), P(), P("x")])
         agree(jax.device_get(jax.jit(jax.vmap(call, in_axes=in_axes))(*placed)), expected, exact=False)
+
+
+@pytest.mark.parametrize("call", FUNCTION_CALLS.values(), ids=FUNCTION_CALLS)
+def test_functions_of_nothing_under_shard_map(call, devices):
+    """Their results vary over the mesh as others do, so that cotangents that vary fit them."""
+    mesh = mesh_of(devices, AxisType.Auto)
+    spec = P(("x", "y"))
+    heads = np.zeros(2, np.int32)
+
+    def like_of(y, cotangent):
+        if y.dtype != cotangent.dtype:
+            return np.zeros(y.shape, jax.dtypes.float0)
+        return jnp.broadcast_to(cotangent[0], y.shape)
+
+    def per_device(x, cotangent):
+        results, pull = jax.vjp(lambda x: jax.tree.leaves(call(x, heads, jnp.zeros(0, jnp.int32), None)), x)
+        return pull([like_of(y, cotangent) for y in results])[0]
+
+    mapped = jax.shard_map(per_device, mesh=mesh, in_specs=(spec, spec), out_specs=spec)
+    assert jax.jit(mapped)(jnp.zeros(0), jnp.ones(len(devices))).shape == (0,)
+
+
+@pytest.mark.parametrize("call, lengths", LINEAR_CALLS.values(), ids=LINEAR_CALLS)
+def test_linear_transpose_on_an_explicit_mesh(call, lengths, devices):
+    """Cotangents of a batch over the mesh."""
+    mesh = mesh_of(devices, AxisType.Explicit)
+    zeros = [jnp.zeros(n) for n in lengths]
+    shapes = jax.eval_shape(call, *zeros)
+    cotangents = jax.tree.map(lambda y: np.cos(np.arange(4 * y.size)).reshape(4, *y.shape).astype(y.dtype), shapes)
+
+    def transposed(cotangent):
+        return jax.linear_transpose(call, *zeros)(cotangent)
+
+    expected = jax.device_get(jax.vmap(transposed)(cotangents))
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(cotangents, NamedSharding(mesh, P("x")))
+        agree(jax.device_get(jax.jit(jax.vmap(transposed))(placed)), expected, exact=False)
+
+
+def test_gradients_of_gathered_intervals_under_shard_map(devices):
+    """They choose by whether intervals overlap, which within a batch is a selection."""
+    mesh = mesh_of(devices, AxisType.Auto)
+    x = np.arange(4 * 8, dtype=np.float32).reshape(4, 8)
+    starts = np.array([[0, 1], [0, 4], [3, 3], [6, 0]], np.int32)
+
+    def loss(x, starts):
+        return (mgpu.interval_gather(x, starts, np.array([0, 2]), 4) * np.arange(4.0)).sum()
+
+    gradient = jax.vmap(jax.grad(loss))
+    sharded = jax.shard_map(gradient, mesh=mesh, in_specs=P(("x", "y")), out_specs=P(("x", "y")))
+    agree(jax.device_get(jax.jit(sharded)(x, starts)), jax.device_get(gradient(x, starts)))
 
 
 ROW_CALLS = {

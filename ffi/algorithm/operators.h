@@ -1,6 +1,7 @@
 // The operators of reductions and scans. An operator extracts a state from an element and its position, combines
-// states, and finishes a state into a result; state, element and result may be of three types. Every built-in operator
-// commutes, so a kernel may combine in any order that is the same in every run.
+// states, and finishes a state into a result; state, element and result may be of three types. Where an operator
+// commutes, as every built-in one does, a kernel may combine in any order that is the same in every run; where it does
+// not, in that of the items.
 #pragma once
 
 #include "algorithm/common.h"
@@ -24,6 +25,7 @@ struct Arithmetic {
   using State = State_;
   using Result = Element;
   static constexpr bool kGivesIndex = false;
+  static constexpr bool kCommutes = true;
 
   bool multiply;
 
@@ -83,6 +85,7 @@ struct Extremum {
   using State = std::conditional_t<sizeof(Word) == 8, uint64_t, uint32_t>;
   using Result = Word;
   static constexpr bool kGivesIndex = false;
+  static constexpr bool kCommutes = true;
 
   ExtremumOrder<Word> order;
 
@@ -112,6 +115,7 @@ struct ArgExtremum {
   using State = State_;
   using Result = int64_t;
   static constexpr bool kGivesIndex = true;
+  static constexpr bool kCommutes = true;
   static constexpr bool kPacked = std::is_same_v<State, uint64_t>;
   static constexpr int kPositionBits = kPacked ? 64 - 8 * static_cast<int>(sizeof(Word)) : 64;
   static constexpr uint64_t kNowhere = ~uint64_t{0} >> (64 - kPositionBits);  // positions lie below it

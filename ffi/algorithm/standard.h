@@ -83,6 +83,11 @@ using make_signed_t =
     conditional_t<sizeof(T) == 1, int8_t,
                   conditional_t<sizeof(T) == 2, int16_t, conditional_t<sizeof(T) == 4, int32_t, int64_t> > >;
 
+template <typename T>
+using make_unsigned_t =
+    conditional_t<sizeof(T) == 1, uint8_t,
+                  conditional_t<sizeof(T) == 2, uint16_t, conditional_t<sizeof(T) == 4, uint32_t, uint64_t> > >;
+
 // Of signed integers alone.
 template <typename T>
 struct numeric_limits {

@@ -12,6 +12,7 @@ constexpr int64_t kMergeTile = 1 << 16;
 constexpr int64_t kReduceTile = 1 << 15;    // items; items and ends of segments
 constexpr int64_t kRunHeadsTile = 1 << 15;  // keys
 constexpr int64_t kScanTile = 1 << 14;      // items
+constexpr int64_t kSelectTile = 1 << 14;    // items
 constexpr int64_t kSetTile = 1 << 14;       // items of both inputs
 constexpr int64_t kSortTile = 1 << 14;      // items, at least
 

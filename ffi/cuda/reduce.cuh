@@ -12,7 +12,7 @@ constexpr int kThreads = 256;
 
 template <typename Operator>
 struct Reduction {
-  const typename Operator::Element* x;
+  SourceOf<typename Operator::Element> x;
   bool aligned;
   Segments segments;
   int64_t chunk_items;
@@ -20,6 +20,55 @@ struct Reduction {
   typename Operator::State* states;
   ResultVector<Operator> result;
 };
+
+// The combination of x[begin .. end) in the order of the items, in lane 0 of `lanes` lanes, a power of two of a warp.
+// All lanes of the warp call this, with a `span` that is the same for all of them, and no less than any end - begin.
+template <typename Operator>
+__device__ typename Operator::State fold_in_order(const Operator& op, const SourceOf<typename Operator::Element>& x,
+                                                  bool aligned, int64_t begin, int64_t end, int64_t span, int lane,
+                                                  int lanes) {
+  using State = typename Operator::State;
+  using Vector = Vector<typename Operator::Element>;
+  constexpr int kVector = Vector::kItems;
+  constexpr int kInFlight = sizeof(Vector) > 32 ? 2 : 4;  // loads before the first use
+  const int64_t step = int64_t{lanes} * kVector;
+  const bool has_vectors = aligned && begin % kVector == 0;
+  State state = op.identity();
+  for (int64_t offset = 0; offset < span; offset += kInFlight * step) {
+    const int64_t first = begin + offset + lane * kVector;
+    State sums[kInFlight];
+    if (has_vectors && begin + offset + kInFlight * step <= end) {
+      Vector vectors[kInFlight];
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) vectors[k] = Vector::load(x, first + k * step);
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        sums[k] = op.extract(vectors[k].items[0], first + k * step);
+#pragma unroll
+        for (int i = 1; i < kVector; ++i) {
+          sums[k] = op.combine(sums[k], op.extract(vectors[k].items[i], first + k * step + i));
+        }
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        sums[k] = op.identity();
+#pragma unroll 1
+        for (int64_t i = first + k * step; i < minimum(end, first + k * step + kVector); ++i) {
+          sums[k] = op.combine(sums[k], op.extract(x[i], i));
+        }
+      }
+    }
+#pragma unroll 1
+    for (int distance = 1; distance < lanes; distance *= 2) {
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) sums[k] = op.combine(sums[k], shuffle_down(sums[k], distance));
+    }
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) state = op.combine(state, sums[k]);
+  }
+  return state;
+}
 
 // The combination of all threads' states, in thread 0. `shared` has room for a state a warp.
 template <typename Operator>
@@ -43,7 +92,16 @@ __global__ void __launch_bounds__(kThreads) reduce_chunks(Reduction<Operator> re
   const int64_t live = reduction.segments.live(row);
   const int64_t begin = row_begin + minimum(live, chunk * reduction.chunk_items);
   const int64_t end = row_begin + minimum(live, (chunk + 1) * reduction.chunk_items);
-  const auto part = fold_strided(op, reduction.x, reduction.aligned, begin, end, threadIdx.x, kThreads);
+  typename Operator::State part;
+  if constexpr (Operator::kCommutes) {
+    part = fold_strided(op, reduction.x, reduction.aligned, begin, end, threadIdx.x, kThreads);
+  } else {  // a warp takes a stretch of the chunk
+    const int lane = threadIdx.x % kWarp;
+    const int64_t share = reduction.chunk_items / (kThreads / kWarp);
+    const int64_t first = begin + threadIdx.x / kWarp * share;
+    part = fold_in_order(op, reduction.x, reduction.aligned, first, minimum(end, first + share), share, lane, kWarp);
+    if (lane > 0) part = op.identity();
+  }
   const auto state = fold_block(op, part, shared);
   if (threadIdx.x != 0) return;
   if (reduction.chunks == 1) {
@@ -58,7 +116,9 @@ __global__ void reduce_states(Reduction<Operator> reduction, Operator op) {
   __shared__ typename Operator::State shared[kWarp];
   const int64_t row = blockIdx.x;
   auto state = op.identity();
-  for (int64_t i = threadIdx.x; i < reduction.chunks; i += blockDim.x) {
+  const int64_t share = ceil_div<int64_t>(reduction.chunks, blockDim.x);
+  const int64_t end = minimum<int64_t>((threadIdx.x + 1) * share, reduction.chunks);
+  for (int64_t i = threadIdx.x * share; i < end; ++i) {
     state = op.combine(state, reduction.states[row * reduction.chunks + i]);
   }
   state = fold_block(op, state, shared);
@@ -71,11 +131,19 @@ __global__ void __launch_bounds__(kThreads) reduce_short_rows(Reduction<Operator
   const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / lanes;
   const int64_t row_begin = row * reduction.segments.length;
   auto state = op.identity();
-  if (row < reduction.segments.rows) {
-    state = fold_strided(op, reduction.x, reduction.aligned, row_begin, row_begin + reduction.segments.live(row),
-                         threadIdx.x % lanes, lanes);
+  const int64_t live = row < reduction.segments.rows ? reduction.segments.live(row) : 0;
+  const int lane = threadIdx.x % lanes;
+  if constexpr (Operator::kCommutes) {
+    if (live > 0) {
+      state = fold_strided(op, reduction.x, reduction.aligned, row_begin, row_begin + live, lane, lanes);
+    }
+    for (int distance = lanes / 2; distance > 0; distance /= 2) {
+      state = op.combine(state, shuffle_down(state, distance));
+    }
+  } else {
+    state = fold_in_order(op, reduction.x, reduction.aligned, row_begin, row_begin + live, reduction.segments.length,
+                          lane, lanes);
   }
-  for (int distance = lanes / 2; distance > 0; distance /= 2) state = op.combine(state, shuffle_down(state, distance));
   if (row < reduction.segments.rows && threadIdx.x % lanes == 0) {
     reduction.result.store(row, op.finish(state, row_begin));
   }

@@ -13,7 +13,7 @@ namespace mgpu::cuda::run_marking {
 constexpr int kThreads = run_heads_shape(4).threads;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kSumThreads = 1024;
-constexpr int kGroupTiles = kRunHeadsGroup;
+constexpr int kGroupTiles = kTileGroup;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 template <typename Order>

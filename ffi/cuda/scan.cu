@@ -59,8 +59,8 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
     kernel<<<blocks, TileShape::kThreads, TileShape::kBytes, stream>>>(task, op);
   } else {
     const auto blocks = static_cast<unsigned>(ceil_div<int64_t>((tiles.count() + 1) * kWarp, kThreads));
-    list_heads<<<blocks, kThreads, 0, stream>>>(segments, tiles.count(), Shape<Operator>::kTile, operands.reverse,
-                                                scratch.listed);
+    list_heads<><<<blocks, kThreads, 0, stream>>>(segments, tiles.count(), Shape<Operator>::kTile, operands.reverse,
+                                                  scratch.listed);
     check_launch(call);
     scan_segments<<<static_cast<unsigned>(tiles.count()), kThreads, 0, stream>>>(task, op);
   }

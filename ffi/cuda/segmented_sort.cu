@@ -3,6 +3,8 @@
 #include "cuda/launch.h"
 #include "cuda/segmented_sort/cut_rows.cuh"
 #include "cuda/segmented_sort/describe_tiles.cuh"
+#include "cuda/segmented_sort/digit_sort.h"
+#include "cuda/segmented_sort/measure_disorder.cuh"
 #include "cuda/segmented_sort/merge_rows.cuh"
 #include "cuda/segmented_sort/merge_tiles.cuh"
 #include "cuda/segmented_sort/plan_tiles.cuh"
@@ -114,6 +116,18 @@ void run_few_items(const Call& call, const SegmentedSortOperands& operands, Orde
   }
 }
 
+// Where the number of inversions is found, of items so far from each other.
+template <typename Order>
+const int* look_at_order(const Call& call, const SegmentedSortOperands& operands, const Order& order,
+                         const SegmentedSortOperands::Scratch& scratch, int64_t distance, cudaStream_t stream) {
+  int* const inversions = scratch.rounds + SegmentedSortOperands::kCounters - 1;  // zeroed with the others
+  const int64_t samples = ceil_div<int64_t>(operands.segments.total(), kSampleItems);
+  measure_disorder<<<ceil_div<int64_t>(samples, kDisorderThreads), kDisorderThreads, 0, stream>>>(
+      order, operands.segments, static_cast<const typename Order::Word*>(operands.keys), distance, inversions);
+  check_launch(call);
+  return inversions;
+}
+
 // Whole rows: what a block works on follows from its index, so nothing is described.
 template <RowShape kShape, typename Order, typename Payload>
 void run_rows(const Call& call, const SegmentedSortOperands& operands, Order order,
@@ -122,10 +136,16 @@ void run_rows(const Call& call, const SegmentedSortOperands& operands, Order ord
   P problem = row_problem<P>(operands, order, scratch);
   const Segments& segments = operands.segments;
   const int most_rounds = problem.rounds(segments.length);
-  const bool phases = operands.nearly_sorted && most_rounds > 0;
+  const bool phases = operands.method == SortMethod::kNearlySorted && most_rounds > 0;
   if (phases) problem.groups = scratch.groups;
   if (phases || (!Order::kTotal && most_rounds > 0)) {
     check(call, cudaMemsetAsync(scratch.rounds, 0, SegmentedSortOperands::kCounters * sizeof(int), stream));
+  }
+  if (phases && operands.may_turn_to_digits()) {
+    // Left to digits is what has, by the samples, an item far from its place in every fourth cell.
+    const int* const inversions = look_at_order(call, operands, order, scratch, int64_t{4} * P::kCell, stream);
+    const Disorder disorder{inversions, static_cast<int>(segments.total() / kSampleItems / P::kCell / 4)};
+    if (sort_by_digits(call, operands, scratch, disorder, stream)) problem.disorder = disorder;
   }
   launch_sort_rows(call, problem, stream);
   if constexpr (!P::kPairs) {
@@ -267,11 +287,17 @@ void list_segmented_sort_shapes(const Call& call, KernelShapeList& list) {
       add("sort of long rows", row_shared_bytes<RowProblem<Order, Payload, row_shape(kWidth, kHasPayload)>>(), true);
     }
   });
+  list_digit_shapes(call, list);
 }
 
 void segmented_sort(const Call& call, cudaStream_t stream) {
   const SegmentedSortOperands operands(call);
   if (operands.segments.total() == 0) return;
+  if (operands.row_sort() == SegmentedSortOperands::RowSort::kDigits) {
+    const Array& scratch = call.results.back();
+    Workspace workspace(scratch.data, scratch.bytes());
+    if (sorting::sort_by_digits(call, operands, operands.layout(workspace), sorting::Disorder{}, stream)) return;
+  }
   dispatch_order(call, operands.key_type, operands.descending, [&](auto order) {
     dispatch_payload(call, operands.payload_width, [&](auto payload) {
       using Order = decltype(order);

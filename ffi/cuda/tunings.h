@@ -51,6 +51,30 @@ constexpr int64_t kFewItems = int64_t{1} << 18;
 // So few comparisons are made at once, those of every two items of a row.
 constexpr int64_t kFewComparisons = int64_t{1} << 24;
 
+// ---- Sorts by digits of 8 bits: blocks put tiles in the order of one.
+constexpr int kDigitBits = 8;
+constexpr int kDigits = 1 << kDigitBits;
+struct DigitShape {
+  TileShape tiles;
+  int blocks;      // that a multiprocessor should hold
+  int window = 8;  // tiles that a look-back reads at once
+  constexpr int tile() const { return tiles.tile(); }
+};
+// A tile has an odd multiple of the number of digits, or twice that: where all are as frequent, lanes that write to
+// shared memory would meet in a bank otherwise.
+constexpr DigitShape digit_shape(int key_width, int payload_width) {
+  const int registers = maximum(key_width, 4) / 4 + payload_width / 4;  // of an item
+  if (registers == 1) return {{384, key_width == 4 ? 23 : 21}, 3};
+  if (registers == 2) return {{512, key_width == 4 ? 19 : 15}, 2};
+  return {{512, registers == 3 ? 11 : 9}, 2};
+}
+// Merging takes a round for each doubling of a row beyond a cell, digits as many passes for any length.
+constexpr bool is_for_digits(int64_t items, int64_t row_items, int places, bool has_payload) {
+  const int least_items = places == 1 ? 17 : places == 2 ? 18 : places <= 4 ? 19 : has_payload ? 20 : 22;
+  const int least_row = places <= 2 || (places <= 4 && has_payload) ? 16 : has_payload ? 18 : 19;
+  return items >= int64_t{1} << least_items && row_items >= int64_t{1} << least_row;
+}
+
 // ---- Set operations: a tile of both inputs is one item less than its block has room for, as a split may take one
 // more.
 constexpr TileShape set_tile_shape(int key_width) { return {256, key_width == 8 ? 11 : 23}; }
@@ -135,9 +159,14 @@ constexpr int64_t kReduceShortRow = 4096;
 // ---- Reductions of segments: the items that each thread has room for.
 constexpr TileShape segmented_reduce_shape(int64_t state_bytes) { return {128, state_bytes > 4 ? 16 : 32}; }
 
-// ---- Heads of runs: 64 bytes a thread keep enough loads in flight. Tiles are summed up in groups.
+// ---- Heads of runs: 64 bytes a thread keep enough loads in flight. The counts of tiles are summed up in
+// groups, here and in selections.
 constexpr TileShape run_heads_shape(int key_width) { return {256, key_width == 8 ? 8 : 16}; }
-constexpr int kRunHeadsGroup = 16;
+constexpr int kTileGroup = 16;
+
+// ---- Selection: what a thread reads of the mask is a vector of 16 bytes.
+constexpr int kSelectThreads = 256;
+constexpr int kSelectTile = 16 * kSelectThreads;
 
 // ---- Scans: what a thread loads at a time where nothing restarts inside a row are vectors of 16 bytes.
 constexpr int kScanThreads = 256;

@@ -8,8 +8,8 @@
 namespace mgpu {
 
 constexpr KeyKind key_kind(DType dtype) {
-  if (dtype >= DType::f16) return KeyKind::kFloat;
-  return dtype >= DType::s8 ? KeyKind::kSigned : KeyKind::kUnsigned;
+  if (dtype >= DType::f16 && dtype <= DType::f64) return KeyKind::kFloat;
+  return dtype >= DType::s8 && dtype <= DType::s64 ? KeyKind::kSigned : KeyKind::kUnsigned;
 }
 
 constexpr int mantissa_bits(DType dtype) {

@@ -30,7 +30,7 @@ void dispatch_arithmetic(const Call& call, DType dtype, bool multiply, Visit vis
 // each width of element, and one more for 32-bit elements of more positions than 32 bits can count.
 template <typename Visit>
 void dispatch_extremum(const Call& call, OperatorKind kind, DType dtype, int64_t positions, Visit visit) {
-  call.expect(is_key(dtype), "x: expected an integer or float type");
+  call.expect(is_number(dtype), "x: expected an integer or float type");
   const auto dispatch_word = [&](auto word) {
     using Word = decltype(word);
     const auto order =

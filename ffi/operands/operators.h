@@ -4,6 +4,7 @@
 #include "algorithm/operators.h"
 #include "algorithm/segments.h"
 #include "dtype.h"
+#include "function/item.h"
 
 namespace mgpu {
 
@@ -38,6 +39,7 @@ struct ResultVector {
   void* data;
   bool wide;
 
+  MGPU_HOST_DEVICE bool given() const { return data != nullptr; }
   MGPU_HOST_DEVICE void store(int64_t i, Result result) const {
     if constexpr (Operator::kGivesIndex) {
       if (!wide) {
@@ -46,6 +48,26 @@ struct ResultVector {
       }
     }
     static_cast<Result*>(data)[i] = result;
+  }
+};
+
+// The same of items in an array a leaf.
+template <typename Operator>
+  requires IsItem<typename Operator::Result>
+struct ResultVector<Operator> {
+  using Result = typename Operator::Result;
+  void* leaves[kMostLeaves];
+
+  MGPU_HOST_DEVICE bool given() const { return leaves[0] != nullptr; }
+  MGPU_HOST_DEVICE void store(int64_t i, const Result& result) const {
+    for_each_leaf<Result>([&]<int kLeaf>() {
+      const auto& leaf = Result::template leaf<kLeaf>(result);
+      using Scalar = std::remove_cvref_t<decltype(leaf[0])>;
+      constexpr int kElements = sizeof(leaf) / sizeof(Scalar);
+      Scalar* const to = static_cast<Scalar*>(leaves[kLeaf]) + i * kElements;
+      MGPU_UNROLL
+      for (int e = 0; e < kElements; ++e) to[e] = leaf[e];
+    });
   }
 };
 

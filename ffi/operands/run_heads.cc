@@ -29,8 +29,7 @@ RunHeadsOperands::RunHeadsOperands(const Call& call) {
 RunHeadsOperands::Scratch RunHeadsOperands::layout(Workspace& workspace) const {
   const int64_t words = rows.rows * cuda_row_tiles() * run_heads_shape(byte_width(key_type)).tile() / 32;
   const int64_t groups = rows.rows * row_groups();
-  return {workspace.take<unsigned>(words), workspace.take<int>(groups * kRunHeadsGroup),
-          workspace.take<int64_t>(groups)};
+  return {workspace.take<unsigned>(words), workspace.take<int>(groups * kTileGroup), workspace.take<int64_t>(groups)};
 }
 
 int64_t workspace::run_heads(const Call& call) { return layout_bytes(RunHeadsOperands(call)); }

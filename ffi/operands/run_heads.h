@@ -31,7 +31,7 @@ struct RunHeadsOperands {
 
   // Scratch memory of the CUDA kernels: a bit for each place in a tile, the heads in each tile, and those in the row
   // before each group of tiles.
-  int64_t row_groups() const { return ceil_div<int64_t>(cuda_row_tiles(), kRunHeadsGroup); }
+  int64_t row_groups() const { return ceil_div<int64_t>(cuda_row_tiles(), kTileGroup); }
   struct Scratch {
     unsigned* head_bits;
     int* tile_heads;  // rows begin with a group

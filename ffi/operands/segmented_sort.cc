@@ -4,10 +4,16 @@
 
 namespace mgpu {
 
+namespace {
+
+const Enumeration kMethods{"sort_method", {"merging", "fastest", "nearly_sorted"}};
+
+}  // namespace
+
 const Signature signature::segmented_sort{
     .operands = {"keys", "heads", "flags", "count", "values"},
     .results = {"keys", "values"},
-    .attributes = {{"descending"}, {"nearly_sorted"}, {"payload", &kPayloadValues}},
+    .attributes = {{"descending"}, {"method", &kMethods}, {"bits", &kNumber}, {"payload", &kPayloadValues}},
 };
 
 SegmentedSortOperands::SegmentedSortOperands(const Call& call) {
@@ -16,10 +22,12 @@ SegmentedSortOperands::SegmentedSortOperands(const Call& call) {
   const Array& flags = in["flags"];
   const Array& keys_out = in.result("keys");
   descending = in.flag("descending");
-  nearly_sorted = in.flag("nearly_sorted");
+  method = static_cast<SortMethod>(in.attribute("method"));
   payload_mode = static_cast<PayloadMode>(in.attribute("payload"));
 
   key_type = in["keys"].dtype;
+  bits = static_cast<int>(in.attribute("bits"));
+  call.expect(bits > 0 && bits <= 8 * byte_width(key_type), "bits: expected no more than the keys have");
   segments.length = Call::length(keys_out);
   segments.rows = Call::batch(keys_out, 1);
   call.expect(in["keys"].size() == segments.total(), "keys: expected the shape of the result");
@@ -30,7 +38,7 @@ SegmentedSortOperands::SegmentedSortOperands(const Call& call) {
   segments.heads = call.index_vector(heads, "heads");
   segments.heads_stride = call.row_stride(heads, segments.heads_count, segments.rows, "heads");
   whole_rows = segments.heads_count == 0 && Call::length(flags) == 0;
-  call.expect(whole_rows || !nearly_sorted, "nearly_sorted: expected neither heads nor flags");
+  call.expect(whole_rows || method == SortMethod::kMerging, "method: expected neither heads nor flags");
   if (Call::length(flags) > 0) {
     segments.flags_stride = call.row_stride(flags, Call::length(flags), segments.rows, "flags");
     const bool words = flags.dtype == DType::u32;
@@ -66,6 +74,12 @@ SegmentedSortOperands::RowSort SegmentedSortOperands::row_sort() const {
   if (segments.length <= kOneCellShape.cell() && segments.total() * segments.length <= kFewComparisons) {
     return RowSort::kRanks;
   }
+  const bool nearly_sorted = method == SortMethod::kNearlySorted;
+  const bool merges_overlaps = nearly_sorted && width >= 4 && (!has_payload || (width == 4 && payload_width == 4));
+  if (method != SortMethod::kMerging && !merges_overlaps &&
+      is_for_digits(segments.total(), segments.length, digit_places(), has_payload)) {
+    return RowSort::kDigits;
+  }
   const bool wide = width == 8 && has_payload;  // their blocks are slower, and no better than those for segments
   const bool one_small_cell = !wide && segments.length <= kFewItemsShape.cell();
   if ((segments.total() <= kFewItems || one_small_cell) && fills(kFewItemsShape)) return RowSort::kFewItems;
@@ -79,6 +93,26 @@ SegmentedSortOperands::RowSort SegmentedSortOperands::row_sort() const {
   return fills(row_shape(width, has_payload)) ? RowSort::kLong : RowSort::kSegments;
 }
 
+bool SegmentedSortOperands::may_turn_to_digits() const {
+  return method == SortMethod::kNearlySorted && row_sort() == RowSort::kLong &&
+         is_for_digits(segments.total(), segments.length, digit_places(), payload_width > 0);
+}
+
+SegmentedSortOperands::DigitCounts SegmentedSortOperands::take_digit_counts(Workspace& workspace) const {
+  const int64_t places = digit_places();
+  const int64_t offset_bytes = has_long_offsets() ? 8 : 4;
+  DigitCounts counts{};
+  counts.row_tiles = ceil_div<int64_t>(segments.length, digit_shape(byte_width(key_type), payload_width).tile());
+  const int64_t begin = workspace.used();
+  counts.starts = workspace.take<char>(segments.rows * places * kDigits * offset_bytes);
+  counts.sums = workspace.take<char>(segments.rows * counts.row_tiles * kDigits * offset_bytes);
+  counts.tickets = workspace.take<uint64_t>(places);
+  counts.counted = workspace.take<int>(segments.rows);
+  counts.passes = workspace.take<uint32_t>(segments.rows);
+  counts.bytes = workspace.used() - begin;
+  return counts;
+}
+
 SegmentedSortOperands::Scratch SegmentedSortOperands::layout(Workspace& workspace) const {
   const int64_t total = segments.total();
   const int width = byte_width(key_type);
@@ -87,13 +121,14 @@ SegmentedSortOperands::Scratch SegmentedSortOperands::layout(Workspace& workspac
   const RowSort sort = row_sort();
   const bool one_cell = sort == RowSort::kFewItems && segments.length <= kFewItemsShape.cell();
   if (sort == RowSort::kRanks || sort == RowSort::kOneCell || one_cell) return scratch;
+  if (may_turn_to_digits()) scratch.digits = take_digit_counts(workspace);
   scratch.keys = workspace.take<char>(total * width);
   scratch.payload = workspace.take<char>(total * payload_width);
   if (sort == RowSort::kFewItems) return scratch;
   if (sort == RowSort::kLong) {
     const RowShape shape = row_shape(width, payload_width > 0);
     int64_t merges = segments.rows * ceil_div<int64_t>(segments.length, shape.tile());
-    if (nearly_sorted) {
+    if (method == SortMethod::kNearlySorted) {
       const int64_t cells = segments.rows * ceil_div<int64_t>(segments.length, shape.cell());
       merges += cells;  // segments share tiles
       scratch.cuts = workspace.take<CellCut>(cells);
@@ -102,10 +137,32 @@ SegmentedSortOperands::Scratch SegmentedSortOperands::layout(Workspace& workspac
     }
     scratch.splits = workspace.take<int64_t>(kRuns * merges);
   }
-  // For long rows too: a device may have too little shared memory for their kernels.
-  const int64_t tiles = ceil_div<int64_t>(total, tile_items(width));
-  scratch.tiles = workspace.take<TileDescriptor>(tiles + 1);
-  scratch.plans = workspace.take<MergePlan>(tiles);
+  // For long rows and digits too: a device may have too little shared memory for their kernels.
+  const auto take_tiles = [&](Workspace& from) {
+    const int64_t tiles = ceil_div<int64_t>(total, tile_items(width));
+    scratch.tiles = from.take<TileDescriptor>(tiles + 1);
+    scratch.plans = from.take<MergePlan>(tiles);
+  };
+  if (sort != RowSort::kDigits) {
+    take_tiles(workspace);
+    return scratch;
+  }
+  // Only one of the two is used, so they share memory. One pass goes from the input to the output: its counts take the
+  // place of the second buffer.
+  Workspace digits, tiles;
+  take_digit_counts(digits);
+  take_tiles(tiles);
+  if (digit_places() == 1 && digits.used() <= total * width) {
+    Workspace keys(scratch.keys, total * width);
+    scratch.digits = take_digit_counts(keys);
+    take_tiles(workspace);
+  } else {
+    const int64_t bytes = maximum(digits.used(), tiles.used());
+    char* const shared = workspace.take<char>(bytes);
+    Workspace counts(shared, bytes), descriptors(shared, bytes);
+    scratch.digits = take_digit_counts(counts);
+    take_tiles(descriptors);
+  }
   return scratch;
 }
 

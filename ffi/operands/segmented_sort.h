@@ -67,13 +67,17 @@ struct MergePlan {
   MergePiece pieces[2];
 };
 
+// kNearlySorted: by merging, with a look at what is in its place already.
+enum class SortMethod : int64_t { kMerging, kFastest, kNearlySorted };
+
 // Operands: keys [.., n], heads [.., m], flags [.., n] bool or [.., ceil(n / 32)] uint32, count [.., 1], payload
-// [.., n]; any but the keys may be absent (empty). Attributes: descending, nearly_sorted, payload. Results: keys, and
+// [.., n]; any but the keys may be absent (empty). Attributes: descending, method, bits, payload. Results: keys, and
 // the payload.
 struct SegmentedSortOperands {
   DType key_type;
   bool descending;
-  bool nearly_sorted;  // worth a look at what is in its place already; without heads and flags
+  SortMethod method;  // without heads and flags, unless it is by merging
+  int bits;           // of the keys that may differ, the lowest
   PayloadMode payload_mode;
   int payload_width = 0;  // bytes; 0 without payload
   Segments segments;
@@ -87,9 +91,26 @@ struct SegmentedSortOperands {
 
   // How whole rows are sorted. kSegments: by the kernels for segments, which are as fast for many items with wide
   // payload or narrow keys, and fill their tiles with short rows. kRanks: by counting, for each item, what comes before
-  // it. kFewItems: in small cells, merged by ranks. kOneCell: a row is a cell. kPairs, kLong: in large cells.
-  enum class RowSort { kSegments, kRanks, kFewItems, kOneCell, kPairs, kLong };
+  // it. kFewItems: in small cells, merged by ranks. kOneCell: a row is a cell. kPairs, kLong: in large cells. kDigits:
+  // by digits.
+  enum class RowSort { kSegments, kRanks, kFewItems, kOneCell, kPairs, kLong, kDigits };
   RowSort row_sort() const;
+
+  int digit_places() const { return ceil_div(bits, kDigitBits); }
+  // Whether rows of nearly sorted items are sorted by digits where samples tell that they are not nearly sorted.
+  bool may_turn_to_digits() const;
+
+  // What the kernels that sort by digits tell each other. It is zeroed before the first.
+  struct DigitCounts {
+    void* starts;  // as in the problem of the kernels; 4 bytes each, or 8 for rows of 2^30 items and more
+    void* sums;
+    uint64_t* tickets;
+    int* counted;
+    uint32_t* passes;
+    int64_t row_tiles;
+    int64_t bytes;  // of all of it, which begins with the starts
+  };
+  bool has_long_offsets() const { return segments.length >= int64_t{1} << 30; }
 
   // Scratch memory of the CUDA kernels: the other buffer of the merge rounds, and a descriptor a tile; or where the
   // runs are split at the start of each tile.
@@ -103,9 +124,13 @@ struct SegmentedSortOperands {
     CellCut* cuts;    // of nearly sorted rows
     RunGroup* groups;
     GroupTile* group_tiles[kPhaseRounds];
+    DigitCounts digits;
   };
   static constexpr int64_t kCounters = 64;
   Scratch layout(Workspace& workspace) const;
+
+ private:
+  DigitCounts take_digit_counts(Workspace& workspace) const;
 };
 
 }  // namespace mgpu

@@ -15,11 +15,13 @@ TileSizes tile_sizes() {
   sizes["segmented_reduce"] = {cpu::kReduceTile};
   sizes["scan"] = {cpu::kScanTile};
   sizes["join"] = {cpu::kJoinTile};
+  sizes["select"] = {cpu::kSelectTile, kSelectTile};
   sizes["sets"] = {cpu::kSetTile};
   sizes["merge"] = sizes["sorted_match"] = sizes["sorted_search"] = {cpu::kMergeTile};
   sizes["segmented_sort"] = {cpu::kSortTile};
   sizes["sort_cells"] = {kOneCellShape.cell(), kFewItemsShape.cell()};
   for (int width : {1, 2, 4, 8}) {
+    for (int payload_width : {0, 4, 8}) sizes["sort_digits"].insert(digit_shape(width, payload_width).tile());
     sizes["reduce"].insert(kReduceChunkBytes / width);
     sizes["run_heads"].insert(run_heads_shape(width).tile());
     sizes["scan"].insert(kScanTileBytes / width);

@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-__all__ = ["keeping_bits", "ordered_integers"]
+__all__ = ["is_words", "keeping_bits", "of_words", "ordered_integers", "ordered_together", "words_of"]
 
 
 def ordered_integers(keys: jax.Array) -> jax.Array:
@@ -24,6 +25,36 @@ def ordered_integers(keys: jax.Array) -> jax.Array:
     magnitude = bits & largest
     ordered = jnp.where((bits < 0) & (magnitude > 0), bits ^ largest, magnitude)
     return jnp.where(magnitude > infinity, largest, ordered)
+
+
+def ordered_together(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """The same of several arrays of one dtype, comparable with each other; 64-bit keys of two words are ranked."""
+    if not is_words(arrays[0]):
+        return tuple(map(ordered_integers, arrays))
+    keys = jnp.concatenate(arrays)
+    high, low = words_of(keys)
+    order = jnp.lexsort((low, high))
+    high, low = high[order], low[order]
+    distinct = (high != jnp.roll(high, 1)) | (low != jnp.roll(low, 1))
+    ranks = jnp.zeros(order.shape, order.dtype).at[order].set(jnp.cumsum(distinct, dtype=order.dtype))
+    cuts = np.cumsum([x.shape[0] for x in arrays])[:-1]
+    return tuple(jnp.split(ranks, cuts))
+
+
+def is_words(keys: jax.Array) -> bool:
+    """Whether keys are 64-bit numbers of two words, the low one as the real part (see `columns.py`)."""
+    return jnp.issubdtype(keys.dtype, jnp.complexfloating)
+
+
+def words_of(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The high and the low words of such keys."""
+    high, low = (jax.lax.bitcast_convert_type(part(keys), jnp.uint32) for part in (jax.lax.imag, jax.lax.real))
+    return high, low
+
+
+def of_words(high: jax.Array, low: jax.Array) -> jax.Array:
+    """Such keys of their words."""
+    return jax.lax.complex(*(jax.lax.bitcast_convert_type(x, jnp.float32) for x in (low, high)))
 
 
 def keeping_bits(move: Callable[..., jax.Array], arrays: Any, *others: Any, repeats: bool = False) -> jax.Array:

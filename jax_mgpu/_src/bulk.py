@@ -150,66 +150,71 @@ def _insert_fallback(
     return [rows.at[jnp.where(starts < 0, size, starts)].set(values, mode="drop")]
 
 
-def _remove_tangent(primals: Any, x_dot: Any, fill_dot: Any, size: int) -> Any:
-    """The runs between removed items, gathered. Of x, only the shape is read."""
-    x, indices, count, fill = primals
+def _kept_runs(operands: Any, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The runs between removed items: where in x and in the result they start, and the live results."""
+    x, indices, count, _ = operands
     _, in_range, starts, total = _starts(x, indices, count, -1, size)
-    offsets = jnp.append(jnp.zeros((1,), starts.dtype), jnp.clip(starts, 0, total))
-    sources = jnp.append(jnp.zeros((1,), starts.dtype), jnp.where(in_range, indices + 1, 0).astype(starts.dtype))
-    return filled_tangent(
-        lambda x, fill: gather_rows(
-            x=x, starts=sources, offsets=offsets, total=total.reshape(1), fill_value=fill, size=size, disjoint=1
-        )[0],
-        x, x_dot, fill, fill_dot,
-    )  # fmt: skip
+    zero = jnp.zeros((1,), starts.dtype)
+    sources = jnp.append(zero, jnp.where(in_range, indices + 1, 0).astype(starts.dtype))
+    return sources, jnp.append(zero, jnp.clip(starts, 0, total)), total.reshape(1)
 
 
 def _remove_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
-    return _remove.run(primals, size=size), [_remove_tangent(primals, tangents.x, tangents.fill_value, size)]
+    """The runs gathered."""
+    sources, offsets, total = _kept_runs(primals, size)
+
+    def run(x: jax.Array, fill: jax.Array) -> jax.Array:
+        given = {"x": x, "starts": sources, "offsets": offsets, "total": total, "fill_value": fill}
+        return gather_rows(**given, size=size, disjoint=1)[0]
+
+    tangent = filled_tangent(run, primals.x, tangents.x, primals.fill_value, tangents.fill_value)
+    return _remove.run(primals, size=size), [tangent]
 
 
 def _remove_transpose(cotangents: Sequence[Any], operands: Any, *, size: int) -> jax.Array:
-    return jax.linear_transpose(lambda x: _remove_tangent(operands, x, None, size), operands.x)(cotangents[0])[0]
+    return scatter_rows(cotangents[0], *_kept_runs(operands, size), jnp.zeros(operands.x.shape, operands.x.dtype))
 
 
-def _insert_tangent(primals: Any, x_dot: Any, values_dot: Any, fill_dot: Any, size: int) -> Any:
-    """The runs between inserted values, scattered, and the values, scattered. Of x, only the shape is read."""
-    x, indices, _, count, _ = primals
-    live, in_range, starts, total = _starts(x, indices, count, 1, size)
-    tangent = None
-    if x_dot is not None:
-        offsets = jnp.append(
-            jnp.zeros((1,), starts.dtype), jnp.clip(indices, 0, live.astype(indices.dtype)).astype(starts.dtype)
-        )
-        places = jnp.append(jnp.zeros((1,), starts.dtype), jnp.where(in_range, starts + 1, jnp.maximum(starts, 0)))
-        into = jnp.zeros((size, x.shape[1]), x_dot.dtype)
-        tangent = scatter_rows(x_dot, places, offsets, live.reshape(1), into)
-    if values_dot is not None:
-        places = jnp.where(in_range, starts, size)
-        into = jnp.zeros((size, x.shape[1]), values_dot.dtype) if tangent is None else tangent
-        # nothing else lies there; into no rows at all, JAX cannot transpose it
-        tangent = into.at[places].add(values_dot, mode="drop") if size else into
-    if fill_dot is not None:
-        dead = (jnp.arange(size, dtype=total.dtype) >= total)[:, None]
-        tangent = jnp.where(dead, fill_dot, 0 if tangent is None else tangent)
-    return tangent
+def _pushed_runs(operands: Any, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The runs between inserted values: where in the result and in x they start, and the live items of x."""
+    x, indices, _, count, _ = operands
+    live, in_range, starts, _ = _starts(x, indices, count, 1, size)
+    zero = jnp.zeros((1,), starts.dtype)
+    offsets = jnp.clip(indices, 0, live.astype(indices.dtype)).astype(starts.dtype)
+    places = jnp.where(in_range, starts + 1, jnp.maximum(starts, 0))
+    return jnp.append(zero, places), jnp.append(zero, offsets), live.reshape(1)
 
 
 def _insert_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
-    tangent = _insert_tangent(primals, tangents.x, tangents.values, tangents.fill_value, size)
+    """The runs scattered, and the values."""
+    x, indices, _, count, _ = primals
+    _, in_range, starts, total = _starts(x, indices, count, 1, size)
+    tangent = None
+    if tangents.x is not None:
+        tangent = scatter_rows(tangents.x, *_pushed_runs(primals, size), jnp.zeros((size, x.shape[1]), x.dtype))
+    if tangents.values is not None:
+        into = jnp.zeros((size, x.shape[1]), x.dtype) if tangent is None else tangent
+        places = jnp.where(in_range, starts, size)
+        # nothing else lies there; into no rows at all, JAX cannot transpose it
+        tangent = into.at[places].add(tangents.values, mode="drop") if size else into
+    if tangents.fill_value is not None:
+        dead = (jnp.arange(size, dtype=total.dtype) >= total)[:, None]
+        tangent = jnp.where(dead, tangents.fill_value, 0 if tangent is None else tangent)
     return _insert.run(primals, size=size), [tangent]
 
 
 def _insert_transpose_x(cotangents: Sequence[Any], operands: Any, *, size: int) -> jax.Array:
-    transpose = jax.linear_transpose(lambda x: _insert_tangent(operands, x, None, None, size), operands.x)
-    return transpose(cotangents[0])[0]
+    places, offsets, live = _pushed_runs(operands, size)
+    n, fill = operands.x.shape[0], jnp.zeros((1,), operands.x.dtype)
+    given = {"x": cotangents[0], "starts": places, "offsets": offsets, "total": live, "fill_value": fill}
+    return gather_rows(**given, size=n, disjoint=1)[0]
 
 
 def _insert_transpose_values(cotangents: Sequence[Any], operands: Any, *, size: int) -> jax.Array:
-    def tangent(values: jax.Array) -> jax.Array:
-        return _insert_tangent(operands, None, values, None, size)
-
-    return jax.linear_transpose(tangent, operands.values)(cotangents[0])[0]
+    """The rows where the values went."""
+    x, indices, _, count, _ = operands
+    _, in_range, starts, _ = _starts(x, indices, count, 1, size)
+    return take_or_fill(cotangents[0], jnp.where(in_range, starts, -1), tangents=True)
 
 
 _remove = Operation(

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.preconditions import inside, sorted_keys
+from jax_mgpu._src.preconditions import inside
 
 __all__ = [
     "as_array",
@@ -18,12 +18,13 @@ __all__ = [
     "describe",
     "expect_choice",
     "expect_key",
+    "expect_mask",
+    "expect_rows",
     "expect_same_dtype",
     "expect_vector",
     "fill_operand",
     "index_dtype",
     "index_vector",
-    "sorted_pair",
     "static_flag",
     "static_size",
 ]
@@ -132,6 +133,16 @@ def expect_key(operation: str, argument: str, x: Any) -> jax.Array:
     return x
 
 
+def expect_mask(operation: str, argument: str, x: Any) -> jax.Array:
+    """An argument as a 1-D array of bools."""
+    x = expect_vector(operation, argument, x)
+    if x.size == 0:
+        return x.astype(bool)  # an empty list
+    if x.dtype != jnp.bool_:
+        raise type_error(operation, argument, "bool[n]", describe(x))
+    return x
+
+
 def expect_same_dtype(operation: str, a_name: str, a: jax.Array, b_name: str, b: jax.Array) -> None:
     """Two operands of one dtype."""
     if a.dtype != b.dtype:
@@ -193,40 +204,17 @@ def count_operand(operation: str, argument: str, count: Any, length: int) -> Any
     return inside(operation, argument, _as_index(operation, argument, count, length).reshape(1), length)
 
 
-def fill_operand(operation: str, fill_value: Any, dtype: Any) -> jax.Array:
+def fill_operand(operation: str, fill_value: Any, dtype: Any, argument: str = "fill_value") -> jax.Array:
     """What fills results past the live ones, converted to their dtype, as an operand of shape [1]."""
     value = fill_value
     if not isinstance(value, jax.Array):
-        value = _numbers(operation, "fill_value", np.asarray(value), value)
+        value = _numbers(operation, argument, np.asarray(value), value)
     if value.ndim != 0:
-        raise value_error(operation, "fill_value", "a scalar", describe(value))
+        raise value_error(operation, argument, "a scalar", describe(value))
     try:
         return jnp.asarray(value.astype(dtype)).reshape(1)
     except OverflowError as error:
-        raise value_error(operation, "fill_value", f"a scalar that {dtype.name} holds", repr(fill_value)) from error
-
-
-def sorted_pair(
-    operation: str,
-    a: Any,
-    b: Any,
-    a_count: Any,
-    b_count: Any,
-    *,
-    names: tuple[str, str] = ("a", "b"),
-    descending: bool = False,
-    unique: bool = False,
-) -> tuple[jax.Array, jax.Array, Any, Any]:
-    """Two sorted arrays of keys of one dtype, and their live counts as operands."""
-    a_name, b_name = names
-    a = expect_key(operation, a_name, a)
-    b = expect_key(operation, b_name, b)
-    expect_same_dtype(operation, a_name, a, b_name, b)
-    a_count = count_operand(operation, f"{a_name}_count", a_count, a.shape[0])
-    b_count = count_operand(operation, f"{b_name}_count", b_count, b.shape[0])
-    a = sorted_keys(operation, a_name, a, a_count, descending=descending, unique=unique)
-    b = sorted_keys(operation, b_name, b, b_count, descending=descending, unique=unique)
-    return a, b, a_count, b_count
+        raise value_error(operation, argument, f"a scalar that {dtype.name} holds", repr(fill_value)) from error
 
 
 def _as_index(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array:
@@ -240,6 +228,12 @@ def _as_index(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Ar
     signed = jnp.int32 if limit < INT32_LIMIT - 1 else index_dtype(operation, argument, limit + 1)
     past = min(limit + 1, jnp.iinfo(x.dtype).max)
     return jnp.minimum(x, jnp.array(past, x.dtype)).astype(signed)
+
+
+def expect_rows(operation: str, argument: str, x: Any, length: int, of: str) -> tuple[list[jax.Array], Any]:
+    """The leaves of a pytree as arrays, each with a leading axis of this length, and the pytree's structure."""
+    leaves, structure = jax.tree.flatten(x)
+    return expect_leading_axis(operation, argument, leaves, length, of), structure
 
 
 def expect_leading_axis(operation: str, argument: str, leaves: Sequence[Any], length: int, of: str) -> list[jax.Array]:

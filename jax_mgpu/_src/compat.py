@@ -28,12 +28,15 @@ __all__ = [
     "ad",
     "automatic",
     "automatic_devices",
+    "axes_bound",
     "batching",
     "broadcast",
     "compiling",
     "ffi_api_version",
     "filling_element",
+    "free_of_explicit_axes",
     "in_place",
+    "invariant_gather",
     "ir",
     "is_eager",
     "is_zero",
@@ -41,7 +44,9 @@ __all__ = [
     "partition_spec",
     "result_aval",
     "rows_sharding",
+    "scan_operands",
     "switch",
+    "vary_as",
     "vary_together",
     "whole_axes",
     "zero_tangent",
@@ -67,6 +72,11 @@ def vary_together(operands: Sequence[Any]) -> Sequence[Any]:
     return getattr(_core, name)(*operands)
 
 
+def vary_as(x: Any, *like: Any) -> Any:
+    """`x` with the varying manual axes of the others too, as what depends on them has."""
+    return vary_together([x, *(y for y in like if isinstance(y, jax.core.Tracer))])[0]
+
+
 # For mlir.register_lowering: a rule is run for each call, where it stands. Left alone, newer JAX runs it once for all
 # calls that are alike, in a function apart, where it sees nothing of what makes the operands.
 in_place = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
@@ -86,6 +96,16 @@ def filling_element(value: Any) -> Any:
     return hlo.reshape(ir.RankedTensorType.get([1], element), value)
 
 
+def scan_operands(params: Any, operands: Sequence[Any]) -> list[list[Any]]:
+    """The operands of the primitive `scan` by kind: constants, carried values, arrays of a row a step."""
+    if "ft_in" in params:
+        counts = [len(part) for part in params["ft_in"].unpack()][:2]
+    else:
+        counts = [params["num_consts"], params["num_carry"]]
+    ends = [counts[0], sum(counts)]
+    return [list(operands[: ends[0]]), list(operands[ends[0] : ends[1]]), list(operands[ends[1] :])]
+
+
 def automatic_devices(ctx: Any) -> int:
     """The number of devices over which XLA itself splits what a lowering rule emits: 1 inside shard_map."""
     axis_context = ctx.module_context.axis_context
@@ -95,7 +115,7 @@ def automatic_devices(ctx: Any) -> int:
     return axis_context.num_devices
 
 
-def whole_axes(x: Any) -> Any:
+def whole_axes(x: jax.Array) -> jax.Array:
     """An array with all of each axis on every device, as plain JAX functions along a sharded axis demand."""
     spec = jax.typeof(x).sharding.spec
     if all(names is None for names in spec):
@@ -123,6 +143,16 @@ def automatic(function: Callable[..., Any], out_specs: Any = WHOLE) -> Callable[
     return jax.sharding.auto_axes(function, axes=axes, out_sharding=out_specs) if axes else function
 
 
+def free_of_explicit_axes() -> AbstractContextManager[Any]:
+    """A context in which a jaxpr is made that runs under any mesh: in one made under Explicit axes these stay in force.
+
+    Where there are no Explicit axes it changes nothing: what varies over Manual axes is part of a jaxpr.
+    """
+    if not jax.sharding.get_abstract_mesh().explicit_axes:
+        return nullcontext()
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+
+
 def partition_spec(x: Any) -> Sequence[Any]:
     """The sharding of each axis of a value or an aval; None where the mesh is not Explicit."""
     aval = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
@@ -140,6 +170,28 @@ def rows_sharding(x: Any) -> PartitionSpec | None:
     if not jax.sharding.get_abstract_mesh().explicit_axes:
         return None
     return PartitionSpec(None, *partition_spec(x)[1:])
+
+
+def invariant_gather(x: Any, axis_name: Any, index: Any) -> Any:
+    """`[devices, ...]` of one value a device. Where shard_map tracks what varies, the result does not, as of lax.psum.
+
+    `index` is the device's own, which varies where that is tracked. Elsewhere cotangents of the result differ from
+    device to device, and the transpose has to add them up.
+    """
+    aval = jax.typeof(index)
+    tracked = bool(aval.mat.varying if hasattr(aval, "mat") else getattr(aval, "vma", ()))
+    return jax.lax.all_gather(x, axis_name, to="invarying" if tracked else "varying")
+
+
+def axes_bound(name: Any) -> Callable[[], AbstractContextManager[Any]]:
+    """Binds mesh axes that are bound here, for rules that JAX runs later: those of jax.custom_jvp within vmap."""
+    sizes = [(axis, jax.lax.axis_size(axis)) for axis in (name if isinstance(name, tuple) else (name,))]
+
+    def bound() -> AbstractContextManager[Any]:
+        known = _core.get_axis_env()
+        return _core.extend_axis_env_nd([(axis, size) for axis, size in sizes if not known.axis_exists(axis)])
+
+    return bound
 
 
 def is_eager() -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 
 from jax_mgpu._src.annotations import ArrayLike
 from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_size, value_error
+from jax_mgpu._src.compat import vary_as
 from jax_mgpu._src.live import common_dtype, live_items, wide_enough
 from jax_mgpu._src.load_balance import find_objects, load_balance_search
 from jax_mgpu._src.mergesort import mergesort_indices
@@ -382,7 +383,8 @@ def _add_intervals(
 ) -> jax.Array:
     """interval_scatter into zeros that adds where intervals overlap."""
     size = rows.shape[0]
-    live = live_items(size, total)
+    # What both branches below take varies alike: where vmap selects between them, JAX has all of it vary.
+    live = vary_as(jnp.asarray(live_items(size, total)), rows, offsets)
 
     def scatter(rows: jax.Array) -> jax.Array:
         return scatter_rows(rows, starts, offsets, total, jnp.zeros((count, rows.shape[1]), rows.dtype))

@@ -9,8 +9,8 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, JoinKind
-from jax_mgpu._src.bits import ordered_integers
+from jax_mgpu._src.annotations import ArrayLike, JoinKind, Keys
+from jax_mgpu._src.bits import ordered_together
 from jax_mgpu._src.check import (
     as_array,
     describe,
@@ -18,14 +18,17 @@ from jax_mgpu._src.check import (
     fill_operand,
     index_dtype,
     index_vector,
-    sorted_pair,
+    static_flag,
     static_size,
     type_error,
     value_error,
 )
+from jax_mgpu._src.columns import sorted_pair
 from jax_mgpu._src.live import live_items, live_mask
+from jax_mgpu._src.load_balance import load_balance_search
 from jax_mgpu._src.preconditions import room, row_indices
 from jax_mgpu._src.primitive import Operation, one_program
+from jax_mgpu._src.tables import Matches, kept_positions, matches, saturated_offsets
 from jax_mgpu._src.values import plain_leaves, take_or_fill
 
 __all__ = ["JoinResult", "JoinedColumns", "join", "join_columns"]
@@ -82,29 +85,36 @@ jax.export.register_namedtuple_serialization(JoinResult, serialized_name="jax_mg
 jax.export.register_namedtuple_serialization(JoinedColumns, serialized_name="jax_mgpu.JoinedColumns")
 
 
-@one_program("kind", "size")
+@one_program("kind", "size", "assume_sorted", "null_equal")
 def join(
-    a: ArrayLike,
-    b: ArrayLike,
+    a: Keys,
+    b: Keys,
     kind: JoinKind = "inner",
     *,
     size: int,
+    assume_sorted: bool = True,
+    null_equal: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
 ) -> JoinResult:
     """Joins two tables on equal keys: gives the pairs of rows.
 
-    Both tables are given by their keys, sorted; `jax_mgpu.mergesort_indices` sorts them, and `join_columns` takes its
-    indices. Rows come in order of a's index and, for one row of a, in order of b's. A row of a without a partner makes
+    Both tables are given by their keys: sorted, or with `assume_sorted=False` in any order. Keys that are joined more
+    than once are better sorted once, by `jax_mgpu.mergesort_indices`, whose indices `join_columns` takes. Rows come in
+    order of a's index and, for one row of a, in order of b's. A row of a without a partner makes
     a row of its own, in its place, with `b_indices = -1`, if kind is left or outer; those of b follow at the end, in
-    b's order, with `a_indices = -1`, if kind is right or outer.
+    b's order, with `a_indices = -1`, if kind is right or outer. Kind semi gives the rows of a that have a partner, each
+    once, and anti those that have none; `b_indices` is -1 then.
 
     Args:
       a: `[n_a]`, sorted integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest,
-        all NaNs are equal, and so are the two zeros.
-      b: `[n_b]`, sorted, of the same dtype.
-      kind: `"inner"`, `"left"`, `"right"` or `"outer"`.
+        all NaNs are equal, and so are the two zeros. Or columns: a tuple of 1 to 8 such arrays, compared one after the
+        other.
+      b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
+      kind: `"inner"`, `"left"`, `"right"`, `"outer"`, `"semi"` or `"anti"`.
       size: the static length of the result.
+      assume_sorted: whether the keys are sorted. False takes any order; indices are positions in what was given.
+      null_equal: whether NaNs equal each other. False: a row with a NaN in its key has no partner, as in SQL.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
 
@@ -115,12 +125,13 @@ def join(
 
     Raises:
       TypeError: an argument's dtype is not one of the above, or `size` is not static.
-      ValueError: an argument's shape is not one of the above, or `kind` is none of the four; 2^31 items or more in an
+      ValueError: an argument's shape is not one of the above, or `kind` is not one of these; 2^31 items or more in an
         input without `jax_enable_x64`.
 
     Time is O(n_a + n_b + rows), however the partners are distributed: a walk along merge path (Odeh, Green, Mwassi,
     Shmueli, Birk, 2012) finds the partners of each row of a, a scan of their numbers says where its rows go, and equal
-    parts of the output are then written (Baxter, moderngpu, 2013, relational joins).
+    parts of the output are then written (Baxter, moderngpu, 2013, relational joins). Columns cost as in `merge`.
+    Keys in any order cost two sorts with indices more, and a scatter; kinds semi and anti two searches and a scan.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -128,11 +139,46 @@ def join(
       (Array([ 0,  1,  1,  2,  2, -1], dtype=int32), Array([-1,  0,  1,  0,  1,  2], dtype=int32))
     """
     name = "join"
-    keep_a, keep_b = KINDS[expect_choice(name, "kind", kind, KINDS)]
-    operands = sorted_pair(name, a, b, a_count, b_count)
+    rows = expect_choice(name, "kind", kind, (*KINDS, "semi", "anti"))
     size = static_size(name, "size", size)
-    a_indices, b_indices, count = _join.run(operands, size=size, keep_a=keep_a, keep_b=keep_b)
+    assume_sorted = static_flag(name, "assume_sorted", assume_sorted)
+    null_equal = static_flag(name, "null_equal", null_equal)
+    if not assume_sorted or not null_equal or rows not in KINDS:
+        found = matches(name, a, b, a_count, b_count, is_sorted=assume_sorted, null_equal=null_equal)
+        joined = _expanded(found, *KINDS[rows], size) if rows in KINDS else _filtered(found, rows, size)
+        return joined._replace(count=room(name, joined.count, size))
+    keep_a, keep_b = KINDS[rows]
+    pair = sorted_pair(name, a, b, a_count, b_count)
+    a_indices, b_indices, count = _join.run(pair.operands, size=size, keep_a=keep_a, keep_b=keep_b)
     return JoinResult(a_indices, b_indices, room(name, count, size))
+
+
+def _filtered(found: Matches, kind: str, size: int) -> JoinResult:
+    """The rows of a that have a partner, or those that have none."""
+    kept, count = kept_positions(found.a_live & ((found.number > 0) == (kind == "semi")), size)
+    return JoinResult(kept, jnp.full((size,), -1, found.b_order.dtype), count)
+
+
+def _expanded(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResult:
+    """A row for each pair of partners, in a's order, and for rows without one where they are kept."""
+    n_a, n_b = found.number.shape[0], found.b_order.shape[0]
+    a_spec, b_spec, count_spec = _shapes(
+        jax.ShapeDtypeStruct((n_a,), bool), jax.ShapeDtypeStruct((n_b,), bool), size=size
+    )
+    made = jnp.maximum(found.number, 1) if keep_a else found.number
+    starts, count = saturated_offsets(jnp.where(found.a_live, made, 0).astype(count_spec.dtype))
+    paired = jnp.minimum(count, size)
+    a_rows, ranks = load_balance_search(starts, size, total=paired, return_rank=True)
+    first, number = (take_or_fill(x, a_rows) for x in (found.first, found.number))
+    has_partner = (a_rows >= 0) & (ranks.astype(number.dtype) < number)
+    b_rows = take_or_fill(found.b_order + 1, jnp.where(has_partner, first + ranks.astype(first.dtype), -1)) - 1
+    if keep_b:
+        alone, others = kept_positions(found.b_alone(), n_b)
+        slots = jnp.arange(n_b, dtype=count_spec.dtype)
+        slots = jnp.where((slots < others.astype(slots.dtype)) & (slots < size - paired), slots + paired, size)
+        b_rows = b_rows.at[slots].set(alone, mode="drop")
+        count += jnp.minimum(others.astype(count.dtype), jnp.iinfo(count.dtype).max - count)
+    return JoinResult(a_rows.astype(a_spec.dtype), b_rows.astype(b_spec.dtype), count)
 
 
 @one_program("fill_value")
@@ -221,7 +267,7 @@ def _fallback(
     a_spec, b_spec, count_spec = _shapes(a, b, size=size)
     n_a, n_b = a.shape[0], b.shape[0]
     a_live, b_live = live_items(n_a, a_count), live_items(n_b, b_count)
-    a, b = ordered_integers(a), ordered_integers(b)
+    a, b = ordered_together(a, b)
 
     def bounds(needles: jax.Array, haystack: jax.Array, live: Any) -> tuple[jax.Array, jax.Array]:
         # What lies past the live items may be anything: it is made the largest key, and does not count.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pathlib
 from collections.abc import Mapping, Sequence
 from types import ModuleType
@@ -15,6 +16,7 @@ from jax_mgpu._src.compat import ffi_api_version
 __all__ = [
     "backends",
     "build_decision",
+    "compiler_problem",
     "cpu_module",
     "cuda_module",
     "expect_names",
@@ -44,7 +46,7 @@ def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises an error where a compiled module was not built of these sources: it has other operations, or other names.
 
     Each operation has lists of operands and results, and a dictionary of attributes, each with the names of its values,
-    or `"flag"`. An attribute that no kernel reads is not in the modules.
+    `"flag"` or `"number"`. An attribute that no kernel reads is not in the modules.
     """
     assert cpu_module is not None
     if difference := _difference(cpu_module, operations):
@@ -92,6 +94,19 @@ if cpu_module is None:
 def target(operation: str) -> str:
     """The FFI target name of an operation."""
     return f"jax_mgpu.{operation}"
+
+
+def compiler_problem() -> str:
+    """Why no function can be compiled for CUDA; nothing where all is well."""
+    return "" if cuda_module is None else cuda_module.compiler_problem()
+
+
+def _compiler_folders() -> list[str]:
+    """Where packages of NVRTC have it: those that jax[cuda12] and jax[cuda13] depend on."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = map(pathlib.Path, spec.submodule_search_locations or ()) if spec else ()
+    folders = ("cu13/lib", "cuda_nvrtc/lib")
+    return [str(root / folder) for root in roots for folder in folders if (root / folder).is_dir()]
 
 
 def platforms() -> tuple[str, ...]:
@@ -157,3 +172,9 @@ for _module, _platform in ((cpu_module, "cpu"), (cuda_module, "CUDA")):
         for _operation, _handler in _module.handlers().items():
             jax.ffi.register_ffi_target(target(_operation), _handler, platform=_platform)
             jax.ffi.register_ffi_target_as_batch_partitionable(target(_operation))  # see partition.py
+
+if cuda_module is not None:
+    cuda_module.set_compiler_folders(_compiler_folders())
+    for _operation, _stages in cuda_module.function_handlers().items():
+        jax.ffi.register_ffi_target(target(_operation), _stages, platform="CUDA")
+        jax.ffi.register_ffi_target_as_batch_partitionable(target(_operation))

@@ -14,7 +14,7 @@ import numpy as np
 
 from jax_mgpu._src.check import index_dtype
 
-__all__ = ["common_dtype", "heads_inside", "live_items", "live_mask", "segment_starts", "wide_enough"]
+__all__ = ["common_dtype", "heads_inside", "live_items", "live_mask", "segment_bounds", "segment_starts", "wide_enough"]
 
 
 def live_items(n: int, count: Any, dtype: Any = None) -> jax.Array:
@@ -45,6 +45,16 @@ def segment_starts(n: int, heads: Any) -> jax.Array:
     """Which of n positions start a segment."""
     starts = jnp.zeros((n,), bool).at[:1].set(True)
     return starts.at[heads_inside(heads, n)].set(True, mode="drop")
+
+
+def segment_bounds(heads: jax.Array, n: int, count: Any) -> tuple[jax.Array, jax.Array]:
+    """Where the segment of each head begins and ends, among the live ones of n items."""
+    live = live_items(n, count)
+    dtype = common_dtype(heads, live)
+    live = live.astype(dtype)
+    begin = jnp.clip(heads.astype(dtype), 0, live)
+    is_last = np.arange(heads.shape[0]) == heads.shape[0] - 1
+    return begin, jnp.where(is_last, live, jnp.roll(begin, -1))
 
 
 def common_dtype(*integers: Any) -> np.dtype:

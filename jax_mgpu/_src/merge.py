@@ -8,9 +8,11 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike
-from jax_mgpu._src.check import index_dtype, sorted_pair, static_flag
+from jax_mgpu._src.annotations import ArrayLike, AxisName, Directions, Keys
+from jax_mgpu._src.check import index_dtype, static_flag
+from jax_mgpu._src.columns import sorted_pair
 from jax_mgpu._src.live import live_items
+from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.values import (
     Payload,
@@ -45,7 +47,18 @@ def merge(
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
 ) -> tuple[jax.Array, Any]: ...
-@one_program("descending")
+@overload
+def merge(
+    a: tuple[ArrayLike, ...],
+    b: tuple[ArrayLike, ...],
+    a_values: Any = None,
+    b_values: Any = None,
+    *,
+    descending: Directions = False,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+) -> Any: ...
+@overload
 def merge(
     a: ArrayLike,
     b: ArrayLike,
@@ -55,30 +68,53 @@ def merge(
     descending: bool = False,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
+    axis_name: AxisName,
+    even: bool = True,
+) -> Any: ...
+@one_program("descending")
+def merge(
+    a: Keys,
+    b: Keys,
+    a_values: Any = None,
+    b_values: Any = None,
+    *,
+    descending: Directions = False,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+    even: bool = True,
 ) -> Any:
     """Merges two sorted arrays, stable, with the values that belong to them; A comes before B among equals.
 
     Args:
       a: `[n_a]`, sorted integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest,
-        the two zeros are equal.
-      b: `[n_b]`, sorted, of the same dtype.
+        the two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one after the other.
+      b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape.
       b_values: a pytree of the same structure, dtypes and trailing shapes with leading axis `n_b`.
-      descending: a and b are sorted in the reverse order, and so is the result.
+      descending: a and b are sorted in the reverse order, and so is the result. A tuple of bools is a direction a
+        column.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
+      axis_name: merge the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
+      even: over a mesh axis, devices get numbers of items that differ by one at most; if False, devices are filled from
+        the first one on.
 
     Returns:
       The merged keys, `[n_a + n_b]`, bit for bit a permutation of the live items; with values, `(keys, values)`. Slots
-      past `a_count + b_count` hold 0.
+      past `a_count + b_count` hold 0. Over a mesh axis, where a count is given, the number of items that this device
+      has got follows.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape or structure is not one of the above; results of 2^31 items or more with values
-        other than one vector of 4- or 8-byte items, without `jax_enable_x64`.
+        other than one vector of 4- or 8-byte items, or with columns that are floats or wider than 64 bits, without
+        `jax_enable_x64`.
 
     Time is O(n_a + n_b), each key read and written once; no scratch memory. Equal parts of the output are found by
-    merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012) and merged one by one.
+    merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012) and merged one by one. Columns of up to 64 bits in all are
+    one key. For wider ones, a search of each side in the other and a scan put a position in the place of the first 64
+    bits; with up to 2^26 items this is done once for each 37 bits more.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -86,19 +122,26 @@ def merge(
       Array([1, 2, 3, 3, 5, 9], dtype=int32)
     """
     name = "merge"
-    descending = static_flag(name, "descending", descending)
-    a, b, a_count, b_count = sorted_pair(name, a, b, a_count, b_count, descending=descending)
-    a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, a.shape[0], b.shape[0])
-    given = {"a": a, "b": b, "a_count": a_count, "b_count": b_count, "descending": descending}
-    if a_values is None:
-        return _merge(**given, payload=Payload.NONE)[0]
-    if carried_leaf(a_leaves) is not None:
+    pair = sorted_pair(name, a, b, a_count, b_count, descending=descending)
+    n_a, n_b = pair.a.shape[0], pair.b.shape[0]
+    a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, n_a, n_b)
+    if axis_name is not None:
+        (a, b, a_count, b_count), even = pair.single_operands, static_flag(name, "even", even)
+        operands = (a, b, a_leaves, b_leaves, None if a_values is None else unflatten, a_count, b_count)
+        return over_axis("sorts.merge", name, axis_name, *operands, descending=bool(pair.descending), even=even)
+    given = {"a": pair.a, "b": pair.b, "a_count": pair.a_count, "b_count": pair.b_count, "descending": pair.descending}
+    if pair.is_code and a_values is None:
+        return pair.restored(_merge(**given, payload=Payload.NONE)[0])
+    if pair.is_code and carried_leaf(a_leaves) is not None:
         keys, values = _merge(**given, a_values=a_leaves[0], b_values=b_leaves[0], payload=Payload.GIVEN)
-        return keys, unflatten([values])
-    index_dtype(name, "a and b", a.shape[0] + b.shape[0])
+        return pair.restored(keys), unflatten([values])
+    index_dtype(name, "a and b", n_a + n_b)
     keys, indices = _merge(**given, payload=Payload.INDICES)
-    pairs = zip(a_leaves, b_leaves, strict=True)
-    return keys, unflatten([take_from_pair(*pair, indices, a.shape[0]) for pair in pairs])
+    keys = pair.restored(keys, indices)
+    if a_values is None:
+        return keys
+    leaves = zip(a_leaves, b_leaves, strict=True)
+    return keys, unflatten([take_from_pair(*both, indices, n_a) for both in leaves])
 
 
 def _shapes(a: Any, b: Any, a_values: Any, payload: int) -> Sequence[Any]:

@@ -6,10 +6,10 @@ from typing import Any, overload
 
 import jax
 
-from jax_mgpu._src.annotations import ArrayLike
-from jax_mgpu._src.check import expect_key
+from jax_mgpu._src.annotations import ArrayLike, AxisName, Directions, Keys
+from jax_mgpu._src.columns import expect_keys
 from jax_mgpu._src.primitive import ABSENT, one_program
-from jax_mgpu._src.sort import sort, sort_indices
+from jax_mgpu._src.sort import Method, run_sort, run_sort_indices
 
 __all__ = ["locality_sort", "locality_sort_indices", "mergesort", "mergesort_indices"]
 
@@ -22,51 +22,112 @@ def mergesort(
 def mergesort(
     keys: ArrayLike, values: Any, *, descending: bool = False, count: ArrayLike | None = None
 ) -> tuple[jax.Array, Any]: ...
+@overload
+def mergesort(
+    keys: tuple[ArrayLike, ...],
+    values: Any = None,
+    *,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+) -> Any: ...
+@overload
+def mergesort(
+    keys: ArrayLike,
+    values: Any = None,
+    *,
+    descending: bool = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName,
+    even: bool = True,
+) -> Any: ...
 @one_program("descending")
-def mergesort(keys: ArrayLike, values: Any = None, *, descending: bool = False, count: ArrayLike | None = None) -> Any:
+def mergesort(
+    keys: Keys,
+    values: Any = None,
+    *,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+    even: bool = True,
+) -> Any:
     """Sorts `keys`, stable, with the values that belong to them.
 
     Args:
       keys: `[n]`, integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest, the
-        two zeros are equal.
+        two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one after the other.
       values: a pytree of arrays with leading axis `n`, of any dtype and trailing shape, moved along with the keys.
-      descending: sort in the reverse order; equal keys stay in input order.
+      descending: sort in the reverse order; equal keys stay in input order. A tuple of bools is a direction a column.
       count: the number of live items, an integer scalar (default `n`). Items past it stay where they are.
+      axis_name: sort the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; not for
+        columns.
+      even: over a mesh axis, devices get numbers of items that differ by one at most; if False, devices are filled from
+        the first one on.
 
     Returns:
-      The sorted keys, bit for bit a permutation of the input; with values, `(keys, values)`.
+      The sorted keys, bit for bit a permutation of the input; with values, `(keys, values)`. Columns come back as the
+      tuple they are. Over a mesh axis, where `count` is given, the number of items that this device has got follows;
+      slots past it hold 0.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
-      ValueError: an argument's shape is not one of the above; 2^31 items or more with values other than one vector of
-        4- or 8-byte items, without `jax_enable_x64`.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more with columns that are floats or wider
+        than 64 bits, or with values other than one vector of 4- or 8-byte items, without `jax_enable_x64`.
 
     Time is O(n log n), whatever the order of the input; scratch memory is one copy of keys and values. Tiles are
     sorted by a block each, then runs of tiles are merged, each output tile by its own share of the merge path (Odeh,
-    Green, Mwassi, Shmueli, Birk, "Merge Path", 2012).
+    Green, Mwassi, Shmueli, Birk, "Merge Path", 2012). Columns of up to 64 bits in all are one key; each 64 bits more
+    are one more sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
       >>> mgpu.mergesort(jnp.array([3, 1, 2]), jnp.array([30, 10, 20]))
       (Array([1, 2, 3], dtype=int32), Array([10, 20, 30], dtype=int32))
+      >>> mgpu.mergesort((jnp.array([1, 2, 1]), jnp.array([7, 8, 9])), descending=(False, True))
+      (Array([1, 1, 2], dtype=int32), Array([9, 7, 8], dtype=int32))
     """
-    keys = expect_key("mergesort", "keys", keys)
-    return sort("mergesort", keys, ABSENT, ABSENT, values, descending=descending, count=count)
+    keys, descending = expect_keys("mergesort", "keys", keys, descending)
+    given: dict[str, Any] = {"descending": descending, "count": count, "axis_name": axis_name, "even": even}
+    return run_sort("mergesort", keys, ABSENT, ABSENT, values, **given)
 
 
-@one_program("descending")
+@overload
 def mergesort_indices(
     keys: ArrayLike, *, descending: bool = False, count: ArrayLike | None = None
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array]: ...
+@overload
+def mergesort_indices(
+    keys: tuple[ArrayLike, ...], *, descending: Directions = False, count: ArrayLike | None = None
+) -> tuple[Any, jax.Array]: ...
+@overload
+def mergesort_indices(
+    keys: ArrayLike,
+    *,
+    descending: bool = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName,
+    even: bool = True,
+) -> Any: ...
+@one_program("descending")
+def mergesort_indices(
+    keys: Keys,
+    *,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+    even: bool = True,
+) -> Any:
     """Sorts `keys` and tells where each key came from.
 
     Args:
       keys: see `mergesort`.
       descending: see `mergesort`.
       count: see `mergesort`.
+      axis_name: see `mergesort`.
+      even: see `mergesort`.
 
     Returns:
-      `(sorted keys, indices)` with `sorted_keys == keys[indices]`; indices are int32, or int64 from 2^31 items on.
+      `(sorted keys, indices)` with `sorted_keys == keys[indices]`; indices are int32, or int64 from 2^31 items on. Over
+      a mesh axis they are those in the global array; counts as `mergesort`.
 
     Raises:
       TypeError: as `mergesort`.
@@ -79,8 +140,9 @@ def mergesort_indices(
       >>> mgpu.mergesort_indices(jnp.array([3, 1, 2]))[1]
       Array([1, 2, 0], dtype=int32)
     """
-    keys = expect_key("mergesort_indices", "keys", keys)
-    return sort_indices("mergesort_indices", keys, ABSENT, ABSENT, descending=descending, count=count)
+    keys, descending = expect_keys("mergesort_indices", "keys", keys, descending)
+    given: dict[str, Any] = {"descending": descending, "count": count, "axis_name": axis_name, "even": even}
+    return run_sort_indices("mergesort_indices", keys, ABSENT, ABSENT, **given)
 
 
 @overload
@@ -91,20 +153,46 @@ def locality_sort(
 def locality_sort(
     keys: ArrayLike, values: Any, *, descending: bool = False, count: ArrayLike | None = None
 ) -> tuple[jax.Array, Any]: ...
+@overload
+def locality_sort(
+    keys: tuple[ArrayLike, ...],
+    values: Any = None,
+    *,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+) -> Any: ...
+@overload
+def locality_sort(
+    keys: ArrayLike,
+    values: Any = None,
+    *,
+    descending: bool = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName,
+    even: bool = True,
+) -> Any: ...
 @one_program("descending")
 def locality_sort(
-    keys: ArrayLike, values: Any = None, *, descending: bool = False, count: ArrayLike | None = None
+    keys: Keys,
+    values: Any = None,
+    *,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+    even: bool = True,
 ) -> Any:
-    """Sorts `keys` as `mergesort` does, fast where they are nearly sorted.
+    """Sorts `keys` as `sort` does, fast where they are nearly sorted.
 
     For keys that were sorted and have changed a little, such as the cells of particles one time step on. Right for any
-    keys; where they are in no order, a little slower than `mergesort`.
+    keys; where they are in no order, a little slower than `sort`.
 
     Args:
       keys: see `mergesort`.
       values: see `mergesort`.
       descending: see `mergesort`.
       count: see `mergesort`.
+      axis_name: see `mergesort`.
+      even: see `mergesort`.
 
     Returns:
       As `mergesort`.
@@ -114,28 +202,54 @@ def locality_sort(
       ValueError: as `mergesort`.
 
     On a GPU, cells of some thousand keys are sorted, then merged where neighbouring cells, or runs of them, overlap:
-    keys that are at most k places from where they belong take O(n log k). Time as `mergesort` on a CPU, for 2^18 keys
-    or fewer, and with values or indices unless they and the keys are of 4 bytes. Memory as `mergesort`.
+    keys that are at most k places from where they belong take O(n log k). Where samples tell that many are far from
+    their place, the keys are sorted by digits. Time as `sort` on a CPU, for 2^18 keys or fewer, for keys of less than
+    32 bits, and with values or indices unless they and the keys are of 4 bytes. Memory as `mergesort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
       >>> mgpu.locality_sort(jnp.array([1, 2, 4, 3, 5]))
       Array([1, 2, 3, 4, 5], dtype=int32)
     """
-    keys = expect_key("locality_sort", "keys", keys)
-    return sort("locality_sort", keys, ABSENT, ABSENT, values, descending=descending, count=count, nearly_sorted=True)
+    keys, descending = expect_keys("locality_sort", "keys", keys, descending)
+    given: dict[str, Any] = {"descending": descending, "count": count, "axis_name": axis_name, "even": even}
+    return run_sort("locality_sort", keys, ABSENT, ABSENT, values, **given, method=Method.NEARLY_SORTED)
 
 
-@one_program("descending")
+@overload
 def locality_sort_indices(
     keys: ArrayLike, *, descending: bool = False, count: ArrayLike | None = None
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array]: ...
+@overload
+def locality_sort_indices(
+    keys: tuple[ArrayLike, ...], *, descending: Directions = False, count: ArrayLike | None = None
+) -> tuple[Any, jax.Array]: ...
+@overload
+def locality_sort_indices(
+    keys: ArrayLike,
+    *,
+    descending: bool = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName,
+    even: bool = True,
+) -> Any: ...
+@one_program("descending")
+def locality_sort_indices(
+    keys: Keys,
+    *,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+    even: bool = True,
+) -> Any:
     """Sorts `keys` as `mergesort_indices` does, fast where they are nearly sorted.
 
     Args:
       keys: see `mergesort`.
       descending: see `mergesort`.
       count: see `mergesort`.
+      axis_name: see `mergesort`.
+      even: see `mergesort`.
 
     Returns:
       As `mergesort_indices`.
@@ -151,7 +265,6 @@ def locality_sort_indices(
       >>> mgpu.locality_sort_indices(jnp.array([1, 2, 4, 3, 5]))[1]
       Array([0, 1, 3, 2, 4], dtype=int32)
     """
-    keys = expect_key("locality_sort_indices", "keys", keys)
-    return sort_indices(
-        "locality_sort_indices", keys, ABSENT, ABSENT, descending=descending, count=count, nearly_sorted=True
-    )
+    keys, descending = expect_keys("locality_sort_indices", "keys", keys, descending)
+    given: dict[str, Any] = {"descending": descending, "count": count, "axis_name": axis_name, "even": even}
+    return run_sort_indices("locality_sort_indices", keys, ABSENT, ABSENT, **given, method=Method.NEARLY_SORTED)

@@ -16,11 +16,22 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.check import as_array, describe, expect_leading_axis, index_dtype, type_error, value_error
-from jax_mgpu._src.compat import rows_sharding, whole_axes
-from jax_mgpu._src.live import common_dtype, live_items, live_mask, segment_starts
+from jax_mgpu._src.compat import rows_sharding, vary_as, whole_axes
+from jax_mgpu._src.live import live_items, live_mask, segment_bounds, segment_starts
 from jax_mgpu._src.values import plain_leaves
 
-__all__ = ["Kind", "Operator", "accumulator_dtype", "builtin", "custom", "general_scan", "operator_kind"]
+__all__ = [
+    "Kind",
+    "Operator",
+    "accumulator_dtype",
+    "builtin",
+    "custom",
+    "general_scan",
+    "operator_kind",
+    "scan_results",
+    "segment_ends",
+    "segmented_results",
+]
 
 
 class Kind(enum.IntEnum):
@@ -71,6 +82,7 @@ class Operator:
       finish: the results of states.
       identity: the state of nothing, without the leading axis, or None where it is not known.
       dead: the result for an item past the count.
+      function: the same as a caller's function of two items, where it is one.
     """
 
     extract: Callable[[Any, jax.Array], Any]
@@ -78,6 +90,7 @@ class Operator:
     finish: Callable[[Any], Any]
     identity: Any
     dead: int = 0
+    function: Callable[[Any, Any], Any] | None = None
 
 
 def accumulator_dtype(dtype: Any) -> Any:
@@ -161,11 +174,16 @@ def custom(
     def restore(tree: Any) -> Any:
         return structure.unflatten(restore_leaves(jax.tree.leaves(tree)))
 
-    def combine(a: Any, b: Any) -> Any:
-        combined = jax.vmap(op)(restore(a), restore(b))
-        return structure.unflatten(plain_leaves(jax.tree.leaves(combined))[0])
+    def combine_items(a: Any, b: Any) -> Any:
+        return structure.unflatten(plain_leaves(jax.tree.leaves(op(restore(a), restore(b))))[0])
 
-    operator = Operator(extract=lambda x, positions: x, combine=combine, finish=lambda state: state, identity=identity)
+    operator = Operator(
+        extract=lambda x, positions: x,
+        combine=jax.vmap(combine_items),
+        finish=lambda state: state,
+        identity=identity,
+        function=combine_items,
+    )
     return operator, structure.unflatten(plain), n, restore
 
 
@@ -212,6 +230,12 @@ def identities(operator: Operator, like: Any) -> Any:
     return jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), operator.identity, like)
 
 
+def of_nothing(operator: Operator, *operands: Any) -> Any:
+    """The identity, which varies under shard_map as results from these operands do."""
+    given = [x for x in jax.tree.leaves(operands) if isinstance(x, jax.Array)]
+    return jax.tree.map(lambda x: vary_as(jnp.asarray(x), *given), operator.identity)
+
+
 def general_scan(
     operator: Operator, x: Any, n: int, heads: Any, count: Any, *, exclusive: int, reverse: int
 ) -> tuple[Any, Any]:
@@ -220,7 +244,7 @@ def general_scan(
     positions = jnp.arange(n, dtype=index_dtype("scan", "x", n))
     states = operator.extract(x, positions)
     if n == 0:
-        return states, operator.identity
+        return states, of_nothing(operator, x, count)
     live = live_items(n, count)
     starts = segment_starts(n, heads)
     if reverse:
@@ -264,13 +288,15 @@ def segmented_results(operator: Operator, x: Any, n: int, heads: Any, count: Any
     heads = whole_axes(heads)
     m = heads.shape[0]
     if n == 0:
-        states = jax.tree.map(lambda i: jnp.broadcast_to(i, (m, *jnp.shape(i))), operator.identity)
+        states = jax.tree.map(lambda i: jnp.broadcast_to(i, (m, *jnp.shape(i))), of_nothing(operator, x, heads, count))
         return operator.finish(states)
     states, _ = general_scan(operator, x, n, heads, count, exclusive=0, reverse=0)
-    live = live_items(n, count)
-    dtype = common_dtype(heads, live)
-    bounds = jnp.append(jnp.clip(heads.astype(dtype), 0, live.astype(dtype)), live.astype(dtype))
-    begin, end = bounds[:-1], bounds[1:]
+    return segment_ends(operator, states, n, heads, count)
+
+
+def segment_ends(operator: Operator, states: Any, n: int, heads: Any, count: Any) -> Any:
+    """The results of segments, of which `states` is the scan."""
+    begin, end = segment_bounds(heads, n, count)
     states = jax.tree.map(lambda s: _rows_at(s, jnp.maximum(end - 1, 0)), states)
     if operator.identity is not None:
         states = select(begin < end, states, identities(operator, states))

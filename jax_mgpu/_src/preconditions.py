@@ -7,8 +7,10 @@ raises the error: the operation's own kernels know nothing of checks and stay fi
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -20,15 +22,24 @@ from jax_mgpu._src.bits import ordered_integers
 from jax_mgpu._src.compat import Primitive, ad, automatic, batching, compiling, mlir, switch
 
 __all__ = [
+    "BY_CONSTRUCTION",
     "apart",
+    "by_construction",
     "checks",
     "distinct_positions",
+    "fractions",
     "inside",
     "interval_lengths",
     "intervals_inside",
+    "keys_of_few_bits",
     "non_decreasing",
     "room",
+    "row_ends",
     "row_indices",
+    "same_rows",
+    "segments_apart",
+    "segments_fit",
+    "sorted_columns",
     "sorted_keys",
 ]
 
@@ -87,9 +98,35 @@ def inside(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array
     return _require(operation, argument, f"an integer from 0 to {limit}", x, lambda x: (x >= 0) & (x <= limit))
 
 
+def fractions(operation: str, argument: str, x: jax.Array) -> jax.Array:
+    """Numbers from 0 to 1."""
+    return _require(operation, argument, "numbers from 0 to 1", x, lambda x: (x >= 0) & (x <= 1))
+
+
 def row_indices(operation: str, argument: str, x: jax.Array, length: int) -> jax.Array:
     """Indices of rows of an array of this length, or -1."""
     return _require(operation, argument, f"indices of {length} rows, or -1", x, lambda x: (x >= -1) & (x < length))
+
+
+def segments_fit(operation: str, heads: jax.Array, lengths: Callable[[], jax.Array], width: int) -> jax.Array:
+    """Heads of segments of at most `width` items."""
+    return _require(operation, "width", f"segments of at most {width} items", heads, lambda heads: lengths() <= width)
+
+
+def same_rows(operation: str, offsets: jax.Array, others: jax.Array) -> jax.Array:
+    """Offsets of rows that have the same lengths as others."""
+    return _require(operation, "other", "rows of the same lengths", offsets, lambda offsets: offsets == others)
+
+
+def row_ends(operation: str, ends: jax.Array, capacity: int) -> jax.Array:
+    """Ends of rows within an array of `capacity` items, each as far as the one before at least."""
+    return _require(
+        operation,
+        "lengths",
+        f"rows of {capacity} items in all at most",
+        ends,
+        lambda x: _is_ascending(x) & (x <= capacity),
+    )
 
 
 def room(operation: str, count: jax.Array, size: int) -> jax.Array:
@@ -99,20 +136,60 @@ def room(operation: str, count: jax.Array, size: int) -> jax.Array:
     return _require(operation, "size", f"at most {size} results", count, lambda count: count <= size)
 
 
+def keys_of_few_bits(operation: str, argument: str, keys: jax.Array, count: Any, bits: int) -> jax.Array:
+    """Live keys from 0 to 2^bits - 1; `count` is an operand of shape [1], or empty."""
+
+    def holds(keys: jax.Array) -> jax.Array:
+        most = jnp.array(min(2**bits - 1, jnp.iinfo(keys.dtype).max), keys.dtype)
+        few = (keys >= 0) & (keys <= most)
+        return few | (jnp.arange(keys.shape[0]) >= count[0]) if count.size else few
+
+    return _require(operation, argument, f"integers from 0 to 2**{bits} - 1", keys, holds)
+
+
 def sorted_keys(
     operation: str, argument: str, keys: jax.Array, count: Any, *, descending: bool = False, unique: bool = False
 ) -> jax.Array:
     """Live keys in the order of lax.sort or its reverse; `count` is an operand of shape [1], or empty."""
 
     def holds(keys: jax.Array) -> jax.Array:
-        codes = ordered_integers(keys)
-        low, high = (codes[1:], codes[:-1]) if descending else (codes[:-1], codes[1:])
-        ordered = low < high if unique else low <= high
+        ordered = _in_order(ordered_integers(keys), descending, unique)
         live = jnp.arange(1, keys.shape[0]) < count[0] if count.size else True
         return jnp.concatenate([jnp.ones((1,), bool), ordered | ~jnp.asarray(live)])
 
     order = "descending" if descending else "ascending"
     return _require(operation, argument, f"{'unique ' if unique else ''}keys in {order} order", keys, holds)
+
+
+def sorted_columns(
+    operation: str, names: Sequence[str], columns: Sequence[jax.Array], count: Any, *, descending: Any, unique: bool
+) -> list[jax.Array]:
+    """Live keys of several columns in order: each column where all before it are equal."""
+    tied = jnp.ones((max(columns[0].shape[0] - 1, 0),), bool)
+    checked = []
+    for i, (name, x, down) in enumerate(zip(names, columns, descending, strict=True)):
+        codes = ordered_integers(x)
+        distinct = unique and i + 1 == len(columns)
+
+        def holds(
+            _: jax.Array, codes: Any = codes, down: bool = down, distinct: bool = distinct, tied: Any = tied
+        ) -> Any:
+            ordered = _in_order(codes, down, distinct)
+            live = jnp.arange(1, codes.shape[0]) < count[0] if count.size else True
+            return jnp.concatenate([jnp.ones((1,), bool), ordered | ~tied | ~jnp.asarray(live)])
+
+        order = f"{'unique ' if distinct else ''}keys in {'descending' if down else 'ascending'} order"
+        ties = ", where the columns before are equal" if i else ""
+        checked.append(_require(operation, name, order + ties, x, holds))
+        if _ON.value:
+            tied = tied & (codes[1:] == codes[:-1])
+    return checked
+
+
+def _in_order(codes: jax.Array, descending: bool, unique: bool) -> jax.Array:
+    """Whether each integer but the first may follow the one before."""
+    low, high = (codes[1:], codes[:-1]) if descending else (codes[:-1], codes[1:])
+    return low < high if unique else low <= high
 
 
 def intervals_inside(
@@ -139,6 +216,18 @@ def apart(operation: str, argument: str, starts: jax.Array, lengths: Callable[[]
     return _require(operation, argument, "intervals that do not overlap", starts, holds)
 
 
+def segments_apart(operation: str, argument: str, heads: jax.Array, ends: jax.Array, length: int) -> jax.Array:
+    """Ends of segments in the order of their heads: none reaches into the next. Empty ones may lie anywhere."""
+
+    def holds(ends: jax.Array) -> jax.Array:
+        starts, stops = jnp.clip(heads, 0, length), jnp.clip(ends, 0, length)
+        full = stops > starts
+        later = jax.lax.cummin(jnp.where(full, starts, length), reverse=True)
+        return ~full | (stops <= jnp.append(later[1:], length))
+
+    return _require(operation, argument, "segments that do not overlap", ends, holds)
+
+
 def interval_lengths(offsets: jax.Array, total: Any, size: int) -> Callable[[], jax.Array]:
     """The lengths of intervals, computed where a check needs them; `total` is an operand of shape [1], or empty."""
 
@@ -153,11 +242,24 @@ def _is_ascending(x: jax.Array) -> jax.Array:
     return (x >= 0) & jnp.concatenate([jnp.ones((1,), bool), x[1:] >= x[:-1]])
 
 
+BY_CONSTRUCTION = contextvars.ContextVar("by_construction", default=False)
+
+
+@contextlib.contextmanager
+def by_construction(holds: bool = True) -> Iterator[None]:
+    """Within it nothing is checked: an operation made the operands itself, so that their preconditions hold."""
+    token = BY_CONSTRUCTION.set(holds or BY_CONSTRUCTION.get())
+    try:
+        yield
+    finally:
+        BY_CONSTRUCTION.reset(token)
+
+
 def _require(
     operation: str, argument: str, expected: str, x: jax.Array, holds: Callable[[jax.Array], jax.Array]
 ) -> jax.Array:
     """`x`; with checks on, tied to an error at the first position where `holds(x)` is false."""
-    if not _ON.value or x.size == 0:
+    if not _ON.value or x.size == 0 or BY_CONSTRUCTION.get():
         return x
 
     def first_broken(x: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -48,6 +48,7 @@ from jax_mgpu._src.compat import (
     mlir,
     partition_spec,
     result_aval,
+    vary_as,
     vary_together,
     zero_tangent,
 )
@@ -75,6 +76,7 @@ class Operation:
         result themselves.
       streamed: operands that the kernels read as one run over the whole batch: one that serves the whole batch is
         repeated for them.
+      is_registered: whether the compiled modules know the operation by these names.
 
     Every rule takes the operands and attributes that it names among its parameters. The rules of derivatives get the
     operands together, as a tuple with their names.
@@ -91,6 +93,7 @@ class Operation:
         fallback: Callable[..., Sequence[jax.Array]],
         aliases: Mapping[str, str] | None = None,
         streamed: Sequence[str] = (),
+        is_registered: bool = True,
     ):
         self.name = name
         self.operands, self.results, self.attributes = tuple(operands), tuple(results), dict(attributes)
@@ -109,7 +112,27 @@ class Operation:
         self.primitive.def_abstract_eval(self._abstract)
         batching.primitive_batchers[self.primitive] = self._batch
         _register_lowerings(self)
-        REGISTRY[name] = self
+        if is_registered:
+            REGISTRY[name] = self
+
+    @property
+    def platforms(self) -> Sequence[str]:
+        """Those with kernels."""
+        return library.platforms()
+
+    def warn_without_kernels(self, platforms: Sequence[str]) -> None:
+        """Says once that other platforms run plain JAX."""
+        _warn_without_kernels(platforms)
+
+    def lowers_plainly(self, operands: Sequence[Any], devices: int) -> bool:
+        """Whether a program that could have kernels is to have plain JAX."""
+        del operands, devices
+        return False
+
+    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
+        """The attributes of the call of the handlers."""
+        del operands
+        return dict(attributes)
 
     def __call__(self, **named: Any) -> list[jax.Array]:
         """Binds the primitive to operands, with or without batch axes, and attributes, all by name."""
@@ -124,9 +147,7 @@ class Operation:
         attributes = {name: int(value) for name, value in attributes.items()}
         if is_eager():
             return self._impl(*operands, **attributes)  # arguments of a program: nothing is made beforehand
-        # An empty array is made in the program: as a constant under shard_map it crashes the compiler of jaxlib 0.11.
-        operands = tuple(jnp.asarray(x) if x.size else jnp.zeros(x.shape, x.dtype) for x in operands)
-        return self.primitive.bind(*vary_together(operands), **attributes)
+        return self.primitive.bind(*vary_together([_in_program(x) for x in operands]), **attributes)
 
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """A rule that takes some operands and attributes by name, as a function of all operands in order."""
@@ -171,7 +192,7 @@ class Operation:
             results, live_results = mapped(_arrays(primals), _arrays(tangents[i] for i in live))
             result_tangents = [zero_tangent(result) for result in results]
             for i, tangent in zip(moving, live_results, strict=True):
-                result_tangents[i] = tangent
+                result_tangents[i] = vary_as(tangent, results[i])
             return results, result_tangents
 
         ad.primitive_jvps[self.primitive] = jvp
@@ -231,7 +252,7 @@ class Operation:
         result = mapped(_arrays(operands[i] for i in known), _arrays(cotangents[i] for i in live))
         if batch_rank and aval.ndim == rank:  # one operand served the whole batch
             result = result.sum(axis=tuple(range(batch_rank)))
-        return result
+        return vary_as(result, *(operands[i] for i in known))
 
     def _batch_rank(self, operands: Sequence[Any]) -> int:
         return max(operand.ndim - rank for operand, rank in zip(operands, self.ranks, strict=True))
@@ -282,6 +303,17 @@ class Operation:
         return results, [0] * len(results)
 
 
+def _in_program(x: Any) -> Any:
+    """An operand as what is traced.
+
+    One without items is made anew, like what came: as a constant or an argument under shard_map, the compiler of jaxlib
+    0.11 may crash on it.
+    """
+    if x.size:
+        return jnp.asarray(x)
+    return jax.lax.full_like(x, 0) if isinstance(x, jax.core.Tracer) else jnp.zeros(x.shape, x.dtype)
+
+
 def _arrays(values: Iterable[Any]) -> list[Any]:
     """Values that may be NumPy's own, as derivatives taken outside jit are."""
     return [jnp.asarray(x) for x in values]
@@ -295,18 +327,19 @@ def _run_primitive(operation: Operation, attributes: tuple[tuple[str, int], ...]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def one_program(*static: str) -> Callable[[Function], Function]:
+def one_program(*static: str, either: Sequence[str] = ()) -> Callable[[Function], Function]:
     """Makes an eager call of a public function one program, where each conversion, kernel and gather would be one.
 
-    The arguments named `static` are part of the program, all others are arrays or pytrees of arrays. A call with
-    anything else runs as the function is written: what is traced, functions, lists, and NumPy arrays that JAX would
-    narrow, whose values the checks of arguments have to see.
+    The arguments named `static` are part of the program, and so are those named `either` where they are numbers; all
+    others are arrays or pytrees of arrays. A call with anything else runs as the function is written: what is traced,
+    functions, lists, and NumPy arrays that JAX would narrow, whose values the checks of arguments have to see.
     """
     fixed = frozenset(static)
+    numbers = fixed.union(either)
 
     def decorate(function: Function) -> Function:
         names = tuple(inspect.signature(function).parameters)
-        assert fixed <= set(names)
+        assert numbers <= set(names)
 
         @functools.wraps(function)
         def call(*positional: Any, **named: Any) -> Any:
@@ -314,7 +347,7 @@ def one_program(*static: str) -> Callable[[Function], Function]:
                 return function(*positional, **named)
             settings, arrays = {}, {}
             for name, value in chain(zip(names, positional, strict=False), named.items()):
-                if value is None or (name in fixed and isinstance(value, (bool, int, float, complex, str, np.generic))):
+                if value is None or (name in numbers and _is_setting(value)):
                     settings[name] = value
                 else:
                     arrays[name] = value
@@ -330,6 +363,15 @@ def one_program(*static: str) -> Callable[[Function], Function]:
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _run_function(function: Callable[..., Any], settings: _Settings, arrays: dict[str, Any]) -> Any:
     return function(**settings.values, **arrays)
+
+
+def _is_setting(value: Any) -> bool:
+    """Whether a static argument may be part of a program."""
+    if type(value) is tuple:
+        return all(map(_is_setting, value))
+    if type(value) is dict:
+        return all(map(_is_setting, chain(value, value.values())))
+    return isinstance(value, (bool, int, float, complex, str, np.generic))
 
 
 class _Settings:
@@ -366,18 +408,18 @@ def _register_lowerings(operation: Operation) -> None:
     pure = mlir.lower_fun(lambda *operands, **attributes: _run_fallback(operation, operands, attributes), True)
 
     def lower_anywhere(ctx: Any, *operands: Any, **attributes: int) -> Any:
-        _warn_without_kernels(ctx.module_context.platforms)
+        operation.warn_without_kernels(ctx.module_context.platforms)
         return pure(ctx, *operands, **attributes)
 
     mlir.register_lowering(operation.primitive, lower_anywhere)
-    for platform in library.platforms():
-        lowering = _kernel_lowering(operation, platform)
+    for platform in operation.platforms:
+        lowering = _kernel_lowering(operation, platform, pure)
         # What makes an aliased operand is seen only by a rule that is run where the call stands.
         options = in_place if operation.aliases else {}
         mlir.register_lowering(operation.primitive, lowering, platform=platform, **options)
 
 
-def _kernel_lowering(operation: Operation, platform: str) -> Callable[..., Any]:
+def _kernel_lowering(operation: Operation, platform: str, pure: Callable[..., Any]) -> Callable[..., Any]:
     repeated = mlir.lower_fun(
         lambda *operands, **attributes: operation.run(_repeat(operation, operands), **attributes), True
     )
@@ -390,12 +432,16 @@ def _kernel_lowering(operation: Operation, platform: str) -> Callable[..., Any]:
             return as_bytes(ctx, *operands, **attributes)
         batch_rank = operation._batch_rank(avals_in)
         devices = automatic_devices(ctx) if batch_rank else 1
+        if operation.lowers_plainly(avals_in, devices):
+            return pure(ctx, *operands, **attributes)
         if devices > 1 and any(aval.ndim == rank for aval, rank in zip(avals_in, operation.ranks, strict=True)):
             return repeated(ctx, *operands, **attributes)
+        given_attributes = operation.call_attributes(avals_in, attributes)
+        numbers = {name: value for name, value in given_attributes.items() if not isinstance(value, str)}
         if platform == "cuda":
             # Scratch memory is one more result, which XLA's own allocator places and which is dropped here: the handler
             # allocates nothing and can be recorded into a CUDA graph.
-            shape = _workspace_shape(operation, avals_in, avals_out, attributes, batch_rank, devices)
+            shape = _workspace_shape(operation, avals_in, avals_out, numbers, batch_rank, devices)
             avals_out.append(jax.core.ShapedArray(shape, np.dtype(np.uint8)))
         aliases = dict(operation.aliases)
         given, values = list(avals_in), list(operands)
@@ -405,8 +451,8 @@ def _kernel_lowering(operation: Operation, platform: str) -> Callable[..., Any]:
                 values[index] = element
                 del aliases[index]
         lowering = jax.ffi.ffi_lowering(library.target(operation.name), operand_output_aliases=aliases or None)
-        integers = {name: np.int64(value) for name, value in attributes.items()}
-        results: list[Any] = list(lowering(ctx.replace(avals_in=given, avals_out=avals_out), *values, **integers))
+        typed = {**given_attributes, **{name: np.int64(value) for name, value in numbers.items()}}
+        results: list[Any] = list(lowering(ctx.replace(avals_in=given, avals_out=avals_out), *values, **typed))
         if devices > 1:
             shapes_in, shapes_out = ([aval.shape for aval in avals] for avals in (avals_in, avals_out))
             declare_batch(results[0].owner, shapes_in, shapes_out, batch_rank)
@@ -434,10 +480,11 @@ def _repeat(operation: Operation, operands: Sequence[Any]) -> list[Any]:
     """All operands with the batch axes."""
     batch_rank = operation._batch_rank(operands)
     batch = next(x.shape[:batch_rank] for x, rank in zip(operands, operation.ranks, strict=True) if x.ndim > rank)
-    return [
-        jnp.broadcast_to(x, (*batch, *x.shape)) if x.ndim == rank else x
-        for x, rank in zip(operands, operation.ranks, strict=True)
-    ]
+
+    def repeated(x: Any) -> Any:
+        return keeping_bits(lambda x: jnp.broadcast_to(x, (*batch, *x.shape)), x, repeats=True)
+
+    return [repeated(x) if x.ndim == rank else x for x, rank in zip(operands, operation.ranks, strict=True)]
 
 
 def _workspace_shape(
@@ -496,11 +543,15 @@ def expect_compiled_names() -> None:
             name: {
                 "operands": list(operation.operands),
                 "results": list(operation.results),
-                "attributes": {
-                    attribute: [value.name.lower() for value in kind] if issubclass(kind, enum.Enum) else "flag"
-                    for attribute, kind in operation.attributes.items()
-                },
+                "attributes": {attribute: _values_of(kind) for attribute, kind in operation.attributes.items()},
             }
             for name, operation in REGISTRY.items()
         }
     )
+
+
+def _values_of(kind: type[int]) -> list[str] | str:
+    """What the compiled modules say of an attribute: the names of its values, or whether it is a flag."""
+    if issubclass(kind, enum.Enum):
+        return [value.name.lower() for value in kind]
+    return "flag" if kind is bool else "number"

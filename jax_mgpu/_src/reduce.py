@@ -8,11 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, OperatorName, PairFunction
-from jax_mgpu._src.bits import ordered_integers
+from jax_mgpu._src.annotations import ArrayLike, AxisName, Keys, OperatorName, PairFunction
+from jax_mgpu._src.bits import ordered_together
+from jax_mgpu._src.by_function import reduce_by_function, segmented_reduce_by_function
 from jax_mgpu._src.check import count_operand, expect_key, index_dtype, index_vector, static_size
+from jax_mgpu._src.columns import Columns, expect_keys, expect_one_array
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.live import heads_inside, live_items, live_mask
+from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.operators import (
     Kind,
     accumulator_dtype,
@@ -28,12 +31,17 @@ from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.scan import _scan
 from jax_mgpu._src.values import flatten_values, take_or_fill
 
-__all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
+__all__ = ["reduce", "reduce_by_key", "run_reduce_by_key", "segmented_reduce"]
 
 
 @one_program("op")
 def reduce(
-    x: Any, op: OperatorName | PairFunction = "add", *, count: ArrayLike | None = None, identity: Any = None
+    x: Any,
+    op: OperatorName | PairFunction = "add",
+    *,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    axis_name: AxisName | None = None,
 ) -> Any:
     """Combines all items.
 
@@ -44,18 +52,20 @@ def reduce(
         NaN; argmin and argmax give the index of the first extremum, -1 over nothing.
       count: the number of live items, an integer scalar (default `n`). Items past it are not read.
       identity: the identity of a function `op`, a pytree like one item: needed with `count`, and for `n = 0`.
+      axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
 
     Returns:
       A scalar of the type of x, or an index (int32; int64 from 2^31 items on). Over nothing it is 0, 1, the largest
-      value (+inf), the smallest (-inf), -1, -1, in the order of the operators above.
+      value (+inf), the smallest (-inf), -1, -1, in the order of the operators above. Over a mesh axis it is the same on
+      all devices, and an index is that in the global array.
 
     Raises:
       TypeError: an argument's dtype or structure is not one of the above.
       ValueError: an argument's shape is not one of the above, `op` is not known, or `identity` is missing; indices into
         2^31 items or more without `jax_enable_x64`.
 
-    Time is O(n), in one pass over memory; the tree is fixed, so float results are the same in every run. A function
-    takes the slower way of `jax.lax.associative_scan`, several passes over memory.
+    Time is O(n), in one pass over memory; the tree is fixed, so float results are the same in every run. A function is
+    compiled into the CUDA kernels; elsewhere, and where it cannot be compiled, it takes several passes over memory.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -69,10 +79,15 @@ def reduce(
             name, op, x, identity, lambda n: needs if count is not None or n == 0 else None
         )
         count = count_operand(name, "count", count, n)
-        return restore(scan_results(operator, x, n, ABSENT, count, exclusive=0, reverse=0, total=1)[1])
+        if axis_name is not None:
+            return restore(over_axis("reductions.reduce", name, axis_name, operator, x, n, count))
+        return restore(reduce_by_function(name, operator, x, n, count))
     kind = operator_kind(name, op, identity)
     x = expect_key(name, "x", x)
-    return _reduce(x=x, count=count_operand(name, "count", count, x.shape[0]), op=kind)[0]
+    count = count_operand(name, "count", count, x.shape[0])
+    if axis_name is not None:
+        return over_axis("reductions.reduce", name, axis_name, kind, x, x.shape[0], count)
+    return _reduce(x=x, count=count, op=kind)[0]
 
 
 @one_program("op")
@@ -83,6 +98,7 @@ def segmented_reduce(
     *,
     count: ArrayLike | None = None,
     identity: Any = None,
+    axis_name: AxisName | None = None,
 ) -> Any:
     """Combines the items of each segment.
 
@@ -94,9 +110,12 @@ def segmented_reduce(
       op: see `reduce`.
       count: see `reduce`.
       identity: the identity of a function `op`, a pytree like one item: the result of an empty segment.
+      axis_name: see `reduce`. A device's heads are those of the segments that start among its own items, counted from
+        the first of these; a segment goes on over the devices that follow, up to the next head.
 
     Returns:
-      An array of `m`; indices count from the start of x.
+      An array of `m`; indices count from the start of x, or of the global array. Over a mesh axis, a segment's result
+      is on the device that has its head.
 
     Raises:
       TypeError: as `reduce`.
@@ -119,28 +138,41 @@ def segmented_reduce(
         n = x.shape[0]
     heads = non_decreasing(name, "heads", index_vector(name, "heads", heads, n))
     count = count_operand(name, "count", count, n)
+    if axis_name is not None:
+        given = operator if callable(op) else kind
+        results = over_axis("reductions.segmented_reduce", name, axis_name, given, x, n, heads, count)
+        return restore(results) if callable(op) else results
     if callable(op):
-        return restore(segmented_results(operator, x, n, heads, count))
+        return restore(segmented_reduce_by_function(name, operator, x, n, heads, count))
     return _segmented_reduce(x=x, heads=heads, count=count, op=kind)[0]
 
 
 @one_program("op", "size")
 def reduce_by_key(
-    keys: ArrayLike, values: Any, op: OperatorName | PairFunction = "add", *, size: int, count: ArrayLike | None = None
-) -> tuple[jax.Array, Any, jax.Array]:
+    keys: Keys,
+    values: Any,
+    op: OperatorName | PairFunction = "add",
+    *,
+    size: int,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+) -> tuple[Any, Any, jax.Array]:
     """Combines the values of each run of equal neighbouring keys.
 
     Args:
       keys: `[n]`, integers or floats of 8 to 64 bits; not necessarily sorted. All NaNs are equal, and so are the zeros.
+        Or columns: a tuple of 1 to 8 such arrays.
       values: `[n]`, integers or floats, or a pytree of such arrays, each reduced on its own; with a function as `op`, a
         pytree of arrays with leading axis `n`, reduced together.
       op: see `reduce`.
       size: the static number of results.
       count: the number of live items, an integer scalar (default `n`).
+      axis_name: see `reduce`. A run is on the device on which it starts; `size` and the number of runs are this
+        device's.
 
     Returns:
-      `(keys, values, count)`: the first key of each run, its combined values, and the number of runs, which can exceed
-      `size`. Slots past the number of runs hold 0 (-1 for indices).
+      `(keys, values, count)`: the first key (or the tuple of columns) of each run, its combined values, and the number
+      of runs, which can exceed `size`. Slots past the number of runs hold 0 (-1 for indices).
 
     Raises:
       TypeError: as `reduce`.
@@ -155,32 +187,58 @@ def reduce_by_key(
       >>> mgpu.reduce_by_key(jnp.array([7, 7, 2, 7]), jnp.array([1, 2, 3, 4]), size=4)
       (Array([7, 2, 7, 0], dtype=int32), Array([3, 3, 4, 0], dtype=int32), Array(3, dtype=int32))
     """
-    name = "reduce_by_key"
-    keys = expect_key(name, "keys", keys)
-    n = keys.shape[0]
-    keys = whole_axes(keys)
+    return run_reduce_by_key("reduce_by_key", keys, values, op, size=size, count=count, axis_name=axis_name)
+
+
+def run_reduce_by_key(
+    name: str, keys: Any, values: Any, op: Any, *, size: int, count: Any, axis_name: Any = None
+) -> tuple[Any, Any, jax.Array]:
+    """`reduce_by_key` of the operation of this name."""
+    given, _ = expect_keys(name, "keys", keys)
+    n = given.shape[0]
+    columns = given.replaced(map(whole_axes, given.arrays)) if isinstance(given, Columns) else None
+    given = whole_axes(given) if columns is None else columns.run_keys()
     size = static_size(name, "size", size)
     leaves, unflatten = flatten_values(name, "values", values, n, "keys")
     values = unflatten(leaves)
     index_dtype(name, "keys", n)
     live = count_operand(name, "count", count, n)
 
-    heads, firsts, covered, runs = _run_heads(keys=keys, count=live, size=size)
-    covered = covered.reshape(1)
+    over_devices = axis_name is not None and n > 0
+    if over_devices:
+        expect_one_array(name, columns)
+        heads, firsts, runs = over_axis("segments.run_heads", name, axis_name, given, live, size=size)
+    else:
+        heads, firsts, covered, runs = _run_heads(keys=given, count=live, size=size)
+        covered = covered.reshape(1)
     used = live_mask(size, runs.reshape(1))
+    if columns is not None:
+        firsts = columns.structure([_firsts(x, heads) for x in columns.arrays])
 
     def keep(x: jax.Array, filler: int) -> jax.Array:
         return jnp.where(used.reshape(size, *[1] * (x.ndim - 1)), x, jnp.asarray(filler, x.dtype))
 
+    def reduce_over_axis(op: Any, x: Any) -> Any:
+        reduced = over_axis("reductions.segmented_reduce", name, axis_name, op, x, n, heads, live)
+        return jax.tree.map(lambda x: x[:size], reduced)
+
     def reduce_leaf(leaf: jax.Array) -> jax.Array:
-        reduced = _segmented_reduce(x=expect_key(name, "values", leaf), heads=heads, count=covered, op=kind)[0]
+        leaf = expect_key(name, "values", leaf)
+        if over_devices:
+            return keep(reduce_over_axis(kind, leaf), -1 if kind.gives_index else 0)
+        reduced = _segmented_reduce(x=leaf, heads=heads, count=covered, op=kind)[0]
         # past the runs there are empty segments
         identity_fills = kind == Kind.ADD or kind.gives_index
         return reduced if identity_fills else keep(reduced, 0)
 
     if callable(op):
         operator, values, _, restore = custom(name, op, values, None, argument="values")
-        reduced = segmented_results(operator, values, n, heads, covered) if n else jax.tree.map(_none_of(size), values)
+        if over_devices:
+            reduced = reduce_over_axis(operator, values)
+        elif n:
+            reduced = segmented_reduce_by_function(name, operator, values, n, heads, covered)
+        else:
+            reduced = jax.tree.map(_none_of(size), values)
         reduced = restore(jax.tree.map(lambda x: keep(x, 0), reduced))
     else:
         kind = operator_kind(name, op, None)
@@ -189,7 +247,7 @@ def reduce_by_key(
 
 
 def _none_of(size: int) -> Callable[[jax.Array], jax.Array]:
-    return lambda x: jnp.zeros((size, *x.shape[1:]), x.dtype)
+    return lambda x: jax.lax.full_like(x, 0, shape=(size, *x.shape[1:]))  # varies under shard_map as x does
 
 
 def _reduce_shapes(x: Any, *, op: int) -> Sequence[Any]:
@@ -253,7 +311,7 @@ def _run_heads_fallback(keys: jax.Array, count: jax.Array, *, size: int) -> Sequ
     (n,) = keys.shape
     dtype = index_dtype("reduce_by_key", "keys", n)
     positions = jnp.arange(n, dtype=dtype)
-    classes = ordered_integers(keys)
+    (classes,) = ordered_together(keys)
     is_head = ((classes != jnp.roll(classes, 1)) | (positions == 0)) & live_mask(n, count)
     runs = jnp.sum(is_head, dtype=dtype)
     slots = jnp.where(is_head, jnp.cumsum(is_head, dtype=dtype) - 1, size + 1)

@@ -8,9 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, OperatorName, PairFunction
+from jax_mgpu._src.annotations import ArrayLike, AxisName, OperatorName, PairFunction
+from jax_mgpu._src.by_function import scan_by_function
 from jax_mgpu._src.check import count_operand, expect_key, index_dtype, index_vector, static_flag
 from jax_mgpu._src.live import live_mask
+from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.operators import (
     Kind,
     Operator,
@@ -38,6 +40,7 @@ def scan(
     count: ArrayLike | None = None,
     return_total: bool = False,
     identity: Any = None,
+    axis_name: AxisName | None = None,
 ) -> Any:
     """Combines all items up to each position.
 
@@ -54,25 +57,27 @@ def scan(
       return_total: also return the combination of all live items.
       identity: the identity of a function `op`, a pytree like one item: needed for an exclusive scan, and for a total
         that may be over nothing.
+      axis_name: scan the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
 
     Returns:
-      An array of `n`, or `(array, total)`: of the type of x, or of indices (int32; int64 from 2^31 items on).
+      An array of `n`, or `(array, total)`: of the type of x, or of indices (int32; int64 from 2^31 items on). Over a
+      mesh axis, indices are those in the global array, and the total is the same on all devices.
 
     Raises:
       TypeError: an argument's dtype or structure is not one of the above.
       ValueError: an argument's shape is not one of the above, `op` is not known, or `identity` is missing; indices into
         2^31 items or more without `jax_enable_x64`.
 
-    Time is O(n). The built-in operators read and write memory once (decoupled look-back, Merrill and Garland, 2016,
-    here with a fixed tree of sums, so that float results are the same in every run); a function takes the slower way of
-    `jax.lax.associative_scan`, several passes over memory.
+    Time is O(n). The kernels read and write memory once (decoupled look-back, Merrill and Garland, 2016, here with a
+    fixed tree of sums, so that float results are the same in every run). A function is compiled into those for CUDA;
+    elsewhere, and where it cannot be compiled, it takes several passes over memory.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
       >>> mgpu.scan(jnp.array([3, 1, 4, 1, 5]), exclusive=True)
       Array([0, 3, 4, 8, 9], dtype=int32)
     """
-    return _run("scan", x, ABSENT, op, exclusive, reverse, count, return_total, identity)
+    return _run("scan", x, ABSENT, op, exclusive, reverse, count, return_total, identity, axis_name)
 
 
 @one_program("op", "exclusive", "reverse")
@@ -85,6 +90,7 @@ def segmented_scan(
     reverse: bool = False,
     count: ArrayLike | None = None,
     identity: Any = None,
+    axis_name: AxisName | None = None,
 ) -> Any:
     """Scans each segment of `x` on its own.
 
@@ -97,9 +103,11 @@ def segmented_scan(
       reverse: scan each segment from its end.
       count: see `scan`.
       identity: see `scan`.
+      axis_name: see `scan`. A device's heads are those of the segments that start among its own items, counted from the
+        first of these; a segment goes on over the devices that follow, up to the next head.
 
     Returns:
-      An array of `n`; indices count from the start of x.
+      An array of `n`; indices count from the start of x, or of the global array.
 
     Raises:
       TypeError: as `scan`.
@@ -112,7 +120,7 @@ def segmented_scan(
       >>> mgpu.segmented_scan(jnp.array([3, 1, 4, 1, 5]), jnp.array([0, 2]))
       Array([ 3,  4,  4,  5, 10], dtype=int32)
     """
-    return _run("segmented_scan", x, heads, op, exclusive, reverse, count, False, identity)
+    return _run("segmented_scan", x, heads, op, exclusive, reverse, count, False, identity, axis_name)
 
 
 def _run(
@@ -125,6 +133,7 @@ def _run(
     count: Any,
     return_total: bool,
     identity: Any,
+    axis_name: Any,
 ) -> Any:
     exclusive, reverse = static_flag(name, "exclusive", exclusive), static_flag(name, "reverse", reverse)
     return_total = static_flag(name, "return_total", return_total)
@@ -144,8 +153,13 @@ def _run(
     heads = ABSENT if heads is ABSENT else non_decreasing(name, "heads", index_vector(name, "heads", heads, n))
     count = count_operand(name, "count", count, n)
     flags = {"exclusive": exclusive, "reverse": reverse, "total": return_total}
-    if callable(op):
-        results = [restore(states) for states in scan_results(operator, x, n, heads, count, **flags)]
+    if axis_name is not None:
+        segments = () if heads is ABSENT else (heads,)
+        given = operator if callable(op) else kind
+        results = over_axis(f"reductions.{name}", name, axis_name, given, x, n, *segments, count, **flags)
+        results = [restore(states) for states in results] if callable(op) else results
+    elif callable(op):
+        results = [restore(states) for states in scan_by_function(name, operator, x, n, heads, count, **flags)]
     else:
         results = _scan(x=x, heads=heads, count=count, op=kind, **flags)
     return tuple(results) if return_total else results[0]

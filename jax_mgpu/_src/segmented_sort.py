@@ -7,11 +7,17 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike
-from jax_mgpu._src.check import describe, expect_key, expect_vector, index_vector, type_error, value_error
-from jax_mgpu._src.preconditions import non_decreasing
+from jax_mgpu._src.annotations import ArrayLike, AxisName, Directions, Keys
+from jax_mgpu._src.check import describe, expect_vector, index_vector, static_flag, type_error, value_error
+from jax_mgpu._src.columns import expect_keys, expect_one_array
+from jax_mgpu._src.compat import automatic
+from jax_mgpu._src.intervals import scatter_rows
+from jax_mgpu._src.live import common_dtype, heads_inside
+from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.preconditions import non_decreasing, segments_apart
 from jax_mgpu._src.primitive import ABSENT, one_program
-from jax_mgpu._src.sort import sort, sort_indices
+from jax_mgpu._src.scan import scan
+from jax_mgpu._src.sort import run_sort, run_sort_indices
 
 __all__ = ["segmented_sort", "segmented_sort_indices"]
 
@@ -22,9 +28,11 @@ def segmented_sort(
     heads: ArrayLike | None = None,
     values: None = None,
     *,
+    ends: ArrayLike | None = None,
     flags: ArrayLike | None = None,
     descending: bool = False,
     count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> jax.Array: ...
 @overload
 def segmented_sort(
@@ -32,9 +40,11 @@ def segmented_sort(
     heads: ArrayLike | None,
     values: Any,
     *,
+    ends: ArrayLike | None = None,
     flags: ArrayLike | None = None,
     descending: bool = False,
     count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> tuple[jax.Array, Any]: ...
 @overload
 def segmented_sort(
@@ -42,72 +52,129 @@ def segmented_sort(
     heads: ArrayLike | None = None,
     *,
     values: Any,
+    ends: ArrayLike | None = None,
     flags: ArrayLike | None = None,
     descending: bool = False,
     count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> tuple[jax.Array, Any]: ...
-@one_program("descending")
+@overload
 def segmented_sort(
-    keys: ArrayLike,
+    keys: tuple[ArrayLike, ...],
     heads: ArrayLike | None = None,
     values: Any = None,
     *,
+    ends: ArrayLike | None = None,
     flags: ArrayLike | None = None,
-    descending: bool = False,
+    descending: Directions = False,
     count: ArrayLike | None = None,
+) -> Any: ...
+@one_program("descending")
+def segmented_sort(
+    keys: Keys,
+    heads: ArrayLike | None = None,
+    values: Any = None,
+    *,
+    ends: ArrayLike | None = None,
+    flags: ArrayLike | None = None,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> Any:
     """Sorts each segment of `keys`, stable, with the values that belong to them.
 
     Args:
       keys: `[n]`, integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest, the
-        two zeros are equal.
+        two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one after the other.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
         listed or not; a repeated head is an empty segment; a head past the last item is padding.
       values: a pytree of arrays with leading axis `n`, of any dtype and trailing shape, moved along with the keys.
+      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`. What lies in no segment stays where it
+        is, position 0 too unless it is listed. Segments do not overlap; one that ends where it starts, or before, is
+        empty. Without it a segment ends where the next begins.
       flags: the segments in the other form, instead of heads: `bool[n]`, or `uint32[ceil(n / 32)]` with item `i` at bit
         `i % 32` of word `i // 32`. A set flag starts a segment.
-      descending: sort in the reverse order; equal keys stay in input order.
+      descending: sort in the reverse order; equal keys stay in input order. A tuple of bools is a direction a column.
       count: the number of live items, an integer scalar (default `n`). Items past it stay where they are.
+      axis_name: sort the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Heads
+        and flags are those of the segments that start among a device's own items; a segment goes on over the devices
+        that follow, up to the next head. Devices keep the numbers of their items, and slots past them hold 0.
 
     Returns:
-      The sorted keys, bit for bit a permutation of the input; with values, `(keys, values)`.
+      The sorted keys, bit for bit a permutation of the input; with values, `(keys, values)`. Columns come back as the
+      tuple they are.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
-      ValueError: an argument's shape is not one of the above, or both or neither of heads and flags are given; 2^31
-        items or more with values other than one vector of 4- or 8-byte items, without `jax_enable_x64`.
+      ValueError: an argument's shape is not one of the above, both or neither of heads and flags are given, or ends
+        without heads; 2^31 items or more as for `mergesort`.
 
     Time is O(n log t) for tiles of t items and O(n log(s / t)) for segments of s > t items, whatever the mixture of
     lengths; scratch memory is one copy of keys and values. The algorithm is a block sort and merge rounds that stop
-    where a segment is done (Baxter, moderngpu, 2013), with runs counted from each segment's own start.
+    where a segment is done (Baxter, moderngpu, 2013), with runs counted from each segment's own start. Columns cost as
+    in `mergesort`. With ends, what lies between segments is marked first, in flags of n bytes.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
       >>> mgpu.segmented_sort(jnp.array([3, 1, 2, 9, 8, 7, 5]), jnp.array([0, 3, 6]))
       Array([1, 2, 3, 7, 8, 9, 5], dtype=int32)
+      >>> mgpu.segmented_sort(jnp.array([3, 1, 2, 9, 8, 7, 5]), jnp.array([0, 4]), ends=jnp.array([2, 7]))
+      Array([1, 3, 2, 9, 5, 7, 8], dtype=int32)
     """
     name = "segmented_sort"
-    keys = expect_key(name, "keys", keys)
-    return sort(name, keys, *_segments(name, keys, heads, flags), values, descending=descending, count=count)
+    keys, descending = expect_keys(name, "keys", keys, descending)
+    if axis_name is not None:
+        expect_one_array(name, keys)
+        _expect_no_ends(name, ends)
+        given = {"descending": static_flag(name, "descending", descending), "count": count}
+        segments = _segments(name, keys, heads, None, flags)
+        return over_axis("segments.segmented_sort", name, axis_name, keys, *segments, values, **given)
+    return run_sort(name, keys, *_segments(name, keys, heads, ends, flags), values, descending=descending, count=count)
 
 
-@one_program("descending")
+@overload
 def segmented_sort_indices(
     keys: ArrayLike,
     heads: ArrayLike | None = None,
     *,
+    ends: ArrayLike | None = None,
     flags: ArrayLike | None = None,
     descending: bool = False,
     count: ArrayLike | None = None,
-) -> tuple[jax.Array, jax.Array]:
+    axis_name: AxisName | None = None,
+) -> tuple[jax.Array, jax.Array]: ...
+@overload
+def segmented_sort_indices(
+    keys: tuple[ArrayLike, ...],
+    heads: ArrayLike | None = None,
+    *,
+    ends: ArrayLike | None = None,
+    flags: ArrayLike | None = None,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+) -> tuple[Any, jax.Array]: ...
+@one_program("descending")
+def segmented_sort_indices(
+    keys: Keys,
+    heads: ArrayLike | None = None,
+    *,
+    ends: ArrayLike | None = None,
+    flags: ArrayLike | None = None,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+) -> tuple[Any, jax.Array]:
     """Sorts each segment of `keys` and tells where each key came from.
 
     Args:
       keys: see `segmented_sort`.
       heads: see `segmented_sort`.
+      ends: see `segmented_sort`.
       flags: see `segmented_sort`.
       descending: see `segmented_sort`.
       count: see `segmented_sort`.
+      axis_name: see `segmented_sort`.
 
     Returns:
       `(sorted keys, indices)` with `sorted_keys == keys[indices]`: indices count from the start of `keys`, not of the
@@ -125,18 +192,33 @@ def segmented_sort_indices(
       Array([1, 2, 0, 4, 3], dtype=int32)
     """
     name = "segmented_sort_indices"
-    keys = expect_key(name, "keys", keys)
-    return sort_indices(name, keys, *_segments(name, keys, heads, flags), descending=descending, count=count)
+    keys, descending = expect_keys(name, "keys", keys, descending)
+    if axis_name is not None:
+        expect_one_array(name, keys)
+        _expect_no_ends(name, ends)
+        given = {"descending": static_flag(name, "descending", descending), "count": count}
+        segments = _segments(name, keys, heads, None, flags)
+        return over_axis("segments.segmented_sort_indices", name, axis_name, keys, *segments, **given)
+    return run_sort_indices(name, keys, *_segments(name, keys, heads, ends, flags), descending=descending, count=count)
 
 
-def _segments(name: str, keys: jax.Array, heads: Any, flags: Any) -> tuple[Any, Any]:
+def _expect_no_ends(name: str, ends: Any) -> None:
+    """Over a mesh axis, segments end where the next begins."""
+    if ends is not None:
+        raise value_error(name, "axis_name", "None where the segments have ends", "an axis")
+
+
+def _segments(name: str, keys: Any, heads: Any, ends: Any, flags: Any) -> tuple[Any, Any]:
     """The operands heads and flags, one of them absent."""
     if (heads is None) == (flags is None):
         got = "neither" if heads is None else "both"
         raise value_error(name, "heads and flags", "exactly one of them", got)
     n = keys.shape[0]
     if flags is None:
-        return non_decreasing(name, "heads", index_vector(name, "heads", heads, n)), ABSENT
+        heads = non_decreasing(name, "heads", index_vector(name, "heads", heads, n))
+        return (heads, ABSENT) if ends is None else (ABSENT, _flags_of_gaps(name, heads, ends, n))
+    if ends is not None:
+        raise value_error(name, "ends", "heads beside it", "flags")
     flags = expect_vector(name, "flags", flags)
     if flags.dtype not in (jnp.bool_, jnp.uint32):
         raise type_error(name, "flags", "bool[n] or uint32[ceil(n / 32)]", describe(flags))
@@ -144,3 +226,27 @@ def _segments(name: str, keys: jax.Array, heads: Any, flags: Any) -> tuple[Any, 
     if flags.shape[0] != length:
         raise value_error(name, "flags", f"{flags.dtype.name}[{length}] for {n} keys", describe(flags))
     return ABSENT, flags
+
+
+def _flags_of_gaps(name: str, heads: jax.Array, ends: Any, n: int) -> jax.Array:
+    """Flags that start the segments, each of which has an end, and make each item between them one of its own."""
+    ends = index_vector(name, "ends", ends, n)
+    if ends.shape != heads.shape:
+        raise value_error(name, "ends", f"one for each of heads, {heads.shape[0]}", ends.shape[0])
+    ends = segments_apart(name, "ends", heads, ends, n)
+
+    def flags_of(heads: jax.Array, ends: jax.Array) -> jax.Array:
+        starts, stops = heads_inside(heads, n), heads_inside(ends, n)
+        dtype = common_dtype(starts, stops)
+        starts = starts.astype(dtype)
+        stops = jnp.maximum(stops.astype(dtype), starts)
+        # A gap reaches from the greatest end so far to the next head. An empty segment may lie within another one.
+        first, last = jnp.zeros((1,), dtype), jnp.full((1,), n, dtype)
+        gap_starts = jnp.concatenate([first, scan(stops, "max")])
+        lengths = jnp.maximum(jnp.concatenate([starts, last]) - gap_starts, 0)
+        offsets, total = scan(lengths, exclusive=True, return_total=True)
+        marks, nothing = jnp.ones((n, 1), jnp.bool_), jnp.zeros((n, 1), jnp.bool_)
+        flags = scatter_rows(marks, gap_starts, offsets, total[None], nothing)[:, 0]
+        return flags.at[jnp.where(stops > starts, starts, n)].set(True, mode="drop")
+
+    return automatic(flags_of)(heads, ends) if n else jnp.zeros((0,), jnp.bool_)

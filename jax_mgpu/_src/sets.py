@@ -10,12 +10,15 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike
-from jax_mgpu._src.bits import ordered_integers
-from jax_mgpu._src.check import fill_operand, index_dtype, sorted_pair, static_flag, static_size
+from jax_mgpu._src.annotations import ArrayLike, AxisName, Keys
+from jax_mgpu._src.bits import ordered_together
+from jax_mgpu._src.check import fill_operand, index_dtype, static_flag, static_size, value_error
+from jax_mgpu._src.columns import sorted_pair
 from jax_mgpu._src.live import live_items
+from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.preconditions import room
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
+from jax_mgpu._src.tables import in_order_with
 from jax_mgpu._src.values import (
     Payload,
     carried_leaf,
@@ -43,7 +46,7 @@ class SetResult(NamedTuple):
     """The result of a set operation.
 
     Attributes:
-      keys: `[size]`, sorted; past `count`, the fill value.
+      keys: `[size]`, sorted; past `count`, the fill value. Columns are a tuple.
       values: a pytree of arrays with leading axis `size`, or None where no values were given.
       count: the number of items of the result, a scalar. It can exceed `size`: then the first `size` items are kept.
 
@@ -54,7 +57,7 @@ class SetResult(NamedTuple):
       (Array([1, 5, 0], dtype=int32), Array([10, 50,  0], dtype=int32), Array(2, dtype=int32))
     """
 
-    keys: jax.Array
+    keys: Any
     values: Any
     count: jax.Array  # type: ignore[assignment]
 
@@ -62,30 +65,38 @@ class SetResult(NamedTuple):
 jax.export.register_namedtuple_serialization(SetResult, serialized_name="jax_mgpu.SetResult")
 
 
-@one_program("size", "duplicates", "fill_value")
+@one_program("size", "duplicates", "fill_value", "assume_sorted")
 def set_intersection(
-    a: ArrayLike,
-    b: ArrayLike,
+    a: Keys,
+    b: Keys,
     a_values: Any = None,
     *,
     size: int | None = None,
     duplicates: bool = True,
     fill_value: ArrayLike = 0,
+    assume_sorted: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> SetResult:
     """The multiset intersection of two sorted arrays: of p copies in a and q in b, the first min(p, q) of a.
 
     Args:
       a: `[n_a]`, sorted integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest,
-        all NaNs are equal, and so are the two zeros.
-      b: `[n_b]`, sorted, of the same dtype.
+        all NaNs are equal, and so are the two zeros. Or columns: a tuple of 1 to 8 such arrays, compared one after the
+        other.
+      b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape.
       size: the static length of the result (default `min(n_a, n_b)`).
       duplicates: False promises that no key occurs twice in a, nor twice in b, and saves time.
       fill_value: what keys and values past the last one hold, a scalar; converted to the dtype of each.
+      assume_sorted: whether a and b are sorted. False takes keys in any order, and sorts both with their values; not
+        over a mesh axis.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
+      axis_name: work on the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Each
+        device gets a part of the result, of about equally many items of a and b. `size` and the number are the
+        device's own, and `size` is by default as many as a part can have: n_a + n_b, half for the intersection.
 
     Returns:
       A `SetResult`: keys and values as they are in a, bit for bit, and their number.
@@ -98,28 +109,31 @@ def set_intersection(
     Time is O(n_a + n_b), each key read once and each result written once. Equal parts of both inputs are found by
     balanced path (Baxter, moderngpu, 2013), which puts the r-th copy of a key in a and the r-th in b into the same
     part; where results go is found by a scan with decoupled look-back (Merrill and Garland, 2016), in the same pass.
+    Columns cost as in `merge`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
       >>> mgpu.set_intersection(jnp.array([1, 2, 2, 2, 5]), jnp.array([2, 2, 3, 5]))
       SetResult(keys=Array([2, 2, 5, 0], dtype=int32), values=None, count=Array(3, dtype=int32))
     """
-    counts = a_count, b_count
-    return _operate("set_intersection", Kind.INTERSECTION, a, b, a_values, None, size, duplicates, fill_value, counts)
+    options = duplicates, fill_value, assume_sorted, (a_count, b_count), axis_name
+    return _operate("set_intersection", Kind.INTERSECTION, a, b, a_values, None, size, *options)
 
 
-@one_program("size", "duplicates", "fill_value")
+@one_program("size", "duplicates", "fill_value", "assume_sorted")
 def set_union(
-    a: ArrayLike,
-    b: ArrayLike,
+    a: Keys,
+    b: Keys,
     a_values: Any = None,
     b_values: Any = None,
     *,
     size: int | None = None,
     duplicates: bool = True,
     fill_value: ArrayLike = 0,
+    assume_sorted: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> SetResult:
     """The multiset union of two sorted arrays: of p copies in a and q in b, a's p and then b's past the p-th.
 
@@ -131,8 +145,10 @@ def set_union(
       size: the static length of the result (default `n_a + n_b`).
       duplicates: see `set_intersection`.
       fill_value: see `set_intersection`.
+      assume_sorted: see `set_intersection`.
       a_count: see `set_intersection`.
       b_count: see `set_intersection`.
+      axis_name: see `set_intersection`.
 
     Returns:
       A `SetResult`, each value from the array that its key comes from.
@@ -148,21 +164,23 @@ def set_union(
       >>> mgpu.set_union(jnp.array([1, 2, 2]), jnp.array([2, 2, 2, 3]), size=6).keys
       Array([1, 2, 2, 2, 3, 0], dtype=int32)
     """
-    counts = a_count, b_count
-    return _operate("set_union", Kind.UNION, a, b, a_values, b_values, size, duplicates, fill_value, counts)
+    options = duplicates, fill_value, assume_sorted, (a_count, b_count), axis_name
+    return _operate("set_union", Kind.UNION, a, b, a_values, b_values, size, *options)
 
 
-@one_program("size", "duplicates", "fill_value")
+@one_program("size", "duplicates", "fill_value", "assume_sorted")
 def set_difference(
-    a: ArrayLike,
-    b: ArrayLike,
+    a: Keys,
+    b: Keys,
     a_values: Any = None,
     *,
     size: int | None = None,
     duplicates: bool = True,
     fill_value: ArrayLike = 0,
+    assume_sorted: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> SetResult:
     """The multiset difference of two sorted arrays: of p copies in a and q in b, those of a past the q-th.
 
@@ -173,8 +191,10 @@ def set_difference(
       size: the static length of the result (default `n_a`).
       duplicates: see `set_intersection`.
       fill_value: see `set_intersection`.
+      assume_sorted: see `set_intersection`.
       a_count: see `set_intersection`.
       b_count: see `set_intersection`.
+      axis_name: see `set_intersection`.
 
     Returns:
       A `SetResult`.
@@ -190,22 +210,24 @@ def set_difference(
       >>> mgpu.set_difference(jnp.array([1, 2, 2, 2, 5]), jnp.array([2, 2, 3, 5]), size=2).keys
       Array([1, 2], dtype=int32)
     """
-    counts = a_count, b_count
-    return _operate("set_difference", Kind.DIFFERENCE, a, b, a_values, None, size, duplicates, fill_value, counts)
+    options = duplicates, fill_value, assume_sorted, (a_count, b_count), axis_name
+    return _operate("set_difference", Kind.DIFFERENCE, a, b, a_values, None, size, *options)
 
 
-@one_program("size", "duplicates", "fill_value")
+@one_program("size", "duplicates", "fill_value", "assume_sorted")
 def set_symmetric_difference(
-    a: ArrayLike,
-    b: ArrayLike,
+    a: Keys,
+    b: Keys,
     a_values: Any = None,
     b_values: Any = None,
     *,
     size: int | None = None,
     duplicates: bool = True,
     fill_value: ArrayLike = 0,
+    assume_sorted: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> SetResult:
     """The multiset symmetric difference: of p copies in a and q in b, the longer side's past the shorter's number.
 
@@ -217,8 +239,10 @@ def set_symmetric_difference(
       size: the static length of the result (default `n_a + n_b`).
       duplicates: see `set_intersection`.
       fill_value: see `set_intersection`.
+      assume_sorted: see `set_intersection`.
       a_count: see `set_intersection`.
       b_count: see `set_intersection`.
+      axis_name: see `set_intersection`.
 
     Returns:
       A `SetResult`, each value from the array that its key comes from.
@@ -234,8 +258,9 @@ def set_symmetric_difference(
       >>> mgpu.set_symmetric_difference(jnp.array([1, 2, 2]), jnp.array([2, 2, 2, 3]), size=3).keys
       Array([1, 2, 3], dtype=int32)
     """
-    name, counts = "set_symmetric_difference", (a_count, b_count)
-    return _operate(name, Kind.SYMMETRIC_DIFFERENCE, a, b, a_values, b_values, size, duplicates, fill_value, counts)
+    name = "set_symmetric_difference"
+    options = duplicates, fill_value, assume_sorted, (a_count, b_count), axis_name
+    return _operate(name, Kind.SYMMETRIC_DIFFERENCE, a, b, a_values, b_values, size, *options)
 
 
 def _operate(
@@ -248,16 +273,28 @@ def _operate(
     size: int | None,
     duplicates: bool,
     fill_value: Any,
+    assume_sorted: bool,
     counts: tuple[Any, Any],
+    axis_name: Any = None,
 ) -> SetResult:
     duplicates = static_flag(name, "duplicates", duplicates)
-    a, b, a_count, b_count = sorted_pair(name, a, b, *counts, unique=not duplicates)
-    n_a, n_b = a.shape[0], b.shape[0]
+    if not static_flag(name, "assume_sorted", assume_sorted):
+        if axis_name is not None:
+            raise value_error(name, "assume_sorted", "True over a mesh axis", "False")
+        a, a_values = in_order_with(name, "a", a, a_values, counts[0])
+        b, b_values = in_order_with(name, "b", b, b_values, counts[1])
+    pair = sorted_pair(name, a, b, *counts, unique=not duplicates)
+    n_a, n_b = pair.a.shape[0], pair.b.shape[0]
+    if axis_name is not None:
+        a, b, a_count, b_count = pair.single_operands
+        size = None if size is None else static_size(name, "size", size)
+        options = {"size": size, "duplicates": duplicates, "fill_value": fill_value}
+        operands = (kind, a, b, a_values, b_values, a_count, b_count)
+        return over_axis("pairs.set_operation", name, axis_name, *operands, **options)
     index_dtype(name, "a and b", n_a + n_b)
     default = {Kind.INTERSECTION: min(n_a, n_b), Kind.DIFFERENCE: n_a}.get(kind, n_a + n_b)
     size = default if size is None else static_size(name, "size", size)
-    fill = fill_operand(name, fill_value, a.dtype)
-    given = {"a": a, "b": b, "a_count": a_count, "b_count": b_count, "fill": fill}
+    given = {"a": pair.a, "b": pair.b, "a_count": pair.a_count, "b_count": pair.b_count, "fill": pair.fill(fill_value)}
     given.update(kind=kind, size=size, duplicates=duplicates)
 
     if kind not in TAKES_B:
@@ -265,18 +302,23 @@ def _operate(
         b_leaves: Sequence[Any] = [None] * len(a_leaves)
     else:
         a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, n_a, n_b)
-    if a_values is None:
+    if pair.is_code and a_values is None:
         keys, count = _sets(**given, payload=Payload.NONE)
+        keys = pair.restored(keys, count=count, fill_value=fill_value)
         return SetResult(keys, None, room(name, count, size))
     carried = carried_leaf(a_leaves)
-    if carried is not None:
+    if pair.is_code and carried is not None:
         b_carried = ABSENT if b_leaves[0] is None else b_leaves[0]
         values_fill = fill_operand(name, fill_value, carried.dtype)
         keys, values, count = _sets(
             **given, a_values=carried, b_values=b_carried, values_fill=values_fill, payload=Payload.GIVEN
         )
+        keys = pair.restored(keys, count=count, fill_value=fill_value)
         return SetResult(keys, unflatten([values]), room(name, count, size))
     keys, sources, count = _sets(**given, payload=Payload.INDICES)
+    keys = pair.restored(keys, sources, count=count, fill_value=fill_value)
+    if a_values is None:
+        return SetResult(keys, None, room(name, count, size))
     moved = [
         take_from_pair(x, y, sources, n_a, fill_operand(name, fill_value, x.dtype))
         for x, y in zip(a_leaves, b_leaves, strict=True)
@@ -315,7 +357,7 @@ def _fallback(
     positions = jnp.arange(n, dtype=index)
     a_live, b_live = live_items(n_a, a_count, index), live_items(n - n_a, b_count, index)
     dead = jnp.where(positions < n_a, positions >= a_live, positions >= n_a + b_live)
-    keys = ordered_integers(jnp.concatenate([a, b]))
+    (keys,) = ordered_together(jnp.concatenate([a, b]))
     dead, keys, positions = jax.lax.sort((dead, keys, positions), num_keys=3)
     from_a = positions < n_a
     starts = jnp.concatenate([jnp.ones((1,), bool), (keys[1:] != keys[:-1]) | dead[1:]])

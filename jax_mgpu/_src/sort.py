@@ -1,85 +1,351 @@
-"""The sort behind segmented sort, mergesort and locality sort: one primitive, one call with its checks."""
+"""Sorting, and the one primitive behind every sort: sort and argsort take the fastest way for what came."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.check import count_operand, index_dtype, static_flag
+from jax_mgpu._src.annotations import ArrayLike, AxisName, Directions, Keys
+from jax_mgpu._src.check import (
+    count_operand,
+    describe,
+    index_dtype,
+    static_flag,
+    static_size,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.columns import Columns, expect_keys, expect_one_array
 from jax_mgpu._src.live import live_mask, segment_starts
-from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.preconditions import by_construction, keys_of_few_bits
+from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.values import (
     Payload,
     carried_leaf,
     flatten_values,
     sort_operands,
+    take_keys,
     take_moved,
     take_rows,
 )
 
-__all__ = ["sort", "sort_indices"]
+__all__ = ["Method", "Ordered", "argsort", "count_name", "count_of", "in_order", "run_sort", "run_sort_indices", "sort"]
 
 
+class Method(enum.IntEnum):
+    """How keys are sorted: the attribute `method` of the kernels. All but MERGING go with neither heads nor flags."""
+
+    MERGING = 0
+    FASTEST = 1
+    NEARLY_SORTED = 2  # by merging, where much is in its place already
+
+
+@overload
 def sort(
+    keys: ArrayLike,
+    values: None = None,
+    *,
+    descending: bool = False,
+    count: ArrayLike | None = None,
+    bits: int | None = None,
+) -> jax.Array: ...
+@overload
+def sort(
+    keys: ArrayLike,
+    values: Any,
+    *,
+    descending: bool = False,
+    count: ArrayLike | None = None,
+    bits: int | None = None,
+) -> tuple[jax.Array, Any]: ...
+@overload
+def sort(
+    keys: tuple[ArrayLike, ...],
+    values: Any = None,
+    *,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+    bits: None = None,
+) -> Any: ...
+@overload
+def sort(
+    keys: ArrayLike,
+    values: Any = None,
+    *,
+    descending: bool = False,
+    count: ArrayLike | None = None,
+    bits: int | None = None,
+    axis_name: AxisName,
+    even: bool = True,
+) -> Any: ...
+@one_program("descending", "bits")
+def sort(
+    keys: Keys,
+    values: Any = None,
+    *,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+    bits: int | None = None,
+    axis_name: AxisName | None = None,
+    even: bool = True,
+) -> Any:
+    """Sorts `keys`, stable, with the values that belong to them, in the fastest way for what came.
+
+    Args:
+      keys: `[n]`, integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest, the
+        two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one after the other.
+      values: a pytree of arrays with leading axis `n`, of any dtype and trailing shape, moved along with the keys.
+      descending: sort in the reverse order; equal keys stay in input order. A tuple of bools is a direction a column.
+      count: the number of live items, an integer scalar (default `n`). Items past it stay where they are.
+      bits: a promise that the keys are integers from 0 to `2**bits - 1`. Fewer bits may take less time.
+      axis_name: sort the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; not for
+        columns.
+      even: over a mesh axis, devices get numbers of items that differ by one at most; if False, devices are filled from
+        the first one on.
+
+    Returns:
+      The sorted keys, bit for bit a permutation of the input; with values, `(keys, values)`. Columns come back as the
+      tuple they are. Over a mesh axis, where `count` is given, the number of items that this device has got follows;
+      slots past it hold 0.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above, or `bits` is given and keys are floats.
+      ValueError: an argument's shape is not one of the above; `bits` is more than the keys have; 2^31 items or more
+        with values other than one vector of 4- or 8-byte items, without `jax_enable_x64`.
+
+    Time is O(n b) for keys of b bits; scratch memory is one copy of keys and values. On a GPU, long arrays are sorted
+    by digits of 8 bits (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs", 2022);
+    a digit that all keys share costs nothing. Short arrays are sorted by merging, as `mergesort` does.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.sort(jnp.array([3, 1, 2]), jnp.array([30, 10, 20]))
+      (Array([1, 2, 3], dtype=int32), Array([10, 20, 30], dtype=int32))
+    """
+    keys, descending = expect_keys("sort", "keys", keys, descending)
+    given: dict[str, Any] = {"descending": descending, "count": count, "method": Method.FASTEST, "bits": bits}
+    return run_sort("sort", keys, ABSENT, ABSENT, values, **given, axis_name=axis_name, even=even)
+
+
+@one_program("descending", "bits")
+def argsort(
+    keys: Keys,
+    *,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+    bits: int | None = None,
+    axis_name: AxisName | None = None,
+    even: bool = True,
+) -> Any:
+    """The indices that sort `keys`, stable, as `jax.numpy.argsort`.
+
+    Args:
+      keys: see `sort`.
+      descending: see `sort`.
+      count: see `sort`. The indices past it are their own positions.
+      bits: see `sort`.
+      axis_name: see `sort`.
+      even: see `sort`.
+
+    Returns:
+      `[n]` indices; int32, or int64 from 2^31 items on. Over a mesh axis they are those in the global array; counts as
+      `sort`.
+
+    Raises:
+      TypeError: as `sort`.
+      ValueError: as `sort`; also 2^31 items or more without `jax_enable_x64`.
+
+    Complexity and source as `sort`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.argsort(jnp.array([3, 1, 2]))
+      Array([1, 2, 0], dtype=int32)
+    """
+    keys, descending = expect_keys("argsort", "keys", keys, descending)
+    given: dict[str, Any] = {"descending": descending, "count": count, "method": Method.FASTEST, "bits": bits}
+    _, *results = run_sort_indices("argsort", keys, ABSENT, ABSENT, **given, axis_name=axis_name, even=even)
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def run_sort(
     operation: str,
-    keys: jax.Array,
+    keys: Any,
     heads: Any,
     flags: Any,
     values: Any,
     *,
     descending: bool,
     count: Any,
-    nearly_sorted: bool = False,
+    method: Method = Method.MERGING,
+    bits: int | None = None,
+    axis_name: Any = None,
+    even: bool = True,
 ) -> Any:
     """Keys, checked, sorted within segments, with the pytree of values that belong to them where there is one.
 
-    `nearly_sorted` has the kernels look for what is in its place already; it goes with neither heads nor flags.
+    Over a mesh axis there are no segments.
     """
-    given = _given(operation, keys, heads, flags, descending, count, nearly_sorted)
-    if values is None:
-        return _SORT(**given, payload=Payload.NONE)[0]
+    if axis_name is not None:
+        options = _mesh_options(operation, keys, descending, count, even, method, bits)
+        return over_axis("sorts.sort", operation, axis_name, keys, values, **options)
+    given = _given(operation, keys, heads, flags, descending, count, method)
     leaves, unflatten = flatten_values(operation, "values", values, keys.shape[0], "keys")
+    if isinstance(keys, Columns):
+        _expect_no_bits(operation, bits)
+        codes, is_code = keys.codes(), keys.is_code
+        if values is None and keys.are_integers and len(codes) == 2:
+            return keys.restored(_sort_two_codes(keys, codes, given))
+        code, bits, restored = codes[0], keys.code_bits[0], lambda sorted_code: keys.restored([sorted_code])
+    else:
+        code, bits = _few_bits(operation, keys, given["count"], bits)
+        is_code, restored = True, lambda sorted_keys: sorted_keys
+    if is_code and values is None:
+        return restored(_SORT(**given, keys=code, bits=bits, payload=Payload.NONE)[0])
     carried = carried_leaf(leaves)
-    if carried is not None:
-        sorted_keys, moved = _SORT(**given, values=carried, payload=Payload.GIVEN)
-        return sorted_keys, unflatten([moved])
-    index_dtype(operation, "keys", keys.shape[0])
-    sorted_keys, indices = _SORT(**given, payload=Payload.INDICES)
-    return sorted_keys, unflatten([take_rows(leaf, indices) for leaf in leaves])
+    if is_code and carried is not None:
+        sorted_keys, moved = _SORT(**given, keys=code, bits=bits, values=carried, payload=Payload.GIVEN)
+        return restored(sorted_keys), unflatten([moved])
+    sorted_keys, indices = _sort_indices(operation, keys, given, bits)
+    return sorted_keys if values is None else (sorted_keys, unflatten([take_rows(leaf, indices) for leaf in leaves]))
 
 
-def sort_indices(
+def run_sort_indices(
     operation: str,
-    keys: jax.Array,
+    keys: Any,
     heads: Any,
     flags: Any,
     *,
     descending: bool,
     count: Any,
-    nearly_sorted: bool = False,
-) -> tuple[jax.Array, jax.Array]:
+    method: Method = Method.MERGING,
+    bits: int | None = None,
+    axis_name: Any = None,
+    even: bool = True,
+) -> Any:
     """Keys, checked, sorted within segments, and where each came from."""
-    given = _given(operation, keys, heads, flags, descending, count, nearly_sorted)
+    if axis_name is not None:
+        options = _mesh_options(operation, keys, descending, count, even, method, bits)
+        return over_axis("sorts.sort_indices", operation, axis_name, keys, **options)
+    given = _given(operation, keys, heads, flags, descending, count, method)
+    if isinstance(keys, Columns):
+        _expect_no_bits(operation, bits)
+    else:
+        keys, bits = _few_bits(operation, keys, given["count"], bits)
+    return _sort_indices(operation, keys, given, bits)
+
+
+class Ordered(NamedTuple):
+    """Keys in order, and where each was.
+
+    Attributes:
+      keys: the sorted keys, an array or a tuple of columns.
+      order: `[n]`, the position of each in what the caller gave.
+      count: the live count as an operand.
+    """
+
+    keys: Any
+    order: jax.Array
+    count: Any
+
+    def to_rows(self, x: jax.Array) -> jax.Array:
+        """What belongs to the sorted keys, at the rows that these were."""
+        return jnp.zeros_like(x).at[self.order].set(x, unique_indices=True, mode="promise_in_bounds")
+
+
+def count_name(argument: str) -> str:
+    """The name of the live count of keys: `count` of `keys`, `table_count` of `table_keys`, `a_count` of `a`."""
+    return f"{argument.removesuffix('keys')}count" if argument.endswith("keys") else f"{argument}_count"
+
+
+def count_of(operand: Any) -> Any:
+    """The live count that an operand holds, which was checked under its own name; None where it is absent."""
+    return operand[0] if operand.size else None
+
+
+def in_order(
+    name: str, argument: str, keys: Any, count: Any, *, descending: Any = False, is_sorted: bool = False
+) -> Ordered:
+    """Keys, checked, in order, in which they may be already."""
+    checked, down = expect_keys(name, argument, keys, descending)
+    n = checked.shape[0]
+    live = count_operand(name, count_name(argument), count, n)
+    if is_sorted:
+        return Ordered(keys, jnp.arange(n, dtype=index_dtype(name, argument, n)), live)
+    with by_construction():
+        sorted_keys, order = run_sort_indices(
+            name, checked, ABSENT, ABSENT, descending=down, count=count_of(live), method=Method.FASTEST
+        )
+    return Ordered(sorted_keys, order, live)
+
+
+def _sort_indices(operation: str, keys: Any, given: dict[str, Any], bits: int | None) -> tuple[Any, jax.Array]:
     index_dtype(operation, "keys", keys.shape[0])
-    sorted_keys, indices = _SORT(**given, payload=Payload.INDICES)
-    return sorted_keys, indices
+    if not isinstance(keys, Columns):
+        sorted_keys, indices = _SORT(**given, keys=keys, bits=bits, payload=Payload.INDICES)
+        return sorted_keys, indices
+    (*higher, lowest), (*higher_bits, lowest_bits) = keys.codes(), keys.code_bits
+    codes, indices = _SORT(**given, keys=lowest, bits=lowest_bits, payload=Payload.INDICES)
+    for code, code_bits in zip(reversed(higher), reversed(higher_bits), strict=True):  # stable over the lower ones
+        moved = take_keys(code, indices)
+        codes, indices = _SORT(**given, keys=moved, bits=code_bits, values=indices, payload=Payload.GIVEN)
+    return keys.restored([codes], lambda column: take_rows(column, indices)), indices
+
+
+def _sort_two_codes(keys: Columns, codes: Sequence[jax.Array], given: dict[str, Any]) -> list[jax.Array]:
+    """Integers of 65 to 128 bits: by the lower code, which brings the higher one, then by that."""
+    (high, low), (high_bits, low_bits) = codes, keys.code_bits
+    low, high = _SORT(**given, keys=low, bits=low_bits, values=high, payload=Payload.GIVEN)
+    low = low if low.dtype.itemsize >= 4 else low.astype(jnp.uint32)
+    return _SORT(**given, keys=high, bits=high_bits, values=low, payload=Payload.GIVEN)
 
 
 def _given(
-    operation: str, keys: jax.Array, heads: Any, flags: Any, descending: bool, count: Any, nearly_sorted: bool
+    operation: str, keys: Any, heads: Any, flags: Any, descending: bool, count: Any, method: Method
 ) -> dict[str, Any]:
-    """The operands and attributes of every sort."""
+    """The operands and attributes of every sort, but the keys and their bits."""
     return {
-        "keys": keys,
         "heads": heads,
         "flags": flags,
         "count": count_operand(operation, "count", count, keys.shape[0]),
         "descending": static_flag(operation, "descending", descending),
-        "nearly_sorted": nearly_sorted,
+        "method": method,
     }
+
+
+def _mesh_options(
+    operation: str, keys: Any, descending: bool, count: Any, even: bool, method: Method, bits: int | None
+) -> dict[str, Any]:
+    """What is given to a sort over a mesh axis beside its keys and values."""
+    expect_one_array(operation, keys)
+    flags = {
+        "descending": static_flag(operation, "descending", descending),
+        "even": static_flag(operation, "even", even),
+    }
+    return {**flags, "count": count, "method": method, "bits": bits}
+
+
+def _few_bits(operation: str, keys: jax.Array, count: Any, bits: Any) -> tuple[jax.Array, int]:
+    """Keys, and how many of their low bits matter."""
+    most = 8 * keys.dtype.itemsize
+    if bits is None:
+        return keys, most
+    if not jnp.issubdtype(keys.dtype, jnp.integer):
+        raise type_error(operation, "keys", "integers where bits is given", describe(keys))
+    bits = static_size(operation, "bits", bits)
+    if not 1 <= bits <= most:
+        raise value_error(operation, "bits", f"an integer from 1 to {most}", bits)
+    return keys_of_few_bits(operation, "keys", keys, count, bits), bits
+
+
+def _expect_no_bits(operation: str, bits: Any) -> None:
+    if bits is not None:
+        raise value_error(operation, "bits", "None where the keys are columns", bits)
 
 
 def _shapes(keys: Any, values: Any, payload: int) -> Sequence[Any]:
@@ -104,7 +370,7 @@ def _fallback(
     positions = jnp.arange(n, dtype=index_dtype("segmented_sort", "keys", n))
     operands = (*_segment_numbers(positions, heads, flags, count), *sort_operands(keys, descending), positions)
     order = jax.lax.sort(operands, num_keys=len(operands) - 1, is_stable=True)[-1]
-    results = [take_rows(keys, order)]
+    results = [take_keys(keys, order)]
     if payload == Payload.GIVEN:
         results.append(take_rows(values, order))
     elif payload == Payload.INDICES:
@@ -147,7 +413,7 @@ _SORT = Operation(
     "segmented_sort",
     operands={"keys": 1, "heads": 1, "flags": 1, "count": 1, "values": 1},
     results=("keys", "values"),
-    attributes={"descending": bool, "nearly_sorted": bool, "payload": Payload},
+    attributes={"descending": bool, "method": Method, "bits": int, "payload": Payload},
     shapes=_shapes,
     fallback=_fallback,
     streamed=("keys", "values"),

@@ -9,12 +9,15 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, Side
-from jax_mgpu._src.bits import ordered_integers
-from jax_mgpu._src.check import expect_choice, index_dtype, sorted_pair
+from jax_mgpu._src.annotations import ArrayLike, AxisName, Keys, Side
+from jax_mgpu._src.bits import ordered_together
+from jax_mgpu._src.check import expect_choice, index_dtype, static_flag, value_error
+from jax_mgpu._src.columns import sorted_pair
 from jax_mgpu._src.live import live_items, live_mask
+from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.primitive import Operation, one_program
-from jax_mgpu._src.values import fill_missing
+from jax_mgpu._src.sort import count_of, in_order
+from jax_mgpu._src.values import fill_missing, take_or_fill
 
 __all__ = ["SortedMatch", "sorted_equal_count", "sorted_match", "sorted_search"]
 
@@ -50,26 +53,29 @@ jax.export.register_namedtuple_serialization(SortedMatch, serialized_name="jax_m
 
 @one_program("side", "fill_value")
 def sorted_search(
-    needles: ArrayLike,
-    haystack: ArrayLike,
+    needles: Keys,
+    haystack: Keys,
     side: Side = "left",
     *,
     needles_count: ArrayLike | None = None,
     haystack_count: ArrayLike | None = None,
     fill_value: ArrayLike = -1,
+    axis_name: AxisName | None = None,
 ) -> jax.Array:
     """The insertion points of sorted needles in a sorted haystack, as of `jnp.searchsorted`.
 
     Args:
       needles: `[n]`, sorted integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is
-        largest, the two zeros are equal.
-      haystack: `[m]`, sorted, of the same dtype.
+        largest, the two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one after the other.
+      haystack: `[m]`, sorted, of the same dtype, or as many columns of the same dtypes.
       side: `"left"` for the first position whose item is not less than the needle (lower bound), `"right"` for the
         first whose item is greater (upper bound).
       needles_count: the number of live needles, an integer scalar (default `n`). Items past it are never read.
       haystack_count: the same for the haystack (default `m`).
       fill_value: what results past `needles_count` hold, an integer scalar. `m` makes them padding where the positions
         serve as heads.
+      axis_name: look needles of all devices of a mesh axis, or of a tuple of axes, up in the haystack of all of them,
+        within `jax.shard_map`. Positions are those in the global haystack; each is where its needle is.
 
     Returns:
       Positions `[n]` from 0 to `haystack_count`; int32, or int64 from 2^31 haystack items on.
@@ -80,7 +86,8 @@ def sorted_search(
         `jax_enable_x64`.
 
     Time is O(n + m), each item read once, by merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012; as a search: Baxter,
-    moderngpu, 2013); O(n log m), by binary searches, for needles few enough that this is less.
+    moderngpu, 2013); O(n log m), by binary searches, for needles few enough that this is less. Columns cost as in
+    `merge`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -88,31 +95,43 @@ def sorted_search(
       Array([0, 1, 1, 4], dtype=int32)
     """
     name = "sorted_search"
-    operands = sorted_pair(name, needles, haystack, needles_count, haystack_count, names=("needles", "haystack"))
-    return fill_missing(name, _search.run(operands, right=_is_right(name, side))[0], fill_value)
+    pair = sorted_pair(name, needles, haystack, needles_count, haystack_count, names=("needles", "haystack"))
+    right = _is_right(name, side)
+    if axis_name is not None:
+        found = over_axis("pairs.sorted_search", name, axis_name, *pair.single_operands, right=right)
+    else:
+        found = _search.run(pair.operands, right=right)[0]
+    return fill_missing(name, found, fill_value)
 
 
-@one_program("side")
+@one_program("side", "assume_sorted")
 def sorted_match(
-    a: ArrayLike,
-    b: ArrayLike,
+    a: Keys,
+    b: Keys,
     side: Side = "left",
     *,
+    assume_sorted: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> SortedMatch:
     """Looks up the items of two sorted arrays in each other, in one pass over both.
 
     Args:
-      a: `[n_a]`, sorted integers or floats of 8 to 64 bits, in the order of `jax.lax.sort`.
-      b: `[n_b]`, sorted, of the same dtype.
+      a: `[n_a]`, sorted integers or floats of 8 to 64 bits, in the order of `jax.lax.sort`, or a tuple of columns.
+      b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       side: `"left"` gives the lower bounds of A in B and the upper bounds of B in A, which are the items' places in the
         merge with A first; `"right"` the reverse.
+      assume_sorted: whether a and b are sorted. False takes keys in any order: then the index of an item is that of
+        the first item that equals it in the other array (`"left"`), or of the last (`"right"`), -1 if there is none;
+        not over a mesh axis.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
+      axis_name: see `sorted_search`.
 
     Returns:
-      A `SortedMatch`; indices and counts are int32, or int64 where a or b has 2^31 items or more.
+      A `SortedMatch`; indices and counts are int32, or int64 where a or b has 2^31 items or more. Over a mesh axis, the
+      numbers of matches are those of all devices.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
@@ -127,21 +146,34 @@ def sorted_match(
       (Array([0, 0, 0], dtype=int32), Array([3, 3], dtype=int32), Array(2, dtype=int32))
     """
     name = "sorted_match"
-    operands = sorted_pair(name, a, b, a_count, b_count)
-    return SortedMatch(*_match.run(operands, right=_is_right(name, side)))
+    if not static_flag(name, "assume_sorted", assume_sorted):
+        if axis_name is not None:
+            raise value_error(name, "assume_sorted", "True over a mesh axis", "False")
+        return _match_any_order(name, a, b, _is_right(name, side), a_count, b_count)
+    pair = sorted_pair(name, a, b, a_count, b_count)
+    right = _is_right(name, side)
+    if axis_name is not None:
+        return over_axis("pairs.sorted_match", name, axis_name, *pair.single_operands, right=right)
+    return SortedMatch(*_match.run(pair.operands, right=right))
 
 
 @one_program()
 def sorted_equal_count(
-    a: ArrayLike, b: ArrayLike, *, a_count: ArrayLike | None = None, b_count: ArrayLike | None = None
+    a: Keys,
+    b: Keys,
+    *,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> jax.Array:
     """For each item of one sorted array, how many items of another equal it.
 
     Args:
-      a: `[n_a]`, sorted integers or floats of 8 to 64 bits, in the order of `jax.lax.sort`.
-      b: `[n_b]`, sorted, of the same dtype.
+      a: `[n_a]`, sorted integers or floats of 8 to 64 bits, in the order of `jax.lax.sort`, or a tuple of columns.
+      b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
+      axis_name: see `sorted_search`.
 
     Returns:
       Counts `[n_a]`, 0 past `a_count`; int32, or int64 from 2^31 items of b on.
@@ -158,9 +190,25 @@ def sorted_equal_count(
       Array([0, 3, 3, 1], dtype=int32)
     """
     name = "sorted_equal_count"
-    operands = sorted_pair(name, a, b, a_count, b_count)
+    pair = sorted_pair(name, a, b, a_count, b_count)
+    if axis_name is not None:
+        return over_axis("pairs.sorted_equal_count", name, axis_name, *pair.single_operands)
+    operands = pair.operands
     index_dtype(name, "b", operands[1].shape[0])
     return _search.run(operands, right=True)[0] - _search.run(operands, right=False)[0]
+
+
+def _match_any_order(name: str, a: Any, b: Any, right: bool, a_count: Any, b_count: Any) -> SortedMatch:
+    """Each item of both arrays looked up in the other, told by positions in what the caller gave."""
+    rows = [in_order(name, side, keys, count) for side, keys, count in (("a", a, a_count), ("b", b, b_count))]
+    pair = sorted_pair(name, rows[0].keys, rows[1].keys, *(count_of(side.count) for side in rows))
+    sides = []
+    swapped = (pair.b, pair.a, pair.b_count, pair.a_count)
+    for own, other, operands in ((rows[0], rows[1], pair.operands), (rows[1], rows[0], swapped)):
+        low, high = (_search.run(operands, right=upper)[0] for upper in (False, True))
+        place = take_or_fill(other.order + 1, jnp.where(low < high, high - 1 if right else low, -1)) - 1
+        sides.append((own.to_rows(place), own.to_rows(low < high), jnp.sum(low < high, dtype=place.dtype)))
+    return SortedMatch(*(part for parts in zip(*sides, strict=True) for part in parts))
 
 
 def _is_right(name: str, side: str) -> bool:
@@ -198,7 +246,8 @@ def _search_fallback(
     (n,), (m,) = needles.shape, haystack.shape
     index = index_dtype("sorted_search", "haystack", m)
     live = live_items(m, haystack_count)
-    found = _bounds(ordered_integers(needles), ordered_integers(haystack), live, bool(right), index)
+    needles, haystack = ordered_together(needles, haystack)
+    found = _bounds(needles, haystack, live, bool(right), index)
     return [jnp.where(live_mask(n, needles_count), found, -1)]
 
 
@@ -206,7 +255,7 @@ def _match_fallback(
     a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, right: int
 ) -> Sequence[jax.Array]:
     index = index_dtype("sorted_match", "a and b", max(a.shape[0], b.shape[0]))
-    a, b = ordered_integers(a), ordered_integers(b)
+    a, b = ordered_together(a, b)
 
     def look_up(needles: jax.Array, count: Any, haystack: jax.Array, haystack_count: Any, upper: bool) -> Any:
         is_live, live = live_mask(needles.shape[0], count), live_items(haystack.shape[0], haystack_count)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.bits import keeping_bits
+from jax_mgpu._src.bits import is_words, keeping_bits, of_words, words_of
 from jax_mgpu._src.check import as_array, describe, expect_leading_axis, type_error, value_error
 from jax_mgpu._src.compat import rows_sharding
 from jax_mgpu._src.live import wide_enough
@@ -25,6 +25,7 @@ __all__ = [
     "fill_missing",
     "flatten_pair",
     "flatten_values",
+    "is_random_key",
     "plain_leaves",
     "sort_operands",
     "take_from_pair",
@@ -107,6 +108,17 @@ def take_rows(x: jax.Array, indices: jax.Array, *, tangents: bool = False) -> ja
     return take(x, indices) if tangents else keeping_bits(take, x, indices)
 
 
+def take_keys(keys: jax.Array, indices: jax.Array) -> jax.Array:
+    """Keys by a permutation, or a part of one.
+
+    Keys of two words move as integers: where XLA splits the gather over devices it adds up what each of them has, and
+    on a CPU a sum takes subnormal floats for zeros.
+    """
+    if is_words(keys):
+        return of_words(*(take_rows(words, indices) for words in words_of(keys)))
+    return take_rows(keys, indices)
+
+
 def take_moved(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:
     """Rows of a tangent that may be zero (None)."""
     return None if x is None else take_rows(x, indices, tangents=True)
@@ -143,7 +155,7 @@ def take_from_pair(
         if a_rows is None or b_rows is None:
             like = next(x for x in (a, b, fill) if x is not None)
             taken = next((x for x in (a_rows, b_rows) if x is not None), None)
-            taken = jnp.zeros((*indices.shape, *like.shape[1:]), like.dtype) if taken is None else taken
+            taken = jax.lax.full_like(like, 0, shape=(*indices.shape, *like.shape[1:])) if taken is None else taken
         else:
             taken = jnp.where(_along(from_b, a_rows), b_rows, a_rows)
         return taken if fill is None else jnp.where(_along(indices >= 0, taken), taken, fill)
@@ -170,10 +182,10 @@ def take_or_fill(
 
     def take(arrays: Any, indices: jax.Array) -> jax.Array:
         x, fill = arrays
-        if n == 0:
-            return jnp.zeros(shape, x.dtype) if fill is None else jnp.broadcast_to(fill, shape)
         indices = wide_enough(indices, n)
         inside = (indices >= 0) & (indices < n)
+        if n == 0:  # there is nothing to take, but what is made varies under shard_map as what is taken
+            return jnp.where(_along(inside, x), jax.lax.full_like(x, 0, shape=shape), 0 if fill is None else fill)
         taken = x.at[jnp.where(inside, indices, n)].get(mode="fill", fill_value=0, out_sharding=rows_sharding(x))
         return taken if fill is None else jnp.where(_along(inside, taken), taken, fill)
 
@@ -194,6 +206,8 @@ def fill_missing(operation: str, indices: jax.Array, fill_value: Any) -> jax.Arr
 
 def sort_operands(keys: jax.Array, descending: int) -> tuple[jax.Array, ...]:
     """Operands of lax.sort whose ascending, stable order is the order asked for."""
+    if is_words(keys):
+        return words_of(keys)
     if not descending:
         return (keys,)
     if jnp.issubdtype(keys.dtype, jnp.floating):

@@ -310,6 +310,18 @@ void scan(Garbage& make) {
   if (make.attribute("total", 0, 1)) make.result(result, {});
 }
 
+void select(Garbage& make) {
+  const bool indices = make.attribute("indices", 0, 1), partition = make.attribute("partition", 0, 1);
+  const DType dtype = row_type(make);
+  const int64_t width = elements(make), n = make.length(), size = partition ? n : make.length();
+  make.rows(dtype, n, width);
+  make.keys(DType::boolean, n);
+  make.count(n);
+  make.keys(dtype, 1);
+  indices ? make.result(make.index_type(), {size}) : make.result(dtype, {size, width});
+  make.result(make.index_type(), {});
+}
+
 void segmented_reduce(Garbage& make) {
   const DType dtype = make.key_type();
   const int64_t n = make.length(), m = make.length();
@@ -325,7 +337,8 @@ void segmented_sort(Garbage& make) {
   make.attribute("descending", 0, 1);
   const auto mode = static_cast<PayloadMode>(make.attribute("payload", 0, 2));
   make.keys(dtype, n, false);
-  const bool whole = make.attribute("nearly_sorted", 0, 1) != 0;
+  make.attribute("bits", 1, 8 * byte_width(dtype));
+  const bool whole = make.attribute("method", 0, 2) != 0;
   const bool flags = make.flip();
   flags || whole ? make.absent() : make.indices(make.length(), n);
   flags && !whole ? make.flags(n) : make.absent();

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import itertools
 import os
 import re
@@ -41,7 +40,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--share", default="0/1", help=argparse.SUPPRESS)
     parser.add_argument("--begin", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.case and not options.family:
+        parser.error("--case needs --family")
+    return options
 
 
 def kind_of(failure: Failure, family: str) -> str:
@@ -60,6 +62,7 @@ class Report:
         self.failures: collections.Counter[tuple[str, str]] = collections.Counter()
         self.kinds: collections.Counter[str] = collections.Counter()
         self.repeats: dict[str, str] = {}
+        self.left_out: collections.Counter[str] = collections.Counter()
 
     def ran(self, family: str, mode: str, cases: int) -> None:
         """A program has run."""
@@ -67,6 +70,12 @@ class Report:
         self.programs[family] += 1
         if self.tells:
             workers.tell(what="ran", family=family, mode=mode, cases=cases)
+
+    def left(self, why: str) -> None:
+        """A program was left out."""
+        self.left_out[why] += 1
+        if self.tells:
+            workers.tell(what="left", why=why)
 
     def failed(self, family: str, mode: str, kind: str, repeat: str, text: str) -> None:
         """A case has failed; `repeat` is the line that runs it again."""
@@ -93,6 +102,8 @@ class Report:
                 f"{word} {times}" + f" ({wrong[word]} failed)" * bool(wrong[word]) for word, times in rows.most_common()
             )
             print(f"by {title}: {', '.join(words)}")
+        for why, times in self.left_out.most_common():
+            print(f"left out {times} times: {why}")
         cases, programs, failures = (sum(c.values()) for c in (self.cases, self.programs, self.failures))
         print(
             f"cases {cases}, programs {programs}, failures {failures} of {len(self.kinds)} kinds, {seconds:.0f} s",
@@ -113,6 +124,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
     at, of = map(int, options.share.split("/"))
     began = time.monotonic()
     done = 0
+    most = None if options.cases is None else -(-options.cases // len(families))  # of one program: others come too
     programs = itertools.islice(stream(families, at, of), options.begin, None)
     for begin, (family, index) in enumerate(programs, options.begin):
         late = time.monotonic() - began > options.seconds if options.cases is None else done >= options.cases
@@ -123,13 +135,19 @@ def run(options: argparse.Namespace, report: Report) -> None:
             workers.tell(what="program", begin=begin, repeat=repeat)
         if (begin + 1) % REMEMBERED == 0:
             jax.clear_caches()
-        done += run_program(options.seed, family, index, None, report, options)
+        done += run_program(options.seed, family, index, None, report, options, most)
 
 
 def run_program(
-    seed: int, family: str, index: int, draws: Iterator[int] | None, report: Report, options: argparse.Namespace
+    seed: int,
+    family: str,
+    index: int,
+    draws: Iterator[int] | None,
+    report: Report,
+    options: argparse.Namespace,
+    most: int | None = None,
 ) -> int:
-    """Runs a program, or some draws of it; the number of cases."""
+    """Runs a program, or some draws of it, and no more than `most`; the number of cases."""
     repeat = f"python -m tests.fuzz --family {family} --case {seed}:{index}"
     cases = failures = 0
     try:
@@ -139,36 +157,34 @@ def run_program(
         raise
     if options.mode and options.mode not in program.mode.split("+"):
         return 0
-    for failure in program.run(iter(range(program.draws)) if draws is None else draws):
-        cases += 1
-        if failure is None:
-            continue
-        failures += 1
-        at = repeat + f":{failure.draw}" * (failure.draw >= 0)
-        words = (
-            f"{family}, {failure.mode}: {failure.text}\n  {type(failure.error).__name__}: {str(failure.error)[:600]}"
-        )
-        report.failed(family, failure.mode, kind_of(failure, family), at, words)
-        if options.stop:
-            raise SystemExit(1)
-        if "CUDA_ERROR" in str(failure.error) or "CUDA error" in str(failure.error):
-            raise SystemExit(workers.SPOILT)  # nothing that follows in this process says anything
-        if failures >= 3:  # the others of this program would say the same
-            break
-    report.ran(family, program.mode, cases)
+    if (why := program.left_out()) is not None:
+        report.left(why)
+        return 0
+    try:
+        for failure in program.run(itertools.islice(range(program.draws) if draws is None else draws, most)):
+            cases += 1
+            if failure is None:
+                continue
+            failures += 1
+            at = repeat + f":{failure.draw}" * (failure.draw >= 0)
+            told = f"{type(failure.error).__name__}: {str(failure.error)[:600]}"
+            words = f"{family}, {failure.mode}: {failure.text}\n  {told}"
+            report.failed(family, failure.mode, kind_of(failure, family), at, words)
+            if options.stop:
+                raise SystemExit(1)
+            if "CUDA_ERROR" in str(failure.error) or "CUDA error" in str(failure.error):
+                raise SystemExit(workers.SPOILT)  # nothing that follows in this process says anything
+            if failures >= 3:  # the others of this program would say the same
+                break
+    finally:
+        report.ran(family, program.mode, cases)
     return cases
 
 
-def main() -> int:
-    options = arguments()
-    if jax.default_backend() == "cpu":  # most of the time goes to compilation
-        jax.config.update("jax_disable_most_optimizations", True)
-    began = time.monotonic()
-    report = Report(options.report)
+def work(options: argparse.Namespace, report: Report) -> None:
+    """Runs what the command line asks for."""
     if options.case:
         seed, index, *draw = map(int, options.case.split(":"))
-        if not options.family:
-            raise SystemExit("--case needs --family")
         program = Program(seed, options.family[0], index)
         print(f"{program.mode}: {program.text}")
         run_program(seed, options.family[0], index, iter(draw) if draw else None, report, options)
@@ -177,8 +193,22 @@ def main() -> int:
     else:
         if not options.report:
             print(f"seed {options.seed}, {jax.devices()[0].device_kind}", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            run(options, report)
+        run(options, report)
+
+
+def main() -> int:
+    options = arguments()
+    if jax.default_backend() == "cpu":  # most of the time goes to compilation
+        jax.config.update("jax_disable_most_optimizations", True)
+    began = time.monotonic()
+    report = Report(options.report)
+    try:
+        work(options, report)
+    except KeyboardInterrupt:
+        pass
+    except SystemExit:  # at a failure that ends all; what came before is summed up
+        if options.report:
+            raise
     if not options.report:
         report.summary(time.monotonic() - began)
     return 1 if report.failures else 0

@@ -13,15 +13,18 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import data, oracle
-from tests.fuzz import ordered, ragged
+from tests.fuzz import ordered, ragged, selection, tables
 from tests.fuzz.draw import Call, Shape
 
 MAKES = (
     *(ordered.merge, ordered.sorts, ordered.searches, ordered.sets, ordered.join),
     *(ragged.reductions, ragged.scans, ragged.load_balance, ragged.intervals, ragged.intervals, ragged.bulk),
+    *(selection.selections, selection.runs, selection.batches),
+    *(selection.ranks, selection.counts, selection.softmaxes),
+    *(tables.lookups, tables.asof, tables.groups, tables.windows, tables.any_order),
 )
 KEYS = ("a", "b", "needles", "haystack")
-POSITIONS = ("heads", "offsets", "indices", "gather_starts", "scatter_starts", "a_order", "b_order")
+POSITIONS = ("heads", "offsets", "indices", "order", "lengths", "gather_starts", "scatter_starts", "a_order", "b_order")
 CANARY = 0x5AFE_C0DE
 
 
@@ -70,7 +73,7 @@ def garbage(rng: np.random.Generator) -> Other:
                 if rng.random() < 0.8:
                     operands[name] = any_positions(rng, x, n)
             elif name in KEYS and rng.random() < 0.8:
-                operands[name] = rng.permutation(x)
+                operands[name] = jax.tree.map(rng.permutation, x)
         return operands
 
     def run(rng: np.random.Generator) -> None:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.compat import vary_as, vary_together
 from tests.fuzz.compare import Near, Zeros, values_of
 from tests.fuzz.draw import Call
 
@@ -79,6 +80,16 @@ def _error(dtype: Any, expected: np.ndarray, magnitude: float) -> np.ndarray:
     return steps * float(jnp.finfo(dtype).eps) * (np.abs(expected) + magnitude) + 1e-30
 
 
+def varying_alike(trees: Any, others: Any) -> Any:
+    """Under shard_map, numbers and directions that vary over the mesh if any operand does, as results do then.
+
+    JAX wants tangents and cotangents to vary as what they belong to, and sums the cotangents of what does not vary.
+    """
+    leaves, structure = jax.tree.flatten(trees)
+    given = [jnp.asarray(x) for x in (*leaves, *jax.tree.leaves(others))]
+    return structure.unflatten(vary_together(given)[: len(leaves)])
+
+
 def derivative(call: Call, rng: np.random.Generator) -> Call | None:
     """The tangent of the results, the cotangents of the operands, or the transpose where the call is linear."""
     names = names_to_differentiate(call)
@@ -111,10 +122,11 @@ def derivative(call: Call, rng: np.random.Generator) -> Call | None:
 
     def function(direction: Any, **operands: Any) -> Any:
         named, others = split(operands)
+        named, direction = varying_alike((named, direction), others)
 
         def floats(named: dict[str, Any]) -> list[Any]:
             leaves = jax.tree.leaves(call.function(**named, **others))
-            return [leaves[k] for k in kept]
+            return [vary_as(leaves[k], *jax.tree.leaves(direction)) for k in kept]  # of others alone, too
 
         if kind == "forward":
             return jax.jvp(floats, (named,), (direction,))[1]

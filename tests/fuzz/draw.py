@@ -98,6 +98,13 @@ class Shape:
         self.say(dtype)
         return dtype
 
+    def key_form(self) -> Any:
+        """A type of keys, or those of several columns, and for each whether its order may be turned."""
+        if self.derivative or not self.flag(0.3):
+            return self.key_dtype()
+        dtypes = tuple(self.key_dtype() for _ in range(self.choice((1, 2, 2, 2, 3, 3, 8))))
+        return Columns(dtypes, tuple(self.flag() for _ in dtypes))
+
     def index_dtype(self, largest: int, narrow: float = 0) -> str:
         """A type of positions that holds `largest`; one of the narrowest with the probability `narrow`."""
         fit = [d for d in INDEX_DTYPES if np.iinfo(d).max >= largest and (self.x64 or not d.endswith("64"))]
@@ -154,6 +161,14 @@ class Count:
         return np.asarray(value, self.dtype)
 
 
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """The types of keys of several columns, and which of them are descending where the call takes directions."""
+
+    dtypes: tuple[str, ...]
+    flags: tuple[bool, ...]
+
+
 class Rows:
     """The form of an array of rows: a type and a trailing shape."""
 
@@ -207,8 +222,14 @@ def drawn(count: Count | None, rng: np.random.Generator) -> np.ndarray | None:
     return None if count is None else count.draw(rng)
 
 
-def keys(shape: Shape, rng: np.random.Generator, dtype: str, n: int, *, few: bool = False) -> np.ndarray:
-    """Keys of many kinds: any bits and corners, or few values, or a narrow range; for derivatives all distinct."""
+def keys(shape: Shape, rng: np.random.Generator, dtype: Any, n: int, *, few: bool = False) -> Any:
+    """Keys of many kinds: any bits and corners, or few values, or a narrow range; for derivatives all distinct.
+
+    Of several columns all but one have few values, so that most tuples are equal in some.
+    """
+    if isinstance(dtype, Columns):
+        varied = int(rng.integers(len(dtype.dtypes)))
+        return tuple(keys(shape, rng, d, n, few=few or i != varied) for i, d in enumerate(dtype.dtypes))
     kind = jnp.dtype(dtype)
     if shape.derivative:
         return (rng.choice(200, n, replace=False) - 100).astype(kind)
@@ -233,10 +254,16 @@ def sorted_keys(
 
 
 def sorted_pair(
-    shape: Shape, rng: np.random.Generator, dtype: str, n_a: int, n_b: int, descending: bool, a_live: Any, b_live: Any
-) -> tuple[np.ndarray, np.ndarray]:
+    shape: Shape, rng: np.random.Generator, dtype: Any, n_a: int, n_b: int, descending: Any, a_live: Any, b_live: Any
+) -> tuple[Any, Any]:
     """Two sorted arrays that share keys; for derivatives they share none, nor with those of another draw."""
     both = keys(shape, rng, dtype, n_a + n_b)
+    if isinstance(dtype, Columns):
+        copies = np.where(rng.random(n_b) < 0.3, rng.integers(0, max(n_a, 1), n_b), n_a + np.arange(n_b))
+        both = tuple(np.concatenate([x[:n_a], x[copies]]) if n_a else x for x in both)
+        return in_order(tuple(x[:n_a] for x in both), descending, a_live), in_order(
+            tuple(x[n_a:] for x in both), descending, b_live
+        )
     if shape.derivative:
         halves = np.arange(n_a + n_b) < n_a
         both = (2 * rng.permutation(100)[: n_a + n_b] - 100 + halves).astype(both.dtype)
@@ -247,6 +274,24 @@ def sorted_pair(
     for x, live in ((a, oracle.live_count(a_live, n_a)), (b, oracle.live_count(b_live, n_b))):
         x[:live] = data.in_order(x[:live], descending)
     return a, b
+
+
+def in_order(columns: tuple[np.ndarray, ...], descending: Any, live: Any) -> tuple[np.ndarray, ...]:
+    """Columns in order up to `live`."""
+    n = len(columns[0])
+    live = oracle.live_count(live, n)
+    ranks = oracle.column_ranks([x[:live] for x in columns], descending)
+    order = np.append(np.argsort(ranks, kind="stable"), np.arange(live, n))
+    return tuple(x[order] for x in columns)
+
+
+def ranked(descending: Any, *operands: Any) -> tuple[Any, ...]:
+    """Operands of one array each that order as these do, and whether they are descending."""
+    if not isinstance(operands[0], tuple):
+        return (*operands, descending)
+    joined = [np.concatenate(column) for column in zip(*operands, strict=True)]
+    cuts = np.cumsum([len(x[0]) for x in operands])[:-1]
+    return (*np.split(oracle.column_ranks(joined, descending), cuts), False)
 
 
 def positions(rng: np.random.Generator, m: int, n: int, dtype: str, *, padding: bool = True) -> np.ndarray:

@@ -23,6 +23,7 @@ def ints(*numbers: int) -> np.ndarray:
 KEYS_A, KEYS_B = ints(1, 2, 2, 5, 7, 9), ints(0, 2, 5, 5)
 ITEMS, FEW = np.arange(N, dtype=np.float32), np.arange(4, dtype=np.float32)
 HEADS = ints(0, 2, 4)
+MASK = KEYS_A > 2
 ROWS = mgpu.JoinResult(ints(0, 1, 2), ints(0, -1, 3), np.int32(3))
 
 
@@ -61,6 +62,13 @@ BAD: dict[str, Callable[[], list[Any]]] = {
         *NOT_ARRAYS, np.array([0.0, 1.0, 2.0]), np.ones((3, 1), np.int32), np.array([True, False, True]),
         np.ones(3, np.complex64), np.int32(1), jax.random.split(jax.random.key(0), 3),
     ],
+    "mask": lambda: [
+        *NOT_ARRAYS, np.ones(N, np.int32), np.ones((N, 2), bool), np.True_, ITEMS, np.ones(N, np.complex64),
+        jax.random.split(jax.random.key(0), N),
+    ],
+    "fractions": lambda: [*NOT_ARRAYS, np.ones(2, bool), np.ones(2, np.complex64), jax.random.key(0)],
+    "weights": lambda: [*BAD["keys"]()[1:], ITEMS],
+    "floats": lambda: [*NOT_ARRAYS, np.float32(3), ints(1, 2), np.ones(N, np.complex64), jnp.ones(N, jnp.float8_e5m2)],
     "count": lambda: [
         *(1.5, "3", [1], ints(1), True, 2**31, -(2**31) - 1, 2**70, object(), np.float32(2), jax.random.key(0)),
     ],
@@ -74,7 +82,13 @@ BAD: dict[str, Callable[[], list[Any]]] = {
     "side": lambda: ["middle", None, 1, Traced(1), b"left", ["left"]],
     "kind": lambda: ["cross", None, 1, Traced(1), ["inner"], "INNER"],
     "fill": lambda: ["x", [1, 2], None, object(), np.ones(2, np.float32), {}],
+    "index fill": lambda: ["x", [1, 2], object(), 0.5, np.ones(2, np.int32), {}],
     "identity": lambda: [0, 1.0, "x", (1, 2)],
+    "direction": lambda: ["left", None, 1, Traced(1), ["backward"]],
+    "by": lambda: [None, "abc", ITEMS, np.ones(N, bool), np.ones((N, 2), np.int32), KEYS_A[:3], (KEYS_A,) * 8, {}],
+    "tolerance": lambda: ["x", 1.5, [1], ints(1), object()],
+    "method": lambda: ["max", None, 1, Traced(1), ["min"]],
+    "step": lambda: [1.5, "3", [1], ints(1), True, None, 2**31, object(), np.float32(2), jax.random.key(0)],
 }  # fmt: skip
 SORT = {"keys": "keys", "values": "values", "descending": "flag", "count": "count"}
 PAIR = {"a": "keys", "b": "keys", "a_count": "count", "b_count": "count"}
@@ -89,11 +103,18 @@ FUNCTIONS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         {**PAIR, "a_values": "values", "b_values": "values", "descending": "flag"},
     ),
     **{
-        name: ({"keys": KEYS_A, **({} if name.endswith("indices") else {"values": ITEMS})}, {**SORT})
-        for name in ("mergesort", "mergesort_indices", "locality_sort", "locality_sort_indices")
+        name: ({"keys": KEYS_A}, SORT)
+        for name in ("argsort", "mergesort_indices", "locality_sort_indices")
+    },
+    **{
+        name: ({"keys": KEYS_A, "values": ITEMS}, SORT)
+        for name in ("sort", "mergesort", "locality_sort")
     },
     "segmented_sort": ({"keys": KEYS_A, "heads": HEADS, "values": ITEMS}, {**SORT, "heads": "positions"}),
-    "segmented_sort_indices": ({"keys": KEYS_A, "heads": HEADS}, {**SORT, "heads": "positions"}),
+    "segmented_sort_indices": (
+        {"keys": KEYS_A, "heads": HEADS, "ends": HEADS},
+        {**SORT, "heads": "positions", "ends": "positions"},
+    ),
     "sorted_search": (
         {"needles": KEYS_A, "haystack": KEYS_B},
         {"needles": "keys", "haystack": "keys", "side": "side", "needles_count": "count", "haystack_count": "count"},
@@ -151,8 +172,94 @@ FUNCTIONS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     ),
     "bulk_remove": ({"x": ITEMS, "indices": HEADS}, BULK),
     "bulk_insert": ({"x": ITEMS, "indices": HEADS, "values": np.ones(3, np.float32)}, {**BULK, "values": "rows"}),
+    "select": (
+        {"x": ITEMS, "keep": MASK},
+        {"x": "values", "keep": "mask", "size": "size", "fill_value": "fill", "count": "count"},
+    ),
+    "select_indices": ({"keep": MASK}, {"keep": "mask", "size": "size", "fill_value": "index fill", "count": "count"}),
+    "partition": ({"x": ITEMS, "keep": MASK}, {"x": "values", "keep": "mask", "count": "count"}),
+    "run_starts": (
+        {"keys": KEYS_A, "heads": HEADS},
+        {"keys": "keys", "size": "size", "count": "count"},
+    ),
+    "segment_ids": ({"heads": HEADS, "n": N}, {"heads": "positions", "n": "size", "count": "count"}),
+    "to_dense": (
+        {"x": ITEMS, "heads": HEADS, "width": 3},
+        {"x": "rows", "heads": "positions", "width": "size", "fill_value": "fill", "count": "count"},
+    ),
+    "from_dense": (
+        {"x": np.ones((3, 2), np.float32), "lengths": ints(2, 0, 1), "size": 4},
+        {"x": "rows", "lengths": "positions", "size": "size", "fill_value": "fill"},
+    ),
+    "take_segments": (
+        {"x": ITEMS, "heads": HEADS, "order": ints(2, 0), "size": 6},
+        {"x": "rows", "heads": "positions", "order": "positions", "size": "size", "fill_value": "fill",
+         "count": "count"},
+    ),
+    "unique": (
+        {"keys": KEYS_A, "size": 4},
+        {
+            "keys": "keys", "size": "size", "count": "count", "return_index": "flag", "return_inverse": "flag",
+            "return_counts": "flag",
+        },
+    ),
+    "top_k": ({"x": KEYS_A, "k": 2}, {"x": "keys", "k": "size", "largest": "flag", "count": "count"}),
+    "segmented_top_k": (
+        {"x": KEYS_A, "heads": HEADS, "k": 2},
+        {"x": "keys", "heads": "positions", "k": "size", "largest": "flag", "count": "count"},
+    ),
+    "quantile": ({"x": KEYS_A, "q": 0.5}, {"x": "keys", "q": "fractions", "count": "count"}),
+    "segmented_quantile": (
+        {"x": KEYS_A, "heads": HEADS, "q": 0.5},
+        {"x": "keys", "heads": "positions", "q": "fractions", "count": "count"},
+    ),
+    "bincount": ({"ids": HEADS, "length": 4}, {"ids": "positions", "length": "size", "weights": "weights"}),
+    "histogram": ({"x": KEYS_A, "edges": KEYS_B}, {"x": "keys", "edges": "keys"}),
+    **{
+        name: ({"x": ITEMS, "heads": HEADS}, {"x": "floats", "heads": "positions", "count": "count"})
+        for name in ("segmented_softmax", "segmented_log_softmax")
+    },
 }  # fmt: skip
-SIZED = ("join", "reduce_by_key", "load_balance_search", "interval_expand", "interval_gather")
+FUNCTIONS |= {
+    "lookup": (
+        {"keys": KEYS_A, "table_keys": KEYS_A, "values": ITEMS},
+        {
+            "keys": "keys", "table_keys": "keys", "values": "values", "default": "fill", "count": "count",
+            "table_count": "count",
+        },
+    ),
+    "asof_join": (
+        {"a": KEYS_A, "b": KEYS_A, "by_a": KEYS_A, "by_b": KEYS_A},
+        {
+            **PAIR, "by_a": "by", "by_b": "by", "direction": "direction", "tolerance": "tolerance",
+            "assume_sorted": "flag",
+        },
+    ),
+    "group_by": (
+        {"keys": KEYS_A, "values": ITEMS, "size": 4},
+        {"keys": "keys", "values": "items", "op": "op", "size": "size", "count": "count"},
+    ),
+    "rank": (
+        {"keys": KEYS_A, "heads": HEADS},
+        {"keys": "keys", "method": "method", "descending": "flag", "count": "count"},
+    ),
+    "segmented_shift": (
+        {"x": ITEMS, "heads": HEADS, "by": 1},
+        {"x": "columns", "heads": "positions", "by": "step", "fill_value": "fill", "count": "count"},
+    ),
+}  # fmt: skip
+SIZED = ("join", "reduce_by_key", "group_by", "load_balance_search", "interval_expand", "interval_gather")
+SIZED += (
+    "group_by",
+    "segment_ids",
+    "to_dense",
+    "from_dense",
+    "take_segments",
+    "unique",
+    "top_k",
+    "segmented_top_k",
+    "bincount",
+)
 
 
 def cases_of(name: str) -> list[tuple[str, Any]]:
@@ -163,8 +270,8 @@ def cases_of(name: str) -> list[tuple[str, Any]]:
         if argument == "values" and name.endswith("indices"):
             continue
         bad = BAD[kind]() + (BAD["needed size"]() if kind == "size" and name in SIZED else [])
-        # of no values, reduce_by_key gives keys and count
-        cases += [(argument, x) for x in bad if not (x is None and (name, argument) == ("reduce_by_key", "values"))]
+        # of no values, reduce_by_key and group_by give keys and count
+        cases += [(argument, x) for x in bad if not (x is None and argument == "values" and "_by" in name)]
         if kind == "values" and (name == "merge" or "union" in name or "symmetric" in name):
             cases.append((argument, None))  # values of one side
             cases.append((argument, {"v": valid[argument]}))  # of another structure
@@ -177,7 +284,7 @@ def cases_of(name: str) -> list[tuple[str, Any]]:
         if argument in ("into",) or (argument == "values" and name == "bulk_insert"):
             cases.append((argument, valid[argument].astype(np.int32)))
             cases.append((argument, np.stack([valid[argument]] * 2, 1)))
-        if kind == "items" and name != "reduce_by_key":
+        if kind == "items" and "_by" not in name:
             cases += [
                 ("x, op", ({}, plus)),
                 ("x, op", (None, plus)),

@@ -46,9 +46,17 @@ def differentiable_of(shape: Shape, forms: Any, *names: str) -> tuple[str, ...]:
     return names if forms is not None and shape.derivative else ()
 
 
+def directed(shape: Shape) -> tuple[Any, Any]:
+    """A form of keys and their direction, which may be one a column."""
+    dtype, descending = shape.key_form(), shape.flag(0.3)
+    if isinstance(dtype, draw.Columns) and shape.flag(0.7):
+        descending = dtype.flags
+    shape.say(f"descending={descending}" if descending else "")
+    return dtype, descending
+
+
 def merge(shape: Shape) -> Call:
-    dtype, descending = shape.key_dtype(), shape.flag(0.3)
-    shape.say("descending" * descending)
+    dtype, descending = directed(shape)
     n_a, n_b = shape.size(), shape.size()
     a_count, b_count, forms = shape.count(n_a), shape.count(n_b), shape.values()
 
@@ -71,30 +79,34 @@ def merge(shape: Shape) -> Call:
         return keys, draw.leave(forms, merged)
 
     def expected(a: Any, b: Any, a_values: Any = None, b_values: Any = None, **counts: Any) -> list[Any]:
-        indices = oracle.merge_indices(a, b, descending, **counts)
-        keys = oracle.padded(np.concatenate([a, b])[indices], n_a + n_b, 0)
-        return [keys, *filled(forms, both(a_values, b_values) if forms is not None else None, indices, n_a + n_b, 0)]
+        *ranks, down = draw.ranked(descending, a, b)
+        indices = oracle.merge_indices(*ranks, down, **counts)
+        keys = [oracle.padded(x[indices], n_a + n_b, 0) for x in jax.tree.leaves(both(a, b))]
+        return [*keys, *filled(forms, both(a_values, b_values) if forms is not None else None, indices, n_a + n_b, 0)]
 
     names = ("a", "b", *differentiable_of(shape, forms, "a_values", "b_values"))
     return Call("merge", function, draw_operands, expected, shape.x64, names, finite=shape.finite)
 
 
 def sorts(shape: Shape) -> Call:
-    """mergesort, locality_sort, segmented_sort, each with values or with indices."""
-    name = shape.choice(("mergesort", "locality_sort", "segmented_sort", "segmented_sort"))
-    dtype, descending, n = shape.key_dtype(), shape.flag(0.3), shape.size()
+    """sort, mergesort, locality_sort, segmented_sort, each with values or with indices."""
+    name = shape.choice(("sort", "mergesort", "locality_sort", "segmented_sort", "segmented_sort"))
+    (dtype, descending), n = directed(shape), shape.size()
     count, indices = shape.count(n), shape.flag(0.4)
     forms = None if indices else shape.values()
-    segments = shape.choice(("heads", "heads", "flags", "words")) if name == "segmented_sort" else None
-    m = 0 if segments != "heads" else shape.choice((0, 1, 3, n // 5, n // 2, n, n + 3))
+    segments = shape.choice(("heads", "heads", "ends", "flags", "words")) if name == "segmented_sort" else None
+    m = 0 if segments not in ("heads", "ends") else shape.choice((0, 1, 3, n // 5, n // 2, n, n + 3))
     head_dtype = shape.index_dtype(0)
-    call = getattr(mgpu, f"{name}_indices" if indices else name)
-    shape.say(segments, f"m={m}", "descending" if descending else "")
+    alone = name == "sort" and indices  # without the keys
+    call = mgpu.argsort if alone else getattr(mgpu, f"{name}_indices" if indices else name)
+    shape.say(segments, f"m={m}")
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
         del apart
         keys = draw.keys(shape, rng, dtype, n)
-        if rng.random() < 0.25:  # nearly sorted
+        if isinstance(dtype, draw.Columns):
+            keys = draw.in_order(keys, descending, None) if rng.random() < 0.25 else keys
+        elif rng.random() < 0.25:  # nearly sorted
             keys = data.in_order(keys, descending)
             if n > 1:
                 i, j = rng.integers(0, n, (2, 3))
@@ -102,8 +114,13 @@ def sorts(shape: Shape) -> Call:
                 if shape.derivative:
                     keys = rng.permutation(data.in_order(draw.keys(shape, rng, dtype, n)))
         operands: dict[str, Any] = {"keys": keys}
-        if segments == "heads":
-            operands["heads"] = draw.positions(rng, m, n, head_dtype)
+        if segments in ("heads", "ends"):
+            heads = operands["heads"] = draw.positions(rng, m, n, head_dtype)
+        if segments == "ends":
+            # the next head at most; some segments are empty, and of equal heads all but the last
+            starts = np.minimum(heads, n).astype(np.int64)
+            lengths = (rng.random(m) * (np.append(starts[1:], n)[:m] - starts + 1)).astype(np.int64)
+            operands["ends"] = np.minimum(starts + lengths, np.iinfo(head_dtype).max).astype(head_dtype)
         elif segments is not None:
             flags = rng.random(n) < rng.choice([0.02, 0.2, 0.9])
             operands["flags"] = flags if segments == "flags" else data.words_of(flags)
@@ -119,15 +136,20 @@ def sorts(shape: Shape) -> Call:
         sorted_keys, moved = call(keys, values=draw.enter(forms, values), descending=descending, **others)
         return sorted_keys, draw.leave(forms, moved)
 
-    def expected(keys: Any, heads: Any = (), flags: Any = None, values: Any = None, count: Any = None) -> list[Any]:
+    def expected(
+        keys: Any, heads: Any = (), ends: Any = None, flags: Any = None, values: Any = None, count: Any = None
+    ) -> list[Any]:
         if segments == "words":
             flags = np.unpackbits(flags.view(np.uint8), bitorder="little")[:n].astype(bool)
         heads = np.flatnonzero(flags) if flags is not None else np.asarray(heads)
+        ends = None if ends is None else np.asarray(ends)[heads < n].astype(np.int64)
         heads = heads[heads < n].astype(np.int64)
-        order = oracle.segmented_sort_indices(keys, heads, descending, count)
-        return [keys[order], *([int32(order)] if indices else taken(forms, values, order))]
+        ranks, down = draw.ranked(descending, keys)
+        order = oracle.segmented_sort_indices(ranks, heads, down, count, ends)
+        results = [] if alone else [x[order] for x in jax.tree.leaves(keys)]
+        return [*results, *([int32(order)] if indices else taken(forms, values, order))]
 
-    names = ("keys", *differentiable_of(shape, forms, "values"))
+    names = () if alone else ("keys", *differentiable_of(shape, forms, "values"))
     return Call(call.__name__, function, draw_operands, expected, shape.x64, names, finite=shape.finite)
 
 
@@ -135,7 +157,7 @@ def searches(shape: Shape) -> Call:
     """sorted_search, sorted_match, sorted_equal_count."""
     name = shape.choice(("sorted_search", "sorted_match", "sorted_equal_count"))
     one, other = ("needles", "haystack") if name == "sorted_search" else ("a", "b")
-    dtype, side = shape.key_dtype(), shape.choice(("left", "right"))
+    dtype, side = shape.key_form(), shape.choice(("left", "right"))
     n_a, n_b = shape.size(), shape.size()
     a_count, b_count = shape.count(n_a), shape.count(n_b)
     options: dict[str, Any] = {} if name == "sorted_equal_count" else {"side": side}
@@ -154,6 +176,7 @@ def searches(shape: Shape) -> Call:
 
     def expected(**operands: Any) -> list[Any]:
         a, b, a_live, b_live = (operands.get(x) for x in (one, other, f"{one}_count", f"{other}_count"))
+        a, b, _ = draw.ranked(False, a, b)
 
         def found(which: str) -> np.ndarray:
             return oracle.sorted_search(a, b, which, a_live, b_live)
@@ -184,9 +207,12 @@ def sets(shape: Shape) -> Call:
     """The four set operations."""
     name = "set_" + shape.choice(("intersection", "union", "difference", "symmetric_difference"))
     takes_b = name in ("set_union", "set_symmetric_difference")
-    dtype, duplicates = shape.key_dtype(), shape.flag(0.75)
+    dtype, duplicates = shape.key_form(), shape.flag(0.75)
     n_a, n_b = shape.size(), shape.size()
-    duplicates |= max(n_a, n_b) > 200 and jnp.dtype(dtype).itemsize == 1  # there are no more keys
+    if isinstance(dtype, draw.Columns):
+        duplicates = True
+    else:
+        duplicates |= max(n_a, n_b) > 200 and jnp.dtype(dtype).itemsize == 1  # there are no more keys
     a_count, b_count, forms = shape.count(n_a), shape.count(n_b), shape.values()
     default = {"set_intersection": min(n_a, n_b), "set_difference": n_a}.get(name, n_a + n_b)
     size = shape.choice((None, None, 0, default // 2, default + 3))
@@ -230,12 +256,16 @@ def sets(shape: Shape) -> Call:
         b_count: Any = None,
     ) -> list[Any]:
         a_live, b_live = oracle.live_count(a_count, n_a), oracle.live_count(b_count, n_b)
-        sources = oracle.set_sources(name, a[:a_live], b[:b_live])
+        a_ranks, b_ranks, _ = draw.ranked(False, a, b)
+        sources = oracle.set_sources(name, a_ranks[:a_live], b_ranks[:b_live])
         count = int32(len(sources))
         sources = np.where(sources >= a_live, sources - a_live + n_a, sources)[:slots]
-        keys = oracle.padded(np.concatenate([a, b])[sources], slots, np.asarray(fill_value).astype(a.dtype))
+        keys = [
+            oracle.padded(x[sources], slots, np.asarray(fill_value).astype(x.dtype))
+            for x in jax.tree.leaves(both(a, b))
+        ]
         values = both(a_values, b_values) if takes_b and forms is not None else a_values
-        return [keys, *filled(forms, values, sources, slots, fill_value), count]
+        return [*keys, *filled(forms, values, sources, slots, fill_value), count]
 
     names = ("a_values", "b_values") if takes_b else ("a_values",)
     return Call(
@@ -263,7 +293,7 @@ def _distinct(shape: Shape, rng: np.random.Generator, keys: np.ndarray, live: in
 
 def join(shape: Shape) -> Call:
     """join, and join_columns of its rows."""
-    dtype, kind = shape.key_dtype(), shape.choice(("inner", "left", "right", "outer"))
+    dtype, kind = shape.key_form(), shape.choice(("inner", "left", "right", "outer"))
     n_a, n_b = shape.size(), shape.size()
     if shape.flag(0.15) and not shape.derivative:
         n_a = shape.choice((128, 256))  # a narrow type of indices holds each of them, and no number more
@@ -322,7 +352,8 @@ def join(shape: Shape) -> Call:
         a_order: Any = None, b_order: Any = None, fill_value: Any = fill,
     ) -> list[Any]:  # fmt: skip
         a_live, b_live = oracle.live_count(a_count, n_a), oracle.live_count(b_count, n_b)
-        total, rows = _first_rows(kind, a[:a_live], b[:b_live], size)
+        a_ranks, b_ranks, _ = draw.ranked(False, a, b)
+        total, rows = _first_rows(kind, a_ranks[:a_live], b_ranks[:b_live], size)
         if count_dtype == np.int32:
             total = min(total, INT32_LARGEST)
         padded = oracle.padded(rows, size, -1)

@@ -53,7 +53,7 @@ def clipped(count: Any, size: int) -> Any:
 
 def sort_step(shape: Shape, v: Vector) -> Step:
     descending = False
-    name = shape.choice(("mergesort", "locality_sort"))
+    name = shape.choice(("sort", "mergesort", "locality_sort"))
 
     def expect(pool: Pool) -> list[Any]:
         x, count = pool[v.at], int(pool[v.at + 1])

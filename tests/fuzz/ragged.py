@@ -207,7 +207,7 @@ def reductions(shape: Shape) -> Call:
     elif name == "segmented_reduce" and isinstance(operator, Function):
         operator = Named(shape, False)
         options = {"op": operator.op}
-    key_dtype = shape.key_dtype() if name == "reduce_by_key" else None
+    key_dtype = shape.key_form() if name == "reduce_by_key" else None
     size = shape.choice((0, 3, n // 2, n, n + 2))
     shape.say(name, f"m={m}", f"size={size}")
 
@@ -218,7 +218,9 @@ def reductions(shape: Shape) -> Call:
             operands["heads"] = draw.positions(rng, m, n, head_dtype)
         if name == "reduce_by_key":
             keys = draw.keys(shape, rng, key_dtype, n, few=not shape.derivative)
-            if rng.random() < 0.5:
+            if isinstance(key_dtype, draw.Columns):
+                keys = draw.in_order(keys, False, None) if rng.random() < 0.5 else keys
+            elif rng.random() < 0.5:
                 keys = data.in_order(keys)
             elif not shape.derivative and not shape.finite:
                 keys = np.repeat(data.random_keys(rng, key_dtype, n), 3)[:n]
@@ -238,12 +240,12 @@ def reductions(shape: Shape) -> Call:
         if name == "reduce":
             return [_scalar(leaf) for leaf in operator.reduce(x, np.zeros(1, np.int64), count)]
         live = oracle.live_count(count, n)
-        ranks = oracle.rank(keys[:live])
+        ranks = oracle.rank(draw.ranked(False, keys)[0][:live])
         starts = np.flatnonzero(np.append(True, ranks[1:] != ranks[:-1])) if live else np.zeros(0, np.int64)
         reduced = operator.reduce(x, starts, live)
         filler = -1 if operator.gives_index else 0
         kept = [_resized(leaf, size, filler) for leaf in reduced]
-        return [oracle.padded(keys[starts], size, 0), *kept, int32(len(starts))]
+        return [*(oracle.padded(x[starts], size, 0) for x in jax.tree.leaves(keys)), *kept, int32(len(starts))]
 
     return Call(name, function, draw_operands, expected, shape.x64, ("x",), finite=shape.finite)
 

@@ -23,6 +23,8 @@ def plus(a: Any, b: Any) -> Any:
 # Each takes x [n] of floats and h [m] of positions; n is large.
 CALLS: dict[str, Callable[..., Any]] = {
     "merge": lambda x, h, k: mgpu.merge(x, k, x, k),
+    "sort": lambda x, h, k: mgpu.sort(x, x),
+    "argsort": lambda x, h, k: mgpu.argsort(x),
     "mergesort": lambda x, h, k: mgpu.mergesort(x, x),
     "locality_sort_indices": lambda x, h, k: mgpu.locality_sort_indices(x),
     "segmented_sort": lambda x, h, k: mgpu.segmented_sort(x, h, {"x": x}),

@@ -108,6 +108,8 @@ def take(worker: Worker, facts: dict[str, Any], report: Any) -> None:
         worker.begin, worker.program = facts["begin"], facts["repeat"]
     elif what == "failed":
         report.failed(**facts)
+    elif what == "left":
+        report.left(**facts)
     else:
         worker.cases += facts["cases"]
         report.ran(**facts)

@@ -47,12 +47,41 @@ __device__ inline void wait_for_last_kernel() {
 
 // ---- Words in device memory that blocks tell each other
 
+__device__ __forceinline__ void store_relaxed(uint32_t* word, uint32_t value) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
 __device__ __forceinline__ void store_relaxed(uint64_t* word, uint64_t value) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
 // To a variable: a load that a condition guards leaves what it holds.
+__device__ __forceinline__ void load_relaxed(uint32_t& value, const uint32_t* word) {
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+}
 __device__ __forceinline__ void load_relaxed(uint64_t& value, const uint64_t* word) {
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+}
+
+// ---- Warps
+
+// The lanes whose `digit` has the same bit `bit` as this lane's. All lanes of the warp call it.
+__device__ __forceinline__ unsigned lanes_of_same_bit(unsigned digit, int bit) {
+  unsigned lanes;
+  asm volatile(
+      "{ .reg .pred set;\n"
+      "and.b32 %0, %1, %2;\n"
+      "setp.ne.u32 set, %0, 0;\n"
+      "vote.ballot.sync.b32 %0, set, 0xffffffff;\n"
+      "@!set not.b32 %0, %0; }"
+      : "=&r"(lanes)
+      : "r"(digit), "r"(1u << bit));
+  return lanes;
+}
+
+// In one instruction, which the compiler does not always find.
+__device__ __forceinline__ unsigned and_of_three(unsigned a, unsigned b, unsigned c) {
+  unsigned all;
+  asm("lop3.b32 %0, %1, %2, %3, 0x80;" : "=r"(all) : "r"(a), "r"(b), "r"(c));
+  return all;
 }
 
 // ---- Barriers of some of a block's warps

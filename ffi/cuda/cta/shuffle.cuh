@@ -17,6 +17,24 @@ __device__ __forceinline__ Value shuffle_words(const Value& value, Move move) {
   return moved;
 }
 
+// One of two values of any plain type, word by word: a choice between structs would be one between their addresses, and
+// put them into memory.
+template <typename Value>
+__device__ __forceinline__ Value choose(bool first, const Value& a, const Value& b) {
+  if constexpr (sizeof(Value) % 4 != 0) {
+    return first ? a : b;
+  } else {
+    unsigned words[sizeof(Value) / 4], others[sizeof(Value) / 4];
+    memcpy(words, &a, sizeof(Value));
+    memcpy(others, &b, sizeof(Value));
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(Value) / 4); ++i) words[i] = first ? words[i] : others[i];
+    Value chosen;
+    memcpy(&chosen, words, sizeof(Value));
+    return chosen;
+  }
+}
+
 // The value of the lane `distance` below; of no meaning in the lowest lanes.
 template <typename Value>
 __device__ __forceinline__ Value shuffle_up(const Value& value, int distance) {
@@ -34,10 +52,12 @@ __device__ __forceinline__ Value shuffle(const Value& value, int lane) {
   return shuffle_words(value, [=](unsigned word) { return __shfl_sync(0xffffffffu, word, lane); });
 }
 
-// The values of all lanes combined in lane order, in every lane.
+// The values of all lanes combined in lane order, in every lane. Folds are many in a kernel: those of large values,
+// whose combination may be a caller's function, are loops, as each copy takes time to compile.
 template <typename Value, typename Combine>
 __device__ __forceinline__ Value fold_warp(Value value, Combine combine) {
-#pragma unroll
+  constexpr int kUnroll = sizeof(Value) > 8 ? 1 : 5;
+#pragma unroll kUnroll
   for (int distance = 1; distance < kWarp; distance *= 2) value = combine(value, shuffle_down(value, distance));
   return shuffle(value, 0);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "algorithm/operators.h"
+#include "function/item.h"
 
 namespace mgpu::cuda {
 
@@ -19,6 +20,48 @@ struct Vector {
     return vector;
   }
 };
+
+// Of items in an array a leaf, 16 bytes of the widest leaf at most.
+template <IsItem Element>
+struct Vector<Element> {
+  static constexpr int kItems = item_shape<Element>().vector();
+  Element items[kItems];
+
+  // `i` is a multiple of kItems, and all arrays are aligned to 16 bytes.
+  __device__ __forceinline__ static Vector load(const ItemArrays<Element>& x, int64_t i) {
+    Vector vector;
+    for_each_leaf<Element>([&]<int kLeaf>() {
+      using Leaf = std::remove_cvref_t<decltype(Element::template leaf<kLeaf>(vector.items[0]))>;
+      Leaf leaves[kItems];
+      load_bytes<sizeof(leaves)>(leaves, x.template at<kLeaf>(i));
+      vector.template set<kLeaf>(leaves);
+    });
+    return vector;
+  }
+
+  // The part of all items that one leaf is.
+  template <int kLeaf, typename Leaf>
+  __device__ __forceinline__ void set(const Leaf (&leaves)[kItems]) {
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) {
+      auto& to = Element::template leaf<kLeaf>(items[k]);
+#pragma unroll
+      for (int e = 0; e < static_cast<int>(sizeof(Leaf) / sizeof(to[0])); ++e) to[e] = leaves[k][e];
+    }
+  }
+};
+
+// Where elements lie: in an array, or in an array a leaf.
+template <typename Element>
+struct SourceOf_ {
+  using Type = const Element*;
+};
+template <IsItem Element>
+struct SourceOf_<Element> {
+  using Type = ItemArrays<Element>;
+};
+template <typename Element>
+using SourceOf = typename SourceOf_<Element>::Type;
 
 // Stores items, 8 bytes or more in all, at an index that is a multiple of kCount, to memory aligned to 16 bytes.
 template <int kCount, typename T>
@@ -93,8 +136,8 @@ class Gathered<ArgExtremum<Word, State>> {
 // The combination of x[begin .. end), fewer than 2^31 items, by `threads` threads, of which this is number `thread`:
 // its part of it. The order is that of the positions a thread meets, so it serves operators that commute.
 template <typename Operator>
-__device__ typename Operator::State fold_strided(const Operator& op, const typename Operator::Element* x, bool aligned,
-                                                 int64_t begin, int64_t end, int thread, int threads) {
+__device__ typename Operator::State fold_strided(const Operator& op, const SourceOf<typename Operator::Element>& x,
+                                                 bool aligned, int64_t begin, int64_t end, int thread, int threads) {
   using Vector = Vector<typename Operator::Element>;
   constexpr int kInFlight = 4;  // loads before the first use
   Gathered<Operator> gathered(op, begin);

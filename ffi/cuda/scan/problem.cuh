@@ -12,7 +12,7 @@ constexpr int kWarps = kThreads / kWarp;
 
 template <typename Operator>
 struct ScanTask {
-  const typename Operator::Element* x;
+  SourceOf<typename Operator::Element> x;
   bool aligned;  // x, result
   bool exclusive;
   bool reverse;
@@ -23,21 +23,52 @@ struct ScanTask {
   const int64_t* listed;  // the listed heads before each tile's first cut
   ResultVector<Operator> result;
   ResultVector<Operator> totals;  // null if not asked for
+
+  // Functions are compiled for one kind of scan.
+  __device__ __forceinline__ bool is_exclusive() const {
+    if constexpr (requires { Operator::kExclusive; }) {
+      return Operator::kExclusive;
+    } else {
+      return exclusive;
+    }
+  }
+  __device__ __forceinline__ bool is_reverse() const {
+    if constexpr (requires { Operator::kReverse; }) {
+      return Operator::kReverse;
+    } else {
+      return reverse;
+    }
+  }
 };
 
 // Stores a vector of results.
 template <typename Operator, int kVector>
 __device__ __forceinline__ void store_results(const ResultVector<Operator>& to, int64_t position,
                                               const typename Operator::Result (&results)[kVector]) {
-  if constexpr (Operator::kGivesIndex) {
-    if (!to.wide) {
-      int32_t narrow[kVector];
+  using Result = typename Operator::Result;
+  if constexpr (IsItem<Result>) {
+    for_each_leaf<Result>([&]<int kLeaf>() {
+      using Leaf = std::remove_cvref_t<decltype(Result::template leaf<kLeaf>(results[0]))>;
+      Leaf leaves[kVector];
 #pragma unroll
-      for (int k = 0; k < kVector; ++k) narrow[k] = static_cast<int32_t>(results[k]);
-      return store_vector(static_cast<int32_t*>(to.data), position, narrow);
+      for (int k = 0; k < kVector; ++k) {
+        const auto& from = Result::template leaf<kLeaf>(results[k]);
+#pragma unroll
+        for (int e = 0; e < static_cast<int>(sizeof(Leaf) / sizeof(from[0])); ++e) leaves[k][e] = from[e];
+      }
+      store_bytes<sizeof(leaves)>(static_cast<char*>(to.leaves[kLeaf]) + position * sizeof(Leaf), leaves);
+    });
+  } else {
+    if constexpr (Operator::kGivesIndex) {
+      if (!to.wide) {
+        int32_t narrow[kVector];
+#pragma unroll
+        for (int k = 0; k < kVector; ++k) narrow[k] = static_cast<int32_t>(results[k]);
+        return store_vector(static_cast<int32_t*>(to.data), position, narrow);
+      }
     }
+    store_vector(static_cast<Result*>(to.data), position, results);
   }
-  store_vector(static_cast<typename Operator::Result*>(to.data), position, results);
 }
 
 // The items of an array that a warp or a block scans, all of one row.
@@ -86,7 +117,7 @@ __device__ __forceinline__ void scan_vectors(const ScanTask<Operator>& task, con
 #pragma unroll
   for (int k = 0; k < kVector; ++k) {
     const State next = op.combine(before, states[k]);
-    results[k] = op.finish(task.exclusive ? previous : next, row_begin);
+    results[k] = op.finish(choose(task.is_exclusive(), previous, next), row_begin);
     previous = next;
   }
   if (kReverse) mirror(results);

@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads, kRowBlocks<Operator>) scan_rows(Scan
       }
     }
     if (ends) {
-      if (task.totals.data && lane == 0) task.totals.store(at.row, op.finish(sum, row.begin));
+      if (task.totals.given() && lane == 0) task.totals.store(at.row, op.finish(sum, row.begin));
       sum = op.identity();
     }
     at = after;

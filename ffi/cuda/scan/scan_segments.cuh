@@ -12,8 +12,14 @@ namespace mgpu::cuda::scanning {
 template <typename Operator>
 struct Shape {
   static constexpr int kVector = Vector<typename Operator::Element>::kItems;
-  static constexpr int kItems =
-      scan_segments_shape(sizeof(typename Operator::State), sizeof(typename Operator::Element)).items;
+  static constexpr int kItems = [] {
+    using Element = typename Operator::Element;
+    if constexpr (IsItem<Element>) {
+      return kVector * item_shape<Element>().segment_rows(sizeof(typename Operator::State));
+    } else {
+      return scan_segments_shape(sizeof(typename Operator::State), sizeof(Element)).items;
+    }
+  }();
   static constexpr int kRows = kItems / kVector;
   static constexpr int kTile = kThreads * kItems;
   static_assert(kRows * kVector == kItems && kItems <= 32);
@@ -30,9 +36,10 @@ template <typename Operator>
 constexpr int kBlocks = sizeof(typename Operator::State) > 4 || sizeof(typename Operator::Element) == 1 ? 2 : 3;
 
 // The listed heads before each tile, by a warp. A forward scan restarts at a head, a reverse one after it.
-static __global__ void __launch_bounds__(kThreads)
+template <int kBlock = kThreads>
+__global__ void __launch_bounds__(kBlock)
     list_heads(Segments segments, int64_t tiles, int tile_items, bool reverse, int64_t* listed) {
-  const int64_t tile = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
+  const int64_t tile = (int64_t{blockIdx.x} * kBlock + threadIdx.x) / kWarp;
   if (tile > tiles) return;
   const int64_t heads = segments.listed_from(tile * tile_items + reverse, [](auto begin, auto end, auto before) {
     return warp_partition_point(begin, end, before);
@@ -55,7 +62,7 @@ __device__ void mark_restarts(uint8_t* restarts, const Segments& segments, int64
 // The marks of a vector as bits.
 template <int kVector>
 __device__ __forceinline__ unsigned restart_bits(const uint8_t* restarts) {
-  using Word = std::conditional_t<kVector == 2, uint16_t, uint32_t>;
+  using Word = std::conditional_t<kVector == 1, uint8_t, std::conditional_t<kVector == 2, uint16_t, uint32_t>>;
   unsigned bits = 0;
 #pragma unroll
   for (int i = 0; i < kVector; i += sizeof(Word)) {
@@ -85,14 +92,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
   const Sums sums{op};
   for (int i = threadIdx.x; i < Shape::kTile / 16; i += kThreads) reinterpret_cast<uint4*>(restarts)[i] = uint4{};
   const int64_t tile = take_ticket(task.look_back, ticket);  // in the order of the scan
-  const int64_t tile_in_memory = task.reverse ? task.tiles - 1 - tile : tile;
+  const int64_t tile_in_memory = task.is_reverse() ? task.tiles - 1 - tile : tile;
   const int64_t begin = tile_in_memory * Shape::kTile;
 
   // Places in the tile's memory, from here on: those from `live` on are dead, and, with a count a row and several rows
   // in a tile, so may others be.
   const bool mixes_rows = segments.rows > 1;
   const bool counts_by_item = mixes_rows && segments.counts.given();
-  const bool knows_rows = mixes_rows && (task.totals.data || Operator::kGivesIndex);
+  const bool knows_rows = mixes_rows && (task.totals.given() || Operator::kGivesIndex);
   const int size = static_cast<int>(minimum<int64_t>(segments.total() - begin, Shape::kTile));
   const int live = mixes_rows ? size : static_cast<int>(clamp<int64_t>(segments.live(0) - begin, 0, size));
   const bool whole = task.aligned && live == Shape::kTile && !counts_by_item;
@@ -103,11 +110,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
   };
   const auto place_of = [&](int row) {  // the first in memory of the thread's vector
     const int offset = Shape::offset(row);
-    return task.reverse ? Shape::kTile - kVector - offset : offset;
+    return task.is_reverse() ? Shape::kTile - kVector - offset : offset;
   };
 
   // Load.
-  const Element* const x = task.x + begin;
+  const auto x = task.x + begin;
   State states[kRows][kVector];
   if (whole) {
     Vector<Element> vectors[kRows];
@@ -118,8 +125,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
 #pragma unroll
       for (int k = 0; k < kVector; ++k) {
         const int mirrored = kVector - 1 - k;
-        states[row][k] = op.extract(task.reverse ? vectors[row].items[mirrored] : vectors[row].items[k],
-                                    begin + place_of(row) + (task.reverse ? mirrored : k));
+        states[row][k] = op.extract(task.is_reverse() ? vectors[row].items[mirrored] : vectors[row].items[k],
+                                    begin + place_of(row) + (task.is_reverse() ? mirrored : k));
       }
     }
   } else {
@@ -127,14 +134,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
     for (int row = 0; row < kRows; ++row) {
 #pragma unroll
       for (int k = 0; k < kVector; ++k) {
-        const int place = place_of(row) + (task.reverse ? kVector - 1 - k : k);
+        const int place = place_of(row) + (task.is_reverse() ? kVector - 1 - k : k);
         states[row][k] = is_live(place) ? op.extract(x[place], begin + place) : op.identity();
       }
     }
   }
   unsigned heads = 0;  // bit row * kVector + k: the thread's item restarts the scan
   mark_restarts<Shape::kTile>(restarts, task.restarts, begin,
-                              {task.listed[tile_in_memory], task.listed[tile_in_memory + 1]}, task.reverse);
+                              {task.listed[tile_in_memory], task.listed[tile_in_memory + 1]}, task.is_reverse());
   __syncthreads();
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
@@ -153,7 +160,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
 #pragma unroll
     for (int k = 1; k < kVector; ++k) {
       const State sum = op.combine(states[row][k - 1], states[row][k]);
-      states[row][k] = heads_up_to(row, k) >> k ? states[row][k] : sum;
+      states[row][k] = choose(heads_up_to(row, k) >> k, states[row][k], sum);
     }
     const unsigned restarting = __ballot_sync(0xffffffffu, heads_up_to(row, kVector - 1) != 0);
     const auto in_row = scan_warp<true>(op, states[row][kVector - 1], restarting);
@@ -169,7 +176,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
     const Sum before_tile = look_back(task.look_back + 1, task.tiles, tile, in_block.all, sums.identity(), sums);
     if (threadIdx.x == 0) {
       shared_before = before_tile;
-      if (task.totals.data && !mixes_rows && tile == task.tiles - 1) {
+      if (task.totals.given() && !mixes_rows && tile == task.tiles - 1) {
         task.totals.store(0, op.finish(Sums::state(sums(before_tile, in_block.all)), 0));
       }
     }
@@ -181,21 +188,21 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
     const int first = place_of(row);
-    const State before = open >> row & 1 ? op.combine(before_warp, before_vector[row]) : before_vector[row];
+    const State before = choose(open >> row & 1, op.combine(before_warp, before_vector[row]), before_vector[row]);
     typename Operator::Result results[kVector];
     State previous = before;
 #pragma unroll
     for (int k = 0; k < kVector; ++k) {
-      const State sum = heads_up_to(row, k) ? states[row][k] : op.combine(before, states[row][k]);
-      const State kept = !task.exclusive ? sum : heads_up_to(row, k) >> k ? op.identity() : previous;
+      const State sum = choose(heads_up_to(row, k), states[row][k], op.combine(before, states[row][k]));
+      const State kept = choose(!task.is_exclusive(), sum, choose(heads_up_to(row, k) >> k, op.identity(), previous));
       previous = sum;
-      const int place = first + (task.reverse ? kVector - 1 - k : k);
+      const int place = first + (task.is_reverse() ? kVector - 1 - k : k);
       int64_t row_begin = 0;
       if (knows_rows && place < size) {
         const int64_t row_of_item = segments.row(begin + place);
         row_begin = row_of_item * segments.length;
-        const int64_t last = task.reverse ? 0 : maximum<int64_t>(segments.live(row_of_item), 1) - 1;
-        if (task.totals.data && begin + place - row_begin == last) {
+        const int64_t last = task.is_reverse() ? 0 : maximum<int64_t>(segments.live(row_of_item), 1) - 1;
+        if (task.totals.given() && begin + place - row_begin == last) {
           task.totals.store(row_of_item, op.finish(sum, row_begin));
         }
       }
@@ -203,7 +210,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
     }
     typename Operator::Result placed[kVector];
 #pragma unroll
-    for (int k = 0; k < kVector; ++k) placed[k] = task.reverse ? results[kVector - 1 - k] : results[k];
+    for (int k = 0; k < kVector; ++k) placed[k] = task.is_reverse() ? results[kVector - 1 - k] : results[k];
     if (whole) {
       store_results(task.result, begin + first, placed);
     } else {

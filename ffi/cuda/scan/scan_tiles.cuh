@@ -10,18 +10,91 @@ namespace mgpu::cuda::scanning {
 // How the kernel of tiles is cut: its workers scan tiles of some vectors a thread, summed up kAhead steps before their
 // look-backs start. Two blocks fill a multiprocessor's shared memory and its registers.
 struct TileShape {
-  static constexpr int kWorkers = 256;
-  static constexpr int kRows = kScanVectors;
+  static constexpr int kWorkers = kScanThreads;
   static constexpr int kAhead = 3;
   static constexpr int kBlocks = 2;
   static constexpr int kWarps = kWorkers / kWarp;
   static constexpr int kThreads = kWorkers + 3 * kWarp;
-  static constexpr int kTileBytes = kWorkers * kRows * 16;
   static constexpr int kStages = kAhead + 3;
-  static constexpr int kBytes = kStages * kTileBytes;
+  static constexpr int kBytes = kStages * static_cast<int>(kScanTileBytes);
   static constexpr int kStaticBytes = 2048;  // at most
-  static_assert(kTileBytes == kScanTileBytes);
   static_assert(kAhead + 1 >= LookBackLayout::kLevels - 1, "a block is to publish all groups before it ends");
+};
+
+// A tile in shared memory, where each thread has its own vectors.
+template <typename Element>
+struct Staged {
+  using Items = Vector<Element>;
+  static constexpr int kRows = kScanVectors;
+  static constexpr int kBytes = TileShape::kWorkers * kRows * 16;
+  static_assert(kBytes == kScanTileBytes);
+  char* data;
+
+  __device__ __forceinline__ uint4* vector(int row) const {
+    return reinterpret_cast<uint4*>(data) + row * TileShape::kWorkers + threadIdx.x;
+  }
+  __device__ __forceinline__ void start_copy(int row, const Element* x) const {
+    copy_async(vector(row), reinterpret_cast<const uint4*>(x));
+  }
+  __device__ __forceinline__ void put(int row, int i, const Element& element) const {
+    reinterpret_cast<Element*>(vector(row))[i] = element;
+  }
+  __device__ __forceinline__ Items load(int row) const {
+    return Items::load(reinterpret_cast<const Element*>(vector(row)), 0);
+  }
+};
+
+// Of items, leaf by leaf.
+template <IsItem Element>
+struct Staged<Element> {
+  using Items = Vector<Element>;
+  static constexpr ItemShape kShape = item_shape<Element>();
+  static constexpr int kRows = kShape.rows();
+  static constexpr int kVectors = TileShape::kWorkers * kRows;
+  static constexpr int kBytes = kVectors * Items::kItems * kShape.packed;
+  char* data;
+
+  // Where the leaves before this one end.
+  template <int kLeaf>
+  static constexpr int offset() {
+    if constexpr (kLeaf == 0) {
+      return 0;
+    } else {
+      return offset<kLeaf - 1>() + kVectors * Items::kItems * kLeafBytes<Element, kLeaf - 1>;
+    }
+  }
+  template <int kLeaf>
+  __device__ __forceinline__ char* vector(int row) const {
+    return data + offset<kLeaf>() +
+           (row * TileShape::kWorkers + static_cast<int>(threadIdx.x)) * Items::kItems * kLeafBytes<Element, kLeaf>;
+  }
+  __device__ __forceinline__ void start_copy(int row, const ItemArrays<Element>& x) const {
+    for_each_leaf<Element>([&]<int kLeaf>() {
+      constexpr int kLeafVector = Items::kItems * kLeafBytes<Element, kLeaf>;
+      using Word = typename CopyWord<kCopyBytes<kLeafVector>>::Type;
+#pragma unroll
+      for (int i = 0; i < kLeafVector / static_cast<int>(sizeof(Word)); ++i) {
+        copy_async(reinterpret_cast<Word*>(vector<kLeaf>(row)) + i,
+                   reinterpret_cast<const Word*>(x.template at<kLeaf>(0)) + i);
+      }
+    });
+  }
+  __device__ __forceinline__ void put(int row, int i, const Element& element) const {
+    for_each_leaf<Element>([&]<int kLeaf>() {
+      const auto& leaf = Element::template leaf<kLeaf>(element);
+      memcpy(vector<kLeaf>(row) + i * sizeof(leaf), leaf, sizeof(leaf));
+    });
+  }
+  __device__ __forceinline__ Items load(int row) const {
+    Items items;
+    for_each_leaf<Element>([&]<int kLeaf>() {
+      using Leaf = std::remove_cvref_t<decltype(Element::template leaf<kLeaf>(items.items[0]))>;
+      Leaf leaves[Items::kItems];
+      load_bytes<sizeof(leaves)>(leaves, vector<kLeaf>(row));
+      items.template set<kLeaf>(leaves);
+    });
+    return items;
+  }
 };
 
 // A block's way through tiles, by the numbers of tickets. In step k its workers start to copy tile k + 2 + kAhead to
@@ -43,7 +116,8 @@ struct TileStream {
   using Items = Vector<Element>;
   using P = TileShape;
   static constexpr int kVector = Items::kItems;
-  static constexpr int kTile = P::kWorkers * P::kRows * kVector;
+  static constexpr int kRows = Staged<Element>::kRows;
+  static constexpr int kTile = P::kWorkers * kRows * kVector;
 
   struct Tile : Stretch {
     int64_t index;  // in its row, in the order of the scan
@@ -56,7 +130,7 @@ struct TileStream {
 
   const ScanTask<Operator>& task;
   const Operator& op;
-  uint4* buffers;
+  char* buffers;
   Shared& shared;
 
   __device__ static int warp() { return threadIdx.x / kWarp; }
@@ -76,7 +150,7 @@ struct TileStream {
     Tile tile;
     tile.row = segments.rows == 1 ? ticket >= task.tiles : ticket / task.tiles;
     tile.index = ticket - tile.row * task.tiles;
-    const int64_t offset = (task.reverse ? task.tiles - 1 - tile.index : tile.index) * kTile;
+    const int64_t offset = (task.is_reverse() ? task.tiles - 1 - tile.index : tile.index) * kTile;
     const int64_t live = tile.row < segments.rows ? segments.live(tile.row) : 0;
     tile.begin = tile.row * segments.length + offset;
     tile.size = static_cast<int>(minimum<int64_t>(segments.length - offset, kTile));
@@ -87,47 +161,93 @@ struct TileStream {
 
   // Where the thread's vector in row `row` of a tile begins: in the tile's memory, and in shared memory.
   __device__ __forceinline__ int place(int row) const {
-    const int offset = (warp() * P::kRows * kWarp + lane()) * kVector;
-    const int first = task.reverse ? kTile - kVector - offset : offset;
-    return first + row * (task.reverse ? -kVector * kWarp : kVector * kWarp);
+    const int offset = (warp() * kRows * kWarp + lane()) * kVector;
+    const int first = task.is_reverse() ? kTile - kVector - offset : offset;
+    return first + row * (task.is_reverse() ? -kVector * kWarp : kVector * kWarp);
   }
-  __device__ __forceinline__ uint4* vector(int k, int row) const {
-    return buffers + (static_cast<unsigned>(k) % P::kStages * P::kRows + row) * P::kWorkers + threadIdx.x;
-  }
-  __device__ __forceinline__ Items load(int k, int row) const {
-    return Items::load(reinterpret_cast<const Element*>(vector(k, row)), 0);
+  __device__ __forceinline__ Staged<Element> staged(int k) const {
+    return {buffers + static_cast<unsigned>(k) % P::kStages * Staged<Element>::kBytes};
   }
 
   __device__ __forceinline__ void start_copy(int k) const {
-    const Element* const x = task.x + tile(k).begin;
+    const auto x = task.x + tile(k).begin;
+    const auto to = staged(k);
     if (tile(k).whole) {
 #pragma unroll
-      for (int row = 0; row < P::kRows; ++row) {
-        copy_async(vector(k, row), reinterpret_cast<const uint4*>(x + place(row)));
-      }
+      for (int row = 0; row < kRows; ++row) to.start_copy(row, x + place(row));
     } else {
       const int live = tile(k).live;
 #pragma unroll 1
-      for (int row = 0; row < P::kRows; ++row) {
-        Element* const items = reinterpret_cast<Element*>(vector(k, row));
-        for (int i = 0; i < kVector && place(row) + i < live; ++i) items[i] = x[place(row) + i];
+      for (int row = 0; row < kRows; ++row) {
+        for (int i = 0; i < kVector && place(row) + i < live; ++i) to.put(row, i, x[place(row) + i]);
       }
     }
   }
 
-  // Sums up the warps' parts of a tile, in the order of memory.
+  // Sums up the warps' parts of a tile.
   __device__ __forceinline__ void sum(int k) const {
+    State state;
+    if constexpr (Operator::kCommutes) {
+      state = fold_warp(lane_sum(k), combine());
+    } else {
+      state = tile(k).whole ? sum_in_order<true>(k) : sum_in_order<false>(k);
+    }
+    if (lane() == 0) warp_sums(k)[warp()] = state;
+  }
+
+  // A vector's items in the order of the scan.
+  template <bool kWhole>
+  __device__ __forceinline__ State vector_sum(int k, int row) const {
+    const int64_t begin = tile(k).begin;
+    Items items = staged(k).load(row);
+    if (task.is_reverse()) mirror(items.items);
+    const auto extract = [&](int i) {
+      const int at = place(row) + (task.is_reverse() ? kVector - 1 - i : i);
+      return kWhole || at < tile(k).live ? op.extract(items.items[i], begin + at) : op.identity();
+    };
+    State sum = extract(0);
+#pragma unroll
+    for (int i = 1; i < kVector; ++i) sum = op.combine(sum, extract(i));
+    return sum;
+  }
+
+  // A row of the warp's vectors after the other, in the order of the scan. In whole tiles, which are most, the rows'
+  // sums are folded together.
+  template <bool kWhole>
+  __device__ __forceinline__ State sum_in_order(int k) const {
+    if constexpr (!kWhole) {
+      State sum = op.identity();
+#pragma unroll 1
+      for (int row = 0; row < kRows; ++row) sum = op.combine(sum, fold_warp(vector_sum<false>(k, row), combine()));
+      return sum;
+    } else {
+      State sums[kRows];
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) sums[row] = vector_sum<true>(k, row);
+#pragma unroll 1
+      for (int distance = 1; distance < kWarp; distance *= 2) {
+#pragma unroll
+        for (int row = 0; row < kRows; ++row) sums[row] = op.combine(sums[row], shuffle_down(sums[row], distance));
+      }
+#pragma unroll
+      for (int row = 1; row < kRows; ++row) sums[0] = op.combine(sums[0], sums[row]);
+      return sums[0];
+    }
+  }
+
+  // The lane's items in the order of memory.
+  __device__ __forceinline__ State lane_sum(int k) const {
     const int64_t begin = tile(k).begin;
     Gathered<Operator> gathered(op, begin);
-    const auto row_of = [&](int i) { return task.reverse ? P::kRows - 1 - i : i; };
+    const auto row_of = [&](int i) { return task.is_reverse() ? kRows - 1 - i : i; };
     if (tile(k).whole) {
 #pragma unroll
-      for (int i = 0; i < P::kRows; ++i) gathered.take(load(k, row_of(i)).items, begin + place(row_of(i)));
+      for (int i = 0; i < kRows; ++i) gathered.take(staged(k).load(row_of(i)).items, begin + place(row_of(i)));
     } else {
       const int live = tile(k).live;
 #pragma unroll 1
-      for (int i = 0; i < P::kRows; ++i) {
-        const Items items = load(k, row_of(i));
+      for (int i = 0; i < kRows; ++i) {
+        const Items items = staged(k).load(row_of(i));
         const int first = place(row_of(i));
 #pragma unroll
         for (int item = 0; item < kVector; ++item) {
@@ -136,8 +256,7 @@ struct TileStream {
         }
       }
     }
-    const State state = fold_warp(gathered.state(), combine());
-    if (lane() == 0) warp_sums(k)[warp()] = state;
+    return gathered.state();
   }
 
   __device__ __forceinline__ State warp_sum(int k) const {
@@ -159,7 +278,7 @@ struct TileStream {
     const auto in_tile = scan_warp<false>(op, warp_sum(k), 0);
     const State before = prefix_of(slots(tile), task.tiles, tile.index, loaded, in_tile.all, op.identity(), combine());
     if (lane() < P::kWarps) shared.before_warps[lane()] = op.combine(before, in_tile.before);
-    if (lane() == 0 && task.totals.data && tile.index == task.tiles - 1) {
+    if (lane() == 0 && task.totals.given() && tile.index == task.tiles - 1) {
       task.totals.store(tile.row, op.finish(op.combine(before, in_tile.all), tile.row * task.segments.length));
     }
   }
@@ -168,29 +287,33 @@ struct TileStream {
     const Stretch tile = this->tile(k);
     State sum = shared.before_warps[warp()];
     const auto scan_as = [&]<bool kWhole, bool kReverse>() {
-#pragma unroll
-      for (int row = 0; row < P::kRows; ++row) {
-        scan_vectors<kWhole, kReverse>(task, op, tile, place(row), load(k, row), sum);
+      constexpr int kUnroll = kWhole ? kRows : 1;
+#pragma unroll kUnroll
+      for (int row = 0; row < kRows; ++row) {
+        scan_vectors<kWhole, kReverse>(task, op, tile, place(row), staged(k).load(row), sum);
       }
     };
-    if (tile.whole) {
-      task.reverse ? scan_as.template operator()<true, true>() : scan_as.template operator()<true, false>();
+    const auto scan_in = [&]<bool kReverse>() {
+      tile.whole ? scan_as.template operator()<true, kReverse>() : scan_as.template operator()<false, kReverse>();
+    };
+    if constexpr (requires { Operator::kReverse; }) {
+      scan_in.template operator()<Operator::kReverse>();
     } else {
-      task.reverse ? scan_as.template operator()<false, true>() : scan_as.template operator()<false, false>();
+      task.reverse ? scan_in.template operator()<true>() : scan_in.template operator()<false>();
     }
   }
 };
 
 // Scans rows by their tiles. The grid need not be resident as a whole.
 template <typename Operator>
-__global__ void __launch_bounds__(TileShape::kThreads, TileShape::kBlocks)
+__global__ void __launch_bounds__(TileShape::kThreads, sizeof(typename Operator::State) > 16 ? 1 : TileShape::kBlocks)
     scan_tiles(ScanTask<Operator> task, Operator op) {
   using P = TileShape;
   using Stream = TileStream<Operator>;
   extern __shared__ uint4 buffers[];
   __shared__ typename Stream::Shared shared;
-  static_assert(sizeof(shared) <= P::kStaticBytes);
-  const Stream stream{task, op, buffers, shared};
+  static_assert(IsItem<typename Operator::Element> || sizeof(shared) <= P::kStaticBytes);
+  const Stream stream{task, op, reinterpret_cast<char*>(buffers), shared};
   const int warp = threadIdx.x / kWarp;
   const bool draws = threadIdx.x == P::kThreads - 1;
   if (draws) stream.tile(0) = stream.find(draw_ticket(task.look_back));

@@ -32,6 +32,7 @@ template <typename P>
 __global__ void __launch_bounds__(128)
     cut_cells(const __grid_constant__ P problem, const __grid_constant__ Phase phase) {
   using Word = typename P::Word;
+  if (problem.disorder.is_large()) return;
   constexpr unsigned kAll = 0xffffffffu;
   constexpr Word kGreatest = static_cast<Word>(~Word{0});
   const int64_t width = phase.cell_width;
@@ -159,7 +160,7 @@ template <typename P>
 __global__ void __launch_bounds__(kStartThreads)
     start_segments(const __grid_constant__ P problem, const __grid_constant__ Phase phase) {
   const bool decodes = phase.last && !problem.order.keeps_bits();
-  if (phase.counts->copies == 0 && !decodes) return;
+  if ((phase.counts->copies == 0 && !decodes) || problem.disorder.is_large()) return;
   const int64_t row_index = problem.segments.rows == 1 ? 0 : blockIdx.x / problem.row_tiles;
   const LiveRow row = problem.row(row_index);
   const int64_t first = (blockIdx.x - row_index * problem.row_tiles) * P::kTile;

@@ -13,6 +13,13 @@ struct Buffer {
   Payload* payload;
 };
 
+// What was found of the order of nearly sorted rows.
+struct Disorder {
+  const int* inversions = nullptr;  // null: nobody has looked
+  int most = 0;                     // that merging is worth
+  __device__ bool is_large() const { return inversions && *inversions > most; }
+};
+
 template <typename Order, typename Payload>
 struct Problem {
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;

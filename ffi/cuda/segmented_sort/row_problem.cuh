@@ -73,6 +73,7 @@ struct RowProblem {
   const RunGroup* groups = nullptr;
   const GroupTile* group_tiles = nullptr;
   const int* group_tiles_count = nullptr;
+  Disorder disorder;  // where it is large, rows are sorted by digits, and nothing is merged
 
   MGPU_HOST_DEVICE int rounds(int64_t live) const {
     return kPairs ? merge_rounds<int64_t>({0, live}, kCell) : group_rounds<int64_t>({0, live}, kCell);

@@ -153,6 +153,7 @@ __global__ void __launch_bounds__(P::kSort.threads, 1024 / P::kSort.threads)
   constexpr int kThreads = P::kSort.threads;
   extern __shared__ __align__(16) unsigned char storage[];
   auto& shared = *reinterpret_cast<SortRowsShared<P>*>(storage);
+  if (problem.disorder.is_large()) return;
 
   const int64_t row_index = problem.segments.rows == 1 ? 0 : blockIdx.x / problem.row_cells;
   const LiveRow row = problem.row(row_index);

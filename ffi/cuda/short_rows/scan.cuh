@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kRowThreads) scan(const __grid_constant__ Scan
         first + slot,
         i < live[row] ? op.finish(before(row, place_of(i, live[row]) + !problem.exclusive), row_begin) : op.dead());
   });
-  if (!problem.totals.data) return;
+  if (!problem.totals.given()) return;
   for (int row = threadIdx.x; row < tile.rows; row += kRowThreads) {
     problem.totals.store(tile.first + row, op.finish(before(row, live[row]), (tile.first + row) * segments.length));
   }

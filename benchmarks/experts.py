@@ -1,0 +1,95 @@
+"""A mixture of experts: tokens dispatched to their experts and combined again, as docs/experts.md composes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+from benchmarks.case import Case, agree_within, array_bytes
+from benchmarks.inputs import random_key, size_at
+
+__all__ = ["CASES", "combine", "dispatch"]
+
+EXPERTS, CHOSEN, WIDTH = 256, 8, 7168
+
+
+@jax.custom_vjp
+def copies(tokens: Any, order: Any, back: Any) -> Any:
+    """Token `order[i] // k` as row i; its cotangent is a sum over the k copies of each token, in their order."""
+    del back
+    return tokens[order // (order.size // tokens.shape[0])]
+
+
+def _copies_forward(tokens: Any, order: Any, back: Any) -> Any:
+    return copies(tokens, order, back), (back, tokens.shape[0])
+
+
+def _copies_backward(kept: Any, cotangent: Any) -> Any:
+    back, tokens = kept
+    return cotangent[back].reshape(tokens, -1, *cotangent.shape[1:]).sum(1), None, None
+
+
+copies.defvjp(_copies_forward, _copies_backward)
+
+
+def dispatch(tokens: Any, experts: Any, count: int) -> tuple[mgpu.Ragged, Any]:
+    """The tokens of each of `count` experts, one row each, and where each of a token's copies is among them."""
+    ids, order = mgpu.mergesort_indices(experts.reshape(-1))
+    back = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype), unique_indices=True)
+    ends = mgpu.sorted_search(jnp.arange(count, dtype=ids.dtype), ids, "right")
+    return mgpu.Ragged(copies(tokens, order, back), jnp.pad(ends, (1, 0))), back
+
+
+def combine(rows: Any, back: Any, weights: Any) -> Any:
+    """The weighted sum of what the experts made of each token's copies."""
+    picked = rows.at[back].get(unique_indices=True, mode="promise_in_bounds")
+    return jnp.einsum("tk,tkd->td", weights, picked.reshape(*weights.shape, -1))
+
+
+def _inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+    """Tokens of bfloat16, the experts of each, their weights, and where each copy is."""
+    tokens, width = size_at(min(1, 32 * scale), 4096), size_at(min(1, 32 * scale), WIDTH)
+    x = jax.random.normal(random_key(rng), (tokens, width), jnp.bfloat16)
+    experts = jax.lax.top_k(jax.random.normal(random_key(rng), (tokens, EXPERTS)), CHOSEN)[1]
+    weights = jax.nn.softmax(jax.random.normal(random_key(rng), (tokens, CHOSEN))).astype(jnp.bfloat16)
+    rows, back = dispatch(x, experts, EXPERTS)
+    return x, experts, weights, rows.values, back
+
+
+def _xla_combine(x: Any, experts: Any, weights: Any, rows: Any, back: Any) -> Any:
+    order = jnp.argsort(back)
+    weighted = rows * weights.reshape(-1)[order][:, None]
+    return jnp.zeros(x.shape, jnp.float32).at[order // CHOSEN].add(weighted.astype(jnp.float32)).astype(x.dtype)
+
+
+CASES = [
+    Case(
+        family="experts",
+        name="dispatch of 4,096 tokens to 8 of 256",
+        inputs=_inputs,
+        ours=lambda x, experts, weights, rows, back: dispatch(x, experts, EXPERTS)[0].values,
+        peers={
+            "XLA argsort": lambda x, experts, weights, rows, back: x[
+                jnp.argsort(experts.reshape(-1), stable=True) // CHOSEN
+            ]
+        },
+        bytes=lambda x, experts, weights, rows, back: array_bytes(x, experts, rows),
+        must_reach=0.20,
+        aim=0.14,
+    ),
+    Case(
+        family="experts",
+        name="combine of the same",
+        inputs=_inputs,
+        ours=lambda x, experts, weights, rows, back: combine(rows, back, weights),
+        peers={"XLA scatter-add": _xla_combine},
+        bytes=lambda x, experts, weights, rows, back: array_bytes(x, weights, rows, back),
+        agree=agree_within(2e-2),
+        must_reach=0.20,
+        aim=0.14,
+    ),
+]

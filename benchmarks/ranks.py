@@ -1,0 +1,110 @@
+"""The first items, quantiles, counts, and the softmax of segments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+from benchmarks.case import Case, agree_within, array_bytes
+from benchmarks.inputs import ragged_heads, random_key, random_keys, row_ids, size_at
+
+__all__ = ["CASES"]
+
+
+def _rows(rows: int, length: int) -> Any:
+    def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        """A batch of rows, at scale 1 of this many and this long."""
+        shape = (max(1, int(rows * min(1, scale * 64))), size_at(min(1, scale * 64), length))
+        return (random_keys(rng, shape[0] * shape[1], "float32").reshape(shape),)
+
+    return inputs
+
+
+def _top_k(name: str, rows: int, length: int, k: int, must_reach: float, aim: float) -> Case:
+    def ours(x: Any) -> Any:
+        best = jax.vmap(lambda row: mgpu.top_k(row, min(k, x.shape[1])))(x)
+        return best.values, best.indices
+
+    return Case(
+        family="ranks",
+        name=name,
+        inputs=_rows(rows, length),
+        ours=ours,
+        peers={"XLA top_k": lambda x: tuple(jax.lax.top_k(x, min(k, x.shape[1])))},
+        bytes=array_bytes,
+        must_reach=must_reach,
+        aim=aim,
+    )
+
+
+def _ragged(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+    """Items, heads of segments of mean 30, and the segment of each item."""
+    n = size_at(scale, 2**24)
+    heads = ragged_heads(rng, n, 30, "uniform")
+    return random_keys(rng, n, "float32"), heads, row_ids(heads, n)
+
+
+def _xla_softmax(x: Any, heads: Any, ids: Any) -> Any:
+    m = heads.shape[0]
+    powers = jnp.exp(x - jax.ops.segment_max(x, ids, m, indices_are_sorted=True)[ids])
+    return powers / jax.ops.segment_sum(powers, ids, m, indices_are_sorted=True)[ids]
+
+
+def _ids(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+    """Ids of 1,000 in no order."""
+    return (jax.random.randint(random_key(rng), (size_at(scale, 2**24),), 0, 1000),)
+
+
+CASES = [
+    Case(
+        family="ranks",
+        name="softmax, mean 30",
+        inputs=_ragged,
+        ours=lambda x, heads, ids: mgpu.segmented_softmax(x, heads),
+        peers={"XLA segment_max, segment_sum": _xla_softmax},
+        bytes=lambda x, heads, ids: 2 * array_bytes(x) + array_bytes(heads),
+        agree=agree_within(1e-5),
+        must_reach=0.08,
+        aim=0.045,
+    ),
+    _top_k("top_k of 64 rows of 524,288, k = 2,048", 64, 524_288, 2048, 0.12, 0.05),
+    _top_k("top_k of 4,096 rows of 50,000, k = 50", 4096, 50_000, 50, 0.50, 0.25),
+    Case(
+        family="ranks",
+        name="median of float32",
+        inputs=lambda rng, scale: (random_keys(rng, size_at(scale), "float32"),),
+        ours=lambda x: mgpu.quantile(x, 0.5),
+        peers={"XLA quantile": lambda x: jnp.quantile(x, 0.5)},
+        bytes=array_bytes,
+        agree=agree_within(1e-3),
+        must_reach=0.40,
+        aim=0.15,
+    ),
+    Case(
+        family="ranks",
+        name="bincount of 1,000 ids",
+        inputs=_ids,
+        ours=lambda ids: mgpu.bincount(ids, 1000),
+        peers={"XLA bincount": lambda ids: jnp.bincount(ids, length=1000).astype(jnp.int32)},
+        bytes=array_bytes,
+        must_reach=0.05,
+        aim=0.025,
+    ),
+    Case(
+        family="ranks",
+        name="histogram of float32, 100 bins",
+        inputs=lambda rng, scale: (
+            random_keys(rng, size_at(scale, 2**24), "float32"),
+            np.linspace(-3, 3, 101, dtype=np.float32),
+        ),
+        ours=lambda x, edges: mgpu.histogram(x, edges)[0],
+        peers={"XLA histogram": lambda x, edges: jnp.histogram(x, edges)[0].astype(jnp.int32)},
+        bytes=array_bytes,
+        must_reach=0.05,
+        aim=0.025,
+    ),
+]

@@ -1,0 +1,132 @@
+"""Sort and argsort along the axes of a grid: types, forms, sizes, rows of a batch, and the order of the input.
+
+`CASES` leave all but one or two axes at their first value, `GRID` is the whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+from benchmarks import mergesort
+from benchmarks.case import Case, HostPeer, TorchPeer
+from benchmarks.inputs import random_keys, size_at
+
+__all__ = ["CASES", "GRID"]
+
+FORMS = ("keys", "pairs", "indices")
+DTYPES = (
+    *("uint32", "float32", "uint64", "uint8"),  # these in all sizes
+    *("uint16", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float64"),
+)
+EXPONENTS = (26, 10, 14, 18, 20, 22, 24, 28)
+ROWS = (0, 6, 10, 16, 20)  # exponents
+ORDERS = ("random", "sorted", "few values", "nearly sorted")
+
+# Milliseconds for 2^26 random keys: must reach, aim.
+FIGURES = {
+    "keys uint32": (1.40, 1.0),
+    "pairs uint32": (1.90, 1.5),
+    "indices uint32": (1.90, 1.5),
+    "keys float32": (1.60, 1.1),
+}
+
+
+@functools.cache
+def _inputs(dtype: str, exponent: int, rows: int, order: str) -> Any:
+    """Keys, and their positions as values."""
+
+    def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        items = max(1, size_at(scale, 2**exponent) >> rows) << rows
+        random, places = random_keys(rng, items, jnp.dtype(dtype)), jnp.arange(items, dtype=jnp.uint32)
+        keys = {
+            "random": lambda: random,
+            "sorted": lambda: jnp.sort(random),
+            "few values": lambda: (random_keys(rng, items) % 16).astype(dtype),
+            "nearly sorted": lambda: (places + random_keys(rng, items) % 4096).astype(dtype),
+        }[order]()
+        return (keys, places) if rows == 0 else (keys.reshape(2**rows, -1), places.reshape(2**rows, -1))
+
+    return make
+
+
+def _indices(sort: Callable[..., Any]) -> Callable[..., Any]:
+    """The indices alone."""
+    return lambda keys, values: sort(keys, values)[1]
+
+
+def _torch_keys(torch: Any, keys: Any, values: Any) -> Any:
+    return torch.sort(keys, stable=True)[0]
+
+
+def _torch_pairs(torch: Any, keys: Any, values: Any) -> Any:
+    in_order, indices = torch.sort(keys, stable=True)
+    return in_order, torch.take_along_dim(values, indices, -1)
+
+
+def _torch_indices(torch: Any, keys: Any, values: Any) -> Any:
+    return torch.argsort(keys, stable=True)
+
+
+OURS: dict[str, Callable[..., Any]] = {
+    "keys": lambda keys, values: mgpu.sort(keys),
+    "pairs": mgpu.sort,
+    "indices": lambda keys, values: mgpu.argsort(keys),
+}
+XLA = {**mergesort.XLA, "indices": _indices(mergesort.XLA["indices"])}
+NUMPY = {**mergesort.NUMPY, "indices": _indices(mergesort.NUMPY["indices"])}
+TORCH = {"keys": _torch_keys, "pairs": _torch_pairs, "indices": _torch_indices}
+ITEM_BYTES = {**mergesort.ITEM_BYTES, "indices": lambda width: width + 4}
+
+
+def _over_rows(function: Callable[..., Any], rows: int) -> Callable[..., Any]:
+    return jax.vmap(function) if rows else function
+
+
+def _case(form: str, dtype: str, exponent: int = 26, rows: int = 0, order: str = "random") -> Case:
+    rivals: dict[str, Any] = {"XLA": _over_rows(XLA[form], rows)}
+    if dtype in mergesort.CUB_KEYS and rows == 0:
+        for name, sort in (("CUB radix", "radix_sort"), ("CUB merge", "merge_sort")):
+            cub = functools.partial(mergesort.CUB[form], sort)
+            rivals[name] = _indices(cub) if form == "indices" else cub
+    rivals["torch"] = TorchPeer(TORCH[form])
+    if rows == 0:
+        rivals["NumPy"] = HostPeer(NUMPY[form])
+    plain = (exponent, rows, order) == (26, 0, "random")
+    must_reach, aim = FIGURES.get(f"{form} {dtype}", (None, None)) if plain else (None, None)
+    in_rows = f", 2^{rows} rows" if rows else ""
+    return Case(
+        family="sort",
+        name=f"{form} {dtype}, 2^{exponent}{in_rows}{'' if order == 'random' else ', ' + order}",
+        inputs=_inputs(dtype, exponent, rows, order),
+        ours=_over_rows(OURS[form], rows),
+        peers=rivals,
+        bytes=lambda keys, values: ITEM_BYTES[form](keys.dtype.itemsize) * keys.size,
+        must_reach=must_reach,
+        aim=aim,
+        x64=jnp.dtype(dtype).itemsize == 8,
+    )
+
+
+def _axes() -> Iterator[tuple[Any, ...]]:
+    """What of a case is not the first value of its axis, but for the form."""
+    yield from ((dtype,) for dtype in DTYPES)
+    yield from itertools.product(DTYPES[:4], EXPONENTS[1:])
+    yield from itertools.product(DTYPES[:1], EXPONENTS[:1], ROWS[1:])
+    yield from itertools.product(DTYPES[:1], EXPONENTS[:1], ROWS[:1], ORDERS[1:])
+
+
+CASES = [_case(form, *values) for values in _axes() for form in FORMS]
+GRID = [
+    _case(form, *values)
+    for values in itertools.product(DTYPES, EXPONENTS, ROWS, ORDERS)
+    for form in FORMS
+    if values[2] <= values[1]
+]

@@ -1,0 +1,17 @@
+# cmake -DROOT=... -DHEADERS=... -DOUTPUT=... -P: writes the headers, named from ROOT, as C++ strings.
+set(text "#include \"cuda/embedded_headers.h\"\n\nnamespace mgpu::cuda {\n\n")
+set(list "")
+set(all "")
+set(number 0)
+foreach(header ${HEADERS})
+  file(READ ${ROOT}/${header} content)
+  string(APPEND all "${header}\n${content}")
+  string(APPEND text "static const char kHeader${number}[] = R\"mgpu(${content})mgpu\";\n")
+  string(APPEND list "      {\"${header}\", kHeader${number}},\n")
+  math(EXPR number "${number} + 1")
+endforeach()
+string(SHA256 digest "${all}")
+string(APPEND text "\nconst std::vector<EmbeddedHeader>& embedded_headers() {\n"
+                   "  static const std::vector<EmbeddedHeader> list = {\n${list}  };\n  return list;\n}\n\n"
+                   "std::string embedded_headers_digest() { return \"${digest}\"; }\n\n}  // namespace mgpu::cuda\n")
+file(WRITE ${OUTPUT} "${text}")

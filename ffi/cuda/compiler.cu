@@ -1,0 +1,478 @@
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <stdexcept>
+
+#include "algorithm/common.h"
+#include "cuda/compiler.h"
+#include "cuda/embedded_headers.h"
+
+namespace mgpu::cuda {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
+
+// ---- The driver, whose functions are found at run time: the module links no libcuda.
+
+template <typename Function>
+Function driver_function(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+  cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found);
+#else
+  cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &found);
+#endif
+  cudaGetLastError();
+  if (found != cudaDriverEntryPointSuccess) fail(std::string("the driver has no ") + name);
+  return reinterpret_cast<Function>(function);
+}
+
+struct Driver {
+#define MGPU_DRIVER(name) decltype(&::name) name = driver_function<decltype(&::name)>(#name);
+  MGPU_DRIVER(cuGetErrorString)
+  MGPU_DRIVER(cuLibraryLoadData)
+  MGPU_DRIVER(cuLibraryGetKernel)
+  MGPU_DRIVER(cuKernelSetAttribute)
+  MGPU_DRIVER(cuLaunchKernel)
+  MGPU_DRIVER(cuOccupancyMaxActiveBlocksPerMultiprocessor)
+#undef MGPU_DRIVER
+
+  void check(CUresult status, const char* what) const {
+    if (status == CUDA_SUCCESS) return;
+    const char* text = nullptr;
+    cuGetErrorString(status, &text);
+    fail(std::string(what) + ": " + (text ? text : "unknown error"));
+  }
+};
+
+const Driver& driver() {
+  static const Driver loaded;
+  return loaded;
+}
+
+int device_attribute(cudaDeviceAttr attribute, int device) {
+  int value = 0;
+  cudaDeviceGetAttribute(&value, attribute, device);
+  return value;
+}
+
+int architecture(int device) {
+  return 10 * device_attribute(cudaDevAttrComputeCapabilityMajor, device) +
+         device_attribute(cudaDevAttrComputeCapabilityMinor, device);
+}
+
+// ---- NVRTC, by dlopen: the package is built without it, and runs without it where no function is compiled.
+
+std::vector<std::string>& folders() {
+  static std::vector<std::string> list;
+  return list;
+}
+
+struct Nvrtc {
+  using Program = void*;
+  int (*version)(int*, int*);
+  int (*create)(Program*, const char*, const char*, int, const char* const*, const char* const*);
+  int (*destroy)(Program*);
+  int (*add_name)(Program, const char*);
+  int (*compile)(Program, int, const char* const*);
+  int (*lowered_name)(Program, const char*, const char**);
+  int (*log_size)(Program, size_t*);
+  int (*log)(Program, char*);
+  int (*cubin_size)(Program, size_t*);
+  int (*cubin)(Program, char*);
+  int (*ptx_size)(Program, size_t*);
+  int (*ptx)(Program, char*);
+  int (*architectures_count)(int*);
+  int (*architectures)(int*);
+  int major = 0, minor = 0;
+  std::vector<int> known;  // architectures
+
+  static Nvrtc load() {
+    int driver_version = 0;
+    if (cudaDriverGetVersion(&driver_version) != cudaSuccess || driver_version == 0) driver_version = 13000;
+    cudaGetLastError();
+    std::vector<std::string> places = folders();
+    places.insert(places.end(), {"", "/usr/local/cuda/lib64", "/usr/local/cuda/lib"});
+    for (const std::string& folder : places) {
+      for (int release = driver_version / 1000; release >= 12; --release) {
+        const std::string name = "libnvrtc.so." + std::to_string(release);
+        const fs::path path = folder.empty() ? fs::path(name) : fs::path(folder) / name;
+        std::error_code error;
+        if (!folder.empty() && !fs::exists(path, error)) continue;
+        // NVRTC opens its builtins by name alone, which finds them where they are loaded already.
+        for (const auto& file : folder.empty() ? fs::directory_iterator() : fs::directory_iterator(folder, error)) {
+          const std::string sibling = file.path().filename();
+          if (sibling.rfind("libnvrtc-builtins.so." + std::to_string(release), 0) == 0) {
+            dlopen(file.path().c_str(), RTLD_NOW | RTLD_GLOBAL);
+          }
+        }
+        if (void* library = dlopen(path.c_str(), RTLD_NOW)) return Nvrtc(library);
+      }
+    }
+    fail("NVRTC 12 or 13 is missing: pip install nvidia-cuda-nvrtc");
+  }
+
+ private:
+  explicit Nvrtc(void* library) {
+    const auto find = [&](auto& function, const char* name) {
+      void* const symbol = dlsym(library, name);
+      if (!symbol) fail(std::string("NVRTC is too old: it has no ") + name);
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
+    };
+    find(version, "nvrtcVersion");
+    find(create, "nvrtcCreateProgram");
+    find(destroy, "nvrtcDestroyProgram");
+    find(add_name, "nvrtcAddNameExpression");
+    find(compile, "nvrtcCompileProgram");
+    find(lowered_name, "nvrtcGetLoweredName");
+    find(log_size, "nvrtcGetProgramLogSize");
+    find(log, "nvrtcGetProgramLog");
+    find(cubin_size, "nvrtcGetCUBINSize");
+    find(cubin, "nvrtcGetCUBIN");
+    find(ptx_size, "nvrtcGetPTXSize");
+    find(ptx, "nvrtcGetPTX");
+    find(architectures_count, "nvrtcGetNumSupportedArchs");
+    find(architectures, "nvrtcGetSupportedArchs");
+    version(&major, &minor);
+    int count = 0;
+    architectures_count(&count);
+    known.resize(count);
+    architectures(known.data());
+  }
+};
+
+const Nvrtc& nvrtc() {
+  static const Nvrtc loaded = Nvrtc::load();
+  return loaded;
+}
+
+// ---- What is compiled: a cubin, or PTX where NVRTC is older than the device, and the kernels' names in it.
+
+struct Image {
+  std::vector<std::string> names;
+  std::string code;
+};
+
+struct Request {
+  std::string source;
+  std::vector<std::string> names;
+  std::string option;  // the architecture
+
+  // All that the image depends on.
+  std::string key() const {
+    std::string text = "NVRTC " + std::to_string(nvrtc().major) + "." + std::to_string(nvrtc().minor) + ", headers " +
+                       embedded_headers_digest() + ", " + option;
+    for (const std::string& name : names) text += "\n" + name;
+    return text + "\n" + source;
+  }
+};
+
+std::atomic<int> compiled{0}, read_back{0};
+
+Image compile(const Request& request) {
+  const Nvrtc& nvrtc = cuda::nvrtc();
+  Nvrtc::Program program = nullptr;
+  std::vector<const char*> names, texts;
+  for (const EmbeddedHeader& header : embedded_headers()) names.push_back(header.name), texts.push_back(header.text);
+  if (nvrtc.create(&program, request.source.c_str(), "function.cu", static_cast<int>(names.size()), texts.data(),
+                   names.data()) != 0) {
+    fail("NVRTC: no program");
+  }
+  struct Destroy {
+    const Nvrtc& nvrtc;
+    Nvrtc::Program& program;
+    ~Destroy() { nvrtc.destroy(&program); }
+  } const destroy{nvrtc, program};
+  for (const std::string& name : request.names) nvrtc.add_name(program, name.c_str());
+  const char* const options[] = {request.option.c_str(), "-std=c++20", "-default-device", "-w"};
+  if (nvrtc.compile(program, 4, options) != 0) {
+    size_t size = 0;
+    nvrtc.log_size(program, &size);
+    std::string log(size, '\0');
+    nvrtc.log(program, log.data());
+    fail("NVRTC refused a function, which is an error of jax_mgpu:\n" + log);
+  }
+  Image image;
+  for (const std::string& name : request.names) {
+    const char* lowered = nullptr;
+    if (nvrtc.lowered_name(program, name.c_str(), &lowered) != 0) fail("NVRTC: no kernel " + name);
+    image.names.emplace_back(lowered);
+  }
+  const bool is_real = request.option.find("sm_") != std::string::npos;
+  size_t size = 0;
+  (is_real ? nvrtc.cubin_size : nvrtc.ptx_size)(program, &size);
+  image.code.resize(size);
+  (is_real ? nvrtc.cubin : nvrtc.ptx)(program, image.code.data());
+  ++compiled;
+  return image;
+}
+
+// ---- Images on the disk: a file each, whole or not there. MGPU_CACHE_DIR is the folder, empty for none;
+// MGPU_CACHE_BYTES how much may lie there, of which the files that were used last stay.
+
+std::optional<fs::path> cache_folder() {
+  if (const char* const given = std::getenv("MGPU_CACHE_DIR")) {
+    return *given ? std::optional<fs::path>(given) : std::nullopt;
+  }
+  if (const char* const base = std::getenv("XDG_CACHE_HOME"); base && *base) return fs::path(base) / "jax_mgpu";
+  if (const char* const home = std::getenv("HOME"); home && *home) return fs::path(home) / ".cache" / "jax_mgpu";
+  return std::nullopt;
+}
+
+uint64_t hash_of(std::string_view text, uint64_t seed) {
+  uint64_t hash = 0xcbf29ce484222325u ^ seed;
+  for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3u;
+  return hash;
+}
+
+fs::path cache_file(const fs::path& folder, const std::string& key) {
+  char name[48];
+  std::snprintf(name, sizeof(name), "%016llx%016llx.kernel", static_cast<unsigned long long>(hash_of(key, 0)),
+                static_cast<unsigned long long>(hash_of(key, 0x9e3779b97f4a7c15u)));
+  return folder / name;
+}
+
+void put_text(std::string& file, std::string_view text) {
+  const uint64_t size = text.size();
+  file.append(reinterpret_cast<const char*>(&size), sizeof(size)).append(text);
+}
+
+bool take_text(std::string_view& file, std::string& text) {
+  uint64_t size = 0;
+  if (file.size() < sizeof(size)) return false;
+  std::copy_n(file.data(), sizeof(size), reinterpret_cast<char*>(&size));
+  file.remove_prefix(sizeof(size));
+  if (file.size() < size) return false;
+  text = file.substr(0, size);
+  file.remove_prefix(size);
+  return true;
+}
+
+std::optional<Image> read_image(const fs::path& path, const std::string& key, size_t kernels) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) return std::nullopt;
+  const std::string content{std::istreambuf_iterator<char>(stream), {}};
+  std::string_view rest = content;
+  std::string text, digest;
+  Image image;
+  // What is cut off or changed is not there.
+  if (!take_text(rest, digest) || digest != std::to_string(hash_of(rest, 0))) return std::nullopt;
+  if (!take_text(rest, text) || text != key) return std::nullopt;
+  for (size_t i = 0; i < kernels; ++i) {
+    if (!take_text(rest, image.names.emplace_back())) return std::nullopt;
+  }
+  if (!take_text(rest, image.code)) return std::nullopt;
+  std::error_code error;
+  fs::last_write_time(path, fs::file_time_type::clock::now(), error);
+  ++read_back;
+  return image;
+}
+
+void drop_oldest(const fs::path& folder) {
+  const char* const given = std::getenv("MGPU_CACHE_BYTES");
+  const uint64_t limit = given ? std::strtoull(given, nullptr, 10) : uint64_t{256} << 20;
+  struct File {
+    fs::file_time_type used;
+    uint64_t bytes;
+    fs::path path;
+  };
+  std::vector<File> files;
+  uint64_t total = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() != ".kernel") continue;
+    const File file{entry.last_write_time(error), entry.file_size(error), entry.path()};
+    if (error) continue;  // another process dropped it
+    files.push_back(file);
+    total += file.bytes;
+  }
+  std::sort(files.begin(), files.end(), [](const File& a, const File& b) { return a.used < b.used; });
+  for (const File& file : files) {
+    if (total <= limit) break;
+    fs::remove(file.path, error);
+    total -= file.bytes;
+  }
+}
+
+// A folder that cannot be written to costs the next process the compilation, and nothing else.
+void write_image(const fs::path& path, const std::string& key, const Image& image) {
+  std::string body;
+  put_text(body, key);
+  for (const std::string& name : image.names) put_text(body, name);
+  put_text(body, image.code);
+  std::string file;
+  put_text(file, std::to_string(hash_of(body, 0)));
+  std::error_code error;
+  if (fs::create_directories(path.parent_path(), error)) {
+    fs::permissions(path.parent_path(), fs::perms::owner_all, error);
+  }
+  const fs::path part = path.string() + "." + std::to_string(getpid());
+  {
+    std::ofstream stream(part, std::ios::binary);
+    stream << file << body;
+    if (!stream.flush()) {
+      fs::remove(part, error);
+      return;
+    }
+  }
+  fs::rename(part, path, error);
+  if (error) fs::remove(part, error);
+  drop_oldest(path.parent_path());
+}
+
+Image image_of(const Request& request) {
+  const std::string key = request.key();
+  const auto folder = cache_folder();
+  if (folder) {
+    if (auto image = read_image(cache_file(*folder, key), key, request.names.size())) return *image;
+  }
+  Image image = compile(request);
+  if (folder) write_image(cache_file(*folder, key), key, image);
+  return image;
+}
+
+// ---- The kernels of this process. They are never unloaded: a recorded graph may still launch them.
+
+struct Loaded {
+  std::once_flag once;
+  std::vector<Kernel> kernels;
+};
+
+std::shared_mutex loaded_mutex;
+std::map<std::string, std::unique_ptr<Loaded>, std::less<>>& loaded() {
+  static auto* const map = new std::map<std::string, std::unique_ptr<Loaded>, std::less<>>;
+  return *map;
+}
+
+std::vector<Kernel> load(const Request& request) {
+  const Image image = image_of(request);
+  CUlibrary library = nullptr;
+  driver().check(driver().cuLibraryLoadData(&library, image.code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+                 "cuLibraryLoadData");
+  std::vector<Kernel> kernels(image.names.size());
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    driver().check(driver().cuLibraryGetKernel(&kernels[i], library, image.names[i].c_str()), "cuLibraryGetKernel");
+  }
+  return kernels;
+}
+
+}  // namespace
+
+void set_compiler_folders(const std::vector<std::string>& list) { folders() = list; }
+
+std::string compiler_problem() {
+  try {
+    nvrtc();
+    return {};
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+std::pair<int, int> compiled_functions() { return {compiled, read_back}; }
+
+const std::vector<Kernel>& kernels_of(std::string_view source, std::string_view header,
+                                      const std::vector<std::string>& names, int device) {
+  const int device_architecture = architecture(device);
+  std::string key = std::to_string(device_architecture) + " ";
+  key.append(header).append(" ").append(source);
+  Loaded* entry = nullptr;
+  {
+    const std::shared_lock lock(loaded_mutex);
+    const auto found = loaded().find(key);
+    if (found != loaded().end()) entry = found->second.get();
+  }
+  if (!entry) {
+    const std::unique_lock lock(loaded_mutex);
+    auto& slot = loaded()[key];
+    if (!slot) slot = std::make_unique<Loaded>();
+    entry = slot.get();
+  }
+  std::call_once(entry->once, [&] {
+    const auto& known = nvrtc().known;
+    const bool is_known = std::find(known.begin(), known.end(), device_architecture) != known.end();
+    int target = 0;
+    for (const int architecture : known) {
+      if (architecture <= device_architecture) target = std::max(target, architecture);
+    }
+    Request request;
+    request.option = (is_known ? "-arch=sm_" : "-arch=compute_") + std::to_string(target);
+    request.names = names;
+    request.source = "#include \"";
+    request.source.append(header).append("\"\n#include \"function/operator.h\"\n#include \"function/primitives.h\"\n");
+    request.source.append("namespace mgpu::function {\n").append(source).append("}\n");
+    entry->kernels = load(request);
+  });
+  return entry->kernels;
+}
+
+std::vector<int> distinct_devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+  cudaGetLastError();
+  std::vector<int> devices, architectures;
+  for (int device = 0; device < count; ++device) {
+    const int own = architecture(device);
+    if (std::find(architectures.begin(), architectures.end(), own) != architectures.end()) continue;
+    architectures.push_back(own);
+    devices.push_back(device);
+  }
+  return devices;
+}
+
+int current_device() {
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) fail("CUDA: no current device");
+  return device;
+}
+
+int64_t shared_limit(int device) { return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device); }
+
+void launch_kernel(Kernel kernel, int64_t blocks, int threads, int64_t shared, CUstream_st* stream,
+                   const std::vector<void*>& parameters) {
+  if (shared > 0) {
+    driver().check(driver().cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                                 static_cast<int>(shared), kernel, current_device()),
+                   "cuKernelSetAttribute");
+  }
+  driver().check(driver().cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), static_cast<unsigned>(blocks), 1, 1,
+                                         static_cast<unsigned>(threads), 1, 1, static_cast<unsigned>(shared), stream,
+                                         const_cast<void**>(parameters.data()), nullptr),
+                 "cuLaunchKernel");
+}
+
+int resident_kernel_blocks(Kernel kernel, int threads, int64_t shared, int64_t work) {
+  const int device = current_device();
+  if (shared > 0) {
+    driver().check(driver().cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                                 static_cast<int>(shared), kernel, device),
+                   "cuKernelSetAttribute");
+  }
+  int per_processor = 0;
+  driver().check(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                     &per_processor, reinterpret_cast<CUfunction>(kernel), threads, static_cast<size_t>(shared)),
+                 "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+  const int64_t resident =
+      int64_t{device_attribute(cudaDevAttrMultiProcessorCount, device)} * std::max(per_processor, 1);
+  return static_cast<int>(std::clamp<int64_t>(work, 1, resident));
+}
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,164 @@
+// reduce and scan by compiled functions on CUDA: the kernels of reduce.cu and scan.cu, compiled for one function each.
+#include "cuda/compiler.h"
+#include "cuda/launch.h"
+#include "cuda/reduce.cuh"
+#include "cuda/scan/scan_tiles.cuh"
+#include "operands/functions.h"
+#include "operations.h"
+#include "workspace.h"
+
+namespace mgpu::cuda {
+
+namespace {
+
+// What the host knows of a function: nothing, so the parameters of kernels are laid out alike for all of them.
+struct AnyItem {
+  [[maybe_unused]] static constexpr int kLeaves = 0;
+};
+struct AnyOperator {
+  using Element = AnyItem;
+  using State = char;
+  using Result = AnyItem;
+  Captures captures;
+};
+static_assert(sizeof(AnyOperator) == sizeof(Captures));
+
+template <typename... Parameters>
+void launch(Kernel kernel, int64_t blocks, int threads, int64_t shared, CUstream_st* stream,
+            const Parameters&... parameters) {
+  launch_kernel(kernel, blocks, threads, shared, stream, {const_cast<Parameters*>(&parameters)...});
+}
+
+ItemArrays<AnyItem> sources(const std::vector<const void*>& leaves) {
+  ItemArrays<AnyItem> arrays{};
+  std::copy(leaves.begin(), leaves.end(), arrays.leaves);
+  return arrays;
+}
+ResultVector<AnyOperator> targets(const std::vector<void*>& leaves) {
+  ResultVector<AnyOperator> arrays{};
+  std::copy(leaves.begin(), leaves.end(), arrays.leaves);
+  return arrays;
+}
+
+std::string of_function(const char* kernel) {
+  return std::string("mgpu::cuda::") + kernel + "<mgpu::FunctionOperator<mgpu::function::Function>>";
+}
+
+// ---- Reductions
+
+enum { kReduceChunks, kReduceStates, kReduceShortRows };
+
+const std::vector<Kernel>& reduce_kernels(std::string_view source, int device) {
+  static const std::vector<std::string> names = {of_function("reducing::reduce_chunks"),
+                                                 of_function("reducing::reduce_states"),
+                                                 of_function("reducing::reduce_short_rows")};
+  return kernels_of(source, "cuda/reduce.cuh", names, device);
+}
+
+// ---- Scans
+
+int64_t staged_bytes(ItemShape shape) {
+  return int64_t{scanning::TileShape::kStages} * kScanThreads * shape.rows() * shape.vector() * shape.packed;
+}
+
+// Whether a block may have a tile's stages in shared memory, beside its states.
+bool has_stages(ItemShape shape, int64_t state_bytes, int device) {
+  using scanning::TileShape;
+  const int64_t static_bytes = 1024 + (TileShape::kStages + 1) * TileShape::kWarps * state_bytes;
+  return staged_bytes(shape) + static_bytes <= shared_limit(device);
+}
+
+enum { kScanTiles };
+enum { kScanSegments, kListHeads };
+
+const std::vector<Kernel>& scan_kernels(std::string_view source, bool in_tiles, int device) {
+  static const std::vector<std::string> tiles = {of_function("scanning::scan_tiles")};
+  static const std::vector<std::string> segments = {of_function("scanning::scan_segments"),
+                                                    "mgpu::cuda::scanning::list_heads<>"};
+  return in_tiles ? kernels_of(source, "cuda/scan/scan_tiles.cuh", tiles, device)
+                  : kernels_of(source, "cuda/scan/scan_segments.cuh", segments, device);
+}
+
+ItemShape shape_of(const Attributes& attributes) {
+  return {static_cast<int>(attributes["item_bytes"]), static_cast<int>(attributes["widest"]),
+          static_cast<int>(attributes["packed"])};
+}
+
+}  // namespace
+
+void prepare_reduce_by_function(const Attributes&, std::string_view source) {
+  for (const int device : distinct_devices()) reduce_kernels(source, device);
+}
+
+void reduce_by_function(const Call& call, std::string_view source, CUstream_st* stream) {
+  using namespace reducing;
+  const ReduceFunctionOperands operands(call);
+  const Segments& segments = operands.segments;
+  if (segments.rows == 0) return;
+  const auto& kernels = reduce_kernels(source, current_device());
+  Workspace workspace = workspace_of(call);
+  const Reduction<AnyOperator> reduction{sources(operands.leaves), operands.aligned,  segments,
+                                         operands.chunk_items(),   operands.chunks(), operands.layout(workspace),
+                                         targets(operands.result)};
+  const AnyOperator op{operands.captures};
+  if (operands.has_short_rows()) {
+    int lanes = 1;
+    while (lanes < kWarp && lanes * operands.shape.vector() * 4 < segments.length) lanes *= 2;
+    return launch(kernels[kReduceShortRows], ceil_div<int64_t>(segments.rows * lanes, kThreads), kThreads, 0, stream,
+                  reduction, lanes, op);
+  }
+  if (segments.length == 0) {
+    return launch(kernels[kReduceStates], segments.rows, kWarp, 0, stream, reduction, op);
+  }
+  launch(kernels[kReduceChunks], segments.rows * reduction.chunks, kThreads, 0, stream, reduction, op);
+  if (reduction.chunks > 1) {
+    launch(kernels[kReduceStates], segments.rows, kThreads, 0, stream, reduction, op);
+  }
+}
+
+void prepare_scan_by_function(const Attributes& attributes, std::string_view source) {
+  for (const int device : distinct_devices()) {
+    const bool in_tiles =
+        attributes["segmented"] == 0 && has_stages(shape_of(attributes), attributes["state_bytes"], device);
+    scan_kernels(source, in_tiles, device);
+  }
+}
+
+void scan_by_function(const Call& call, std::string_view source, CUstream_st* stream) {
+  using namespace scanning;
+  const ScanFunctionOperands operands(call);
+  const Segments& segments = operands.segments;
+  const int device = current_device();
+  const bool in_tiles = !operands.segmented && has_stages(operands.shape, operands.state_bytes, device);
+  const auto& kernels = scan_kernels(source, in_tiles, device);
+  if (segments.total() == 0) return;  // a total over no items is the caller's
+  Workspace workspace = workspace_of(call);
+  const auto scratch = operands.layout(workspace);
+  Segments restarts = segments;
+  restarts.counts = {};
+  const int64_t tiles = operands.tiles(!in_tiles);
+  const ScanTask<AnyOperator> task{sources(operands.leaves),
+                                   operands.aligned,
+                                   operands.exclusive,
+                                   operands.reverse,
+                                   segments,
+                                   restarts,
+                                   tiles,
+                                   scratch.look_back,
+                                   scratch.listed,
+                                   targets(operands.result),
+                                   targets(operands.totals)};
+  const AnyOperator op{operands.captures};
+  check(call, cudaMemsetAsync(scratch.look_back, 0, operands.look_back_words(!in_tiles) * sizeof(uint64_t), stream));
+  if (in_tiles) {
+    const int64_t bytes = staged_bytes(operands.shape);
+    const int blocks =
+        resident_kernel_blocks(kernels[kScanTiles], scanning::TileShape::kThreads, bytes, tiles * segments.rows);
+    return launch(kernels[kScanTiles], blocks, scanning::TileShape::kThreads, bytes, stream, task, op);
+  }
+  launch(kernels[kListHeads], ceil_div<int64_t>((tiles + 1) * kWarp, scanning::kThreads), scanning::kThreads, 0, stream,
+         segments, tiles, static_cast<int>(operands.tile_items(true)), operands.reverse, scratch.listed);
+  launch(kernels[kScanSegments], tiles, scanning::kThreads, 0, stream, task, op);
+}
+
+}  // namespace mgpu::cuda

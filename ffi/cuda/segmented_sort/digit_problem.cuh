@@ -1,0 +1,83 @@
+// What the kernels of a sort by digits work on: whole rows, whose keys are sorted by one digit of their rank a pass,
+// the least significant first. A digit has 8 bits. (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit
+// Radix Sort for GPUs", 2022.)
+#pragma once
+
+#include "cuda/segmented_sort/problem.cuh"
+
+namespace mgpu::cuda::sorting {
+
+// Keys, or their codes between passes, and payload in device memory.
+template <typename Word, typename Payload>
+struct Columns {
+  Word* keys;
+  Payload* payload;  // null, in the input: the position in the row
+
+  // The same memory where every key has its payload beside it.
+  __device__ __forceinline__ uint64_t* entries() const { return reinterpret_cast<uint64_t*>(keys); }
+};
+
+// Which passes a row takes, a bit each: those of digits in which its keys differ, or the first alone, which then copies
+// it. They alternate between two buffers, and the last of them ends in the output.
+struct RowPasses {
+  uint32_t taken;
+
+  __device__ bool takes(int pass) const { return taken >> pass & 1; }
+  __device__ int before(int pass) const { return __popc(taken & ((1u << pass) - 1)); }
+  __device__ int after(int pass) const { return __popc(taken >> pass) - 1; }
+};
+
+template <typename Order_, typename Payload_, typename Offset_>
+struct DigitProblem {
+  using Order = Order_;
+  using Payload = Payload_;
+  using Offset = Offset_;  // counts the items of a row; two bits are spare
+  using Word = typename Order::Word;
+  static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
+  static constexpr DigitShape kShape = digit_shape(sizeof(Word), kHasPayload ? sizeof(Payload) : 0);
+  static constexpr int kTile = kShape.tile();
+  // Two words of 4 bytes travel as one of 8: half the loads and stores, and longer runs in memory. Only through the
+  // scratch memory, as key and payload of the output are two arrays.
+  static constexpr bool kJoined = kHasPayload && sizeof(Word) == 4 && sizeof(Payload) == 4;
+  static constexpr int kScratch = 1;  // of the buffers
+
+  Order order;
+  int64_t length;  // of a row
+  int64_t rows;
+  LiveCounts counts;
+  int places;         // of digits that are looked at
+  int64_t row_tiles;  // of a row
+  Columns<Word, Payload> input;
+  Columns<Word, Payload> buffers[2];  // the output, and the scratch memory
+  Offset* starts;                     // [rows, places, kDigits]: how many items have the digit; then, a lesser one
+  Offset* sums;                       // [rows, row_tiles, kDigits], of the look-back
+  uint64_t* tickets;                  // [places]
+  int* counted;                       // [rows]: blocks that are done with counting
+  uint32_t* passes;                   // [rows]
+  Disorder disorder;                  // where somebody has looked and it is not large, nothing is done
+
+  __device__ bool is_left_to_merging() const { return disorder.inversions && !disorder.is_large(); }
+
+  __device__ int64_t live(int64_t row) const { return counts(row, length); }
+  __device__ RowPasses row_passes(int64_t row) const { return {passes[row]}; }
+  __device__ __forceinline__ static Payload position_payload(int64_t position) {
+    if constexpr (kHasPayload) {
+      return static_cast<Payload>(position);
+    } else {
+      return {};
+    }
+  }
+};
+
+// The digit at `place` of a rank.
+template <typename Word>
+__device__ __forceinline__ int digit_at(Word rank, int place) {
+  uint32_t bits = static_cast<uint32_t>(rank);
+  if constexpr (sizeof(Word) == 8) {
+    if (place >= 4) bits = static_cast<uint32_t>(rank >> 32);
+    place &= 3;
+  }
+  return static_cast<int>(__byte_perm(bits, 0, 0x4440 | place));
+}
+
+}  // namespace mgpu::cuda::sorting

@@ -1,0 +1,18 @@
+// The sort of whole rows by digits, whose kernels are a file of their own.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cuda/segmented_sort/problem.cuh"
+#include "cuda/shapes.h"
+
+namespace mgpu::cuda::sorting {
+
+// Launches all of it, which does nothing where `disorder` says that rows are to be merged. False if the device has too
+// little shared memory.
+bool sort_by_digits(const Call& call, const SegmentedSortOperands& operands,
+                    const SegmentedSortOperands::Scratch& scratch, const Disorder& disorder, cudaStream_t stream);
+
+void list_digit_shapes(const Call& call, KernelShapeList& list);
+
+}  // namespace mgpu::cuda::sorting

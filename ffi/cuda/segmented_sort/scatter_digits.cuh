@@ -1,0 +1,375 @@
+// A pass of a sort by digits. A block puts a tile of a row in the order of one digit, stable, in shared memory. From
+// there each digit's items go to the digit's part of the row, behind those of the tiles before, which a look-back over
+// these tiles has added up.
+#pragma once
+
+#include "cuda/cta/look_back.cuh"
+#include "cuda/cta/ptx.cuh"
+#include "cuda/segmented_sort/digit_problem.cuh"
+
+namespace mgpu::cuda::sorting {
+
+// Words of the look-back: a tile's number of items of a digit, or of all tiles up to it. The two upper bits say which.
+// A pass leaves prefixes everywhere, and what means a prefix in one of a row's passes means nothing in the next: they
+// need no clearing between passes.
+template <typename Offset>
+struct DigitSums {
+  static constexpr int kShift = 8 * sizeof(Offset) - 2;
+  static constexpr unsigned kNothing = 0, kSum = 1, kPrefix = 2;
+  unsigned turn;  // 0 or 2
+
+  __device__ __forceinline__ Offset word(unsigned state, Offset value) const {
+    return static_cast<Offset>(state ^ turn) << kShift | value;
+  }
+  __device__ __forceinline__ unsigned state(Offset word) const { return static_cast<unsigned>(word >> kShift) ^ turn; }
+  __device__ __forceinline__ static Offset value(Offset word) { return word & ((Offset{1} << kShift) - 1); }
+
+  // The items of a digit in the row's tiles before `tile`, which is not the first. `column` has the digit's words.
+  template <int kWindow>
+  __device__ __forceinline__ Offset before(const Offset* column, int tile) const {
+    Offset sum = 0;
+    for (int at = tile - 1;; at -= kWindow) {
+      const Offset* const from = column + int64_t{at} * kDigits;
+      Offset words[kWindow];  // all in flight at once
+#pragma unroll
+      for (int i = 0; i < kWindow; ++i) {
+        words[i] = 0;
+        if (at >= i) load_relaxed(words[i], from - i * kDigits);
+      }
+#pragma unroll
+      for (int i = 0; i < kWindow; ++i) {
+        while (state(words[i]) == kNothing) load_relaxed(words[i], from - i * kDigits);
+        sum += value(words[i]);
+        if (state(words[i]) == kPrefix) return sum;  // of the first tile if not before
+      }
+    }
+  }
+};
+
+// The lanes of the warp whose digit is this lane's. Ballots take half the time of the instruction that matches words.
+__device__ __forceinline__ unsigned lanes_of_same_digit(unsigned digit) {
+  static_assert(kDigitBits == 8);
+  unsigned lanes = lanes_of_same_bit(digit, 0);
+#pragma unroll
+  for (int bit = 1; bit < 7; bit += 2) {
+    lanes = and_of_three(lanes, lanes_of_same_bit(digit, bit), lanes_of_same_bit(digit, bit + 1));
+  }
+  return lanes & lanes_of_same_bit(digit, 7);
+}
+
+__device__ __forceinline__ uint64_t join_words(uint32_t code, uint32_t payload) {
+  return uint64_t{payload} << 32 | code;
+}
+__device__ __forceinline__ void split_words(uint64_t entry, uint32_t& code, uint32_t& payload) {
+  code = static_cast<uint32_t>(entry);
+  payload = static_cast<uint32_t>(entry >> 32);
+}
+
+// A tile that a block takes in a pass.
+struct DigitTile {
+  int row;
+  int index;   // in the row
+  int size;    // 0: nothing to do
+  int before;  // passes that the row has taken
+  int after;   // and that it takes after this one
+  __device__ bool is_first_pass() const { return before == 0; }
+  __device__ bool is_last_pass() const { return after == 0; }
+};
+
+// A tile's items in the order of their digit.
+template <typename P, bool kJoined = P::kJoined>
+struct DigitTileItems {
+  alignas(16) typename P::Word codes[P::kTile];
+  alignas(16) typename P::Payload payload[P::kHasPayload ? P::kTile : 1];
+
+  __device__ __forceinline__ void put(unsigned at, typename P::Word code, const typename P::Payload& its_payload) {
+    codes[at] = code;
+    if constexpr (P::kHasPayload) payload[at] = its_payload;
+  }
+  __device__ __forceinline__ void get(int at, typename P::Word& code, typename P::Payload& its_payload) const {
+    code = codes[at];
+    if constexpr (P::kHasPayload) its_payload = payload[at];
+  }
+};
+template <typename P>
+struct DigitTileItems<P, true> {
+  alignas(16) uint64_t entries[P::kTile];
+
+  __device__ __forceinline__ void put(unsigned at, uint32_t code, uint32_t payload) {
+    entries[at] = join_words(code, payload);
+  }
+  __device__ __forceinline__ void get(int at, uint32_t& code, uint32_t& payload) const {
+    split_words(entries[at], code, payload);
+  }
+};
+
+template <typename P>
+struct ScatterShared {
+  static constexpr int kWarps = P::kShape.tiles.threads / kWarp;
+  unsigned counts[kWarps][kDigits];   // of a warp's items; then, where the warp's next one goes in the tile
+  typename P::Offset bases[kDigits];  // from places in the tile to places in the row
+  unsigned sums[kDigits / kWarp];
+  int64_t ticket;
+  int place;
+  typename P::Order order;
+  DigitTileItems<P> items;
+};
+
+template <typename P>
+class DigitScatter {
+  using Word = typename P::Word;
+  using Payload = typename P::Payload;
+  using Offset = typename P::Offset;
+  using Columns = sorting::Columns<Word, Payload>;
+  using Shared = ScatterShared<P>;
+  static constexpr int kThreads = P::kShape.tiles.threads;
+  static constexpr int kItems = P::kShape.tiles.items;
+  static constexpr int kWarps = Shared::kWarps;
+  static_assert(kThreads >= kDigits);
+
+ public:
+  __device__ DigitScatter(const P& problem, Shared& shared, int pass)
+      : problem_(problem), shared_(shared), pass_(pass) {
+    if (threadIdx.x == 0) {
+      shared.place = pass;
+      shared.order = problem.order;
+    }
+  }
+
+  __device__ __forceinline__ DigitTile tile(int64_t ticket) const {
+    const auto place = static_cast<unsigned>(ticket), row_tiles = static_cast<unsigned>(problem_.row_tiles);
+    DigitTile tile;
+    tile.row = problem_.rows == 1 ? 0 : static_cast<int>(place / row_tiles);
+    tile.index = static_cast<int>(place - tile.row * row_tiles);
+    const RowPasses passes = problem_.row_passes(tile.row);
+    const int64_t left = problem_.live(tile.row) - int64_t{tile.index} * P::kTile;
+    tile.size = passes.takes(pass_) ? static_cast<int>(clamp<int64_t>(left, 0, P::kTile)) : 0;
+    tile.before = passes.before(pass_);
+    tile.after = passes.after(pass_);
+    return tile;
+  }
+
+  // Brings a tile's items to registers: a warp has neighbouring ones, a lane every 32nd of them.
+  template <bool kWhole>
+  __device__ __forceinline__ void load(const DigitTile& tile) {
+    const int source_buffer = (tile.after + 1) % 2;
+    const Columns source = tile.is_first_pass() ? problem_.input : problem_.buffers[source_buffer];
+    const int64_t in_row = int64_t{tile.index} * P::kTile + first();
+    const int64_t begin = tile.row * problem_.length + in_row;
+    if constexpr (P::kJoined) {
+      if (!tile.is_first_pass() && source_buffer == P::kScratch) {
+        const uint64_t* const entries = source.entries() + begin;
+        uint64_t loaded[kItems];
+        load_column<kWhole>(entries, tile.size, loaded);
+#pragma unroll
+        for (int i = 0; i < kItems; ++i) split_words(loaded[i], codes_[i], payload_[i]);
+        return;
+      }
+    }
+    load_column<kWhole>(source.keys + begin, tile.size, codes_);
+    if constexpr (P::kHasPayload) {
+      if (tile.is_first_pass() && !source.payload) {
+#pragma unroll
+        for (int i = 0; i < kItems; ++i) payload_[i] = P::position_payload(in_row + i * kWarp);
+      } else {
+        load_column<kWhole>(source.payload + begin, tile.size, payload_);
+      }
+    }
+  }
+
+  // Takes the tile whose items are in registers to its places.
+  template <bool kWhole>
+  __device__ __forceinline__ void scatter(const DigitTile& tile) {
+    count<kWhole>(tile);
+    __syncthreads();
+    DigitColumn column{};
+    if (threadIdx.x < kDigits) column = publish<kWhole>(tile);
+    __syncthreads();
+    rank<kWhole>(tile);
+    if (threadIdx.x < kDigits) look_back(tile, column);
+    __syncthreads();
+    store<kWhole>(tile);
+  }
+
+ private:
+  // What a thread keeps of its digit.
+  struct DigitColumn {
+    Offset base;     // of the first tile: where the digit begins in the row
+    unsigned start;  // where it begins in the tile
+    unsigned count;
+  };
+
+  __device__ __forceinline__ static int first() { return threadIdx.x / kWarp * (kWarp * kItems) + threadIdx.x % kWarp; }
+  // The words of the thread's digit in the row, kDigits apart.
+  __device__ __forceinline__ Offset* words(const DigitTile& tile) const {
+    return problem_.sums + tile.row * problem_.row_tiles * kDigits + threadIdx.x;
+  }
+  // What lies past the row's end is taken for the greatest digit, and comes last of all.
+  template <bool kWhole>
+  __device__ __forceinline__ int digit(const typename P::Order& order, int i, int place, int size) const {
+    const int digit = digit_at(order.rank(codes_[i]), place);
+    return kWhole || first() + i * kWarp < size ? digit : kDigits - 1;
+  }
+  template <bool kWhole, typename T>
+  __device__ __forceinline__ static void load_column(const T* from, int size, T (&items)[kItems]) {
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      if (kWhole || first() + i * kWarp < size) items[i] = from[i * kWarp];
+    }
+  }
+
+  // Each warp counts its digits.
+  template <bool kWhole>
+  __device__ __forceinline__ void count(const DigitTile& tile) {
+    unsigned* const counts = shared_.counts[threadIdx.x / kWarp];
+#pragma unroll
+    for (int i = 0; i < kDigits / kWarp; ++i) counts[i * kWarp + threadIdx.x % kWarp] = 0;
+    __syncwarp();
+    if (tile.is_first_pass()) {
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) codes_[i] = problem_.order.encode(codes_[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) atomicAdd(counts + digit<kWhole>(problem_.order, i, pass_, tile.size), 1u);
+  }
+
+  // A thread a digit: tells later tiles the tile's count, and turns the warps' counts into places in the tile.
+  template <bool kWhole>
+  __device__ __forceinline__ DigitColumn publish(const DigitTile& tile) {
+    const DigitSums<Offset> sums{tile.before % 2 ? 2u : 0u};
+    const int digit = threadIdx.x, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    unsigned count = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) count += shared_.counts[w][digit];
+    DigitColumn column{0, 0, count};
+    if (!kWhole && digit == kDigits - 1) column.count -= P::kTile - tile.size;
+    if (tile.index == 0) {
+      column.base = problem_.starts[(tile.row * problem_.places + pass_) * kDigits + digit];
+      store_relaxed(words(tile), sums.word(sums.kPrefix, column.base + column.count));
+    } else {
+      store_relaxed(words(tile) + int64_t{tile.index} * kDigits, sums.word(sums.kSum, column.count));
+    }
+    unsigned end = count;
+#pragma unroll
+    for (int distance = 1; distance < kWarp; distance *= 2) {
+      const unsigned below = __shfl_up_sync(~0u, end, distance);
+      if (lane >= distance) end += below;
+    }
+    if (lane == kWarp - 1) shared_.sums[warp] = end;
+    barrier_sync<1, kDigits>();
+#pragma unroll
+    for (int w = 0; w < kDigits / kWarp - 1; ++w) end += w < warp ? shared_.sums[w] : 0;
+    column.start = end - count;
+    unsigned next = column.start;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const unsigned of_warp = shared_.counts[w][digit];
+      shared_.counts[w][digit] = next;
+      next += of_warp;
+    }
+    return column;
+  }
+
+  // Each warp takes its items to their places in the tile.
+  template <bool kWhole>
+  __device__ __forceinline__ void rank(const DigitTile& tile) {
+    // Read back, so that the digits are taken from the codes again: kept, they would take a register each.
+    const int place = *const_cast<volatile int*>(&shared_.place);
+    typename P::Order order;
+    read_back(order);
+    unsigned* const counts = shared_.counts[threadIdx.x / kWarp];
+    const unsigned lanes_before = (1u << threadIdx.x % kWarp) - 1;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int own = digit<kWhole>(order, i, place, tile.size);
+      const unsigned same = lanes_of_same_digit(own);
+      volatile unsigned* const next = counts + own;
+      const unsigned begin = *next;
+      const unsigned before = __popc(same & lanes_before);
+      __syncwarp();
+      if (before == 0) *next = begin + __popc(same);
+      __syncwarp();
+      shared_.items.put(begin + before, codes_[i], payload_[P::kHasPayload ? i : 0]);
+    }
+  }
+  __device__ __forceinline__ void read_back(typename P::Order& order) const {
+    constexpr int kWords = sizeof(order) / sizeof(Word);
+    static_assert(sizeof(order) % sizeof(Word) == 0);
+    const volatile Word* const words = reinterpret_cast<const volatile Word*>(&shared_.order);
+    Word values[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) values[i] = words[i];
+    memcpy(&order, values, sizeof(order));
+  }
+
+  // A thread a digit: where the tile's items of the digit go.
+  __device__ __forceinline__ void look_back(const DigitTile& tile, const DigitColumn& column) {
+    Offset base = column.base;
+    if (tile.index > 0) {
+      const DigitSums<Offset> sums{tile.before % 2 ? 2u : 0u};
+      base = sums.template before<P::kShape.window>(words(tile), tile.index);
+      store_relaxed(words(tile) + int64_t{tile.index} * kDigits, sums.word(sums.kPrefix, base + column.count));
+    }
+    shared_.bases[threadIdx.x] = base - static_cast<Offset>(column.start);
+  }
+
+  template <bool kWhole>
+  __device__ __forceinline__ void store(const DigitTile& tile) {
+    const int target_buffer = tile.after % 2;
+    const Columns target = problem_.buffers[target_buffer];
+    const int64_t row_begin = tile.row * problem_.length;
+    if (P::kJoined && target_buffer == P::kScratch) {
+      uint64_t* const entries = target.entries() + row_begin;
+      store_items<kWhole>(tile, [&](Offset place, Word code, const Payload& payload) {
+        if constexpr (P::kJoined) entries[place] = join_words(code, payload);
+      });
+    } else {
+      Word* const keys = target.keys + row_begin;
+      Payload* const payloads = P::kHasPayload ? target.payload + row_begin : nullptr;
+      const bool decodes = tile.is_last_pass();
+      store_items<kWhole>(tile, [&](Offset place, Word code, const Payload& payload) {
+        keys[place] = decodes ? problem_.order.decode(code) : code;
+        if constexpr (P::kHasPayload) payloads[place] = payload;
+      });
+    }
+  }
+  // Calls put(place in the row, code, payload) with the tile's items, neighbours by neighbouring threads.
+  template <bool kWhole, typename Put>
+  __device__ __forceinline__ void store_items(const DigitTile& tile, Put put) const {
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int at = i * kThreads + threadIdx.x;
+      if (!kWhole && at >= tile.size) break;
+      Word code;
+      Payload payload;
+      shared_.items.get(at, code, payload);
+      put(shared_.bases[digit_at(problem_.order.rank(code), pass_)] + static_cast<Offset>(at), code, payload);
+    }
+  }
+
+  const P& problem_;
+  Shared& shared_;
+  int pass_;
+  Word codes_[kItems];
+  Payload payload_[P::kHasPayload ? kItems : 1];
+};
+
+// One pass, a block a tile.
+template <typename P>
+__global__ void __launch_bounds__(P::kShape.tiles.threads, P::kShape.blocks)
+    scatter_digits(const __grid_constant__ P problem, int pass) {
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  auto& shared = *reinterpret_cast<ScatterShared<P>*>(shared_bytes);
+  if (problem.is_left_to_merging() || (problem.rows == 1 && !problem.row_passes(0).takes(pass))) return;
+  DigitScatter<P> scatter(problem, shared, pass);
+  const DigitTile tile = scatter.tile(take_ticket(problem.tickets + pass, shared.ticket));
+  if (tile.size == P::kTile) {
+    scatter.template load<true>(tile);
+    scatter.template scatter<true>(tile);
+  } else if (tile.size > 0) {
+    scatter.template load<false>(tile);
+    scatter.template scatter<false>(tile);
+  }
+}
+
+}  // namespace mgpu::cuda::sorting

@@ -1,0 +1,106 @@
+// Whole rows of many items sorted by digits, the least significant first: one pass over the keys counts the digits at
+// all places, then each place takes a pass that reads and writes everything once.
+#include "cuda/launch.h"
+#include "cuda/segmented_sort/count_digits.cuh"
+#include "cuda/segmented_sort/digit_sort.h"
+#include "cuda/segmented_sort/scatter_digits.cuh"
+
+namespace mgpu::cuda::sorting {
+
+namespace {
+
+template <typename P>
+constexpr int count_shared_bytes(int places) {
+  return places * kDigits * kCounterCopies * static_cast<int>(sizeof(unsigned));
+}
+
+template <typename P>
+constexpr int64_t most_shared_bytes() {
+  constexpr int64_t kStatic = 1024;  // the counting kernel has some more
+  return maximum<int64_t>(count_shared_bytes<P>(sizeof(typename P::Word)) + kStatic, sizeof(ScatterShared<P>));
+}
+
+template <typename P>
+void launch_count(const Call& call, const P& problem, cudaStream_t stream) {
+  constexpr int64_t kLeastItems = int64_t{1} << 14;  // of a block, whose counters take a while to clear and to add up
+  const auto count = count_digits<P>;
+  const int shared = count_shared_bytes<P>(problem.places);
+  allow_shared(call, count, shared);
+  const int64_t most = ceil_div(problem.length, kLeastItems);
+  const int blocks = resident_blocks(call, count, kCountThreads, shared, problem.rows * most);
+  const int64_t parts = clamp<int64_t>(blocks / problem.rows, 1, most);
+  count<<<problem.rows * parts, kCountThreads, shared, stream>>>(problem, parts, ceil_div(problem.length, parts));
+  check_launch(call);
+}
+
+template <typename P>
+void launch_scatters(const Call& call, const P& problem, cudaStream_t stream) {
+  const auto scatter = scatter_digits<P>;
+  constexpr int kShared = sizeof(ScatterShared<P>);
+  allow_shared(call, scatter, kShared);
+  const int64_t blocks = problem.rows * problem.row_tiles;
+  for (int pass = 0; pass < problem.places; ++pass) {
+    scatter<<<blocks, P::kShape.tiles.threads, kShared, stream>>>(problem, pass);
+    check_launch(call);
+  }
+}
+
+// If the device has enough shared memory.
+template <typename P>
+bool try_run(const Call& call, const SegmentedSortOperands& operands, const typename P::Order& order,
+             const SegmentedSortOperands::Scratch& scratch, const Disorder& disorder, cudaStream_t stream) {
+  using Columns = Columns<typename P::Word, typename P::Payload>;
+  if (most_shared_bytes<P>() > shared_memory_limit(call)) return false;
+  const auto columns = [](const void* keys, const void* payload) {
+    return Columns{static_cast<typename P::Word*>(const_cast<void*>(keys)),
+                   static_cast<typename P::Payload*>(const_cast<void*>(payload))};
+  };
+  const SegmentedSortOperands::DigitCounts& counts = scratch.digits;
+  const P problem{order,
+                  operands.segments.length,
+                  operands.segments.rows,
+                  operands.segments.counts,
+                  operands.digit_places(),
+                  counts.row_tiles,
+                  columns(operands.keys, operands.payload),
+                  {columns(operands.sorted_keys, operands.sorted_payload), columns(scratch.keys, scratch.payload)},
+                  static_cast<typename P::Offset*>(counts.starts),
+                  static_cast<typename P::Offset*>(counts.sums),
+                  counts.tickets,
+                  counts.counted,
+                  counts.passes,
+                  disorder};
+  check(call, cudaMemsetAsync(counts.starts, 0, counts.bytes, stream));
+  launch_count(call, problem, stream);
+  launch_scatters(call, problem, stream);
+  return true;
+}
+
+}  // namespace
+
+bool sort_by_digits(const Call& call, const SegmentedSortOperands& operands,
+                    const SegmentedSortOperands::Scratch& scratch, const Disorder& disorder, cudaStream_t stream) {
+  bool done = false;
+  dispatch_order(call, operands.key_type, operands.descending, [&](auto order) {
+    dispatch_payload(call, operands.payload_width, [&](auto payload) {
+      using Order = decltype(order);
+      using Payload = decltype(payload);
+      if (operands.has_long_offsets()) {
+        done = try_run<DigitProblem<Order, Payload, uint64_t>>(call, operands, order, scratch, disorder, stream);
+      } else {
+        done = try_run<DigitProblem<Order, Payload, uint32_t>>(call, operands, order, scratch, disorder, stream);
+      }
+    });
+  });
+  return done;
+}
+
+void list_digit_shapes(const Call& call, KernelShapeList& list) {
+  for_each_kind(call, "", {0, 4, 8}, [&](auto order, auto payload, const std::string& kind) {
+    using P = DigitProblem<decltype(order), decltype(payload), uint64_t>;
+    constexpr int64_t kBytes = most_shared_bytes<P>();
+    list.push_back({"sort by digits" + kind, {{kBytes, kBytes}}, true});
+  });
+}
+
+}  // namespace mgpu::cuda::sorting

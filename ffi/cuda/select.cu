@@ -1,0 +1,65 @@
+// select on CUDA.
+#include "cuda/launch.h"
+#include "cuda/move_rows.h"
+#include "cuda/select.cuh"
+#include "cuda/short_rows/select.cuh"
+#include "operations.h"
+#include "workspace.h"
+
+namespace mgpu::cuda {
+
+namespace selecting {
+
+template <typename Mover>
+void run(const Call& call, const SelectOperands& operands, const Mover& mover, cudaStream_t stream) {
+  Workspace workspace = workspace_of(call);
+  const SelectTask task{operands, operands.layout(workspace), operands.row_tiles(kSelectTile),
+                        is_aligned(operands.keep) && operands.keep_stride % 16 == 0};
+  const auto tiles = static_cast<unsigned>(operands.rows * task.row_tiles);
+  mark_kept<<<tiles, kThreads, 0, stream>>>(task);
+  check_launch(call);
+  const TileCounts& counts = task.scratch.tiles;
+  sum_tiles<<<static_cast<unsigned>(operands.rows), sum_threads(counts), 0, stream>>>(counts, SetKept{operands.kept});
+  check_launch(call);
+  if (operands.size == 0) return;
+  write_kept<<<tiles, kThreads, 0, stream>>>(task, mover);
+  check_launch(call);
+  const int64_t pieces = operands.partition ? 0 : tail_pieces(operands.rows, operands.size);
+  if (pieces == 0) return;
+  const auto kernel = fill_tails<Mover>;
+  kernel<<<resident_blocks(call, kernel, kTailThreads, 0, pieces), kTailThreads, 0, stream>>>(
+      operands.rows, operands.size, {operands.kept.data, operands.kept.wide}, mover);
+  check_launch(call);
+}
+
+template <typename Mover>
+void run_items(const Call& call, const SelectOperands& operands, const Mover& mover, cudaStream_t stream) {
+  if (maximum(operands.length, operands.size) > RowTiles::kMostSlots) return run(call, operands, mover, stream);
+  const short_rows::Select problem(operands);
+  launch_rows(call, stream, short_rows::select<Mover>, problem.tiles, problem.shared_bytes(), problem, mover);
+}
+
+}  // namespace selecting
+
+void select(const Call& call, cudaStream_t stream) {
+  using namespace selecting;
+  const SelectOperands operands(call);
+  if (operands.rows == 0) return;
+  const int64_t row_bytes = operands.out.row_bytes;
+  if (operands.gives_indices) {
+    return run_items(call, operands, SetIndices{operands.indices, operands.size, operands.length}, stream);
+  }
+  dispatch_row_word(row_bytes, [&](auto word) {
+    using Word = decltype(word);
+    if (!is_wide_row(row_bytes)) {
+      return run_items(call, operands, MoveItems<Word>{operands.x, operands.out, operands.fill}, stream);
+    }
+    const int64_t words = row_bytes / sizeof(Word);
+    run(call, operands,
+        MoveWideRows<Word>{operands.x, operands.out, operands.fill, words,
+                           1 << ceil_log2(minimum<int64_t>(words, kWarp))},
+        stream);
+  });
+}
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,105 @@
+// The kernels of select: one pass over the mask makes a bit of each byte and counts those of each tile; the counts are
+// summed up; then each tile lists the places of what it keeps in shared memory, and moves these.
+#pragma once
+
+#include "cuda/cta/tail.cuh"
+#include "cuda/select_movers.cuh"
+#include "cuda/tile_counts.cuh"
+
+namespace mgpu::cuda::selecting {
+
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kThreadItems = kSelectTile / kThreads;
+
+struct SelectTask {
+  SelectOperands operands;
+  SelectOperands::Scratch scratch;
+  int64_t row_tiles;
+  bool aligned;  // the mask of each row
+};
+
+// The tile of block blockIdx.x.
+struct SelectTile {
+  int64_t row;
+  int64_t tile;   // of the row
+  int64_t begin;  // in the row
+  int live;
+
+  __device__ explicit SelectTile(const SelectTask& task) {
+    row = task.operands.rows == 1 ? 0 : blockIdx.x / task.row_tiles;
+    tile = blockIdx.x - row * task.row_tiles;
+    begin = tile * kSelectTile;
+    live = static_cast<int>(clamp<int64_t>(task.operands.live(row) - begin, 0, kSelectTile));
+  }
+};
+
+// A bit for each of four bools: the bytes' lowest bits come together in the product's highest four.
+__device__ inline unsigned bits_of_bools(unsigned bools) { return (bools & 0x01010101u) * 0x10204080u >> 28; }
+
+__global__ void __launch_bounds__(kThreads) mark_kept(SelectTask task) {
+  __shared__ int warp_counts[kWarps];
+  const SelectTile tile(task);
+  const uint8_t* const keep = task.operands.keep + tile.row * task.operands.keep_stride + tile.begin;
+  const int place = static_cast<int>(threadIdx.x) * kThreadItems;
+  unsigned bits = 0;
+  if (task.aligned && place + kThreadItems <= tile.live) {
+    const Vector<unsigned> bools = Vector<unsigned>::load(reinterpret_cast<const unsigned*>(keep), place / 4);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) bits |= bits_of_bools(bools.items[i]) << (4 * i);
+  } else {
+    for (int i = 0; i < kThreadItems && place + i < tile.live; ++i) bits |= (keep[place + i] & 1u) << i;
+  }
+  const auto add = [](int x, int y) { return x + y; };
+  const auto in_block = scan_warps<kWarps>(warp_counts, fold_warp(__popc(bits), add), 0, add);
+  set_tile_count(task.scratch.tiles, tile.row, tile.tile, task.row_tiles, in_block.all);
+  reinterpret_cast<uint16_t*>(task.scratch.bits)[int64_t{blockIdx.x} * kThreads + threadIdx.x] =
+      static_cast<uint16_t>(bits);
+}
+
+struct SetKept {
+  IndexResult kept;
+  __device__ void operator()(int64_t row, int64_t all) const { kept.set(row, all); }
+};
+
+template <typename Mover>
+__global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mover) {
+  __shared__ int warp_counts[kWarps];
+  __shared__ uint16_t places[kSelectTile];  // of what is kept, then of the others
+  const SelectOperands& operands = task.operands;
+  const SelectTile tile(task);
+  const int64_t before = before_tile(task.scratch.tiles, tile.row, tile.tile);
+  if (!operands.partition && before >= operands.size) return;
+  const unsigned bits =
+      reinterpret_cast<const uint16_t*>(task.scratch.bits)[int64_t{blockIdx.x} * kThreads + threadIdx.x];
+  const auto in_block = sum_block<kWarps>(warp_counts, __popc(bits));
+  const int first_place = static_cast<int>(threadIdx.x) * kThreadItems;
+  const auto list = [&](unsigned bits, int rank) {
+    for (; bits != 0; bits &= bits - 1) places[rank++] = static_cast<uint16_t>(first_place + __ffs(bits) - 1);
+  };
+  list(bits, in_block.before);
+  if (operands.partition) {
+    const int live = clamp(tile.live - first_place, 0, kThreadItems);
+    list(~bits & ((1u << live) - 1), in_block.all + first_place - in_block.before);
+  }
+  __syncthreads();
+
+  const auto move = [&](int first, int count, int64_t slot) {
+    move_items(mover, tile.row, count, slot, [&](int i) { return tile.begin + places[first + i]; });
+  };
+  move(0, static_cast<int>(minimum<int64_t>(in_block.all, operands.size - before)), before);
+  if (!operands.partition) return;
+  const int64_t all = IndexVector{operands.kept.data, operands.kept.wide}[tile.row];
+  move(in_block.all, tile.live - in_block.all, all + tile.begin - before);
+  const int dead = static_cast<int>(minimum<int64_t>(operands.length - tile.begin, kSelectTile)) - tile.live;
+  const int64_t first_dead = tile.begin + tile.live;
+  move_items(mover, tile.row, dead, first_dead, [&](int i) { return first_dead + i; });
+}
+
+template <typename Mover>
+__global__ void __launch_bounds__(kTailThreads) fill_tails(int64_t rows, int64_t size, IndexVector kept, Mover mover) {
+  for_each_tail_slot(
+      rows, size, [&](int64_t row) { return kept[row]; },
+      [&](int64_t row, int64_t slot) { mover.store(row, slot, mover.filling(row)); });
+}
+
+}  // namespace mgpu::cuda::selecting

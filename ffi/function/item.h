@@ -1,0 +1,148 @@
+// The items of compiled functions: structs of small arrays, the leaves, each of which lies in an array of its own in
+// memory. Python writes the structs (jax_mgpu/_src/emit.py).
+#pragma once
+
+#include "algorithm/common.h"
+
+// A function too large to be copied to each place that calls it.
+#ifdef __CUDACC__
+#define MGPU_CALLED __host__ __device__ __noinline__
+#else
+#define MGPU_CALLED inline
+#endif
+
+namespace mgpu {
+
+constexpr int kMostLeaves = 16;
+constexpr int kMostCaptures = 16;
+
+// The arrays that a function has captured, in device memory.
+struct Captures {
+  const void* arrays[kMostCaptures];
+
+  template <typename T>
+  MGPU_HOST_DEVICE const T* get(int i) const {
+    return static_cast<const T*>(arrays[i]);
+  }
+};
+
+template <typename T>
+concept IsItem = requires { T::kLeaves; };
+
+// Calls visit.operator()<leaf>() for each leaf.
+template <typename Item, int kLeaf = 0, typename Visit>
+MGPU_HOST_DEVICE constexpr void for_each_leaf(Visit&& visit) {
+  if constexpr (kLeaf < Item::kLeaves) {
+    visit.template operator()<kLeaf>();
+    for_each_leaf<Item, kLeaf + 1>(visit);
+  }
+}
+
+// How items are cut for the kernels: the same for the host, which knows only sizes.
+struct ItemShape {
+  int size;    // of the struct
+  int widest;  // bytes of an item in the array of its widest leaf
+  int packed;  // bytes of an item in all of its arrays
+
+  // The items that a thread loads at a time: 16 bytes of the widest leaf at most, and 64 in all.
+  MGPU_HOST_DEVICE constexpr int vector() const {
+    int items = 1;
+    while (2 * items * widest <= 16 && 2 * items * size <= 64) items *= 2;
+    return items;
+  }
+  // The vectors of a thread in a tile.
+  MGPU_HOST_DEVICE constexpr int rows() const { return clamp(64 / (vector() * packed), 1, 4); }
+  // The same where a thread keeps their states in registers.
+  MGPU_HOST_DEVICE constexpr int segment_rows(int64_t state_bytes) const {
+    return maximum(static_cast<int>(64 / (vector() * state_bytes)), 1);
+  }
+};
+
+template <typename Item, int kLeaf>
+constexpr int kLeafBytes = sizeof(Item::template leaf<kLeaf>(*static_cast<Item*>(nullptr)));
+
+template <typename Item>
+MGPU_HOST_DEVICE constexpr ItemShape item_shape() {
+  ItemShape shape{sizeof(Item), 0, 0};
+  for_each_leaf<Item>([&]<int kLeaf>() {
+    shape.widest = maximum(shape.widest, kLeafBytes<Item, kLeaf>);
+    shape.packed += kLeafBytes<Item, kLeaf>;
+  });
+  return shape;
+}
+
+// Copies kBytes bytes between memory, aligned to what divides them, and registers.
+template <int kBytes>
+constexpr int kCopyBytes = kBytes % 16 == 0  ? 16
+                           : kBytes % 8 == 0 ? 8
+                           : kBytes % 4 == 0 ? 4
+                           : kBytes % 2 == 0 ? 2
+                                             : 1;
+
+#ifdef __CUDACC__
+
+namespace cuda {
+
+template <int kBytes>
+struct CopyWord {
+  using Type =
+      std::conditional_t<kBytes == 16, uint4,
+                         std::conditional_t<kBytes == 8, uint2,
+                                            std::conditional_t<kBytes == 4, uint32_t,
+                                                               std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>>;
+};
+
+template <int kBytes>
+__device__ __forceinline__ void load_bytes(void* to, const void* from) {
+  using Word = typename CopyWord<kCopyBytes<kBytes>>::Type;
+#pragma unroll
+  for (int i = 0; i < kBytes / static_cast<int>(sizeof(Word)); ++i) {
+    const Word word = static_cast<const Word*>(from)[i];
+    memcpy(static_cast<char*>(to) + i * sizeof(Word), &word, sizeof(Word));
+  }
+}
+template <int kBytes>
+__device__ __forceinline__ void store_bytes(void* to, const void* from) {
+  using Word = typename CopyWord<kCopyBytes<kBytes>>::Type;
+#pragma unroll
+  for (int i = 0; i < kBytes / static_cast<int>(sizeof(Word)); ++i) {
+    Word word;
+    memcpy(&word, static_cast<const char*>(from) + i * sizeof(Word), sizeof(Word));
+    static_cast<Word*>(to)[i] = word;
+  }
+}
+
+}  // namespace cuda
+
+#endif
+
+// The arrays of the leaves of items, as kernels read them.
+template <typename Item>
+struct ItemArrays {
+  const void* leaves[kMostLeaves];
+
+#ifdef __CUDACC__
+  template <int kLeaf>
+  __device__ __forceinline__ const char* at(int64_t i) const {
+    return static_cast<const char*>(leaves[kLeaf]) + i * kLeafBytes<Item, kLeaf>;
+  }
+  __device__ __forceinline__ ItemArrays operator+(int64_t i) const {
+    ItemArrays moved;
+    for_each_leaf<Item>([&]<int kLeaf>() { moved.leaves[kLeaf] = at<kLeaf>(i); });
+    return moved;
+  }
+  __device__ __forceinline__ Item operator[](int64_t i) const {
+    Item item;
+    for_each_leaf<Item>([&]<int kLeaf>() {
+      auto& leaf = Item::template leaf<kLeaf>(item);
+      using Scalar = std::remove_cvref_t<decltype(leaf[0])>;
+      constexpr int kElements = sizeof(leaf) / sizeof(Scalar);
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) leaf[e] = reinterpret_cast<const Scalar*>(at<kLeaf>(i))[e];
+    });
+    return item;
+  }
+#endif
+};
+
+}  // namespace mgpu

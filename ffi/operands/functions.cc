@@ -1,0 +1,85 @@
+#include "operands/functions.h"
+
+#include "call.h"
+#include "operations.h"
+#include "workspace.h"
+
+namespace mgpu {
+
+FunctionOperands::FunctionOperands(const Call& call) {
+  const Attributes& attributes = call.attributes;
+  shape = {static_cast<int>(attributes["item_bytes"]), static_cast<int>(attributes["widest"]),
+           static_cast<int>(attributes["packed"])};
+  state_bytes = attributes["state_bytes"];
+  const auto count = static_cast<size_t>(attributes["leaves"]);
+  const auto captured = static_cast<size_t>(attributes["captures"]);
+  call.expect(count >= 1 && count <= kMostLeaves && captured <= kMostCaptures, "expected 1 to 16 leaves and captures");
+  call.expect(shape.size > 0 && shape.widest > 0 && shape.packed >= shape.widest && state_bytes >= shape.size,
+              "expected the sizes of an item");
+  call.expect(call.operands.size() == count + captured + 2, "expected leaves, captures, heads and count");
+  const int batch_rank = static_cast<int>(attributes["batch_rank"]);
+  const Array& first = call.operands[0];
+  call.expect(batch_rank >= 0 && first.rank() > batch_rank, "expected leaves with the batch axes and one more");
+  segments.rows = first.extent(0, batch_rank);
+  segments.length = first.dimensions[batch_rank];
+  int64_t widest = 0, packed = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const Array& leaf = call.operands[i];
+    call.expect(leaf.rank() > batch_rank && leaf.extent(0, batch_rank + 1) == segments.total(),
+                "expected leaves of one length");
+    leaf_bytes.push_back(leaf.extent(batch_rank + 1, leaf.rank()) * byte_width(leaf.dtype));
+    leaves.push_back(leaf.data);
+    widest = maximum(widest, leaf_bytes.back());
+    packed += leaf_bytes.back();
+    aligned = aligned && reinterpret_cast<uintptr_t>(leaf.data) % 16 == 0;
+  }
+  aligned = aligned && (segments.rows == 1 || segments.length % shape.vector() == 0);
+  call.expect(widest == shape.widest && packed == shape.packed, "expected leaves of the sizes that are attributes");
+  for (size_t i = 0; i < captured; ++i) captures.arrays[i] = call.operands[count + i].data;
+  const Array& heads = call.operands[count + captured];
+  if (heads.size() > 0) {
+    segments.heads_count = Call::length(heads);
+    segments.heads = call.index_vector(heads, "heads");
+    segments.heads_stride = call.row_stride(heads, segments.heads_count, segments.rows, "heads");
+  }
+  segments.counts = call.live_counts(call.operands.back(), segments.rows);
+}
+
+std::vector<void*> FunctionOperands::results(const Call& call, size_t first, int64_t items) const {
+  std::vector<void*> pointers;
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    const Array& result = call.results.at(first + i);
+    call.expect(result.bytes() == items * leaf_bytes[i], "expected results as the leaves");
+    pointers.push_back(result.data);
+  }
+  return pointers;
+}
+
+ScanFunctionOperands::ScanFunctionOperands(const Call& call)
+    : FunctionOperands(call),
+      exclusive(call.attributes["exclusive"] != 0),
+      reverse(call.attributes["reverse"] != 0),
+      segmented(call.attributes["segmented"] != 0),
+      result(results(call, 0, segments.total())) {
+  if (call.attributes["total"] != 0) totals = results(call, leaves.size(), segments.rows);
+  call.expect(segmented || segments.heads_count == 0, "heads: expected none");
+  for (const void* data : result) aligned = aligned && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+
+ScanFunctionOperands::Scratch ScanFunctionOperands::layout(Workspace& workspace) const {
+  const int64_t words = maximum(look_back_words(true), segmented ? 0 : look_back_words(false));
+  return {workspace.take<uint64_t>(words), workspace.take<int64_t>(tiles(true) + 1)};
+}
+
+int64_t workspace::scan_by_function(const Call& call) { return layout_bytes(ScanFunctionOperands(call)); }
+
+ReduceFunctionOperands::ReduceFunctionOperands(const Call& call)
+    : FunctionOperands(call), result(results(call, 0, segments.rows)) {}
+
+char* ReduceFunctionOperands::layout(Workspace& workspace) const {
+  return workspace.take<char>(has_short_rows() ? 0 : segments.rows * chunks() * state_bytes);
+}
+
+int64_t workspace::reduce_by_function(const Call& call) { return layout_bytes(ReduceFunctionOperands(call)); }
+
+}  // namespace mgpu

@@ -1,0 +1,51 @@
+#include "operands/select.h"
+
+#include "operands/read.h"
+#include "operands/read_rows.h"
+
+namespace mgpu {
+
+const Signature signature::select{
+    .operands = {"x", "keep", "count", "fill_value"},
+    .results = {"items", "kept"},
+    .attributes = {{"indices"}, {"partition"}},
+};
+
+SelectOperands::SelectOperands(const Call& call) {
+  const Arguments in(call, signature::select);
+  gives_indices = in.flag("indices");
+  partition = in.flag("partition");
+  const Array& result = in.result("items");
+  length = Call::length(in["keep"]);
+  rows = Call::batch(result, gives_indices ? 1 : 2);
+  call.expect(in["keep"].dtype == DType::boolean, "keep: expected bools");
+  keep = in["keep"].as<uint8_t>();
+  keep_stride = call.row_stride(in["keep"], length, rows, "keep");
+  counts = call.live_counts(in["count"], rows);
+  kept = call.index_result(in.result("kept"), rows, "kept");
+  x = out = Rows{};
+  fill = Fill{};
+  if (gives_indices) {
+    size = Call::length(result);
+    indices = call.index_result(result, rows * size, "items");
+  } else {
+    out = read_rows(call, result, rows, "items");
+    x = read_rows(call, in["x"], rows, "x");
+    fill = read_fill(call, in["fill_value"], result, rows);
+    size = out.count;
+    call.expect(x.row_bytes == out.row_bytes, "x: expected rows of the result's width");
+    call.expect(x.count == length, "x: expected a row for each of keep");
+  }
+  call.expect(!partition || size == length, "items: expected as many as there are in keep");
+}
+
+SelectOperands::Scratch SelectOperands::layout(Workspace& workspace) const {
+  const int64_t groups = rows * row_groups();
+  unsigned* const bits = workspace.take<unsigned>(rows * row_tiles(kSelectTile) * kSelectTile / 32);
+  int* const tile_counts = workspace.take<int>(groups * kTileGroup);
+  return {bits, {rows, row_groups(), tile_counts, workspace.take<int64_t>(groups)}};
+}
+
+int64_t workspace::select(const Call& call) { return layout_bytes(SelectOperands(call)); }
+
+}  // namespace mgpu

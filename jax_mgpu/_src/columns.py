@@ -1,0 +1,392 @@
+"""Keys of several columns: packed into codes that the kernels compare, and made columns again.
+
+Each column is a number of its width whose order is that of the column: the sign of an integer flipped, a float as
+`ordered_integers` has it, all bits flipped where the direction is descending. The columns one after the other, the
+first one highest, are one long number. Where it has up to 64 bits, it is the key that the kernels get, in the narrowest
+of 8, 16, 32 and 64 bits. It is made of 32-bit words, and 64 bits travel as a complex64, so that no 64-bit type of JAX
+is needed. Packing and unpacking are element by element, and XLA makes one pass of either.
+
+An integer is its code. A float is more than its code, which has one value for both zeros and one for all NaNs: floats
+are fetched by the indices that the kernel gives.
+
+Wider numbers are cut into pieces of 64 bits. A sort takes the lowest piece first, each pass stable over the last. Two
+sorted operands are searched in each other by their highest 64 bits, and where a key stands in the merge of both takes
+their place; this is repeated until 64 bits hold the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.bits import of_words, ordered_integers, words_of
+from jax_mgpu._src.check import (
+    as_array,
+    count_operand,
+    describe,
+    expect_key,
+    expect_same_dtype,
+    fill_operand,
+    index_dtype,
+    static_flag,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.compat import whole_axes
+from jax_mgpu._src.live import live_items
+from jax_mgpu._src.operators import Kind
+from jax_mgpu._src.preconditions import sorted_columns, sorted_keys
+from jax_mgpu._src.primitive import REGISTRY
+from jax_mgpu._src.values import take_from_pair
+
+__all__ = ["Columns", "KeyPair", "expect_keys", "expect_one_array", "key_starts", "sorted_pair"]
+
+WIDEST = 64  # bits of a key that the kernels compare
+WORD = 32
+MOST_COLUMNS = 8
+
+
+class Digit(NamedTuple):
+    """A part of a long number: `uint32[n]`, each below `2**bits`."""
+
+    words: jax.Array
+    bits: int
+
+
+class Columns:
+    """A tuple of keys, checked, with a direction each."""
+
+    def __init__(self, operation: str, argument: str, columns: tuple[Any, ...], descending: Any):
+        if len(columns) > MOST_COLUMNS:
+            raise value_error(operation, argument, f"1 to {MOST_COLUMNS} columns", f"{len(columns)} columns")
+        self.names = [f"{argument}[{i}]" for i in range(len(columns))]
+        self.arrays = [expect_key(operation, *pair) for pair in zip(self.names, columns, strict=True)]
+        for name, x in zip(self.names, self.arrays, strict=True):
+            if x.shape != self.shape:
+                raise value_error(operation, name, f"the length of {self.names[0]}, {self.shape[0]}", describe(x))
+        if not self.fits:  # packing is element by element; what follows where it takes several codes is not
+            self.arrays = [whole_axes(x) for x in self.arrays]
+        self.descending = _directions(operation, descending, len(columns))
+        self.structure: Callable[[Sequence[Any]], Any] = getattr(columns, "_make", tuple)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of each column."""
+        return self.arrays[0].shape
+
+    @property
+    def bits(self) -> int:
+        """The width of all columns together."""
+        return sum(8 * x.dtype.itemsize for x in self.arrays)
+
+    @property
+    def fits(self) -> bool:
+        """Whether one key for kernels holds the columns."""
+        return self.bits <= WIDEST
+
+    @property
+    def are_integers(self) -> bool:
+        """Whether columns follow from their codes."""
+        return all(map(_is_integer, self.arrays))
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the columns follow from the code of one key."""
+        return self.fits and self.are_integers
+
+    @property
+    def code_bits(self) -> list[int]:
+        """The bits of each code, the highest first."""
+        return [min(WIDEST, self.bits - at) for at in range(0, self.bits, WIDEST)]
+
+    def replaced(self, arrays: Iterable[jax.Array]) -> Columns:
+        """Other arrays of the same types, with the same directions."""
+        other = object.__new__(Columns)
+        other.__dict__.update(self.__dict__, arrays=list(arrays))
+        return other
+
+    def digits(self) -> list[Digit]:
+        """The long number, its highest digit first."""
+        return [digit for x, down in zip(self.arrays, self.descending, strict=True) for digit in _digits(x, down)]
+
+    def codes(self) -> list[jax.Array]:
+        """The long number as keys for kernels, the highest first."""
+        digits = self.digits()
+        return [_code(digits, WIDEST * i, bits) for i, bits in enumerate(self.code_bits)]
+
+    def unpacked(self, codes: Sequence[jax.Array]) -> list[jax.Array | None]:
+        """The columns of items from their highest codes; None for what these do not hold."""
+        pairs = zip(codes, self.code_bits, strict=False)
+        digits = [digit for code, bits in pairs for digit in _code_digits(code, bits)]
+        columns: list[jax.Array | None] = []
+        at = 0
+        for x, down in zip(self.arrays, self.descending, strict=True):
+            end = at + 8 * x.dtype.itemsize
+            held = _is_integer(x) and end <= WIDEST * len(codes)
+            columns.append(_column(digits, at, x.dtype, down) if held else None)
+            at = end
+        return columns
+
+    def restored(self, codes: Sequence[jax.Array], take: Callable[[jax.Array], jax.Array] | None = None) -> Any:
+        """Keys from their highest codes, in the structure that came; what these do not hold is taken by index."""
+        columns = self.unpacked(codes)
+        if take is not None:
+            columns = [take(x) if y is None else y for x, y in zip(self.arrays, columns, strict=True)]
+        return self.structure(columns)
+
+    def run_keys(self) -> jax.Array:
+        """Keys of which neighbours are equal where those of the columns are: codes, or the numbers of the runs."""
+        if self.fits:
+            return self.codes()[0]
+        starts = _run_starts(self.digits()).astype(index_dtype("keys", "keys", self.shape[0]))
+        return REGISTRY["scan"](x=starts, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
+
+
+def key_starts(keys: jax.Array | Columns) -> jax.Array:
+    """Which keys differ from the one before; the first one does."""
+    return _run_starts(keys.digits() if isinstance(keys, Columns) else _digits(keys, False))
+
+
+def expect_keys(operation: str, argument: str, keys: Any, descending: Any = False) -> tuple[Any, bool]:
+    """Keys, and whether they are in descending order: an array, or `Columns`, which know their directions."""
+    if _is_columns(keys):
+        return Columns(operation, argument, keys, descending), False
+    return expect_key(operation, argument, keys), static_flag(operation, "descending", descending)
+
+
+def _is_columns(keys: Any) -> bool:
+    """Whether keys are columns; a tuple of numbers is one array."""
+    return isinstance(keys, tuple) and any(isinstance(x, (list, tuple)) or getattr(x, "ndim", 0) for x in keys)
+
+
+def _directions(operation: str, descending: Any, columns: int) -> tuple[bool, ...]:
+    if not isinstance(descending, tuple):
+        return (static_flag(operation, "descending", descending),) * columns
+    if len(descending) != columns:
+        expected = f"a static True or False, or a tuple of {columns}, one a column"
+        raise value_error(operation, "descending", expected, descending)
+    return tuple(static_flag(operation, f"descending[{i}]", flag) for i, flag in enumerate(descending))
+
+
+class KeyPair:
+    """Two sorted operands as the kernels take them, and the keys that are made of what the kernels give.
+
+    Attributes:
+      a, b: keys, or codes of columns.
+      a_count, b_count: live counts as operands.
+      descending: whether the kernels find them in descending order.
+      is_code: whether results follow from the keys that the kernel gives, without indices.
+    """
+
+    def __init__(self, operation: str, a: Any, b: Any, a_count: Any, b_count: Any, *, descending: bool = False):
+        self.a, self.b, self.a_count, self.b_count, self.descending = a, b, a_count, b_count, descending
+        self.is_code, self._operation = True, operation
+        self._columns: tuple[Columns, Columns] | None = None
+        if isinstance(a, Columns):
+            self._columns, self.is_code = (a, b), a.is_code
+            self.a, self.b = _pair_codes(a, b, a_count, b_count)
+
+    @property
+    def operands(self) -> tuple[jax.Array, jax.Array, Any, Any]:
+        """The keys and their counts."""
+        return self.a, self.b, self.a_count, self.b_count
+
+    @property
+    def single_operands(self) -> tuple[jax.Array, jax.Array, Any, Any]:
+        """The same over a mesh axis, where keys cannot be columns."""
+        expect_one_array(self._operation, self._columns and self._columns[0])
+        return self.operands
+
+    def fill(self, fill_value: Any) -> jax.Array:
+        """What the kernel fills its keys with, as an operand of shape [1]; `restored` fills columns."""
+        if self._columns is None:
+            return fill_operand(self._operation, fill_value, self.a.dtype)
+        return jnp.zeros((1,), self.a.dtype)
+
+    def restored(
+        self, keys: jax.Array, indices: jax.Array | None = None, *, count: jax.Array | None = None, fill_value: Any = 0
+    ) -> Any:
+        """Keys as the caller has them, from those that the kernel gave.
+
+        `count` of them hold items (default: all that are live on both sides). `indices`, into the concatenation of
+        both sides, -1 past the count, are needed unless `is_code`.
+        """
+        if self._columns is None:
+            return keys
+        a, b = self._columns
+        count = self._live() if count is None else count
+        used = jnp.arange(keys.shape[0], dtype=count.dtype) < count
+
+        def restore(a: jax.Array, b: jax.Array, unpacked: jax.Array | None) -> jax.Array:
+            fill = fill_operand(self._operation, fill_value, a.dtype)
+            if unpacked is not None:
+                return jnp.where(used, unpacked, fill)
+            assert indices is not None
+            return take_from_pair(a, b, indices, self.a.shape[0], fill)
+
+        unpacked = a.unpacked([keys]) if a.fits else [None] * len(a.arrays)
+        return a.structure([restore(*x) for x in zip(a.arrays, b.arrays, unpacked, strict=True)])
+
+    def _live(self) -> jax.Array:
+        """The number of live items on both sides."""
+        n_a, n_b = self.a.shape[0], self.b.shape[0]
+        dtype = index_dtype(self._operation, "a and b", n_a + n_b)
+        return live_items(n_a, self.a_count, dtype) + live_items(n_b, self.b_count, dtype)
+
+
+def expect_one_array(operation: str, keys: Any) -> None:
+    """Keys over a mesh axis, which cannot be columns."""
+    if isinstance(keys, Columns):
+        raise value_error(operation, "axis_name", "None where the keys are columns", "an axis")
+
+
+def sorted_pair(
+    operation: str,
+    a: Any,
+    b: Any,
+    a_count: Any,
+    b_count: Any,
+    *,
+    names: tuple[str, str] = ("a", "b"),
+    descending: Any = False,
+    unique: bool = False,
+) -> KeyPair:
+    """Two sorted operands of keys of the same types."""
+    a_name, b_name = names
+    if _is_columns(a) != _is_columns(b):
+        expected = "a tuple of columns" if _is_columns(a) else "one array"
+        got = f"{len(b)} columns" if _is_columns(b) else describe(as_array(operation, b_name, b))
+        raise type_error(operation, b_name, f"{expected}, as {a_name}", got)
+    a, down = expect_keys(operation, a_name, a, descending)
+    b, _ = expect_keys(operation, b_name, b, descending)
+    counts = []
+    for name, x, count in ((a_name, a, a_count), (b_name, b, b_count)):
+        counts.append(count_operand(operation, f"{name}_count", count, x.shape[0]))
+    if not isinstance(a, Columns):
+        expect_same_dtype(operation, a_name, a, b_name, b)
+        a, b = (
+            sorted_keys(operation, name, x, count, descending=down, unique=unique)
+            for name, x, count in zip(names, (a, b), counts, strict=True)
+        )
+        return KeyPair(operation, a, b, *counts, descending=down)
+    if len(a.arrays) != len(b.arrays):
+        raise value_error(operation, b_name, f"the {len(a.arrays)} columns of {a_name}", f"{len(b.arrays)} columns")
+    for x_name, x, y_name, y in zip(a.names, a.arrays, b.names, b.arrays, strict=True):
+        expect_same_dtype(operation, x_name, x, y_name, y)
+    a, b = (
+        x.replaced(sorted_columns(operation, x.names, x.arrays, count, descending=x.descending, unique=unique))
+        for x, count in zip((a, b), counts, strict=True)
+    )
+    return KeyPair(operation, a, b, *counts)
+
+
+def _pair_codes(a: Columns, b: Columns, a_count: Any, b_count: Any) -> list[jax.Array]:
+    """Keys of up to 64 bits that compare as the columns of both sides do."""
+    digits, counts, bits = [a.digits(), b.digits()], (a_count, b_count), a.bits
+    while bits > WIDEST:
+        codes = [_code(x, 0, WIDEST) for x in digits]
+        places = [_merge_places(codes[i], codes[1 - i], counts[i], counts[1 - i]) for i in range(2)]
+        digits = [[*place, *_rest(x, bits)] for place, x in zip(places, digits, strict=True)]
+        bits = sum(digit.bits for digit in digits[0])
+    return [_code(x, 0, bits) for x in digits]
+
+
+def _merge_places(codes: jax.Array, others: jax.Array, count: Any, others_count: Any) -> list[Digit]:
+    """Where the first of the codes equal to each one stands in the merge with others, as digits."""
+    n = codes.shape[0] + others.shape[0]
+    dtype = index_dtype("keys", "a and b", n)
+    positions = jnp.arange(codes.shape[0], dtype=dtype)
+    firsts = jnp.where(_run_starts(_code_digits(codes, WIDEST)), positions, 0)
+    firsts = REGISTRY["scan"](x=firsts, op=Kind.MAX, exclusive=False, reverse=False, total=False)[0]
+    before = REGISTRY["sorted_search"](
+        needles=codes, haystack=others, needles_count=count, haystack_count=others_count, right=False
+    )[0]
+    places = firsts + before.astype(dtype)
+    return _split(places.astype(f"uint{8 * dtype.itemsize}"), n.bit_length())
+
+
+def _rest(digits: Sequence[Digit], bits: int) -> list[Digit]:
+    """The digits after the highest 64 of so many bits."""
+    cuts = [(at, min(WORD, bits - at)) for at in range(WIDEST, bits, WORD)]
+    return [Digit(_part(digits, *cut), cut[1]) for cut in cuts]
+
+
+def _run_starts(digits: Sequence[Digit]) -> jax.Array:
+    """Which items differ from the one before."""
+    starts = jnp.arange(digits[0].words.shape[0]) == 0
+    for words, _ in digits:
+        starts |= words != jnp.roll(words, 1)
+    return starts
+
+
+def _is_integer(x: jax.Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.integer)
+
+
+def _digits(x: jax.Array, descending: bool) -> list[Digit]:
+    """A column as a number in the order asked for."""
+    bits, word = 8 * x.dtype.itemsize, _word(x.dtype)
+    code = ordered_integers(x)
+    if code.dtype != word:
+        code = jax.lax.bitcast_convert_type(code, word) ^ word.type(1 << (bits - 1))
+    return _split(~code if descending else code, bits)
+
+
+def _column(digits: Sequence[Digit], at: int, dtype: Any, descending: bool) -> jax.Array:
+    """The column of integers whose number begins `at` bits below the top."""
+    bits, word = 8 * dtype.itemsize, _word(dtype)
+    code = _part(digits, at, min(bits, WORD)).astype(word)
+    if bits > WORD:
+        code = code << word.type(WORD) | _part(digits, at + WORD, bits - WORD).astype(word)
+    code = ~code if descending else code
+    if dtype == word:
+        return code
+    return jax.lax.bitcast_convert_type(code ^ word.type(1 << (bits - 1)), dtype)
+
+
+def _word(dtype: Any) -> np.dtype:
+    return np.dtype(f"uint{8 * dtype.itemsize}")
+
+
+def _split(code: jax.Array, bits: int) -> list[Digit]:
+    """Unsigned integers of so many bits as digits."""
+    if bits <= WORD:
+        return [Digit(code.astype(jnp.uint32), bits)]
+    high = (code >> code.dtype.type(WORD)).astype(jnp.uint32)
+    return [Digit(high, bits - WORD), Digit(code.astype(jnp.uint32), WORD)]
+
+
+def _part(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
+    """The number in up to 32 bits of a long one, `at` bits below its top."""
+    part, begin, end = None, 0, at + bits
+    for words, width in digits:
+        first, last = max(at, begin), min(end, begin + width)
+        if first < last:
+            held = words >> np.uint32(begin + width - last)
+            if first > begin:
+                held = held & np.uint32((1 << (last - first)) - 1)
+            held = held << np.uint32(end - last)
+            part = held if part is None else part | held
+        begin += width
+    assert part is not None
+    return part
+
+
+def _code(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
+    """The number in up to 64 bits of a long one as a key for kernels."""
+    if bits <= WORD:
+        width = next(width for width in (8, 16, 32) if bits <= width)
+        return _part(digits, at, bits).astype(f"uint{width}")
+    return of_words(_part(digits, at, bits - WORD), _part(digits, at + bits - WORD, WORD))
+
+
+def _code_digits(codes: jax.Array, bits: int) -> list[Digit]:
+    """Keys for kernels as digits."""
+    if bits <= WORD:
+        return [Digit(codes.astype(jnp.uint32), bits)]
+    high, low = words_of(codes)
+    return [Digit(high, bits - WORD), Digit(low, WORD)]

@@ -1,0 +1,121 @@
+"""Counting: how often each id occurs, and how many items lie between edges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.annotations import ArrayLike
+from jax_mgpu._src.check import (
+    describe,
+    expect_key,
+    expect_same_dtype,
+    index_dtype,
+    index_vector,
+    static_size,
+    value_error,
+)
+from jax_mgpu._src.compat import whole_axes
+from jax_mgpu._src.operators import Kind
+from jax_mgpu._src.preconditions import sorted_keys
+from jax_mgpu._src.primitive import ABSENT, one_program
+from jax_mgpu._src.reduce import _segmented_reduce
+from jax_mgpu._src.sort import Method, run_sort, run_sort_indices
+from jax_mgpu._src.sorted_search import _search
+from jax_mgpu._src.values import take_rows
+
+__all__ = ["bincount", "histogram"]
+
+
+@one_program("length")
+def bincount(ids: ArrayLike, length: int, weights: ArrayLike | None = None) -> jax.Array:
+    """How often each id occurs, or the sum of its weights, as `jnp.bincount`.
+
+    Args:
+      ids: `[n]` integers. One outside of 0 to `length - 1` is not counted.
+      length: the static number of results.
+      weights: `[n]`, integers or floats of 8 to 64 bits: what each item counts (default 1).
+
+    Returns:
+      `[length]`: numbers of items, int32 (int64 from 2^31 items on), or sums of the type of the weights.
+
+    Raises:
+      TypeError: ids are no integers, weights no numbers, or `length` is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Sums of floats are in the order of the items, the same bits in every run: they take a sort of the ids. Linear in
+    `weights`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.bincount(jnp.array([2, 0, 2, 7]), 4)
+      Array([1, 0, 2, 0], dtype=int32)
+    """
+    name = "bincount"
+    length = static_size(name, "length", length)
+    ids = whole_axes(index_vector(name, "ids", ids, length))
+    n = ids.shape[0]
+    dtype = index_dtype(name, "ids", n)
+    index_dtype(name, "length", length)
+    ids = jnp.where((ids >= 0) & (ids < length), ids, length)
+    if weights is None:
+        return _count(ids, length, dtype)
+    weights = whole_axes(expect_key(name, "weights", weights))
+    if weights.shape[0] != n:
+        raise value_error(name, "weights", f"one for each of ids, {n}", describe(weights))
+    if jnp.issubdtype(weights.dtype, jnp.integer):
+        return jnp.zeros((length,), weights.dtype).at[ids].add(weights, mode="drop")
+    ordered, order = run_sort_indices(name, ids, ABSENT, ABSENT, descending=False, count=None, method=Method.FASTEST)
+    bounds = _search(
+        needles=jnp.arange(length + 1, dtype=ids.dtype), haystack=ordered, needles_count=ABSENT, haystack_count=ABSENT,
+        right=False,
+    )[0]  # fmt: skip
+    items = take_rows(weights, order)
+    return _segmented_reduce(x=items, heads=bounds[:-1], count=bounds[-1:], op=Kind.ADD)[0]
+
+
+@one_program()
+def histogram(x: ArrayLike, edges: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    """How many items lie between each two neighbouring edges, as `jnp.histogram`.
+
+    Args:
+      x: `[n]`, integers or floats of 8 to 64 bits.
+      edges: `[m]`, sorted, of the same dtype, at least two. A bin has its lower edge and not its upper one; the last
+        bin has both.
+
+    Returns:
+      `(counts, edges)`: numbers of items, `[m - 1]`, int32 (int64 from 2^31 items on), and the edges. Items outside of
+      the edges, and NaNs, are not counted.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Time is that of a sort.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.histogram(jnp.array([0.5, 1.0, 2.0, 9.0]), jnp.array([0.0, 1.0, 2.0]))[0]
+      Array([1, 2], dtype=int32)
+    """
+    name = "histogram"
+    x = whole_axes(expect_key(name, "x", x))
+    edges = whole_axes(sorted_keys(name, "edges", expect_key(name, "edges", edges), ABSENT))
+    expect_same_dtype(name, "x", x, "edges", edges)
+    if edges.shape[0] < 2:
+        raise value_error(name, "edges", "two at least", edges.shape[0])
+    index_dtype(name, "x", x.shape[0])
+    keys = run_sort(name, x, ABSENT, ABSENT, None, descending=False, count=None, method=Method.FASTEST)
+    before, through = (
+        _search(needles=edges, haystack=keys, needles_count=ABSENT, haystack_count=ABSENT, right=right)[0]
+        for right in (False, True)
+    )
+    last = jnp.where(jnp.isnan(edges[-1:]), before[-1:], through[-1:])
+    return jnp.diff(jnp.concatenate([before[:-1], last])), edges
+
+
+def _count(ids: jax.Array, length: int, dtype: Any) -> jax.Array:
+    """How often each id below `length` occurs."""
+    return jnp.zeros((length,), dtype).at[ids].add(1, mode="drop")

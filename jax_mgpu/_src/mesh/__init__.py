@@ -1,0 +1,19 @@
+"""The operations over a mesh axis: what public functions do where `axis_name=` is given.
+
+A public function checks its arguments, then hands its operands over to a form of its own in a module of this package.
+The module is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__all__ = ["over_axis"]
+
+
+def over_axis(form: str, operation: str, axis_name: Any, *operands: Any, **attributes: Any) -> Any:
+    """Runs an operation over the devices of a mesh axis; its form is named as `module.function` of this package."""
+    axis = importlib.import_module("jax_mgpu._src.mesh.axis").Axis(operation, axis_name)
+    module, function = form.split(".")
+    return getattr(importlib.import_module(f"jax_mgpu._src.mesh.{module}"), function)(axis, *operands, **attributes)

@@ -1,0 +1,71 @@
+"""A mesh axis as an operation sees it: how many devices it has, which one this is, and what the others say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.check import index_dtype, value_error
+from jax_mgpu._src.compat import invariant_gather, vary_together
+from jax_mgpu._src.live import live_items
+
+__all__ = ["Axis"]
+
+
+class Axis:
+    """The devices of a mesh axis, or of several, in the order of `jax.lax.axis_index`.
+
+    Each has the same number of slots, of which the first ones are live. The global array is the live items of all
+    devices, one device after the other.
+    """
+
+    def __init__(self, operation: str, name: Any):
+        self.operation, self.name = operation, tuple(name) if isinstance(name, list) else name
+        try:
+            self.size = int(jax.lax.axis_size(self.name))
+        except (NameError, TypeError, ValueError) as error:
+            expected = "the name of a mesh axis, or a tuple of names, inside jax.shard_map"
+            raise value_error(operation, "axis_name", expected, repr(name)) from error
+
+    @property
+    def index(self) -> jax.Array:
+        """The number of this device."""
+        return jax.lax.axis_index(self.name)
+
+    @property
+    def devices(self) -> jax.Array:
+        """The numbers of all devices."""
+        return jnp.arange(self.size, dtype=jnp.int32)
+
+    def gather(self, tree: Any) -> Any:
+        """A few values of each device, `[size, ...]`, the same on all of them."""
+        return jax.tree.map(lambda x: invariant_gather(jnp.asarray(x), self.name, self.index), tree)
+
+    @property
+    def is_of_devices(self) -> bool:
+        """Whether it is an axis of shard_map, over devices, and none of vmap, within one."""
+        names = self.name if isinstance(self.name, tuple) else (self.name,)
+        return set(names) <= set(jax.sharding.get_abstract_mesh().manual_axes)
+
+    def sum(self, x: jax.Array) -> jax.Array:
+        """The sum over all devices."""
+        return jax.lax.psum(x, self.name)
+
+    def varying(self, x: jax.Array) -> jax.Array:
+        """The same value, of the type of one that differs from device to device: what a loop may carry."""
+        return vary_together((x, self.index))[0]
+
+    def index_dtype(self, argument: str, n: int) -> np.dtype:
+        """The dtype of positions in a global array of which each device has n slots."""
+        return index_dtype(self.operation, argument, self.size * n)
+
+    def live(self, argument: str, n: int, count: Any) -> jax.Array:
+        """The number of live items of this device, of the type of global positions."""
+        return live_items(n, count, self.index_dtype(argument, n))
+
+    def begin(self, counts: jax.Array) -> jax.Array:
+        """The global position of this device's first item, by the live items of all devices."""
+        return (jnp.cumsum(counts, dtype=counts.dtype) - counts)[self.index]

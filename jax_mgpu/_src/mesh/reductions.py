@@ -1,0 +1,288 @@
+"""Reductions and scans over a mesh axis: each device works on its own items, and one state a device is exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.bits import ordered_integers
+from jax_mgpu._src.live import heads_inside, live_mask
+from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.operators import (
+    Kind,
+    Operator,
+    accumulator_dtype,
+    builtin,
+    identities,
+    scan_results,
+    segmented_results,
+    select,
+)
+from jax_mgpu._src.primitive import ABSENT
+from jax_mgpu._src.reduce import _reduce, _segmented_reduce
+from jax_mgpu._src.scan import _scan
+
+__all__ = ["own_ends", "reduce", "scan", "segmented_reduce", "segmented_scan"]
+
+
+class _Named:
+    """A built-in operator over this device's items. The kernels give results, of which states are made."""
+
+    def __init__(self, axis: Axis, kind: Kind, x: jax.Array, count: Any):
+        self.kind, self.count, self.n = kind, count, x.shape[0]
+        self.dtype = axis.index_dtype("x", self.n) if kind.gives_index else x.dtype
+        self.dead = builtin(kind, x.dtype).dead
+        self.identity = builtin(kind, x.dtype).identity
+        # Sums of narrow floats are rounded once, at the end.
+        self.x = x.astype(accumulator_dtype(x.dtype)) if kind in (Kind.ADD, Kind.MUL) else x
+        self.live = axis.live("x", self.n, count)
+        self.begin = axis.begin(axis.gather(self.live)) if kind.gives_index else None
+
+    def total(self, count: Any, reverse: int = 0) -> Any:
+        del reverse  # the built-in operators commute
+        return self._states(_reduce(x=self.x, count=count, op=self.kind)[0])
+
+    def segments(self, heads: Any) -> Any:
+        return self._states(_segmented_reduce(x=self.x, heads=heads, count=self.count, op=self.kind)[0])
+
+    def scan(self, heads: Any, exclusive: int, reverse: int) -> Any:
+        flags = {"exclusive": exclusive, "reverse": reverse, "total": False}
+        return self._states(_scan(x=self.x, heads=heads, count=self.count, op=self.kind, **flags)[0])
+
+    def item(self, position: jax.Array) -> Any:
+        x = self.x[position]
+        return (x, self.begin + position.astype(self.dtype)) if self.kind.gives_index else x
+
+    def combine(self, reverse: int) -> Callable[[Any, Any], Any]:
+        """Among equal extrema the earlier item's wins, whichever way the scan goes: it has the derivative."""
+        if self.kind in (Kind.ADD, Kind.MUL):
+            return jnp.add if self.kind == Kind.ADD else jnp.multiply
+        if self.kind.gives_index:
+            return self._first_extremum
+        return lambda a, b: jnp.where(self._better(a, b) if reverse else ~self._better(b, a), a, b)
+
+    def finish(self, states: Any) -> jax.Array:
+        return (states[1] if self.kind.gives_index else states).astype(self.dtype)
+
+    def _states(self, results: jax.Array) -> Any:
+        if not self.kind.gives_index:
+            return results
+        found = results >= 0
+        values = self.x[jnp.maximum(results, 0)] if self.n else jnp.zeros(results.shape, self.x.dtype)
+        return values, jnp.where(found, self.begin + results.astype(self.dtype), -1)
+
+    def _better(self, a: jax.Array, b: jax.Array) -> jax.Array:
+        """Whether `a` is less, or greater, than `b`; a NaN is better than any number."""
+        x, y = ordered_integers(a), ordered_integers(b)
+        if self.kind in (Kind.MAX, Kind.ARGMAX):
+            return x > y
+        if not jnp.issubdtype(a.dtype, jnp.floating):
+            return x < y
+        return jnp.where(jnp.isnan(a) | jnp.isnan(b), jnp.isnan(a) & ~jnp.isnan(b), x < y)
+
+    def _first_extremum(self, a: Any, b: Any) -> Any:
+        (x, i), (y, j) = a, b
+        equal = ~self._better(x, y) & ~self._better(y, x)
+        take_b = (j >= 0) & ((i < 0) | self._better(y, x) | (equal & (j < i)))
+        return jnp.where(take_b, y, x), jnp.where(take_b, j, i)
+
+
+class _Function:
+    """A caller's function over this device's items, by the general path, whose results are states."""
+
+    dead = 0
+
+    def __init__(self, axis: Axis, operator: Operator, x: Any, n: int, count: Any):
+        self.operator, self.x, self.n, self.count = operator, x, n, count
+        self.identity = operator.identity
+        self.live = axis.live("x", n, count)
+
+    def total(self, count: Any, reverse: int = 0) -> Any:
+        flags = {"exclusive": 0, "reverse": reverse, "total": 1}
+        if self.n == 0:
+            return self.identity
+        return scan_results(self.operator, self.x, self.n, ABSENT, count, **flags)[1]
+
+    def segments(self, heads: Any) -> Any:
+        return segmented_results(self.operator, self.x, self.n, heads, self.count)
+
+    def scan(self, heads: Any, exclusive: int, reverse: int) -> Any:
+        flags = {"exclusive": exclusive, "reverse": reverse, "total": 0}
+        return scan_results(self.operator, self.x, self.n, heads, self.count, **flags)[0]
+
+    def item(self, position: jax.Array) -> Any:
+        return jax.tree.map(lambda x: x[position], self.x)
+
+    def combine(self, reverse: int) -> Callable[[Any, Any], Any]:
+        del reverse  # the function gets what lies further to the end first
+        return self.operator.combine
+
+    def finish(self, states: Any) -> Any:
+        return states
+
+
+def _local(axis: Axis, op: Any, x: Any, n: int, count: Any) -> Any:
+    return _Named(axis, op, x, count) if isinstance(op, Kind) else _Function(axis, op, x, n, count)
+
+
+def reduce(axis: Axis, op: Kind | Operator, x: Any, n: int, count: Any) -> Any:
+    """One result, the same on all devices."""
+    local = _local(axis, op, x, n, count)
+    has, total = _over_devices(axis, local.combine(0), local.live > 0, local.total(count))
+    return local.finish(_or_identity(local, has[-1:], _row(total, slice(-1, None)), 0))
+
+
+def scan(
+    axis: Axis, op: Kind | Operator, x: Any, n: int, count: Any, *, exclusive: int, reverse: int, total: int
+) -> Sequence[Any]:
+    """Each device's prefixes, combined with what the devices before it hold."""
+    local = _local(axis, op, x, n, count)
+    has, states = _over_devices(
+        axis, local.combine(reverse), local.live > 0, local.total(count, reverse), reverse=reverse
+    )
+    carry = _from_neighbour(axis, has, states, reverse)
+    results = [_with_carry(local, local.scan(ABSENT, exclusive, reverse), carry, True, reverse)]
+    if not total:
+        return results
+    end = slice(0, 1) if reverse else slice(-1, None)
+    return [*results, local.finish(_or_identity(local, has[end], _row(states, end), 0))]
+
+
+def segmented_reduce(axis: Axis, op: Kind | Operator, x: Any, n: int, heads: Any, count: Any) -> Any:
+    """A segment's result is on the device that has its head; later devices hand in what they have of its items."""
+    local = _local(axis, op, x, n, count)
+    results = local.segments(heads)
+    if n == 0 or heads.shape[0] == 0:
+        return local.finish(results)
+    starts, first, _, last_slot = own_ends(heads, n, local.live)
+    front = local.total(first.reshape(1))
+    # From the last device on, but among a segment's items the earlier ones come first.
+    combine = local.combine(0)
+    has, states = _over_devices(axis, lambda later, earlier: combine(earlier, later), first > 0, front, starts, 1)
+    has, rest = _from_neighbour(axis, has, states, 1)
+    whole = _one(combine, _row(results, last_slot), rest)
+    is_last = (jnp.arange(heads.shape[0], dtype=last_slot.dtype) == last_slot) & starts & has
+    return local.finish(select(is_last, jax.tree.map(lambda x: x[None], whole), results))
+
+
+def segmented_scan(
+    axis: Axis, op: Kind | Operator, x: Any, n: int, heads: Any, count: Any, *, exclusive: int, reverse: int, total: int
+) -> Sequence[Any]:
+    """Each device's segments, and a carry into the segment that another device begins, or ends."""
+    local = _local(axis, op, x, n, count)
+    assert not total
+    scanned = local.scan(heads, exclusive, reverse)
+    if n == 0:
+        return [local.finish(scanned)]
+    positions = jnp.arange(n, dtype=local.live.dtype)
+    starts, first, last, _ = own_ends(heads, n, local.live)
+    # What this device hands on is the total of its last segment, or of what lies before its first head.
+    at = jnp.zeros_like(first) if reverse else jnp.maximum(local.live - 1, 0)
+    state = _row(scanned, at)
+    combine = local.combine(reverse)
+    if exclusive:
+        state = _one(combine, state, local.item(at))
+    has, states = _over_devices(axis, combine, first > 0 if reverse else local.live > 0, state, starts, reverse)
+    carry = _from_neighbour(axis, has, states, reverse)
+    where = positions >= last if reverse else positions < first
+    return [_with_carry(local, scanned, carry, where, reverse)]
+
+
+def own_ends(heads: Any, n: int, live: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Whether a segment starts here, the first and last position where one does, and which head the last one is.
+
+    Without a head, the first position is past the live items, and the last one is 0: all items belong to one segment.
+    """
+    if heads.shape[0] == 0:
+        return jnp.zeros_like(live, bool), live, jnp.zeros_like(live), jnp.zeros_like(live)
+    heads = heads_inside(heads, n).astype(live.dtype)
+    inside = heads < live
+    slot = jnp.maximum(jnp.sum(inside, dtype=live.dtype) - 1, 0)
+    starts = inside[0]
+    first, last = jnp.where(starts, heads[0], live), jnp.where(starts, heads[slot], 0)
+    return starts, first, last, slot
+
+
+def _over_devices(
+    axis: Axis,
+    combine: Callable[[Any, Any], Any],
+    has: jax.Array,
+    state: Any,
+    starts: jax.Array | None = None,
+    reverse: int = 0,
+) -> tuple[jax.Array, Any]:
+    """The states of devices 0 to i combined for each i; with `reverse`, of i to the last.
+
+    Args:
+      axis: the devices.
+      combine: their operator, of arrays of states.
+      has: whether this device has a state.
+      state: its state.
+      starts: whether a segment starts on this device: then no state is combined with an earlier one (or later one).
+      reverse: from the last device on.
+
+    Returns:
+      Which results there are, `[devices]`, and the results. The tree of sums follows from the number of devices alone.
+    """
+    starts = jnp.zeros_like(has) if starts is None else starts
+
+    def step(a: Any, b: Any) -> Any:
+        (a_starts, a_has, a_states), (b_starts, b_has, b_states) = a, b
+        joined = a_has & b_has & ~b_starts
+        states = select(b_has | b_starts, b_states, a_states)
+        return (
+            a_starts | b_starts,
+            b_has | (a_has & ~b_starts),
+            select(joined, combine(a_states, b_states), states),
+        )
+
+    starts, has, states = axis.gather((starts, has, state))
+    # jax.lax.associative_scan adds zeros to results, by which XLA's CPU code loses subnormal floats
+    distance = 1
+    while distance < axis.size:
+        others = (axis.devices + (distance if reverse else -distance)) % axis.size
+        reaches = others > axis.devices if reverse else others < axis.devices
+        before = (starts[others] & reaches, has[others] & reaches, _row(states, others))
+        starts, has, states = step(before, (starts, has, states))
+        distance *= 2
+    return has, states
+
+
+def _from_neighbour(axis: Axis, has: jax.Array, states: Any, reverse: int) -> tuple[jax.Array, Any]:
+    """The result of the device before this one, or behind it; whether there is one."""
+    neighbour = axis.index + (1 if reverse else -1)
+    inside = (neighbour >= 0) & (neighbour < axis.size)
+    place = jnp.clip(neighbour, 0, axis.size - 1)
+    return has[place] & inside, _row(states, place)
+
+
+def _with_carry(local: Any, scanned: Any, carry: tuple[jax.Array, Any], where: Any, reverse: int) -> Any:
+    """Live results of a scan, combined with what comes before them, `where` it belongs to them."""
+    has, state = carry
+    before = jax.tree.map(lambda c, s: jnp.broadcast_to(c, s.shape), state, scanned)
+    here = where & jnp.broadcast_to(has, (local.n,))
+    results = local.finish(select(here, local.combine(reverse)(before, scanned), scanned))
+    if not local.count.size:
+        return results
+    dead = jax.tree.map(lambda r: jnp.full_like(r, local.dead), results)
+    return select(live_mask(local.n, local.count), results, dead)
+
+
+def _or_identity(local: Any, has: jax.Array, states: Any, index: int) -> Any:
+    """A state, or the identity in its place."""
+    if local.identity is not None:
+        states = select(has, states, identities(local, states))
+    return _row(states, index)
+
+
+def _one(combine: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """Two states without a leading axis, combined."""
+    a, b = (jax.tree.map(lambda x: x[None], state) for state in (a, b))
+    return _row(combine(a, b), 0)
+
+
+def _row(states: Any, index: Any) -> Any:
+    return jax.tree.map(lambda x: x[index], states)

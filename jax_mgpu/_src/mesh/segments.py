@@ -1,0 +1,96 @@
+"""Segments and runs over a mesh axis: they stay where they are, and only what crosses a boundary travels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.bits import ordered_integers
+from jax_mgpu._src.check import count_operand
+from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.mesh.exchange import Parts, exchange
+from jax_mgpu._src.mesh.reductions import own_ends
+from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of
+from jax_mgpu._src.reduce import _firsts, _run_heads
+from jax_mgpu._src.sort import run_sort as local_sort
+from jax_mgpu._src.values import flatten_values
+
+__all__ = ["run_heads", "segmented_sort", "segmented_sort_indices"]
+
+
+def segmented_sort(
+    axis: Axis, keys: jax.Array, heads: Any, flags: Any, values: Any, *, descending: bool, count: Any
+) -> Any:
+    """Each device sorts its segments; then those across boundaries are cut by rank, and their items exchanged.
+
+    A device keeps the number of its items. So the cut of such a segment is at the rank of its item at the boundary.
+    """
+    name, n = axis.operation, keys.shape[0]
+    leaves, unflatten = ([], None) if values is None else flatten_values(name, "values", values, n, "keys")
+
+    def sort_locally(keys: jax.Array, leaves: Any) -> tuple[jax.Array, list[jax.Array]]:
+        given = {"descending": descending, "count": count}
+        if not leaves:
+            return local_sort(name, keys, heads, flags, None, **given), []
+        keys, moved = local_sort(name, keys, heads, flags, leaves, **given)
+        return keys, moved
+
+    live = axis.live("keys", n, count_operand(axis.operation, "count", count, n))
+    keys, leaves = sort_locally(keys, leaves)
+    if axis.size > 1 and n > 0:
+        starts, first, last = _flagged_ends(flags, n, live) if flags.size else own_ends(heads, n, live)[:3]
+        lives, has_head, firsts, lasts = axis.gather((live, starts, first, last))
+        device, boundary = axis.devices[:, None], axis.devices[None, 1:]
+        heads_until = jnp.cumsum(has_head, dtype=live.dtype)  # devices up to this one on which a segment starts
+        heads_before = heads_until - has_head.astype(live.dtype)
+        before = device < boundary
+        # No segment starts between the device and the boundary: its last segment, or its first items, reach it.
+        reaches_up = heads_until[boundary - 1] == heads_until[device]
+        reaches_down = heads_before[device] == heads_until[boundary - 1]
+        lives, firsts, lasts = lives[:, None], firsts[:, None], lasts[:, None]
+        begin = jnp.where(before, jnp.where(reaches_up, lasts, lives), 0)
+        end = jnp.where(before, lives, jnp.where(reaches_down, firsts, 0))
+        ranks = jnp.sum(jnp.where(before, end - begin, 0), axis=0, dtype=live.dtype)
+        cuts = cut_at(axis, [Sorted(keys, begin[axis.index], end[axis.index], descending)], ranks)
+        parts = Parts.between(axis, edges_of(cuts[0], lives[:, 0]), n)
+        keys, *leaves = exchange(parts, [keys, *leaves])
+        keys, leaves = sort_locally(keys, leaves)
+    return keys if unflatten is None else (keys, unflatten(leaves))
+
+
+def segmented_sort_indices(axis: Axis, keys: jax.Array, heads: Any, flags: Any, *, descending: bool, count: Any) -> Any:
+    """Sorted keys, and where each lay in the global array."""
+    n = keys.shape[0]
+    live = axis.live("keys", n, count_operand(axis.operation, "count", count, n))
+    positions = axis.begin(axis.gather(live)) + jnp.arange(n, dtype=live.dtype)
+    return segmented_sort(axis, keys, heads, flags, positions, descending=descending, count=count)
+
+
+def _flagged_ends(flags: Any, n: int, live: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The same as `own_ends`, of flags."""
+    positions = jnp.arange(n, dtype=live.dtype)
+    starts = (flags if flags.dtype == jnp.bool_ else _unpacked(flags, n)) & (positions < live)
+    return jnp.any(starts), jnp.min(jnp.where(starts, positions, live)), jnp.max(jnp.where(starts, positions, 0))
+
+
+def _unpacked(words: jax.Array, n: int) -> jax.Array:
+    positions = jnp.arange(n)
+    return ((words[positions // 32] >> (positions % 32).astype(jnp.uint32)) & 1).astype(bool)
+
+
+def run_heads(axis: Axis, keys: jax.Array, count: Any, *, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Where the runs that start on this device begin, with one more to end the last one, their keys, and their number.
+
+    A run that goes on from an earlier device is, here, what lies before the first head.
+    """
+    n = keys.shape[0]
+    live = axis.live("keys", n, count)
+    heads, _, _, runs = _run_heads(keys=keys, count=count, size=size + 2)
+    codes = ordered_integers(keys)
+    has, lasts = axis.gather((live > 0, codes[jnp.maximum(live - 1, 0)]))
+    earlier = jnp.max(jnp.where(has & (axis.devices < axis.index), axis.devices, -1))
+    goes_on = (live > 0) & (earlier >= 0) & (lasts[jnp.maximum(earlier, 0)] == codes[0])
+    own = jax.lax.dynamic_slice_in_dim(heads, goes_on.astype(jnp.int32), size + 1)
+    return own, _firsts(keys, own[:size]), runs - goes_on.astype(runs.dtype)

@@ -1,0 +1,162 @@
+"""Sorts and merges over a mesh axis: sort locally, cut where the devices' parts begin, exchange, merge what came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.check import count_operand
+from jax_mgpu._src.merge import merge as local_merge
+from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.mesh.exchange import Parts, exchange
+from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of, even_ranks
+from jax_mgpu._src.primitive import ABSENT
+from jax_mgpu._src.sort import Method
+from jax_mgpu._src.sort import run_sort as local_sort
+from jax_mgpu._src.values import carried_leaf, flatten_values
+
+__all__ = ["merge", "merge_runs", "sort", "sort_indices"]
+
+# A sort of no more keys takes less time than rounds of merges.
+FEW_KEYS = 1 << 14
+
+
+def sort(
+    axis: Axis,
+    keys: jax.Array,
+    values: Any,
+    *,
+    descending: bool,
+    count: Any,
+    even: bool,
+    method: Method,
+    bits: int | None,
+) -> Any:
+    """Sorted keys, with values where there are any, and with this device's count where one was given."""
+    n, name = keys.shape[0], axis.operation
+    leaves, unflatten = ([], None) if values is None else flatten_values(name, "values", values, n, "keys")
+    live = axis.live("keys", n, count_operand(name, "count", count, n))
+    counts = axis.gather(live)
+    options: dict[str, Any] = {"descending": descending, "bits": bits}
+    keys, leaves = _sorted(name, keys, leaves, count=count, method=method, **options)
+    if axis.size > 1:
+        cuts = cut_at(
+            axis,
+            [Sorted(keys, jnp.zeros_like(live), live, descending)],
+            even_ranks(axis, counts.sum(dtype=counts.dtype), None if even else n),
+        )
+        parts = Parts.between(axis, edges_of(cuts[0], counts), n)
+        keys, *leaves = exchange(parts, [keys, *leaves])
+        keys, leaves = merge_runs(name, keys, leaves, parts.runs, **options)
+        live = parts.runs[-1]
+    results = [keys] if unflatten is None else [keys, unflatten(leaves)]
+    return _together(results if count is None else [*results, live])
+
+
+def sort_indices(axis: Axis, keys: jax.Array, *, count: Any, **options: Any) -> Any:
+    """Sorted keys, and where each lay in the global array."""
+    n = keys.shape[0]
+    live = axis.live("keys", n, count_operand(axis.operation, "count", count, n))
+    positions = axis.begin(axis.gather(live)) + jnp.arange(n, dtype=live.dtype)
+    return sort(axis, keys, positions, count=count, **options)
+
+
+def merge(
+    axis: Axis,
+    a: jax.Array,
+    b: jax.Array,
+    a_leaves: Sequence[jax.Array],
+    b_leaves: Sequence[jax.Array],
+    unflatten: Any,
+    a_count: Any,
+    b_count: Any,
+    *,
+    descending: bool,
+    even: bool,
+) -> Any:
+    """The merge of two arrays that are sorted over all devices, with this device's count where one was given."""
+    slots = a.shape[0] + b.shape[0]
+    a_live, b_live = axis.live("a", slots, a_count), axis.live("b", slots, b_count)
+    a_live, b_live = jnp.minimum(a_live, a.shape[0]), jnp.minimum(b_live, b.shape[0])
+    if axis.size > 1:
+        counts = axis.gather(jnp.stack([a_live, b_live]))
+        zero = jnp.zeros_like(a_live)
+        ranks = even_ranks(axis, counts.sum(dtype=counts.dtype), None if even else slots)
+        cuts = cut_at(axis, [Sorted(a, zero, a_live, descending), Sorted(b, zero, b_live, descending)], ranks)
+        a_parts, b_parts = (Parts.between(axis, edges_of(cuts[i], counts[:, i]), slots) for i in (0, 1))
+        a, *a_leaves = exchange(a_parts, [a, *a_leaves])
+        b, *b_leaves = exchange(b_parts, [b, *b_leaves])
+        a_live, b_live = a_parts.runs[-1], b_parts.runs[-1]
+    options: dict[str, Any] = {"descending": descending, "a_count": a_live, "b_count": b_live}
+    if not a_leaves:
+        results = [local_merge(a, b, **options)[:slots]]
+    else:
+        keys, leaves = local_merge(a, b, list(a_leaves), list(b_leaves), **options)
+        results = [keys[:slots], unflatten([leaf[:slots] for leaf in leaves])]
+    counted = a_count.size or b_count.size
+    return _together([*results, a_live + b_live] if counted else results)
+
+
+def merge_runs(
+    operation: str,
+    keys: jax.Array,
+    leaves: Sequence[jax.Array],
+    runs: jax.Array,
+    *,
+    descending: bool,
+    bits: int | None = None,
+) -> tuple[jax.Array, list[jax.Array]]:
+    """Sorts keys that are sorted runs, one behind the other, from `runs[i]` to `runs[i + 1]`; stable.
+
+    Runs of about equal length are merged in pairs, then pairs of these. Where one is much longer, all keys are sorted.
+    """
+    n, number = keys.shape[0], runs.shape[0] - 1
+    slots = -(-n // number) + -(-n // (32 * number))
+
+    def whole(keys: jax.Array, leaves: Sequence[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
+        options: dict[str, Any] = {"descending": descending, "bits": bits, "method": Method.FASTEST}
+        return _sorted(operation, keys, leaves, count=runs[-1], **options)
+
+    def in_pairs(keys: jax.Array, leaves: Sequence[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
+        padded = [jnp.concatenate([x, jnp.zeros((slots,), x.dtype)]) for x in (keys, *leaves)]
+        rows = [
+            ([jax.lax.dynamic_slice_in_dim(x, runs[i], slots) for x in padded], runs[i + 1] - runs[i])
+            for i in range(number)
+        ]
+        while len(rows) > 1:
+            pairs = [_merged(a, b, descending) for a, b in zip(rows[: len(rows) // 2 * 2 : 2], rows[1::2], strict=True)]
+            rows = [*pairs, *rows[len(rows) // 2 * 2 :]]
+        merged, *moved = (x[:n] for x in rows[0][0])
+        return merged, moved
+
+    carried = not leaves or carried_leaf(leaves) is not None
+    if n <= FEW_KEYS or slots >= n or not carried:
+        return whole(keys, leaves)
+    return jax.lax.cond(jnp.max(runs[1:] - runs[:-1]) <= slots, in_pairs, whole, keys, list(leaves))
+
+
+def _merged(a: Any, b: Any, descending: bool) -> Any:
+    """Two rows of keys, with a leaf where there is one, and their live items, as one."""
+    ((a_keys, *a_leaves), a_live), ((b_keys, *b_leaves), b_live) = a, b
+    options: dict[str, Any] = {"descending": descending, "a_count": a_live, "b_count": b_live}
+    if not a_leaves:
+        return [local_merge(a_keys, b_keys, **options)], a_live + b_live
+    keys, leaf = local_merge(a_keys, b_keys, a_leaves[0], b_leaves[0], **options)
+    return [keys, leaf], a_live + b_live
+
+
+def _sorted(
+    operation: str, keys: jax.Array, leaves: Sequence[jax.Array], **options: Any
+) -> tuple[jax.Array, list[jax.Array]]:
+    """This device's keys sorted, with what belongs to them."""
+    if not leaves:
+        return local_sort(operation, keys, ABSENT, ABSENT, None, **options), []
+    keys, moved = local_sort(operation, keys, ABSENT, ABSENT, list(leaves), **options)
+    return keys, moved
+
+
+def _together(results: Sequence[Any]) -> Any:
+    return results[0] if len(results) == 1 else tuple(results)

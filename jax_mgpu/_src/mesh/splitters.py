@@ -1,0 +1,130 @@
+"""Exact splitters: where sorted sequences that lie on all devices are cut, so that so many items come before a cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.bits import ordered_integers
+from jax_mgpu._src.mesh.axis import Axis
+
+__all__ = ["Sorted", "cut_at", "edges_of", "even_ranks", "search"]
+
+# Candidate codes that one round of the search counts, over all cuts: on an H200, 2^14 take as long as 2^8.
+MOST_CANDIDATES = 1 << 14
+
+
+class Sorted(NamedTuple):
+    """This device's part of a sorted sequence: `keys[begin:end]`; one window for all cuts, or one a cut."""
+
+    keys: jax.Array
+    begin: jax.Array
+    end: jax.Array
+    descending: bool = False
+
+
+def order_codes(keys: jax.Array, descending: bool) -> jax.Array:
+    """Unsigned codes in the order of the keys, equal where keys are."""
+    ordered = ordered_integers(keys)
+    word = jnp.dtype(f"uint{8 * keys.dtype.itemsize}")
+    if jnp.issubdtype(ordered.dtype, jnp.signedinteger):
+        ordered = jax.lax.bitcast_convert_type(ordered, word) ^ np.array(1 << (8 * word.itemsize - 1), word)
+    return ~ordered if descending else ordered
+
+
+def search(axis: Axis, sequence: Sorted, codes: jax.Array, *, after_equals: bool) -> jax.Array:
+    """How far codes, `[cuts, any]`, reach into the sequence: positions before, or after, the keys that equal them."""
+    n = sequence.keys.shape[0]
+    begin, end = (axis.varying(jnp.broadcast_to(x.reshape(-1, 1), codes.shape)) for x in (sequence.begin, sequence.end))
+
+    def halve(_: Any, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = bounds
+        middle = low + (high - low) // 2
+        key = order_codes(sequence.keys.at[middle].get(mode="clip"), sequence.descending)
+        before = (low < high) & ((key <= codes) if after_equals else (key < codes))
+        return jnp.where(before, middle + 1, low), jnp.where(before, high, middle)
+
+    return jax.lax.fori_loop(0, n.bit_length(), halve, (begin, end))[0]
+
+
+def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: bool = False) -> jax.Array:
+    """Cuts sequences so that `ranks[j]` items of all devices, in order, come before cut j.
+
+    Among equal keys those of the first sequence come first, in the order of the devices, then those of the second. With
+    `pairs`, there are two, and the r-th equal key of the first is followed by the r-th of the second; a cut never parts
+    the two, and may come one item late (balanced path).
+
+    The code of the key at each rank is found by its digits, the highest first: each round counts on all devices the
+    items below each digit.
+
+    Args:
+      axis: the devices.
+      sequences: each device's parts.
+      ranks: `[cuts]`, the same on all devices.
+      pairs: see above.
+
+    Returns:
+      `[sequences, devices, cuts]`, the same on all devices: positions in each device's keys.
+    """
+    (cuts,) = ranks.shape
+    if cuts == 0:
+        return jnp.zeros((len(sequences), axis.size, 0), ranks.dtype)
+    word = order_codes(sequences[0].keys[:0], False).dtype
+    bits = 8 * word.itemsize
+    slots = max(sequence.keys.shape[0] for sequence in sequences)
+    candidates = max(min(MOST_CANDIDATES, slots), 256)
+    digit_bits = max(b for b in (1, 2, 4, 8, 16) if b <= bits and (b == 1 or cuts << b <= candidates))
+    digits = np.arange(1, 1 << digit_bits).astype(word)
+
+    def next_digit(done: jax.Array, prefix: jax.Array) -> jax.Array:
+        shift = jnp.asarray(bits - digit_bits * (done + 1), word)
+        codes = prefix[:, None] | (jnp.asarray(digits) << shift)[None, :]
+        below = [search(axis, s, codes, after_equals=False) - s.begin.reshape(-1, 1) for s in sequences]
+        digit = jnp.sum(axis.sum(sum(below)) <= ranks[:, None], axis=1).astype(word)
+        return prefix | (digit << shift)
+
+    code = jax.lax.fori_loop(0, bits // digit_bits, next_digit, jnp.zeros((cuts,), word))[:, None]
+    low, high = (
+        jnp.stack([search(axis, s, code, after_equals=after)[:, 0] for s in sequences]) for after in (False, True)
+    )
+    begins = jnp.stack([jnp.broadcast_to(s.begin, (cuts,)) for s in sequences])
+    # [sequences, devices, cuts]
+    low, equal, begins = (jnp.moveaxis(x, 0, 1) for x in axis.gather((low, high - low, begins)))
+    rest = ranks - (low - begins).sum((0, 1)).astype(ranks.dtype)  # so many of the equal keys come before the cut
+    if pairs:
+        return low + _paired(equal, rest)
+    flat = equal.reshape(-1, cuts)
+    earlier = (jnp.cumsum(flat, 0, dtype=flat.dtype) - flat).reshape(equal.shape)
+    return low + jnp.clip(rest - earlier, 0, equal)
+
+
+def _paired(equal: jax.Array, rest: jax.Array) -> jax.Array:
+    """How many equal keys of each sequence and device come before a cut of balanced path: `[2, devices, cuts]`."""
+    a, b = equal.sum(1, dtype=equal.dtype)
+    paired = jnp.minimum((rest + 1) // 2, jnp.minimum(a, b))
+    alone = jnp.maximum(rest - 2 * jnp.minimum(a, b), 0)
+    shares = jnp.stack([paired + jnp.where(a > b, alone, 0), paired + jnp.where(b > a, alone, 0)])
+    earlier = jnp.cumsum(equal, 1, dtype=equal.dtype) - equal
+    return jnp.clip(shares[:, None] - earlier, 0, equal)
+
+
+def even_ranks(axis: Axis, total: jax.Array, slots: int | None = None) -> jax.Array:
+    """The ranks at which devices 1, 2, ... begin: of equal parts, or where each device before is full."""
+    device = jnp.arange(1, axis.size, dtype=total.dtype)
+    if slots is not None:
+        return jnp.minimum(device * slots, total)
+    return device * (total // axis.size) + jnp.minimum(device, total % axis.size)
+
+
+def edges_of(cuts: jax.Array, counts: jax.Array) -> jax.Array:
+    """Each device's cuts between its first and last live item: `[devices, devices + 1]`.
+
+    They are in order also where keys are not, and no part of an exchange leaves the array.
+    """
+    if cuts.shape[1]:
+        cuts = jnp.clip(jax.lax.cummax(cuts.astype(counts.dtype), axis=1), 0, counts[:, None])
+    return jnp.concatenate([jnp.zeros_like(counts)[:, None], cuts, counts[:, None]], axis=1)

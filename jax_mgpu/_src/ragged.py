@@ -1,0 +1,403 @@
+"""Ragged batches: arrays whose rows, of any lengths, lie one after the other, and their way from and to dense ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.annotations import ArrayLike
+from jax_mgpu._src.check import (
+    as_array,
+    count_operand,
+    describe,
+    expect_rows,
+    index_dtype,
+    index_vector,
+    static_size,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.compat import whole_axes
+from jax_mgpu._src.intervals import _expand, gather_rows
+from jax_mgpu._src.live import live_mask, segment_bounds
+from jax_mgpu._src.load_balance import _search
+from jax_mgpu._src.operators import Kind, accumulator_dtype
+from jax_mgpu._src.preconditions import inside, non_decreasing, room, segments_fit
+from jax_mgpu._src.primitive import one_program
+from jax_mgpu._src.reduce import _segmented_reduce
+from jax_mgpu._src.rows import RowForm
+from jax_mgpu._src.scan import scan
+from jax_mgpu._src.values import is_random_key, take_or_fill
+
+__all__ = [
+    "from_dense",
+    "rows_of_segments",
+    "segment_ids",
+    "segmented_log_softmax",
+    "segmented_softmax",
+    "take_segments",
+    "to_dense",
+]
+
+
+@one_program("n")
+def segment_ids(heads: ArrayLike, n: int, *, count: ArrayLike | None = None) -> jax.Array:
+    """The segment of each item.
+
+    Args:
+      heads: `[m]`, non-decreasing integers: the start positions of the segments. A repeated head is an empty segment; a
+        head past the last item is padding.
+      n: the static number of items.
+      count: the number of live items, an integer scalar (default `n`).
+
+    Returns:
+      `[n]` indices into `heads`; -1 past `count`, and for items before the first head. int32, or int64 where `n` or `m`
+      reaches 2^31.
+
+    Raises:
+      TypeError: heads or count are no integers, or `n` is not static.
+      ValueError: an argument's shape is not one of the above, or int64 results without `jax_enable_x64`.
+
+    Time is O(n + m), by a load-balancing search (Baxter, moderngpu, 2013).
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.segment_ids(jnp.array([0, 2, 2]), 6, count=5)
+      Array([ 0,  0,  2,  2,  2, -1], dtype=int32)
+    """
+    name = "segment_ids"
+    n = static_size(name, "n", n)
+    heads = non_decreasing(name, "heads", index_vector(name, "heads", heads, n))
+    index_dtype(name, "n", max(n, heads.shape[0]))
+    return _search(offsets=heads, total=count_operand(name, "count", count, n), size=n, return_rank=False)[0]
+
+
+@one_program("width", "fill_value")
+def to_dense(x: Any, heads: ArrayLike, width: int, *, fill_value: ArrayLike = 0, count: ArrayLike | None = None) -> Any:
+    """Lays out each segment as a row of a dense array.
+
+    Args:
+      x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
+      heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to no
+        row; a repeated head is an empty row, and so is a head past the last item.
+      width: the static length of the rows. Longer segments are cut; `checks()` makes them an error.
+      fill_value: what a row holds past its segment.
+      count: the number of live items, an integer scalar (default `n`).
+
+    Returns:
+      `x` with leaves `[m, width, …]`.
+
+    Raises:
+      TypeError: heads or count are no integers, or `width` is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 results or more without `jax_enable_x64`.
+
+    Linear in `x`; the transpose is `from_dense`. Time is O(m width): one `interval_gather`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.to_dense(jnp.array([1, 2, 3, 4, 5]), jnp.array([0, 2, 2]), 3)
+      Array([[1, 2, 0],
+             [0, 0, 0],
+             [3, 4, 5]], dtype=int32)
+    """
+    name = "to_dense"
+    width = static_size(name, "width", width)
+    leaves, structure, n = _items(name, x)
+    starts = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
+    count = count_operand(name, "count", count, n)
+    index_dtype(name, "width", starts.shape[0] * width)
+
+    def lengths() -> jax.Array:
+        begin, end = segment_bounds(starts, n, count)
+        return end - begin
+
+    starts = segments_fit(name, starts, lengths, width)
+    begin, _ = segment_bounds(starts, n, count)
+    kept = jnp.minimum(lengths(), width)
+    return structure.unflatten([rows_of_segments(name, leaf, begin, kept, width, fill_value) for leaf in leaves])
+
+
+@one_program("size", "fill_value")
+def from_dense(x: Any, lengths: ArrayLike, *, size: int, fill_value: ArrayLike = 0) -> tuple[Any, jax.Array, jax.Array]:
+    """Packs the rows of a dense array, of which each has its own length, one behind the other.
+
+    Args:
+      x: a pytree of arrays `[m, width, …]`, of any dtype.
+      lengths: `[m]` integers from 0 to `width`: how many items of each row there are.
+      size: the static number of items in the result.
+      fill_value: what the items past the last row hold.
+
+    Returns:
+      `(x, heads, count)`: the items, leaves `[size, …]`; where each row starts, `[m]`; and the number of items, which
+      can exceed `size`.
+
+    Raises:
+      TypeError: lengths are no integers, or `size` is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Linear in `x`; the transpose is `to_dense`. Time is O(size + m): one `interval_gather`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.from_dense(jnp.array([[1, 2, 0], [3, 4, 5]]), jnp.array([2, 3]), size=6)
+      (Array([1, 2, 3, 4, 5, 0], dtype=int32), Array([0, 2], dtype=int32), Array(5, dtype=int32))
+    """
+    name = "from_dense"
+    size = static_size(name, "size", size)
+    leaves, structure, m = _items(name, x)
+    for leaf in leaves:
+        if leaf.ndim < 2 or leaf.shape[1] != leaves[0].shape[1]:
+            raise value_error(name, "x", "arrays of rows of one length, [m, width, …]", describe(leaf))
+    width = leaves[0].shape[1]
+    lengths = index_vector(name, "lengths", lengths, width)
+    if lengths.shape[0] != m:
+        raise value_error(name, "lengths", f"one for each row of x, {m}", lengths.shape[0])
+    dtype = index_dtype(name, "x", max(m * width, size))
+    lengths = jnp.clip(inside(name, "lengths", whole_axes(lengths), width), 0, width)
+    heads, count = scan(lengths.astype(dtype), exclusive=True, return_total=True)
+    starts = width * jnp.arange(m, dtype=dtype)
+
+    def packed(leaf: jax.Array) -> jax.Array:
+        items = _joined(whole_axes(leaf))
+        form = RowForm(name, "x", items)
+        rows = form.pack("x", items)
+        gathered = gather_rows(
+            x=rows, starts=starts, offsets=heads, total=count[None], fill_value=form.fill(fill_value), size=size,
+            disjoint=True,
+        )  # fmt: skip
+        return form.unpack(gathered[0])
+
+    return structure.unflatten(map(packed, leaves)), heads, room(name, count, size)
+
+
+@one_program("size", "fill_value")
+def take_segments(
+    x: Any,
+    heads: ArrayLike,
+    order: ArrayLike,
+    *,
+    size: int,
+    fill_value: ArrayLike = 0,
+    count: ArrayLike | None = None,
+) -> tuple[Any, jax.Array, jax.Array]:
+    """Segments in another order, some of them repeated or left out.
+
+    Args:
+      x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
+      heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to
+        none; a repeated head is an empty segment, and so is a head past the last item.
+      order: `[k]` integers: the segments that are taken. One outside of 0 to `m - 1` is padding, an empty segment.
+      size: the static number of items in the result.
+      fill_value: what the items past the last segment hold.
+      count: the number of live items, an integer scalar (default `n`).
+
+    Returns:
+      `(x, heads, count)`: the items, leaves `[size, …]`; where each segment starts, `[k]`; and the number of items,
+      which can exceed `size`. Without `jax_enable_x64`, a head or a number that int32 cannot hold is 2^31 - 1.
+
+    Raises:
+      TypeError: heads, order or count are no integers, or `size` is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Linear in `x`; the transpose adds up what is taken several times, in a fixed order. Time is O(size + m + k): one
+    `interval_gather`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.take_segments(jnp.array([1, 2, 3, 4, 5]), jnp.array([0, 2, 3]), jnp.array([2, 0]), size=5)
+      (Array([4, 5, 1, 2, 0], dtype=int32), Array([0, 2], dtype=int32), Array(4, dtype=int32))
+    """
+    name = "take_segments"
+    size = static_size(name, "size", size)
+    leaves, structure, n = _items(name, x)
+    heads = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
+    order = whole_axes(index_vector(name, "order", order, heads.shape[0]))
+    begin, end = segment_bounds(heads, n, count_operand(name, "count", count, n))
+    dtype = index_dtype(name, "x", max(n, size))
+    starts = take_or_fill(begin, order).astype(dtype)
+    heads, total = _offsets(take_or_fill(end - begin, order).astype(dtype), n)
+
+    def taken(leaf: jax.Array) -> jax.Array:
+        form = RowForm(name, "x", leaf)
+        gathered = gather_rows(
+            x=form.pack("x", leaf), starts=starts, offsets=heads, total=total[None], fill_value=form.fill(fill_value),
+            size=size, disjoint=False,
+        )  # fmt: skip
+        return form.unpack(gathered[0])
+
+    return structure.unflatten(map(taken, leaves)), heads, room(name, total, size)
+
+
+@one_program()
+def segmented_softmax(x: ArrayLike, heads: ArrayLike, *, count: ArrayLike | None = None) -> jax.Array:
+    """The softmax of each segment, as `jax.nn.softmax` over axis 0 of it.
+
+    Args:
+      x: `[n, …]`, floats; each trailing position has a softmax of its own.
+      heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
+        listed or not; a repeated head is an empty segment; a head past the last item is padding.
+      count: the number of live items, an integer scalar (default `n`). Results past it are 0.
+
+    Returns:
+      `[n, …]`, of the type of `x`: positive numbers, of which each segment's sum is 1. float16 and bfloat16 are
+      computed in float32.
+
+    Raises:
+      TypeError: `x` is not of floats of 16 to 64 bits, or heads or count are no integers.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Sums are in a fixed order. Derivatives of any order. Time is O(n + m), whatever the lengths of the segments: two
+    segmented reductions, and what they give repeated over the segments.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.segmented_softmax(jnp.array([1.0, 1.0, 5.0, 2.0, 2.0]), jnp.array([0, 2, 3]))
+      Array([0.5, 0.5, 1. , 0.5, 0.5], dtype=float32)
+    """
+    return _normalize("segmented_softmax", x, heads, count, _softmax)
+
+
+@one_program()
+def segmented_log_softmax(x: ArrayLike, heads: ArrayLike, *, count: ArrayLike | None = None) -> jax.Array:
+    """The logarithm of `segmented_softmax`, as `jax.nn.log_softmax`: precise where the softmax is small.
+
+    Args:
+      x: see `segmented_softmax`.
+      heads: see `segmented_softmax`.
+      count: see `segmented_softmax`.
+
+    Returns:
+      `[n, …]`, of the type of `x`; 0 past `count`.
+
+    Raises:
+      TypeError: as `segmented_softmax`.
+      ValueError: as `segmented_softmax`.
+
+    Derivatives and time as `segmented_softmax`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.segmented_log_softmax(jnp.array([1.0, 1.0, 5.0]), jnp.array([0, 2]))
+      Array([-0.6931472, -0.6931472,  0.       ], dtype=float32)
+    """
+    return _normalize("segmented_log_softmax", x, heads, count, _log_softmax)
+
+
+def _normalize(name: str, x: Any, heads: Any, count: Any, function: Any) -> jax.Array:
+    """Rows of floats, a segment in front of the first head, and what `function` makes of them."""
+    x = as_array(name, "x", x)
+    if x.ndim == 0:
+        raise value_error(name, "x", "an array with a leading axis", describe(x))
+    if x.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
+        raise type_error(name, "x", "float16, bfloat16, float32 or float64", describe(x))
+    n = x.shape[0]
+    index_dtype(name, "x", n)
+    heads = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
+    count = count_operand(name, "count", count, n)
+    if x.size == 0:
+        return x
+    # jax.custom_jvp refuses NumPy's arrays, which what a compiled function closes over may be; a copy is JAX's own.
+    rows = jnp.copy(whole_axes(x)).reshape(n, -1).astype(accumulator_dtype(x.dtype))
+    heads = jnp.pad(heads, (1, 0))
+    return function(rows, heads, jnp.asarray(count)).astype(x.dtype).reshape(x.shape)
+
+
+@jax.custom_jvp
+def _softmax(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
+    powers = jnp.exp(x - _per_item(_per_segment(x, heads, count, Kind.MAX), x, heads, count))
+    sums = _per_item(_per_segment(powers, heads, count, Kind.ADD), x, heads, count)
+    return _live_rows(powers / sums, count)
+
+
+@_softmax.defjvp
+def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    x, heads, count = primals
+    y = _softmax(x, heads, count)
+    weighted = y * tangents[0]
+    means = _per_item(_per_segment(weighted, heads, count, Kind.ADD), x, heads, count)
+    return y, weighted - y * means
+
+
+@jax.custom_jvp
+def _log_softmax(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
+    shifted = x - _per_item(_per_segment(x, heads, count, Kind.MAX), x, heads, count)
+    sums = _per_segment(jnp.exp(shifted), heads, count, Kind.ADD)
+    return _live_rows(shifted - _per_item(jnp.log(sums), x, heads, count), count)
+
+
+@_log_softmax.defjvp
+def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    x, heads, count = primals
+    y = _log_softmax(x, heads, count)
+    means = _per_segment(jnp.exp(y) * tangents[0], heads, count, Kind.ADD)
+    return y, _live_rows(tangents[0] - _per_item(means, x, heads, count), count)
+
+
+def _per_segment(rows: jax.Array, heads: jax.Array, count: jax.Array, op: Kind) -> jax.Array:
+    """The combination of each segment's rows, `[m, elements]`."""
+
+    def column(x: jax.Array) -> jax.Array:
+        return _segmented_reduce(x=x, heads=heads, count=count, op=op)[0]
+
+    return column(rows[:, 0])[:, None] if rows.shape[1] == 1 else jax.vmap(column, in_axes=1, out_axes=1)(rows)
+
+
+def _per_item(rows: jax.Array, x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
+    """The row of each item's segment; 0 past the live items."""
+    n = x.shape[0]
+    fill = jnp.zeros((1,), rows.dtype)
+    return _expand(values=rows, offsets=heads, total=count, fill_value=fill, size=n)[0]
+
+
+def _live_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
+    return jnp.where(live_mask(rows.shape[0], count)[:, None], rows, 0) if count.size else rows
+
+
+def rows_of_segments(
+    operation: str, x: jax.Array, begin: jax.Array, lengths: jax.Array, width: int, fill_value: Any
+) -> jax.Array:
+    """`[m, width, …]`: the `lengths[i]` items of x from `begin[i]` on, of which no two rows have one in common."""
+    m, n = begin.shape[0], x.shape[0]
+    dtype = index_dtype(operation, "width", max(m * width, n))
+    form = RowForm(operation, "x", x)
+    rows = width * jnp.arange(m, dtype=dtype)
+    # each row is two intervals: its items, and places outside of x, which give the fill value
+    offsets = rows[:, None] + lengths.astype(dtype)[:, None] * np.arange(2, dtype=dtype)
+    starts = jnp.where(np.array([True, False]), begin.astype(dtype)[:, None], n)
+    gathered = gather_rows(
+        x=form.pack("x", x), starts=starts.reshape(-1), offsets=offsets.reshape(-1),
+        total=np.full((1,), m * width, dtype), fill_value=form.fill(fill_value), size=m * width, disjoint=True,
+    )  # fmt: skip
+    items = form.unpack(gathered[0])
+    return items.reshape(m, width, *items.shape[1:])
+
+
+def _joined(x: jax.Array) -> jax.Array:
+    """The two leading axes as one."""
+    shape = (x.shape[0] * x.shape[1], *x.shape[2:])
+    if shape[0] == 0 and not is_random_key(x.dtype):  # under an Explicit mesh, JAX does not know which axis goes
+        return jax.lax.full_like(x, 0, shape=shape)
+    return x.reshape(shape)
+
+
+def _items(name: str, x: Any) -> tuple[list[jax.Array], Any, int]:
+    """The leaves of a pytree of items, checked, its structure, and the number of items."""
+    leaves = jax.tree.leaves(x)
+    first = as_array(name, "x", leaves[0]) if leaves else None
+    if first is None or first.ndim == 0:
+        got = "no array" if first is None else describe(first)
+        raise value_error(name, "x", "an array or a pytree of arrays with a leading axis", got)
+    return *expect_rows(name, "x", x, first.shape[0], "each other"), first.shape[0]
+
+
+def _offsets(lengths: jax.Array, longest: int) -> tuple[jax.Array, jax.Array]:
+    """The exclusive scan of lengths, and their sum; what their type cannot hold is its largest value."""
+    largest = jnp.iinfo(lengths.dtype).max
+    if lengths.shape[0] * longest <= largest:
+        offsets, total = scan(lengths, exclusive=True, return_total=True)
+        return offsets, total
+    ends = jax.lax.associative_scan(lambda a, b: a + jnp.minimum(b, largest - a), lengths)
+    return jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]]), ends[-1]

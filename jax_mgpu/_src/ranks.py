@@ -1,0 +1,248 @@
+"""Items by their rank: the largest or smallest of an array or of each segment, and quantiles."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.export
+import jax.numpy as jnp
+
+from jax_mgpu._src.annotations import ArrayLike
+from jax_mgpu._src.check import (
+    as_array,
+    count_operand,
+    describe,
+    expect_key,
+    index_dtype,
+    index_vector,
+    static_flag,
+    static_size,
+    type_error,
+)
+from jax_mgpu._src.compat import whole_axes
+from jax_mgpu._src.live import live_items, segment_bounds
+from jax_mgpu._src.operators import accumulator_dtype
+from jax_mgpu._src.preconditions import fractions, non_decreasing
+from jax_mgpu._src.primitive import ABSENT, one_program
+from jax_mgpu._src.ragged import rows_of_segments
+from jax_mgpu._src.sort import Method, run_sort, run_sort_indices
+from jax_mgpu._src.values import take_or_fill
+
+__all__ = ["TopK", "quantile", "segmented_quantile", "segmented_top_k", "top_k"]
+
+
+class TopK(NamedTuple):
+    """The first items of an array, or of each segment, in the order of a sort.
+
+    Attributes:
+      values: `[k]`, or `[m, k]` for m segments: the items, largest or smallest first; 0 past `count`.
+      indices: of the same shape, where each stands in `x`; -1 past `count`.
+      count: how many there are: `k`, or fewer where there are fewer items. A scalar, or `[m]`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> best = mgpu.segmented_top_k(jnp.array([3, 1, 4, 1, 5]), jnp.array([0, 4]), 2)
+      >>> best.indices, best.count
+      (Array([[ 2,  0],
+             [ 4, -1]], dtype=int32), Array([2, 1], dtype=int32))
+    """
+
+    values: jax.Array
+    indices: jax.Array
+    count: jax.Array  # type: ignore[assignment]
+
+
+jax.export.register_namedtuple_serialization(TopK, serialized_name="jax_mgpu.TopK")
+
+
+@one_program("k", "largest")
+def top_k(x: ArrayLike, k: int, *, largest: bool = True, count: ArrayLike | None = None) -> TopK:
+    """The `k` largest items, or the smallest.
+
+    Args:
+      x: `[n]`, integers or floats of 8 to 64 bits, in the order of `jax.lax.sort`: NaN is largest, the two zeros are
+        equal.
+      k: a static number; it may exceed `n`.
+      largest: the largest items, largest first; else the smallest, smallest first. Of equal items the first ones.
+      count: the number of live items, an integer scalar (default `n`).
+
+    Returns:
+      `TopK`: the items, where each stands in `x`, and how many there are.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above, or `k` is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Derivatives go to the items that are taken. Time is that of a sort.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.top_k(jnp.array([3, 1, 4, 1, 5]), 2)
+      TopK(values=Array([5, 4], dtype=int32), indices=Array([4, 2], dtype=int32), count=Array(2, dtype=int32))
+    """
+    return _top_k("top_k", x, None, k, largest, count)
+
+
+@one_program("k", "largest")
+def segmented_top_k(
+    x: ArrayLike, heads: ArrayLike, k: int, *, largest: bool = True, count: ArrayLike | None = None
+) -> TopK:
+    """The `k` largest items of each segment, or the smallest.
+
+    Args:
+      x: see `top_k`.
+      heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to no
+        result; a repeated head is an empty segment, and so is a head past the last item.
+      k: see `top_k`.
+      largest: see `top_k`.
+      count: see `top_k`.
+
+    Returns:
+      `TopK` with a row for each head; indices count from the start of `x`.
+
+    Raises:
+      TypeError: as `top_k`.
+      ValueError: as `top_k`.
+
+    Derivatives and time as `top_k`, whatever the lengths of the segments.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.segmented_top_k(jnp.array([3, 1, 4, 1, 5]), jnp.array([0, 4]), 2).values
+      Array([[4, 3],
+             [5, 0]], dtype=int32)
+    """
+    return _top_k("segmented_top_k", x, heads, k, largest, count)
+
+
+def _top_k(name: str, x: Any, heads: Any, k: Any, largest: Any, count: Any) -> TopK:
+    x, k = expect_key(name, "x", x), static_size(name, "k", k)
+    n = x.shape[0]
+    largest = static_flag(name, "largest", largest)
+    index_dtype(name, "x", n)
+    if heads is not None:
+        heads = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
+    segments, method = (ABSENT, Method.FASTEST) if heads is None else (heads, Method.MERGING)
+    items, order = run_sort_indices(name, x, segments, ABSENT, descending=largest, count=count, method=method)
+    live = count_operand(name, "count", count, n)
+    if heads is None:
+        begin, end = jnp.zeros((1,), order.dtype), live_items(n, live, order.dtype).reshape(1)
+    else:
+        begin, end = segment_bounds(heads, n, live)
+    taken = jnp.minimum(end - begin, k)
+
+    def first(rows: jax.Array, fill: int) -> jax.Array:
+        found = rows_of_segments(name, rows, begin, taken, k, fill)
+        return found[0] if heads is None else found
+
+    return TopK(first(items, 0), first(order, -1), taken[0] if heads is None else taken)
+
+
+@one_program(either=["q"])
+def quantile(x: ArrayLike, q: ArrayLike, *, count: ArrayLike | None = None) -> jax.Array:
+    """Quantiles of all items, as `jnp.quantile` with its linear method.
+
+    Args:
+      x: `[n]`, integers or floats of 8 to 64 bits.
+      q: numbers from 0 to 1, an array of any shape or a scalar.
+      count: the number of live items, an integer scalar (default `n`).
+
+    Returns:
+      An array of the shape of `q`: of the type of `x`, for integers JAX's default float. NaN over nothing, and where
+      there is a NaN among the items.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Derivatives go to the two items around each quantile, and to `q`. Time is that of a sort.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.quantile(jnp.array([3.0, 1.0, 4.0, 1.0]), jnp.array([0.0, 0.5]))
+      Array([1., 2.], dtype=float32)
+    """
+    return _quantile("quantile", x, None, q, count)
+
+
+@one_program(either=["q"])
+def segmented_quantile(x: ArrayLike, heads: ArrayLike, q: ArrayLike, *, count: ArrayLike | None = None) -> jax.Array:
+    """Quantiles of each segment, as `jnp.quantile` with its linear method.
+
+    Args:
+      x: see `quantile`.
+      heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to no
+        result; a repeated head is an empty segment, and so is a head past the last item.
+      q: see `quantile`.
+      count: see `quantile`.
+
+    Returns:
+      `[…, m]`, the axes of `q` first: of the type of `x`, for integers JAX's default float. NaN for an empty segment,
+      and where there is a NaN in it.
+
+    Raises:
+      TypeError: as `quantile`.
+      ValueError: as `quantile`.
+
+    Derivatives and time as `quantile`, whatever the lengths of the segments.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.segmented_quantile(jnp.array([3.0, 1.0, 4.0, 1.0, 5.0]), jnp.array([0, 3, 3]), 0.5)
+      Array([ 3., nan,  3.], dtype=float32)
+    """
+    return _quantile("segmented_quantile", x, heads, q, count)
+
+
+def _quantile(name: str, x: Any, heads: Any, q: Any, count: Any) -> jax.Array:
+    x = whole_axes(expect_key(name, "x", x))
+    n = x.shape[0]
+    q = as_array(name, "q", q)
+    if not (jnp.issubdtype(q.dtype, jnp.floating) or jnp.issubdtype(q.dtype, jnp.integer)):
+        raise type_error(name, "q", "numbers from 0 to 1", describe(q))
+    is_float = jnp.issubdtype(x.dtype, jnp.floating)
+    dtype = x.dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
+    wide = accumulator_dtype(dtype)
+    shape = q.shape
+    q = fractions(name, "q", whole_axes(q).astype(wide).reshape(-1))
+    segments: Any
+    if heads is None:
+        segments, heads, method = ABSENT, jnp.zeros((1,), jnp.int32), Method.FASTEST
+    else:
+        segments = heads = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
+        method = Method.MERGING
+        shape = (*shape, heads.shape[0])
+    index = index_dtype(name, "x", n)
+    items = run_sort(name, x, segments, ABSENT, None, descending=False, count=count, method=method)
+    begin, end = (bound.astype(index) for bound in segment_bounds(heads, n, count_operand(name, "count", count, n)))
+    lower, upper, weight = _neighbours(q[:, None], (end - begin)[None])
+
+    def at(position: jax.Array) -> jax.Array:
+        return take_or_fill(items, position.reshape(-1)).reshape(position.shape).astype(wide)
+
+    below = at(begin + lower)
+    found = jnp.where(weight > 0, below * (1 - weight) + at(begin + upper) * weight, below)  # no infinity times 0
+    undefined = (begin == end) | jnp.isnan(q)[:, None]
+    if is_float:  # NaNs come last
+        undefined |= jnp.isnan(take_or_fill(items, end - 1))
+    return jnp.where(undefined, jnp.nan, found).astype(dtype).reshape(shape)
+
+
+def _neighbours(q: jax.Array, lengths: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The ranks below and above each quantile, and the weight of the upper one.
+
+    A rank of a long segment has more digits than a float32. So the rank is computed in three parts: with q = k / 4096 +
+    r, and the last rank 4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last one is rounded.
+    """
+    last = jnp.maximum(lengths - 1, 0)
+    coarse = jnp.round(jnp.nan_to_num(q) * 4096)
+    k = jnp.clip(coarse, 0, 4096).astype(last.dtype)
+    middle = k * (last % 4096)
+    rest = (middle % 4096).astype(q.dtype) / 4096 + (q - coarse / 4096) * last.astype(q.dtype)
+    whole = jnp.floor(rest)
+    weight = rest - whole
+    lower = k * (last // 4096) + middle // 4096 + jnp.nan_to_num(whole).astype(last.dtype)
+    lower = jnp.clip(lower, 0, last)
+    upper = jnp.minimum(lower + (weight > 0).astype(lower.dtype), last)
+    return lower, upper, weight

@@ -1,0 +1,429 @@
+"""Selection: the items that a mask keeps, in front or alone, and the starts of runs of equal neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.annotations import ArrayLike
+from jax_mgpu._src.bits import ordered_integers
+from jax_mgpu._src.check import (
+    count_operand,
+    expect_key,
+    expect_mask,
+    expect_rows,
+    index_dtype,
+    index_vector,
+    static_flag,
+    static_size,
+)
+from jax_mgpu._src.compat import whole_axes
+from jax_mgpu._src.intervals import filled_tangent
+from jax_mgpu._src.live import live_mask, segment_bounds, segment_starts
+from jax_mgpu._src.load_balance import _search
+from jax_mgpu._src.preconditions import non_decreasing, room
+from jax_mgpu._src.primitive import ABSENT, Operation, one_program
+from jax_mgpu._src.reduce import _run_heads
+from jax_mgpu._src.rows import RowForm
+from jax_mgpu._src.scan import scan
+from jax_mgpu._src.sort import Method, run_sort, run_sort_indices
+from jax_mgpu._src.values import fill_missing, take_or_fill
+
+__all__ = ["Runs", "Selection", "partition", "run_starts", "select", "select_indices", "select_rows", "unique"]
+
+NO_ROWS, NO_FILL = np.zeros((0, 1), np.int32), np.zeros((1,), np.int32)
+
+
+class Selection(NamedTuple):
+    """What `select` keeps.
+
+    Attributes:
+      values: the kept items, in order, in the structure of `x`; each leaf `[size, …]`.
+      count: the number of kept items, a scalar. It can exceed `size`: then the first `size` items are there.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> kept = mgpu.select(jnp.array([3, 1, 4, 1]), jnp.array([True, False, True, False]))
+      >>> kept.values, kept.count
+      (Array([3, 4, 0, 0], dtype=int32), Array(2, dtype=int32))
+    """
+
+    values: Any
+    count: jax.Array  # type: ignore[assignment]
+
+
+class Runs(NamedTuple):
+    """The runs of equal neighbours that `run_starts` finds. They are a ragged batch of runs: one row a segment.
+
+    Attributes:
+      starts: `[size]`, the position at which each run starts; `n` past the last run, so that they serve as heads.
+      heads: `[m]`, for each of the given heads how many runs start before it: where its segment's runs start; `[0]`
+        where no heads were given.
+      count: the number of runs, a scalar. It can exceed `size`: then the first `size` runs are there.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> runs = mgpu.run_starts(jnp.array([7, 7, 2, 2, 2]), jnp.array([0, 3]))
+      >>> runs.starts, runs.heads, runs.count
+      (Array([0, 2, 3, 5, 5], dtype=int32), Array([0, 2], dtype=int32), Array(3, dtype=int32))
+    """
+
+    starts: jax.Array
+    heads: jax.Array
+    count: jax.Array  # type: ignore[assignment]
+
+
+jax.export.register_namedtuple_serialization(Selection, serialized_name="jax_mgpu.Selection")
+jax.export.register_namedtuple_serialization(Runs, serialized_name="jax_mgpu.Runs")
+
+
+@one_program("size", "fill_value")
+def select(
+    x: Any,
+    keep: ArrayLike,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike = 0,
+    count: ArrayLike | None = None,
+) -> Selection:
+    """Keeps the items where a mask is set, in order.
+
+    Args:
+      x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
+      keep: `bool[n]`.
+      size: the static number of results (default `n`).
+      fill_value: what the rows past the last kept one hold.
+      count: the number of live items, an integer scalar (default `n`). Items past it are not kept.
+
+    Returns:
+      A `Selection`: the kept items and their true number.
+
+    Raises:
+      TypeError: `keep` is no bool, or count is no integer, or `size` is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Linear in `x`; the transpose puts zeros where items were dropped. Time is O(n + size): a pass over the mask counts
+    what each tile keeps, and a second one moves it.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> x = jnp.array([3, 1, 4, 1, 5])
+      >>> mgpu.select(x, x > 2, size=3)
+      Selection(values=Array([3, 4, 5], dtype=int32), count=Array(3, dtype=int32))
+    """
+    name = "select"
+    keep = expect_mask(name, "keep", keep)
+    n = keep.shape[0]
+    leaves, structure = expect_rows(name, "x", x, n, "keep")
+    size = n if size is None else static_size(name, "size", size)
+    count = count_operand(name, "count", count, n)
+    values, total = select_rows(name, leaves, keep, size, fill_value, count)
+    return Selection(structure.unflatten(values), room(name, total, size))
+
+
+@one_program("size", "fill_value")
+def select_indices(
+    keep: ArrayLike,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """The positions where a mask is set.
+
+    Args:
+      keep: `bool[n]`.
+      size: the static number of results (default `n`).
+      fill_value: what the results past the last position hold, an integer scalar (default `n`, which is padding where
+        the positions serve as heads, and where JAX drops or fills).
+      count: the number of live items, an integer scalar (default `n`).
+
+    Returns:
+      `(indices, count)`: the positions in increasing order, `[size]`, and their true number, which can exceed `size`.
+      int32, or int64 from 2^31 items on.
+
+    Raises:
+      TypeError: `keep` is no bool, or count is no integer, or `size` is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Complexity as `select`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.select_indices(jnp.array([True, False, True, False]))
+      (Array([0, 2, 4, 4], dtype=int32), Array(2, dtype=int32))
+    """
+    name = "select_indices"
+    keep = expect_mask(name, "keep", keep)
+    n = keep.shape[0]
+    size = n if size is None else static_size(name, "size", size)
+    index_dtype(name, "keep", n)
+    indices, total = positions(keep, count_operand(name, "count", count, n), size)
+    if fill_value is not None:
+        indices = fill_missing(name, jnp.where(indices < n, indices, -1), fill_value)
+    return indices, room(name, total, size)
+
+
+@one_program()
+def partition(x: Any, keep: ArrayLike, *, count: ArrayLike | None = None) -> tuple[Any, jax.Array]:
+    """Moves the items where a mask is set to the front, the others behind them, both in order.
+
+    Args:
+      x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
+      keep: `bool[n]`.
+      count: the number of live items, an integer scalar (default `n`). Items past it stay where they are.
+
+    Returns:
+      `(x, count)`: the items in their new order, a permutation of the input, and how many are kept.
+
+    Raises:
+      TypeError: `keep` is no bool, or count is no integer.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Derivatives go through the permutation. Complexity as `select`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> x = jnp.array([3, 1, 4, 1, 5])
+      >>> mgpu.partition(x, x > 2)
+      (Array([3, 4, 5, 1, 1], dtype=int32), Array(3, dtype=int32))
+    """
+    name = "partition"
+    keep = expect_mask(name, "keep", keep)
+    n = keep.shape[0]
+    leaves, structure = expect_rows(name, "x", x, n, "keep")
+    count = count_operand(name, "count", count, n)
+    index_dtype(name, "keep", n)
+    total = None
+
+    def moved(leaf: jax.Array) -> jax.Array:
+        nonlocal total
+        form = RowForm(name, "x", leaf)
+        items, total = _select(
+            x=form.pack("x", leaf), keep=keep, count=count, fill_value=form.fill(0), size=n, indices=False,
+            partition=True,
+        )  # fmt: skip
+        return form.unpack(items)
+
+    items = [moved(leaf) for leaf in leaves]
+    return structure.unflatten(items), positions(keep, count, 0)[1] if total is None else total
+
+
+@one_program("size")
+def run_starts(
+    keys: ArrayLike, heads: ArrayLike | None = None, *, size: int | None = None, count: ArrayLike | None = None
+) -> Runs:
+    """Where each run of equal neighbours starts.
+
+    Args:
+      keys: `[n]`, integers or floats of 8 to 64 bits; not necessarily sorted. All NaNs are equal, and so are the zeros.
+      heads: `[m]`, non-decreasing integers: the start positions of segments, which no run crosses. Position 0 starts a
+        segment whether listed or not; a repeated head is an empty segment; a head past the last item is padding.
+      size: the static number of starts (default `n`).
+      count: the number of live items, an integer scalar (default `n`).
+
+    Returns:
+      `Runs`: the starts, where the runs of each segment begin among them, and the number of runs.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above, or `size` is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Time is O(n + size + m).
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.run_starts(jnp.array([7, 7, 2, 7]), size=3).starts
+      Array([0, 2, 3], dtype=int32)
+    """
+    name = "run_starts"
+    keys = whole_axes(expect_key(name, "keys", keys))
+    n = keys.shape[0]
+    size = n if size is None else static_size(name, "size", size)
+    dtype = index_dtype(name, "keys", n)
+    count = count_operand(name, "count", count, n)
+    if heads is None:
+        starts, _, _, runs = _run_heads(keys=keys, count=count, size=size)
+        return Runs(starts, jnp.zeros((1,), dtype), room(name, runs, size))
+    heads = whole_axes(non_decreasing(name, "heads", index_vector(name, "heads", heads, n)))
+    classes = ordered_integers(keys)
+    is_start = (classes != jnp.roll(classes, 1)) | segment_starts(n, heads)
+    starts, total = positions(is_start, count, size)
+    before = take_or_fill(ranks(is_start, count), heads, total[None])
+    return Runs(starts, before, room(name, total, size))
+
+
+@one_program("size", "return_index", "return_inverse", "return_counts")
+def unique(
+    keys: ArrayLike,
+    *,
+    size: int,
+    count: ArrayLike | None = None,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> tuple[jax.Array, ...]:
+    """The distinct keys in ascending order, as `jnp.unique` gives them.
+
+    Args:
+      keys: `[n]`, integers or floats of 8 to 64 bits, in any order. All NaNs are equal, and so are the zeros.
+      size: the static number of results.
+      count: the number of live items, an integer scalar (default `n`).
+      return_index: whether to tell where each key occurs first.
+      return_inverse: whether to tell, for each item, which of the results it is.
+      return_counts: whether to tell how often each key occurs.
+
+    Returns:
+      A tuple: the keys, `[size]`, each the first that occurs of those equal to it; those of indices `[size]`, inverse
+      `[n]` and counts `[size]` that are asked for, in this order; and last the number of distinct keys, which can
+      exceed `size`. Past it, keys and counts are 0 and indices -1. The inverse is -1 past `count`, and where the key is
+      not among the first `size`.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above, or `size` or a flag is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Time is that of a sort, and a pass that finds the runs of equal keys.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.unique(jnp.array([7, 2, 7, 5]), size=4, return_counts=True)
+      (Array([2, 5, 7, 0], dtype=int32), Array([1, 1, 2, 0], dtype=int32), Array(3, dtype=int32))
+    """
+    name = "unique"
+    keys = whole_axes(expect_key(name, "keys", keys))
+    size = static_size(name, "size", size)
+    return_index = static_flag(name, "return_index", return_index)
+    return_inverse = static_flag(name, "return_inverse", return_inverse)
+    return_counts = static_flag(name, "return_counts", return_counts)
+    n = keys.shape[0]
+    dtype = index_dtype(name, "keys", max(n, size))
+    options: dict[str, Any] = {"descending": False, "count": count, "method": Method.FASTEST}
+    if return_index or return_inverse:
+        ordered, order = run_sort_indices(name, keys, ABSENT, ABSENT, **options)
+    else:
+        ordered = run_sort(name, keys, ABSENT, ABSENT, None, **options)
+    live = count_operand(name, "count", count, n)
+    starts, firsts, covered, found = _run_heads(keys=ordered, count=live, size=size)
+    covered = covered.reshape(1)
+    results = [firsts]
+    if return_index:
+        results.append(take_or_fill(order, starts, jnp.full((1,), -1, order.dtype)))
+    if return_inverse:
+        ids = _search(offsets=starts, total=covered, size=n, return_rank=False)[0]
+        results.append(jnp.zeros((n,), ids.dtype).at[order].set(ids, unique_indices=True, mode="promise_in_bounds"))
+    if return_counts:
+        begin, end = segment_bounds(starts, n, covered)
+        results.append((end - begin).astype(dtype))
+    return *results, room(name, found, size)
+
+
+def select_rows(
+    name: str, leaves: list[jax.Array], keep: jax.Array, size: int, fill_value: Any, count: Any
+) -> tuple[list[jax.Array], jax.Array]:
+    """The kept items of each leaf, and how many there are; all other arguments are checked."""
+    index_dtype(name, "keep", keep.shape[0])
+    total = None
+
+    def kept(leaf: jax.Array) -> jax.Array:
+        nonlocal total
+        form = RowForm(name, "x", leaf)
+        rows, fill = form.pack("x", leaf), form.fill(fill_value)
+        items, total = _select(
+            x=rows, keep=keep, count=count, fill_value=fill, size=size, indices=False, partition=False
+        )
+        return form.unpack(items)
+
+    items = [kept(leaf) for leaf in leaves]
+    return items, positions(keep, count, 0)[1] if total is None else total
+
+
+def positions(keep: jax.Array, count: Any, size: int) -> tuple[jax.Array, jax.Array]:
+    """Where items are kept, `n` past the last one, and how many are."""
+    found, total = _select(
+        x=NO_ROWS, keep=keep, count=count, fill_value=NO_FILL, size=size, indices=True, partition=False
+    )
+    return found, total
+
+
+def ranks(keep: jax.Array, count: Any) -> jax.Array:
+    """How many items are kept before each."""
+    n = keep.shape[0]
+    marks = (whole_axes(keep) & live_mask(n, count)).astype(index_dtype("select", "keep", n))
+    return scan(marks, exclusive=True)
+
+
+def _shapes(x: Any, keep: Any, *, size: int, indices: int) -> Sequence[Any]:
+    index = index_dtype("select", "keep", keep.shape[0])
+    items = jax.ShapeDtypeStruct((size,), index) if indices else jax.ShapeDtypeStruct((size, x.shape[1]), x.dtype)
+    return [items, jax.ShapeDtypeStruct((), index)]
+
+
+def _fallback(
+    x: jax.Array,
+    keep: jax.Array,
+    count: jax.Array,
+    fill_value: jax.Array,
+    *,
+    size: int,
+    indices: int,
+    partition: int,
+) -> Sequence[jax.Array]:
+    (n,) = keep.shape
+    places, total = _places(keep, count, partition)
+    sources = jnp.full((size,), n, places.dtype).at[places].set(jnp.arange(n, dtype=places.dtype), mode="drop")
+    return [sources if indices else take_or_fill(x, sources, fill_value), total]
+
+
+def _places(keep: jax.Array, count: jax.Array, partition: int) -> tuple[jax.Array, jax.Array]:
+    """Where each item goes, past every place where it goes nowhere, and how many are kept."""
+    (n,) = keep.shape
+    dtype = index_dtype("select", "keep", n)
+    kept = keep & live_mask(n, count)
+    ends = jnp.cumsum(kept, dtype=dtype)
+    before = ends - kept.astype(dtype)
+    total = ends[-1] if n else jnp.zeros((), dtype)
+    if not partition:
+        return jnp.where(kept, before, jnp.iinfo(dtype).max), total
+    items = jnp.arange(n, dtype=dtype)
+    others = jnp.where(live_mask(n, count), total + items - before, items)
+    return jnp.where(kept, before, others), total
+
+
+def _jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+    results = _select.run(primals, **attributes)
+    if attributes["indices"]:
+        return results, [None, None]
+
+    def run(x: jax.Array, fill: jax.Array) -> jax.Array:
+        return _select.run(primals._replace(x=x, fill_value=fill), **attributes)[0]
+
+    tangent = filled_tangent(run, primals.x, tangents.x, primals.fill_value, tangents.fill_value)
+    return results, [tangent, None]
+
+
+def _transpose(cotangents: Sequence[Any], operands: Any, *, size: int, indices: int, partition: int) -> jax.Array:
+    """Each item gets the cotangent of its place."""
+    del indices
+    places, _ = _places(operands.keep, operands.count, partition)
+    places = jnp.where(places < size, places, size)
+    return take_or_fill(cotangents[0], places, tangents=True)
+
+
+# With `indices` the result is the positions, and x and fill_value are not read. With `partition` the other items follow
+# those that are kept, and those past the count stay where they are.
+_select = Operation(
+    "select",
+    operands={"x": 2, "keep": 1, "count": 1, "fill_value": 1},
+    results=("items", "kept"),
+    attributes={"size": int, "indices": bool, "partition": bool},
+    shapes=_shapes,
+    fallback=_fallback,
+)
+_select.def_jvp(_jvp)
+_select.def_transpose("x", _transpose)

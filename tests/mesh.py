@@ -1,0 +1,85 @@
+"""Global arrays over the devices of a mesh axis: dealt out, worked on, put together again."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+AXIS = "devices"
+SIZES = (1, 2, 3, 4, 8)
+
+
+def by_vmap(function):
+    """The function on every device of an axis, `[devices, ...]` in and out: no device is needed but one."""
+    return jax.jit(jax.vmap(function, axis_name=AXIS))
+
+
+def by_devices(function, devices, **options):
+    """The same on devices of the default platform, or of the CPU, under shard_map."""
+
+    def one(*arguments):
+        results = function(*jax.tree.map(lambda x: x[0], arguments))
+        return jax.tree.map(lambda x: x[None], results)
+
+    spec = P(AXIS)
+    return jax.jit(jax.shard_map(one, mesh=mesh_of(devices), in_specs=spec, out_specs=spec, **options))
+
+
+def mesh_of(devices):
+    """A mesh of one axis; the test is skipped where there are too few devices."""
+    found = jax.devices() if len(jax.devices()) >= devices else jax.devices("cpu")
+    if len(found) < devices:
+        pytest.skip(f"fewer than {devices} devices of one platform")
+    return jax.make_mesh((devices,), (AXIS,), axis_types=(AxisType.Auto,), devices=found[:devices])
+
+
+def counts_of(rng, devices, slots):
+    """Live counts a device: all full, any, some devices empty, one item in all, nothing, all on one device."""
+    empty = np.where(np.arange(devices) % 2, 0, rng.integers(0, slots + 1, devices))
+    last, first = np.zeros((2, devices), int)
+    last[-1], first[0] = 1, slots
+    full, uneven = np.full(devices, slots), rng.integers(0, slots + 1, devices)
+    return [counts.astype(np.int32) for counts in (full, uneven, empty, last, np.zeros(devices, int), first)]
+
+
+def deal(x, counts, slots, fill=7):
+    """A global array dealt out to devices, `[devices, slots, ...]`, with anything past the live items."""
+    dealt = np.full((len(counts), slots, *x.shape[1:]), fill).astype(x.dtype)
+    ends = np.cumsum(counts)
+    for device, (count, end) in enumerate(zip(counts, ends, strict=True)):
+        dealt[device, :count] = x[end - count : end]
+    return dealt
+
+
+def gather(x, counts):
+    """The global array: the live items of all devices."""
+    x = np.asarray(x)
+    return np.concatenate([x[device, :count] for device, count in enumerate(counts)])
+
+
+def even(total, devices):
+    """Counts that differ by one at most, the larger ones first."""
+    return np.array([total // devices + (device < total % devices) for device in range(devices)], np.int32)
+
+
+def deal_heads(heads, counts, slots, length):
+    """Global heads as each device's own, `[devices, length]`, padded, with how many each has."""
+    ends = np.cumsum(counts)
+    dealt = np.full((len(counts), length), slots + 3, np.int32)
+    own = []
+    for device, (count, end) in enumerate(zip(counts, ends, strict=True)):
+        mine = heads[(heads >= end - count) & (heads < end)] - (end - count)
+        dealt[device, : len(mine)] = mine
+        own.append(len(mine))
+    return dealt, np.array(own, np.int32)
+
+
+def elements(types):
+    """The number of elements of the largest tensor among some types of a program."""
+    shapes = re.findall(r"tensor<((?:\d+x)*)\w+>", types)
+    return max(int(np.prod([int(n) for n in shape.split("x") if n])) for shape in shapes)

@@ -1,0 +1,384 @@
+"""Keys of several columns, in every family, against plain Python's sort of tuples."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import jax_mgpu as mgpu
+from jax_mgpu._src.columns import Columns, _code, _pair_codes
+from jax_mgpu._src.primitive import ABSENT, REGISTRY, _run_fallback
+from tests import data, oracle
+from tests.oracle import same_bits
+
+# Types of the columns, which of them are descending. With 64 bits or fewer, and with more; with floats and without.
+NARROW = {
+    "8 bits": (["uint8"], (True,)),
+    "two of 8": (["int8", "uint8"], (True, False)),
+    "24 bits": (["uint8", "int16"], (False, True)),
+    "floats of 16": (["bfloat16", "float16"], (False, True)),
+    "40 bits": (["int8", "uint32"], (True, False)),
+    "two of 32": (["int32", "uint32"], (False, True)),
+    "float and integer": (["float32", "int32"], (True, False)),
+    "two floats": (["float32", "float32"], (False, True)),
+    "eight columns": (["uint8", "int8"] * 4, (False, True, True, False) * 2),
+}
+WIDE = {
+    "72 bits": (["uint32", "int8", "float32"], (True, False, True)),
+    "96 bits": (["int32", "uint32", "int32"], (False, True, False)),
+    "eight floats": (["float32", "float16"] * 4, (True, False) * 4),
+}
+WIDEST = {
+    "one of 64": (["int64"], (True,)),
+    "two of 64": (["int64", "float64"], (True, False)),
+    "across pieces": (["uint16", "uint64", "int8", "int64"], (False, True, False, True)),
+    "256 bits": (["int64", "float64", "uint64", "int64"], (True, False) * 2),
+}
+ALL = NARROW | WIDE | WIDEST
+
+
+@pytest.fixture(params=list(ALL))
+def form(request):
+    """Types and directions of columns; 64-bit types are on where there are some."""
+    with jax.enable_x64(request.param in WIDEST):
+        yield ALL[request.param]
+
+
+def random_columns(rng, dtypes, n):
+    """Columns with many ties in each, corner values among them."""
+    return tuple(data.random_keys(rng, d, n) if rng.random() < 0.3 else few(rng, d, n) for d in dtypes)
+
+
+def few(rng, dtype, n):
+    """A column of few values, of which some equal others that are not the same bits."""
+    return rng.choice(rng.choice(data.special_keys(dtype), 3), n)
+
+
+def sorted_columns(rng, form, n_a, n_b, counts=(None, None), descending=True):
+    """Two sorted operands that share tuples, their dead items anything, and the ranks of all."""
+    dtypes, flags = form
+    columns = random_columns(rng, dtypes, n_a + n_b)
+    ranks = oracle.column_ranks(columns, flags if descending else False)
+    orders = []
+    for begin, n, count in ((0, n_a, counts[0]), (n_a, n_b, counts[1])):
+        live = oracle.live_count(count, n)
+        orders.append(begin + np.append(np.argsort(ranks[begin : begin + live], kind="stable"), np.arange(live, n)))
+    sides = [tuple(x[order] for x in columns) for order in orders]
+    return *sides, *(ranks[order].astype(np.int64) for order in orders)
+
+
+def taken(columns, indices):
+    return tuple(x[indices] for x in columns)
+
+
+def joined(a, b):
+    return tuple(np.concatenate(pair) for pair in zip(a, b, strict=True))
+
+
+def same(got, expected):
+    """Tuples of the same bits."""
+    assert type(got) is tuple
+    assert len(got) == len(expected)
+    for x, y in zip(got, expected, strict=True):
+        same_bits(x, y)
+
+
+# ---- Sorts -----------------------------------------------------------------------------------------------------------
+
+
+def test_sorts(rng, form):
+    dtypes, flags = form
+    n, heads = 700, np.array([0, 5, 5, 80, 400, 900], np.int32)
+    segmented = jax.jit(mgpu.segmented_sort, static_argnames="descending")
+    for name, count in itertools.product(("sort", "mergesort", "locality_sort"), (n, 613)):
+        columns, values = random_columns(rng, dtypes, n), rng.normal(size=n).astype(np.float32)
+        ranks = oracle.column_ranks(columns, flags)
+        order = oracle.segmented_sort_indices(ranks, [], count=count)
+        same(getattr(mgpu, name)(columns, descending=flags, count=count), taken(columns, order))
+        keys, moved = getattr(mgpu, name)(columns, values, descending=flags, count=count)
+        same(keys, taken(columns, order))
+        same_bits(moved, values[order])
+        if name == "sort":
+            same_bits(mgpu.argsort(columns, descending=flags, count=count), order.astype(np.int32))
+            continue
+        keys, indices = getattr(mgpu, f"{name}_indices")(columns, descending=flags, count=count)
+        same(keys, taken(columns, order))
+        same_bits(indices, order.astype(np.int32))
+        order = oracle.segmented_sort_indices(ranks, heads, count=count)
+        rows = values[:, None] * np.ones(2, np.float32)
+        keys, moved = segmented(columns, heads, {"rows": rows}, descending=flags, count=count)
+        same(keys, taken(columns, order))
+        same_bits(moved["rows"], rows[order])
+        flagged = data.flags_of(n, heads)
+        keys, indices = mgpu.segmented_sort_indices(columns, flags=flagged, descending=flags, count=count)
+        same(keys, taken(columns, order))
+        same_bits(indices, order.astype(np.int32))
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_widest_keys(rng):
+    flags = (True, False) * 4
+    columns = random_columns(rng, ["int64", "float64", "uint64", "int64"] * 2, 200)
+    order = np.argsort(oracle.column_ranks(columns, flags), kind="stable")
+    same(mgpu.mergesort(columns, descending=flags), taken(columns, order))
+
+
+def test_one_direction_for_all(rng):
+    columns = random_columns(rng, ["int8", "float32"], 100)
+    order = np.argsort(oracle.column_ranks(columns, True), kind="stable")
+    same(mgpu.mergesort(columns, descending=True), taken(columns, order))
+
+
+def test_the_structure_of_the_keys(rng):
+    Key = collections.namedtuple("Key", "day, hour")
+    keys = Key(*random_columns(rng, ["int16", "uint8"], 50))
+    got = mgpu.mergesort(keys)
+    assert type(got) is Key
+    order = np.lexsort(keys[::-1])
+    same_bits(got.day, keys.day[order])
+    same_bits(mgpu.mergesort(([3, 1, 2], [0, 0, 1]))[0], np.array([1, 2, 3], np.int32))
+    same_bits(mgpu.mergesort((3, 1, 2)), np.array([1, 2, 3], np.int32))  # numbers are one column
+
+
+def test_nothing(form):
+    dtypes, flags = form
+    nothing = tuple(np.zeros(0, jnp.dtype(d)) for d in dtypes)
+    something = tuple(np.zeros(2, jnp.dtype(d)) for d in dtypes)
+    same(mgpu.mergesort(nothing, descending=flags), nothing)
+    same(mgpu.merge(nothing, something, descending=flags), something)
+    same(mgpu.set_union(something, nothing).keys, something)
+    assert mgpu.sorted_search(something, nothing).tolist() == [0, 0]
+    assert mgpu.sorted_search(nothing, something).shape == (0,)
+    assert mgpu.join(something, something, size=5).count == 4
+    keys, sums, count = mgpu.reduce_by_key(nothing, np.zeros(0, np.float32), size=2)
+    same(keys, something)
+    assert sums.shape == (2,)
+    assert count == 0
+
+
+# ---- Two operands ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counts", [(None, None), (280, 301)], ids=["all", "counts"])
+def test_merge(rng, form, counts):
+    a, b, a_ranks, b_ranks = sorted_columns(rng, form, 300, 350, counts)
+    given = dict(zip(("a_count", "b_count"), counts, strict=True))
+    order = oracle.merge_indices(a_ranks, b_ranks, **given)
+    expected = tuple(oracle.padded(x[order], 650, 0) for x in joined(a, b))
+    values = np.arange(650, dtype=np.uint32)
+    same(mgpu.merge(a, b, descending=form[1], **given), expected)
+    for extra in ((), (1,)):
+        v = values.reshape(-1, *extra)
+        keys, moved = mgpu.merge(a, b, v[:300], v[300:], descending=form[1], **given)
+        same(keys, expected)
+        same_bits(moved, oracle.padded(v[order], 650, 0))
+
+
+@pytest.mark.parametrize("counts", [(None, None), (280, 301)], ids=["all", "counts"])
+def test_searches_and_joins(rng, form, counts):
+    a, b, a_ranks, b_ranks = sorted_columns(rng, form, 300, 350, counts, descending=False)
+    a_count, b_count = counts
+    for side in ("left", "right"):
+        got = mgpu.sorted_search(a, b, side, needles_count=a_count, haystack_count=b_count)
+        np.testing.assert_array_equal(got, oracle.sorted_search(a_ranks, b_ranks, side, *counts))
+    lower, upper = (oracle.sorted_search(a_ranks, b_ranks, side, *counts) for side in ("left", "right"))
+    got = mgpu.sorted_equal_count(a, b, a_count=a_count, b_count=b_count)
+    np.testing.assert_array_equal(got, upper - lower)
+    found = mgpu.sorted_match(a, b, a_count=a_count, b_count=b_count)
+    np.testing.assert_array_equal(found.a_index, lower)
+    np.testing.assert_array_equal(found.b_index, oracle.sorted_search(b_ranks, a_ranks, "right", b_count, a_count))
+    np.testing.assert_array_equal(found.a_match, upper > lower)
+    rows = oracle.join_rows("outer", a_ranks[:a_count], b_ranks[:b_count])
+    got = mgpu.join(a, b, "outer", size=150_000, a_count=a_count, b_count=b_count)
+    assert int(got.count) == len(rows)
+    np.testing.assert_array_equal(np.stack(got[:2], axis=1)[: len(rows)], rows)
+
+
+@pytest.mark.parametrize("name", ["set_intersection", "set_union", "set_difference", "set_symmetric_difference"])
+def test_sets(rng, form, name):
+    for counts in ((None, None), (280, 301)):
+        a, b, a_ranks, b_ranks = sorted_columns(rng, form, 300, 350, counts, descending=False)
+        live_a, live_b = (oracle.live_count(c, n) for c, n in zip(counts, (300, 350), strict=True))
+        sources = oracle.set_sources(name, a_ranks[:live_a], b_ranks[:live_b])
+        sources = np.where(sources >= live_a, sources - live_a + 300, sources)
+        given = {"size": 400, "a_count": counts[0], "b_count": counts[1], "fill_value": 7}
+        found = getattr(mgpu, name)(a, b, **given)
+        expected = tuple(oracle.padded(x[sources], 400, 7) for x in joined(a, b))
+        assert found.count == len(sources)
+        same(found.keys, expected)
+        values = np.arange(650, dtype=np.uint32)
+        sides = (values[:300], values[300:])[: 2 if name in ("set_union", "set_symmetric_difference") else 1]
+        found = getattr(mgpu, name)(a, b, *sides, **given)
+        same(found.keys, expected)
+        same_bits(found.values, oracle.padded(values[sources], 400, 7))
+
+
+def test_reduce_by_key(rng, form):
+    dtypes, _ = form
+    for n, count in ((500, None), (500, 311)):
+        columns = tuple(np.repeat(x, 2)[:n] for x in random_columns(rng, dtypes, n))
+        ranks = oracle.column_ranks(columns)
+        live = oracle.live_count(count, n)
+        heads = np.flatnonzero(np.append(True, ranks[1:live] != ranks[: live - 1]))
+        values = rng.integers(0, 100, n).astype(np.int32)
+        keys, sums, runs = mgpu.reduce_by_key(columns, values, size=300, count=count)
+        assert runs == len(heads)
+        same(keys, tuple(oracle.padded(x[heads], 300, 0) for x in columns))
+        same_bits(sums, oracle.padded(np.add.reduceat(values[:live], heads, dtype=np.int32), 300, 0))
+
+
+# ---- Transformations -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["float and integer", "two of 32", "96 bits", "eight floats"])
+def test_batches(rng, form):
+    dtypes, flags = ALL[form]
+    columns = tuple(np.stack(x) for x in zip(*[random_columns(rng, dtypes, 90) for _ in range(4)], strict=True))
+    shared = random_columns(rng, dtypes, 90)
+    counts = np.array([90, 0, 17, 80], np.int32)
+    got = jax.vmap(lambda *keys: mgpu.mergesort(keys[:-1], descending=flags, count=keys[-1]))(*columns, counts)
+    half = jax.vmap(lambda first: mgpu.mergesort((first, *shared[1:]), descending=flags))(columns[0])
+    for i, count in enumerate(counts):
+        row = taken(columns, i)
+        order = oracle.segmented_sort_indices(oracle.column_ranks(row, flags), [], count=count)
+        same(taken(got, i), taken(row, order))
+        row = (row[0], *shared[1:])
+        same(taken(half, i), taken(row, np.argsort(oracle.column_ranks(row, flags), kind="stable")))
+    keys = [mgpu.mergesort(taken(columns, i)) for i in range(4)]
+    sides = [tuple(np.stack(x) for x in zip(*pair, strict=True)) for pair in (keys, keys[::-1])]
+    merged = jax.vmap(mgpu.merge)(*sides)
+    found = jax.vmap(lambda a, b: mgpu.sorted_match(a, b).a_index)(*sides)
+    for i in range(4):
+        a, b = (taken(x, i) for x in sides)
+        ranks = oracle.column_ranks(joined(a, b))
+        same(taken(merged, i), taken(joined(a, b), oracle.merge_indices(ranks[:90], ranks[90:])))
+        np.testing.assert_array_equal(found[i], oracle.sorted_search(ranks[:90], ranks[90:]))
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["64 bits", "96 bits"])
+def test_derivatives(rng, wide):
+    n = 12
+    group = rng.integers(0, 3, n).astype(np.int32)
+    more = (group,) * wide
+    key, value = (rng.permutation(n).astype(np.float32) for _ in range(2))
+
+    def sort(key, value):
+        keys, moved = mgpu.mergesort((group, key, *more), value, descending=(True, False, *[False] * wide))
+        return keys[1], moved
+
+    check_grads(sort, (key, value), order=2, modes=("fwd", "rev"), atol=1e-2, rtol=1e-2)
+    order = np.lexsort((key, -group))
+    cotangent = rng.normal(size=n).astype(np.float32)
+    (got,) = jax.vjp(lambda key: sort(key, value)[0], key)[1](cotangent)
+    same_bits(got[order], cotangent)
+    halves = [tuple(x[s] for x in mgpu.mergesort((group, key, *more))) for s in (slice(0, 5), slice(5, n))]
+
+    def merge(a, b, x, y):
+        (g, _, *m), (h, _, *k) = halves
+        keys, values = mgpu.merge((g, a, *m), (h, b, *k), x, y)
+        union = mgpu.set_union((g, a, *m), (h, b, *k))
+        return keys[1], values, union.keys[1]
+
+    arguments = (*(x[1] for x in halves), value[:5], value[5:])
+    check_grads(merge, arguments, order=1, modes=("fwd", "rev"), atol=1e-2, rtol=1e-2)
+    sums = lambda key, value: mgpu.reduce_by_key((group, key, *more), value, size=n)[:2]  # noqa: E731
+    check_grads(
+        lambda key, value: (sums(key, value)[0][1], sums(key, value)[1]), (key, value), order=1, atol=1e-2, rtol=1e-2
+    )
+
+
+def test_a_mesh(rng):
+    if len(jax.devices()) < 2:
+        pytest.skip("one device")
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    columns = random_columns(rng, ["int32", "float32", "uint32"], 80)
+    spec = jax.sharding.PartitionSpec("x")
+    sort = jax.shard_map(mgpu.mergesort, mesh=mesh, in_specs=(spec,), out_specs=spec)
+    got = jax.jit(sort)(columns)
+    for part in (slice(0, 40), slice(40, 80)):
+        rows = taken(columns, part)
+        same(taken(jax.device_get(got), part), taken(rows, np.argsort(oracle.column_ranks(rows), kind="stable")))
+
+
+# ---- Other platforms -------------------------------------------------------------------------------------------------
+
+
+def test_plain_jax(rng):
+    """The forms in plain JAX take 64-bit keys of two words."""
+    form = ALL["float and integer"]
+    a, b, a_ranks, b_ranks = sorted_columns(rng, form, 50, 70, descending=False)
+    pair = [Columns("test", "a", x, False) for x in (a, b)]
+    codes = _pair_codes(*pair, ABSENT, ABSENT)
+    counts = [ABSENT, ABSENT]
+    run = lambda name, *operands, **options: _run_fallback(  # noqa: E731
+        REGISTRY[name], [jnp.asarray(x) for x in operands], options
+    )
+    found = run("sorted_search", *codes, *counts, right=0)[0]
+    np.testing.assert_array_equal(found, oracle.sorted_search(a_ranks, b_ranks))
+    merged = run("merge", *codes, ABSENT, ABSENT, *counts, descending=0, payload=2)[1]
+    np.testing.assert_array_equal(merged, oracle.merge_indices(a_ranks, b_ranks))
+    *rows, count = run("join", *codes, *counts, size=5000, keep_a=1, keep_b=1)
+    np.testing.assert_array_equal(np.stack(rows, 1)[: int(count)], oracle.join_rows("outer", a_ranks, b_ranks))
+    fill = jnp.zeros((1,), codes[0].dtype)
+    kept = run("sets", *codes, *counts, fill, ABSENT, ABSENT, ABSENT, kind=0, size=50, duplicates=1, payload=2)
+    expected = oracle.set_sources("set_intersection", a_ranks, b_ranks)
+    np.testing.assert_array_equal(kept[1][: len(expected)], expected)
+    mixed = taken(a, rng.permutation(50))
+    digits = Columns("test", "a", mixed, False).digits()
+    order = run("segmented_sort", _code(digits, 0, 64), *[ABSENT] * 4, descending=0, method=0, bits=64, payload=2)[1]
+    np.testing.assert_array_equal(order, np.argsort(oracle.column_ranks(mixed), kind="stable"))
+    heads = run("run_heads", codes[0], ABSENT, size=50)[0]
+    np.testing.assert_array_equal(heads[heads < 50], np.flatnonzero(np.append(True, np.diff(a_ranks) != 0)))
+
+
+# ---- Misuse ----------------------------------------------------------------------------------------------------------
+
+
+def test_errors_name_the_column():
+    x, y = np.zeros(3, np.int32), np.zeros(4, np.int32)
+    with pytest.raises(ValueError, match=r"mergesort: keys\[1\]: expected the length of keys\[0\], 3, got int32\[4\]"):
+        mgpu.mergesort((x, y))
+    with pytest.raises(TypeError, match=r"merge: a\[1\]: expected integers of 8 to 64 bits.*got bool\[3\]"):
+        mgpu.merge((x, x > 0), (x, x > 0))
+    with pytest.raises(ValueError, match=r"mergesort: keys\[0\]: expected a 1-D array"):
+        mgpu.mergesort((x[:, None], x))
+    with pytest.raises(TypeError, match=r"join: b\[1\]: expected the dtype of a\[1\], int32, got float32"):
+        mgpu.join((x, x), (x, x.astype(np.float32)), size=3)
+    with pytest.raises(ValueError, match=r"set_union: b: expected the 2 columns of a, got 3 columns"):
+        mgpu.set_union((x, x), (x, x, x))
+    with pytest.raises(TypeError, match=r"sorted_search: haystack: expected a tuple of columns, as needles, got int32"):
+        mgpu.sorted_search((x, x), x)
+    with pytest.raises(ValueError, match=r"mergesort: keys: expected 1 to 8 columns, got 9 columns"):
+        mgpu.mergesort((x,) * 9)
+    with pytest.raises(
+        ValueError, match=r"mergesort: descending: expected .*a tuple of 2, one a column, got \(True,\)"
+    ):
+        mgpu.mergesort((x, x), descending=(True,))
+    with pytest.raises(TypeError, match=r"mergesort: descending\[1\]: expected a static True or False, got 2"):
+        mgpu.mergesort((x, x), descending=(True, 2))
+    with pytest.raises(ValueError, match=r"sort: bits: expected None where the keys are columns, got 3"):
+        mgpu.sort((x, x), bits=3)
+    with pytest.raises(TypeError, match=r"mergesort: descending: expected a static True or False"):
+        mgpu.mergesort(x, descending=(True,))
+
+
+def test_checks_name_the_column():
+    first, second = np.array([1, 1, 2], np.int32), np.array([5, 4, 0], np.int32)
+    with mgpu.checks():
+        with pytest.raises(jax.errors.JaxRuntimeError, match=r"merge: b\[1\]: .*where the columns before are equal"):
+            jax.block_until_ready(mgpu.merge((first, first), (first, second)))
+        with pytest.raises(jax.errors.JaxRuntimeError, match=r"sorted_search: haystack\[0\]: .*position 1, got 1"):
+            jax.block_until_ready(mgpu.sorted_search((first, second[::-1]), (first[::-1], second)))
+        with pytest.raises(jax.errors.JaxRuntimeError, match=r"set_union: a\[1\]: expected unique keys"):
+            jax.block_until_ready(mgpu.set_union((first, first), (first, first), duplicates=False))
+        same(
+            mgpu.merge((first, second), (first, second), descending=(False, True)),
+            (np.repeat(first, 2), np.repeat(second, 2)),
+        )
+        mgpu.merge((first, second), (first, second), descending=(False, True), a_count=2)

@@ -1,0 +1,353 @@
+"""Reductions and scans by functions against loops in NumPy, on a GPU in kernels that are compiled for each function."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax_mgpu as mgpu
+from jax_mgpu._src import by_function, library
+
+U8, I32, U32 = np.uint8, np.int32, np.uint32
+
+
+@pytest.fixture(autouse=True)
+def primitives(monkeypatch):
+    """Has functions go through their primitives also where those lower to plain JAX."""
+    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+
+
+def affine(a, b):
+    return a[0] * b[0], a[1] * b[0] + b[1]
+
+
+def matmul(a, b):
+    return (a[:, :, None] * b[None]).sum(1, dtype=a.dtype)
+
+
+def last_set(a, b):
+    return {"set": a["set"] | b["set"], "x": jnp.where(b["set"], b["x"], a["x"])}
+
+
+def np_last_set(a, b):
+    return {"set": a["set"] | b["set"], "x": b["x"] if b["set"] else a["x"]}
+
+
+def integers(rng, n, dtype, *shape):
+    return rng.integers(0, 200, (n, *shape)).astype(dtype)
+
+
+def mixed(rng, n):
+    return {"set": rng.random(n) < 0.3, "x": rng.integers(0, 99, n).astype(I32)}
+
+
+def with_table(table):
+    return lambda a, b: a + b + table[(a & 1) * 0 + 3]
+
+
+# Items, a function, the same in NumPy. All of them are exact.
+CASES = {
+    "add": (lambda rng, n: integers(rng, n, I32), lambda a, b: a + b, None),
+    "add bytes": (lambda rng, n: integers(rng, n, U8), lambda a, b: a + b, None),
+    "maximum": (lambda rng, n: integers(rng, n, np.int16), jnp.maximum, np.maximum),
+    "last": (lambda rng, n: integers(rng, n, np.uint16), lambda a, b: b, None),
+    "first": (lambda rng, n: integers(rng, n, I32), lambda a, b: a, None),
+    "affine": (lambda rng, n: (integers(rng, n, U32), integers(rng, n, U32)), affine, affine),
+    "affine bytes": (lambda rng, n: (integers(rng, n, U8), integers(rng, n, U8)), affine, affine),
+    "last set": (mixed, last_set, np_last_set),
+    "matmul 2x2": (lambda rng, n: integers(rng, n, U32, 2, 2), matmul, matmul),
+    "matmul 3x3": (lambda rng, n: integers(rng, n, U32, 3, 3), matmul, matmul),
+    "matmul 4x4": (lambda rng, n: integers(rng, n, U32, 4, 4), matmul, matmul),
+    "matmul 8x8": (lambda rng, n: integers(rng, n, U32, 8, 8), matmul, matmul),
+    "gcd": (
+        lambda rng, n: integers(rng, n, U32) * 12,
+        lambda a, b: lax.while_loop(lambda s: s[1] != 0, lambda s: (s[1], s[0] % s[1]), (a, b))[0],
+        np.gcd,
+    ),
+    "captured table": (
+        lambda rng, n: integers(rng, n, I32),
+        with_table(jnp.arange(500, dtype=jnp.int32)),
+        lambda a, b: a + b + I32(3),
+    ),
+}
+
+
+def pair_function(case):
+    _, function, in_numpy = CASES[case]
+    return in_numpy or function
+
+
+def at(x, i):
+    return jax.tree.map(lambda leaf: leaf[i], x)
+
+
+def scanned(function, x, n, live, *, reverse=False, exclusive=False, identity=None):
+    """The scan of the live items and their total, item by item."""
+    results = jax.tree.map(np.zeros_like, x)
+    state = None
+    with np.errstate(over="ignore"):
+        for i in range(live)[:: -1 if reverse else 1]:
+            before, state = state, at(x, i) if state is None else function(state, at(x, i))
+            kept = (identity if before is None else before) if exclusive else state
+            for to, value in zip(jax.tree.leaves(results), jax.tree.leaves(kept), strict=True):
+                to[i] = value
+    return results, identity if state is None else state
+
+
+def expect_equal(got, wanted):
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_array_equal(np.asarray(g), w)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_scan_and_reduce(case, rng) -> None:
+    make, function, _ = CASES[case]
+    scan = jax.jit(lambda x: mgpu.scan(x, function))
+    reduce = jax.jit(lambda x: mgpu.reduce(x, function))
+    for n in (1, 5000) if "8x8" in case else (1, 300, 9001):
+        x = make(rng, n)
+        results, total = scanned(pair_function(case), x, n, n)
+        expect_equal(scan(x), results)
+        expect_equal(reduce(x), total)
+
+
+@pytest.mark.parametrize("case", ["add", "affine", "last set", "matmul 2x2"])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_flags(case, reverse, exclusive, rng) -> None:
+    """Directions, exclusive scans, live counts and totals, of which the identity fills what is over nothing."""
+    make, function, _ = CASES[case]
+    n = 4500
+    x = make(rng, n)
+    identity = jax.tree.map(lambda leaf: leaf.dtype.type(7) * np.ones(leaf.shape[1:], leaf.dtype), x)
+
+    @jax.jit
+    def run(x, count, identity):
+        flags = {"reverse": reverse, "exclusive": exclusive, "return_total": True}
+        return mgpu.scan(x, function, count=count, identity=identity, **flags)
+
+    reduce = jax.jit(lambda x, count, identity: mgpu.reduce(x, function, count=count, identity=identity))
+    for live in (0, 1, 2048, 4097, n):
+        results, total = scanned(
+            pair_function(case), x, n, live, reverse=reverse, exclusive=exclusive, identity=identity
+        )
+        got, got_total = run(x, live, identity)
+        expect_equal(got, results)
+        expect_equal(got_total, total)
+        if not reverse:
+            expect_equal(reduce(x, live, identity), total)
+
+
+@pytest.mark.parametrize("case", ["add", "affine", "affine bytes", "matmul 3x3"])
+def test_batches(case, rng) -> None:
+    make, function, _ = CASES[case]
+    for rows, n in ((7, 5), (3, 1000), (2, 5003)):
+        x = [make(rng, n) for _ in range(rows)]
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *x)
+        counts = rng.integers(1, n + 1, rows).astype(np.int32)
+        wanted = [scanned(pair_function(case), row, n, int(live)) for row, live in zip(x, counts, strict=True)]
+        identity = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), x[0])
+        got = jax.jit(jax.vmap(lambda x, c: mgpu.scan(x, function, count=c)))(stacked, counts)
+        reduce = functools.partial(mgpu.reduce, op=function, identity=identity)
+        totals = jax.jit(jax.vmap(lambda x, c, reduce=reduce: reduce(x, count=c)))(stacked, counts)
+        for row in range(rows):
+            expect_equal(at(got, row), wanted[row][0])
+            expect_equal(at(totals, row), wanted[row][1])
+
+
+def segments_of(heads, live):
+    """The begins and ends of all segments; position 0 starts one, listed or not."""
+    begins = sorted({0, *(int(head) for head in heads if head < live)})
+    return list(zip(begins, [*begins[1:], live], strict=True)) if live else []
+
+
+@pytest.mark.parametrize("case", ["add", "affine", "last set", "matmul 2x2", "matmul 8x8"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_segments(case, reverse, rng) -> None:
+    make, function, _ = CASES[case]
+    n, live = 3000, 2900
+    x = make(rng, n)
+    heads = np.sort(np.concatenate([rng.integers(0, n, 60), [5, 5, 2000, n, n + 7]])).astype(I32)
+    identity = jax.tree.map(lambda leaf: np.full(leaf.shape[1:], 7).astype(leaf.dtype), x)
+
+    @functools.partial(jax.jit, static_argnums=2)
+    def run(x, heads, exclusive):
+        flags = {"exclusive": exclusive, "identity": identity, "reverse": reverse}
+        return mgpu.segmented_scan(x, heads, function, count=live, **flags)
+
+    for exclusive in (False, True):
+        wanted = jax.tree.map(np.zeros_like, x)
+        for begin, end in segments_of(heads, live):
+            part, _ = scanned(
+                pair_function(case), at(x, slice(begin, end)), end - begin, end - begin,
+                reverse=reverse, exclusive=exclusive, identity=identity,
+            )  # fmt: skip
+            for to, value in zip(jax.tree.leaves(wanted), jax.tree.leaves(part), strict=True):
+                to[begin:end] = value
+        expect_equal(run(x, heads, exclusive), wanted)
+    if reverse:
+        return
+    ends = [*heads[1:], live]
+    spans = [(min(int(begin), live), min(int(end), live)) for begin, end in zip(heads, ends, strict=True)]
+    totals = [
+        scanned(pair_function(case), at(x, slice(*span)), span[1] - span[0], span[1] - span[0], identity=identity)[1]
+        for span in spans
+    ]
+    reduce = jax.jit(lambda x, heads: mgpu.segmented_reduce(x, heads, function, count=live, identity=identity))
+    expect_equal(reduce(x, heads), jax.tree.map(lambda *leaves: np.stack(leaves), *totals))
+
+
+def test_runs_of_keys_and_batches_of_segments(rng) -> None:
+    n = 2000
+    keys = np.repeat(rng.integers(0, 9, n // 4), rng.integers(1, 9, n // 4))[:n].astype(I32)
+    n = len(keys)
+    x = (integers(rng, n, U32), integers(rng, n, U32))
+    begins = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+    ends = np.append(begins[1:], n)
+    totals = [scanned(affine, at(x, slice(b, e)), e - b, e - b)[1] for b, e in zip(begins, ends, strict=True)]
+    firsts, reduced, count = mgpu.reduce_by_key(keys, x, affine, size=len(begins))
+    assert count == len(begins)
+    expect_equal(firsts, keys[begins])
+    expect_equal(reduced, [np.array(leaf) for leaf in zip(*totals, strict=True)])
+
+    stacked = jax.tree.map(lambda leaf: leaf[: n // 3 * 3].reshape(3, -1), x)
+    heads = np.array([[0, 9, 300], [4, 4, 5], [1, 100, 10**6]], I32)
+    got = jax.vmap(lambda x, heads: mgpu.segmented_scan(x, heads, affine))(stacked, heads)
+    for row in range(3):
+        expect_equal(at(got, row), mgpu.segmented_scan(at(stacked, row), heads[row], affine))
+
+
+def test_many_items(rng) -> None:
+    """Several tiles, groups of tiles and chunks."""
+    n = 3_000_017
+    x = (np.where(rng.random(n) < 0.001, 3, 1).astype(U32), integers(rng, n, U32))
+    with np.errstate(over="ignore"):
+        factor = np.multiply.accumulate(x[0], dtype=U32)
+        inverse = np.multiply.accumulate(np.where(x[0] == 3, U32(0xAAAAAAAB), U32(1)), dtype=U32)  # of 3, modulo 2^32
+        wanted = factor, factor * np.add.accumulate(x[1] * inverse, dtype=U32)
+    expect_equal(mgpu.scan(x, affine), wanted)
+    expect_equal(mgpu.reduce(x, affine), [leaf[-1] for leaf in wanted])
+
+
+def test_traced_captures(rng) -> None:
+    """What a function captures from the program around it may change from call to call, and in a batch."""
+    x = integers(rng, 3000, I32)
+
+    def run(x, k):
+        return mgpu.scan(x, lambda a, b: a + b + k)
+
+    compiled = jax.jit(run)
+    for k in (0, 5):
+        expect_equal(compiled(x, k), np.cumsum(x + k, dtype=I32) - k)
+    expect_equal(
+        jax.vmap(run, (None, 0))(x, jnp.arange(3)), [np.stack([np.cumsum(x + k, dtype=I32) - k for k in range(3)])]
+    )
+    expect_equal(jax.vmap(run, (0, None))(x.reshape(3, 1000), 2), np.cumsum(x.reshape(3, -1) + 2, 1, dtype=I32) - 2)
+
+
+def test_floats_are_the_same_in_every_run(rng) -> None:
+    x = (rng.random(200_000).astype(np.float32), rng.normal(size=200_000).astype(np.float32))
+    for run in (jax.jit(lambda x: mgpu.scan(x, affine)), jax.jit(lambda x: mgpu.reduce(x, affine))):
+        first = jax.device_get(run(x))
+        for _ in range(3):
+            expect_equal(run(x), first)
+    wide = [leaf.astype(np.float64) for leaf in x]
+    total = 0.0
+    for a, b in zip(*wide, strict=True):
+        total = total * a + b
+    np.testing.assert_allclose(mgpu.reduce(x, affine)[1], total, rtol=1e-4, atol=1e-4)
+
+
+def test_derivatives(rng) -> None:
+    x = (rng.random(50).astype(np.float32), rng.normal(size=50).astype(np.float32))
+
+    def loss(scan):
+        return lambda x: sum(jnp.sum(jnp.sin(leaf)) for leaf in scan(x))
+
+    ours, plain = loss(lambda x: mgpu.scan(x, affine)), loss(lambda x: lax.associative_scan(jax.vmap(affine), x))
+    for g, w in zip(jax.jit(jax.grad(ours))(x), jax.grad(plain)(x), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-5)
+    _, tangent = jax.jvp(jax.grad(ours), (x,), (x,))
+    _, wanted = jax.jvp(jax.grad(plain), (x,), (x,))
+    for g, w in zip(tangent, wanted, strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
+def test_calls_for_cuda(monkeypatch) -> None:
+    """The source is an attribute of the call, and the arrays that the function captured are its operands."""
+    if library.cuda_module is None:
+        monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
+    monkeypatch.setattr(library, "compiler_problem", lambda: "")
+    by_function._operation.cache_clear()
+    x, table = jnp.arange(10.0), jnp.arange(1000.0)
+
+    def run(x, table):
+        return mgpu.scan(x, lambda a, b: a * b + table[7])
+
+    text = jax.jit(run).trace(x, table).lower(lowering_platforms=("cuda",)).as_text()
+    call = next(line for line in text.splitlines() if "jax_mgpu.scan_by_function" in line)
+    assert "struct Function" in call
+    assert "captures.get<float>(0)[0 + 7 * 1 + 0]" in call
+    assert "captures = 1 : i64" in call
+    by_function._operation.cache_clear()
+
+
+def choose_later(a, b):
+    """Of items with random keys, the key of the one with the greater number."""
+    return jnp.maximum(a[0], b[0]), jnp.where(a[0] > b[0], a[1], b[1])
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_random_keys_are_chosen(impl, rng) -> None:
+    x = rng.permutation(300).astype(I32)
+    keys = jax.random.split(jax.random.key(3, impl=impl), 300)
+    words = np.asarray(jax.random.key_data(keys))
+    best = np.array([np.argmax(x[: i + 1]) for i in range(len(x))])
+    numbers, chosen = jax.jit(lambda x, keys: mgpu.scan((x, keys), choose_later))(x, keys)
+    np.testing.assert_array_equal(numbers, x[best])
+    assert chosen.dtype == keys.dtype
+    np.testing.assert_array_equal(jax.random.key_data(chosen), words[best])
+    _, last = jax.jit(lambda x, keys: mgpu.reduce((x, keys), choose_later))(x, keys)
+    np.testing.assert_array_equal(jax.random.key_data(last), words[best[-1]])
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_random_keys_in_kernels(impl) -> None:
+    """Their words are, unless the function uses or captures them."""
+    keys = jax.random.split(jax.random.key(3, impl=impl), 5)
+    x = jnp.arange(5)
+
+    def runs_in_a_kernel(function, x):
+        return "scan_by_function" in str(jax.make_jaxpr(lambda x: mgpu.scan(x, function))(x))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert runs_in_a_kernel(lambda a, b: b, keys)
+        assert runs_in_a_kernel(choose_later, (x, keys))
+        assert not runs_in_a_kernel(lambda a, b: jax.random.fold_in(a, 1), keys)
+        assert not runs_in_a_kernel(lambda a, b: (a[0], jnp.stack([a[1], b[1]])[0]), (x, keys))
+        assert not runs_in_a_kernel(lambda a, b: jnp.where(True, keys[0], b), keys)
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
+def test_without_a_compiler(monkeypatch) -> None:
+    """Plain JAX is in the program, with one warning that says what is missing."""
+    if library.cuda_module is None:
+        monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
+    monkeypatch.setattr(library, "compiler_problem", lambda: "NVRTC is missing: pip install it")
+    monkeypatch.setattr(by_function, "_WARNED", set())
+    by_function._operation.cache_clear()
+    traced = jax.jit(lambda x: mgpu.scan(x, lambda a, b: a * b + 1)).trace(jnp.arange(10.0))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert "custom_call" not in text
+    assert [str(w.message) for w in caught if "pip install it" in str(w.message)]
+    by_function._operation.cache_clear()

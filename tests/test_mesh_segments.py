@@ -1,0 +1,138 @@
+"""Segmented sorts and runs over a mesh axis, against the oracle on the global array."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import jax_mgpu as mgpu
+from tests import data, mesh, oracle
+from tests.test_scan import items, same
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+SLOTS, HEADS = 23, 9
+TYPES = {1: "int8", 2: "float32", 3: "int64", 4: "bfloat16", 8: "uint16"}
+
+
+def heads_of(rng, counts):
+    """Global heads: none, a few, many, at the boundaries of devices."""
+    total = int(counts.sum())
+    ends = np.cumsum(counts)
+    yield np.zeros(0, np.int32)
+    for heads in (rng.integers(0, max(total, 1), 2), rng.integers(0, max(total, 1), HEADS), ends):
+        yield np.sort(heads[heads < total]).astype(np.int32)
+
+
+def every_sort(keys, values, heads, flags, count):
+    named = {"count": count, "axis_name": mesh.AXIS}
+    return (
+        mgpu.segmented_sort(keys, heads, values, **named),
+        mgpu.segmented_sort_indices(keys, flags=flags, descending=True, **named),
+    )
+
+
+def check_every_sort(rng, call, devices, dtype):
+    for counts in mesh.counts_of(rng, devices, SLOTS):
+        total = int(counts.sum())
+        for heads in heads_of(rng, counts):
+            for keys in (data.random_keys(rng, dtype, total), rng.integers(0, 3, total).astype(jnp.dtype(dtype))):
+                dealt, _ = mesh.deal_heads(heads, counts, SLOTS, HEADS)
+                flags = mesh.deal(data.flags_of(total, heads), counts, SLOTS)
+                words = np.array([data.words_of(row) for row in flags])
+                values = mesh.deal(np.arange(total) * 2, counts, SLOTS)
+                given = (mesh.deal(keys, counts, SLOTS), values, dealt, words, counts)
+                (up, moved), (down, indices) = jax.device_get(call(*given))
+                order = oracle.segmented_sort_indices(keys, heads)
+                oracle.same_bits(mesh.gather(up, counts), keys[order])
+                np.testing.assert_array_equal(mesh.gather(moved, counts), order * 2)
+                order = oracle.segmented_sort_indices(keys, heads, descending=True)
+                oracle.same_bits(mesh.gather(down, counts), keys[order])
+                np.testing.assert_array_equal(mesh.gather(indices, counts), order)
+
+
+@pytest.mark.parametrize("devices", mesh.SIZES)
+def test_segmented_sorts(rng, devices):
+    check_every_sort(rng, mesh.by_vmap(every_sort), devices, TYPES[devices])
+
+
+def test_segmented_sorts_on_devices(rng):
+    check_every_sort(rng, mesh.by_devices(every_sort, 3), 3, "int32")
+
+
+def test_only_segments_across_boundaries_travel(rng):
+    """What a device sends to another one is part of its first or its last segment."""
+    keys = rng.permutation(60).astype(np.int32)
+    heads = np.array([0, 10, 15, 30, 38, 50])
+    counts = np.full(3, 20, np.int32)
+    dealt, _ = mesh.deal_heads(heads, counts, 20, 4)
+    call = mesh.by_vmap(lambda keys, heads: mgpu.segmented_sort_indices(keys, heads, axis_name=mesh.AXIS)[1])
+    indices = np.asarray(call(keys.reshape(3, 20), dealt)).reshape(-1)
+    moved = np.flatnonzero(indices // 20 != np.arange(60) // 20)
+    assert moved.size
+    assert set(np.searchsorted(heads, moved, "right") - 1) <= {2, 4}
+
+
+def runs_of(keys, x, op):
+    """Runs of equal neighbours, and what their values give."""
+    ranks = oracle.rank(keys)
+    heads = np.flatnonzero(np.append(True, ranks[1:] != ranks[:-1])[: len(keys)])
+    return heads, oracle.segmented_reduce(x, heads, op)
+
+
+@pytest.mark.parametrize("devices", mesh.SIZES)
+def test_reduce_by_key(rng, devices):
+    def call(keys, x, y, count):
+        named = {"count": count, "axis_name": mesh.AXIS}
+        return (
+            mgpu.reduce_by_key(keys, {"x": x, "y": y}, size=SLOTS, **named),
+            mgpu.reduce_by_key(keys, x, "argmax", size=4, **named),
+            mgpu.reduce_by_key(keys, x, jnp.maximum, size=SLOTS, **named),
+        )
+
+    check_reduce_by_key(rng, mesh.by_vmap(call), devices)
+
+
+def check_reduce_by_key(rng, call, devices):
+    for counts in mesh.counts_of(rng, devices, SLOTS):
+        total = int(counts.sum())
+        few, none = rng.integers(0, 5, total), np.zeros(total, int)
+        for chosen in (np.sort(few), rng.integers(0, 2, total), none, np.arange(total) % 18):
+            keys = data.special_keys("float32")[chosen]
+            x, y = items(rng, "int32", "add", total), items(rng, "float16", "add", total)
+            given = [mesh.deal(leaf, counts, SLOTS) for leaf in (keys, x, y)]
+            (firsts, sums, n), (few, places, n_few), (_, largest, _) = jax.device_get(call(*given, counts))
+            heads, expected = runs_of(keys, x, "add")
+            starts = mesh.deal_heads(heads, counts, SLOTS, SLOTS)[1]
+            np.testing.assert_array_equal(n, starts)
+            np.testing.assert_array_equal(n_few, starts)
+            oracle.same_bits(mesh.gather(firsts, n), keys[heads])
+            same(mesh.gather(sums["x"], n), expected)
+            same(mesh.gather(sums["y"], n), runs_of(keys, y, "add")[1])
+            same(mesh.gather(largest, n), runs_of(keys, x, "max")[1])
+            kept = np.concatenate([np.arange(count) < 4 for count in starts]) if len(starts) else np.zeros(0, bool)
+            oracle.same_bits(mesh.gather(few, np.minimum(starts, 4)), keys[heads][kept])
+            found = mesh.gather(places, np.minimum(starts, 4))
+            np.testing.assert_array_equal(found, runs_of(keys, x, "argmax")[1][kept])
+            for results, nothing in ((sums["x"], 0), (places, -1)):
+                dead = np.concatenate([row[count:] for row, count in zip(results, starts, strict=True)])
+                assert (dead == nothing).all()
+
+
+def test_derivatives(rng):
+    keys = rng.permutation(12).reshape(2, 6).astype(np.float64)
+    values = rng.normal(size=(2, 6))
+    heads, runs = np.array([[0, 3], [2, 9]], np.int32), np.array([[0, 0, 1, 1, 1, 2], [2, 2, 2, 2, 3, 3]])
+
+    def call(keys, values, heads, runs):
+        named = {"axis_name": mesh.AXIS}
+        sums = mgpu.reduce_by_key(runs, values, size=4, **named)[1]
+        return *mgpu.segmented_sort(keys, heads, values, **named), sums, jax.lax.psum(sums[0] ** 2, mesh.AXIS)
+
+    function = jax.vmap(call, axis_name=mesh.AXIS)
+    check_grads(
+        jax.jit(lambda k, v: function(k, v, heads, runs)), (keys, values), order=1, modes=["fwd", "rev"], eps=1e-4
+    )

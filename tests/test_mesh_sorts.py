@@ -1,0 +1,268 @@
+"""Sorts and merges over a mesh axis, against the oracle on the global array; the forms of the exchange."""
+
+from __future__ import annotations
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import jax_mgpu as mgpu
+from jax_mgpu._src.mesh import exchange, sorts
+from tests import data, mesh, oracle
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+SLOTS = 29
+TYPES = {1: "int16", 2: "float32", 3: "uint8", 4: "int64", 8: "bfloat16"}
+MERGED = {1: "uint16", 2: "int8", 3: "float64", 4: "uint32", 8: "float16"}
+
+
+def arrays(rng, dtype, total):
+    """Keys of all kinds: any, few different ones, one only, in order and in the reverse order, on few devices."""
+    keys = data.random_keys(rng, dtype, total)
+    kind = jnp.dtype(dtype)
+    yield keys
+    yield rng.integers(0, 3, total).astype(kind)
+    yield np.full(total, 5).astype(kind)
+    yield data.in_order(keys)
+    yield data.in_order(keys, descending=True)
+    yield np.where(np.arange(total) < total // 2, 3, rng.integers(0, 100, total)).astype(kind)
+
+
+def filled(total, devices, slots):
+    """Counts of devices that are filled from the first one on."""
+    return np.clip(total - slots * np.arange(devices), 0, slots).astype(np.int32)
+
+
+def every_sort(keys, values, count):
+    named = {"axis_name": mesh.AXIS}
+    return (
+        mgpu.mergesort(keys, values, count=count, **named),
+        mgpu.mergesort_indices(keys, descending=True, count=count, even=False, **named),
+    )
+
+
+def check_sorts(got, keys, counts):
+    devices, total = len(counts), len(keys)
+    (up, values, n), (down, indices, n_filled) = jax.device_get(got)
+    np.testing.assert_array_equal(n, mesh.even(total, devices))
+    np.testing.assert_array_equal(n_filled, filled(total, devices, SLOTS) if devices > 1 else n)
+    order, reverse = oracle.sort_indices(keys), oracle.sort_indices(keys, descending=True)
+    oracle.same_bits(mesh.gather(up, n), keys[order])
+    np.testing.assert_array_equal(mesh.gather(values, n), order * 2)
+    oracle.same_bits(mesh.gather(down, n_filled), keys[reverse])
+    np.testing.assert_array_equal(mesh.gather(indices, n_filled), reverse)
+
+
+def check_every_sort(rng, call, dtype, devices):
+    for counts in mesh.counts_of(rng, devices, SLOTS):
+        for keys in arrays(rng, dtype, int(counts.sum())):
+            values = mesh.deal(np.arange(len(keys), dtype=np.int32) * 2, counts, SLOTS)
+            check_sorts(call(mesh.deal(keys, counts, SLOTS), values, counts), keys, counts)
+
+
+@pytest.mark.parametrize("devices", mesh.SIZES)
+def test_sorts(rng, devices):
+    check_every_sort(rng, mesh.by_vmap(every_sort), TYPES[devices], devices)
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in data.KEY_DTYPES if dtype not in TYPES.values()])
+def test_sorts_of_every_type(rng, dtype):
+    call = mesh.by_vmap(lambda keys, count: mgpu.mergesort_indices(keys, count=count, axis_name=mesh.AXIS))
+    for counts in mesh.counts_of(rng, 3, SLOTS)[:2]:
+        for keys in arrays(rng, dtype, int(counts.sum())):
+            got, indices, n = jax.device_get(call(mesh.deal(keys, counts, SLOTS), counts))
+            order = oracle.sort_indices(keys)
+            oracle.same_bits(mesh.gather(got, n), keys[order])
+            np.testing.assert_array_equal(mesh.gather(indices, n), order)
+
+
+@pytest.mark.parametrize("devices", (2, 4))
+def test_sorts_on_devices(rng, devices):
+    check_every_sort(rng, mesh.by_devices(every_sort, devices), "float32", devices)
+
+
+def test_without_counts(rng):
+    """Every device is full, before and after: no count is given, and none returned."""
+    keys = rng.integers(0, 9, (3, SLOTS)).astype(np.int32)
+    rows = rng.normal(size=(3, SLOTS, 2)).astype(np.float16)
+    random = jax.random.split(jax.random.key(3), (3, SLOTS))
+
+    def call(keys, rows, random):
+        named = {"axis_name": mesh.AXIS}
+        values = {"rows": rows, "random": random}
+        return (
+            mgpu.mergesort(keys, **named),
+            mgpu.mergesort(keys, values, **named),
+            mgpu.locality_sort(keys, **named),
+            mgpu.locality_sort_indices(keys, **named),
+            mgpu.merge(*(jnp.full(5, jax.lax.axis_index(mesh.AXIS)),) * 2, **named),
+        )
+
+    alone, (again, values), nearly, (_, indices), merged = mesh.by_vmap(call)(keys, rows, random)
+    order = oracle.sort_indices(keys.reshape(-1))
+    for got in (alone, again, nearly):
+        np.testing.assert_array_equal(got.reshape(-1), keys.reshape(-1)[order])
+    np.testing.assert_array_equal(indices.reshape(-1), order)
+    oracle.same_bits(values["rows"].reshape(-1, 2), rows.reshape(-1, 2)[order])
+    words = jax.random.key_data(random).reshape(3 * SLOTS, -1)
+    np.testing.assert_array_equal(jax.random.key_data(values["random"]).reshape(3 * SLOTS, -1), words[order])
+    np.testing.assert_array_equal(merged.reshape(-1), np.repeat(np.arange(3), 10))
+
+
+def every_merge(a, b, a_values, b_values, a_count, b_count):
+    counts = {"a_count": a_count, "b_count": b_count}
+    return (
+        mgpu.merge(a, b, a_values, b_values, **counts, axis_name=mesh.AXIS),
+        mgpu.merge(a[::-1], b, b_count=b_count, a_count=0, axis_name=mesh.AXIS, even=False),
+    )
+
+
+@pytest.mark.parametrize("devices", mesh.SIZES)
+def test_merges(rng, devices):
+    call = mesh.by_vmap(every_merge)
+    slots = SLOTS + 17
+    for a_counts, b_counts in zip(
+        mesh.counts_of(rng, devices, SLOTS), rng.permutation(mesh.counts_of(rng, devices, 17)), strict=True
+    ):
+        total = int(a_counts.sum() + b_counts.sum())
+        for keys in arrays(rng, MERGED[devices], total):
+            a, b = (data.in_order(x) for x in np.split(keys, [a_counts.sum()]))
+            ids = np.arange(total, dtype=np.int32)
+            a_ids, b_ids = np.split(ids, [len(a)])
+            given = [(a, a_counts, SLOTS), (b, b_counts, 17), (a_ids, a_counts, SLOTS), (b_ids, b_counts, 17)]
+            dealt = [mesh.deal(*problem) for problem in given]
+            (merged, values, n), (copied, n_b) = jax.device_get(call(*dealt, a_counts, b_counts))
+            order = oracle.merge_indices(a, b)
+            np.testing.assert_array_equal(n, mesh.even(total, devices))
+            oracle.same_bits(mesh.gather(merged, n), np.concatenate([a, b])[order])
+            np.testing.assert_array_equal(mesh.gather(values, n), ids[order])
+            np.testing.assert_array_equal(n_b, filled(len(b), devices, slots))
+            oracle.same_bits(mesh.gather(copied, n_b), b)
+
+
+def test_merges_descending_with_rows(rng):
+    devices = 3
+    a, b = (data.in_order(data.random_keys(rng, "float32", devices * n), descending=True) for n in (SLOTS, 17))
+    a_rows, b_rows = (rng.normal(size=(len(x), 2)).astype(np.float16) for x in (a, b))
+
+    def call(a, b, a_rows, b_rows):
+        return mgpu.merge(a, b, {"r": a_rows}, {"r": b_rows}, descending=True, axis_name=mesh.AXIS)
+
+    dealt = [x.reshape(devices, -1, *x.shape[1:]) for x in (a, b, a_rows, b_rows)]
+    keys, values = mesh.by_vmap(call)(*dealt)
+    order = oracle.merge_indices(a, b, descending=True)
+    oracle.same_bits(keys.reshape(-1), np.concatenate([a, b])[order])
+    oracle.same_bits(values["r"].reshape(-1, 2), np.concatenate([a_rows, b_rows])[order])
+
+
+# ---- Forms ----------------------------------------------------------------------------------------------------------
+
+
+def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_name):
+    """What jax.lax.ragged_all_to_all says it does, which does not compile for CPU devices."""
+    devices, me = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
+    updates = sizes.shape[0] // devices
+    everything = jax.lax.all_gather(operand, axis_name)
+    starts, sizes, places = (
+        jax.lax.all_gather(x, axis_name).reshape(devices, devices, updates)[:, me].reshape(-1)
+        for x in (starts, sizes, places)
+    )
+    sizes = jnp.where((sizes == received).all(), sizes, 0)  # both sides must say the same
+    slot = jnp.arange(into.shape[0])[:, None]
+    hit = (slot >= places) & (slot < places + sizes)
+    update = jnp.argmax(hit, 1)
+    got = everything[update // updates, starts[update] + slot[:, 0] - places[update]]
+    return jnp.where(hit.any(1).reshape(-1, *[1] * (got.ndim - 1)), got, into)
+
+
+def use(monkeypatch, form):
+    monkeypatch.setattr(exchange, "_gathered", getattr(exchange, form))
+    monkeypatch.setattr(exchange, "UPDATES", 5)
+    monkeypatch.setattr(jax.lax, "ragged_all_to_all", ragged_all_to_all)
+
+
+@pytest.mark.parametrize("form", ("_ragged", "_chunked"))
+def test_forms_of_the_exchange(rng, form, monkeypatch):
+    use(monkeypatch, form)
+    check_every_sort(rng, mesh.by_vmap(every_sort), "int32", 4)
+    check_every_sort(rng, mesh.by_devices(every_sort, 3), "int32", 3)
+
+
+@pytest.mark.parametrize("devices", (3, 4))
+def test_runs_are_merged_in_pairs(rng, devices, monkeypatch):
+    monkeypatch.setattr(sorts, "FEW_KEYS", 0)
+    check_every_sort(rng, mesh.by_vmap(every_sort), "int32", devices)
+
+
+# ---- Derivatives, transformations -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ("_gathered", "_chunked"))
+def test_derivatives(rng, form, monkeypatch):
+    """Through the exchange, by both modes, in vmap and in shard_map."""
+    use(monkeypatch, form)
+    keys = rng.permutation(12).reshape(2, 6).astype(np.float64)
+    values = rng.normal(size=(2, 6, 2))
+    counts = np.array([6, 4], np.int32)
+
+    def call(keys, values, count):
+        named = {"axis_name": mesh.AXIS}
+        sorted_keys, moved, n = mgpu.mergesort(keys, values, count=count, **named)
+        return sorted_keys, moved, mgpu.merge(sorted_keys, sorted_keys + 0.5, a_count=n, b_count=n, **named)[0]
+
+    def weighted(results):
+        return sum(jnp.sum(jnp.sin(r) * jnp.cos(jnp.arange(r.size).reshape(r.shape))) for r in results)
+
+    function = jax.vmap(call, axis_name=mesh.AXIS)
+    check_grads(jax.jit(lambda k, v: function(k, v, counts)), (keys, values), order=1, modes=["fwd", "rev"], eps=1e-4)
+    sharded = mesh.by_devices(call, 2)
+    by_vmap, by_devices = (
+        jax.grad(lambda k, v, f=f: weighted(f(k, v, counts)), argnums=(0, 1))(keys, values) for f in (function, sharded)
+    )
+    for got, expected in zip(by_devices, by_vmap, strict=True):
+        np.testing.assert_allclose(got, expected, atol=1e-9)
+
+
+def test_a_batch_within(rng):
+    """Rows, each sorted over the axis, with counts of its own."""
+    keys = rng.integers(0, 9, (2, 3, SLOTS)).astype(np.int32)
+    counts = rng.integers(0, SLOTS + 1, (2, 3)).astype(np.int32)
+
+    def call(keys, count):
+        return jax.vmap(lambda k, c: mgpu.mergesort(k, count=c, axis_name=mesh.AXIS))(keys, count)
+
+    for function in (mesh.by_vmap(call), mesh.by_devices(call, 2)):
+        got, n = jax.device_get(function(keys, counts))
+        for row in range(3):
+            expected = np.sort(mesh.gather(keys[:, row], counts[:, row]))
+            np.testing.assert_array_equal(mesh.gather(got[:, row], n[:, row]), expected)
+
+
+def programs(devices):
+    """Calls that move data over the axis."""
+    from tests.mesh import AXIS
+
+    keys, counts = np.zeros((devices, 64), np.float32), np.zeros(devices, np.int32)
+    yield lambda k, c: mgpu.mergesort(k, k, count=c, axis_name=AXIS), (keys, counts)
+    yield lambda k, c: mgpu.merge(k, k, a_count=c, axis_name=AXIS), (keys, counts)
+    yield lambda k, c: jax.grad(lambda k: mgpu.mergesort(k, axis_name=AXIS)[3])(k), (keys, counts)
+
+
+@pytest.mark.parametrize("form", ("ragged_all_to_all", "all_to_all"))
+def test_no_data_is_gathered(form, monkeypatch):
+    """Programs for GPUs: what is gathered are a few numbers a device."""
+    if form == "all_to_all":
+        monkeypatch.setattr(exchange, "MOST_RAGGED", 1)
+    for call, arguments in programs(4):
+        traced = mesh.by_devices(call, 4).trace(*arguments)
+        with warnings.catch_warnings(action="ignore"):  # without the CUDA kernels this is another platform's program
+            text = traced.lower(lowering_platforms=("cuda" if mgpu.has_cuda() else "tpu",)).as_text()
+        assert form in text
+        gathers = [line for line in text.splitlines() if "stablehlo.all_gather" in line]
+        sizes = [mesh.elements(line.rsplit("->", 1)[1]) for line in gathers]
+        assert sizes and max(sizes) <= 64

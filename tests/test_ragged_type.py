@@ -1,0 +1,328 @@
+"""Ragged against lists of rows, through every transformation; and the experts composed of it."""
+
+from __future__ import annotations
+
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import jax_mgpu as mgpu
+from benchmarks import experts
+from tests.oracle import same_bits
+
+ROWS = [[3.0, 1.0, 3.0], [], [2.0, 5.0], [4.0]]
+
+
+def floats(rows):
+    return [np.array(row, np.float32) for row in rows]
+
+
+@pytest.fixture
+def ragged():
+    return mgpu.Ragged.from_rows(ROWS, size=9)
+
+
+def same_rows(got, expected, same=same_bits):
+    rows = got.to_rows()
+    assert len(rows) == len(expected) == len(got)
+    for row, want in zip(rows, expected, strict=True):
+        same(row, np.asarray(want))
+
+
+def close(got, expected):
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+# ---- Ways in and out -------------------------------------------------------------------------------------------------
+
+
+def test_what_it_is(ragged):
+    same_rows(ragged, floats(ROWS))
+    assert (ragged.capacity, len(ragged), int(ragged.count)) == (9, 4, 6)
+    np.testing.assert_array_equal(ragged.offsets, [0, 3, 3, 5, 6])
+    np.testing.assert_array_equal(ragged.heads, [0, 3, 3, 5])
+    np.testing.assert_array_equal(ragged.lengths, [3, 0, 2, 1])
+    np.testing.assert_array_equal(ragged.segment_ids, [0, 0, 0, 2, 2, 3, -1, -1, -1])
+
+
+def test_ways_to_make_one(ragged):
+    same_rows(mgpu.Ragged.from_lengths(ragged.values, jnp.array([3, 0, 2, 1])), floats(ROWS))
+    dense = ragged.to_dense(3, fill_value=-1)
+    expected = np.full((4, 3), -1, np.float32)
+    for row, values in zip(expected, ROWS, strict=True):
+        row[: len(values)] = values
+    same_bits(dense, expected)
+    same_rows(mgpu.Ragged.from_dense(dense, ragged.lengths), floats(ROWS))
+    same_rows(
+        mgpu.Ragged.from_dense(dense, ragged.lengths, size=4), [*floats(ROWS[:2]), np.float32([2]), np.float32([])]
+    )
+    same_rows(mgpu.Ragged.from_rows(floats(ROWS)), floats(ROWS))
+    trees = [{"a": np.arange(n), "b": np.ones((n, 2), np.int8)} for n in (2, 0, 3)]
+    made = mgpu.Ragged.from_rows(trees)
+    for got, want in zip(made.to_rows(), trees, strict=True):
+        np.testing.assert_array_equal(got["a"], want["a"])
+        same_bits(got["b"], want["b"])
+
+
+def test_repr(ragged):
+    assert repr(ragged) == "Ragged([[3., 1., 3.], [], [2., 5.], [4.]], float32)"
+    assert repr(ragged > 2) == "Ragged([[True, False, True], [], [False, True], [True]], bool)"
+    many = mgpu.Ragged(jnp.arange(80, dtype=jnp.int32), np.arange(0, 81, 8))
+    assert repr(many).startswith("Ragged([[0, 1, 2, ..., 5, 6, 7], [8, 9, 10, ..., 13, 14, 15], [16,")
+    assert repr(many).count("...") == 7
+    tree = mgpu.Ragged({"a": jnp.arange(3, dtype=jnp.int32), "b": jnp.zeros((3, 1))}, [0, 2, 2])
+    assert repr(tree) == "Ragged({'a': [[0, 1], []], int32, 'b': [[[0.], [0.]], []], float32})"
+    shown = []
+    jax.jit(lambda r: shown.append(repr(r)))(ragged)
+    batch = jax.tree.map(lambda x: jnp.stack([x, x]), ragged)
+    assert [*shown, repr(batch)] == [
+        "Ragged(float32[9], offsets=int32[5])",
+        "Ragged(float32[2,9], offsets=int32[2,5])",
+    ]
+    repr(jax.tree.structure(ragged).unflatten([None, None]))
+    repr(mgpu.Ragged(jax.random.split(jax.random.key(0), 3), [0, 2]))
+
+
+# ---- Item by item ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lt", "le", "gt", "eq", "ne"]
+)
+def test_arithmetic(ragged, name):
+    function = getattr(operator, name)
+    same = close if name in ("truediv", "pow") else same_bits  # which devices round as they like
+    other = mgpu.Ragged.from_rows([[1.0, 2.0, 4.0], [], [2.0, 3.0], [4.0]], size=9)
+    per_row = np.array([2.0, 7.0, 3.0, 4.0], np.float32)
+    rows = floats(ROWS)
+    same_rows(function(ragged, other), [function(a, b) for a, b in zip(rows, other.to_rows(), strict=True)], same)
+    same_rows(function(ragged, 2.0), [function(a, np.float32(2)) for a in rows], same)
+    same_rows(function(2.0, ragged), [function(np.float32(2), a) for a in rows], same)
+    for given in (per_row, jnp.asarray(per_row)):
+        same_rows(function(ragged, given), [function(a, b) for a, b in zip(rows, per_row, strict=True)], same)
+        same_rows(function(given, ragged), [function(b, a) for a, b in zip(rows, per_row, strict=True)], same)
+
+
+def test_bits_and_signs(ragged):
+    high, low = ragged > 2, ragged < 4
+    for name in ("and", "or", "xor"):
+        function = getattr(operator, f"__{name}__")
+        same_rows(function(high, low), [function(a, b) for a, b in zip(high.to_rows(), low.to_rows(), strict=True)])
+    same_rows(~high, [~row for row in high.to_rows()])
+    same_rows(-ragged, [-row for row in floats(ROWS)])
+    same_rows(abs(-ragged), floats(ROWS))
+
+
+def test_rows_of_rows_and_pytrees(ragged):
+    wide = ragged.map(lambda x: jnp.stack([x, 2 * x]))
+    same_rows(wide * np.arange(4, dtype=np.float32), [np.stack([r, 2 * r], 1) * i for i, r in enumerate(floats(ROWS))])
+    same_rows(wide * np.ones((4, 2), np.float32), wide.to_rows())
+    same_rows(ragged * np.array([[1, 2]] * 4, np.float32), wide.to_rows())
+    tree = ragged.map(lambda x: {"x": x, "y": (x > 2, x)})
+    doubled = (tree + tree).values
+    np.testing.assert_array_equal(doubled["x"], 2 * ragged.values)
+    np.testing.assert_array_equal((tree * 2).values["y"][1], 2 * ragged.values)
+
+
+def test_map_takes_one_item(ragged):
+    same_rows(ragged.map(lambda x: x[None].sum()), floats(ROWS))
+    same_rows(ragged.map(lambda x: 1), [np.ones(len(row), np.int32) for row in ROWS])
+
+
+# ---- Row by row ------------------------------------------------------------------------------------------------------
+
+
+def test_rows_sorted_reduced_scanned(ragged):
+    rows = floats(ROWS)
+    same_rows(ragged.sort(), [np.sort(row) for row in rows])
+    same_rows(ragged.sort(descending=True), [np.sort(row)[::-1] for row in rows])
+    same_bits(ragged.reduce(), np.array([row.sum() for row in rows], np.float32))
+    same_bits(ragged.reduce("max"), np.array([row.max(initial=-np.inf) for row in rows], np.float32))
+    same_rows(ragged.scan(), [np.cumsum(row) for row in rows])
+    same_rows(ragged.scan(exclusive=True), [np.cumsum(row) - row for row in rows])
+    same_rows(ragged.unique(), [np.unique(row) for row in rows])
+    best = ragged.top_k(2)
+    same_bits(best.values, np.array([[3, 3], [0, 0], [5, 2], [4, 0]], np.float32))
+    np.testing.assert_array_equal(best.count, [2, 0, 2, 1])
+    for got, row in zip(ragged.softmax().to_rows(), rows, strict=True):
+        np.testing.assert_allclose(got, np.exp(row) / np.exp(row).sum(), rtol=1e-6)
+    for got, row in zip(ragged.log_softmax().to_rows(), rows, strict=True):
+        if not len(row):
+            continue
+        np.testing.assert_allclose(got, row - np.log(np.exp(row).sum()), rtol=1e-5, atol=1e-6)
+
+
+def test_rows_taken_and_items_selected(ragged):
+    rows = floats(ROWS)
+    same_rows(ragged.take(jnp.array([2, 0, 1])), [rows[2], rows[0], rows[1]])
+    same_rows(ragged.take(jnp.array([3, 4, 3]), size=2), [rows[3], rows[1], rows[3]])
+    same_rows(ragged.take(jnp.array([2, 0, 2]), size=4), [rows[2], rows[0][:2], rows[1]])  # as many items as fit
+    kept = [row[row > 2] for row in rows]
+    same_rows(ragged.select(ragged > 2), kept)
+    same_rows(ragged.select((ragged > 2).values, size=20), kept)
+    same_rows(ragged.map(lambda x: {"x": x}).select(ragged > 2).map(lambda item: item["x"]), kept)
+
+
+# ---- Transformations -------------------------------------------------------------------------------------------------
+
+
+def program(r):
+    """What uses most of it: rows scaled, sorted, summed up."""
+    scaled = (r - r.reduce("max")).softmax() * r
+    return scaled.sort(), scaled.reduce()
+
+
+def agree(got, expected):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), got, expected)
+
+
+def batch_of(ragged):
+    other = mgpu.Ragged.from_rows([[1.0], [2.0, 6.0], [], [7.0, 8.0]], size=9)
+    return jax.tree.map(lambda *x: jnp.stack(x), ragged, other), [ragged, other]
+
+
+def test_jit_and_lowering(ragged):
+    expected = program(ragged)
+    agree(jax.jit(program)(ragged), expected)
+    shapes = jax.eval_shape(program, ragged)
+    assert isinstance(shapes[0], mgpu.Ragged)
+    agree(jax.jit(program).lower(ragged).compile()(ragged), expected)
+
+
+def test_vmap_and_scan(ragged):
+    batch, parts = batch_of(ragged)
+    expected = jax.tree.map(lambda *x: jnp.stack(x), *map(program, parts))
+    agree(jax.vmap(program)(batch), expected)
+    agree(jax.lax.scan(lambda carry, r: (carry, program(r)), 0, batch)[1], expected)
+    carried = jax.lax.fori_loop(0, 3, lambda _, r: r.sort() + 1, ragged)
+    same_rows(carried, [np.sort(row) + 3 for row in floats(ROWS)])
+
+
+def test_grad(ragged):
+    def loss(r):
+        return (r.softmax() * r).map(jnp.sin).reduce().sum()
+
+    gradient = jax.grad(loss, allow_int=True)(ragged)
+    assert isinstance(gradient, mgpu.Ragged)
+    assert "offsets" in repr(gradient)
+    by_values = jax.grad(lambda values: loss(ragged.with_values(values)))(ragged.values)
+    agree(gradient.values, by_values)
+    assert not np.any(by_values[6:])
+    for b, e in ((0, 3), (3, 5), (5, 6)):
+        expected = jax.grad(lambda row: jnp.sin(jax.nn.softmax(row) * row).sum())(ragged.values[b:e])
+        agree(by_values[b:e], expected)
+
+
+def test_shard_map(ragged):
+    if len(jax.devices()) < 2:
+        pytest.skip("fewer than two devices")
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    batch, parts = batch_of(ragged)
+    flat = jax.tree.map(lambda x: x.reshape(-1), batch)
+    over = jax.shard_map(program, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    expected = jax.tree.map(lambda *x: jnp.concatenate(x), *map(program, parts))
+    agree(jax.jit(over)(flat), expected)
+
+
+def test_donation(ragged):
+    expected = [np.sort(row) for row in floats(ROWS)]
+    given = jax.tree.map(jnp.array, ragged)
+    same_rows(jax.jit(lambda r: r.sort(), donate_argnums=0)(given), expected)
+
+
+def test_tree_map_and_paths(ragged):
+    twice = jax.tree.map(lambda x: x * 2 if x.dtype == jnp.float32 else x, ragged)
+    same_rows(twice, [2 * row for row in floats(ROWS)])
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(ragged)[0]]
+    assert paths == [".values", ".offsets"]
+    assert jax.tree.structure(ragged) == jax.tree.structure(twice)
+
+
+# ---- Errors ----------------------------------------------------------------------------------------------------------
+
+
+X = np.arange(5, dtype=np.float32)
+ERRORS = {
+    "Ragged: offsets: expected an end of row 1 from 3, its start, to 5, the number of items, got 2": lambda r: (
+        mgpu.Ragged(X, [0, 3, 2])
+    ),
+    "Ragged: offsets: expected an end of row 0 from 0, its start, to 5, the number of items, got 6": lambda r: (
+        mgpu.Ragged(X, np.array([0, 6]))
+    ),
+    "Ragged: offsets: expected row 0 to start at 0, got 1": lambda r: mgpu.Ragged(X, [1, 2]),
+    "Ragged: offsets: expected where each row starts, and where the last one ends, got none": lambda r: mgpu.Ragged(
+        X, []
+    ),
+    "Ragged: values: expected an array or a pytree of arrays, got no array": lambda r: mgpu.Ragged((), [0]),
+    "Ragged: values: expected arrays with the leading axis of each other, 5, got float32[4]": lambda r: mgpu.Ragged(
+        (X, X[:4]), [0]
+    ),
+    "Ragged +: other: expected rows of the same lengths, 3 items in row 0, got 2": lambda r: (
+        r + mgpu.Ragged.from_rows([[1.0, 2.0], [], [], []], size=9)
+    ),
+    "Ragged *: other: expected 4 rows and room for 9 items, got 1 and 2": lambda r: (
+        r * mgpu.Ragged.from_rows([[1.0, 2.0]])
+    ),
+    "Ragged /: other: expected an entry for each of 4 rows, got float32[3]": lambda r: r / X[:3],
+    "Ragged.sort: values: expected one array, got PyTreeDef({'a': *})": lambda r: r.map(lambda x: {"a": x}).sort(),
+    "Ragged.from_rows: rows: expected items as those of row 0, float32[5], got int64[2] in row 1": lambda r: (
+        mgpu.Ragged.from_rows([X, np.arange(2)])
+    ),
+    "Ragged.from_rows: rows: expected arrays of one length in each row, got 1 and 2 in row 0": lambda r: (
+        mgpu.Ragged.from_rows([(X[:1], X[:2])])
+    ),
+    "Ragged.from_rows: size: expected room for 3 items, got 2": lambda r: mgpu.Ragged.from_rows([[1, 2, 3]], size=2),
+    "Ragged.select: keep: expected one for each of 9 items, got bool[4]": lambda r: r.select(np.ones(4, bool)),
+}
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_errors(ragged, message):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        ERRORS[message](ragged)
+    assert str(caught.value) == message
+
+
+def test_checks_within_jit(ragged):
+    other = mgpu.Ragged(ragged.values, jnp.array([0, 3, 4, 5, 6]))
+    with mgpu.checks():
+        with pytest.raises(Exception, match=r"Ragged \+: other: expected rows of the same lengths, .* position 2"):
+            jax.block_until_ready(jax.jit(lambda a, b: a + b)(ragged, other))
+        jax.block_until_ready(jax.jit(lambda a, b: a + b)(ragged, jax.tree.map(jnp.array, ragged)))
+        with pytest.raises(Exception, match=r"Ragged\.from_lengths: lengths: expected rows of 5 items in all at most"):
+            jax.block_until_ready(mgpu.Ragged.from_lengths(X, jnp.array([3, 3])))
+
+
+# ---- Experts ---------------------------------------------------------------------------------------------------------
+
+
+def test_experts(rng):
+    tokens, count, chosen, width = 12, 5, 2, 3
+    x, matrices = rng.normal(size=(tokens, width)), rng.normal(size=(count, width, width))
+    ids = np.stack([rng.permutation(count)[:chosen] for _ in range(tokens)]).astype(np.int32)
+    weights = rng.random((tokens, chosen))
+    x, matrices, weights = (a.astype(np.float32) for a in (x, matrices, weights))
+
+    def ours(x, matrices, weights):
+        rows, back = experts.dispatch(x, ids, count)
+        made = jax.lax.ragged_dot(rows.values, matrices, rows.lengths)
+        return experts.combine(made, back, weights)
+
+    def dense(x, matrices, weights):
+        made = jnp.einsum("td,edf->tef", x, matrices)
+        return jnp.einsum("tk,tkf->tf", weights, jnp.take_along_axis(made, ids[..., None], 1))
+
+    rows, _ = experts.dispatch(x, ids, count)
+    same_rows(rows, [x[np.flatnonzero((ids == e).any(1))] for e in range(count)])
+    tolerance = {"rtol": 2e-2, "atol": 2e-2}  # a GPU multiplies matrices in fewer bits
+    np.testing.assert_allclose(ours(x, matrices, weights), dense(x, matrices, weights), **tolerance)
+    got, expected = (
+        jax.grad(lambda *a, f=f: jnp.sin(f(*a)).sum(), argnums=(0, 1, 2))(x, matrices, weights) for f in (ours, dense)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), got, expected)

@@ -1,0 +1,253 @@
+"""unique, top_k, quantiles, counts and segment softmax against NumPy and plain Python."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import jax_mgpu as mgpu
+from tests import data, oracle
+from tests.oracle import same_bits
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+HEADS = np.array([0, 0, 7, 30, 30, 55, 999], np.int32)
+
+
+def bounds_of(heads, n, count):
+    live = oracle.live_count(count, n)
+    return list(itertools.pairwise([*np.clip(heads, 0, live), live]))
+
+
+# ---- unique ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+def test_unique(rng, dtype):
+    for n in (0, 1, 600):
+        keys = data.random_keys(rng, dtype, n)
+        for count in (None, n // 2):
+            live = oracle.live_count(count, n)
+            order = oracle.sort_indices(keys[:live])
+            ranks = oracle.rank(keys[:live])[order]
+            starts = np.flatnonzero(np.append(True, ranks[1:] != ranks[:-1])[:live])
+            counts = np.diff([*starts, live]).astype(np.int32)
+            ids = np.full(n, -1, np.int32)
+            ids[order] = np.repeat(np.arange(len(starts)), counts)
+            for size in (0, len(starts) // 2, n + 2):
+                options = {"size": size, "count": count}
+                values, index, inverse, times, found = mgpu.unique(
+                    keys, return_index=True, return_inverse=True, return_counts=True, **options
+                )
+                same_bits(values, oracle.padded(keys[order][starts], size, 0))
+                same_bits(index, oracle.padded(order[starts].astype(np.int32), size, -1))
+                same_bits(inverse, np.where(ids < size, ids, -1).astype(np.int32))
+                same_bits(times, oracle.padded(counts, size, 0))
+                assert int(found) == len(starts)
+
+
+def test_unique_gives_what_is_asked_for(rng):
+    keys = rng.integers(0, 9, 50)
+    assert [len(mgpu.unique(keys, size=9)), len(mgpu.unique(keys, size=9, return_inverse=True))] == [2, 3]
+    expected = np.unique(keys, return_counts=True)
+    got = mgpu.unique(keys, size=len(expected[0]), return_counts=True)
+    same_bits(got[0], expected[0])
+    same_bits(got[1], expected[1].astype(np.int32))
+
+
+# ---- top_k -----------------------------------------------------------------------------------------------------------
+
+
+def first_of(x, begin, end, k, largest):
+    """The indices of the first k items, in the order of a stable sort."""
+    return begin + oracle.sort_indices(x[begin:end], descending=largest)[:k]
+
+
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+def test_top_k(rng, dtype):
+    x = data.random_keys(rng, dtype, 70)
+    for k, count, largest in itertools.product((0, 1, 5, 90), (None, 33), (True, False)):
+        live = oracle.live_count(count, 70)
+        one = mgpu.top_k(x, k, largest=largest, count=count)
+        rows = mgpu.segmented_top_k(x, HEADS, k, largest=largest, count=count)
+        for b, e, values, indices, found in [
+            (0, live, *one),
+            *((b, e, *(leaf[i] for leaf in rows)) for i, (b, e) in enumerate(bounds_of(HEADS, 70, count))),
+        ]:
+            order = first_of(x, b, e, k, largest)
+            same_bits(values, oracle.padded(x[order], k, 0))
+            same_bits(indices, oracle.padded(order.astype(np.int32), k, -1))
+            assert int(found) == len(order)
+
+
+def test_gradient_of_top_k(rng):
+    x, weights = rng.permutation(40).astype(float), rng.normal(size=(7, 3))
+    gradient = jax.grad(lambda x: jnp.vdot(mgpu.segmented_top_k(x, HEADS, 3).values, weights))(x)
+    expected = np.zeros(40)
+    for i, (b, e) in enumerate(bounds_of(HEADS, 40, None)):
+        order = first_of(x, b, e, 3, True)
+        expected[order] = weights[i, : len(order)]
+    np.testing.assert_array_equal(gradient, expected)
+
+
+# ---- Quantiles -------------------------------------------------------------------------------------------------------
+
+
+QUANTILES = np.array([[0.0, 0.1], [0.5, 1.0]], np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32", "uint8"])
+def test_quantile(rng, dtype):
+    x = rng.integers(0, 90, 70).astype(jnp.dtype(dtype))
+    if dtype.startswith("float") or dtype == "bfloat16":
+        x[40] = np.nan
+    result = jnp.dtype(dtype) if x.dtype.kind not in "iu" else np.float64
+    for count in (None, 33):
+        live = oracle.live_count(count, 70)
+        got = mgpu.quantile(x, QUANTILES, count=count)
+        rows = mgpu.segmented_quantile(x, HEADS, QUANTILES, count=count)
+        assert (got.dtype, got.shape, rows.dtype, rows.shape) == (result, (2, 2), result, (2, 2, 7))
+        for b, e, values in [
+            (0, live, got), *((b, e, rows[..., i]) for i, (b, e) in enumerate(bounds_of(HEADS, 70, count)))
+        ]:  # fmt: skip
+            wide = x[b:e].astype(np.float64)
+            expected = np.quantile(wide, QUANTILES.astype(float)) if e > b else np.full((2, 2), np.nan)
+            tolerance = 1e-6 + (float(jnp.finfo(result).eps) if result != np.float64 else 0)
+            np.testing.assert_allclose(values.astype(np.float64), expected, rtol=tolerance, atol=1e-5)
+
+
+def test_infinities():
+    x = np.array([-np.inf, 1.0, np.inf, np.inf], np.float32)
+    np.testing.assert_array_equal(mgpu.quantile(x, np.array([0.0, 1 / 3, 1.0])), [-np.inf, 1.0, np.inf])
+    assert np.isnan(mgpu.quantile(x, np.nan))
+
+
+def test_ranks_of_long_segments_are_exact():
+    from jax_mgpu._src.ranks import _neighbours
+
+    for last in (2**24 + 1, 2**26 + 3, 2**31 - 3):
+        for q in (0.0, 0.25, 0.5, 0.75, 1.0):
+            lower, upper, weight = _neighbours(np.float32(q).reshape(1, 1), np.full((1, 1), last + 1, np.int32))
+            exact = int(q * 4) * last
+            assert (int(lower[0, 0]), float(weight[0, 0])) == (exact // 4, exact % 4 / 4)
+            assert int(upper[0, 0]) == -(-exact // 4)
+
+
+def test_gradient_of_quantiles(rng):
+    x = rng.permutation(40).astype(float)
+    q = np.array([0.21, 0.52, 0.83])  # between two items of each segment
+    check_grads(lambda x, q: mgpu.segmented_quantile(x, HEADS[1:4], q), (x, q), 1, modes=["fwd", "rev"], eps=1e-4)
+
+
+# ---- Counts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int64"])
+def test_bincount(rng, dtype):
+    for n in (0, 1, 5000):
+        ids = rng.integers(0, 60, n).astype(dtype)
+        if dtype != "uint8" and n:
+            ids[:1] = -1
+        inside = ids[(ids >= 0) & (ids < 50)].astype(np.int64)
+        same_bits(mgpu.bincount(ids, 50), np.bincount(inside, minlength=50).astype(np.int32))
+        for weights in (rng.integers(-9, 9, n).astype(np.int16), rng.integers(-9, 9, n).astype(np.float32)):
+            kept = weights[(ids >= 0) & (ids < 50)]
+            expected = np.bincount(inside, kept, minlength=50)
+            same_bits(mgpu.bincount(ids, 50, weights), expected.astype(weights.dtype))
+    assert mgpu.bincount(np.array([1, 2]), 0).shape == (0,)
+
+
+def test_gradient_of_bincount(rng):
+    ids, weights, directions = rng.integers(0, 9, 40), rng.normal(size=40), rng.normal(size=7)
+    gradient = jax.grad(lambda w: jnp.vdot(mgpu.bincount(ids, 7, w), directions))(weights)
+    np.testing.assert_array_equal(gradient, np.append(directions, [0, 0])[ids])
+
+
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+def test_histogram(rng, dtype):
+    x = rng.integers(0, 60, 800).astype(jnp.dtype(dtype))
+    edges = np.array([3, 5, 5, 20, 41], x.dtype)
+    if dtype in data.FLOAT_DTYPES:
+        x[:9] = [np.nan, np.inf, -np.inf, 41, 3, 2.5, 20, -0.0, 0.0]
+        edges[0] = -0.0
+    counts, same = mgpu.histogram(x, edges)
+    with np.errstate(invalid="ignore"):
+        wide = x.astype(np.float64)
+    expected = np.histogram(wide[np.isfinite(wide)], edges.astype(np.float64))[0]
+    same_bits(counts, expected.astype(np.int32))
+    same_bits(same, edges)
+
+
+# ---- Softmax ---------------------------------------------------------------------------------------------------------
+
+
+def softmax(x, heads, count, log):
+    out = np.zeros(x.shape, np.float64)
+    live = oracle.live_count(count, len(x))
+    for b, e in itertools.pairwise([0, *np.clip(heads, 0, live), live]):
+        if b < e:
+            shifted = x[b:e].astype(np.float64) - x[b:e].astype(np.float64).max(0)
+            sums = np.exp(shifted).sum(0)
+            out[b:e] = shifted - np.log(sums) if log else np.exp(shifted) / sums
+    return out
+
+
+@pytest.mark.parametrize("dtype", data.FLOAT_DTYPES)
+def test_softmax(rng, dtype):
+    heads = HEADS[2:]
+    for trailing, count in (((), None), ((), 33), ((3,), None), ((2, 2), 33), ((0,), None)):
+        x = (50 * rng.normal(size=(70, *trailing))).astype(jnp.dtype(dtype))
+        for log, function in ((False, mgpu.segmented_softmax), (True, mgpu.segmented_log_softmax)):
+            got = function(x, heads, count=count)
+            assert (got.dtype, got.shape) == (x.dtype, x.shape)
+            eps = float(jnp.finfo(x.dtype).eps)
+            expected = softmax(x, heads, count, log)
+            np.testing.assert_allclose(got.astype(np.float64), expected, rtol=40 * eps, atol=10 * eps)
+    assert mgpu.segmented_softmax(np.zeros(0, np.float32), heads).shape == (0,)
+
+
+def test_softmax_of_infinities(rng):
+    x = np.array([-np.inf, 1, 1, -np.inf, -np.inf, np.inf, 0, np.nan], np.float32)
+    heads = np.array([0, 3, 5, 7], np.int32)
+    for ours, theirs in (
+        (mgpu.segmented_softmax, jax.nn.softmax),
+        (mgpu.segmented_log_softmax, jax.nn.log_softmax),
+    ):
+        expected = np.concatenate([theirs(row) for row in np.split(x, heads[1:])])
+        np.testing.assert_allclose(ours(x, heads), expected, rtol=1e-6)
+
+
+def test_gradient_of_softmax(rng):
+    x = rng.normal(size=(30, 2))
+    for function in (mgpu.segmented_softmax, mgpu.segmented_log_softmax):
+        check_grads(lambda x, f=function: f(x, HEADS[2:], count=25), (x,), 2, modes=["fwd", "rev"])
+
+
+ERRORS = {
+    "top_k: k: expected a static, non-negative integer, got -1": lambda: mgpu.top_k(np.arange(3), -1),
+    "segmented_top_k: largest: expected a static True or False, got 2": lambda: mgpu.segmented_top_k(
+        np.arange(3), [0], 1, largest=2
+    ),
+    "quantile: q: expected numbers from 0 to 1, got complex128[]": lambda: mgpu.quantile(np.arange(3), 1j),
+    "unique: return_index: expected a static True or False, got None": lambda: mgpu.unique(
+        np.arange(3), size=3, return_index=None
+    ),
+    "bincount: weights: expected one for each of ids, 2, got int64[3]": lambda: mgpu.bincount([0, 1], 2, np.arange(3)),
+    "histogram: edges: expected the dtype of x, int64, got float64": lambda: mgpu.histogram(np.arange(3), np.ones(3)),
+    "histogram: edges: expected two at least, got 1": lambda: mgpu.histogram(np.arange(3), np.arange(1)),
+    "segmented_softmax: x: expected float16, bfloat16, float32 or float64, got int64[3]": lambda: (
+        mgpu.segmented_softmax(np.arange(3), [0])
+    ),
+}
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_errors(message):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        ERRORS[message]()
+    assert str(caught.value) == message

@@ -1,0 +1,268 @@
+"""sort and argsort against the oracle: types, digits that differ, sizes, bits, batches, derivatives, misuse."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import jax_mgpu as mgpu
+from jax_mgpu._src import library
+from jax_mgpu._src.sort import Method
+from tests import data, oracle
+from tests.oracle import same_bits
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+# On CUDA, sorted by digits; on a CPU, several tiles.
+N = 2**20 + 4321 if jax.default_backend() == "gpu" else 2**17 + 4321
+
+
+@functools.cache
+def jitted(**attributes):
+    """Keys, keys with values of 4 and of 8 bytes, and indices."""
+
+    def sorts(keys, four, eight, count):
+        sort = functools.partial(mgpu.sort, count=count, **attributes)
+        return sort(keys), sort(keys, four), sort(keys, eight), mgpu.argsort(keys, count=count, **attributes)
+
+    return jax.jit(sorts)
+
+
+def order_of(keys, descending=False, count=None):
+    live = len(keys) if count is None else count
+    return np.concatenate([oracle.sort_indices(keys[:live], descending), np.arange(live, len(keys))])
+
+
+def check(keys, *, count=None, descending=False, **attributes):
+    order = order_of(keys, descending, count)
+    four = np.arange(len(keys), dtype=np.uint32) * np.uint32(0x9E3779B1)
+    eight = -np.arange(len(keys), dtype=np.float64)
+    alone, (with_four, moved_four), (with_eight, moved_eight), indices = jitted(descending=descending, **attributes)(
+        keys, four, eight, count
+    )
+    for got in (alone, with_four, with_eight):
+        same_bits(got, keys[order])
+    same_bits(moved_four, four[order])
+    same_bits(moved_eight, eight[order])
+    same_bits(indices, order.astype(np.int32))
+
+
+# ---- Types, digits, sizes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+def test_every_key_type(rng, dtype, descending):
+    keys = data.random_keys(rng, dtype, N)
+    check(keys, descending=descending)
+    for count in (N - 1, 5000, 1, 0):
+        check(keys, descending=descending, count=count)
+
+
+INPUTS = {
+    "sorted": lambda rng, i: i,
+    "reversed": lambda rng, i: i[::-1],
+    "constant": lambda rng, i: np.full_like(i, 0x01020304),
+    "one item far from its place": lambda rng, i: np.append(i[1:], 0),
+    "all but one the same": lambda rng, i: np.where(i == i.size // 2, 2**24, 5),
+    "two values": lambda rng, i: rng.integers(0, 2, i.size) * 0x7FFFFFFF,
+    "the lowest digit alone": lambda rng, i: 0x11223300 + rng.integers(0, 256, i.size),
+    "the highest digit alone": lambda rng, i: rng.integers(0, 128, i.size) << 24,
+    "the first and the third digit": lambda rng, i: rng.integers(0, 2**31, i.size) & 0x00FF00FF,
+    "three digits": lambda rng, i: rng.integers(0, 2**24, i.size),
+    "mostly one value": lambda rng, i: np.where(rng.random(i.size) < 1e-3, rng.integers(0, 2**31, i.size), 2**20),
+    "a digit a tile": lambda rng, i: i // 8192 % 256,
+}
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint64"])
+@pytest.mark.parametrize("what", INPUTS)
+def test_digits_that_differ_or_do_not(rng, what, dtype):
+    keys = INPUTS[what](rng, np.arange(N)).astype(dtype)
+    check(keys)
+    check(keys, count=N - 9000)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_equal_keys_of_other_bits_stay_in_order(rng, dtype):
+    specials = np.array([0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf, 1.0], dtype)
+    keys = rng.choice(specials, N)
+    for descending in (False, True):
+        check(keys, descending=descending)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 1000, 2**14 + 1, 2**18 + 77, 2**20 - 1, 2**20])
+def test_sizes(rng, n):
+    check(rng.integers(0, 2**32, n, dtype=np.uint32))
+
+
+def test_tile_edges(rng):
+    keys = rng.integers(0, 2**32, N, dtype=np.uint32)
+    for tile in data.tile_sizes("sort_digits"):
+        for count in (tile - 1, tile, tile + 1, 5 * tile, 5 * tile + 1):
+            check(keys, count=count)
+
+
+def test_many_tiles(rng):
+    n = 2**24 + 1
+    keys = rng.integers(0, 2**32, n, dtype=np.uint32)
+    same_bits(jax.jit(mgpu.sort)(keys), np.sort(keys))
+    few = (keys % 3).astype(np.uint8)
+    same_bits(jax.jit(mgpu.argsort)(few), np.argsort(few, kind="stable").astype(np.int32))
+
+
+def test_the_order_is_that_of_lax_sort(rng):
+    keys = data.without_subnormals(data.random_keys(rng, "float32", 1000))
+    same_bits(mgpu.sort(keys), jax.lax.sort(jnp.asarray(keys), is_stable=True))
+
+
+# ---- Bits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "uint32", "int64"])
+@pytest.mark.parametrize("bits", [1, 7, 8, 9, 15])
+def test_few_bits(rng, dtype, bits):
+    bits = min(bits, 7) if dtype == "uint8" else bits
+    keys = rng.integers(0, 2**bits, N).astype(dtype)
+    for descending in (False, True):
+        check(keys, bits=bits, descending=descending)
+    check(keys, bits=bits, count=N // 3)
+
+
+def test_all_bits(rng):
+    for dtype in ("uint8", "int32", "uint64"):
+        check(data.random_keys(rng, dtype, 1000), bits=8 * np.dtype(dtype).itemsize)
+
+
+# ---- Values, batches, derivatives -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1000, N])
+def test_a_pytree_of_values(rng, n):
+    keys = data.random_keys(rng, "float32", n)
+    values = {
+        "half": data.random_keys(rng, "float16", n),
+        "rows": [rng.normal(size=(n, 3)).astype(np.float32), rng.integers(0, 2, (n, 2, 2)).astype(bool)],
+        "complex": rng.normal(size=n) + 1j * rng.normal(size=n),
+        "nothing": None,
+    }
+    order = order_of(keys, True, n - 100)
+    sorted_keys, moved = jax.jit(functools.partial(mgpu.sort, descending=True, count=n - 100))(keys, values)
+    same_bits(sorted_keys, keys[order])
+    assert jax.tree.structure(moved) == jax.tree.structure(values)
+    for got, given in zip(jax.tree.leaves(moved), jax.tree.leaves(values), strict=True):
+        assert np.asarray(got).tobytes() == np.asarray(given)[order].tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float64", "uint8"])
+@pytest.mark.parametrize("n", [40, 70001, 3 * 10**5])
+def test_batches(rng, n, dtype):
+    keys = data.random_keys(rng, dtype, 4, n)
+    keys[3] = keys[3, 0]
+    counts = np.array([n, 0, n // 3, n + 5], np.int32)
+    values = rng.integers(0, 2**32, (4, n), dtype=np.uint32)
+    for axes in ((0, 0, 0), (0, 0, None), (None, 0, 0), (0, None, 0)):
+        given = [x if axis == 0 else x[2] for x, axis in zip((keys, values, counts), axes, strict=True)]
+        sort = jax.jit(jax.vmap(lambda k, v, c: (mgpu.sort(k, v, count=c), mgpu.argsort(k, count=c)), in_axes=axes))
+        (got, moved), indices = sort(*given)
+        for b in range(4):
+            row, value, count = (x[b] if axis == 0 else x for x, axis in zip(given, axes, strict=True))
+            order = order_of(row, count=min(n, count))
+            same_bits(got[b], row[order])
+            same_bits(moved[b], value[order])
+            same_bits(indices[b], order.astype(np.int32))
+
+
+def test_derivatives_go_through_the_permutation(rng):
+    n = 200
+    keys, values = rng.permutation(n).astype(np.float64), rng.normal(size=n)
+    sort = functools.partial(mgpu.sort, descending=True, count=jnp.int32(150))
+    check_grads(lambda k, v: sort(jnp.sin(k), (v, v[:, None])), (keys / n, values), order=2, eps=1e-5)
+    check_grads(sort, (keys, values), order=2, eps=1e-3)
+    weights = np.arange(n, dtype=np.float64)
+    expected = np.zeros(n)
+    expected[order_of(keys, True, 150)] = weights
+    same_bits(jax.grad(lambda k: jnp.sum(weights * sort(k)))(keys), expected)
+    assert not jax.grad(lambda k: jnp.sum(k[mgpu.argsort(k)] * 0 + mgpu.argsort(k)))(keys).any()
+
+
+def test_a_gradient_of_many_items(rng):
+    keys = rng.normal(size=N).astype(np.float32)
+    weights = np.arange(N, dtype=np.float32)
+    expected = np.zeros(N, np.float32)
+    expected[order_of(keys)] = weights
+    same_bits(jax.jit(jax.grad(lambda k: jnp.sum(weights * mgpu.sort(k))))(keys), expected)
+
+
+# ---- Memory ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("payload", [None, "uint32", "uint64"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "float64"])
+def test_scratch_memory_is_a_copy_and_little_more(dtype, payload):
+    n = 2**26
+    keys = jax.ShapeDtypeStruct((n,), jnp.dtype(dtype))
+    values = [jax.ShapeDtypeStruct((n,), jnp.dtype(payload))] if payload else []
+    absent = jax.ShapeDtypeStruct((0,), np.int32)
+    operands = [keys, absent, absent, absent, *(values or [absent])]
+    bits = 8 * keys.dtype.itemsize
+    attributes = {"descending": 0, "method": Method.FASTEST, "bits": bits, "payload": 1 if payload else 0}
+    taken = library.workspace_bytes("segmented_sort", operands, [keys, *values], attributes)
+    assert taken <= 1.05 * sum(x.size * x.dtype.itemsize for x in [keys, *values])
+
+
+# ---- Misuse ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "arguments", "error", "message"),
+    [
+        (
+            np.zeros(4, bool),
+            {},
+            TypeError,
+            "keys: expected integers of 8 to 64 bits, float16, bfloat16, float32 or float64, got bool[4]",
+        ),
+        (None, {}, TypeError, "keys: expected an array of numbers, got None"),
+        (
+            np.zeros((1, 4), np.float32),
+            {},
+            ValueError,
+            "keys: expected a 1-D array (batches come from jax.vmap), got float32[1,4]",
+        ),
+        (np.zeros(4, np.float32), {"count": 1.5}, TypeError, "count: expected integers, got float64[]"),
+        (
+            np.zeros(4, np.float32),
+            {"bits": 8},
+            TypeError,
+            "keys: expected integers where bits is given, got float32[4]",
+        ),
+        (np.zeros(4, np.int32), {"bits": 2.5}, TypeError, "bits: expected a static, non-negative integer, got 2.5"),
+        (np.zeros(4, np.int32), {"bits": 0}, ValueError, "bits: expected an integer from 1 to 32, got 0"),
+        (np.zeros(4, np.int8), {"bits": 9}, ValueError, "bits: expected an integer from 1 to 8, got 9"),
+    ],
+    ids=lambda x: x.split(":")[0] if isinstance(x, str) else None,
+)
+def test_error_messages(keys, arguments, error, message):
+    for name in ("sort", "argsort"):
+        with pytest.raises(error) as caught:
+            getattr(mgpu, name)(keys, **arguments)
+        assert str(caught.value) == f"{name}: {message}"
+
+
+def test_values_of_another_length():
+    with pytest.raises(ValueError, match="values") as caught:
+        mgpu.sort(np.zeros(4, np.float32), np.zeros(3, np.float32))
+    assert str(caught.value) == "sort: values: expected arrays with the leading axis of keys, 4, got float32[3]"
+
+
+def test_a_broken_promise_of_bits_still_permutes(rng):
+    keys = rng.integers(0, 2**31, N).astype(np.int32)
+    got, indices = mgpu.sort(keys, np.arange(N, dtype=np.int32), bits=12)
+    same_bits(np.sort(np.asarray(indices)), np.arange(N, dtype=np.int32))
+    same_bits(got, keys[np.asarray(indices)])

@@ -1,0 +1,349 @@
+"""Tables of keys in any order, against pandas and plain Python."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from jax.test_util import check_grads
+
+import jax_mgpu as mgpu
+from tests import data, oracle
+from tests.oracle import same_bits
+
+FORMS = {
+    "one column": ["int16"],
+    "a float": ["float32"],
+    "two columns": ["int32", "float16"],
+    "wide": ["uint32", "float32", "int32"],
+}
+form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+
+
+def few_keys(rng, form, n):
+    """Keys in no order, of which few are different, and some equal but not the same bits."""
+    columns = tuple(rng.choice(rng.choice(data.special_keys(d), 4), n) for d in form)
+    return columns if len(columns) > 1 else columns[0]
+
+
+def ranks_of(*sides):
+    """Integers that compare as the keys of all sides do."""
+    columns = [np.concatenate(x) for x in zip(*(s if isinstance(s, tuple) else (s,) for s in sides), strict=True)]
+    cuts = np.cumsum([len(s[0] if isinstance(s, tuple) else s) for s in sides])[:-1]
+    return np.split(oracle.column_ranks(columns), cuts)
+
+
+def is_null(keys):
+    columns = keys if isinstance(keys, tuple) else (keys,)
+    return np.any(
+        [np.isnan(x.astype(np.float32)) for x in columns if x.dtype.kind == "f"] or [columns[0] != columns[0]], 0
+    )
+
+
+def join_rows(kind, a, b, a_null, b_null):
+    """A nested loop."""
+    partners = [[j for j in range(len(b)) if a[i] == b[j] and not a_null[i]] for i in range(len(a))]
+    if kind in ("semi", "anti"):
+        return [(i, -1) for i in range(len(a)) if bool(partners[i]) == (kind == "semi")]
+    rows = [(i, j) for i in range(len(a)) for j in partners[i] or ([-1] if kind in ("left", "outer") else [])]
+    matched = {j for row in partners for j in row}
+    return rows + [(-1, j) for j in range(len(b)) if j not in matched and kind in ("right", "outer")]
+
+
+# ---- Joins, matches, sets --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["inner", "left", "right", "outer", "semi", "anti"])
+@form
+def test_joins(rng, form, kind):
+    for counts, null_equal in itertools.product(((None, None), (50, 31)), (True, False)):
+        a, b = few_keys(rng, form, 60), few_keys(rng, form, 40)
+        a_count, b_count = counts
+        a_ranks, b_ranks = ranks_of(a, b)
+        nulls = [is_null(x) & (not null_equal) for x in (a, b)]
+        expected = join_rows(kind, a_ranks[:a_count], b_ranks[:b_count], nulls[0], nulls[1])
+        options = {"size": 900, "assume_sorted": False, "null_equal": null_equal}
+        found = mgpu.join(a, b, kind, **options, a_count=a_count, b_count=b_count)
+        assert int(found.count) == len(expected)
+        rows = np.full((900, 2), -1)
+        rows[: len(expected)] = np.reshape(expected[:900], (-1, 2))
+        np.testing.assert_array_equal(np.stack(found[:2], 1), rows)
+
+
+@pytest.mark.parametrize("kind", ["inner", "outer", "semi", "anti"])
+def test_sorted_joins_of_nulls(rng, kind):
+    a, b = (np.sort(np.append(rng.integers(0, 9, 30), [np.nan] * 3)).astype(np.float32) for _ in range(2))
+    expected = join_rows(kind, *ranks_of(a, b), np.isnan(a), np.isnan(b))
+    found = mgpu.join(a, b, kind, size=300, null_equal=False)
+    live = int(found.count)
+    assert [*zip(found.a_indices[:live].tolist(), found.b_indices[:live].tolist(), strict=True)] == expected
+
+
+def test_a_join_too_large_to_count():
+    n = 2**16
+    keys = np.zeros(n, np.int32)
+    for kind in ("inner", "outer"):
+        found = mgpu.join(keys, keys, kind, size=3, assume_sorted=False)
+        assert int(found.count) == 2**31 - 1
+        assert found.b_indices.tolist() == [0, 1, 2]
+
+
+@form
+def test_matches_in_any_order(rng, form):
+    a, b = few_keys(rng, form, 60), few_keys(rng, form, 40)
+    a_ranks, b_ranks = ranks_of(a, b)
+    for side, pick in (("left", 0), ("right", -1)):
+        found = mgpu.sorted_match(a, b, side, assume_sorted=False, a_count=50)
+        for index, match, count, own, other in (
+            (found.a_index, found.a_match, found.a_match_count, a_ranks[:50], b_ranks),
+            (found.b_index, found.b_match, found.b_match_count, b_ranks, a_ranks[:50]),
+        ):
+            places = [np.flatnonzero(other == x) for x in own]
+            expected = [p[pick] if len(p) else -1 for p in places]
+            assert index[: len(own)].tolist() == expected
+            assert match[: len(own)].tolist() == [x >= 0 for x in expected]
+            assert int(count) == sum(x >= 0 for x in expected)
+        assert found.a_index[50:].tolist() == [-1] * 10
+
+
+@pytest.mark.parametrize("name", ["set_union", "set_difference"])
+@form
+def test_sets_in_any_order(rng, form, name):
+    a, b = few_keys(rng, form, 60), few_keys(rng, form, 40)
+    orders = [np.argsort(x, kind="stable") for x in ranks_of(a, b)]
+    in_order = [jax.tree.map(lambda x, order=order: x[order], keys) for keys, order in zip((a, b), orders, strict=True)]
+    values = [np.arange(60, dtype=np.int32), np.arange(60, 100, dtype=np.int32)]
+    sides = 2 if name == "set_union" else 1
+    expected = getattr(mgpu, name)(*in_order, *[v[o] for v, o in zip(values, orders, strict=True)][:sides])
+    found = getattr(mgpu, name)(a, b, *values[:sides], assume_sorted=False)
+    jax.tree.map(same_bits, found, expected)
+
+
+# ---- Lookups ---------------------------------------------------------------------------------------------------------
+
+
+@form
+def test_lookup(rng, form):
+    for count, table_count in ((None, None), (45, 20)):
+        keys, table = few_keys(rng, form, 60), few_keys(rng, form, 30)
+        ranks, table_ranks = ranks_of(keys, table)
+        values = {"x": rng.normal(size=30).astype(np.float32), "rows": rng.integers(0, 9, (30, 2), np.int8)}
+        got = mgpu.lookup(keys, table, values, default=7, count=count, table_count=table_count)
+        first = {r: i for i, r in reversed([*enumerate(table_ranks[:table_count].tolist())])}
+        places = np.array([first.get(r, -1) if i < (count or 60) else -1 for i, r in enumerate(ranks.tolist())])
+        for name, x in values.items():
+            expected = np.where((places >= 0).reshape(-1, *[1] * (x.ndim - 1)), x[places], x.dtype.type(7))
+            same_bits(got[name], expected)
+
+
+def test_nothing_to_look_up():
+    nothing = np.zeros(0, np.int32)
+    assert mgpu.lookup(nothing, np.arange(3), np.arange(3)).shape == (0,)
+    assert mgpu.lookup(np.arange(3), nothing, nothing, default=-1).tolist() == [-1] * 3
+
+
+# ---- As-of joins -----------------------------------------------------------------------------------------------------
+
+
+def asof(a, b, a_by, b_by, direction, tolerance):
+    """For each row of a, a walk over b in order of time."""
+    found = []
+    for time, by in zip(a, a_by, strict=True):
+        rows = [j for j in range(len(b)) if b_by[j] == by]
+        before = [j for j in rows if b[j] <= time and (tolerance is None or time - b[j] <= tolerance)]
+        after = [j for j in rows if b[j] >= time and (tolerance is None or b[j] - time <= tolerance)]
+        last = max(before, key=lambda j: (b[j], j), default=-1)
+        first = min(after, key=lambda j: (b[j], j), default=-1)
+        if direction == "nearest" and before and after:
+            found.append(last if time - b[last] <= b[first] - time else first)
+        else:
+            found.append({"backward": last, "forward": first, "nearest": max(last, first)}[direction])
+    return found
+
+
+@pytest.mark.parametrize("direction", ["backward", "forward", "nearest"])
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "float32"])
+def test_asof_join(rng, dtype, direction):
+    for groups, tolerance, is_sorted in itertools.product((False, True), (None, 3), (True, False)):
+        a, b = (rng.integers(0, 100, n).astype(dtype) for n in (40, 30))
+        if is_sorted:
+            a, b = np.sort(a), np.sort(b)
+        by = [rng.integers(0, 4, n) if groups else np.zeros(n, int) for n in (40, 30)]
+        columns = [(x.astype(np.int8), np.float32(x)) for x in by] if groups else [None, None]
+        options = {"direction": direction, "tolerance": tolerance, "assume_sorted": is_sorted}
+        got = mgpu.asof_join(a, b, by_a=columns[0], by_b=columns[1], **options, b_count=25)
+        expected = asof(a.astype(float), b[:25].astype(float), by[0], by[1][:25], direction, tolerance)
+        assert got.tolist() == expected
+
+
+def test_asof_join_as_pandas(rng):
+    quotes = pd.DataFrame({"time": np.sort(rng.choice(5000, 300, replace=False)), "name": rng.integers(0, 5, 300)})
+    trades = pd.DataFrame({"time": np.sort(rng.choice(5000, 200, replace=False)), "name": rng.integers(0, 5, 200)})
+    quotes["row"] = np.arange(300)
+    for direction in ("backward", "forward", "nearest"):
+        joined = pd.merge_asof(trades, quotes, on="time", by="name", direction=direction, tolerance=40)
+        got = mgpu.asof_join(
+            trades.time.to_numpy(np.int32), quotes.time.to_numpy(np.int32), tolerance=40, direction=direction,
+            by_a=trades.name.to_numpy(np.int32), by_b=quotes.name.to_numpy(np.int32),
+        )  # fmt: skip
+        np.testing.assert_array_equal(got, joined.row.fillna(-1).to_numpy())
+
+
+def test_distances_that_need_every_bit():
+    low, high = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+    a, b = np.array([-2, 0, 1], np.int32), np.array([low, high], np.int32)
+    assert mgpu.asof_join(a, b, direction="nearest").tolist() == [0, 1, 1]
+    infinite = np.array([-np.inf, 0, np.inf, np.nan], np.float32)
+    assert mgpu.asof_join(infinite, infinite, tolerance=1.0).tolist() == [0, 1, 2, -1]
+
+
+# ---- Groups ----------------------------------------------------------------------------------------------------------
+
+OPERATORS = ["add", "mul", "min", "max", "mean", "median", "nunique", "count", "first", "last"]
+
+
+def test_groups_as_pandas(rng):
+    table = pd.DataFrame({"a": rng.integers(0, 4, 200), "b": rng.integers(-3, 3, 200)})
+    values = {"x": rng.integers(1, 5, 200).astype(np.int32), "y": rng.integers(-9, 9, 200).astype(np.float32)}
+    keys = (table.a.to_numpy(np.int8), table.b.to_numpy(np.int32))
+    for count in (None, 150):
+        frame = table.assign(**values)[:count].groupby(["a", "b"])
+        for operator in OPERATORS:
+            found, got, groups = mgpu.group_by(keys, values, operator, size=40, count=count)
+            names = {"add": "sum", "mul": "prod"}
+            expected = frame.agg(names.get(operator, operator))
+            n = len(expected)
+            assert int(groups) == n
+            np.testing.assert_array_equal(np.stack(found, 1)[:n], np.array(list(expected.index)))
+            for column in values:
+                wrapped = np.asarray(got[column][:n])
+                right = expected[column].to_numpy()
+                if operator == "mul" and column == "x":
+                    right = right.astype(np.int32)
+                np.testing.assert_allclose(wrapped, right, rtol=1e-5)
+                assert not np.asarray(got[column][n:]).any()
+
+
+def test_an_operator_a_column(rng):
+    keys = few_keys(rng, ["float32"], 50)
+    rows = rng.normal(size=(50, 2)).astype(np.float32)
+    x = rng.integers(0, 9, 50).astype(np.int32)
+    found, got, count = mgpu.group_by(keys, {"r": rows, "x": x}, {"r": "last", "x": "argmax"}, size=9)
+    ranks = oracle.rank(keys)
+    for i, r in enumerate(np.unique(ranks)):
+        members = np.flatnonzero(ranks == r)
+        same_bits(found[i], keys[members[0]])
+        same_bits(got["r"][i], rows[members[-1]])
+        assert got["x"][i] == members[np.argmax(x[members])]
+    assert int(count) == len(np.unique(ranks))
+    assert got["x"][int(count) :].tolist() == [-1] * (9 - int(count))
+    keys, products, _ = mgpu.group_by(np.array([2, 1, 2]), np.array([5, 3, 4]), lambda a, b: a * b, size=2)
+    assert products.tolist() == [3, 20]
+
+
+def test_fewer_places_than_groups():
+    found, got, count = mgpu.group_by(np.array([3, 1, 2, 1]), np.array([1, 2, 3, 4]), "median", size=2)
+    assert (found.tolist(), got.tolist(), int(count)) == ([1, 2], [3.0, 3.0], 3)
+    found, got, count = mgpu.group_by(np.zeros(0, np.int32), np.zeros(0, np.float32), "first", size=2)
+    assert (found.tolist(), got.tolist(), int(count)) == ([0, 0], [0.0, 0.0], 0)
+
+
+def test_medians_of_special_numbers():
+    x = np.array([np.inf, np.inf, -np.inf, np.inf, np.nan, 1, 3, 4], np.float32)
+    keys = np.array([0, 0, 1, 1, 2, 2, 3, 3])
+    _, got, _ = mgpu.group_by(keys, x, "median", size=4)
+    np.testing.assert_array_equal(got, [np.inf, np.nan, np.nan, 3.5])
+
+
+# ---- Windows ---------------------------------------------------------------------------------------------------------
+
+
+@form
+def test_rank(rng, form):
+    heads = np.array([0, 7, 7, 30, 99], np.int32)
+    for segments, count, descending in itertools.product((None, heads), (None, 45), (False, True)):
+        keys = few_keys(rng, form, 60)
+        ranks = ranks_of(keys)[0] * (-1 if descending else 1)
+        bounds = oracle.segment_bounds(60, [] if segments is None else segments, count)
+        for method, name in (("min", "min"), ("dense", "dense"), ("ordinal", "first")):
+            expected = np.zeros(60, np.int32)
+            for begin, end in bounds:
+                expected[begin:end] = pd.Series(ranks[begin:end]).rank(method=name)
+            got = mgpu.rank(keys, segments, method, descending=descending, count=count)
+            same_bits(got, expected)
+
+
+def test_segmented_shift(rng):
+    heads = np.array([0, 4, 4, 11, 90], np.int32)
+    x = {"x": rng.normal(size=30).astype(np.float32), "rows": rng.integers(1, 9, (30, 2)).astype(np.int8)}
+    for by, count in itertools.product((0, 1, -1, 3, -40, 40), (None, 22)):
+        got = mgpu.segmented_shift(x, heads, by, 7, count=count)
+        bounds = oracle.segment_bounds(30, heads, count)
+        for name, column in x.items():
+            expected = np.full_like(column, 7)
+            for begin, end in bounds:
+                for i in range(begin, end):
+                    if begin <= i - by < end:
+                        expected[i] = column[i - by]
+            same_bits(got[name], expected)
+
+
+# ---- Transformations -------------------------------------------------------------------------------------------------
+
+
+def test_derivatives(rng):
+    keys, table = np.array([3, 1, 9, 3]), np.array([1, 3, 5])
+    values = rng.normal(size=3).astype(np.float32)
+    check_grads(lambda v: mgpu.lookup(keys, table, v), (values,), order=1, atol=1e-2, rtol=1e-2)
+    x = rng.permutation(12).astype(np.float32)
+    groups = rng.integers(0, 3, 12)
+    for operator in ("add", "max", "mean", "median", "first", "last"):
+        check_grads(lambda v, op=operator: mgpu.group_by(groups, v, op, size=4)[1], (x,), order=1, atol=1e-2, rtol=1e-2)
+    shift = lambda v: mgpu.segmented_shift(v, np.array([0, 5]), 2)  # noqa: E731
+    check_grads(shift, (x,), order=1, atol=1e-2, rtol=1e-2)
+
+
+def test_batches(rng):
+    keys = rng.integers(0, 5, (3, 40)).astype(np.int32)
+    x = rng.normal(size=(3, 40)).astype(np.float32)
+    calls = [
+        lambda k, x: mgpu.group_by(k, x, "max", size=6),
+        lambda k, x: mgpu.rank(k, method="dense"),
+        lambda k, x: mgpu.lookup(k, k[:7], x[:7]),
+        lambda k, x: mgpu.join(k, k[:9], "outer", size=90, assume_sorted=False),
+        lambda k, x: mgpu.asof_join(jnp.sort(x), jnp.sort(x)[:9], by_a=k, by_b=k[:9]),
+        lambda k, x: mgpu.segmented_shift(x, jnp.sort(k) * 3, 1),
+    ]
+    for call in calls:
+        got = jax.vmap(call)(keys, x)
+        rows = [call(k, v) for k, v in zip(keys, x, strict=True)]
+        jax.tree.map(lambda g, *r: np.testing.assert_array_equal(g, np.stack(r)), got, *rows)
+
+
+# ---- Misuse ----------------------------------------------------------------------------------------------------------
+
+
+def test_errors():
+    x = np.arange(3, dtype=np.int32)
+    with pytest.raises(ValueError, match=r"group_by: op: expected a name, or a pytree of names like values"):
+        mgpu.group_by(x, {"x": x}, {"y": "add"}, size=3)
+    with pytest.raises(ValueError, match=r"group_by: op: expected .*got 'total'"):
+        mgpu.group_by(x, x, "total", size=3)
+    with pytest.raises(ValueError, match=r"asof_join: by_a and by_b: expected both or neither, got one of them"):
+        mgpu.asof_join(x, x, by_a=x)
+    with pytest.raises(ValueError, match=r"asof_join: direction: expected 'backward' or"):
+        mgpu.asof_join(x, x, direction="left")
+    with pytest.raises(TypeError, match=r"asof_join: tolerance: expected an integer, as the times are int32"):
+        mgpu.asof_join(x, x, tolerance=1.5)
+    with pytest.raises(ValueError, match=r"rank: method: expected 'min' or 'dense' or 'ordinal', got 'max'"):
+        mgpu.rank(x, method="max")
+    with pytest.raises(TypeError, match=r"segmented_shift: by: expected an integer scalar, got float32\[\]"):
+        mgpu.segmented_shift(x, x, 1.0)
+    with pytest.raises(TypeError, match=r"lookup: table_keys: expected the dtype of keys, int32, got float32"):
+        mgpu.lookup(x, x.astype(np.float32), x)
+    with pytest.raises(ValueError, match=r"lookup: values: expected arrays with the leading axis of table_keys, 3"):
+        mgpu.lookup(x, x, x[:2])
