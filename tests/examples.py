@@ -23,6 +23,8 @@ class Example:
       differentiable: positions of the arguments that have derivatives.
       counts: positions of the live counts.
       exact: whether a batch gives the bits of the single calls (float sums may be ordered otherwise).
+      composed: whether it is made of operations that have examples of their own. It takes part in the tests that can
+        find what a composition does wrong; the others are about the rules of kernels.
     """
 
     call: Callable[..., Any]
@@ -30,6 +32,7 @@ class Example:
     differentiable: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
     exact: bool = True
+    composed: bool = False
 
 
 def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
@@ -113,6 +116,7 @@ EXAMPLES = {
         lambda rng, real: (rng.integers(-1, 10, N).astype(np.int32), numbers(rng, real)),
         differentiable=(1,),
         exact=False,
+        composed=True,
     ),
     "asof_join": Example(
         lambda a, b, by_a, by_b, a_count: mgpu.asof_join(a, b, by_a=by_a, by_b=by_b, tolerance=9, a_count=a_count),
@@ -121,6 +125,7 @@ EXAMPLES = {
             *(rng.permutation(few(rng, values=3)), rng.permutation(few(rng, 40, 3)), live(rng)),
         ),
         counts=(4,),
+        composed=True,
     ),
     "bulk_insert": Example(
         lambda x, indices, values, count: mgpu.bulk_insert(x, indices, values, count=count),
@@ -138,8 +143,11 @@ EXAMPLES = {
         lambda x, lengths: mgpu.from_dense(x, lengths, size=40),
         lambda rng, real: (numbers(rng, real, 8, 7), rng.integers(0, 6, 8).astype(np.int32)),
         differentiable=(0,),
+        composed=True,
     ),
-    "histogram": Example(mgpu.histogram, lambda rng, real: (numbers(rng, real), np.array([-1, 0, 0.5, 2], real))),
+    "histogram": Example(
+        mgpu.histogram, lambda rng, real: (numbers(rng, real), np.array([-1, 0, 0.5, 2], real)), composed=True
+    ),
     "group_by": Example(
         lambda keys, x, y, count: mgpu.group_by(
             keys, {"x": x, "y": y}, {"x": "max", "y": "first"}, size=20, count=count
@@ -147,6 +155,7 @@ EXAMPLES = {
         lambda rng, real: (rng.permutation(few(rng)), distinct(rng, real), numbers(rng, real, N, 2), live(rng)),
         differentiable=(1, 2),
         counts=(3,),
+        composed=True,
     ),
     "interval_expand": Example(
         lambda values, offsets, total: mgpu.interval_expand(values, offsets, 64, total=total),
@@ -202,11 +211,13 @@ EXAMPLES = {
         ),
         lambda rng, real: (few(rng), few(rng, 40), numbers(rng, real), numbers(rng, real, 40, 2)),
         differentiable=(2, 3),
+        composed=True,
     ),
     "join, any order": Example(
         lambda a, b, a_count: mgpu.join(a, b, "outer", size=700, assume_sorted=False, a_count=a_count),
         lambda rng, real: (rng.permutation(few(rng)), rng.permutation(few(rng, 40)), live(rng)),
         counts=(2,),
+        composed=True,
     ),
     "load_balance_search": Example(
         lambda offsets, total: mgpu.load_balance_search(offsets, 64, total=total, return_rank=True),
@@ -240,6 +251,7 @@ EXAMPLES = {
         ),
         differentiable=(2,),
         counts=(3,),
+        composed=True,
     ),
     # Columns that are each sorted are so together, whatever a batch pairs.
     "merge, columns": Example(
@@ -250,6 +262,7 @@ EXAMPLES = {
         ),
         differentiable=(1, 3),
         counts=(4, 5),
+        composed=True,
     ),
     "merge, values": Example(
         lambda a, b, a_values, b_values: mgpu.merge(a, b, {"v": a_values}, {"v": b_values}),
@@ -269,11 +282,13 @@ EXAMPLES = {
         lambda rng, real: (rng.permutation(few(rng)), distinct(rng, real), numbers(rng, real), live(rng)),
         differentiable=(1, 2),
         counts=(3,),
+        composed=True,
     ),
     "mergesort, wide columns": Example(
         lambda group, keys, other: mgpu.mergesort((group, keys, other)),
         lambda rng, real: (rng.permutation(few(rng)), distinct(rng, real), few(rng)),
         differentiable=(1,),
+        composed=True,
     ),
     "mergesort_indices": Example(
         lambda keys: mgpu.mergesort_indices(keys, descending=True),
@@ -285,6 +300,7 @@ EXAMPLES = {
         lambda rng, real: (numbers(rng, real), rng.random(N) < 0.5, live(rng)),
         differentiable=(0,),
         counts=(2,),
+        composed=True,
     ),
     "quantile": Example(
         lambda x, q, count: mgpu.quantile(x, q, count=count),
@@ -292,11 +308,13 @@ EXAMPLES = {
         differentiable=(0,),
         counts=(2,),
         exact=False,
+        composed=True,
     ),
     "rank": Example(
         lambda keys, heads, count: mgpu.rank(keys, heads, "dense", count=count),
         lambda rng, real: (rng.permutation(few(rng)), positions(rng), live(rng)),
         counts=(2,),
+        composed=True,
     ),
     "reduce": Example(
         lambda x, count: mgpu.reduce(x, count=count),
@@ -331,6 +349,7 @@ EXAMPLES = {
         lambda rng, real: (few(rng), few(rng, values=3), distinct(rng, real), live(rng)),
         differentiable=(2,),
         counts=(3,),
+        composed=True,
     ),
     "scan": Example(
         lambda x, count: mgpu.scan(x, exclusive=True, return_total=True, count=count),
@@ -354,12 +373,14 @@ EXAMPLES = {
         differentiable=(0,),
         counts=(2,),
         exact=False,
+        composed=True,
     ),
     "segmented_quantile": Example(
         mgpu.segmented_quantile,
         lambda rng, real: (distinct(rng, real), np.arange(0, N, 10).astype(np.int32), real(0.31)),
         differentiable=(0,),
         exact=False,
+        composed=True,
     ),
     "segmented_reduce": Example(
         lambda x, heads, count: mgpu.segmented_reduce(x, heads, count=count),
@@ -391,12 +412,14 @@ EXAMPLES = {
         differentiable=(0,),
         counts=(2,),
         exact=False,
+        composed=True,
     ),
     "segmented_shift": Example(
         lambda x, heads, count: mgpu.segmented_shift(x, heads, 2, count=count),
         lambda rng, real: (numbers(rng, real, N, 2), positions(rng), live(rng)),
         differentiable=(0,),
         counts=(2,),
+        composed=True,
     ),
     "segmented_sort": Example(
         lambda keys, heads, count, values: mgpu.segmented_sort(keys, heads, values, count=count),
@@ -414,6 +437,7 @@ EXAMPLES = {
         lambda rng, real: (distinct(rng, real), *segments_apart(rng), live(rng), numbers(rng, real)),
         differentiable=(0, 4),
         counts=(3,),
+        composed=True,
     ),
     "segmented_sort_indices": Example(
         lambda keys, words, count: mgpu.segmented_sort_indices(keys, flags=words, count=count),
@@ -426,6 +450,7 @@ EXAMPLES = {
         lambda rng, real: (distinct(rng, real), positions(rng), live(rng)),
         differentiable=(0,),
         counts=(2,),
+        composed=True,
     ),
     "select": Example(
         lambda x, keep, rows, count: mgpu.select({"x": x, "rows": rows}, keep, size=N, count=count),
@@ -465,6 +490,7 @@ EXAMPLES = {
         lambda a, b, x, a_count: mgpu.set_union((a, a, x), (b, b, b), size=80, a_count=a_count),
         lambda rng, real: (few(rng), few(rng, 40), few(rng), live(rng)),
         counts=(3,),
+        composed=True,
     ),
     "sorted_equal_count": Example(
         lambda a, b, a_count, b_count: mgpu.sorted_equal_count(a, b, a_count=a_count, b_count=b_count),
@@ -493,18 +519,21 @@ EXAMPLES = {
         ),
         differentiable=(0,),
         counts=(3,),
+        composed=True,
     ),
     "to_dense": Example(
         lambda x, heads, count: mgpu.to_dense(x, heads, N, count=count),
         lambda rng, real: (numbers(rng, real), positions(rng), live(rng)),
         differentiable=(0,),
         counts=(2,),
+        composed=True,
     ),
     "top_k": Example(
         lambda x, count: mgpu.top_k(x, 5, largest=False, count=count),
         lambda rng, real: (distinct(rng, real), live(rng)),
         differentiable=(0,),
         counts=(1,),
+        composed=True,
     ),
     "unique": Example(
         lambda keys, count: mgpu.unique(
@@ -512,5 +541,6 @@ EXAMPLES = {
         ),
         lambda rng, real: (rng.integers(0, 13, N).astype(np.int32), live(rng)),
         counts=(1,),
+        composed=True,
     ),
 }

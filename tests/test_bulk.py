@@ -175,9 +175,9 @@ def test_derivatives(rng):
     remove = jax.jit(lambda x, f, c: mgpu.bulk_remove(x, gone, size=13, fill_value=f, count=c))
     insert = jax.jit(lambda x, v, f, c: mgpu.bulk_insert(x, places, v, size=18, fill_value=f, count=c))
     for count in (12, 11):
-        check_grads(lambda x, f, c=count: remove(x, f, c), (x, fill), 2)
-        check_grads(lambda x, v, f, c=count: insert(x, v, f, c), (x, values, fill), 1)
-    check_grads(lambda v: mgpu.bulk_insert(x, places, v, size=9), (values,), 1)
+        check_grads(jax.jit(lambda x, f, c=count: remove(x, f, c)), (x, fill), 2)
+        check_grads(jax.jit(lambda x, v, f, c=count: insert(x, v, f, c)), (x, values, fill), 1)
+    check_grads(jax.jit(lambda v: mgpu.bulk_insert(x, places, v, size=9)), (values,), 1)
     jacobian = jax.jacobian(lambda x: mgpu.bulk_remove(x, [1, 3]))(jnp.arange(5.0))
     same_bits(jacobian, np.delete(np.eye(5), [1, 3], 0))
 

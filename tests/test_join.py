@@ -385,8 +385,8 @@ def test_errors():
     a, f = np.arange(4), np.arange(4.0)
     rows = mgpu.join(a, a, size=4)
     for error, call in {
-        "join: kind: expected 'inner' or 'left' or 'right' or 'outer' or 'semi' or 'anti', got 'cross'": lambda: mgpu.join(
-            a, a, "cross", size=1
+        "join: kind: expected 'inner' or 'left' or 'right' or 'outer' or 'semi' or 'anti', got 'cross'": lambda: (
+            mgpu.join(a, a, "cross", size=1)
         ),
         "join: b: expected the dtype of a, int64, got float64": lambda: mgpu.join(a, f, size=1),
         "join: a: expected a 1-D array": lambda: mgpu.join(a[None], a, size=1),

@@ -433,12 +433,12 @@ def test_derivatives_through_keys_and_values(rng, descending):
         )
         return jnp.sin(sorted_keys), moved["rows"], moved["vector"] * sorted_keys
 
-    check_grads(sort, (keys, values["rows"], values["vector"]), order=2, modes=["fwd", "rev"], eps=1e-3)
+    check_grads(jax.jit(sort), (keys, values["rows"], values["vector"]), order=2, modes=["fwd", "rev"], eps=1e-3)
 
     def carried(keys, vector):  # one 8-byte leaf, which the kernel moves itself
         return mgpu.segmented_sort(keys, heads, vector, descending=descending)
 
-    check_grads(carried, (keys, values["vector"]), order=2, modes=["fwd", "rev"], eps=1e-3)
+    check_grads(jax.jit(carried), (keys, values["vector"]), order=2, modes=["fwd", "rev"], eps=1e-3)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])

@@ -26,6 +26,8 @@ AXIS_TYPES = [
 
 long = pytest.mark.long
 every_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+KERNELS = {name: example for name, example in EXAMPLES.items() if not example.composed}
+every_kernel = pytest.mark.parametrize("example", KERNELS.values(), ids=KERNELS)
 
 
 def primitives(function, *arguments):
@@ -117,20 +119,21 @@ def test_vmap_over_each_mix(example, rng):
     arguments = batch_of(example, rng, 3)
     for mapped in mixes(len(arguments)):
         given = drop(arguments, mapped)
-        got = jax.vmap(example.call, in_axes=axes(mapped))(*given)
+        got = jax.jit(jax.vmap(example.call, in_axes=axes(mapped)))(*given)
         agree(got, one_by_one(example.call, given, mapped, 3), example.exact)
 
 
-@every_example
+@every_kernel
 def test_batches_of_one_and_none(example, rng):
     arguments = batch_of(example, rng, 1)
     everything = (True,) * len(arguments)
     expected = one_by_one(example.call, arguments, everything, 1)
     agree(jax.jit(jax.vmap(example.call))(*arguments), expected, example.exact)
-    agree(jax.vmap(example.call)(*(x[:0] for x in arguments)), jax.tree.map(lambda x: x[:0], expected), example.exact)
+    none = jax.jit(jax.vmap(example.call))(*(x[:0] for x in arguments))
+    agree(none, jax.tree.map(lambda x: x[:0], expected), example.exact)
 
 
-@every_example
+@every_kernel
 def test_nested_vmap(example, rng):
     outer, inner = 2, 3
     arguments = stack([batch_of(example, rng, inner) for _ in range(outer)])
@@ -143,9 +146,8 @@ def test_nested_vmap(example, rng):
     first = np.moveaxis(arguments[0][0], 0, -1)
     rest = tuple(x[:, 0] for x in arguments[1:])
     if rest:
-        got = jax.vmap(
-            jax.vmap(example.call, in_axes=(first.ndim - 1, *[None] * len(rest))), in_axes=(None, *[0] * len(rest))
-        )(first, *rest)
+        inner_axes, outer_axes = (first.ndim - 1, *[None] * len(rest)), (None, *[0] * len(rest))
+        got = jax.jit(jax.vmap(jax.vmap(example.call, in_axes=inner_axes), in_axes=outer_axes))(first, *rest)
         rows = [
             one_by_one(example.call, (arguments[0][0], *(x[i] for x in rest)), (True, *[False] * len(rest)), inner)
             for i in range(outer)
@@ -154,7 +156,7 @@ def test_nested_vmap(example, rng):
 
 
 @long
-@every_example
+@every_kernel
 def test_vmap_of_constants(example, rng):
     """What a compiled function closes over are values of a type of their own when it is linearized."""
     arguments = batch_of(example, rng, 3)
@@ -185,7 +187,7 @@ def test_live_counts_do_not_recompile(example, rng):
     assert len(traces) == 1
 
 
-@every_example
+@every_kernel
 def test_ahead_of_time_and_eval_shape(example, rng):
     arguments = example.make(rng, np.float32)
     expected = example.call(*arguments)
@@ -195,7 +197,7 @@ def test_ahead_of_time_and_eval_shape(example, rng):
     agree(compiled(*arguments), expected)
 
 
-@every_example
+@every_kernel
 def test_export_round_trip(example, rng):
     arguments = example.make(rng, np.float32)
     names = primitives(example.call, *arguments)
@@ -223,7 +225,7 @@ def test_cuda_lowering(example, rng):
 
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
 @pytest.mark.parametrize("axis_type", AXIS_TYPES)
-@every_example
+@every_kernel
 def test_cuda_lowering_on_a_mesh(example, rng, devices, axis_type):
     mesh = mesh_of(devices, axis_type)
     arguments = batch_of(example, rng, 8)
@@ -233,7 +235,7 @@ def test_cuda_lowering_on_a_mesh(example, rng, devices, axis_type):
     assert "custom_call @jax_mgpu." in text
 
 
-@every_example
+@every_kernel
 def test_donated_arguments(example, rng):
     arguments = example.make(rng, np.float32)
     expected = jax.tree.map(np.array, example.call(*arguments))
@@ -249,6 +251,8 @@ def test_without_jit(example, rng):
     expected = example.call(*arguments)
     with jax.disable_jit():
         agree(example.call(*arguments), expected, example.exact)
+        if example.composed:
+            return
         agree(jax.vmap(example.call)(*(x[None] for x in map(jnp.asarray, arguments))), stack([expected]), example.exact)
         with mgpu.checks():
             agree(example.call(*arguments), expected, example.exact)
@@ -299,12 +303,12 @@ def test_strict_promotion(example, rng, wide, monkeypatch):
         jax.eval_shape(functools.partial(example.call), *arguments)  # traced anew
 
 
-@every_example
+@every_kernel
 def test_plain_jax_gives_the_same(example, rng, monkeypatch):
     """The lowering of platforms without kernels, run here."""
     cases = [example.make(rng, np.float32) for _ in range(3)]
     batch = stack(cases)
-    expected = [example.call(*arguments) for arguments in cases], jax.vmap(example.call)(*batch)
+    expected = [example.call(*arguments) for arguments in cases], jax.jit(jax.vmap(example.call))(*batch)
 
     monkeypatch.setattr(primitive.Operation, "run", plain_jax)
     got = [jax.jit(example.call)(*arguments) for arguments in cases], jax.jit(jax.vmap(example.call))(*batch)
@@ -312,7 +316,7 @@ def test_plain_jax_gives_the_same(example, rng, monkeypatch):
 
 
 @pytest.mark.parametrize("axis_type", AXIS_TYPES)
-@every_example
+@every_kernel
 def test_lowering_without_kernels(example, rng, devices, axis_type, monkeypatch):
     """A platform without kernels gets plain JAX, also on a mesh, and one warning that says so."""
     monkeypatch.setattr(primitive, "_WARNED", set())
@@ -328,12 +332,9 @@ def test_lowering_without_kernels(example, rng, devices, axis_type, monkeypatch)
 # ---- Derivatives and control flow -----------------------------------------------------------------------------------
 
 
-def differentiable_cases():
-    return pytest.mark.parametrize(
-        "example",
-        [e for e in EXAMPLES.values() if e.differentiable],
-        ids=[n for n, e in EXAMPLES.items() if e.differentiable],
-    )
+def differentiable_cases(examples):
+    found = {name: example for name, example in examples.items() if example.differentiable}
+    return pytest.mark.parametrize("example", found.values(), ids=found)
 
 
 def floats(tree):
@@ -360,7 +361,7 @@ def tangent_of(x):
     return jnp.ones_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros(x.shape, jax.dtypes.float0)
 
 
-@differentiable_cases()
+@differentiable_cases(EXAMPLES)
 def test_derivatives_match_differences(example, rng):
     with jax.enable_x64(True):
         arguments = example.make(rng, np.float64)
@@ -372,10 +373,10 @@ def test_derivatives_match_differences(example, rng):
             return floats(example.call(*given))
 
         moving = tuple(arguments[i] for i in example.differentiable)
-        check_grads(of_floats, moving, order=2, modes=["fwd", "rev"], eps=1e-4)
+        check_grads(jax.jit(of_floats), moving, order=2, modes=["fwd", "rev"], eps=1e-4)
 
 
-@differentiable_cases()
+@differentiable_cases(EXAMPLES)
 def test_vmap_of_grad_and_grad_of_vmap(example, rng):
     loss = loss_of(example)
     gradient = jax.grad(loss, argnums=example.differentiable)
@@ -386,7 +387,7 @@ def test_vmap_of_grad_and_grad_of_vmap(example, rng):
             continue
         given = drop(arguments, mapped)
         expected = one_by_one(gradient, given, mapped, 3)
-        agree(jax.vmap(gradient, in_axes=axes(mapped))(*given), expected, exact=False)
+        agree(jax.jit(jax.vmap(gradient, in_axes=axes(mapped)))(*given), expected, exact=False)
         # an argument that serves the whole batch gets the sum
         summed = tuple(x if mapped[i] else x.sum(0) for i, x in zip(example.differentiable, expected, strict=True))
         total = jax.grad(lambda *xs: jax.vmap(loss, in_axes=axes(mapped))(*xs).sum(), argnums=example.differentiable)  # noqa: B023
@@ -394,7 +395,7 @@ def test_vmap_of_grad_and_grad_of_vmap(example, rng):
 
 
 @long
-@differentiable_cases()
+@differentiable_cases(KERNELS)
 def test_jacobians(example, rng):
     """A batch of tangents, and one of cotangents, at one place: both modes give one matrix."""
     arguments = example.make(rng, np.float32)
@@ -414,7 +415,7 @@ def float_keys(call):
 
 
 HALF_CASES = {
-    **{name: example for name, example in EXAMPLES.items() if example.differentiable},
+    **{name: example for name, example in KERNELS.items() if example.differentiable},
     **{
         name: Example(call, lambda rng, real: (distinct(rng, real),), differentiable=(0,))
         for name, call in {
@@ -445,9 +446,9 @@ def test_reverse_derivatives_of_narrow_floats(example, rng, real):
     moving = tuple(jnp.asarray(arguments[i]) for i in example.differentiable)
     # one tangent and one cotangent: <cotangent, J tangent> is the same from either side
     tangent = jax.tree.map(lambda x: jnp.asarray(rng.integers(-2, 3, x.shape), x.dtype), moving)
-    results, forward = jax.jvp(of_floats, moving, tangent)
+    results, forward = jax.jit(lambda xs, dxs: jax.jvp(of_floats, xs, dxs))(moving, tangent)
     cotangent = jax.tree.map(lambda x: jnp.asarray(rng.integers(-2, 3, x.shape), x.dtype), results)
-    backward = jax.vjp(of_floats, *moving)[1](cotangent)
+    backward = jax.jit(lambda xs, cts: jax.vjp(of_floats, *xs)[1](cts))(moving, cotangent)
 
     def dot(xs, ys):
         return sum(
@@ -495,19 +496,20 @@ def test_linear_transpose(call, lengths, batched):
 
 
 @long
-@differentiable_cases()
+@differentiable_cases(KERNELS)
 def test_checkpoint(example, rng):
     arguments = example.make(rng, np.float32)
     loss = loss_of(example)
-    expected = jax.grad(loss, argnums=example.differentiable)(*arguments)
-    agree(jax.grad(jax.checkpoint(loss), argnums=example.differentiable)(*arguments), expected, exact=False)
+    expected, got = (jax.grad(f, argnums=example.differentiable) for f in (loss, jax.checkpoint(loss)))
+    agree(jax.jit(got)(*arguments), jax.jit(expected)(*arguments), exact=False)
 
 
-@every_example
+@every_kernel
 def test_inside_scan_and_while_loop(example, rng):
     arguments = batch_of(example, rng, 3)
     expected = one_by_one(example.call, arguments, (True,) * len(arguments), 3)
-    agree(jax.lax.scan(lambda carry, xs: (carry, example.call(*xs)), 0, arguments)[1], expected, example.exact)
+    scanned = jax.jit(lambda arguments: jax.lax.scan(lambda carry, xs: (carry, example.call(*xs)), 0, arguments)[1])
+    agree(scanned(arguments), expected, example.exact)
 
     @jax.jit
     def loop(arguments):
@@ -529,7 +531,7 @@ def test_inside_scan_and_while_loop(example, rng):
 
 @pytest.mark.parametrize("rank", [pytest.param(1, marks=long), 2])
 @pytest.mark.parametrize("axis_type", AXIS_TYPES)
-@every_example
+@every_kernel
 def test_sharded_batches_stay_where_they_are(example, rng, devices, axis_type, rank):
     """Batch axes sharded over the mesh: each device does its own rows and nothing is gathered."""
     mesh = mesh_of(devices, axis_type)
@@ -554,7 +556,7 @@ def test_sharded_batches_stay_where_they_are(example, rng, devices, axis_type, r
 
 
 @pytest.mark.parametrize("axis_type", AXIS_TYPES)
-@every_example
+@every_kernel
 def test_own_axis_sharded(example, rng, devices, axis_type):
     """The operation's own axis sharded: gathered, and right."""
     mesh = mesh_of(devices, axis_type)
@@ -563,7 +565,7 @@ def test_own_axis_sharded(example, rng, devices, axis_type):
         (arguments, example.call, P("x")),
         (batch_of(example, rng, 2), jax.vmap(example.call), P(None, "y")),
     ):
-        expected = function(*given)
+        expected = jax.jit(function)(*given)
         lead = len(spec) - 1
         specs = [spec if x.ndim > lead and x.shape[lead] % 2 == 0 else P() for x in map(np.asarray, given)]
         with jax.set_mesh(mesh):
@@ -587,7 +589,7 @@ def test_shard_map(example, rng, devices):
         assert "all-gather" not in compiled.lower(*placed).compile().as_text()
 
 
-@differentiable_cases()
+@differentiable_cases(KERNELS)
 def test_gradient_of_a_replicated_argument_under_shard_map(example, rng, devices):
     """Each differentiable argument in turn serves all devices: its gradient is the sum over them."""
     mesh = mesh_of(devices, AxisType.Auto)
@@ -638,7 +640,8 @@ def test_functions_on_an_explicit_mesh(call, devices):
         with jax.set_mesh(mesh):
             placed = place(mesh, arguments, [*specs, P()])
             agree(jax.device_get(jax.jit(call)(*placed)), jax.device_get(expected), exact=False)
-            agree(jax.device_get(call(*placed)), jax.device_get(expected), exact=False)
+    with jax.set_mesh(mesh):
+        agree(jax.device_get(call(*placed)), jax.device_get(expected), exact=False)
     batch = tuple(np.stack([x] * 4) for x in arguments)
     expected = jax.device_get(jax.vmap(call)(*batch))
     for spec in (P("x"), P(None, "x")):

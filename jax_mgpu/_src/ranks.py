@@ -81,7 +81,7 @@ def top_k(x: ArrayLike, k: int, *, largest: bool = True, count: ArrayLike | None
       >>> mgpu.top_k(jnp.array([3, 1, 4, 1, 5]), 2)
       TopK(values=Array([5, 4], dtype=int32), indices=Array([4, 2], dtype=int32), count=Array(2, dtype=int32))
     """
-    return _top_k("top_k", x, None, k, largest, count)
+    return _top_k("top_k", x, ABSENT, k, largest, count)
 
 
 @one_program("k", "largest")
@@ -121,12 +121,13 @@ def _top_k(name: str, x: Any, heads: Any, k: Any, largest: Any, count: Any) -> T
     n = x.shape[0]
     largest = static_flag(name, "largest", largest)
     index_dtype(name, "x", n)
-    if heads is not None:
+    whole = heads is ABSENT
+    if not whole:
         heads = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
-    segments, method = (ABSENT, Method.FASTEST) if heads is None else (heads, Method.MERGING)
-    items, order = run_sort_indices(name, x, segments, ABSENT, descending=largest, count=count, method=method)
+    method = Method.FASTEST if whole else Method.MERGING
+    items, order = run_sort_indices(name, x, heads, ABSENT, descending=largest, count=count, method=method)
     live = count_operand(name, "count", count, n)
-    if heads is None:
+    if whole:
         begin, end = jnp.zeros((1,), order.dtype), live_items(n, live, order.dtype).reshape(1)
     else:
         begin, end = segment_bounds(heads, n, live)
@@ -134,9 +135,9 @@ def _top_k(name: str, x: Any, heads: Any, k: Any, largest: Any, count: Any) -> T
 
     def first(rows: jax.Array, fill: int) -> jax.Array:
         found = rows_of_segments(name, rows, begin, taken, k, fill)
-        return found[0] if heads is None else found
+        return found[0] if whole else found
 
-    return TopK(first(items, 0), first(order, -1), taken[0] if heads is None else taken)
+    return TopK(first(items, 0), first(order, -1), taken[0] if whole else taken)
 
 
 @one_program(either=["q"])
@@ -163,7 +164,7 @@ def quantile(x: ArrayLike, q: ArrayLike, *, count: ArrayLike | None = None) -> j
       >>> mgpu.quantile(jnp.array([3.0, 1.0, 4.0, 1.0]), jnp.array([0.0, 0.5]))
       Array([1., 2.], dtype=float32)
     """
-    return _quantile("quantile", x, None, q, count)
+    return _quantile("quantile", x, ABSENT, q, count)
 
 
 @one_program(either=["q"])
@@ -207,7 +208,7 @@ def _quantile(name: str, x: Any, heads: Any, q: Any, count: Any) -> jax.Array:
     shape = q.shape
     q = fractions(name, "q", whole_axes(q).astype(wide).reshape(-1))
     segments: Any
-    if heads is None:
+    if heads is ABSENT:
         segments, heads, method = ABSENT, jnp.zeros((1,), jnp.int32), Method.FASTEST
     else:
         segments = heads = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))

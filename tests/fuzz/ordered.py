@@ -88,6 +88,18 @@ def merge(shape: Shape) -> Call:
     return Call("merge", function, draw_operands, expected, shape.x64, names, finite=shape.finite)
 
 
+def segments_with_gaps(rng: np.random.Generator, m: int, n: int, dtype: Any, apart: bool) -> dict[str, np.ndarray]:
+    """Heads and ends, some past the items; apart, those of each draw fit those of every other."""
+    if apart:
+        half = min(n, np.iinfo(dtype).max) // max(2 * m, 1)
+        heads, ends = (np.arange(m) * 2 * half + at + rng.integers(0, half + 1, m) for at in (0, half))
+    else:  # the next head at most; some segments are empty, and of equal heads all but the last
+        heads = draw.positions(rng, m, n, dtype)
+        starts = np.minimum(heads, n).astype(np.int64)
+        ends = starts + (rng.random(m) * (np.append(starts[1:], n)[:m] - starts + 1)).astype(np.int64)
+    return {"heads": heads.astype(dtype), "ends": np.minimum(ends, np.iinfo(dtype).max).astype(dtype)}
+
+
 def sorts(shape: Shape) -> Call:
     """sort, mergesort, locality_sort, segmented_sort, each with values or with indices."""
     name = shape.choice(("sort", "mergesort", "locality_sort", "segmented_sort", "segmented_sort"))
@@ -102,7 +114,6 @@ def sorts(shape: Shape) -> Call:
     shape.say(segments, f"m={m}")
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
         keys = draw.keys(shape, rng, dtype, n)
         if isinstance(dtype, draw.Columns):
             keys = draw.in_order(keys, descending, None) if rng.random() < 0.25 else keys
@@ -114,14 +125,11 @@ def sorts(shape: Shape) -> Call:
                 if shape.derivative:
                     keys = rng.permutation(data.in_order(draw.keys(shape, rng, dtype, n)))
         operands: dict[str, Any] = {"keys": keys}
-        if segments in ("heads", "ends"):
-            heads = operands["heads"] = draw.positions(rng, m, n, head_dtype)
-        if segments == "ends":
-            # the next head at most; some segments are empty, and of equal heads all but the last
-            starts = np.minimum(heads, n).astype(np.int64)
-            lengths = (rng.random(m) * (np.append(starts[1:], n)[:m] - starts + 1)).astype(np.int64)
-            operands["ends"] = np.minimum(starts + lengths, np.iinfo(head_dtype).max).astype(head_dtype)
-        elif segments is not None:
+        if segments == "heads":
+            operands["heads"] = draw.positions(rng, m, n, head_dtype)
+        elif segments == "ends":
+            operands |= segments_with_gaps(rng, m, n, head_dtype, apart)
+        elif segments in ("flags", "words"):
             flags = rng.random(n) < rng.choice([0.02, 0.2, 0.9])
             operands["flags"] = flags if segments == "flags" else data.words_of(flags)
             if segments == "words" and n % 32 and rng.random() < 0.5:
