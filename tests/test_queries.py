@@ -61,9 +61,16 @@ def test_flights(new_york, name):
     run.expect_same(found, query.in_pandas(frames, words), words.words)
 
 
-@pytest.mark.parametrize(
-    "kind", [np.array, pd.Series, lambda x: pd.Series(x, dtype="category")], ids=["NumPy", "pandas", "category"]
-)
+def arrow(words):
+    return pytest.importorskip("pyarrow").array(words)
+
+
+def categories(words):
+    """In the order in which they occur, which is not that of the words."""
+    return pd.Series(pd.Categorical(words, categories=[*dict.fromkeys(words)]))
+
+
+@pytest.mark.parametrize("kind", [np.array, pd.Series, categories, arrow])
 def test_codes_keep_the_order(kind):
     a, b = ["oak", "fir", "", "ash"], ["yew", "fir"]
     (a_codes, b_codes), words = factorize(kind(a), kind(b))

@@ -17,11 +17,11 @@ def factorize(*columns: Any) -> tuple[list[np.ndarray], np.ndarray]:
     """Codes of the strings of several columns, and the distinct strings in order; -1 where there is none.
 
     Codes compare as the strings do, also between the columns. They have the narrowest type that holds them: up to 64
-    bits in all, several columns are one key.
+    bits in all, several columns are one key. docs/reference/tables.md explains it.
     """
     import pandas as pd  # noqa: PLC0415
 
-    series = [pd.Series(column) for column in columns]
+    series = [pd.Series(x.to_pandas() if hasattr(x, "to_pandas") else x).astype(object) for x in columns]
     codes, words = pd.factorize(pd.concat(series), sort=True)
     codes = codes.astype(np.min_scalar_type(-max(1, len(words))))
     return np.split(codes, np.cumsum([len(x) for x in series])[:-1]), np.asarray(words)
