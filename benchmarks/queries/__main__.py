@@ -1,0 +1,113 @@
+"""The command line: `python -m benchmarks.queries [--scale 1] [--match TEXT] [--repeat 5] [--folder FOLDER]`.
+
+Times each query as one jitted program beside DuckDB and pandas on the CPU, and checks that all three give the same
+rows. The tables of TPC-H are made by tpchgen-cli, once; DuckDB holds them in memory, and pandas has the same columns of
+numbers that JAX has. Queries take turns, so that all see the same machine, and the least of the times counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from benchmarks.queries import run
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.queries", description=__doc__.split("\n\n")[1])
+    parser.add_argument("--scale", type=float, default=1.0, help="TPC-H's scale factor (default 1, six million lines)")
+    parser.add_argument("--match", default="", metavar="NAMES", help="comma-separated: Q1, F3, ...; default: all")
+    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="runs of each (default 5)")
+    parser.add_argument("--folder", type=pathlib.Path, help="where tables are (default build/tpch-SCALE)")
+    return parser.parse_args(arguments)
+
+
+def least(runs: Mapping[str, Callable[..., Any]], repeats: int) -> dict[str, float]:
+    """The least milliseconds of each, in turns, after one run that is not timed."""
+    for call in runs.values():
+        call()
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeats):
+        for name, call in runs.items():
+            begin = time.perf_counter()
+            call()
+            samples[name].append(1e3 * (time.perf_counter() - begin))
+    return {name: min(times) for name, times in samples.items()}
+
+
+def tpch(options: argparse.Namespace, names: set[str]) -> None:
+    """Prints a line for each query of TPC-H."""
+    from benchmarks.queries import tpch  # noqa: PLC0415
+    from benchmarks.queries.tpch import tables  # noqa: PLC0415
+
+    chosen = {name: query for name, query in tpch.QUERIES.items() if not names or name in names}
+    if not chosen:
+        return
+    folder = options.folder or ROOT / "build" / f"tpch-{options.scale:g}"
+    tables.generate(options.scale, folder)
+    connection = tables.connect(folder)
+    frames, words = tables.load(connection, options.scale)
+    columns = run.arrays(frames)
+    for name, query in chosen.items():
+        program, sql = run.compiled(query.query, words), query.SQL.replace("{scale}", str(options.scale))
+        runs = {
+            "jax": lambda program=program: jax.block_until_ready(program(columns)),
+            "DuckDB": lambda sql=sql: connection.execute(sql).fetchall(),
+            "pandas": lambda query=query: query.in_pandas(frames, words),
+        }
+        found = run.rows(runs["jax"]())
+        run.expect_same(found, connection.execute(sql).df(), words.words)
+        run.expect_same(found, runs["pandas"](), words.words)
+        report(name, query.__doc__, least(runs, options.repeat))
+
+
+def flights(options: argparse.Namespace, names: set[str]) -> None:
+    """Prints a line for each query of the flights."""
+    from benchmarks.queries import flights  # noqa: PLC0415
+
+    chosen = {name: query for name, query in flights.QUERIES.items() if not names or name in names}
+    if not chosen:
+        return
+    frames, words = flights.load()
+    columns = run.arrays(frames)
+    for name, query in chosen.items():
+        program = run.compiled(query.query, words)
+        runs = {
+            "jax": lambda program=program: jax.block_until_ready(program(columns)),
+            "pandas": lambda query=query: query.in_pandas(frames, words),
+        }
+        run.expect_same(run.rows(runs["jax"]()), runs["pandas"](), words.words)
+        report(name, query.__doc__, least(runs, options.repeat))
+
+
+def report(name: str, text: str | None, times: dict[str, float]) -> None:
+    """A line of the table."""
+    cells = [f"{times[rival]:.1f}" if rival in times else "-" for rival in ("jax", "DuckDB", "pandas")]
+    print(f"| {(text or name).strip().removesuffix('.')} | {' | '.join(cells)} |", flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Runs what was asked for."""
+    options = parse(arguments)
+    jax.config.update("jax_enable_x64", True)
+    names = {name for name in options.match.split(",") if name}
+    print(
+        f"Milliseconds, the least of {options.repeat}, scale {options.scale:g}; jax on {jax.devices()[0].device_kind}"
+    )
+    print("| query | jax_mgpu | DuckDB | pandas |\n|---|---|---|---|", flush=True)
+    tpch(options, names)
+    flights(options, names)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

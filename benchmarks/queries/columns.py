@@ -1,0 +1,47 @@
+"""Tables as columns of numbers: strings as codes, dates as days; and what the queries return."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+
+__all__ = ["Answer", "day", "factorize", "ordered"]
+
+
+def factorize(*columns: Any) -> tuple[list[np.ndarray], np.ndarray]:
+    """Codes of the strings of several columns, and the distinct strings in order; -1 where there is none.
+
+    Codes compare as the strings do, also between the columns. They have the narrowest type that holds them: up to 64
+    bits in all, several columns are one key. docs/reference/tables.md explains it.
+    """
+    import pandas as pd  # noqa: PLC0415
+
+    series = [pd.Series(x.to_pandas() if hasattr(x, "to_pandas") else x).astype(object) for x in columns]
+    codes, words = pd.factorize(pd.concat(series), sort=True)
+    codes = codes.astype(np.min_scalar_type(-max(1, len(words))))
+    return np.split(codes, np.cumsum([len(x) for x in series])[:-1]), np.asarray(words)
+
+
+def day(date: str) -> int:
+    """The number of a day, 0 on 1970-01-01."""
+    return int(np.datetime64(date, "D").astype(int))
+
+
+class Answer(NamedTuple):
+    """Rows of a query: columns of one static length, and how many rows there are."""
+
+    columns: dict[str, jax.Array]
+    count: Any
+
+
+def ordered(
+    columns: dict[str, Any], by: tuple[str, ...], descending: tuple[bool, ...], count: Any, size: int | None = None
+) -> Answer:
+    """ORDER BY the columns of these names, LIMIT size."""
+    order = mgpu.argsort(tuple(columns[name] for name in by), descending=descending, count=count)[:size]
+    return Answer({name: x[order] for name, x in columns.items()}, jnp.minimum(count, order.shape[0]))

@@ -1,0 +1,54 @@
+"""A query as each library runs it, and whether the rows are the same."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.queries.columns import Answer
+
+__all__ = ["arrays", "compiled", "expect_same", "rows"]
+
+
+def arrays(tables: types.SimpleNamespace) -> dict[str, jax.Array]:
+    """All columns of all tables, on the device."""
+    return {name: jnp.asarray(column.to_numpy()) for table in vars(tables).values() for name, column in table.items()}
+
+
+def compiled(query: Callable[..., Answer], words: Any) -> Callable[[dict[str, jax.Array]], Answer]:
+    """One jitted program of columns; those that the query does not read are no part of it."""
+    return jax.jit(lambda columns: query(types.SimpleNamespace(**columns), words))
+
+
+def rows(answer: Answer) -> dict[str, np.ndarray]:
+    """The live rows."""
+    count, sizes = int(answer.count), {x.shape[0] for x in answer.columns.values()}
+    assert len(sizes) == 1 and count <= min(sizes), f"{count} rows, room for {sizes}"
+    return {name: np.asarray(x)[:count] for name, x in answer.columns.items()}
+
+
+def expect_same(found: dict[str, np.ndarray], expected: Any, words: dict[str, np.ndarray]) -> None:
+    """Compares rows, in order, with those of a frame or a number; codes stand for words that the frame may have."""
+    if not hasattr(expected, "columns"):
+        (column,) = found.values()
+        np.testing.assert_allclose(column, [float(expected)], rtol=1e-9)
+        return
+    assert {*found} == {*expected.columns}
+    for name, x in found.items():
+        y = expected[name]
+        if y.dtype.kind not in "iufbM":
+            assert words[_words_of(name)][x].tolist() == y.tolist(), name
+        elif y.dtype.kind == "M":
+            assert x.astype("datetime64[D]").tolist() == y.to_numpy().astype("datetime64[D]").tolist(), name
+        else:
+            np.testing.assert_allclose(x, y.to_numpy(float), rtol=1e-9, err_msg=name)
+
+
+def _words_of(column: str) -> str:
+    """The column whose codes another one has."""
+    return {"supp_nation": "n_name", "cust_nation": "n_name"}.get(column, column)
