@@ -213,8 +213,8 @@ def ranks(shape: Shape) -> Call:
         rows = segments(np.arange(n), heads, live) if by_segment else [np.arange(live)]
         if "top_k" in name:
             firsts = [row[oracle.sort_indices(x[row], largest)][:k] for row in rows]
-            values = np.array([oracle.padded(x[row], k, 0) for row in firsts], x.dtype).reshape(-1, k)
-            indices = np.array([oracle.padded(int32(row), k, -1) for row in firsts], np.int32).reshape(-1, k)
+            values = np.array([oracle.padded(x[row], k, 0) for row in firsts], x.dtype).reshape(len(rows), k)
+            indices = np.array([oracle.padded(int32(row), k, -1) for row in firsts], np.int32).reshape(len(rows), k)
             found = [values, indices, int32([len(row) for row in firsts])]
             return found if by_segment else [leaf[0] for leaf in found]
         kind = x.dtype if x.dtype.kind not in "iu" else np.dtype("float64" if shape.x64 else "float32")
@@ -222,7 +222,7 @@ def ranks(shape: Shape) -> Call:
             np.quantile(x[row].astype(np.float64), q.astype(np.float64)) if len(row) else np.full(len(q), np.nan)
             for row in rows
         ]
-        table = np.array(values, np.float64).reshape(-1, len(q)).T
+        table = np.array(values, np.float64).reshape(len(rows), len(q)).T
         table = table if by_segment else table[:, 0]
         error = 1e-5 * (1 + np.abs(np.nan_to_num(table))) + float(jnp.finfo(kind).eps) * np.abs(np.nan_to_num(table))
         error = error + 200 * 2.0**-20  # of the weight, between neighbours at most 200 apart
