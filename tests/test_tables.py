@@ -140,6 +140,28 @@ def test_lookup(rng, form):
             same_bits(got[name], expected)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])
+def test_lookup_of_numbers(rng, dtype):
+    """Tables of integers that are close together, and those that one far away keeps from being so."""
+    limits = np.iinfo(dtype)
+    lookup = jax.jit(mgpu.lookup)
+    with jax.enable_x64(True):
+        for start, far, table_count in itertools.product((limits.min, 3, limits.max - 49), (False, True), (50, 20, 0)):
+            table = (rng.integers(0, 50, 50) + start).astype(dtype)
+            if far:
+                table[7] = limits.min if start > 0 else limits.max
+            keys = np.concatenate([table, rng.integers(limits.min, limits.max, 40, dtype, endpoint=True)])
+            keys = np.concatenate([keys, [limits.min, limits.max]]).astype(dtype)
+            values = rng.normal(size=50).astype(np.float32)
+            rows = rng.integers(0, 9, (50, 3), np.int8)
+            first = {key: i for i, key in reversed([*enumerate(table[:table_count].tolist())])}
+            places = np.array([first.get(key, -1) for key in keys.tolist()])
+            places[80:] = -1
+            found = lookup(keys, table, (values, rows), default=7, count=80, table_count=table_count)
+            same_bits(found[0], np.where(places >= 0, values[places], np.float32(7)))
+            same_bits(found[1], np.where(places[:, None] >= 0, rows[places], np.int8(7)))
+
+
 def test_nothing_to_look_up():
     nothing = np.zeros(0, np.int32)
     assert mgpu.lookup(nothing, np.arange(3), np.arange(3)).shape == (0,)

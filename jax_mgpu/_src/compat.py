@@ -39,6 +39,7 @@ __all__ = [
     "invariant_gather",
     "ir",
     "is_eager",
+    "is_local",
     "is_zero",
     "mlir",
     "partition_spec",
@@ -121,6 +122,11 @@ def whole_axes(x: jax.Array) -> jax.Array:
     if all(names is None for names in spec):
         return x
     return jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim))
+
+
+def is_local(*arrays: jax.Array) -> bool:
+    """Whether no array is known to be a part of, or laid out over, a mesh: none is under shard_map or Explicit."""
+    return jax.sharding.get_abstract_mesh().empty and all(jax.typeof(x).sharding.mesh.empty for x in arrays)
 
 
 def result_aval(like: Aval, shape: tuple[int, ...], dtype: Any, batch_rank: int) -> Aval:

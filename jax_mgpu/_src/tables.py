@@ -32,7 +32,7 @@ from jax_mgpu._src.check import (
     value_error,
 )
 from jax_mgpu._src.columns import Columns, expect_keys, key_starts, sorted_pair
-from jax_mgpu._src.compat import whole_axes
+from jax_mgpu._src.compat import is_local, whole_axes
 from jax_mgpu._src.live import live_items, live_mask, segment_starts
 from jax_mgpu._src.operators import Kind, operator_kind
 from jax_mgpu._src.preconditions import by_construction, non_decreasing, room
@@ -158,7 +158,8 @@ def lookup(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Gradients flow to the values. Time is that of a sort of both keys, a search and a gather.
+    Gradients flow to the values. Time is that of a sort of both keys, a search and a gather. On the CPU the keys are
+    not sorted where they are integers and the table's fill a quarter of the range from its least to its greatest.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -166,15 +167,76 @@ def lookup(
       Array([ 0.5, -1. ,  0.5], dtype=float32)
     """
     name = "lookup"
-    rows, table = in_order(name, "keys", keys, count), in_order(name, "table_keys", table_keys, table_count)
+    checked, _ = expect_keys(name, "keys", keys)
+    live = count_operand(name, "count", count, checked.shape[0])
+    table = in_order(name, "table_keys", table_keys, table_count)
     leaves, unflatten = flatten_values(name, "values", values, table.order.shape[0], "table_keys")
-    counts = count_of(rows.count), count_of(table.count)
-    with by_construction():
-        pair = sorted_pair(name, rows.keys, table.keys, *counts, names=("keys", "table_keys"))
-    found, after = (_search.run(pair.operands, right=side)[0] for side in (False, True))
-    places = jnp.where(found < after, take_or_fill(table.order, found), -1)
-    places = rows.to_rows(places)
-    return unflatten([take_or_fill(x, places, fill_operand(name, default, x.dtype, "default")) for x in leaves])
+    fills = [fill_operand(name, default, x.dtype, "default") for x in leaves]
+    table_live = count_of(table.count)
+
+    def by_search() -> list[jax.Array]:
+        rows = in_order(name, "keys", keys, count_of(live))
+        with by_construction():
+            pair = sorted_pair(name, rows.keys, table.keys, count_of(live), table_live, names=("keys", "table_keys"))
+        found, after = (_search.run(pair.operands, right=side)[0] for side in (False, True))
+        places = rows.to_rows(jnp.where(found < after, take_or_fill(table.order, found), -1))
+        return [take_or_fill(x, places, fill) for x, fill in zip(leaves, fills, strict=True)]
+
+    n, m = checked.shape[0], table.order.shape[0]
+    if isinstance(checked, Columns) or not jnp.issubdtype(checked.dtype, jnp.integer) or not 0 < m <= 2 * n:
+        return unflatten(by_search())
+    if isinstance(table.keys, tuple) or table.keys.dtype != checked.dtype:
+        return unflatten(by_search())  # which says what is wrong
+    if not is_local(checked, table.keys, *leaves):  # the branches below would have to lie on devices alike
+        return unflatten(by_search())
+
+    def by_place() -> list[jax.Array]:
+        numbers = Numbers(checked, live, table)
+        found = [numbers.found(x, fill) for x, fill in zip(leaves, fills, strict=True)]
+        return jax.lax.cond(numbers.are_dense, lambda: [x() for x in found], by_search)
+
+    return unflatten(jax.lax.platform_dependent(cpu=by_place, default=by_search))
+
+
+class Numbers:
+    """Integer keys of a table as places counted from its least one, where few of these places are empty.
+
+    A gather from an array that has each place is on a CPU a tenth of what it costs to sort the keys that are looked up.
+    """
+
+    def __init__(self, keys: jax.Array, live: Any, table: Ordered):
+        (m,) = table.order.shape
+        self.order, self.size = table.order, 4 * m
+        table_live = live_items(m, table.count)
+        least, greatest = table.keys[0], table.keys[jnp.maximum(table_live - 1, 0)]
+        self.are_dense = (table_live > 0) & (_distance(least, greatest).astype(_wide(keys.dtype)) < self.size)
+        self.table_places = _distance(least, table.keys).astype(_wide(keys.dtype)).astype(jnp.uint32)
+        self.table_count = table.count
+        inside = live_mask(keys.shape[0], live) & (keys >= least) & (keys <= greatest)
+        places = _distance(least, keys).astype(_wide(keys.dtype))
+        self.places = jnp.where(inside, places, self.size).astype(table.order.dtype)
+
+    def rows(self) -> jax.Array:
+        """The row of the table at each place, the first of several, -1 where there is none."""
+        ends = jnp.arange(self.size + 1, dtype=jnp.uint32)
+        begins = _search(
+            needles=ends, haystack=self.table_places, needles_count=ABSENT, haystack_count=self.table_count,
+            right=False,
+        )[0]  # fmt: skip
+        return jnp.where(begins[:-1] < begins[1:], take_or_fill(self.order, begins[:-1]), -1)
+
+    def found(self, x: jax.Array, fill: jax.Array) -> Callable[[], jax.Array]:
+        """A function that gives the row of x of each key."""
+        if x.ndim > 1:  # few places are better moved than wide rows
+            return lambda: take_or_fill(
+                x, take_or_fill(self.rows(), self.places, jnp.full_like(self.order[:1], -1)), fill
+            )
+        return lambda: take_or_fill(take_or_fill(x, self.rows(), fill), self.places, fill)
+
+
+def _wide(dtype: Any) -> Any:
+    """An unsigned type for differences of integers of this type, of 32 bits at least."""
+    return np.dtype(f"uint{max(32, 8 * dtype.itemsize)}")
 
 
 @one_program("direction", "assume_sorted")
