@@ -207,6 +207,40 @@ def test_batches(rng, op, rows, n):
         same(segmented[row], oracle.segmented_reduce(x[row], heads[row], op, counts[row]))
 
 
+# Columns that vector instructions take together and those left over; rows of one tile and of several.
+@pytest.mark.parametrize(("n", "columns"), [(100, 1), (700, 29), (9000, 64), (70_001, 8), (3, 300), (0, 5)])
+@pytest.mark.parametrize(
+    ("op", "dtype"), [("add", "int16"), ("mul", "float64"), ("max", "bfloat16"), ("argmin", "int32")]
+)
+def test_batches_of_columns(rng, op, dtype, n, columns):
+    x = items(rng, dtype, op, n, columns)
+    heads = np.sort(random_heads(rng, n, 40))
+    for count in (None, n // 3):
+        of_column = functools.partial(mgpu.segmented_reduce, heads=heads, op=op, count=count)
+        results = np.asarray(jax.jit(jax.vmap(of_column, 1, 1))(x))
+        for column in range(0, columns, 7):
+            same(results[:, column], oracle.segmented_reduce(x[:, column], heads, op, count))
+
+
+def test_columns_are_read_where_they_lie(rng):
+    """The batch over the last axis is not transposed: that alone takes longer than the sums."""
+    x, heads = items(rng, "float32", "add", 500, 64), np.arange(0, 500, 9, np.int32)
+
+    def text(axis):
+        reduced = jax.jit(jax.vmap(lambda x: mgpu.segmented_reduce(x, heads), axis, axis))
+        return reduced.lower(x if axis else x.T).compile().as_text()
+
+    if jax.default_backend() == "cpu":
+        assert "by_columns = 1" in text(1) and " transpose(" not in text(1) and " copy(" not in text(1)
+        assert "by_columns = 0" in text(0)
+
+
+def test_derivatives_of_columns(rng):
+    x, heads = rng.normal(size=(40, 3)), jnp.array([0, 7, 7, 30])
+    reduced = jax.vmap(lambda column: mgpu.segmented_reduce(column, heads), 1, 1)
+    check_grads(jax.jit(reduced), (x,), 2)
+
+
 def test_batches_of_any_mix_of_operands(rng):
     rows, n = 6, 3000
     x = items(rng, "int32", "add", rows, n)

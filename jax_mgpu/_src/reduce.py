@@ -380,6 +380,7 @@ _segmented_reduce = Operation(
     shapes=_segmented_shapes,
     fallback=_segmented_fallback,
     streamed=("x",),
+    columns="x",
 )
 _segmented_reduce.def_jvp(_segmented_jvp)
 _segmented_reduce.def_transpose("x", _segmented_transpose)

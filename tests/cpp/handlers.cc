@@ -62,6 +62,8 @@ class Garbage {
   DType key_type() { return static_cast<DType>(draw(0, static_cast<int64_t>(DType::f64))); }
   DType payload_type() { return one_of({DType::u32, DType::f32, DType::s64, DType::f64}); }
   void limit(int64_t largest) { largest_ = std::min(largest_, largest); }
+  // From here on, operands that may be without batch axes are.
+  void share() { shares_ = true; }
 
   // An attribute, and its value.
   int64_t attribute(const char* name, int64_t low, int64_t high) { return attributes_.values[name] = draw(low, high); }
@@ -111,7 +113,7 @@ class Garbage {
   }
 
   const Array& operand(DType dtype, std::vector<int64_t> own, bool shareable) {
-    operands_.push_back(make(dtype, shareable && flip() ? std::move(own) : with_lead(std::move(own))));
+    operands_.push_back(make(dtype, shareable && (shares_ || flip()) ? std::move(own) : with_lead(std::move(own))));
     return operands_.back();
   }
 
@@ -324,6 +326,7 @@ void select(Garbage& make) {
 
 void segmented_reduce(Garbage& make) {
   const DType dtype = make.key_type();
+  if (make.attribute("by_columns", 0, 1)) make.share();
   const int64_t n = make.length(), m = make.length();
   make.keys(dtype, n, false);
   make.indices(m, n);
