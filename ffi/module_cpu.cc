@@ -36,6 +36,7 @@ struct XlaExecutor final : cpu::Executor {
   XLA_FFI_DEFINE_HANDLER(name##_ffi, name##_handler,                                                             \
                          ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs());
 MGPU_OPERATIONS(MGPU_HANDLER)
+MGPU_CPU_OPERATIONS(MGPU_HANDLER)
 #undef MGPU_HANDLER
 
 ffi::Error check_handler(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary attributes) {
@@ -55,8 +56,17 @@ nb::dict handlers() {
   table["check"] = nb::capsule(reinterpret_cast<void*>(check_ffi));
 #define MGPU_CAPSULE(name) table[#name] = nb::capsule(reinterpret_cast<void*>(name##_ffi));
   MGPU_OPERATIONS(MGPU_CAPSULE)
+  MGPU_CPU_OPERATIONS(MGPU_CAPSULE)
 #undef MGPU_CAPSULE
   return table;
+}
+
+nb::list cpu_operations() {
+  nb::list list;
+#define MGPU_NAME(name) list.append(nb::cast(std::string(#name)));
+  MGPU_CPU_OPERATIONS(MGPU_NAME)
+#undef MGPU_NAME
+  return list;
 }
 
 template <typename Item, size_t kMost>
@@ -83,6 +93,7 @@ nb::dict signatures() {
   };
 #define MGPU_SIGNATURE(name) add(#name, signature::name);
   MGPU_OPERATIONS(MGPU_SIGNATURE)
+  MGPU_CPU_OPERATIONS(MGPU_SIGNATURE)
 #undef MGPU_SIGNATURE
   return table;
 }
@@ -97,6 +108,7 @@ nb::dict enumerations() {
   };
 #define MGPU_SIGNATURE(name) add(signature::name);
   MGPU_OPERATIONS(MGPU_SIGNATURE)
+  MGPU_CPU_OPERATIONS(MGPU_SIGNATURE)
 #undef MGPU_SIGNATURE
   return table;
 }
@@ -153,6 +165,7 @@ NB_MODULE(_cpu, module) {
     }
   });
   module.def("handlers", &handlers, "FFI handlers by the name of the operation.");
+  module.def("cpu_operations", &cpu_operations, "The operations with a handler on the CPU alone.");
   module.def("workspace_bytes", &workspace_bytes, nb::arg("operation"), nb::arg("operands"), nb::arg("results"),
              nb::arg("attributes"),
              "Bytes of scratch memory of the CUDA handler; operands and results are (dtype name, shape) pairs.");

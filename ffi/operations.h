@@ -27,6 +27,13 @@
   // one line each, in alphabetical order
 // clang-format on
 
+// Operations with a kernel on the CPU alone: elsewhere they are composed of the others. A line declares no workspace.
+// clang-format off
+#define MGPU_CPU_OPERATIONS(OPERATION) \
+  OPERATION(top_k)                     \
+  // one line each, in alphabetical order
+// clang-format on
+
 // Operations by a function that is compiled when a program is loaded: on CUDA alone, elsewhere plain JAX runs them.
 // clang-format off
 #define MGPU_FUNCTION_OPERATIONS(OPERATION) \
@@ -55,6 +62,16 @@ struct Signature;
   extern const Signature name;                                   \
   }
 MGPU_OPERATIONS(MGPU_DECLARE)
+#undef MGPU_DECLARE
+
+#define MGPU_DECLARE(name)                         \
+  namespace cpu {                                  \
+  void name(const Call& call, Executor& executor); \
+  }                                                \
+  namespace signature {                            \
+  extern const Signature name;                     \
+  }
+MGPU_CPU_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
 
 // `source` is the function. The first makes its kernels ready on all devices, from the attributes alone.

@@ -533,7 +533,6 @@ EXAMPLES = {
         lambda rng, real: (distinct(rng, real), live(rng)),
         differentiable=(0,),
         counts=(1,),
-        composed=True,
     ),
     "unique": Example(
         lambda keys, count: mgpu.unique(

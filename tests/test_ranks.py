@@ -11,6 +11,7 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
+from jax_mgpu._src.primitive import REGISTRY
 from tests import data, oracle
 from tests.oracle import same_bits
 
@@ -83,6 +84,40 @@ def test_top_k(rng, dtype):
             same_bits(values, oracle.padded(x[order], k, 0))
             same_bits(indices, oracle.padded(order.astype(np.int32), k, -1))
             assert int(found) == len(order)
+
+
+# Rows that a task takes together, rows of their own, and rows in parts, of which each gives its best.
+@pytest.mark.parametrize(("rows", "n"), [(300, 40), (5, 3000), (2, 2**16), (1, 2**16 + 1), (2, 200_001)])
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16", "int64", "float64"])
+def test_top_k_of_rows(rng, rows, n, dtype):
+    x = data.random_keys(rng, dtype, rows, n)
+    x[-1, 1::2] = np.sort(x[-1, 1::2])  # each is better than the last, or worse
+    counts = np.resize(np.array([n, n - 1, n // 5, 3, 0], np.int32), rows)
+    for k, largest in ((1, True), (n // 50 + 2, False), (n // 4, True)):
+        best = jax.vmap(lambda x, count, k=k, largest=largest: mgpu.top_k(x, k, largest=largest, count=count))(
+            x, counts
+        )
+        for row in (*range(min(rows, 5)), rows - 1):
+            order = first_of(x[row], 0, counts[row], k, largest)
+            same_bits(best.values[row], oracle.padded(x[row, order], k, 0))
+            same_bits(best.indices[row], oracle.padded(order.astype(np.int32), k, -1))
+            assert int(best.count[row]) == len(order)
+
+
+def test_a_sort_in_the_place_of_a_selection_agrees(rng):
+    """Elsewhere than on the CPU, top_k sorts."""
+    x = data.random_keys(rng, "float32", 3, 500)
+    counts = np.array([[500], [44], [3]], np.int32)
+    fallback = jax.jit(jax.vmap(lambda *operands: REGISTRY["top_k"].fallback(*operands, k=50, largest=1)))
+    best = jax.vmap(lambda x, count: mgpu.top_k(x, 50, count=count))(x, counts[:, 0])
+    for got, expected in zip(fallback(x, counts), best[:2], strict=True):
+        same_bits(got, np.asarray(expected))
+
+
+def test_gradient_of_a_selection(rng):
+    x, weights = rng.permutation(40).astype(float), rng.normal(size=3)
+    gradient = jax.grad(lambda x: jnp.vdot(mgpu.top_k(x, 3, largest=False).values, weights))(x)
+    np.testing.assert_array_equal(gradient, np.where(x < 3, weights[np.minimum(x, 2).astype(int)], 0))
 
 
 def test_gradient_of_top_k(rng):

@@ -15,5 +15,6 @@ constexpr int64_t kScanTile = 1 << 14;      // items
 constexpr int64_t kSelectTile = 1 << 14;    // items
 constexpr int64_t kSetTile = 1 << 14;       // items of both inputs
 constexpr int64_t kSortTile = 1 << 14;      // items, at least
+constexpr int64_t kTopKPart = 1 << 16;      // items of a row that a task shares with others
 
 }  // namespace mgpu::cpu

@@ -51,7 +51,8 @@ def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
     assert cpu_module is not None
     if difference := _difference(cpu_module, operations):
         raise _other_sources(cpu_module, difference)
-    if cuda_module is not None and (names := set(cpu_module.handlers()) ^ set(cuda_module.handlers())):
+    on_both = set(cpu_module.handlers()) - set(cpu_module.cpu_operations())
+    if cuda_module is not None and (names := on_both ^ set(cuda_module.handlers())):
         raise _other_sources(cuda_module, f"operations {', '.join(sorted(names))}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,10 +24,10 @@ from jax_mgpu._src.check import (
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.live import live_items, segment_bounds
 from jax_mgpu._src.operators import accumulator_dtype
-from jax_mgpu._src.preconditions import fractions, non_decreasing
-from jax_mgpu._src.primitive import ABSENT, one_program
+from jax_mgpu._src.preconditions import by_construction, fractions, non_decreasing
+from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.ragged import rows_of_segments
-from jax_mgpu._src.sort import Method, run_sort, run_sort_indices
+from jax_mgpu._src.sort import Method, count_of, run_sort, run_sort_indices
 from jax_mgpu._src.values import take_or_fill
 
 __all__ = ["TopK", "quantile", "segmented_quantile", "segmented_top_k", "top_k"]
@@ -74,7 +75,8 @@ def top_k(x: ArrayLike, k: int, *, largest: bool = True, count: ArrayLike | None
       TypeError: an argument's dtype is not one of the above, or `k` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Derivatives go to the items that are taken. Time is that of a sort.
+    Derivatives go to the items that are taken. Time is that of a sort; on the CPU it is O(n + k log k) on random input,
+    in one pass over memory, where `k` is at most a quarter of `n`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -105,7 +107,7 @@ def segmented_top_k(
       TypeError: as `top_k`.
       ValueError: as `top_k`.
 
-    Derivatives and time as `top_k`, whatever the lengths of the segments.
+    Derivatives as `top_k`. Time is that of a sort, whatever the lengths of the segments.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -120,24 +122,79 @@ def _top_k(name: str, x: Any, heads: Any, k: Any, largest: Any, count: Any) -> T
     x, k = expect_key(name, "x", x), static_size(name, "k", k)
     n = x.shape[0]
     largest = static_flag(name, "largest", largest)
-    index_dtype(name, "x", n)
-    whole = heads is ABSENT
-    if not whole:
+    index = index_dtype(name, "x", n)
+    if heads is not ABSENT:
         heads = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
-    method = Method.FASTEST if whole else Method.MERGING
-    items, order = run_sort_indices(name, x, heads, ABSENT, descending=largest, count=count, method=method)
+        return _first_of_segments(name, x, heads, k, largest, count)
     live = count_operand(name, "count", count, n)
-    if whole:
-        begin, end = jnp.zeros((1,), order.dtype), live_items(n, live, order.dtype).reshape(1)
-    else:
-        begin, end = segment_bounds(heads, n, live)
+    if k <= n // SELECTED_PART:
+        values, indices = _select_first(x=x, count=live, k=k, largest=largest)
+        return TopK(values, indices, jnp.minimum(live_items(n, live, index), k))
+    return TopK(*_sort_first(name, x, k, largest, count))
+
+
+def _first_of_segments(name: str, x: jax.Array, heads: jax.Array, k: int, largest: bool, count: Any) -> TopK:
+    """The first k items of each segment, by a sort of all."""
+    n = x.shape[0]
+    items, order = run_sort_indices(name, x, heads, ABSENT, descending=largest, count=count)
+    begin, end = segment_bounds(heads, n, count_operand(name, "count", count, n))
     taken = jnp.minimum(end - begin, k)
+    items, order = (rows_of_segments(name, rows, begin, taken, k, fill) for rows, fill in ((items, 0), (order, -1)))
+    return TopK(items, order, taken)
 
-    def first(rows: jax.Array, fill: int) -> jax.Array:
-        found = rows_of_segments(name, rows, begin, taken, k, fill)
-        return found[0] if whole else found
 
-    return TopK(first(items, 0), first(order, -1), taken[0] if whole else taken)
+def _sort_first(name: str, x: jax.Array, k: int, largest: bool, count: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The first k of all items, where they stand, and how many there are, by a sort of all."""
+    n = x.shape[0]
+    items, order = run_sort_indices(name, x, ABSENT, ABSENT, descending=largest, count=count, method=Method.FASTEST)
+    begin = jnp.zeros((1,), order.dtype)
+    taken = jnp.minimum(live_items(n, count_operand(name, "count", count, n), order.dtype).reshape(1), k)
+    items, order = (rows_of_segments(name, rows, begin, taken, k, fill)[0] for rows, fill in ((items, 0), (order, -1)))
+    return items, order, taken[0]
+
+
+class _CpuOperation(Operation):
+    """An operation with a kernel on the CPU alone. Its plain-JAX form runs elsewhere, and is made of other kernels."""
+
+    @property
+    def platforms(self) -> Sequence[str]:
+        """Those with kernels."""
+        return ("cpu",)
+
+    def warn_without_kernels(self, platforms: Sequence[str]) -> None:
+        """What the form is made of has kernels, or warns itself."""
+
+
+def _first_shapes(x: Any, *, k: int) -> Sequence[Any]:
+    index = index_dtype("top_k", "x", x.shape[0])
+    return [jax.ShapeDtypeStruct((k,), x.dtype), jax.ShapeDtypeStruct((k,), index)]
+
+
+def _first_fallback(x: jax.Array, count: jax.Array, *, k: int, largest: int) -> Sequence[jax.Array]:
+    with by_construction():  # the count was checked
+        return _sort_first("top_k", x, k, bool(largest), count_of(count))[:2]
+
+
+def _first_jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+    values, indices = _select_first.run(primals, **attributes)
+    moved = None if tangents.x is None else take_or_fill(tangents.x, indices, tangents=True)
+    return [values, indices], [moved, None]
+
+
+# On the CPU, a selection wins over a sort where it leaves most items: of 64 rows of 65,536, the first 50 take a
+# twentieth of the time. CUDA has no selection yet, and sorts.
+SELECTED_PART = 4
+
+_select_first = _CpuOperation(
+    "top_k",
+    operands={"x": 1, "count": 1},
+    results=("values", "indices"),
+    attributes={"k": int, "largest": bool},
+    shapes=_first_shapes,
+    fallback=_first_fallback,
+    streamed=("x",),
+)
+_select_first.def_jvp(_first_jvp)
 
 
 @one_program(either=["q"])

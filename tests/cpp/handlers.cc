@@ -175,6 +175,7 @@ class Garbage {
 namespace garbage {
 #define MGPU_GARBAGE(name) void name(Garbage& make);
 MGPU_OPERATIONS(MGPU_GARBAGE)
+MGPU_CPU_OPERATIONS(MGPU_GARBAGE)
 #undef MGPU_GARBAGE
 
 DType row_type(Garbage& make) { return static_cast<DType>(make.draw(0, static_cast<int64_t>(DType::c128))); }
@@ -401,6 +402,16 @@ void sorted_search(Garbage& make) {
   make.result(make.index_type(), {n});
 }
 
+void top_k(Garbage& make) {
+  const DType dtype = make.key_type();
+  const int64_t n = make.length(), k = make.attribute("k", 0, make.flip() ? 9 : n);
+  make.attribute("largest", 0, 1);
+  make.keys(dtype, n, false);
+  make.count(n);
+  make.result(dtype, {k});
+  make.result(make.index_type(), {k});
+}
+
 }  // namespace garbage
 
 void survives(const char* name, void (*function)(const Call&, cpu::Executor&), void (*make)(Garbage&)) {
@@ -420,6 +431,7 @@ void survives(const char* name, void (*function)(const Call&, cpu::Executor&), v
 TEST(every_handler_survives_garbage) {
 #define MGPU_SURVIVES(name) survives(#name, &cpu::name, &garbage::name);
   MGPU_OPERATIONS(MGPU_SURVIVES)
+  MGPU_CPU_OPERATIONS(MGPU_SURVIVES)
 #undef MGPU_SURVIVES
 }
 

@@ -60,6 +60,11 @@ def values_of(leaf: Any) -> np.ndarray:
     return leaf.expected if isinstance(leaf, Near | Equal | Where) else np.asarray(leaf)
 
 
+def holds_items(leaf: Any) -> bool:
+    """Whether a leaf expects any items."""
+    return bool(all(map(holds_items, leaf.leaves)) and leaf.leaves if isinstance(leaf, Batch) else values_of(leaf).size)
+
+
 def compare(got: Any, leaf: Any, path: str) -> None:
     """Raises `Mismatch` where a result is not what a leaf expects."""
     got = np.asarray(got)

@@ -1,0 +1,29 @@
+// The call of top_k as its kernel sees it: the first items of each row in the order of a sort, and where they stand.
+#pragma once
+
+#include "algorithm/index_vector.h"
+#include "dtype.h"
+
+namespace mgpu {
+
+struct Call;
+
+// Operands: x [.., n], count [.., 1] or absent. Attributes: k, largest. Results: values [.., k] and indices [.., k],
+// 0 and -1 where a row has fewer live items.
+struct TopKOperands {
+  DType key_type;
+  bool largest;
+  int64_t k;
+  int64_t rows;
+  int64_t length;
+  LiveCounts counts;
+  const void* x;
+  void* values;
+  IndexResult indices;
+
+  explicit TopKOperands(const Call& call);
+
+  int64_t live(int64_t row) const { return counts(row, length); }
+};
+
+}  // namespace mgpu
