@@ -8,7 +8,7 @@ import sys
 
 import jax
 
-from benchmarks import eager, latency, mesh, report, shapes
+from benchmarks import cpu, eager, latency, mesh, report, shapes
 from benchmarks.runner import Runner, all_cases, grid_cases, select
 
 CPU_SCALE = 2.0**-6
@@ -30,6 +30,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--once", action="store_true", help="run our side once, untimed: for profilers")
     parser.add_argument("--latency", action="store_true", help="small chained calls, with command buffers and without")
     parser.add_argument("--eager", action="store_true", help="calls outside of jit on three items, of each function")
+    parser.add_argument("--cpu", action="store_true", help="what is asked of the CPU kernels; --match chooses rows")
     parser.add_argument("--shapes", action="store_true", help="rows, types and distributions where speed falls off")
     parser.add_argument("--mesh", action="store_true", help="operations over all devices, beside one of them")
     parser.add_argument("--grid", action="store_true", help="the rows of a family's whole grid instead: sort")
@@ -44,7 +45,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.error(f"--scale: expected a positive number, got {options.scale}")
     rows = grid_cases() if options.grid else all_cases()
     cases = select(rows, options.families, options.match)
-    if not (cases or options.shapes or options.mesh):
+    if not (cases or options.shapes or options.mesh or options.cpu):
         parser.error(f"--match: no row holds {' or '.join(options.match)}")
     options.cases = cases
     return options
@@ -56,8 +57,8 @@ def main(arguments: list[str]) -> int:
     if options.list:
         print("\n".join(case.row for case in options.cases))
         return 0
-    if options.eager or options.latency:
-        return eager.main() if options.eager else latency.main(options)
+    if options.eager or options.latency or options.cpu:
+        return eager.main() if options.eager else cpu.main(options.match) if options.cpu else latency.main(options)
     scale = options.scale or (CPU_SCALE if jax.default_backend() == "cpu" else 1.0)
     if options.mesh:
         return mesh.main(scale, options.repeat, options.match)

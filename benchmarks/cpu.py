@@ -1,0 +1,156 @@
+"""What is asked of the CPU kernels: `python -m benchmarks --cpu` holds each row against its rival.
+
+Data are made once, both sides are jitted, and each figure is the least of several calls: a call by itself, as a program
+on a CPU makes it. A row fails where the sides disagree or the rival is not slower by the factor asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+from benchmarks.case import agree_within, equal
+from benchmarks.inputs import random_key, random_keys
+
+__all__ = ["ROWS", "Row", "main"]
+
+ITEMS = 2**22
+CALLS = 7
+DIRECTIONS = (False, True, False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One figure.
+
+    Args:
+      name: what is measured.
+      factor: how many times as fast as the rival.
+      inputs: from a random generator to the arrays.
+      ours, rival: jittable, of the same inputs.
+      agree: whether the results are the same.
+    """
+
+    name: str
+    factor: float
+    inputs: Callable[[np.random.Generator], tuple[Any, ...]]
+    ours: Callable[..., Any]
+    rival: Callable[..., Any]
+    agree: Callable[[Any, Any], bool] = equal
+
+
+def _words(columns: int, values: int | None = None) -> Callable[[np.random.Generator], tuple[Any, ...]]:
+    """Columns of uint32, over the whole range or of few values."""
+
+    def make(rng: np.random.Generator) -> tuple[Any, ...]:
+        whole = (random_keys(rng, ITEMS) for _ in range(columns))
+        return tuple(x if values is None else x % np.uint32(values) for x in whole)
+
+    return make
+
+
+def _mixed(rng: np.random.Generator) -> tuple[Any, ...]:
+    """Columns of int32 of few values, float32 and uint32."""
+    few = (random_keys(rng, ITEMS) % np.uint32(1000)).astype(jnp.int32)
+    return few, random_keys(rng, ITEMS, "float32"), random_keys(rng, ITEMS)
+
+
+def _lax_columns(*columns: jax.Array) -> tuple[jax.Array, ...]:
+    """The columns by lax.sort, those of descending order turned over."""
+
+    def turned(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+        pairs = zip(arrays, DIRECTIONS, strict=True)
+        return [x if not down else -x if jnp.issubdtype(x.dtype, jnp.floating) else ~x for x, down in pairs]
+
+    return tuple(turned(jax.lax.sort(turned(columns), num_keys=len(columns))))
+
+
+def _half(rng: np.random.Generator) -> tuple[Any, ...]:
+    return random_keys(rng, ITEMS, "float32"), jax.random.bernoulli(random_key(rng), 0.5, (ITEMS,))
+
+
+def _rows(rng: np.random.Generator) -> tuple[Any, ...]:
+    return (random_keys(rng, ITEMS, "float32").reshape(64, -1),)
+
+
+def _top_k(k: int) -> Row:
+    def ours(x: jax.Array) -> Any:
+        return jax.vmap(lambda row: mgpu.top_k(row, k))(x)[:2]
+
+    return Row(f"top-{k} of 64 rows of 65,536", 2, _rows, ours, lambda x: tuple(jax.lax.top_k(x, k)))
+
+
+def _segment_sum(items: int, width: int, segments: int) -> Row:
+    def inputs(rng: np.random.Generator) -> tuple[Any, ...]:
+        ids = np.sort(rng.integers(0, segments, items)).astype(np.int32)
+        heads = np.searchsorted(ids, np.arange(segments)).astype(np.int32)
+        return random_keys(rng, items * width, "float32").reshape(items, width), heads, ids
+
+    def ours(x: jax.Array, heads: jax.Array, ids: jax.Array) -> jax.Array:
+        return jax.vmap(lambda column: mgpu.segmented_reduce(column, heads), 1, 1)(x)
+
+    def rival(x: jax.Array, heads: jax.Array, ids: jax.Array) -> jax.Array:
+        return jax.ops.segment_sum(x, ids, segments, indices_are_sorted=True)
+
+    return Row(f"segment sum of [{items:,}, {width}]", 1, inputs, ours, rival, agree_within(1e-5))
+
+
+ROWS = [
+    Row("sort of 2^22 uint32 pairs", 5, _words(2), mgpu.sort, lambda *x: jax.lax.sort(x, num_keys=1)),
+    *(
+        Row(
+            f"sort of three columns, {what}",
+            5,
+            inputs,
+            lambda *x: mgpu.sort(x, descending=DIRECTIONS),
+            _lax_columns,
+        )
+        for what, inputs in (("uint32", _words(3)), ("1,000 values", _words(3, 1000)), ("three types", _mixed))
+    ),
+    Row("argsort of 2^22 uint32", 5, _words(1), mgpu.argsort, jnp.argsort),
+    Row(
+        "select half of 2^22 float32",
+        10,
+        _half,
+        lambda x, keep: mgpu.select(x, keep)[0],
+        lambda x, keep: jnp.compress(keep, x, size=ITEMS, fill_value=0),
+    ),
+    *map(_top_k, (8, 50, 1000)),
+    _segment_sum(155_000, 64, 15_500),
+    _segment_sum(2**20, 8, 2**15),
+]
+
+
+def _least_ms(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[float, Any]:
+    """Milliseconds of the fastest call, and its results."""
+    function = jax.jit(function)
+    results = jax.block_until_ready(function(*arguments))
+    least = float("inf")
+    for _ in range(CALLS):
+        begin = time.perf_counter()
+        jax.block_until_ready(function(*arguments))
+        least = min(least, 1e3 * (time.perf_counter() - begin))
+    return least, results
+
+
+def main(texts: Sequence[str]) -> int:
+    """Prints the rows whose name holds one of the texts; 1 where one fails."""
+    failed = 0
+    for row in ROWS:
+        if texts and not any(text.lower() in row.name.lower() for text in texts):
+            continue
+        arguments = [jnp.asarray(x) for x in row.inputs(np.random.default_rng(0))]
+        (ours, found), (rival, expected) = (_least_ms(side, arguments) for side in (row.ours, row.rival))
+        agrees, reached = row.agree(found, expected), rival >= row.factor * ours
+        verdict = "the results differ" if not agrees else "reached" if reached else "missed"
+        failed += verdict != "reached"
+        times = f"{rival / ours:.1f} times as fast, asked {row.factor}"
+        print(f"{row.name}: {ours:.2f} ms, rival {rival:.2f}: {times}: {verdict}", flush=True)
+    return int(failed > 0)
