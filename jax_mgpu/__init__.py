@@ -4,8 +4,7 @@ import pkgutil
 
 __version__ = "0.1.0"
 
-# In the root of a clone Python finds this folder first; the compiled modules of an installed package lie in
-# site-packages.
+# In the root of a clone Python finds this folder first; the libraries of an installed package lie in site-packages.
 __path__ = pkgutil.extend_path(__path__, __name__)
 
 from jax_mgpu._src.bulk import bulk_insert, bulk_remove
