@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 
-LIBRARIES = {"libc.so.6": "libc.so", "libm.so.6": "libm.so"}
+LIBRARIES = {"libc.so.6": "libc.so", "libm.so.6": "libm.so", "ld-linux-x86-64.so.2": "libloader.so"}
 # Up to 2.33 these had what libc.so.6 has now: a library that uses threads must ask for them by name.
 SEPARATE = {"libpthread.so.0": "libpthread.so", "libdl.so.2": "libdl.so", "librt.so.1": "librt.so"}
 SYMBOL = re.compile(r"\s(\S+)\s+(?:GLOBAL|WEAK)\s+DEFAULT\s+(\S+)\s+([^\s@]+)@@?GLIBC_([\d.]+)$")
