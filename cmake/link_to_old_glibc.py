@@ -36,6 +36,10 @@ HIDDEN int lstat64(const char* path, struct stat* result) { return __lxstat(1, p
 HIDDEN int fstat64(int file, struct stat* result) { return __fxstat(1, file, result); }
 /* Since 2.32: whether atomic operations can be left out. */
 HIDDEN char __libc_single_threaded = 0;
+/* Of libc_nonshared.a, which is left out. */
+extern void* __dso_handle HIDDEN;
+extern int __cxa_atexit(void (*)(void*), void*, void*);
+HIDDEN int atexit(void (*function)(void)) { return __cxa_atexit((void (*)(void*))function, 0, __dso_handle); }
 /* Since 2.36. */
 HIDDEN unsigned arc4random(void) {
   unsigned number = 0;
