@@ -1,13 +1,13 @@
 """Builds the wheels that a release is made of, and tries each in an empty environment without compilers.
 
-    python scripts/build_wheels.py                                   # all of them, into dist/: an hour of 16 cores
-    python scripts/build_wheels.py --wheels base                     # the CPU kernels alone: minutes
+    python scripts/build_wheels.py                                   # all of them, into dist/
+    python scripts/build_wheels.py --wheels base                     # the CPU kernels alone
     python scripts/build_wheels.py --wheels cuda13 --architectures 90-real
 
 `base` is jax_mgpu with the CPU kernels; `cuda13` and `cuda12` are the packages of CUDA kernels that its extras ask for.
 Each is one wheel for every Python from 3.11 on, with a global lock or without: the libraries are reached through a C
 interface and know nothing of Python. So none is of Python's stable ABI, and auditwheel alone looks at them. Needed are
-Linux on x86_64, g++ 10 or later, and access to PyPI. What is linked asks for a glibc of 2.28, whatever this machine has
+Linux on x86_64, g++, and access to PyPI. What is linked asks for a glibc of 2.28, whatever this machine has
 (cmake/link_to_old_glibc.py). nvcc 13 comes from PyPI. PyPI has no nvcc 12 (nvidia-cuda-nvcc-cu12 holds ptxas and
 libnvvm alone): --nvcc12 names one of 12.8 or 12.9.
 """

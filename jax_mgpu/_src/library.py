@@ -289,6 +289,8 @@ def backends() -> dict[str, str]:
     """
     plain = "plain JAX, slower"
     cuda = f"{plain}: {build_decision()}"
+    if cpu_library.description["is_wheel"]:
+        cuda += f". To get the kernels: {how_to_get_cuda()}"
     if cuda_library is not None:
         architectures, compiler = cuda_library.description["architectures"], cuda_library.description["compiler"]
         cuda = f"CUDA kernels for {architectures} by {compiler} (FFI API {cuda_library.ffi_api})"
