@@ -25,14 +25,14 @@ CLOSE = 1.02  # times a rival: as fast
 def describe_run(runner: Runner, copy_rate: float) -> dict[str, Any]:
     """Where, when and with what."""
     device = runner.device
-    built = peers.module
+    built = peers.library
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "device": device.device_kind if device.platform != "cpu" else f"CPU: {_processor()}",
         "driver": _driver() if device.platform == "gpu" else None,
         "platform": device.client.platform_version.splitlines()[0],
-        "cuda_compiler": built.compiler if built else None,
-        "cccl": _cccl(built.cub_version) if built else None,
+        "cuda_compiler": built.description["compiler"] if built else None,
+        "cccl": _cccl(built.description["cub_version"]) if built else None,
         "jax": jax.__version__,
         "jaxlib": jaxlib.__version__,
         "numpy": np.__version__,

@@ -4,10 +4,10 @@ import pkgutil
 
 __version__ = "0.1.0"
 
-# In the root of a clone Python finds this folder first; the compiled modules of an installed package lie in
-# site-packages.
+# In the root of a clone Python finds this folder first; the libraries of an installed package lie in site-packages.
 __path__ = pkgutil.extend_path(__path__, __name__)
 
+from jax_mgpu._src.annotations import document_fields
 from jax_mgpu._src.bulk import bulk_insert, bulk_remove
 from jax_mgpu._src.counts import bincount, histogram
 from jax_mgpu._src.intervals import interval_expand, interval_gather, interval_move, interval_scatter
@@ -104,6 +104,8 @@ __all__ = [
 ]
 
 expect_compiled_names()
+for _result in (JoinResult, JoinedColumns, Runs, Selection, SetResult, SortedMatch, TopK):
+    document_fields(_result)
 
 
 def __dir__() -> list[str]:

@@ -251,8 +251,7 @@ def print_information() -> None:
         print(f"build: {library.build_decision()}")
     runtime = ffi_api_version()
     print(f"FFI API of this jaxlib: {'.'.join(map(str, runtime)) if runtime else 'unknown'}")
-    assert library.cpu_module is not None
-    print("operations with kernels: " + ", ".join(sorted(library.cpu_module.handlers())))
+    print("operations with kernels: " + ", ".join(sorted(library.cpu_library.handlers())))
     settings = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)]
     print("settings: " + (" ".join(settings) or "none"))
     print("To report a bug, send these lines, the shortest program that shows it, and all that it printed.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.library import cpu_module
+from jax_mgpu._src.library import cpu_library
 from tests import oracle
 
 FLOAT_DTYPES = ["float16", "bfloat16", "float32", "float64"]
@@ -15,8 +15,7 @@ MANTISSA_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
 def tile_sizes(*names: str) -> tuple[int, ...]:
     """The edges of the kernels' tiles, of both platforms and all widths."""
-    assert cpu_module is not None
-    sizes = cpu_module.tile_sizes()
+    sizes = cpu_library.describe("tile_sizes")
     return tuple(sorted(set().union(*(sizes[name] for name in names))))
 
 

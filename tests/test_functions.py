@@ -280,7 +280,7 @@ def test_derivatives(rng) -> None:
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
 def test_calls_for_cuda(monkeypatch) -> None:
     """The source is an attribute of the call, and the arrays that the function captured are its operands."""
-    if library.cuda_module is None:
+    if library.cuda_library is None:
         monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
     monkeypatch.setattr(library, "compiler_problem", lambda: "")
     by_function._operation.cache_clear()
@@ -337,7 +337,7 @@ def test_random_keys_in_kernels(impl) -> None:
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
 def test_without_a_compiler(monkeypatch) -> None:
     """Plain JAX is in the program, with one warning that says what is missing."""
-    if library.cuda_module is None:
+    if library.cuda_library is None:
         monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
     monkeypatch.setattr(library, "compiler_problem", lambda: "NVRTC is missing: pip install it")
     monkeypatch.setattr(by_function, "_WARNED", set())

@@ -12,7 +12,7 @@ import pytest
 
 import jax_mgpu as mgpu
 from jax_mgpu.__main__ import main
-from jax_mgpu._src import benchmark
+from jax_mgpu._src import benchmark, library
 
 
 def run(*arguments):
@@ -202,7 +202,17 @@ def test_backends_and_has_cuda():
     assert backends["cpu"].startswith("CPU kernels")
     assert mgpu.has_cuda() == backends["cuda"].startswith("CUDA kernels")
     if not mgpu.has_cuda():
-        assert "MGPU_CUDA=ON" in backends["cuda"]
+        is_wheel = library.cpu_library.description["is_wheel"]
+        assert ("pip install 'jax_mgpu[cuda1" if is_wheel else "MGPU_CUDA=ON") in backends["cuda"]
+
+
+def test_every_field_of_a_result_is_documented():
+    results = [value for name in mgpu.__all__ if hasattr(value := getattr(mgpu, name), "_fields")]
+    assert len(results) > 5
+    for result in results:
+        for field in result._fields:
+            assert len(words := getattr(result, field).__doc__) > 10
+            assert not words.startswith("Alias for field")
 
 
 @pytest.mark.parametrize("name", ["backends", "has_cuda"])

@@ -315,17 +315,24 @@ def test_plain_jax_gives_the_same(example, rng, monkeypatch):
     agree(got, expected, example.exact)
 
 
-@pytest.mark.parametrize("axis_type", AXIS_TYPES)
+@pytest.mark.parametrize(
+    ("platform", "axis_type"),
+    [
+        pytest.param("tpu", AxisType.Auto, id="tpu-auto", marks=pytest.mark.long),
+        pytest.param("tpu", AxisType.Explicit, id="tpu-explicit"),
+        pytest.param("rocm", AxisType.Explicit, id="rocm-explicit"),
+    ],
+)
 @every_kernel
-def test_lowering_without_kernels(example, rng, devices, axis_type, monkeypatch):
+def test_lowering_without_kernels(example, rng, devices, platform, axis_type, monkeypatch):
     """A platform without kernels gets plain JAX, also on a mesh, and one warning that says so."""
     monkeypatch.setattr(primitive, "_WARNED", set())
     mesh = mesh_of(devices, axis_type)
-    with jax.set_mesh(mesh), pytest.warns(UserWarning, match="without its kernels on tpu") as warned:
+    with jax.set_mesh(mesh), pytest.warns(UserWarning, match=f"without its kernels on {platform}") as warned:
         arguments = batch_of(example, rng, 8)
         placed = place(mesh, arguments, [P("x")] * len(arguments))
-        text = jax.jit(jax.vmap(example.call)).trace(*placed).lower(lowering_platforms=("tpu",)).as_text()
-    assert len(warned) == 1
+        text = jax.jit(jax.vmap(example.call)).trace(*placed).lower(lowering_platforms=(platform,)).as_text()
+    assert [str(warning.message).endswith("No kernels exist for this platform.") for warning in warned] == [True]
     assert "jax_mgpu." not in text
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,15 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["NotBuilt", "cub", "module"]
+from jax_mgpu._src.library import Library
 
-try:
-    module: Any = importlib.import_module("benchmarks._peers")
-except ModuleNotFoundError:
-    module = None
+__all__ = ["NotBuilt", "cub", "library"]
 
-if module is not None:
-    for _name, _handler in module.handlers().items():
+PATH = pathlib.Path(__file__).parent.parent / "libjax_mgpu_peers.so"
+library = Library(PATH) if PATH.is_file() else None
+
+if library is not None:
+    for _name, _handler in library.handlers().items():
         jax.ffi.register_ffi_target(f"jax_mgpu.peers.{_name}", _handler, platform="CUDA")
 
 Spec = jax.ShapeDtypeStruct
@@ -35,8 +35,8 @@ def cub(name: str) -> Callable[..., Any]:
 
 
 def _call(name: str, results: Any, *operands: Any, **attributes: int) -> Any:
-    if module is None or jax.default_backend() != "gpu":
-        raise NotBuilt("benchmarks/_peers is not built" if module is None else "no GPU")
+    if library is None or jax.default_backend() != "gpu":
+        raise NotBuilt("libjax_mgpu_peers.so is not built" if library is None else "no GPU")
     given = [jnp.asarray(x) for x in operands if x is not None]
     wide = {key: np.int64(value) for key, value in attributes.items()}
     return jax.ffi.ffi_call(f"jax_mgpu.peers.{name}", results)(*given, **wide)

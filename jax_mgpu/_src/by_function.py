@@ -127,7 +127,7 @@ def _call(
 
 def has_kernels() -> bool:
     """Whether functions can be compiled, on some platform."""
-    return library.cuda_module is not None
+    return library.cuda_library is not None
 
 
 def _written(

@@ -1,69 +1,211 @@
-"""The compiled modules: what is built, where it is registered, what it needs."""
+"""The libraries of kernels: where they lie, what they hold, what is registered of them."""
 
 from __future__ import annotations
 
-import importlib
+import ctypes
 import importlib.util
+import json
 import pathlib
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import jax
 
+import jax_mgpu  # which is being imported: its __path__ and __version__ are there
 from jax_mgpu._src.compat import ffi_api_version
 
 __all__ = [
+    "Library",
     "backends",
     "build_decision",
     "compiler_problem",
-    "cpu_module",
-    "cuda_module",
+    "cpu_library",
+    "cuda_extra",
+    "cuda_library",
     "expect_names",
     "has_cuda",
+    "how_to_get_cuda",
     "platforms",
     "target",
     "workspace_bytes",
 ]
 
+PACKAGE = pathlib.Path(__file__).parent.parent
+# The packages of CUDA kernels, the newest first, each with the plugin of the JAX that it is meant for.
+CUDA_PACKAGES = {"jax_mgpu_cuda13": "jax_cuda13_plugin", "jax_mgpu_cuda12": "jax_cuda12_plugin"}
 
-def _load(name: str) -> ModuleType | None:
-    try:
-        module = importlib.import_module(f"jax_mgpu.{name}")
-    except ModuleNotFoundError:
-        return None
-    built, runtime = tuple(module.ffi_api_version), ffi_api_version()
+
+class _Entry(ctypes.Structure):
+    """`HandlerEntry` of ffi/library.h."""
+
+    _fields_ = [("operation", ctypes.c_char_p), ("stage", ctypes.c_char_p), ("address", ctypes.c_void_p)]
+
+
+class _Array(ctypes.Structure):
+    """`ArraySpec` of ffi/library_cpu.cc."""
+
+    _fields_ = [
+        ("dtype", ctypes.c_char_p),
+        ("dimensions", ctypes.POINTER(ctypes.c_int64)),
+        ("rank", ctypes.c_int64),
+    ]
+
+
+class _Attribute(ctypes.Structure):
+    """`AttributeSpec` of ffi/library_cpu.cc."""
+
+    _fields_ = [("name", ctypes.c_char_p), ("value", ctypes.c_int64)]
+
+
+class Library:
+    """A plain shared library of kernels, the same for every Python, through its C interface (ffi/library.h).
+
+    Attributes:
+      path: the file.
+      description: what the library says of itself: its version, that of XLA's FFI, the names of operations, and how it
+        was built.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        self.path = path
+        try:
+            self._c = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise ImportError(f"{path} cannot be loaded: {error}") from error
+        self._c.jax_mgpu_describe.restype = ctypes.c_char_p
+        self._c.jax_mgpu_handlers.restype = ctypes.POINTER(_Entry)
+        self.description: dict[str, Any] = self.describe("library")
+
+    def describe(self, what: str) -> Any:
+        """What the library knows under a name: `"library"`, `"tile_sizes"`, `"kernel_shapes"`, ..."""
+        return json.loads(self._c.jax_mgpu_describe(what.encode()))
+
+    def handlers(self) -> dict[str, Any]:
+        """By the name of the operation: its FFI handler, a capsule, or a capsule a stage where there are several."""
+        table: dict[str, dict[str, Any]] = {}
+        for entry in self._c.jax_mgpu_handlers():
+            if entry.operation is None:
+                break
+            stages = table.setdefault(entry.operation.decode(), {})
+            stages[entry.stage.decode()] = jax.ffi.pycapsule(ctypes.c_void_p(entry.address))
+        return {name: stages if len(stages) > 1 else stages["execute"] for name, stages in table.items()}
+
+    def workspace_bytes(
+        self,
+        operation: str,
+        operands: Sequence[tuple[str, Sequence[int]]],
+        results: Sequence[tuple[str, Sequence[int]]],
+        attributes: Mapping[str, int],
+    ) -> int:
+        """Bytes of scratch memory of the CUDA handler; operands and results are (dtype name, shape) pairs."""
+        arrays = [
+            _Array(dtype.encode(), (ctypes.c_int64 * len(shape))(*shape), len(shape))
+            for dtype, shape in (*operands, *results)
+        ]
+        pairs = [_Attribute(name.encode(), value) for name, value in attributes.items()]
+        ask, error = self._c.jax_mgpu_workspace_bytes, ctypes.c_char_p()
+        ask.restype = ctypes.c_int64
+        size = ask(
+            operation.encode(),
+            (_Array * len(arrays))(*arrays),
+            ctypes.c_int64(len(operands)),
+            ctypes.c_int64(len(results)),
+            (_Attribute * len(pairs))(*pairs),
+            ctypes.c_int64(len(pairs)),
+            ctypes.byref(error),
+        )
+        if size < 0:
+            raise ValueError((error.value or b"").decode())
+        return size
+
+    def set_compiler_folders(self, folders: Sequence[str]) -> None:
+        """Where the CUDA kernels look for NVRTC."""
+        self._c.jax_mgpu_set_compiler_folders("\n".join(folders).encode())
+
+    @property
+    def ffi_api(self) -> str:
+        """The version of the FFI API that the handlers were built for."""
+        return ".".join(map(str, self.description["ffi_api_version"]))
+
+
+def _in_folders(name: str, folders: Sequence[str]) -> pathlib.Path | None:
+    """The first file of this name in the folders of a package."""
+    return next((path for path in (pathlib.Path(folder) / name for folder in folders) if path.is_file()), None)
+
+
+def _own_folders() -> list[str]:
+    """Where a library of this package may lie: beside these sources, and where the package is installed."""
+    return list(jax_mgpu.__path__)
+
+
+def _load(path: pathlib.Path) -> Library:
+    """The library, if the installed jaxlib can call it."""
+    library = Library(path)
+    built, runtime = tuple(library.description["ffi_api_version"]), ffi_api_version()
     if runtime is not None and built > runtime:
         # Left alone, this would surface much later, as "No FFI handler registered".
         raise ImportError(
-            f"jax_mgpu.{name} was built for version {built[0]}.{built[1]} of XLA's FFI API, but the installed jaxlib "
+            f"{path} was built for version {built[0]}.{built[1]} of XLA's FFI API, but the installed jaxlib "
             f"has {runtime[0]}.{runtime[1]}. Upgrade jaxlib, or build again: pip install --no-cache-dir ."
         )
-    return module
+    return library
+
+
+def _load_cpu() -> Library:
+    path = _in_folders("libjax_mgpu_cpu.so", _own_folders())
+    if path is None:
+        raise ImportError(
+            "jax_mgpu is not built: its library libjax_mgpu_cpu.so is missing. Run `pip install .` in the source "
+            "folder."
+        )
+    return _load(path)
+
+
+def cuda_extra() -> str:
+    """The extra that asks for the CUDA kernels: of the CUDA that the installed JAX has, or else of the newest."""
+    packages = [name for name, plugin in CUDA_PACKAGES.items() if importlib.util.find_spec(plugin) is not None]
+    return (packages or list(CUDA_PACKAGES))[0].removeprefix("jax_mgpu_")
+
+
+def _load_cuda(version: str) -> Library | None:
+    """The CUDA kernels: those built with this package, or else those of a package of kernels of the same version."""
+    if (path := _in_folders("libjax_mgpu_cuda.so", _own_folders())) is not None:
+        return _load(path)
+    preferred = f"jax_mgpu_{cuda_extra()}"
+    for package in sorted(CUDA_PACKAGES, key=lambda name: name != preferred):
+        spec = importlib.util.find_spec(package)
+        if spec is None:
+            continue
+        again = f"pip install --force-reinstall 'jax_mgpu[{package.removeprefix('jax_mgpu_')}]=={version}'"
+        path = _in_folders("libjax_mgpu_cuda.so", list(spec.submodule_search_locations or ()))
+        if path is None:
+            raise ImportError(f"{package} is installed without its library libjax_mgpu_cuda.so. Run {again}")
+        library = _load(path)
+        if library.description["version"] != version:
+            raise ImportError(
+                f"jax_mgpu {version} needs {package} {version}, but version {library.description['version']} of it is "
+                f"installed. Run {again}, or uninstall {package}."
+            )
+        return library
+    return None
 
 
 def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises an error where a compiled module was not built of these sources: it has other operations, or other names.
+    """Raises an error where a library was not built of these sources: it has other operations, or other names.
 
     Each operation has lists of operands and results, and a dictionary of attributes, each with the names of its values,
-    `"flag"` or `"number"`. An attribute that no kernel reads is not in the modules.
+    `"flag"` or `"number"`. An attribute that no kernel reads is not in the libraries.
     """
-    assert cpu_module is not None
-    if difference := _difference(cpu_module, operations):
-        raise _other_sources(cpu_module, difference)
-    on_both = set(cpu_module.handlers()) - set(cpu_module.cpu_operations())
-    if cuda_module is not None and (names := on_both ^ set(cuda_module.handlers())):
-        raise _other_sources(cuda_module, f"operations {', '.join(sorted(names))}")
+    for library in filter(None, (cpu_library, cuda_library)):
+        if difference := _difference(library.description, operations):
+            raise _other_sources(library, difference)
 
 
-def _difference(module: ModuleType, operations: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """The first difference of the CPU module's operations from these."""
-    names = {"check", *operations} ^ set(module.handlers())
-    if names:
+def _difference(description: Mapping[str, Any], operations: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The first difference of a library's operations from these."""
+    signatures, enumerations = description["signatures"], description["enumerations"]
+    if names := operations.keys() ^ signatures.keys():
         return f"operations {', '.join(sorted(names))}"
-    if not hasattr(module, "signatures"):
-        return "names of operands"
-    signatures, enumerations = module.signatures(), module.enumerations()
     for name, operation in operations.items():
         compiled = signatures[name]
         attributes = {key: enumerations.get(kind, kind) for key, kind in compiled["attributes"].items()}
@@ -78,18 +220,11 @@ def _difference(module: ModuleType, operations: Mapping[str, Mapping[str, Any]])
     return None
 
 
-def _other_sources(module: ModuleType, difference: str) -> ImportError:
+def _other_sources(library: Library, difference: str) -> ImportError:
     return ImportError(
-        f"{module.__file__} was not built of the sources in {pathlib.Path(__file__).parent.parent}: it has other "
-        f"{difference}. Build it again: `pip install --no-cache-dir .` in the source folder, or `ninja -C build` where "
-        "it was built by CMake."
+        f"{library.path} was not built of the sources in {PACKAGE}: it has other {difference}. Build it again: "
+        "`pip install --no-cache-dir .` in the source folder, or `ninja -C build` where it was built by CMake."
     )
-
-
-cpu_module = _load("_cpu")
-cuda_module = _load("_cuda")
-if cpu_module is None:
-    raise ImportError("jax_mgpu is not built: its module _cpu is missing. Run `pip install .` in the source folder.")
 
 
 def target(operation: str) -> str:
@@ -99,7 +234,7 @@ def target(operation: str) -> str:
 
 def compiler_problem() -> str:
     """Why no function can be compiled for CUDA; nothing where all is well."""
-    return "" if cuda_module is None else cuda_module.compiler_problem()
+    return "" if cuda_library is None else cuda_library.describe("compiler_problem")
 
 
 def _compiler_folders() -> list[str]:
@@ -112,11 +247,11 @@ def _compiler_folders() -> list[str]:
 
 def platforms() -> tuple[str, ...]:
     """The JAX platforms that have kernels."""
-    return ("cpu",) if cuda_module is None else ("cpu", "cuda")
+    return ("cpu",) if cuda_library is None else ("cpu", "cuda")
 
 
 def has_cuda() -> bool:
-    """Whether the CUDA kernels are built.
+    """Whether the CUDA kernels are installed.
 
     Returns:
       True where the package has them, whether or not there is a GPU.
@@ -126,13 +261,18 @@ def has_cuda() -> bool:
       >>> mgpu.has_cuda() == mgpu.backends()["cuda"].startswith("CUDA kernels")
       True
     """
-    return cuda_module is not None
+    return cuda_library is not None
 
 
 def build_decision() -> str:
     """What the build found, what it built and how to change that; pip hides the build's own line."""
-    assert cpu_module is not None
-    return cpu_module.build
+    return cpu_library.description["build"]
+
+
+def how_to_get_cuda() -> str:
+    """The command that gives this installation the CUDA kernels."""
+    is_wheel = cpu_library.description["is_wheel"]
+    return f"pip install 'jax_mgpu[{cuda_extra()}]'" if is_wheel else "MGPU_CUDA=ON pip install ."
 
 
 def backends() -> dict[str, str]:
@@ -147,35 +287,33 @@ def backends() -> dict[str, str]:
       >>> list(mgpu.backends())
       ['cpu', 'cuda', 'others']
     """
-
-    def api(module: ModuleType) -> str:
-        return "FFI API {}.{}".format(*module.ffi_api_version)
-
-    assert cpu_module is not None
     plain = "plain JAX, slower"
     cuda = f"{plain}: {build_decision()}"
-    if cuda_module is not None:
-        cuda = f"CUDA kernels for {cuda_module.architectures} by {cuda_module.compiler} ({api(cuda_module)})"
-    return {"cpu": f"CPU kernels on XLA's threads ({api(cpu_module)})", "cuda": cuda, "others": plain}
+    if cpu_library.description["is_wheel"]:
+        cuda += f". To get the kernels: {how_to_get_cuda()}"
+    if cuda_library is not None:
+        architectures, compiler = cuda_library.description["architectures"], cuda_library.description["compiler"]
+        cuda = f"CUDA kernels for {architectures} by {compiler} (FFI API {cuda_library.ffi_api})"
+    return {"cpu": f"CPU kernels on XLA's threads (FFI API {cpu_library.ffi_api})", "cuda": cuda, "others": plain}
 
 
 def workspace_bytes(
     operation: str, operands: Sequence[Any], results: Sequence[Any], attributes: Mapping[str, int]
 ) -> int:
     """Bytes of scratch memory of the CUDA handler for avals of these shapes."""
-    assert cpu_module is not None
-    specs = [[(aval.dtype.name, list(aval.shape)) for aval in avals] for avals in (operands, results)]
-    return cpu_module.workspace_bytes(operation, *specs, dict(attributes))
+    taken, given = ([(aval.dtype.name, aval.shape) for aval in avals] for avals in (operands, results))
+    return cpu_library.workspace_bytes(operation, taken, given, attributes)
 
 
-for _module, _platform in ((cpu_module, "cpu"), (cuda_module, "CUDA")):
-    if _module is not None:
-        for _operation, _handler in _module.handlers().items():
-            jax.ffi.register_ffi_target(target(_operation), _handler, platform=_platform)
-            jax.ffi.register_ffi_target_as_batch_partitionable(target(_operation))  # see partition.py
+def _register(library: Library, platform: str) -> None:
+    for operation, handler in library.handlers().items():
+        jax.ffi.register_ffi_target(target(operation), handler, platform=platform)
+        jax.ffi.register_ffi_target_as_batch_partitionable(target(operation))  # see partition.py
 
-if cuda_module is not None:
-    cuda_module.set_compiler_folders(_compiler_folders())
-    for _operation, _stages in cuda_module.function_handlers().items():
-        jax.ffi.register_ffi_target(target(_operation), _stages, platform="CUDA")
-        jax.ffi.register_ffi_target_as_batch_partitionable(target(_operation))
+
+cpu_library = _load_cpu()
+cuda_library = _load_cuda(jax_mgpu.__version__)
+_register(cpu_library, "cpu")
+if cuda_library is not None:
+    _register(cuda_library, "CUDA")
+    cuda_library.set_compiler_folders(_compiler_folders())

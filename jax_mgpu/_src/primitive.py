@@ -7,7 +7,7 @@ the same name, the pure-JAX lowering for every other platform, batching and the 
 Conventions, all of them checked here:
 
 - Operands, results and attributes have names, said once, in the description. A call gives operands by name, and a rule
-  gets those that it names among its parameters. The compiled modules have the same names: `expect_compiled_names`.
+  gets those that it names among its parameters. The libraries have the same names: `expect_compiled_names`.
 - An operand that is absent is left out of the call. It is `ABSENT`, an empty int32 vector.
 - Attributes are Python ints (flags and enumerations too).
 - A batch adds leading axes. An operand has all of them or, where the batch does not touch it, none; every result has
@@ -81,7 +81,7 @@ class Operation:
       columns: an operand whose batch the CPU's kernels also take column by column, as `jax.vmap` over the last axis
         gives it, where nothing else has batch axes: without it, XLA transposes the whole batch first. The kernels know
         by the attribute `by_columns`, and give their results in the same way.
-      is_registered: whether the compiled modules know the operation by these names.
+      is_registered: whether the libraries know the operation by these names.
 
     Every rule takes the operands and attributes that it names among its parameters. The rules of derivatives get the
     operands together, as a tuple with their names.
@@ -549,7 +549,7 @@ def _warn_without_kernels(platforms: Sequence[str]) -> None:
     if missing in _WARNED:
         return
     _WARNED.add(missing)
-    cuda = "To get the kernels: MGPU_CUDA=ON pip install ."
+    cuda = f"To get the kernels: {library.how_to_get_cuda()}"
     how = cuda if "cuda" in platforms else "No kernels exist for this platform."
     warnings.warn(
         f"jax_mgpu runs without its kernels on {missing}: every operation works, through plain JAX, and is slower. "
@@ -562,7 +562,7 @@ _WARNED: set[str] = set()
 
 
 def expect_compiled_names() -> None:
-    """Raises an error where the compiled modules have other operations, operands, results or attributes than Python."""
+    """Raises an error where the libraries have other operations, operands, results or attributes than Python."""
     library.expect_names(
         {
             name: {
@@ -576,7 +576,7 @@ def expect_compiled_names() -> None:
 
 
 def _values_of(kind: type[int]) -> list[str] | str:
-    """What the compiled modules say of an attribute: the names of its values, or whether it is a flag."""
+    """What the libraries say of an attribute: the names of its values, or whether it is a flag."""
     if issubclass(kind, enum.Enum):
         return [value.name.lower() for value in kind]
     return "flag" if kind is bool else "number"

@@ -1,16 +1,14 @@
-// The CUDA module: handlers over the kernels' object library. Imports without a driver.
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
+// The library of the CUDA kernels: handlers over their object files. Loads without a driver.
+#include <algorithm>
+#include <string>
+#include <vector>
 
 #include "check.h"
 #include "cuda/compiler.h"
 #include "cuda/shapes.h"
 #include "handler.h"
+#include "library.h"
 #include "operations.h"
-
-namespace nb = nanobind;
 
 namespace mgpu {
 
@@ -67,9 +65,9 @@ XLA_FFI_DEFINE_HANDLER(
     check_ffi, check_handler,
     ffi::Ffi::Bind().Ctx<ffi::PlatformStream<CUstream_st*>>().RemainingArgs().RemainingRets().Attrs());
 
-// (kernel, [(bytes of shared memory, what a device has to grant a block for the shape to be taken)], is_optional) for
+// [kernel, [[bytes of shared memory, what a device has to grant a block for the shape to be taken]], is_optional] for
 // each kernel that needs more than every device grants unasked.
-nb::list kernel_shapes() {
+std::string json_kernel_shapes() {
   struct None final : Attributes {
     int64_t operator[](std::string_view) const override { return 0; }
   } none;
@@ -80,52 +78,54 @@ nb::list kernel_shapes() {
   cuda::list_segmented_sort_shapes(call, list);
   cuda::list_sets_shapes(call, list);
   cuda::list_sorted_search_shapes(call, list);
-  nb::list table;
-  for (const cuda::KernelShapes& kernel : list) {
-    nb::list shapes;
-    for (const auto& shape : kernel.shapes) shapes.append(nb::make_tuple(shape.bytes, shape.least_limit));
-    table.append(nb::make_tuple(kernel.kernel, shapes, kernel.is_optional));
-  }
-  return table;
+  return json_list(list, [](const cuda::KernelShapes& kernel) {
+    const std::string shapes = json_list(
+        kernel.shapes, [](const cuda::KernelShape& shape) { return json_pair(shape.bytes, shape.least_limit); });
+    return JsonParts('[').add(json(kernel.kernel)).add(shapes).add(kernel.is_optional ? "true" : "false").done(']');
+  });
 }
 
-nb::dict handlers() {
-  nb::dict table;
-  table["check"] = nb::capsule(reinterpret_cast<void*>(check_ffi));
-#define MGPU_CAPSULE(name) table[#name] = nb::capsule(reinterpret_cast<void*>(name##_ffi));
-  MGPU_OPERATIONS(MGPU_CAPSULE)
-#undef MGPU_CAPSULE
-  return table;
-}
-
-// The same of operations by a function: of each stage.
-nb::dict function_handlers() {
-  nb::dict table;
-#define MGPU_CAPSULES(name)                                                               \
-  {                                                                                       \
-    nb::dict stages;                                                                      \
-    stages["instantiate"] = nb::capsule(reinterpret_cast<void*>(name##_instantiate_ffi)); \
-    stages["execute"] = nb::capsule(reinterpret_cast<void*>(name##_ffi));                 \
-    table[#name] = stages;                                                                \
-  }
-  MGPU_FUNCTION_OPERATIONS(MGPU_CAPSULES)
-#undef MGPU_CAPSULES
-  return table;
+std::string json_compiled_functions() {
+  const auto [compiled, read] = cuda::compiled_functions();
+  return json_pair(compiled, read);
 }
 
 }  // namespace
+}  // namespace mgpu
 
-NB_MODULE(_cuda, module) {
-  module.def("handlers", &handlers, "FFI handlers by the name of the operation.");
-  module.def("function_handlers", &function_handlers, "Stages of FFI handlers by the name of the operation.");
-  module.def("set_compiler_folders", &cuda::set_compiler_folders, nb::arg("folders"), "Where NVRTC is looked for.");
-  module.def("compiler_problem", &cuda::compiler_problem, "Why NVRTC cannot be used, or nothing where it can.");
-  module.def("compiled_functions", &cuda::compiled_functions,
-             "How many functions this process has compiled, and how many it has read from the disk.");
-  module.def("kernel_shapes", &kernel_shapes, "Kernels with the shared memory that their shapes take.");
-  module.attr("ffi_api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
-  module.attr("architectures") = MGPU_CUDA_ARCHITECTURES;
-  module.attr("compiler") = MGPU_CUDA_COMPILER;
+const char* jax_mgpu_describe(const char* what) {
+  using namespace mgpu;
+  const std::string_view name(what);
+  if (name == "library") {
+    return keep(
+        json_description({{"architectures", json(MGPU_CUDA_ARCHITECTURES)}, {"compiler", json(MGPU_CUDA_COMPILER)}},
+                         XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR));
+  }
+  if (name == "compiler_problem") return keep(json(cuda::compiler_problem()));  // nothing where NVRTC can be used
+  if (name == "compiled_functions") return keep(json_compiled_functions());     // in this process, and read from disk
+  if (name == "kernel_shapes") return keep(json_kernel_shapes());
+  return nullptr;
 }
 
-}  // namespace mgpu
+const mgpu::HandlerEntry* jax_mgpu_handlers() {
+  using namespace mgpu;
+#define MGPU_ENTRY(name) {#name, "execute", reinterpret_cast<void*>(name##_ffi)},
+#define MGPU_ENTRIES(name) {#name, "instantiate", reinterpret_cast<void*>(name##_instantiate_ffi)}, MGPU_ENTRY(name)
+  static const HandlerEntry table[] = {MGPU_ENTRY(check) MGPU_OPERATIONS(MGPU_ENTRY)
+                                           MGPU_FUNCTION_OPERATIONS(MGPU_ENTRIES){nullptr, nullptr, nullptr}};
+#undef MGPU_ENTRIES
+#undef MGPU_ENTRY
+  return table;
+}
+
+// Where NVRTC is looked for: folders, one a line.
+MGPU_EXPORT void jax_mgpu_set_compiler_folders(const char* lines) {
+  std::vector<std::string> folders;
+  std::string_view rest(lines);
+  while (!rest.empty()) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    if (end > 0) folders.emplace_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  mgpu::cuda::set_compiler_folders(folders);
+}

@@ -1,11 +1,7 @@
-// The benchmarks' extension: CUB's and Thrust's algorithms as FFI handlers. Never part of a wheel.
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
-
+// The benchmarks' library: CUB's and Thrust's algorithms as FFI handlers. Never part of a wheel.
 #include "handler.h"
+#include "library.h"
 #include "peers.h"
-
-namespace nb = nanobind;
 
 namespace mgpu {
 namespace {
@@ -39,20 +35,21 @@ struct XlaScratch final : peers::Scratch {
 MGPU_PEERS(MGPU_HANDLER)
 #undef MGPU_HANDLER
 
-nb::dict handlers() {
-  nb::dict table;
-#define MGPU_CAPSULE(name) table[#name] = nb::capsule(reinterpret_cast<void*>(name##_ffi));
-  MGPU_PEERS(MGPU_CAPSULE)
-#undef MGPU_CAPSULE
+}  // namespace
+}  // namespace mgpu
+
+const char* jax_mgpu_describe(const char* what) {
+  using namespace mgpu;
+  if (std::string_view(what) != "library") return nullptr;
+  return keep(json_object({{"ffi_api_version", json_pair(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR)},
+                           {"cub_version", json(int64_t{MGPU_CUB_VERSION})},
+                           {"compiler", json(MGPU_CUDA_COMPILER)}}));
+}
+
+const mgpu::HandlerEntry* jax_mgpu_handlers() {
+  using namespace mgpu;
+#define MGPU_ENTRY(name) {#name, "execute", reinterpret_cast<void*>(name##_ffi)},
+  static const HandlerEntry table[] = {MGPU_PEERS(MGPU_ENTRY){nullptr, nullptr, nullptr}};
+#undef MGPU_ENTRY
   return table;
 }
-
-}  // namespace
-
-NB_MODULE(_peers, module) {
-  module.def("handlers", &handlers, "FFI handlers by the name of the algorithm.");
-  module.attr("cub_version") = MGPU_CUB_VERSION;
-  module.attr("compiler") = MGPU_CUDA_COMPILER;
-}
-
-}  // namespace mgpu

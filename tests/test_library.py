@@ -1,0 +1,156 @@
+"""Which library of kernels is loaded, and what an installation that does not fit says.
+
+The CPU library stands in for that of the CUDA kernels, so that no nvcc is needed: what is tested comes before any call.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jax_mgpu as mgpu
+from jax_mgpu._src import library, primitive
+
+ROOT = pathlib.Path(__file__).parent.parent
+CPU = library.cpu_library.path
+without_cuda = pytest.mark.skipif(mgpu.has_cuda(), reason="a build with CUDA kernels takes no package of kernels")
+
+
+def add_package(folder, name, content=None):
+    """A package of kernels, with a library of this content."""
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").touch()
+    if content is not None:
+        (folder / name / "libjax_mgpu_cuda.so").write_bytes(content)
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """A folder on the path, for packages; jax_mgpu itself has no CUDA kernels."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(library, "_own_folders", list)
+    return tmp_path
+
+
+def test_kernels_of_the_same_version_are_loaded(packages):
+    assert library._load_cuda(mgpu.__version__) is None
+    add_package(packages, "jax_mgpu_cuda13", CPU.read_bytes())
+    loaded = library._load_cuda(mgpu.__version__)
+    assert loaded.path == packages / "jax_mgpu_cuda13" / "libjax_mgpu_cuda.so"
+    assert loaded.description == library.cpu_library.description
+
+
+@pytest.mark.parametrize(
+    ("plugins", "chosen"),
+    [
+        ([], "cuda13"),
+        (["jax_cuda12_plugin"], "cuda12"),
+        (["jax_cuda13_plugin"], "cuda13"),
+        (["jax_cuda12_plugin", "jax_cuda13_plugin"], "cuda13"),
+    ],
+)
+def test_of_two_packages_that_of_the_installed_jax_is_loaded(packages, monkeypatch, plugins, chosen):
+    monkeypatch.setattr(library, "CUDA_PACKAGES", {name: f"other_{p}" for name, p in library.CUDA_PACKAGES.items()})
+    for plugin in plugins:
+        add_package(packages, f"other_{plugin}")
+    assert library.cuda_extra() == chosen
+    for name in ("jax_mgpu_cuda12", "jax_mgpu_cuda13"):
+        add_package(packages, name, CPU.read_bytes())
+    assert library._load_cuda(mgpu.__version__).path.parent.name == f"jax_mgpu_{chosen}"
+
+
+def test_kernels_of_another_version_are_one_error(packages):
+    add_package(packages, "jax_mgpu_cuda12", CPU.read_bytes())
+    with pytest.raises(ImportError) as caught:
+        library._load_cuda("9.8.7")
+    assert str(caught.value) == (
+        f"jax_mgpu 9.8.7 needs jax_mgpu_cuda12 9.8.7, but version {mgpu.__version__} of it is installed. Run "
+        "pip install --force-reinstall 'jax_mgpu[cuda12]==9.8.7', or uninstall jax_mgpu_cuda12."
+    )
+
+
+def test_a_package_without_its_library_is_one_error(packages):
+    add_package(packages, "jax_mgpu_cuda13")
+    expected = "jax_mgpu_cuda13 is installed without its library libjax_mgpu_cuda.so. Run pip install --force-reinstall"
+    with pytest.raises(ImportError, match=re.escape(expected)):
+        library._load_cuda(mgpu.__version__)
+
+
+def test_what_is_no_library_is_one_error(packages):
+    add_package(packages, "jax_mgpu_cuda13", b"not an ELF file")
+    with pytest.raises(ImportError, match=r"libjax_mgpu_cuda.so cannot be loaded: .*(ELF|short|invalid)"):
+        library._load_cuda(mgpu.__version__)
+
+
+def test_without_the_cpu_library(monkeypatch):
+    monkeypatch.setattr(library, "_own_folders", list)
+    with pytest.raises(ImportError, match=r"jax_mgpu is not built: .*`pip install .` in the source folder"):
+        library._load_cpu()
+
+
+def test_an_older_runtime_is_one_error(monkeypatch):
+    monkeypatch.setattr(library, "ffi_api_version", lambda: (0, 0))
+    with pytest.raises(ImportError, match=r"version 0\.\d of XLA's FFI API, but the installed jaxlib has 0\.0"):
+        library._load_cpu()
+
+
+def test_a_request_that_c_cannot_answer_is_a_value_error():
+    with pytest.raises(ValueError, match="no operation of this name: rotate"):
+        library.cpu_library.workspace_bytes("rotate", [], [], {})
+    with pytest.raises(ValueError, match="element type without a kernel: float8_e4m3"):
+        library.cpu_library.workspace_bytes("merge", [("float8_e4m3", (3,))], [], {})
+
+
+@without_cuda
+@pytest.mark.parametrize(
+    ("is_wheel", "command"), [(True, "pip install 'jax_mgpu[cuda13]'"), (False, "MGPU_CUDA=ON pip install .")]
+)
+def test_a_gpu_without_the_kernels_is_one_warning(monkeypatch, is_wheel, command):
+    monkeypatch.setattr(primitive, "_WARNED", set())
+    monkeypatch.setitem(library.cpu_library.description, "is_wheel", is_wheel)
+    monkeypatch.setattr(library, "CUDA_PACKAGES", {"jax_mgpu_cuda13": "no_such_plugin"})
+    with pytest.warns(UserWarning) as warned:
+        for function in (mgpu.mergesort, mgpu.reduce):
+            jax.jit(lambda x, function=function: function(x)).trace(jnp.arange(9.0)).lower(lowering_platforms=("cuda",))
+    assert [str(warning.message) for warning in warned] == [
+        "jax_mgpu runs without its kernels on cuda: every operation works, through plain JAX, and is slower. To get "
+        f"the kernels: {command}"
+    ]
+
+
+@without_cuda
+def test_an_import_beside_kernels_of_another_version(tmp_path):
+    """As a user meets it: the whole package, of another version than a package of kernels beside it."""
+    shutil.copytree(ROOT / "jax_mgpu", tmp_path / "jax_mgpu", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copy(CPU, tmp_path / "jax_mgpu")
+    init = tmp_path / "jax_mgpu" / "__init__.py"
+    init.write_text(init.read_text().replace(f'__version__ = "{mgpu.__version__}"', '__version__ = "9.8.7"'))
+    add_package(tmp_path, "jax_mgpu_cuda13", CPU.read_bytes())
+    done = subprocess.run(
+        [sys.executable, "-m", "jax_mgpu", "--version"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: jax_mgpu 9.8.7 needs jax_mgpu_cuda13 9.8.7, but")
+
+
+def project(folder):
+    return tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+
+
+def test_the_extras_ask_for_packages_of_the_same_version():
+    extras = project(".")["optional-dependencies"]
+    for package in library.CUDA_PACKAGES:
+        extra = package.removeprefix("jax_mgpu_")
+        assert extras[extra] == [f"{package}=={mgpu.__version__}"]
+        assert project(f"wheels/{extra}")["name"] == package
+    assert {name for name in extras if name.startswith("cuda")} == {path.name for path in (ROOT / "wheels").iterdir()}

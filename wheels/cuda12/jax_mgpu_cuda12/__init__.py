@@ -1,0 +1,1 @@
+"""The CUDA kernels of jax_mgpu, for CUDA 12 and every Python: a library that jax_mgpu loads by itself."""
