@@ -35,8 +35,8 @@ def add_package(folder, name, content=None):
 
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
-    """A folder on the path, for packages; jax_mgpu itself has no CUDA kernels."""
-    monkeypatch.syspath_prepend(tmp_path)
+    """A folder for packages, alone on the path; jax_mgpu itself has no CUDA kernels."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.setattr(library, "_own_folders", list)
     return tmp_path
 
