@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +14,20 @@ import numpy as np
 
 from benchmarks.queries.columns import Answer
 
-__all__ = ["arrays", "compiled", "expect_same", "rows"]
+__all__ = ["arrays", "compiled", "expect_same", "named", "rows"]
 
 
 def arrays(tables: types.SimpleNamespace) -> dict[str, jax.Array]:
     """All columns of all tables, on the device."""
     return {name: jnp.asarray(column.to_numpy()) for table in vars(tables).values() for name, column in table.items()}
+
+
+def named(tables: types.SimpleNamespace, function: Callable[..., Any]) -> types.SimpleNamespace:
+    """The columns alone that a function names, as filters of pandas move all that there are."""
+    words = {*re.findall(r"\w+", inspect.getsource(function))}
+    return types.SimpleNamespace(
+        **{name: frame[[column for column in frame if column in words]] for name, frame in vars(tables).items()}
+    )
 
 
 def compiled(query: Callable[..., Answer], words: Any) -> Callable[[dict[str, jax.Array]], Answer]:
