@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from tests.fuzz import broken, misuse, modes, ordered, programs, ragged, selection, sizes, tables, wide
-from tests.fuzz.compare import Zeros, compare, values_of
+from tests.fuzz.compare import Zeros, compare, holds_items, values_of
 from tests.fuzz.derivatives import derivative
 from tests.fuzz.draw import Call, Shape
 
