@@ -217,8 +217,10 @@ def test_cuda_lowering(example, rng):
     ):
         text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
         calls = [line for line in text.splitlines() if "custom_call @jax_mgpu." in line]
+        called = {line.split("custom_call @jax_mgpu.")[1].split("(")[0] for line in calls}
         names = primitives(function, *arguments)
-        assert {line.split("custom_call @jax_mgpu.")[1].split("(")[0] for line in calls} == names
+        with_kernels = {name for name in names if "cuda" in primitive.REGISTRY[name].platforms}
+        assert called == names if with_kernels == names else called > with_kernels  # what the others are made of
         assert all("xui8>" in line.rsplit("->", 1)[1] for line in calls)  # the workspace
         assert "callback" not in text
 
