@@ -53,20 +53,15 @@ def mergesort(
     """Sorts `keys`, stable, with the values that belong to them.
 
     Args:
-      keys: `[n]`, integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest, the
-        two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one after the other.
-      values: a pytree of arrays with leading axis `n`, of any dtype and trailing shape, moved along with the keys.
-      descending: sort in the reverse order; equal keys stay in input order. A tuple of bools is a direction a column.
-      count: the number of live items, an integer scalar (default `n`). Items past it stay where they are.
-      axis_name: sort the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; not for
-        columns.
-      even: over a mesh axis, devices get numbers of items that differ by one at most; if False, devices are filled from
-        the first one on.
+      keys: see `sort`.
+      values: see `sort`.
+      descending: see `sort`.
+      count: see `sort`.
+      axis_name: see `sort`.
+      even: see `sort`.
 
     Returns:
-      The sorted keys, bit for bit a permutation of the input; with values, `(keys, values)`. Columns come back as the
-      tuple they are. Over a mesh axis, where `count` is given, the number of items that this device has got follows;
-      slots past it hold 0.
+      As `sort`.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
@@ -119,15 +114,15 @@ def mergesort_indices(
     """Sorts `keys` and tells where each key came from.
 
     Args:
-      keys: see `mergesort`.
-      descending: see `mergesort`.
-      count: see `mergesort`.
-      axis_name: see `mergesort`.
-      even: see `mergesort`.
+      keys: see `sort`.
+      descending: see `sort`.
+      count: see `sort`.
+      axis_name: see `sort`.
+      even: see `sort`.
 
     Returns:
       `(sorted keys, indices)` with `sorted_keys == keys[indices]`; indices are int32, or int64 from 2^31 items on. Over
-      a mesh axis they are those in the global array; counts as `mergesort`.
+      a mesh axis they are those in the global array; counts as `sort`.
 
     Raises:
       TypeError: as `mergesort`.
@@ -187,15 +182,15 @@ def locality_sort(
     keys; where they are in no order, a little slower than `sort`.
 
     Args:
-      keys: see `mergesort`.
-      values: see `mergesort`.
-      descending: see `mergesort`.
-      count: see `mergesort`.
-      axis_name: see `mergesort`.
-      even: see `mergesort`.
+      keys: see `sort`.
+      values: see `sort`.
+      descending: see `sort`.
+      count: see `sort`.
+      axis_name: see `sort`.
+      even: see `sort`.
 
     Returns:
-      As `mergesort`.
+      As `sort`.
 
     Raises:
       TypeError: as `mergesort`.
@@ -245,11 +240,11 @@ def locality_sort_indices(
     """Sorts `keys` as `mergesort_indices` does, fast where they are nearly sorted.
 
     Args:
-      keys: see `mergesort`.
-      descending: see `mergesort`.
-      count: see `mergesort`.
-      axis_name: see `mergesort`.
-      even: see `mergesort`.
+      keys: see `sort`.
+      descending: see `sort`.
+      count: see `sort`.
+      axis_name: see `sort`.
+      even: see `sort`.
 
     Returns:
       As `mergesort_indices`.
