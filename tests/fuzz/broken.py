@@ -152,6 +152,8 @@ def preconditions(rng: np.random.Generator) -> Other:
 
     def broken(rng: np.random.Generator, operands: dict[str, Any], argument: str) -> Broken | None:
         x = operands[argument]
+        if isinstance(x, tuple):  # keys of several columns, which tests/test_checks.py breaks
+            return None
         if argument in KEYS:
             live = oracle.live_count(operands.get(f"{argument}_count"), len(x))
             return unsorted(rng, x, live, descending="descending" in text, unique="duplicates=False" in text)
