@@ -165,6 +165,7 @@ class Garbage {
   std::mt19937_64 random_;
   std::vector<int64_t> lead_;
   int64_t largest_;
+  bool shares_ = false;
   GivenAttributes attributes_;
   std::vector<std::unique_ptr<char[]>> room_;
   std::vector<Array> operands_;
