@@ -297,7 +297,7 @@ def test_derivatives(rng, wide):
 
 def test_a_mesh(rng):
     if len(jax.devices()) < 2:
-        pytest.skip("one device")
+        pytest.skip("fewer than two devices")
     mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
     columns = random_columns(rng, ["int32", "float32", "uint32"], 80)
     spec = jax.sharding.PartitionSpec("x")

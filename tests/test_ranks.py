@@ -265,6 +265,12 @@ def test_gradient_of_softmax(rng):
 
 
 ERRORS = {
+    "segmented_top_k: heads: expected an array of numbers, got None": lambda: mgpu.segmented_top_k(
+        np.arange(3), None, 2
+    ),
+    "segmented_quantile: heads: expected an array of numbers, got None": lambda: mgpu.segmented_quantile(
+        np.arange(3), None, 0.5
+    ),
     "top_k: k: expected a static, non-negative integer, got -1": lambda: mgpu.top_k(np.arange(3), -1),
     "segmented_top_k: largest: expected a static True or False, got 2": lambda: mgpu.segmented_top_k(
         np.arange(3), [0], 1, largest=2

@@ -83,7 +83,14 @@ def top_k(x: ArrayLike, k: int, *, largest: bool = True, count: ArrayLike | None
       >>> mgpu.top_k(jnp.array([3, 1, 4, 1, 5]), 2)
       TopK(values=Array([5, 4], dtype=int32), indices=Array([4, 2], dtype=int32), count=Array(2, dtype=int32))
     """
-    return _top_k("top_k", x, ABSENT, k, largest, count)
+    name = "top_k"
+    x, k, largest = _read(name, x, k, largest)
+    n = x.shape[0]
+    live = count_operand(name, "count", count, n)
+    if k > n // SELECTED_PART:
+        return TopK(*_sort_first(name, x, k, largest, count))
+    values, indices = _select_first(x=x, count=live, k=k, largest=largest)
+    return TopK(values, indices, jnp.minimum(live_items(n, live, indices.dtype), k))
 
 
 @one_program("k", "largest")
@@ -115,32 +122,21 @@ def segmented_top_k(
       Array([[4, 3],
              [5, 0]], dtype=int32)
     """
-    return _top_k("segmented_top_k", x, heads, k, largest, count)
-
-
-def _top_k(name: str, x: Any, heads: Any, k: Any, largest: Any, count: Any) -> TopK:
-    x, k = expect_key(name, "x", x), static_size(name, "k", k)
+    name = "segmented_top_k"
+    x, k, largest = _read(name, x, k, largest)
     n = x.shape[0]
-    largest = static_flag(name, "largest", largest)
-    index = index_dtype(name, "x", n)
-    if heads is not ABSENT:
-        heads = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
-        return _first_of_segments(name, x, heads, k, largest, count)
-    live = count_operand(name, "count", count, n)
-    if k <= n // SELECTED_PART:
-        values, indices = _select_first(x=x, count=live, k=k, largest=largest)
-        return TopK(values, indices, jnp.minimum(live_items(n, live, index), k))
-    return TopK(*_sort_first(name, x, k, largest, count))
-
-
-def _first_of_segments(name: str, x: jax.Array, heads: jax.Array, k: int, largest: bool, count: Any) -> TopK:
-    """The first k items of each segment, by a sort of all."""
-    n = x.shape[0]
+    heads = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
     items, order = run_sort_indices(name, x, heads, ABSENT, descending=largest, count=count)
     begin, end = segment_bounds(heads, n, count_operand(name, "count", count, n))
     taken = jnp.minimum(end - begin, k)
     items, order = (rows_of_segments(name, rows, begin, taken, k, fill) for rows, fill in ((items, 0), (order, -1)))
     return TopK(items, order, taken)
+
+
+def _read(name: str, x: Any, k: Any, largest: Any) -> tuple[jax.Array, int, bool]:
+    x, k, largest = expect_key(name, "x", x), static_size(name, "k", k), static_flag(name, "largest", largest)
+    index_dtype(name, "x", x.shape[0])
+    return x, k, largest
 
 
 def _sort_first(name: str, x: jax.Array, k: int, largest: bool, count: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
