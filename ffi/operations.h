@@ -34,6 +34,13 @@
   // one line each, in alphabetical order
 // clang-format on
 
+// Operations with a kernel on CUDA alone: elsewhere they are composed of the others.
+// clang-format off
+#define MGPU_CUDA_OPERATIONS(OPERATION) \
+  OPERATION(segmented_softmax)          \
+  // one line each, in alphabetical order
+// clang-format on
+
 // Operations by a function that is compiled when a program is loaded: on CUDA alone, elsewhere plain JAX runs them.
 // clang-format off
 #define MGPU_FUNCTION_OPERATIONS(OPERATION) \
@@ -72,6 +79,19 @@ MGPU_OPERATIONS(MGPU_DECLARE)
   extern const Signature name;                     \
   }
 MGPU_CPU_OPERATIONS(MGPU_DECLARE)
+#undef MGPU_DECLARE
+
+#define MGPU_DECLARE(name)                                       \
+  namespace cuda {                                               \
+  void name(const Call& call, CUstream_st* stream);              \
+  }                                                              \
+  namespace workspace {                                          \
+  int64_t name(const Call& call); /* bytes, from shapes alone */ \
+  }                                                              \
+  namespace signature {                                          \
+  extern const Signature name;                                   \
+  }
+MGPU_CUDA_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
 
 // `source` is the function. The first makes its kernels ready on all devices, from the attributes alone.

@@ -178,4 +178,7 @@ constexpr TileShape scan_segments_shape(int64_t state_bytes, int64_t element_byt
   return {kScanThreads, static_cast<int>(maximum(64 / state_bytes, 16 / element_bytes))};
 }
 
+// ---- Softmax of segments: a thread's items, and what it makes of them, stay in registers.
+constexpr TileShape softmax_shape(int64_t accumulator_bytes) { return {256, accumulator_bytes > 4 ? 8 : 16}; }
+
 }  // namespace mgpu

@@ -13,6 +13,7 @@ TileSizes tile_sizes() {
   sizes["reduce"] = {cpu::kReduceTile, kReduceShortRow};
   sizes["run_heads"] = {cpu::kRunHeadsTile};
   sizes["segmented_reduce"] = {cpu::kReduceTile};
+  sizes["segmented_softmax"] = {softmax_shape(4).tile(), softmax_shape(8).tile()};
   sizes["scan"] = {cpu::kScanTile};
   sizes["join"] = {cpu::kJoinTile};
   sizes["select"] = {cpu::kSelectTile, kSelectTile};

@@ -81,6 +81,8 @@ class Operation:
       columns: an operand whose batch the CPU's kernels also take column by column, as `jax.vmap` over the last axis
         gives it, where nothing else has batch axes: without it, XLA transposes the whole batch first. The kernels know
         by the attribute `by_columns`, and give their results in the same way.
+      only: the one platform with kernels, where the others have none. There the plain-JAX form runs, which is made of
+        other kernels, or warns itself.
       is_registered: whether the libraries know the operation by these names.
 
     Every rule takes the operands and attributes that it names among its parameters. The rules of derivatives get the
@@ -99,6 +101,7 @@ class Operation:
         aliases: Mapping[str, str] | None = None,
         streamed: Sequence[str] = (),
         columns: str | None = None,
+        only: str | None = None,
         is_registered: bool = True,
     ):
         self.name = name
@@ -110,6 +113,7 @@ class Operation:
         place = self.operands.index
         self.aliases = {place(operand): self.results.index(result) for operand, result in (aliases or {}).items()}
         self.columns = None if columns is None else place(columns)
+        self.only = only
         self.transposes: dict[int, Callable[..., Any]] = {}
         # A result cannot take over a buffer without the batch.
         self.repeated = frozenset({*map(place, streamed), *self.aliases})
@@ -125,11 +129,12 @@ class Operation:
     @property
     def platforms(self) -> Sequence[str]:
         """Those with kernels."""
-        return library.platforms()
+        return tuple(platform for platform in library.platforms() if self.only in (None, platform))
 
     def warn_without_kernels(self, platforms: Sequence[str]) -> None:
         """Says once that other platforms run plain JAX."""
-        _warn_without_kernels(platforms)
+        if self.only is None:
+            _warn_without_kernels(platforms)
 
     def lowers_plainly(self, operands: Sequence[Any], devices: int) -> bool:
         """Whether a program that could have kernels is to have plain JAX."""

@@ -149,18 +149,6 @@ def _sort_first(name: str, x: jax.Array, k: int, largest: bool, count: Any) -> t
     return items, order, taken[0]
 
 
-class _CpuOperation(Operation):
-    """An operation with a kernel on the CPU alone. Its plain-JAX form runs elsewhere, and is made of other kernels."""
-
-    @property
-    def platforms(self) -> Sequence[str]:
-        """Those with kernels."""
-        return ("cpu",)
-
-    def warn_without_kernels(self, platforms: Sequence[str]) -> None:
-        """What the form is made of has kernels, or warns itself."""
-
-
 def _first_shapes(x: Any, *, k: int) -> Sequence[Any]:
     index = index_dtype("top_k", "x", x.shape[0])
     return [jax.ShapeDtypeStruct((k,), x.dtype), jax.ShapeDtypeStruct((k,), index)]
@@ -181,7 +169,7 @@ def _first_jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any
 # twentieth of the time. CUDA has no selection yet, and sorts.
 SELECTED_PART = 4
 
-_select_first = _CpuOperation(
+_select_first = Operation(
     "top_k",
     operands={"x": 1, "count": 1},
     results=("values", "indices"),
@@ -189,6 +177,7 @@ _select_first = _CpuOperation(
     shapes=_first_shapes,
     fallback=_first_fallback,
     streamed=("x",),
+    only="cpu",
 )
 _select_first.def_jvp(_first_jvp)
 
