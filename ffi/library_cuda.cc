@@ -74,11 +74,13 @@ std::string json_kernel_shapes() {
   } none;
   const Call call{"kernel_shapes", {}, {}, none};
   cuda::KernelShapeList list;
+  cuda::list_count_bins_shapes(call, list);
   cuda::list_merge_shapes(call, list);
   cuda::list_scan_shapes(call, list);
   cuda::list_segmented_sort_shapes(call, list);
   cuda::list_sets_shapes(call, list);
   cuda::list_sorted_search_shapes(call, list);
+  cuda::list_top_k_shapes(call, list);
   return json_list(list, [](const cuda::KernelShapes& kernel) {
     const std::string shapes = json_list(
         kernel.shapes, [](const cuda::KernelShape& shape) { return json_pair(shape.bytes, shape.least_limit); });

@@ -9,6 +9,7 @@
 #define MGPU_OPERATIONS(OPERATION) \
   OPERATION(bulk_insert)           \
   OPERATION(bulk_remove)           \
+  OPERATION(count_bins)            \
   OPERATION(interval_expand)       \
   OPERATION(interval_gather)       \
   OPERATION(interval_move)         \
@@ -24,13 +25,7 @@
   OPERATION(sets)                  \
   OPERATION(sorted_match)          \
   OPERATION(sorted_search)         \
-  // one line each, in alphabetical order
-// clang-format on
-
-// Operations with a kernel on the CPU alone: elsewhere they are composed of the others. A line declares no workspace.
-// clang-format off
-#define MGPU_CPU_OPERATIONS(OPERATION) \
-  OPERATION(top_k)                     \
+  OPERATION(top_k)                 \
   // one line each, in alphabetical order
 // clang-format on
 
@@ -69,16 +64,6 @@ struct Signature;
   extern const Signature name;                                   \
   }
 MGPU_OPERATIONS(MGPU_DECLARE)
-#undef MGPU_DECLARE
-
-#define MGPU_DECLARE(name)                         \
-  namespace cpu {                                  \
-  void name(const Call& call, Executor& executor); \
-  }                                                \
-  namespace signature {                            \
-  extern const Signature name;                     \
-  }
-MGPU_CPU_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
 
 #define MGPU_DECLARE(name)                                       \

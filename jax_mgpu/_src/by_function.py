@@ -189,7 +189,9 @@ class FunctionOperation(Operation):
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         return rule  # operands have no names of their own
 
-    def lowers_plainly(self, operands: Sequence[Any], devices: int) -> bool:
+    def lowers_plainly(
+        self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
+    ) -> bool:
         """Whether a program that could have kernels is to have plain JAX."""
         if devices > 1 and self.captures:
             return True  # each device has rows of its own, but no part of what was captured

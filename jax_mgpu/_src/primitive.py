@@ -136,9 +136,11 @@ class Operation:
         if self.only is None:
             _warn_without_kernels(platforms)
 
-    def lowers_plainly(self, operands: Sequence[Any], devices: int) -> bool:
+    def lowers_plainly(
+        self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
+    ) -> bool:
         """Whether a program that could have kernels is to have plain JAX."""
-        del operands, devices
+        del operands, attributes, platform, devices
         return False
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
@@ -444,7 +446,7 @@ def _kernel_lowering(operation: Operation, platform: str, pure: Callable[..., An
             return as_bytes(ctx, *operands, **attributes)
         batch_rank = operation._batch_rank(avals_in)
         devices = automatic_devices(ctx) if batch_rank else 1
-        if operation.lowers_plainly(avals_in, devices):
+        if operation.lowers_plainly(avals_in, attributes, platform, devices):
             return pure(ctx, *operands, **attributes)
         if devices > 1 and any(aval.ndim == rank for aval, rank in zip(avals_in, operation.ranks, strict=True)):
             return repeated(ctx, *operands, **attributes)
