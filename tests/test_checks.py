@@ -117,6 +117,7 @@ BROKEN = {
     ),
     "reduce: count": (lambda: mgpu.reduce(KEYS, count=7), integers(6), 0),
     "scan: count": (lambda: mgpu.scan(KEYS, count=7), integers(6), 0),
+    "reduce_by_id: count": (lambda: mgpu.reduce_by_id(KEYS, KEYS, 9, count=7), integers(6), 0),
     "reduce_by_key: count": (lambda: mgpu.reduce_by_key(KEYS, KEYS, size=9, count=7), integers(6), 0),
     "segmented_reduce: heads": (lambda: mgpu.segmented_reduce(KEYS, [0, 4, 2]), HEADS, 2),
     "segmented_scan: heads": (lambda: mgpu.segmented_scan(KEYS, [0, 4, 2]), HEADS, 2),

@@ -13,6 +13,7 @@ TileSizes tile_sizes() {
   sizes["reduce"] = {cpu::kReduceTile, kReduceShortRow};
   sizes["run_heads"] = {cpu::kRunHeadsTile};
   sizes["segmented_reduce"] = {cpu::kReduceTile};
+  sizes["reduce_rows"] = {cpu::kReduceRowsTile};
   sizes["scan"] = {cpu::kScanTile};
   sizes["join"] = {cpu::kJoinTile};
   sizes["select"] = {cpu::kSelectTile, kSelectTile};

@@ -196,7 +196,9 @@ class FunctionOperation(Operation):
     def warn_without_kernels(self, platforms: Sequence[str]) -> None:
         """Plain JAX is what a function runs in where no kernels are built."""
 
-    def lowers_plainly(self, operands: Sequence[Any], devices: int) -> bool:
+    def lowers_plainly(
+        self, platform: str, operands: Sequence[Any], attributes: Mapping[str, int], devices: int
+    ) -> bool:
         """Whether a program that could have kernels is to have plain JAX."""
         if devices > 1 and self.captures:
             return True  # each device has rows of its own, but no part of what was captured
