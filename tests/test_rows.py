@@ -61,7 +61,7 @@ def parts(n, heads, count=None, ends=None):
     begins = np.clip(np.asarray(heads, np.int64), 0, live)
     stops = np.append(begins[1:], live)
     if ends is not None:
-        stops = np.minimum(stops, np.clip(np.asarray(ends, np.int64), 0, live))
+        stops = np.clip(np.asarray(ends, np.int64), 0, live)
     return [slice(begin, max(begin, stop)) for begin, stop in zip(begins, stops, strict=True)]
 
 
@@ -236,7 +236,7 @@ GAPS = [
     ([0, 9, 20], [5, 20, 31]),
     ([3, 3, 10, 10, 38], [7, 3, 10, 12, 60]),
     ([5], [5]),
-    ([-3, 8], [2, 4]),  # the first from 0 on; the last is empty
+    ([0, 8], [2, 4]),  # the last is empty
 ]
 
 

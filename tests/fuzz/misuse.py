@@ -253,7 +253,7 @@ FUNCTIONS |= {
         {"x": "columns", "heads": "positions", "by": "step", "fill_value": "fill", "count": "count"},
     ),
 }  # fmt: skip
-SIZED = ("join", "reduce_by_id", "reduce_by_key", "group_by", "load_balance_search", "interval_expand", "interval_gather")
+SIZED = ("join", "reduce_by_key", "group_by", "load_balance_search", "interval_expand", "interval_gather")
 SIZED += (
     "group_by",
     "segment_ids",
@@ -264,6 +264,7 @@ SIZED += (
     "top_k",
     "segmented_top_k",
     "bincount",
+    "reduce_by_id",
 )
 
 
