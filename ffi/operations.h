@@ -17,6 +17,8 @@
   OPERATION(load_balance_search)   \
   OPERATION(merge)                 \
   OPERATION(reduce)                \
+  OPERATION(reduce_by_id)          \
+  OPERATION(reduce_rows)           \
   OPERATION(run_heads)             \
   OPERATION(scan)                  \
   OPERATION(segmented_reduce)      \

@@ -74,7 +74,7 @@ def bincount(ids: ArrayLike, length: int, weights: ArrayLike | None = None) -> j
         right=False,
     )[0]  # fmt: skip
     items = take_rows(weights, order)
-    return _segmented_reduce(x=items, heads=bounds[:-1], count=bounds[-1:], op=Kind.ADD)[0]
+    return _segmented_reduce(x=items, heads=bounds[:-1], count=bounds[-1:], op=Kind.ADD, wide=False)[0]
 
 
 @one_program()

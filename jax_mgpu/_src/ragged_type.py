@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.annotations import ArrayLike, OperatorName, PairFunction
+from jax_mgpu._src.annotations import ArrayLike, OperatorTree, PairFunction
 from jax_mgpu._src.check import (
     as_array,
     describe,
@@ -286,11 +286,11 @@ class Ragged:
         """The first k items of each row: see `segmented_top_k`."""
         return segmented_top_k(self._array("top_k"), self.heads, k, largest=largest, count=self.count)
 
-    def reduce(self, op: OperatorName | PairFunction = "add", **options: Any) -> Any:
+    def reduce(self, op: OperatorTree | PairFunction = "add", **options: Any) -> Any:
         """The combination of each row, `[m]`: see `segmented_reduce`."""
         return segmented_reduce(self.values, self.heads, op, count=self.count, **options)
 
-    def scan(self, op: OperatorName | PairFunction = "add", **options: Any) -> Ragged:
+    def scan(self, op: OperatorTree | PairFunction = "add", **options: Any) -> Ragged:
         """Each row scanned: see `segmented_scan`."""
         return self.with_values(segmented_scan(self.values, self.heads, op, count=self.count, **options))
 

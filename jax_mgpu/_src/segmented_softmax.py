@@ -16,7 +16,7 @@ from jax_mgpu._src.live import live_mask
 from jax_mgpu._src.operators import Kind, accumulator_dtype
 from jax_mgpu._src.preconditions import non_decreasing
 from jax_mgpu._src.primitive import Operation, one_program
-from jax_mgpu._src.reduce import _segmented_reduce
+from jax_mgpu._src.reduce import _segmented_reduce, reduce_rows
 
 __all__ = ["segmented_log_softmax", "segmented_softmax"]
 
@@ -160,11 +160,9 @@ def _wide(x: jax.Array) -> jax.Array:
 
 def _per_segment(rows: jax.Array, heads: jax.Array, count: jax.Array, op: Kind) -> jax.Array:
     """The combination of each segment's rows, `[m, elements]`."""
-
-    def column(x: jax.Array) -> jax.Array:
-        return _segmented_reduce(x=x, heads=heads, count=count, op=op)[0]
-
-    return column(rows[:, 0])[:, None] if rows.shape[1] == 1 else jax.vmap(column, in_axes=1, out_axes=1)(rows)
+    if rows.shape[1] == 1:
+        return _segmented_reduce(x=rows[:, 0], heads=heads, count=count, op=op, wide=False)[0][:, None]
+    return reduce_rows(x=rows, heads=heads, count=count, op=op, wide=False)[0]
 
 
 def _per_item(rows: jax.Array, x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
