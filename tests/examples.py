@@ -445,7 +445,6 @@ EXAMPLES = {
         differentiable=(0,),
         counts=(2,),
         exact=False,
-        composed=True,
     ),
     "segmented_shift": Example(
         lambda x, heads, count: mgpu.segmented_shift(x, heads, 2, count=count),

@@ -5,6 +5,7 @@
 
 namespace mgpu::cpu {
 
+constexpr int64_t kCountBinsPart = 1 << 16;    // items
 constexpr int64_t kJoinTile = 1 << 14;         // items of both inputs; rows of the output
 constexpr int64_t kLoadBalanceTile = 1 << 14;  // outputs
 // Slots of what walks along a merge: so many that a search of 2^26 items is nothing beside them.

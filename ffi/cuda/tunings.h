@@ -206,6 +206,29 @@ constexpr int kTileGroup = 16;
 constexpr int kSelectThreads = 256;
 constexpr int kSelectTile = 16 * kSelectThreads;
 
+// ---- The first items of rows: a block goes over its part of a row tile by tile. It has room for `room` items beside
+// each other, a tile more than it may keep.
+constexpr int kTopKMost = 2048;
+struct TopKShape {
+  TileShape tiles;
+  constexpr int tile() const { return tiles.tile(); }
+  constexpr int room() const { return kTopKMost + tile(); }
+};
+constexpr TopKShape top_k_shape(int key_width) { return {{512, key_width == 8 ? 4 : 8}}; }
+constexpr int64_t kTopKBlocks = 264;          // that share long rows: two a multiprocessor
+constexpr int64_t kTopKLeastTiles = 4;        // of a part
+constexpr int64_t kTopKMergedPart = 1 << 15;  // of what parts kept
+constexpr int64_t kTopKMostRow = (int64_t{1} << 32) - 1;
+
+// ---- Counting in bins, in shared memory: with a counter a lane for each bin, lanes never wait for each other,
+// whatever the items. So many bins have one counter each on every device, and their edges and a table to find them have
+// room too.
+constexpr int kCountThreads = 512;
+constexpr int kMostCountedBins = 12288;
+constexpr int kMostCountedEdges = 2048;
+constexpr int kEdgeSlotsLog = 12;
+constexpr int64_t kCountPart = 1 << 13;  // items, at least, of a block
+
 // ---- Scans: what a thread loads at a time where nothing restarts inside a row are vectors of 16 bytes.
 constexpr int kScanThreads = 256;
 constexpr int kScanVectors = 4;
@@ -215,5 +238,8 @@ constexpr int64_t kScanTileBytes = kScanThreads * kScanVectors * 16;
 constexpr TileShape scan_segments_shape(int64_t state_bytes, int64_t element_bytes) {
   return {kScanThreads, static_cast<int>(maximum(64 / state_bytes, 16 / element_bytes))};
 }
+
+// ---- Softmax of segments: a thread's items, and what it makes of them, stay in registers.
+constexpr TileShape softmax_shape(int64_t accumulator_bytes) { return {256, accumulator_bytes > 4 ? 8 : 16}; }
 
 }  // namespace mgpu

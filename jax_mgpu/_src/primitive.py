@@ -76,6 +76,8 @@ class Operation:
         result themselves.
       streamed: operands that the kernels read as one run over the whole batch: one that serves the whole batch is
         repeated for them.
+      only: the one platform with kernels, where the others have none. There the plain-JAX form runs, which is made of
+        other kernels, or warns itself.
       is_registered: whether the libraries know the operation by these names.
 
     Every rule takes the operands and attributes that it names among its parameters. The rules of derivatives get the
@@ -93,6 +95,7 @@ class Operation:
         fallback: Callable[..., Sequence[jax.Array]],
         aliases: Mapping[str, str] | None = None,
         streamed: Sequence[str] = (),
+        only: str | None = None,
         is_registered: bool = True,
     ):
         self.name = name
@@ -103,6 +106,7 @@ class Operation:
         self.fallback = self._by_name(fallback)
         place = self.operands.index
         self.aliases = {place(operand): self.results.index(result) for operand, result in (aliases or {}).items()}
+        self.only = only
         self.transposes: dict[int, Callable[..., Any]] = {}
         # A result cannot take over a buffer without the batch.
         self.repeated = frozenset({*map(place, streamed), *self.aliases})
@@ -118,17 +122,18 @@ class Operation:
     @property
     def platforms(self) -> Sequence[str]:
         """Those with kernels."""
-        return library.platforms()
+        return tuple(platform for platform in library.platforms() if self.only in (None, platform))
 
     def warn_without_kernels(self, platforms: Sequence[str]) -> None:
         """Says once that other platforms run plain JAX."""
-        _warn_without_kernels(platforms)
+        if self.only is None:
+            _warn_without_kernels(platforms)
 
     def lowers_plainly(
-        self, platform: str, operands: Sequence[Any], attributes: Mapping[str, int], devices: int
+        self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
     ) -> bool:
         """Whether a program that could have kernels is to have plain JAX."""
-        del platform, operands, attributes, devices
+        del operands, attributes, platform, devices
         return False
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
@@ -434,7 +439,7 @@ def _kernel_lowering(operation: Operation, platform: str, pure: Callable[..., An
             return as_bytes(ctx, *operands, **attributes)
         batch_rank = operation._batch_rank(avals_in)
         devices = automatic_devices(ctx) if batch_rank else 1
-        if operation.lowers_plainly(platform, avals_in, attributes, devices):
+        if operation.lowers_plainly(avals_in, attributes, platform, devices):
             return pure(ctx, *operands, **attributes)
         if devices > 1 and any(aval.ndim == rank for aval, rank in zip(avals_in, operation.ranks, strict=True)):
             return repeated(ctx, *operands, **attributes)

@@ -29,14 +29,13 @@ from jax_mgpu._src.preconditions import non_decreasing, row_ends, same_rows
 from jax_mgpu._src.ragged import (
     from_dense,
     segment_ids,
-    segmented_log_softmax,
-    segmented_softmax,
     take_segments,
     to_dense,
 )
 from jax_mgpu._src.ranks import TopK, segmented_top_k
 from jax_mgpu._src.reduce import segmented_reduce
 from jax_mgpu._src.scan import scan, segmented_scan
+from jax_mgpu._src.segmented_softmax import segmented_log_softmax, segmented_softmax
 from jax_mgpu._src.segmented_sort import segmented_sort
 from jax_mgpu._src.select import ranks, run_starts, select_rows
 from jax_mgpu._src.values import take_or_fill

@@ -145,7 +145,7 @@ class _ReduceById(Operation):
     """A reduction by id, which on CUDA has a kernel where states of all ids have room in shared memory."""
 
     def lowers_plainly(
-        self, platform: str, operands: Sequence[Any], attributes: Mapping[str, int], devices: int
+        self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
     ) -> bool:
         """Whether the ids are to be sorted."""
         del devices

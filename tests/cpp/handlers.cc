@@ -71,7 +71,7 @@ class Garbage {
   void rows(DType dtype, int64_t count, int64_t elements) { fill_keys(operand(dtype, {count, elements}, true)); }
   void into(DType dtype, int64_t count, int64_t elements) { fill_keys(operand(dtype, {count, elements}, false)); }
   void indices(int64_t count, int64_t limit) { fill_indices(operand(index_type(), {count}, true), limit); }
-  void own_indices(int64_t count, int64_t limit) { fill_indices(operand(index_type(), {count}, false), limit); }
+  void numbers(int64_t count, int64_t limit) { fill_indices(operand(index_type(), {count}, false), limit); }
   void count(int64_t limit) {
     if (flip()) return absent();
     fill_indices(operand(index_type(), {1}, true), limit);
@@ -174,7 +174,6 @@ class Garbage {
 namespace garbage {
 #define MGPU_GARBAGE(name) void name(Garbage& make);
 MGPU_OPERATIONS(MGPU_GARBAGE)
-MGPU_CPU_OPERATIONS(MGPU_GARBAGE)
 #undef MGPU_GARBAGE
 
 DType row_type(Garbage& make) { return static_cast<DType>(make.draw(0, static_cast<int64_t>(DType::c128))); }
@@ -199,6 +198,19 @@ void bulk_remove(Garbage& make) {
   make.count(n);
   make.keys(dtype, 1);
   make.result(dtype, {make.length(), width});
+}
+
+void count_bins(Garbage& make) {
+  const int64_t n = make.length(), bins = make.attribute("bins", 1, make.flip() ? 9 : 700);
+  if (make.flip()) {
+    make.numbers(n, bins);
+    make.absent();
+  } else {
+    const DType dtype = make.key_type();
+    make.keys(dtype, n, false);
+    make.keys(dtype, bins + 1);
+  }
+  make.result(make.index_type(), {bins});
 }
 
 void interval_expand(Garbage& make) {
@@ -334,7 +346,7 @@ void reduce_rows(Garbage& make) {
   const int64_t rows = make.length();
   make.into(types.element, rows, width);
   make.indices(m, n);
-  make.flip() ? make.own_indices(n, rows) : make.absent();
+  make.flip() ? make.numbers(n, rows) : make.absent();
   make.count(n);
   make.result(types.result, {m, width});
 }
@@ -479,7 +491,6 @@ void survives(const char* name, void (*function)(const Call&, cpu::Executor&), v
 TEST(every_handler_survives_garbage) {
 #define MGPU_SURVIVES(name) survives(#name, &cpu::name, &garbage::name);
   MGPU_OPERATIONS(MGPU_SURVIVES)
-  MGPU_CPU_OPERATIONS(MGPU_SURVIVES)
 #undef MGPU_SURVIVES
 }
 
