@@ -14,6 +14,7 @@ from jax_mgpu._src.check import count_operand, describe, index_dtype, index_vect
 from jax_mgpu._src.live import live_mask, wide_enough
 from jax_mgpu._src.named import Leaf, named_leaves
 from jax_mgpu._src.operators import Kind, accumulator_dtype, result_dtype
+from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.reduce import reduce_rows, segmented_reduce, take_columns
 from jax_mgpu._src.sort import Method, run_sort_indices, sort
@@ -82,6 +83,7 @@ def _shapes(x: Any, *, op: int, wide: int, size: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((size, x.shape[1]), result_dtype("reduce_by_id", op, x, wide))]
 
 
+@by_construction()
 def _by_sorting(x: jax.Array, ids: jax.Array, count: jax.Array, *, op: int, wide: int, size: int) -> Sequence[Any]:
     """The rows in the order of their ids are segments."""
     width = x.shape[1]
