@@ -24,7 +24,7 @@ from jax_mgpu._src.values import take_or_fill
 __all__ = ["reduce_by_id"]
 
 # What a warp of the CUDA kernel has room for, in bytes (kIdTableBytes of ffi/cuda/tunings.h).
-TABLE_BYTES = 48 << 10
+TABLE_BYTES = 46 << 10
 
 
 @one_program("op", "size")
@@ -48,7 +48,7 @@ def reduce_by_id(x: Any, ids: ArrayLike, size: int, op: OperatorTree = "add", *,
       TypeError: as `reduce`.
       ValueError: as `reduce`; also a size that is not a non-negative integer, and ids that are not as many as items.
 
-    Time is O(n + size) on a CPU, and on a GPU where all results take up to 48 KB: each warp combines its items in
+    Time is O(n + size) on a CPU, and on a GPU where all results take up to 46 KB: each warp combines its items in
     memory of its own, without atomic additions, and the warps' results are combined in order. Otherwise the ids are
     sorted, and the rows are read once, in that order.
 
