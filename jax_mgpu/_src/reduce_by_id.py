@@ -25,6 +25,10 @@ __all__ = ["reduce_by_id"]
 
 # What a warp of the CUDA kernel has room for, in bytes (kIdTableBytes of ffi/cuda/tunings.h).
 TABLE_BYTES = 46 << 10
+# That kernel takes some 60 instructions for 32 elements, three times as long as reading them. So wide rows are better
+# sorted, where there are more than a few launches take.
+FEW_COLUMNS = 8
+FEW_ITEMS = 1 << 22
 
 
 @one_program("op", "size")
@@ -48,9 +52,9 @@ def reduce_by_id(x: Any, ids: ArrayLike, size: int, op: OperatorTree = "add", *,
       TypeError: as `reduce`.
       ValueError: as `reduce`; also a size that is not a non-negative integer, and ids that are not as many as items.
 
-    Time is O(n + size) on a CPU, and on a GPU where all results take up to 46 KB: each warp combines its items in
-    memory of its own, without atomic additions, and the warps' results are combined in order. Otherwise the ids are
-    sorted, and the rows are read once, in that order.
+    Time is O(n + size) on a CPU, and on a GPU where all results take up to 46 KB and rows are short: each warp combines
+    its items in memory of its own, without atomic additions, and the warps' results are combined in order. Otherwise
+    the ids are sorted, and the rows are read once, in that order.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -157,7 +161,9 @@ class _ReduceById(Operation):
             state = 8 if x.dtype.itemsize < 4 else 16  # with a position
         elif op == Kind.LOGSUMEXP:
             state *= 2
-        return platform == "cuda" and attributes["size"] * x.shape[-1] * state > TABLE_BYTES
+        n, width = x.shape[-2:]
+        has_room = attributes["size"] * width * state <= TABLE_BYTES
+        return platform == "cuda" and not (has_room and (width <= FEW_COLUMNS or n * width <= FEW_ITEMS))
 
 
 _reduce_by_id = _ReduceById(
