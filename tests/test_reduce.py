@@ -462,7 +462,7 @@ def test_the_plain_jax_path_of_runs_agrees_with_the_kernels(rng):
 
 def test_errors_name_operation_and_argument():
     x = np.arange(4, dtype=np.int32)
-    with pytest.raises(ValueError, match=r"reduce: op: expected one of add, mul, .*, got 3"):
+    with pytest.raises(ValueError, match=r"reduce: op: expected one of add, sum, mul, .*, got 3"):
         mgpu.reduce(x, 3)
     with pytest.raises(TypeError, match=r"segmented_reduce: x: expected .*, got complex64\[4\]"):
         mgpu.segmented_reduce(x.astype(np.complex64), [0])

@@ -1,6 +1,6 @@
 // reduce_rows on the CPU: tiles of rows and segment ends spread over threads, their states combined in tile order, so
-// the result does not depend on the number of threads. Rows are read where they lie, a few at a time, and each column is
-// combined on its own, by vector instructions over neighbouring columns.
+// the result does not depend on the number of threads. Rows are read where they lie, a few at a time, and each column
+// is combined on its own, by vector instructions over neighbouring columns.
 #include "operands/reduce_rows.h"
 
 #include <algorithm>

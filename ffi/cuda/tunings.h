@@ -188,13 +188,14 @@ struct RowTiling {
   constexpr int64_t tiles() const { return ceil_div<int64_t>(units, tile_units()); }
 };
 
-// ---- Reductions by id, where a warp's states of all ids have room in shared memory: 48 KB at most, which every device
-// grants. A part of the rows is a block's; two blocks of a large device's processors each take the largest arrays.
-constexpr int64_t kIdTableBytes = 48 << 10;
+// ---- Reductions by id, where a warp's states of all ids have room in shared memory: with its masks 48 KB at most,
+// which every device grants. A part of the rows is a block's; two blocks of a large device's processors each take the
+// largest arrays.
+constexpr int kIdMasks = 512;  // a warp's words in which lanes of one id meet
+constexpr int64_t kIdTableBytes = (48 << 10) - kIdMasks * 4;
 constexpr int kIdMostWarps = 32;
 constexpr int64_t kIdMostParts = 264;
 constexpr int64_t kIdPartItems = 1 << 14;  // at least
-constexpr int kIdMasks = 512;              // a warp's words in which lanes of one id meet
 constexpr int64_t id_parts(int64_t items) { return clamp<int64_t>(ceil_div(items, kIdPartItems), 1, kIdMostParts); }
 
 // ---- Heads of runs: 64 bytes a thread keep enough loads in flight. The counts of tiles are summed up in

@@ -14,6 +14,7 @@ from jax_mgpu._src.check import count_operand, describe, index_dtype, index_vect
 from jax_mgpu._src.live import live_mask, wide_enough
 from jax_mgpu._src.named import Leaf, named_leaves
 from jax_mgpu._src.operators import Kind, accumulator_dtype, result_dtype
+from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.reduce import reduce_rows, segmented_reduce, take_columns
 from jax_mgpu._src.sort import Method, run_sort_indices, sort
@@ -23,7 +24,11 @@ from jax_mgpu._src.values import take_or_fill
 __all__ = ["reduce_by_id"]
 
 # What a warp of the CUDA kernel has room for, in bytes (kIdTableBytes of ffi/cuda/tunings.h).
-TABLE_BYTES = 48 << 10
+TABLE_BYTES = 46 << 10
+# That kernel takes some 60 instructions for 32 elements, three times as long as reading them. So wide rows are better
+# sorted, where there are more than a few launches take.
+FEW_COLUMNS = 8
+FEW_ITEMS = 1 << 22
 
 
 @one_program("op", "size")
@@ -47,9 +52,9 @@ def reduce_by_id(x: Any, ids: ArrayLike, size: int, op: OperatorTree = "add", *,
       TypeError: as `reduce`.
       ValueError: as `reduce`; also a size that is not a non-negative integer, and ids that are not as many as items.
 
-    Time is O(n + size) on a CPU, and on a GPU where all results take up to 48 KB: each warp combines its items in
-    memory of its own, without atomic additions, and the warps' results are combined in order. Otherwise the ids are
-    sorted, and the rows are read once, in that order.
+    Time is O(n + size) on a CPU, and on a GPU where all results take up to 46 KB and rows are short: each warp combines
+    its items in memory of its own, without atomic additions, and the warps' results are combined in order. Otherwise
+    the ids are sorted, and the rows are read once, in that order.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -82,6 +87,7 @@ def _shapes(x: Any, *, op: int, wide: int, size: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((size, x.shape[1]), result_dtype("reduce_by_id", op, x, wide))]
 
 
+@by_construction()
 def _by_sorting(x: jax.Array, ids: jax.Array, count: jax.Array, *, op: int, wide: int, size: int) -> Sequence[Any]:
     """The rows in the order of their ids are segments."""
     width = x.shape[1]
@@ -155,7 +161,9 @@ class _ReduceById(Operation):
             state = 8 if x.dtype.itemsize < 4 else 16  # with a position
         elif op == Kind.LOGSUMEXP:
             state *= 2
-        return platform == "cuda" and attributes["size"] * x.shape[-1] * state > TABLE_BYTES
+        n, width = x.shape[-2:]
+        has_room = attributes["size"] * width * state <= TABLE_BYTES
+        return platform == "cuda" and not (has_room and (width <= FEW_COLUMNS or n * width <= FEW_ITEMS))
 
 
 _reduce_by_id = _ReduceById(
