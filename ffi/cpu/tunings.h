@@ -10,12 +10,13 @@ constexpr int64_t kJoinTile = 1 << 14;         // items of both inputs; rows of 
 constexpr int64_t kLoadBalanceTile = 1 << 14;  // outputs
 // Slots of what walks along a merge: so many that a search of 2^26 items is nothing beside them.
 constexpr int64_t kMergeTile = 1 << 16;
-constexpr int64_t kReduceTile = 1 << 15;    // items; items and ends of segments
-constexpr int64_t kRunHeadsTile = 1 << 15;  // keys
-constexpr int64_t kScanTile = 1 << 14;      // items
-constexpr int64_t kSelectTile = 1 << 14;    // items
-constexpr int64_t kSetTile = 1 << 14;       // items of both inputs
-constexpr int64_t kSortTile = 1 << 14;      // items, at least
-constexpr int64_t kTopKPart = 1 << 16;      // items of a row that a task shares with others
+constexpr int64_t kOrderStatisticsPart = 1 << 16;  // items
+constexpr int64_t kReduceTile = 1 << 15;           // items; items and ends of segments
+constexpr int64_t kRunHeadsTile = 1 << 15;         // keys
+constexpr int64_t kScanTile = 1 << 14;             // items
+constexpr int64_t kSelectTile = 1 << 14;           // items
+constexpr int64_t kSetTile = 1 << 14;              // items of both inputs
+constexpr int64_t kSortTile = 1 << 14;             // items, at least
+constexpr int64_t kTopKPart = 1 << 16;             // items of a row that a task shares with others
 
 }  // namespace mgpu::cpu
