@@ -167,7 +167,7 @@ def check_aligned(rng, call, devices, dtype):
             np.testing.assert_array_equal(mesh.gather(values, counts), sources)
 
 
-@pytest.mark.parametrize("devices", [pytest.param(n, marks=[pytest.mark.long] * (n not in (3, 8))) for n in mesh.SIZES])
+@pytest.mark.parametrize("devices", mesh.FEW)
 def test_aligned(rng, devices):
     check_aligned(rng, mesh.by_vmap(all_aligned), devices, {**TYPES, 3: "float32", 8: "int32"}[devices])
 

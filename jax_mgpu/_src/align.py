@@ -108,9 +108,7 @@ def align(
     b_leaves, b_unflatten = flatten_values(name, "b_values", b_values, pair.b.shape[0], "b")
     operands = (*keys[:2], a_leaves, b_leaves, *keys[2:])
     moved = over_axis("pairs.align", name, axis_name, *operands, descending=bool(pair.descending))
-    (a, *a_leaves), (b, *b_leaves), a_live, b_live = moved
-    values = (
-        None if given is None else unflatten(leaves)
-        for given, unflatten, leaves in ((a_values, a_unflatten, a_leaves), (b_values, b_unflatten, b_leaves))
-    )
-    return Aligned(a, b, *values, a_live, b_live)
+    (a_keys, *a_leaves), (b_keys, *b_leaves), a_live, b_live = moved
+    a_moved = None if a_values is None else a_unflatten(a_leaves)
+    b_moved = None if b_values is None else b_unflatten(b_leaves)
+    return Aligned(a_keys, b_keys, a_moved, b_moved, a_live, b_live)

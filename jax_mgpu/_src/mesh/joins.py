@@ -43,6 +43,11 @@ class _Side:
             self.sorted_counts = axis.gather(live.astype(dtype))
 
     @property
+    def begin(self) -> jax.Array:
+        """The global index of this device's first row."""
+        return begins_of(self.counts)[self.axis.index]
+
+    @property
     def sorted_count(self) -> jax.Array:
         """The live keys of this device, as an operand."""
         return self.sorted_counts[self.axis.index].reshape(1)
@@ -71,7 +76,7 @@ def join(
     aligned: bool,
 ) -> JoinResult:
     """Each device's even share of the rows."""
-    name, n_a, n_b = axis.operation, a.shape[0], b.shape[0]
+    n_a, n_b = a.shape[0], b.shape[0]
     dtype = axis.index_dtype("a and b", n_a + n_b)
     of_a, of_b = (_Side(axis, x, count, dtype, is_sorted=is_sorted) for x, count in ((a, a_count), (b, b_count)))
     pair, parts = aligned_pair(axis, of_a.keys, of_b.keys, of_a.sorted_count, of_b.sorted_count, aligned=aligned)
@@ -84,36 +89,26 @@ def join(
         return jnp.where(jnp.isnan(keys), 0, number)
 
     first, number = of_a.to_rows(a_parts, [pair.lower(0), partners(0)])
-    a_live = jnp.arange(n_a) < of_a.live
-    if kind in KINDS:
-        keep_a, keep_b = KINDS[kind]
-        made = jnp.where(a_live, jnp.maximum(number, 1) if keep_a else number, 0)
-    else:
-        keep_b = False
-        made = jnp.where(a_live, (number > 0) == (kind == "semi"), False)
-        number = jnp.zeros_like(number)
-    rows = (axis.size * max(1, n_a)) * (axis.size * max(1, n_b)) + axis.size * (n_a + n_b)
-    made = made.astype(jnp.int64 if rows >= INT32_LIMIT and jax.config.jax_enable_x64 else jnp.int32)
-    largest = jnp.asarray(jnp.iinfo(made.dtype).max, made.dtype)
-
-    def saturated(x: jax.Array, y: jax.Array) -> jax.Array:
-        return x + jnp.minimum(y, largest - x)
-
+    keep_a, keep_b = KINDS.get(kind, (False, False))
+    made = jnp.maximum(number, 1) if keep_a else number
+    if kind not in KINDS:
+        made, number = ((number > 0) == (kind == "semi")).astype(dtype), jnp.zeros_like(number)
+    made = jnp.where(jnp.arange(n_a) < of_a.live, made, 0).astype(_count_dtype(axis, n_a, n_b))
     starts, own = saturated_offsets(made)
     before, paired = saturated_offsets(axis.gather(own))
-    begins = saturated(before[axis.index], starts)
+    begins = _saturated(before[axis.index], starts)
+    alone = None
     total = paired
     if keep_b:
-        b_number = of_b.to_rows(b_parts, [partners(1)])[0]
-        alone, alone_count = positions(b_number == 0, of_b.live.reshape(1), n_b)
-        alone_counts = axis.gather(alone_count.astype(made.dtype))
-        total = saturated(paired, alone_counts.sum(dtype=made.dtype))
+        is_alone = of_b.to_rows(b_parts, [partners(1)])[0] == 0
+        alone = _Alone(axis, is_alone, of_b, paired)
+        total = alone.total
     share = Share(axis, total, size)
 
     kept, _ = positions(made > 0, ABSENT, n_a)
-    a_index = begins_of(of_a.counts)[axis.index] + kept.astype(dtype)
-    begins, ends = (take_or_fill(x, kept, largest[None]) for x in (begins, saturated(begins, made)))
-    leaves = [a_index, *(take_or_fill(x, kept) for x in (first, number)), begins]
+    past = jnp.full((1,), jnp.iinfo(made.dtype).max, made.dtype)
+    begins, ends = (take_or_fill(x, kept, past) for x in (begins, _saturated(begins, made)))
+    leaves = [of_a.begin + kept.astype(dtype), *(take_or_fill(x, kept) for x in (first, number)), begins]
     (a_index, first, number, begins), items = deal(axis, leaves, begins, ends, share, size)
     slots = jnp.arange(size, dtype=made.dtype)
     starts = jnp.where(slots < items.astype(made.dtype), jnp.clip(begins - share.low, 0, size), size)
@@ -124,18 +119,43 @@ def join(
     partner = jnp.where((owner >= 0) & (rank < take_or_fill(number, owner)), take_or_fill(first, owner) + rank, -1)
     if of_b.order is not None:
         partner = fetch(axis, [of_b.order.astype(dtype) + 1], of_b.sorted_counts, partner, [None])[0] - 1
-    a_rows = take_or_fill(a_index + 1, owner) - 1
-    if keep_b:
-        b_index = begins_of(of_b.counts)[axis.index] + alone.astype(dtype)
-        places = jnp.arange(n_b, dtype=made.dtype)
-        is_alone = places < alone_count.astype(made.dtype)
-        places = saturated(saturated(paired, begins_of(alone_counts)[axis.index]), places)
-        begins, ends = (jnp.where(is_alone, x, largest) for x in (places, saturated(places, jnp.ones_like(places))))
-        (b_index,), items = deal(axis, [b_index], begins, ends, share, size)
-        behind = slots - here
-        is_alone = (behind >= 0) & (behind < items.astype(made.dtype))
-        partner = jnp.where(is_alone, take_or_fill(b_index, behind), partner)
-    return JoinResult(a_rows, partner, room(name, share.count, size))
+    if alone is not None:
+        partner = alone.behind(partner, share, here)
+    return JoinResult(take_or_fill(a_index + 1, owner) - 1, partner, room(axis.operation, share.count, size))
+
+
+class _Alone:
+    """The rows of b without a partner, which follow those of a: each makes one row."""
+
+    def __init__(self, axis: Axis, is_alone: jax.Array, of_b: _Side, paired: jax.Array):
+        self.axis = axis
+        kept, count = positions(is_alone, of_b.live.reshape(1), of_b.n)
+        counts = axis.gather(count.astype(paired.dtype))
+        self.total = _saturated(paired, counts.sum(dtype=paired.dtype))
+        self.index = of_b.begin + kept.astype(of_b.begin.dtype)
+        rows = jnp.arange(of_b.n, dtype=paired.dtype)
+        ranks = _saturated(_saturated(paired, begins_of(counts)[axis.index]), rows)
+        live, past = rows < counts[axis.index], jnp.iinfo(paired.dtype).max
+        self.begins, self.ends = (
+            jnp.where(live, x, past) for x in (ranks, _saturated(ranks, jnp.ones((), ranks.dtype)))
+        )
+
+    def behind(self, partner: jax.Array, share: Share, here: jax.Array) -> jax.Array:
+        """The partners of this device's rows, of which the first ones are pairs."""
+        (index,), items = deal(self.axis, [self.index], self.begins, self.ends, share, partner.shape[0])
+        row = jnp.arange(partner.shape[0], dtype=here.dtype) - here
+        return jnp.where((row >= 0) & (row < items.astype(row.dtype)), take_or_fill(index, row), partner)
+
+
+def _count_dtype(axis: Axis, n_a: int, n_b: int) -> Any:
+    """The dtype of numbers of rows, as of a join on one device."""
+    rows = axis.size * max(1, n_a) * axis.size * max(1, n_b) + axis.size * (n_a + n_b)
+    return jnp.int64 if rows >= INT32_LIMIT and jax.config.jax_enable_x64 else jnp.int32
+
+
+def _saturated(x: jax.Array, y: jax.Array) -> jax.Array:
+    """The sum; what the type cannot hold is the largest number that it can."""
+    return x + jnp.minimum(y, jnp.asarray(jnp.iinfo(x.dtype).max, x.dtype) - x)
 
 
 def join_columns(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +59,7 @@ def _in_order(axis: Axis, places: jax.Array, counts: jax.Array) -> tuple[jax.Arr
     """Global places in order, where they stood, and which of them lie on each device: `[devices + 1]`."""
     total = counts.sum(dtype=counts.dtype)
     places = jnp.where((places >= 0) & (places < total), places, total).astype(counts.dtype)
-    options = {"descending": False, "count": None, "method": Method.FASTEST}
+    options: dict[str, Any] = {"descending": False, "count": None, "method": Method.FASTEST}
     places, order = run_sort_indices(axis.operation, places, ABSENT, ABSENT, **options)
     edges = jnp.searchsorted(places, jnp.append(begins_of(counts), total)).astype(counts.dtype)
     return places, order, edges

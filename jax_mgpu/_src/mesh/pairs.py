@@ -116,7 +116,7 @@ class AlignedPair:
 
     def _found(self, side: int, where: Any, before: jax.Array) -> jax.Array:
         needles, haystack = self.keys[side], self.keys[1 - side]
-        counts = {"needles_count": self.live[side], "haystack_count": self.live[1 - side]}
+        counts: dict[str, Any] = {"needles_count": self.live[side], "haystack_count": self.live[1 - side]}
         found = local_search(needles, haystack, where, **counts).astype(self.dtype)
         return jnp.where(live_mask(needles.shape[0], self.live[side].reshape(1)), found + before, -1)
 
