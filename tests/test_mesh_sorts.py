@@ -254,6 +254,7 @@ def programs(devices):
     yield lambda k, c: mgpu.join(k, k, "outer", size=64, assume_sorted=False, a_count=c, axis_name=AXIS), (keys, counts)
     yield lambda k, c: mgpu.partition(k, k > 0, count=c, axis_name=AXIS), (keys, counts)
     yield lambda k, c: mgpu.unique(k, size=64, return_inverse=True, count=c, axis_name=AXIS), (keys, counts)
+    yield lambda k, c: mgpu.interval_move(k, c[None], c[None], c[None], k, axis_name=AXIS), (keys, counts)
     yield lambda k, c: jax.grad(lambda k: mgpu.mergesort(k, axis_name=AXIS)[3])(k), (keys, counts)
 
 

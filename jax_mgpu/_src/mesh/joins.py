@@ -103,7 +103,7 @@ def join(
         is_alone = of_b.to_rows(b_parts, [partners(1)])[0] == 0
         alone = _Alone(axis, is_alone, of_b, paired)
         total = alone.total
-    share = Share(axis, total, size)
+    share = Share.even(axis, total, size)
 
     kept, _ = positions(made > 0, ABSENT, n_a)
     past = jnp.full((1,), jnp.iinfo(made.dtype).max, made.dtype)

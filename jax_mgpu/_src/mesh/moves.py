@@ -20,14 +20,27 @@ __all__ = ["Share", "begins_of", "deal", "fetch", "put"]
 
 
 class Share:
-    """What each device has of results that are numbered over all devices: ranks from `low`, `count` of them."""
+    """What each device has of results that are numbered over all devices: ranks from `low`, `count` of them.
 
-    def __init__(self, axis: Axis, total: jax.Array, size: int):
+    Those that have a slot are the ranks from `lows` to `highs` of all devices.
+    """
+
+    def __init__(self, axis: Axis, lows: jax.Array, counts: jax.Array, size: int):
+        self.lows, self.highs = lows, lows + jnp.minimum(counts, size)
+        self.low, self.count = lows[axis.index], counts[axis.index]
+
+    @classmethod
+    def even(cls, axis: Axis, total: jax.Array, size: int) -> Share:
+        """Numbers that differ by one at most."""
         device = axis.devices.astype(total.dtype)
-        self.lows = device * (total // axis.size) + jnp.minimum(device, total % axis.size)
-        counts = total // axis.size + (device < total % axis.size).astype(total.dtype)
-        self.highs = self.lows + jnp.minimum(counts, size)  # those that have a slot
-        self.low, self.count = self.lows[axis.index], counts[axis.index]
+        lows = device * (total // axis.size) + jnp.minimum(device, total % axis.size)
+        return cls(axis, lows, total // axis.size + (device < total % axis.size).astype(total.dtype), size)
+
+    @classmethod
+    def of_slots(cls, axis: Axis, total: jax.Array, size: int) -> Share:
+        """Devices are filled from the first one on."""
+        lows = jnp.minimum(axis.devices.astype(total.dtype) * size, total)
+        return cls(axis, lows, jnp.minimum(total - lows, size), size)
 
 
 def begins_of(counts: jax.Array) -> jax.Array:
