@@ -61,6 +61,16 @@ def _sorted_pair(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
     return tuple(np.cumsum(rng.integers(0, gap, n // 2, dtype=np.uint32), dtype=np.uint32) for _ in range(2))
 
 
+def _intervals(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
+    x = rng.integers(0, 9, n // 2, dtype=np.int32)
+    return x, np.sort(rng.integers(0, n, n // 2, dtype=np.int32))
+
+
+def _gathers(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
+    x, offsets = rng.integers(0, 9, n, dtype=np.int32), np.arange(0, n, 32, dtype=np.int32)
+    return x, rng.integers(0, n - 32, offsets.shape[0], dtype=np.int32), offsets
+
+
 def _tables(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
     return rng.permutation(np.arange(n // 2, dtype=np.int32)), rng.integers(0, n // 2, n // 2, dtype=np.int32)
 
@@ -118,6 +128,12 @@ ROWS = {
     "select, a half": Row(lambda x, **named: mgpu.select(x, x < 0, **named).values, _integers),
     "partition": Row(lambda x, **named: mgpu.partition(x, x < 0, **named)[0], _integers),
     "unique": Row(lambda keys, **named: mgpu.unique(keys, size=keys.shape[0], **named)[0], _keys),
+    "interval_expand": Row(
+        lambda x, offsets, **named: mgpu.interval_expand(x, offsets, 2 * x.shape[0], **named), _intervals
+    ),
+    "interval_gather": Row(
+        lambda x, starts, offsets, **named: mgpu.interval_gather(x, starts, offsets, x.shape[0], **named), _gathers
+    ),
     "top_k, 1,000": Row(lambda keys, **named: mgpu.top_k(keys, 1000, **named)[:2], _keys, shared=True),
     "set_intersection": Row(lambda a, b, **named: mgpu.set_intersection(a, b, **named)[0], _sorted_pair),
 }

@@ -101,3 +101,54 @@ def test_derivatives(rng):
 
     arguments = rng.normal(size=(2, 2)), rng.normal(size=(2, 3)), rng.normal(size=(2, 4))
     check_grads(jax.jit(call), jax.tree.map(jnp.asarray, arguments), order=1, modes=["fwd", "rev"], eps=1e-4)
+
+
+# ---- Bulk operations ------------------------------------------------------------------------------------------------
+
+
+def remove_and_insert(x, removed, inserted, values, count):
+    named = {"count": count, "axis_name": mesh.AXIS}
+    return (
+        mgpu.bulk_remove(x, removed, fill_value=3, **named),
+        mgpu.bulk_insert(x, inserted, values, size=ROWS + INTERVALS, fill_value=3, **named),
+    )
+
+
+def check_bulk(rng, call, devices):
+    slots, m = devices * ROWS, devices * INTERVALS
+    for counts in mesh.counts_of(rng, devices, ROWS):
+        total = int(counts.sum())
+        x, values = rng.normal(size=(total, 2)).astype(np.float16), rng.normal(size=(m, 2)).astype(np.float16)
+        removed = np.full(m, slots + 1)
+        number = rng.integers(0, min(m, total) + 1)
+        removed[:number] = np.sort(rng.choice(total, number, replace=False))
+        inserted = np.sort(rng.choice([0, total, *rng.integers(0, total + 1, m)], m))
+        inserted[m - rng.integers(0, 4) :] = slots + 1
+        dealt_indices = [dealt(part.astype(np.int32), devices) for part in (removed, inserted)]
+        found = call(mesh.deal(x, counts, ROWS), *dealt_indices, dealt(values, devices), counts)
+        (left, n), (both, shares) = jax.device_get(found)
+        keep = np.ones(total, bool)
+        keep[removed[:number]] = False
+        np.testing.assert_array_equal(n, mesh.gather(mesh.deal(keep, counts, ROWS), counts) @ owner_of(counts))
+        oracle.same_bits(mesh.gather(left, n), x[keep])
+        inside = inserted <= total
+        expected = np.insert(x, inserted[inside], values[inside], axis=0)
+        np.testing.assert_array_equal(shares, mesh.even(len(expected), devices))
+        oracle.same_bits(mesh.gather(both, shares), expected)
+        for rows, live in ((left, n), (both, shares)):
+            assert all((row[count:] == 3).all() for row, count in zip(rows, live, strict=True))
+
+
+def owner_of(counts):
+    """Which device each item of the global array is on: [items, devices]."""
+    return (np.repeat(np.arange(len(counts)), counts)[:, None] == np.arange(len(counts))).astype(int)
+
+
+@pytest.mark.parametrize("devices", mesh.FEW)
+def test_bulk(rng, devices):
+    check_bulk(rng, mesh.by_vmap(remove_and_insert), devices)
+
+
+@pytest.mark.long
+def test_bulk_on_devices(rng):
+    check_bulk(rng, mesh.by_devices(remove_and_insert, 3), 3)

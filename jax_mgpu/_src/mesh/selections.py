@@ -154,7 +154,7 @@ def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: Any) -> TopK:
     values, indices, own = local_top_k(x, k, largest=largest, count=count_of(count))
     taken = jnp.minimum(lives.sum(dtype=live.dtype), k)
     zero, own = jnp.zeros_like(live), own.astype(live.dtype)
-    if axis.size > 1:
+    if axis.size > 1 and k > 0:
         cuts = cut_at(axis, [Sorted(values, zero, own, largest)], taken.reshape(1))[0, :, 0].astype(live.dtype)
     else:
         cuts = taken.reshape(1)
