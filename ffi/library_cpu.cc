@@ -29,7 +29,6 @@ struct XlaExecutor final : cpu::Executor {
   XLA_FFI_DEFINE_HANDLER(name##_ffi, name##_handler,                                                             \
                          ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs());
 MGPU_OPERATIONS(MGPU_HANDLER)
-MGPU_CPU_OPERATIONS(MGPU_HANDLER)
 #undef MGPU_HANDLER
 
 ffi::Error check_handler(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary attributes) {
@@ -64,6 +63,7 @@ int64_t workspace_bytes(const Call& call) {
 #define MGPU_WORKSPACE(name) \
   if (call.operation == #name) return workspace::name(call);
   MGPU_OPERATIONS(MGPU_WORKSPACE)
+  MGPU_CUDA_OPERATIONS(MGPU_WORKSPACE)
   MGPU_FUNCTION_OPERATIONS(MGPU_WORKSPACE)
 #undef MGPU_WORKSPACE
   throw CallError("no operation of this name: " + std::string(call.operation));
@@ -107,8 +107,7 @@ const char* jax_mgpu_describe(const char* what) {
 const mgpu::HandlerEntry* jax_mgpu_handlers() {
   using namespace mgpu;
 #define MGPU_ENTRY(name) {#name, "execute", reinterpret_cast<void*>(name##_ffi)},
-  static const HandlerEntry table[] = {MGPU_ENTRY(check) MGPU_OPERATIONS(MGPU_ENTRY)
-                                           MGPU_CPU_OPERATIONS(MGPU_ENTRY){nullptr, nullptr, nullptr}};
+  static const HandlerEntry table[] = {MGPU_ENTRY(check) MGPU_OPERATIONS(MGPU_ENTRY){nullptr, nullptr, nullptr}};
 #undef MGPU_ENTRY
   return table;
 }

@@ -9,6 +9,7 @@
 #define MGPU_OPERATIONS(OPERATION) \
   OPERATION(bulk_insert)           \
   OPERATION(bulk_remove)           \
+  OPERATION(count_bins)            \
   OPERATION(interval_expand)       \
   OPERATION(interval_gather)       \
   OPERATION(interval_move)         \
@@ -16,6 +17,8 @@
   OPERATION(load_balance_search)   \
   OPERATION(merge)                 \
   OPERATION(reduce)                \
+  OPERATION(reduce_by_id)          \
+  OPERATION(reduce_rows)           \
   OPERATION(run_heads)             \
   OPERATION(scan)                  \
   OPERATION(segmented_reduce)      \
@@ -24,13 +27,14 @@
   OPERATION(sets)                  \
   OPERATION(sorted_match)          \
   OPERATION(sorted_search)         \
+  OPERATION(top_k)                 \
   // one line each, in alphabetical order
 // clang-format on
 
-// Operations with a kernel on the CPU alone: elsewhere they are composed of the others. A line declares no workspace.
+// Operations with a kernel on CUDA alone: elsewhere they are composed of the others.
 // clang-format off
-#define MGPU_CPU_OPERATIONS(OPERATION) \
-  OPERATION(top_k)                     \
+#define MGPU_CUDA_OPERATIONS(OPERATION) \
+  OPERATION(segmented_softmax)          \
   // one line each, in alphabetical order
 // clang-format on
 
@@ -64,14 +68,17 @@ struct Signature;
 MGPU_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
 
-#define MGPU_DECLARE(name)                         \
-  namespace cpu {                                  \
-  void name(const Call& call, Executor& executor); \
-  }                                                \
-  namespace signature {                            \
-  extern const Signature name;                     \
+#define MGPU_DECLARE(name)                                       \
+  namespace cuda {                                               \
+  void name(const Call& call, CUstream_st* stream);              \
+  }                                                              \
+  namespace workspace {                                          \
+  int64_t name(const Call& call); /* bytes, from shapes alone */ \
+  }                                                              \
+  namespace signature {                                          \
+  extern const Signature name;                                   \
   }
-MGPU_CPU_OPERATIONS(MGPU_DECLARE)
+MGPU_CUDA_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
 
 // `source` is the function. The first makes its kernels ready on all devices, from the attributes alone.

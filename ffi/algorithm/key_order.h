@@ -32,6 +32,7 @@ struct IntegerOrder {
   MGPU_HOST_DEVICE bool keeps_bits() const { return flip == 0; }  // whether a key is its own code
   MGPU_HOST_DEVICE bool has_equals(Word /*code*/) const { return false; }
   MGPU_HOST_DEVICE bool is_plain(Word /*bits*/) const { return true; }
+  MGPU_HOST_DEVICE bool is_nan(Word /*bits*/) const { return false; }
 };
 
 // Floats: IEEE bits made monotone, then rotated so that -inf is 0 and every NaN, of either sign, lies above +inf.
@@ -98,6 +99,7 @@ struct FloatOrder {
 
   // False for -0 and the NaNs: keys that all are plain are equal only if they are the same.
   MGPU_HOST_DEVICE bool is_plain(Word bits) const { return (magnitude(bits) <= infinity()) & (bits != kSign); }
+  MGPU_HOST_DEVICE bool is_nan(Word bits) const { return magnitude(bits) > infinity(); }
 
  private:
   static constexpr Word kSign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));

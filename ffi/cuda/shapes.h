@@ -24,11 +24,13 @@ struct KernelShapes {
 using KernelShapeList = std::vector<KernelShapes>;
 
 // Those of a family, for all types. `call` is for errors alone.
+void list_count_bins_shapes(const Call& call, KernelShapeList& list);
 void list_merge_shapes(const Call& call, KernelShapeList& list);
 void list_scan_shapes(const Call& call, KernelShapeList& list);
 void list_segmented_sort_shapes(const Call& call, KernelShapeList& list);
 void list_sets_shapes(const Call& call, KernelShapeList& list);
 void list_sorted_search_shapes(const Call& call, KernelShapeList& list);
+void list_top_k_shapes(const Call& call, KernelShapeList& list);
 
 // Calls visit(order, payload, name) for every kind of keys, and of payload of the given widths, that kernels are
 // compiled for.

@@ -13,10 +13,14 @@ TileSizes tile_sizes() {
   sizes["reduce"] = {cpu::kReduceTile, kReduceShortRow};
   sizes["run_heads"] = {cpu::kRunHeadsTile};
   sizes["segmented_reduce"] = {cpu::kReduceTile};
+  sizes["segmented_softmax"] = {softmax_shape(4).tile(), softmax_shape(8).tile()};
+  sizes["reduce_rows"] = {cpu::kReduceRowsTile};
   sizes["scan"] = {cpu::kScanTile};
+  sizes["count_bins"] = {cpu::kCountBinsPart, kCountPart};
   sizes["join"] = {cpu::kJoinTile};
   sizes["select"] = {cpu::kSelectTile, kSelectTile};
   sizes["sets"] = {cpu::kSetTile};
+  sizes["top_k"] = {cpu::kTopKPart};
   sizes["merge"] = sizes["sorted_match"] = sizes["sorted_search"] = {cpu::kMergeTile};
   sizes["segmented_sort"] = {cpu::kSortTile};
   sizes["sort_cells"] = {kOneCellShape.cell(), kFewItemsShape.cell()};
@@ -28,6 +32,7 @@ TileSizes tile_sizes() {
     for (int state_width : {4, 8, 16}) sizes["scan"].insert(scan_segments_shape(state_width, width).tile());
     sizes["join"].insert(join_tile_shape(width).tile());
     sizes["sets"].insert(set_tile(width));
+    sizes["top_k"].insert(top_k_shape(width).tile());
     sizes["sort_items"].insert(tile_shape(width).items);
     sizes["segmented_sort"].insert(tile_items(width));
     for (bool large : {false, true}) {

@@ -181,6 +181,7 @@ class FunctionOperation(Operation):
             shapes=self._scanned if is_scan else self._reduced,
             fallback=self._plain_scan if is_scan else self._plain_reduction,
             streamed=tuple(leaves),
+            only="cuda",
             is_registered=False,
         )
         self.def_jvp(self._jvp)
@@ -188,15 +189,9 @@ class FunctionOperation(Operation):
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         return rule  # operands have no names of their own
 
-    @property
-    def platforms(self) -> Sequence[str]:
-        """Those with kernels."""
-        return tuple(platform for platform in library.platforms() if platform != "cpu")
-
-    def warn_without_kernels(self, platforms: Sequence[str]) -> None:
-        """Plain JAX is what a function runs in where no kernels are built."""
-
-    def lowers_plainly(self, operands: Sequence[Any], devices: int) -> bool:
+    def lowers_plainly(
+        self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
+    ) -> bool:
         """Whether a program that could have kernels is to have plain JAX."""
         if devices > 1 and self.captures:
             return True  # each device has rows of its own, but no part of what was captured

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -85,8 +85,8 @@ def top_k(
       TypeError: an argument's dtype is not one of the above, or `k` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Derivatives go to the items that are taken. Time is that of a sort; on the CPU it is O(n + k log k) on random input,
-    in one pass over memory, where `k` is at most a quarter of `n`.
+    Derivatives go to the items that are taken. Where `k` is at most a quarter of `n`, and on CUDA 2,048, time is
+    O(n + k log k) on random input, in one pass over memory. Else it is that of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -161,16 +161,17 @@ def _sort_first(name: str, x: jax.Array, k: int, largest: bool, count: Any) -> t
     return items, order, taken[0]
 
 
-class _CpuOperation(Operation):
-    """An operation with a kernel on the CPU alone. Its plain-JAX form runs elsewhere, and is made of other kernels."""
+class _TopK(Operation):
+    """A selection. Where a sort takes less time, CUDA sorts."""
 
-    @property
-    def platforms(self) -> Sequence[str]:
-        """Those with kernels."""
-        return ("cpu",)
-
-    def warn_without_kernels(self, platforms: Sequence[str]) -> None:
-        """What the form is made of has kernels, or warns itself."""
+    def lowers_plainly(
+        self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
+    ) -> bool:
+        """Whether the kernels do not take so many, or a batch has short rows."""
+        if platform != "cuda":
+            return False
+        n, total = operands[0].shape[-1], operands[0].size
+        return attributes["k"] > CUDA_MOST_FIRST or n >= 2**32 or (n < CUDA_LEAST_ROW and total > CUDA_FEW_ITEMS)
 
 
 def _first_shapes(x: Any, *, k: int) -> Sequence[Any]:
@@ -189,11 +190,14 @@ def _first_jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any
     return [values, indices], [moved, None]
 
 
-# On the CPU, a selection wins over a sort where it leaves most items: of 64 rows of 65,536, the first 50 take a
-# twentieth of the time. CUDA has no selection yet, and sorts.
+# A selection wins over a sort where it leaves most items: on the CPU, of 64 rows of 65,536, the first 50 take a
+# twentieth of the time.
 SELECTED_PART = 4
+CUDA_MOST_FIRST = 2048  # kTopKMost of ffi/cuda/tunings.h: what a block has room for
+CUDA_LEAST_ROW = 2048  # a block has a row, or a part of it: of many shorter ones the sort has several in a block
+CUDA_FEW_ITEMS = 2**16
 
-_select_first = _CpuOperation(
+_select_first = _TopK(
     "top_k",
     operands={"x": 1, "count": 1},
     results=("values", "indices"),

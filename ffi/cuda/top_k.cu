@@ -1,0 +1,45 @@
+// top_k on CUDA.
+#include "cuda/launch.h"
+#include "cuda/shapes.h"
+#include "cuda/top_k.cuh"
+#include "operations.h"
+#include "workspace.h"
+
+namespace mgpu::cuda {
+
+namespace ranking {
+
+template <typename Order>
+void run(const Call& call, const TopKOperands& operands, Order order, cudaStream_t stream) {
+  Workspace workspace = workspace_of(call);
+  const TopKOperands::Scratch scratch = operands.layout(workspace);
+  TopKTask<Order> task{operands, order, operands.levels(), 0, {}, {}};
+  constexpr int kShared = sizeof(TopKShared<typename Order::Word>);
+  for (; task.level < task.levels.count; ++task.level) {
+    const auto kernel = task.level == 0 ? keep_first<Order, true> : keep_first<Order, false>;
+    allow_shared(call, kernel, kShared);
+    task.source = scratch.kept[(task.level + 1) % 2];
+    task.target = scratch.kept[task.level % 2];
+    kernel<<<operands.rows * task.levels.parts[task.level], kThreads, kShared, stream>>>(task);
+    check_launch(call);
+  }
+}
+
+}  // namespace ranking
+
+void list_top_k_shapes(const Call& call, KernelShapeList& list) {
+  for_each_kind(call, "first items", {0}, [&](auto order, auto, const std::string& name) {
+    constexpr int64_t kBytes = sizeof(ranking::TopKShared<typename decltype(order)::Word>);
+    list.push_back({name, {{kBytes, kBytes}}});
+  });
+}
+
+void top_k(const Call& call, cudaStream_t stream) {
+  const TopKOperands operands(call);
+  if (operands.rows * operands.k == 0) return;
+  call.expect(operands.k <= kTopKMost && operands.length <= kTopKMostRow, "k: expected no more than the kernels take");
+  dispatch_order(call, operands.key_type, operands.largest,
+                 [&](auto order) { ranking::run(call, operands, order, stream); });
+}
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,39 @@
+#include "operands/count_bins.h"
+
+#include "operands/read.h"
+
+namespace mgpu {
+
+const Signature signature::count_bins{
+    .operands = {"x", "edges"},
+    .results = {"counts"},
+    .attributes = {{"bins", &kNumber}},
+};
+
+CountBinsOperands::CountBinsOperands(const Call& call) {
+  const Arguments in(call, signature::count_bins);
+  const Array& given_edges = in["edges"];
+  const Array& result = in.result("counts");
+  item_type = in["x"].dtype;
+  length = Call::length(in["x"]);
+  bins = Call::length(result);
+  rows = Call::batch(result, 1);
+  call.expect(in["x"].size() == rows * length, "x: expected the batch axes of the result");
+  x = in["x"].data;
+  edge_count = Call::length(given_edges);
+  has_edges = edge_count > 0;
+  edges = given_edges.data;
+  edges_stride = 0;
+  if (has_edges) {
+    call.expect(given_edges.dtype == item_type, "edges: expected the type of x");
+    call.expect(edge_count == bins + 1, "edges: expected one more than there are bins");
+    edges_stride = call.row_stride(given_edges, edge_count, rows, "edges");
+  } else {
+    call.index_vector(in["x"], "x");
+  }
+  counts = call.index_result(result, rows * bins, "counts");
+}
+
+int64_t workspace::count_bins(const Call&) { return 0; }
+
+}  // namespace mgpu
