@@ -9,7 +9,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike
+from jax_mgpu._src.annotations import ArrayLike, AxisName
 from jax_mgpu._src.check import (
     as_array,
     count_operand,
@@ -23,6 +23,7 @@ from jax_mgpu._src.check import (
 )
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.live import live_items, segment_bounds
+from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.operators import accumulator_dtype
 from jax_mgpu._src.preconditions import by_construction, fractions, non_decreasing
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
@@ -58,7 +59,14 @@ jax.export.register_namedtuple_serialization(TopK, serialized_name="jax_mgpu.Top
 
 
 @one_program("k", "largest")
-def top_k(x: ArrayLike, k: int, *, largest: bool = True, count: ArrayLike | None = None) -> TopK:
+def top_k(
+    x: ArrayLike,
+    k: int,
+    *,
+    largest: bool = True,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+) -> TopK:
     """The `k` largest items, or the smallest.
 
     Args:
@@ -67,6 +75,8 @@ def top_k(x: ArrayLike, k: int, *, largest: bool = True, count: ArrayLike | None
       k: a static number; it may exceed `n`.
       largest: the largest items, largest first; else the smallest, smallest first. Of equal items the first ones.
       count: the number of live items, an integer scalar (default `n`).
+      axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. All
+        devices get the same result, whose indices are those in the global array.
 
     Returns:
       `TopK`: the items, where each stands in `x`, and how many there are.
@@ -87,6 +97,8 @@ def top_k(x: ArrayLike, k: int, *, largest: bool = True, count: ArrayLike | None
     x, k, largest = _read(name, x, k, largest)
     n = x.shape[0]
     live = count_operand(name, "count", count, n)
+    if axis_name is not None:
+        return over_axis("selections.top_k", name, axis_name, x, k, largest, live)
     if k > n // SELECTED_PART:
         return TopK(*_sort_first(name, x, k, largest, count))
     values, indices = _select_first(x=x, count=live, k=k, largest=largest)
