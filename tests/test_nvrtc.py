@@ -11,7 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jax_mgpu
+from jax_mgpu._src import by_function
 from tests import host_functions
+from tests.examples import kernel_calls
 
 FFI = pathlib.Path(__file__).parent.parent / "ffi"
 ARCHITECTURES = (75, 90, 120)
@@ -178,11 +181,36 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_compile(name: str) -> None:
+# Items, and a reduction of them.
+MAPPED = {
+    "squares": (np.float32, lambda x: jax_mgpu.reduce(x, map=lambda x: x * x)),
+    "where the first is": (np.float16, lambda x: jax_mgpu.reduce(x, "argmin", map=lambda x, i: x * (i % 3))),
+    "of bytes to pairs": (
+        np.uint8,
+        lambda x: jax_mgpu.reduce(
+            x,
+            lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]),
+            map=lambda x: (jnp.full((2,), 0.5), x * jnp.ones(2)),
+        ),
+    ),
+}
+
+
+def source_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The source of a function that its kernels are compiled of."""
+    if name in FUNCTIONS:
+        item, function = FUNCTIONS[name]
+        return host_functions.operator(function, item).text
+    dtype, call = MAPPED[name]
+    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    (equation,) = kernel_calls(call, np.zeros(9, dtype))
+    return by_function._FUNCTIONS[equation.params["function"]].source
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *MAPPED])
+def test_functions_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels of callers' functions, as ffi/cuda/functions.cu asks for them."""
-    item, function = FUNCTIONS[name]
-    source = host_functions.operator(function, item).text
+    source = source_of(name, monkeypatch)
     for header, kernels in (
         ("scan/scan_tiles.cuh", ["scanning::scan_tiles"]),
         ("scan/scan_segments.cuh", ["scanning::scan_segments"]),

@@ -14,6 +14,7 @@ __all__ = [
     "AsofDirection",
     "AxisName",
     "Directions",
+    "ItemFunction",
     "JoinKind",
     "Keys",
     "OperatorName",
@@ -27,6 +28,7 @@ OperatorName: TypeAlias = Literal["add", "mul", "min", "max", "argmin", "argmax"
 Keys: TypeAlias = ArrayLike | tuple[ArrayLike, ...]  # one array, or columns
 Directions: TypeAlias = bool | tuple[bool, ...]
 PairFunction: TypeAlias = Callable[[Any, Any], Any]  # of two items, each a pytree
+ItemFunction: TypeAlias = Callable[..., Any]  # of an item, or of an item and its position
 JoinKind: TypeAlias = Literal["inner", "left", "right", "outer", "semi", "anti"]
 AsofDirection: TypeAlias = Literal["backward", "forward", "nearest"]
 RankMethod: TypeAlias = Literal["min", "dense", "ordinal"]

@@ -8,13 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName, Keys, OperatorName, PairFunction
+from jax_mgpu._src.annotations import ArrayLike, AxisName, ItemFunction, Keys, OperatorName, PairFunction
 from jax_mgpu._src.bits import ordered_together
-from jax_mgpu._src.by_function import reduce_by_function, segmented_reduce_by_function
+from jax_mgpu._src.by_function import reduce_by_function, reduce_mapped, segmented_reduce_by_function
 from jax_mgpu._src.check import count_operand, expect_key, index_dtype, index_vector, static_size
 from jax_mgpu._src.columns import Columns, expect_keys, expect_one_array
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.live import heads_inside, live_items, live_mask
+from jax_mgpu._src.mapped import mapped
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.operators import (
     Kind,
@@ -34,13 +35,15 @@ from jax_mgpu._src.values import flatten_values, take_or_fill
 __all__ = ["reduce", "reduce_by_key", "run_reduce_by_key", "segmented_reduce"]
 
 
-@one_program("op")
+@one_program("op", "commutative")
 def reduce(
     x: Any,
     op: OperatorName | PairFunction = "add",
     *,
     count: ArrayLike | None = None,
     identity: Any = None,
+    map: ItemFunction | None = None,
+    commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any:
     """Combines all items.
@@ -52,6 +55,10 @@ def reduce(
         NaN; argmin and argmax give the index of the first extremum, -1 over nothing.
       count: the number of live items, an integer scalar (default `n`). Items past it are not read.
       identity: the identity of a function `op`, a pytree like one item: needed with `count`, and for `n = 0`.
+      map: a function of an item, or of an item and its position, that gives what `op` is to combine, of another
+        structure and dtype if need be; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate
+        it as they load an item. Over a mesh axis, positions are those in the global array.
+      commutative: a promise that a function `op` commutes, which may be faster.
       axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
 
     Returns:
@@ -73,24 +80,27 @@ def reduce(
       Array(2, dtype=int32)
     """
     name = "reduce"
+    x, load = mapped(name, map, x, count, axis_name=axis_name)
     if callable(op):
         needs = "a reduction that may be over nothing"
+        has_count = count is not None
         operator, x, n, restore = custom(
-            name, op, x, identity, lambda n: needs if count is not None or n == 0 else None
+            name, op, x, identity, lambda n: needs if has_count or n == 0 else None, commutative=commutative
         )
         count = count_operand(name, "count", count, n)
         if axis_name is not None:
             return restore(over_axis("reductions.reduce", name, axis_name, operator, x, n, count))
-        return restore(reduce_by_function(name, operator, x, n, count))
+        return restore(reduce_by_function(name, operator, x, n, count, load))
     kind = operator_kind(name, op, identity)
     x = expect_key(name, "x", x)
     count = count_operand(name, "count", count, x.shape[0])
     if axis_name is not None:
         return over_axis("reductions.reduce", name, axis_name, kind, x, x.shape[0], count)
-    return _reduce(x=x, count=count, op=kind)[0]
+    result = reduce_mapped(name, kind, x, count, load)
+    return _reduce(x=x, count=count, op=kind)[0] if result is None else result
 
 
-@one_program("op")
+@one_program("op", "commutative")
 def segmented_reduce(
     x: Any,
     heads: ArrayLike,
@@ -98,6 +108,8 @@ def segmented_reduce(
     *,
     count: ArrayLike | None = None,
     identity: Any = None,
+    map: ItemFunction | None = None,
+    commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any:
     """Combines the items of each segment.
@@ -110,6 +122,8 @@ def segmented_reduce(
       op: see `reduce`.
       count: see `reduce`.
       identity: the identity of a function `op`, a pytree like one item: the result of an empty segment.
+      map: see `reduce`.
+      commutative: see `reduce`.
       axis_name: see `reduce`. A device's heads are those of the segments that start among its own items, counted from
         the first of these; a segment goes on over the devices that follow, up to the next head.
 
@@ -130,8 +144,9 @@ def segmented_reduce(
       Array([ 4,  0, 10], dtype=int32)
     """
     name = "segmented_reduce"
+    x, load = mapped(name, map, x, count, axis_name=axis_name)
     if callable(op):
-        operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty segments")
+        operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty segments", commutative=commutative)
     else:
         kind = operator_kind(name, op, identity)
         x = expect_key(name, "x", x)
@@ -143,11 +158,11 @@ def segmented_reduce(
         results = over_axis("reductions.segmented_reduce", name, axis_name, given, x, n, heads, count)
         return restore(results) if callable(op) else results
     if callable(op):
-        return restore(segmented_reduce_by_function(name, operator, x, n, heads, count))
+        return restore(segmented_reduce_by_function(name, operator, x, n, heads, count, load))
     return _segmented_reduce(x=x, heads=heads, count=count, op=kind)[0]
 
 
-@one_program("op", "size")
+@one_program("op", "size", "commutative")
 def reduce_by_key(
     keys: Keys,
     values: Any,
@@ -155,6 +170,8 @@ def reduce_by_key(
     *,
     size: int,
     count: ArrayLike | None = None,
+    map: ItemFunction | None = None,
+    commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> tuple[Any, Any, jax.Array]:
     """Combines the values of each run of equal neighbouring keys.
@@ -167,6 +184,8 @@ def reduce_by_key(
       op: see `reduce`.
       size: the static number of results.
       count: the number of live items, an integer scalar (default `n`).
+      map: see `reduce`; of an item of `values`, and its position among them.
+      commutative: see `reduce`.
       axis_name: see `reduce`. A run is on the device on which it starts; `size` and the number of runs are this
         device's.
 
@@ -187,11 +206,21 @@ def reduce_by_key(
       >>> mgpu.reduce_by_key(jnp.array([7, 7, 2, 7]), jnp.array([1, 2, 3, 4]), size=4)
       (Array([7, 2, 7, 0], dtype=int32), Array([3, 3, 4, 0], dtype=int32), Array(3, dtype=int32))
     """
-    return run_reduce_by_key("reduce_by_key", keys, values, op, size=size, count=count, axis_name=axis_name)
+    given: dict[str, Any] = {"item_map": map, "commutative": commutative, "axis_name": axis_name}
+    return run_reduce_by_key("reduce_by_key", keys, values, op, size=size, count=count, **given)
 
 
 def run_reduce_by_key(
-    name: str, keys: Any, values: Any, op: Any, *, size: int, count: Any, axis_name: Any = None
+    name: str,
+    keys: Any,
+    values: Any,
+    op: Any,
+    *,
+    size: int,
+    count: Any,
+    item_map: Any = None,
+    commutative: bool = False,
+    axis_name: Any = None,
 ) -> tuple[Any, Any, jax.Array]:
     """`reduce_by_key` of the operation of this name."""
     given, _ = expect_keys(name, "keys", keys)
@@ -200,7 +229,7 @@ def run_reduce_by_key(
     given = whole_axes(given) if columns is None else columns.run_keys()
     size = static_size(name, "size", size)
     leaves, unflatten = flatten_values(name, "values", values, n, "keys")
-    values = unflatten(leaves)
+    values, load = mapped(name, item_map, unflatten(leaves), count, "values", axis_name)
     index_dtype(name, "keys", n)
     live = count_operand(name, "count", count, n)
 
@@ -232,11 +261,11 @@ def run_reduce_by_key(
         return reduced if identity_fills else keep(reduced, 0)
 
     if callable(op):
-        operator, values, _, restore = custom(name, op, values, None, argument="values")
+        operator, values, _, restore = custom(name, op, values, None, argument="values", commutative=commutative)
         if over_devices:
             reduced = reduce_over_axis(operator, values)
         elif n:
-            reduced = segmented_reduce_by_function(name, operator, values, n, heads, covered)
+            reduced = segmented_reduce_by_function(name, operator, values, n, heads, covered, load)
         else:
             reduced = jax.tree.map(_none_of(size), values)
         reduced = restore(jax.tree.map(lambda x: keep(x, 0), reduced))

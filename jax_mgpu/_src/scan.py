@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName, OperatorName, PairFunction
-from jax_mgpu._src.by_function import scan_by_function
+from jax_mgpu._src.annotations import ArrayLike, AxisName, ItemFunction, OperatorName, PairFunction
+from jax_mgpu._src.by_function import scan_by_function, scan_mapped
 from jax_mgpu._src.check import count_operand, expect_key, index_dtype, index_vector, static_flag
 from jax_mgpu._src.live import live_mask
+from jax_mgpu._src.mapped import mapped
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.operators import (
     Kind,
@@ -30,7 +31,7 @@ from jax_mgpu._src.values import take_or_fill
 __all__ = ["scan", "segmented_scan"]
 
 
-@one_program("op", "exclusive", "reverse", "return_total")
+@one_program("op", "exclusive", "reverse", "return_total", "commutative")
 def scan(
     x: Any,
     op: OperatorName | PairFunction = "add",
@@ -40,6 +41,8 @@ def scan(
     count: ArrayLike | None = None,
     return_total: bool = False,
     identity: Any = None,
+    map: ItemFunction | None = None,
+    commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any:
     """Combines all items up to each position.
@@ -57,6 +60,10 @@ def scan(
       return_total: also return the combination of all live items.
       identity: the identity of a function `op`, a pytree like one item: needed for an exclusive scan, and for a total
         that may be over nothing.
+      map: a function of an item, or of an item and its position, that gives what `op` is to combine, of another
+        structure and dtype if need be; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate
+        it as they load an item. Over a mesh axis, positions are those in the global array.
+      commutative: a promise that a function `op` commutes, which may be faster.
       axis_name: scan the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
 
     Returns:
@@ -77,10 +84,11 @@ def scan(
       >>> mgpu.scan(jnp.array([3, 1, 4, 1, 5]), exclusive=True)
       Array([0, 3, 4, 8, 9], dtype=int32)
     """
-    return _run("scan", x, ABSENT, op, exclusive, reverse, count, return_total, identity, axis_name)
+    given = (identity, map, commutative, axis_name)
+    return _run("scan", x, ABSENT, op, exclusive, reverse, count, return_total, *given)
 
 
-@one_program("op", "exclusive", "reverse")
+@one_program("op", "exclusive", "reverse", "commutative")
 def segmented_scan(
     x: Any,
     heads: ArrayLike,
@@ -90,6 +98,8 @@ def segmented_scan(
     reverse: bool = False,
     count: ArrayLike | None = None,
     identity: Any = None,
+    map: ItemFunction | None = None,
+    commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any:
     """Scans each segment of `x` on its own.
@@ -103,6 +113,8 @@ def segmented_scan(
       reverse: scan each segment from its end.
       count: see `scan`.
       identity: see `scan`.
+      map: see `scan`.
+      commutative: see `scan`.
       axis_name: see `scan`. A device's heads are those of the segments that start among its own items, counted from the
         first of these; a segment goes on over the devices that follow, up to the next head.
 
@@ -120,7 +132,8 @@ def segmented_scan(
       >>> mgpu.segmented_scan(jnp.array([3, 1, 4, 1, 5]), jnp.array([0, 2]))
       Array([ 3,  4,  4,  5, 10], dtype=int32)
     """
-    return _run("segmented_scan", x, heads, op, exclusive, reverse, count, False, identity, axis_name)
+    given = (identity, map, commutative, axis_name)
+    return _run("segmented_scan", x, heads, op, exclusive, reverse, count, False, *given)
 
 
 def _run(
@@ -133,6 +146,8 @@ def _run(
     count: Any,
     return_total: bool,
     identity: Any,
+    item_map: Any,
+    commutative: bool,
     axis_name: Any,
 ) -> Any:
     exclusive, reverse = static_flag(name, "exclusive", exclusive), static_flag(name, "reverse", reverse)
@@ -143,8 +158,9 @@ def _run(
             return "a total that may be over nothing"
         return "an exclusive scan" if exclusive else None
 
+    x, load = mapped(name, item_map, x, count, axis_name=axis_name)
     if callable(op):
-        operator, x, n, restore = custom(name, op, x, identity, needs_identity)
+        operator, x, n, restore = custom(name, op, x, identity, needs_identity, commutative=commutative)
     else:
         kind = operator_kind(name, op, identity)
         x = expect_key(name, "x", x)
@@ -159,9 +175,10 @@ def _run(
         results = over_axis(f"reductions.{name}", name, axis_name, given, x, n, *segments, count, **flags)
         results = [restore(states) for states in results] if callable(op) else results
     elif callable(op):
-        results = [restore(states) for states in scan_by_function(name, operator, x, n, heads, count, **flags)]
+        results = [restore(states) for states in scan_by_function(name, operator, x, n, heads, count, load, **flags)]
     else:
-        results = _scan(x=x, heads=heads, count=count, op=kind, **flags)
+        results = scan_mapped(name, kind, x, heads, count, load, **flags)
+        results = _scan(x=x, heads=heads, count=count, op=kind, **flags) if results is None else results
     return tuple(results) if return_total else results[0]
 
 
