@@ -13,6 +13,7 @@ import pytest
 
 import jax_mgpu
 from jax_mgpu._src import by_function
+from jax_mgpu._src.emit import emit_order
 from tests import host_functions
 from tests.examples import kernel_calls
 
@@ -222,3 +223,30 @@ def test_functions_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         )
         log = compile_log(text, [f"mgpu::cuda::{kernel}<{OPERATOR_OF_FUNCTION}>" for kernel in kernels], 90)
         assert not log, f"{header}:\n{log[:4000]}"
+
+
+PAIR = (jax.ShapeDtypeStruct((), np.int32), jax.ShapeDtypeStruct((), np.int32))
+ORDERS = {
+    "of floats": ((SCALAR,), lambda a, b: a < b, 32),
+    "of rationals": (PAIR, lambda a, c, b, d: a.astype(jnp.float32) * d < b.astype(jnp.float32) * c, 64),
+    "of bytes": ((jax.ShapeDtypeStruct((), np.uint8),), lambda a, b: (a & 3) > (b & 3), 8),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_orders_compile(name: str) -> None:
+    """The kernels of callers' orders, as ffi/cuda/sort_by_function.cu asks for them."""
+    item, function, bits = ORDERS[name]
+    source = emit_order(jax.make_jaxpr(function)(*item, *item), item).text
+    text = (
+        '#include "cuda/segmented_sort/by_function.cuh"\n#include "function/primitives.h"\n'
+        f"namespace mgpu::function {{\n{source}}}\n"
+    )
+    order = f"mgpu::FunctionOrder<mgpu::function::Function, uint{bits}_t>"
+    kernels = [
+        f"mgpu::cuda::sorting::{kernel}<{order}, {payload}>"
+        for kernel in ("sort_tiles", "plan_tiles", "merge_tiles")
+        for payload in ("mgpu::NoPayload", "uint32_t")
+    ]
+    log = compile_log(text, kernels, 90)
+    assert not log, f"{name}:\n{log[:4000]}"

@@ -29,6 +29,7 @@ Keys: TypeAlias = ArrayLike | tuple[ArrayLike, ...]  # one array, or columns
 Directions: TypeAlias = bool | tuple[bool, ...]
 PairFunction: TypeAlias = Callable[[Any, Any], Any]  # of two items, each a pytree
 ItemFunction: TypeAlias = Callable[..., Any]  # of an item, or of an item and its position
+LessFunction: TypeAlias = Callable[[Any, Any], Any]  # whether the first of two items comes first
 JoinKind: TypeAlias = Literal["inner", "left", "right", "outer", "semi", "anti"]
 AsofDirection: TypeAlias = Literal["backward", "forward", "nearest"]
 RankMethod: TypeAlias = Literal["min", "dense", "ordinal"]

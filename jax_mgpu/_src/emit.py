@@ -20,7 +20,7 @@ from jax_mgpu._src.check import describe
 from jax_mgpu._src.compat import scan_operands
 from jax_mgpu._src.values import is_random_key
 
-__all__ = ["Layout", "Memory", "Stage", "Unsupported", "emit_function", "emit_operator", "scalar_type"]
+__all__ = ["Layout", "Memory", "Stage", "Unsupported", "emit_function", "emit_operator", "emit_order", "scalar_type"]
 
 Names = Any  # a NumPy array of the C++ names of an array's elements
 
@@ -225,6 +225,7 @@ class _Writer:
         self.depth = 2
         self.costly = 0
         self.branches = False
+        self.may_not_end = False
         self.made: dict[str, tuple[str, ...]] = {}  # a name's function and arguments
         self.constants: dict[str, Any] = {}  # the value of a literal
         self._numbers = itertools.count()
@@ -654,6 +655,7 @@ class _Writer:
         avals = [var.aval for var in equation.outvars]
         carry = self.carried(avals, initial)
         self.costly += 1
+        self.may_not_end = True
 
         def body() -> list[Any]:
             (goes_on,) = self.closed(params["cond_jaxpr"], [*cond_consts, *carry])
@@ -1062,6 +1064,37 @@ def emit_operator(
         + f"  mgpu::Captures captures;\n{''.join(members)}}};\n"
     )
     return OperatorSource(text, item, element, tuple(capture.arrays), commutes, has_neutral)
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderSource:
+    """An order of items as C++: `Function` and its item, of which ffi/function/order.h makes the kernels' order.
+
+    Args:
+      text: the structs.
+      captures: the arrays that stay in memory, in the order of their pointers.
+    """
+
+    text: str
+    captures: tuple[Any, ...]
+
+
+def emit_order(closed: Any, avals: Sequence[Any]) -> OrderSource:
+    """The order of a closed jaxpr, which takes the leaves of two items and says whether the first comes first."""
+    item, capture = _expect_layout(Layout.of(avals)), _Captures()
+    writer = _Writer(capture)
+    (result,) = writer.closed(closed, item.names("a") + item.names("b"))
+    name = writer.loaded(result).item()
+    if writer.may_not_end:
+        raise Unsupported("a while loop in an order, which the kernels also ask about what is no key")
+    emitted = writer.emitted([], None)
+    marker = "MGPU_CALLED" if emitted.is_large else "MGPU_HOST_DEVICE"
+    text = (
+        f"{item.text('FunctionItem')}static_assert(sizeof(FunctionItem) == {item.bytes});\n"
+        "struct Function {\n  using Item = FunctionItem;\n  mgpu::Captures captures;\n"
+        f"  {marker} bool less(const Item& a, const Item& b) const {{\n{emitted.body}\n    return {name};\n  }}\n}};\n"
+    )
+    return OrderSource(text, tuple(capture.arrays))
 
 
 def _named(name: str) -> Names:
