@@ -278,9 +278,12 @@ def _sort_keys(order: int, leaves: Any, heads: Any, flags: Any, count: Any, capt
 
 @_sort_keys.defjvp
 def _sort_keys_jvp(order: int, primals: Any, tangents: Any) -> tuple[Any, Any]:
-    leaves, heads, flags, count, captures = primals
+    given, heads, flags, count, captures = primals
+    leaves = [jnp.asarray(leaf) for leaf in given]
     indices = _sort_words(order, leaves, heads, flags, count, captures, Payload.INDICES)[1]
-    moved = [t if t.dtype == jax.dtypes.float0 else take_rows(t, indices, tangents=True) for t in tangents[0]]
+    moved = [
+        t if t.dtype == jax.dtypes.float0 else take_rows(jnp.asarray(t), indices, tangents=True) for t in tangents[0]
+    ]
     return [take_rows(leaf, indices) for leaf in leaves], moved
 
 
