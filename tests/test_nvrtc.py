@@ -11,7 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jax_mgpu
+from jax_mgpu._src import by_function
+from jax_mgpu._src.emit import emit_order
 from tests import host_functions
+from tests.examples import kernel_calls
 
 FFI = pathlib.Path(__file__).parent.parent / "ffi"
 ARCHITECTURES = (75, 90, 120)
@@ -186,11 +190,36 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_compile(name: str) -> None:
+# Items, and a reduction of them.
+MAPPED = {
+    "squares": (np.float32, lambda x: jax_mgpu.reduce(x, map=lambda x: x * x)),
+    "where the first is": (np.float16, lambda x: jax_mgpu.reduce(x, "argmin", map=lambda x, i: x * (i % 3))),
+    "of bytes to pairs": (
+        np.uint8,
+        lambda x: jax_mgpu.reduce(
+            x,
+            lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]),
+            map=lambda x: (jnp.full((2,), 0.5), x * jnp.ones(2)),
+        ),
+    ),
+}
+
+
+def source_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The source of a function that its kernels are compiled of."""
+    if name in FUNCTIONS:
+        item, function = FUNCTIONS[name]
+        return host_functions.operator(function, item).text
+    dtype, call = MAPPED[name]
+    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    (equation,) = kernel_calls(call, np.zeros(9, dtype))
+    return by_function._FUNCTIONS[equation.params["function"]].source
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *MAPPED])
+def test_functions_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels of callers' functions, as ffi/cuda/functions.cu asks for them."""
-    item, function = FUNCTIONS[name]
-    source = host_functions.operator(function, item).text
+    source = source_of(name, monkeypatch)
     for header, kernels in (
         ("scan/scan_tiles.cuh", ["scanning::scan_tiles"]),
         ("scan/scan_segments.cuh", ["scanning::scan_segments"]),
@@ -202,3 +231,30 @@ def test_functions_compile(name: str) -> None:
         )
         log = compile_log(text, [f"mgpu::cuda::{kernel}<{OPERATOR_OF_FUNCTION}>" for kernel in kernels], 90)
         assert not log, f"{header}:\n{log[:4000]}"
+
+
+PAIR = (jax.ShapeDtypeStruct((), np.int32), jax.ShapeDtypeStruct((), np.int32))
+ORDERS = {
+    "of floats": ((SCALAR,), lambda a, b: a < b, 32),
+    "of rationals": (PAIR, lambda a, c, b, d: a.astype(jnp.float32) * d < b.astype(jnp.float32) * c, 64),
+    "of bytes": ((jax.ShapeDtypeStruct((), np.uint8),), lambda a, b: (a & 3) > (b & 3), 8),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_orders_compile(name: str) -> None:
+    """The kernels of callers' orders, as ffi/cuda/sort_by_function.cu asks for them."""
+    item, function, bits = ORDERS[name]
+    source = emit_order(jax.make_jaxpr(function)(*item, *item), item).text
+    text = (
+        '#include "cuda/segmented_sort/by_function.cuh"\n#include "function/primitives.h"\n'
+        f"namespace mgpu::function {{\n{source}}}\n"
+    )
+    order = f"mgpu::FunctionOrder<mgpu::function::Function, uint{bits}_t>"
+    kernels = [
+        f"mgpu::cuda::sorting::{kernel}<{order}, {payload}>"
+        for kernel in ("sort_tiles", "plan_tiles", "merge_tiles")
+        for payload in ("mgpu::NoPayload", "uint32_t")
+    ]
+    log = compile_log(text, kernels, 90)
+    assert not log, f"{name}:\n{log[:4000]}"

@@ -393,7 +393,7 @@ const std::vector<Kernel>& kernels_of(std::string_view source, std::string_view 
                                       const std::vector<std::string>& names, int device) {
   const int device_architecture = architecture(device);
   std::string key = std::to_string(device_architecture) + " ";
-  key.append(header).append(" ").append(source);
+  key.append(header).append(" ").append(names.front()).append(" ").append(source);
   Loaded* entry = nullptr;
   {
     const std::shared_lock lock(loaded_mutex);

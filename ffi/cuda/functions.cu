@@ -20,8 +20,9 @@ struct AnyOperator {
   using State = char;
   using Result = AnyItem;
   Captures captures;
+  int64_t length;
 };
-static_assert(sizeof(AnyOperator) == sizeof(Captures));
+static_assert(sizeof(AnyOperator) == sizeof(Captures) + sizeof(int64_t));
 
 template <typename... Parameters>
 void launch(Kernel kernel, int64_t blocks, int threads, int64_t shared, CUstream_st* stream,
@@ -100,7 +101,7 @@ void reduce_by_function(const Call& call, std::string_view source, CUstream_st* 
   const Reduction<AnyOperator> reduction{sources(operands.leaves), operands.aligned,  segments,
                                          operands.chunk_items(),   operands.chunks(), operands.layout(workspace),
                                          targets(operands.result)};
-  const AnyOperator op{operands.captures};
+  const AnyOperator op{operands.captures, segments.length};
   if (operands.has_short_rows()) {
     int lanes = 1;
     while (lanes < kWarp && lanes * operands.shape.vector() * 4 < segments.length) lanes *= 2;
@@ -148,7 +149,7 @@ void scan_by_function(const Call& call, std::string_view source, CUstream_st* st
                                    scratch.listed,
                                    targets(operands.result),
                                    targets(operands.totals)};
-  const AnyOperator op{operands.captures};
+  const AnyOperator op{operands.captures, segments.length};
   check(call, cudaMemsetAsync(scratch.look_back, 0, operands.look_back_words(!in_tiles) * sizeof(uint64_t), stream));
   if (in_tiles) {
     const int64_t bytes = staged_bytes(operands.shape);

@@ -40,7 +40,7 @@ MGPU_HOST_DEVICE constexpr void for_each_leaf(Visit&& visit) {
 
 // How items are cut for the kernels: the same for the host, which knows only sizes.
 struct ItemShape {
-  int size;    // of the struct
+  int size;    // of the struct, or of what is made of it, where that is larger
   int widest;  // bytes of an item in the array of its widest leaf
   int packed;  // bytes of an item in all of its arrays
 
@@ -63,7 +63,7 @@ constexpr int kLeafBytes = sizeof(Item::template leaf<kLeaf>(*static_cast<Item*>
 
 template <typename Item>
 MGPU_HOST_DEVICE constexpr ItemShape item_shape() {
-  ItemShape shape{sizeof(Item), 0, 0};
+  ItemShape shape{Item::kLargest, 0, 0};
   for_each_leaf<Item>([&]<int kLeaf>() {
     shape.widest = maximum(shape.widest, kLeafBytes<Item, kLeaf>);
     shape.packed += kLeafBytes<Item, kLeaf>;

@@ -1,5 +1,7 @@
-// A compiled function as an operator of the kernels: `Function` has an item's struct, combine(a, b), nothing(), the
-// result over no items, and, where kHasNeutral, neutral(), which changes no bit of what it is combined with.
+// A compiled function as an operator of the kernels. `Function` has the structs of what lies in memory (Element), of
+// what is combined (Item), and of results (Result); combine(a, b); nothing(), the result over no items, or, where
+// kHasNeutral, neutral(), which changes no bit of what it is combined with; dead(), the result for an item past the
+// count; where kLoads, load(element, position), which makes an item of an element, and where kFinishes, finish(item).
 #pragma once
 
 #include "algorithm/operators.h"
@@ -7,58 +9,80 @@
 
 namespace mgpu {
 
-// With a neutral item.
+// What both kinds of operators have.
 template <typename Function>
-struct NeutralOperator {
-  using Element = typename Function::Item;
-  using State = Element;
-  using Result = Element;
+struct OperatorOfFunction {
+  using Element = typename Function::Element;
+  using Result = typename Function::Result;
   static constexpr bool kGivesIndex = false;
   static constexpr bool kCommutes = Function::kCommutes;
   static constexpr bool kReverse = Function::kReverse;
   static constexpr bool kExclusive = Function::kExclusive;
 
   Captures captures;
+  int64_t length;  // of a row
 
   MGPU_HOST_DEVICE Function function() const { return {captures}; }
-  MGPU_HOST_DEVICE State identity() const { return function().neutral(); }
-  MGPU_HOST_DEVICE State extract(const Element& element, int64_t /*position*/) const { return element; }
-  MGPU_HOST_DEVICE State combine(const State& a, const State& b) const { return function().combine(a, b); }
-  MGPU_HOST_DEVICE Result finish(const State& state, int64_t /*row_begin*/) const { return state; }
-  MGPU_HOST_DEVICE Result dead() const { return Function::zero(); }
+  // `position` counts through all rows, the function's own through the item's.
+  MGPU_HOST_DEVICE typename Function::Item load(const Element& element, int64_t position) const {
+    if constexpr (Function::kLoads) {
+      return function().load(element, position < length ? position : position % length);
+    } else {
+      return element;
+    }
+  }
+  MGPU_HOST_DEVICE Result finished(const typename Function::Item& item) const {
+    if constexpr (Function::kFinishes) {
+      return function().finish(item);
+    } else {
+      return item;
+    }
+  }
+  MGPU_HOST_DEVICE Result dead() const { return Function::dead(); }
+};
+
+// With a neutral item.
+template <typename Function>
+struct NeutralOperator : OperatorOfFunction<Function> {
+  using State = typename Function::Item;
+  using Element = typename Function::Element;
+  using Result = typename Function::Result;
+
+  MGPU_HOST_DEVICE State identity() const { return this->function().neutral(); }
+  MGPU_HOST_DEVICE State extract(const Element& element, int64_t position) const {
+    return this->load(element, position);
+  }
+  MGPU_HOST_DEVICE State combine(const State& a, const State& b) const { return this->function().combine(a, b); }
+  MGPU_HOST_DEVICE Result finish(const State& state, int64_t /*row_begin*/) const { return this->finished(state); }
 };
 
 // Without: a state is an item or nothing.
 template <typename Function>
-struct LiftedOperator {
-  using Element = typename Function::Item;
-  using Result = Element;
+struct LiftedOperator : OperatorOfFunction<Function> {
+  using Item = typename Function::Item;
+  using Element = typename Function::Element;
+  using Result = typename Function::Result;
   struct State {
-    Element item;
-    std::conditional_t<alignof(Element) == 8, uint64_t, uint32_t> some;  // leaves no padding
+    Item item;
+    std::conditional_t<alignof(Item) == 8, uint64_t, uint32_t> some;  // leaves no padding
   };
-  static constexpr bool kGivesIndex = false;
-  static constexpr bool kCommutes = Function::kCommutes;
-  static constexpr bool kReverse = Function::kReverse;
-  static constexpr bool kExclusive = Function::kExclusive;
 
-  Captures captures;
-
-  MGPU_HOST_DEVICE Function function() const { return {captures}; }
   MGPU_HOST_DEVICE State identity() const { return {Function::zero(), 0}; }
-  MGPU_HOST_DEVICE State extract(const Element& element, int64_t /*position*/) const { return {element, 1}; }
+  MGPU_HOST_DEVICE State extract(const Element& element, int64_t position) const {
+    return {this->load(element, position), 1};
+  }
   MGPU_HOST_DEVICE State combine(const State& a, const State& b) const {
     if constexpr (Function::kBranches) {  // might never end on what is no item, or cost much
       if (!b.some) return a;
       if (!a.some) return b;
-      return {function().combine(a.item, b.item), 1};
+      return {this->function().combine(a.item, b.item), 1};
     } else {
-      const Element both = function().combine(a.item, b.item);
+      const Item both = this->function().combine(a.item, b.item);
       State state{a.item, static_cast<decltype(State::some)>(a.some | b.some)};
-      for_each_leaf<Element>([&]<int kLeaf>() {
-        auto& to = Element::template leaf<kLeaf>(state.item);
-        const auto& later = Element::template leaf<kLeaf>(b.item);
-        const auto& combined = Element::template leaf<kLeaf>(both);
+      for_each_leaf<Item>([&]<int kLeaf>() {
+        auto& to = Item::template leaf<kLeaf>(state.item);
+        const auto& later = Item::template leaf<kLeaf>(b.item);
+        const auto& combined = Item::template leaf<kLeaf>(both);
         MGPU_UNROLL
         for (int e = 0; e < static_cast<int>(sizeof(to) / sizeof(to[0])); ++e) {
           to[e] = !b.some ? to[e] : !a.some ? later[e] : combined[e];
@@ -68,9 +92,8 @@ struct LiftedOperator {
     }
   }
   MGPU_HOST_DEVICE Result finish(const State& state, int64_t /*row_begin*/) const {
-    return state.some ? state.item : function().nothing();
+    return state.some ? this->finished(state.item) : this->function().nothing();
   }
-  MGPU_HOST_DEVICE Result dead() const { return Function::zero(); }
 };
 
 template <typename Function>

@@ -14,8 +14,10 @@ FunctionOperands::FunctionOperands(const Call& call) {
   const auto count = static_cast<size_t>(attributes["leaves"]);
   const auto captured = static_cast<size_t>(attributes["captures"]);
   call.expect(count >= 1 && count <= kMostLeaves && captured <= kMostCaptures, "expected 1 to 16 leaves and captures");
-  call.expect(shape.size > 0 && shape.widest > 0 && shape.packed >= shape.widest && state_bytes >= shape.size,
+  call.expect(shape.size > 0 && shape.widest > 0 && shape.packed >= shape.widest && state_bytes > 0,
               "expected the sizes of an item");
+  result_leaves = attributes["results"];
+  call.expect(result_leaves >= 1 && result_leaves <= kMostLeaves, "expected results of 1 to 16 leaves");
   call.expect(call.operands.size() == count + captured + 2, "expected leaves, captures, heads and count");
   const int batch_rank = static_cast<int>(attributes["batch_rank"]);
   const Array& first = call.operands[0];
@@ -27,10 +29,10 @@ FunctionOperands::FunctionOperands(const Call& call) {
     const Array& leaf = call.operands[i];
     call.expect(leaf.rank() > batch_rank && leaf.extent(0, batch_rank + 1) == segments.total(),
                 "expected leaves of one length");
-    leaf_bytes.push_back(leaf.extent(batch_rank + 1, leaf.rank()) * byte_width(leaf.dtype));
+    const int64_t bytes = leaf.extent(batch_rank + 1, leaf.rank()) * byte_width(leaf.dtype);
     leaves.push_back(leaf.data);
-    widest = maximum(widest, leaf_bytes.back());
-    packed += leaf_bytes.back();
+    widest = maximum(widest, bytes);
+    packed += bytes;
     aligned = aligned && reinterpret_cast<uintptr_t>(leaf.data) % 16 == 0;
   }
   aligned = aligned && (segments.rows == 1 || segments.length % shape.vector() == 0);
@@ -47,11 +49,14 @@ FunctionOperands::FunctionOperands(const Call& call) {
 
 std::vector<void*> FunctionOperands::results(const Call& call, size_t first, int64_t items) const {
   std::vector<void*> pointers;
-  for (size_t i = 0; i < leaves.size(); ++i) {
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < result_leaves; ++i) {
     const Array& result = call.results.at(first + i);
-    call.expect(result.bytes() == items * leaf_bytes[i], "expected results as the leaves");
+    call.expect(items == 0 || result.bytes() % items == 0, "expected as many results as items");
+    bytes += result.bytes();
     pointers.push_back(result.data);
   }
+  call.expect(bytes == items * call.attributes["result_bytes"], "expected results of the size that is an attribute");
   return pointers;
 }
 
@@ -61,7 +66,7 @@ ScanFunctionOperands::ScanFunctionOperands(const Call& call)
       reverse(call.attributes["reverse"] != 0),
       segmented(call.attributes["segmented"] != 0),
       result(results(call, 0, segments.total())) {
-  if (call.attributes["total"] != 0) totals = results(call, leaves.size(), segments.rows);
+  if (call.attributes["total"] != 0) totals = results(call, result_leaves, segments.rows);
   call.expect(segmented || segments.heads_count == 0, "heads: expected none");
   for (const void* data : result) aligned = aligned && reinterpret_cast<uintptr_t>(data) % 16 == 0;
 }

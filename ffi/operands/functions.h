@@ -17,19 +17,20 @@ class Workspace;
 
 // Operands: the leaves of the items [.., n, *], the arrays that the function has captured, heads [.., m] or absent,
 // count [.., 1] or absent. Results: the leaves of what the operation gives. Attributes: the numbers of the first two
-// (leaves, captures), of the batch axes (batch_rank), and the sizes of an item and of a state (ItemShape).
+// (leaves, captures), of the leaves of a result (results) and the bytes of all of them (result_bytes), of the batch
+// axes (batch_rank), and the sizes of an item (ItemShape) and of a state.
 struct FunctionOperands {
   ItemShape shape;
   int64_t state_bytes;
   Segments segments;
   std::vector<const void*> leaves;
-  std::vector<int64_t> leaf_bytes;  // of an item
+  int64_t result_leaves;
   Captures captures{};
   bool aligned = true;  // all leaves, and each row of them
 
   explicit FunctionOperands(const Call& call);
 
-  // Results from `first` on, `items` of them.
+  // The leaves of `items` results, from a call's result `first` on.
   std::vector<void*> results(const Call& call, size_t first, int64_t items) const;
 };
 

@@ -64,7 +64,7 @@ SegmentedSortOperands::SegmentedSortOperands(const Call& call) {
 }
 
 SegmentedSortOperands::RowSort SegmentedSortOperands::row_sort() const {
-  if (!whole_rows) return RowSort::kSegments;
+  if (!whole_rows || within_segments) return RowSort::kSegments;
   const int width = byte_width(key_type);
   const bool has_payload = payload_width > 0;
   const auto fills = [&](RowShape shape) {

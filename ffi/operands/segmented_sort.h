@@ -82,6 +82,7 @@ struct SegmentedSortOperands {
   int payload_width = 0;  // bytes; 0 without payload
   Segments segments;
   bool whole_rows;  // without heads and flags
+  bool within_segments = false;  // by the kernels for segments, whatever the rows
   const void* keys;
   const void* payload;  // null unless given
   void* sorted_keys;

@@ -14,6 +14,7 @@ __all__ = [
     "AsofDirection",
     "AxisName",
     "Directions",
+    "ItemFunction",
     "JoinKind",
     "Keys",
     "OperatorName",
@@ -31,6 +32,8 @@ OperatorTree: TypeAlias = OperatorName | Mapping[Any, Any] | Sequence[Any]  # a 
 Keys: TypeAlias = ArrayLike | tuple[ArrayLike, ...]  # one array, or columns
 Directions: TypeAlias = bool | tuple[bool, ...]
 PairFunction: TypeAlias = Callable[[Any, Any], Any]  # of two items, each a pytree
+ItemFunction: TypeAlias = Callable[..., Any]  # of an item, or of an item and its position
+LessFunction: TypeAlias = Callable[[Any, Any], Any]  # whether the first of two items comes first
 JoinKind: TypeAlias = Literal["inner", "left", "right", "outer", "semi", "anti"]
 AsofDirection: TypeAlias = Literal["backward", "forward", "nearest"]
 RankMethod: TypeAlias = Literal["min", "dense", "ordinal"]

@@ -19,11 +19,18 @@ import numpy as np
 
 from jax_mgpu._src import library
 from jax_mgpu._src.compat import free_of_explicit_axes, whole_axes
-from jax_mgpu._src.emit import Layout, OperatorSource, Unsupported, emit_operator
-from jax_mgpu._src.operators import Operator, scan_results, segment_ends, segmented_results
-from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.emit import Layout, Stage, Unsupported, emit_operator
+from jax_mgpu._src.mapped import Load, map_leaves
+from jax_mgpu._src.operators import Kind, Operator, builtin, scan_results, segment_ends, segmented_results
+from jax_mgpu._src.primitive import ABSENT, REGISTRY, Operation
 
-__all__ = ["reduce_by_function", "scan_by_function", "segmented_reduce_by_function"]
+__all__ = [
+    "reduce_by_function",
+    "reduce_mapped",
+    "scan_by_function",
+    "scan_mapped",
+    "segmented_reduce_by_function",
+]
 
 # A row of so many bytes is scanned by tiles of its own, shorter ones share tiles.
 LONG_ROW_BYTES = 1 << 17
@@ -37,61 +44,127 @@ class _Captured:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Function:
-    """A function that has been written, without the values that it captured."""
+class _Traced:
+    """A traced function, without the values that it captured."""
 
-    source: str
-    item: Layout
-    state_bytes: int
     jaxpr: Any
     consts: tuple[Any, ...]  # values, or the captured operands in their places
+
+    def __call__(self, captures: Sequence[Any]) -> Callable[..., Any]:
+        """The function of lists of leaves."""
+        return functools.partial(jax.core.eval_jaxpr, self.jaxpr, _filled(self.consts, captures))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Function:
+    """A function that has been written, without the values that it captured.
+
+    Args:
+      source: the C++.
+      element: what lies in memory.
+      results: the leaves of one result.
+      largest_bytes: as in `OperatorSource`.
+      state_bytes: the size of a state of the kernels.
+      combine: the operator.
+      identity: the result over nothing, where there may be one.
+      load: what makes an item of the operator, where one is given.
+      kind: the built-in operator, where it is one.
+      position_dtype: the dtype of the positions that `load` takes.
+    """
+
+    source: str
+    element: Layout
+    results: tuple[Any, ...]
+    largest_bytes: int
+    state_bytes: int
+    combine: _Traced
     identity: tuple[Any, ...] | None
+    load: _Traced | None
+    kind: Kind | None
+    position_dtype: Any
 
     def operator(self, captures: Sequence[Any]) -> Operator:
-        """The function in plain JAX, over lists of leaves."""
-
-        def filled(values: Sequence[Any]) -> list[Any]:
-            return [captures[value.index] if isinstance(value, _Captured) else value for value in values]
-
-        consts = filled(self.consts)
-        one = functools.partial(jax.core.eval_jaxpr, self.jaxpr, consts)
+        """The operator in plain JAX, over lists of leaves."""
+        one = self.combine(captures)
         return Operator(
             extract=lambda x, positions: x,
             combine=jax.vmap(lambda a, b: one(*a, *b)),
             finish=lambda state: state,
-            identity=None if self.identity is None else [jnp.asarray(value) for value in filled(self.identity)],
+            identity=None
+            if self.identity is None
+            else [jnp.asarray(value) for value in _filled(self.identity, captures)],
         )
+
+    def items(self, leaves: Sequence[Any], captures: Sequence[Any], count: Any) -> list[Any]:
+        """The leaves of the items that the operator combines."""
+        if self.load is None:
+            return list(leaves)
+        return map_leaves(self.load(captures), leaves, count, self.position_dtype)
+
+
+def _filled(values: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
+    return [captures[value.index] if isinstance(value, _Captured) else value for value in values]
 
 
 _FUNCTIONS: list[_Function] = []
 _NUMBERS: dict[Any, int] = {}
 
 
-def reduce_by_function(operation: str, operator: Operator, x: Any, n: int, count: Any) -> Any:
-    """The combination of all items, a pytree as x without its leading axis."""
+def reduce_by_function(operation: str, operator: Operator, x: Any, n: int, count: Any, load: Load | None = None) -> Any:
+    """The combination of all items, a pytree as x without its leading axis. `load`: how x is made of other items."""
     needs_nothing = operator.identity is not None
-    called = _call("reduce_by_function", operation, operator, x, n, ABSENT, count, needs_nothing=needs_nothing)
+    called = _call("reduce_by_function", operation, operator, x, n, ABSENT, count, load, needs_nothing=needs_nothing)
     if called is None:
         return scan_results(operator, x, n, ABSENT, count, exclusive=0, reverse=0, total=1)[1]
     return called[0]
 
 
 def scan_by_function(
-    operation: str, operator: Operator, x: Any, n: int, heads: Any, count: Any, **flags: bool
+    operation: str, operator: Operator, x: Any, n: int, heads: Any, count: Any, load: Load | None = None, **flags: bool
 ) -> Sequence[Any]:
     """What `scan` returns, as pytrees like x."""
     needs_nothing = operator.identity is not None and (flags["exclusive"] or flags["total"])
-    called = _call("scan_by_function", operation, operator, x, n, heads, count, needs_nothing=needs_nothing, **flags)
+    called = _call(
+        "scan_by_function", operation, operator, x, n, heads, count, load, needs_nothing=needs_nothing, **flags
+    )
     return scan_results(operator, x, n, heads, count, **flags) if called is None else called
 
 
-def segmented_reduce_by_function(operation: str, operator: Operator, x: Any, n: int, heads: Any, count: Any) -> Any:
+def segmented_reduce_by_function(
+    operation: str, operator: Operator, x: Any, n: int, heads: Any, count: Any, load: Load | None = None
+) -> Any:
     """What `segmented_reduce` returns: the last items of a scan of each segment."""
     flags = {"exclusive": False, "reverse": False, "total": False}
-    called = _call("scan_by_function", operation, operator, x, n, heads, count, needs_nothing=False, **flags)
+    called = _call("scan_by_function", operation, operator, x, n, heads, count, load, needs_nothing=False, **flags)
     if called is None:
         return segmented_results(operator, x, n, heads, count)
     return segment_ends(operator, called[0], n, whole_axes(heads), count)
+
+
+def reduce_mapped(operation: str, kind: Kind, x: jax.Array, count: Any, load: Load | None) -> Any:
+    """The reduction of mapped items by a built-in operator, or None where it is not for kernels that map."""
+    if load is None:
+        return None
+    operator = _builtin(kind, x.dtype)
+    called = _call("reduce_by_function", operation, operator, x, x.shape[0], ABSENT, count, load, needs_nothing=False)
+    return None if called is None else called[0]
+
+
+def scan_mapped(
+    operation: str, kind: Kind, x: jax.Array, heads: Any, count: Any, load: Load | None, **flags: bool
+) -> Sequence[Any] | None:
+    """The scan of mapped items by a built-in operator, or None where it is not for kernels that map."""
+    if load is None:
+        return None
+    operator = _builtin(kind, x.dtype)
+    return _call(
+        "scan_by_function", operation, operator, x, x.shape[0], heads, count, load, needs_nothing=False, **flags
+    )
+
+
+def _builtin(kind: Kind, dtype: Any) -> Operator:
+    with jax.ensure_compile_time_eval():  # its identity is part of the source
+        return builtin(kind, dtype)
 
 
 def _call(
@@ -102,6 +175,7 @@ def _call(
     n: int,
     heads: Any,
     count: Any,
+    load: Load | None,
     *,
     needs_nothing: bool,
     reverse: bool = False,
@@ -109,19 +183,22 @@ def _call(
     **flags: bool,
 ) -> Sequence[Any] | None:
     """The results by kernels, or None where there are none for this."""
-    if n == 0 or operator.function is None or not has_kernels():
+    if n == 0 or (operator.function is None and operator.kind is None) or not has_kernels():
         return None
     structure: Any
     leaves, structure = jax.tree.flatten(x)
     try:
-        number, captures = _written(operator, structure, leaves, needs_nothing, reverse, exclusive)
+        number, captures = _written(operator, structure, leaves, load, needs_nothing, reverse, exclusive)
     except Unsupported as error:
         if jax.default_backend() == "gpu":
-            _warn(f"{operation}: op: runs in plain JAX, which is slower: no kernel can be made of {error}")
+            what = "op" if load is None else "op or map"
+            _warn(f"{operation}: {what}: runs in plain JAX, which is slower: no kernel can be made of {error}")
         return None
-    primitive = _operation(name, tuple(leaf.ndim for leaf in leaves), tuple(np.ndim(c) for c in captures))
+    elements = leaves if load is None else load.leaves
+    ranks = tuple(leaf.ndim for leaf in elements), tuple(np.ndim(c) for c in captures)
+    primitive = _operation(name, *ranks, len(leaves))
     own = {"reverse": reverse, "exclusive": exclusive, **flags} if name == "scan_by_function" else {}
-    results = primitive.run([*leaves, *map(jnp.asarray, captures), heads, count], function=number, **own)
+    results = primitive.run([*elements, *map(jnp.asarray, captures), heads, count], function=number, **own)
     return [structure.unflatten(results[i : i + len(leaves)]) for i in range(0, len(results), len(leaves))]
 
 
@@ -131,35 +208,116 @@ def has_kernels() -> bool:
 
 
 def _written(
-    operator: Operator, structure: Any, leaves: Sequence[Any], needs_nothing: bool, reverse: bool, exclusive: bool
+    operator: Operator,
+    structure: Any,
+    leaves: Sequence[Any],
+    load: Load | None,
+    needs_nothing: bool,
+    reverse: bool,
+    exclusive: bool,
 ) -> tuple[int, Sequence[Any]]:
     """The number of the function, and what it captured."""
-    assert operator.function is not None
-    function = operator.function
     items = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
-
-    def flat(*xs: Any) -> list[Any]:
-        a, b = xs[: len(leaves)], xs[len(leaves) :]
-        return jax.tree.leaves(function(structure.unflatten(a), structure.unflatten(b)))
-
     with free_of_explicit_axes():
-        closed = jax.make_jaxpr(flat)(*items, *items)
-    identity = jax.tree.leaves(operator.identity) if operator.identity is not None else None
-    written = emit_operator(closed, items, identity if needs_nothing else None, reverse=reverse, exclusive=exclusive)
-    consts = tuple(_place(const, written) for const in closed.consts)
+        load_closed = None if load is None else jax.make_jaxpr(load.function)(*load.item, _scalar(load.position_dtype))
+        if operator.kind is None:
+            closed, given = _traced_function(operator, structure, items)
+            finished: Sequence[Any] = items
+        else:
+            assert load is not None and load_closed is not None
+            closed, given, finished = _traced_builtin(operator, items[0], load.position_dtype)
+    stages = given.pop("stages", ())
+    if load is not None:
+        given["load"] = Stage((load_closed, *stages), tuple(load.item))
+    identity = None
+    if operator.kind is None and operator.identity is not None and needs_nothing:
+        identity = jax.tree.leaves(operator.identity)
+    written = emit_operator(
+        closed, nothing=identity, reverse=reverse, exclusive=exclusive, commutes=operator.commutes, **given
+    )
     # Where the kernels need none, the identity is that of an empty segment, which plain JAX fills in.
-    known = None if identity is None or not needs_nothing else tuple(_place(value, written) for value in identity)
+    known = None if identity is None else tuple(_place(value, written.captures) for value in identity)
+    traced = [
+        None if one is None else _Traced(one.jaxpr, tuple(_place(const, written.captures) for const in one.consts))
+        for one in (closed, load_closed)
+    ]
+    consts = [const for one in traced if one is not None for const in one.consts]
     captured = tuple(const for const in (*consts, *(known or ())) if isinstance(const, _Captured))
-    key = (written.text, captured, known is None, jax.sharding.get_abstract_mesh())
+    key = (written.text, captured, known is None, operator.kind, jax.sharding.get_abstract_mesh())
     if key not in _NUMBERS:
         _NUMBERS[key] = len(_FUNCTIONS)
-        _FUNCTIONS.append(_Function(written.text, written.item, written.state_bytes, closed.jaxpr, consts, known))
+        combine, loaded = traced
+        assert combine is not None
+        _FUNCTIONS.append(
+            _Function(
+                source=written.text,
+                element=written.element,
+                results=tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in finished),
+                largest_bytes=written.largest_bytes,
+                state_bytes=written.state_bytes,
+                combine=combine,
+                identity=known,
+                load=loaded,
+                kind=operator.kind,
+                position_dtype=None if load is None else load.position_dtype,
+            )
+        )
     return _NUMBERS[key], written.captures
 
 
-def _place(value: Any, written: OperatorSource) -> Any:
+def _scalar(dtype: Any) -> Any:
+    return jax.ShapeDtypeStruct((), dtype)
+
+
+def _traced_function(operator: Operator, structure: Any, items: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+    """A caller's function of the leaves of two items, and what is written with it."""
+    assert operator.function is not None
+    function = operator.function
+
+    def flat(*xs: Any) -> list[Any]:
+        a, b = xs[: len(items)], xs[len(items) :]
+        return jax.tree.leaves(function(structure.unflatten(a), structure.unflatten(b)))
+
+    return jax.make_jaxpr(flat)(*items, *items), {"avals": items}
+
+
+def _traced_builtin(operator: Operator, item: Any, position_dtype: Any) -> tuple[Any, dict[str, Any], Sequence[Any]]:
+    """The same of a built-in operator, whose states are made of an item and its position; and its results."""
+    position = _scalar(position_dtype)
+    # An index that the operator has not found is -1, of the type of positions.
+    identity = jax.tree.leaves(operator.identity)
+    states: Any
+    avals, states = jax.tree.flatten(jax.eval_shape(operator.extract, item, position))
+
+    def flat(*xs: Any) -> list[Any]:
+        a, b = xs[: len(avals)], xs[len(avals) :]
+        return jax.tree.leaves(operator.combine(states.unflatten(a), states.unflatten(b)))
+
+    extract = jax.make_jaxpr(lambda *given: jax.tree.leaves(operator.extract(*given)))(item, position)
+    finish = jax.make_jaxpr(lambda *xs: [operator.finish(states.unflatten(xs))])(*avals)
+    given = {
+        "avals": avals,
+        "neutral": [np.asarray(value).astype(aval.dtype) for value, aval in zip(identity, avals, strict=True)],
+        "dead": operator.dead,
+        "stages": (extract,),
+        "finish": Stage((finish,), tuple(finish.out_avals)),
+    }
+    return jax.make_jaxpr(flat)(*avals, *avals), given, finish.out_avals
+
+
+def needs_plain_jax(what: str, captures: int, devices: int) -> bool:
+    """Whether a program by functions that are `what` runs in plain JAX, with a warning where a compiler is missing."""
+    if devices > 1 and captures:
+        return True  # each device has rows of its own, but no part of what was captured
+    problem = library.compiler_problem()
+    if problem:
+        _warn(f"functions as {what} run in plain JAX, which is slower: {problem}")
+    return bool(problem)
+
+
+def _place(value: Any, captures: Sequence[Any]) -> Any:
     """A value, or which captured operand it is. A value is NumPy's: it outlives the mesh that it was made on."""
-    for index, capture in enumerate(written.captures):
+    for index, capture in enumerate(captures):
         if capture is value:
             return _Captured(index)
     return np.asarray(value)
@@ -168,15 +326,15 @@ def _place(value: Any, written: OperatorSource) -> Any:
 class FunctionOperation(Operation):
     """An operation by a function: its operands are the leaves of items, what the function captured, heads, count."""
 
-    def __init__(self, name: str, leaf_ranks: Sequence[int], capture_ranks: Sequence[int]):
+    def __init__(self, name: str, leaf_ranks: Sequence[int], capture_ranks: Sequence[int], result_leaves: int):
         self.leaves, self.captures = len(leaf_ranks), len(capture_ranks)
         is_scan = name == "scan_by_function"
         leaves = {f"x{i}": rank for i, rank in enumerate(leaf_ranks)}
-        results = [f"result{i}" for i in range(self.leaves)]
+        results = [f"result{i}" for i in range(result_leaves)]
         super().__init__(
             name,
             operands={**leaves, **{f"c{i}": rank for i, rank in enumerate(capture_ranks)}, "heads": 1, "count": 1},
-            results=[*results, *(f"total{i}" for i in range(self.leaves if is_scan else 0))],
+            results=[*results, *(f"total{i}" for i in range(result_leaves if is_scan else 0))],
             attributes={"function": int, **(dict.fromkeys(["exclusive", "reverse", "total"], bool) if is_scan else {})},
             shapes=self._scanned if is_scan else self._reduced,
             fallback=self._plain_scan if is_scan else self._plain_reduction,
@@ -193,17 +351,12 @@ class FunctionOperation(Operation):
         self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
     ) -> bool:
         """Whether a program that could have kernels is to have plain JAX."""
-        if devices > 1 and self.captures:
-            return True  # each device has rows of its own, but no part of what was captured
-        problem = library.compiler_problem()
-        if problem:
-            _warn(f"functions as operators run in plain JAX, which is slower: {problem}")
-        return bool(problem)
+        return needs_plain_jax("operators", self.captures, devices)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
         """The function's source and sizes in the place of its number."""
         function = _FUNCTIONS[attributes["function"]]
-        widths = [function.item.leaf_bytes(leaf) for leaf in range(self.leaves)]
+        widths = [function.element.leaf_bytes(leaf) for leaf in range(self.leaves)]
         batch_rank = self._batch_rank(operands)
         own = {name: value for name, value in attributes.items() if name != "function"}
         if "reverse" in own:
@@ -215,9 +368,11 @@ class FunctionOperation(Operation):
             "leaves": self.leaves,
             "captures": self.captures,
             "batch_rank": batch_rank,
-            "item_bytes": function.item.bytes,
+            "item_bytes": function.largest_bytes,
             "widest": max(widths),
             "packed": sum(widths),
+            "results": len(function.results),
+            "result_bytes": Layout.of(function.results).item_bytes,
             "state_bytes": function.state_bytes,
             "source": function.source,
         }
@@ -233,22 +388,30 @@ class FunctionOperation(Operation):
         return list(operands[: ends[0]]), list(operands[ends[0] : ends[1]]), operands[-2], operands[-1]
 
     def _reduced(self, *operands: Any, function: int) -> Sequence[Any]:
-        del function
-        return [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in operands[: self.leaves]]
+        del operands
+        return _FUNCTIONS[function].results
 
     def _scanned(self, *operands: Any, total: int, **attributes: int) -> Sequence[Any]:
-        scanned = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands[: self.leaves]]
-        return [*scanned, *self._reduced(*operands, function=attributes["function"])] if total else scanned
+        results, n = self._reduced(function=attributes["function"]), operands[0].shape[0]
+        scanned = [jax.ShapeDtypeStruct((n, *result.shape), result.dtype) for result in results]
+        return [*scanned, *results] if total else scanned
 
     def _plain_reduction(self, *operands: Any, function: int) -> Sequence[Any]:
-        x, captures, _, count = self._split(operands)
-        operator, n = _FUNCTIONS[function].operator(captures), x[0].shape[0]
-        return scan_results(operator, x, n, ABSENT, count, exclusive=0, reverse=0, total=1)[1]
+        leaves, captures, _, count = self._split(operands)
+        of, n = _FUNCTIONS[function], leaves[0].shape[0]
+        x = of.items(leaves, captures, count)
+        if of.kind is not None:
+            return REGISTRY["reduce"](x=x[0], count=count, op=of.kind)
+        flags = {"exclusive": 0, "reverse": 0, "total": 1}
+        return scan_results(of.operator(captures), x, n, ABSENT, count, **flags)[1]
 
     def _plain_scan(self, *operands: Any, function: int, **flags: int) -> Sequence[Any]:
-        x, captures, heads, count = self._split(operands)
-        operator, n = _FUNCTIONS[function].operator(captures), x[0].shape[0]
-        return jax.tree.leaves(scan_results(operator, x, n, heads, count, **flags))  # type: ignore[arg-type]
+        leaves, captures, heads, count = self._split(operands)
+        of, n = _FUNCTIONS[function], leaves[0].shape[0]
+        x = of.items(leaves, captures, count)
+        if of.kind is not None:
+            return REGISTRY["scan"](x=x[0], heads=heads, count=count, op=of.kind, **flags)
+        return jax.tree.leaves(scan_results(of.operator(captures), x, n, heads, count, **flags))  # type: ignore[arg-type]
 
     def _jvp(self, primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
         live = [i for i, tangent in enumerate(tangents) if tangent is not None]
@@ -264,7 +427,7 @@ class FunctionOperation(Operation):
 
 
 def _map_plainly(
-    operation: FunctionOperation, operands: Sequence[Any], axes: Sequence[Any], attributes: Mapping[str, int]
+    operation: Operation, operands: Sequence[Any], axes: Sequence[Any], attributes: Mapping[str, int]
 ) -> tuple[Any, Any]:
     function: Callable[..., Any] = functools.partial(operation.fallback, **attributes)
     ranks = operation.ranks
@@ -276,8 +439,10 @@ def _map_plainly(
 
 
 @functools.cache
-def _operation(name: str, leaf_ranks: tuple[int, ...], capture_ranks: tuple[int, ...]) -> FunctionOperation:
-    return FunctionOperation(name, leaf_ranks, capture_ranks)
+def _operation(
+    name: str, leaf_ranks: tuple[int, ...], capture_ranks: tuple[int, ...], result_leaves: int
+) -> FunctionOperation:
+    return FunctionOperation(name, leaf_ranks, capture_ranks, result_leaves)
 
 
 def _warn(words: str) -> None:

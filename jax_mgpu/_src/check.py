@@ -19,6 +19,7 @@ __all__ = [
     "expect_choice",
     "expect_key",
     "expect_mask",
+    "expect_no_axis",
     "expect_no_ends",
     "expect_rows",
     "expect_same_dtype",
@@ -117,6 +118,12 @@ def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None)
     wider = "" if jax.config.jax_enable_x64 else f" ({given.name} needs jax_enable_x64)"
     first = next(i for i in host.flat if not bounds.min <= i <= bounds.max)
     raise value_error(operation, argument, f"integers that fit {dtype.name}{wider}", int(first))
+
+
+def expect_no_axis(operation: str, argument: str, axis_name: Any) -> None:
+    """An argument that excludes a mesh axis was given."""
+    if axis_name is not None:
+        raise value_error(operation, "axis_name", f"None where {argument} is given", repr(axis_name))
 
 
 def expect_vector(operation: str, argument: str, x: Any, limit: int | None = None) -> jax.Array:

@@ -20,7 +20,7 @@ from jax_mgpu._src.check import describe
 from jax_mgpu._src.compat import scan_operands
 from jax_mgpu._src.values import is_random_key
 
-__all__ = ["Layout", "Memory", "Unsupported", "emit_function", "scalar_type"]
+__all__ = ["Layout", "Memory", "Stage", "Unsupported", "emit_function", "emit_operator", "emit_order", "scalar_type"]
 
 Names = Any  # a NumPy array of the C++ names of an array's elements
 
@@ -196,8 +196,8 @@ class Layout:
             leaves.append(names)
         return leaves
 
-    def text(self, name: str) -> str:
-        """The struct in C++."""
+    def text(self, name: str, largest: int | None = None) -> str:
+        """The struct in C++, and the bytes of the largest struct that is made of it, where that is another."""
         order = sorted(range(len(self.leaves)), key=lambda leaf: -self.width(leaf))
         fields = "".join(
             f"  {SCALARS[self.leaves[leaf][0]]} f{leaf}[{max(1, self.elements(leaf))}];\n" for leaf in order
@@ -209,6 +209,7 @@ class Layout:
         return (
             f"struct alignas({self.align}) {name} {{\n{fields}"
             f"  static constexpr int kLeaves = {len(self.leaves)};\n"
+            f"  static constexpr int kLargest = {max(self.bytes, largest or 0)};\n"
             "  template <int kLeaf, typename Item>\n"
             f"  MGPU_HOST_DEVICE static auto& leaf(Item& item) {{\n{leaf}  }}\n"
             "};\n"
@@ -224,6 +225,7 @@ class _Writer:
         self.depth = 2
         self.costly = 0
         self.branches = False
+        self.may_not_end = False
         self.made: dict[str, tuple[str, ...]] = {}  # a name's function and arguments
         self.constants: dict[str, Any] = {}  # the value of a literal
         self._numbers = itertools.count()
@@ -279,6 +281,11 @@ class _Writer:
             place = sum(i * stride for i, stride in zip(index, x.strides, strict=True))
             names[index] = self.scalar(f"{x.name}[{x.offset} + {place}]", x.dtype)
         return names
+
+    def emitted(self, results: list[Names], neutral: list[Any] | None) -> Emitted:
+        """All that has been written, as one function."""
+        is_large = len(self.lines) + COSTLY_LINES * self.costly > MOST_INLINE_LINES
+        return Emitted("\n".join(self.lines), results, is_large, is_large or self.branches, neutral)
 
     # ---- Jaxprs
 
@@ -648,6 +655,7 @@ class _Writer:
         avals = [var.aval for var in equation.outvars]
         carry = self.carried(avals, initial)
         self.costly += 1
+        self.may_not_end = True
 
         def body() -> list[Any]:
             (goes_on,) = self.closed(params["cond_jaxpr"], [*cond_consts, *carry])
@@ -866,10 +874,7 @@ def emit_function(closed: Any, arguments: Sequence[Names], capture: Callable[[An
     """
     writer = _Writer(capture)
     results = [writer.loaded(x) for x in writer.closed(closed, arguments)]
-    neutral = _neutral_of(closed, writer, arguments, results)
-    is_large = len(writer.lines) + COSTLY_LINES * writer.costly > MOST_INLINE_LINES
-    branches = is_large or writer.branches
-    return Emitted("\n".join(writer.lines), results, is_large, branches, neutral)
+    return writer.emitted(results, _neutral_of(closed, writer, arguments, results))
 
 
 def _neutral_of(closed: Any, writer: _Writer, arguments: Sequence[Names], results: Sequence[Names]) -> Any:
@@ -893,12 +898,26 @@ def _neutral_of(closed: Any, writer: _Writer, arguments: Sequence[Names], result
 
 
 @dataclasses.dataclass(frozen=True)
+class Stage:
+    """What makes an operator's states of the items in memory, or its results of states.
+
+    Args:
+      closed: jaxprs, each of which takes what the one before it gives; those of items take the position last.
+      avals: the leaves that the first takes, or that the last gives, in memory.
+    """
+
+    closed: tuple[Any, ...]
+    avals: tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class OperatorSource:
-    """An operator as C++: `FunctionItem` and `Function`, of which ffi/function/operator.h makes the kernels' operators.
+    """An operator as C++: `Function` and its structs, of which ffi/function/operator.h makes the kernels' operators.
 
     Args:
       text: the structs.
       item: what it combines.
+      element: what lies in memory.
       captures: the arrays that stay in memory, in the order of their pointers.
       commutes: whether it certainly does.
       has_neutral: whether states need not say that they are of nothing.
@@ -906,6 +925,7 @@ class OperatorSource:
 
     text: str
     item: Layout
+    element: Layout
     captures: tuple[Any, ...]
     commutes: bool
     has_neutral: bool
@@ -915,10 +935,43 @@ class OperatorSource:
         """The size of a state of the kernels."""
         return self.item.bytes if self.has_neutral else self.item.bytes + (8 if self.item.align == 8 else 4)
 
+    @property
+    def largest_bytes(self) -> int:
+        """The size of an element, or of what is made of it, where that is larger."""
+        return max(self.item.bytes, self.element.bytes)
+
 
 MOST_LEAVES = 16  # as ffi/function/item.h has room for
 MOST_CAPTURES = 16
-COMBINE = "Item combine(const Item& a, const Item& b) const"
+
+
+class _Captures:
+    """The captured arrays that stay in memory."""
+
+    def __init__(self) -> None:
+        self.arrays: list[Any] = []
+
+    def __call__(self, const: Any) -> Memory:
+        known = [i for i, other in enumerate(self.arrays) if other is const]
+        if not known:
+            known = [len(self.arrays)]
+            self.arrays.append(const)
+        if len(self.arrays) > MOST_CAPTURES:
+            raise Unsupported(f"more than {MOST_CAPTURES} captured arrays")
+        return Memory.of(f"captures.get<{scalar_type(const.dtype)}>({known[0]})", const.dtype, const.shape)
+
+
+def _expect_layout(layout: Layout) -> Layout:
+    """A layout that the kernels have room for."""
+    leaves = len(layout.leaves)
+    if not 0 < leaves <= MOST_LEAVES:
+        raise Unsupported(f"items of {leaves} arrays, more than {MOST_LEAVES}")
+    sizes = list(map(layout.elements, range(leaves)))
+    if sum(sizes) > MOST_ITEM_SCALARS:
+        raise Unsupported(f"items of {sum(sizes)} scalars, more than {MOST_ITEM_SCALARS}")
+    if 0 in sizes:
+        raise Unsupported("items without elements")
+    return layout
 
 
 def emit_operator(
@@ -928,68 +981,146 @@ def emit_operator(
     *,
     reverse: bool = False,
     exclusive: bool = False,
+    commutes: bool = False,
+    neutral: Sequence[Any] | None = None,
+    dead: int = 0,
+    load: Stage | None = None,
+    finish: Stage | None = None,
 ) -> OperatorSource:
-    """The operator of a closed jaxpr, which takes the leaves of two items and gives those of one.
+    """The operator of a closed jaxpr, which takes the leaves of two states and gives those of one.
 
-    `nothing` is the result over no items, where there may be such a result.
+    Args:
+      closed: the jaxpr.
+      avals: the leaves of a state.
+      nothing: the result over no items, where there may be such a result.
+      reverse: whether a scan goes from the end.
+      exclusive: whether a scan leaves out the position's own item.
+      commutes: a promise that the operator does.
+      neutral: a state that changes nothing in a combination, where that is known.
+      dead: the result for an item past the count.
+      load: what makes a state of an item and its position, where an item is not a state itself.
+      finish: what makes a result of a state, where a state is not a result itself.
     """
-    item = Layout.of(avals)
-    if not 0 < len(avals) <= MOST_LEAVES:
-        raise Unsupported(f"items of {len(avals)} arrays, more than {MOST_LEAVES}")
-    sizes = list(map(item.elements, range(len(avals))))
-    if sum(sizes) > MOST_ITEM_SCALARS:
-        raise Unsupported(f"items of {sum(sizes)} scalars, more than {MOST_ITEM_SCALARS}")
-    if 0 in sizes:
-        raise Unsupported("items without elements")
-    captures: list[Any] = []
-
-    def capture(const: Any) -> Memory:
-        known = [i for i, other in enumerate(captures) if other is const]
-        if not known:
-            known = [len(captures)]
-            captures.append(const)
-        if len(captures) > MOST_CAPTURES:
-            raise Unsupported(f"more than {MOST_CAPTURES} captured arrays")
-        return Memory.of(f"captures.get<{scalar_type(const.dtype)}>({known[0]})", const.dtype, const.shape)
-
+    item = _expect_layout(Layout.of(avals))
+    element = item if load is None else _expect_layout(Layout.of(load.avals))
+    result = item if finish is None else _expect_layout(Layout.of(finish.avals))
+    result_avals = avals if finish is None else finish.avals
+    capture = _Captures()
     emitted = emit_function(closed, item.names("a") + item.names("b"), capture)
     writer = _Writer(capture)
-    zeros = [writer.constant(np.zeros(aval.shape), aval.dtype) for aval in avals]
-    neutral = emitted.neutral if nothing is None else None
+
+    def filled(value: Any, avals: Sequence[Any]) -> list[Names]:
+        return [writer.constant(np.full(aval.shape, value), aval.dtype) for aval in avals]
+
+    known = emitted.neutral if nothing is None else None
     members = [
         _member(
             "Item combine(const Item& a, const Item& b) const", emitted.body, emitted.results, item, emitted.is_large
         ),
-        _member("static Item zero()", "", zeros, item),
+        _member("static Item zero()", "", filled(0, avals), item),
+        _member("static Result dead()", "", filled(dead, result_avals), result, kind="Result"),
     ]
     if neutral is not None:
-        values = [
-            writer.constant(np.full(aval.shape, value), aval.dtype) for value, aval in zip(neutral, avals, strict=True)
-        ]
+        values = [writer.constant(value, aval.dtype) for value, aval in zip(neutral, avals, strict=True)]
+        members.append(_member("Item neutral() const", "", values, item))
+    elif known is not None:
+        values = [filled(value, [aval])[0] for value, aval in zip(known, avals, strict=True)]
         members.append(_member("Item neutral() const", "", values, item))
     else:
-        values = zeros if nothing is None else [writer.loaded(writer.captured(value)) for value in nothing]
-        members.append(_member("Item nothing() const", "\n".join(writer.lines), values, item))
+        values = filled(0, result_avals) if nothing is None else [writer.loaded(writer.captured(v)) for v in nothing]
+        members.append(_member("Result nothing() const", "\n".join(writer.lines), values, result, kind="Result"))
+    if load is not None:
+        position = _named(f"static_cast<{scalar_type(load.closed[0].in_avals[-1].dtype)}>(position)")
+        made = _emit_stages(load.closed, element.names("x"), [position], capture)
+        signature = "Item load(const Element& x, int64_t position) const"
+        members.append(_member(signature, made.body, made.results, item, made.is_large))
+    if finish is not None:
+        made = _emit_stages(finish.closed, item.names("x"), [], capture)
+        members.append(_member("Result finish(const Item& x) const", made.body, made.results, result, kind="Result"))
+    has_neutral = neutral is not None or known is not None
+    commutes = commutes or emitted.neutral is not None
     flags = {
-        "HasNeutral": neutral is not None,
-        "Commutes": emitted.neutral is not None,
+        "HasNeutral": has_neutral,
+        "Commutes": commutes,
         "Branches": emitted.branches,
+        "Loads": load is not None,
+        "Finishes": finish is not None,
         "Reverse": reverse,
         "Exclusive": exclusive,
     }
+    structs, names = [], {"Item": "FunctionItem", "Element": "FunctionItem", "Result": "FunctionItem"}
+    for name, layout in (("Item", item), ("Element", element), ("Result", result)):
+        if name == "Item" or layout is not item:
+            names[name] = f"Function{name}"
+            largest = max(item.bytes, layout.bytes) if name == "Element" else None
+            structs.append(
+                f"{layout.text(names[name], largest)}static_assert(sizeof({names[name]}) == {layout.bytes});\n"
+            )
     text = (
-        f"{item.text('FunctionItem')}static_assert(sizeof(FunctionItem) == {item.bytes});\n"
-        "struct Function {\n  using Item = FunctionItem;\n"
+        "".join(structs)
+        + "struct Function {\n"
+        + "".join(f"  using {name} = {struct};\n" for name, struct in names.items())
         + "".join(f"  static constexpr bool k{flag} = {'true' if on else 'false'};\n" for flag, on in flags.items())
         + f"  mgpu::Captures captures;\n{''.join(members)}}};\n"
     )
-    return OperatorSource(text, item, tuple(captures), emitted.neutral is not None, neutral is not None)
+    return OperatorSource(text, item, element, tuple(capture.arrays), commutes, has_neutral)
 
 
-def _member(signature: str, body: str, results: Sequence[Names], item: Layout, is_large: bool = False) -> str:
-    """A member function that gives an item."""
+@dataclasses.dataclass(frozen=True)
+class OrderSource:
+    """An order of items as C++: `Function` and its item, of which ffi/function/order.h makes the kernels' order.
+
+    Args:
+      text: the structs.
+      captures: the arrays that stay in memory, in the order of their pointers.
+    """
+
+    text: str
+    captures: tuple[Any, ...]
+
+
+def emit_order(closed: Any, avals: Sequence[Any]) -> OrderSource:
+    """The order of a closed jaxpr, which takes the leaves of two items and says whether the first comes first."""
+    item, capture = _expect_layout(Layout.of(avals)), _Captures()
+    writer = _Writer(capture)
+    (result,) = writer.closed(closed, item.names("a") + item.names("b"))
+    name = writer.loaded(result).item()
+    if writer.may_not_end:
+        raise Unsupported("a while loop in an order, which the kernels also ask about what is no key")
+    emitted = writer.emitted([], None)
+    marker = "MGPU_CALLED" if emitted.is_large else "MGPU_HOST_DEVICE"
+    text = (
+        f"{item.text('FunctionItem')}static_assert(sizeof(FunctionItem) == {item.bytes});\n"
+        "struct Function {\n  using Item = FunctionItem;\n  mgpu::Captures captures;\n"
+        f"  {marker} bool less(const Item& a, const Item& b) const {{\n{emitted.body}\n    return {name};\n  }}\n}};\n"
+    )
+    return OrderSource(text, tuple(capture.arrays))
+
+
+def _named(name: str) -> Names:
+    """A scalar of this name."""
+    names = np.empty((), object)
+    names[()] = name
+    return names
+
+
+def _emit_stages(
+    closed: Sequence[Any], arguments: Sequence[Names], last: Sequence[Names], capture: Callable[[Any], Memory]
+) -> Emitted:
+    """Jaxprs one after the other; each takes what the one before it gives, and `last`."""
+    writer = _Writer(capture)
+    values: Sequence[Any] = arguments
+    for one in closed:
+        values = writer.closed(one, [*values, *last])
+    return writer.emitted([writer.loaded(x) for x in values], None)
+
+
+def _member(
+    signature: str, body: str, results: Sequence[Names], item: Layout, is_large: bool = False, kind: str = "Item"
+) -> str:
+    """A member function that gives a struct."""
     lines = [body] if body else []
-    lines.append("    Item result;")
+    lines.append(f"    {kind} result;")
     for variable, values in zip(item.names("result"), results, strict=True):
         lines += [f"    {variable[index]} = {values[index]};" for index in np.ndindex(*variable.shape)]
     marker = "MGPU_CALLED" if is_large else "MGPU_HOST_DEVICE"

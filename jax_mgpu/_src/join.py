@@ -9,13 +9,15 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName, JoinKind, Keys
+from jax_mgpu._src.annotations import ArrayLike, AxisName, JoinKind, Keys, LessFunction
 from jax_mgpu._src.bits import ordered_together
+from jax_mgpu._src.by_less import ranked_pair
 from jax_mgpu._src.check import (
     as_array,
     count_operand,
     describe,
     expect_choice,
+    expect_no_axis,
     fill_operand,
     index_dtype,
     index_vector,
@@ -98,6 +100,7 @@ def join(
     null_equal: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
+    less: LessFunction | None = None,
     axis_name: AxisName | None = None,
     aligned: bool = False,
 ) -> JoinResult:
@@ -121,6 +124,8 @@ def join(
       null_equal: whether NaNs equal each other. False: a row with a NaN in its key has no partner, as in SQL.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
+      less: the order, in place of that of numbers; see `mergesort`. Keys are equal where neither comes first. It
+        excludes `null_equal=False`.
       axis_name: join the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; not for
         columns. Each device gets an equal share of the result's rows, also of those that one row of a makes. Indices
         are those in the global arrays; `size` and the number are the device's own.
@@ -151,6 +156,11 @@ def join(
     size = static_size(name, "size", size)
     assume_sorted = static_flag(name, "assume_sorted", assume_sorted)
     null_equal = static_flag(name, "null_equal", null_equal)
+    if less is not None:
+        expect_no_axis(name, "less", axis_name)
+        if not null_equal:
+            raise value_error(name, "null_equal", "True where less is given", "False")
+        a, b = ranked_pair(name, a, b, less, a_count, b_count).ranks
     aligned = static_flag(name, "aligned", aligned)
     if axis_name is not None:
         if aligned and not assume_sorted:

@@ -6,7 +6,9 @@ from typing import Any, overload
 
 import jax
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName, Directions, Keys
+from jax_mgpu._src.annotations import ArrayLike, AxisName, Directions, Keys, LessFunction
+from jax_mgpu._src.by_less import sort_by_less, sort_indices_by_less
+from jax_mgpu._src.check import expect_no_axis
 from jax_mgpu._src.columns import expect_keys
 from jax_mgpu._src.primitive import ABSENT, one_program
 from jax_mgpu._src.sort import Method, run_sort, run_sort_indices
@@ -40,6 +42,8 @@ def mergesort(
     axis_name: AxisName,
     even: bool = True,
 ) -> Any: ...
+@overload
+def mergesort(keys: Any, values: Any = None, *, count: ArrayLike | None = None, less: LessFunction) -> Any: ...
 @one_program("descending")
 def mergesort(
     keys: Keys,
@@ -47,6 +51,7 @@ def mergesort(
     *,
     descending: Directions = False,
     count: ArrayLike | None = None,
+    less: LessFunction | None = None,
     axis_name: AxisName | None = None,
     even: bool = True,
 ) -> Any:
@@ -57,6 +62,10 @@ def mergesort(
       values: see `sort`.
       descending: see `sort`.
       count: see `sort`.
+      less: the order, in place of that of numbers: a function of two items that says whether the first comes before the
+        second, a strict weak order. Keys are then a pytree of arrays with leading axis `n`, of any dtypes and trailing
+        shapes, and an item is the pytree without that axis. It excludes `descending` and `axis_name`. Any other
+        function gives the keys in no order, some more than once.
       axis_name: see `sort`.
       even: see `sort`.
 
@@ -71,7 +80,8 @@ def mergesort(
     Time is O(n log n), whatever the order of the input; scratch memory is one copy of keys and values. Tiles are
     sorted by a block each, then runs of tiles are merged, each output tile by its own share of the merge path (Odeh,
     Green, Mwassi, Shmueli, Birk, "Merge Path", 2012). Columns of up to 64 bits in all are one key; each 64 bits more
-    are one more sort.
+    are one more sort. By `less` the CUDA kernels, compiled for it, sort keys of up to 8 bytes; others, and those of
+    other platforms, are merged by binary searches in plain JAX, O(n log^2 n).
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -80,6 +90,9 @@ def mergesort(
       >>> mgpu.mergesort((jnp.array([1, 2, 1]), jnp.array([7, 8, 9])), descending=(False, True))
       (Array([1, 1, 2], dtype=int32), Array([9, 7, 8], dtype=int32))
     """
+    if less is not None:
+        expect_no_axis("mergesort", "less", axis_name)
+        return sort_by_less("mergesort", keys, less, values, ABSENT, ABSENT, count, descending)
     keys, descending = expect_keys("mergesort", "keys", keys, descending)
     given: dict[str, Any] = {"descending": descending, "count": count, "axis_name": axis_name, "even": even}
     return run_sort("mergesort", keys, ABSENT, ABSENT, values, **given)
@@ -102,12 +115,15 @@ def mergesort_indices(
     axis_name: AxisName,
     even: bool = True,
 ) -> Any: ...
+@overload
+def mergesort_indices(keys: Any, *, count: ArrayLike | None = None, less: LessFunction) -> tuple[Any, jax.Array]: ...
 @one_program("descending")
 def mergesort_indices(
     keys: Keys,
     *,
     descending: Directions = False,
     count: ArrayLike | None = None,
+    less: LessFunction | None = None,
     axis_name: AxisName | None = None,
     even: bool = True,
 ) -> Any:
@@ -117,6 +133,7 @@ def mergesort_indices(
       keys: see `sort`.
       descending: see `sort`.
       count: see `sort`.
+      less: see `mergesort`.
       axis_name: see `sort`.
       even: see `sort`.
 
@@ -135,6 +152,9 @@ def mergesort_indices(
       >>> mgpu.mergesort_indices(jnp.array([3, 1, 2]))[1]
       Array([1, 2, 0], dtype=int32)
     """
+    if less is not None:
+        expect_no_axis("mergesort_indices", "less", axis_name)
+        return sort_indices_by_less("mergesort_indices", keys, less, ABSENT, ABSENT, count, descending)
     keys, descending = expect_keys("mergesort_indices", "keys", keys, descending)
     given: dict[str, Any] = {"descending": descending, "count": count, "axis_name": axis_name, "even": even}
     return run_sort_indices("mergesort_indices", keys, ABSENT, ABSENT, **given)

@@ -15,7 +15,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.check import as_array, describe, expect_leading_axis, index_dtype, type_error, value_error
+from jax_mgpu._src.check import (
+    as_array,
+    describe,
+    expect_leading_axis,
+    index_dtype,
+    static_flag,
+    type_error,
+    value_error,
+)
 from jax_mgpu._src.compat import rows_sharding, vary_as, whole_axes
 from jax_mgpu._src.live import live_items, live_mask, segment_bounds, segment_starts
 from jax_mgpu._src.values import plain_leaves
@@ -79,6 +87,8 @@ class Operator:
       identity: the state of nothing, without the leading axis, or None where it is not known.
       dead: the result for an item past the count.
       function: the same as a caller's function of two items, where it is one.
+      kind: the built-in operator, where it is one; its identity changes nothing that it is combined with.
+      commutes: whether the operator certainly does.
     """
 
     extract: Callable[[Any, jax.Array], Any]
@@ -87,6 +97,8 @@ class Operator:
     identity: Any
     dead: int = 0
     function: Callable[[Any, Any], Any] | None = None
+    kind: Kind | None = None
+    commutes: bool = False
 
 
 def accumulator_dtype(dtype: Any) -> Any:
@@ -98,6 +110,7 @@ def accumulator_dtype(dtype: Any) -> Any:
 def builtin(kind: int, dtype: Any, result: Any = None) -> Operator:
     """A built-in operator over items of this type, or rows of them."""
     kind = Kind(kind)
+    known: dict[str, Any] = {"kind": kind, "commutes": True}
     wide = accumulator_dtype(dtype)
     if kind in (Kind.ADD, Kind.MUL):
         return Operator(
@@ -105,6 +118,7 @@ def builtin(kind: int, dtype: Any, result: Any = None) -> Operator:
             combine=jnp.add if kind == Kind.ADD else jnp.multiply,
             finish=lambda state: state.astype(dtype if result is None else result),
             identity=jnp.asarray(0 if kind == Kind.ADD else 1, wide),
+            **known,
         )
     if kind in (Kind.AND, Kind.OR, Kind.XOR):
         none = jnp.zeros((), dtype)
@@ -130,6 +144,7 @@ def builtin(kind: int, dtype: Any, result: Any = None) -> Operator:
             combine=jnp.maximum if largest else jnp.minimum,
             finish=lambda state: state,
             identity=jnp.asarray(bounds[0 if largest else 1], dtype),
+            **known,
         )
 
     def combine(a: Any, b: Any) -> Any:
@@ -149,6 +164,7 @@ def builtin(kind: int, dtype: Any, result: Any = None) -> Operator:
         finish=lambda state: state[1],
         identity=(jnp.zeros((), dtype), jnp.asarray(-1)),
         dead=-1,
+        **known,
     )
 
 
@@ -159,12 +175,14 @@ def custom(
     identity: Any,
     needs_identity: Callable[[int], str | None] = lambda n: None,
     argument: str = "x",
+    commutative: bool = False,
 ) -> tuple[Operator, Any, int, Callable[[Any], Any]]:
     """A caller's function as an operator, with the items, their number, and what makes results of what it gives.
 
     Random keys are rows of words everywhere but in the function itself. `needs_identity` says what the identity is
-    needed for, if it is, by the number of items.
+    needed for, if it is, by the number of items. `commutative` is the caller's promise.
     """
+    commutative = static_flag(operation, "commutative", commutative)
     structure: Any
     leaves, structure = jax.tree.flatten(x)
     if not leaves:
@@ -197,6 +215,7 @@ def custom(
         finish=lambda state: state,
         identity=identity,
         function=combine_items,
+        commutes=commutative,
     )
     return operator, structure.unflatten(plain), n, restore
 

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName, Keys, OperatorTree, PairFunction
+from jax_mgpu._src.annotations import ArrayLike, AxisName, ItemFunction, Keys, OperatorTree, PairFunction
 from jax_mgpu._src.bits import ordered_together
-from jax_mgpu._src.by_function import reduce_by_function, segmented_reduce_by_function
+from jax_mgpu._src.by_function import reduce_by_function, reduce_mapped, segmented_reduce_by_function
 from jax_mgpu._src.check import (
     count_operand,
     describe,
@@ -24,6 +24,7 @@ from jax_mgpu._src.check import (
 from jax_mgpu._src.columns import Columns, expect_keys, expect_one_array
 from jax_mgpu._src.compat import partition_spec, whole_axes
 from jax_mgpu._src.live import heads_inside, live_items, live_mask, segment_bounds, wide_enough
+from jax_mgpu._src.mapped import Load, mapped, one_leaf
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.named import Leaf, expect_over_axis, named_leaves
 from jax_mgpu._src.operators import (
@@ -45,13 +46,15 @@ from jax_mgpu._src.values import flatten_values, take_or_fill
 __all__ = ["reduce", "reduce_by_key", "run_reduce_by_key", "segmented_reduce"]
 
 
-@one_program("op")
+@one_program("op", "commutative")
 def reduce(
     x: Any,
     op: OperatorTree | PairFunction = "add",
     *,
     count: ArrayLike | None = None,
     identity: Any = None,
+    map: ItemFunction | None = None,
+    commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any:
     """Combines all items.
@@ -67,6 +70,10 @@ def reduce(
         nothing.
       count: the number of live items, an integer scalar (default `n`). Items past it are not read.
       identity: the identity of a function `op`, a pytree like one item: needed with `count`, and for `n = 0`.
+      map: a function of an item, or of an item and its position, that gives what `op` is to combine, of another
+        structure and dtype if need be; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate
+        it as they load an item. Over a mesh axis, positions are those in the global array.
+      commutative: a promise that a function `op` commutes, which may be faster.
       axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
         Then arrays are `[n]`, and names those from `"add"` to `"argmax"`.
 
@@ -91,15 +98,17 @@ def reduce(
       Array([12, 11], dtype=int32)
     """
     name = "reduce"
+    x, load = mapped(name, map, x, count, axis_name=axis_name)
     if callable(op):
         needs = "a reduction that may be over nothing"
+        has_count = count is not None
         operator, x, n, restore = custom(
-            name, op, x, identity, lambda n: needs if count is not None or n == 0 else None
+            name, op, x, identity, lambda n: needs if has_count or n == 0 else None, commutative=commutative
         )
         count = count_operand(name, "count", count, n)
         if axis_name is not None:
             return restore(over_axis("reductions.reduce", name, axis_name, operator, x, n, count))
-        return restore(reduce_by_function(name, operator, x, n, count))
+        return restore(reduce_by_function(name, operator, x, n, count, load))
     leaves, restore, n = named_leaves(name, "x", x, op, identity)
     count = count_operand(name, "count", count, n)
     if axis_name is not None:
@@ -108,10 +117,14 @@ def reduce(
         return restore(
             [over_axis("reductions.reduce", name, axis_name, leaf.kind, leaf.x, n, count) for leaf in leaves]
         )
-    return restore([_reduce_leaf(leaf, count) for leaf in leaves])
+    load = one_leaf(load, leaves, x)
+    return restore([_reduce_leaf(name, leaf, count, load) for leaf in leaves])
 
 
-def _reduce_leaf(leaf: Leaf, count: Any) -> jax.Array:
+def _reduce_leaf(name: str, leaf: Leaf, count: Any, load: Load | None) -> jax.Array:
+    combined = reduce_mapped(name, leaf.kind, leaf.x, count, load)
+    if combined is not None:
+        return combined
     if leaf.is_empty:
         return leaf.nothing(())
     if leaf.x.ndim == 1:
@@ -139,7 +152,7 @@ def reduce_segments(leaf: Leaf, heads: Any, count: Any, indices: Any = ABSENT) -
     return leaf.results(combined, leading, lengths)
 
 
-@one_program("op")
+@one_program("op", "commutative")
 def segmented_reduce(
     x: Any,
     heads: ArrayLike,
@@ -148,6 +161,8 @@ def segmented_reduce(
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
     identity: Any = None,
+    map: ItemFunction | None = None,
+    commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any:
     """Combines the items of each segment.
@@ -163,6 +178,8 @@ def segmented_reduce(
         ends where the next begins.
       count: see `reduce`.
       identity: the identity of a function `op`, a pytree like one item: the result of an empty segment.
+      map: see `reduce`.
+      commutative: see `reduce`.
       axis_name: see `reduce`. A device's heads are those of the segments that start among its own items, counted from
         the first of these; a segment goes on over the devices that follow, up to the next head.
 
@@ -187,8 +204,9 @@ def segmented_reduce(
              [5. , 9. ]], dtype=float32), 'sold': Array([ True, False], dtype=bool)}
     """
     name = "segmented_reduce"
+    x, load = mapped(name, map, x, count, axis_name=axis_name)
     if callable(op):
-        operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty segments")
+        operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty segments", commutative=commutative)
     else:
         leaves, restore, n = named_leaves(name, "x", x, op, identity)
     heads, ends = segment_operands(name, heads, ends, n)
@@ -207,13 +225,13 @@ def segmented_reduce(
             expect_over_axis(name, leaf)
         return restore([over_devices(leaf.kind, leaf.x) for leaf in leaves])
     if callable(op):
-        results = restore(segmented_reduce_by_function(name, operator, x, n, heads, count))
+        results = restore(segmented_reduce_by_function(name, operator, x, n, heads, count, load))
     else:
         results = restore([reduce_segments(leaf, heads, count) for leaf in leaves])
     return results if ends is None else jax.tree.map(lambda x: x[::2], results)
 
 
-@one_program("op", "size")
+@one_program("op", "size", "commutative")
 def reduce_by_key(
     keys: Keys,
     values: Any,
@@ -221,6 +239,8 @@ def reduce_by_key(
     *,
     size: int,
     count: ArrayLike | None = None,
+    map: ItemFunction | None = None,
+    commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> tuple[Any, Any, jax.Array]:
     """Combines the values of each run of equal neighbouring keys.
@@ -232,6 +252,8 @@ def reduce_by_key(
       op: see `reduce`.
       size: the static number of results.
       count: the number of live items, an integer scalar (default `n`).
+      map: see `reduce`; of an item of `values`, and its position among them.
+      commutative: see `reduce`.
       axis_name: see `reduce`. A run is on the device on which it starts; `size` and the number of runs are this
         device's.
 
@@ -252,11 +274,21 @@ def reduce_by_key(
       >>> mgpu.reduce_by_key(jnp.array([7, 7, 2, 7]), jnp.array([1, 2, 3, 4]), size=4)
       (Array([7, 2, 7, 0], dtype=int32), Array([3, 3, 4, 0], dtype=int32), Array(3, dtype=int32))
     """
-    return run_reduce_by_key("reduce_by_key", keys, values, op, size=size, count=count, axis_name=axis_name)
+    given: dict[str, Any] = {"item_map": map, "commutative": commutative, "axis_name": axis_name}
+    return run_reduce_by_key("reduce_by_key", keys, values, op, size=size, count=count, **given)
 
 
 def run_reduce_by_key(
-    name: str, keys: Any, values: Any, op: Any, *, size: int, count: Any, axis_name: Any = None
+    name: str,
+    keys: Any,
+    values: Any,
+    op: Any,
+    *,
+    size: int,
+    count: Any,
+    item_map: Any = None,
+    commutative: bool = False,
+    axis_name: Any = None,
 ) -> tuple[Any, Any, jax.Array]:
     """`reduce_by_key` of the operation of this name."""
     given, _ = expect_keys(name, "keys", keys)
@@ -264,16 +296,7 @@ def run_reduce_by_key(
     columns = given.replaced(map(whole_axes, given.arrays)) if isinstance(given, Columns) else None
     given = whole_axes(given) if columns is None else columns.run_keys()
     size = static_size(name, "size", size)
-    if callable(op):
-        leaves, unflatten = flatten_values(name, "values", values, n, "keys")
-        values = unflatten(leaves)
-    elif jax.tree.leaves(values):
-        named, restore_leaves, length = named_leaves(name, "values", values, op)
-        if length != n:
-            got = ", ".join(describe(leaf.x) for leaf in named)
-            raise value_error(name, "values", f"arrays with the leading axis of keys, {n}", got)
-    else:
-        named, restore_leaves = [], lambda results: values
+    values, named, restore, load = _items_of_runs(name, values, op, n, count, item_map, axis_name)
     index_dtype(name, "keys", n)
     live = count_operand(name, "count", count, n)
 
@@ -305,17 +328,34 @@ def run_reduce_by_key(
         return reduced if identity_fills else keep(reduced, 0)
 
     if callable(op):
-        operator, values, _, restore = custom(name, op, values, None, argument="values")
+        operator, values, _, restore = custom(name, op, values, None, argument="values", commutative=commutative)
         if over_devices:
             reduced = reduce_over_axis(operator, values)
         elif n:
-            reduced = segmented_reduce_by_function(name, operator, values, n, heads, covered)
+            reduced = segmented_reduce_by_function(name, operator, values, n, heads, covered, load)
         else:
             reduced = jax.tree.map(_none_of(size), values)
         reduced = restore(jax.tree.map(lambda x: keep(x, 0), reduced))
     else:
-        reduced = restore_leaves([reduce_leaf(leaf) for leaf in named])
+        reduced = restore([reduce_leaf(leaf) for leaf in named])
     return firsts, reduced, room(name, runs, size)
+
+
+def _items_of_runs(
+    name: str, values: Any, op: Any, n: int, count: Any, item_map: Any, axis_name: Any
+) -> tuple[Any, list[Leaf], Callable[[Sequence[Any]], Any], Load | None]:
+    """The values that a function combines, or the leaves that names combine and what restores their structure."""
+    load = None
+    if callable(op) or item_map is not None:
+        leaves, unflatten = flatten_values(name, "values", values, n, "keys")
+        values, load = mapped(name, item_map, unflatten(leaves), count, "values", axis_name)
+    if callable(op) or not jax.tree.leaves(values):
+        return values, [], lambda results: values, load
+    named, restore, length = named_leaves(name, "values", values, op)
+    if length != n:
+        got = ", ".join(describe(leaf.x) for leaf in named)
+        raise value_error(name, "values", f"arrays with the leading axis of keys, {n}", got)
+    return values, named, restore, load
 
 
 def _none_of(size: int) -> Callable[[jax.Array], jax.Array]:

@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName, OperatorTree, PairFunction
-from jax_mgpu._src.by_function import scan_by_function
+from jax_mgpu._src.annotations import ArrayLike, AxisName, ItemFunction, OperatorTree, PairFunction
+from jax_mgpu._src.by_function import scan_by_function, scan_mapped
 from jax_mgpu._src.check import count_operand, expect_no_ends, index_dtype, segment_operands, static_flag
 from jax_mgpu._src.live import heads_inside, live_mask
+from jax_mgpu._src.mapped import Load, mapped, one_leaf
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.named import Leaf, expect_over_axis, named_leaves
 from jax_mgpu._src.operators import (
@@ -30,7 +31,7 @@ from jax_mgpu._src.values import take_or_fill
 __all__ = ["scan", "segmented_scan"]
 
 
-@one_program("op", "exclusive", "reverse", "return_total")
+@one_program("op", "exclusive", "reverse", "return_total", "commutative")
 def scan(
     x: Any,
     op: OperatorTree | PairFunction = "add",
@@ -40,6 +41,8 @@ def scan(
     count: ArrayLike | None = None,
     return_total: bool = False,
     identity: Any = None,
+    map: ItemFunction | None = None,
+    commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any:
     """Combines all items up to each position.
@@ -55,6 +58,10 @@ def scan(
       return_total: also return the combination of all live items.
       identity: the identity of a function `op`, a pytree like one item: needed for an exclusive scan, and for a total
         that may be over nothing.
+      map: a function of an item, or of an item and its position, that gives what `op` is to combine, of another
+        structure and dtype if need be; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate
+        it as they load an item. Over a mesh axis, positions are those in the global array.
+      commutative: a promise that a function `op` commutes, which may be faster.
       axis_name: scan the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
 
     Returns:
@@ -78,10 +85,11 @@ def scan(
       {'x': Array([[3, 1],
              [7, 2]], dtype=int32), 'y': Array([False,  True], dtype=bool)}
     """
-    return _run("scan", x, ABSENT, None, op, exclusive, reverse, count, return_total, identity, axis_name)
+    given = (identity, map, commutative, axis_name)
+    return _run("scan", x, ABSENT, None, op, exclusive, reverse, count, return_total, *given)
 
 
-@one_program("op", "exclusive", "reverse")
+@one_program("op", "exclusive", "reverse", "commutative")
 def segmented_scan(
     x: Any,
     heads: ArrayLike,
@@ -92,6 +100,8 @@ def segmented_scan(
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
     identity: Any = None,
+    map: ItemFunction | None = None,
+    commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any:
     """Scans each segment of `x` on its own.
@@ -108,6 +118,8 @@ def segmented_scan(
         it a segment ends where the next begins.
       count: see `scan`.
       identity: see `scan`.
+      map: see `scan`.
+      commutative: see `scan`.
       axis_name: see `scan`. A device's heads are those of the segments that start among its own items, counted from the
         first of these; a segment goes on over the devices that follow, up to the next head.
 
@@ -125,7 +137,8 @@ def segmented_scan(
       >>> mgpu.segmented_scan(jnp.array([3, 1, 4, 1, 5]), jnp.array([0, 2]))
       Array([ 3,  4,  4,  5, 10], dtype=int32)
     """
-    return _run("segmented_scan", x, heads, ends, op, exclusive, reverse, count, False, identity, axis_name)
+    given = (identity, map, commutative, axis_name)
+    return _run("segmented_scan", x, heads, ends, op, exclusive, reverse, count, False, *given)
 
 
 def _run(
@@ -139,6 +152,8 @@ def _run(
     count: Any,
     return_total: bool,
     identity: Any,
+    item_map: Any,
+    commutative: bool,
     axis_name: Any,
 ) -> Any:
     exclusive, reverse = static_flag(name, "exclusive", exclusive), static_flag(name, "reverse", reverse)
@@ -149,8 +164,9 @@ def _run(
             return "a total that may be over nothing"
         return "an exclusive scan" if exclusive else None
 
+    x, load = mapped(name, item_map, x, count, axis_name=axis_name)
     if callable(op):
-        operator, x, n, restore = custom(name, op, x, identity, needs_identity)
+        operator, x, n, restore = custom(name, op, x, identity, needs_identity, commutative=commutative)
     else:
         leaves, restore, n = named_leaves(name, "x", x, op, identity)
     if heads is not ABSENT:
@@ -174,10 +190,11 @@ def _run(
             of_leaves = [over_devices(leaf.kind, leaf.x) for leaf in leaves]
             results = [list(parts) for parts in zip(*of_leaves, strict=True)]
     elif callable(op):
-        results = list(scan_by_function(name, operator, x, n, heads, count, **flags))
+        results = list(scan_by_function(name, operator, x, n, heads, count, load, **flags))
         fills = jax.tree.map(lambda _: 0, results[0])
     else:
-        scanned = [_scan_leaf(leaf, n, heads, count, **flags) for leaf in leaves]
+        load = one_leaf(load, leaves, x)
+        scanned = [_scan_leaf(name, leaf, n, heads, count, load, **flags) for leaf in leaves]
         results = [list(parts) for parts in zip(*scanned, strict=True)]
         fills = [leaf.fill for leaf in leaves]
     if ends is not None:
@@ -202,7 +219,12 @@ def _covered(n: int, heads: jax.Array, ends: jax.Array) -> jax.Array:
     return scan_columns(marks, Kind.ADD) > 0
 
 
-def _scan_leaf(leaf: Leaf, n: int, heads: Any, count: Any, **flags: bool) -> list[jax.Array]:
+def _scan_leaf(
+    name: str, leaf: Leaf, n: int, heads: Any, count: Any, load: Load | None, **flags: bool
+) -> list[jax.Array]:
+    mapped = scan_mapped(name, leaf.kind, leaf.x, heads, count, load, **flags)
+    if mapped is not None:
+        return list(mapped)
     shapes: list[tuple[int, ...]] = [(n,), ()][: 1 + flags["total"]]
     if leaf.is_empty:
         return [leaf.nothing(shape) for shape in shapes]

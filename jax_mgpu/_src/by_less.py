@@ -1,0 +1,499 @@
+"""Sorts by a comparator of the caller's, a Python function of two items that says whether the first comes first.
+
+The comparator is traced once, on two items, and written as C++ for the CUDA kernels, as the operators of by_function.py
+are. Elsewhere, and where it cannot be compiled, plain JAX sorts: a merge sort in which all items search their runs'
+neighbours at once.
+
+A sort gives a permutation, and through it derivatives. Every operation on two inputs works on ranks: once each item of
+both has an integer rank by the order, equal items the same one, its own kernels do the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src import by_function
+from jax_mgpu._src.check import (
+    as_array,
+    count_operand,
+    describe,
+    expect_leading_axis,
+    index_dtype,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.compat import free_of_explicit_axes, whole_axes
+from jax_mgpu._src.emit import Unsupported, emit_order
+from jax_mgpu._src.live import live_mask, segment_starts
+from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.values import Payload, flatten_values, plain_leaves, take_rows
+
+__all__ = ["Items", "expect_items", "key_count", "ranked_pair", "sort_by_less", "sort_indices_by_less"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Items:
+    """Keys of any structure, and the comparator of two of them.
+
+    Args:
+      leaves: `[n, ...]`; random keys are rows of words.
+      restore: makes the caller's keys of such leaves.
+      less: whether the first of two items comes first, by the leaves of both.
+    """
+
+    leaves: tuple[jax.Array, ...]
+    restore: Callable[[Sequence[jax.Array]], Any]
+    less: Callable[..., Any]
+
+    @property
+    def n(self) -> int:
+        """The number of items."""
+        return self.leaves[0].shape[0]
+
+    @property
+    def item(self) -> list[Any]:
+        """The leaves of one item."""
+        return [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in self.leaves]
+
+    def taken(self, indices: jax.Array) -> Any:
+        """The keys at these places."""
+        return self.restore([take_rows(leaf, indices) for leaf in self.leaves])
+
+
+def key_count(operation: str, keys: Any, argument: str = "keys") -> int:
+    """The number of items of a pytree of arrays."""
+    leaves = jax.tree.leaves(keys)
+    if not leaves:
+        raise type_error(operation, argument, "an array or a pytree of arrays", repr(keys))
+    first = as_array(operation, argument, leaves[0])
+    if first.ndim == 0:
+        raise value_error(operation, argument, "arrays with a leading axis (a list is a pytree)", describe(first))
+    return first.shape[0]
+
+
+def expect_items(operation: str, argument: str, keys: Any, less: Any, descending: Any = False) -> Items:
+    """Keys and their comparator, checked."""
+    if not callable(less):
+        raise type_error(operation, "less", "a function of two items", repr(less))
+    if descending is not False:
+        raise value_error(operation, "descending", "False, as less is the order", repr(descending))
+    structure: Any
+    given, structure = jax.tree.flatten(keys)
+    n = key_count(operation, keys, argument)
+    arrays = expect_leading_axis(operation, argument, given, n, "each other")
+    index_dtype(operation, argument, n)
+    leaves, restore_leaves = plain_leaves(arrays)
+    leaves = [whole_axes(leaf) for leaf in leaves]
+
+    def flat(*both: Any) -> jax.Array:
+        a, b = (structure.unflatten(restore_leaves(half)) for half in (both[: len(leaves)], both[len(leaves) :]))
+        return jnp.asarray(less(a, b))
+
+    items = Items(tuple(leaves), lambda moved: structure.unflatten(restore_leaves(moved)), flat)
+    expected = "a function of two items that gives a bool"
+    try:
+        result = jax.eval_shape(flat, *items.item, *items.item)
+    except TypeError as error:  # another number of arguments, or a result that is no array
+        raise type_error(operation, "less", expected, f"the error: {error}") from error
+    if result.shape or result.dtype != jnp.bool_:
+        raise type_error(operation, "less", expected, describe(result))
+    return items
+
+
+def sort_by_less(
+    operation: str, keys: Any, less: Any, values: Any, heads: Any, flags: Any, count: Any, descending: Any
+) -> Any:
+    """What a sort by a comparator returns."""
+    items = expect_items(operation, "keys", keys, less, descending)
+    leaves, unflatten = flatten_values(operation, "values", values, items.n, "keys")
+    live = count_operand(operation, "count", count, items.n)
+    if values is None:
+        return _sorted(operation, items, heads, flags, live)[0]
+    sorted_keys, indices = _sorted(operation, items, heads, flags, live, with_indices=True)
+    return sorted_keys, unflatten([take_rows(leaf, indices) for leaf in leaves])
+
+
+def sort_indices_by_less(
+    operation: str, keys: Any, less: Any, heads: Any, flags: Any, count: Any, descending: Any
+) -> tuple[Any, jax.Array]:
+    """The sorted keys, and where each came from."""
+    items = expect_items(operation, "keys", keys, less, descending)
+    live = count_operand(operation, "count", count, items.n)
+    return _sorted(operation, items, heads, flags, live, with_indices=True)
+
+
+def _sorted(
+    operation: str, items: Items, heads: Any, flags: Any, count: Any, *, with_indices: bool = False
+) -> tuple[Any, Any]:
+    """Sorted keys, and indices where they are asked for or come with them."""
+    order = _order(operation, items)
+    if order is None:
+        indices = merge_sort_indices(items.less, items.leaves, heads, flags, count)
+    elif with_indices:
+        indices = _sort_words(order[0], items.leaves, heads, flags, count, order[1], Payload.INDICES)[1]
+    else:
+        return items.restore(_sort_keys(order[0], list(items.leaves), heads, flags, count, list(order[1]))), None
+    return items.taken(indices), indices
+
+
+# ---- Plain JAX
+
+
+def merge_sort_indices(
+    less: Callable[..., Any], leaves: Sequence[jax.Array], heads: Any, flags: Any, count: Any
+) -> jax.Array:
+    """The stable order of items within segments, as indices.
+
+    Runs double in each round: an item's place in the merge of two is its place in its own run and the number of items
+    of the other that come before it, found by binary search. That is O(n log^2 n) comparisons, n at a time.
+    """
+    n = leaves[0].shape[0]
+    dtype = index_dtype("sort", "keys", n)
+    positions = jnp.arange(n, dtype=dtype)
+    if n < 2:
+        return positions
+    leaves = [jnp.asarray(jax.lax.stop_gradient(leaf)) for leaf in leaves]
+    segments = _segments(positions, heads, flags, count)
+    is_live = live_mask(n, count) if count.size else None
+    compare = jax.vmap(less)
+
+    def comes_before(a: jax.Array, b: jax.Array) -> jax.Array:
+        """Of the items at these places. What is past the count is not looked at."""
+        # Places past the end fill the last run. They come last, as they are.
+        a_inside, b_inside = a < n, b < n
+        a_safe, b_safe = jnp.where(a_inside, a, 0), jnp.where(b_inside, b, 0)
+        both = a_inside & b_inside
+        by_segment = jnp.zeros(a.shape, bool)
+        if segments is not None:
+            a_of, b_of = segments[a_safe], segments[b_safe]
+            by_segment, both = both & (a_of < b_of), both & (a_of == b_of)
+        if is_live is not None:
+            both = both & is_live[a_safe] & is_live[b_safe]
+        a_safe, b_safe = jnp.where(both, a_safe, 0), jnp.where(both, b_safe, 0)
+        by_less = compare(*(leaf[a_safe] for leaf in leaves), *(leaf[b_safe] for leaf in leaves))
+        return by_segment | (both & by_less) | (a_inside & ~b_inside)
+
+    rounds = (n - 1).bit_length()
+    padded = jnp.arange(1 << rounds, dtype=dtype)
+
+    def merge(round: Any, order: jax.Array) -> jax.Array:
+        width = jnp.left_shift(jnp.asarray(1, dtype), jnp.asarray(round, dtype))
+        run = padded & ~(width - 1)
+        other, in_second = run ^ width, (run & width) != 0
+
+        def narrow(_: Any, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            low, high = ends
+            middle = (low + high) // 2
+            theirs = order[jnp.minimum(other + middle, padded.shape[0] - 1)]
+            # The first run's items come before equal ones of the second.
+            precedes = jnp.where(
+                in_second,
+                ~comes_before(order, theirs),
+                comes_before(theirs, order),
+            )
+            is_open = low < high
+            return jnp.where(is_open & precedes, middle + 1, low), jnp.where(is_open & ~precedes, middle, high)
+
+        none = jnp.zeros_like(padded)
+        before, _ = jax.lax.fori_loop(0, round + 1, narrow, (none, none + width))
+        place = (run & ~width) + (padded - run) + before
+        return order.at[place].set(order, mode="drop")
+
+    return jax.lax.fori_loop(0, rounds, merge, padded)[:n]
+
+
+def _segments(positions: jax.Array, heads: Any, flags: Any, count: Any) -> jax.Array | None:
+    """Each position's segment, or nothing where all are in one."""
+    n = positions.shape[0]
+    if not heads.size and not flags.size and not count.size:
+        return None
+    if flags.size:
+        if flags.dtype != jnp.bool_:
+            flags = (flags[positions // 32] >> (positions % 32).astype(jnp.uint32)) & 1
+        starts = flags.astype(bool)
+    else:
+        starts = segment_starts(n, heads)
+    segments = jnp.cumsum(starts, dtype=positions.dtype)
+    if count.size:  # what is past the count stays behind
+        segments = jnp.where(live_mask(n, count), segments, n + 1)
+    return segments
+
+
+# ---- The kernels
+
+
+WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Order:
+    """An order that has been written, without the values that it captured."""
+
+    source: str
+    item: tuple[Any, ...]
+    jaxpr: Any
+    consts: tuple[Any, ...]
+
+
+_ORDERS: list[_Order] = []
+_NUMBERS: dict[Any, int] = {}
+
+
+def _order(operation: str, items: Items) -> tuple[int, Sequence[Any]] | None:
+    """The number of an order and what it captured, or None where there are no kernels for it."""
+    if items.n == 0 or not by_function.has_kernels():
+        return None
+    try:
+        _word_bytes(items.item)
+        return _written(items)
+    except Unsupported as error:
+        if jax.default_backend() == "gpu":
+            by_function._warn(
+                f"{operation}: less: runs in plain JAX, which is slower: no kernel can be made of {error}"
+            )
+        return None
+
+
+def _sort_words(
+    order: int,
+    leaves: Sequence[jax.Array],
+    heads: Any,
+    flags: Any,
+    count: Any,
+    captures: Sequence[Any],
+    payload: Payload,
+) -> Sequence[jax.Array]:
+    """Sorted words, and indices where they are asked for, by the kernels."""
+    words = _to_words(leaves, _word_bytes(_ORDERS[order].item))
+    primitive = _operation(words.ndim, tuple(np.ndim(c) for c in captures))
+    return primitive.run([words, heads, flags, count, *map(jnp.asarray, captures)], order=order, payload=payload)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _sort_keys(order: int, leaves: Any, heads: Any, flags: Any, count: Any, captures: Any) -> list[jax.Array]:
+    """Sorted keys. Without their derivatives nobody asks where they came from."""
+    words = _sort_words(order, leaves, heads, flags, count, captures, Payload.NONE)[0]
+    return _of_words(words, _ORDERS[order].item)
+
+
+@_sort_keys.defjvp
+def _sort_keys_jvp(order: int, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    given, heads, flags, count, captures = primals
+    leaves = [jnp.asarray(leaf) for leaf in given]
+    indices = _sort_words(order, leaves, heads, flags, count, captures, Payload.INDICES)[1]
+    moved = [
+        t if t.dtype == jax.dtypes.float0 else take_rows(jnp.asarray(t), indices, tangents=True) for t in tangents[0]
+    ]
+    return [take_rows(leaf, indices) for leaf in leaves], moved
+
+
+def _item_bytes(aval: Any) -> int:
+    return int(np.prod(aval.shape)) * jnp.dtype(aval.dtype).itemsize
+
+
+def _word_bytes(item: Sequence[Any]) -> int:
+    """The width of a word that holds an item."""
+    size = sum(map(_item_bytes, item))
+    if not 0 < size <= 8:
+        raise Unsupported(f"keys of {size} bytes, more than 8")
+    return next(width for width in WORDS if width >= size)
+
+
+def _to_words(leaves: Sequence[jax.Array], width: int) -> jax.Array:
+    """Items as words, `[n]`, or `[n, 2]` of 8 bytes."""
+    n = leaves[0].shape[0]
+    word = WORDS[width]
+    parts = [leaf.astype(jnp.uint8) if leaf.dtype == jnp.bool_ else leaf for leaf in leaves]
+    if len(parts) == 1 and parts[0].dtype.itemsize * parts[0][:1].size == width:
+        bits = parts[0].reshape(n, -1)
+        if bits.dtype.itemsize == jnp.dtype(word).itemsize:
+            bits = jax.lax.bitcast_convert_type(bits, word)
+            return bits[:, 0] if width < 8 else bits
+    if all(part.dtype.itemsize == 4 for part in parts) and width == 8:
+        columns = [jax.lax.bitcast_convert_type(part, word).reshape(n, -1) for part in parts]
+        return jnp.concatenate(columns, axis=1)
+    columns = [jax.lax.bitcast_convert_type(part.reshape(n, -1), jnp.uint8).reshape(n, -1) for part in parts]
+    data = jnp.concatenate(columns, axis=1)
+    data = jnp.pad(data, ((0, 0), (0, width - data.shape[1])))
+    if width == 8:
+        data = data.reshape(n, 2, 4)
+    return data[:, 0] if width == 1 else jax.lax.bitcast_convert_type(data, word)
+
+
+def _of_words(words: jax.Array, item: Sequence[Any]) -> list[jax.Array]:
+    """The leaves of items that are words."""
+    n = words.shape[0]
+    data = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(n, -1)
+    leaves, begin = [], 0
+    for aval in item:
+        size = _item_bytes(aval)
+        part, begin = data[:, begin : begin + size], begin + size
+        dtype = jnp.dtype(jnp.uint8 if aval.dtype == jnp.bool_ else aval.dtype)
+        rows = part.reshape(n, *aval.shape, *([dtype.itemsize] if dtype.itemsize > 1 else []))
+        leaf = jax.lax.bitcast_convert_type(rows, dtype)
+        leaves.append(leaf.astype(aval.dtype) if aval.dtype == jnp.bool_ else leaf)
+    return leaves
+
+
+def _written(items: Items) -> tuple[int, Sequence[Any]]:
+    """The number of an order, and what it captured."""
+    with free_of_explicit_axes():
+        closed = jax.make_jaxpr(items.less)(*items.item, *items.item)
+    written = emit_order(closed, items.item)
+    consts = tuple(by_function._place(const, written.captures) for const in closed.consts)
+    captured = tuple(const for const in consts if isinstance(const, by_function._Captured))
+    key = (written.text, captured, jax.sharding.get_abstract_mesh())
+    if key not in _NUMBERS:
+        _NUMBERS[key] = len(_ORDERS)
+        _ORDERS.append(_Order(written.text, tuple(items.item), closed.jaxpr, consts))
+    return _NUMBERS[key], written.captures
+
+
+class LessOperation(Operation):
+    """A sort by an order: its operands are keys as words, segments, count, and what the order captured."""
+
+    def __init__(self, word_rank: int, capture_ranks: Sequence[int]):
+        self.captures, self.word_rank = len(capture_ranks), word_rank
+        super().__init__(
+            "sort_by_function",
+            operands={
+                **{"keys": word_rank, "heads": 1, "flags": 1, "count": 1},
+                **{f"c{i}": rank for i, rank in enumerate(capture_ranks)},
+            },
+            results=("keys", "values"),
+            attributes={"order": int, "payload": Payload},
+            shapes=self._sorted_shapes,
+            fallback=self._plain_sort,
+            streamed=("keys",),
+            only="cuda",
+            is_registered=False,
+        )
+        self.def_jvp(self._no_tangents)
+
+    def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        return rule  # operands have no names of their own
+
+    def lowers_plainly(
+        self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
+    ) -> bool:
+        """Whether a program that could have kernels is to have plain JAX."""
+        return by_function.needs_plain_jax("orders", self.captures, devices)
+
+    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
+        """The order's source and sizes in the place of its number."""
+        keys = operands[0]
+        return {
+            "payload": attributes["payload"],
+            "captures": self.captures,
+            "word_bytes": 8 if self.word_rank == 2 else keys.dtype.itemsize,
+            "source": _ORDERS[attributes["order"]].source,
+        }
+
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
+        if any(axis is not None for axis in axes[4:]):  # an order of its own for each problem
+            return by_function._map_plainly(self, operands, axes, attributes)
+        return super()._batch(operands, axes, **attributes)
+
+    def _sorted_shapes(self, *operands: Any, payload: int, **_: int) -> Sequence[Any]:
+        keys = jax.ShapeDtypeStruct(operands[0].shape, operands[0].dtype)
+        if payload == Payload.NONE:
+            return [keys]
+        return [keys, jax.ShapeDtypeStruct(keys.shape[:1], index_dtype("sort", "keys", keys.shape[0]))]
+
+    def _plain_sort(self, *operands: Any, order: int, payload: int) -> Sequence[Any]:
+        keys, heads, flags, count, *captures = operands
+        of = _ORDERS[order]
+        consts = by_function._filled(of.consts, captures)
+
+        def less(*both: Any) -> Any:
+            return jax.core.eval_jaxpr(of.jaxpr, consts, *both)[0]
+
+        indices = merge_sort_indices(less, _of_words(keys, of.item), heads, flags, count)
+        sorted_keys = take_rows(keys, indices)
+        return [sorted_keys] if payload == Payload.NONE else [sorted_keys, indices]
+
+    def _no_tangents(self, primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+        del tangents  # of words: what has derivatives is taken by indices
+        results = self.run(list(primals), **attributes)
+        return results, [None] * len(results)
+
+
+@functools.cache
+def _operation(word_rank: int, capture_ranks: tuple[int, ...]) -> LessOperation:
+    return LessOperation(word_rank, capture_ranks)
+
+
+# ---- Ranks
+
+
+@dataclasses.dataclass(frozen=True)
+class RankedPair:
+    """Two inputs by the ranks of their items in the order of all.
+
+    Args:
+      a: the leaves of the first.
+      b: those of the second.
+      ranks: of each, integers; equal items have the same one. What is past a count has a rank of no meaning.
+      restore: makes the caller's keys of leaves.
+    """
+
+    a: tuple[jax.Array, ...]
+    b: tuple[jax.Array, ...]
+    ranks: tuple[jax.Array, jax.Array]
+    restore: Callable[[Sequence[jax.Array]], Any]
+
+    def move(self, run: Callable[..., Any], a_values: Any, b_values: Any, **given: Any) -> Any:
+        """An operation on the ranks, which takes keys along with the values."""
+        return run(*self.ranks, (self.a, a_values), (self.b, b_values), **given)
+
+
+def ranked_pair(
+    operation: str,
+    a: Any,
+    b: Any,
+    less: Any,
+    a_count: Any,
+    b_count: Any,
+    *,
+    names: tuple[str, str] = ("a", "b"),
+    descending: Any = False,
+) -> RankedPair:
+    """Two inputs of a comparator, checked, by their ranks.
+
+    They come from one sort of all items, and one comparison of neighbours: an item has another rank than the one before
+    it where that comes first.
+    """
+    first = expect_items(operation, names[0], a, less, descending)
+    second = expect_items(operation, names[1], b, less, descending)
+    kinds = [[(leaf.dtype, leaf.shape[1:]) for leaf in one.leaves] for one in (first, second)]
+    if str(jax.tree.structure(a)) != str(jax.tree.structure(b)) or kinds[0] != kinds[1]:
+        got = ", ".join(map(describe, second.leaves))
+        raise type_error(operation, names[1], f"the structure, dtypes and trailing shapes of {names[0]}", got)
+    n_a, n = first.n, first.n + second.n
+    dtype = index_dtype(operation, " and ".join(names), n)
+    if n == 0:
+        nothing = jnp.zeros((0,), dtype)
+        return RankedPair(first.leaves, second.leaves, (nothing, nothing), first.restore)
+    both = [jnp.concatenate(pair) for pair in zip(first.leaves, second.leaves, strict=True)]
+    counts = [
+        count_operand(operation, f"{name}_count", count, one.n)
+        for name, count, one in zip(names, (a_count, b_count), (first, second), strict=True)
+    ]
+    if counts[0].size or counts[1].size:  # a live item stands for each that nobody is to look at
+        live = jnp.concatenate([live_mask(n_a, counts[0]), live_mask(n - n_a, counts[1])])
+        at = jnp.argmax(live)
+        both = [jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, leaf[at]) for leaf in both]
+    items = Items(tuple(jnp.asarray(jax.lax.stop_gradient(leaf)) for leaf in both), first.restore, first.less)
+    _, indices = _sorted(operation, items, ABSENT, ABSENT, ABSENT, with_indices=True)
+    in_order = [take_rows(leaf, indices) for leaf in items.leaves]
+    is_new = jax.vmap(items.less)(*(leaf[:-1] for leaf in in_order), *(leaf[1:] for leaf in in_order))
+    sorted_ranks = jnp.cumsum(jnp.concatenate([jnp.zeros((1,), bool), is_new]), dtype=dtype)
+    ranks = jnp.zeros((n,), dtype).at[indices].set(sorted_ranks, mode="drop")
+    return RankedPair(first.leaves, second.leaves, (ranks[:n_a], ranks[n_a:]), first.restore)

@@ -1,0 +1,292 @@
+"""Reductions and scans of mapped items against NumPy: in plain JAX, and as the C++ that kernels are compiled of."""
+
+from __future__ import annotations
+
+import ctypes
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+import jax_mgpu as mgpu
+from jax_mgpu._src import by_function, library
+from tests.examples import kernel_calls
+from tests.host_functions import FFI
+
+F32, I32, U8 = np.float32, np.int32, np.uint8
+
+
+@pytest.fixture(params=["plain", "primitives"])
+def way(request, monkeypatch):
+    """Maps by jax.vmap, and through the primitives of functions, which lower to plain JAX on a CPU."""
+    monkeypatch.setattr(by_function, "has_kernels", lambda: request.param == "primitives")
+
+
+def affine(a, b):
+    return a[0] * b[0], a[1] * b[0] + b[1]
+
+
+def make_affine(x):
+    return jnp.float32(0.5), x["a"].astype(jnp.float32)
+
+
+def whole(rng, n):
+    return rng.integers(-9, 10, n).astype(F32)
+
+
+def narrow(x):
+    return x.astype(np.int8) * np.int8(3)
+
+
+# A function of an item, or of an item and its position, the same over arrays, and a built-in operator with NumPy's.
+NAMED = {
+    "squares": (lambda x: x * x, lambda x, i: x * x, "add", np.sum, np.cumsum),
+    "widened": (narrow, lambda x, i: narrow(x), "min", np.min, np.minimum.accumulate),
+    "placed": (lambda x, i: (x + i) % 7, lambda x, i: (x + i) % 7, "max", np.max, np.maximum.accumulate),
+    "last": (lambda x, i: x.astype(I32) * (i % 3), lambda x, i: x.astype(I32) * (i % 3), "argmax", np.argmax, None),
+    "half": (lambda x: x.astype(jnp.bfloat16), lambda x, i: x.astype(ml_dtypes.bfloat16), "add", None, None),
+}
+
+
+def prefixes(op, mapped):
+    """Where the first extremum of each prefix is."""
+    return np.array([np.argmax(mapped[: i + 1]) for i in range(len(mapped))], I32)
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.usefixtures("way")
+def test_named_operators(name, rng) -> None:
+    function, in_numpy, op, fold, accumulate = NAMED[name]
+    for n, live in ((1, 1), (70, 70), (70, 41)):
+        x = whole(rng, n)
+        mapped = in_numpy(x, np.arange(n, dtype=I32))[:live]
+        count = None if live == n else live
+        total = mgpu.reduce(x, op, map=function, count=count)
+        scanned = mgpu.scan(x, op, map=function, count=count)
+        if name == "half":  # sums of narrow floats are rounded once
+            wide = mapped.astype(F32)
+            assert total.dtype == jnp.bfloat16
+            np.testing.assert_array_equal(total, wide.sum().astype(ml_dtypes.bfloat16))
+            np.testing.assert_array_equal(scanned[:live], wide.cumsum().astype(ml_dtypes.bfloat16))
+            continue
+        results = prefixes(op, mapped) if accumulate is None else accumulate(mapped)
+        if op == "add":
+            assert total.dtype == mapped.dtype
+        np.testing.assert_array_equal(total, fold(mapped))
+        np.testing.assert_array_equal(scanned[:live], results)
+        np.testing.assert_array_equal(scanned[live:], np.full(n - live, -1 if op == "argmax" else 0))
+
+
+@pytest.mark.usefixtures("way")
+def test_another_structure(rng) -> None:
+    """Pytrees of items become pairs; a function combines these."""
+    n = 50
+    x = {"a": rng.integers(0, 9, n).astype(U8), "b": rng.normal(size=(n, 3)).astype(F32)}
+    decay, state, states = 1.0, 0.0, []
+    for a in x["a"]:
+        decay, state = decay * 0.5, state * 0.5 + float(a)
+        states.append(state)
+    got = jax.jit(lambda x: mgpu.scan(x, affine, map=make_affine))(x)
+    np.testing.assert_allclose(got[1], states, rtol=1e-6)
+    heads = np.array([0, 20, 20, 45], I32)
+    identity = (F32(1), F32(0))
+    reduced = mgpu.segmented_reduce(x, heads, affine, map=make_affine, identity=identity)[1]
+    wanted = []
+    for begin, end in ((0, 20), (20, 20), (20, 45), (45, 50)):
+        state = 0.0
+        for a in x["a"][begin:end]:
+            state = state * 0.5 + float(a)
+        wanted.append(state)
+    np.testing.assert_allclose(reduced, wanted, rtol=1e-6)
+    keys = np.array([0] * 20 + [1] * 25 + [7] * 5, I32)
+    by_key = mgpu.reduce_by_key(keys, x, affine, size=3, map=make_affine)[1][1]
+    np.testing.assert_allclose(by_key, [wanted[0], wanted[2], wanted[3]], rtol=1e-6)
+    rows = mgpu.reduce_by_key(keys, x, size=3, map=lambda x: x["b"][1])[1]
+    np.testing.assert_allclose(rows, [x["b"][a:b, 1].sum() for a, b in ((0, 20), (20, 45), (45, 50))], rtol=1e-4)
+    sums = mgpu.segmented_scan(x, heads, map=lambda x, i: i * x["a"].astype(jnp.int32), reverse=True)
+    products = np.arange(n) * x["a"].astype(I32)
+    for begin, end in ((0, 20), (20, 45), (45, 50)):
+        np.testing.assert_array_equal(sums[begin:end], products[begin:end][::-1].cumsum()[::-1])
+
+
+@pytest.mark.usefixtures("way")
+def test_batches(rng) -> None:
+    """Positions count in each problem; what a map captured may be of a batch."""
+    x = whole(rng, 60).reshape(3, 20)
+    got = jax.jit(jax.vmap(lambda x: mgpu.reduce(x, map=lambda x, i: x * i)))(x)
+    np.testing.assert_array_equal(got, (x * np.arange(20)).sum(1))
+    factors = np.array([1, 2, 3, 4], F32)
+    got = jax.vmap(lambda k: mgpu.reduce(x[0], map=lambda x: x * k))(factors)
+    np.testing.assert_array_equal(got, factors * x[0].sum())
+    counts = np.array([3, 0, 20], I32)
+    got = jax.vmap(lambda x, c: mgpu.scan(x, map=lambda x: x + 1, count=c))(x, counts)
+    for row, live in enumerate(counts):
+        wanted = np.append(np.cumsum(x[row, :live] + 1), np.zeros(20 - live))
+        np.testing.assert_array_equal(got[row], wanted)
+
+
+@pytest.mark.usefixtures("way")
+def test_derivatives(rng) -> None:
+    """Of any order, in the items and in what a map captured; none comes from items past the count."""
+    x = rng.random(12).astype(F32) + 1
+
+    def cubes(x):
+        return mgpu.reduce(x, map=lambda x: x * x * x)
+
+    np.testing.assert_allclose(jax.grad(cubes)(x), 3 * x**2, rtol=1e-5)
+    np.testing.assert_allclose(jax.hessian(cubes)(x), np.diag(6 * x), rtol=1e-5)
+    np.testing.assert_allclose(
+        jax.grad(lambda k: mgpu.reduce(x, map=lambda x: jnp.sin(k * x)))(0.5), (x * np.cos(0.5 * x)).sum(), rtol=1e-5
+    )
+    dead = np.append(x, [0, 0]).astype(F32)
+    logs = jax.grad(lambda x: mgpu.scan(x, map=jnp.log, count=12)[11])(dead)
+    np.testing.assert_allclose(logs, np.append(1 / x, [0, 0]), rtol=1e-5)
+    tangent = jax.jvp(lambda x: mgpu.scan(x, affine, map=lambda x: (x, x))[1], (x,), (np.ones_like(x),))[1]
+    step = 1e-3
+    high, low = (mgpu.scan(x + sign * step, affine, map=lambda x: (x, x))[1] for sign in (1, -1))
+    np.testing.assert_allclose(tangent, (np.asarray(high) - np.asarray(low)) / (2 * step), rtol=2e-2)
+
+
+def test_promise_of_commutativity(monkeypatch) -> None:
+    """It is in the source, of which the kernels that need not keep the order are made."""
+    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    x = jnp.arange(5.0)
+
+    def choose(a, b):
+        return jnp.where(a > b, a, b)
+
+    for promised in (False, True):
+        assert mgpu.reduce(x, choose, commutative=promised) == 4
+        source = source_of(lambda x, promised=promised: mgpu.reduce(x, choose, commutative=promised), x)[0].source
+        assert f"kCommutes = {str(promised).lower()}" in source
+    with pytest.raises(TypeError, match="scan: commutative: expected"):
+        mgpu.scan(x, choose, commutative=2)
+
+
+def test_errors() -> None:
+    x = jnp.arange(5.0)
+    with pytest.raises(TypeError, match="reduce: map: expected a function of an item, or of an item and its position"):
+        mgpu.reduce(x, map=3)
+    with pytest.raises(TypeError, match="scan: map: expected"):
+        mgpu.scan(x, map=lambda x, i, k: x)
+    with pytest.raises(TypeError, match="scan: map: expected"):
+        mgpu.scan(x, map=lambda x: ())
+    with pytest.raises(ValueError, match="reduce: x: expected arrays with a leading axis"):
+        mgpu.reduce(jnp.float32(3), map=lambda x: x)
+    with pytest.raises(TypeError, match="reduce: x: expected"):
+        mgpu.reduce(x, map=lambda x: x > 1)
+
+
+def test_defaults_and_nothing() -> None:
+    """An argument with a default gets no position; without items nothing is mapped."""
+    x = jnp.arange(5.0)
+    assert mgpu.reduce(x, map=lambda x, k=2: x * k) == 20
+    assert mgpu.reduce(x[:0], map=lambda x: x + 1) == 0
+    assert mgpu.scan(x[:0], map=lambda x, i: i).shape == (0,)
+    assert mgpu.reduce(x, map=lambda x: jnp.float32(1)) == 5
+
+
+# ---- The C++, by the host's compiler
+
+
+def source_of(call, *arguments):
+    """The function that a call's kernels are compiled of, and its captured arrays."""
+    (equation,) = kernel_calls(call, *arguments)
+    return by_function._FUNCTIONS[equation.params["function"]], equation
+
+
+HEAD = """
+#include <cstring>
+
+#include "function/operator.h"
+#include "function/primitives.h"
+namespace xla = mgpu::xla;
+"""
+LOOP = """
+namespace function{number} {{
+{source}
+extern "C" void fold{number}(const void* const* x, long n, const void* const* captures, void* const* result) {{
+  mgpu::FunctionOperator<Function> op{{}};
+  for (int i = 0; i < {captures}; ++i) op.captures.arrays[i] = captures[i];
+  op.length = n;
+  auto state = op.identity();
+  for (long i = 0; i < n; ++i) {{
+    Function::Element element;
+    mgpu::for_each_leaf<Function::Element>([&]<int kLeaf>() {{
+      auto& leaf = Function::Element::leaf<kLeaf>(element);
+      memcpy(leaf, static_cast<const char*>(x[kLeaf]) + i * sizeof(leaf), sizeof(leaf));
+    }});
+    state = op.combine(state, op.extract(element, 2 * n + i));  // an item of the third row
+  }}
+  auto finished = op.finish(state, 0);
+  mgpu::for_each_leaf<Function::Result>([&]<int kLeaf>() {{
+    auto& leaf = Function::Result::leaf<kLeaf>(finished);
+    memcpy(result[kLeaf], leaf, sizeof(leaf));
+  }});
+}}
+}}
+"""
+
+
+def test_cpp(rng, monkeypatch) -> None:
+    """What the kernels do with each item: load it, combine, finish."""
+    compiler = shutil.which("c++") or shutil.which("g++") or pytest.skip("needs a C++ compiler")
+    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    n, table = 40, rng.integers(0, 99, 500).astype(I32)
+    floats, pairs = whole(rng, n), {"a": rng.integers(0, 9, n).astype(U8), "b": whole(rng, 3 * n).reshape(n, 3)}
+    calls = [
+        *((floats, lambda x, f=f, op=op: mgpu.reduce(x, op, map=f)) for f, _, op, *_ in NAMED.values()),
+        (floats, lambda x: mgpu.reduce(x.astype(jnp.float16), "mul", map=lambda x: jnp.where(x > 5, x, 1) / 8)),
+        (floats, lambda x: mgpu.reduce(x[:1], "argmin", map=lambda x, i: x + i)),
+        (pairs, lambda x: mgpu.reduce(x, affine, map=make_affine)),
+        (pairs, lambda x: mgpu.reduce(x, lambda a, b: jnp.where(a > b, a, b), map=lambda x: x["b"].sum())),
+        (pairs, lambda x: mgpu.reduce(x, lambda a, b: a + b, map=lambda x, i: x["b"] * i)),
+        (pairs, lambda x: mgpu.reduce(x, "max", map=lambda x: jnp.asarray(table)[x["a"]])),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        path, text, sources = pathlib.Path(folder), [], []
+        for number, (x, call) in enumerate(calls):
+            function, equation = source_of(call, x)
+            operands = len(equation.invars)
+            captured = operands - 2 - len(function.element.leaves)
+            text.append(LOOP.format(number=number, source=function.source, captures=captured))
+            sources.append((function, captured))
+        (path / "functions.cc").write_text(HEAD + "".join(text))
+        command = [compiler, "-std=c++20", "-O0", "-ffp-contract=off", "-w", "-fPIC", "-shared", f"-I{FFI}"]
+        subprocess.run([*command, str(path / "functions.cc"), "-o", str(path / "functions.so")], check=True)
+        compiled = ctypes.CDLL(str(path / "functions.so"))
+        for number, ((x, call), (function, captured)) in enumerate(zip(calls, sources, strict=True)):
+            given = floats.astype(np.float16) if number == len(NAMED) else floats[:1] if number == len(NAMED) + 1 else x
+            leaves = [np.ascontiguousarray(leaf) for leaf in jax.tree.leaves(given)]
+            results = [np.zeros(one.shape, one.dtype) for one in function.results]
+            pointers = [
+                (ctypes.c_void_p * max(1, len(arrays)))(*(array.ctypes.data for array in arrays))
+                for arrays in (leaves, [table] * captured, results)
+            ]
+            getattr(compiled, f"fold{number}")(pointers[0], ctypes.c_long(len(leaves[0])), pointers[1], pointers[2])
+            for got, wanted in zip(results, jax.tree.leaves(call(x)), strict=True):
+                np.testing.assert_allclose(got.astype(np.float64), np.asarray(wanted, np.float64), rtol=1e-2)
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
+def test_calls_for_cuda(monkeypatch) -> None:
+    """One call, of the items as they lie in memory; nothing is mapped before it."""
+    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    if library.cuda_library is None:
+        monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
+    monkeypatch.setattr(library, "compiler_problem", lambda: "")
+    by_function._operation.cache_clear()
+    x = jnp.arange(1000, dtype=jnp.uint8)
+    text = jax.jit(lambda x: mgpu.scan(x, map=lambda x: jnp.exp(x.astype(jnp.float32))))
+    text = text.trace(x).lower(lowering_platforms=("cuda",)).as_text()
+    call = next(line for line in text.splitlines() if "jax_mgpu.scan_by_function" in line)
+    assert "item_bytes = 4 : i64" in call
+    assert "packed = 1 : i64" in call
+    assert "result_bytes = 4 : i64" in call
+    by_function._operation.cache_clear()
