@@ -24,7 +24,23 @@ def _rows(rows: int, length: int) -> Any:
     return inputs
 
 
-def _top_k(name: str, rows: int, length: int, k: int, must_reach: float, aim: float) -> Case:
+def _ascending(rows: int, length: int) -> Any:
+    def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        """Rows of which each item is better than all before it."""
+        return (jnp.sort(_rows(rows, length)(rng, scale)[0], axis=-1),)
+
+    return inputs
+
+
+def _top_k(
+    name: str,
+    rows: int,
+    length: int,
+    k: int,
+    must_reach: float | None = None,
+    aim: float | None = None,
+    inputs_of: Any = _rows,
+) -> Case:
     def ours(x: Any) -> Any:
         best = jax.vmap(lambda row: mgpu.top_k(row, min(k, x.shape[1])))(x)
         return best.values, best.indices
@@ -32,7 +48,7 @@ def _top_k(name: str, rows: int, length: int, k: int, must_reach: float, aim: fl
     return Case(
         family="ranks",
         name=name,
-        inputs=_rows(rows, length),
+        inputs=inputs_of(rows, length),
         ours=ours,
         peers={"XLA top_k": lambda x: tuple(jax.lax.top_k(x, min(k, x.shape[1])))},
         bytes=array_bytes,
@@ -73,6 +89,12 @@ CASES = [
     ),
     _top_k("top_k of 64 rows of 524,288, k = 2,048", 64, 524_288, 2048, 0.12, 0.05),
     _top_k("top_k of 4,096 rows of 50,000, k = 50", 4096, 50_000, 50, 0.50, 0.25),
+    _top_k("top_k of 4,096 ascending rows of 50,000, k = 50", 4096, 50_000, 50, inputs_of=_ascending),
+    *(
+        _top_k(f"top_k of {2**26 // n} rows of {n}, k = 8", 2**26 // n, n, 8)
+        for n in (8, 64, 512, 2048, 8192, 2**16, 2**20, 2**26)
+    ),
+    _top_k("top_k of 1 row of 67108864, k = 2,048", 1, 2**26, 2048),
     Case(
         family="ranks",
         name="median of float32",
@@ -93,6 +115,14 @@ CASES = [
         bytes=array_bytes,
         must_reach=0.05,
         aim=0.025,
+    ),
+    Case(
+        family="ranks",
+        name="bincount of one id, 1,000 bins",
+        inputs=lambda rng, scale: (jnp.full((size_at(scale, 2**24),), 500, jnp.int32),),
+        ours=lambda ids: mgpu.bincount(ids, 1000),
+        peers={"XLA bincount": lambda ids: jnp.bincount(ids, length=1000).astype(jnp.int32)},
+        bytes=array_bytes,
     ),
     Case(
         family="ranks",

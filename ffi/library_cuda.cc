@@ -76,6 +76,7 @@ std::string json_kernel_shapes() {
   cuda::KernelShapeList list;
   cuda::list_count_bins_shapes(call, list);
   cuda::list_merge_shapes(call, list);
+  cuda::list_order_statistics_shapes(call, list);
   cuda::list_scan_shapes(call, list);
   cuda::list_segmented_sort_shapes(call, list);
   cuda::list_sets_shapes(call, list);

@@ -16,6 +16,7 @@
   OPERATION(join)                  \
   OPERATION(load_balance_search)   \
   OPERATION(merge)                 \
+  OPERATION(order_statistics)      \
   OPERATION(reduce)                \
   OPERATION(reduce_by_id)          \
   OPERATION(reduce_rows)           \

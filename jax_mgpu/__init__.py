@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 # In the root of a clone Python finds this folder first; the libraries of an installed package lie in site-packages.
 __path__ = pkgutil.extend_path(__path__, __name__)
 
+from jax_mgpu._src.align import Aligned, align
 from jax_mgpu._src.annotations import document_fields
 from jax_mgpu._src.bulk import bulk_insert, bulk_remove
 from jax_mgpu._src.counts import bincount, histogram
@@ -38,6 +39,7 @@ from jax_mgpu._src.sorted_search import SortedMatch, sorted_equal_count, sorted_
 from jax_mgpu._src.tables import asof_join, group_by, lookup, rank, segmented_shift
 
 __all__ = [
+    "Aligned",
     "JoinResult",
     "JoinedColumns",
     "Ragged",
@@ -46,6 +48,7 @@ __all__ = [
     "SetResult",
     "SortedMatch",
     "TopK",
+    "align",
     "argsort",
     "asof_join",
     "backends",
@@ -105,7 +108,7 @@ __all__ = [
 ]
 
 expect_compiled_names()
-for _result in (JoinResult, JoinedColumns, Runs, Selection, SetResult, SortedMatch, TopK):
+for _result in (Aligned, JoinResult, JoinedColumns, Runs, Selection, SetResult, SortedMatch, TopK):
     document_fields(_result)
 
 

@@ -145,9 +145,7 @@ EXAMPLES = {
         differentiable=(0,),
         composed=True,
     ),
-    "histogram": Example(
-        mgpu.histogram, lambda rng, real: (numbers(rng, real), np.array([-1, 0, 0.5, 2], real)), composed=True
-    ),
+    "histogram": Example(mgpu.histogram, lambda rng, real: (numbers(rng, real), np.array([-1, 0, 0.5, 2], real))),
     "group_by": Example(
         lambda keys, x, y, count: mgpu.group_by(
             keys, {"x": x, "y": y}, {"x": "max", "y": "first"}, size=20, count=count
@@ -308,7 +306,6 @@ EXAMPLES = {
         differentiable=(0,),
         counts=(2,),
         exact=False,
-        composed=True,
     ),
     "rank": Example(
         lambda keys, heads, count: mgpu.rank(keys, heads, "dense", count=count),

@@ -12,6 +12,8 @@ from jax.sharding import PartitionSpec as P
 
 AXIS = "devices"
 SIZES = (1, 2, 3, 4, 8)
+# The same, of which all but two take part with --long alone: programs take longer to compile than to run.
+FEW = [pytest.param(devices, marks=() if devices in (3, 8) else pytest.mark.long) for devices in SIZES]
 
 
 def by_vmap(function):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 SLOTS, OTHERS = 19, 11
 TYPES = {1: "int16", 2: "uint64", 3: "float32", 4: "int8", 8: "float16"}
+SIDES = ("left", "right")
 SETS = ("intersection", "union", "difference", "symmetric_difference")
 
 
@@ -104,3 +107,105 @@ def test_sets(rng, devices):
 
 def test_sets_on_devices(rng):
     check_sets(rng, mesh.by_devices(sets, 3), 3, "int32")
+
+
+# ---- Aligned --------------------------------------------------------------------------------------------------------
+
+
+def all_aligned(a, b, a_count, b_count, a_ids, b_ids):
+    """Both arrays aligned once, and every operation that then exchanges nothing."""
+    named = {"a_count": a_count, "b_count": b_count, "axis_name": mesh.AXIS}
+    both = mgpu.align(a, b, {"x": a_ids}, b_ids, **named)
+    named.update(aligned=True, a_count=both.a_count, b_count=both.b_count)
+    counts = {"needles_count": both.a_count, "haystack_count": both.b_count}
+    values = both.a_values["x"], both.b_values
+    return (
+        both,
+        [mgpu.sorted_search(both.a, both.b, side, **counts, axis_name=mesh.AXIS, aligned=True) for side in SIDES],
+        mgpu.sorted_match(both.a, both.b, **named),
+        mgpu.sorted_equal_count(both.a, both.b, **named),
+        mgpu.merge(both.a, both.b, *values, **named),
+        [
+            getattr(mgpu, f"set_{kind}")(
+                both.a, both.b, *(values if kind in ("union", "symmetric_difference") else values[:1]), **named
+            )
+            for kind in SETS
+        ],
+    )
+
+
+def check_aligned(rng, call, devices, dtype):
+    for a, b, a_counts, b_counts, dealt in problems(rng, devices, dtype):
+        a_ids, b_ids = np.split(np.arange(len(a) + len(b), dtype=np.int32), [len(a)])
+        ids = mesh.deal(a_ids, a_counts, SLOTS), mesh.deal(b_ids, b_counts, OTHERS)
+        both, searched, match, equal, merged, found = jax.device_get(call(*dealt, *ids))
+        n_a, n_b = both.a_count, both.b_count
+        np.testing.assert_array_equal(n_a + n_b, mesh.even(len(a) + len(b), devices))
+        oracle.same_bits(mesh.gather(both.a, n_a), a)
+        oracle.same_bits(mesh.gather(both.b, n_b), b)
+        np.testing.assert_array_equal(mesh.gather(both.a_values["x"], n_a), a_ids)
+        np.testing.assert_array_equal(mesh.gather(both.b_values, n_b), b_ids)
+        low, high = (oracle.sorted_search(a, b, side) for side in SIDES)
+        b_low, b_high = (oracle.sorted_search(b, a, side) for side in SIDES)
+        for got, expected in zip(searched, (low, high), strict=True):
+            np.testing.assert_array_equal(mesh.gather(got, n_a), expected)
+            assert (np.concatenate([row[count:] for row, count in zip(got, n_a, strict=True)]) == -1).all()
+        np.testing.assert_array_equal(mesh.gather(equal, n_a), high - low)
+        np.testing.assert_array_equal(mesh.gather(match.a_index, n_a), low)
+        np.testing.assert_array_equal(mesh.gather(match.b_index, n_b), b_high)
+        np.testing.assert_array_equal(mesh.gather(match.b_match, n_b), b_low < b_high)
+        assert match.a_match_count.tolist() == [(high > low).sum()] * devices
+        keys, values, counts = merged
+        order = oracle.merge_indices(a, b)
+        np.testing.assert_array_equal(counts, n_a + n_b)
+        oracle.same_bits(mesh.gather(keys, counts), np.concatenate([a, b])[order])
+        np.testing.assert_array_equal(mesh.gather(values, counts), order)
+        for kind, (keys, values, counts) in zip(SETS, found, strict=True):
+            sources = oracle.set_sources(f"set_{kind}", a, b)
+            assert (counts <= keys.shape[1]).all()
+            oracle.same_bits(mesh.gather(keys, counts), np.concatenate([a, b])[sources])
+            np.testing.assert_array_equal(mesh.gather(values, counts), sources)
+
+
+@pytest.mark.parametrize("devices", mesh.FEW)
+def test_aligned(rng, devices):
+    check_aligned(rng, mesh.by_vmap(all_aligned), devices, {**TYPES, 3: "float32", 8: "int32"}[devices])
+
+
+@pytest.mark.long
+def test_aligned_on_devices(rng):
+    check_aligned(rng, mesh.by_devices(all_aligned, 3), 3, "int32")
+
+
+def test_aligned_operations_exchange_nothing():
+    """Aligned once, an operation tells the devices a few numbers, and that is all."""
+    x, count = np.zeros((4, 64), np.float32), np.zeros(4, np.int32)
+
+    def call(a, b, a_count, b_count):
+        named = {"a_count": a_count, "b_count": b_count, "axis_name": mesh.AXIS, "aligned": True}
+        return (
+            mgpu.merge(a, b, a, b, **named),
+            mgpu.sorted_match(a, b, **named),
+            mgpu.set_union(a, b, a, b, **named),
+            mgpu.join(a, b, "outer", size=64, **named),
+        )
+
+    text = mesh.by_devices(call, 4).lower(x, x, count, count).as_text()
+    moved = re.findall(r"(?:all_to_all|all_gather|all_reduce|collective\w+)\b.*?-> *(.*)", text)
+    assert moved
+    assert not re.search("all_to_all|collective_permute", text)
+
+
+def test_fewer_slots_than_an_aligned_set_has():
+    """A count that exceeds `size` tells what is missing; what fills the rest is the caller's."""
+    a, b = np.array([[1, 1], [2, 3]]), np.array([[1, 3], [3, 4]])
+
+    def call(a, b):
+        both = mgpu.align(a, b, axis_name=mesh.AXIS)
+        named = {"a_count": both.a_count, "b_count": both.b_count, "axis_name": mesh.AXIS, "aligned": True}
+        return [mgpu.set_union(both.a, both.b, size=size, fill_value=9, **named)[::2] for size in (2, 7)]
+
+    (few, counts), (many, again) = mesh.by_vmap(call)(a, b)
+    assert counts.tolist() == again.tolist() == [3, 3]
+    assert few.tolist() == [[1, 1], [3, 3]]
+    assert many.tolist() == [[1, 1, 2, 9, 9, 9, 9], [3, 3, 4, 9, 9, 9, 9]]

@@ -250,6 +250,11 @@ def programs(devices):
     keys, counts = np.zeros((devices, 64), np.float32), np.zeros(devices, np.int32)
     yield lambda k, c: mgpu.mergesort(k, k, count=c, axis_name=AXIS), (keys, counts)
     yield lambda k, c: mgpu.merge(k, k, a_count=c, axis_name=AXIS), (keys, counts)
+    yield lambda k, c: mgpu.align(k, k, k, k[:, None], a_count=c, axis_name=AXIS), (keys, counts)
+    yield lambda k, c: mgpu.join(k, k, "outer", size=64, assume_sorted=False, a_count=c, axis_name=AXIS), (keys, counts)
+    yield lambda k, c: mgpu.partition(k, k > 0, count=c, axis_name=AXIS), (keys, counts)
+    yield lambda k, c: mgpu.unique(k, size=64, return_inverse=True, count=c, axis_name=AXIS), (keys, counts)
+    yield lambda k, c: mgpu.interval_move(k, c[None], c[None], c[None], k, axis_name=AXIS), (keys, counts)
     yield lambda k, c: jax.grad(lambda k: mgpu.mergesort(k, axis_name=AXIS)[3])(k), (keys, counts)
 
 

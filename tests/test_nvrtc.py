@@ -35,6 +35,12 @@ KERNELS = {
     "short_rows/select.cuh": ["short_rows::select<mgpu::cuda::selecting::SetIndices>"],
     "short_rows/sets.cuh": [f"short_rows::keep_items<{ORDER}, uint32_t>"],
     "short_rows/sorted_search.cuh": [f"short_rows::search<{ORDER}>", f"short_rows::match<{ORDER}>"],
+    "count_bins.cuh": [
+        f"counting::count_parts<mgpu::cuda::counting::{bins}>"
+        for bins in ("NumberedBins<int32_t>", f"BinsBetweenEdges<{ORDER}>")
+    ],
+    "order_statistics.cuh": [f"ranking::count_rank_digits<{ORDER}>"],
+    "top_k.cuh": [f"ranking::keep_first<{ORDER}, {first}>" for first in ("true", "false")],
     "bulk.cuh": ["move_words<uint32_t, mgpu::cuda::BulkRoute<true>>"],
     "cta/merge_stream.cuh": [f"split_tiles<{ORDER}>"],
     "intervals.cuh": [

@@ -104,8 +104,48 @@ def test_top_k_of_rows(rng, rows, n, dtype):
             assert int(best.count[row]) == len(order)
 
 
+def keys_of_kind(rng, dtype, kind, *shape):
+    if kind == "random":
+        return data.random_keys(rng, dtype, *shape)
+    if kind == "equal":
+        return np.full(shape, 7, jnp.dtype(dtype))
+    return np.broadcast_to(np.sort(rng.integers(0, 120, shape[-1])).astype(jnp.dtype(dtype)), shape)
+
+
+TOP_K_TILES = data.tile_sizes("top_k")
+
+
+@pytest.mark.parametrize("kind", ["random", "equal", "ascending"])
+@pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32", "int64"])
+def test_top_k_at_the_edges_of_tiles(rng, dtype, kind):
+    for tile, delta in itertools.product(TOP_K_TILES, (-1, 0, 1)):
+        n = tile + delta
+        x = keys_of_kind(rng, dtype, kind, n)
+        for k, largest in ((1, False), (min(2048, n // 4), True)):
+            best = mgpu.top_k(x, k, largest=largest)
+            order = first_of(x, 0, n, k, largest)
+            same_bits(best.values, x[order])
+            same_bits(best.indices, order.astype(np.int32))
+
+
+# On CUDA one, two and three levels of blocks; the largest k of its kernels, and one that it sorts for.
+@pytest.mark.parametrize("kind", ["random", "ascending"])
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+@pytest.mark.parametrize(
+    ("rows", "n", "k"), [(3, 9_001, 2048), (1, 100_000, 2048), (2, 600_000, 2048), (1, 9_000, 2049)]
+)
+def test_top_k_of_many_parts(rng, dtype, rows, n, k, kind):
+    x = keys_of_kind(rng, dtype, kind, rows, n)
+    counts = np.array([n, n - 1, n // 2], np.int32)[:rows]
+    best = jax.vmap(lambda x, count: mgpu.top_k(x, k, count=count))(x, counts)
+    for row, count in enumerate(counts):
+        order = first_of(x[row], 0, count, k, True)
+        same_bits(best.values[row], x[row, order])
+        same_bits(best.indices[row], order.astype(np.int32))
+
+
 def test_a_sort_in_the_place_of_a_selection_agrees(rng):
-    """Elsewhere than on the CPU, top_k sorts."""
+    """Where a sort takes less time, CUDA sorts."""
     x = data.random_keys(rng, "float32", 3, 500)
     counts = np.array([[500], [44], [3]], np.int32)
     fallback = jax.jit(jax.vmap(lambda *operands: REGISTRY["top_k"].fallback(*operands, k=50, largest=1)))
@@ -156,6 +196,34 @@ def test_quantile(rng, dtype):
             np.testing.assert_allclose(values.astype(np.float64), expected, rtol=tolerance, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+def test_quantiles_at_ranks_are_items(rng, dtype):
+    for n in (1, 2, 33, *(tile + d for tile in data.tile_sizes("order_statistics") for d in (-1, 1)), 100_001):
+        kind = rng.choice(["random", "equal", "ascending"])
+        x = keys_of_kind(rng, dtype, kind, n)
+        x = np.where(np.isnan(x), x.dtype.type(3), x) if dtype in data.FLOAT_DTYPES else x
+        for count in (None, n // 2 + 1):
+            live = oracle.live_count(count, n)
+            ordered = x[oracle.sort_indices(x[:live])]
+            got = mgpu.quantile(x, np.array([0.0, 1.0]), count=count)
+            np.testing.assert_array_equal(got, ordered[[0, live - 1]].astype(got.dtype))
+            if live % 2:
+                median = mgpu.quantile(x, 0.5, count=count)
+                np.testing.assert_array_equal(median, ordered[live // 2].astype(median.dtype))
+
+
+def test_quantiles_of_a_batch(rng):
+    """Of rows of their own, and of one array for all."""
+    x, q = rng.normal(size=(5, 20_000)), rng.random((5, 2))
+    expected = [np.quantile(row, at) for row, at in zip(x, q, strict=True)]
+    np.testing.assert_allclose(jax.vmap(mgpu.quantile)(x, q), expected, rtol=1e-9)
+    shared = jax.vmap(lambda at: mgpu.quantile(x[0], at))(q)
+    np.testing.assert_allclose(shared, np.quantile(x[0], q), rtol=1e-9)
+    many = jax.vmap(lambda row: mgpu.quantile(row, q.reshape(-1)))(x)  # more ranks than CUDA's kernels take
+    np.testing.assert_allclose(many, np.quantile(x, q.reshape(-1), axis=1).T, rtol=1e-9)
+    assert np.isnan(mgpu.quantile(np.append(x[0], np.nan), 0.5))
+
+
 def test_infinities():
     x = np.array([-np.inf, 1.0, np.inf, np.inf], np.float32)
     np.testing.assert_array_equal(mgpu.quantile(x, np.array([0.0, 1 / 3, 1.0])), [-np.inf, 1.0, np.inf])
@@ -198,6 +266,18 @@ def test_bincount(rng, dtype):
     assert mgpu.bincount(np.array([1, 2]), 0).shape == (0,)
 
 
+@pytest.mark.parametrize("length", [1, 2, 1000, 12_288, 12_289])
+def test_bincount_of_many(rng, length):
+    """Ids of all kinds and all the same, in as many bins as CUDA's kernels take, and more."""
+    n = 3 * max(data.tile_sizes("count_bins")) + 5
+    ids = rng.integers(-1, length + 1, (3, n)).astype(np.int32)
+    ids[1] = length - 1
+    ids[2, 7:] = -5
+    expected = [np.bincount(row[(row >= 0) & (row < length)], minlength=length) for row in ids]
+    same_bits(jax.vmap(lambda row: mgpu.bincount(row, length))(ids), np.array(expected, np.int32))
+    same_bits(mgpu.bincount(ids[0], length), expected[0].astype(np.int32))
+
+
 def test_gradient_of_bincount(rng):
     ids, weights, directions = rng.integers(0, 9, 40), rng.normal(size=40), rng.normal(size=7)
     gradient = jax.grad(lambda w: jnp.vdot(mgpu.bincount(ids, 7, w), directions))(weights)
@@ -217,6 +297,25 @@ def test_histogram(rng, dtype):
     expected = np.histogram(wide[np.isfinite(wide)], edges.astype(np.float64))[0]
     same_bits(counts, expected.astype(np.int32))
     same_bits(same, edges)
+
+
+@pytest.mark.parametrize("kind", ["random", "equal"])
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+def test_histogram_between_many_edges(rng, dtype, kind):
+    """As many edges as CUDA's kernels take, and more: of ranks, where NaN is above all and -0 is 0."""
+    n = max(data.tile_sizes("count_bins")) + 5
+    x = keys_of_kind(rng, dtype, kind, 2, n)
+    for m, edge_kind in ((2, "equal"), (2, "random"), (101, "random"), (2048, "random"), (2049, "random")):
+        edges = data.in_order(keys_of_kind(rng, dtype, edge_kind, m))
+        ranks = oracle.rank(np.concatenate([edges, *x]))
+        bounds, items = ranks[:m], ranks[m:].reshape(2, n)
+        bins = np.searchsorted(bounds, items, side="right") - 1
+        last_is_nan = dtype in data.FLOAT_DTYPES and bool(np.isnan(edges[-1]))
+        bins = np.where(items == bounds[-1], -1 if last_is_nan else m - 2, np.where(bins == m - 1, -1, bins))
+        expected = np.array([np.bincount(row[row >= 0], minlength=m - 1) for row in bins], np.int32)
+        same_bits(jax.vmap(lambda x, edges=edges: mgpu.histogram(x, edges)[0])(x), expected)
+        shared = jax.vmap(lambda edges: mgpu.histogram(x[0], edges)[0])(np.stack([edges, edges]))
+        same_bits(shared, np.stack([expected[0]] * 2))
 
 
 ERRORS = {

@@ -49,7 +49,7 @@ void run(const CountBinsOperands& operands, cpu::Executor& executor, BinsOf bins
     const int64_t row = task / parts, begin = (task - row * parts) * part;
     const auto bin_of = bins_of(row);
     std::vector<int64_t> own(bins);
-    const Item* const items = static_cast<const Item*>(operands.x) + row * operands.length;
+    const Item* const items = static_cast<const Item*>(operands.x) + row * operands.x_stride;
     for (int64_t i = begin; i < std::min(operands.length, begin + part); ++i) {
       const int64_t bin = bin_of(items[i]);
       if (bin >= 0) ++own[bin];

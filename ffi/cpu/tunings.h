@@ -10,7 +10,8 @@ constexpr int64_t kJoinTile = 1 << 14;         // items of both inputs; rows of 
 constexpr int64_t kLoadBalanceTile = 1 << 14;  // outputs
 // Slots of what walks along a merge: so many that a search of 2^26 items is nothing beside them.
 constexpr int64_t kMergeTile = 1 << 16;
-constexpr int64_t kReduceTile = 1 << 15;  // items; items and ends of segments
+constexpr int64_t kOrderStatisticsPart = 1 << 16;  // items
+constexpr int64_t kReduceTile = 1 << 15;           // items; items and ends of segments
 // Elements of rows and of ends, in all columns of a tile; the most columns, and the least rows and ends.
 constexpr int64_t kReduceRowsTile = 1 << 17;
 constexpr int64_t kReduceRowsColumns = 1 << 10;

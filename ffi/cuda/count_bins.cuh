@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads) count_parts(const __grid_constant__ 
   bins.prepare(task, row, shared_memory);
   __syncthreads();
 
-  const Item* const items = static_cast<const Item*>(operands.x) + row * operands.length;
+  const Item* const items = static_cast<const Item*>(operands.x) + row * operands.x_stride;
   const auto count = [&](Item item) {
     const int bin = bins(item);
     if (bin != kNoBin) atomicAdd(counters + bin * copies + copy, 1u);

@@ -8,7 +8,7 @@ namespace mgpu::cuda {
 
 namespace softmax {
 
-template <typename Element>
+template <bool kLog, typename Element>
 void launch(const Call& call, const SegmentedSoftmaxOperands& operands, CUstream_st* stream) {
   using Shape = Shape<Element>;
   using Part = Part<Accumulator<Element>>;
@@ -21,7 +21,6 @@ void launch(const Call& call, const SegmentedSoftmaxOperands& operands, CUstream
   const Softmax<Element> task{static_cast<const Element*>(operands.x),
                               static_cast<Element*>(operands.result),
                               is_aligned(operands.x) && is_aligned(operands.result),
-                              operands.log,
                               operands.segments,
                               restarts,
                               tiles,
@@ -34,11 +33,11 @@ void launch(const Call& call, const SegmentedSoftmaxOperands& operands, CUstream
   scanning::list_heads<>
       <<<searches, scanning::kThreads, 0, stream>>>(restarts, tiles, Shape::kTile, false, scratch.listed);
   check_launch(call);
-  normalize_tiles<<<blocks, Shape::kThreads, 0, stream>>>(task);
+  normalize_tiles<kLog><<<blocks, Shape::kThreads, 0, stream>>>(task);
   check_launch(call);
   join_parts<<<blocks, kJoinThreads, 0, stream>>>(task);
   check_launch(call);
-  close_tiles<<<blocks, kCloseThreads, 0, stream>>>(task);
+  close_tiles<kLog><<<blocks, kCloseThreads, 0, stream>>>(task);
   check_launch(call);
 }
 
@@ -47,11 +46,16 @@ void launch(const Call& call, const SegmentedSoftmaxOperands& operands, CUstream
 void segmented_softmax(const Call& call, CUstream_st* stream) {
   const SegmentedSoftmaxOperands operands(call);
   if (operands.segments.total() == 0) return;
+  const auto run = [&](auto element) {
+    using Element = decltype(element);
+    operands.log ? softmax::launch<true, Element>(call, operands, stream)
+                 : softmax::launch<false, Element>(call, operands, stream);
+  };
   switch (operands.dtype) {
-    case DType::f16: return softmax::launch<Half>(call, operands, stream);
-    case DType::bf16: return softmax::launch<BFloat16>(call, operands, stream);
-    case DType::f32: return softmax::launch<float>(call, operands, stream);
-    case DType::f64: return softmax::launch<double>(call, operands, stream);
+    case DType::f16: return run(Half{});
+    case DType::bf16: return run(BFloat16{});
+    case DType::f32: return run(float{});
+    case DType::f64: return run(double{});
     default: call.fail("x: expected a float type, got " + std::string(dtype_name(operands.dtype)));
   }
 }

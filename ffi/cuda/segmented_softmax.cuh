@@ -44,6 +44,15 @@ __device__ __forceinline__ Float power(Float x) {
     return exp(x);
   }
 }
+// No sum is so large that the quick division is less exact.
+template <typename Float>
+__device__ __forceinline__ Float divide(Float x, Float sum) {
+  if constexpr (sizeof(Float) == 4) {
+    return __fdividef(x, sum);
+  } else {
+    return x / sum;
+  }
+}
 template <typename Float>
 __device__ __forceinline__ Float logarithm(Float x) {
   if constexpr (sizeof(Float) == 4) {
@@ -51,6 +60,12 @@ __device__ __forceinline__ Float logarithm(Float x) {
   } else {
     return log(x);
   }
+}
+
+// What items are shifted by. Those of a part that are all -inf have powers of 0, as another part may have numbers.
+template <typename Float>
+__device__ __forceinline__ Float shift_of(Float max) {
+  return max == -std::numeric_limits<Float>::infinity() ? Float{0} : max;
 }
 
 // Nothing is shifted by itself: -inf less -inf has no value.
@@ -81,7 +96,6 @@ struct Softmax {
   const Element* x;
   Element* result;
   bool aligned;  // x and result
-  bool log;
   Segments segments;
   Segments restarts;  // without counts: a dead item is in no sum, and needs no segment of its own
   int64_t tiles;
@@ -95,10 +109,13 @@ struct Softmax {
     const int64_t row = segments.row(position);
     return position - row * segments.length < segments.live(row);
   }
-  __device__ __forceinline__ Float item(Float shifted, Float sum) const {
-    return log ? shifted - logarithm(sum) : power(shifted) / sum;
-  }
 };
+
+// What becomes of an item, of which `kept` is left once the sum is known: its logarithm or its power.
+template <bool kLog, typename Float>
+__device__ __forceinline__ Float result_of(Float kept, Float sum) {
+  return kLog ? kept - logarithm(sum) : divide(kept, sum);
+}
 
 // A thread's items, one after the other, and where its segments start among them.
 template <typename Element>
@@ -179,7 +196,7 @@ __device__ __forceinline__ void mark_heads(HeadBits<Element>& bits, const Softma
   if (threadIdx.x == kWarp - 1) bits.before[Shape::kWords] = up_to;
 }
 
-template <typename Element>
+template <bool kLog, typename Element>
 __global__ void __launch_bounds__(Shape<Element>::kThreads, 4) normalize_tiles(Softmax<Element> task) {
   using Shape = Shape<Element>;
   using Float = Accumulator<Element>;
@@ -239,14 +256,14 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, 4) normalize_tiles(S
   // Shift the items by their segment's maximum.
   const Largest<Float> largest;
   const Sum<Float> sum;
-  Float shifted[kItems], states[kItems];
+  Float kept[kItems], states[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const Float item = places[Shape::place(first) + i];
-    shifted[i] = items.dead >> i & 1 ? largest.identity() : item;
-    states[i] = shifted[i];
+    kept[i] = items.dead >> i & 1 ? largest.identity() : item;
+    states[i] = kept[i];
   }
-  items.total(largest, states, totals, all_heads, warp_sums, [&](int i, Float max) { shifted[i] -= max; });
+  items.total(largest, states, totals, all_heads, warp_sums, [&](int i, Float max) { kept[i] -= shift_of(max); });
   Float first_max = 0, last_max = 0;
   if (threadIdx.x == 0) {
     first_max = totals[0];
@@ -255,10 +272,12 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, 4) normalize_tiles(S
 
   // Divide their powers by its sum.
 #pragma unroll
-  for (int i = 0; i < kItems; ++i) states[i] = items.dead >> i & 1 ? Float{0} : power(shifted[i]);
-  Float results[kItems];
+  for (int i = 0; i < kItems; ++i) {
+    states[i] = items.dead >> i & 1 ? Float{0} : power(kept[i]);
+    if (!kLog) kept[i] = states[i];
+  }
   items.total(sum, states, totals, all_heads, warp_sums,
-              [&](int i, Float total) { results[i] = items.dead >> i & 1 ? Float{0} : task.item(shifted[i], total); });
+              [&](int i, Float total) { kept[i] = items.dead >> i & 1 ? Float{0} : result_of<kLog>(kept[i], total); });
   if (threadIdx.x == 0) {
     task.opening[tile] = {first_max, bits.words[0] & 1 ? Float{0} : totals[0]};
     task.open[tile] = {last_max, totals[all_heads]};
@@ -267,7 +286,7 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, 4) normalize_tiles(S
 
   // Store.
 #pragma unroll
-  for (int i = 0; i < kItems; ++i) places[Shape::place(first) + i] = results[i];
+  for (int i = 0; i < kItems; ++i) places[Shape::place(first) + i] = kept[i];
   __syncthreads();
   Element* const result = task.result + begin;
   if (whole) {
@@ -344,7 +363,7 @@ __global__ void __launch_bounds__(kJoinThreads) join_parts(Softmax<Element> task
 constexpr int kCloseThreads = 256;
 
 // Writes the items of the segments that are open at a tile's begin and at its end.
-template <typename Element>
+template <bool kLog, typename Element>
 __global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> task) {
   using Shape = Shape<Element>;
   using Float = Accumulator<Element>;
@@ -364,9 +383,10 @@ __global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> ta
       for (int k = 0; k < kInFlight; ++k) {
         const int64_t position = begin + i + k * kCloseThreads;
         if (i + k * kCloseThreads >= end) break;
+        const Float shifted = widen(items[k]) - shift_of(part.max);
+        const Float value = result_of<kLog>(kLog ? shifted : power(shifted), part.sum);
         const bool dead = knows_counts && !task.is_live(position);
-        const Float value = dead ? Float{0} : task.item(widen(items[k]) - part.max, part.sum);
-        task.result[position] = narrow_to(value, Element{});
+        task.result[position] = narrow_to(dead ? Float{0} : value, Element{});
       }
     }
   };

@@ -230,6 +230,13 @@ constexpr int kMostCountedEdges = 2048;
 constexpr int kEdgeSlotsLog = 12;
 constexpr int64_t kCountPart = 1 << 13;  // items, at least, of a block
 
+// ---- Items at ranks of the sorted order: digits of so many bits a pass, and as many ranks at once as every device has
+// room for the counters of.
+constexpr int kRankDigitBits = 11;
+constexpr int kRankDigits = 1 << kRankDigitBits;
+constexpr int kMostRanks = 7;
+constexpr int64_t kRankPart = 1 << 14;  // items, at least, of a block
+
 // ---- Scans: what a thread loads at a time where nothing restarts inside a row are vectors of 16 bytes.
 constexpr int kScanThreads = 256;
 constexpr int kScanVectors = 4;

@@ -18,8 +18,8 @@ CountBinsOperands::CountBinsOperands(const Call& call) {
   length = Call::length(in["x"]);
   bins = Call::length(result);
   rows = Call::batch(result, 1);
-  call.expect(in["x"].size() == rows * length, "x: expected the batch axes of the result");
   x = in["x"].data;
+  x_stride = call.row_stride(in["x"], length, rows, "x");
   edge_count = Call::length(given_edges);
   has_edges = edge_count > 0;
   edges = given_edges.data;

@@ -20,8 +20,9 @@ struct CountBinsOperands {
   int64_t bins;
   int64_t edge_count;
   const void* x;
+  int64_t x_stride;  // from row to row
   const void* edges;
-  int64_t edges_stride;  // from row to row
+  int64_t edges_stride;
   IndexResult counts;
 
   explicit CountBinsOperands(const Call& call);

@@ -5,7 +5,7 @@
 
 namespace mgpu {
 
-OperatorOperands::OperatorOperands(const Call& call, const Array& elements, const Array* heads, const Array& count,
+OperatorOperands::OperatorOperands(const Call& call, const Array& elements, const Array* heads, const Array* count,
                                    int own_rank)
     : kind(static_cast<OperatorKind>(call.attributes["op"])), dtype(elements.dtype), x(elements.data) {
   call.expect(elements.rank() >= own_rank, "x: expected more axes");
@@ -16,7 +16,7 @@ OperatorOperands::OperatorOperands(const Call& call, const Array& elements, cons
     segments.heads = call.index_vector(*heads, "heads");
     segments.heads_stride = call.row_stride(*heads, segments.heads_count, segments.rows, "heads");
   }
-  segments.counts = call.live_counts(count, segments.rows);
+  if (count) segments.counts = call.live_counts(*count, segments.rows);
   positions = segments.total();
 }
 

@@ -22,7 +22,7 @@ struct OperatorOperands {
   const void* x;
   int64_t positions;  // what those that an operator is given lie below
 
-  OperatorOperands(const Call& call, const Array& elements, const Array* heads, const Array& count, int own_rank = 1);
+  OperatorOperands(const Call& call, const Array& elements, const Array* heads, const Array* count, int own_rank = 1);
 
   // Calls visit(operator), of a few kinds. With kMerged, sum and product are one type of operator. dispatch_operator.h
   // defines it.

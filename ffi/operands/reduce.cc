@@ -11,7 +11,7 @@ const Signature signature::reduce{
 };
 
 ReduceOperands::ReduceOperands(const Call& call, const Arguments& in)
-    : OperatorOperands(call, in["x"], nullptr, in["count"]),
+    : OperatorOperands(call, in["x"], nullptr, &in["count"]),
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {
   wide = in.flag("wide");
@@ -35,7 +35,7 @@ const Signature signature::segmented_reduce{
 };
 
 SegmentedReduceOperands::SegmentedReduceOperands(const Call& call, const Arguments& in)
-    : OperatorOperands(call, in["x"], &in["heads"], in["count"]),
+    : OperatorOperands(call, in["x"], &in["heads"], &in["count"]),
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {
   wide = in.flag("wide");

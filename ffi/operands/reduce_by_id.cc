@@ -11,7 +11,7 @@ const Signature signature::reduce_by_id{
 };
 
 ReduceByIdOperands::ReduceByIdOperands(const Call& call, const Arguments& in)
-    : OperatorOperands(call, in["x"], nullptr, in["count"], 2),
+    : OperatorOperands(call, in["x"], nullptr, nullptr, 2),
       width(Call::length(in["x"])),
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {

@@ -11,7 +11,7 @@ const Signature signature::reduce_rows{
 };
 
 ReduceRowsOperands::ReduceRowsOperands(const Call& call, const Arguments& in)
-    : OperatorOperands(call, in["x"], &in["heads"], in["count"], 2),
+    : OperatorOperands(call, in["x"], &in["heads"], &in["count"], 2),
       sources{Call::length(in["x"]), segments.length, segments.length, segments.rows, {}},
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {

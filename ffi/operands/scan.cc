@@ -11,7 +11,7 @@ const Signature signature::scan{
 };
 
 ScanOperands::ScanOperands(const Call& call, const Arguments& in)
-    : OperatorOperands(call, in["x"], &in["heads"], in["count"]),
+    : OperatorOperands(call, in["x"], &in["heads"], &in["count"]),
       exclusive(in.flag("exclusive")),
       reverse(in.flag("reverse")),
       result(in.result("result").data),

@@ -18,6 +18,7 @@ TileSizes tile_sizes() {
   sizes["scan"] = {cpu::kScanTile};
   sizes["count_bins"] = {cpu::kCountBinsPart, kCountPart};
   sizes["join"] = {cpu::kJoinTile};
+  sizes["order_statistics"] = {cpu::kOrderStatisticsPart, kRankPart};
   sizes["select"] = {cpu::kSelectTile, kSelectTile};
   sizes["sets"] = {cpu::kSetTile};
   sizes["top_k"] = {cpu::kTopKPart};

@@ -8,11 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike
+from jax_mgpu._src.annotations import ArrayLike, AxisName
 from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_size, value_error
 from jax_mgpu._src.intervals import filled_tangent, gather_rows, scatter_rows
 from jax_mgpu._src.live import live_items
-from jax_mgpu._src.preconditions import distinct_positions, non_decreasing
+from jax_mgpu._src.mesh import devices_of, over_axis
+from jax_mgpu._src.preconditions import distinct_positions, non_decreasing, room
 from jax_mgpu._src.primitive import Operation, one_program
 from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.values import take_or_fill
@@ -28,7 +29,8 @@ def bulk_remove(
     size: int | None = None,
     fill_value: ArrayLike = 0,
     count: ArrayLike | None = None,
-) -> jax.Array:
+    axis_name: AxisName | None = None,
+) -> Any:
     """Removes the items at the given positions; the others keep their order.
 
     Args:
@@ -37,9 +39,12 @@ def bulk_remove(
       size: the static length of the result (default `n - m`, which is exact without padding).
       fill_value: what the rows past the last kept one hold.
       count: the number of live items of `x`, an integer scalar (default `n`).
+      axis_name: remove items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Indices are
+        those in the global array, sorted over all devices, each on any device; `size` is by default `n`.
 
     Returns:
-      `[size, …]`: the kept rows, as many as fit.
+      `[size, …]`: the kept rows, as many as fit. Over a mesh axis `(rows, count)`: what is left of the device's own
+      items, and their number, which can exceed `size`.
 
     Raises:
       TypeError: indices or count are no integers, or `size` is not static.
@@ -57,7 +62,14 @@ def bulk_remove(
     form = RowForm(name, "x", x)
     rows = form.pack("x", x)
     n = rows.shape[0]
+    slots = n * devices_of(name, axis_name)
     count = count_operand(name, "count", count, n)
+    if axis_name is not None:
+        indices = non_decreasing(name, "indices", index_vector(name, "indices", indices, slots))
+        size = n if size is None else static_size(name, "size", size)
+        options = {"size": size, "fill_value": form.fill(fill_value)}
+        left, total = over_axis("bulk.bulk_remove", name, axis_name, rows, indices, count, **options)
+        return form.unpack(left), room(name, total, size)
     indices = distinct_positions(name, "indices", index_vector(name, "indices", indices, n), count, n)
     size = max(n - indices.shape[0], 0) if size is None else static_size(name, "size", size)
     return form.unpack(_remove(x=rows, indices=indices, count=count, fill_value=form.fill(fill_value), size=size)[0])
@@ -72,7 +84,8 @@ def bulk_insert(
     size: int | None = None,
     fill_value: ArrayLike = 0,
     count: ArrayLike | None = None,
-) -> jax.Array:
+    axis_name: AxisName | None = None,
+) -> Any:
     """Inserts values in front of the items at the given positions.
 
     Args:
@@ -83,9 +96,12 @@ def bulk_insert(
       size: the static length of the result (default `n + m`).
       fill_value: what the rows past the last one hold.
       count: the number of live items of `x`, an integer scalar (default `n`).
+      axis_name: insert into the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
+        Indices are those in the global array, sorted over all devices, each on any device with its value.
 
     Returns:
-      `[size, …]`: the rows of both, as many as fit; `values[i]` in front of `x[indices[i]]`.
+      `[size, …]`: the rows of both, as many as fit; `values[i]` in front of `x[indices[i]]`. Over a mesh axis
+      `(rows, count)`: the device's share, and how many rows it has; these numbers differ by one at most.
 
     Raises:
       TypeError: indices or count are no integers, `size` is not static, or the dtypes of `x` and `values` differ.
@@ -103,12 +119,17 @@ def bulk_insert(
     form = RowForm(name, "x", x)
     rows, inserted = form.pack("x", x), form.pack("values", values)
     n, m = rows.shape[0], inserted.shape[0]
-    indices = non_decreasing(name, "indices", index_vector(name, "indices", indices, n))
+    slots = n * devices_of(name, axis_name)
+    indices = non_decreasing(name, "indices", index_vector(name, "indices", indices, slots))
     if indices.shape[0] != m:
         raise value_error(name, "indices", f"one for each of values, {m}", indices.shape[0])
     size = n + m if size is None else static_size(name, "size", size)
     count = count_operand(name, "count", count, n)
     fill = form.fill(fill_value)
+    if axis_name is not None:
+        operands = (rows, indices, inserted, count)
+        both, total = over_axis("bulk.bulk_insert", name, axis_name, *operands, size=size, fill_value=fill)
+        return form.unpack(both), room(name, total, size)
     return form.unpack(_insert(x=rows, indices=indices, values=inserted, count=count, fill_value=fill, size=size)[0])
 
 

@@ -153,6 +153,5 @@ _count_bins = _CountBins(
     attributes={"bins": int},
     shapes=_count_shapes,
     fallback=_count_fallback,
-    streamed=("x",),
 )
 _count_bins.def_jvp(_count_jvp)

@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.annotations import ArrayLike
+from jax_mgpu._src.annotations import ArrayLike, AxisName
 from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_size, value_error
 from jax_mgpu._src.compat import vary_as
 from jax_mgpu._src.live import common_dtype, live_items, wide_enough
 from jax_mgpu._src.load_balance import find_objects, load_balance_search
 from jax_mgpu._src.mergesort import mergesort_indices
+from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.preconditions import apart, interval_lengths, intervals_inside, non_decreasing
 from jax_mgpu._src.primitive import Operation, one_program
 from jax_mgpu._src.reduce import segmented_reduce
@@ -38,7 +39,13 @@ __all__ = [
 
 @one_program("size", "fill_value")
 def interval_expand(
-    values: ArrayLike, offsets: ArrayLike, size: int, *, total: ArrayLike | None = None, fill_value: ArrayLike = 0
+    values: ArrayLike,
+    offsets: ArrayLike,
+    size: int,
+    *,
+    total: ArrayLike | None = None,
+    fill_value: ArrayLike = 0,
+    axis_name: AxisName | None = None,
 ) -> jax.Array:
     """Repeats each value over its interval.
 
@@ -49,6 +56,9 @@ def interval_expand(
       size: the static length of the result.
       total: the sum of the lengths, an integer scalar (default `size`).
       fill_value: what the rows past `total` hold.
+      axis_name: expand the values of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Offsets
+        and total count over all devices, whose slots are filled one device after the other: an interval goes on where
+        it has to.
 
     Returns:
       `[size, …]`: row `offsets[i] + r` is `values[i]`.
@@ -69,9 +79,13 @@ def interval_expand(
     size = static_size(name, "size", size)
     form = RowForm(name, "values", values)
     rows = form.pack("values", values)
-    offsets = _offsets(name, offsets, size, rows.shape[0], "values")
-    total = count_operand(name, "total", total, size)
+    slots = size * devices_of(name, axis_name)
+    offsets = _offsets(name, offsets, slots, rows.shape[0], "values")
+    total = count_operand(name, "total", total, slots)
     fill = form.fill(fill_value)
+    if axis_name is not None and rows.shape[0]:
+        expanded = over_axis("intervals.interval_expand", name, axis_name, rows, offsets, total, fill, size=size)
+        return form.unpack(expanded)
     return form.unpack(_expand(values=rows, offsets=offsets, total=total, fill_value=fill, size=size)[0])
 
 
@@ -84,6 +98,7 @@ def interval_gather(
     *,
     total: ArrayLike | None = None,
     fill_value: ArrayLike = 0,
+    axis_name: AxisName | None = None,
 ) -> jax.Array:
     """Gathers intervals of rows, one after the other.
 
@@ -94,6 +109,7 @@ def interval_gather(
       size: the static length of the result.
       total: the sum of the lengths, an integer scalar (default `size`).
       fill_value: what the rows past `total`, and those from outside `x`, hold.
+      axis_name: see `interval_expand`. Starts are places in the global array, of which each device has `n` rows.
 
     Returns:
       `[size, …]`: row `offsets[i] + r` is `x[starts[i] + r]`.
@@ -114,10 +130,14 @@ def interval_gather(
     size = static_size(name, "size", size)
     form = RowForm(name, "x", x)
     rows = form.pack("x", x)
-    starts = index_vector(name, "starts", starts, rows.shape[0])
-    offsets = _offsets(name, offsets, size, starts.shape[0], "starts")
+    devices = devices_of(name, axis_name)
+    starts = index_vector(name, "starts", starts, rows.shape[0] * devices)
+    offsets = _offsets(name, offsets, size * devices, starts.shape[0], "starts")
     fill = form.fill(fill_value)
-    total = count_operand(name, "total", total, size)
+    total = count_operand(name, "total", total, size * devices)
+    if axis_name is not None and starts.shape[0]:
+        operands = (rows, starts, offsets, total, fill)
+        return form.unpack(over_axis("intervals.interval_gather", name, axis_name, *operands, size=size))
     starts = intervals_inside(name, "starts", starts, interval_lengths(offsets, total, size), rows.shape[0])
     gathered = gather_rows(
         x=rows, starts=starts, offsets=offsets, total=total, fill_value=fill, size=size, disjoint=False
@@ -174,6 +194,7 @@ def interval_move(
     into: ArrayLike,
     *,
     total: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> jax.Array:
     """Moves intervals of rows from places in one array to places in another.
 
@@ -185,6 +206,7 @@ def interval_move(
       offsets: `[m]`, non-decreasing integers: the exclusive scan of the lengths.
       into: `[k, …]`, of the dtype of `x`: what the result holds elsewhere. Its buffer is reused when it is donated.
       total: the sum of the lengths, an integer scalar (default `k`); no more than max(n, k) rows are moved.
+      axis_name: see `interval_gather`. Starts are places in both global arrays; intervals must not overlap in `into`.
 
     Returns:
       `[k, …]`: row `scatter_starts[i] + r` is `x[gather_starts[i] + r]`; rows from or for places outside are dropped.
@@ -205,16 +227,20 @@ def interval_move(
     name = "interval_move"
     form = RowForm(name, "x", x)
     rows, into = form.pack("x", x), form.pack("into", into)
-    size = max(rows.shape[0], into.shape[0])
-    gather_starts = index_vector(name, "gather_starts", gather_starts, rows.shape[0])
-    scatter_starts = index_vector(name, "scatter_starts", scatter_starts, into.shape[0])
+    devices = devices_of(name, axis_name)
+    size = max(rows.shape[0], into.shape[0]) * devices
+    gather_starts = index_vector(name, "gather_starts", gather_starts, rows.shape[0] * devices)
+    scatter_starts = index_vector(name, "scatter_starts", scatter_starts, into.shape[0] * devices)
     if gather_starts.shape != scatter_starts.shape:
         expected = f"one for each of gather_starts, {gather_starts.shape[0]}"
         raise value_error(name, "scatter_starts", expected, scatter_starts.shape[0])
     offsets = _offsets(name, offsets, size, gather_starts.shape[0], "gather_starts")
-    if total is None and size > into.shape[0]:  # without a total it is `size`
-        total = np.asarray(into.shape[0], index_dtype(name, "total", into.shape[0]))
+    if total is None and size > into.shape[0] * devices:  # without a total it is `size`
+        total = np.asarray(into.shape[0] * devices, index_dtype(name, "total", into.shape[0] * devices))
     total = count_operand(name, "total", total, size)
+    if axis_name is not None and offsets.shape[0]:
+        operands = (rows, gather_starts, scatter_starts, offsets, total, into)
+        return form.unpack(over_axis("intervals.interval_move", name, axis_name, *operands))
     lengths = interval_lengths(offsets, total, size)
     gather_starts = intervals_inside(name, "gather_starts", gather_starts, lengths, rows.shape[0])
     scatter_starts = intervals_inside(name, "scatter_starts", scatter_starts, lengths, into.shape[0])

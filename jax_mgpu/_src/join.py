@@ -9,10 +9,11 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, JoinKind, Keys
+from jax_mgpu._src.annotations import ArrayLike, AxisName, JoinKind, Keys
 from jax_mgpu._src.bits import ordered_together
 from jax_mgpu._src.check import (
     as_array,
+    count_operand,
     describe,
     expect_choice,
     fill_operand,
@@ -26,7 +27,8 @@ from jax_mgpu._src.check import (
 from jax_mgpu._src.columns import sorted_pair
 from jax_mgpu._src.live import live_items, live_mask
 from jax_mgpu._src.load_balance import load_balance_search
-from jax_mgpu._src.preconditions import room, row_indices
+from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.preconditions import by_construction, room, row_indices
 from jax_mgpu._src.primitive import Operation, one_program
 from jax_mgpu._src.tables import Matches, kept_positions, matches, saturated_offsets
 from jax_mgpu._src.values import plain_leaves, take_or_fill
@@ -85,7 +87,7 @@ jax.export.register_namedtuple_serialization(JoinResult, serialized_name="jax_mg
 jax.export.register_namedtuple_serialization(JoinedColumns, serialized_name="jax_mgpu.JoinedColumns")
 
 
-@one_program("kind", "size", "assume_sorted", "null_equal")
+@one_program("kind", "size", "assume_sorted", "null_equal", "aligned")
 def join(
     a: Keys,
     b: Keys,
@@ -96,6 +98,8 @@ def join(
     null_equal: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+    aligned: bool = False,
 ) -> JoinResult:
     """Joins two tables on equal keys: gives the pairs of rows.
 
@@ -117,6 +121,10 @@ def join(
       null_equal: whether NaNs equal each other. False: a row with a NaN in its key has no partner, as in SQL.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
+      axis_name: join the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; not for
+        columns. Each device gets an equal share of the result's rows, also of those that one row of a makes. Indices
+        are those in the global arrays; `size` and the number are the device's own.
+      aligned: over a mesh axis, whether a and b are what `align` gave. Then no key moves to another device.
 
     Returns:
       A `JoinResult`: int32 indices (int64 where an input can hold 2^31 items), -1 past the count. `count` is int64
@@ -143,6 +151,14 @@ def join(
     size = static_size(name, "size", size)
     assume_sorted = static_flag(name, "assume_sorted", assume_sorted)
     null_equal = static_flag(name, "null_equal", null_equal)
+    aligned = static_flag(name, "aligned", aligned)
+    if axis_name is not None:
+        if aligned and not assume_sorted:
+            raise value_error(name, "assume_sorted", "True where the keys are aligned", "False")
+        with by_construction(not assume_sorted):
+            operands = sorted_pair(name, a, b, a_count, b_count).single_operands
+        options = {"kind": rows, "size": size, "is_sorted": assume_sorted, "null_equal": null_equal}
+        return over_axis("joins.join", name, axis_name, *operands, **options, aligned=aligned)
     if not assume_sorted or not null_equal or rows not in KINDS:
         found = matches(name, a, b, a_count, b_count, is_sorted=assume_sorted, null_equal=null_equal)
         joined = _expanded(found, *KINDS[rows], size) if rows in KINDS else _filtered(found, rows, size)
@@ -190,6 +206,9 @@ def join_columns(
     a_order: ArrayLike | None = None,
     b_order: ArrayLike | None = None,
     fill_value: ArrayLike = 0,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> JoinedColumns:
     """Gathers the columns of both tables by the rows of a join.
 
@@ -201,6 +220,11 @@ def join_columns(
       a_order: `[n_a]`, the indices by which a's keys were sorted, where the columns are in the order before that.
       b_order: the same for b.
       fill_value: what a column holds in a row that has nothing from its table, a scalar; converted to each dtype.
+      a_count: the number of live rows of a, an integer scalar (default `n_a`). A row of the join that points past them
+        has nothing from them.
+      b_count: the same for b.
+      axis_name: the tables lie on all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`, and so do
+        the rows of the join, which take what they need from where it lies. Orders are not taken then.
 
     Returns:
       `JoinedColumns`: the columns, and for each table the mask of rows that have nothing from it, which includes the
@@ -222,12 +246,14 @@ def join_columns(
     name = "join_columns"
     if not (hasattr(result, "a_indices") and hasattr(result, "b_indices")):
         raise type_error(name, "result", "what join gave", type(result).__name__)
-    a, a_null = _gather(name, "a", result.a_indices, a_columns, a_order, fill_value)
-    b, b_null = _gather(name, "b", result.b_indices, b_columns, b_order, fill_value)
+    a, a_null = _gather(name, "a", result.a_indices, a_columns, a_order, fill_value, a_count, axis_name)
+    b, b_null = _gather(name, "b", result.b_indices, b_columns, b_order, fill_value, b_count, axis_name)
     return JoinedColumns(a, b, a_null, b_null)
 
 
-def _gather(name: str, side: str, indices: Any, columns: Any, order: Any, fill_value: Any) -> tuple[Any, jax.Array]:
+def _gather(
+    name: str, side: str, indices: Any, columns: Any, order: Any, fill_value: Any, count: Any, axis_name: Any
+) -> tuple[Any, jax.Array]:
     structure: Any
     leaves, structure = jax.tree.flatten(columns)
     leaves, restore = plain_leaves([as_array(name, f"{side}_columns", x) for x in leaves])
@@ -242,6 +268,15 @@ def _gather(name: str, side: str, indices: Any, columns: Any, order: Any, fill_v
             raise value_error(name, f"{side}_columns", f"arrays with one leading axis, of {length} rows", describe(x))
     if length is None:
         return structure.unflatten([]), indices < 0
+    live = count_operand(name, f"{side}_count", count, length)
+    if axis_name is not None:
+        if order is not None:
+            raise value_error(name, f"{side}_order", "None over a mesh axis", describe(order))
+        fills = [fill_operand(name, fill_value, x.dtype) for x in leaves]
+        rows, is_null = over_axis("joins.join_columns", name, axis_name, indices, leaves, fills, live)
+        return structure.unflatten(restore(rows)), is_null
+    if count is not None:
+        indices = jnp.where(indices < live_items(length, live), indices, -1)
     indices = row_indices(name, f"result.{side}_indices", indices, length)
     if order is not None:
         # One more than the indices, so that what lies outside of them is 0, and then -1.

@@ -70,8 +70,9 @@ def merge(
     b_count: ArrayLike | None = None,
     axis_name: AxisName,
     even: bool = True,
+    aligned: bool = False,
 ) -> Any: ...
-@one_program("descending")
+@one_program("descending", "aligned")
 def merge(
     a: Keys,
     b: Keys,
@@ -83,6 +84,7 @@ def merge(
     b_count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
     even: bool = True,
+    aligned: bool = False,
 ) -> Any:
     """Merges two sorted arrays, stable, with the values that belong to them; A comes before B among equals.
 
@@ -99,6 +101,7 @@ def merge(
       axis_name: merge the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
       even: over a mesh axis, devices get numbers of items that differ by one at most; if False, devices are filled from
         the first one on.
+      aligned: over a mesh axis, whether a and b are what `align` gave. Then no item moves to another device.
 
     Returns:
       The merged keys, `[n_a + n_b]`, bit for bit a permutation of the live items; with values, `(keys, values)`. Slots
@@ -122,13 +125,15 @@ def merge(
       Array([1, 2, 3, 3, 5, 9], dtype=int32)
     """
     name = "merge"
+    aligned = static_flag(name, "aligned", aligned)
     pair = sorted_pair(name, a, b, a_count, b_count, descending=descending)
     n_a, n_b = pair.a.shape[0], pair.b.shape[0]
     a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, n_a, n_b)
     if axis_name is not None:
         (a, b, a_count, b_count), even = pair.single_operands, static_flag(name, "even", even)
         operands = (a, b, a_leaves, b_leaves, None if a_values is None else unflatten, a_count, b_count)
-        return over_axis("sorts.merge", name, axis_name, *operands, descending=bool(pair.descending), even=even)
+        flags = {"descending": bool(pair.descending), "even": even, "aligned": aligned}
+        return over_axis("pairs.merge", name, axis_name, *operands, **flags)
     given = {"a": pair.a, "b": pair.b, "a_count": pair.a_count, "b_count": pair.b_count, "descending": pair.descending}
     if pair.is_code and a_values is None:
         return pair.restored(_merge(**given, payload=Payload.NONE)[0])

@@ -9,7 +9,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike
+from jax_mgpu._src.annotations import ArrayLike, AxisName
 from jax_mgpu._src.check import (
     as_array,
     count_operand,
@@ -23,6 +23,7 @@ from jax_mgpu._src.check import (
 )
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.live import live_items, segment_bounds
+from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.operators import accumulator_dtype
 from jax_mgpu._src.preconditions import by_construction, fractions, non_decreasing
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
@@ -58,7 +59,14 @@ jax.export.register_namedtuple_serialization(TopK, serialized_name="jax_mgpu.Top
 
 
 @one_program("k", "largest")
-def top_k(x: ArrayLike, k: int, *, largest: bool = True, count: ArrayLike | None = None) -> TopK:
+def top_k(
+    x: ArrayLike,
+    k: int,
+    *,
+    largest: bool = True,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+) -> TopK:
     """The `k` largest items, or the smallest.
 
     Args:
@@ -67,6 +75,8 @@ def top_k(x: ArrayLike, k: int, *, largest: bool = True, count: ArrayLike | None
       k: a static number; it may exceed `n`.
       largest: the largest items, largest first; else the smallest, smallest first. Of equal items the first ones.
       count: the number of live items, an integer scalar (default `n`).
+      axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. All
+        devices get the same result, whose indices are those in the global array.
 
     Returns:
       `TopK`: the items, where each stands in `x`, and how many there are.
@@ -87,6 +97,8 @@ def top_k(x: ArrayLike, k: int, *, largest: bool = True, count: ArrayLike | None
     x, k, largest = _read(name, x, k, largest)
     n = x.shape[0]
     live = count_operand(name, "count", count, n)
+    if axis_name is not None:
+        return over_axis("selections.top_k", name, axis_name, x, k, largest, live)
     if k > n // SELECTED_PART:
         return TopK(*_sort_first(name, x, k, largest, count))
     values, indices = _select_first(x=x, count=live, k=k, largest=largest)
@@ -214,7 +226,8 @@ def quantile(x: ArrayLike, q: ArrayLike, *, count: ArrayLike | None = None) -> j
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Derivatives go to the two items around each quantile, and to `q`. Time is that of a sort.
+    Derivatives go to the two items around each quantile, and to `q`. O(n), in a few passes over memory; on CUDA of more
+    than three quantiles, and with a derivative, the time of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -243,7 +256,7 @@ def segmented_quantile(x: ArrayLike, heads: ArrayLike, q: ArrayLike, *, count: A
       TypeError: as `quantile`.
       ValueError: as `quantile`.
 
-    Derivatives and time as `quantile`, whatever the lengths of the segments.
+    Derivatives as `quantile`. Time is that of a sort, whatever the lengths of the segments.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -266,25 +279,78 @@ def _quantile(name: str, x: Any, heads: Any, q: Any, count: Any) -> jax.Array:
     q = fractions(name, "q", whole_axes(q).astype(wide).reshape(-1))
     segments: Any
     if heads is ABSENT:
-        segments, heads, method = ABSENT, jnp.zeros((1,), jnp.int32), Method.FASTEST
+        segments, heads = ABSENT, jnp.zeros((1,), jnp.int32)
     else:
         segments = heads = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
-        method = Method.MERGING
         shape = (*shape, heads.shape[0])
     index = index_dtype(name, "x", n)
-    items = run_sort(name, x, segments, ABSENT, None, descending=False, count=count, method=method)
-    begin, end = (bound.astype(index) for bound in segment_bounds(heads, n, count_operand(name, "count", count, n)))
+    live = count_operand(name, "count", count, n)
+    begin, end = (bound.astype(index) for bound in segment_bounds(heads, n, live))
     lower, upper, weight = _neighbours(q[:, None], (end - begin)[None])
-
-    def at(position: jax.Array) -> jax.Array:
-        return take_or_fill(items, position.reshape(-1)).reshape(position.shape).astype(wide)
-
-    below = at(begin + lower)
-    found = jnp.where(weight > 0, below * (1 - weight) + at(begin + upper) * weight, below)  # no infinity times 0
+    last = jnp.broadcast_to(jnp.maximum(end - 1, 0), (1, *end.shape))
+    positions = jnp.concatenate([begin + lower, begin + upper, last])
+    if segments is ABSENT:
+        items = _order_statistics(x=x, ranks=positions[:, 0], count=live)[0][:, None]
+    else:
+        ordered = run_sort(name, x, segments, ABSENT, None, descending=False, count=count, method=Method.MERGING)
+        items = take_or_fill(ordered, positions.reshape(-1)).reshape(positions.shape)
+    below, above = (part.astype(wide) for part in jnp.split(items[:-1], 2))
+    found = jnp.where(weight > 0, below * (1 - weight) + above * weight, below)  # no infinity times 0
     undefined = (begin == end) | jnp.isnan(q)[:, None]
     if is_float:  # NaNs come last
-        undefined |= jnp.isnan(take_or_fill(items, end - 1))
+        undefined |= jnp.isnan(items[-1])
     return jnp.where(undefined, jnp.nan, found).astype(dtype).reshape(shape)
+
+
+class _OrderStatistics(Operation):
+    """A selection of the items at some ranks. Where a sort takes less time, CUDA sorts."""
+
+    def lowers_plainly(
+        self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
+    ) -> bool:
+        """Whether the kernels do not take so many ranks, or a batch has short rows."""
+        x, ranks, _ = operands
+        short = x.shape[-1] < CUDA_LEAST_COUNTED_ROW and x.size > CUDA_FEW_ITEMS
+        return platform == "cuda" and (ranks.shape[-1] > CUDA_MOST_RANKS or short)
+
+
+CUDA_MOST_RANKS = 7  # kMostRanks of ffi/cuda/tunings.h
+CUDA_LEAST_COUNTED_ROW = 2**14
+
+
+def _statistics_shapes(x: Any, ranks: Any) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct(ranks.shape, x.dtype)]
+
+
+def _statistics_fallback(x: jax.Array, ranks: jax.Array, count: jax.Array) -> Sequence[jax.Array]:
+    with by_construction():  # the count was checked
+        ordered = run_sort(
+            "quantile", x, ABSENT, ABSENT, None, descending=False, count=count_of(count), method=Method.FASTEST
+        )
+    return [take_or_fill(ordered, ranks)]
+
+
+def _statistics_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    values = _order_statistics.run(primals)
+    if tangents.x is None:
+        return values, [None]
+    with by_construction():
+        order = run_sort_indices(
+            "quantile", primals.x, ABSENT, ABSENT, descending=False, count=count_of(primals.count),
+            method=Method.FASTEST,
+        )[1]  # fmt: skip
+    return values, [take_or_fill(tangents.x, take_or_fill(order, primals.ranks), tangents=True)]
+
+
+_order_statistics = _OrderStatistics(
+    "order_statistics",
+    operands={"x": 1, "ranks": 1, "count": 1},
+    results=("values",),
+    attributes={},
+    shapes=_statistics_shapes,
+    fallback=_statistics_fallback,
+)
+_order_statistics.def_jvp(_statistics_jvp)
 
 
 def _neighbours(q: jax.Array, lengths: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

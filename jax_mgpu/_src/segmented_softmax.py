@@ -40,9 +40,9 @@ def segmented_softmax(x: ArrayLike, heads: ArrayLike, *, count: ArrayLike | None
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     Sums are in a fixed order. Derivatives of any order. Time is O(n + m), whatever the lengths of the segments. On a
-    GPU a tile reads and writes the items of the segments that lie in it once, and those of segments that reach over its
-    edges twice (the parts are joined as in Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
-    Elsewhere the results of two segmented reductions are repeated over the segments.
+    GPU, where an item is one number, a tile reads and writes the items of the segments that lie in it once, and those
+    of segments that reach over its edges twice (the parts are joined as in Milakov and Gimelshein, "Online normalizer
+    calculation for softmax", 2018). Else the results of two segmented reductions are repeated over the segments.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -126,20 +126,10 @@ def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def _run(x: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
-    """Of rows `[n, d]`: each column by the kernel on a GPU; elsewhere all together."""
-
-    def columns(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
-        def column(x: jax.Array) -> jax.Array:
-            return _segmented_softmax(x=x, heads=heads, count=count, log=log)[0]
-
-        return jax.vmap(column, in_axes=1, out_axes=1)(x)
-
-    def composed(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
+    """Of rows `[n, d]`. Columns lie apart in memory: several are composed of reductions of rows."""
+    if x.shape[1] > 1:
         return _compose(x, heads, count, log=log)
-
-    if x.shape[1] == 1:
-        return columns(x, heads, count)
-    return jax.lax.platform_dependent(x, heads, count, cuda=columns, default=composed)
+    return _segmented_softmax(x=x[:, 0], heads=heads, count=count, log=log)[0][:, None]
 
 
 def _compose(x: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:

@@ -10,7 +10,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.annotations import ArrayLike
+from jax_mgpu._src.annotations import ArrayLike, AxisName
 from jax_mgpu._src.bits import ordered_integers
 from jax_mgpu._src.check import (
     count_operand,
@@ -26,13 +26,14 @@ from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.intervals import filled_tangent
 from jax_mgpu._src.live import live_mask, segment_bounds, segment_starts
 from jax_mgpu._src.load_balance import _search
+from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.preconditions import non_decreasing, room
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.reduce import _run_heads
 from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.scan import scan
 from jax_mgpu._src.sort import Method, run_sort, run_sort_indices
-from jax_mgpu._src.values import fill_missing, take_or_fill
+from jax_mgpu._src.values import fill_missing, plain_leaves, take_or_fill
 
 __all__ = ["Runs", "Selection", "partition", "run_starts", "select", "select_indices", "select_rows", "unique"]
 
@@ -90,6 +91,7 @@ def select(
     size: int | None = None,
     fill_value: ArrayLike = 0,
     count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> Selection:
     """Keeps the items where a mask is set, in order.
 
@@ -99,6 +101,8 @@ def select(
       size: the static number of results (default `n`).
       fill_value: what the rows past the last kept one hold.
       count: the number of live items, an integer scalar (default `n`). Items past it are not kept.
+      axis_name: work on the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Each
+        device keeps its own, and nothing travels; `size` and the number are the device's.
 
     Returns:
       A `Selection`: the kept items and their true number.
@@ -122,7 +126,11 @@ def select(
     leaves, structure = expect_rows(name, "x", x, n, "keep")
     size = n if size is None else static_size(name, "size", size)
     count = count_operand(name, "count", count, n)
-    values, total = select_rows(name, leaves, keep, size, fill_value, count)
+    operands = (leaves, keep, size, fill_value, count)
+    if axis_name is not None:
+        values, total = over_axis("selections.select", name, axis_name, *operands)
+    else:
+        values, total = select_rows(name, *operands)
     return Selection(structure.unflatten(values), room(name, total, size))
 
 
@@ -133,6 +141,7 @@ def select_indices(
     size: int | None = None,
     fill_value: ArrayLike | None = None,
     count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """The positions where a mask is set.
 
@@ -142,6 +151,7 @@ def select_indices(
       fill_value: what the results past the last position hold, an integer scalar (default `n`, which is padding where
         the positions serve as heads, and where JAX drops or fills).
       count: the number of live items, an integer scalar (default `n`).
+      axis_name: see `select`. Positions are those in the global array; past the last one, n times the devices.
 
     Returns:
       `(indices, count)`: the positions in increasing order, `[size]`, and their true number, which can exceed `size`.
@@ -163,23 +173,32 @@ def select_indices(
     n = keep.shape[0]
     size = n if size is None else static_size(name, "size", size)
     index_dtype(name, "keep", n)
-    indices, total = positions(keep, count_operand(name, "count", count, n), size)
+    count = count_operand(name, "count", count, n)
+    if axis_name is not None:
+        indices, total = over_axis("selections.select_indices", name, axis_name, keep, size, count)
+        fill_value = jax.lax.axis_size(axis_name) * n if fill_value is None else fill_value
+        return fill_missing(name, indices, fill_value), room(name, total, size)
+    indices, total = positions(keep, count, size)
     if fill_value is not None:
         indices = fill_missing(name, jnp.where(indices < n, indices, -1), fill_value)
     return indices, room(name, total, size)
 
 
 @one_program()
-def partition(x: Any, keep: ArrayLike, *, count: ArrayLike | None = None) -> tuple[Any, jax.Array]:
+def partition(
+    x: Any, keep: ArrayLike, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
+) -> tuple[Any, jax.Array]:
     """Moves the items where a mask is set to the front, the others behind them, both in order.
 
     Args:
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
       keep: `bool[n]`.
       count: the number of live items, an integer scalar (default `n`). Items past it stay where they are.
+      axis_name: partition the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A
+        device has as many items after it as before.
 
     Returns:
-      `(x, count)`: the items in their new order, a permutation of the input, and how many are kept.
+      `(x, count)`: the items in their new order, a permutation of the input, and how many are kept, on all devices.
 
     Raises:
       TypeError: `keep` is no bool, or count is no integer.
@@ -199,6 +218,10 @@ def partition(x: Any, keep: ArrayLike, *, count: ArrayLike | None = None) -> tup
     leaves, structure = expect_rows(name, "x", x, n, "keep")
     count = count_operand(name, "count", count, n)
     index_dtype(name, "keep", n)
+    if axis_name is not None:
+        plain, restore = plain_leaves(leaves)
+        moved_leaves, total = over_axis("selections.partition", name, axis_name, plain, keep, count)
+        return structure.unflatten(restore(moved_leaves)), total
     total = None
 
     def moved(leaf: jax.Array) -> jax.Array:
@@ -216,7 +239,12 @@ def partition(x: Any, keep: ArrayLike, *, count: ArrayLike | None = None) -> tup
 
 @one_program("size")
 def run_starts(
-    keys: ArrayLike, heads: ArrayLike | None = None, *, size: int | None = None, count: ArrayLike | None = None
+    keys: ArrayLike,
+    heads: ArrayLike | None = None,
+    *,
+    size: int | None = None,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> Runs:
     """Where each run of equal neighbours starts.
 
@@ -226,6 +254,10 @@ def run_starts(
         segment whether listed or not; a repeated head is an empty segment; a head past the last item is padding.
       size: the static number of starts (default `n`).
       count: the number of live items, an integer scalar (default `n`).
+      axis_name: find the runs of the items of all devices of a mesh axis, or of a tuple of axes, within
+        `jax.shard_map`. A device's starts and heads are those among its own items, counted from the first of these; a
+        run goes on over the devices that follow, up to the next start. Position 0 starts a segment on the first device
+        that has items; on others, where it is listed.
 
     Returns:
       `Runs`: the starts, where the runs of each segment begin among them, and the number of runs.
@@ -247,10 +279,14 @@ def run_starts(
     size = n if size is None else static_size(name, "size", size)
     dtype = index_dtype(name, "keys", n)
     count = count_operand(name, "count", count, n)
+    if heads is not None:
+        heads = whole_axes(non_decreasing(name, "heads", index_vector(name, "heads", heads, n)))
+    if axis_name is not None:
+        runs = over_axis("selections.run_starts", name, axis_name, keys, heads, size, count)
+        return runs._replace(count=room(name, runs.count, size))
     if heads is None:
         starts, _, _, runs = _run_heads(keys=keys, count=count, size=size)
         return Runs(starts, jnp.zeros((1,), dtype), room(name, runs, size))
-    heads = whole_axes(non_decreasing(name, "heads", index_vector(name, "heads", heads, n)))
     classes = ordered_integers(keys)
     is_start = (classes != jnp.roll(classes, 1)) | segment_starts(n, heads)
     starts, total = positions(is_start, count, size)
@@ -267,6 +303,7 @@ def unique(
     return_index: bool = False,
     return_inverse: bool = False,
     return_counts: bool = False,
+    axis_name: AxisName | None = None,
 ) -> tuple[jax.Array, ...]:
     """The distinct keys in ascending order, as `jnp.unique` gives them.
 
@@ -277,6 +314,10 @@ def unique(
       return_index: whether to tell where each key occurs first.
       return_inverse: whether to tell, for each item, which of the results it is.
       return_counts: whether to tell how often each key occurs.
+      axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. The keys
+        are sorted over all devices, and each is on the one on which the first of its copies then is; `size` and the
+        number are the device's own. Indices are those in the global array, and the inverse, which is where the item is,
+        tells the place among the results of all devices.
 
     Returns:
       A tuple: the keys, `[size]`, each the first that occurs of those equal to it; those of indices `[size]`, inverse
@@ -303,6 +344,11 @@ def unique(
     return_counts = static_flag(name, "return_counts", return_counts)
     n = keys.shape[0]
     dtype = index_dtype(name, "keys", max(n, size))
+    if axis_name is not None:
+        wanted = {"return_index": return_index, "return_inverse": return_inverse, "return_counts": return_counts}
+        live = count_operand(name, "count", count, n)
+        results, found = over_axis("selections.unique", name, axis_name, keys, size, live, **wanted)
+        return *results, room(name, found, size)
     options: dict[str, Any] = {"descending": False, "count": count, "method": Method.FASTEST}
     if return_index or return_inverse:
         ordered, order = run_sort_indices(name, keys, ABSENT, ABSENT, **options)

@@ -65,7 +65,7 @@ class SetResult(NamedTuple):
 jax.export.register_namedtuple_serialization(SetResult, serialized_name="jax_mgpu.SetResult")
 
 
-@one_program("size", "duplicates", "fill_value", "assume_sorted")
+@one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned")
 def set_intersection(
     a: Keys,
     b: Keys,
@@ -78,6 +78,7 @@ def set_intersection(
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
+    aligned: bool = False,
 ) -> SetResult:
     """The multiset intersection of two sorted arrays: of p copies in a and q in b, the first min(p, q) of a.
 
@@ -97,6 +98,8 @@ def set_intersection(
       axis_name: work on the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Each
         device gets a part of the result, of about equally many items of a and b. `size` and the number are the
         device's own, and `size` is by default as many as a part can have: n_a + n_b, half for the intersection.
+      aligned: over a mesh axis, whether a and b are what `align` gave. Then no item moves to another device, and each
+        stays on the one that it is on; `size` is by default n_a, for a union or symmetric difference n_a + n_b.
 
     Returns:
       A `SetResult`: keys and values as they are in a, bit for bit, and their number.
@@ -116,11 +119,11 @@ def set_intersection(
       >>> mgpu.set_intersection(jnp.array([1, 2, 2, 2, 5]), jnp.array([2, 2, 3, 5]))
       SetResult(keys=Array([2, 2, 5, 0], dtype=int32), values=None, count=Array(3, dtype=int32))
     """
-    options = duplicates, fill_value, assume_sorted, (a_count, b_count), axis_name
+    options = duplicates, fill_value, assume_sorted, (a_count, b_count), axis_name, aligned
     return _operate("set_intersection", Kind.INTERSECTION, a, b, a_values, None, size, *options)
 
 
-@one_program("size", "duplicates", "fill_value", "assume_sorted")
+@one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned")
 def set_union(
     a: Keys,
     b: Keys,
@@ -134,6 +137,7 @@ def set_union(
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
+    aligned: bool = False,
 ) -> SetResult:
     """The multiset union of two sorted arrays: of p copies in a and q in b, a's p and then b's past the p-th.
 
@@ -149,6 +153,7 @@ def set_union(
       a_count: see `set_intersection`.
       b_count: see `set_intersection`.
       axis_name: see `set_intersection`.
+      aligned: see `set_intersection`.
 
     Returns:
       A `SetResult`, each value from the array that its key comes from.
@@ -164,11 +169,11 @@ def set_union(
       >>> mgpu.set_union(jnp.array([1, 2, 2]), jnp.array([2, 2, 2, 3]), size=6).keys
       Array([1, 2, 2, 2, 3, 0], dtype=int32)
     """
-    options = duplicates, fill_value, assume_sorted, (a_count, b_count), axis_name
+    options = duplicates, fill_value, assume_sorted, (a_count, b_count), axis_name, aligned
     return _operate("set_union", Kind.UNION, a, b, a_values, b_values, size, *options)
 
 
-@one_program("size", "duplicates", "fill_value", "assume_sorted")
+@one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned")
 def set_difference(
     a: Keys,
     b: Keys,
@@ -181,6 +186,7 @@ def set_difference(
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
+    aligned: bool = False,
 ) -> SetResult:
     """The multiset difference of two sorted arrays: of p copies in a and q in b, those of a past the q-th.
 
@@ -195,6 +201,7 @@ def set_difference(
       a_count: see `set_intersection`.
       b_count: see `set_intersection`.
       axis_name: see `set_intersection`.
+      aligned: see `set_intersection`.
 
     Returns:
       A `SetResult`.
@@ -210,11 +217,11 @@ def set_difference(
       >>> mgpu.set_difference(jnp.array([1, 2, 2, 2, 5]), jnp.array([2, 2, 3, 5]), size=2).keys
       Array([1, 2], dtype=int32)
     """
-    options = duplicates, fill_value, assume_sorted, (a_count, b_count), axis_name
+    options = duplicates, fill_value, assume_sorted, (a_count, b_count), axis_name, aligned
     return _operate("set_difference", Kind.DIFFERENCE, a, b, a_values, None, size, *options)
 
 
-@one_program("size", "duplicates", "fill_value", "assume_sorted")
+@one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned")
 def set_symmetric_difference(
     a: Keys,
     b: Keys,
@@ -228,6 +235,7 @@ def set_symmetric_difference(
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
+    aligned: bool = False,
 ) -> SetResult:
     """The multiset symmetric difference: of p copies in a and q in b, the longer side's past the shorter's number.
 
@@ -243,6 +251,7 @@ def set_symmetric_difference(
       a_count: see `set_intersection`.
       b_count: see `set_intersection`.
       axis_name: see `set_intersection`.
+      aligned: see `set_intersection`.
 
     Returns:
       A `SetResult`, each value from the array that its key comes from.
@@ -259,7 +268,7 @@ def set_symmetric_difference(
       Array([1, 2, 3], dtype=int32)
     """
     name = "set_symmetric_difference"
-    options = duplicates, fill_value, assume_sorted, (a_count, b_count), axis_name
+    options = duplicates, fill_value, assume_sorted, (a_count, b_count), axis_name, aligned
     return _operate(name, Kind.SYMMETRIC_DIFFERENCE, a, b, a_values, b_values, size, *options)
 
 
@@ -276,8 +285,9 @@ def _operate(
     assume_sorted: bool,
     counts: tuple[Any, Any],
     axis_name: Any = None,
+    aligned: bool = False,
 ) -> SetResult:
-    duplicates = static_flag(name, "duplicates", duplicates)
+    duplicates, aligned = static_flag(name, "duplicates", duplicates), static_flag(name, "aligned", aligned)
     if not static_flag(name, "assume_sorted", assume_sorted):
         if axis_name is not None:
             raise value_error(name, "assume_sorted", "True over a mesh axis", "False")
@@ -288,7 +298,7 @@ def _operate(
     if axis_name is not None:
         a, b, a_count, b_count = pair.single_operands
         size = None if size is None else static_size(name, "size", size)
-        options = {"size": size, "duplicates": duplicates, "fill_value": fill_value}
+        options = {"size": size, "duplicates": duplicates, "fill_value": fill_value, "aligned": aligned}
         operands = (kind, a, b, a_values, b_values, a_count, b_count)
         return over_axis("pairs.set_operation", name, axis_name, *operands, **options)
     index_dtype(name, "a and b", n_a + n_b)

@@ -51,7 +51,7 @@ class SortedMatch(NamedTuple):
 jax.export.register_namedtuple_serialization(SortedMatch, serialized_name="jax_mgpu.SortedMatch")
 
 
-@one_program("side", "fill_value")
+@one_program("side", "fill_value", "aligned")
 def sorted_search(
     needles: Keys,
     haystack: Keys,
@@ -61,6 +61,7 @@ def sorted_search(
     haystack_count: ArrayLike | None = None,
     fill_value: ArrayLike = -1,
     axis_name: AxisName | None = None,
+    aligned: bool = False,
 ) -> jax.Array:
     """The insertion points of sorted needles in a sorted haystack, as of `jnp.searchsorted`.
 
@@ -76,6 +77,8 @@ def sorted_search(
         serve as heads.
       axis_name: look needles of all devices of a mesh axis, or of a tuple of axes, up in the haystack of all of them,
         within `jax.shard_map`. Positions are those in the global haystack; each is where its needle is.
+      aligned: over a mesh axis, whether needles and haystack are what `align` gave. Then no item moves to another
+        device.
 
     Returns:
       Positions `[n]` from 0 to `haystack_count`; int32, or int64 from 2^31 haystack items on.
@@ -96,15 +99,16 @@ def sorted_search(
     """
     name = "sorted_search"
     pair = sorted_pair(name, needles, haystack, needles_count, haystack_count, names=("needles", "haystack"))
-    right = _is_right(name, side)
+    right, aligned = _is_right(name, side), static_flag(name, "aligned", aligned)
     if axis_name is not None:
-        found = over_axis("pairs.sorted_search", name, axis_name, *pair.single_operands, right=right)
+        operands = pair.single_operands
+        found = over_axis("pairs.sorted_search", name, axis_name, *operands, right=right, aligned=aligned)
     else:
         found = _search.run(pair.operands, right=right)[0]
     return fill_missing(name, found, fill_value)
 
 
-@one_program("side", "assume_sorted")
+@one_program("side", "assume_sorted", "aligned")
 def sorted_match(
     a: Keys,
     b: Keys,
@@ -114,6 +118,7 @@ def sorted_match(
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
+    aligned: bool = False,
 ) -> SortedMatch:
     """Looks up the items of two sorted arrays in each other, in one pass over both.
 
@@ -128,6 +133,7 @@ def sorted_match(
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
       axis_name: see `sorted_search`.
+      aligned: see `sorted_search`.
 
     Returns:
       A `SortedMatch`; indices and counts are int32, or int64 where a or b has 2^31 items or more. Over a mesh axis, the
@@ -151,13 +157,14 @@ def sorted_match(
             raise value_error(name, "assume_sorted", "True over a mesh axis", "False")
         return _match_any_order(name, a, b, _is_right(name, side), a_count, b_count)
     pair = sorted_pair(name, a, b, a_count, b_count)
-    right = _is_right(name, side)
+    right, aligned = _is_right(name, side), static_flag(name, "aligned", aligned)
     if axis_name is not None:
-        return over_axis("pairs.sorted_match", name, axis_name, *pair.single_operands, right=right)
+        operands = pair.single_operands
+        return over_axis("pairs.sorted_match", name, axis_name, *operands, right=right, aligned=aligned)
     return SortedMatch(*_match.run(pair.operands, right=right))
 
 
-@one_program()
+@one_program("aligned")
 def sorted_equal_count(
     a: Keys,
     b: Keys,
@@ -165,6 +172,7 @@ def sorted_equal_count(
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
+    aligned: bool = False,
 ) -> jax.Array:
     """For each item of one sorted array, how many items of another equal it.
 
@@ -174,6 +182,7 @@ def sorted_equal_count(
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
       axis_name: see `sorted_search`.
+      aligned: see `sorted_search`.
 
     Returns:
       Counts `[n_a]`, 0 past `a_count`; int32, or int64 from 2^31 items of b on.
@@ -191,8 +200,9 @@ def sorted_equal_count(
     """
     name = "sorted_equal_count"
     pair = sorted_pair(name, a, b, a_count, b_count)
+    aligned = static_flag(name, "aligned", aligned)
     if axis_name is not None:
-        return over_axis("pairs.sorted_equal_count", name, axis_name, *pair.single_operands)
+        return over_axis("pairs.sorted_equal_count", name, axis_name, *pair.single_operands, aligned=aligned)
     operands = pair.operands
     index_dtype(name, "b", operands[1].shape[0])
     return _search.run(operands, right=True)[0] - _search.run(operands, right=False)[0]

@@ -71,7 +71,6 @@ class Garbage {
   void rows(DType dtype, int64_t count, int64_t elements) { fill_keys(operand(dtype, {count, elements}, true)); }
   void into(DType dtype, int64_t count, int64_t elements) { fill_keys(operand(dtype, {count, elements}, false)); }
   void indices(int64_t count, int64_t limit) { fill_indices(operand(index_type(), {count}, true), limit); }
-  void numbers(int64_t count, int64_t limit) { fill_indices(operand(index_type(), {count}, false), limit); }
   void count(int64_t limit) {
     if (flip()) return absent();
     fill_indices(operand(index_type(), {1}, true), limit);
@@ -203,11 +202,11 @@ void bulk_remove(Garbage& make) {
 void count_bins(Garbage& make) {
   const int64_t n = make.length(), bins = make.attribute("bins", 1, make.flip() ? 9 : 700);
   if (make.flip()) {
-    make.numbers(n, bins);
+    make.indices(n, bins);
     make.absent();
   } else {
     const DType dtype = make.key_type();
-    make.keys(dtype, n, false);
+    make.keys(dtype, n);
     make.keys(dtype, bins + 1);
   }
   make.result(make.index_type(), {bins});
@@ -318,6 +317,15 @@ OperatorTypes reduction_types(Garbage& make) {
   if (make.attribute("wide", 0, 1) == 0) return operator_types(make, 9);
   make.attribute("op", 0, 0);
   return {make.one_of({DType::f16, DType::bf16}), DType::f32};
+}
+
+void order_statistics(Garbage& make) {
+  const DType dtype = make.key_type();
+  const int64_t n = make.length(), ranks = make.one_of<int64_t>({0, 1, 3, 20});
+  make.keys(dtype, n);
+  make.indices(ranks, n);
+  make.count(n);
+  make.result(dtype, {ranks});
 }
 
 void reduce(Garbage& make) {

@@ -9,7 +9,14 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["over_axis"]
+__all__ = ["devices_of", "over_axis"]
+
+
+def devices_of(operation: str, axis_name: Any) -> int:
+    """How many devices a mesh axis has; one without an axis."""
+    if axis_name is None:
+        return 1
+    return importlib.import_module("jax_mgpu._src.mesh.axis").Axis(operation, axis_name).size
 
 
 def over_axis(form: str, operation: str, axis_name: Any, *operands: Any, **attributes: Any) -> Any:

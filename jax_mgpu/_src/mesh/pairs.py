@@ -1,4 +1,4 @@
-"""Operations on two sorted arrays over a mesh axis: both are cut into parts that are problems of their own."""
+"""Operations on two sorted arrays over a mesh axis: both are aligned, and each device has a problem of its own."""
 
 from __future__ import annotations
 
@@ -8,82 +8,235 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.check import fill_operand
 from jax_mgpu._src.live import live_items, live_mask
+from jax_mgpu._src.merge import merge as local_merge
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
-from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of, even_ranks
+from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of, even_ranks, order_codes, search
+from jax_mgpu._src.preconditions import room
+from jax_mgpu._src.select import select_rows
 from jax_mgpu._src.sets import TAKES_B, Kind, SetResult, _operate
 from jax_mgpu._src.sorted_search import SortedMatch
 from jax_mgpu._src.sorted_search import sorted_search as local_search
-from jax_mgpu._src.values import flatten_pair, flatten_values
+from jax_mgpu._src.values import flatten_pair, flatten_values, take_or_fill
 
-__all__ = ["set_operation", "sorted_equal_count", "sorted_match", "sorted_search"]
+__all__ = [
+    "AlignedPair",
+    "align",
+    "aligned_pair",
+    "merge",
+    "set_operation",
+    "sorted_equal_count",
+    "sorted_match",
+    "sorted_search",
+]
 
 
-class _Cut:
-    """Two sorted arrays, dealt out again so that all devices have equally many items of both together.
+def pair_parts(
+    axis: Axis,
+    arrays: Sequence[jax.Array],
+    counts: Sequence[Any],
+    *,
+    pairs: bool = False,
+    descending: bool = False,
+    even: bool = True,
+) -> list[Parts]:
+    """Both arrays dealt out again, so that all devices have equally many items of both together.
 
     The first one's items come before equal ones of the second; with `pairs`, the r-th copies of a key are together.
-    `parts` are those of either, `keys` what this device has got, `counts` how many, and `before` how many items all
-    earlier devices have got.
+    """
+    slots = sum(x.shape[0] for x in arrays) + pairs  # a pair that a cut would part comes late
+    dtype = axis.index_dtype("a and b", slots)
+    live = [live_items(x.shape[0], count, dtype) for x, count in zip(arrays, counts, strict=True)]
+    every = axis.gather(jnp.stack(live))
+    sequences = [Sorted(x, jnp.zeros_like(n), n, descending) for x, n in zip(arrays, live, strict=True)]
+    ranks = even_ranks(axis, every.sum(dtype=dtype), None if even else slots)
+    cuts = cut_at(axis, sequences, ranks, pairs=pairs)
+    return [Parts.between(axis, edges_of(cuts[i], every[:, i]), slots) for i in (0, 1)]
+
+
+class AlignedPair:
+    """Two sorted arrays of which no key on a device is greater than one on a later device.
+
+    Searches are this device's own, but for two keys: copies of its least key may lie on earlier devices too, and
+    copies of its greatest on later ones. How many there are is all that the devices tell each other.
     """
 
-    def __init__(self, axis: Axis, arrays: Sequence[jax.Array], counts: Sequence[Any], *, pairs: bool = False):
-        slots = sum(x.shape[0] for x in arrays) + pairs  # a pair that a cut would part comes late
-        dtype = axis.index_dtype("a and b", slots)
-        live = [live_items(x.shape[0], count, dtype) for x, count in zip(arrays, counts, strict=True)]
-        every = axis.gather(jnp.stack(live))
-        sequences = [Sorted(x, jnp.zeros_like(n), n) for x, n in zip(arrays, live, strict=True)]
-        cuts = cut_at(axis, sequences, even_ranks(axis, every.sum(dtype=dtype)), pairs=pairs)
-        edges = [edges_of(cuts[i], every[:, i]) for i in (0, 1)]
-        self.parts = [Parts.between(axis, e, slots) for e in edges]
-        self.keys = [exchange(p, [x])[0] for p, x in zip(self.parts, arrays, strict=True)]
-        self.counts = [p.runs[-1] for p in self.parts]
-        self.before = [e[:, axis.index].sum(dtype=dtype) for e in edges]
+    def __init__(self, axis: Axis, keys: Sequence[jax.Array], live: Sequence[jax.Array]):
+        self.keys, self.live, self.dtype = keys, live, live[0].dtype
+        self._codes = [order_codes(x, False) for x in keys]
+        has = (live[0] > 0) | (live[1] > 0)
+        word = self._codes[0].dtype
+        largest, least = jnp.asarray(jnp.iinfo(word).max, word), jnp.zeros((), word)
+        ends = [
+            (jnp.where(n > 0, _item(x, jnp.zeros_like(n)), largest), jnp.where(n > 0, _item(x, n - 1), least))
+            for x, n in zip(self._codes, live, strict=True)
+        ]
+        self._least, self._greatest = jnp.minimum(ends[0][0], ends[1][0]), jnp.maximum(ends[0][1], ends[1][1])
+        told = (has, self._least, self._greatest, self._copies(axis, least=True), self._copies(axis, least=False))
+        every, counts = axis.gather((told, jnp.stack(live)))
+        have, least, greatest, copies_of_least, copies_of_greatest = every
+        before = have & (axis.devices < axis.index) & (greatest == self._least)
+        behind = have & (axis.devices > axis.index) & (least == self._greatest)
+        self._earlier = jnp.where(before[:, None], copies_of_greatest, 0).sum(0, dtype=self.dtype)
+        self._later = jnp.where(behind[:, None], copies_of_least, 0).sum(0, dtype=self.dtype)
+        self.counts = counts  # [devices, 2]
+        self.before = (jnp.cumsum(counts, 0, dtype=self.dtype) - counts)[axis.index]
+
+    def _copies(self, axis: Axis, *, least: bool) -> jax.Array:
+        """How many items of each array equal this device's least key, or its greatest."""
+        code = (self._least if least else self._greatest).reshape(1, 1)
+        found = []
+        for x, n in zip(self.keys, self.live, strict=True):
+            place = search(axis, Sorted(x, jnp.zeros_like(n), n), code, after_equals=least)[0, 0] if x.shape[0] else 0
+            found.append(jnp.asarray(place if least else n - place, self.dtype))
+        return jnp.stack(found)
+
+    def lower(self, side: int) -> jax.Array:
+        """How many items of the other array are less than each of this one; -1 past the live items."""
+        earlier = jnp.where(self._codes[side] == self._least, self._earlier[1 - side], 0)
+        return self._found(side, "left", self.before[1 - side] - earlier)
+
+    def upper(self, side: int) -> jax.Array:
+        """How many items of the other array are no greater than each of this one; -1 past the live items."""
+        later = jnp.where(self._codes[side] == self._greatest, self._later[1 - side], 0)
+        return self._found(side, "right", self.before[1 - side] + later)
+
+    def number(self, side: int) -> jax.Array:
+        """How many items of the other array equal each of this one; 0 past the live items."""
+        return self.upper(side) - self.lower(side)
+
+    def rank(self, side: int) -> jax.Array:
+        """How many equal items of the same array come before each."""
+        keys, n = self.keys[side], self.live[side]
+        first = local_search(keys, keys, needles_count=n, haystack_count=n).astype(self.dtype)
+        earlier = jnp.where(self._codes[side] == self._least, self._earlier[side], 0)
+        return jnp.arange(keys.shape[0], dtype=self.dtype) - first + earlier
+
+    def _found(self, side: int, where: Any, before: jax.Array) -> jax.Array:
+        needles, haystack = self.keys[side], self.keys[1 - side]
+        counts: dict[str, Any] = {"needles_count": self.live[side], "haystack_count": self.live[1 - side]}
+        found = local_search(needles, haystack, where, **counts).astype(self.dtype)
+        return jnp.where(live_mask(needles.shape[0], self.live[side].reshape(1)), found + before, -1)
 
 
-def _places(axis: Axis, a: jax.Array, b: jax.Array, counts: Sequence[Any], wanted: Sequence[int]) -> list[jax.Array]:
-    """Of a's items the lower bounds in b, and of b's the upper bounds in a, each where its item lies; -1 elsewhere."""
-    cut = _Cut(axis, (a, b), counts)
-    results = []
-    for side in wanted:
-        mine, other = side, 1 - side
-        found = local_search(
-            cut.keys[mine],
-            cut.keys[other],
-            "right" if side else "left",
-            needles_count=cut.counts[mine],
-            haystack_count=cut.counts[other],
-        )
-        n = (a, b)[side].shape[0]
-        (back,) = exchange(cut.parts[mine].back(n), [found.astype(cut.before[other].dtype) + cut.before[other]])
-        results.append(jnp.where(live_mask(n, counts[side]), back, -1))
-    return results
+def _item(codes: jax.Array, position: jax.Array) -> jax.Array:
+    return take_or_fill(codes, position.reshape(1))[0]
+
+
+def aligned_pair(
+    axis: Axis, a: jax.Array, b: jax.Array, a_count: Any, b_count: Any, *, aligned: bool = False
+) -> tuple[AlignedPair, list[Parts] | None]:
+    """Both arrays aligned, and the parts in which they were moved, if they were."""
+    if aligned:
+        dtype = axis.index_dtype("a and b", a.shape[0] + b.shape[0])
+        live = [live_items(x.shape[0], count, dtype) for x, count in ((a, a_count), (b, b_count))]
+        return AlignedPair(axis, (a, b), live), None
+    parts = pair_parts(axis, (a, b), (a_count, b_count))
+    keys = [exchange(p, [x])[0] for p, x in zip(parts, (a, b), strict=True)]
+    return AlignedPair(axis, keys, [p.runs[-1] for p in parts]), parts
+
+
+def align(
+    axis: Axis,
+    a: jax.Array,
+    b: jax.Array,
+    a_leaves: Sequence[jax.Array],
+    b_leaves: Sequence[jax.Array],
+    a_count: Any,
+    b_count: Any,
+    *,
+    descending: bool,
+) -> tuple[list[jax.Array], list[jax.Array], jax.Array, jax.Array]:
+    """Keys and leaves of both sides as they are dealt out along merge path, and how many items this device has."""
+    a_parts, b_parts = pair_parts(axis, (a, b), (a_count, b_count), descending=descending)
+    moved = exchange(a_parts, [a, *a_leaves]), exchange(b_parts, [b, *b_leaves])
+    return *moved, a_parts.runs[-1], b_parts.runs[-1]
+
+
+def merge(
+    axis: Axis,
+    a: jax.Array,
+    b: jax.Array,
+    a_leaves: Sequence[jax.Array],
+    b_leaves: Sequence[jax.Array],
+    unflatten: Any,
+    a_count: Any,
+    b_count: Any,
+    *,
+    descending: bool,
+    even: bool,
+    aligned: bool,
+) -> Any:
+    """The merge of two arrays that are sorted over all devices, with this device's count where one was given."""
+    slots = a.shape[0] + b.shape[0]
+    dtype = axis.index_dtype("a and b", slots)
+    a_live, b_live = live_items(a.shape[0], a_count, dtype), live_items(b.shape[0], b_count, dtype)
+    if axis.size > 1 and not aligned:
+        a_parts, b_parts = pair_parts(axis, (a, b), (a_count, b_count), descending=descending, even=even)
+        a, *a_leaves = exchange(a_parts, [a, *a_leaves])
+        b, *b_leaves = exchange(b_parts, [b, *b_leaves])
+        a_live, b_live = a_parts.runs[-1], b_parts.runs[-1]
+    keys, leaves = _merged(a, b, a_leaves, b_leaves, a_live, b_live, slots, descending=descending)
+    results = [keys] if unflatten is None else [keys, unflatten(leaves)]
+    if a_count.size or b_count.size:
+        results.append(a_live + b_live)
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _merged(
+    a: jax.Array,
+    b: jax.Array,
+    a_leaves: Sequence[jax.Array],
+    b_leaves: Sequence[jax.Array],
+    a_live: jax.Array,
+    b_live: jax.Array,
+    slots: int,
+    *,
+    descending: bool = False,
+) -> tuple[jax.Array, list[jax.Array]]:
+    """This device's items of both, in as many slots as hold them."""
+    options: dict[str, Any] = {"descending": descending, "a_count": a_live, "b_count": b_live}
+    if not a_leaves:
+        return local_merge(a, b, **options)[:slots], []
+    keys, leaves = local_merge(a, b, list(a_leaves), list(b_leaves), **options)
+    return keys[:slots], [leaf[:slots] for leaf in leaves]
+
+
+def _returned(parts: Parts, count: Any, n: int, found: Sequence[jax.Array], missing: Sequence[Any]) -> list[jax.Array]:
+    """What was found for aligned items, where these came from."""
+    back = exchange(parts.back(n), found)
+    return [jnp.where(live_mask(n, count), x, nothing) for x, nothing in zip(back, missing, strict=True)]
 
 
 def sorted_search(
-    axis: Axis, needles: Any, haystack: Any, needles_count: Any, haystack_count: Any, *, right: bool
+    axis: Axis, needles: Any, haystack: Any, needles_count: Any, haystack_count: Any, *, right: bool, aligned: bool
 ) -> Any:
     """Each needle's insertion point in the global haystack, where the needle lies."""
-    if right:
-        return _places(axis, haystack, needles, (haystack_count, needles_count), (1,))[0]
-    return _places(axis, needles, haystack, (needles_count, haystack_count), (0,))[0]
+    pair, parts = aligned_pair(axis, needles, haystack, needles_count, haystack_count, aligned=aligned)
+    found = pair.upper(0) if right else pair.lower(0)
+    return found if parts is None else _returned(parts[0], needles_count, needles.shape[0], [found], [-1])[0]
 
 
-def sorted_equal_count(axis: Axis, a: Any, b: Any, a_count: Any, b_count: Any) -> jax.Array:
+def sorted_equal_count(axis: Axis, a: Any, b: Any, a_count: Any, b_count: Any, *, aligned: bool) -> jax.Array:
     """How many items of the global b equal each item of a."""
-    low, high = (sorted_search(axis, a, b, a_count, b_count, right=right) for right in (False, True))
-    return high - low
+    pair, parts = aligned_pair(axis, a, b, a_count, b_count, aligned=aligned)
+    number = pair.number(0)
+    return number if parts is None else _returned(parts[0], a_count, a.shape[0], [number], [0])[0]
 
 
-def sorted_match(axis: Axis, a: Any, b: Any, a_count: Any, b_count: Any, *, right: bool) -> SortedMatch:
+def sorted_match(axis: Axis, a: Any, b: Any, a_count: Any, b_count: Any, *, right: bool, aligned: bool) -> SortedMatch:
     """Both arrays looked up in each other; the numbers of matches are those of all devices."""
-    a_low, b_high = _places(axis, a, b, (a_count, b_count), (0, 1))
-    b_low, a_high = _places(axis, b, a, (b_count, a_count), (0, 1))
-    a_match, b_match = a_low < a_high, b_low < b_high
-    totals = [axis.sum(jnp.sum(match, dtype=a_low.dtype)) for match in (a_match, b_match)]
-    indices = (a_high, b_low) if right else (a_low, b_high)
-    return SortedMatch(*indices, a_match, b_match, *totals)
+    pair, parts = aligned_pair(axis, a, b, a_count, b_count, aligned=aligned)
+    sides, totals = [], []
+    for side, (x, count) in enumerate(((a, a_count), (b, b_count))):
+        low, high = pair.lower(side), pair.upper(side)
+        found = [high if right == (side == 0) else low, low < high]
+        totals.append(axis.sum(jnp.sum(found[1], dtype=pair.dtype)))
+        sides.append(found if parts is None else _returned(parts[side], count, x.shape[0], found, (-1, False)))
+    (a_index, a_match), (b_index, b_match) = sides
+    return SortedMatch(a_index, b_index, a_match, b_match, *totals)
 
 
 def set_operation(
@@ -99,18 +252,63 @@ def set_operation(
     size: int | None,
     duplicates: bool,
     fill_value: Any,
+    aligned: bool,
 ) -> SetResult:
     """Each device's part of the result. Balanced path makes its operands multisets of their own."""
     name, n_a, n_b = axis.operation, a.shape[0], b.shape[0]
-    if size is None:  # what a part can hold at most
-        size = (n_a + n_b + 1) // 2 if kind == Kind.INTERSECTION else n_a + n_b
     if kind in TAKES_B:
         a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, n_a, n_b)
     else:
         a_leaves, unflatten = flatten_values(name, "a_values", a_values, n_a, "a")
         b_leaves = []
-    cut = _Cut(axis, (a, b), (a_count, b_count), pairs=True)
-    a_moved, b_moved = (exchange(p, leaves) for p, leaves in zip(cut.parts, (a_leaves, b_leaves), strict=True))
-    values = [None, None] if a_values is None else [unflatten(a_moved), unflatten(b_moved) if b_moved else None]
-    (a, b), (of_a, of_b) = cut.keys, values
-    return _operate(name, kind, a, b, of_a, of_b, size, duplicates, fill_value, True, (cut.counts[0], cut.counts[1]))
+    if aligned:
+        keys, leaves, count = _aligned_set(
+            axis, kind, a, b, a_leaves, b_leaves, a_count, b_count, size=size, fill_value=fill_value
+        )
+        return SetResult(keys, None if a_values is None else unflatten(leaves), room(name, count, keys.shape[0]))
+    if size is None:  # what a part can hold at most
+        size = (n_a + n_b + 1) // 2 if kind == Kind.INTERSECTION else n_a + n_b
+    parts = pair_parts(axis, (a, b), (a_count, b_count), pairs=True)
+    (a, *a_moved), (b, *b_moved) = (
+        exchange(p, [x, *leaves]) for p, x, leaves in zip(parts, (a, b), (a_leaves, b_leaves), strict=True)
+    )
+    of_a, of_b = [None, None] if a_values is None else [unflatten(a_moved), unflatten(b_moved) if b_moved else None]
+    counts = (parts[0].runs[-1], parts[1].runs[-1])
+    return _operate(name, kind, a, b, of_a, of_b, size, duplicates, fill_value, True, counts)
+
+
+def _aligned_set(
+    axis: Axis,
+    kind: Kind,
+    a: jax.Array,
+    b: jax.Array,
+    a_leaves: Sequence[jax.Array],
+    b_leaves: Sequence[jax.Array],
+    a_count: Any,
+    b_count: Any,
+    *,
+    size: int | None,
+    fill_value: Any,
+) -> tuple[jax.Array, list[jax.Array], jax.Array]:
+    """Which copies stay follows from their ranks and from how many the other side has, wherever these lie."""
+    name, n_a, n_b = axis.operation, a.shape[0], b.shape[0]
+    pair, _ = aligned_pair(axis, a, b, a_count, b_count, aligned=True)
+
+    def kept(side: int, size: int) -> tuple[list[jax.Array], jax.Array]:
+        rank, number = pair.rank(side), pair.number(side)
+        keep = rank < number if kind == Kind.INTERSECTION else rank >= number
+        leaves = [a, *a_leaves] if side == 0 else [b, *b_leaves]
+        return select_rows(name, leaves, keep, size, fill_value, pair.live[side].reshape(1))
+
+    if kind not in TAKES_B:
+        (keys, *leaves), count = kept(0, n_a if size is None else size)
+        return keys, leaves, count
+    size = n_a + n_b if size is None else size
+    (a, *a_leaves), a_live = ([a, *a_leaves], pair.live[0]) if kind == Kind.UNION else kept(0, n_a)
+    (b, *b_leaves), b_live = kept(1, n_b)
+    a_live, b_live = a_live.astype(pair.dtype), b_live.astype(pair.dtype)
+    keys, leaves = _merged(a, b, a_leaves, b_leaves, a_live, b_live, n_a + n_b)
+    slots = jnp.arange(size, dtype=pair.dtype)
+    slots = jnp.where(slots < a_live + b_live, slots, -1)
+    keys, *leaves = (take_or_fill(x, slots, fill_operand(name, fill_value, x.dtype)) for x in (keys, *leaves))
+    return keys, leaves, a_live + b_live

@@ -1,4 +1,4 @@
-"""Sorts and merges over a mesh axis: sort locally, cut where the devices' parts begin, exchange, merge what came."""
+"""Sorts over a mesh axis: sort locally, cut where the devices' parts begin, exchange, merge what came."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jax_mgpu._src.sort import Method
 from jax_mgpu._src.sort import run_sort as local_sort
 from jax_mgpu._src.values import carried_leaf, flatten_values
 
-__all__ = ["merge", "merge_runs", "sort", "sort_indices"]
+__all__ = ["merge_runs", "sort", "sort_indices"]
 
 # A sort of no more keys takes less time than rounds of merges.
 FEW_KEYS = 1 << 14
@@ -62,42 +62,6 @@ def sort_indices(axis: Axis, keys: jax.Array, *, count: Any, **options: Any) -> 
     live = axis.live("keys", n, count_operand(axis.operation, "count", count, n))
     positions = axis.begin(axis.gather(live)) + jnp.arange(n, dtype=live.dtype)
     return sort(axis, keys, positions, count=count, **options)
-
-
-def merge(
-    axis: Axis,
-    a: jax.Array,
-    b: jax.Array,
-    a_leaves: Sequence[jax.Array],
-    b_leaves: Sequence[jax.Array],
-    unflatten: Any,
-    a_count: Any,
-    b_count: Any,
-    *,
-    descending: bool,
-    even: bool,
-) -> Any:
-    """The merge of two arrays that are sorted over all devices, with this device's count where one was given."""
-    slots = a.shape[0] + b.shape[0]
-    a_live, b_live = axis.live("a", slots, a_count), axis.live("b", slots, b_count)
-    a_live, b_live = jnp.minimum(a_live, a.shape[0]), jnp.minimum(b_live, b.shape[0])
-    if axis.size > 1:
-        counts = axis.gather(jnp.stack([a_live, b_live]))
-        zero = jnp.zeros_like(a_live)
-        ranks = even_ranks(axis, counts.sum(dtype=counts.dtype), None if even else slots)
-        cuts = cut_at(axis, [Sorted(a, zero, a_live, descending), Sorted(b, zero, b_live, descending)], ranks)
-        a_parts, b_parts = (Parts.between(axis, edges_of(cuts[i], counts[:, i]), slots) for i in (0, 1))
-        a, *a_leaves = exchange(a_parts, [a, *a_leaves])
-        b, *b_leaves = exchange(b_parts, [b, *b_leaves])
-        a_live, b_live = a_parts.runs[-1], b_parts.runs[-1]
-    options: dict[str, Any] = {"descending": descending, "a_count": a_live, "b_count": b_live}
-    if not a_leaves:
-        results = [local_merge(a, b, **options)[:slots]]
-    else:
-        keys, leaves = local_merge(a, b, list(a_leaves), list(b_leaves), **options)
-        results = [keys[:slots], unflatten([leaf[:slots] for leaf in leaves])]
-    counted = a_count.size or b_count.size
-    return _together([*results, a_live + b_live] if counted else results)
 
 
 def merge_runs(

@@ -1,0 +1,41 @@
+#include "operands/order_statistics.h"
+
+#include "operands/read.h"
+
+namespace mgpu {
+
+const Signature signature::order_statistics{
+    .operands = {"x", "ranks", "count"},
+    .results = {"values"},
+    .attributes = {},
+};
+
+OrderStatisticsOperands::OrderStatisticsOperands(const Call& call) {
+  const Arguments in(call, signature::order_statistics);
+  const Array& found = in.result("values");
+  key_type = in["x"].dtype;
+  length = Call::length(in["x"]);
+  rank_count = Call::length(found);
+  rows = Call::batch(found, 1);
+  call.expect(found.dtype == key_type, "values: expected the type of x");
+  call.expect(Call::length(in["ranks"]) == rank_count, "ranks: expected one for each of values");
+  ranks = call.index_vector(in["ranks"], "ranks");
+  ranks_stride = call.row_stride(in["ranks"], rank_count, rows, "ranks");
+  counts = call.live_counts(in["count"], rows);
+  x = in["x"].data;
+  x_stride = call.row_stride(in["x"], length, rows, "x");
+  values = found.data;
+}
+
+OrderStatisticsOperands::Scratch OrderStatisticsOperands::layout(Workspace& workspace) const {
+  const int64_t all = rows * rank_count;
+  const int64_t begin = workspace.used();
+  Scratch scratch{workspace.take<uint64_t>(all), workspace.take<int64_t>(all),
+                  workspace.take<uint64_t>(all * kRankDigits), workspace.take<unsigned>(rows), 0};
+  scratch.bytes = workspace.used() - begin;
+  return scratch;
+}
+
+int64_t workspace::order_statistics(const Call& call) { return layout_bytes(OrderStatisticsOperands(call)); }
+
+}  // namespace mgpu

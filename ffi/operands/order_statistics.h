@@ -1,0 +1,54 @@
+// The call of order_statistics as its kernels see it: the items that stand at a few ranks of each row's sorted order.
+#pragma once
+
+#include "algorithm/index_vector.h"
+#include "cuda/tunings.h"
+#include "dtype.h"
+
+namespace mgpu {
+
+struct Call;
+class Workspace;
+
+// Operands: x [.., n], ranks [.., m], count [.., 1] or absent. Results: values [.., m]. A rank beyond the live items is
+// that of the last one; of no items it is 0. Of items that are equal it may be another one's bits: a zero is +0.
+struct OrderStatisticsOperands {
+  DType key_type;
+  int64_t rows;
+  int64_t length;
+  int64_t rank_count;
+  IndexVector ranks;
+  int64_t ranks_stride;  // from row to row
+  LiveCounts counts;
+  const void* x;
+  int64_t x_stride;  // from row to row
+  void* values;
+
+  explicit OrderStatisticsOperands(const Call& call);
+
+  MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
+  // Where rank number i stands in the order of a row that has items.
+  MGPU_HOST_DEVICE int64_t rank(int64_t row, int64_t i) const {
+    return clamp<int64_t>(ranks[row * ranks_stride + i], 0, live(row) - 1);
+  }
+
+  // Scratch memory of the CUDA kernels, zero before the first.
+  struct Scratch {
+    uint64_t* prefixes;  // [rows, rank_count]: the digits that are known of each rank's item
+    int64_t* before;     // [rows, rank_count]: how many items have lesser ones
+    uint64_t* counts;    // [rows, rank_count, kRankDigits]: of items by their next digit
+    unsigned* counted;   // [rows]: blocks that are done
+    int64_t bytes;       // of all of it, which begins with the prefixes
+  };
+  Scratch layout(Workspace& workspace) const;
+};
+
+// The key of a rank's word: +0 where it is zero.
+template <typename Order>
+MGPU_HOST_DEVICE typename Order::Word key_of_rank(const Order& order, typename Order::Word rank) {
+  using Word = typename Order::Word;
+  const Word next = static_cast<Word>(rank + 1);
+  return order.decode(next != 0 && order.rank(next) == rank ? next : rank);
+}
+
+}  // namespace mgpu

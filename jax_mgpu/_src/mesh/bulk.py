@@ -1,0 +1,65 @@
+"""Removal and insertion over a mesh axis: removed items are marked where they lie; inserted ones are merged in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.check import fill_operand
+from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.mesh.moves import put
+from jax_mgpu._src.mesh.pairs import merge
+from jax_mgpu._src.select import select_rows
+from jax_mgpu._src.values import take_or_fill
+
+__all__ = ["bulk_insert", "bulk_remove"]
+
+
+def bulk_remove(
+    axis: Axis, rows: jax.Array, indices: jax.Array, count: Any, *, size: int, fill_value: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """What is left of this device's items stays on it."""
+    n = rows.shape[0]
+    counts = axis.gather(axis.live("x", n, count))
+    _, slots = put(axis, [], indices, counts, n)
+    keep = jnp.ones((n,), bool).at[slots].set(False, mode="drop")
+    (kept,), total = select_rows(axis.operation, [rows], keep, size, fill_value[0], count)
+    return kept, total
+
+
+def bulk_insert(
+    axis: Axis,
+    rows: jax.Array,
+    indices: jax.Array,
+    inserted: jax.Array,
+    count: Any,
+    *,
+    size: int,
+    fill_value: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """A merge by positions, in which an inserted item comes before the one that is there."""
+    n = rows.shape[0]
+    live = axis.live("x", n, count)
+    counts = axis.gather(live)
+    total, dtype = counts.sum(dtype=live.dtype), axis.index_dtype("x", n + 1)
+    places = (axis.begin(counts) + jnp.arange(n, dtype=live.dtype)).astype(dtype)
+    indices = jnp.clip(indices, -1, axis.size * n + 1).astype(dtype)
+    of_values = jnp.sum(indices <= total.astype(dtype), dtype=jnp.int32).reshape(1)
+    _, (moved,), found = merge(
+        axis,
+        indices,
+        places,
+        [inserted],
+        [rows],
+        list,
+        of_values,
+        live.reshape(1),
+        descending=False,
+        even=True,
+        aligned=False,
+    )
+    slots = jnp.arange(size, dtype=found.dtype)
+    fill = fill_operand(axis.operation, fill_value[0], rows.dtype)
+    return take_or_fill(moved, jnp.where(slots < found, slots, -1), fill), found

@@ -1,0 +1,114 @@
+"""Intervals over a mesh axis: each goes to the devices whose slots it fills, and rows are fetched from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.bits import keeping_bits
+from jax_mgpu._src.intervals import _expand
+from jax_mgpu._src.live import live_items
+from jax_mgpu._src.load_balance import load_balance_search
+from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.mesh.moves import Share, deal, fetch, put
+from jax_mgpu._src.preconditions import by_construction
+from jax_mgpu._src.primitive import ABSENT
+from jax_mgpu._src.select import positions
+from jax_mgpu._src.values import take_or_fill
+
+__all__ = ["interval_expand", "interval_gather", "interval_move"]
+
+
+class _Own:
+    """The intervals that fill this device's slots.
+
+    Attributes:
+      leaves: what belongs to each, `[size, ...]`.
+      offsets: `[size]`, where each starts among the slots; `size` behind the last one.
+      total: how many slots are filled, an operand.
+      first: how much of the first interval earlier devices have.
+    """
+
+    def __init__(self, axis: Axis, leaves: Sequence[jax.Array], offsets: jax.Array, size: int, total: Any):
+        (m,) = offsets.shape
+        dtype = axis.index_dtype("size", max(size, 1))
+        whole = live_items(axis.size * size, total, dtype)
+        begins = jnp.clip(offsets, 0, whole.astype(offsets.dtype)).astype(dtype)
+        firsts = axis.gather(begins[0])
+        following = jnp.where(axis.index + 1 < axis.size, firsts[jnp.minimum(axis.index + 1, axis.size - 1)], whole)
+        ends = jnp.append(begins[1:], following)
+        kept, _ = positions(ends > begins, ABSENT, m)
+        past = jnp.full((1,), jnp.iinfo(dtype).max, dtype)
+        begins, ends = (take_or_fill(x, kept, past) for x in (begins, ends))
+        share = Share.of_slots(axis, whole, size)
+        (*self.leaves, begins), items = deal(
+            axis, [*(take_or_fill(x, kept) for x in leaves), begins], begins, ends, share, size
+        )
+        self.total = share.count.reshape(1)
+        slots = jnp.arange(size, dtype=dtype)
+        self.offsets = jnp.where(slots < items.astype(dtype), jnp.clip(begins - share.low, 0, size), size)
+        self.first = take_or_fill(jnp.maximum(share.low - begins, 0), jnp.zeros((1,), jnp.int32))[0]
+        self._size = size
+
+    def places(self, *starts: jax.Array) -> list[jax.Array]:
+        """For each slot, where it lies in intervals that begin at these places; -1 where nothing is."""
+        with by_construction():
+            owner, rank = load_balance_search(self.offsets, self._size, total=self.total[0], return_rank=True)
+        rank = rank.astype(self.first.dtype) + jnp.where(owner == 0, self.first, 0)
+        return [jnp.where(owner >= 0, take_or_fill(x, owner) + rank.astype(x.dtype), -1) for x in starts]
+
+
+def interval_expand(
+    axis: Axis, rows: jax.Array, offsets: jax.Array, total: Any, fill: jax.Array, *, size: int
+) -> jax.Array:
+    """Rows repeated over their intervals, which go on over as many devices as they fill."""
+    own = _Own(axis, [rows], offsets, size, total)
+    return _expand(values=own.leaves[0], offsets=own.offsets, total=own.total, fill_value=fill, size=size)[0]
+
+
+def interval_gather(
+    axis: Axis, rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: Any, fill: jax.Array, *, size: int
+) -> jax.Array:
+    """Rows from anywhere, each asked for by the device that has its slot."""
+    own = _Own(axis, [_wide(axis, starts, rows, size)], offsets, size, total)
+    (places,) = own.places(*own.leaves)
+    return fetch(axis, [rows], _slots(axis, rows), places, [fill])[0]
+
+
+def interval_move(
+    axis: Axis,
+    rows: jax.Array,
+    gather_starts: jax.Array,
+    scatter_starts: jax.Array,
+    offsets: jax.Array,
+    total: Any,
+    into: jax.Array,
+) -> jax.Array:
+    """Rows fetched in equal shares, and put in their places."""
+    size = max(rows.shape[0], into.shape[0])
+    starts = [_wide(axis, gather_starts, rows, size), _wide(axis, scatter_starts, into, size)]
+    own = _Own(axis, starts, offsets, size, total)
+    sources, places = own.places(*own.leaves)
+    counts = _slots(axis, rows)
+    inside = (sources >= 0) & (sources < counts.sum(dtype=counts.dtype))
+    (fetched,) = fetch(axis, [rows], counts, sources, [None])
+    (moved,), slots = put(axis, [fetched], jnp.where(inside, places, -1), _slots(axis, into), into.shape[0])
+
+    def set_rows(arrays: Any, slots: jax.Array) -> jax.Array:
+        return arrays[0].at[slots].set(arrays[1], mode="drop")
+
+    return keeping_bits(set_rows, (into, moved), slots)
+
+
+def _slots(axis: Axis, x: jax.Array) -> jax.Array:
+    """How many rows each device has: all its slots."""
+    return jnp.full((axis.size,), x.shape[0], axis.index_dtype("x", x.shape[0]))
+
+
+def _wide(axis: Axis, starts: jax.Array, x: jax.Array, size: int) -> jax.Array:
+    """Places in the global array, of a type that holds their sums with ranks; any others are outside of it."""
+    dtype = axis.index_dtype("x", x.shape[0] + size)
+    return jnp.clip(starts, -1 - axis.size * size, axis.size * x.shape[0]).astype(dtype)

@@ -1,0 +1,172 @@
+"""Joins over a mesh axis: partners are found where both keys are aligned, and rows are dealt out by their rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.check import INT32_LIMIT
+from jax_mgpu._src.join import KINDS, JoinResult
+from jax_mgpu._src.live import live_items
+from jax_mgpu._src.load_balance import load_balance_search
+from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.mesh.exchange import exchange
+from jax_mgpu._src.mesh.moves import Share, begins_of, deal, fetch, put
+from jax_mgpu._src.mesh.pairs import aligned_pair
+from jax_mgpu._src.mesh.sorts import sort_indices
+from jax_mgpu._src.preconditions import by_construction, room
+from jax_mgpu._src.primitive import ABSENT
+from jax_mgpu._src.select import positions
+from jax_mgpu._src.sort import Method
+from jax_mgpu._src.tables import saturated_offsets
+from jax_mgpu._src.values import take_or_fill
+
+__all__ = ["join", "join_columns"]
+
+
+class _Side:
+    """A table's keys in order, and the way back to its rows."""
+
+    def __init__(self, axis: Axis, keys: jax.Array, count: Any, dtype: Any, *, is_sorted: bool):
+        self.axis, self.n = axis, keys.shape[0]
+        self.live = live_items(self.n, count, dtype)
+        self.counts = axis.gather(self.live)
+        self.keys, self.order, self.sorted_counts = keys, None, self.counts
+        if not is_sorted:
+            options: dict[str, Any] = {"even": True, "method": Method.FASTEST, "bits": None}
+            with by_construction():
+                found = sort_indices(axis, keys, descending=False, count=self.live, **options)
+            self.keys, self.order, live = found
+            self.sorted_counts = axis.gather(live.astype(dtype))
+
+    @property
+    def begin(self) -> jax.Array:
+        """The global index of this device's first row."""
+        return begins_of(self.counts)[self.axis.index]
+
+    @property
+    def sorted_count(self) -> jax.Array:
+        """The live keys of this device, as an operand."""
+        return self.sorted_counts[self.axis.index].reshape(1)
+
+    def to_rows(self, parts: Any, found: list[jax.Array]) -> list[jax.Array]:
+        """What was found for aligned keys, at the rows that these belong to; anything past the live ones."""
+        back = found if parts is None else exchange(parts.back(self.n), found)
+        if self.order is None:
+            return back
+        live = jnp.arange(self.n) < self.sorted_count
+        rows, slots = put(self.axis, back, jnp.where(live, self.order, -1), self.counts, self.n)
+        return [jnp.zeros_like(x).at[slots].set(x, mode="drop", unique_indices=True) for x in rows]
+
+
+def join(
+    axis: Axis,
+    a: jax.Array,
+    b: jax.Array,
+    a_count: Any,
+    b_count: Any,
+    *,
+    kind: str,
+    size: int,
+    is_sorted: bool,
+    null_equal: bool,
+    aligned: bool,
+) -> JoinResult:
+    """Each device's even share of the rows."""
+    n_a, n_b = a.shape[0], b.shape[0]
+    dtype = axis.index_dtype("a and b", n_a + n_b)
+    of_a, of_b = (_Side(axis, x, count, dtype, is_sorted=is_sorted) for x, count in ((a, a_count), (b, b_count)))
+    pair, parts = aligned_pair(axis, of_a.keys, of_b.keys, of_a.sorted_count, of_b.sorted_count, aligned=aligned)
+    a_parts, b_parts = (None, None) if parts is None else parts
+
+    def partners(side: int) -> jax.Array:
+        number, keys = pair.number(side), pair.keys[side]
+        if null_equal or not jnp.issubdtype(keys.dtype, jnp.floating):
+            return number
+        return jnp.where(jnp.isnan(keys), 0, number)
+
+    first, number = of_a.to_rows(a_parts, [pair.lower(0), partners(0)])
+    keep_a, keep_b = KINDS.get(kind, (False, False))
+    made = jnp.maximum(number, 1) if keep_a else number
+    if kind not in KINDS:
+        made, number = ((number > 0) == (kind == "semi")).astype(dtype), jnp.zeros_like(number)
+    made = jnp.where(jnp.arange(n_a) < of_a.live, made, 0).astype(_count_dtype(axis, n_a, n_b))
+    starts, own = saturated_offsets(made)
+    before, paired = saturated_offsets(axis.gather(own))
+    begins = _saturated(before[axis.index], starts)
+    alone = None
+    total = paired
+    if keep_b:
+        is_alone = of_b.to_rows(b_parts, [partners(1)])[0] == 0
+        alone = _Alone(axis, is_alone, of_b, paired)
+        total = alone.total
+    share = Share.even(axis, total, size)
+
+    kept, _ = positions(made > 0, ABSENT, n_a)
+    past = jnp.full((1,), jnp.iinfo(made.dtype).max, made.dtype)
+    begins, ends = (take_or_fill(x, kept, past) for x in (begins, _saturated(begins, made)))
+    leaves = [of_a.begin + kept.astype(dtype), *(take_or_fill(x, kept) for x in (first, number)), begins]
+    (a_index, first, number, begins), items = deal(axis, leaves, begins, ends, share, size)
+    slots = jnp.arange(size, dtype=made.dtype)
+    starts = jnp.where(slots < items.astype(made.dtype), jnp.clip(begins - share.low, 0, size), size)
+    here = jnp.clip(paired - share.low, 0, jnp.minimum(share.count, size))
+    with by_construction():
+        owner = load_balance_search(starts, size, total=here)
+    rank = (share.low + slots - take_or_fill(begins, owner)).astype(dtype)
+    partner = jnp.where((owner >= 0) & (rank < take_or_fill(number, owner)), take_or_fill(first, owner) + rank, -1)
+    if of_b.order is not None:
+        partner = fetch(axis, [of_b.order.astype(dtype) + 1], of_b.sorted_counts, partner, [None])[0] - 1
+    if alone is not None:
+        partner = alone.behind(partner, share, here)
+    return JoinResult(take_or_fill(a_index + 1, owner) - 1, partner, room(axis.operation, share.count, size))
+
+
+class _Alone:
+    """The rows of b without a partner, which follow those of a: each makes one row."""
+
+    def __init__(self, axis: Axis, is_alone: jax.Array, of_b: _Side, paired: jax.Array):
+        self.axis = axis
+        kept, count = positions(is_alone, of_b.live.reshape(1), of_b.n)
+        counts = axis.gather(count.astype(paired.dtype))
+        self.total = _saturated(paired, counts.sum(dtype=paired.dtype))
+        self.index = of_b.begin + kept.astype(of_b.begin.dtype)
+        rows = jnp.arange(of_b.n, dtype=paired.dtype)
+        ranks = _saturated(_saturated(paired, begins_of(counts)[axis.index]), rows)
+        live, past = rows < counts[axis.index], jnp.iinfo(paired.dtype).max
+        self.begins, self.ends = (
+            jnp.where(live, x, past) for x in (ranks, _saturated(ranks, jnp.ones((), ranks.dtype)))
+        )
+
+    def behind(self, partner: jax.Array, share: Share, here: jax.Array) -> jax.Array:
+        """The partners of this device's rows, of which the first ones are pairs."""
+        (index,), items = deal(self.axis, [self.index], self.begins, self.ends, share, partner.shape[0])
+        row = jnp.arange(partner.shape[0], dtype=here.dtype) - here
+        return jnp.where((row >= 0) & (row < items.astype(row.dtype)), take_or_fill(index, row), partner)
+
+
+def _count_dtype(axis: Axis, n_a: int, n_b: int) -> Any:
+    """The dtype of numbers of rows, as of a join on one device."""
+    rows = axis.size * max(1, n_a) * axis.size * max(1, n_b) + axis.size * (n_a + n_b)
+    return jnp.int64 if rows >= INT32_LIMIT and jax.config.jax_enable_x64 else jnp.int32
+
+
+def _saturated(x: jax.Array, y: jax.Array) -> jax.Array:
+    """The sum; what the type cannot hold is the largest number that it can."""
+    return x + jnp.minimum(y, jnp.asarray(jnp.iinfo(x.dtype).max, x.dtype) - x)
+
+
+def join_columns(
+    axis: Axis,
+    indices: jax.Array,
+    leaves: Sequence[jax.Array],
+    fills: Sequence[jax.Array],
+    count: Any,
+) -> tuple[list[jax.Array], jax.Array]:
+    """The rows of a table at global indices, and where there are none."""
+    n = leaves[0].shape[0]
+    counts = axis.gather(axis.live("columns", n, count))
+    is_null = (indices < 0) | (indices >= counts.sum(dtype=counts.dtype))
+    return fetch(axis, leaves, counts, indices, fills), is_null

@@ -1,0 +1,195 @@
+"""Selections, runs and ranks over a mesh axis: items stay where they are, but for a partition and for distinct keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.bits import ordered_integers
+from jax_mgpu._src.compat import axes_bound
+from jax_mgpu._src.live import segment_starts
+from jax_mgpu._src.load_balance import load_balance_search
+from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.mesh.exchange import Parts, exchange
+from jax_mgpu._src.mesh.moves import begins_of, put
+from jax_mgpu._src.mesh.sorts import sort_indices
+from jax_mgpu._src.mesh.splitters import Sorted, cut_at
+from jax_mgpu._src.preconditions import by_construction
+from jax_mgpu._src.primitive import ABSENT
+from jax_mgpu._src.ranks import TopK
+from jax_mgpu._src.ranks import top_k as local_top_k
+from jax_mgpu._src.select import Runs, positions, ranks, select_rows
+from jax_mgpu._src.select import partition as local_partition
+from jax_mgpu._src.sort import Method, count_of, run_sort
+from jax_mgpu._src.values import take_from_pair, take_or_fill
+
+__all__ = ["partition", "run_starts", "select", "select_indices", "top_k", "unique"]
+
+
+def select(
+    axis: Axis, leaves: list[jax.Array], keep: jax.Array, size: int, fill_value: Any, count: Any
+) -> tuple[list[jax.Array], jax.Array]:
+    """This device's kept items, which stay on it."""
+    return select_rows(axis.operation, leaves, keep, size, fill_value, count)
+
+
+def select_indices(axis: Axis, keep: jax.Array, size: int, count: Any) -> tuple[jax.Array, jax.Array]:
+    """The global positions of this device's kept items, -1 past them."""
+    n = keep.shape[0]
+    begin = axis.begin(axis.gather(axis.live("keep", n, count)))
+    found, total = positions(keep, count, size)
+    return jnp.where(found < n, found.astype(begin.dtype) + begin, -1), total
+
+
+def partition(
+    axis: Axis, leaves: Sequence[jax.Array], keep: jax.Array, count: Any
+) -> tuple[list[jax.Array], jax.Array]:
+    """Each device partitions its items; then the kept ones of all devices go to the front, the others behind them.
+
+    A device keeps the number of its items. So what it gets is a range of the ranks among the kept items, and one among
+    the others.
+    """
+    n = keep.shape[0]
+    live = axis.live("keep", n, count)
+    moved, kept = local_partition(list(leaves), keep, count=count_of(count))
+    lives, kepts = axis.gather((live, kept.astype(live.dtype)))
+    total, ends = kepts.sum(dtype=live.dtype), jnp.cumsum(lives, dtype=live.dtype)
+    edges = jnp.append(ends - lives, ends[-1:])  # the global positions at which devices begin
+
+    def parts(begins: jax.Array, counts: jax.Array, ranks_at: jax.Array) -> Parts:
+        """A sender's items, `counts` of them from `begins` on, to the devices whose ranks begin at `ranks_at`."""
+        cuts = jnp.clip(ranks_at[None, :] - begins_of(counts)[:, None], 0, counts[:, None]) + begins[:, None]
+        return Parts.between(axis, cuts, n)
+
+    front = parts(jnp.zeros_like(kepts), kepts, jnp.minimum(edges, total))
+    back = parts(kepts, lives - kepts, jnp.maximum(edges - total, 0))
+    slot = jnp.arange(n, dtype=live.dtype)
+    source = jnp.where(slot < front.runs[-1], slot, n + slot - front.runs[-1])
+    dead = jnp.where(slot < live, slot, n + slot)
+    pairs = zip(exchange(front, moved), exchange(back, moved), strict=True)
+    items = [take_from_pair(first, second, source, n) for first, second in pairs]
+    return [take_from_pair(x, y, dead, n) for x, y in zip(items, leaves, strict=True)], total
+
+
+def _earlier(axis: Axis, has: jax.Array, found: Any) -> tuple[jax.Array, Any]:
+    """What the nearest earlier device that has something found, and whether there is one."""
+    has, found = axis.gather((has, found))
+    device = jnp.max(jnp.where(has & (axis.devices < axis.index), axis.devices, -1))
+    return device >= 0, jax.tree.map(lambda x: x[jnp.maximum(device, 0)], found)
+
+
+def _run_marks(axis: Axis, keys: jax.Array, live: jax.Array, heads: Any = ABSENT) -> jax.Array:
+    """Which items start a run, over all devices; `heads` start segments, which no run crosses."""
+    n, codes = keys.shape[0], ordered_integers(keys)
+    is_there, code = _earlier(axis, live > 0, take_or_fill(codes, live.reshape(1) - 1)[0])
+    first = ~is_there | (take_or_fill(codes, jnp.zeros((1,), jnp.int32)) != code)
+    marks = codes != jnp.roll(codes, 1)
+    if heads.size:
+        marks |= segment_starts(n, heads).at[:1].set(jnp.any(heads == 0))
+        first |= jnp.any(heads == 0)
+    return marks.at[:1].set(first[:n])
+
+
+def run_starts(axis: Axis, keys: jax.Array, heads: Any, size: int, count: Any) -> Runs:
+    """The runs that start on this device, by positions among its own items."""
+    live = axis.live("keys", keys.shape[0], count)
+    marks = _run_marks(axis, keys, live, ABSENT if heads is None else heads)
+    starts, total = positions(marks, count, size)
+    if heads is None:
+        return Runs(starts, jnp.zeros((1,), starts.dtype), total)
+    return Runs(starts, take_or_fill(ranks(marks, count), heads, total[None]), total)
+
+
+def unique(axis: Axis, keys: jax.Array, size: int, count: Any, **wanted: bool) -> tuple[list[jax.Array], jax.Array]:
+    """Keys are sorted over all devices; a distinct one is on the device on which its run starts."""
+    n = keys.shape[0]
+    given = axis.live("keys", n, count)
+    options: dict[str, Any] = {"even": True, "method": Method.FASTEST, "bits": None}
+    with by_construction():
+        ordered, order, live = sort_indices(axis, keys, descending=False, count=given, **options)
+    starts, found = positions(_run_marks(axis, ordered, live), live.reshape(1), size + 1)
+    firsts, past, starts = starts[:1], starts[size], starts[:size]
+    slots = jnp.arange(size, dtype=found.dtype)
+    results = [take_or_fill(ordered, starts)]
+    if wanted["return_index"]:
+        results.append(take_or_fill(order, starts, jnp.full((1,), -1, order.dtype)))
+    every_live, every_found, every_first = axis.gather((live, found.astype(live.dtype), firsts[0].astype(live.dtype)))
+    begins = begins_of(every_live)
+    if wanted["return_inverse"]:
+        covered = jnp.minimum(past.astype(live.dtype), live)
+        ids = load_balance_search(starts, n, total=covered)
+        # What lies before the first run here belongs to the last one of an earlier device, if that is kept.
+        kept = jnp.minimum(every_found, size)
+        numbers = begins_of(kept)
+        has_earlier, (number, is_kept) = _earlier(
+            axis, found > 0, (numbers[axis.index] + found.astype(live.dtype) - 1, found <= size)
+        )
+        places = jnp.arange(n, dtype=live.dtype)
+        goes_on = (places < jnp.minimum(every_first[axis.index], live)) & has_earlier & is_kept
+        ids = jnp.where(ids >= 0, ids.astype(live.dtype) + numbers[axis.index], jnp.where(goes_on, number, -1))
+        sources = jnp.where(places < live, order, -1)
+        (ids,), places = put(axis, [ids], sources, axis.gather(given), n)
+        results.append(jnp.full((n,), -1, ids.dtype).at[places].set(ids, mode="drop", unique_indices=True))
+    if wanted["return_counts"]:
+        # The last run here ends where the next one starts on a later device.
+        later = (axis.devices > axis.index) & (every_found > 0)
+        end = jnp.min(jnp.where(later, begins + every_first, every_live.sum(dtype=live.dtype)))
+        begin = begins[axis.index]
+        following = jnp.append(starts[1:], past[None])
+        ends = jnp.where(slots + 1 < found, begin + following.astype(live.dtype), end)
+        results.append(jnp.where(slots < found, ends - begin - starts.astype(live.dtype), 0))
+    return results, found
+
+
+def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: Any) -> TopK:
+    """The same on all devices: each finds its own best, and how many of them are among the best of all.
+
+    These are added up, each into slots of its own: what travels are k items, whatever the number of devices.
+    """
+    live = axis.live("x", x.shape[0], count)
+    lives = axis.gather(live)
+    values, indices, own = local_top_k(x, k, largest=largest, count=count_of(count))
+    taken = jnp.minimum(lives.sum(dtype=live.dtype), k)
+    zero, own = jnp.zeros_like(live), own.astype(live.dtype)
+    if axis.size > 1 and k > 0:
+        cuts = cut_at(axis, [Sorted(values, zero, own, largest)], taken.reshape(1))[0, :, 0].astype(live.dtype)
+    else:
+        cuts = taken.reshape(1)
+    slots = jnp.arange(k, dtype=live.dtype)
+    places = jnp.where(slots < cuts[axis.index], slots + begins_of(cuts)[axis.index], k)
+
+    indices = jnp.where(slots < own, indices.astype(live.dtype) + axis.begin(lives) + 1, 0)
+    indices = _added(axis, indices, places) - 1
+    values = _added_bits(axis, values, places)
+    options: dict[str, Any] = {"descending": largest, "count": taken, "method": Method.FASTEST}
+    with by_construction():
+        values, indices = run_sort(axis.operation, values, ABSENT, ABSENT, indices, **options)
+    return TopK(values, indices, taken)
+
+
+def _added(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:
+    """The items of all devices at their places, of which no two are one: a sum with one summand at most."""
+    return axis.sum(jnp.zeros_like(x).at[places].set(x, mode="drop", unique_indices=True))
+
+
+def _added_bits(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:
+    """The same to the bit: floats are added as integers."""
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return _added(axis, x, places)
+    word, bound = jnp.dtype(f"uint{8 * x.dtype.itemsize}"), axes_bound(axis.name)
+
+    @jax.custom_jvp
+    def add_bits(x: jax.Array, places: jax.Array) -> jax.Array:
+        with bound():
+            bits = _added(axis, jax.lax.bitcast_convert_type(x, word), places)
+            return jax.lax.bitcast_convert_type(bits, x.dtype)
+
+    @add_bits.defjvp
+    def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+        with bound():
+            return add_bits(*primals), _added(axis, jnp.asarray(tangents[0]), primals[1])
+
+    return add_bits(x, places)

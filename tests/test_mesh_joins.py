@@ -1,0 +1,157 @@
+"""Joins over a mesh axis, against all pairs of the global arrays."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import jax_mgpu as mgpu
+from tests import mesh, oracle
+from tests.test_mesh_pairs import OTHERS, SLOTS, problems
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+KINDS = ("inner", "left", "right", "outer", "semi", "anti")
+TYPES = {1: "int16", 2: "float32", 3: "float32", 4: "int8", 8: "int32"}
+
+
+def rows_of(kind, a, b, *, null_equal=True):
+    """The rows of a join of keys in any order, by comparing all pairs: [rows, 2]."""
+    ranks = oracle.rank(np.concatenate([a, b]))
+    equal = ranks[: len(a), None] == ranks[None, len(a) :]
+    if not null_equal and np.issubdtype(a.dtype, np.floating):
+        equal &= ~np.isnan(a)[:, None]
+    has = equal.any(1)
+    rows = []
+    for i in range(len(a)):
+        if kind in ("semi", "anti"):
+            rows += [(i, -1)] if has[i] == (kind == "semi") else []
+        else:
+            rows += [(i, j) for j in np.flatnonzero(equal[i])]
+            rows += [(i, -1)] if kind in ("left", "outer") and not has[i] else []
+    if kind in ("right", "outer"):
+        rows += [(-1, j) for j in np.flatnonzero(~equal.any(0))]
+    return np.array(rows, np.int64).reshape(-1, 2)
+
+
+def check(got, expected, devices, size):
+    """Each device's share, and the first `size` rows of it."""
+    counts = mesh.even(len(expected), devices)
+    np.testing.assert_array_equal(got.count, counts)
+    kept = np.minimum(counts, size)
+    for device, (end, count, n) in enumerate(zip(np.cumsum(counts), counts, kept, strict=True)):
+        rows = np.stack([got.a_indices[device], got.b_indices[device]], 1)
+        np.testing.assert_array_equal(rows[:n], expected[end - count : end - count + n])
+        assert (rows[n:] == -1).all()
+
+
+def every_join(kinds, size):
+    def call(a, b, a_count, b_count):
+        named = {"a_count": a_count, "b_count": b_count, "axis_name": mesh.AXIS}
+        return [mgpu.join(a, b, kind, size=size, **named) for kind in kinds]
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "devices, kinds",
+    [
+        (3, ("outer", "semi")),
+        (8, ("left",)),
+        *(pytest.param(n, KINDS, marks=pytest.mark.long) for n in mesh.SIZES),
+    ],
+)
+def test_sorted_keys(rng, devices, kinds):
+    size = SLOTS * OTHERS * devices + OTHERS
+    call = mesh.by_vmap(every_join(kinds, size))
+    for a, b, _, _, dealt in problems(rng, devices, TYPES[devices]):
+        for kind, got in zip(kinds, jax.device_get(call(*dealt)), strict=True):
+            check(got, rows_of(kind, a, b), devices, size)
+
+
+def any_order(kinds, size, **options):
+    def call(a, b, a_count, b_count):
+        named = {"a_count": a_count, "b_count": b_count, "axis_name": mesh.AXIS}
+        rows = [mgpu.join(a, b, kind, size=size, assume_sorted=False, **options, **named) for kind in kinds]
+        columns = {"key": a, "half": a.astype(np.float16)}, b
+        return rows, mgpu.join_columns(rows[0], *columns, fill_value=3, **named)
+
+    return call
+
+
+def check_any_order(rng, call, devices, kinds, dtype, size, **options):
+    for a, b, a_counts, b_counts, _ in problems(rng, devices, dtype):
+        a, b = rng.permutation(a), rng.permutation(b)  # noqa: PLW2901
+        dealt = mesh.deal(a, a_counts, SLOTS), mesh.deal(b, b_counts, OTHERS), a_counts, b_counts
+        found, columns = jax.device_get(call(*dealt))
+        for kind, got in zip(kinds, found, strict=True):
+            check(got, rows_of(kind, a, b, **options), devices, size)
+        rows = rows_of(kinds[0], a, b, **options)
+        n = np.minimum(mesh.even(len(rows), devices), size)
+        begins = np.cumsum(mesh.even(len(rows), devices)) - mesh.even(len(rows), devices)
+        rows = np.concatenate([rows[begin : begin + count] for begin, count in zip(begins, n, strict=True)])
+        for got, null, index, x in (
+            (columns.a["key"], columns.a_null, rows[:, 0], a),
+            (columns.b, columns.b_null, rows[:, 1], b),
+        ):
+            expected = np.append(x, np.array(3, x.dtype))[index]
+            oracle.same_bits(mesh.gather(got, n), expected)
+            np.testing.assert_array_equal(mesh.gather(null, n), index < 0)
+            assert np.concatenate([row[count:] for row, count in zip(null, n, strict=True)]).all()
+
+
+@pytest.mark.parametrize(
+    "devices, kinds",
+    [(3, ("outer",)), *(pytest.param(n, KINDS, marks=pytest.mark.long) for n in mesh.SIZES)],
+)
+def test_any_order(rng, devices, kinds):
+    """Also where `size` is too small, and NaNs have no partners."""
+    size = 40
+    call = mesh.by_vmap(any_order(kinds, size, null_equal=False))
+    check_any_order(rng, call, devices, kinds, TYPES[devices], size, null_equal=False)
+
+
+@pytest.mark.long
+def test_any_order_on_devices(rng):
+    check_any_order(rng, mesh.by_devices(any_order(("outer",), 99), 2), 2, ("outer",), "int32", 99)
+
+
+def test_sorted_keys_on_devices(rng):
+    call = mesh.by_devices(every_join(("right",), 500), 2)
+    for a, b, _, _, dealt in problems(rng, 2, "int32"):
+        check(jax.device_get(call(*dealt))[0], rows_of("right", a, b), 2, 500)
+
+
+def test_derivatives_of_columns(rng):
+    """The cotangent of each row of the join goes to the row of the table that it came from."""
+    a = np.array([[1, 2, 2], [2, 4, 5]])
+    b = np.array([[2, 2], [5, 7]])
+    x = rng.normal(size=(2, 3))
+    weights = rng.normal(size=(2, 6))
+
+    def call(x, a, b, weights):
+        rows = mgpu.join(a, b, size=6, axis_name=mesh.AXIS)
+        return jax.lax.psum((mgpu.join_columns(rows, x, axis_name=mesh.AXIS).a * weights).sum(), mesh.AXIS)
+
+    got = jax.jit(jax.grad(lambda x: jax.vmap(call, axis_name=mesh.AXIS)(x, a, b, weights)[0]))(x)
+    rows = rows_of("inner", a.reshape(-1), b.reshape(-1))
+    expected = np.zeros(6)
+    shares = mesh.even(len(rows), 2)
+    np.add.at(expected, rows[:, 0], mesh.gather(weights, shares))
+    np.testing.assert_allclose(got.reshape(-1), expected)
+
+
+def test_errors():
+    keys = np.arange(3)
+
+    def call(**options):
+        jax.vmap(lambda a: mgpu.join(a, a, size=9, axis_name=mesh.AXIS, **options), axis_name=mesh.AXIS)(keys[None])
+
+    with pytest.raises(ValueError, match="join: assume_sorted: expected True where the keys are aligned, got False"):
+        call(assume_sorted=False, aligned=True)
+    with pytest.raises(ValueError, match="join_columns: a_order: expected None over a mesh axis"):
+        rows = mgpu.JoinResult(keys, keys, keys[0])
+        jax.vmap(lambda a: mgpu.join_columns(rows, a, a_order=keys, axis_name=mesh.AXIS), axis_name=mesh.AXIS)(
+            keys[None]
+        )
