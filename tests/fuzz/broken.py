@@ -13,18 +13,20 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import data, oracle
-from tests.fuzz import ordered, ragged, selection, tables
+from tests.fuzz import ordered, ragged, rows, selection, tables
 from tests.fuzz.draw import Call, Shape
 
 MAKES = (
     *(ordered.merge, ordered.sorts, ordered.searches, ordered.sets, ordered.join),
     *(ragged.reductions, ragged.scans, ragged.load_balance, ragged.intervals, ragged.intervals, ragged.bulk),
+    rows.rows,
     *(selection.selections, selection.runs, selection.batches),
     *(selection.ranks, selection.counts, selection.softmaxes),
     *(tables.lookups, tables.asof, tables.groups, tables.windows, tables.any_order),
 )
 KEYS = ("a", "b", "needles", "haystack")
-POSITIONS = ("heads", "offsets", "indices", "order", "lengths", "gather_starts", "scatter_starts", "a_order", "b_order")
+POSITIONS = ("heads", "ends", "offsets", "indices", "order", "lengths", "gather_starts", "scatter_starts")
+POSITIONS += ("a_order", "b_order", "ids")
 CANARY = 0x5AFE_C0DE
 
 
