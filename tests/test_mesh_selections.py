@@ -51,7 +51,7 @@ def check_selections(rng, call, devices, dtype):
         np.testing.assert_array_equal(n, numbers)
         for device, on in enumerate(kept_on):
             begin = ends[device] - counts[device]
-            expected = np.append(x[begin:][on][:7], np.full(max(0, 7 - len(on)), 3)).astype(x.dtype)
+            expected = np.append(x[begin:][on][:7], np.full(max(0, 7 - len(on)), 3, x.dtype))
             oracle.same_bits(kept.values["x"][device], expected)
             positions = np.append(begin + on, np.full(SLOTS - len(on), devices * SLOTS))
             np.testing.assert_array_equal(indices[device], positions)
