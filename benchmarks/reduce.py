@@ -161,6 +161,93 @@ def _by_key_case() -> Case:
     )
 
 
+# Of rows: type; milliseconds to reach and to aim at, where they lie in the order of their segments and shuffled.
+ROW_FIGURES = {"bfloat16": ((0.085, 0.072), (0.25, 0.15)), "float32": ((0.15, 0.145), (0.32, 0.22))}
+# Of 2^27 float32: elements of a row, and segments. All are to take as long, but for a third of it.
+ROW_SHAPES = ((1, 20), (3, 10), (8, 0), (8, 20), (64, 10), (512, 0), (512, 16), (8192, 0), (8192, 12))
+
+
+@functools.cache
+def _rows(dtype: str, rows: int, width: int, segments: int) -> Callable[..., tuple[Any, ...]]:
+    """Rows, their ids in order and shuffled, and where each id starts."""
+
+    def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        n = size_at(scale, rows)
+        ids = np.sort(rng.integers(0, segments, n)).astype(np.int32)
+        heads = np.searchsorted(ids, np.arange(segments)).astype(np.int32)
+        x = jax.random.normal(random_key(rng), (n, width), jnp.dtype(dtype))
+        return x, heads, ids, rng.permutation(ids)
+
+    return make
+
+
+def _row_bytes(x: Any, heads: Any, *_: Any) -> int:
+    return array_bytes(x) + heads.size * x.shape[1] * x.dtype.itemsize
+
+
+def _rows_case(dtype: str, must_reach: float, aim: float) -> Case:
+    return Case(
+        family="reduce",
+        name=f"segmented add of rows, {dtype} [2^20, 128] into 2^16",
+        inputs=_rows(dtype, 2**20, 128, 2**16),
+        ours=lambda x, heads, *_: mgpu.segmented_reduce(x, heads),
+        peers={
+            "XLA": lambda x, heads, ids, _: jax.ops.segment_sum(x, ids, heads.size, indices_are_sorted=True),
+        },
+        bytes=_row_bytes,
+        must_reach=must_reach,
+        aim=aim,
+        agree=agree_within(3e-2 if dtype == "bfloat16" else 1e-4),
+    )
+
+
+def _by_id_case(dtype: str, must_reach: float, aim: float) -> Case:
+    return Case(
+        family="reduce",
+        name=f"add of rows by shuffled ids, {dtype} [2^20, 128] into 2^16",
+        inputs=_rows(dtype, 2**20, 128, 2**16),
+        ours=lambda x, heads, _, ids: mgpu.reduce_by_id(x, ids, heads.size),
+        peers={"XLA": lambda x, heads, _, ids: jax.ops.segment_sum(x, ids, heads.size)},
+        bytes=_row_bytes,
+        must_reach=must_reach,
+        aim=aim,
+        agree=agree_within(1e-1 if dtype == "bfloat16" else 1e-4),
+    )
+
+
+def _few_ids_case() -> Case:
+    def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        n = size_at(scale, 2**24)
+        return random_keys(rng, n, "float32"), rng.integers(0, 1000, n).astype(np.int32)
+
+    return Case(
+        family="reduce",
+        name="add by 1,000 shuffled ids, float32, 2^24",
+        inputs=inputs,
+        ours=lambda x, ids: mgpu.reduce_by_id(x, ids, 1000),
+        peers={"XLA": lambda x, ids: jax.ops.segment_sum(x, ids, 1000)},
+        bytes=array_bytes,
+        must_reach=0.15,
+        aim=0.06,
+        agree=agree_within(1e-3),
+    )
+
+
+def _row_shape_case(width: int, log_segments: int) -> Case:
+    rows = FULL_SCAN // width
+    return Case(
+        family="reduce",
+        name=f"segmented add of rows, float32 [2^27 / {width}, {width}] into 2^{log_segments}",
+        inputs=_rows("float32", rows, width, 2**log_segments),
+        ours=lambda x, heads, *_: mgpu.segmented_reduce(x, heads),
+        peers={
+            "XLA": lambda x, heads, ids, _: jax.ops.segment_sum(x, ids, heads.size, indices_are_sorted=True),
+        },
+        bytes=_row_bytes,
+        agree=agree_within(1e-2),
+    )
+
+
 CASES = [
     *(
         _add_case(dtype, *figures)
@@ -183,4 +270,8 @@ CASES = [
     ),
     _empty_segments_case(),
     _by_key_case(),
+    *(_rows_case(dtype, *figures[0]) for dtype, figures in ROW_FIGURES.items()),
+    *(_by_id_case(dtype, *figures[1]) for dtype, figures in ROW_FIGURES.items()),
+    _few_ids_case(),
+    *(_row_shape_case(*shape) for shape in ROW_SHAPES),
 ]

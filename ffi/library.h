@@ -110,6 +110,7 @@ inline std::string json_signatures() {
   };
 #define MGPU_SIGNATURE(name) add(#name, signature::name);
   MGPU_OPERATIONS(MGPU_SIGNATURE)
+  MGPU_CUDA_OPERATIONS(MGPU_SIGNATURE)
 #undef MGPU_SIGNATURE
   return json_object(table);
 }
@@ -125,6 +126,7 @@ inline std::string json_enumerations() {
   };
 #define MGPU_SIGNATURE(name) add(signature::name);
   MGPU_OPERATIONS(MGPU_SIGNATURE)
+  MGPU_CUDA_OPERATIONS(MGPU_SIGNATURE)
 #undef MGPU_SIGNATURE
   return json_object(table);
 }

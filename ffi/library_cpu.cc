@@ -63,6 +63,7 @@ int64_t workspace_bytes(const Call& call) {
 #define MGPU_WORKSPACE(name) \
   if (call.operation == #name) return workspace::name(call);
   MGPU_OPERATIONS(MGPU_WORKSPACE)
+  MGPU_CUDA_OPERATIONS(MGPU_WORKSPACE)
   MGPU_FUNCTION_OPERATIONS(MGPU_WORKSPACE)
 #undef MGPU_WORKSPACE
   throw CallError("no operation of this name: " + std::string(call.operation));

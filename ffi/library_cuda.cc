@@ -28,6 +28,7 @@ namespace {
       ffi::Ffi::Bind().Ctx<ffi::PlatformStream<CUstream_st*>>().RemainingArgs().RemainingRets().Attrs(),        \
       {ffi::Traits::kCmdBufferCompatible});
 MGPU_OPERATIONS(MGPU_HANDLER)
+MGPU_CUDA_OPERATIONS(MGPU_HANDLER)
 #undef MGPU_HANDLER
 
 // XLA instantiates a call when it loads a program, and records its execution alone.
@@ -114,7 +115,7 @@ const mgpu::HandlerEntry* jax_mgpu_handlers() {
   using namespace mgpu;
 #define MGPU_ENTRY(name) {#name, "execute", reinterpret_cast<void*>(name##_ffi)},
 #define MGPU_ENTRIES(name) {#name, "instantiate", reinterpret_cast<void*>(name##_instantiate_ffi)}, MGPU_ENTRY(name)
-  static const HandlerEntry table[] = {MGPU_ENTRY(check) MGPU_OPERATIONS(MGPU_ENTRY)
+  static const HandlerEntry table[] = {MGPU_ENTRY(check) MGPU_OPERATIONS(MGPU_ENTRY) MGPU_CUDA_OPERATIONS(MGPU_ENTRY)
                                            MGPU_FUNCTION_OPERATIONS(MGPU_ENTRIES){nullptr, nullptr, nullptr}};
 #undef MGPU_ENTRIES
 #undef MGPU_ENTRY

@@ -18,6 +18,8 @@
   OPERATION(merge)                 \
   OPERATION(order_statistics)      \
   OPERATION(reduce)                \
+  OPERATION(reduce_by_id)          \
+  OPERATION(reduce_rows)           \
   OPERATION(run_heads)             \
   OPERATION(scan)                  \
   OPERATION(segmented_reduce)      \
@@ -27,6 +29,13 @@
   OPERATION(sorted_match)          \
   OPERATION(sorted_search)         \
   OPERATION(top_k)                 \
+  // one line each, in alphabetical order
+// clang-format on
+
+// Operations with a kernel on CUDA alone: elsewhere they are composed of the others.
+// clang-format off
+#define MGPU_CUDA_OPERATIONS(OPERATION) \
+  OPERATION(segmented_softmax)          \
   // one line each, in alphabetical order
 // clang-format on
 
@@ -58,6 +67,19 @@ struct Signature;
   extern const Signature name;                                   \
   }
 MGPU_OPERATIONS(MGPU_DECLARE)
+#undef MGPU_DECLARE
+
+#define MGPU_DECLARE(name)                                       \
+  namespace cuda {                                               \
+  void name(const Call& call, CUstream_st* stream);              \
+  }                                                              \
+  namespace workspace {                                          \
+  int64_t name(const Call& call); /* bytes, from shapes alone */ \
+  }                                                              \
+  namespace signature {                                          \
+  extern const Signature name;                                   \
+  }
+MGPU_CUDA_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
 
 // `source` is the function. The first makes its kernels ready on all devices, from the attributes alone.

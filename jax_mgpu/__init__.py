@@ -21,15 +21,15 @@ from jax_mgpu._src.primitive import expect_compiled_names
 from jax_mgpu._src.ragged import (
     from_dense,
     segment_ids,
-    segmented_log_softmax,
-    segmented_softmax,
     take_segments,
     to_dense,
 )
 from jax_mgpu._src.ragged_type import Ragged
 from jax_mgpu._src.ranks import TopK, quantile, segmented_quantile, segmented_top_k, top_k
 from jax_mgpu._src.reduce import reduce, reduce_by_key, segmented_reduce
+from jax_mgpu._src.reduce_by_id import reduce_by_id
 from jax_mgpu._src.scan import scan, segmented_scan
+from jax_mgpu._src.segmented_softmax import segmented_log_softmax, segmented_softmax
 from jax_mgpu._src.segmented_sort import segmented_sort, segmented_sort_indices
 from jax_mgpu._src.select import Runs, Selection, partition, run_starts, select, select_indices, unique
 from jax_mgpu._src.sets import SetResult, set_difference, set_intersection, set_symmetric_difference, set_union
@@ -74,6 +74,7 @@ __all__ = [
     "quantile",
     "rank",
     "reduce",
+    "reduce_by_id",
     "reduce_by_key",
     "run_starts",
     "scan",

@@ -328,6 +328,25 @@ EXAMPLES = {
         lambda rng, real: (distinct(rng, real), live(rng)),
         counts=(1,),
     ),
+    "reduce, rows": Example(
+        lambda x, keep, count: mgpu.reduce({"x": x, "keep": keep}, {"x": "mean", "keep": "all"}, count=count),
+        lambda rng, real: (numbers(rng, real, N, 3), rng.random(N) < 0.95, live(rng)),
+        differentiable=(0,),
+        counts=(2,),
+        exact=False,
+    ),
+    "reduce_by_id": Example(
+        lambda x, ids, count: mgpu.reduce_by_id(x, ids, 7, count=count),
+        lambda rng, real: (numbers(rng, real, N, 3), rng.integers(-1, 8, N), live(rng)),
+        differentiable=(0,),
+        counts=(2,),
+        exact=False,
+    ),
+    "reduce_by_id, max": Example(
+        lambda x, ids: mgpu.reduce_by_id(x, ids, 7, "max"),
+        lambda rng, real: (distinct(rng, real), rng.permutation(N) % 8),
+        differentiable=(0,),
+    ),
     "reduce_by_key": Example(
         lambda keys, values, count: mgpu.reduce_by_key(keys, values, size=20, count=count),
         lambda rng, real: (few(rng), numbers(rng, real), live(rng)),
@@ -386,6 +405,20 @@ EXAMPLES = {
         counts=(2,),
         exact=False,
     ),
+    "segmented_reduce, rows": Example(
+        lambda x, heads, count: mgpu.segmented_reduce(x, heads, count=count),
+        lambda rng, real: (numbers(rng, real, N, 3), positions(rng), live(rng)),
+        differentiable=(0,),
+        counts=(2,),
+        exact=False,
+    ),
+    "segmented_reduce, ends": Example(
+        lambda x, heads, ends: mgpu.segmented_reduce(x, heads, ends=ends),
+        lambda rng, real: (numbers(rng, real), *segments_apart(rng)),
+        differentiable=(0,),
+        exact=False,
+        composed=True,
+    ),
     "segmented_reduce, min": Example(
         lambda x, heads: mgpu.segmented_reduce(x, heads, "min"),
         lambda rng, real: (distinct(rng, real), unique_positions(rng, 6)),
@@ -409,7 +442,6 @@ EXAMPLES = {
         differentiable=(0,),
         counts=(2,),
         exact=False,
-        composed=True,
     ),
     "segmented_shift": Example(
         lambda x, heads, count: mgpu.segmented_shift(x, heads, 2, count=count),

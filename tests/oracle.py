@@ -223,6 +223,41 @@ def segmented_reduce(x: np.ndarray, heads: np.ndarray, op: str, count: int | Non
     return np.where(bounds[:-1] < bounds[1:], results, nothing.astype(results.dtype))
 
 
+SAME_OPERATORS = {"sum": "add", "prod": "mul"}
+BIT_OPERATORS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+
+
+def combined(x: np.ndarray, op: str) -> np.ndarray:
+    """The rows `x[n, ...]` combined by a named operator, each trailing position on its own.
+
+    Floats are combined in more bits than they have. A mean of integers or bools is a float64.
+    """
+    x, op = np.asarray(x), SAME_OPERATORS.get(op, op)
+    if op in ("any", "all"):
+        return getattr(np, op)(x != 0, axis=0)
+    if op in BIT_OPERATORS:
+        return BIT_OPERATORS[op].reduce(x, axis=0, dtype=x.dtype)
+    is_float = x.dtype.kind not in "iub"
+    dtype = x.dtype if is_float else np.dtype(np.float64)
+    if op == "mean":
+        with np.errstate(invalid="ignore"):
+            return np.asarray(x.astype(np.longdouble).sum(axis=0) / np.longdouble(len(x))).astype(dtype)
+    if op == "logsumexp":
+        wide = x.astype(np.longdouble)
+        largest = wide.max(axis=0, initial=-np.inf)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shifted = np.where(wide == largest, 0, wide - largest)  # no infinity minus itself
+            return np.asarray(largest + np.log(np.exp(shifted).sum(axis=0))).astype(dtype)
+    if x.dtype == bool:
+        if op in ("min", "max"):
+            return np.all(x, axis=0) if op == "min" else np.any(x, axis=0)
+        x = x.astype(np.int32 if op == "add" else np.uint8)
+    columns = x.reshape(len(x), int(np.prod(x.shape[1:]))).T
+    nothing = identity(op, x.dtype)
+    results = np.array([reduce(column, op) for column in columns], nothing.dtype)
+    return results.reshape(x.shape[1:])
+
+
 def set_sources(operation: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """What a set operation keeps, as indices into A followed by B: the walk of C++'s std::set_union and its kin."""
     ranks = rank(np.concatenate([a, b])).tolist()

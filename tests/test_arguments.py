@@ -204,8 +204,10 @@ ERRORS = {
         jnp.zeros(2, jnp.float8_e4m3fn)
     ),
     f"mergesort: keys: expected {NUMBERS}, got int4[2]": lambda: mgpu.mergesort(jnp.zeros(2, jnp.int4)),
-    f"reduce: x: expected {NUMBERS}, got bool[2]": lambda: mgpu.reduce(np.array([True, False])),
-    f"reduce_by_key: values: expected {NUMBERS}, got bool[3]": lambda: mgpu.reduce_by_key(KEYS, KEYS > 1, size=3),
+    f"reduce: x: expected {NUMBERS}, got complex64[2]": lambda: mgpu.reduce(np.ones(2, np.complex64)),
+    f"reduce_by_key: values: expected {NUMBERS}, got int4[3]": lambda: mgpu.reduce_by_key(
+        KEYS, jnp.zeros(3, jnp.int4), size=3
+    ),
     "segmented_scan: heads: expected an array of numbers, got None": lambda: mgpu.segmented_scan(KEYS, None),
     "mergesort: keys: expected an array of numbers, got 'abc'": lambda: mgpu.mergesort("abc"),
     "mergesort: keys: expected an array of numbers, got list": lambda: mgpu.mergesort([[1, 2], [3]]),

@@ -49,6 +49,14 @@ BROKEN = {
         "segments that do not overlap",
         2,
     ),
+    **{
+        f"{call.__name__}: ends": (
+            lambda call=call: call(KEYS, [0, 2, 2, 5], ends=[2, 2, 6, 9]),
+            "segments that do not overlap",
+            2,
+        )
+        for call in (mgpu.segmented_reduce, mgpu.segmented_scan)
+    },
     "segmented_sort: count": (lambda: mgpu.segmented_sort(KEYS, [0], count=7), integers(6), 0),
     "mergesort: count": (lambda: mgpu.mergesort(KEYS, count=-1), integers(6), 0),
     "locality_sort: count": (lambda: mgpu.locality_sort(KEYS, count=7), integers(6), 0),
@@ -117,6 +125,7 @@ BROKEN = {
     ),
     "reduce: count": (lambda: mgpu.reduce(KEYS, count=7), integers(6), 0),
     "scan: count": (lambda: mgpu.scan(KEYS, count=7), integers(6), 0),
+    "reduce_by_id: count": (lambda: mgpu.reduce_by_id(KEYS, KEYS, 9, count=7), integers(6), 0),
     "reduce_by_key: count": (lambda: mgpu.reduce_by_key(KEYS, KEYS, size=9, count=7), integers(6), 0),
     "segmented_reduce: heads": (lambda: mgpu.segmented_reduce(KEYS, [0, 4, 2]), HEADS, 2),
     "segmented_scan: heads": (lambda: mgpu.segmented_scan(KEYS, [0, 4, 2]), HEADS, 2),

@@ -99,6 +99,7 @@ CALLS = {
     "partition": lambda keys, few, near, far: mgpu.partition(keys, few > 5, count=far[0]),
     "quantile": lambda keys, few, near, far: mgpu.quantile(keys, far * 1e-3, count=near[0]),
     "reduce": lambda keys, few, near, far: mgpu.reduce(keys, "argmin", count=far[0]),
+    "reduce_by_id": lambda keys, few, near, far: mgpu.reduce_by_id(keys, few, 10, "argmax", count=far[0]),
     "reduce_by_key": lambda keys, few, near, far: mgpu.reduce_by_key(keys, few, size=100, count=near[0]),
     "run_starts": lambda keys, few, near, far: mgpu.run_starts(few, near, count=far[0]),
     "scan": lambda keys, few, near, far: mgpu.scan(keys, count=near[0], return_total=True),

@@ -62,6 +62,8 @@ KERNELS = {
     "reduce.cuh": [
         f"reducing::{kernel}<{OPERATOR}>" for kernel in ("reduce_chunks", "reduce_states", "reduce_short_rows")
     ],
+    "reduce_by_id.cuh": [f"id_reducing::{kernel}<{OPERATOR}>" for kernel in ("reduce_parts", "join_parts")],
+    "reduce_rows.cuh": [f"row_reducing::reduce_tiles<4, {OPERATOR}>", f"row_reducing::join_tiles<{OPERATOR}>"],
     "region_order.cuh": ["count_regions", "begin_regions", "place_intervals"],
     "run_heads.cuh": [
         *(f"run_marking::{kernel}<{ORDER}>" for kernel in ("mark_heads", "sum_tiles", "write_heads")),

@@ -1,4 +1,4 @@
-"""unique, top_k, quantiles, counts and segment softmax against NumPy and plain Python."""
+"""unique, top_k, quantiles and counts against NumPy and plain Python."""
 
 from __future__ import annotations
 
@@ -318,51 +318,6 @@ def test_histogram_between_many_edges(rng, dtype, kind):
         same_bits(shared, np.stack([expected[0]] * 2))
 
 
-# ---- Softmax ---------------------------------------------------------------------------------------------------------
-
-
-def softmax(x, heads, count, log):
-    out = np.zeros(x.shape, np.float64)
-    live = oracle.live_count(count, len(x))
-    for b, e in itertools.pairwise([0, *np.clip(heads, 0, live), live]):
-        if b < e:
-            shifted = x[b:e].astype(np.float64) - x[b:e].astype(np.float64).max(0)
-            sums = np.exp(shifted).sum(0)
-            out[b:e] = shifted - np.log(sums) if log else np.exp(shifted) / sums
-    return out
-
-
-@pytest.mark.parametrize("dtype", data.FLOAT_DTYPES)
-def test_softmax(rng, dtype):
-    heads = HEADS[2:]
-    for trailing, count in (((), None), ((), 33), ((3,), None), ((2, 2), 33), ((0,), None)):
-        x = (50 * rng.normal(size=(70, *trailing))).astype(jnp.dtype(dtype))
-        for log, function in ((False, mgpu.segmented_softmax), (True, mgpu.segmented_log_softmax)):
-            got = function(x, heads, count=count)
-            assert (got.dtype, got.shape) == (x.dtype, x.shape)
-            eps = float(jnp.finfo(x.dtype).eps)
-            expected = softmax(x, heads, count, log)
-            np.testing.assert_allclose(got.astype(np.float64), expected, rtol=40 * eps, atol=10 * eps)
-    assert mgpu.segmented_softmax(np.zeros(0, np.float32), heads).shape == (0,)
-
-
-def test_softmax_of_infinities(rng):
-    x = np.array([-np.inf, 1, 1, -np.inf, -np.inf, np.inf, 0, np.nan], np.float32)
-    heads = np.array([0, 3, 5, 7], np.int32)
-    for ours, theirs in (
-        (mgpu.segmented_softmax, jax.nn.softmax),
-        (mgpu.segmented_log_softmax, jax.nn.log_softmax),
-    ):
-        expected = np.concatenate([theirs(row) for row in np.split(x, heads[1:])])
-        np.testing.assert_allclose(ours(x, heads), expected, rtol=1e-6)
-
-
-def test_gradient_of_softmax(rng):
-    x = rng.normal(size=(30, 2))
-    for function in (mgpu.segmented_softmax, mgpu.segmented_log_softmax):
-        check_grads(jax.jit(lambda x, f=function: f(x, HEADS[2:], count=25)), (x,), 2, modes=["fwd", "rev"])
-
-
 ERRORS = {
     "segmented_top_k: heads: expected an array of numbers, got None": lambda: mgpu.segmented_top_k(
         np.arange(3), None, 2
@@ -381,9 +336,6 @@ ERRORS = {
     "bincount: weights: expected one for each of ids, 2, got int64[3]": lambda: mgpu.bincount([0, 1], 2, np.arange(3)),
     "histogram: edges: expected the dtype of x, int64, got float64": lambda: mgpu.histogram(np.arange(3), np.ones(3)),
     "histogram: edges: expected two at least, got 1": lambda: mgpu.histogram(np.arange(3), np.arange(1)),
-    "segmented_softmax: x: expected float16, bfloat16, float32 or float64, got int64[3]": lambda: (
-        mgpu.segmented_softmax(np.arange(3), [0])
-    ),
 }
 
 

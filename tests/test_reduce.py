@@ -231,8 +231,8 @@ def test_columns_are_read_where_they_lie(rng):
         return reduced.lower(x if axis else x.T).compile().as_text()
 
     if jax.default_backend() == "cpu":
-        assert "by_columns = 1" in text(1) and " transpose(" not in text(1) and " copy(" not in text(1)
-        assert "by_columns = 0" in text(0)
+        assert "jax_mgpu.reduce_rows" in text(1) and " transpose(" not in text(1) and " copy(" not in text(1)
+        assert "jax_mgpu.segmented_reduce" in text(0)
 
 
 def test_derivatives_of_columns(rng):
@@ -431,12 +431,12 @@ def test_the_plain_jax_path_agrees_with_the_kernels(rng, op):
     from jax_mgpu._src.operators import Kind
     from jax_mgpu._src.reduce import _reduce, _segmented_reduce
 
-    n, kind = 14, Kind[op.upper()]
+    n, form = 14, {"op": Kind[op.upper()], "wide": 0}
     x, heads = items(rng, "int16", op, n), np.array([2, 2, 9, 20], np.int32)
 
     @jax.jit
     def plain(x, heads, count):
-        return _reduce.fallback(x, count, op=kind)[0], _segmented_reduce.fallback(x, heads, count, op=kind)[0]
+        return _reduce.fallback(x, count, **form)[0], _segmented_reduce.fallback(x, heads, count, **form)[0]
 
     for live in (n, 12, 0):
         whole, segmented = plain(x, heads, np.array([live], np.int32))
@@ -462,7 +462,7 @@ def test_the_plain_jax_path_of_runs_agrees_with_the_kernels(rng):
 
 def test_errors_name_operation_and_argument():
     x = np.arange(4, dtype=np.int32)
-    with pytest.raises(ValueError, match=r"reduce: op: expected one of add, mul, .*, got 3"):
+    with pytest.raises(ValueError, match=r"reduce: op: expected one of add, sum, mul, .*, got 3"):
         mgpu.reduce(x, 3)
     with pytest.raises(TypeError, match=r"segmented_reduce: x: expected .*, got complex64\[4\]"):
         mgpu.segmented_reduce(x.astype(np.complex64), [0])

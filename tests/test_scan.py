@@ -336,12 +336,10 @@ def test_the_plain_jax_path_agrees_with_the_kernels(rng, op):
 
 def test_errors_name_operation_and_argument():
     x = np.arange(4, dtype=np.int32)
-    with pytest.raises(ValueError, match=r"scan: op: expected one of add, mul, .*, got 'sum'"):
-        mgpu.scan(x, "sum")
-    with pytest.raises(ValueError, match=r"scan: x: expected a 1-D array .*, got int32\[2,2\]"):
-        mgpu.scan(x.reshape(2, 2))
-    with pytest.raises(TypeError, match=r"scan: x: expected .*, got bool\[4\]"):
-        mgpu.scan(x > 1)
+    with pytest.raises(ValueError, match=r"scan: op: expected one of add, sum, mul, .*, got 'total'"):
+        mgpu.scan(x, "total")
+    with pytest.raises(TypeError, match=r"scan: x: expected .*, got complex64\[4\]"):
+        mgpu.scan(x.astype(np.complex64))
     with pytest.raises(TypeError, match=r"segmented_scan: heads: expected integers, got float32\[1\]"):
         mgpu.segmented_scan(x, np.zeros(1, np.float32))
     with pytest.raises(ValueError, match=r"scan: identity: expected the identity of op, for an exclusive scan"):

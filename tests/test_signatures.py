@@ -53,13 +53,14 @@ def test_a_library_of_other_sources_is_one_error(name, platform, monkeypatch):
 
 
 def test_every_operation_has_a_handler():
-    assert COMPILED.handlers().keys() == {"check", *primitive.REGISTRY}
+    with_kernels = {name for name, operation in primitive.REGISTRY.items() if "cpu" in operation.platforms}
+    assert COMPILED.handlers().keys() == {"check", *with_kernels}
 
 
 def test_names_of_a_call_and_of_a_rule_are_checked():
     """A misspelt name is an error where it stands, not another operand."""
     reduce = primitive.REGISTRY["reduce"]
-    with pytest.raises(TypeError, match="reduce: operands and attributes: expected attributes op, got op, counts"):
+    with pytest.raises(TypeError, match=r"^reduce: operands and attributes: expected attributes op, wide, got op, c"):
         reduce(x=jax.numpy.arange(3), op=0, counts=jax.numpy.arange(1))
     with pytest.raises(TypeError, match="reduce: rule: expected the names of operands and attributes, got y"):
 

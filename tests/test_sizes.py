@@ -240,6 +240,17 @@ def scan_argmax(n, index):
     assert np.array_equal(got[at[1:] - 1], at[:-1])
 
 
+def reduce_by_id(n, index):
+    at = spots(n, index)
+    ids = np.zeros(n, np.int8)
+    ids[at] = np.arange(1, len(at) + 1)
+    got = np.asarray(mgpu.reduce_by_id(bytes_of(n), ids, 21))
+    x = bytes_of(n)
+    same(got[1 : len(at) + 1], x[at])
+    x[at] = 0
+    same(got[:1], x.sum(dtype=np.uint8, keepdims=True))
+
+
 def reduce_by_key(n, index):
     at = spots(n, index)
     lengths = np.diff(at, append=n)
@@ -473,6 +484,7 @@ WITH_INDICES = {
     "segmented_quantile": quantile,
     "segmented_top_k": top_k,
     "reduce, argmax": reduce_argmax,
+    "reduce_by_id": reduce_by_id,
     "reduce_by_key": reduce_by_key,
     "scan, argmax": scan_argmax,
     "segmented_sort_indices": segmented_sort_indices,

@@ -200,8 +200,8 @@ def test_ahead_of_time_and_eval_shape(example, rng):
 @every_kernel
 def test_export_round_trip(example, rng):
     arguments = example.make(rng, np.float32)
-    names = primitives(example.call, *arguments)
-    ours = [jax.export.DisabledSafetyCheck.custom_call(library.target(name)) for name in names]
+    # Of all operations: where one has no kernel for its platform or its shapes, the program calls what it is made of.
+    ours = [jax.export.DisabledSafetyCheck.custom_call(library.target(name)) for name in primitive.REGISTRY]
     exported = jax.export.export(jax.jit(example.call), disabled_checks=ours)(*arguments)
     pytest.importorskip("flatbuffers", reason="jax.export serialises with flatbuffers, which is not installed")
     restored = jax.export.deserialize(exported.serialize())

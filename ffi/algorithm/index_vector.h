@@ -34,6 +34,28 @@ struct IndexVector {
   }
 };
 
+// A vector of one width: reads without a choice by it. Index is int32_t or int64_t.
+template <typename Index>
+struct IndicesOf {
+  const Index* data;
+
+  explicit MGPU_HOST_DEVICE IndicesOf(IndexVector vector) : data(static_cast<const Index*>(vector.data)) {}
+  MGPU_HOST_DEVICE Index operator[](int64_t i) const {
+    if constexpr (sizeof(Index) == 8) {
+      return cut_index(data[i]);
+    } else {
+      return data[i];
+    }
+  }
+  MGPU_HOST_DEVICE IndicesOf from(int64_t i) const { return IndicesOf(IndexVector{data + i, sizeof(Index) == 8}); }
+};
+
+// visit(indices) with the IndicesOf of a vector's width: one branch for a whole search or loop.
+template <typename Result, typename Visit>
+MGPU_HOST_DEVICE Result with_width(IndexVector vector, Visit visit) {
+  return vector.wide ? visit(IndicesOf<int64_t>(vector)) : visit(IndicesOf<int32_t>(vector));
+}
+
 // How many items of each row are live: the first ones.
 struct LiveCounts {
   IndexVector counts;  // [rows or 1], or null: every item is live

@@ -10,20 +10,21 @@
 namespace mgpu {
 
 // Values of the attribute `op`.
-enum class OperatorKind : int64_t { kAdd, kMul, kMin, kMax, kArgmin, kArgmax };
+enum class OperatorKind : int64_t { kAdd, kMul, kMin, kMax, kArgmin, kArgmax, kAnd, kOr, kXor, kLogsumexp };
 
-constexpr bool gives_index(OperatorKind kind) { return kind >= OperatorKind::kArgmin; }
+constexpr bool gives_index(OperatorKind kind) { return kind == OperatorKind::kArgmin || kind == OperatorKind::kArgmax; }
 constexpr bool gives_largest(OperatorKind kind) { return kind == OperatorKind::kMax || kind == OperatorKind::kArgmax; }
 
 // Sum and product. Integers wrap, so signed ones run as unsigned, and narrow ones in 32 bits; 16-bit floats accumulate
 // in float32. kEither decides at run time, where one compiled kernel for both is worth more than two instructions.
 enum class ArithmeticKind { kSum, kProduct, kEither };
 
-template <typename Element_, typename State_, ArithmeticKind kKind>
+// Results have the elements' type, or are states, where those of 16-bit floats are to keep their digits.
+template <typename Element_, typename State_, ArithmeticKind kKind, typename Result_ = Element_>
 struct Arithmetic {
   using Element = Element_;
   using State = State_;
-  using Result = Element;
+  using Result = Result_;
   static constexpr bool kGivesIndex = false;
   static constexpr bool kCommutes = true;
 
@@ -37,8 +38,77 @@ struct Arithmetic {
     return static_cast<State>(widen(element));
   }
   MGPU_HOST_DEVICE State combine(State a, State b) const { return multiplies() ? a * b : a + b; }
-  MGPU_HOST_DEVICE Result finish(State state, int64_t /*row_begin*/) const { return narrow_to(state, Element{}); }
+  MGPU_HOST_DEVICE Result finish(State state, int64_t /*row_begin*/) const { return narrow_to(state, Result{}); }
+  MGPU_HOST_DEVICE Result dead() const { return Result{}; }
+};
+
+// And, or and exclusive or of integers' bits, and of bools, whose only bit is the lowest.
+template <typename Word>
+struct Bitwise {
+  using Element = Word;
+  using State = std::conditional_t<sizeof(Word) == 8, uint64_t, uint32_t>;
+  using Result = Word;
+  static constexpr bool kGivesIndex = false;
+  static constexpr bool kCommutes = true;
+
+  OperatorKind kind;
+  Word ones;  // all bits that an element can have
+
+  static Bitwise make(OperatorKind kind, bool is_bool) {
+    return {kind, is_bool ? Word{1} : static_cast<Word>(~Word{0})};
+  }
+
+  MGPU_HOST_DEVICE State identity() const { return kind == OperatorKind::kAnd ? ones : Word{0}; }
+  MGPU_HOST_DEVICE State extract(Element element, int64_t /*position*/) const { return element; }
+  MGPU_HOST_DEVICE State combine(State a, State b) const {
+    return kind == OperatorKind::kAnd ? a & b : kind == OperatorKind::kOr ? a | b : a ^ b;
+  }
+  MGPU_HOST_DEVICE Result finish(State state, int64_t /*row_begin*/) const { return static_cast<Word>(state); }
+  MGPU_HOST_DEVICE Result dead() const { return Word{0}; }
+};
+
+// The logarithm of a sum of exponentials: the largest element, and the sum of the exponentials of the others' distances
+// to it.
+template <typename Real>
+struct ScaledSum {
+  Real largest;
+  Real sum;
+};
+
+template <typename Element_, typename Real>
+struct LogSumExp {
+  using Element = Element_;
+  using State = ScaledSum<Real>;
+  using Result = Element;
+  static constexpr bool kGivesIndex = false;
+  static constexpr bool kCommutes = true;
+
+  MGPU_HOST_DEVICE State identity() const { return {-infinity(), Real{0}}; }
+  MGPU_HOST_DEVICE State extract(Element element, int64_t /*position*/) const {
+    return {static_cast<Real>(widen(element)), Real{1}};
+  }
+  // A NaN is taken for the largest. Infinities that are equal have no distance. Values are chosen, not the states by
+  // reference: of these, nvcc makes pointers to local memory.
+  MGPU_HOST_DEVICE State combine(State a, State b) const {
+    const bool a_first = a.largest >= b.largest || a.largest != a.largest;
+    const Real high = a_first ? a.largest : b.largest;
+    const Real low = a_first ? b.largest : a.largest;
+    const Real high_sum = a_first ? a.sum : b.sum;
+    const Real low_sum = a_first ? b.sum : a.sum;
+    const Real scale = high == low ? Real{1} : exponential(low - high);
+    return {high, high_sum + low_sum * scale};
+  }
+  MGPU_HOST_DEVICE Result finish(const State& state, int64_t /*row_begin*/) const {
+    return narrow_to(state.largest + logarithm(state.sum), Element{});
+  }
   MGPU_HOST_DEVICE Result dead() const { return Element{}; }
+
+ private:
+  static constexpr Real infinity() { return static_cast<Real>(__builtin_huge_valf()); }
+  MGPU_HOST_DEVICE static float exponential(float x) { return expf(x); }
+  MGPU_HOST_DEVICE static double exponential(double x) { return exp(x); }
+  MGPU_HOST_DEVICE static float logarithm(float x) { return logf(x); }
+  MGPU_HOST_DEVICE static double logarithm(double x) { return log(x); }
 };
 
 // Minimum and maximum of any key type are the least of unsigned codes, so one kernel a width serves them all. A float's

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cpu/fold.h"
+#include "cpu/segment_tiles.h"
 #include "cpu/tunings.h"
 #include "operands/dispatch_operator.h"
 #include "operations.h"
@@ -17,7 +18,7 @@ namespace {
 constexpr int64_t kTile = cpu::kReduceTile;
 
 template <typename Operator>
-void reduce_rows(const ReduceOperands& operands, const Operator& op, cpu::Executor& executor) {
+void reduce_problems(const ReduceOperands& operands, const Operator& op, cpu::Executor& executor) {
   using State = typename Operator::State;
   const Segments& segments = operands.segments;
   const auto* x = static_cast<const typename Operator::Element*>(operands.x);
@@ -43,22 +44,6 @@ void reduce_rows(const ReduceOperands& operands, const Operator& op, cpu::Execut
   }
 }
 
-// The items before each tile, of which one begins at each diagonal. Heads out of order give tiles that overlap; held
-// apart, each end is in one tile.
-template <typename Diagonal>
-std::vector<int64_t> segment_tiles(cpu::Executor& executor, const SegmentEnds& ends, int64_t tiles, Diagonal diagonal) {
-  std::vector<int64_t> items_before(tiles + 1);
-  cpu::parallel_for(executor, tiles + 1, [&](int64_t tile) {
-    items_before[tile] = ends.items_before(
-        diagonal(tile), [](auto begin, auto end, auto before) { return partition_point(begin, end, before); });
-  });
-  for (int64_t tile = 1; tile <= tiles; ++tile) {
-    const int64_t previous = items_before[tile - 1];
-    items_before[tile] = clamp(items_before[tile], previous, previous + diagonal(tile) - diagonal(tile - 1));
-  }
-  return items_before;
-}
-
 template <typename Operator>
 class SegmentedReduce {
   using State = typename Operator::State;
@@ -68,16 +53,12 @@ class SegmentedReduce {
       : op_(op),
         ends_(operands.ends()),
         x_(static_cast<const typename Operator::Element*>(operands.x)),
-        result_{operands.result, operands.wide_result},
-        tiles_(ceil_div(ends_.units(), kTile)) {}
+        result_{operands.result, operands.wide_result} {}
 
   void run(cpu::Executor& executor) {
-    const std::vector<int64_t> items_before =
-        segment_tiles(executor, ends_, tiles_, [&](int64_t tile) { return diagonal(tile); });
-    std::vector<Tile> tiles(tiles_);
-    cpu::parallel_for(executor, tiles_, [&](int64_t tile) {
-      tiles[tile] = reduce_tile(tile, items_before[tile], items_before[tile + 1]);
-    });
+    const cpu::SegmentTiles partition(ends_, kTile, executor);
+    std::vector<Tile> tiles(partition.count);
+    cpu::parallel_for(executor, partition.count, [&](int64_t tile) { tiles[tile] = reduce_tile(partition, tile); });
     cpu::Running<Operator> open(op_);
     for (const Tile& tile : tiles) {
       if (tile.first_end >= 0) {
@@ -96,13 +77,11 @@ class SegmentedReduce {
     State open;
   };
 
-  int64_t diagonal(int64_t tile) const { return std::min(ends_.units(), tile * kTile); }
-
-  Tile reduce_tile(int64_t tile, int64_t item, int64_t last_item) const {
+  Tile reduce_tile(const cpu::SegmentTiles& partition, int64_t tile) const {
     Tile result;
-    const int64_t last_end = diagonal(tile + 1) - last_item;
-    int64_t begin = item;
-    for (int64_t j = diagonal(tile) - item; j < last_end;) {
+    int64_t begin = partition.items_before[tile];
+    const int64_t last_item = partition.items_before[tile + 1], last_end = partition.ends_before(tile + 1);
+    for (int64_t j = partition.ends_before(tile); j < last_end;) {
       if (result.first_end >= 0) {
         const int64_t heads_end = std::min(last_end, ends_.row(j) * ends_.per_row() + ends_.segments.heads_count);
         if (ends_.entry(j) >= 0 && j < heads_end) {
@@ -161,7 +140,7 @@ class SegmentedReduce {
   // returns false, with nothing done.
   template <typename Head>
   bool reduce_group(const Head* ends, int64_t limit, int64_t row_begin, int64_t entries) const {
-    if constexpr (Operator::kGivesIndex) {
+    if constexpr (Operator::kGivesIndex || !std::is_arithmetic_v<State>) {
       return false;  // positions are too wide for vector instructions to gain anything
     } else {
       using Unsigned = std::make_unsigned_t<Head>;
@@ -204,144 +183,18 @@ class SegmentedReduce {
   SegmentEnds ends_;
   const typename Operator::Element* x_;
   ResultVector<Operator> result_;
-  int64_t tiles_;
-};
-
-// A batch whose problems are the columns of x, in memory [length, columns], with the segments of all of them the same:
-// rows are read where they lie, whole, and are combined column by column. Results are [heads, columns].
-template <typename Operator>
-class SegmentedReduceColumns {
-  using State = typename Operator::State;
-
- public:
-  SegmentedReduceColumns(const SegmentedReduceOperands& operands, const Operator& op)
-      : op_(op),
-        columns_(operands.segments.rows),
-        ends_(operands.ends()),
-        x_(static_cast<const typename Operator::Element*>(operands.x)),
-        result_{operands.result, operands.wide_result} {
-    ends_.segments.rows = 1;
-    tile_ = std::max<int64_t>(kLeastUnits, kTileItems / columns_);
-    tiles_ = ceil_div(ends_.units(), tile_);
-  }
-
-  void run(cpu::Executor& executor) {
-    const std::vector<int64_t> items_before =
-        segment_tiles(executor, ends_, tiles_, [&](int64_t tile) { return diagonal(tile); });
-    std::vector<int64_t> first_ends(tiles_, -1);
-    std::vector<State> before_first_end(tiles_ * columns_), open(tiles_ * columns_);
-    cpu::parallel_for(executor, tiles_, [&](int64_t tile) {
-      first_ends[tile] = reduce_tile(tile, items_before[tile], items_before[tile + 1],
-                                     before_first_end.data() + tile * columns_, open.data() + tile * columns_);
-    });
-    std::vector<cpu::Running<Operator>> running(columns_, cpu::Running<Operator>(op_));
-    for (int64_t tile = 0; tile < tiles_; ++tile) {
-      const int64_t end = first_ends[tile], at = tile * columns_;
-      for (int64_t c = 0; c < columns_; ++c) {
-        if (end >= 0) {
-          emit(end, c, op_.combine(running[c].state(), before_first_end[at + c]));
-          running[c].reset();
-        }
-        running[c].add(open[at + c]);
-      }
-    }
-  }
-
- private:
-  // Items and ends of a tile, of all columns together and at least: a task is to be worth its search.
-  static constexpr int64_t kTileItems = 1 << 18, kLeastUnits = 1 << 6;
-  static constexpr int kTogether = 16;       // columns whose states stay in registers
-  static constexpr int64_t kBlockRows = 32;  // combined one after the other; blocks are combined as a tree
-
-  int64_t diagonal(int64_t tile) const { return std::min(ends_.units(), tile * tile_); }
-
-  // Combines a tile's rows, segment by segment. Returns the first end in it, or -1, and gives the states of its first
-  // segment, which may have begun before it, and of its last, which may go on after it.
-  int64_t reduce_tile(int64_t tile, int64_t begin, int64_t last_item, State* before_first_end, State* open) const {
-    int64_t first_end = -1;
-    const int64_t last_end = diagonal(tile + 1) - last_item;
-    for (int64_t j = diagonal(tile) - begin; j < last_end; ++j) {
-      const int64_t end = clamp(ends_[j], begin, last_item);
-      if (first_end < 0) {
-        first_end = j;
-        reduce_rows(begin, end, [&](int64_t c, State state) { before_first_end[c] = state; });
-      } else {
-        reduce_rows(begin, end, [&](int64_t c, State state) { emit(j, c, state); });
-      }
-      begin = end;
-    }
-    reduce_rows(begin, last_item, [&](int64_t c, State state) { open[c] = state; });
-    return first_end;
-  }
-
-  // Calls store(column, state) with the combination of rows [begin, end) of each column.
-  template <typename Store>
-  void reduce_rows(int64_t begin, int64_t end, Store store) const {
-    int64_t c = 0;
-    for (; c + kTogether <= columns_; c += kTogether) reduce_together<kTogether>(begin, end, c, store);
-    for (; c + kTogether / 2 <= columns_; c += kTogether / 2) reduce_together<kTogether / 2>(begin, end, c, store);
-    for (; c < columns_; ++c) reduce_together<1>(begin, end, c, store);
-  }
-
-  template <int kCount, typename Store>
-  void reduce_together(int64_t begin, int64_t end, int64_t column, Store store) const {
-    State states[kCount];
-    if (end - begin <= kBlockRows) {
-      reduce_block<kCount>(begin, end, column, states);
-    } else {
-      std::vector<cpu::Running<Operator>> running(kCount, cpu::Running<Operator>(op_));
-      for (; begin < end; begin += kBlockRows) {
-        reduce_block<kCount>(begin, std::min(end, begin + kBlockRows), column, states);
-        for (int i = 0; i < kCount; ++i) running[i].add(states[i]);
-      }
-      for (int i = 0; i < kCount; ++i) states[i] = running[i].state();
-    }
-    for (int i = 0; i < kCount; ++i) store(column + i, states[i]);
-  }
-
-  template <int kCount>
-  void reduce_block(int64_t begin, int64_t end, int64_t column, State (&states)[kCount]) const {
-    const Operator op = op_;
-    State sums[kCount];
-    for (State& state : sums) state = op.identity();
-    const auto* items = x_ + begin * columns_ + column;
-    for (int64_t row = begin; row < end; ++row, items += columns_) {
-      for (int i = 0; i < kCount; ++i) sums[i] = op.combine(sums[i], op.extract(items[i], row));
-    }
-    for (int i = 0; i < kCount; ++i) states[i] = sums[i];
-  }
-
-  void emit(int64_t j, int64_t column, State state) const {
-    const int64_t entry = ends_.entry(j);
-    if (entry >= 0) result_.store(entry * columns_ + column, op_.finish(state, 0));
-  }
-
-  const Operator& op_;
-  int64_t columns_;
-  SegmentEnds ends_;
-  const typename Operator::Element* x_;
-  ResultVector<Operator> result_;
-  int64_t tile_;  // items and ends
-  int64_t tiles_;
 };
 
 }  // namespace
 
 void cpu::reduce(const Call& call, Executor& executor) {
   const ReduceOperands operands(call);
-  operands.dispatch<false>(call, [&](const auto& op) { reduce_rows(operands, op, executor); });
+  operands.dispatch_reduction<false>(call, [&](const auto& op) { reduce_problems(operands, op, executor); });
 }
 
 void cpu::segmented_reduce(const Call& call, Executor& executor) {
   const SegmentedReduceOperands operands(call);
-  if (call.attributes["by_columns"] == 0) {
-    return operands.dispatch<false>(call, [&](const auto& op) { SegmentedReduce(operands, op).run(executor); });
-  }
-  const Segments& segments = operands.segments;
-  const bool shared = segments.heads_stride == 0 && segments.counts.stride == 0;
-  call.expect(shared, "by_columns: expected heads and a count that all problems share");
-  if (segments.rows == 0) return;
-  operands.dispatch<false>(call, [&](const auto& op) { SegmentedReduceColumns(operands, op).run(executor); });
+  operands.dispatch_reduction<false>(call, [&](const auto& op) { SegmentedReduce(operands, op).run(executor); });
 }
 
 }  // namespace mgpu

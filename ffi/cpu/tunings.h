@@ -12,11 +12,17 @@ constexpr int64_t kLoadBalanceTile = 1 << 14;  // outputs
 constexpr int64_t kMergeTile = 1 << 16;
 constexpr int64_t kOrderStatisticsPart = 1 << 16;  // items
 constexpr int64_t kReduceTile = 1 << 15;           // items; items and ends of segments
-constexpr int64_t kRunHeadsTile = 1 << 15;         // keys
-constexpr int64_t kScanTile = 1 << 14;             // items
-constexpr int64_t kSelectTile = 1 << 14;           // items
-constexpr int64_t kSetTile = 1 << 14;              // items of both inputs
-constexpr int64_t kSortTile = 1 << 14;             // items, at least
-constexpr int64_t kTopKPart = 1 << 16;             // items of a row that a task shares with others
+// Elements of rows and of ends, in all columns of a tile; the most columns, and the least rows and ends.
+constexpr int64_t kReduceRowsTile = 1 << 17;
+constexpr int64_t kReduceRowsColumns = 1 << 10;
+constexpr int64_t kReduceRowsLeastUnits = 1 << 6;
+constexpr int64_t kIdMostParts = 256;       // of the rows, each with states of all ids
+constexpr int kIdMostRanges = 8;            // of the ids
+constexpr int64_t kRunHeadsTile = 1 << 15;  // keys
+constexpr int64_t kScanTile = 1 << 14;      // items
+constexpr int64_t kSelectTile = 1 << 14;    // items
+constexpr int64_t kSetTile = 1 << 14;       // items of both inputs
+constexpr int64_t kSortTile = 1 << 14;      // items, at least
+constexpr int64_t kTopKPart = 1 << 16;      // items of a row that a task shares with others
 
 }  // namespace mgpu::cpu

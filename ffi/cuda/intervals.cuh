@@ -49,20 +49,12 @@ __global__ void __launch_bounds__(kWorkThreads)
   }
 }
 
-// int32 offsets or starts, read without a branch on their type.
-struct NarrowVector {
-  const int32_t* data;
-  explicit MGPU_HOST_DEVICE NarrowVector(IndexVector vector) : data(static_cast<const int32_t*>(vector.data)) {}
-  __device__ int32_t operator[](int64_t i) const { return data[i]; }
-  __device__ NarrowVector from(int64_t i) const { return NarrowVector(IndexVector{data + i, false}); }
-};
-
 // Gathers, scatters or both. Distances, from outputs to rows, wrap: uint32_t where that tells all rows from what is no
 // row, which takes half the instructions of uint64_t.
 template <bool kGathers, bool kScatters, typename Distance>
 struct MoveRoute {
   using Slot = Pack<Distance, kGathers + kScatters>;  // to an object's row of x, of the result
-  using Starts = std::conditional_t<sizeof(Distance) == 4, NarrowVector, IndexVector>;
+  using Starts = std::conditional_t<sizeof(Distance) == 4, IndicesOf<int32_t>, IndexVector>;
   static constexpr bool fills = !kScatters;
   Rows x;
   Starts gather_starts;

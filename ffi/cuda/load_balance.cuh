@@ -19,33 +19,47 @@ static __global__ void partition_cells(const __grid_constant__ WorkList work, co
     return warp_partition_point<kCellLanes>(begin, end, before);
   };
   const int64_t tile = cell - problem * (tiles.tiles + 1);
-  WorkRow row = work.row(problem);
-  row.first = row.find_first(find);
-  const int64_t head = row.first_from(minimum(tile * tiles.tile, work.size), find);
-  const bool is_last = tile == tiles.tiles;
-  if (__any_sync(0xffffffffu, is_last)) row.total = row.find_total(work.size, find);
-  if (thread % kCellLanes != 0) return;
-  int64_t* const heads = tiles.cells + problem * tiles.stride();
-  heads[tile] = head;
-  if (is_last) {
-    heads[tile + 1] = row.first;
-    heads[tile + 2] = row.total;
-  }
+  with_width<void>(work.offsets_of(problem), [&](auto offsets) {
+    WorkRowOf<decltype(offsets), int64_t> row{offsets, work.objects, work.drift, work.live(problem)};
+    row.first = row.find_first(find);
+    const int64_t head = row.first_from(minimum(tile * tiles.tile, work.size), find);
+    const bool is_last = tile == tiles.tiles;
+    if (__any_sync(0xffffffffu, is_last)) row.total = row.find_total(work.size, find);
+    if (thread % kCellLanes != 0) return;
+    int64_t* const heads = tiles.cells + problem * tiles.stride();
+    heads[tile] = head;
+    if (is_last) {
+      heads[tile + 1] = row.first;
+      heads[tile + 2] = row.total;
+    }
+  });
 }
 
-using Tile = TileWork<kWorkThreads, work_items(false)>;
-
+// With ranks, an object's slot is how far the tile's first output lies behind the object's own.
 template <typename Index, bool kRanks>
 __global__ void __launch_bounds__(kWorkThreads)
     search_tiles(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles, Index* objects,
                  Index* ranks) {
-  __shared__ Tile::Shared shared;
-  const Tile tile(shared, work, tiles);
+  using Tile = TileWork<kWorkThreads, work_items(false), std::conditional_t<kRanks, Index, NoSlot>>;
+  __shared__ typename Tile::Shared shared;
+  const Tile tile(shared, work, tiles, [](const Tile& tile) {
+    if constexpr (kRanks) {
+      return [begin = tile.begin](auto, auto offset) { return static_cast<Index>(begin - offset); };
+    } else {
+      return [](auto, auto) { return NoSlot{}; };
+    }
+  });
   const int64_t origin = tile.problem * work.size + tile.begin;
   tile.store(objects + origin, Index{-1}, [&](int, auto mark) { return static_cast<Index>(tile.before + mark); });
-  if constexpr (!kRanks) return;
-  tile.store(ranks + origin, Index{-1},
-             [&](int i, auto mark) { return static_cast<Index>(tile.begin + i - tile.row.start(tile.before + mark)); });
+  if constexpr (kRanks) {
+    if (tile.has_slots) {
+      tile.store(ranks + origin, Index{-1}, [&](int i, auto mark) { return shared.slots[mark] + i; });
+    } else {
+      tile.store(ranks + origin, Index{-1}, [&](int i, auto mark) {
+        return static_cast<Index>(tile.begin + i - tile.row.start(tile.before + mark));
+      });
+    }
+  }
 }
 
 }  // namespace mgpu::cuda::load_balancing

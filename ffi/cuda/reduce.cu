@@ -19,7 +19,7 @@ void reduce(const Call& call, cudaStream_t stream) {
   const ReduceOperands operands(call);
   const Segments& segments = operands.segments;
   if (segments.rows == 0) return;
-  operands.dispatch<true>(call, [&](auto op) {
+  operands.dispatch_reduction<true>(call, [&](auto op) {
     using Operator = decltype(op);
     using State = typename Operator::State;
     Workspace workspace = workspace_of(call);

@@ -135,7 +135,8 @@ __global__ void __launch_bounds__(kThreads) reduce_short_rows(Reduction<Operator
   const int lane = threadIdx.x % lanes;
   if constexpr (Operator::kCommutes) {
     if (live > 0) {
-      state = fold_strided(op, reduction.x, reduction.aligned, row_begin, row_begin + live, lane, lanes);
+      state = fold_strided<Operator::kGivesIndex ? 4 : 8>(op, reduction.x, reduction.aligned, row_begin,
+                                                          row_begin + live, lane, lanes);
     }
     for (int distance = lanes / 2; distance > 0; distance /= 2) {
       state = op.combine(state, shuffle_down(state, distance));

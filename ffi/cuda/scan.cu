@@ -119,12 +119,12 @@ void scan(const Call& call, CUstream_st* stream) {
     path == Path::kWarpByRow ? scanning::launch<Path::kWarpByRow>(call, operands, op, stream)
                              : scanning::launch<Path::kTilesByRow>(call, operands, op, stream);
   };
-  // Sums have kernels of their own in the forms that matter most; products share the segmented one.
+  // Sums have kernels of their own in the forms that matter most; products of up to 4 bytes share the segmented one.
   if (path != Path::kSegments && operands.kind == OperatorKind::kAdd) {
     return dispatch_arithmetic<ArithmeticKind::kSum>(call, operands.dtype, false, launch_whole);
   }
   operands.dispatch<true>(call, [&](auto op) {
-    if constexpr (!requires { op.multiply; }) {
+    if constexpr (!requires { op.multiply; } || sizeof(typename decltype(op)::State) == 8) {
       if (path != Path::kSegments) return launch_whole(op);
     }
     scanning::launch<Path::kSegments>(call, operands, op, stream);

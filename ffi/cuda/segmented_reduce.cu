@@ -39,7 +39,7 @@ void segmented_reduce(const Call& call, cudaStream_t stream) {
   const SegmentedReduceOperands operands(call);
   const SegmentEnds ends = operands.ends();
   if (operands.segments.rows * operands.segments.heads_count == 0) return;
-  operands.dispatch<false>(call, [&](auto op) {
+  operands.dispatch_reduction<false>(call, [&](auto op) {
     using Operator = decltype(op);
     using State = typename Operator::State;
     if (reduce_short_rows(call, operands, op, stream)) return;

@@ -159,6 +159,45 @@ constexpr int64_t kReduceShortRow = 4096;
 // ---- Reductions of segments: the items that each thread has room for.
 constexpr TileShape segmented_reduce_shape(int64_t state_bytes) { return {128, state_bytes > 4 ? 16 : 32}; }
 
+// ---- Reductions of rows: a worker is a few neighbouring lanes, each of which has a vector of columns and takes one
+// row after the other; a block's workers consume a tile of rows and segment ends. Up to 32 lanes read 512 bytes of a
+// row, so that also of wide rows a tile has many, and what it leaves for the next is little beside them. Of few rows a
+// worker takes fewer, as long as there are not blocks enough to fill a large device.
+constexpr int kReduceRowsThreads = 256;
+constexpr int kReduceRowsMostLanes = 32;
+constexpr int kReduceRowsMostUnits = 32;    // of rows and ends that a worker consumes
+constexpr int kReduceRowsTileUnits = 4096;  // at most
+constexpr int64_t kReduceRowsBlocks = 1024;
+
+struct RowTiling {
+  int64_t units;  // of rows and ends in all
+  int64_t width;  // columns
+  int vector;     // that a lane has
+
+  constexpr int64_t vectors() const { return ceil_div<int64_t>(width, vector); }
+  // Ways to cut the columns, and the lanes that each takes.
+  constexpr int64_t slices() const { return ceil_div<int64_t>(vectors(), kReduceRowsMostLanes); }
+  constexpr int lanes() const { return width > 0 ? static_cast<int>(ceil_div(vectors(), slices())) : 1; }
+  constexpr int workers() const { return kReduceRowsThreads / lanes(); }
+  constexpr int worker_units() const {
+    int most = minimum(kReduceRowsMostUnits, kReduceRowsTileUnits / workers());
+    while (most > 4 && ceil_div<int64_t>(units, workers() * most) * slices() < kReduceRowsBlocks) most /= 2;
+    return most;
+  }
+  constexpr int tile_units() const { return workers() * worker_units(); }
+  constexpr int64_t tiles() const { return ceil_div<int64_t>(units, tile_units()); }
+};
+
+// ---- Reductions by id, where a warp's states of all ids have room in shared memory: with its masks 48 KB at most,
+// which every device grants. A part of the rows is a block's; two blocks of a large device's processors each take the
+// largest arrays.
+constexpr int kIdMasks = 512;  // a warp's words in which lanes of one id meet
+constexpr int64_t kIdTableBytes = (48 << 10) - kIdMasks * 4;
+constexpr int kIdMostWarps = 32;
+constexpr int64_t kIdMostParts = 264;
+constexpr int64_t kIdPartItems = 1 << 14;  // at least
+constexpr int64_t id_parts(int64_t items) { return clamp<int64_t>(ceil_div(items, kIdPartItems), 1, kIdMostParts); }
+
 // ---- Heads of runs: 64 bytes a thread keep enough loads in flight. The counts of tiles are summed up in
 // groups, here and in selections.
 constexpr TileShape run_heads_shape(int key_width) { return {256, key_width == 8 ? 8 : 16}; }
@@ -207,5 +246,8 @@ constexpr int64_t kScanTileBytes = kScanThreads * kScanVectors * 16;
 constexpr TileShape scan_segments_shape(int64_t state_bytes, int64_t element_bytes) {
   return {kScanThreads, static_cast<int>(maximum(64 / state_bytes, 16 / element_bytes))};
 }
+
+// ---- Softmax of segments: a thread's items, and what it makes of them, stay in registers.
+constexpr TileShape softmax_shape(int64_t accumulator_bytes) { return {256, accumulator_bytes > 4 ? 8 : 16}; }
 
 }  // namespace mgpu

@@ -50,6 +50,40 @@ void dispatch_extremum(const Call& call, OperatorKind kind, DType dtype, int64_t
   }
 }
 
+// Calls visit(operator) with a bitwise operator: a kind for each width.
+template <typename Visit>
+void dispatch_bitwise(const Call& call, OperatorKind kind, DType dtype, Visit visit) {
+  const bool is_bool = dtype == DType::boolean;
+  call.expect(is_bool || (is_key(dtype) && mantissa_bits(dtype) == 0), "x: expected an integer type or bool");
+  switch (byte_width(dtype)) {
+    case 1: return visit(Bitwise<uint8_t>::make(kind, is_bool));
+    case 2: return visit(Bitwise<uint16_t>::make(kind, false));
+    case 4: return visit(Bitwise<uint32_t>::make(kind, false));
+    default: return visit(Bitwise<uint64_t>::make(kind, false));
+  }
+}
+
+template <typename Visit>
+void dispatch_logsumexp(const Call& call, DType dtype, Visit visit) {
+  switch (dtype) {
+    case DType::f16: return visit(LogSumExp<Half, float>{});
+    case DType::bf16: return visit(LogSumExp<BFloat16, float>{});
+    case DType::f32: return visit(LogSumExp<float, float>{});
+    case DType::f64: return visit(LogSumExp<double, double>{});
+    default: call.fail("x: expected a float type, got " + std::string(dtype_name(dtype)));
+  }
+}
+
+// Calls visit(operator) with the sum of 16-bit floats whose results are float32.
+template <typename Visit>
+void dispatch_wide_sum(const Call& call, DType dtype, Visit visit) {
+  switch (dtype) {
+    case DType::f16: return visit(Arithmetic<Half, float, ArithmeticKind::kSum, float>{false});
+    case DType::bf16: return visit(Arithmetic<BFloat16, float, ArithmeticKind::kSum, float>{false});
+    default: call.fail("x: expected float16 or bfloat16 for a wide sum, got " + std::string(dtype_name(dtype)));
+  }
+}
+
 // Calls visit(operator). With kMerged, sum and product are one type of operator.
 template <bool kMerged, typename Visit>
 void dispatch_operator(const Call& call, OperatorKind kind, DType dtype, int64_t positions, Visit visit) {
@@ -61,13 +95,24 @@ void dispatch_operator(const Call& call, OperatorKind kind, DType dtype, int64_t
     case OperatorKind::kMax:
     case OperatorKind::kArgmin:
     case OperatorKind::kArgmax: return dispatch_extremum(call, kind, dtype, positions, visit);
+    case OperatorKind::kAnd:
+    case OperatorKind::kOr:
+    case OperatorKind::kXor: return dispatch_bitwise(call, kind, dtype, visit);
+    case OperatorKind::kLogsumexp: break;  // of reductions alone
   }
-  call.fail("op: expected 0 to 5");
+  call.fail("op: expected 0 to 8");
 }
 
 template <bool kMerged, typename Visit>
 void OperatorOperands::dispatch(const Call& call, Visit visit) const {
-  dispatch_operator<kMerged>(call, kind, dtype, segments.total(), visit);
+  dispatch_operator<kMerged>(call, kind, dtype, positions, visit);
+}
+
+template <bool kMerged, typename Visit>
+void OperatorOperands::dispatch_reduction(const Call& call, Visit visit) const {
+  if (wide) return dispatch_wide_sum(call, dtype, visit);
+  if (kind == OperatorKind::kLogsumexp) return dispatch_logsumexp(call, dtype, visit);
+  dispatch<kMerged>(call, visit);
 }
 
 }  // namespace mgpu

@@ -5,28 +5,33 @@
 
 namespace mgpu {
 
-OperatorOperands::OperatorOperands(const Call& call, const Array& elements, const Array* heads, const Array& count)
+OperatorOperands::OperatorOperands(const Call& call, const Array& elements, const Array* heads, const Array& count,
+                                   int own_rank)
     : kind(static_cast<OperatorKind>(call.attributes["op"])), dtype(elements.dtype), x(elements.data) {
-  segments.length = Call::length(elements);
-  segments.rows = Call::batch(elements, 1);
+  call.expect(elements.rank() >= own_rank, "x: expected more axes");
+  segments.length = elements.dimensions[elements.rank() - own_rank];
+  segments.rows = Call::batch(elements, own_rank);
   if (heads) {
     segments.heads_count = Call::length(*heads);
     segments.heads = call.index_vector(*heads, "heads");
     segments.heads_stride = call.row_stride(*heads, segments.heads_count, segments.rows, "heads");
   }
   segments.counts = call.live_counts(count, segments.rows);
+  positions = segments.total();
 }
 
 int64_t OperatorOperands::state_bytes(const Call& call) const {
   int64_t bytes = 0;
-  dispatch<true>(call, [&](auto op) { bytes = sizeof(typename decltype(op)::State); });
+  dispatch_reduction<true>(call, [&](auto op) { bytes = sizeof(typename decltype(op)::State); });
   return bytes;
 }
 
 void OperatorOperands::expect_result(const Call& call, const Array& result, int64_t size) const {
   call.expect(result.size() == size, "result: wrong number of items");
-  call.expect(gives_index(kind) ? result.dtype == DType::s32 || result.dtype == DType::s64 : result.dtype == dtype,
-              "result: wrong type");
+  const bool holds = gives_index(kind) ? result.dtype == DType::s32 || result.dtype == DType::s64
+                                       : result.dtype == (wide ? DType::f32 : dtype);
+  call.expect(holds, "result: wrong type");
+  call.expect(!wide || kind == OperatorKind::kAdd, "wide: expected a sum");
 }
 
 }  // namespace mgpu

@@ -12,23 +12,30 @@ struct Array;
 struct Call;
 class Workspace;
 
-// What every call with an operator has: the elements [.., n], the segments they fall into, and the operator.
+// What every call with an operator has: the elements [.., n], or rows [.., n, width] of them, the segments they fall
+// into, and the operator.
 struct OperatorOperands {
   OperatorKind kind;
   DType dtype;
+  bool wide = false;  // sums of 16-bit floats are given as float32
   Segments segments;
   const void* x;
+  int64_t positions;  // what those that an operator is given lie below
 
-  OperatorOperands(const Call& call, const Array& elements, const Array* heads, const Array& count);
+  OperatorOperands(const Call& call, const Array& elements, const Array* heads, const Array& count, int own_rank = 1);
 
   // Calls visit(operator), of a few kinds. With kMerged, sum and product are one type of operator. dispatch_operator.h
   // defines it.
   template <bool kMerged, typename Visit>
   void dispatch(const Call& call, Visit visit) const;
 
+  // The same for reductions, whose sums may be wide.
+  template <bool kMerged, typename Visit>
+  void dispatch_reduction(const Call& call, Visit visit) const;
+
   int64_t state_bytes(const Call& call) const;
 
-  // Results have the elements' type, or are indices.
+  // Results have the elements' type, or are indices, or float32 where sums are wide.
   void expect_result(const Call& call, const Array& result, int64_t size) const;
 };
 

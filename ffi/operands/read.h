@@ -11,7 +11,8 @@
 namespace mgpu {
 
 inline constexpr Enumeration kPayloadValues{"payload", {"none", "given", "indices"}};
-inline constexpr Enumeration kOperatorValues{"op", {"add", "mul", "min", "max", "argmin", "argmax"}};
+inline constexpr Enumeration kOperatorValues{
+    "op", {"add", "mul", "min", "max", "argmin", "argmax", "and", "or", "xor", "logsumexp"}};
 
 SortedPair read_sorted_pair(const Call& call, const Array& a, const Array& b, const Array& a_count,
                             const Array& b_count, int64_t rows);

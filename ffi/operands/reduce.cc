@@ -7,13 +7,14 @@ namespace mgpu {
 const Signature signature::reduce{
     .operands = {"x", "count"},
     .results = {"result"},
-    .attributes = {{"op", &kOperatorValues}},
+    .attributes = {{"op", &kOperatorValues}, {"wide"}},
 };
 
 ReduceOperands::ReduceOperands(const Call& call, const Arguments& in)
     : OperatorOperands(call, in["x"], nullptr, in["count"]),
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {
+  wide = in.flag("wide");
   expect_result(call, in.result("result"), segments.rows);
 }
 ReduceOperands::ReduceOperands(const Call& call) : ReduceOperands(call, Arguments(call, signature::reduce)) {}
@@ -30,13 +31,14 @@ int64_t workspace::reduce(const Call& call) {
 const Signature signature::segmented_reduce{
     .operands = {"x", "heads", "count"},
     .results = {"result"},
-    .attributes = {{"op", &kOperatorValues}},
+    .attributes = {{"op", &kOperatorValues}, {"wide"}},
 };
 
 SegmentedReduceOperands::SegmentedReduceOperands(const Call& call, const Arguments& in)
     : OperatorOperands(call, in["x"], &in["heads"], in["count"]),
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {
+  wide = in.flag("wide");
   expect_result(call, in.result("result"), segments.rows * segments.heads_count);
 }
 SegmentedReduceOperands::SegmentedReduceOperands(const Call& call)

@@ -26,12 +26,12 @@ struct ScanOperands : OperatorOperands {
 
   // Ways to scan on CUDA: tiles on a grid of each row's own, where rows are long enough that their partly filled last
   // tiles do not count; a row by a warp, where they are not, or are so many that the device is busy; tiles on a grid
-  // over all rows, with restarts. The first two take rows that start where 16-byte loads can, and no products, which
-  // are rare.
+  // over all rows, with restarts. The first two take rows that start where 16-byte loads can, and of products, which
+  // are rare, those whose states are so wide that restarts double what the tiles publish.
   enum class Path { kTilesByRow, kWarpByRow, kSegments };
   Path path() const {
     const int64_t row_bytes = segments.length * byte_width(dtype);
-    if (has_heads() || kind == OperatorKind::kMul) return Path::kSegments;
+    if (has_heads() || (kind == OperatorKind::kMul && byte_width(dtype) < 8)) return Path::kSegments;
     if (segments.rows == 1) return Path::kTilesByRow;
     if (row_bytes % 16 != 0 || row_bytes < 512) return Path::kSegments;
     const bool is_short = row_bytes < (segments.rows < 4096 ? 2 : 8) * kScanTileBytes;

@@ -13,6 +13,8 @@ TileSizes tile_sizes() {
   sizes["reduce"] = {cpu::kReduceTile, kReduceShortRow};
   sizes["run_heads"] = {cpu::kRunHeadsTile};
   sizes["segmented_reduce"] = {cpu::kReduceTile};
+  sizes["segmented_softmax"] = {softmax_shape(4).tile(), softmax_shape(8).tile()};
+  sizes["reduce_rows"] = {cpu::kReduceRowsTile};
   sizes["scan"] = {cpu::kScanTile};
   sizes["count_bins"] = {cpu::kCountBinsPart, kCountPart};
   sizes["join"] = {cpu::kJoinTile};

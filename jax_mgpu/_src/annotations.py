@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from jax.typing import ArrayLike
@@ -17,13 +17,17 @@ __all__ = [
     "JoinKind",
     "Keys",
     "OperatorName",
+    "OperatorTree",
     "PairFunction",
     "RankMethod",
     "Side",
     "document_fields",
 ]
 
-OperatorName: TypeAlias = Literal["add", "mul", "min", "max", "argmin", "argmax"]
+OperatorName: TypeAlias = Literal[
+    "add", "sum", "mul", "prod", "min", "max", "argmin", "argmax", "mean", "any", "all", "and", "or", "xor", "logsumexp"
+]
+OperatorTree: TypeAlias = OperatorName | Mapping[Any, Any] | Sequence[Any]  # a name, or a pytree of names
 Keys: TypeAlias = ArrayLike | tuple[ArrayLike, ...]  # one array, or columns
 Directions: TypeAlias = bool | tuple[bool, ...]
 PairFunction: TypeAlias = Callable[[Any, Any], Any]  # of two items, each a pytree

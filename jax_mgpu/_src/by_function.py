@@ -181,20 +181,13 @@ class FunctionOperation(Operation):
             shapes=self._scanned if is_scan else self._reduced,
             fallback=self._plain_scan if is_scan else self._plain_reduction,
             streamed=tuple(leaves),
+            only="cuda",
             is_registered=False,
         )
         self.def_jvp(self._jvp)
 
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         return rule  # operands have no names of their own
-
-    @property
-    def platforms(self) -> Sequence[str]:
-        """Those with kernels."""
-        return tuple(platform for platform in library.platforms() if platform != "cpu")
-
-    def warn_without_kernels(self, platforms: Sequence[str]) -> None:
-        """Plain JAX is what a function runs in where no kernels are built."""
 
     def lowers_plainly(
         self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.preconditions import inside
+from jax_mgpu._src.preconditions import inside, non_decreasing, segments_apart
 
 __all__ = [
     "as_array",
@@ -19,12 +19,14 @@ __all__ = [
     "expect_choice",
     "expect_key",
     "expect_mask",
+    "expect_no_ends",
     "expect_rows",
     "expect_same_dtype",
     "expect_vector",
     "fill_operand",
     "index_dtype",
     "index_vector",
+    "segment_operands",
     "static_flag",
     "static_size",
 ]
@@ -33,6 +35,7 @@ KEY_DTYPES = frozenset(
     [f"{kind}{width}" for kind in ("uint", "int") for width in (8, 16, 32, 64)]
     + ["float16", "bfloat16", "float32", "float64"]
 )
+NUMBERS = "integers of 8 to 64 bits, float16, bfloat16, float32 or float64"
 INT32_LIMIT = 2**31
 
 
@@ -128,8 +131,7 @@ def expect_key(operation: str, argument: str, x: Any) -> jax.Array:
     """An argument as a 1-D array of what has an order."""
     x = expect_vector(operation, argument, x)
     if x.dtype.name not in KEY_DTYPES:
-        expected = "integers of 8 to 64 bits, float16, bfloat16, float32 or float64"
-        raise type_error(operation, argument, expected, describe(x))
+        raise type_error(operation, argument, NUMBERS, describe(x))
     return x
 
 
@@ -164,6 +166,25 @@ def index_vector(operation: str, argument: str, x: Any, limit: int) -> jax.Array
     if x.size == 0 and not jnp.issubdtype(x.dtype, jnp.integer):
         x = x.astype(jnp.int32)  # an empty list
     return _as_index(operation, argument, x, limit)
+
+
+def segment_operands(operation: str, heads: Any, ends: Any, limit: int) -> tuple[jax.Array, jax.Array | None]:
+    """The heads of segments, checked, and their ends, if they are given."""
+    heads = non_decreasing(operation, "heads", index_vector(operation, "heads", heads, limit))
+    if ends is None:
+        return heads, None
+    ends = index_vector(operation, "ends", ends, limit)
+    if ends.shape != heads.shape:
+        raise value_error(operation, "ends", f"one for each of heads, {heads.shape[0]}", describe(ends))
+    dtype = np.promote_types(heads.dtype, ends.dtype)
+    heads, ends = heads.astype(dtype), ends.astype(dtype)
+    return heads, segments_apart(operation, "ends", heads, ends, limit)
+
+
+def expect_no_ends(operation: str, ends: Any) -> None:
+    """Over a mesh axis, segments end where the next begins."""
+    if ends is not None:
+        raise value_error(operation, "axis_name", "None where the segments have ends", "an axis")
 
 
 def static_size(operation: str, argument: str, size: Any) -> int:

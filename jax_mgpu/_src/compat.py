@@ -47,8 +47,6 @@ __all__ = [
     "rows_sharding",
     "scan_operands",
     "switch",
-    "transpose",
-    "transposed",
     "vary_as",
     "vary_together",
     "whole_axes",
@@ -97,19 +95,6 @@ def filling_element(value: Any) -> Any:
             return None
         value = maker.operands[0]
     return hlo.reshape(ir.RankedTensorType.get([1], element), value)
-
-
-def transpose(value: Any) -> Any:
-    """The transpose of a matrix in a lowering rule."""
-    return hlo.transpose(value, ir.DenseI64ArrayAttr.get([1, 0]))
-
-
-def transposed(value: Any) -> bool:
-    """Whether an operand of a lowering rule, a matrix, is the transpose of another in the program so far."""
-    maker = value.owner
-    if isinstance(maker, ir.Block) or maker.name != "stablehlo.transpose":
-        return False
-    return list(ir.DenseI64ArrayAttr(maker.attributes["permutation"])) == [1, 0]
 
 
 def scan_operands(params: Any, operands: Sequence[Any]) -> list[list[Any]]:

@@ -22,10 +22,9 @@ from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.operators import Kind
 from jax_mgpu._src.preconditions import by_construction, sorted_keys
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
-from jax_mgpu._src.reduce import _segmented_reduce
-from jax_mgpu._src.sort import Method, run_sort, run_sort_indices
+from jax_mgpu._src.reduce_by_id import _reduce_by_id
+from jax_mgpu._src.sort import Method, run_sort
 from jax_mgpu._src.sorted_search import _search
-from jax_mgpu._src.values import take_rows
 
 __all__ = ["bincount", "histogram"]
 
@@ -46,8 +45,7 @@ def bincount(ids: ArrayLike, length: int, weights: ArrayLike | None = None) -> j
       TypeError: ids are no integers, weights no numbers, or `length` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Sums of floats are in the order of the items, the same bits in every run: they take a sort of the ids. Linear in
-    `weights`.
+    Sums of floats are the same bits in every run, and take the time of `reduce_by_id`. Linear in `weights`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -68,13 +66,7 @@ def bincount(ids: ArrayLike, length: int, weights: ArrayLike | None = None) -> j
         raise value_error(name, "weights", f"one for each of ids, {n}", describe(weights))
     if jnp.issubdtype(weights.dtype, jnp.integer):
         return jnp.zeros((length,), weights.dtype).at[ids].add(weights, mode="drop")
-    ordered, order = run_sort_indices(name, ids, ABSENT, ABSENT, descending=False, count=None, method=Method.FASTEST)
-    bounds = _search(
-        needles=jnp.arange(length + 1, dtype=ids.dtype), haystack=ordered, needles_count=ABSENT, haystack_count=ABSENT,
-        right=False,
-    )[0]  # fmt: skip
-    items = take_rows(weights, order)
-    return _segmented_reduce(x=items, heads=bounds[:-1], count=bounds[-1:], op=Kind.ADD)[0]
+    return _reduce_by_id(x=weights[:, None], ids=ids, op=Kind.ADD, wide=False, size=length)[0][:, 0]
 
 
 @one_program()

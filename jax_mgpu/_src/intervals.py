@@ -375,7 +375,7 @@ def _add_runs(rows: jax.Array, heads: jax.Array, live: Any) -> jax.Array:
         return jax.lax.complex(_add_runs(rows.real, heads, live), _add_runs(rows.imag, heads, live))
     if jnp.finfo(rows.dtype).bits == 8:
         return _add_runs(rows.astype(jnp.float32), heads, live).astype(rows.dtype)
-    return jax.vmap(lambda column: segmented_reduce(column, heads, count=live), in_axes=1, out_axes=1)(rows)
+    return segmented_reduce(rows, heads, count=live)
 
 
 def _add_intervals(

@@ -27,7 +27,7 @@ __all__ = [
     "builtin",
     "custom",
     "general_scan",
-    "operator_kind",
+    "result_dtype",
     "scan_results",
     "segment_ends",
     "segmented_results",
@@ -43,11 +43,15 @@ class Kind(enum.IntEnum):
     MAX = 3
     ARGMIN = 4
     ARGMAX = 5
+    AND = 6
+    OR = 7
+    XOR = 8
+    LOGSUMEXP = 9
 
     @property
     def gives_index(self) -> bool:
         """Whether results are indices."""
-        return self >= Kind.ARGMIN
+        return self in (Kind.ARGMIN, Kind.ARGMAX)
 
     @property
     def index_of(self) -> Kind:
@@ -55,19 +59,11 @@ class Kind(enum.IntEnum):
         return {Kind.MIN: Kind.ARGMIN, Kind.MAX: Kind.ARGMAX}[self]
 
 
-def operator_kind(operation: str, op: Any, identity: Any) -> Kind:
-    """The built-in operator of this name."""
-    names = [kind.name.lower() for kind in Kind]
-    if not isinstance(op, str) or op not in names:
-        raise value_error(operation, "op", f"one of {', '.join(names)}, or a function of two items", repr(op))
-    if identity is not None:
-        raise value_error(operation, "identity", f"none, as {op} has its own", "one")
-    return Kind[op.upper()]
-
-
-def result_dtype(operation: str, kind: int, x: Any) -> Any:
-    """The dtype of results: that of x, or that of indices into it."""
-    return index_dtype(operation, "x", x.shape[0]) if Kind(kind).gives_index else x.dtype
+def result_dtype(operation: str, kind: int, x: Any, wide: int = 0) -> Any:
+    """The dtype of results: that of x, or that of indices into it, or that in which sums are made."""
+    if Kind(kind).gives_index:
+        return index_dtype(operation, "x", x.shape[0])
+    return accumulator_dtype(x.dtype) if wide else x.dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,16 +95,31 @@ def accumulator_dtype(dtype: Any) -> Any:
     return jnp.dtype(jnp.float32) if narrow else dtype
 
 
-def builtin(kind: int, dtype: Any) -> Operator:
-    """A built-in operator over items of this type."""
+def builtin(kind: int, dtype: Any, result: Any = None) -> Operator:
+    """A built-in operator over items of this type, or rows of them."""
     kind = Kind(kind)
     wide = accumulator_dtype(dtype)
     if kind in (Kind.ADD, Kind.MUL):
         return Operator(
             extract=lambda x, positions: x.astype(wide),
             combine=jnp.add if kind == Kind.ADD else jnp.multiply,
-            finish=lambda state: state.astype(dtype),
+            finish=lambda state: state.astype(dtype if result is None else result),
             identity=jnp.asarray(0 if kind == Kind.ADD else 1, wide),
+        )
+    if kind in (Kind.AND, Kind.OR, Kind.XOR):
+        none = jnp.zeros((), dtype)
+        return Operator(
+            extract=lambda x, positions: x,
+            combine={Kind.AND: jnp.bitwise_and, Kind.OR: jnp.bitwise_or, Kind.XOR: jnp.bitwise_xor}[kind],
+            finish=lambda state: state,
+            identity=~none if kind == Kind.AND else none,
+        )
+    if kind == Kind.LOGSUMEXP:
+        return Operator(
+            extract=lambda x, positions: x.astype(wide),
+            combine=jnp.logaddexp,
+            finish=lambda state: state.astype(dtype),
+            identity=jnp.asarray(-jnp.inf, wide),
         )
     largest = kind in (Kind.MAX, Kind.ARGMAX)
     if not kind.gives_index:
@@ -129,8 +140,11 @@ def builtin(kind: int, dtype: Any) -> Operator:
         take = (j >= 0) & ((i < 0) | better | (equal & (j < i)))
         return jnp.where(take, y, x), jnp.where(take, j, i)
 
+    def extract(x: jax.Array, positions: jax.Array) -> Any:
+        return x, jnp.broadcast_to(positions.reshape(-1, *[1] * (x.ndim - 1)), x.shape)
+
     return Operator(
-        extract=lambda x, positions: (x, positions),
+        extract=extract,
         combine=combine,
         finish=lambda state: state[1],
         identity=(jnp.zeros((), dtype), jnp.asarray(-1)),

@@ -48,8 +48,6 @@ from jax_mgpu._src.compat import (
     mlir,
     partition_spec,
     result_aval,
-    transpose,
-    transposed,
     vary_as,
     vary_together,
     zero_tangent,
@@ -78,9 +76,8 @@ class Operation:
         result themselves.
       streamed: operands that the kernels read as one run over the whole batch: one that serves the whole batch is
         repeated for them.
-      columns: an operand whose batch the CPU's kernels also take column by column, as `jax.vmap` over the last axis
-        gives it, where nothing else has batch axes: without it, XLA transposes the whole batch first. The kernels know
-        by the attribute `by_columns`, and give their results in the same way.
+      only: the one platform with kernels, where the others have none. There the plain-JAX form runs, which is made of
+        other kernels, or warns itself.
       is_registered: whether the libraries know the operation by these names.
 
     Every rule takes the operands and attributes that it names among its parameters. The rules of derivatives get the
@@ -98,7 +95,7 @@ class Operation:
         fallback: Callable[..., Sequence[jax.Array]],
         aliases: Mapping[str, str] | None = None,
         streamed: Sequence[str] = (),
-        columns: str | None = None,
+        only: str | None = None,
         is_registered: bool = True,
     ):
         self.name = name
@@ -109,7 +106,7 @@ class Operation:
         self.fallback = self._by_name(fallback)
         place = self.operands.index
         self.aliases = {place(operand): self.results.index(result) for operand, result in (aliases or {}).items()}
-        self.columns = None if columns is None else place(columns)
+        self.only = only
         self.transposes: dict[int, Callable[..., Any]] = {}
         # A result cannot take over a buffer without the batch.
         self.repeated = frozenset({*map(place, streamed), *self.aliases})
@@ -125,11 +122,12 @@ class Operation:
     @property
     def platforms(self) -> Sequence[str]:
         """Those with kernels."""
-        return library.platforms()
+        return tuple(platform for platform in library.platforms() if self.only in (None, platform))
 
     def warn_without_kernels(self, platforms: Sequence[str]) -> None:
         """Says once that other platforms run plain JAX."""
-        _warn_without_kernels(platforms)
+        if self.only is None:
+            _warn_without_kernels(platforms)
 
     def lowers_plainly(
         self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
@@ -423,8 +421,8 @@ def _register_lowerings(operation: Operation) -> None:
     mlir.register_lowering(operation.primitive, lower_anywhere)
     for platform in operation.platforms:
         lowering = _kernel_lowering(operation, platform, pure)
-        # What makes an operand is seen only by a rule that is run where the call stands.
-        options = in_place if operation.aliases or operation.columns is not None else {}
+        # What makes an aliased operand is seen only by a rule that is run where the call stands.
+        options = in_place if operation.aliases else {}
         mlir.register_lowering(operation.primitive, lowering, platform=platform, **options)
 
 
@@ -459,33 +457,15 @@ def _kernel_lowering(operation: Operation, platform: str, pure: Callable[..., An
                 given[index] = given[index].update(shape=(1,))
                 values[index] = element
                 del aliases[index]
-        layouts: dict[str, Any] = {}
-        by_columns = False
-        if platform == "cpu" and operation.columns is not None:
-            by_columns = devices == 1 and _lies_by_columns(operation, avals_in, operands)
-            numbers["by_columns"] = int(by_columns)
-            if by_columns:  # an operand is read where it lies; results are [.., columns], and XLA drops two transposes
-                layouts["operand_layouts"] = [(0, 1)[: aval.ndim] for aval in given]
-                avals_out = [jax.core.ShapedArray(aval.shape[::-1], aval.dtype) for aval in avals_out]
-        lowering = jax.ffi.ffi_lowering(
-            library.target(operation.name), operand_output_aliases=aliases or None, **layouts
-        )
+        lowering = jax.ffi.ffi_lowering(library.target(operation.name), operand_output_aliases=aliases or None)
         typed = {**given_attributes, **{name: np.int64(value) for name, value in numbers.items()}}
         results: list[Any] = list(lowering(ctx.replace(avals_in=given, avals_out=avals_out), *values, **typed))
         if devices > 1:
             shapes_in, shapes_out = ([aval.shape for aval in avals] for avals in (avals_in, avals_out))
             declare_batch(results[0].owner, shapes_in, shapes_out, batch_rank)
-        results = results[: len(ctx.avals_out)]
-        return [transpose(x) for x in results] if by_columns else results
+        return results[: len(ctx.avals_out)]
 
     return lower
-
-
-def _lies_by_columns(operation: Operation, avals: Sequence[Any], values: Sequence[Any]) -> bool:
-    """Whether the one operand with a batch axis is a transpose, so that its problems are columns in memory."""
-    extra = [aval.ndim - rank for aval, rank in zip(avals, operation.ranks, strict=True)]
-    assert operation.columns is not None
-    return extra.pop(operation.columns) == 1 and not any(extra) and transposed(values[operation.columns])
 
 
 def _is_float8(aval: Any) -> bool:

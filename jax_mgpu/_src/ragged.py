@@ -17,17 +17,14 @@ from jax_mgpu._src.check import (
     index_dtype,
     index_vector,
     static_size,
-    type_error,
     value_error,
 )
 from jax_mgpu._src.compat import whole_axes
-from jax_mgpu._src.intervals import _expand, gather_rows
-from jax_mgpu._src.live import live_mask, segment_bounds
+from jax_mgpu._src.intervals import gather_rows
+from jax_mgpu._src.live import segment_bounds
 from jax_mgpu._src.load_balance import _search
-from jax_mgpu._src.operators import Kind, accumulator_dtype
 from jax_mgpu._src.preconditions import inside, non_decreasing, room, segments_fit
 from jax_mgpu._src.primitive import one_program
-from jax_mgpu._src.reduce import _segmented_reduce
 from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.scan import scan
 from jax_mgpu._src.values import is_random_key, take_or_fill
@@ -36,8 +33,6 @@ __all__ = [
     "from_dense",
     "rows_of_segments",
     "segment_ids",
-    "segmented_log_softmax",
-    "segmented_softmax",
     "take_segments",
     "to_dense",
 ]
@@ -229,131 +224,6 @@ def take_segments(
         return form.unpack(gathered[0])
 
     return structure.unflatten(map(taken, leaves)), heads, room(name, total, size)
-
-
-@one_program()
-def segmented_softmax(x: ArrayLike, heads: ArrayLike, *, count: ArrayLike | None = None) -> jax.Array:
-    """The softmax of each segment, as `jax.nn.softmax` over axis 0 of it.
-
-    Args:
-      x: `[n, …]`, floats; each trailing position has a softmax of its own.
-      heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
-        listed or not; a repeated head is an empty segment; a head past the last item is padding.
-      count: the number of live items, an integer scalar (default `n`). Results past it are 0.
-
-    Returns:
-      `[n, …]`, of the type of `x`: positive numbers, of which each segment's sum is 1. float16 and bfloat16 are
-      computed in float32.
-
-    Raises:
-      TypeError: `x` is not of floats of 16 to 64 bits, or heads or count are no integers.
-      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
-
-    Sums are in a fixed order. Derivatives of any order. Time is O(n + m), whatever the lengths of the segments: two
-    segmented reductions, and what they give repeated over the segments.
-
-    Example:
-      >>> import jax.numpy as jnp, jax_mgpu as mgpu
-      >>> mgpu.segmented_softmax(jnp.array([1.0, 1.0, 5.0, 2.0, 2.0]), jnp.array([0, 2, 3]))
-      Array([0.5, 0.5, 1. , 0.5, 0.5], dtype=float32)
-    """
-    return _normalize("segmented_softmax", x, heads, count, _softmax)
-
-
-@one_program()
-def segmented_log_softmax(x: ArrayLike, heads: ArrayLike, *, count: ArrayLike | None = None) -> jax.Array:
-    """The logarithm of `segmented_softmax`, as `jax.nn.log_softmax`: precise where the softmax is small.
-
-    Args:
-      x: see `segmented_softmax`.
-      heads: see `segmented_softmax`.
-      count: see `segmented_softmax`.
-
-    Returns:
-      `[n, …]`, of the type of `x`; 0 past `count`.
-
-    Raises:
-      TypeError: as `segmented_softmax`.
-      ValueError: as `segmented_softmax`.
-
-    Derivatives and time as `segmented_softmax`.
-
-    Example:
-      >>> import jax.numpy as jnp, jax_mgpu as mgpu
-      >>> mgpu.segmented_log_softmax(jnp.array([1.0, 1.0, 5.0]), jnp.array([0, 2]))
-      Array([-0.6931472, -0.6931472,  0.       ], dtype=float32)
-    """
-    return _normalize("segmented_log_softmax", x, heads, count, _log_softmax)
-
-
-def _normalize(name: str, x: Any, heads: Any, count: Any, function: Any) -> jax.Array:
-    """Rows of floats, a segment in front of the first head, and what `function` makes of them."""
-    x = as_array(name, "x", x)
-    if x.ndim == 0:
-        raise value_error(name, "x", "an array with a leading axis", describe(x))
-    if x.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
-        raise type_error(name, "x", "float16, bfloat16, float32 or float64", describe(x))
-    n = x.shape[0]
-    index_dtype(name, "x", n)
-    heads = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
-    count = count_operand(name, "count", count, n)
-    if x.size == 0:
-        return x
-    # jax.custom_jvp refuses NumPy's arrays, which what a compiled function closes over may be; a copy is JAX's own.
-    rows = jnp.copy(whole_axes(x)).reshape(n, -1).astype(accumulator_dtype(x.dtype))
-    heads = jnp.pad(heads, (1, 0))
-    return function(rows, heads, jnp.asarray(count)).astype(x.dtype).reshape(x.shape)
-
-
-@jax.custom_jvp
-def _softmax(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
-    powers = jnp.exp(x - _per_item(_per_segment(x, heads, count, Kind.MAX), x, heads, count))
-    sums = _per_item(_per_segment(powers, heads, count, Kind.ADD), x, heads, count)
-    return _live_rows(powers / sums, count)
-
-
-@_softmax.defjvp
-def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    x, heads, count = primals
-    y = _softmax(x, heads, count)
-    weighted = y * tangents[0]
-    means = _per_item(_per_segment(weighted, heads, count, Kind.ADD), x, heads, count)
-    return y, weighted - y * means
-
-
-@jax.custom_jvp
-def _log_softmax(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
-    shifted = x - _per_item(_per_segment(x, heads, count, Kind.MAX), x, heads, count)
-    sums = _per_segment(jnp.exp(shifted), heads, count, Kind.ADD)
-    return _live_rows(shifted - _per_item(jnp.log(sums), x, heads, count), count)
-
-
-@_log_softmax.defjvp
-def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    x, heads, count = primals
-    y = _log_softmax(x, heads, count)
-    means = _per_segment(jnp.exp(y) * tangents[0], heads, count, Kind.ADD)
-    return y, _live_rows(tangents[0] - _per_item(means, x, heads, count), count)
-
-
-def _per_segment(rows: jax.Array, heads: jax.Array, count: jax.Array, op: Kind) -> jax.Array:
-    """The combination of each segment's rows, `[m, elements]`."""
-
-    def column(x: jax.Array) -> jax.Array:
-        return _segmented_reduce(x=x, heads=heads, count=count, op=op)[0]
-
-    return column(rows[:, 0])[:, None] if rows.shape[1] == 1 else jax.vmap(column, in_axes=1, out_axes=1)(rows)
-
-
-def _per_item(rows: jax.Array, x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
-    """The row of each item's segment; 0 past the live items."""
-    n = x.shape[0]
-    fill = jnp.zeros((1,), rows.dtype)
-    return _expand(values=rows, offsets=heads, total=count, fill_value=fill, size=n)[0]
-
-
-def _live_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
-    return jnp.where(live_mask(rows.shape[0], count)[:, None], rows, 0) if count.size else rows
 
 
 def rows_of_segments(

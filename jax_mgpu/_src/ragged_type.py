@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.annotations import ArrayLike, OperatorName, PairFunction
+from jax_mgpu._src.annotations import ArrayLike, OperatorTree, PairFunction
 from jax_mgpu._src.check import (
     as_array,
     describe,
@@ -29,14 +29,13 @@ from jax_mgpu._src.preconditions import non_decreasing, row_ends, same_rows
 from jax_mgpu._src.ragged import (
     from_dense,
     segment_ids,
-    segmented_log_softmax,
-    segmented_softmax,
     take_segments,
     to_dense,
 )
 from jax_mgpu._src.ranks import TopK, segmented_top_k
 from jax_mgpu._src.reduce import segmented_reduce
 from jax_mgpu._src.scan import scan, segmented_scan
+from jax_mgpu._src.segmented_softmax import segmented_log_softmax, segmented_softmax
 from jax_mgpu._src.segmented_sort import segmented_sort
 from jax_mgpu._src.select import ranks, run_starts, select_rows
 from jax_mgpu._src.values import take_or_fill
@@ -287,11 +286,11 @@ class Ragged:
         """The first k items of each row: see `segmented_top_k`."""
         return segmented_top_k(self._array("top_k"), self.heads, k, largest=largest, count=self.count)
 
-    def reduce(self, op: OperatorName | PairFunction = "add", **options: Any) -> Any:
+    def reduce(self, op: OperatorTree | PairFunction = "add", **options: Any) -> Any:
         """The combination of each row, `[m]`: see `segmented_reduce`."""
         return segmented_reduce(self.values, self.heads, op, count=self.count, **options)
 
-    def scan(self, op: OperatorName | PairFunction = "add", **options: Any) -> Ragged:
+    def scan(self, op: OperatorTree | PairFunction = "add", **options: Any) -> Ragged:
         """Each row scanned: see `segmented_scan`."""
         return self.with_values(segmented_scan(self.values, self.heads, op, count=self.count, **options))
 

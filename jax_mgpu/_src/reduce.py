@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName, Keys, OperatorName, PairFunction
+from jax_mgpu._src.annotations import ArrayLike, AxisName, Keys, OperatorTree, PairFunction
 from jax_mgpu._src.bits import ordered_together
 from jax_mgpu._src.by_function import reduce_by_function, segmented_reduce_by_function
-from jax_mgpu._src.check import count_operand, expect_key, index_dtype, index_vector, static_size
+from jax_mgpu._src.check import (
+    count_operand,
+    describe,
+    expect_no_ends,
+    index_dtype,
+    segment_operands,
+    static_size,
+    value_error,
+)
 from jax_mgpu._src.columns import Columns, expect_keys, expect_one_array
-from jax_mgpu._src.compat import whole_axes
-from jax_mgpu._src.live import heads_inside, live_items, live_mask
+from jax_mgpu._src.compat import partition_spec, whole_axes
+from jax_mgpu._src.live import heads_inside, live_items, live_mask, segment_bounds, wide_enough
 from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.named import Leaf, expect_over_axis, named_leaves
 from jax_mgpu._src.operators import (
     Kind,
     accumulator_dtype,
     builtin,
     custom,
-    operator_kind,
+    identities,
     result_dtype,
     scan_results,
     segmented_results,
+    select,
 )
-from jax_mgpu._src.preconditions import non_decreasing, room
+from jax_mgpu._src.preconditions import room
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
-from jax_mgpu._src.scan import _scan
+from jax_mgpu._src.scan import heads_with_gaps, scan_columns
 from jax_mgpu._src.values import flatten_values, take_or_fill
 
 __all__ = ["reduce", "reduce_by_key", "run_reduce_by_key", "segmented_reduce"]
@@ -37,7 +48,7 @@ __all__ = ["reduce", "reduce_by_key", "run_reduce_by_key", "segmented_reduce"]
 @one_program("op")
 def reduce(
     x: Any,
-    op: OperatorName | PairFunction = "add",
+    op: OperatorTree | PairFunction = "add",
     *,
     count: ArrayLike | None = None,
     identity: Any = None,
@@ -46,18 +57,23 @@ def reduce(
     """Combines all items.
 
     Args:
-      x: `[n]`, integers or floats of 8 to 64 bits; with a function as `op`, a pytree of arrays with leading axis `n`.
-      op: `"add"`, `"mul"`, `"min"`, `"max"`, `"argmin"`, `"argmax"`, or any associative function of two items, which
-        need not commute. Integers wrap; float16 and bfloat16 accumulate in float32; a NaN makes a minimum or maximum
-        NaN; argmin and argmax give the index of the first extremum, -1 over nothing.
+      x: an array `[n, ...]` or a pytree of such, integers or floats of 8 to 64 bits, or bools; each trailing position
+        is combined on its own. With a function as `op`, arrays of any type, combined together.
+      op: a name, or a pytree of names over that of x, or any associative function of two items, which need not commute.
+        `"add"` or `"sum"`, `"mul"` or `"prod"`: integers wrap, float16 and bfloat16 accumulate in float32, bools are
+        counted. `"min"`, `"max"`: a NaN makes the result NaN. `"argmin"`, `"argmax"`: the index of the first extremum,
+        -1 over nothing. `"mean"`: of integers and bools as floats; NaN over nothing. `"any"`, `"all"`: bools, of items
+        other than 0. `"and"`, `"or"`, `"xor"`: of bools or the bits of integers. `"logsumexp"`: of floats, -inf over
+        nothing.
       count: the number of live items, an integer scalar (default `n`). Items past it are not read.
       identity: the identity of a function `op`, a pytree like one item: needed with `count`, and for `n = 0`.
       axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
+        Then arrays are `[n]`, and names those from `"add"` to `"argmax"`.
 
     Returns:
-      A scalar of the type of x, or an index (int32; int64 from 2^31 items on). Over nothing it is 0, 1, the largest
-      value (+inf), the smallest (-inf), -1, -1, in the order of the operators above. Over a mesh axis it is the same on
-      all devices, and an index is that in the global array.
+      For each array one item `[...]`: of the array's type, or an index (int32; int64 from 2^31 items on), or what `op`
+      says above. Over nothing, the operator's identity: a sum is 0, a product 1, a minimum the largest value (+inf).
+      Over a mesh axis it is the same on all devices, and an index is that in the global array.
 
     Raises:
       TypeError: an argument's dtype or structure is not one of the above.
@@ -71,6 +87,8 @@ def reduce(
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
       >>> mgpu.reduce(jnp.array([3.0, 1.0, 4.0]), "argmax")
       Array(2, dtype=int32)
+      >>> mgpu.reduce(jnp.array([[3, 1], [4, 1], [5, 9]]))
+      Array([12, 11], dtype=int32)
     """
     name = "reduce"
     if callable(op):
@@ -82,20 +100,52 @@ def reduce(
         if axis_name is not None:
             return restore(over_axis("reductions.reduce", name, axis_name, operator, x, n, count))
         return restore(reduce_by_function(name, operator, x, n, count))
-    kind = operator_kind(name, op, identity)
-    x = expect_key(name, "x", x)
-    count = count_operand(name, "count", count, x.shape[0])
+    leaves, restore, n = named_leaves(name, "x", x, op, identity)
+    count = count_operand(name, "count", count, n)
     if axis_name is not None:
-        return over_axis("reductions.reduce", name, axis_name, kind, x, x.shape[0], count)
-    return _reduce(x=x, count=count, op=kind)[0]
+        for leaf in leaves:
+            expect_over_axis(name, leaf)
+        return restore(
+            [over_axis("reductions.reduce", name, axis_name, leaf.kind, leaf.x, n, count) for leaf in leaves]
+        )
+    return restore([_reduce_leaf(leaf, count) for leaf in leaves])
+
+
+def _reduce_leaf(leaf: Leaf, count: Any) -> jax.Array:
+    if leaf.is_empty:
+        return leaf.nothing(())
+    if leaf.x.ndim == 1:
+        combined = _reduce(x=leaf.x, count=count, op=leaf.kind, wide=leaf.wide)[0]
+    else:
+        (combined,) = reduce_rows(x=leaf.x, heads=jnp.zeros((1,), jnp.int32), count=count, op=leaf.kind, wide=leaf.wide)
+    return leaf.results(combined, (), lambda: live_items(leaf.x.shape[0], count))
+
+
+def reduce_segments(leaf: Leaf, heads: Any, count: Any, indices: Any = ABSENT) -> jax.Array:
+    """The results of a leaf's segments, whose items are the rows at the indices, if there are any."""
+    n = indices.shape[0] if indices.size else leaf.x.shape[0]
+    leading = (heads.shape[0],)
+    if leaf.is_empty:
+        return leaf.nothing(leading)
+    if leaf.x.ndim == 1 and not indices.size:
+        combined = _segmented_reduce(x=leaf.x, heads=heads, count=count, op=leaf.kind, wide=leaf.wide)[0]
+    else:
+        combined = reduce_rows(x=leaf.rows, heads=heads, indices=indices, count=count, op=leaf.kind, wide=leaf.wide)[0]
+
+    def lengths() -> jax.Array:
+        begin, end = segment_bounds(heads, n, count)
+        return jnp.maximum(end - begin, 0)
+
+    return leaf.results(combined, leading, lengths)
 
 
 @one_program("op")
 def segmented_reduce(
     x: Any,
     heads: ArrayLike,
-    op: OperatorName | PairFunction = "add",
+    op: OperatorTree | PairFunction = "add",
     *,
+    ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
     identity: Any = None,
     axis_name: AxisName | None = None,
@@ -108,14 +158,17 @@ def segmented_reduce(
         next head, the last one at `n` (or `count`). Items before `heads[0]` belong to no result; a repeated head is an
         empty segment; so is a head past the last item.
       op: see `reduce`.
+      ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and what lies in no segment belongs to
+        no result. Segments do not overlap; one that ends where it starts, or before, is empty. Without it a segment
+        ends where the next begins.
       count: see `reduce`.
       identity: the identity of a function `op`, a pytree like one item: the result of an empty segment.
       axis_name: see `reduce`. A device's heads are those of the segments that start among its own items, counted from
         the first of these; a segment goes on over the devices that follow, up to the next head.
 
     Returns:
-      An array of `m`; indices count from the start of x, or of the global array. Over a mesh axis, a segment's result
-      is on the device that has its head.
+      For each array `[m, ...]`; indices count from the start of x, or of the global array. Over a mesh axis, a
+      segment's result is on the device that has its head.
 
     Raises:
       TypeError: as `reduce`.
@@ -128,30 +181,43 @@ def segmented_reduce(
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
       >>> mgpu.segmented_reduce(jnp.array([3, 1, 4, 1, 5]), jnp.array([0, 2, 2]))
       Array([ 4,  0, 10], dtype=int32)
+      >>> items = {"price": jnp.array([[3.0, 1.0], [4.0, 1.0], [5.0, 9.0]]), "sold": jnp.array([False, True, False])}
+      >>> mgpu.segmented_reduce(items, jnp.array([0, 2]), {"price": "mean", "sold": "any"})
+      {'price': Array([[3.5, 1. ],
+             [5. , 9. ]], dtype=float32), 'sold': Array([ True, False], dtype=bool)}
     """
     name = "segmented_reduce"
     if callable(op):
         operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty segments")
     else:
-        kind = operator_kind(name, op, identity)
-        x = expect_key(name, "x", x)
-        n = x.shape[0]
-    heads = non_decreasing(name, "heads", index_vector(name, "heads", heads, n))
+        leaves, restore, n = named_leaves(name, "x", x, op, identity)
+    heads, ends = segment_operands(name, heads, ends, n)
+    if ends is not None:
+        heads = heads_with_gaps(heads, ends)
     count = count_operand(name, "count", count, n)
     if axis_name is not None:
-        given = operator if callable(op) else kind
-        results = over_axis("reductions.segmented_reduce", name, axis_name, given, x, n, heads, count)
-        return restore(results) if callable(op) else results
+        expect_no_ends(name, ends)
+
+        def over_devices(op: Any, x: Any) -> Any:
+            return over_axis("reductions.segmented_reduce", name, axis_name, op, x, n, heads, count)
+
+        if callable(op):
+            return restore(over_devices(operator, x))
+        for leaf in leaves:
+            expect_over_axis(name, leaf)
+        return restore([over_devices(leaf.kind, leaf.x) for leaf in leaves])
     if callable(op):
-        return restore(segmented_reduce_by_function(name, operator, x, n, heads, count))
-    return _segmented_reduce(x=x, heads=heads, count=count, op=kind)[0]
+        results = restore(segmented_reduce_by_function(name, operator, x, n, heads, count))
+    else:
+        results = restore([reduce_segments(leaf, heads, count) for leaf in leaves])
+    return results if ends is None else jax.tree.map(lambda x: x[::2], results)
 
 
 @one_program("op", "size")
 def reduce_by_key(
     keys: Keys,
     values: Any,
-    op: OperatorName | PairFunction = "add",
+    op: OperatorTree | PairFunction = "add",
     *,
     size: int,
     count: ArrayLike | None = None,
@@ -162,8 +228,7 @@ def reduce_by_key(
     Args:
       keys: `[n]`, integers or floats of 8 to 64 bits; not necessarily sorted. All NaNs are equal, and so are the zeros.
         Or columns: a tuple of 1 to 8 such arrays.
-      values: `[n]`, integers or floats, or a pytree of such arrays, each reduced on its own; with a function as `op`, a
-        pytree of arrays with leading axis `n`, reduced together.
+      values: as x of `reduce`.
       op: see `reduce`.
       size: the static number of results.
       count: the number of live items, an integer scalar (default `n`).
@@ -199,8 +264,16 @@ def run_reduce_by_key(
     columns = given.replaced(map(whole_axes, given.arrays)) if isinstance(given, Columns) else None
     given = whole_axes(given) if columns is None else columns.run_keys()
     size = static_size(name, "size", size)
-    leaves, unflatten = flatten_values(name, "values", values, n, "keys")
-    values = unflatten(leaves)
+    if callable(op):
+        leaves, unflatten = flatten_values(name, "values", values, n, "keys")
+        values = unflatten(leaves)
+    elif jax.tree.leaves(values):
+        named, restore_leaves, length = named_leaves(name, "values", values, op)
+        if length != n:
+            got = ", ".join(describe(leaf.x) for leaf in named)
+            raise value_error(name, "values", f"arrays with the leading axis of keys, {n}", got)
+    else:
+        named, restore_leaves = [], lambda results: values
     index_dtype(name, "keys", n)
     live = count_operand(name, "count", count, n)
 
@@ -222,13 +295,13 @@ def run_reduce_by_key(
         reduced = over_axis("reductions.segmented_reduce", name, axis_name, op, x, n, heads, live)
         return jax.tree.map(lambda x: x[:size], reduced)
 
-    def reduce_leaf(leaf: jax.Array) -> jax.Array:
-        leaf = expect_key(name, "values", leaf)
+    def reduce_leaf(leaf: Leaf) -> jax.Array:
         if over_devices:
-            return keep(reduce_over_axis(kind, leaf), -1 if kind.gives_index else 0)
-        reduced = _segmented_reduce(x=leaf, heads=heads, count=covered, op=kind)[0]
+            expect_over_axis(name, leaf)
+            return keep(reduce_over_axis(leaf.kind, leaf.x), leaf.fill)
+        reduced = reduce_segments(leaf, heads, covered)
         # past the runs there are empty segments
-        identity_fills = kind == Kind.ADD or kind.gives_index
+        identity_fills = (leaf.kind == Kind.ADD and not leaf.mean) or leaf.kind.gives_index
         return reduced if identity_fills else keep(reduced, 0)
 
     if callable(op):
@@ -241,8 +314,7 @@ def run_reduce_by_key(
             reduced = jax.tree.map(_none_of(size), values)
         reduced = restore(jax.tree.map(lambda x: keep(x, 0), reduced))
     else:
-        kind = operator_kind(name, op, None)
-        reduced = jax.tree.map(reduce_leaf, values)
+        reduced = restore_leaves([reduce_leaf(leaf) for leaf in named])
     return firsts, reduced, room(name, runs, size)
 
 
@@ -250,55 +322,135 @@ def _none_of(size: int) -> Callable[[jax.Array], jax.Array]:
     return lambda x: jax.lax.full_like(x, 0, shape=(size, *x.shape[1:]))  # varies under shard_map as x does
 
 
-def _reduce_shapes(x: Any, *, op: int) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct((), result_dtype("reduce", op, x))]
+def _reduce_shapes(x: Any, *, op: int, wide: int) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct((), result_dtype("reduce", op, x, wide))]
 
 
-def _reduce_fallback(x: jax.Array, count: jax.Array, *, op: int) -> Sequence[jax.Array]:
-    results = scan_results(builtin(op, x.dtype), x, x.shape[0], ABSENT, count, exclusive=0, reverse=0, total=1)
-    return [results[1].astype(result_dtype("reduce", op, x))]
+def _reduce_fallback(x: jax.Array, count: jax.Array, *, op: int, wide: int) -> Sequence[jax.Array]:
+    dtype = result_dtype("reduce", op, x, wide)
+    results = scan_results(builtin(op, x.dtype, dtype), x, x.shape[0], ABSENT, count, exclusive=0, reverse=0, total=1)
+    return [results[1].astype(dtype)]
 
 
-def _reduce_jvp(primals: Any, tangents: Any, *, op: int) -> tuple[Any, Any]:
-    def reduced(x: jax.Array, op: int) -> jax.Array:
-        return _reduce.run(primals._replace(x=x), op=op)[0]
-
-    tangent = _tangent(primals.x, tangents.x, ABSENT, primals.count, Kind(op), reduced)
-    return _reduce.run(primals, op=op), [tangent]
+def _segmented_shapes(x: Any, heads: Any, *, op: int, wide: int) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct((*heads.shape, *x.shape[1:]), result_dtype("segmented_reduce", op, x, wide))]
 
 
-def _reduce_transpose(cotangents: Sequence[Any], operands: Any, *, op: int) -> jax.Array:
-    del op
-    _expect_indices(operands.x, ABSENT)
-    return jnp.where(live_mask(operands.x.shape[0], operands.count), cotangents[0], 0)
+def _segmented_fallback(x: jax.Array, heads: jax.Array, count: jax.Array, *, op: int, wide: int) -> Sequence[jax.Array]:
+    dtype = result_dtype("segmented_reduce", op, x, wide)
+    results = segmented_results(builtin(op, x.dtype, dtype), x, x.shape[0], heads, count)
+    return [results.astype(dtype)]
 
 
-def _segmented_shapes(x: Any, heads: Any, *, op: int) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct(heads.shape, result_dtype("segmented_reduce", op, x))]
+def _rows_fallback(
+    x: jax.Array, heads: jax.Array, indices: jax.Array, count: jax.Array, *, op: int, wide: int
+) -> Sequence[jax.Array]:
+    if not indices.size:
+        return _segmented_fallback(x, heads, count, op=op, wide=wide)
+    dtype = result_dtype("segmented_reduce", op, x, wide)
+    n, items = x.shape[0], indices.shape[0]
+    inside = (indices >= 0) & (indices < n)
+    rows = jnp.where(inside, wide_enough(indices, n), 0)
+    operator = builtin(op, x.dtype, dtype)
+
+    def extract(x: jax.Array, positions: jax.Array) -> Any:
+        del positions
+        if n == 0:
+            x = jnp.zeros((1, *x.shape[1:]), x.dtype)
+        states = operator.extract(x[rows], rows)
+        return select(inside, states, identities(operator, states))
+
+    gathered = dataclasses.replace(operator, extract=extract)
+    return [segmented_results(gathered, x, items, heads, count).astype(dtype)]
 
 
-def _segmented_fallback(x: jax.Array, heads: jax.Array, count: jax.Array, *, op: int) -> Sequence[jax.Array]:
-    results = segmented_results(builtin(op, x.dtype), x, x.shape[0], heads, count)
-    return [results.astype(result_dtype("segmented_reduce", op, x))]
+def _derivatives(operation: Operation, name: str) -> None:
+    """Sets the derivatives of a reduction: of an array, its segments, or segments of rows."""
+
+    def heads_of(operands: Any) -> Any:
+        return getattr(operands, "heads", ABSENT)
+
+    def indices_of(operands: Any) -> Any:
+        return getattr(operands, "indices", ABSENT)
+
+    def jvp(primals: Any, tangents: Any, *, op: int, wide: int) -> tuple[Any, Any]:
+        results = operation.run(primals, op=op, wide=wide)
+        x, dx, kind = primals.x, tangents.x, Kind(op)
+        if dx is None or kind.gives_index or kind in (Kind.AND, Kind.OR, Kind.XOR):
+            return results, [None]
+
+        def reduced(x: jax.Array, op: int, wide: int = 0) -> jax.Array:
+            return operation.run(primals._replace(x=x), op=op, wide=wide)[0]
+
+        def of_items(values: jax.Array) -> jax.Array:
+            return _of_items(name, values, x.shape, heads_of(primals), indices_of(primals), primals.count)
+
+        if kind == Kind.ADD:
+            return results, [reduced(dx, kind, wide)]
+        if kind == Kind.LOGSUMEXP:
+            exact = reduced(x, kind).astype(accumulator_dtype(x.dtype))
+            weights = jnp.exp(x - of_items(jnp.where(jnp.isfinite(exact), exact, 0)))
+            return results, [reduced((weights * dx).astype(dx.dtype), Kind.ADD)]
+        if kind == Kind.MUL:
+            # each item's partial derivative is the product of the others, right where items are zero
+            factors = x.astype(accumulator_dtype(x.dtype))
+            before, after = _products(factors, heads_of(primals), indices_of(primals), primals.count)
+            return results, [reduced(before * after * dx.astype(factors.dtype), Kind.ADD).astype(dx.dtype)]
+        _expect_indices(name, x)
+        return results, [take_columns(dx, reduced(x, kind.index_of))]
+
+    def transpose(cotangents: Sequence[Any], operands: Any, *, op: int, wide: int) -> jax.Array:
+        """Each item gets the cotangent of its segment."""
+        del op, wide
+        cotangent = cotangents[0].astype(operands.x.dtype)
+        return _of_items(name, cotangent, operands.x.shape, heads_of(operands), indices_of(operands), operands.count)
+
+    operation.def_jvp(jvp)
+    operation.def_transpose("x", transpose)
 
 
-def _segmented_jvp(primals: Any, tangents: Any, *, op: int) -> tuple[Any, Any]:
-    def reduced(x: jax.Array, op: int) -> jax.Array:
-        return _segmented_reduce.run(primals._replace(x=x), op=op)[0]
+def _of_items(name: str, values: jax.Array, shape: tuple[int, ...], heads: Any, indices: Any, count: Any) -> jax.Array:
+    """What items of this shape have by their segments; 0 for those of none, such as dead ones."""
+    n, trailing = shape[0], [1] * (len(shape) - 1)
+    index_dtype(f"derivative of {name}", "x", n)
+    if not heads.size:
+        return jnp.where(live_mask(n, count), values, 0)
+    items = indices.shape[0] if indices.size else n
+    marks = jnp.zeros((items,), heads.dtype).at[heads_inside(heads, items)].add(1, mode="drop")
+    segments = scan_columns(marks, Kind.ADD) - 1
+    segments = jnp.where(live_mask(items, count), segments, -1)
+    if indices.size:
+        inside = (indices >= 0) & (indices < n)
+        places = jnp.where(inside, wide_enough(indices, n), n)
+        segments = jnp.full((n,), -1, segments.dtype).at[places].set(segments, mode="drop", unique_indices=True)
+    taken = take_or_fill(values, segments, tangents=True)
+    return jnp.where((segments >= 0).reshape(-1, *trailing), taken, 0)
 
-    tangent = _tangent(primals.x, tangents.x, primals.heads, primals.count, Kind(op), reduced)
-    return _segmented_reduce.run(primals, op=op), [tangent]
+
+def _products(x: jax.Array, heads: Any, indices: Any, count: Any) -> tuple[jax.Array, jax.Array]:
+    """For each item the product of those before it in its segment, and of those after it."""
+    items = x
+    if indices.size:
+        items = take_or_fill(x, indices, jnp.ones((1,), x.dtype))
+    before, after = (
+        scan_columns(items, Kind.MUL, heads, count, exclusive=True, reverse=reverse) for reverse in (False, True)
+    )
+    if not indices.size:
+        return before, after
+    inside = (indices >= 0) & (indices < x.shape[0])
+    places = jnp.where(inside, wide_enough(indices, x.shape[0]), x.shape[0])
+    back = [jnp.zeros_like(x).at[places].set(part, mode="drop", unique_indices=True) for part in (before, after)]
+    return back[0], back[1]
 
 
-def _segmented_transpose(cotangents: Sequence[Any], operands: Any, *, op: int) -> jax.Array:
-    """Each item gets the cotangent of its segment."""
-    del op
-    x, heads, count = operands
-    (n,) = x.shape
-    _expect_indices(x, heads)
-    marks = jnp.zeros((n,), heads.dtype).at[heads_inside(heads, n)].add(1, mode="drop")
-    segments = _scan(x=marks, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0] - 1
-    return jnp.where(live_mask(n, count), take_or_fill(cotangents[0], segments, tangents=True), 0)
+def take_columns(x: jax.Array, indices: jax.Array) -> jax.Array:
+    """Items of x by index, in each column by its own; 0 at -1."""
+    if x.ndim == 1:
+        return take_or_fill(x, indices, tangents=True)
+    if x.shape[0] == 0:
+        return jnp.zeros(indices.shape, x.dtype)
+    rows = jnp.maximum(indices, 0).reshape(-1, x.shape[1])
+    return jnp.where(indices < 0, 0, jnp.take_along_axis(x, rows, axis=0).reshape(indices.shape))
 
 
 def _run_heads_shapes(keys: Any, *, size: int) -> Sequence[Any]:
@@ -330,60 +482,54 @@ def _firsts(keys: jax.Array, heads: jax.Array, *, tangents: bool = False) -> jax
     return take_or_fill(keys, jnp.where(heads < keys.shape[0], heads, -1), tangents=tangents)
 
 
-def _tangent(
-    x: jax.Array,
-    dx: jax.Array | None,
-    heads: Any,
-    count: Any,
-    kind: Kind,
-    reduced: Callable[..., jax.Array],
-) -> jax.Array | None:
-    """The tangent of a reduction, `reduced(x, op=...)`."""
-    if dx is None or kind.gives_index:
-        return None
-    if kind == Kind.ADD:
-        return reduced(dx, op=kind)
-    if kind == Kind.MUL:
-        # each item's partial derivative is the product of the others, right where items are zero
-        wide = x.astype(accumulator_dtype(x.dtype))
-        before, after = (
-            _scan(x=wide, heads=heads, count=count, op=kind, exclusive=True, reverse=reverse, total=False)[0]
-            for reverse in (False, True)
-        )
-        return reduced(before * after * dx.astype(wide.dtype), op=Kind.ADD).astype(dx.dtype)
-    _expect_indices(x, heads)
-    return take_or_fill(dx, reduced(x, op=kind.index_of), tangents=True)
-
-
-def _expect_indices(x: Any, heads: Any) -> None:
+def _expect_indices(name: str, x: Any) -> None:
     """A derivative may need the indices of items where the reduction itself does not."""
-    index_dtype(f"derivative of {'segmented_reduce' if heads.size else 'reduce'}", "x", x.shape[0])
+    index_dtype(f"derivative of {name}", "x", x.shape[0])
+
+
+class _SegmentedReduce(Operation):
+    """A reduction of segments. A batch of columns that lie side by side is a reduction of rows, read where they lie."""
+
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
+        x, heads, count = operands
+        if tuple(axes) == (1, None, None) and x.ndim == 2 and partition_spec(x)[1] is None and x.shape[1] > 1:
+            return reduce_rows(x=x, heads=heads, count=count, **attributes), [1]
+        return super()._batch(operands, axes, **attributes)
 
 
 _reduce = Operation(
     "reduce",
     operands={"x": 1, "count": 1},
     results=("result",),
-    attributes={"op": Kind},
+    attributes={"op": Kind, "wide": bool},
     shapes=_reduce_shapes,
     fallback=_reduce_fallback,
     streamed=("x",),
 )
-_reduce.def_jvp(_reduce_jvp)
-_reduce.def_transpose("x", _reduce_transpose)
+_derivatives(_reduce, "reduce")
 
-_segmented_reduce = Operation(
+_segmented_reduce = _SegmentedReduce(
     "segmented_reduce",
     operands={"x": 1, "heads": 1, "count": 1},
     results=("result",),
-    attributes={"op": Kind},
+    attributes={"op": Kind, "wide": bool},
     shapes=_segmented_shapes,
     fallback=_segmented_fallback,
     streamed=("x",),
-    columns="x",
 )
-_segmented_reduce.def_jvp(_segmented_jvp)
-_segmented_reduce.def_transpose("x", _segmented_transpose)
+_derivatives(_segmented_reduce, "segmented_reduce")
+
+# Segments of rows, or of the rows at some indices, of which none repeats; each column on its own.
+reduce_rows = Operation(
+    "reduce_rows",
+    operands={"x": 2, "heads": 1, "indices": 1, "count": 1},
+    results=("result",),
+    attributes={"op": Kind, "wide": bool},
+    shapes=_segmented_shapes,
+    fallback=_rows_fallback,
+    streamed=("x", "indices"),
+)
+_derivatives(reduce_rows, "segmented_reduce")
 
 _run_heads = Operation(
     "run_heads",

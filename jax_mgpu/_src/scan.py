@@ -8,22 +8,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName, OperatorName, PairFunction
+from jax_mgpu._src.annotations import ArrayLike, AxisName, OperatorTree, PairFunction
 from jax_mgpu._src.by_function import scan_by_function
-from jax_mgpu._src.check import count_operand, expect_key, index_dtype, index_vector, static_flag
-from jax_mgpu._src.live import live_mask
+from jax_mgpu._src.check import count_operand, expect_no_ends, index_dtype, segment_operands, static_flag
+from jax_mgpu._src.live import heads_inside, live_mask
 from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.named import Leaf, expect_over_axis, named_leaves
 from jax_mgpu._src.operators import (
     Kind,
     Operator,
     accumulator_dtype,
     builtin,
     custom,
-    operator_kind,
     result_dtype,
     scan_results,
+    select,
 )
-from jax_mgpu._src.preconditions import non_decreasing
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.values import take_or_fill
 
@@ -33,7 +33,7 @@ __all__ = ["scan", "segmented_scan"]
 @one_program("op", "exclusive", "reverse", "return_total")
 def scan(
     x: Any,
-    op: OperatorName | PairFunction = "add",
+    op: OperatorTree | PairFunction = "add",
     *,
     exclusive: bool = False,
     reverse: bool = False,
@@ -45,10 +45,8 @@ def scan(
     """Combines all items up to each position.
 
     Args:
-      x: `[n]`, integers or floats of 8 to 64 bits; with a function as `op`, a pytree of arrays with leading axis `n`.
-      op: `"add"`, `"mul"`, `"min"`, `"max"`, `"argmin"`, `"argmax"`, or any associative function of two items, which
-        need not commute. Integers wrap; float16 and bfloat16 accumulate in float32; a NaN makes a minimum or maximum
-        NaN; argmin and argmax give the index of the first extremum, -1 over nothing.
+      x: an array `[n, ...]` or a pytree of such: see `reduce`.
+      op: a name, a pytree of names over that of x, or any associative function of two items: see `reduce`.
       exclusive: leave out the position's own item; the first result is the identity.
       reverse: scan from the end; the same as flipping x and the result. A function of two items gets what lies further
         to the end first.
@@ -60,8 +58,8 @@ def scan(
       axis_name: scan the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
 
     Returns:
-      An array of `n`, or `(array, total)`: of the type of x, or of indices (int32; int64 from 2^31 items on). Over a
-      mesh axis, indices are those in the global array, and the total is the same on all devices.
+      For each array `[n, ...]`, or `(arrays, totals)`: of the array's type, or what `op` says in `reduce`. Over a mesh
+      axis, indices are those in the global array, and the total is the same on all devices.
 
     Raises:
       TypeError: an argument's dtype or structure is not one of the above.
@@ -70,24 +68,28 @@ def scan(
 
     Time is O(n). The kernels read and write memory once (decoupled look-back, Merrill and Garland, 2016, here with a
     fixed tree of sums, so that float results are the same in every run). A function is compiled into those for CUDA;
-    elsewhere, and where it cannot be compiled, it takes several passes over memory.
+    elsewhere, and where it cannot be compiled, it takes several passes over memory, and so does `"logsumexp"`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
       >>> mgpu.scan(jnp.array([3, 1, 4, 1, 5]), exclusive=True)
       Array([0, 3, 4, 8, 9], dtype=int32)
+      >>> mgpu.scan({"x": jnp.array([[3, 1], [4, 1]]), "y": jnp.array([False, True])}, {"x": "sum", "y": "any"})
+      {'x': Array([[3, 1],
+             [7, 2]], dtype=int32), 'y': Array([False,  True], dtype=bool)}
     """
-    return _run("scan", x, ABSENT, op, exclusive, reverse, count, return_total, identity, axis_name)
+    return _run("scan", x, ABSENT, None, op, exclusive, reverse, count, return_total, identity, axis_name)
 
 
 @one_program("op", "exclusive", "reverse")
 def segmented_scan(
     x: Any,
     heads: ArrayLike,
-    op: OperatorName | PairFunction = "add",
+    op: OperatorTree | PairFunction = "add",
     *,
     exclusive: bool = False,
     reverse: bool = False,
+    ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
     identity: Any = None,
     axis_name: AxisName | None = None,
@@ -101,13 +103,16 @@ def segmented_scan(
       op: see `scan`.
       exclusive: see `scan`; each segment's first result is the identity.
       reverse: scan each segment from its end.
+      ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and what lies in no segment has the
+        result 0 (-1 for indices). Segments do not overlap; one that ends where it starts, or before, is empty. Without
+        it a segment ends where the next begins.
       count: see `scan`.
       identity: see `scan`.
       axis_name: see `scan`. A device's heads are those of the segments that start among its own items, counted from the
         first of these; a segment goes on over the devices that follow, up to the next head.
 
     Returns:
-      An array of `n`; indices count from the start of x, or of the global array.
+      For each array `[n, ...]`; indices count from the start of x, or of the global array.
 
     Raises:
       TypeError: as `scan`.
@@ -120,13 +125,14 @@ def segmented_scan(
       >>> mgpu.segmented_scan(jnp.array([3, 1, 4, 1, 5]), jnp.array([0, 2]))
       Array([ 3,  4,  4,  5, 10], dtype=int32)
     """
-    return _run("segmented_scan", x, heads, op, exclusive, reverse, count, False, identity, axis_name)
+    return _run("segmented_scan", x, heads, ends, op, exclusive, reverse, count, False, identity, axis_name)
 
 
 def _run(
     name: str,
     x: Any,
     heads: Any,
+    ends: Any,
     op: Any,
     exclusive: bool,
     reverse: bool,
@@ -146,23 +152,95 @@ def _run(
     if callable(op):
         operator, x, n, restore = custom(name, op, x, identity, needs_identity)
     else:
-        kind = operator_kind(name, op, identity)
-        x = expect_key(name, "x", x)
-        n = x.shape[0]
-        result_dtype(name, kind, x)
-    heads = ABSENT if heads is ABSENT else non_decreasing(name, "heads", index_vector(name, "heads", heads, n))
+        leaves, restore, n = named_leaves(name, "x", x, op, identity)
+    if heads is not ABSENT:
+        heads, ends = segment_operands(name, heads, ends, n)
+    if ends is not None:
+        heads = heads_with_gaps(heads, ends)
     count = count_operand(name, "count", count, n)
     flags = {"exclusive": exclusive, "reverse": reverse, "total": return_total}
     if axis_name is not None:
+        expect_no_ends(name, ends)
         segments = () if heads is ABSENT else (heads,)
-        given = operator if callable(op) else kind
-        results = over_axis(f"reductions.{name}", name, axis_name, given, x, n, *segments, count, **flags)
-        results = [restore(states) for states in results] if callable(op) else results
+
+        def over_devices(op: Any, x: Any) -> list[Any]:
+            return list(over_axis(f"reductions.{name}", name, axis_name, op, x, n, *segments, count, **flags))
+
+        if callable(op):
+            results = over_devices(operator, x)
+        else:
+            for leaf in leaves:
+                expect_over_axis(name, leaf)
+            of_leaves = [over_devices(leaf.kind, leaf.x) for leaf in leaves]
+            results = [list(parts) for parts in zip(*of_leaves, strict=True)]
     elif callable(op):
-        results = [restore(states) for states in scan_by_function(name, operator, x, n, heads, count, **flags)]
+        results = list(scan_by_function(name, operator, x, n, heads, count, **flags))
+        fills = jax.tree.map(lambda _: 0, results[0])
     else:
-        results = _scan(x=x, heads=heads, count=count, op=kind, **flags)
+        scanned = [_scan_leaf(leaf, n, heads, count, **flags) for leaf in leaves]
+        results = [list(parts) for parts in zip(*scanned, strict=True)]
+        fills = [leaf.fill for leaf in leaves]
+    if ends is not None:
+        covered = _covered(n, heads[::2], heads[1::2])
+        results[0] = jax.tree.map(lambda x, fill: select(covered, x, jnp.full_like(x, fill)), results[0], fills)
+    results = [restore(parts) for parts in results]
     return tuple(results) if return_total else results[0]
+
+
+def heads_with_gaps(heads: jax.Array, ends: jax.Array) -> jax.Array:
+    """Heads of the segments, each with that of the gap after it.
+
+    An empty segment, which may lie within another one, moves to the end of that.
+    """
+    return scan_columns(jnp.stack([heads, jnp.maximum(heads, ends)], -1).reshape(-1), Kind.MAX)
+
+
+def _covered(n: int, heads: jax.Array, ends: jax.Array) -> jax.Array:
+    """Which of n positions lie in a segment."""
+    marks = jnp.zeros((n,), jnp.int32).at[heads_inside(heads, n)].add(1, mode="drop")
+    marks = marks.at[heads_inside(ends, n)].add(-1, mode="drop")
+    return scan_columns(marks, Kind.ADD) > 0
+
+
+def _scan_leaf(leaf: Leaf, n: int, heads: Any, count: Any, **flags: bool) -> list[jax.Array]:
+    shapes: list[tuple[int, ...]] = [(n,), ()][: 1 + flags["total"]]
+    if leaf.is_empty:
+        return [leaf.nothing(shape) for shape in shapes]
+    x = leaf.x.astype(accumulator_dtype(leaf.x.dtype)) if leaf.mean else leaf.x
+    combined = _scan_rows(x, heads, count, op=leaf.kind, **flags)
+    counts: list[jax.Array] = []
+    if leaf.mean:  # of each place, the items that its sum has
+        counts = _scan(x=jnp.ones((n,), jnp.int32), heads=heads, count=count, op=Kind.ADD, **flags)
+    results = [
+        leaf.results(part, shape, lambda i=i: counts[i])  # type: ignore[misc]
+        for i, (part, shape) in enumerate(zip(combined, shapes, strict=True))
+    ]
+    if leaf.mean and count.size:  # past the live items
+        live = live_mask(n, count).reshape(n, *[1] * len(leaf.trailing))
+        results[0] = jnp.where(live, results[0], 0)
+    return results
+
+
+def _scan_rows(x: jax.Array, heads: Any, count: Any, **attributes: int) -> list[jax.Array]:
+    """A scan of each column. No kernel's states are pairs, as those of logsumexp are: that is plain JAX."""
+    if attributes["op"] == Kind.LOGSUMEXP:
+        flags = {name: value for name, value in attributes.items() if name != "op"}
+        return list(scan_results(builtin(Kind.LOGSUMEXP, x.dtype), x, x.shape[0], heads, count, **flags))
+    if x.ndim == 1:
+        return _scan(x=x, heads=heads, count=count, **attributes)
+
+    def scan_column(column: jax.Array) -> list[jax.Array]:
+        return _scan(x=column, heads=heads, count=count, **attributes)
+
+    out_axes = [1, 0] if attributes["total"] else [1]
+    return jax.vmap(scan_column, in_axes=1, out_axes=out_axes)(x)
+
+
+def scan_columns(
+    x: jax.Array, op: Kind, heads: Any = ABSENT, count: Any = ABSENT, *, exclusive: bool = False, reverse: bool = False
+) -> jax.Array:
+    """A scan of an array, or of each column of its rows."""
+    return _scan_rows(x, heads, count, op=op, exclusive=exclusive, reverse=reverse, total=False)[0]
 
 
 def _shapes(x: Any, *, op: int, total: int) -> Sequence[Any]:
@@ -180,7 +258,7 @@ def _jvp(primals: Any, tangents: Any, *, op: int, **flags: int) -> tuple[Any, An
     dx = tangents.x
     kind = Kind(op)
     results = _scan.run(primals, op=op, **flags)
-    if kind.gives_index or dx is None:
+    if dx is None or kind.gives_index or kind in (Kind.AND, Kind.OR, Kind.XOR):
         return results, [None] * len(results)
     if kind == Kind.ADD:
         return results, _scan.run(primals._replace(x=dx), op=op, **flags)

@@ -8,13 +8,20 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName, Directions, Keys
-from jax_mgpu._src.check import describe, expect_vector, index_vector, static_flag, type_error, value_error
+from jax_mgpu._src.check import (
+    describe,
+    expect_no_ends,
+    expect_vector,
+    segment_operands,
+    static_flag,
+    type_error,
+    value_error,
+)
 from jax_mgpu._src.columns import expect_keys, expect_one_array
 from jax_mgpu._src.compat import automatic
 from jax_mgpu._src.intervals import scatter_rows
 from jax_mgpu._src.live import common_dtype, heads_inside
 from jax_mgpu._src.mesh import over_axis
-from jax_mgpu._src.preconditions import non_decreasing, segments_apart
 from jax_mgpu._src.primitive import ABSENT, one_program
 from jax_mgpu._src.scan import scan
 from jax_mgpu._src.sort import run_sort, run_sort_indices
@@ -125,7 +132,7 @@ def segmented_sort(
     keys, descending = expect_keys(name, "keys", keys, descending)
     if axis_name is not None:
         expect_one_array(name, keys)
-        _expect_no_ends(name, ends)
+        expect_no_ends(name, ends)
         given = {"descending": static_flag(name, "descending", descending), "count": count}
         segments = _segments(name, keys, heads, None, flags)
         return over_axis("segments.segmented_sort", name, axis_name, keys, *segments, values, **given)
@@ -195,17 +202,11 @@ def segmented_sort_indices(
     keys, descending = expect_keys(name, "keys", keys, descending)
     if axis_name is not None:
         expect_one_array(name, keys)
-        _expect_no_ends(name, ends)
+        expect_no_ends(name, ends)
         given = {"descending": static_flag(name, "descending", descending), "count": count}
         segments = _segments(name, keys, heads, None, flags)
         return over_axis("segments.segmented_sort_indices", name, axis_name, keys, *segments, **given)
     return run_sort_indices(name, keys, *_segments(name, keys, heads, ends, flags), descending=descending, count=count)
-
-
-def _expect_no_ends(name: str, ends: Any) -> None:
-    """Over a mesh axis, segments end where the next begins."""
-    if ends is not None:
-        raise value_error(name, "axis_name", "None where the segments have ends", "an axis")
 
 
 def _segments(name: str, keys: Any, heads: Any, ends: Any, flags: Any) -> tuple[Any, Any]:
@@ -215,8 +216,8 @@ def _segments(name: str, keys: Any, heads: Any, ends: Any, flags: Any) -> tuple[
         raise value_error(name, "heads and flags", "exactly one of them", got)
     n = keys.shape[0]
     if flags is None:
-        heads = non_decreasing(name, "heads", index_vector(name, "heads", heads, n))
-        return (heads, ABSENT) if ends is None else (ABSENT, _flags_of_gaps(name, heads, ends, n))
+        heads, ends = segment_operands(name, heads, ends, n)
+        return (heads, ABSENT) if ends is None else (ABSENT, _flags_of_gaps(heads, ends, n))
     if ends is not None:
         raise value_error(name, "ends", "heads beside it", "flags")
     flags = expect_vector(name, "flags", flags)
@@ -228,12 +229,8 @@ def _segments(name: str, keys: Any, heads: Any, ends: Any, flags: Any) -> tuple[
     return ABSENT, flags
 
 
-def _flags_of_gaps(name: str, heads: jax.Array, ends: Any, n: int) -> jax.Array:
+def _flags_of_gaps(heads: jax.Array, ends: jax.Array, n: int) -> jax.Array:
     """Flags that start the segments, each of which has an end, and make each item between them one of its own."""
-    ends = index_vector(name, "ends", ends, n)
-    if ends.shape != heads.shape:
-        raise value_error(name, "ends", f"one for each of heads, {heads.shape[0]}", ends.shape[0])
-    ends = segments_apart(name, "ends", heads, ends, n)
 
     def flags_of(heads: jax.Array, ends: jax.Array) -> jax.Array:
         starts, stops = heads_inside(heads, n), heads_inside(ends, n)

@@ -34,11 +34,12 @@ from jax_mgpu._src.check import (
 from jax_mgpu._src.columns import Columns, expect_keys, key_starts, sorted_pair
 from jax_mgpu._src.compat import is_local, whole_axes
 from jax_mgpu._src.live import live_items, live_mask, segment_starts
-from jax_mgpu._src.operators import Kind, operator_kind
+from jax_mgpu._src.named import named_leaves
+from jax_mgpu._src.operators import Kind, select
 from jax_mgpu._src.preconditions import by_construction, non_decreasing, room
 from jax_mgpu._src.primitive import ABSENT, one_program
 from jax_mgpu._src.ranks import segmented_quantile
-from jax_mgpu._src.reduce import _run_heads, _segmented_reduce, run_reduce_by_key
+from jax_mgpu._src.reduce import _run_heads, _segmented_reduce, reduce_segments, run_reduce_by_key
 from jax_mgpu._src.scan import _scan
 from jax_mgpu._src.select import positions
 from jax_mgpu._src.sort import Method, Ordered, count_name, count_of, in_order, run_sort, run_sort_indices
@@ -459,22 +460,16 @@ class Groups:
             plain, restore = plain_leaves([x])
             found = jnp.where(self.used, take_or_fill(self.order, places), -1)
             return restore([take_or_fill(plain[0], found)])[0]
-        x = take_rows(expect_key(self.name, "values", x), self.order)
-        special = {"nunique": self._distinct, "median": self._median, "mean": self._mean}
+        special = {"nunique": self._distinct, "median": self._median}
         if operator in special:
-            return special[operator](x)
-        kind = operator_kind(self.name, operator, None)
-        reduced = self._reduced(x, kind)
-        if kind.gives_index:
-            return jnp.where(self.used, take_or_fill(self.order, reduced), -1)
-        return jnp.where(self.used, reduced, jnp.zeros((), reduced.dtype))
-
-    def _mean(self, x: jax.Array) -> jax.Array:
-        total = self._reduced(x.astype(_float_dtype(x.dtype)), Kind.ADD)
-        return total / jnp.maximum(self.counts, 1).astype(total.dtype)
-
-    def _reduced(self, x: jax.Array, kind: Kind) -> jax.Array:
-        return _segmented_reduce(x=x, heads=self.heads, count=self.covered, op=kind)[0]
+            return special[operator](take_rows(expect_key(self.name, "values", x), self.order))
+        if operator == "mean":
+            x = x.astype(_float_dtype(x.dtype))
+        (leaf,), _, _ = named_leaves(self.name, "values", take_rows(x, self.order), operator)
+        reduced = reduce_segments(leaf, self.heads, self.covered)
+        if leaf.kind.gives_index:
+            reduced = take_or_fill(self.order, reduced.reshape(-1)).reshape(reduced.shape)
+        return select(self.used, reduced, jnp.full_like(reduced, leaf.fill))
 
     def _sorted(self, x: jax.Array) -> jax.Array:
         return run_sort(self.name, x, self.heads, ABSENT, None, descending=False, count=self.covered[0])
@@ -482,7 +477,8 @@ class Groups:
     def _distinct(self, x: jax.Array) -> jax.Array:
         ordered = self._sorted(x)
         differs = key_starts(ordered) | segment_starts(x.shape[0], self.heads)
-        return self._reduced(differs.astype(self.heads.dtype), Kind.ADD)
+        marks = differs.astype(self.heads.dtype)
+        return _segmented_reduce(x=marks, heads=self.heads, count=self.covered, op=Kind.ADD, wide=False)[0]
 
     def _median(self, x: jax.Array) -> jax.Array:
         found = segmented_quantile(x, self.heads, 0.5, count=self.covered[0])

@@ -62,8 +62,6 @@ class Garbage {
   DType key_type() { return static_cast<DType>(draw(0, static_cast<int64_t>(DType::f64))); }
   DType payload_type() { return one_of({DType::u32, DType::f32, DType::s64, DType::f64}); }
   void limit(int64_t largest) { largest_ = std::min(largest_, largest); }
-  // From here on, operands that may be without batch axes are.
-  void share() { shares_ = true; }
 
   // An attribute, and its value.
   int64_t attribute(const char* name, int64_t low, int64_t high) { return attributes_.values[name] = draw(low, high); }
@@ -113,7 +111,7 @@ class Garbage {
   }
 
   const Array& operand(DType dtype, std::vector<int64_t> own, bool shareable) {
-    operands_.push_back(make(dtype, shareable && (shares_ || flip()) ? std::move(own) : with_lead(std::move(own))));
+    operands_.push_back(make(dtype, shareable && flip() ? std::move(own) : with_lead(std::move(own))));
     return operands_.back();
   }
 
@@ -165,7 +163,6 @@ class Garbage {
   std::mt19937_64 random_;
   std::vector<int64_t> lead_;
   int64_t largest_;
-  bool shares_ = false;
   GivenAttributes attributes_;
   std::vector<std::unique_ptr<char[]>> room_;
   std::vector<Array> operands_;
@@ -291,8 +288,36 @@ void merge(Garbage& make) {
   if (mode != PayloadMode::kNone) make.result(payload, {n + m});
 }
 
-// The operator of a reduction or scan, and the type of its results.
-DType operator_result(Garbage& make, DType dtype) { return make.attribute("op", 0, 5) < 4 ? dtype : make.index_type(); }
+// The operator of a reduction or scan, its elements, and its results.
+struct OperatorTypes {
+  DType element;
+  DType result;
+};
+OperatorTypes operator_types(Garbage& make, int64_t last) {
+  const DType dtype = make.key_type();
+  switch (make.attribute("op", 0, last)) {
+    case 4:
+    case 5: return {dtype, make.index_type()};
+    case 6:
+    case 7:
+    case 8: {
+      const DType of_bits = make.one_of({DType::boolean, DType::u8, DType::s16, DType::u32, DType::s64});
+      return {of_bits, of_bits};
+    }
+    case 9: {
+      const DType real = make.one_of({DType::f16, DType::bf16, DType::f32, DType::f64});
+      return {real, real};
+    }
+    default: return {dtype, dtype};
+  }
+}
+
+// The same for a reduction, whose sums may be wide.
+OperatorTypes reduction_types(Garbage& make) {
+  if (make.attribute("wide", 0, 1) == 0) return operator_types(make, 9);
+  make.attribute("op", 0, 0);
+  return {make.one_of({DType::f16, DType::bf16}), DType::f32};
+}
 
 void order_statistics(Garbage& make) {
   const DType dtype = make.key_type();
@@ -304,11 +329,34 @@ void order_statistics(Garbage& make) {
 }
 
 void reduce(Garbage& make) {
-  const DType dtype = make.key_type();
+  const OperatorTypes types = reduction_types(make);
   const int64_t n = make.length();
-  make.keys(dtype, n, false);
+  make.keys(types.element, n, false);
   make.count(n);
-  make.result(operator_result(make, dtype), {});
+  make.result(types.result, {});
+}
+
+void reduce_by_id(Garbage& make) {
+  const OperatorTypes types = reduction_types(make);
+  const int64_t n = make.length(), width = make.draw(0, 20);
+  make.limit(300);
+  const int64_t size = make.attribute("size", 0, make.length());
+  make.rows(types.element, n, width);
+  make.indices(n, size);
+  make.count(n);
+  make.result(types.result, {size, width});
+}
+
+void reduce_rows(Garbage& make) {
+  const OperatorTypes types = reduction_types(make);
+  const int64_t n = make.length(), m = make.length(), width = make.draw(0, 9) == 0 ? 1030 : make.draw(0, 70);
+  make.limit(width > 70 ? 300 : 1 << 14);
+  const int64_t rows = make.length();
+  make.into(types.element, rows, width);
+  make.indices(m, n);
+  make.flip() ? make.numbers(n, rows) : make.absent();
+  make.count(n);
+  make.result(types.result, {m, width});
 }
 
 void run_heads(Garbage& make) {
@@ -323,16 +371,15 @@ void run_heads(Garbage& make) {
 }
 
 void scan(Garbage& make) {
-  const DType dtype = make.key_type();
+  const OperatorTypes types = operator_types(make, 8);
   const int64_t n = make.length();
   make.attribute("exclusive", 0, 1);
   make.attribute("reverse", 0, 1);
-  const DType result = operator_result(make, dtype);
-  make.keys(dtype, n, false);
+  make.keys(types.element, n, false);
   make.flip() ? make.indices(make.length(), n) : make.absent();
   make.count(n);
-  make.result(result, {n});
-  if (make.attribute("total", 0, 1)) make.result(result, {});
+  make.result(types.result, {n});
+  if (make.attribute("total", 0, 1)) make.result(types.result, {});
 }
 
 void select(Garbage& make) {
@@ -348,13 +395,12 @@ void select(Garbage& make) {
 }
 
 void segmented_reduce(Garbage& make) {
-  const DType dtype = make.key_type();
-  if (make.attribute("by_columns", 0, 1)) make.share();
+  const OperatorTypes types = reduction_types(make);
   const int64_t n = make.length(), m = make.length();
-  make.keys(dtype, n, false);
+  make.keys(types.element, n, false);
   make.indices(m, n);
   make.count(n);
-  make.result(operator_result(make, dtype), {m});
+  make.result(types.result, {m});
 }
 
 void segmented_sort(Garbage& make) {

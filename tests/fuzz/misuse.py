@@ -62,6 +62,7 @@ BAD: dict[str, Callable[[], list[Any]]] = {
         *NOT_ARRAYS, np.array([0.0, 1.0, 2.0]), np.ones((3, 1), np.int32), np.array([True, False, True]),
         np.ones(3, np.complex64), np.int32(1), jax.random.split(jax.random.key(0), 3),
     ],
+    "ends": lambda: [x for x in BAD["positions"]() if x is not None],
     "mask": lambda: [
         *NOT_ARRAYS, np.ones(N, np.int32), np.ones((N, 2), bool), np.True_, ITEMS, np.ones(N, np.complex64),
         jax.random.split(jax.random.key(0), N),
@@ -134,11 +135,15 @@ FUNCTIONS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         {"result": "result", "a_columns": "columns", "b_columns": "columns", "fill_value": "fill"},
     ),
     "reduce": ({"x": ITEMS}, REDUCE),
-    "segmented_reduce": ({"x": ITEMS, "heads": HEADS}, {**REDUCE, "heads": "positions"}),
+    "segmented_reduce": ({"x": ITEMS, "heads": HEADS}, {**REDUCE, "heads": "positions", "ends": "ends"}),
     "scan": ({"x": ITEMS}, {**REDUCE, "exclusive": "flag", "reverse": "flag", "return_total": "flag"}),
     "segmented_scan": (
         {"x": ITEMS, "heads": HEADS},
-        {**REDUCE, "heads": "positions", "exclusive": "flag", "reverse": "flag"},
+        {**REDUCE, "heads": "positions", "ends": "ends", "exclusive": "flag", "reverse": "flag"},
+    ),
+    "reduce_by_id": (
+        {"x": ITEMS, "ids": KEYS_A, "size": 4},
+        {"x": "items", "ids": "positions", "size": "size", "count": "count"},
     ),
     "reduce_by_key": (
         {"keys": KEYS_A, "values": ITEMS, "size": 4},
@@ -259,6 +264,7 @@ SIZED += (
     "top_k",
     "segmented_top_k",
     "bincount",
+    "reduce_by_id",
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tests.fuzz import broken, misuse, modes, ordered, programs, ragged, selection, sizes, tables, wide
+from tests.fuzz import broken, misuse, modes, ordered, programs, ragged, rows, selection, sizes, tables, wide
 from tests.fuzz.compare import Zeros, compare, holds_items, values_of
 from tests.fuzz.derivatives import derivative
 from tests.fuzz.draw import Call, Shape
@@ -25,6 +25,7 @@ CALLS: dict[str, Callable[[Shape], Call]] = {
     "sets": ordered.sets,
     "join": ordered.join,
     "reduce": ragged.reductions,
+    "rows": rows.rows,
     "scan": ragged.scans,
     "load_balance": ragged.load_balance,
     "intervals": ragged.intervals,

@@ -48,6 +48,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "segmented_scan": lambda x, h, k: mgpu.segmented_scan(x, h),
     "segmented_scan, mul": lambda x, h, k: mgpu.segmented_scan(x, h, "mul", count=h[0]),
     "segmented_scan, function": lambda x, h, k: mgpu.segmented_scan(x, h, plus),
+    "segmented_reduce, rows": lambda x, h, k: mgpu.segmented_reduce(jnp.stack([x, x], 1), h, "mean", count=h[0]),
+    "reduce_by_id": lambda x, h, k: mgpu.reduce_by_id(x, jnp.zeros(x.shape, h.dtype), 9, count=h[0]),
     "reduce_by_key": lambda x, h, k: mgpu.reduce_by_key(x, x, size=9),
     "reduce_by_key, function": lambda x, h, k: mgpu.reduce_by_key(x, x, plus, size=9),
     "interval_expand": lambda x, h, k: mgpu.interval_expand(k, jnp.arange(9, dtype=h.dtype), x.shape[0]),

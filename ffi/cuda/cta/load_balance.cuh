@@ -26,8 +26,8 @@ struct TileWork {
   // Among more objects than this (most of them empty) each output searches its own: a tile's work is bounded.
   static constexpr int kMostMarks = minimum(8 * kTile, 65535);
   static constexpr bool kHasSlots = !std::is_same_v<Slot, NoSlot>;
-  // A tile of more objects reads the slot for each output.
-  static constexpr int kMostSlots = kTile * sizeof(uint32_t) / sizeof(Slot);
+  // A tile of more objects reads the slot for each output. As many words as outputs, and one for the object before.
+  static constexpr int kMostSlots = kTile * sizeof(uint32_t) / sizeof(Slot) + 1;
 
   struct Shared {
     // 1 + the output's object, counted from the tile's first head; 0: the object before that
@@ -167,9 +167,22 @@ struct TileWork {
   __device__ void search(Shared& shared, const WorkList& work, Range<int64_t> heads) const {
     WorkRow row = work.row(problem);
     row.first = this->row.first;
-    for (int i = threadIdx.x; i < size; i += kThreads) {
-      const auto starts_before = [&](int64_t j) { return row.starts_before(j, begin + i + 1); };
-      const int64_t mark = partition_point(heads.begin, heads.end, starts_before) - heads.begin;
+    // The first object in a range that does not start before output i.
+    const auto find = [&](int i, Range<int64_t> range) {
+      return partition_point(range.begin, range.end, [&](int64_t j) { return row.starts_before(j, begin + i + 1); });
+    };
+    // A thread's outputs lie side by side. Most often, where all objects but one are empty, that one made them all.
+    const int end = minimum(static_cast<int>(threadIdx.x + 1) * kItems, size);
+    Range<int64_t> range = heads;
+    for (int i = threadIdx.x * kItems; i < end; ++i) {
+      if (range.size() > 0) {
+        range.begin = find(i, range);
+        if (i % kItems == 0 && i + 1 < end) {
+          const bool one = range.size() == 0 || !row.starts_before(range.begin, begin + end);
+          range.end = one ? range.begin : find(end - 1, range);
+        }
+      }
+      const int64_t mark = range.begin - heads.begin;
       shared.marks[i] = static_cast<uint16_t>(mark);
       shared.high_marks[i] = static_cast<uint32_t>(mark >> 16);
     }

@@ -99,7 +99,7 @@ class Gathered {
 // The index of an extremum: 32 bits each of code and of offset from `begin`, half the instructions of a 64-bit state.
 // An item that equals the identity is never less than it, so the first item stands where nothing was found.
 template <typename Word, typename State>
-  requires(sizeof(Word) <= 4)
+  requires(sizeof(Word) == 4)
 class Gathered<ArgExtremum<Word, State>> {
   using Operator = ArgExtremum<Word, State>;
 
@@ -133,13 +133,106 @@ class Gathered<ArgExtremum<Word, State>> {
   int first_ = -1;
 };
 
+// Codes of narrow items, two in a word, each a signed number of 16 bits: the least is the first extremum.
+template <typename Word>
+struct PackedCodes {
+  static constexpr unsigned kMost = 0x7fff7fffu;  // no code is greater
+  unsigned fold;                                  // bits that a negative float flips
+  unsigned flip;
+  unsigned step;     // what is added to a negative float, so that the zeros are equal
+  unsigned numbers;  // the largest magnitude of a number, and the sign bit
+
+  __device__ __forceinline__ explicit PackedCodes(const ExtremumOrder<Word>& order) {
+    const auto twice = [](unsigned bits) { return bits << 16 | bits; };
+    const bool is_float = order.negative_zero != 0;
+    fold = twice(order.fold);
+    flip = sizeof(Word) == 1 ? order.flip * 0x01010101u : twice(order.flip ^ 0x8000u);
+    step = !is_float ? 0 : flip ? ~0u : 0x00010001u;  // -1 where the order is turned round
+    numbers = twice(order.largest_number) | 0x80008000u;
+  }
+
+  // The least of `least` and the codes of four bytes, in each half.
+  __device__ __forceinline__ unsigned take(unsigned items, unsigned least) const {
+    if constexpr (sizeof(Word) == 1) {
+      const unsigned codes = items ^ flip;
+      return __vmins2(__vmins2(__byte_perm(codes, 0, 0x4140), __byte_perm(codes, 0, 0x4342)), least);
+    } else {
+      const unsigned negative = signs(items);
+      const unsigned is_number = signs(numbers - (items & 0x7fff7fffu));  // no half borrows from the other
+      const unsigned code = (((items ^ (negative & fold)) ^ flip) & is_number) | (~is_number & 0x80008000u);
+      return __viaddmin_s16x2(code, negative & step & is_number, least);
+    }
+  }
+
+ private:
+  // All bits of each half as its highest one.
+  __device__ __forceinline__ static unsigned signs(unsigned halves) { return (halves >> 15 & 0x00010001u) * 0xffffu; }
+};
+
+// The same for narrow items: the least code of each vector, and of the first vector with the least one its items, among
+// which the extremum is looked for at the end.
+template <typename Word, typename State>
+  requires(sizeof(Word) <= 2)
+class Gathered<ArgExtremum<Word, State>> {
+  using Operator = ArgExtremum<Word, State>;
+  static constexpr int kItems = 16 / sizeof(Word);
+
+ public:
+  __device__ __forceinline__ Gathered(const Operator& op, int64_t begin) : op_(op), codes_(op.order), begin_(begin) {}
+
+  template <int kCount>
+  __device__ __forceinline__ void take(const Word (&items)[kCount], int64_t position) {
+    static_assert(kCount == 1 || kCount == kItems);
+    unsigned words[4];
+    if constexpr (kCount == 1) {
+      words[0] = items[0] * (sizeof(Word) == 1 ? 0x01010101u : 0x00010001u);
+      words[1] = words[2] = words[3] = words[0];
+    } else {
+      memcpy(words, items, sizeof(words));
+    }
+    unsigned least = PackedCodes<Word>::kMost;
+#pragma unroll
+    for (int i = 0; i < (kCount == 1 ? 1 : 4); ++i) least = codes_.take(words[i], least);
+    least = __vmins2(least, __byte_perm(least, 0, 0x1032));
+    const int offset = static_cast<int>(position - begin_);
+    // Items may all have the greatest code: the first ones stand.
+    const bool less = offset_ < 0 || static_cast<int>(least) < least_;
+    least_ = less ? static_cast<int>(least) : least_;
+    offset_ = less ? offset : offset_;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words_[i] = less ? words[i] : words_[i];
+  }
+  __device__ __forceinline__ State state() const {
+    if (offset_ < 0) return op_.identity();
+    Word items[kItems];
+    memcpy(items, words_, sizeof(items));
+    Word code = op_.encode(items[kItems - 1]);
+    int found = kItems - 1;
+#pragma unroll
+    for (int i = kItems - 2; i >= 0; --i) {
+      const Word other = op_.encode(items[i]);
+      if (other <= code) found = i;
+      code = minimum(code, other);
+    }
+    return Operator::make(code, static_cast<uint64_t>(begin_ + offset_ + found));
+  }
+
+ private:
+  const Operator& op_;
+  PackedCodes<Word> codes_;
+  int64_t begin_;
+  unsigned words_[4] = {};
+  int least_ = static_cast<int>(PackedCodes<Word>::kMost);
+  int offset_ = -1;
+};
+
 // The combination of x[begin .. end), fewer than 2^31 items, by `threads` threads, of which this is number `thread`:
-// its part of it. The order is that of the positions a thread meets, so it serves operators that commute.
-template <typename Operator>
+// its part of it. The order is that of the positions a thread meets, so it serves operators that commute. A thread has
+// kInFlight loads on their way before the first use.
+template <int kInFlight = 4, typename Operator>
 __device__ typename Operator::State fold_strided(const Operator& op, const SourceOf<typename Operator::Element>& x,
                                                  bool aligned, int64_t begin, int64_t end, int thread, int threads) {
   using Vector = Vector<typename Operator::Element>;
-  constexpr int kInFlight = 4;  // loads before the first use
   Gathered<Operator> gathered(op, begin);
   const auto take_one = [&](int64_t i) {
     const typename Operator::Element item[1] = {x[i]};
@@ -157,7 +250,15 @@ __device__ typename Operator::State fold_strided(const Operator& op, const Sourc
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) gathered.take(vectors[k].items, i + k * stride);
   }
-  for (; i < last; i += stride) gathered.take(Vector::load(x, i).items, i);
+  Vector vectors[kInFlight - 1];
+#pragma unroll
+  for (int k = 0; k < kInFlight - 1; ++k) {
+    if (i + k * stride < last) vectors[k] = Vector::load(x, i + k * stride);
+  }
+#pragma unroll
+  for (int k = 0; k < kInFlight - 1; ++k) {
+    if (i + k * stride < last) gathered.take(vectors[k].items, i + k * stride);
+  }
   for (int64_t i = last + thread; i < end; i += threads) take_one(i);
   return gathered.state();
 }

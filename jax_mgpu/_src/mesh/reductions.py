@@ -43,10 +43,10 @@ class _Named:
 
     def total(self, count: Any, reverse: int = 0) -> Any:
         del reverse  # the built-in operators commute
-        return self._states(_reduce(x=self.x, count=count, op=self.kind)[0])
+        return self._states(_reduce(x=self.x, count=count, op=self.kind, wide=False)[0])
 
     def segments(self, heads: Any) -> Any:
-        return self._states(_segmented_reduce(x=self.x, heads=heads, count=self.count, op=self.kind)[0])
+        return self._states(_segmented_reduce(x=self.x, heads=heads, count=self.count, op=self.kind, wide=False)[0])
 
     def scan(self, heads: Any, exclusive: int, reverse: int) -> Any:
         flags = {"exclusive": exclusive, "reverse": reverse, "total": False}

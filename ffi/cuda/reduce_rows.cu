@@ -1,0 +1,65 @@
+// reduce_rows on CUDA.
+#include "cuda/launch.h"
+#include "cuda/reduce_rows.cuh"
+#include "operands/dispatch_operator.h"
+#include "operations.h"
+#include "workspace.h"
+
+namespace mgpu::cuda {
+
+namespace row_reducing {
+
+template <int kVector, typename Operator>
+void launch(const Call& call, const ReduceRowsOperands& operands, const Operator& op, cudaStream_t stream) {
+  using State = typename Operator::State;
+  Workspace workspace = workspace_of(call);
+  const auto scratch = operands.layout(workspace, sizeof(State));
+  const RowTiling tiling = operands.tiling(kVector);
+  const RowReduction<Operator> reduction{static_cast<const typename Operator::Element*>(operands.x),
+                                         operands.sources,
+                                         operands.ends(),
+                                         tiling.units,
+                                         tiling.tiles(),
+                                         tiling.slices(),
+                                         tiling.vectors(),
+                                         tiling.lanes(),
+                                         tiling.workers(),
+                                         tiling.worker_units(),
+                                         tiling.tile_units(),
+                                         scratch.first_end,
+                                         reinterpret_cast<State*>(scratch.opening),
+                                         reinterpret_cast<State*>(scratch.open),
+                                         {operands.result, operands.wide_result}};
+  const auto blocks = static_cast<unsigned>(tiling.tiles() * tiling.slices());
+  reduce_tiles<kVector><<<blocks, kThreads, reduction.shared_bytes(kVector), stream>>>(reduction, op);
+  check_launch(call);
+  if (tiling.tiles() == 1) return;  // the first tile's first end closes no result's segment
+  const auto join_blocks =
+      static_cast<unsigned>(ceil_div<int64_t>(tiling.tiles(), kJoinTiles) * ceil_div<int64_t>(tiling.width, kWarp));
+  join_tiles<<<join_blocks, kJoinTiles * kWarp, 0, stream>>>(reduction, op);
+  check_launch(call);
+}
+
+}  // namespace row_reducing
+
+void reduce_rows(const Call& call, cudaStream_t stream) {
+  using namespace row_reducing;
+  const ReduceRowsOperands operands(call);
+  const int64_t width = operands.sources.width;
+  if (operands.segments.rows * operands.segments.heads_count * width == 0) return;
+  operands.dispatch_reduction<true>(call, [&](auto op) {
+    using Operator = decltype(op);
+    constexpr int kMost = kMostVector<Operator>;
+    constexpr int kWord = maximum<int>(1, 4 / sizeof(typename Operator::Element));
+    const auto fits = [&](int vector) {
+      return width % vector == 0 && is_aligned(operands.x) && is_aligned(operands.result);
+    };
+    if (fits(kMost)) return launch<kMost>(call, operands, op, stream);
+    if constexpr (kWord < kMost) {
+      if (fits(kWord)) return launch<kWord>(call, operands, op, stream);
+    }
+    if constexpr (kMost > 1) launch<1>(call, operands, op, stream);
+  });
+}
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,398 @@
+// The kernels of segmented_softmax. A tile finishes the segments that begin and end in it, reading and writing its
+// items once. Of the two that reach over its edges it leaves maximum and sum; a second kernel joins these along each
+// segment, and a third one writes the items of such segments, so that no tile waits for another.
+#pragma once
+
+#include "algorithm/floats.h"
+#include "cuda/cta/vectors.cuh"
+#include "cuda/scan/scan_segments.cuh"
+#include "operands/segmented_softmax.h"
+
+namespace mgpu::cuda::softmax {
+
+// float16 and bfloat16 count in float32.
+template <typename Element>
+using Accumulator = std::conditional_t<std::is_same_v<Element, double>, double, float>;
+
+template <typename Element>
+struct Shape {
+  static constexpr int kThreads = softmax_shape(sizeof(Accumulator<Element>)).threads;
+  static constexpr int kWarps = kThreads / kWarp;
+  static constexpr int kItems = softmax_shape(sizeof(Accumulator<Element>)).items;
+  static constexpr int kTile = kThreads * kItems;
+  static constexpr int kVector = Vector<Element>::kItems;
+  static constexpr int kWords = kTile / 32;
+  // A thread's items in shared memory are 16 bytes apart from the next thread's, so that the banks differ.
+  static constexpr int kGap = 16 / sizeof(Accumulator<Element>);
+  static constexpr int kPlaces = kThreads * (kItems + kGap);
+  __device__ __forceinline__ static int place(int i) { return i + i / kItems * kGap; }
+  static_assert(kItems <= 16 && kItems % kVector == 0 && kTile <= kPlaces);
+};
+
+// What a stretch of a segment has: the maximum, and the sum of the powers below it. Of nothing, -inf and 0.
+template <typename Float>
+struct Part {
+  Float max;
+  Float sum;
+};
+
+template <typename Float>
+__device__ __forceinline__ Float power(Float x) {
+  if constexpr (sizeof(Float) == 4) {
+    return expf(x);
+  } else {
+    return exp(x);
+  }
+}
+// No sum is so large that the quick division is less exact.
+template <typename Float>
+__device__ __forceinline__ Float divide(Float x, Float sum) {
+  if constexpr (sizeof(Float) == 4) {
+    return __fdividef(x, sum);
+  } else {
+    return x / sum;
+  }
+}
+template <typename Float>
+__device__ __forceinline__ Float logarithm(Float x) {
+  if constexpr (sizeof(Float) == 4) {
+    return logf(x);
+  } else {
+    return log(x);
+  }
+}
+
+// What items are shifted by. Those of a part that are all -inf have powers of 0, as another part may have numbers.
+template <typename Float>
+__device__ __forceinline__ Float shift_of(Float max) {
+  return max == -std::numeric_limits<Float>::infinity() ? Float{0} : max;
+}
+
+// Nothing is shifted by itself: -inf less -inf has no value.
+template <typename Float>
+__device__ __forceinline__ Part<Float> join(const Part<Float>& a, const Part<Float>& b) {
+  if (a.sum == 0) return b;
+  if (b.sum == 0) return a;
+  const Float max = a.max < b.max ? b.max : a.max;
+  return {max, a.sum * power(a.max - max) + b.sum * power(b.max - max)};
+}
+
+template <typename Float>
+struct Largest {
+  using State = Float;
+  __device__ __forceinline__ Float identity() const { return -std::numeric_limits<Float>::infinity(); }
+  __device__ __forceinline__ Float combine(Float a, Float b) const { return a < b ? b : a; }
+};
+template <typename Float>
+struct Sum {
+  using State = Float;
+  __device__ __forceinline__ Float identity() const { return 0; }
+  __device__ __forceinline__ Float combine(Float a, Float b) const { return a + b; }
+};
+
+template <typename Element>
+struct Softmax {
+  using Float = Accumulator<Element>;
+  const Element* x;
+  Element* result;
+  bool aligned;  // x and result
+  Segments segments;
+  Segments restarts;  // without counts: a dead item is in no sum, and needs no segment of its own
+  int64_t tiles;
+  const int64_t* listed;
+  int* first_head;  // a tile's; its size where it has none
+  int* last_head;
+  Part<Float>* opening;
+  Part<Float>* open;
+
+  __device__ __forceinline__ bool is_live(int64_t position) const {
+    const int64_t row = segments.row(position);
+    return position - row * segments.length < segments.live(row);
+  }
+};
+
+// What becomes of an item, of which `kept` is left once the sum is known: its logarithm or its power.
+template <bool kLog, typename Float>
+__device__ __forceinline__ Float result_of(Float kept, Float sum) {
+  return kLog ? kept - logarithm(sum) : divide(kept, sum);
+}
+
+// A thread's items, one after the other, and where its segments start among them.
+template <typename Element>
+struct ThreadItems {
+  static constexpr int kItems = Shape<Element>::kItems;
+  using Float = Accumulator<Element>;
+  unsigned heads;  // bit i: item i starts a segment
+  unsigned dead;   // bit i: item i is in no sum
+  int before;      // heads of the tile before the thread
+
+  // Scans `states` from head to head, and gives each item, from the last to the first, what its segment has in all:
+  // take(i, total). `totals` has room for a value a segment of the tile. Contains barriers, one of them at its begin.
+  template <typename Operator, typename State, typename Totals, typename Take>
+  __device__ __forceinline__ void total(const Operator& op, State (&states)[kItems], Totals* totals, int all_heads,
+                                        SinceRestart<State>* warp_sums, Take take) const {
+    using Sums = Sums<Operator, true>;
+    constexpr int kWarps = Shape<Element>::kWarps;
+#pragma unroll
+    for (int i = 1; i < kItems; ++i) {
+      states[i] = heads >> i & 1 ? states[i] : op.combine(states[i - 1], states[i]);
+    }
+    const Sums sums{op};
+    const auto in_warp = scan_warp<true>(op, states[kItems - 1], __ballot_sync(~0u, heads != 0));
+    __syncthreads();  // the totals before these have been read
+    const auto in_block = scan_warps<kWarps>(warp_sums, in_warp.all, sums.identity(), sums);
+    if (heads != 0) {
+      // What lies before the thread's first head belongs to an earlier segment, which ends here.
+      State last = op.identity();
+#pragma unroll
+      for (int i = 1; i < kItems; ++i) {
+        if ((heads & ((2u << i) - 1)) == 1u << i) last = states[i - 1];
+      }
+      totals[before] = op.combine(sums(in_block.before, in_warp.before).state, last);
+    }
+    if (threadIdx.x == 0) totals[all_heads] = in_block.all.state;
+    __syncthreads();
+    State running = totals[before + __popc(heads)];
+    const State first = totals[before];
+#pragma unroll
+    for (int i = kItems - 1; i >= 0; --i) {
+      take(i, running);
+      if (i > 0 && (heads >> i & 1)) running = heads & ((1u << i) - 1) ? states[i - 1] : first;
+    }
+  }
+};
+
+// The bits of a tile's heads, and how many come before each word of 32.
+template <typename Element>
+struct HeadBits {
+  unsigned words[Shape<Element>::kWords];
+  int before[Shape<Element>::kWords + 1];
+};
+
+template <typename Element>
+__device__ __forceinline__ void mark_heads(HeadBits<Element>& bits, const Softmax<Element>& task, int64_t tile) {
+  using Shape = Shape<Element>;
+  const int64_t begin = tile * Shape::kTile;
+  for (int i = threadIdx.x; i < Shape::kWords; i += Shape::kThreads) bits.words[i] = 0;
+  __syncthreads();
+  task.restarts.mark_heads({begin, minimum(begin + Shape::kTile, task.segments.total())},
+                           {task.listed[tile], task.listed[tile + 1]}, threadIdx.x, Shape::kThreads,
+                           [&](int64_t position) {
+                             const int i = static_cast<int>(position - begin);
+                             atomicOr(&bits.words[i / 32], 1u << (i % 32));
+                           });
+  __syncthreads();
+  if (threadIdx.x >= kWarp) return;
+  constexpr int kShare = Shape::kWords / kWarp;
+  int counts[kShare], count = 0;
+#pragma unroll
+  for (int i = 0; i < kShare; ++i) {
+    counts[i] = count;
+    count += __popc(bits.words[threadIdx.x * kShare + i]);
+  }
+  const int up_to = sum_up_to(count);
+#pragma unroll
+  for (int i = 0; i < kShare; ++i) bits.before[threadIdx.x * kShare + i] = up_to - count + counts[i];
+  if (threadIdx.x == kWarp - 1) bits.before[Shape::kWords] = up_to;
+}
+
+template <bool kLog, typename Element>
+__global__ void __launch_bounds__(Shape<Element>::kThreads, 4) normalize_tiles(Softmax<Element> task) {
+  using Shape = Shape<Element>;
+  using Float = Accumulator<Element>;
+  using Items = Vector<Element>;
+  constexpr int kItems = Shape::kItems;
+  constexpr int kVector = Shape::kVector;
+  __shared__ HeadBits<Element> bits;
+  __shared__ alignas(16) Float places[Shape::kPlaces];  // items, then the totals of segments, then results
+  __shared__ SinceRestart<Float> warp_sums[Shape::kWarps];
+  __shared__ Float totals[Shape::kTile + 1];
+
+  // Load: vectors side by side over the block, then a thread's own items.
+  const int64_t tile = blockIdx.x;
+  const int64_t begin = tile * Shape::kTile;
+  const int size = static_cast<int>(minimum<int64_t>(task.segments.total() - begin, Shape::kTile));
+  const bool whole = task.aligned && size == Shape::kTile;
+  const Element* const x = task.x + begin;
+  const auto vector_of = [](int row) { return (row * Shape::kThreads + static_cast<int>(threadIdx.x)) * kVector; };
+  if (whole) {
+    Items vectors[kItems / kVector];
+#pragma unroll
+    for (int row = 0; row < kItems / kVector; ++row) vectors[row] = Items::load(x, vector_of(row));
+#pragma unroll
+    for (int row = 0; row < kItems / kVector; ++row) {
+      alignas(16) Float items[kVector];
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) items[k] = widen(vectors[row].items[k]);
+      store_vector(places + Shape::place(vector_of(row)), 0, items);
+    }
+  } else {
+    for (int i = threadIdx.x; i < size; i += Shape::kThreads) places[Shape::place(i)] = widen(x[i]);
+  }
+  mark_heads(bits, task, tile);
+  __syncthreads();
+
+  const int first = threadIdx.x * kItems;
+  constexpr unsigned kAll = (1u << kItems) - 1;
+  ThreadItems<Element> items;
+  items.heads = bits.words[first / 32] >> (first % 32) & kAll;
+  items.before = bits.before[first / 32] + __popc(bits.words[first / 32] & ((1u << (first % 32)) - 1));
+  const int all_heads = bits.before[Shape::kWords];
+  int live = size;
+  if (task.segments.rows == 1) live = static_cast<int>(clamp<int64_t>(task.segments.live(0) - begin, 0, size));
+  items.dead = ~((1u << clamp(live - first, 0, kItems)) - 1) & kAll;
+  if (task.segments.rows > 1 && task.segments.counts.given()) {
+#pragma unroll 1
+    for (int i = 0; i < minimum(size - first, kItems); ++i) {
+      if (!task.is_live(begin + first + i)) items.dead |= 1u << i;
+    }
+  }
+  if (items.heads != 0) {
+    if (items.before == 0) task.first_head[tile] = first + __ffs(items.heads) - 1;
+    if (items.before + __popc(items.heads) == all_heads) task.last_head[tile] = first + 31 - __clz(items.heads);
+  }
+  if (all_heads == 0 && threadIdx.x == 0) task.first_head[tile] = task.last_head[tile] = size;
+
+  // Shift the items by their segment's maximum.
+  const Largest<Float> largest;
+  const Sum<Float> sum;
+  Float kept[kItems], states[kItems];
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const Float item = places[Shape::place(first) + i];
+    kept[i] = items.dead >> i & 1 ? largest.identity() : item;
+    states[i] = kept[i];
+  }
+  items.total(largest, states, totals, all_heads, warp_sums, [&](int i, Float max) { kept[i] -= shift_of(max); });
+  Float first_max = 0, last_max = 0;
+  if (threadIdx.x == 0) {
+    first_max = totals[0];
+    last_max = totals[all_heads];
+  }
+
+  // Divide their powers by its sum.
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    states[i] = items.dead >> i & 1 ? Float{0} : power(kept[i]);
+    if (!kLog) kept[i] = states[i];
+  }
+  items.total(sum, states, totals, all_heads, warp_sums,
+              [&](int i, Float total) { kept[i] = items.dead >> i & 1 ? Float{0} : result_of<kLog>(kept[i], total); });
+  if (threadIdx.x == 0) {
+    task.opening[tile] = {first_max, bits.words[0] & 1 ? Float{0} : totals[0]};
+    task.open[tile] = {last_max, totals[all_heads]};
+  }
+  if (all_heads == 0) return;  // of one segment, which reaches over the tile
+
+  // Store.
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) places[Shape::place(first) + i] = kept[i];
+  __syncthreads();
+  Element* const result = task.result + begin;
+  if (whole) {
+#pragma unroll
+    for (int row = 0; row < kItems / kVector; ++row) {
+      Element narrow[kVector];
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) narrow[k] = narrow_to(places[Shape::place(vector_of(row)) + k], Element{});
+      store_vector(result, vector_of(row), narrow);
+    }
+  } else {
+    for (int i = threadIdx.x; i < size; i += Shape::kThreads) {
+      result[i] = narrow_to(places[Shape::place(i)], Element{});
+    }
+  }
+}
+
+constexpr int kJoinThreads = 128;
+constexpr int kJoinTiles = 4;  // a thread's at a time
+
+// Joins what the tiles have of each segment that is open at a tile's end, by the block of that tile; the next tiles get
+// what the whole segment has as their opening part.
+template <typename Element>
+__global__ void __launch_bounds__(kJoinThreads) join_parts(Softmax<Element> task) {
+  using Shape = Shape<Element>;
+  using Part = Part<Accumulator<Element>>;
+  constexpr int kWarps = kJoinThreads / kWarp;
+  constexpr int kSpan = kJoinThreads * kJoinTiles;
+  __shared__ Part warp_parts[kWarps];
+  __shared__ int warp_ends[kWarps];
+  const int64_t own = blockIdx.x;
+  const auto has_head = [&](int64_t tile) {
+    return task.first_head[tile] < minimum<int64_t>(task.segments.total() - tile * Shape::kTile, Shape::kTile);
+  };
+  if (!has_head(own)) return;
+
+  Part all = task.open[own];
+  int64_t end = own + 1;  // behind the last tile with a part of the segment
+  for (int64_t begin = own + 1; begin < task.tiles; begin += kSpan) {
+    // The tiles up to the first one with a head have parts.
+    const int64_t first = begin + threadIdx.x * kJoinTiles;
+    const int limit = static_cast<int>(minimum<int64_t>(task.tiles - begin, kSpan));
+    int last = kSpan;
+#pragma unroll
+    for (int k = kJoinTiles - 1; k >= 0; --k) {
+      const int i = threadIdx.x * kJoinTiles + k;
+      if (i < limit && has_head(first + k)) last = i;
+    }
+    last = fold_warp(last, [](int a, int b) { return minimum(a, b); });
+    if (threadIdx.x % kWarp == 0) warp_ends[threadIdx.x / kWarp] = last;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) last = minimum(last, warp_ends[w]);
+    Part part{0, 0};
+#pragma unroll
+    for (int k = 0; k < kJoinTiles; ++k) {
+      const int i = threadIdx.x * kJoinTiles + k;
+      if (i <= last && i < limit) part = join(part, task.opening[begin + i]);
+    }
+    part = fold_warp(part, [](const Part& a, const Part& b) { return join(a, b); });
+    if (threadIdx.x % kWarp == 0) warp_parts[threadIdx.x / kWarp] = part;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) all = join(all, warp_parts[w]);
+    end = begin + minimum(last + 1, limit);
+    if (last < kSpan) break;
+    __syncthreads();  // the next turn writes the warps' parts
+  }
+  __syncthreads();  // all parts have been read
+  if (threadIdx.x == 0) task.open[own] = all;
+  for (int64_t tile = own + 1 + threadIdx.x; tile < end; tile += kJoinThreads) task.opening[tile] = all;
+}
+
+constexpr int kCloseThreads = 256;
+
+// Writes the items of the segments that are open at a tile's begin and at its end.
+template <bool kLog, typename Element>
+__global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> task) {
+  using Shape = Shape<Element>;
+  using Float = Accumulator<Element>;
+  constexpr int kInFlight = 4;
+  const int64_t tile = blockIdx.x;
+  const int64_t begin = tile * Shape::kTile;
+  const int size = static_cast<int>(minimum<int64_t>(task.segments.total() - begin, Shape::kTile));
+  const bool knows_counts = task.segments.counts.given();
+  const auto write = [&](int i, int end, const Part<Float>& part) {
+    for (; i < end; i += kInFlight * kCloseThreads) {
+      Element items[kInFlight];
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        if (i + k * kCloseThreads < end) items[k] = task.x[begin + i + k * kCloseThreads];
+      }
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        const int64_t position = begin + i + k * kCloseThreads;
+        if (i + k * kCloseThreads >= end) break;
+        const Float shifted = widen(items[k]) - shift_of(part.max);
+        const Float value = result_of<kLog>(kLog ? shifted : power(shifted), part.sum);
+        const bool dead = knows_counts && !task.is_live(position);
+        task.result[position] = narrow_to(dead ? Float{0} : value, Element{});
+      }
+    }
+  };
+  const int first_head = task.first_head[tile];
+  write(threadIdx.x, first_head, task.opening[tile]);
+  if (first_head < size) write(task.last_head[tile] + threadIdx.x, size, task.open[tile]);
+}
+
+}  // namespace mgpu::cuda::softmax

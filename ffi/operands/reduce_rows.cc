@@ -1,0 +1,42 @@
+#include "operands/reduce_rows.h"
+
+#include "operands/read.h"
+
+namespace mgpu {
+
+const Signature signature::reduce_rows{
+    .operands = {"x", "heads", "indices", "count"},
+    .results = {"result"},
+    .attributes = {{"op", &kOperatorValues}, {"wide"}},
+};
+
+ReduceRowsOperands::ReduceRowsOperands(const Call& call, const Arguments& in)
+    : OperatorOperands(call, in["x"], &in["heads"], in["count"], 2),
+      sources{Call::length(in["x"]), segments.length, segments.length, segments.rows, {}},
+      result(in.result("result").data),
+      wide_result(in.result("result").dtype == DType::s64) {
+  wide = in.flag("wide");
+  const Array& indices = in["indices"];
+  if (Call::length(indices) > 0) {
+    sources.indices = call.index_vector(indices, "indices");
+    sources.length = segments.length = Call::length(indices);
+    call.expect(indices.size() == segments.total(), "indices: expected as many rows as x has");
+  }
+  expect_result(call, in.result("result"), segments.rows * segments.heads_count * sources.width);
+}
+ReduceRowsOperands::ReduceRowsOperands(const Call& call)
+    : ReduceRowsOperands(call, Arguments(call, signature::reduce_rows)) {}
+
+ReduceRowsOperands::Scratch ReduceRowsOperands::layout(Workspace& workspace, int64_t state_bytes) const {
+  int64_t tiles = 0;
+  for (int vector : {1, 2, 4, 8}) tiles = maximum(tiles, tiling(vector).tiles());
+  const int64_t bytes = tiles * sources.width * state_bytes;
+  return {workspace.take<int64_t>(tiles), workspace.take<char>(bytes), workspace.take<char>(bytes)};
+}
+
+int64_t workspace::reduce_rows(const Call& call) {
+  const ReduceRowsOperands operands(call);
+  return layout_bytes(operands, operands.state_bytes(call));
+}
+
+}  // namespace mgpu

@@ -1,0 +1,184 @@
+"""Operators by name over pytrees of rows: which arrays the kernels combine, by what, and what is made of the results.
+
+A leaf `[n, ...]` is `[n]` or `[n, width]` to a kernel, and each column is combined on its own. Some names are another
+operator over converted items, such as `"any"`, and some need the number of items as well, such as `"mean"`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.check import KEY_DTYPES, NUMBERS, as_array, describe, index_dtype, type_error, value_error
+from jax_mgpu._src.compat import whole_axes
+from jax_mgpu._src.operators import Kind
+
+__all__ = ["NAMES", "Leaf", "expect_over_axis", "named_leaves"]
+
+KINDS = {
+    "add": Kind.ADD,
+    "sum": Kind.ADD,
+    "mul": Kind.MUL,
+    "prod": Kind.MUL,
+    "min": Kind.MIN,
+    "max": Kind.MAX,
+    "argmin": Kind.ARGMIN,
+    "argmax": Kind.ARGMAX,
+    "mean": Kind.ADD,
+    "any": Kind.OR,
+    "all": Kind.AND,
+    "and": Kind.AND,
+    "or": Kind.OR,
+    "xor": Kind.XOR,
+    "logsumexp": Kind.LOGSUMEXP,
+}
+NAMES = tuple(KINDS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One array of a pytree, and how it is combined.
+
+    Args:
+      argument: its name in error messages.
+      x: what the kernels combine, `[n]` or `[n, width]`.
+      kind: the kernels' operator.
+      wide: whether sums of 16-bit floats are to be float32.
+      mean: whether sums are divided by the numbers of items.
+      trailing: the shape of an item.
+      dtype: that of the results.
+      fill: the result where there is none: 0, or -1 for indices.
+    """
+
+    argument: str
+    x: jax.Array
+    kind: Kind
+    wide: bool
+    mean: bool
+    trailing: tuple[int, ...]
+    dtype: np.dtype
+    fill: int
+
+    @property
+    def rows(self) -> jax.Array:
+        """The same as `[n, width]`."""
+        return self.x.reshape(self.x.shape[0], math.prod(self.trailing))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether an item has no elements, and there is nothing to combine."""
+        return math.prod(self.trailing) == 0
+
+    def results(self, combined: jax.Array, leading: tuple[int, ...], counts: Callable[[], jax.Array]) -> jax.Array:
+        """The results, `[*leading, *trailing]`, of what the kernels gave; `counts` are the items in each."""
+        combined = combined.reshape(*leading, *self.trailing)
+        if self.mean:
+            items = counts().astype(combined.dtype)
+            combined = combined / items.reshape(*leading, *[1] * len(self.trailing))
+        return combined.astype(self.dtype)
+
+    def nothing(self, leading: tuple[int, ...]) -> jax.Array:
+        """The results where an item has no elements."""
+        return jnp.zeros((*leading, *self.trailing), self.dtype)
+
+
+def expect_over_axis(operation: str, leaf: Leaf) -> None:
+    """Over a mesh axis, one array of items, and one of the operators whose states travel."""
+    if leaf.trailing or leaf.mean or leaf.kind > Kind.ARGMAX:
+        expected = "None but for arrays [n] by add, mul, min, max, argmin or argmax"
+        raise value_error(operation, "axis_name", expected, "an axis")
+
+
+def named_leaves(
+    operation: str, argument: str, x: Any, op: Any, identity: Any = None
+) -> tuple[list[Leaf], Callable[[Sequence[Any]], Any], int]:
+    """The leaves of a pytree of arrays `[n, ...]`, what puts results in their places, and n.
+
+    `op` is a name, or a pytree of names over that of x.
+    """
+    if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
+        x = as_array(operation, argument, x)  # of numbers
+    structure: Any
+    paths, structure = jax.tree_util.tree_flatten_with_path(x)
+    if not paths:
+        paths, structure = [((), x)], jax.tree.structure(0)
+    names = _names(operation, op, x, structure)
+    if identity is not None:
+        raise value_error(operation, "identity", f"none, as {names[0] if names else 'op'} has its own", "one")
+    leaves: list[Leaf] = []
+    n = 0
+    for (path, leaf), name in zip(paths, names, strict=True):
+        place = argument + jax.tree_util.keystr(path)
+        array = as_array(operation, place, leaf)
+        if array.ndim == 0:
+            raise value_error(operation, place, "an array with a leading axis", describe(array))
+        if leaves and array.shape[0] != n:
+            expected = f"arrays with the leading axis of each other, {n}"
+            raise value_error(operation, place, expected, describe(array))
+        n = array.shape[0]
+        leaves.append(_leaf(operation, place, array, name))
+    return leaves, structure.unflatten, n
+
+
+def _names(operation: str, op: Any, x: Any, structure: Any) -> list[str]:
+    """The operator's name of each leaf."""
+    if isinstance(op, str):
+        names = [op] * structure.num_leaves
+    else:
+        given: list[Any] = []
+        try:
+            jax.tree.map(lambda name, part: given.extend([name] * jax.tree.structure(part).num_leaves), op, x)
+        except ValueError as error:
+            raise value_error(operation, "op", f"names in the structure of x, {structure}", repr(op)) from error
+        names = given
+    for name in names:
+        if not isinstance(name, str) or name not in NAMES:
+            raise value_error(operation, "op", f"one of {', '.join(NAMES)}, or a function of two items", repr(name))
+    return names
+
+
+def _leaf(operation: str, argument: str, x: jax.Array, name: str) -> Leaf:
+    """One array, converted to what its operator combines."""
+    is_bool = x.dtype == jnp.bool_
+    is_float = jnp.issubdtype(x.dtype, jnp.floating)
+
+    def expect(holds: bool, expected: str) -> None:
+        if not holds:
+            raise type_error(operation, argument, f"{expected} for {name!r}", describe(x))
+
+    if x.dtype.name not in KEY_DTYPES and not is_bool:
+        raise type_error(operation, argument, NUMBERS, describe(x))
+    kind, mean, wide = KINDS[name], name == "mean", False
+    items, dtype = whole_axes(x), x.dtype
+    if name in ("any", "all"):
+        items, dtype = (items if is_bool else items != 0), np.dtype(bool)
+    elif name in ("and", "or", "xor"):
+        expect(not is_float, "integers or bools")
+    elif name in ("mul", "prod"):
+        expect(not is_bool, "integers or floats")
+    elif name == "logsumexp":
+        expect(is_float, "floats")
+    elif mean:
+        if is_float:
+            wide = x.dtype.itemsize < 4
+        else:
+            dtype = jnp.result_type(float)
+            items = items.astype(dtype)
+    elif is_bool:
+        if kind in (Kind.MIN, Kind.MAX):
+            kind = Kind.AND if kind == Kind.MIN else Kind.OR
+        else:  # counts, and positions
+            dtype = index_dtype(operation, argument, x.shape[0])
+            items = items.astype(dtype if kind == Kind.ADD else jnp.uint8)
+    if kind.gives_index:
+        dtype = index_dtype(operation, argument, x.shape[0])
+    width = math.prod(x.shape[1:])
+    rows = items.reshape(x.shape[0]) if width == 1 else items.reshape(x.shape[0], width)
+    fill = -1 if kind.gives_index else 0
+    return Leaf(argument, rows, kind, wide, mean, x.shape[1:], np.dtype(dtype), fill)

@@ -1,0 +1,178 @@
+"""Rows combined by ids in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.annotations import ArrayLike, OperatorTree
+from jax_mgpu._src.check import count_operand, describe, index_dtype, index_vector, static_size, value_error
+from jax_mgpu._src.live import live_mask, wide_enough
+from jax_mgpu._src.named import Leaf, named_leaves
+from jax_mgpu._src.operators import Kind, accumulator_dtype, result_dtype
+from jax_mgpu._src.preconditions import by_construction
+from jax_mgpu._src.primitive import ABSENT, Operation, one_program
+from jax_mgpu._src.reduce import reduce_rows, segmented_reduce, take_columns
+from jax_mgpu._src.sort import Method, run_sort_indices, sort
+from jax_mgpu._src.sorted_search import sorted_search
+from jax_mgpu._src.values import take_or_fill
+
+__all__ = ["reduce_by_id"]
+
+# What a warp of the CUDA kernel has room for, in bytes (kIdTableBytes of ffi/cuda/tunings.h).
+TABLE_BYTES = 46 << 10
+# That kernel takes some 60 instructions for 32 elements, three times as long as reading them. So wide rows are better
+# sorted, where there are more than a few launches take.
+FEW_COLUMNS = 8
+FEW_ITEMS = 1 << 22
+
+
+@one_program("op", "size")
+def reduce_by_id(x: Any, ids: ArrayLike, size: int, op: OperatorTree = "add", *, count: ArrayLike | None = None) -> Any:
+    """Combines the items of each id, whatever their order.
+
+    What `jax.ops.segment_sum` and its kin do, with the same bits in every run.
+
+    Args:
+      x: see `reduce`.
+      ids: `[n]`, integers: the row of the result that each item belongs to. An item whose id is not below `size`, or is
+        negative, belongs to none.
+      size: the static number of results.
+      op: see `reduce`, but for functions.
+      count: the number of live items, an integer scalar (default `n`).
+
+    Returns:
+      For each array `[size, ...]`; an id that no item has gets the operator's identity.
+
+    Raises:
+      TypeError: as `reduce`.
+      ValueError: as `reduce`; also a size that is not a non-negative integer, and ids that are not as many as items.
+
+    Time is O(n + size) on a CPU, and on a GPU where all results take up to 46 KB and rows are short: each warp combines
+    its items in memory of its own, without atomic additions, and the warps' results are combined in order. Otherwise
+    the ids are sorted, and the rows are read once, in that order.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.reduce_by_id(jnp.array([1.0, 2.0, 4.0, 8.0]), jnp.array([2, 0, 2, -1]), 3)
+      Array([2., 0., 5.], dtype=float32)
+    """
+    name = "reduce_by_id"
+    leaves, restore, n = named_leaves(name, "x", x, op)
+    size = static_size(name, "size", size)
+    ids = index_vector(name, "ids", ids, size)
+    if ids.shape[0] != n:
+        raise value_error(name, "ids", f"one for each item of x, {n}", describe(ids))
+    count = count_operand(name, "count", count, n)
+
+    def reduce_leaf(leaf: Leaf) -> jax.Array:
+        if leaf.is_empty:
+            return leaf.nothing((size,))
+        combined = _reduce_by_id(x=leaf.rows, ids=ids, count=count, op=leaf.kind, wide=leaf.wide, size=size)[0]
+
+        def counts() -> jax.Array:
+            ones = jnp.ones((n, 1), index_dtype(name, "x", n))
+            return _reduce_by_id(x=ones, ids=ids, count=count, op=Kind.ADD, wide=False, size=size)[0][:, 0]
+
+        return leaf.results(combined, (size,), counts)
+
+    return restore([reduce_leaf(leaf) for leaf in leaves])
+
+
+def _shapes(x: Any, *, op: int, wide: int, size: int) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct((size, x.shape[1]), result_dtype("reduce_by_id", op, x, wide))]
+
+
+@by_construction()
+def _by_sorting(x: jax.Array, ids: jax.Array, count: jax.Array, *, op: int, wide: int, size: int) -> Sequence[Any]:
+    """The rows in the order of their ids are segments."""
+    width = x.shape[1]
+    dtype, bits = np.min_scalar_type(size), max(1, size.bit_length())
+    keys = jnp.where(_has_id(ids, count, size), ids, size).astype(dtype)
+    needles = jnp.arange(size + 1, dtype=dtype)
+    if width == 1 and x.dtype.itemsize in (4, 8) and not Kind(op).gives_index:
+        keys, column = sort(keys, x[:, 0], bits=bits)
+        bounds = sorted_search(needles, keys)
+        name = Kind(op).name.lower()
+        return [segmented_reduce(column, bounds[:size], name, count=bounds[size])[:, None]]
+    keys, order = run_sort_indices(
+        "reduce_by_id", keys, ABSENT, ABSENT, descending=False, count=None, method=Method.FASTEST, bits=bits
+    )
+    bounds = sorted_search(needles, keys)
+    return reduce_rows(x=x, heads=bounds[:size], indices=order, count=bounds[size:], op=op, wide=wide)
+
+
+def _has_id(ids: jax.Array, count: jax.Array, size: int) -> jax.Array:
+    return (ids >= 0) & (wide_enough(ids, size) < size) & live_mask(ids.shape[0], count)
+
+
+def _jvp(primals: Any, tangents: Any, *, op: int, wide: int, size: int) -> tuple[Any, Any]:
+    results = _reduce_by_id.run(primals, op=op, wide=wide, size=size)
+    x, dx, kind = primals.x, tangents.x, Kind(op)
+    if dx is None or kind.gives_index or kind in (Kind.AND, Kind.OR, Kind.XOR):
+        return results, [None]
+
+    def reduced(x: jax.Array, op: int, wide: int = 0) -> jax.Array:
+        return _reduce_by_id.run(primals._replace(x=x), op=op, wide=wide, size=size)[0]
+
+    if kind == Kind.ADD:
+        return results, [reduced(dx, kind, wide)]
+    if kind == Kind.LOGSUMEXP:
+        exact = reduced(x, kind).astype(accumulator_dtype(x.dtype))
+        of_items = _of_items(jnp.where(jnp.isfinite(exact), exact, 0), primals.ids, primals.count)
+        return results, [reduced((jnp.exp(x - of_items) * dx).astype(dx.dtype), Kind.ADD)]
+    if kind == Kind.MUL:
+
+        def products(x: jax.Array) -> jax.Array:
+            return _by_sorting(x, primals.ids, primals.count, op=op, wide=wide, size=size)[0]
+
+        return results, [jax.jvp(products, (x,), (dx,))[1]]
+    index_dtype("derivative of reduce_by_id", "x", x.shape[0])
+    return results, [take_columns(dx, reduced(x, kind.index_of))]
+
+
+def _transpose(cotangents: Sequence[Any], operands: Any, *, op: int, wide: int, size: int) -> jax.Array:
+    """Each item gets the cotangent of its id."""
+    del op, wide, size
+    return _of_items(cotangents[0].astype(operands.x.dtype), operands.ids, operands.count)
+
+
+def _of_items(values: jax.Array, ids: jax.Array, count: jax.Array) -> jax.Array:
+    """What items have by their ids; 0 for those without."""
+    ids = jnp.where(_has_id(ids, count, values.shape[0]), ids, -1)
+    return take_or_fill(values, ids, tangents=True)
+
+
+class _ReduceById(Operation):
+    """A reduction by id, which on CUDA has a kernel where states of all ids have room in shared memory."""
+
+    def lowers_plainly(
+        self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
+    ) -> bool:
+        """Whether the ids are to be sorted."""
+        del devices
+        x, op = operands[0], attributes["op"]
+        state = max(4, np.dtype(accumulator_dtype(x.dtype)).itemsize)
+        if Kind(op).gives_index:
+            state = 8 if x.dtype.itemsize < 4 else 16  # with a position
+        elif op == Kind.LOGSUMEXP:
+            state *= 2
+        n, width = x.shape[-2:]
+        has_room = attributes["size"] * width * state <= TABLE_BYTES
+        return platform == "cuda" and not (has_room and (width <= FEW_COLUMNS or n * width <= FEW_ITEMS))
+
+
+_reduce_by_id = _ReduceById(
+    "reduce_by_id",
+    operands={"x": 2, "ids": 1, "count": 1},
+    results=("result",),
+    attributes={"op": Kind, "wide": bool, "size": int},
+    shapes=_shapes,
+    fallback=_by_sorting,
+)
+_reduce_by_id.def_jvp(_jvp)
+_reduce_by_id.def_transpose("x", _transpose)

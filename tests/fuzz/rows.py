@@ -1,0 +1,98 @@
+"""Calls over rows: reductions and scans by names, an operator a leaf, segments with ends, and ids; their oracles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+from tests import oracle
+from tests.fuzz import draw
+from tests.fuzz.compare import Near
+from tests.fuzz.draw import Call, Shape, names_of
+from tests.fuzz.ordered import segments_with_gaps
+
+NAMES = ("add", "sum", "mean", "min", "max", "argmin", "argmax", "any", "all", "and", "or", "xor")
+
+
+def _items(shape: Shape, dtype: str, op: str, rng: np.random.Generator, *sizes: int) -> np.ndarray:
+    """Small integers, whose sums are exact in float32."""
+    if dtype == "bool":
+        return rng.random(sizes) < 0.8
+    if shape.derivative:
+        return rng.normal(size=sizes).astype(jnp.dtype(dtype))
+    least = 0 if np.dtype(jnp.dtype(dtype)).kind == "u" or op in ("any", "all") else -4
+    return rng.integers(least, 5, sizes).astype(jnp.dtype(dtype))
+
+
+def _expected(x: np.ndarray, op: str, parts: list[np.ndarray]) -> Any:
+    """The combination of the rows at each part's positions; indices are positions in x."""
+    results = [np.asarray(oracle.combined(x[part], op)) for part in parts]
+    if op.startswith("arg"):
+        results = [np.append(part, -1).astype(np.int32)[r] for part, r in zip(parts, results, strict=True)]
+    stacked = np.stack(results) if results else np.zeros((0, *x.shape[1:]), oracle.combined(x[:0], op).dtype)
+    if op != "mean":
+        return stacked
+    dtype = stacked.dtype if x.dtype.kind not in "iub" else np.dtype(np.float32)
+    wide = stacked.astype(np.float64)
+    return Near(stacked.astype(dtype), 2 * float(jnp.finfo(dtype).eps) * np.nan_to_num(np.abs(wide)) + 1e-30)
+
+
+def rows(shape: Shape) -> Call:
+    """reduce, segmented_reduce, reduce_by_id."""
+    name = shape.choice(("reduce", "segmented_reduce", "reduce_by_id"))
+    n, width = min(shape.size(), 3000), shape.choice(((), (1,), (3,), (2, 4), (17,)))
+    first = shape.choice(("add", "mean") if shape.derivative else NAMES)
+    second = shape.choice(NAMES)
+    floats = ("float32", "float16", "bfloat16")
+    dtype = shape.choice(floats if first not in ("and", "or", "xor") else ("int32", "uint8", "bool"))
+    dtype = "float32" if shape.derivative else dtype
+    m, gaps, index = shape.choice((0, 1, 3, 40)), shape.flag(0.4), shape.index_dtype(0)
+    size = shape.choice((0, 1, 7, 60))
+    count = shape.count(n)
+    shape.say(name, first, second, dtype, list(width), f"m={m}", f"size={size}", "gaps" * gaps)
+
+    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+        x = _items(shape, dtype, first, rng, n, *width)
+        y = _items(shape, "int32", second, rng, n)
+        given: dict[str, Any] = {"x": x, "y": y}
+        if name == "segmented_reduce":
+            given |= segments_with_gaps(rng, m, n, index, apart) if gaps else {
+                "heads": draw.positions(rng, m, n, index)
+            }  # fmt: skip
+        if name == "reduce_by_id":
+            low = 0 if np.dtype(index).kind == "u" else -1
+            given["ids"] = rng.integers(low, min(size + 2, np.iinfo(index).max), n).astype(index)
+        return given | names_of(name, count=draw.drawn(count, rng))
+
+    def function(x: Any, y: Any, heads: Any = None, ids: Any = None, **others: Any) -> Any:
+        items, ops = {"x": x, "y": y}, {"x": first, "y": second}
+        if name == "reduce":
+            return mgpu.reduce(items, ops, **others)
+        if name == "reduce_by_id":
+            return mgpu.reduce_by_id(items, ids, size, ops, **others)
+        return mgpu.segmented_reduce(items, heads, ops, **others)
+
+    def expected(x: Any, y: Any, heads: Any = None, ends: Any = None, ids: Any = None, count: Any = None) -> list[Any]:
+        live = oracle.live_count(count, n)
+        if name == "reduce":
+            parts = [np.arange(live)]
+        elif name == "reduce_by_id":
+            places = ids[:live].astype(np.float64)
+            parts = [np.flatnonzero(places == i) for i in range(size)]
+        else:
+            begins = np.clip(heads.astype(np.float64), 0, live).astype(np.int64)
+            stops = np.append(begins[1:], live)[: len(begins)]
+            if ends is not None:
+                stops = np.clip(ends.astype(np.float64), 0, live).astype(np.int64)
+            parts = [np.arange(begin, max(begin, stop)) for begin, stop in zip(begins, stops, strict=True)]
+        found = [_expected(x, first, parts), _expected(y, second, parts)]
+        if name != "reduce":
+            return found
+        return [Near(f.expected[0], f.error[0]) if isinstance(f, Near) else f[0] for f in found]
+
+    shape.finite = shape.finite and first != "mean" and second != "mean"
+    linear = ("x",) if first in ("add", "sum") and dtype == "float32" else ()
+    return Call(name, function, draw_operands, expected, shape.x64, linear, (), finite=shape.finite)

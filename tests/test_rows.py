@@ -1,0 +1,415 @@
+"""Reductions and scans of rows and pytrees by named operators, segments with gaps, and reduce_by_id."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import jax_mgpu as mgpu
+from tests import data, oracle
+from tests.test_scan import items, random_heads, same
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+NAMES = ["add", "sum", "mul", "prod", "min", "max", "argmin", "argmax", "mean", "any", "all", "and", "or", "xor"]
+NAMES = [*NAMES, "logsumexp"]
+FEW_DTYPES = ("int8", "uint32", "bfloat16", "float32", "bool")
+ROUNDED = ("mean", "logsumexp")
+
+
+def takes(op, dtype):
+    """Whether an operator takes items of this type."""
+    if op in ("and", "or", "xor"):
+        return dtype not in data.FLOAT_DTYPES
+    if op == "logsumexp":
+        return dtype in data.FLOAT_DTYPES
+    return op not in ("mul", "prod") or dtype != "bool"
+
+
+CASES = [
+    pytest.param(op, dtype, marks=[] if dtype in FEW_DTYPES else pytest.mark.long)
+    for op in NAMES
+    for dtype in (*data.KEY_DTYPES, "bool")
+    if takes(op, dtype)
+]
+
+
+def rows(rng, dtype, op, *shape):
+    """Items whose results are exact, or, of means and logsumexp, numbers of a moderate size."""
+    if dtype == "bool":
+        return rng.random(shape) < 0.7
+    if op in ROUNDED:
+        if dtype in data.FLOAT_DTYPES:
+            return (4 * rng.normal(size=shape)).astype(jnp.dtype(dtype))
+        return rng.integers(0, 100, shape).astype(dtype)
+    if op in ("any", "all"):
+        return rng.integers(0, 3, shape).astype(jnp.dtype(dtype))
+    return items(rng, dtype, oracle.SAME_OPERATORS.get(op, op), *shape)
+
+
+def agree(got, expected, op):
+    """The same, or nearly the same where results are rounded."""
+    if op not in ROUNDED:
+        return same(got, expected)
+    got, expected = np.asarray(got), np.asarray(expected)
+    assert got.dtype == expected.dtype and got.shape == expected.shape
+    # a mean of numbers of either sign may be near 0
+    tolerance = 4 * float(jnp.finfo(got.dtype).eps)
+    np.testing.assert_allclose(got.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=8 * tolerance)
+
+
+def parts(n, heads, count=None, ends=None):
+    """Where each segment begins and ends."""
+    live = oracle.live_count(count, n)
+    begins = np.clip(np.asarray(heads, np.int64), 0, live)
+    stops = np.append(begins[1:], live)
+    if ends is not None:
+        stops = np.clip(np.asarray(ends, np.int64), 0, live)
+    return [slice(begin, max(begin, stop)) for begin, stop in zip(begins, stops, strict=True)]
+
+
+def of_parts(x, op, slices):
+    """The combination of each part of x; indices count from the start of x."""
+    results = [np.asarray(oracle.combined(x[part], op)) for part in slices]
+    if op.startswith("arg"):
+        results = [np.where(r >= 0, r + part.start, r).astype(r.dtype) for r, part in zip(results, slices, strict=True)]
+    return np.stack(results)
+
+
+@functools.partial(jax.jit, static_argnames="op")
+def every_reduction(x, heads, count, op):
+    return (
+        mgpu.reduce(x, op),
+        mgpu.reduce(x, op, count=count),
+        mgpu.segmented_reduce(x, heads, op),
+        mgpu.segmented_reduce(x, heads, op, count=count),
+    )
+
+
+def check_reductions(x, heads, op, counts):
+    n = len(x)
+    for count in counts:
+        whole, counted, segmented, both = every_reduction(x, heads, count, op)
+        agree(whole, oracle.combined(x, op), op)
+        agree(counted, oracle.combined(x[: max(0, count)], op), op)
+        agree(segmented, of_parts(x, op, parts(n, heads)), op)
+        agree(both, of_parts(x, op, parts(n, heads, count)), op)
+
+
+# ---- Reductions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("op", "dtype"), CASES)
+def test_rows_of_every_operator_and_type(rng, op, dtype):
+    x = rows(rng, dtype, op, 300, 2, 5)
+    check_reductions(x, random_heads(rng, 300, 16), op, (300, 170, 0, -1))
+
+
+@pytest.mark.parametrize("op", ["mean", "any", "and", "xor", "logsumexp"])
+def test_new_names_without_trailing_axes(rng, op):
+    for dtype in ("int16", "uint64", "float32", "bfloat16", "bool"):
+        if takes(op, dtype):
+            x = rows(rng, dtype, op, 5_000)
+            check_reductions(x, random_heads(rng, 5_000, 64), op, (5_000, 33))
+
+
+@pytest.mark.parametrize("n, width", [(0, 3), (1, 1), (1, 4), (7, 0), (3, 1030), (200_000, 1), (70_001, 3), (513, 100)])
+def test_sizes_of_rows(rng, n, width):
+    for op, dtype in (("add", "float32"), ("argmax", "int8")):
+        x = rows(rng, dtype, op, n, width)
+        check_reductions(x, random_heads(rng, n, 24), op, (n, n // 2))
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 33, 130])
+@pytest.mark.parametrize("segments", [1, 40, 4000])
+def test_tiles_of_rows(rng, width, segments):
+    """Segments across the edges of tiles, and many ends in a tile."""
+    for dtype in ("float32", "float64"):
+        n = min(3 * max(data.tile_sizes("reduce_rows")) // width // 2 + 3, 30_000)
+        x = items(rng, dtype, "add", n, width)
+        heads = random_heads(rng, n, segments)
+        got = jax.jit(mgpu.segmented_reduce)(x, heads)
+        sums = np.concatenate([np.zeros((1, width)), np.cumsum(x.astype(np.float64), axis=0)])
+        bounds = parts(n, heads)
+        expected = [sums[part.stop] - sums[part.start] for part in bounds]
+        same(got, np.stack(expected).astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_floats_accumulate_in_float32(rng, dtype):
+    """Sums of ones stop at 2,048 or 256 in the items' own type."""
+    ones = np.ones((5_000, 3), jnp.dtype(dtype))
+    ids = np.zeros(5_000, np.int32)
+    for op in ("sum", "mean"):
+        expected = np.full(3, 1 if op == "mean" else 5_000).astype(jnp.dtype(dtype))
+        same(mgpu.reduce(ones, op), expected)
+        same(mgpu.reduce(ones[:, 0], op), expected[0])
+        same(mgpu.segmented_reduce(ones, [0], op)[0], expected)
+        same(mgpu.reduce_by_id(ones, ids, 1, op)[0], expected)
+        same(mgpu.scan(ones, op)[-1], expected)
+    # means are rounded once: the sum is more than float16 can hold
+    same(mgpu.reduce(np.full((2_000, 2), 1_000, jnp.dtype(dtype)), "mean"), np.full(2, 1_000, jnp.dtype(dtype)))
+
+
+def test_a_tree_with_an_operator_a_leaf(rng):
+    x = {"a": rows(rng, "float32", "mean", 90, 3), "b": (rng.random(90) < 0.9, rows(rng, "int16", "xor", 90, 2, 2))}
+    ops = {"a": "mean", "b": ("all", "xor")}
+    heads = random_heads(rng, 90, 9)
+
+    def check(got, leading):
+        jax.tree.map(lambda g, x, op: agree(g, leading(x, op), op), got, x, ops)
+
+    check(mgpu.reduce(x, ops), oracle.combined)
+    check(jax.jit(lambda x: mgpu.segmented_reduce(x, heads, ops))(x), lambda x, op: of_parts(x, op, parts(90, heads)))
+    ids = rng.integers(0, 4, 90)
+    check(
+        mgpu.reduce_by_id(x, ids, 4, ops), lambda x, op: np.stack([oracle.combined(x[ids == i], op) for i in range(4)])
+    )
+    check(mgpu.scan(x, ops), lambda x, op: np.stack([oracle.combined(x[: i + 1], op) for i in range(90)]))
+    keys = np.repeat(np.arange(9), 10)
+    firsts, got, count = mgpu.reduce_by_key(keys, x, ops, size=11)
+    assert list(firsts) == [*range(9), 0, 0] and count == 9
+    check(
+        jax.tree.map(lambda x: x[:9], got),
+        lambda x, op: np.stack([oracle.combined(x[keys == i], op) for i in range(9)]),
+    )
+    assert all(not np.any(leaf[9:]) for leaf in jax.tree.leaves(got))
+    # one name for part of the tree
+    same(mgpu.reduce(x, {"a": "max", "b": "any"})["b"][0], np.any(x["b"][0]))
+    assert mgpu.reduce({"a": {}, "b": x["a"]}, "max")["a"] == {}
+
+
+def test_groups_of_rows(rng):
+    keys = rng.integers(0, 5, 70)
+    x = {"a": rows(rng, "float32", "mean", 70, 3), "b": rng.random(70) < 0.9, "c": rows(rng, "int8", "argmax", 70, 2)}
+    ops = {"a": "mean", "b": "all", "c": "argmax"}
+    found, got, _ = mgpu.group_by(keys, x, ops, size=5)
+    same(found, np.arange(5))
+    for name, op in ops.items():
+        expected = [np.asarray(oracle.combined(x[name][keys == i], op)) for i in range(5)]
+        if op == "argmax":
+            expected = [np.flatnonzero(keys == i)[e].astype(np.int32) for i, e in enumerate(expected)]
+        agree(got[name], np.stack(expected), op)
+
+
+# ---- Scans ----------------------------------------------------------------------------------------------------------
+
+
+def scanned(x, op, exclusive, reverse):
+    """Each prefix combined, or each suffix."""
+    if reverse:
+        return of_parts(x, op, [slice(i + exclusive, len(x)) for i in range(len(x))])
+    return np.stack([oracle.combined(x[: i + 1 - exclusive], op) for i in range(len(x))])
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        ("sum", "float32"), ("sum", "bool"), ("mul", "int16"), ("min", "bool"), ("argmax", "int16"),
+        ("mean", "bfloat16"), ("mean", "int16"), ("any", "float32"), ("all", "bool"), ("and", "int16"),
+        ("or", "bool"), ("xor", "int16"), ("logsumexp", "float32"), ("logsumexp", "bfloat16"),
+    ],
+)  # fmt: skip
+def test_scans_of_rows(rng, op, dtype):
+    n = 40
+    x, heads = rows(rng, dtype, op, n, 3), np.array([0, 0, 9, 30, 50], np.int32)
+
+    @functools.partial(jax.jit, static_argnames=("exclusive", "reverse"))
+    def forms(x, count, **form):
+        scans = mgpu.scan(x, op, **form, return_total=True), mgpu.scan(x, op, **form, count=count, return_total=True)
+        return scans, mgpu.segmented_scan(x, heads, op, **form), mgpu.segmented_scan(x[:, 0], heads, op, **form)
+
+    for exclusive in (False, True):
+        for reverse in (False, True):
+            form = {"exclusive": exclusive, "reverse": reverse}
+            ((got, total), (counted, live_total)), segmented, column = forms(x, 22, **form)
+            agree(got, scanned(x, op, **form), op)
+            agree(total, oracle.combined(x, op), op)
+            agree(counted[:22], scanned(x[:22], op, **form), op)
+            assert np.all(np.asarray(counted[22:]) == (-1 if op == "argmax" else 0))
+            agree(live_total, oracle.combined(x[:22], op), op)
+            expected = [scanned(x[a:b], op, **form) for a, b in ((0, 9), (9, 30), (30, 40))]
+            if op == "argmax":
+                expected = [
+                    np.where(e >= 0, e + a, -1).astype(e.dtype) for e, a in zip(expected, (0, 9, 30), strict=True)
+                ]
+            expected = np.concatenate(expected)
+            agree(segmented, expected, op)
+            agree(column, expected[:, 0], op)
+
+
+# ---- Segments with gaps ---------------------------------------------------------------------------------------------
+
+GAPS = [
+    ([0, 9, 20], [5, 20, 31]),
+    ([3, 3, 10, 10, 38], [7, 3, 10, 12, 60]),
+    ([5], [5]),
+    ([0, 8], [2, 4]),  # the last is empty
+]
+
+
+@pytest.mark.parametrize("heads, ends", GAPS)
+def test_segments_with_gaps(rng, heads, ends):
+    n = 40
+    x = rows(rng, "int32", "add", n, 2)
+    heads, ends = np.array(heads, np.int32), np.array(ends, np.int64)
+    for op in ("add", "max", "argmin", "mean"):
+        for count in (None, 11):
+            got = jax.jit(lambda x, op=op, c=count: mgpu.segmented_reduce(x, heads, op, ends=ends, count=c))(x)
+            agree(got, of_parts(x, op, parts(n, heads, count, ends)), op)
+            if op == "mean":
+                continue
+            fill = -1 if op == "argmin" else 0
+            for exclusive in (False, True):
+                dtype = np.int32
+                expected = np.full(x.shape, fill, dtype)
+                for part in parts(n, heads, count, ends):
+                    piece = x[part]
+                    if len(piece):
+                        found = scanned(piece, op, exclusive, False)
+                        expected[part] = np.where(found >= 0, found + part.start, -1) if op == "argmin" else found
+                got = mgpu.segmented_scan(x, heads, op, ends=ends, exclusive=exclusive, count=count)
+                same(got, expected)
+    plus = mgpu.segmented_reduce(x, heads, jnp.add, ends=ends, identity=np.int32(0))
+    same(plus, of_parts(x, "add", parts(n, heads, None, ends)))
+    plus = mgpu.segmented_scan(x[:, 0], heads, jnp.add, ends=ends)
+    same(plus, mgpu.segmented_scan(x[:, 0], heads, ends=ends))
+
+
+# ---- By id ----------------------------------------------------------------------------------------------------------
+
+
+def by_id(x, ids, size, op):
+    results = [np.asarray(oracle.combined(x[ids == i], op)) for i in range(size)]
+    if op.startswith("arg"):
+        places = [np.append(np.flatnonzero(ids == i), -1) for i in range(size)]
+        results = [where[r].astype(np.int32) for where, r in zip(places, results, strict=True)]
+    return np.stack(results)
+
+
+@pytest.mark.parametrize(("op", "dtype"), CASES)
+def test_by_id_of_every_operator_and_type(rng, op, dtype):
+    n, size = 200, 7
+    ids = rng.integers(-2, size + 2, n)
+    x = rows(rng, dtype, op, n, 3)
+    reduced = jax.jit(lambda x, ids, count: mgpu.reduce_by_id(x, ids, size, op, count=count))
+    for count in (n, 60, 0):
+        agree(reduced(x, ids, count), by_id(x[:count], ids[:count], size, op), op)
+
+
+@pytest.mark.parametrize("n, size, width", [(0, 3, 2), (5, 0, 1), (40_000, 1, 1), (40_000, 1000, 1), (5_000, 4_000, 3)])
+def test_sizes_by_id(rng, n, size, width):
+    ids = rng.integers(-1, size + 1, n).astype(np.int32)
+    x = items(rng, "float32", "add", n, width)
+    expected = np.zeros((size + 2, width))
+    np.add.at(expected, ids, x)
+    reduced = jax.jit(lambda x, ids: mgpu.reduce_by_id(x, ids, size))
+    same(reduced(x, ids), expected[:size].astype(np.float32))
+    if width == 1:
+        same(reduced(x[:, 0], ids), expected[:size, 0].astype(np.float32))
+
+
+def test_sums_by_id_are_the_same_in_every_run(rng):
+    x, ids = rng.normal(size=(30_000, 2)).astype(np.float32), rng.integers(0, 300, 30_000)
+    first = np.asarray(mgpu.reduce_by_id(x, ids, 300))
+    exact = np.zeros((300, 2))
+    np.add.at(exact, ids, x.astype(np.float64))
+    np.testing.assert_allclose(first, exact, atol=1e-4)
+    for _ in range(5):
+        assert np.asarray(mgpu.reduce_by_id(x, ids, 300)).tobytes() == first.tobytes()
+
+
+def test_ids_by_sorting_give_the_same(rng):
+    """What CUDA does where there is no room for all results, which is plain JAX round other kernels."""
+    from jax_mgpu._src.operators import Kind
+    from jax_mgpu._src.reduce_by_id import _by_sorting
+
+    for op, dtype, width in (("add", "float32", 1), ("add", "bfloat16", 3), ("argmax", "int32", 1), ("min", "int8", 2)):
+        x, ids = rows(rng, dtype, op, 90, width), rng.integers(-3, 9, 90)
+        for count in (90, 50):
+            operands = jnp.asarray(x), jnp.asarray(ids), jnp.array([count])
+            (got,) = jax.jit(lambda *o, op=op: _by_sorting(*o, op=Kind[op.upper()], wide=0, size=7))(*operands)
+            same(got, by_id(x[:count], ids[:count], 7, op))
+
+
+# ---- Transformations ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", ["add", "mul", "max", "mean", "logsumexp"])
+def test_derivatives_of_rows(rng, op):
+    x = rng.permutation(24).reshape(12, 2).astype(np.float64) / 8
+    heads, ids = np.array([1, 1, 5, 9], np.int32), np.array([0, 2, 0, 3, 2, 2, 5, 0, 3, 3, 0, -1])
+    for call in (
+        lambda x: mgpu.reduce(x, op, count=10),
+        lambda x: mgpu.segmented_reduce(x, heads, op, count=10)[1:],
+        lambda x: mgpu.segmented_reduce(x, heads, op, ends=heads + 3)[2:],
+        lambda x: mgpu.reduce_by_id(x, ids, 4, op)[jnp.array([0, 2, 3])],
+        lambda x: mgpu.scan(x, op),
+    ):
+        check_grads(jax.jit(call), (x,), 2 if op in ("add", "mean") else 1)
+
+
+def test_batches_of_rows(rng):
+    x, heads = items(rng, "int32", "add", 3, 50, 4), np.stack([random_heads(rng, 50, 8) for _ in range(3)])
+    counts, ids = np.array([50, 0, 20], np.int32), rng.integers(-1, 6, (3, 50))
+
+    def every(x, heads, count, ids):
+        segmented = mgpu.segmented_reduce(x, heads, "argmax", count=count)
+        return segmented, mgpu.reduce(x, count=count), mgpu.reduce_by_id(x, ids, 5, "max", count=count)
+
+    for axes in ((0, 0, 0, 0), (0, None, None, None), (None, 0, None, 0), (2, None, 0, None)):
+        given = [a if axis is not None else a[1] for a, axis in zip((x, heads, counts, ids), axes, strict=True)]
+        given[0] = np.moveaxis(x, 0, 2) if axes[0] == 2 else given[0]
+        got = jax.jit(jax.vmap(every, axes))(*given)
+        for row in range(3):
+            one = [a[row if axis is not None else 1] for a, axis in zip((x, heads, counts, ids), axes, strict=True)]
+            jax.tree.map(lambda g, e, row=row: same(np.broadcast_to(g, (3, *e.shape))[row], e), got, every(*one))
+
+
+@pytest.mark.parametrize("op", ["add", "argmin", "and", "max"])
+def test_plain_jax_of_rows_agrees_with_the_kernels(rng, op):
+    from jax_mgpu._src.operators import Kind
+    from jax_mgpu._src.reduce import reduce_rows
+
+    x, heads = rows(rng, "int16", op, 14, 3), jnp.array([2, 2, 9, 20])
+    indices = jnp.array([3, 14, 0, 9, -1, 7, 13, 5, 2])
+    form = {"op": Kind[op.upper()], "wide": 0}
+    for given in (jnp.zeros((0,), jnp.int32), indices):
+        for count in (14, 5, 0):
+            operands = jnp.asarray(x), heads, given, jnp.array([count])
+            same(reduce_rows.run(operands, **form)[0], np.asarray(reduce_rows.fallback(*operands, **form)[0]))
+
+
+# ---- Misuse ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda x: mgpu.reduce(x, "median"), ValueError, "reduce: op: expected one of add, sum"),
+        (lambda x: mgpu.reduce(x, "xor"), TypeError, "reduce: x: expected integers or bools for 'xor'"),
+        (lambda x: mgpu.reduce(x > 0, "mul"), TypeError, "reduce: x: expected integers or floats for 'mul'"),
+        (lambda x: mgpu.scan(x > 0, "logsumexp"), TypeError, "scan: x: expected floats for 'logsumexp'"),
+        (lambda x: mgpu.reduce({"a": x}, {"b": "sum"}), ValueError, "reduce: op: expected names in the structure"),
+        (lambda x: mgpu.reduce([x, x[:2]]), ValueError, r"reduce: x\[1\]: expected arrays with the leading axis"),
+        (lambda x: mgpu.reduce(x, identity=0.0), ValueError, "reduce: identity: expected none"),
+        (lambda x: mgpu.reduce(x * 1j), TypeError, "reduce: x: expected integers of 8 to 64 bits"),
+        (
+            lambda x: mgpu.reduce_by_id(x, [0, 1], 3),
+            ValueError,
+            "reduce_by_id: ids: expected one for each item",
+        ),
+        (lambda x: mgpu.reduce_by_id(x, [0.0] * 5, 3), TypeError, "reduce_by_id: ids: expected"),
+        (lambda x: mgpu.reduce_by_id(x, [0] * 5, -1), ValueError, "reduce_by_id: size: expected"),
+        (lambda x: mgpu.segmented_reduce(x, [0, 2], ends=[1]), ValueError, "segmented_reduce: ends: expected one for"),
+        (lambda x: mgpu.segmented_scan(x, [0], ends=[1.0]), TypeError, "segmented_scan: ends: expected"),
+    ],
+)
+def test_misuse(call, error, message):
+    with pytest.raises(error, match=message):
+        call(jnp.ones((5, 2)))
