@@ -219,6 +219,8 @@ def test_quantiles_of_a_batch(rng):
     np.testing.assert_allclose(jax.vmap(mgpu.quantile)(x, q), expected, rtol=1e-9)
     shared = jax.vmap(lambda at: mgpu.quantile(x[0], at))(q)
     np.testing.assert_allclose(shared, np.quantile(x[0], q), rtol=1e-9)
+    few = jax.vmap(lambda at: mgpu.quantile(x[0], at))(q[:2, 0])
+    np.testing.assert_allclose(few, np.quantile(x[0], q[:2, 0]), rtol=1e-9)
     many = jax.vmap(lambda row: mgpu.quantile(row, q.reshape(-1)))(x)  # more ranks than CUDA's kernels take
     np.testing.assert_allclose(many, np.quantile(x, q.reshape(-1), axis=1).T, rtol=1e-9)
     assert np.isnan(mgpu.quantile(np.append(x[0], np.nan), 0.5))

@@ -8,7 +8,7 @@
 
 namespace mgpu::cuda::counting {
 
-constexpr int kThreads = kCountThreads;
+constexpr int kThreads = kCountBinsThreads;
 constexpr int kNoBin = -1;
 
 struct CountTask {

@@ -224,7 +224,7 @@ constexpr int64_t kTopKMostRow = (int64_t{1} << 32) - 1;
 // ---- Counting in bins, in shared memory: with a counter a lane for each bin, lanes never wait for each other,
 // whatever the items. So many bins have one counter each on every device, and their edges and a table to find them have
 // room too.
-constexpr int kCountThreads = 512;
+constexpr int kCountBinsThreads = 512;
 constexpr int kMostCountedBins = 12288;
 constexpr int kMostCountedEdges = 2048;
 constexpr int kEdgeSlotsLog = 12;

@@ -308,8 +308,10 @@ class _OrderStatistics(Operation):
     def lowers_plainly(
         self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
     ) -> bool:
-        """Whether the kernels do not take so many ranks, or a batch has short rows."""
+        """Whether a batch asks for many ranks of one array, the kernels do not take so many, or rows are short."""
         x, ranks, _ = operands
+        if x.ndim == 1 and ranks.size > CUDA_MOST_RANKS and ranks.ndim > 1:
+            return True  # it is sorted once
         short = x.shape[-1] < CUDA_LEAST_COUNTED_ROW and x.size > CUDA_FEW_ITEMS
         return platform == "cuda" and (ranks.shape[-1] > CUDA_MOST_RANKS or short)
 
