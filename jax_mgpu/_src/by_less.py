@@ -35,7 +35,7 @@ from jax_mgpu._src.live import live_mask, segment_starts
 from jax_mgpu._src.primitive import ABSENT, Operation
 from jax_mgpu._src.values import Payload, flatten_values, plain_leaves, take_rows
 
-__all__ = ["Items", "expect_items", "ranks_of_pair", "sort_by_less", "sort_indices_by_less"]
+__all__ = ["Items", "expect_items", "key_count", "ranked_pair", "sort_by_less", "sort_indices_by_less"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +67,17 @@ class Items:
         return self.restore([take_rows(leaf, indices) for leaf in self.leaves])
 
 
+def key_count(operation: str, keys: Any, argument: str = "keys") -> int:
+    """The number of items of a pytree of arrays."""
+    leaves = jax.tree.leaves(keys)
+    if not leaves:
+        raise type_error(operation, argument, "an array or a pytree of arrays", repr(keys))
+    first = as_array(operation, argument, leaves[0])
+    if first.ndim == 0:
+        raise value_error(operation, argument, "arrays with a leading axis (a list is a pytree)", describe(first))
+    return first.shape[0]
+
+
 def expect_items(operation: str, argument: str, keys: Any, less: Any, descending: Any = False) -> Items:
     """Keys and their comparator, checked."""
     if not callable(less):
@@ -75,13 +86,9 @@ def expect_items(operation: str, argument: str, keys: Any, less: Any, descending
         raise value_error(operation, "descending", "False, as less is the order", repr(descending))
     structure: Any
     given, structure = jax.tree.flatten(keys)
-    if not given:
-        raise type_error(operation, argument, "an array or a pytree of arrays", repr(keys))
-    first = as_array(operation, argument, given[0])
-    if first.ndim == 0:
-        raise value_error(operation, argument, "arrays with a leading axis (a list is a pytree)", describe(first))
-    arrays = expect_leading_axis(operation, argument, given, first.shape[0], "each other")
-    index_dtype(operation, argument, first.shape[0])
+    n = key_count(operation, keys, argument)
+    arrays = expect_leading_axis(operation, argument, given, n, "each other")
+    index_dtype(operation, argument, n)
     leaves, restore_leaves = plain_leaves(arrays)
     leaves = [whole_axes(leaf) for leaf in leaves]
 
@@ -436,46 +443,67 @@ def _operation(word_rank: int, capture_ranks: tuple[int, ...]) -> LessOperation:
 # ---- Ranks
 
 
-def ranks_of_pair(
+@dataclasses.dataclass(frozen=True)
+class RankedPair:
+    """Two inputs by the ranks of their items in the order of all.
+
+    Args:
+      a: the leaves of the first.
+      b: those of the second.
+      ranks: of each, integers; equal items have the same one. What is past a count has a rank of no meaning.
+      restore: makes the caller's keys of leaves.
+    """
+
+    a: tuple[jax.Array, ...]
+    b: tuple[jax.Array, ...]
+    ranks: tuple[jax.Array, jax.Array]
+    restore: Callable[[Sequence[jax.Array]], Any]
+
+    def move(self, run: Callable[..., Any], a_values: Any, b_values: Any, **given: Any) -> Any:
+        """An operation on the ranks, which takes keys along with the values."""
+        return run(*self.ranks, (self.a, a_values), (self.b, b_values), **given)
+
+
+def ranked_pair(
     operation: str,
-    names: tuple[str, str],
     a: Any,
     b: Any,
     less: Any,
     a_count: Any,
     b_count: Any,
+    *,
+    names: tuple[str, str] = ("a", "b"),
     descending: Any = False,
-) -> tuple[Items, Items, jax.Array, jax.Array]:
-    """The items of two inputs, and the rank of each by the order of all: int32, equal items have the same one.
+) -> RankedPair:
+    """Two inputs of a comparator, checked, by their ranks.
 
-    One sort of both together, and one comparison of neighbours: an item has another rank than the one before it where
-    that comes first. What is past a count has no rank: no operation reads it.
+    They come from one sort of all items, and one comparison of neighbours: an item has another rank than the one before
+    it where that comes first.
     """
-    items = [expect_items(operation, name, keys, less, descending) for name, keys in zip(names, (a, b), strict=True)]
-    kinds = [[(leaf.dtype, leaf.shape[1:]) for leaf in one.leaves] for one in items]
-    structures = [jax.tree.structure(keys) for keys in (a, b)]
-    if structures[0] != structures[1] or kinds[0] != kinds[1]:
-        got = "; ".join(describe(leaf) for leaf in items[1].leaves)
+    first = expect_items(operation, names[0], a, less, descending)
+    second = expect_items(operation, names[1], b, less, descending)
+    kinds = [[(leaf.dtype, leaf.shape[1:]) for leaf in one.leaves] for one in (first, second)]
+    if str(jax.tree.structure(a)) != str(jax.tree.structure(b)) or kinds[0] != kinds[1]:
+        got = ", ".join(map(describe, second.leaves))
         raise type_error(operation, names[1], f"the structure, dtypes and trailing shapes of {names[0]}", got)
-    n_a, n_b = items[0].n, items[1].n
-    n = n_a + n_b
+    n_a, n = first.n, first.n + second.n
     dtype = index_dtype(operation, " and ".join(names), n)
     if n == 0:
-        return items[0], items[1], jnp.zeros((0,), dtype), jnp.zeros((0,), dtype)
-    both = dataclasses.replace(
-        items[0], leaves=tuple(jnp.concatenate(pair) for pair in zip(items[0].leaves, items[1].leaves, strict=True))
-    )
-    live = jnp.concatenate([live_mask(n_a, a_count), live_mask(n_b, b_count)])
-    if a_count.size or b_count.size:  # a dead item stands for a live one, so that nobody looks at it
-        first = jnp.argmax(live)
-        both = dataclasses.replace(
-            both,
-            leaves=tuple(jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, leaf[first]) for leaf in both.leaves),
-        )
-    both = dataclasses.replace(both, leaves=tuple(jnp.asarray(jax.lax.stop_gradient(leaf)) for leaf in both.leaves))
-    _, indices = _sorted(operation, both, ABSENT, ABSENT, ABSENT, with_indices=True)
-    in_order = [take_rows(leaf, indices) for leaf in both.leaves]
-    is_new = jax.vmap(both.less)(*(leaf[:-1] for leaf in in_order), *(leaf[1:] for leaf in in_order))
-    ranks = jnp.cumsum(jnp.concatenate([jnp.zeros((1,), bool), is_new]), dtype=dtype)
-    ranks = jnp.zeros((n,), dtype).at[indices].set(ranks, unique_indices=True, mode="drop")
-    return items[0], items[1], ranks[:n_a], ranks[n_a:]
+        nothing = jnp.zeros((0,), dtype)
+        return RankedPair(first.leaves, second.leaves, (nothing, nothing), first.restore)
+    both = [jnp.concatenate(pair) for pair in zip(first.leaves, second.leaves, strict=True)]
+    counts = [
+        count_operand(operation, f"{name}_count", count, one.n)
+        for name, count, one in zip(names, (a_count, b_count), (first, second), strict=True)
+    ]
+    if counts[0].size or counts[1].size:  # a live item stands for each that nobody is to look at
+        live = jnp.concatenate([live_mask(n_a, counts[0]), live_mask(n - n_a, counts[1])])
+        at = jnp.argmax(live)
+        both = [jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, leaf[at]) for leaf in both]
+    items = Items(tuple(jnp.asarray(jax.lax.stop_gradient(leaf)) for leaf in both), first.restore, first.less)
+    _, indices = _sorted(operation, items, ABSENT, ABSENT, ABSENT, with_indices=True)
+    in_order = [take_rows(leaf, indices) for leaf in items.leaves]
+    is_new = jax.vmap(items.less)(*(leaf[:-1] for leaf in in_order), *(leaf[1:] for leaf in in_order))
+    sorted_ranks = jnp.cumsum(jnp.concatenate([jnp.zeros((1,), bool), is_new]), dtype=dtype)
+    ranks = jnp.zeros((n,), dtype).at[indices].set(sorted_ranks, mode="drop")
+    return RankedPair(first.leaves, second.leaves, (ranks[:n_a], ranks[n_a:]), first.restore)

@@ -9,8 +9,9 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, JoinKind, Keys
+from jax_mgpu._src.annotations import ArrayLike, JoinKind, Keys, LessFunction
 from jax_mgpu._src.bits import ordered_together
+from jax_mgpu._src.by_less import ranked_pair
 from jax_mgpu._src.check import (
     as_array,
     describe,
@@ -96,6 +97,7 @@ def join(
     null_equal: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
+    less: LessFunction | None = None,
 ) -> JoinResult:
     """Joins two tables on equal keys: gives the pairs of rows.
 
@@ -117,6 +119,8 @@ def join(
       null_equal: whether NaNs equal each other. False: a row with a NaN in its key has no partner, as in SQL.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
+      less: the order, in place of that of numbers; see `mergesort`. Keys are equal where neither comes first. It
+        excludes `null_equal=False`.
 
     Returns:
       A `JoinResult`: int32 indices (int64 where an input can hold 2^31 items), -1 past the count. `count` is int64
@@ -143,6 +147,10 @@ def join(
     size = static_size(name, "size", size)
     assume_sorted = static_flag(name, "assume_sorted", assume_sorted)
     null_equal = static_flag(name, "null_equal", null_equal)
+    if less is not None:
+        if not null_equal:
+            raise value_error(name, "null_equal", "True where less is given", "False")
+        a, b = ranked_pair(name, a, b, less, a_count, b_count).ranks
     if not assume_sorted or not null_equal or rows not in KINDS:
         found = matches(name, a, b, a_count, b_count, is_sorted=assume_sorted, null_equal=null_equal)
         joined = _expanded(found, *KINDS[rows], size) if rows in KINDS else _filtered(found, rows, size)

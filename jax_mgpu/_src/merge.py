@@ -8,8 +8,9 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName, Directions, Keys
-from jax_mgpu._src.check import index_dtype, static_flag
+from jax_mgpu._src.annotations import ArrayLike, AxisName, Directions, Keys, LessFunction
+from jax_mgpu._src.by_less import ranked_pair
+from jax_mgpu._src.check import expect_no_axis, index_dtype, static_flag
 from jax_mgpu._src.columns import sorted_pair
 from jax_mgpu._src.live import live_items
 from jax_mgpu._src.mesh import over_axis
@@ -71,6 +72,17 @@ def merge(
     axis_name: AxisName,
     even: bool = True,
 ) -> Any: ...
+@overload
+def merge(
+    a: Any,
+    b: Any,
+    a_values: Any = None,
+    b_values: Any = None,
+    *,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+    less: LessFunction,
+) -> Any: ...
 @one_program("descending")
 def merge(
     a: Keys,
@@ -81,6 +93,7 @@ def merge(
     descending: Directions = False,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
+    less: LessFunction | None = None,
     axis_name: AxisName | None = None,
     even: bool = True,
 ) -> Any:
@@ -96,6 +109,7 @@ def merge(
         column.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
+      less: the order, in place of that of numbers; see `mergesort`. It excludes `descending` and `axis_name`.
       axis_name: merge the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
       even: over a mesh axis, devices get numbers of items that differ by one at most; if False, devices are filled from
         the first one on.
@@ -115,6 +129,7 @@ def merge(
     merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012) and merged one by one. Columns of up to 64 bits in all are
     one key. For wider ones, a search of each side in the other and a scan put a position in the place of the first 64
     bits; with up to 2^26 items this is done once for each 37 bits more.
+    By `less`, all items are sorted together for their ranks, which then are merged.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -122,6 +137,14 @@ def merge(
       Array([1, 2, 3, 3, 5, 9], dtype=int32)
     """
     name = "merge"
+    if less is not None:
+        expect_no_axis(name, "less", axis_name)
+        ranked = ranked_pair(name, a, b, less, a_count, b_count, descending=descending)
+        if (a_values is None) == (b_values is None):
+            counts = {"a_count": a_count, "b_count": b_count}
+            keys, moved = ranked.move(merge, a_values, b_values, **counts)[1]
+            return ranked.restore(keys) if a_values is None else (ranked.restore(keys), moved)
+        flatten_pair(name, a_values, b_values, 0, 0)
     pair = sorted_pair(name, a, b, a_count, b_count, descending=descending)
     n_a, n_b = pair.a.shape[0], pair.b.shape[0]
     a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, n_a, n_b)

@@ -7,8 +7,17 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName, Directions, Keys
-from jax_mgpu._src.check import describe, expect_vector, index_vector, static_flag, type_error, value_error
+from jax_mgpu._src.annotations import ArrayLike, AxisName, Directions, Keys, LessFunction
+from jax_mgpu._src.by_less import key_count, sort_by_less, sort_indices_by_less
+from jax_mgpu._src.check import (
+    describe,
+    expect_no_axis,
+    expect_vector,
+    index_vector,
+    static_flag,
+    type_error,
+    value_error,
+)
 from jax_mgpu._src.columns import expect_keys, expect_one_array
 from jax_mgpu._src.compat import automatic
 from jax_mgpu._src.intervals import scatter_rows
@@ -69,6 +78,17 @@ def segmented_sort(
     descending: Directions = False,
     count: ArrayLike | None = None,
 ) -> Any: ...
+@overload
+def segmented_sort(
+    keys: Any,
+    heads: ArrayLike | None = None,
+    values: Any = None,
+    *,
+    ends: ArrayLike | None = None,
+    flags: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+    less: LessFunction,
+) -> Any: ...
 @one_program("descending")
 def segmented_sort(
     keys: Keys,
@@ -79,6 +99,7 @@ def segmented_sort(
     flags: ArrayLike | None = None,
     descending: Directions = False,
     count: ArrayLike | None = None,
+    less: LessFunction | None = None,
     axis_name: AxisName | None = None,
 ) -> Any:
     """Sorts each segment of `keys`, stable, with the values that belong to them.
@@ -96,6 +117,7 @@ def segmented_sort(
         `i % 32` of word `i // 32`. A set flag starts a segment.
       descending: sort in the reverse order; equal keys stay in input order. A tuple of bools is a direction a column.
       count: the number of live items, an integer scalar (default `n`). Items past it stay where they are.
+      less: the order, in place of that of numbers; see `mergesort`. It excludes `descending` and `axis_name`.
       axis_name: sort the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Heads
         and flags are those of the segments that start among a device's own items; a segment goes on over the devices
         that follow, up to the next head. Devices keep the numbers of their items, and slots past them hold 0.
@@ -122,14 +144,19 @@ def segmented_sort(
       Array([1, 3, 2, 9, 5, 7, 8], dtype=int32)
     """
     name = "segmented_sort"
+    if less is not None:
+        expect_no_axis(name, "less", axis_name)
+        segments = _segments(name, key_count(name, keys), heads, ends, flags)
+        return sort_by_less(name, keys, less, values, *segments, count, descending)
     keys, descending = expect_keys(name, "keys", keys, descending)
     if axis_name is not None:
         expect_one_array(name, keys)
         _expect_no_ends(name, ends)
         given = {"descending": static_flag(name, "descending", descending), "count": count}
-        segments = _segments(name, keys, heads, None, flags)
+        segments = _segments(name, keys.shape[0], heads, None, flags)
         return over_axis("segments.segmented_sort", name, axis_name, keys, *segments, values, **given)
-    return run_sort(name, keys, *_segments(name, keys, heads, ends, flags), values, descending=descending, count=count)
+    segments = _segments(name, keys.shape[0], heads, ends, flags)
+    return run_sort(name, keys, *segments, values, descending=descending, count=count)
 
 
 @overload
@@ -154,6 +181,16 @@ def segmented_sort_indices(
     count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
 ) -> tuple[Any, jax.Array]: ...
+@overload
+def segmented_sort_indices(
+    keys: Any,
+    heads: ArrayLike | None = None,
+    *,
+    ends: ArrayLike | None = None,
+    flags: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+    less: LessFunction,
+) -> tuple[Any, jax.Array]: ...
 @one_program("descending")
 def segmented_sort_indices(
     keys: Keys,
@@ -163,6 +200,7 @@ def segmented_sort_indices(
     flags: ArrayLike | None = None,
     descending: Directions = False,
     count: ArrayLike | None = None,
+    less: LessFunction | None = None,
     axis_name: AxisName | None = None,
 ) -> tuple[Any, jax.Array]:
     """Sorts each segment of `keys` and tells where each key came from.
@@ -174,6 +212,7 @@ def segmented_sort_indices(
       flags: see `segmented_sort`.
       descending: see `segmented_sort`.
       count: see `segmented_sort`.
+      less: see `segmented_sort`.
       axis_name: see `segmented_sort`.
 
     Returns:
@@ -192,14 +231,19 @@ def segmented_sort_indices(
       Array([1, 2, 0, 4, 3], dtype=int32)
     """
     name = "segmented_sort_indices"
+    if less is not None:
+        expect_no_axis(name, "less", axis_name)
+        segments = _segments(name, key_count(name, keys), heads, ends, flags)
+        return sort_indices_by_less(name, keys, less, *segments, count, descending)
     keys, descending = expect_keys(name, "keys", keys, descending)
     if axis_name is not None:
         expect_one_array(name, keys)
         _expect_no_ends(name, ends)
         given = {"descending": static_flag(name, "descending", descending), "count": count}
-        segments = _segments(name, keys, heads, None, flags)
+        segments = _segments(name, keys.shape[0], heads, None, flags)
         return over_axis("segments.segmented_sort_indices", name, axis_name, keys, *segments, **given)
-    return run_sort_indices(name, keys, *_segments(name, keys, heads, ends, flags), descending=descending, count=count)
+    segments = _segments(name, keys.shape[0], heads, ends, flags)
+    return run_sort_indices(name, keys, *segments, descending=descending, count=count)
 
 
 def _expect_no_ends(name: str, ends: Any) -> None:
@@ -208,12 +252,11 @@ def _expect_no_ends(name: str, ends: Any) -> None:
         raise value_error(name, "axis_name", "None where the segments have ends", "an axis")
 
 
-def _segments(name: str, keys: Any, heads: Any, ends: Any, flags: Any) -> tuple[Any, Any]:
+def _segments(name: str, n: int, heads: Any, ends: Any, flags: Any) -> tuple[Any, Any]:
     """The operands heads and flags, one of them absent."""
     if (heads is None) == (flags is None):
         got = "neither" if heads is None else "both"
         raise value_error(name, "heads and flags", "exactly one of them", got)
-    n = keys.shape[0]
     if flags is None:
         heads = non_decreasing(name, "heads", index_vector(name, "heads", heads, n))
         return (heads, ABSENT) if ends is None else (ABSENT, _flags_of_gaps(name, heads, ends, n))

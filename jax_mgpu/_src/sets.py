@@ -10,9 +10,10 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName, Keys
+from jax_mgpu._src.annotations import ArrayLike, AxisName, Keys, LessFunction
 from jax_mgpu._src.bits import ordered_together
-from jax_mgpu._src.check import fill_operand, index_dtype, static_flag, static_size, value_error
+from jax_mgpu._src.by_less import ranked_pair
+from jax_mgpu._src.check import expect_no_axis, fill_operand, index_dtype, static_flag, static_size, value_error
 from jax_mgpu._src.columns import sorted_pair
 from jax_mgpu._src.live import live_items
 from jax_mgpu._src.mesh import over_axis
@@ -77,6 +78,7 @@ def set_intersection(
     assume_sorted: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
+    less: LessFunction | None = None,
     axis_name: AxisName | None = None,
 ) -> SetResult:
     """The multiset intersection of two sorted arrays: of p copies in a and q in b, the first min(p, q) of a.
@@ -94,6 +96,8 @@ def set_intersection(
         over a mesh axis.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
+      less: the order, in place of that of numbers; see `mergesort`. Keys are equal where neither comes first. It
+        excludes `axis_name`.
       axis_name: work on the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Each
         device gets a part of the result, of about equally many items of a and b. `size` and the number are the
         device's own, and `size` is by default as many as a part can have: n_a + n_b, half for the intersection.
@@ -116,7 +120,7 @@ def set_intersection(
       >>> mgpu.set_intersection(jnp.array([1, 2, 2, 2, 5]), jnp.array([2, 2, 3, 5]))
       SetResult(keys=Array([2, 2, 5, 0], dtype=int32), values=None, count=Array(3, dtype=int32))
     """
-    options = duplicates, fill_value, assume_sorted, (a_count, b_count), axis_name
+    options = duplicates, fill_value, assume_sorted, (a_count, b_count), less, axis_name
     return _operate("set_intersection", Kind.INTERSECTION, a, b, a_values, None, size, *options)
 
 
@@ -133,6 +137,7 @@ def set_union(
     assume_sorted: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
+    less: LessFunction | None = None,
     axis_name: AxisName | None = None,
 ) -> SetResult:
     """The multiset union of two sorted arrays: of p copies in a and q in b, a's p and then b's past the p-th.
@@ -148,6 +153,7 @@ def set_union(
       assume_sorted: see `set_intersection`.
       a_count: see `set_intersection`.
       b_count: see `set_intersection`.
+      less: see `set_intersection`.
       axis_name: see `set_intersection`.
 
     Returns:
@@ -164,7 +170,7 @@ def set_union(
       >>> mgpu.set_union(jnp.array([1, 2, 2]), jnp.array([2, 2, 2, 3]), size=6).keys
       Array([1, 2, 2, 2, 3, 0], dtype=int32)
     """
-    options = duplicates, fill_value, assume_sorted, (a_count, b_count), axis_name
+    options = duplicates, fill_value, assume_sorted, (a_count, b_count), less, axis_name
     return _operate("set_union", Kind.UNION, a, b, a_values, b_values, size, *options)
 
 
@@ -180,6 +186,7 @@ def set_difference(
     assume_sorted: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
+    less: LessFunction | None = None,
     axis_name: AxisName | None = None,
 ) -> SetResult:
     """The multiset difference of two sorted arrays: of p copies in a and q in b, those of a past the q-th.
@@ -194,6 +201,7 @@ def set_difference(
       assume_sorted: see `set_intersection`.
       a_count: see `set_intersection`.
       b_count: see `set_intersection`.
+      less: see `set_intersection`.
       axis_name: see `set_intersection`.
 
     Returns:
@@ -210,7 +218,7 @@ def set_difference(
       >>> mgpu.set_difference(jnp.array([1, 2, 2, 2, 5]), jnp.array([2, 2, 3, 5]), size=2).keys
       Array([1, 2], dtype=int32)
     """
-    options = duplicates, fill_value, assume_sorted, (a_count, b_count), axis_name
+    options = duplicates, fill_value, assume_sorted, (a_count, b_count), less, axis_name
     return _operate("set_difference", Kind.DIFFERENCE, a, b, a_values, None, size, *options)
 
 
@@ -227,6 +235,7 @@ def set_symmetric_difference(
     assume_sorted: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
+    less: LessFunction | None = None,
     axis_name: AxisName | None = None,
 ) -> SetResult:
     """The multiset symmetric difference: of p copies in a and q in b, the longer side's past the shorter's number.
@@ -242,6 +251,7 @@ def set_symmetric_difference(
       assume_sorted: see `set_intersection`.
       a_count: see `set_intersection`.
       b_count: see `set_intersection`.
+      less: see `set_intersection`.
       axis_name: see `set_intersection`.
 
     Returns:
@@ -259,7 +269,7 @@ def set_symmetric_difference(
       Array([1, 2, 3], dtype=int32)
     """
     name = "set_symmetric_difference"
-    options = duplicates, fill_value, assume_sorted, (a_count, b_count), axis_name
+    options = duplicates, fill_value, assume_sorted, (a_count, b_count), less, axis_name
     return _operate(name, Kind.SYMMETRIC_DIFFERENCE, a, b, a_values, b_values, size, *options)
 
 
@@ -275,8 +285,19 @@ def _operate(
     fill_value: Any,
     assume_sorted: bool,
     counts: tuple[Any, Any],
+    less: Any = None,
     axis_name: Any = None,
 ) -> SetResult:
+    if less is not None:
+        expect_no_axis(name, "less", axis_name)
+        ranked = ranked_pair(name, a, b, less, *counts)
+        if kind not in TAKES_B or (a_values is None) == (b_values is None):
+            moved_b = None if kind not in TAKES_B else (ranked.b, b_values)
+            given = size, duplicates, fill_value, assume_sorted, counts
+            result = _operate(name, kind, *ranked.ranks, (ranked.a, a_values), moved_b, *given)
+            keys, values = result.values
+            return SetResult(ranked.restore(keys), values, result.count)
+        flatten_pair(name, a_values, b_values, 0, 0)
     duplicates = static_flag(name, "duplicates", duplicates)
     if not static_flag(name, "assume_sorted", assume_sorted):
         if axis_name is not None:

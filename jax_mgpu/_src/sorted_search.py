@@ -9,9 +9,10 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName, Keys, Side
+from jax_mgpu._src.annotations import ArrayLike, AxisName, Keys, LessFunction, Side
 from jax_mgpu._src.bits import ordered_together
-from jax_mgpu._src.check import expect_choice, index_dtype, static_flag, value_error
+from jax_mgpu._src.by_less import ranked_pair
+from jax_mgpu._src.check import expect_choice, expect_no_axis, index_dtype, static_flag, value_error
 from jax_mgpu._src.columns import sorted_pair
 from jax_mgpu._src.live import live_items, live_mask
 from jax_mgpu._src.mesh import over_axis
@@ -60,6 +61,7 @@ def sorted_search(
     needles_count: ArrayLike | None = None,
     haystack_count: ArrayLike | None = None,
     fill_value: ArrayLike = -1,
+    less: LessFunction | None = None,
     axis_name: AxisName | None = None,
 ) -> jax.Array:
     """The insertion points of sorted needles in a sorted haystack, as of `jnp.searchsorted`.
@@ -74,6 +76,7 @@ def sorted_search(
       haystack_count: the same for the haystack (default `m`).
       fill_value: what results past `needles_count` hold, an integer scalar. `m` makes them padding where the positions
         serve as heads.
+      less: the order, in place of that of numbers; see `mergesort`. It excludes `axis_name`.
       axis_name: look needles of all devices of a mesh axis, or of a tuple of axes, up in the haystack of all of them,
         within `jax.shard_map`. Positions are those in the global haystack; each is where its needle is.
 
@@ -86,8 +89,8 @@ def sorted_search(
         `jax_enable_x64`.
 
     Time is O(n + m), each item read once, by merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012; as a search: Baxter,
-    moderngpu, 2013); O(n log m), by binary searches, for needles few enough that this is less. Columns cost as in
-    `merge`.
+    moderngpu, 2013); O(n log m), by binary searches, for needles few enough that this is less. Columns and
+    `less` cost as in `merge`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -95,6 +98,10 @@ def sorted_search(
       Array([0, 1, 1, 4], dtype=int32)
     """
     name = "sorted_search"
+    if less is not None:
+        expect_no_axis(name, "less", axis_name)
+        names, counts = ("needles", "haystack"), (needles_count, haystack_count)
+        needles, haystack = ranked_pair(name, needles, haystack, less, *counts, names=names).ranks
     pair = sorted_pair(name, needles, haystack, needles_count, haystack_count, names=("needles", "haystack"))
     right = _is_right(name, side)
     if axis_name is not None:

@@ -1,0 +1,278 @@
+"""Sorts and two-input operations by a comparator against Python's own sort, in plain JAX and through the primitive."""
+
+from __future__ import annotations
+
+import fractions
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_mgpu as mgpu
+from jax_mgpu._src import by_function, by_less, library
+
+F32, I32 = np.float32, np.int32
+
+
+@pytest.fixture(params=["plain", "primitive"])
+def way(request, monkeypatch):
+    """In plain JAX, and through the primitive of functions, which lowers to plain JAX on a CPU."""
+    monkeypatch.setattr(by_function, "has_kernels", lambda: request.param == "primitive")
+
+
+def by_size(a, b):
+    return jnp.abs(a) < jnp.abs(b)
+
+
+def quotient(a, b):
+    return a[0] * b[1] < b[0] * a[1]
+
+
+def few(rng, n):
+    return rng.integers(-6, 7, n).astype(F32)
+
+
+def rationals(rng, n):
+    return rng.integers(1, 9, n).astype(I32), rng.integers(1, 9, n).astype(I32)
+
+
+def words(rng, n):
+    return {"text": rng.integers(0, 3, (n, 3)).astype(np.uint8), "number": rng.integers(0, 2, n).astype(bool)}
+
+
+def lexicographic(a, b):
+    weights = jnp.array([9, 3, 1], jnp.int32)
+    x, y = ((i["text"].astype(jnp.int32) * weights).sum() * 2 + i["number"] for i in (a, b))
+    return x > y
+
+
+# Keys, a comparator, and what Python sorts by: each with many equal keys that are not the same.
+CASES = {
+    "by size": (few, by_size, lambda x, i: abs(x[i])),
+    "rationals": (rationals, quotient, lambda x, i: fractions.Fraction(int(x[0][i]), int(x[1][i]))),
+    "words": (words, lexicographic, lambda x, i: [-int(t) for t in x["text"][i]] + [-int(x["number"][i])]),
+    "rows too wide for a word": (
+        lambda rng, n: rng.integers(0, 2, (n, 4)).astype(F32),
+        lambda a, b: a.sum() < b.sum(),
+        lambda x, i: x[i].sum(),
+    ),
+}
+
+
+def wanted_order(case, x, begin, end):
+    return sorted(range(begin, end), key=lambda i: CASES[case][2](x, i))
+
+
+def at(x, order):
+    return jax.tree.map(lambda leaf: leaf[np.asarray(order, int)], x)
+
+
+def expect_equal(got, wanted):
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(got), jax.device_get(wanted))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.usefixtures("way")
+def test_sorts(case, rng) -> None:
+    make, less, _ = CASES[case]
+
+    @jax.jit
+    def run(x, values, count):
+        keys, moved = mgpu.mergesort(x, values, less=less, count=count)
+        return mgpu.mergesort(x, less=less, count=count), keys, moved, mgpu.mergesort_indices(x, less=less, count=count)
+
+    for n, lives in ((1, (1,)), (77, (0, 40, 77))):
+        x = make(rng, n)
+        for live in lives:
+            order = [*wanted_order(case, x, 0, live), *range(live, n)]
+            alone, keys, moved, (same_keys, indices) = run(x, np.arange(n), live)
+            for got in (alone, keys, same_keys):
+                expect_equal(got, at(x, order))
+            np.testing.assert_array_equal(moved, order)
+            np.testing.assert_array_equal(indices, order)
+    assert mgpu.mergesort_indices(make(rng, 0), less=less)[1].shape == (0,)
+
+
+@pytest.mark.parametrize("case", ["by size", "rationals"])
+@pytest.mark.usefixtures("way")
+def test_segments(case, rng) -> None:
+    make, less, _ = CASES[case]
+    n, live = 90, 80
+    x, heads = make(rng, n), np.array([0, 0, 7, 30, 31, 70, 90, 95], I32)
+    bounds = [0, 7, 30, 31, 70, live]
+    order = [i for a, b in itertools.pairwise(bounds) for i in wanted_order(case, x, a, b)]
+    order += range(live, n)
+    keys, moved = mgpu.segmented_sort(x, heads, np.arange(n), less=less, count=live)
+    expect_equal(keys, at(x, order))
+    np.testing.assert_array_equal(moved, order)
+    flags = np.isin(np.arange(n), heads)
+    keys, indices = mgpu.segmented_sort_indices(x, flags=flags, less=less, count=live)
+    expect_equal(keys, at(x, order))
+    np.testing.assert_array_equal(indices, order)
+    apart = mgpu.segmented_sort_indices(x, np.array([3, 20]), ends=np.array([9, 60]), less=less)[1]
+    order = [*range(3), *wanted_order(case, x, 3, 9), *range(9, 20), *wanted_order(case, x, 20, 60), *range(60, n)]
+    np.testing.assert_array_equal(apart, order)
+
+
+def sorted_inputs(case, rng, n_a, n_b):
+    """Two sorted inputs, and what Python sorts each of their items by."""
+    make, _, key = CASES[case]
+    inputs = []
+    for n in (n_a, n_b):
+        x = make(rng, n)
+        inputs.append(at(x, wanted_order(case, x, 0, n)))
+    return inputs, [[key(x, i) for i in range(n)] for x, n in zip(inputs, (n_a, n_b), strict=True)]
+
+
+@pytest.mark.parametrize("case", ["by size", "rationals"])
+@pytest.mark.usefixtures("way")
+def test_two_inputs(case, rng) -> None:
+    less = CASES[case][1]
+    (a, b), (a_keys, b_keys) = sorted_inputs(case, rng, 50, 37)
+    both = jax.tree.map(lambda x, y: np.concatenate([x, y]), a, b)
+    order = sorted(range(87), key=lambda i: [*a_keys, *b_keys][i])
+    expect_equal(mgpu.merge(a, b, less=less), at(both, order))
+    keys, moved = mgpu.merge(a, b, np.arange(50), np.arange(50, 87), less=less)
+    expect_equal(keys, at(both, order))
+    np.testing.assert_array_equal(moved, order)
+
+    found = mgpu.sorted_search(a, b, less=less)
+    np.testing.assert_array_equal(found, [sum(y < x for y in b_keys) for x in a_keys])
+    found = mgpu.sorted_search(a, b, "right", less=less, needles_count=9, haystack_count=20)
+    np.testing.assert_array_equal(found[:9], [sum(y <= x for y in b_keys[:20]) for x in a_keys[:9]])
+
+    rows = [(i, j) for i, x in enumerate(a_keys) for j, y in enumerate(b_keys) if x == y]
+    joined = mgpu.join(a, b, size=len(rows), less=less)
+    assert joined.count == len(rows)
+    np.testing.assert_array_equal(joined.a_indices, [i for i, _ in rows])
+    np.testing.assert_array_equal(joined.b_indices, [j for _, j in rows])
+    shuffle = rng.permutation(50)
+    semi = mgpu.join(at(a, shuffle), b, "semi", size=50, less=less, assume_sorted=False)
+    partners = [i for i in range(50) if a_keys[shuffle[i]] in b_keys]
+    np.testing.assert_array_equal(semi.a_indices[: len(partners)], partners)
+
+
+@pytest.mark.parametrize("name", ["intersection", "union", "difference", "symmetric_difference"])
+@pytest.mark.usefixtures("way")
+def test_sets(name, rng) -> None:
+    """The r-th copy of a key on one side pairs with the r-th on the other."""
+    (a, b), (a_keys, b_keys) = sorted_inputs("rationals", rng, 40, 45)
+    kept = []
+    for side, own, other in ((0, a_keys, b_keys), (1, b_keys, a_keys)):
+        for i, key in enumerate(own):
+            has_partner = own[:i].count(key) < other.count(key)
+            if {
+                "intersection": side == 0 and has_partner,
+                "union": side == 0 or not has_partner,
+                "difference": side == 0 and not has_partner,
+                "symmetric_difference": not has_partner,
+            }[name]:
+                kept.append((key, side * 40 + i))
+    order = [i for _, i in sorted(kept)]
+    both = jax.tree.map(lambda x, y: np.concatenate([x, y]), a, b)
+    values = {"a_values": np.arange(40)}
+    if name in ("union", "symmetric_difference"):
+        values["b_values"] = np.arange(40, 85)
+    result = getattr(mgpu, f"set_{name}")(a, b, **values, less=quotient)
+    assert result.count == len(order)
+    expect_equal(at(result.keys, range(len(order))), at(both, order))
+    np.testing.assert_array_equal(result.values[: len(order)], order)
+    assert getattr(mgpu, f"set_{name}")(a, b, less=quotient, size=3).values is None
+
+
+@pytest.mark.usefixtures("way")
+def test_transformations(rng) -> None:
+    """Derivatives through the permutation, of any order; batches, also of what the comparator captured."""
+    x, weights = rng.normal(size=12).astype(F32), np.arange(12, dtype=F32)
+    order = np.argsort(np.abs(x), kind="stable")
+
+    def loss(x):
+        return (mgpu.mergesort(x, less=by_size) ** 2 * weights).sum()
+
+    np.testing.assert_allclose(jax.grad(loss)(x)[order], 2 * x[order] * weights, rtol=1e-6)
+    np.testing.assert_allclose(jax.hessian(loss)(x), np.diag(2 * weights[np.argsort(order)]), rtol=1e-6)
+    merged = jax.grad(lambda a: (mgpu.merge(a, a[:5], less=by_size) * np.arange(17)).sum())(x[order])
+    places = np.argsort(np.abs(np.append(x[order], x[order][:5])), kind="stable")
+    ranks = np.argsort(places)
+    np.testing.assert_allclose(merged, ranks[:12] + np.append(ranks[12:], np.zeros(7)), rtol=1e-6)
+    rows = np.stack([x, -x, x[::-1]])
+    got = jax.jit(jax.vmap(lambda x: mgpu.mergesort_indices(x, less=by_size)[1]))(rows)
+    np.testing.assert_array_equal(got, np.argsort(np.abs(rows), axis=1, kind="stable"))
+    got = jax.vmap(lambda k: mgpu.mergesort(x, less=lambda a, b: a * k < b * k))(np.array([1, -1], F32))
+    np.testing.assert_array_equal(got, [np.sort(x), np.sort(x)[::-1]])
+    pairs = jax.vmap(lambda a, b: mgpu.sorted_search(a, b, less=by_size))(rows[:2, order], rows[:2, order])
+    np.testing.assert_array_equal(pairs, np.tile(np.arange(12), (2, 1)))
+
+
+@pytest.mark.usefixtures("way")
+def test_broken_orders_end(rng) -> None:
+    """What is no strict weak order gives keys that are there, whatever it says."""
+    x = few(rng, 100)
+    noise = jnp.asarray(rng.integers(0, 2, 997).astype(bool))
+    for less in (
+        lambda a, b: jnp.isfinite(a),
+        lambda a, b: noise[(jnp.abs(a * 13 + b * 7)).astype(jnp.int32) % 997],
+        lambda a, b: (a - b) % 3 == 1,
+    ):
+        keys, indices = mgpu.mergesort_indices(x, less=less)
+        assert set(np.asarray(indices)) <= set(range(100))
+        assert set(np.asarray(keys)) <= set(x)
+        mgpu.set_union(x, x, less=less)
+
+
+def test_errors() -> None:
+    x = jnp.arange(5.0)
+    with pytest.raises(TypeError, match="mergesort: less: expected a function of two items, got 3"):
+        mgpu.mergesort(x, less=3)
+    with pytest.raises(TypeError, match="mergesort: less: expected a function of two items that gives a bool"):
+        mgpu.mergesort(x, less=lambda a, b: a)
+    with pytest.raises(TypeError, match="merge: less: expected a function of two items that gives a bool"):
+        mgpu.merge(x, x, less=lambda a: a)
+    with pytest.raises(ValueError, match="merge: descending: expected False, as less is the order, got True"):
+        mgpu.merge(x, x, less=by_size, descending=True)
+    with pytest.raises(ValueError, match="segmented_sort: axis_name: expected None where less is given, got 'i'"):
+        mgpu.segmented_sort(x, jnp.array([0]), less=by_size, axis_name="i")
+    with pytest.raises(TypeError, match="sorted_search: haystack: expected the structure, dtypes and trailing shapes"):
+        mgpu.sorted_search(x, jnp.arange(5), less=by_size)
+    with pytest.raises(ValueError, match="join: null_equal: expected True where less is given, got False"):
+        mgpu.join(x, x, size=3, less=by_size, null_equal=False)
+    with pytest.raises(ValueError, match="set_union: a_values and b_values: expected both or neither"):
+        mgpu.set_union(x, x, x, less=by_size)
+    with pytest.raises(ValueError, match="mergesort: keys: expected arrays with a leading axis"):
+        mgpu.mergesort(jnp.float32(1), less=by_size)
+
+
+def lowered(monkeypatch, function, *arguments):
+    """The program for a GPU, from a machine without one."""
+    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    if library.cuda_library is None:
+        monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
+    monkeypatch.setattr(library, "compiler_problem", lambda: "")
+    by_less._operation.cache_clear()
+    text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+    by_less._operation.cache_clear()
+    return text
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
+def test_calls_for_cuda(monkeypatch) -> None:
+    """Keys alone have no payload; what an order captured is an operand, and a loop without an end is left to JAX."""
+    x, table = jnp.arange(10.0), jnp.arange(1000.0)
+    sort = functools.partial(mgpu.mergesort, less=lambda a, b: a * table[7] < b)
+    text = lowered(monkeypatch, sort, x)
+    call = next(line for line in text.splitlines() if "jax_mgpu.sort_by_function" in line)
+    assert "payload = 0 : i64" in call
+    assert "word_bytes = 4 : i64" in call
+    assert "captures = 1 : i64" in call
+    pairs = lowered(monkeypatch, lambda x: mgpu.mergesort_indices((x, x), less=quotient), x)
+    call = next(line for line in pairs.splitlines() if "jax_mgpu.sort_by_function" in line)
+    assert "payload = 2 : i64" in call
+    assert "word_bytes = 8 : i64" in call
+
+    def slow(a, b):
+        return jax.lax.while_loop(lambda s: s[0] < 9, lambda s: (s[0] + 1, s[1]), (a, b))[0] < b
+
+    assert "sort_by_function" not in lowered(monkeypatch, lambda x: mgpu.mergesort(x, less=slow), x)
