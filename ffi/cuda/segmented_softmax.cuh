@@ -105,6 +105,10 @@ struct Softmax {
   Part<Float>* opening;
   Part<Float>* open;
 
+  // Whether a segment starts in a tile.
+  __device__ __forceinline__ bool has_head(int64_t tile) const {
+    return first_head[tile] < minimum<int64_t>(segments.total() - tile * Shape<Element>::kTile, Shape<Element>::kTile);
+  }
   __device__ __forceinline__ bool is_live(int64_t position) const {
     const int64_t row = segments.row(position);
     return position - row * segments.length < segments.live(row);
@@ -123,42 +127,48 @@ struct ThreadItems {
   static constexpr int kItems = Shape<Element>::kItems;
   using Float = Accumulator<Element>;
   unsigned heads;  // bit i: item i starts a segment
-  unsigned dead;   // bit i: item i is in no sum
   int before;      // heads of the tile before the thread
+  Float* own;      // the thread's places in shared memory
 
-  // Scans `states` from head to head, and gives each item, from the last to the first, what its segment has in all:
-  // take(i, total). `totals` has room for a value a segment of the tile. Contains barriers, one of them at its begin.
-  template <typename Operator, typename State, typename Totals, typename Take>
-  __device__ __forceinline__ void total(const Operator& op, State (&states)[kItems], Totals* totals, int all_heads,
-                                        SinceRestart<State>* warp_sums, Take take) const {
+  // Combines `states` from head to head, and gives each item, from the last to the first, what its segment has in all:
+  // take(i, total). `totals` has room for a value a segment of the tile. Contains barriers.
+  template <typename Operator, typename Take>
+  __device__ __forceinline__ void total(const Operator& op, Float (&states)[kItems], Float* totals, int all_heads,
+                                        SinceRestart<Float>* warp_sums, Take take) const {
     using Sums = Sums<Operator, true>;
     constexpr int kWarps = Shape<Element>::kWarps;
 #pragma unroll
     for (int i = 1; i < kItems; ++i) {
       states[i] = heads >> i & 1 ? states[i] : op.combine(states[i - 1], states[i]);
     }
+    // The first head is at a place that registers cannot be asked for: shared memory can.
+    store_vector(own, 0, states);
+    const int first_head = __ffs(heads) - 1;
+    const Float last = first_head > 0 ? own[first_head - 1] : op.identity();
     const Sums sums{op};
     const auto in_warp = scan_warp<true>(op, states[kItems - 1], __ballot_sync(~0u, heads != 0));
     __syncthreads();  // the totals before these have been read
     const auto in_block = scan_warps<kWarps>(warp_sums, in_warp.all, sums.identity(), sums);
-    if (heads != 0) {
-      // What lies before the thread's first head belongs to an earlier segment, which ends here.
-      State last = op.identity();
-#pragma unroll
-      for (int i = 1; i < kItems; ++i) {
-        if ((heads & ((2u << i) - 1)) == 1u << i) last = states[i - 1];
-      }
-      totals[before] = op.combine(sums(in_block.before, in_warp.before).state, last);
-    }
+    // What lies before the thread's first head belongs to an earlier segment, which ends here.
+    if (heads != 0) totals[before] = op.combine(sums(in_block.before, in_warp.before).state, last);
     if (threadIdx.x == 0) totals[all_heads] = in_block.all.state;
     __syncthreads();
-    State running = totals[before + __popc(heads)];
-    const State first = totals[before];
+    Float running = totals[before + __popc(heads)];
+    if (first_head > 0) own[first_head - 1] = totals[before];
+    load_own(states);
 #pragma unroll
     for (int i = kItems - 1; i >= 0; --i) {
       take(i, running);
-      if (i > 0 && (heads >> i & 1)) running = heads & ((1u << i) - 1) ? states[i - 1] : first;
+      if (i > 0) running = heads >> i & 1 ? states[i - 1] : running;
     }
+  }
+
+  __device__ __forceinline__ void load_own(Float (&items)[kItems]) const {
+    constexpr int kWords = kItems * sizeof(Float) / sizeof(uint4);
+    uint4 words[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const uint4*>(own)[i];
+    memcpy(items, words, sizeof(items));
   }
 };
 
@@ -197,7 +207,7 @@ __device__ __forceinline__ void mark_heads(HeadBits<Element>& bits, const Softma
 }
 
 template <bool kLog, typename Element>
-__global__ void __launch_bounds__(Shape<Element>::kThreads, 4) normalize_tiles(Softmax<Element> task) {
+__global__ void __launch_bounds__(Shape<Element>::kThreads, kLog ? 3 : 4) normalize_tiles(Softmax<Element> task) {
   using Shape = Shape<Element>;
   using Float = Accumulator<Element>;
   using Items = Vector<Element>;
@@ -212,7 +222,7 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, 4) normalize_tiles(S
   const int64_t tile = blockIdx.x;
   const int64_t begin = tile * Shape::kTile;
   const int size = static_cast<int>(minimum<int64_t>(task.segments.total() - begin, Shape::kTile));
-  const bool whole = task.aligned && size == Shape::kTile;
+  const bool whole = task.aligned && size == Shape::kTile && !task.segments.counts.given();
   const Element* const x = task.x + begin;
   const auto vector_of = [](int row) { return (row * Shape::kThreads + static_cast<int>(threadIdx.x)) * kVector; };
   if (whole) {
@@ -233,36 +243,31 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, 4) normalize_tiles(S
   __syncthreads();
 
   const int first = threadIdx.x * kItems;
-  constexpr unsigned kAll = (1u << kItems) - 1;
-  ThreadItems<Element> items;
-  items.heads = bits.words[first / 32] >> (first % 32) & kAll;
-  items.before = bits.before[first / 32] + __popc(bits.words[first / 32] & ((1u << (first % 32)) - 1));
+  const ThreadItems<Element> items{
+      bits.words[first / 32] >> (first % 32) & ((1u << kItems) - 1),
+      bits.before[first / 32] + __popc(bits.words[first / 32] & ((1u << (first % 32)) - 1)),
+      places + Shape::place(first)};
   const int all_heads = bits.before[Shape::kWords];
-  int live = size;
-  if (task.segments.rows == 1) live = static_cast<int>(clamp<int64_t>(task.segments.live(0) - begin, 0, size));
-  items.dead = ~((1u << clamp(live - first, 0, kItems)) - 1) & kAll;
-  if (task.segments.rows > 1 && task.segments.counts.given()) {
-#pragma unroll 1
-    for (int i = 0; i < minimum(size - first, kItems); ++i) {
-      if (!task.is_live(begin + first + i)) items.dead |= 1u << i;
-    }
-  }
   if (items.heads != 0) {
     if (items.before == 0) task.first_head[tile] = first + __ffs(items.heads) - 1;
     if (items.before + __popc(items.heads) == all_heads) task.last_head[tile] = first + 31 - __clz(items.heads);
   }
   if (all_heads == 0 && threadIdx.x == 0) task.first_head[tile] = task.last_head[tile] = size;
 
-  // Shift the items by their segment's maximum.
+  // Shift the items by their segment's maximum. Those that are dead, or behind the last one, are -inf, of power 0.
   const Largest<Float> largest;
   const Sum<Float> sum;
   Float kept[kItems], states[kItems];
+  items.load_own(kept);
+  const bool all_live = size == Shape::kTile && !task.segments.counts.given();
+  if (!all_live) {
 #pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    const Float item = places[Shape::place(first) + i];
-    kept[i] = items.dead >> i & 1 ? largest.identity() : item;
-    states[i] = kept[i];
+    for (int i = 0; i < kItems; ++i) {
+      if (first + i >= size || !task.is_live(begin + first + i)) kept[i] = largest.identity();
+    }
   }
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) states[i] = kept[i];
   items.total(largest, states, totals, all_heads, warp_sums, [&](int i, Float max) { kept[i] -= shift_of(max); });
   Float first_max = 0, last_max = 0;
   if (threadIdx.x == 0) {
@@ -273,11 +278,11 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, 4) normalize_tiles(S
   // Divide their powers by its sum.
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    states[i] = items.dead >> i & 1 ? Float{0} : power(kept[i]);
+    states[i] = power(kept[i]);
     if (!kLog) kept[i] = states[i];
   }
   items.total(sum, states, totals, all_heads, warp_sums,
-              [&](int i, Float total) { kept[i] = items.dead >> i & 1 ? Float{0} : result_of<kLog>(kept[i], total); });
+              [&](int i, Float total) { kept[i] = result_of<kLog>(kept[i], total); });
   if (threadIdx.x == 0) {
     task.opening[tile] = {first_max, bits.words[0] & 1 ? Float{0} : totals[0]};
     task.open[tile] = {last_max, totals[all_heads]};
@@ -285,8 +290,7 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, 4) normalize_tiles(S
   if (all_heads == 0) return;  // of one segment, which reaches over the tile
 
   // Store.
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) places[Shape::place(first) + i] = kept[i];
+  store_vector(items.own, 0, kept);
   __syncthreads();
   Element* const result = task.result + begin;
   if (whole) {
@@ -299,7 +303,8 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, 4) normalize_tiles(S
     }
   } else {
     for (int i = threadIdx.x; i < size; i += Shape::kThreads) {
-      result[i] = narrow_to(places[Shape::place(i)], Element{});
+      const bool is_live = all_live || task.is_live(begin + i);
+      result[i] = narrow_to(is_live ? places[Shape::place(i)] : Float{0}, Element{});
     }
   }
 }
@@ -307,21 +312,17 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, 4) normalize_tiles(S
 constexpr int kJoinThreads = 128;
 constexpr int kJoinTiles = 4;  // a thread's at a time
 
-// Joins what the tiles have of each segment that is open at a tile's end, by the block of that tile; the next tiles get
-// what the whole segment has as their opening part.
+// Joins what three tiles or more have of a segment, by the block of the one in which it starts. All of them get what
+// the whole segment has.
 template <typename Element>
 __global__ void __launch_bounds__(kJoinThreads) join_parts(Softmax<Element> task) {
-  using Shape = Shape<Element>;
   using Part = Part<Accumulator<Element>>;
   constexpr int kWarps = kJoinThreads / kWarp;
   constexpr int kSpan = kJoinThreads * kJoinTiles;
   __shared__ Part warp_parts[kWarps];
   __shared__ int warp_ends[kWarps];
   const int64_t own = blockIdx.x;
-  const auto has_head = [&](int64_t tile) {
-    return task.first_head[tile] < minimum<int64_t>(task.segments.total() - tile * Shape::kTile, Shape::kTile);
-  };
-  if (!has_head(own)) return;
+  if (!task.has_head(own) || own + 1 == task.tiles || task.has_head(own + 1)) return;
 
   Part all = task.open[own];
   int64_t end = own + 1;  // behind the last tile with a part of the segment
@@ -333,7 +334,7 @@ __global__ void __launch_bounds__(kJoinThreads) join_parts(Softmax<Element> task
 #pragma unroll
     for (int k = kJoinTiles - 1; k >= 0; --k) {
       const int i = threadIdx.x * kJoinTiles + k;
-      if (i < limit && has_head(first + k)) last = i;
+      if (i < limit && task.has_head(first + k)) last = i;
     }
     last = fold_warp(last, [](int a, int b) { return minimum(a, b); });
     if (threadIdx.x % kWarp == 0) warp_ends[threadIdx.x / kWarp] = last;
@@ -390,9 +391,17 @@ __global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> ta
       }
     }
   };
+  // Two tiles that share a segment have its parts; of more, each has what it has in all.
   const int first_head = task.first_head[tile];
-  write(threadIdx.x, first_head, task.opening[tile]);
-  if (first_head < size) write(task.last_head[tile] + threadIdx.x, size, task.open[tile]);
+  if (first_head > 0) {
+    const bool is_short = task.has_head(tile - 1) && first_head < size;
+    write(threadIdx.x, first_head, is_short ? join(task.open[tile - 1], task.opening[tile]) : task.opening[tile]);
+  }
+  if (first_head < size) {
+    const bool is_short = tile + 1 < task.tiles && task.has_head(tile + 1);
+    write(task.last_head[tile] + threadIdx.x, size,
+          is_short ? join(task.open[tile], task.opening[tile + 1]) : task.open[tile]);
+  }
 }
 
 }  // namespace mgpu::cuda::softmax
