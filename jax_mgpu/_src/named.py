@@ -133,7 +133,7 @@ def _names(operation: str, op: Any, x: Any, structure: Any) -> list[str]:
     else:
         given: list[Any] = []
         try:
-            jax.tree.map(lambda name, part: given.extend([name] * jax.tree.structure(part).num_leaves), op, x)
+            jax.tree.map(lambda name, part: given.extend([name] * len(jax.tree.leaves(part))), op, x)
         except ValueError as error:
             raise value_error(operation, "op", f"names in the structure of x, {structure}", repr(op)) from error
         names = given
