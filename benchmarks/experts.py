@@ -21,7 +21,8 @@ EXPERTS, CHOSEN, WIDTH = 256, 8, 7168
 def copies(tokens: Any, order: Any, back: Any) -> Any:
     """Token `order[i] // k` as row i; its cotangent is a sum over the k copies of each token, in their order."""
     del back
-    return tokens[order // (order.size // tokens.shape[0])]
+    each = order.size // tokens.shape[0]
+    return mgpu.interval_gather(tokens, order // each, jnp.arange(order.size, dtype=order.dtype), order.size)
 
 
 def _copies_forward(tokens: Any, order: Any, back: Any) -> Any:

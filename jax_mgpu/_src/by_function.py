@@ -401,7 +401,7 @@ class FunctionOperation(Operation):
         of, n = _FUNCTIONS[function], leaves[0].shape[0]
         x = of.items(leaves, captures, count)
         if of.kind is not None:
-            return REGISTRY["reduce"](x=x[0], count=count, op=of.kind)
+            return REGISTRY["reduce"](x=x[0], count=count, op=of.kind, wide=False)
         flags = {"exclusive": 0, "reverse": 0, "total": 1}
         return scan_results(of.operator(captures), x, n, ABSENT, count, **flags)[1]
 

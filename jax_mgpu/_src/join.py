@@ -89,7 +89,7 @@ jax.export.register_namedtuple_serialization(JoinResult, serialized_name="jax_mg
 jax.export.register_namedtuple_serialization(JoinedColumns, serialized_name="jax_mgpu.JoinedColumns")
 
 
-@one_program("kind", "size", "assume_sorted", "null_equal", "aligned")
+@one_program("kind", "size", "assume_sorted", "null_equal", "aligned", "less")
 def join(
     a: Keys,
     b: Keys,

@@ -84,7 +84,7 @@ def merge(
     b_count: ArrayLike | None = None,
     less: LessFunction,
 ) -> Any: ...
-@one_program("descending", "aligned")
+@one_program("descending", "aligned", "less")
 def merge(
     a: Keys,
     b: Keys,

@@ -44,7 +44,7 @@ def mergesort(
 ) -> Any: ...
 @overload
 def mergesort(keys: Any, values: Any = None, *, count: ArrayLike | None = None, less: LessFunction) -> Any: ...
-@one_program("descending")
+@one_program("descending", "less")
 def mergesort(
     keys: Keys,
     values: Any = None,
@@ -117,7 +117,7 @@ def mergesort_indices(
 ) -> Any: ...
 @overload
 def mergesort_indices(keys: Any, *, count: ArrayLike | None = None, less: LessFunction) -> tuple[Any, jax.Array]: ...
-@one_program("descending")
+@one_program("descending", "less")
 def mergesort_indices(
     keys: Keys,
     *,

@@ -156,7 +156,8 @@ def builtin(kind: int, dtype: Any, result: Any = None) -> Operator:
         return jnp.where(take, y, x), jnp.where(take, j, i)
 
     def extract(x: jax.Array, positions: jax.Array) -> Any:
-        return x, jnp.broadcast_to(positions.reshape(-1, *[1] * (x.ndim - 1)), x.shape)
+        places = positions.reshape(*positions.shape, *[1] * (x.ndim - positions.ndim))
+        return x, jnp.broadcast_to(places, x.shape)
 
     return Operator(
         extract=extract,

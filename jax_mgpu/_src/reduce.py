@@ -46,7 +46,7 @@ from jax_mgpu._src.values import flatten_values, take_or_fill
 __all__ = ["reduce", "reduce_by_key", "run_reduce_by_key", "segmented_reduce"]
 
 
-@one_program("op", "commutative")
+@one_program("op", "commutative", "map")
 def reduce(
     x: Any,
     op: OperatorTree | PairFunction = "add",
@@ -152,7 +152,7 @@ def reduce_segments(leaf: Leaf, heads: Any, count: Any, indices: Any = ABSENT) -
     return leaf.results(combined, leading, lengths)
 
 
-@one_program("op", "commutative")
+@one_program("op", "commutative", "map")
 def segmented_reduce(
     x: Any,
     heads: ArrayLike,
@@ -231,7 +231,7 @@ def segmented_reduce(
     return results if ends is None else jax.tree.map(lambda x: x[::2], results)
 
 
-@one_program("op", "size", "commutative")
+@one_program("op", "size", "commutative", "map")
 def reduce_by_key(
     keys: Keys,
     values: Any,

@@ -31,7 +31,7 @@ from jax_mgpu._src.values import take_or_fill
 __all__ = ["scan", "segmented_scan"]
 
 
-@one_program("op", "exclusive", "reverse", "return_total", "commutative")
+@one_program("op", "exclusive", "reverse", "return_total", "commutative", "map")
 def scan(
     x: Any,
     op: OperatorTree | PairFunction = "add",
@@ -89,7 +89,7 @@ def scan(
     return _run("scan", x, ABSENT, None, op, exclusive, reverse, count, return_total, *given)
 
 
-@one_program("op", "exclusive", "reverse", "commutative")
+@one_program("op", "exclusive", "reverse", "commutative", "map")
 def segmented_scan(
     x: Any,
     heads: ArrayLike,

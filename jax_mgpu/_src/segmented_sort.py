@@ -89,7 +89,7 @@ def segmented_sort(
     count: ArrayLike | None = None,
     less: LessFunction,
 ) -> Any: ...
-@one_program("descending")
+@one_program("descending", "less")
 def segmented_sort(
     keys: Keys,
     heads: ArrayLike | None = None,
@@ -191,7 +191,7 @@ def segmented_sort_indices(
     count: ArrayLike | None = None,
     less: LessFunction,
 ) -> tuple[Any, jax.Array]: ...
-@one_program("descending")
+@one_program("descending", "less")
 def segmented_sort_indices(
     keys: Keys,
     heads: ArrayLike | None = None,

@@ -66,7 +66,7 @@ class SetResult(NamedTuple):
 jax.export.register_namedtuple_serialization(SetResult, serialized_name="jax_mgpu.SetResult")
 
 
-@one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned")
+@one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned", "less")
 def set_intersection(
     a: Keys,
     b: Keys,
@@ -127,7 +127,7 @@ def set_intersection(
     return _operate("set_intersection", Kind.INTERSECTION, a, b, a_values, None, size, *options)
 
 
-@one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned")
+@one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned", "less")
 def set_union(
     a: Keys,
     b: Keys,
@@ -179,7 +179,7 @@ def set_union(
     return _operate("set_union", Kind.UNION, a, b, a_values, b_values, size, *options)
 
 
-@one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned")
+@one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned", "less")
 def set_difference(
     a: Keys,
     b: Keys,
@@ -229,7 +229,7 @@ def set_difference(
     return _operate("set_difference", Kind.DIFFERENCE, a, b, a_values, None, size, *options)
 
 
-@one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned")
+@one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned", "less")
 def set_symmetric_difference(
     a: Keys,
     b: Keys,

@@ -52,7 +52,7 @@ class SortedMatch(NamedTuple):
 jax.export.register_namedtuple_serialization(SortedMatch, serialized_name="jax_mgpu.SortedMatch")
 
 
-@one_program("side", "fill_value", "aligned")
+@one_program("side", "fill_value", "aligned", "less")
 def sorted_search(
     needles: Keys,
     haystack: Keys,
