@@ -19,7 +19,7 @@ import numpy as np
 
 from jax_mgpu._src import library
 from jax_mgpu._src.compat import free_of_explicit_axes, whole_axes
-from jax_mgpu._src.emit import Layout, OperatorSource, Stage, Unsupported, emit_operator
+from jax_mgpu._src.emit import Layout, OperatorSource, OrderSource, Stage, Unsupported, emit_operator
 from jax_mgpu._src.mapped import Load, map_leaves
 from jax_mgpu._src.operators import Kind, Operator, builtin, scan_results, segment_ends, segmented_results
 from jax_mgpu._src.primitive import ABSENT, REGISTRY, Operation
@@ -305,7 +305,7 @@ def _traced_builtin(operator: Operator, item: Any, position_dtype: Any) -> tuple
     return jax.make_jaxpr(flat)(*avals, *avals), given, finish.out_avals
 
 
-def _place(value: Any, written: OperatorSource) -> Any:
+def _place(value: Any, written: OperatorSource | OrderSource) -> Any:
     """A value, or which captured operand it is. A value is NumPy's: it outlives the mesh that it was made on."""
     for index, capture in enumerate(written.captures):
         if capture is value:
@@ -427,7 +427,7 @@ class FunctionOperation(Operation):
 
 
 def _map_plainly(
-    operation: FunctionOperation, operands: Sequence[Any], axes: Sequence[Any], attributes: Mapping[str, int]
+    operation: Operation, operands: Sequence[Any], axes: Sequence[Any], attributes: Mapping[str, int]
 ) -> tuple[Any, Any]:
     function: Callable[..., Any] = functools.partial(operation.fallback, **attributes)
     ranks = operation.ranks
