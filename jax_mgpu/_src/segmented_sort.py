@@ -153,9 +153,9 @@ def segmented_sort(
         expect_one_array(name, keys)
         _expect_no_ends(name, ends)
         given = {"descending": static_flag(name, "descending", descending), "count": count}
-        segments = _segments(name, keys.shape[0], heads, None, flags)
+        segments = _segments(name, _length(keys), heads, None, flags)
         return over_axis("segments.segmented_sort", name, axis_name, keys, *segments, values, **given)
-    segments = _segments(name, keys.shape[0], heads, ends, flags)
+    segments = _segments(name, _length(keys), heads, ends, flags)
     return run_sort(name, keys, *segments, values, descending=descending, count=count)
 
 
@@ -240,10 +240,15 @@ def segmented_sort_indices(
         expect_one_array(name, keys)
         _expect_no_ends(name, ends)
         given = {"descending": static_flag(name, "descending", descending), "count": count}
-        segments = _segments(name, keys.shape[0], heads, None, flags)
+        segments = _segments(name, _length(keys), heads, None, flags)
         return over_axis("segments.segmented_sort_indices", name, axis_name, keys, *segments, **given)
-    segments = _segments(name, keys.shape[0], heads, ends, flags)
+    segments = _segments(name, _length(keys), heads, ends, flags)
     return run_sort_indices(name, keys, *segments, descending=descending, count=count)
+
+
+def _length(keys: Any) -> int:
+    """The number of keys that have been checked."""
+    return keys.shape[0]
 
 
 def _expect_no_ends(name: str, ends: Any) -> None:

@@ -293,8 +293,8 @@ def _operate(
         ranked = ranked_pair(name, a, b, less, *counts)
         if kind not in TAKES_B or (a_values is None) == (b_values is None):
             moved_b = None if kind not in TAKES_B else (ranked.b, b_values)
-            given = size, duplicates, fill_value, assume_sorted, counts
-            result = _operate(name, kind, *ranked.ranks, (ranked.a, a_values), moved_b, *given)
+            options: Any = size, duplicates, fill_value, assume_sorted, counts
+            result = _operate(name, kind, *ranked.ranks, (ranked.a, a_values), moved_b, *options)
             keys, values = result.values
             return SetResult(ranked.restore(keys), values, result.count)
         flatten_pair(name, a_values, b_values, 0, 0)
