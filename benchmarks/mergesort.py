@@ -92,10 +92,23 @@ def _case(form: str, dtype: str, n: int) -> Case:
     )
 
 
+def _less_case(must_reach: float) -> Case:
+    return Case(
+        family="mergesort",
+        name=f"keys by less float32, 2^{FULL_SIZE.bit_length() - 1}",
+        inputs=_inputs("float32", FULL_SIZE),
+        ours=lambda keys, values: mgpu.mergesort(keys, less=lambda a, b: a < b),
+        peers={"XLA": XLA["keys"]},
+        bytes=lambda keys, values: 2 * keys.nbytes,
+        must_reach=must_reach,
+        aim=None,
+    )
+
+
 LARGE = [(form, dtype, FULL_SIZE) for dtype in ("uint32", "uint64", "int64", "float32") for form in OURS]
 SMALL = [
     *[(form, "uint32", 2**exponent) for form in ("keys", "indices") for exponent in (10, 12, 14, 16, 18, 20, 22)],
     *[("keys", "float32", 2**exponent) for exponent in (10, 14, 18, 20)],
     *[("indices", "int64", 2**exponent) for exponent in (10, 14, 18, 20)],
 ]
-CASES = [_case(*row) for row in (*LARGE, *SMALL)]
+CASES = [*(_case(*row) for row in (*LARGE, *SMALL)), _less_case(4.0)]

@@ -68,6 +68,20 @@ def _add_case(dtype: str, must_reach: float | None, aim: float | None) -> Case:
     )
 
 
+def _squares_case() -> Case:
+    return Case(
+        family="reduce",
+        name="add of squares float32, 2^27",
+        inputs=numbers("float32"),
+        ours=lambda x: mgpu.reduce(x, "add", map=lambda x: x * x),
+        peers={"XLA": lambda x: jnp.sum(x * x)},
+        bytes=_one_read,
+        must_reach=None,
+        aim=None,
+        agree=tolerance("float32"),
+    )
+
+
 def _argmax_case(dtype: str, must_reach: float | None, aim: float | None) -> Case:
     return Case(
         family="reduce",
@@ -253,6 +267,7 @@ CASES = [
         _add_case(dtype, *figures)
         for dtype, figures in zip(DTYPES, ((0.131, 0.125),) * 2 + ((None, None),), strict=True)
     ),
+    _squares_case(),
     *(
         _argmax_case(dtype, *figures)
         for dtype, figures in zip(DTYPES, ((0.135, 0.125),) * 2 + ((None, None),), strict=True)

@@ -81,7 +81,7 @@ struct SegmentedSortOperands {
   PayloadMode payload_mode;
   int payload_width = 0;  // bytes; 0 without payload
   Segments segments;
-  bool whole_rows;  // without heads and flags
+  bool whole_rows;               // without heads and flags
   bool within_segments = false;  // by the kernels for segments, whatever the rows
   const void* keys;
   const void* payload;  // null unless given

@@ -47,6 +47,7 @@ SegmentedSortOperands sort_operands(const Call& call) {
   sort.results[0] = as_words(sort.results.at(0), word_bytes);
   call.expect(call.attributes["payload"] != static_cast<int64_t>(PayloadMode::kGiven), "payload: expected none");
   SegmentedSortOperands operands(sort);
+  call.expect(operands.payload_width == 0 || operands.payload_width == 4, "values: expected indices of 4 bytes");
   operands.within_segments = true;
   return operands;
 }

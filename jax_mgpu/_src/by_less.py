@@ -251,6 +251,8 @@ def _order(operation: str, items: Items) -> tuple[int, Sequence[Any]] | None:
     if items.n == 0 or not by_function.has_kernels():
         return None
     try:
+        if items.n >= 2**31:
+            raise Unsupported("2^31 items or more")
         _word_bytes(items.item)
         return _written(items)
     except Unsupported as error:
