@@ -101,6 +101,11 @@ KERNELS = {
     "segmented_sort/scatter_digits.cuh": [f"sorting::scatter_digits<{DIGITS}>"],
     "segmented_sort/sort_rows.cuh": [f"sorting::sort_rows<{ROWS}>"],
     "segmented_sort/sort_tiles.cuh": [f"sorting::sort_tiles<{ORDER}, uint32_t>"],
+    "segmented_softmax.cuh": [
+        "softmax::normalize_tiles<false, float>",
+        "softmax::join_parts<float>",
+        "softmax::close_tiles<true, mgpu::Half>",
+    ],
     "select.cuh": [
         "selecting::mark_kept",
         "sum_tiles<mgpu::cuda::selecting::SetKept>",
