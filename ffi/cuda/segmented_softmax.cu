@@ -1,5 +1,5 @@
 // segmented_softmax on CUDA.
-#include "cuda/launch.h"
+#include "cuda/launch_overlapping.h"
 #include "cuda/segmented_softmax.cuh"
 #include "operations.h"
 #include "workspace.h"
@@ -15,7 +15,6 @@ void launch(const Call& call, const SegmentedSoftmaxOperands& operands, CUstream
   Workspace workspace = workspace_of(call);
   const auto scratch = operands.layout(workspace);
   const int64_t tiles = operands.tiles();
-  const auto blocks = static_cast<unsigned>(tiles);
   Segments restarts = operands.segments;
   restarts.counts = {};
   const Softmax<Element> task{static_cast<const Element*>(operands.x),
@@ -33,12 +32,9 @@ void launch(const Call& call, const SegmentedSoftmaxOperands& operands, CUstream
   scanning::list_heads<>
       <<<searches, scanning::kThreads, 0, stream>>>(restarts, tiles, Shape::kTile, false, scratch.listed);
   check_launch(call);
-  normalize_tiles<kLog><<<blocks, Shape::kThreads, 0, stream>>>(task);
-  check_launch(call);
-  join_parts<<<blocks, kJoinThreads, 0, stream>>>(task);
-  check_launch(call);
-  close_tiles<kLog><<<blocks, kCloseThreads, 0, stream>>>(task);
-  check_launch(call);
+  launch_overlapping(call, stream, normalize_tiles<kLog, Element>, tiles, Shape::kThreads, task);
+  launch_overlapping(call, stream, join_parts<Element>, tiles, kJoinThreads, task);
+  launch_overlapping(call, stream, close_tiles<kLog, Element>, tiles, kCloseThreads, task);
 }
 
 }  // namespace softmax

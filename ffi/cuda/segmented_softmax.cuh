@@ -4,6 +4,7 @@
 #pragma once
 
 #include "algorithm/floats.h"
+#include "cuda/cta/ptx.cuh"
 #include "cuda/cta/vectors.cuh"
 #include "cuda/scan/scan_segments.cuh"
 #include "operands/segmented_softmax.h"
@@ -239,6 +240,7 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, kLog ? 3 : 4) normal
   } else {
     for (int i = threadIdx.x; i < size; i += Shape::kThreads) places[Shape::place(i)] = widen(x[i]);
   }
+  wait_for_last_kernel();  // items were there before it
   mark_heads(bits, task, tile);
   __syncthreads();
 
@@ -322,6 +324,7 @@ __global__ void __launch_bounds__(kJoinThreads) join_parts(Softmax<Element> task
   __shared__ Part warp_parts[kWarps];
   __shared__ int warp_ends[kWarps];
   const int64_t own = blockIdx.x;
+  wait_for_last_kernel();
   if (!task.has_head(own) || own + 1 == task.tiles || task.has_head(own + 1)) return;
 
   Part all = task.open[own];
@@ -392,6 +395,7 @@ __global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> ta
     }
   };
   // Two tiles that share a segment have its parts; of more, each has what it has in all.
+  wait_for_last_kernel();
   const int first_head = task.first_head[tile];
   if (first_head > 0) {
     const bool is_short = task.has_head(tile - 1) && first_head < size;
