@@ -125,7 +125,7 @@ __device__ __forceinline__ RowTile find_tile(const RowReduction<Operator>& reduc
 }
 
 template <int kVector, typename Operator>
-__global__ void __launch_bounds__(kThreads) reduce_tiles(RowReduction<Operator> reduction, Operator op) {
+__global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operator> reduction, Operator op) {
   using State = typename Operator::State;
   using Items = Neighbours<typename Operator::Element, kVector>;
   extern __shared__ uint4 shared[];
