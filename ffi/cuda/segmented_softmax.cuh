@@ -63,10 +63,13 @@ __device__ __forceinline__ Float logarithm(Float x) {
   }
 }
 
+template <typename Float>
+constexpr Float kLeast = -static_cast<Float>(__builtin_huge_valf());
+
 // What items are shifted by. Those of a part that are all -inf have powers of 0, as another part may have numbers.
 template <typename Float>
 __device__ __forceinline__ Float shift_of(Float max) {
-  return max == -std::numeric_limits<Float>::infinity() ? Float{0} : max;
+  return max == kLeast<Float> ? Float{0} : max;
 }
 
 // Nothing is shifted by itself: -inf less -inf has no value.
@@ -81,7 +84,7 @@ __device__ __forceinline__ Part<Float> join(const Part<Float>& a, const Part<Flo
 template <typename Float>
 struct Largest {
   using State = Float;
-  __device__ __forceinline__ Float identity() const { return -std::numeric_limits<Float>::infinity(); }
+  __device__ __forceinline__ Float identity() const { return kLeast<Float>; }
   __device__ __forceinline__ Float combine(Float a, Float b) const { return a < b ? b : a; }
 };
 template <typename Float>

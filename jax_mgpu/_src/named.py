@@ -165,6 +165,7 @@ def _leaf(operation: str, argument: str, x: jax.Array, name: str) -> Leaf:
     elif name == "logsumexp":
         expect(is_float, "floats")
     elif mean:
+        index_dtype(operation, argument, x.shape[0])  # the number of items
         if is_float:
             wide = x.dtype.itemsize < 4
         else:

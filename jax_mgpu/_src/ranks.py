@@ -140,7 +140,7 @@ def segmented_top_k(
     heads = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
     items, order = run_sort_indices(name, x, heads, ABSENT, descending=largest, count=count)
     begin, end = segment_bounds(heads, n, count_operand(name, "count", count, n))
-    taken = jnp.minimum(end - begin, k)
+    taken = jnp.minimum(end - begin, k).astype(order.dtype)
     items, order = (rows_of_segments(name, rows, begin, taken, k, fill) for rows, fill in ((items, 0), (order, -1)))
     return TopK(items, order, taken)
 

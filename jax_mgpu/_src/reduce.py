@@ -453,8 +453,10 @@ def _of_items(name: str, values: jax.Array, shape: tuple[int, ...], heads: Any, 
     """What items of this shape have by their segments; 0 for those of none, such as dead ones."""
     n, trailing = shape[0], [1] * (len(shape) - 1)
     index_dtype(f"derivative of {name}", "x", n)
-    if not heads.size:
+    if values.ndim < len(shape):  # of all items together
         return jnp.where(live_mask(n, count), values, 0)
+    if not heads.size:
+        return jnp.zeros(shape, values.dtype)
     items = indices.shape[0] if indices.size else n
     marks = jnp.zeros((items,), heads.dtype).at[heads_inside(heads, items)].add(1, mode="drop")
     segments = scan_columns(marks, Kind.ADD) - 1

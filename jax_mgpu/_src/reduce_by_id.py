@@ -143,6 +143,7 @@ def _transpose(cotangents: Sequence[Any], operands: Any, *, op: int, wide: int, 
 
 def _of_items(values: jax.Array, ids: jax.Array, count: jax.Array) -> jax.Array:
     """What items have by their ids; 0 for those without."""
+    index_dtype("derivative of reduce_by_id", "x", ids.shape[0])
     ids = jnp.where(_has_id(ids, count, values.shape[0]), ids, -1)
     return take_or_fill(values, ids, tangents=True)
 

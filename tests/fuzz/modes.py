@@ -193,8 +193,8 @@ def ahead_of_time(call: Call, sample: Any) -> Start:
 
 def exported(call: Call, sample: Any) -> Start:
     """Through jax.export, and through bytes."""
-    names = [library.target(name) for name in primitive.REGISTRY]
-    ours = [jax.export.DisabledSafetyCheck.custom_call(name) for name in names]
+    names = [*primitive.REGISTRY, "reduce_by_function", "scan_by_function", "sort_by_function"]
+    ours = [jax.export.DisabledSafetyCheck.custom_call(library.target(name)) for name in names]
     leaves = jax.jit(lambda operands: jax.tree.leaves(call.function(**operands)))
     out = jax.export.export(leaves, disabled_checks=ours)(sample)
     return jax.export.deserialize(out.serialize()).call

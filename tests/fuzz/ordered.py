@@ -97,7 +97,7 @@ def segments_with_gaps(rng: np.random.Generator, m: int, n: int, dtype: Any, apa
         heads = draw.positions(rng, m, n, dtype)
         starts = np.minimum(heads, n).astype(np.int64)
         ends = starts + (rng.random(m) * (np.append(starts[1:], n)[:m] - starts + 1)).astype(np.int64)
-    return {"heads": heads.astype(dtype), "ends": np.minimum(ends, np.iinfo(dtype).max).astype(dtype)}
+    return {"heads": heads.astype(dtype), "ends": np.minimum(ends, min(np.iinfo(dtype).max, 2**62)).astype(dtype)}
 
 
 def sorts(shape: Shape) -> Call:
