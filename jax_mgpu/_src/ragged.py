@@ -242,13 +242,17 @@ def rows_of_segments(
         total=np.full((1,), m * width, dtype), fill_value=form.fill(fill_value), size=m * width, disjoint=True,
     )  # fmt: skip
     items = form.unpack(gathered[0])
-    return items.reshape(m, width, *items.shape[1:])
+    return _reshaped(items, (m, width, *items.shape[1:]))
 
 
 def _joined(x: jax.Array) -> jax.Array:
     """The two leading axes as one."""
-    shape = (x.shape[0] * x.shape[1], *x.shape[2:])
-    if shape[0] == 0 and not is_random_key(x.dtype):  # under an Explicit mesh, JAX does not know which axis goes
+    return _reshaped(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
+
+
+def _reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """x in another shape; without items made anew: under an Explicit mesh, JAX does not know which axis goes."""
+    if 0 in shape[:2] and not is_random_key(x.dtype):
         return jax.lax.full_like(x, 0, shape=shape)
     return x.reshape(shape)
 
