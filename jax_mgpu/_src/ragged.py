@@ -251,7 +251,7 @@ def _joined(x: jax.Array) -> jax.Array:
 
 
 def _reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """x in another shape; without items made anew: under an Explicit mesh, JAX does not know which axis goes."""
+    """X in another shape; without items made anew: under an Explicit mesh, JAX does not know which axis goes."""
     if 0 in shape[:2] and not is_random_key(x.dtype):
         return jax.lax.full_like(x, 0, shape=shape)
     return x.reshape(shape)
