@@ -64,7 +64,7 @@ __device__ __forceinline__ Float logarithm(Float x) {
 }
 
 template <typename Float>
-constexpr Float kLeast = -static_cast<Float>(__builtin_huge_valf());
+constexpr Float kLeast = static_cast<Float>(std::bit_cast<float>(0xff800000u));  // -inf
 
 // What items are shifted by. Those of a part that are all -inf have powers of 0, as another part may have numbers.
 template <typename Float>
