@@ -71,6 +71,7 @@ class Garbage {
   void rows(DType dtype, int64_t count, int64_t elements) { fill_keys(operand(dtype, {count, elements}, true)); }
   void into(DType dtype, int64_t count, int64_t elements) { fill_keys(operand(dtype, {count, elements}, false)); }
   void indices(int64_t count, int64_t limit) { fill_indices(operand(index_type(), {count}, true), limit); }
+  void numbers(int64_t count, int64_t limit) { fill_indices(operand(index_type(), {count}, false), limit); }
   void count(int64_t limit) {
     if (flip()) return absent();
     fill_indices(operand(index_type(), {1}, true), limit);
