@@ -55,9 +55,6 @@ namespace mgpu {
 struct Signature;
 
 #define MGPU_DECLARE(name)                                       \
-  namespace cpu {                                                \
-  void name(const Call& call, Executor& executor);               \
-  }                                                              \
   namespace cuda {                                               \
   void name(const Call& call, CUstream_st* stream);              \
   }                                                              \
@@ -68,20 +65,14 @@ struct Signature;
   extern const Signature name;                                   \
   }
 MGPU_OPERATIONS(MGPU_DECLARE)
-#undef MGPU_DECLARE
-
-#define MGPU_DECLARE(name)                                       \
-  namespace cuda {                                               \
-  void name(const Call& call, CUstream_st* stream);              \
-  }                                                              \
-  namespace workspace {                                          \
-  int64_t name(const Call& call); /* bytes, from shapes alone */ \
-  }                                                              \
-  namespace signature {                                          \
-  extern const Signature name;                                   \
-  }
 MGPU_CUDA_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
+
+namespace cpu {
+#define MGPU_DECLARE(name) void name(const Call& call, Executor& executor);
+MGPU_OPERATIONS(MGPU_DECLARE)
+#undef MGPU_DECLARE
+}  // namespace cpu
 
 // `source` is the function. The first makes its kernels ready on all devices, from the attributes alone.
 #define MGPU_DECLARE(name)                                                    \

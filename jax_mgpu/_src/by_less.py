@@ -31,7 +31,7 @@ from jax_mgpu._src.check import (
 )
 from jax_mgpu._src.compat import free_of_explicit_axes, whole_axes
 from jax_mgpu._src.emit import Unsupported, emit_order
-from jax_mgpu._src.live import live_mask, segment_starts
+from jax_mgpu._src.live import live_mask, segment_numbers
 from jax_mgpu._src.primitive import ABSENT, Operation
 from jax_mgpu._src.values import Payload, flatten_values, plain_leaves, take_rows
 
@@ -160,12 +160,11 @@ def merge_sort_indices(
     if n < 2:
         return positions
     leaves = [jnp.asarray(jax.lax.stop_gradient(leaf)) for leaf in leaves]
-    segments = _segments(positions, heads, flags, count)
-    is_live = live_mask(n, count) if count.size else None
+    segments = segment_numbers(positions, heads, flags, count)
     compare = jax.vmap(less)
 
     def comes_before(a: jax.Array, b: jax.Array) -> jax.Array:
-        """Of the items at these places. What is past the count is not looked at."""
+        """Of the items at these places. What is past the count is not looked at: each is a segment of its own."""
         # Places past the end fill the last run. They come last, as they are.
         a_inside, b_inside = a < n, b < n
         a_safe, b_safe = jnp.where(a_inside, a, 0), jnp.where(b_inside, b, 0)
@@ -174,8 +173,6 @@ def merge_sort_indices(
         if segments is not None:
             a_of, b_of = segments[a_safe], segments[b_safe]
             by_segment, both = both & (a_of < b_of), both & (a_of == b_of)
-        if is_live is not None:
-            both = both & is_live[a_safe] & is_live[b_safe]
         a_safe, b_safe = jnp.where(both, a_safe, 0), jnp.where(both, b_safe, 0)
         by_less = compare(*(leaf[a_safe] for leaf in leaves), *(leaf[b_safe] for leaf in leaves))
         return by_segment | (both & by_less) | (a_inside & ~b_inside)
@@ -207,23 +204,6 @@ def merge_sort_indices(
         return order.at[place].set(order, mode="drop")
 
     return jax.lax.fori_loop(0, rounds, merge, padded)[:n]
-
-
-def _segments(positions: jax.Array, heads: Any, flags: Any, count: Any) -> jax.Array | None:
-    """Each position's segment, or nothing where all are in one."""
-    n = positions.shape[0]
-    if not heads.size and not flags.size and not count.size:
-        return None
-    if flags.size:
-        if flags.dtype != jnp.bool_:
-            flags = (flags[positions // 32] >> (positions % 32).astype(jnp.uint32)) & 1
-        starts = flags.astype(bool)
-    else:
-        starts = segment_starts(n, heads)
-    segments = jnp.cumsum(starts, dtype=positions.dtype)
-    if count.size:  # what is past the count stays behind
-        segments = jnp.where(live_mask(n, count), segments, n + 1)
-    return segments
 
 
 # ---- The kernels

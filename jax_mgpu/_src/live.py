@@ -14,7 +14,16 @@ import numpy as np
 
 from jax_mgpu._src.check import index_dtype
 
-__all__ = ["common_dtype", "heads_inside", "live_items", "live_mask", "segment_bounds", "segment_starts", "wide_enough"]
+__all__ = [
+    "common_dtype",
+    "heads_inside",
+    "live_items",
+    "live_mask",
+    "segment_bounds",
+    "segment_numbers",
+    "segment_starts",
+    "wide_enough",
+]
 
 
 def live_items(n: int, count: Any, dtype: Any = None) -> jax.Array:
@@ -45,6 +54,23 @@ def segment_starts(n: int, heads: Any) -> jax.Array:
     """Which of n positions start a segment."""
     starts = jnp.zeros((n,), bool).at[:1].set(True)
     return starts.at[heads_inside(heads, n)].set(True, mode="drop")
+
+
+def segment_numbers(positions: jax.Array, heads: Any, flags: Any, count: Any) -> jax.Array | None:
+    """Each position's segment, or nothing where all are in one."""
+    (n,) = positions.shape
+    if not heads.size and not flags.size and not count.size:
+        return None
+    if flags.size:
+        if flags.dtype != jnp.bool_:
+            flags = (flags[positions // 32] >> (positions % 32).astype(jnp.uint32)) & 1
+        starts = flags.astype(bool)
+    else:
+        starts = segment_starts(n, heads)
+    segments = jnp.cumsum(starts, dtype=positions.dtype)
+    if count.size and n:  # a dead item is a segment of its own, after all live ones
+        segments = jnp.where(live_mask(n, count), segments, segments[-1:] + 1 + positions)
+    return segments
 
 
 def segment_bounds(heads: jax.Array, n: int, count: Any) -> tuple[jax.Array, jax.Array]:

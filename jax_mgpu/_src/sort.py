@@ -20,7 +20,7 @@ from jax_mgpu._src.check import (
     value_error,
 )
 from jax_mgpu._src.columns import Columns, expect_keys, expect_one_array
-from jax_mgpu._src.live import live_mask, segment_starts
+from jax_mgpu._src.live import segment_numbers
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.preconditions import by_construction, keys_of_few_bits
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
@@ -368,7 +368,8 @@ def _fallback(
     """lax.sort by segment (where there is more than one), by key, and stable."""
     (n,) = keys.shape
     positions = jnp.arange(n, dtype=index_dtype("segmented_sort", "keys", n))
-    operands = (*_segment_numbers(positions, heads, flags, count), *sort_operands(keys, descending), positions)
+    segments = segment_numbers(positions, heads, flags, count)
+    operands = (*(() if segments is None else (segments,)), *sort_operands(keys, descending), positions)
     order = jax.lax.sort(operands, num_keys=len(operands) - 1, is_stable=True)[-1]
     results = [take_keys(keys, order)]
     if payload == Payload.GIVEN:
@@ -376,26 +377,6 @@ def _fallback(
     elif payload == Payload.INDICES:
         results.append(order)
     return results
-
-
-def _segment_numbers(
-    positions: jax.Array, heads: jax.Array, flags: jax.Array, count: jax.Array
-) -> tuple[jax.Array, ...]:
-    """Each position's segment, or nothing where all are in one."""
-    (n,) = positions.shape
-    if not heads.size and not flags.size and not count.size:
-        return ()
-    if flags.size:
-        if flags.dtype != jnp.bool_:
-            flags = (flags[positions // 32] >> (positions % 32).astype(jnp.uint32)) & 1
-        starts = flags.astype(bool)
-    else:
-        starts = segment_starts(n, heads)
-    segments = jnp.cumsum(starts, dtype=positions.dtype)
-    if count.size:
-        # a dead item is a segment of its own, after all live ones
-        segments = jnp.where(live_mask(n, count), segments, (segments[-1:] + 1 + positions) if n else segments)
-    return (segments,)
 
 
 def _jvp(primals: Any, tangents: Any, *, payload: int, **attributes: int) -> tuple[Any, Any]:
