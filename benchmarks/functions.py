@@ -1,0 +1,115 @@
+"""Python functions as operators: what a built-in operator takes is a rival of the same operator as a function."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+from benchmarks.case import Case, agree_within, array_bytes
+from benchmarks.inputs import random_keys, size_at
+
+__all__ = ["CASES"]
+
+
+@functools.cache
+def _numbers(items: int) -> Callable[..., tuple[Any, ...]]:
+    def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        return (random_keys(rng, size_at(scale, items), "float32"),)
+
+    return make
+
+
+def _steps(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+    """The factors and terms of an affine recurrence whose values stay bounded."""
+    n = size_at(scale)
+    return random_keys(rng, n, "float32") * 0.5 + 0.25, random_keys(rng, n, "float32")
+
+
+@functools.cache
+def _segments(mean: int) -> Callable[..., tuple[Any, ...]]:
+    def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        n = size_at(scale)
+        ends = np.cumsum(rng.integers(0, 2 * mean + 1, n // mean, np.int32))
+        heads = np.minimum(np.concatenate([[0], ends[:-1]]), n).astype(np.int32)
+        return random_keys(rng, n, "float32"), jnp.asarray(heads)
+
+    return make
+
+
+def _add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def _affine(a: Any, b: Any) -> Any:
+    return a[0] * b[0], a[1] * b[0] + b[1]
+
+
+def _xla_affine(factors: Any, terms: Any) -> Any:
+    return jax.lax.associative_scan(_affine, (factors, terms))
+
+
+def _segmented(op: Any, item: Callable[[Any], Any] | None) -> Callable[..., Any]:
+    identity = 0.0 if callable(op) else None
+    return lambda x, heads: mgpu.segmented_reduce(x, heads, op, identity=identity, map=item)
+
+
+CASES = [
+    Case(
+        family="functions",
+        name="scan by a + b, float32, 2^27",
+        inputs=_numbers(2**27),
+        ours=lambda x: mgpu.scan(x, _add),
+        peers={"by name": lambda x: mgpu.scan(x, "add")},
+        bytes=lambda x: 2 * array_bytes(x),
+        agree=agree_within(1e-5),
+    ),
+    Case(
+        family="functions",
+        name="scan of an affine recurrence, 2^26",
+        inputs=_steps,
+        ours=lambda factors, terms: mgpu.scan((factors, terms), _affine),
+        peers={"XLA": _xla_affine},
+        bytes=lambda *x: 2 * array_bytes(*x),
+        agree=agree_within(1e-4),
+        must_reach=0.45,
+        aim=0.30,
+    ),
+    Case(
+        family="functions",
+        name="reduce by a + b, float32, 2^27",
+        inputs=_numbers(2**27),
+        ours=lambda x: mgpu.reduce(x, _add),
+        peers={"by name": lambda x: mgpu.reduce(x, "add")},
+        bytes=array_bytes,
+        agree=agree_within(1e-5),
+    ),
+    *(
+        Case(
+            family="functions",
+            name=f"segmented_reduce by {name}, mean {mean}, 2^26",
+            inputs=_segments(mean),
+            ours=_segmented(_add, item),
+            peers={"by name": _segmented("add", item)},
+            bytes=lambda x, heads: array_bytes(x) + 2 * array_bytes(heads),
+            agree=agree_within(1e-5),
+        )
+        for mean in (30, 300)
+        for name, item in (("a + b", None), ("a + b of squares", lambda x: x * x))
+    ),
+    Case(
+        family="functions",
+        name="sort by a < b, float32, 2^26",
+        inputs=_numbers(2**26),
+        ours=lambda x: mgpu.mergesort(x, less=lambda a, b: a < b),
+        peers={"by name": mgpu.mergesort, "XLA": jnp.sort},
+        bytes=lambda x: 2 * array_bytes(x),
+        must_reach=4.0,
+        aim=3.0,
+    ),
+]

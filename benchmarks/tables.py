@@ -1,0 +1,96 @@
+"""Tables whose rows are in no order: joins, groups, and joins to the row before."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+from benchmarks.case import Case, agree_counted, array_bytes
+from benchmarks.inputs import random_key, size_at
+
+__all__ = ["CASES"]
+
+GROUPS = 10**6
+OBJECTS = 10**4
+
+
+def _half_match(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+    """Keys of two tables, each once in its table; every second one is in both."""
+    n = size_at(scale)
+    a = jax.random.permutation(random_key(rng), n).astype(jnp.int32)
+    return a, jax.random.permutation(random_key(rng), n).astype(jnp.int32) + n // 2
+
+
+def _groups(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+    """Keys of 10^6 values, and two columns."""
+    n = size_at(scale)
+    keys = jax.random.permutation(random_key(rng), n).astype(jnp.int32) % GROUPS
+    return keys, *(jax.random.randint(random_key(rng), (n,), 0, 1000, jnp.int32) for _ in "ab")
+
+
+def _times(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+    """Sorted times of two tables, and which of 10^4 objects each row is of."""
+    n = size_at(scale)
+    tables = []
+    for rows in (n, max(1, n // 4)):
+        times = jnp.sort(jax.random.randint(random_key(rng), (rows,), 0, 2**31 - 1, jnp.int32))
+        tables += [times, jax.random.randint(random_key(rng), (rows,), 0, OBJECTS, jnp.int32)]
+    return tuple(tables)
+
+
+def _size(n: int) -> int:
+    return n // 2 + 10 * math.isqrt(n)
+
+
+CASES = [
+    Case(
+        family="tables",
+        name="inner join of unsorted 2^26 and 2^26, half of them match",
+        inputs=_half_match,
+        ours=lambda a, b: mgpu.join(a, b, size=_size(a.size), assume_sorted=False),
+        peers={},
+        bytes=lambda a, b: array_bytes(a, b) + 2 * a.size * 4,
+        must_reach=4.5,
+        aim=3.0,
+    ),
+    Case(
+        family="tables",
+        name="group_by of 2^26 keys of 10^6 values, add and max",
+        inputs=_groups,
+        ours=lambda keys, x, y: mgpu.group_by(keys, (x, y), ("add", "max"), size=min(GROUPS, keys.size)),
+        peers={
+            "XLA segments": lambda keys, x, y: (
+                jnp.arange(min(GROUPS, keys.size), dtype=jnp.int32),
+                (
+                    jax.ops.segment_sum(x, keys, min(GROUPS, keys.size)),
+                    jax.ops.segment_max(y, keys, min(GROUPS, keys.size)),
+                ),
+                jnp.int32(min(GROUPS, keys.size)),
+            )
+        },
+        bytes=array_bytes,
+        agree=agree_counted,
+        must_reach=3.0,
+    ),
+    Case(
+        family="tables",
+        name="as-of join of 2^26 and 2^24 rows of 10^4 objects",
+        inputs=_times,
+        ours=lambda a, by_a, b, by_b: mgpu.asof_join(a, b, by_a=by_a, by_b=by_b),
+        peers={},
+        bytes=array_bytes,
+    ),
+    Case(
+        family="tables",
+        name="a sort of 2^26 pairs and a search of 2^26 in 2^24, for measure",
+        inputs=_times,
+        ours=lambda a, by_a, b, by_b: (mgpu.sort(by_a, a), mgpu.sorted_search(a, b, "right")),
+        peers={},
+        bytes=array_bytes,
+    ),
+]
