@@ -44,6 +44,7 @@
 #define MGPU_FUNCTION_OPERATIONS(OPERATION) \
   OPERATION(reduce_by_function)             \
   OPERATION(scan_by_function)               \
+  OPERATION(segmented_reduce_by_function)   \
   OPERATION(sort_by_function)               \
   // one line each, in alphabetical order
 // clang-format on

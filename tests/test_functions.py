@@ -203,6 +203,25 @@ def test_segments(case, reverse, rng) -> None:
     expect_equal(reduce(x, heads), jax.tree.map(lambda *leaves: np.stack(leaves), *totals))
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_segments_over_tiles(case, rng) -> None:
+    """Items of every size that tiles of segments are cut for, and of one that has no room in them."""
+    make, function, _ = CASES[case]
+    for n, live in ((9000, 9000), (9000, 8123)):
+        x = make(rng, n)
+        heads = np.sort(np.concatenate([rng.integers(0, n, 700), [7, 7, 7, 4096, 8992]])).astype(I32)
+        spans = [(min(int(a), live), min(int(b), live)) for a, b in zip(heads, [*heads[1:], live], strict=True)]
+        got = jax.jit(lambda x, heads, live: mgpu.segmented_reduce(x, heads, function, count=live, identity=ones(x)))(
+            x, heads, live
+        )
+        wanted = [scanned(pair_function(case), at(x, slice(a, b)), b - a, b - a, identity=ones(x))[1] for a, b in spans]
+        expect_equal(got, jax.tree.map(lambda *leaves: np.stack(leaves), *wanted))
+
+
+def ones(x):
+    return jax.tree.map(lambda leaf: np.ones(leaf.shape[1:], leaf.dtype), x)
+
+
 def test_runs_of_keys_and_batches_of_segments(rng) -> None:
     n = 2000
     keys = np.repeat(rng.integers(0, 9, n // 4), rng.integers(1, 9, n // 4))[:n].astype(I32)

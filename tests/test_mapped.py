@@ -83,6 +83,26 @@ def test_named_operators(name, rng) -> None:
         np.testing.assert_array_equal(scanned[live:], np.full(n - live, -1 if op == "argmax" else 0))
 
 
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.usefixtures("way")
+def test_named_operators_of_segments(name, rng) -> None:
+    function, in_numpy, op, fold, _ = NAMED[name]
+    n, live = 500, 450
+    x = whole(rng, n)
+    mapped = in_numpy(x, np.arange(n, dtype=I32))
+    heads = np.array([0, 0, 3, 60, 61, 200, 449, 480], I32)
+    got = mgpu.segmented_reduce(x, heads, op, map=function, count=live)
+    for i, (begin, end) in enumerate(zip(heads, [*heads[1:], live], strict=True)):
+        part = mapped[min(begin, live) : min(end, live)]
+        if part.size == 0:
+            np.testing.assert_array_equal(got[i], mgpu.reduce(jnp.asarray(mapped[:0]), op))
+        elif name == "half":  # sums of narrow floats are rounded once
+            assert got.dtype == jnp.bfloat16
+            np.testing.assert_array_equal(got[i], part.astype(F32).sum().astype(ml_dtypes.bfloat16))
+        else:
+            np.testing.assert_array_equal(got[i], fold(part) + (begin if op == "argmax" else 0))
+
+
 @pytest.mark.usefixtures("way")
 def test_another_structure(rng) -> None:
     """Pytrees of items become pairs; a function combines these."""

@@ -67,7 +67,10 @@ KERNELS = {
         f"reducing::{kernel}<{OPERATOR}>" for kernel in ("reduce_chunks", "reduce_states", "reduce_short_rows")
     ],
     "reduce_by_id.cuh": [f"id_reducing::{kernel}<{OPERATOR}>" for kernel in ("reduce_parts", "join_parts")],
-    "reduce_rows.cuh": [f"row_reducing::reduce_tiles<4, {OPERATOR}>", f"row_reducing::join_tiles<{OPERATOR}>"],
+    "reduce_rows.cuh": [
+        *(f"row_reducing::reduce_tiles<4, {gathers}, {OPERATOR}>" for gathers in ("false", "true")),
+        f"row_reducing::join_tiles<{OPERATOR}>",
+    ],
     "region_order.cuh": ["count_regions", "begin_regions", "place_intervals"],
     "run_heads.cuh": [
         *(f"run_marking::{kernel}<{ORDER}>" for kernel in ("mark_heads", "sum_tiles", "write_heads")),
@@ -78,7 +81,7 @@ KERNELS = {
     "scan/scan_segments.cuh": ["scanning::list_heads<>", f"scanning::scan_segments<{OPERATOR}>"],
     "scan/scan_tiles.cuh": [f"scanning::scan_tiles<{OPERATOR}>"],
     "segmented_reduce.cuh": [
-        "segment_reducing::partition_units",
+        "partition_units",
         f"segment_reducing::reduce_tiles<{OPERATOR}>",
         f"segment_reducing::join_tiles<{OPERATOR}>",
     ],
@@ -229,6 +232,7 @@ def test_functions_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("scan/scan_tiles.cuh", ["scanning::scan_tiles"]),
         ("scan/scan_segments.cuh", ["scanning::scan_segments"]),
         ("reduce.cuh", ["reducing::reduce_chunks", "reducing::reduce_states", "reducing::reduce_short_rows"]),
+        ("segmented_reduce.cuh", ["segment_reducing::reduce_tiles", "segment_reducing::join_tiles"]),
     ):
         text = (
             f'#include "cuda/{header}"\n#include "function/operator.h"\n#include "function/primitives.h"\n'

@@ -1,8 +1,10 @@
-// reduce and scan by compiled functions on CUDA: the kernels of reduce.cu and scan.cu, compiled for one function each.
+// reduce, segmented_reduce and scan by compiled functions on CUDA: the kernels of reduce.cu, segmented_reduce.cu and
+// scan.cu, compiled for one function each.
 #include "cuda/compiler.h"
 #include "cuda/launch.h"
 #include "cuda/reduce.cuh"
 #include "cuda/scan/scan_tiles.cuh"
+#include "cuda/segmented_reduce.cuh"
 #include "operands/functions.h"
 #include "operations.h"
 #include "workspace.h"
@@ -56,6 +58,15 @@ const std::vector<Kernel>& reduce_kernels(std::string_view source, int device) {
   return kernels_of(source, "cuda/reduce.cuh", names, device);
 }
 
+enum { kSegmentTiles, kSegmentJoins, kSegmentPartition };
+
+const std::vector<Kernel>& segmented_reduce_kernels(std::string_view source, int device) {
+  static const std::vector<std::string> names = {of_function("segment_reducing::reduce_tiles"),
+                                                 of_function("segment_reducing::join_tiles"),
+                                                 "mgpu::cuda::partition_units"};
+  return kernels_of(source, "cuda/segmented_reduce.cuh", names, device);
+}
+
 // ---- Scans
 
 int64_t staged_bytes(ItemShape shape) {
@@ -98,8 +109,8 @@ void reduce_by_function(const Call& call, std::string_view source, CUstream_st* 
   if (segments.rows == 0) return;
   const auto& kernels = reduce_kernels(source, current_device());
   Workspace workspace = workspace_of(call);
-  const Reduction<AnyOperator> reduction{sources(operands.leaves), operands.aligned,  segments,
-                                         operands.chunk_items(),   operands.chunks(), operands.layout(workspace),
+  const Reduction<AnyOperator> reduction{sources(operands.leaves), operands.rows_aligned(), segments,
+                                         operands.chunk_items(),   operands.chunks(),       operands.layout(workspace),
                                          targets(operands.result)};
   const AnyOperator op{operands.captures, segments.length};
   if (operands.has_short_rows()) {
@@ -115,6 +126,31 @@ void reduce_by_function(const Call& call, std::string_view source, CUstream_st* 
   if (reduction.chunks > 1) {
     launch(kernels[kReduceStates], segments.rows, kThreads, 0, stream, reduction, op);
   }
+}
+
+void prepare_segmented_reduce_by_function(const Attributes&, std::string_view source) {
+  for (const int device : distinct_devices()) segmented_reduce_kernels(source, device);
+}
+
+void segmented_reduce_by_function(const Call& call, std::string_view source, CUstream_st* stream) {
+  using namespace segment_reducing;
+  const SegmentedReduceFunctionOperands operands(call);
+  const Segments& segments = operands.segments;
+  if (segments.rows * segments.heads_count == 0) return;
+  const auto& kernels = segmented_reduce_kernels(source, current_device());
+  Workspace workspace = workspace_of(call);
+  const auto scratch = operands.layout(workspace);
+  const UnitTiles tiles = unit_tiles(operands.tiling(), scratch.items_before);
+  const SegmentedReduction<AnyOperator> reduction{sources(operands.leaves),
+                                                  operands.aligned,
+                                                  tiles,
+                                                  scratch.opening,
+                                                  reinterpret_cast<SinceRestart<char>*>(scratch.open),
+                                                  targets(operands.result)};
+  const AnyOperator op{operands.captures, segments.length};
+  launch(kernels[kSegmentPartition], tiles.partition_blocks(), kPartitionThreads, 0, stream, tiles);
+  launch(kernels[kSegmentTiles], tiles.tiles, segment_reducing::kThreads, 0, stream, reduction, op);
+  if (tiles.tiles > 1) launch(kernels[kSegmentJoins], join_blocks(tiles.tiles), kJoinThreads, 0, stream, reduction, op);
 }
 
 void prepare_scan_by_function(const Attributes& attributes, std::string_view source) {
@@ -139,7 +175,7 @@ void scan_by_function(const Call& call, std::string_view source, CUstream_st* st
   restarts.counts = {};
   const int64_t tiles = operands.tiles(!in_tiles);
   const ScanTask<AnyOperator> task{sources(operands.leaves),
-                                   operands.aligned,
+                                   operands.rows_aligned(),
                                    operands.exclusive,
                                    operands.reverse,
                                    segments,

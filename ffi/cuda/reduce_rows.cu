@@ -15,27 +15,29 @@ void launch(const Call& call, const ReduceRowsOperands& operands, const Operator
   Workspace workspace = workspace_of(call);
   const auto scratch = operands.layout(workspace, sizeof(State));
   const RowTiling tiling = operands.tiling(kVector);
+  const UnitTiles tiles(operands.ends(), tiling.tiles(), tiling.tile_units(), scratch.items_before);
   const RowReduction<Operator> reduction{static_cast<const typename Operator::Element*>(operands.x),
                                          operands.sources,
-                                         operands.ends(),
-                                         tiling.units,
-                                         tiling.tiles(),
+                                         tiles,
                                          tiling.slices(),
                                          tiling.vectors(),
                                          tiling.lanes(),
                                          tiling.workers(),
                                          tiling.worker_units(),
-                                         tiling.tile_units(),
                                          scratch.first_end,
                                          reinterpret_cast<State*>(scratch.opening),
                                          reinterpret_cast<State*>(scratch.open),
                                          {operands.result, operands.wide_result}};
-  const auto blocks = static_cast<unsigned>(tiling.tiles() * tiling.slices());
-  reduce_tiles<kVector><<<blocks, kThreads, reduction.shared_bytes(kVector), stream>>>(reduction, op);
+  partition_units<<<tiles.partition_blocks(), kPartitionThreads, 0, stream>>>(tiles);
   check_launch(call);
-  if (tiling.tiles() == 1) return;  // the first tile's first end closes no result's segment
+  const auto blocks = static_cast<unsigned>(tiles.tiles * tiling.slices());
+  const bool gathers = operands.sources.indices.data != nullptr;
+  const auto kernel = gathers ? reduce_tiles<kVector, true, Operator> : reduce_tiles<kVector, false, Operator>;
+  kernel<<<blocks, kThreads, reduction.shared_bytes(kVector), stream>>>(reduction, op);
+  check_launch(call);
+  if (tiles.tiles == 1) return;  // the first tile's first end closes no result's segment
   const auto join_blocks =
-      static_cast<unsigned>(ceil_div<int64_t>(tiling.tiles(), kJoinTiles) * ceil_div<int64_t>(tiling.width, kWarp));
+      static_cast<unsigned>(ceil_div<int64_t>(tiles.tiles, kJoinTiles) * ceil_div<int64_t>(tiling.width, kWarp));
   join_tiles<<<join_blocks, kJoinTiles * kWarp, 0, stream>>>(reduction, op);
   check_launch(call);
 }

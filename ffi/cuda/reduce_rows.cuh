@@ -1,9 +1,9 @@
-// The kernels of reduce_rows: rows and segment ends are consumed in one order, in equal tiles, as by segmented_reduce.
+// The kernels of reduce_rows: rows and segment ends are consumed in one order, in equal tiles (unit_tiles.cuh).
 // A worker, a few neighbouring lanes, takes one row after the other, each lane a vector of columns. What workers leave
 // of their first and last segments is joined in the block, what tiles leave by a second kernel.
 #pragma once
 
-#include "cuda/cta/partition.cuh"
+#include "cuda/cta/unit_tiles.cuh"
 #include "cuda/cta/vectors.cuh"
 #include "operands/reduce_rows.h"
 
@@ -24,15 +24,12 @@ struct RowReduction {
   using State = typename Operator::State;
   const typename Operator::Element* x;
   RowSources sources;
-  SegmentEnds ends;
-  int64_t units;
-  int64_t tiles;
+  UnitTiles tiles;
   int64_t slices;
   int64_t vectors;
   int lanes;
   int workers;
   int worker_units;
-  int tile_units;
   int64_t* first_end;  // of each tile, or -1
   State* opening;      // of each tile's first end, without what lies before the tile
   State* open;         // since each tile's last end
@@ -41,7 +38,7 @@ struct RowReduction {
   // Of a block of reduce_tiles: two states a thread, a place for each end, where each worker's ends begin, and whether
   // it has one.
   MGPU_HOST_DEVICE int64_t shared_bytes(int vector) const {
-    return 2 * kThreads * vector * static_cast<int64_t>(sizeof(State)) + tile_units * int64_t{4} + (kThreads + 1) * 4 +
+    return 2 * kThreads * vector * static_cast<int64_t>(sizeof(State)) + tiles.units * int64_t{4} + (kThreads + 1) * 4 +
            kThreads;
   }
 };
@@ -79,11 +76,12 @@ template <int kVector, typename Operator>
 __device__ __forceinline__ void store_row(const RowReduction<Operator>& reduction, const Operator& op, int64_t j,
                                           int64_t column, const typename Operator::State (&states)[kVector]) {
   using Result = typename Operator::Result;
-  const int64_t entry = reduction.ends.entry(j);
+  const SegmentEnds& ends = reduction.tiles.ends;
+  const int64_t entry = ends.entry(j);
   if (entry < 0) return;
   const int64_t at = entry * reduction.sources.width + column;
   int64_t row_begin = 0;
-  if constexpr (Operator::kGivesIndex) row_begin = reduction.ends.row(j) * reduction.sources.count;
+  if constexpr (Operator::kGivesIndex) row_begin = ends.row(j) * reduction.sources.count;
   Neighbours<Result, kVector> results;
 #pragma unroll
   for (int k = 0; k < kVector; ++k) results.items[k] = op.finish(states[k], row_begin);
@@ -95,36 +93,8 @@ __device__ __forceinline__ void store_row(const RowReduction<Operator>& reductio
   }
 }
 
-// The rows and ends that a tile consumes.
-struct RowTile {
-  int64_t first_item;
-  int64_t first_end;
-  int size;
-  int items;
-  int ends;
-};
-
-// Contains a barrier.
-template <typename Operator>
-__device__ __forceinline__ RowTile find_tile(const RowReduction<Operator>& reduction, int64_t tile) {
-  __shared__ int64_t items_before[2];
-  const int warp = threadIdx.x / kWarp;
-  if (warp < 2) {
-    const int64_t diagonal = minimum((tile + warp) * reduction.tile_units, reduction.units);
-    const int64_t items = reduction.ends.items_before(
-        diagonal, [](auto begin, auto end, auto before) { return warp_partition_point(begin, end, before); });
-    if (threadIdx.x % kWarp == 0) items_before[warp] = items;
-  }
-  __syncthreads();
-  const int64_t begin = tile * reduction.tile_units;
-  const int64_t item = items_before[0], end = begin - item;
-  const int size = static_cast<int>(minimum<int64_t>(reduction.tile_units, reduction.units - begin));
-  // Heads out of order may ask for more than there is.
-  const int items = static_cast<int>(clamp<int64_t>(items_before[1] - item, 0, size));
-  return {item, end, size, items, static_cast<int>(minimum<int64_t>(size - items, reduction.ends.count() - end))};
-}
-
-template <int kVector, typename Operator>
+// kGathers: the items are rows by their indices.
+template <int kVector, bool kGathers, typename Operator>
 __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operator> reduction, Operator op) {
   using State = typename Operator::State;
   using Items = Neighbours<typename Operator::Element, kVector>;
@@ -132,15 +102,15 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
   State* const exchanged = reinterpret_cast<State*>(shared);  // by vector place, then by thread
   State* const openings = exchanged + kThreads * kVector;
   int* const bounds = reinterpret_cast<int*>(openings + kThreads * kVector);  // the items before each end
-  int* const worker_ends = bounds + reduction.tile_units;
+  int* const worker_ends = bounds + reduction.tiles.units;
   uint8_t* const has_ended = reinterpret_cast<uint8_t*>(worker_ends + kThreads + 1);
 
   const int64_t tile_index = blockIdx.x / static_cast<unsigned>(reduction.slices);
   const int64_t slice = blockIdx.x - tile_index * reduction.slices;
-  const RowTile tile = find_tile(reduction, tile_index);
+  const TileUnits tile = reduction.tiles[tile_index];
 #pragma unroll 4
   for (int i = threadIdx.x; i < tile.ends; i += kThreads) {
-    const int64_t items = reduction.ends[tile.first_end + i] - tile.first_item;
+    const int64_t items = reduction.tiles.ends[tile.first_end + i] - tile.first_item;
     bounds[i] = static_cast<int>(clamp<int64_t>(items, 0, tile.items));
   }
   __syncthreads();
@@ -168,7 +138,6 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
     const int first_row = minimum(worker * reduction.worker_units, tile.size) - end;
     const int last_row = minimum((worker + 1) * reduction.worker_units, tile.size) - last_end;
     const int64_t width = reduction.sources.width;
-    const bool gathers = reduction.sources.indices.data != nullptr;
     const auto* const x = reduction.x + column;
     const auto bound = [&] { return end < last_end ? bounds[end] : 0x7fffffff; };
     const auto close = [&] {
@@ -188,21 +157,16 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
 #pragma unroll 1
     for (int row = first_row; row < last_row; row += kRowsInFlight) {
       int64_t sources[kRowsInFlight];
-      if (gathers) {
 #pragma unroll
-        for (int i = 0; i < kRowsInFlight; ++i) {
-          sources[i] = row + i < last_row ? reduction.sources(tile.first_item + row + i) : RowSources::kNone;
-        }
-      } else {
-#pragma unroll
-        for (int i = 0; i < kRowsInFlight; ++i) {
-          sources[i] = row + i < last_row ? tile.first_item + row + i : RowSources::kNone;
-        }
+      for (int i = 0; i < kRowsInFlight; ++i) {
+        sources[i] = tile.first_item + row + i;
+        if constexpr (kGathers) sources[i] = row + i < last_row ? reduction.sources(sources[i]) : RowSources::kNone;
       }
+      const auto exists = [&](int i) { return kGathers ? sources[i] >= 0 : row + i < last_row; };
       Items items[kRowsInFlight];
 #pragma unroll
       for (int i = 0; i < kRowsInFlight; ++i) {
-        if (sources[i] >= 0) items[i] = Items::load(x + sources[i] * width);
+        if (exists(i)) items[i] = Items::load(x + sources[i] * width);
       }
 #pragma unroll
       for (int i = 0; i < kRowsInFlight; ++i) {
@@ -211,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
           close();
           next = bound();
         }
-        if (sources[i] < 0) continue;
+        if (!exists(i)) continue;
 #pragma unroll
         for (int k = 0; k < kVector; ++k) {
           states[k] = op.combine(states[k], op.extract(items[i].items[k], sources[i]));
@@ -276,9 +240,9 @@ __global__ void __launch_bounds__(kJoinTiles* kWarp) join_tiles(RowReduction<Ope
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t column = int64_t{blockIdx.x % slices} * kWarp + lane;
   const bool active = column < width;
-  const SegmentEnds& ends = reduction.ends;
+  const SegmentEnds& ends = reduction.tiles.ends;
 
-  const auto first_end_of = [&](int64_t tile) { return tile < reduction.tiles ? reduction.first_end[tile] : -1; };
+  const auto first_end_of = [&](int64_t tile) { return tile < reduction.tiles.tiles ? reduction.first_end[tile] : -1; };
   const auto store = [&](int64_t tile, State before) {
     const State state[1] = {op.combine(before, reduction.opening[tile * width + column])};
     store_row<1>(reduction, op, reduction.first_end[tile], column, state);
@@ -294,7 +258,7 @@ __global__ void __launch_bounds__(kJoinTiles* kWarp) join_tiles(RowReduction<Ope
   const int64_t end = first_end_of(tile);
   int64_t begin = tile;
   bool joins = end > 0 && ends.entry(end) >= 0;
-  if (joins) begin = clamp<int64_t>((ends[end - 1] + end - 1) / reduction.tile_units, 0, tile);
+  if (joins) begin = clamp<int64_t>((ends[end - 1] + end - 1) / reduction.tiles.units, 0, tile);
   const bool is_long = joins && tile - begin > kJoinSerial;
   if (lane == 0) long_begin[warp] = is_long ? begin : -1;
   if (joins && !is_long && active) store(tile, add_tiles(begin, tile, 1));

@@ -44,30 +44,21 @@ void segmented_reduce(const Call& call, cudaStream_t stream) {
     using State = typename Operator::State;
     if (reduce_short_rows(call, operands, op, stream)) return;
     Workspace workspace = workspace_of(call);
-    const auto scratch = operands.layout(workspace, sizeof(State));
-    const int64_t tiles = operands.tiles(sizeof(State));
-    const UnitTiles unit_tiles{ends,
-                               operands.segments.total(),
-                               ends.count(),
-                               tiles,
-                               SegmentedReduceOperands::tile_units(sizeof(State)),
-                               scratch.items_before};
+    const SegmentTiling tiling = operands.tiling(sizeof(State));
+    const auto scratch = tiling.layout(workspace);
+    const UnitTiles tiles = unit_tiles(tiling, scratch.items_before);
     const SegmentedReduction<Operator> reduction{static_cast<const typename Operator::Element*>(operands.x),
                                                  is_aligned(operands.x),
-                                                 unit_tiles,
+                                                 tiles,
                                                  reinterpret_cast<State*>(scratch.opening),
                                                  reinterpret_cast<SinceRestart<State>*>(scratch.open),
                                                  {operands.result, operands.wide_result}};
-    const auto blocks = [](int64_t threads, int block) {
-      return static_cast<unsigned>(ceil_div<int64_t>(threads, block));
-    };
-    partition_units<<<blocks((tiles + 1) * kSearchLanes, kPartitionThreads), kPartitionThreads, 0, stream>>>(
-        unit_tiles);
+    partition_units<<<tiles.partition_blocks(), kPartitionThreads, 0, stream>>>(tiles);
     check_launch(call);
-    reduce_tiles<<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(reduction, op);
+    reduce_tiles<<<static_cast<unsigned>(tiles.tiles), kThreads, 0, stream>>>(reduction, op);
     check_launch(call);
-    if (tiles == 1) return;  // the first tile's first end closes no result's segment
-    join_tiles<<<blocks(tiles, kJoinThreads), kJoinThreads, 0, stream>>>(reduction, op);
+    if (tiles.tiles == 1) return;  // the first tile's first end closes no result's segment
+    join_tiles<<<join_blocks(tiles.tiles), kJoinThreads, 0, stream>>>(reduction, op);
     check_launch(call);
   });
 }

@@ -1,71 +1,49 @@
 // The kernels of segmented_reduce: items and segment ends are consumed in one order, in equal tiles, whatever the
-// lengths (Merrill and Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016). A tile stores the
-// segments that begin and end in it; what it leaves of its first and last segment is joined by a second kernel, so no
-// tile waits for another.
+// lengths (unit_tiles.cuh). A tile stores the segments that begin and end in it; what it leaves of its first and last
+// segment is joined by a second kernel, so no tile waits for another.
 #pragma once
 
 #include "cuda/cta/scan.cuh"
+#include "cuda/cta/unit_tiles.cuh"
 #include "cuda/cta/vectors.cuh"
 #include "operands/reduce.h"
 
 namespace mgpu::cuda::segment_reducing {
 
 constexpr int kThreads = segmented_reduce_shape(4).threads;
-constexpr int kPartitionThreads = 256;
-constexpr int kSearchLanes = 4;
 constexpr int kJoinThreads = 256;
 constexpr int kJoinTiles = 8;  // a thread's, where a block looks back
+
+inline UnitTiles unit_tiles(const SegmentTiling& tiling, int64_t* items_before) {
+  return {tiling.ends, tiling.tiles(), SegmentTiling::tile_units(tiling.largest_bytes), items_before};
+}
+inline unsigned join_blocks(int64_t tiles) { return static_cast<unsigned>(ceil_div<int64_t>(tiles, kJoinThreads)); }
+
+// The bytes of a state, or of what one is made of, where that is larger: what a thread has room for.
+template <typename Operator>
+constexpr int64_t state_bytes() {
+  using Element = typename Operator::Element;
+  int64_t bytes = sizeof(typename Operator::State);
+  if constexpr (IsItem<Element>) bytes = maximum<int64_t>(bytes, item_shape<Element>().size);
+  return bytes;
+}
 
 // A tile has places for its items, after those between the last multiple of 16 bytes and its first item. A lane has a
 // run of neighbouring places in each of its warp's rows.
 template <typename Operator>
 struct Shape {
   static constexpr int kVector = Vector<typename Operator::Element>::kItems;
-  static constexpr int kItems = segmented_reduce_shape(sizeof(typename Operator::State)).items;
+  static constexpr int kItems = segmented_reduce_shape(state_bytes<Operator>()).items;
   static constexpr int kPlaces = kThreads * kItems;
-  static constexpr int kRun = kVector < 8 ? 2 * kVector : kVector;
+  static constexpr int kRun = kVector < 8 ? maximum(2 * kVector, 4) : kVector;
   static constexpr int kRowPlaces = kRun * kWarp;
   static constexpr int kRows = kItems / kRun;  // of a warp
 };
 
-struct TileUnits {
-  int64_t first_item;
-  int64_t first_end;
-  int items;
-  int ends;
-};
-
-struct UnitTiles {
-  SegmentEnds ends;
-  int64_t total_items;
-  int64_t total_ends;
-  int64_t tiles;
-  int units;  // in a tile
-  int64_t* items_before;
-
-  __device__ __forceinline__ TileUnits operator[](int64_t tile) const {
-    const int64_t begin = tile * units;
-    const int64_t item = items_before[tile];
-    const int size = static_cast<int>(minimum<int64_t>(units, total_items + total_ends - begin));
-    // Heads out of order may ask for more than there is.
-    const int items = static_cast<int>(clamp<int64_t>(items_before[tile + 1] - item, 0, size));
-    const int64_t end = begin - item;
-    return {item, end, items, static_cast<int>(minimum<int64_t>(size - items, total_ends - end))};
-  }
-};
-
-static __global__ void __launch_bounds__(kPartitionThreads) partition_units(UnitTiles tiles) {
-  const int64_t tile = (int64_t{blockIdx.x} * kPartitionThreads + threadIdx.x) / kSearchLanes;
-  const int64_t begin = minimum(tile * tiles.units, tiles.total_items + tiles.total_ends);
-  const int64_t items = tiles.ends.items_before(
-      begin, [](auto begin, auto end, auto before) { return warp_partition_point<kSearchLanes>(begin, end, before); });
-  if (threadIdx.x % kSearchLanes == 0 && tile <= tiles.tiles) tiles.items_before[tile] = items;
-}
-
 template <typename Operator>
 struct SegmentedReduction {
   using State = typename Operator::State;
-  const typename Operator::Element* x;
+  SourceOf<typename Operator::Element> x;
   bool aligned;
   UnitTiles tiles;
   State* opening;             // of each tile's first end, without what lies before the tile
@@ -128,7 +106,7 @@ template <typename Operator>
 __device__ __forceinline__ void load_items(const SegmentedReduction<Operator>& reduction, const TilePlaces& places,
                                            RowVectors<Operator>& vectors) {
   using Shape = Shape<Operator>;
-  const auto* const x = reduction.x + places.origin;
+  const auto x = reduction.x + places.origin;
   if (reduction.aligned && places.origin + Shape::kPlaces <= reduction.tiles.total_items) {
 #pragma unroll
     for (int row = 0; row < Shape::kRows; ++row) {
@@ -228,15 +206,17 @@ __device__ __forceinline__ void sum_runs(const Operator& op, const TilePlaces& p
     const int row_place = (first_row + row) * Shape::kRowPlaces;
     if (row_place >= places.limit) break;
     State states[kRun];
-#pragma unroll
-    for (int k = 0; k < kRun; ++k) {
-      states[k] = op.extract(vectors[row][k / kVector].items[k % kVector], places.origin + place + k);
-    }
+    const auto extract = [&](int k) {
+      return op.extract(vectors[row][k / kVector].items[k % kVector], places.origin + place + k);
+    };
     if (row_place < places.lead || row_place + Shape::kRowPlaces > places.limit) {
 #pragma unroll
       for (int k = 0; k < kRun; ++k) {
-        if (place + k < places.lead || place + k >= places.limit) states[k] = op.identity();
+        states[k] = place + k >= places.lead && place + k < places.limit ? extract(k) : op.identity();
       }
+    } else {
+#pragma unroll
+      for (int k = 0; k < kRun; ++k) states[k] = extract(k);
     }
     const auto closing = reinterpret_cast<const Marks<kRun>*>(memory.closes)[place / kRun];
     const unsigned closing_lanes = __ballot_sync(0xffffffffu, closing.any());
@@ -319,15 +299,15 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8
   using State = typename Operator::State;
   using Shape = Shape<Operator>;
   constexpr int kPlaces = Shape::kPlaces;
-  __shared__ alignas(16) State sums[kPlaces];
+  constexpr int kSumBytes = kPlaces * maximum<int>(sizeof(State), sizeof(int));  // a place each, of an end too
+  __shared__ alignas(16) char sums[kSumBytes];
   __shared__ State before_run[kPlaces / Shape::kRun];
   __shared__ State row_sums[kPlaces / Shape::kRowPlaces];
   __shared__ alignas(16) uint8_t closes[kPlaces];
-  const TileMemory<Operator> memory{sums, before_run, row_sums, closes, reinterpret_cast<int*>(sums + kPlaces) - 1};
+  const TileMemory<Operator> memory{reinterpret_cast<State*>(sums), before_run, row_sums, closes,
+                                    reinterpret_cast<int*>(sums + kSumBytes) - 1};
 #pragma unroll
-  for (int i = 0; i < kPlaces / 16 / kThreads; ++i) {
-    reinterpret_cast<uint4*>(closes)[i * kThreads + threadIdx.x] = uint4{};
-  }
+  for (int i = threadIdx.x; i < kPlaces / 16; i += kThreads) reinterpret_cast<uint4*>(closes)[i] = uint4{};
   const TileUnits units = reduction.tiles[blockIdx.x];
   const int lead = static_cast<int>(units.first_item % Shape::kVector);
   const TilePlaces places{units.first_item - lead, lead, lead + units.items};

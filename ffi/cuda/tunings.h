@@ -157,7 +157,9 @@ constexpr int64_t kReduceMostChunks = 2048;
 constexpr int64_t kReduceShortRow = 4096;
 
 // ---- Reductions of segments: the items that each thread has room for.
-constexpr TileShape segmented_reduce_shape(int64_t state_bytes) { return {128, state_bytes > 4 ? 16 : 32}; }
+constexpr TileShape segmented_reduce_shape(int64_t state_bytes) {
+  return {128, state_bytes > 32 ? 4 : state_bytes > 16 ? 8 : state_bytes > 4 ? 16 : 32};
+}
 
 // ---- Reductions of rows: a worker is a few neighbouring lanes, each of which has a vector of columns and takes one
 // row after the other; a block's workers consume a tile of rows and segment ends. Up to 32 lanes read 512 bytes of a
@@ -165,7 +167,7 @@ constexpr TileShape segmented_reduce_shape(int64_t state_bytes) { return {128, s
 // worker takes fewer, as long as there are not blocks enough to fill a large device.
 constexpr int kReduceRowsThreads = 256;
 constexpr int kReduceRowsMostLanes = 32;
-constexpr int kReduceRowsMostUnits = 32;    // of rows and ends that a worker consumes
+constexpr int kReduceRowsMostUnits = 64;    // of rows and ends that a worker consumes
 constexpr int kReduceRowsTileUnits = 4096;  // at most
 constexpr int64_t kReduceRowsBlocks = 1024;
 

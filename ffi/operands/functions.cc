@@ -35,7 +35,6 @@ FunctionOperands::FunctionOperands(const Call& call) {
     packed += bytes;
     aligned = aligned && reinterpret_cast<uintptr_t>(leaf.data) % 16 == 0;
   }
-  aligned = aligned && (segments.rows == 1 || segments.length % shape.vector() == 0);
   call.expect(widest == shape.widest && packed == shape.packed, "expected leaves of the sizes that are attributes");
   for (size_t i = 0; i < captured; ++i) captures.arrays[i] = call.operands[count + i].data;
   const Array& heads = call.operands[count + captured];
@@ -86,5 +85,12 @@ char* ReduceFunctionOperands::layout(Workspace& workspace) const {
 }
 
 int64_t workspace::reduce_by_function(const Call& call) { return layout_bytes(ReduceFunctionOperands(call)); }
+
+SegmentedReduceFunctionOperands::SegmentedReduceFunctionOperands(const Call& call)
+    : FunctionOperands(call), result(results(call, 0, segments.rows * segments.heads_count)) {}
+
+int64_t workspace::segmented_reduce_by_function(const Call& call) {
+  return layout_bytes(SegmentedReduceFunctionOperands(call));
+}
 
 }  // namespace mgpu

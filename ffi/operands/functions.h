@@ -9,6 +9,7 @@
 #include "cuda/tunings.h"
 #include "function/item.h"
 #include "function/operator.h"
+#include "operands/reduce.h"
 
 namespace mgpu {
 
@@ -26,9 +27,11 @@ struct FunctionOperands {
   std::vector<const void*> leaves;
   int64_t result_leaves;
   Captures captures{};
-  bool aligned = true;  // all leaves, and each row of them
+  bool aligned = true;  // all leaves
 
   explicit FunctionOperands(const Call& call);
+
+  bool rows_aligned() const { return aligned && (segments.rows == 1 || segments.length % shape.vector() == 0); }
 
   // The leaves of `items` results, from a call's result `first` on.
   std::vector<void*> results(const Call& call, size_t first, int64_t items) const;
@@ -80,6 +83,15 @@ struct ReduceFunctionOperands : FunctionOperands {
   bool has_short_rows() const { return segments.rows > 1 && segments.length * shape.packed <= 4 * kReduceShortRow; }
 
   char* layout(Workspace& workspace) const;
+};
+
+struct SegmentedReduceFunctionOperands : FunctionOperands {
+  std::vector<void*> result;
+
+  explicit SegmentedReduceFunctionOperands(const Call& call);
+
+  SegmentTiling tiling() const { return {{segments}, state_bytes, maximum<int64_t>(state_bytes, shape.size)}; }
+  SegmentTiling::Scratch layout(Workspace& workspace) const { return tiling().layout(workspace); }
 };
 
 }  // namespace mgpu

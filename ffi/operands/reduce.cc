@@ -44,8 +44,8 @@ SegmentedReduceOperands::SegmentedReduceOperands(const Call& call, const Argumen
 SegmentedReduceOperands::SegmentedReduceOperands(const Call& call)
     : SegmentedReduceOperands(call, Arguments(call, signature::segmented_reduce)) {}
 
-SegmentedReduceOperands::Scratch SegmentedReduceOperands::layout(Workspace& workspace, int64_t state_bytes) const {
-  const int64_t count = tiles(state_bytes);
+SegmentTiling::Scratch SegmentTiling::layout(Workspace& workspace) const {
+  const int64_t count = tiles();
   return {workspace.take<int64_t>(count + 1), workspace.take<char>(count * state_bytes),
           workspace.take<char>(count * since_restart_bytes(state_bytes))};
 }

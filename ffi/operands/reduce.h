@@ -65,12 +65,29 @@ struct SegmentEnds {
   }
 };
 
+// How the CUDA kernels cut segments of states of this many bytes.
+struct SegmentTiling {
+  SegmentEnds ends;
+  int64_t state_bytes;
+  int64_t largest_bytes;  // of a state, or of what one is made of
+
+  // The items and ends that a block consumes: less than there is room for, as its items begin and end between multiples
+  // of 16 bytes.
+  static constexpr int tile_units(int64_t largest_bytes) { return segmented_reduce_shape(largest_bytes).tile() - 32; }
+  int64_t tiles() const { return ceil_div<int64_t>(ends.units(), tile_units(largest_bytes)); }
+
+  // Scratch memory: the items before each tile, and the states that it leaves of its first and of its last segment, the
+  // last with a flag.
+  struct Scratch {
+    int64_t* items_before;
+    char* opening;
+    char* open;
+  };
+  Scratch layout(Workspace& workspace) const;
+};
+
 // Operands: x [.., n], heads [.., m], count [.., 1] or absent. Attribute: op. Result: [.., m].
 struct SegmentedReduceOperands : OperatorOperands {
-  // The items and ends that a CUDA block consumes: less than there is room for, as its items begin and end between
-  // multiples of 16 bytes.
-  static constexpr int tile_units(int64_t state_bytes) { return segmented_reduce_shape(state_bytes).tile() - 32; }
-
   void* result;
   bool wide_result;
 
@@ -78,16 +95,10 @@ struct SegmentedReduceOperands : OperatorOperands {
   SegmentedReduceOperands(const Call& call, const Arguments& in);
 
   SegmentEnds ends() const { return {segments}; }
-  int64_t tiles(int64_t state_bytes) const { return ceil_div<int64_t>(ends().units(), tile_units(state_bytes)); }
-
-  // Scratch memory of the CUDA kernels: the items before each tile, and the states that it leaves of its first and of
-  // its last segment, the last with a flag.
-  struct Scratch {
-    int64_t* items_before;
-    char* opening;
-    char* open;
-  };
-  Scratch layout(Workspace& workspace, int64_t state_bytes) const;
+  SegmentTiling tiling(int64_t state_bytes) const { return {ends(), state_bytes, state_bytes}; }
+  SegmentTiling::Scratch layout(Workspace& workspace, int64_t state_bytes) const {
+    return tiling(state_bytes).layout(workspace);
+  }
 };
 
 }  // namespace mgpu

@@ -31,7 +31,8 @@ ReduceRowsOperands::Scratch ReduceRowsOperands::layout(Workspace& workspace, int
   int64_t tiles = 0;
   for (int vector : {1, 2, 4, 8}) tiles = maximum(tiles, tiling(vector).tiles());
   const int64_t bytes = tiles * sources.width * state_bytes;
-  return {workspace.take<int64_t>(tiles), workspace.take<char>(bytes), workspace.take<char>(bytes)};
+  return {workspace.take<int64_t>(tiles + 1), workspace.take<int64_t>(tiles), workspace.take<char>(bytes),
+          workspace.take<char>(bytes)};
 }
 
 int64_t workspace::reduce_rows(const Call& call) {

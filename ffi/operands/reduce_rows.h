@@ -39,10 +39,11 @@ struct ReduceRowsOperands : OperatorOperands {
 
   SegmentEnds ends() const { return {segments}; }
 
-  // Scratch memory of the CUDA kernels: the first end of each tile that has one, and what each tile leaves of its first
-  // and of its last segment, a row of states each. Elements are read `vector` at a time.
+  // Scratch memory of the CUDA kernels: the items before each tile, the first end of each that has one, and what each
+  // tile leaves of its first and of its last segment, a row of states each. Elements are read `vector` at a time.
   RowTiling tiling(int vector) const { return {ends().units(), sources.width, vector}; }
   struct Scratch {
+    int64_t* items_before;
     int64_t* first_end;
     char* opening;
     char* open;

@@ -49,7 +49,7 @@ TileSizes tile_sizes() {
     }
   }
   for (int state_width : {4, 8, 16}) {
-    sizes["segmented_reduce"].insert(SegmentedReduceOperands::tile_units(state_width));
+    sizes["segmented_reduce"].insert(SegmentTiling::tile_units(state_width));
   }
   return sizes;
 }

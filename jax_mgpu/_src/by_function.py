@@ -20,8 +20,18 @@ import numpy as np
 from jax_mgpu._src import library
 from jax_mgpu._src.compat import free_of_explicit_axes, whole_axes
 from jax_mgpu._src.emit import Layout, Stage, Unsupported, emit_operator
+from jax_mgpu._src.live import segment_bounds
 from jax_mgpu._src.mapped import Load, map_leaves
-from jax_mgpu._src.operators import Kind, Operator, builtin, scan_results, segment_ends, segmented_results
+from jax_mgpu._src.operators import (
+    Kind,
+    Operator,
+    builtin,
+    identities,
+    scan_results,
+    segment_ends,
+    segmented_results,
+    select,
+)
 from jax_mgpu._src.primitive import ABSENT, REGISTRY, Operation
 
 __all__ = [
@@ -30,10 +40,13 @@ __all__ = [
     "scan_by_function",
     "scan_mapped",
     "segmented_reduce_by_function",
+    "segmented_reduce_mapped",
 ]
 
 # A row of so many bytes is scanned by tiles of its own, shorter ones share tiles.
 LONG_ROW_BYTES = 1 << 17
+# Larger states of segments have no room in a block's shared memory: they are scanned.
+MOST_SEGMENT_BYTES = 72
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +96,11 @@ class _Function:
     kind: Kind | None
     position_dtype: Any
 
+    @property
+    def largest_segment_bytes(self) -> int:
+        """What a thread of a segmented reduction has room for, for each item."""
+        return max(self.state_bytes, self.largest_bytes)
+
     def operator(self, captures: Sequence[Any]) -> Operator:
         """The operator in plain JAX, over lists of leaves."""
         one = self.combine(captures)
@@ -106,17 +124,40 @@ def _filled(values: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
     return [captures[value.index] if isinstance(value, _Captured) else value for value in values]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Prepared:
+    """A function that has been written, and its operands."""
+
+    number: int
+    leaves: Sequence[Any]
+    captures: Sequence[Any]
+    structure: Any  # of results
+    results: int
+
+    @property
+    def function(self) -> _Function:
+        return _FUNCTIONS[self.number]
+
+    def run(self, name: str, heads: Any, count: Any, **attributes: bool) -> Sequence[Any]:
+        """The results of an operation, as pytrees."""
+        ranks = tuple(leaf.ndim for leaf in self.leaves), tuple(np.ndim(c) for c in self.captures)
+        primitive = _operation(name, *ranks, self.results)
+        operands = [*self.leaves, *map(jnp.asarray, self.captures), heads, count]
+        results = primitive.run(operands, function=self.number, **attributes)
+        step = self.results
+        return [self.structure.unflatten(results[i : i + step]) for i in range(0, len(results), step)]
+
+
 _FUNCTIONS: list[_Function] = []
 _NUMBERS: dict[Any, int] = {}
 
 
 def reduce_by_function(operation: str, operator: Operator, x: Any, n: int, count: Any, load: Load | None = None) -> Any:
     """The combination of all items, a pytree as x without its leading axis. `load`: how x is made of other items."""
-    needs_nothing = operator.identity is not None
-    called = _call("reduce_by_function", operation, operator, x, n, ABSENT, count, load, needs_nothing=needs_nothing)
-    if called is None:
+    prepared = _prepare(operation, operator, x, n, load, needs_nothing=operator.identity is not None)
+    if prepared is None:
         return scan_results(operator, x, n, ABSENT, count, exclusive=0, reverse=0, total=1)[1]
-    return called[0]
+    return prepared.run("reduce_by_function", ABSENT, count)[0]
 
 
 def scan_by_function(
@@ -124,42 +165,55 @@ def scan_by_function(
 ) -> Sequence[Any]:
     """What `scan` returns, as pytrees like x."""
     needs_nothing = operator.identity is not None and (flags["exclusive"] or flags["total"])
-    called = _call(
-        "scan_by_function", operation, operator, x, n, heads, count, load, needs_nothing=needs_nothing, **flags
-    )
-    return scan_results(operator, x, n, heads, count, **flags) if called is None else called
+    prepared = _prepare(operation, operator, x, n, load, needs_nothing=needs_nothing, **_directions(flags))
+    if prepared is None:
+        return scan_results(operator, x, n, heads, count, **flags)
+    return prepared.run("scan_by_function", heads, count, **flags)
 
 
 def segmented_reduce_by_function(
     operation: str, operator: Operator, x: Any, n: int, heads: Any, count: Any, load: Load | None = None
 ) -> Any:
-    """What `segmented_reduce` returns: the last items of a scan of each segment."""
-    flags = {"exclusive": False, "reverse": False, "total": False}
-    called = _call("scan_by_function", operation, operator, x, n, heads, count, load, needs_nothing=False, **flags)
-    if called is None:
+    """What `segmented_reduce` returns."""
+    prepared = _prepare(operation, operator, x, n, load)
+    if prepared is None:
         return segmented_results(operator, x, n, heads, count)
-    return segment_ends(operator, called[0], n, whole_axes(heads), count)
+    heads = whole_axes(heads)
+    if prepared.function.largest_segment_bytes > MOST_SEGMENT_BYTES:
+        (scanned,) = prepared.run("scan_by_function", heads, count, exclusive=False, reverse=False, total=False)
+        return segment_ends(operator, scanned, n, heads, count)
+    (results,) = prepared.run("segmented_reduce_by_function", heads, count)
+    if operator.identity is None:
+        return results
+    begin, end = segment_bounds(heads, n, count)
+    return select(begin < end, results, identities(operator, results))
 
 
 def reduce_mapped(operation: str, kind: Kind, x: jax.Array, count: Any, load: Load | None) -> Any:
     """The reduction of mapped items by a built-in operator, or None where it is not for kernels that map."""
-    if load is None:
+    prepared = _prepare_mapped(operation, kind, x, load)
+    return None if prepared is None else prepared.run("reduce_by_function", ABSENT, count)[0]
+
+
+def segmented_reduce_mapped(operation: str, kind: Kind, x: jax.Array, heads: Any, count: Any, load: Load | None) -> Any:
+    """The same of each segment."""
+    prepared = _prepare_mapped(operation, kind, x, load)
+    if prepared is None or prepared.function.largest_segment_bytes > MOST_SEGMENT_BYTES:
         return None
-    operator = _builtin(kind, x.dtype)
-    called = _call("reduce_by_function", operation, operator, x, x.shape[0], ABSENT, count, load, needs_nothing=False)
-    return None if called is None else called[0]
+    return prepared.run("segmented_reduce_by_function", heads, count)[0]
 
 
 def scan_mapped(
     operation: str, kind: Kind, x: jax.Array, heads: Any, count: Any, load: Load | None, **flags: bool
 ) -> Sequence[Any] | None:
     """The scan of mapped items by a built-in operator, or None where it is not for kernels that map."""
-    if load is None:
-        return None
-    operator = _builtin(kind, x.dtype)
-    return _call(
-        "scan_by_function", operation, operator, x, x.shape[0], heads, count, load, needs_nothing=False, **flags
-    )
+    prepared = _prepare_mapped(operation, kind, x, load, **_directions(flags))
+    return None if prepared is None else prepared.run("scan_by_function", heads, count, **flags)
+
+
+def _directions(flags: Mapping[str, bool]) -> dict[str, bool]:
+    """What is written into a function of a scan's attributes."""
+    return {name: flags[name] for name in ("reverse", "exclusive")}
 
 
 def _builtin(kind: Kind, dtype: Any) -> Operator:
@@ -167,22 +221,26 @@ def _builtin(kind: Kind, dtype: Any) -> Operator:
         return builtin(kind, dtype)
 
 
-def _call(
-    name: str,
+def _prepare_mapped(
+    operation: str, kind: Kind, x: jax.Array, load: Load | None, **directions: bool
+) -> _Prepared | None:
+    if load is None:
+        return None
+    return _prepare(operation, _builtin(kind, x.dtype), x, x.shape[0], load, **directions)
+
+
+def _prepare(
     operation: str,
     operator: Operator,
     x: Any,
     n: int,
-    heads: Any,
-    count: Any,
     load: Load | None,
     *,
-    needs_nothing: bool,
+    needs_nothing: bool = False,
     reverse: bool = False,
     exclusive: bool = False,
-    **flags: bool,
-) -> Sequence[Any] | None:
-    """The results by kernels, or None where there are none for this."""
+) -> _Prepared | None:
+    """The function for kernels, or None where there are none for it."""
     if n == 0 or (operator.function is None and operator.kind is None) or not has_kernels():
         return None
     structure: Any
@@ -194,12 +252,7 @@ def _call(
             what = "op" if load is None else "op or map"
             _warn(f"{operation}: {what}: runs in plain JAX, which is slower: no kernel can be made of {error}")
         return None
-    elements = leaves if load is None else load.leaves
-    ranks = tuple(leaf.ndim for leaf in elements), tuple(np.ndim(c) for c in captures)
-    primitive = _operation(name, *ranks, len(leaves))
-    own = {"reverse": reverse, "exclusive": exclusive, **flags} if name == "scan_by_function" else {}
-    results = primitive.run([*elements, *map(jnp.asarray, captures), heads, count], function=number, **own)
-    return [structure.unflatten(results[i : i + len(leaves)]) for i in range(0, len(results), len(leaves))]
+    return _Prepared(number, leaves if load is None else load.leaves, captures, structure, len(leaves))
 
 
 def has_kernels() -> bool:
@@ -329,6 +382,12 @@ class FunctionOperation(Operation):
     def __init__(self, name: str, leaf_ranks: Sequence[int], capture_ranks: Sequence[int], result_leaves: int):
         self.leaves, self.captures = len(leaf_ranks), len(capture_ranks)
         is_scan = name == "scan_by_function"
+        rules: dict[str, tuple[Callable[..., Sequence[Any]], Callable[..., Sequence[Any]]]] = {
+            "reduce_by_function": (self._reduced, self._plain_reduction),
+            "segmented_reduce_by_function": (self._segmented, self._plain_segments),
+            "scan_by_function": (self._scanned, self._plain_scan),
+        }
+        shapes, plain = rules[name]
         leaves = {f"x{i}": rank for i, rank in enumerate(leaf_ranks)}
         results = [f"result{i}" for i in range(result_leaves)]
         super().__init__(
@@ -336,8 +395,8 @@ class FunctionOperation(Operation):
             operands={**leaves, **{f"c{i}": rank for i, rank in enumerate(capture_ranks)}, "heads": 1, "count": 1},
             results=[*results, *(f"total{i}" for i in range(result_leaves if is_scan else 0))],
             attributes={"function": int, **(dict.fromkeys(["exclusive", "reverse", "total"], bool) if is_scan else {})},
-            shapes=self._scanned if is_scan else self._reduced,
-            fallback=self._plain_scan if is_scan else self._plain_reduction,
+            shapes=shapes,
+            fallback=plain,
             streamed=tuple(leaves),
             only="cuda",
             is_registered=False,
@@ -391,6 +450,11 @@ class FunctionOperation(Operation):
         del operands
         return _FUNCTIONS[function].results
 
+    def _segmented(self, *operands: Any, function: int) -> Sequence[Any]:
+        segments = operands[-2].shape[0]
+        results = self._reduced(function=function)
+        return [jax.ShapeDtypeStruct((segments, *result.shape), result.dtype) for result in results]
+
     def _scanned(self, *operands: Any, total: int, **attributes: int) -> Sequence[Any]:
         results, n = self._reduced(function=attributes["function"]), operands[0].shape[0]
         scanned = [jax.ShapeDtypeStruct((n, *result.shape), result.dtype) for result in results]
@@ -404,6 +468,14 @@ class FunctionOperation(Operation):
             return REGISTRY["reduce"](x=x[0], count=count, op=of.kind, wide=False)
         flags = {"exclusive": 0, "reverse": 0, "total": 1}
         return scan_results(of.operator(captures), x, n, ABSENT, count, **flags)[1]
+
+    def _plain_segments(self, *operands: Any, function: int) -> Sequence[Any]:
+        leaves, captures, heads, count = self._split(operands)
+        of, n = _FUNCTIONS[function], leaves[0].shape[0]
+        x = of.items(leaves, captures, count)
+        if of.kind is not None:
+            return REGISTRY["segmented_reduce"](x=x[0], heads=heads, count=count, op=of.kind, wide=False)
+        return jax.tree.leaves(segmented_results(of.operator(captures), x, n, heads, count))
 
     def _plain_scan(self, *operands: Any, function: int, **flags: int) -> Sequence[Any]:
         leaves, captures, heads, count = self._split(operands)

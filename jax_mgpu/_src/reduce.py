@@ -11,7 +11,12 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName, ItemFunction, Keys, OperatorTree, PairFunction
 from jax_mgpu._src.bits import ordered_together
-from jax_mgpu._src.by_function import reduce_by_function, reduce_mapped, segmented_reduce_by_function
+from jax_mgpu._src.by_function import (
+    reduce_by_function,
+    reduce_mapped,
+    segmented_reduce_by_function,
+    segmented_reduce_mapped,
+)
 from jax_mgpu._src.check import (
     count_operand,
     describe,
@@ -152,6 +157,11 @@ def reduce_segments(leaf: Leaf, heads: Any, count: Any, indices: Any = ABSENT) -
     return leaf.results(combined, leading, lengths)
 
 
+def _reduce_segments_leaf(name: str, leaf: Leaf, heads: Any, count: Any, load: Load | None) -> jax.Array:
+    combined = segmented_reduce_mapped(name, leaf.kind, leaf.x, heads, count, load)
+    return reduce_segments(leaf, heads, count) if combined is None else combined
+
+
 @one_program("op", "commutative", "map")
 def segmented_reduce(
     x: Any,
@@ -227,7 +237,8 @@ def segmented_reduce(
     if callable(op):
         results = restore(segmented_reduce_by_function(name, operator, x, n, heads, count, load))
     else:
-        results = restore([reduce_segments(leaf, heads, count) for leaf in leaves])
+        load = one_leaf(load, leaves, x)
+        results = restore([_reduce_segments_leaf(name, leaf, heads, count, load) for leaf in leaves])
     return results if ends is None else jax.tree.map(lambda x: x[::2], results)
 
 

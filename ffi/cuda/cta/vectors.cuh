@@ -63,17 +63,10 @@ struct SourceOf_<Element> {
 template <typename Element>
 using SourceOf = typename SourceOf_<Element>::Type;
 
-// Stores items, 8 bytes or more in all, at an index that is a multiple of kCount, to memory aligned to 16 bytes.
+// Stores items at an index that is a multiple of kCount, to memory aligned to 16 bytes.
 template <int kCount, typename T>
 __device__ __forceinline__ void store_vector(T* to, int64_t i, const T (&items)[kCount]) {
-  constexpr int kBytes = kCount * sizeof(T);
-  using Word = std::conditional_t<kBytes % 16 == 0, uint4, uint2>;
-  Word words[kBytes / sizeof(Word)];
-  memcpy(words, items, kBytes);
-#pragma unroll
-  for (int word = 0; word < kBytes / static_cast<int>(sizeof(Word)); ++word) {
-    reinterpret_cast<Word*>(to + i)[word] = words[word];
-  }
+  store_bytes<sizeof(items)>(to + i, items);
 }
 
 inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }

@@ -1,0 +1,60 @@
+// Tiles of items and segment ends, consumed in one order: equal ones, whatever the lengths (Merrill and Garland,
+// "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016).
+#pragma once
+
+#include "cuda/cta/partition.cuh"
+#include "operands/reduce.h"
+
+namespace mgpu::cuda {
+
+constexpr int kPartitionThreads = 256;
+constexpr int kSearchLanes = 4;
+
+struct TileUnits {
+  int64_t first_item;
+  int64_t first_end;
+  int size;
+  int items;
+  int ends;
+};
+
+struct UnitTiles {
+  SegmentEnds ends;
+  int64_t total_items;
+  int64_t total_ends;
+  int64_t tiles;
+  int units;  // in a tile
+  int64_t* items_before;
+
+  UnitTiles(const SegmentEnds& ends, int64_t tiles, int units, int64_t* items_before)
+      : ends(ends),
+        total_items(ends.segments.total()),
+        total_ends(ends.count()),
+        tiles(tiles),
+        units(units),
+        items_before(items_before) {}
+
+  unsigned partition_blocks() const {
+    return static_cast<unsigned>(ceil_div<int64_t>((tiles + 1) * kSearchLanes, kPartitionThreads));
+  }
+
+  __device__ __forceinline__ TileUnits operator[](int64_t tile) const {
+    const int64_t begin = tile * units;
+    const int64_t item = items_before[tile];
+    const int size = static_cast<int>(minimum<int64_t>(units, total_items + total_ends - begin));
+    // Heads out of order may ask for more than there is.
+    const int items = static_cast<int>(clamp<int64_t>(items_before[tile + 1] - item, 0, size));
+    const int64_t end = begin - item;
+    return {item, end, size, items, static_cast<int>(minimum<int64_t>(size - items, total_ends - end))};
+  }
+};
+
+static __global__ void __launch_bounds__(kPartitionThreads) partition_units(UnitTiles tiles) {
+  const int64_t tile = (int64_t{blockIdx.x} * kPartitionThreads + threadIdx.x) / kSearchLanes;
+  const int64_t begin = minimum(tile * tiles.units, tiles.total_items + tiles.total_ends);
+  const int64_t items = tiles.ends.items_before(
+      begin, [](auto begin, auto end, auto before) { return warp_partition_point<kSearchLanes>(begin, end, before); });
+  if (threadIdx.x % kSearchLanes == 0 && tile <= tiles.tiles) tiles.items_before[tile] = items;
+}
+
+}  // namespace mgpu::cuda
