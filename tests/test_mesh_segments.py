@@ -83,17 +83,18 @@ def runs_of(keys, x, op):
     return heads, oracle.segmented_reduce(x, heads, op)
 
 
+def runs(keys, x, y, count):
+    named = {"count": count, "axis_name": mesh.AXIS}
+    return (
+        mgpu.reduce_by_key(keys, {"x": x, "y": y}, size=SLOTS, **named),
+        mgpu.reduce_by_key(keys, x, "argmax", size=4, **named),
+        mgpu.reduce_by_key(keys, x, jnp.maximum, size=SLOTS, **named),
+    )
+
+
 @pytest.mark.parametrize("devices", mesh.SIZES)
 def test_reduce_by_key(rng, devices):
-    def call(keys, x, y, count):
-        named = {"count": count, "axis_name": mesh.AXIS}
-        return (
-            mgpu.reduce_by_key(keys, {"x": x, "y": y}, size=SLOTS, **named),
-            mgpu.reduce_by_key(keys, x, "argmax", size=4, **named),
-            mgpu.reduce_by_key(keys, x, jnp.maximum, size=SLOTS, **named),
-        )
-
-    check_reduce_by_key(rng, mesh.by_vmap(call), devices)
+    check_reduce_by_key(rng, mesh.by_vmap(runs), devices)
 
 
 def check_reduce_by_key(rng, call, devices):

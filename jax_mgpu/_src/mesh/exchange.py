@@ -72,7 +72,9 @@ def exchange(parts: Parts, leaves: Sequence[jax.Array]) -> list[jax.Array]:
     forms: dict[str, Callable[..., jax.Array]]
     if not parts.axis.is_of_devices:
         forms = {"default": _gathered}
-    elif parts.axis.size <= MOST_RAGGED and jax.process_count() == 1:
+    elif jax.process_count() > 1:  # XLA:GPU refuses ragged ones, and CPU devices of two processes share no memory
+        forms = {"default": _chunked}
+    elif parts.axis.size <= MOST_RAGGED:
         forms = {"cpu": _gathered, "default": _ragged}
     else:
         forms = {"cpu": _gathered, "default": _chunked}

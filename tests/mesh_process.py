@@ -1,0 +1,93 @@
+"""One of several processes that share a mesh of CPU devices: `python -m tests.mesh_process PROCESS PROCESSES PORT`.
+
+Each makes the same global arrays, holds the parts of its own devices, and checks the whole results.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+EACH = 2  # devices of a process
+SECONDS = 30  # for all processes to find each other
+
+
+def start(process: int, processes: int, port: str) -> None:
+    """Joins the other processes; before anything else asks JAX for devices."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", EACH)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_enable_x64", True)
+    address = f"127.0.0.1:{port}"
+    options = {"coordinator_bind_address": address, "initialization_timeout": SECONDS}
+    jax.distributed.initialize(address, processes, process, **options)
+
+
+def over_processes(function, devices):
+    """The function on all devices of all processes, `[devices, ...]` in and out; each process gets all results."""
+    from tests import mesh
+
+    spread, whole = (NamedSharding(mesh.mesh_of(devices), spec) for spec in (P(mesh.AXIS), P()))
+    program = jax.jit(mesh.by_devices(function, devices), out_shardings=whole)
+
+    def call(*arguments):
+        arrays = [np.asarray(x) for x in arguments]
+        return program(*(jax.make_array_from_callback(x.shape, spread, x.__getitem__) for x in arrays))
+
+    return call
+
+
+def main(process: str, processes: str, port: str) -> None:
+    """Runs checks of each family over all processes, and says which have passed."""
+    start(int(process), int(processes), port)
+    from tests import mesh, test_mesh_joins, test_mesh_reductions, test_mesh_segments, test_mesh_sorts
+
+    devices = EACH * int(processes)
+    assert (jax.process_count(), len(jax.devices()), len(jax.local_devices())) == (int(processes), devices, EACH)
+
+    # A call takes some 50 ms, in which processes wait for each other: uneven counts, and some devices without items.
+    every_count = mesh.counts_of
+    mesh.counts_of = lambda *arguments: every_count(*arguments)[1:3]
+
+    def sorts(rng):
+        call = over_processes(test_mesh_sorts.every_sort, devices)
+        test_mesh_sorts.check_every_sort(rng, call, "float32", devices)
+
+    def reductions(rng):
+        call = over_processes(test_mesh_reductions.every_form("argmin"), devices)
+        for x, heads, counts, arguments in test_mesh_reductions.problems(rng, devices, "argmin", "int32"):
+            test_mesh_reductions.check(call(*arguments), x, heads, "argmin", counts)
+
+    def segmented_sorts(rng):
+        call = over_processes(test_mesh_segments.every_sort, devices)
+        test_mesh_segments.check_every_sort(rng, call, devices, "int16")
+
+    def reduce_by_key(rng):
+        test_mesh_segments.check_reduce_by_key(rng, over_processes(test_mesh_segments.runs, devices), devices)
+
+    def joins(rng):
+        kinds, size = ("outer",), 40
+        call = over_processes(test_mesh_joins.any_order(kinds, size), devices)
+        test_mesh_joins.check_any_order(rng, call, devices, kinds, "int32", size)
+
+    for check in (sorts, reductions, segmented_sorts, reduce_by_key, joins):
+        begin = time.monotonic()
+        check(np.random.default_rng(3))
+        print(f"{check.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # JAX's own end would wait for the other processes, which wait for this one
