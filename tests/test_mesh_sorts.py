@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -241,33 +239,3 @@ def test_a_batch_within(rng):
         for row in range(3):
             expected = np.sort(mesh.gather(keys[:, row], counts[:, row]))
             np.testing.assert_array_equal(mesh.gather(got[:, row], n[:, row]), expected)
-
-
-def programs(devices):
-    """Calls that move data over the axis."""
-    from tests.mesh import AXIS
-
-    keys, counts = np.zeros((devices, 64), np.float32), np.zeros(devices, np.int32)
-    yield lambda k, c: mgpu.mergesort(k, k, count=c, axis_name=AXIS), (keys, counts)
-    yield lambda k, c: mgpu.merge(k, k, a_count=c, axis_name=AXIS), (keys, counts)
-    yield lambda k, c: mgpu.align(k, k, k, k[:, None], a_count=c, axis_name=AXIS), (keys, counts)
-    yield lambda k, c: mgpu.join(k, k, "outer", size=64, assume_sorted=False, a_count=c, axis_name=AXIS), (keys, counts)
-    yield lambda k, c: mgpu.partition(k, k > 0, count=c, axis_name=AXIS), (keys, counts)
-    yield lambda k, c: mgpu.unique(k, size=64, return_inverse=True, count=c, axis_name=AXIS), (keys, counts)
-    yield lambda k, c: mgpu.interval_move(k, c[None], c[None], c[None], k, axis_name=AXIS), (keys, counts)
-    yield lambda k, c: jax.grad(lambda k: mgpu.mergesort(k, axis_name=AXIS)[3])(k), (keys, counts)
-
-
-@pytest.mark.parametrize("form", ("ragged_all_to_all", "all_to_all"))
-def test_no_data_is_gathered(form, monkeypatch):
-    """Programs for GPUs: what is gathered are a few numbers a device."""
-    if form == "all_to_all":
-        monkeypatch.setattr(exchange, "MOST_RAGGED", 1)
-    for call, arguments in programs(4):
-        traced = mesh.by_devices(call, 4).trace(*arguments)
-        with warnings.catch_warnings(action="ignore"):  # without the CUDA kernels this is another platform's program
-            text = traced.lower(lowering_platforms=("cuda" if mgpu.has_cuda() else "tpu",)).as_text()
-        assert form in text
-        gathers = [line for line in text.splitlines() if "stablehlo.all_gather" in line]
-        sizes = [mesh.elements(line.rsplit("->", 1)[1]) for line in gathers]
-        assert sizes and max(sizes) <= 64

@@ -96,11 +96,11 @@ def expect_over_axis(operation: str, leaf: Leaf) -> None:
 
 
 def named_leaves(
-    operation: str, argument: str, x: Any, op: Any, identity: Any = None
+    operation: str, argument: str, x: Any, op: Any, identity: Any = None, devices: int = 1
 ) -> tuple[list[Leaf], Callable[[Sequence[Any]], Any], int]:
     """The leaves of a pytree of arrays `[n, ...]`, what puts results in their places, and n.
 
-    `op` is a name, or a pytree of names over that of x.
+    `op` is a name, or a pytree of names over that of x. Numbers of items, and indices, are those of so many devices.
     """
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
         x = as_array(operation, argument, x)  # of numbers
@@ -122,7 +122,7 @@ def named_leaves(
             expected = f"arrays with the leading axis of each other, {n}"
             raise value_error(operation, place, expected, describe(array))
         n = array.shape[0]
-        leaves.append(_leaf(operation, place, array, name))
+        leaves.append(_leaf(operation, place, array, name, devices * n))
     return leaves, structure.unflatten, n
 
 
@@ -143,8 +143,8 @@ def _names(operation: str, op: Any, x: Any, structure: Any) -> list[str]:
     return names
 
 
-def _leaf(operation: str, argument: str, x: jax.Array, name: str) -> Leaf:
-    """One array, converted to what its operator combines."""
+def _leaf(operation: str, argument: str, x: jax.Array, name: str, n: int) -> Leaf:
+    """One array, converted to what its operator combines; n is the number of all items."""
     is_bool = x.dtype == jnp.bool_
     is_float = jnp.issubdtype(x.dtype, jnp.floating)
 
@@ -165,7 +165,7 @@ def _leaf(operation: str, argument: str, x: jax.Array, name: str) -> Leaf:
     elif name == "logsumexp":
         expect(is_float, "floats")
     elif mean:
-        index_dtype(operation, argument, x.shape[0])  # the number of items
+        index_dtype(operation, argument, n)  # the number of items
         if is_float:
             wide = x.dtype.itemsize < 4
         else:
@@ -175,10 +175,10 @@ def _leaf(operation: str, argument: str, x: jax.Array, name: str) -> Leaf:
         if kind in (Kind.MIN, Kind.MAX):
             kind = Kind.AND if kind == Kind.MIN else Kind.OR
         else:  # counts, and positions
-            dtype = index_dtype(operation, argument, x.shape[0])
+            dtype = index_dtype(operation, argument, n)
             items = items.astype(dtype if kind == Kind.ADD else jnp.uint8)
     if kind.gives_index:
-        dtype = index_dtype(operation, argument, x.shape[0])
+        dtype = index_dtype(operation, argument, n)
     width = math.prod(x.shape[1:])
     rows = items.reshape(x.shape[0]) if width == 1 else items.reshape(x.shape[0], width)
     fill = -1 if kind.gives_index else 0

@@ -30,7 +30,7 @@ from jax_mgpu._src.columns import Columns, expect_keys, expect_one_array
 from jax_mgpu._src.compat import partition_spec, whole_axes
 from jax_mgpu._src.live import heads_inside, live_items, live_mask, segment_bounds, wide_enough
 from jax_mgpu._src.mapped import Load, mapped, one_leaf
-from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.named import Leaf, expect_over_axis, named_leaves
 from jax_mgpu._src.operators import (
     Kind,
@@ -114,7 +114,7 @@ def reduce(
         if axis_name is not None:
             return restore(over_axis("reductions.reduce", name, axis_name, operator, x, n, count))
         return restore(reduce_by_function(name, operator, x, n, count, load))
-    leaves, restore, n = named_leaves(name, "x", x, op, identity)
+    leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name))
     count = count_operand(name, "count", count, n)
     if axis_name is not None:
         for leaf in leaves:
@@ -218,7 +218,7 @@ def segmented_reduce(
     if callable(op):
         operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty segments", commutative=commutative)
     else:
-        leaves, restore, n = named_leaves(name, "x", x, op, identity)
+        leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name))
     heads, ends = segment_operands(name, heads, ends, n)
     if ends is not None:
         heads = heads_with_gaps(heads, ends)
@@ -362,7 +362,7 @@ def _items_of_runs(
         values, load = mapped(name, item_map, unflatten(leaves), count, "values", axis_name)
     if callable(op) or not jax.tree.leaves(values):
         return values, [], lambda results: values, load
-    named, restore, length = named_leaves(name, "values", values, op)
+    named, restore, length = named_leaves(name, "values", values, op, devices=devices_of(name, axis_name))
     if length != n:
         got = ", ".join(describe(leaf.x) for leaf in named)
         raise value_error(name, "values", f"arrays with the leading axis of keys, {n}", got)

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.annotations import ArrayLike, OperatorTree
+from jax_mgpu._src.annotations import ArrayLike, AxisName, OperatorTree
 from jax_mgpu._src.check import count_operand, describe, index_dtype, index_vector, static_size, value_error
 from jax_mgpu._src.live import live_mask, wide_enough
+from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.named import Leaf, named_leaves
 from jax_mgpu._src.operators import Kind, accumulator_dtype, result_dtype
 from jax_mgpu._src.preconditions import by_construction
@@ -32,7 +33,15 @@ FEW_ITEMS = 1 << 22
 
 
 @one_program("op", "size")
-def reduce_by_id(x: Any, ids: ArrayLike, size: int, op: OperatorTree = "add", *, count: ArrayLike | None = None) -> Any:
+def reduce_by_id(
+    x: Any,
+    ids: ArrayLike,
+    size: int,
+    op: OperatorTree = "add",
+    *,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+) -> Any:
     """Combines the items of each id, whatever their order.
 
     What `jax.ops.segment_sum` and its kin do, with the same bits in every run.
@@ -44,9 +53,12 @@ def reduce_by_id(x: Any, ids: ArrayLike, size: int, op: OperatorTree = "add", *,
       size: the static number of results.
       op: see `reduce`, but for functions.
       count: the number of live items, an integer scalar (default `n`).
+      axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`, by ids
+        below `size` times the devices. Each has `size` of the results: that of id `i` is on device `i // size`.
 
     Returns:
-      For each array `[size, ...]`; an id that no item has gets the operator's identity.
+      For each array `[size, ...]`; an id that no item has gets the operator's identity. Over a mesh axis, indices are
+      those in the global array.
 
     Raises:
       TypeError: as `reduce`.
@@ -62,9 +74,10 @@ def reduce_by_id(x: Any, ids: ArrayLike, size: int, op: OperatorTree = "add", *,
       Array([2., 0., 5.], dtype=float32)
     """
     name = "reduce_by_id"
-    leaves, restore, n = named_leaves(name, "x", x, op)
+    devices = devices_of(name, axis_name)
+    leaves, restore, n = named_leaves(name, "x", x, op, devices=devices)
     size = static_size(name, "size", size)
-    ids = index_vector(name, "ids", ids, size)
+    ids = index_vector(name, "ids", ids, size * devices)
     if ids.shape[0] != n:
         raise value_error(name, "ids", f"one for each item of x, {n}", describe(ids))
     count = count_operand(name, "count", count, n)
@@ -72,13 +85,17 @@ def reduce_by_id(x: Any, ids: ArrayLike, size: int, op: OperatorTree = "add", *,
     def reduce_leaf(leaf: Leaf) -> jax.Array:
         if leaf.is_empty:
             return leaf.nothing((size,))
-        combined = _reduce_by_id(x=leaf.rows, ids=ids, count=count, op=leaf.kind, wide=leaf.wide, size=size)[0]
+
+        def combined(x: jax.Array, kind: Kind, wide: bool) -> jax.Array:
+            if axis_name is not None:
+                return over_axis("ids.reduce_by_id", name, axis_name, kind, x, ids, count, size=size)
+            return _reduce_by_id(x=x, ids=ids, count=count, op=kind, wide=wide, size=size)[0]
 
         def counts() -> jax.Array:
-            ones = jnp.ones((n, 1), index_dtype(name, "x", n))
-            return _reduce_by_id(x=ones, ids=ids, count=count, op=Kind.ADD, wide=False, size=size)[0][:, 0]
+            ones = jnp.ones((n, 1), index_dtype(name, "x", n * devices))
+            return combined(ones, Kind.ADD, False)[:, 0]
 
-        return leaf.results(combined, (size,), counts)
+        return leaf.results(combined(leaf.rows, leaf.kind, leaf.wide), (size,), counts)
 
     return restore([reduce_leaf(leaf) for leaf in leaves])
 

@@ -13,7 +13,7 @@ from jax_mgpu._src.by_function import scan_by_function, scan_mapped
 from jax_mgpu._src.check import count_operand, expect_no_ends, index_dtype, segment_operands, static_flag
 from jax_mgpu._src.live import heads_inside, live_mask
 from jax_mgpu._src.mapped import Load, mapped, one_leaf
-from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.named import Leaf, expect_over_axis, named_leaves
 from jax_mgpu._src.operators import (
     Kind,
@@ -168,7 +168,7 @@ def _run(
     if callable(op):
         operator, x, n, restore = custom(name, op, x, identity, needs_identity, commutative=commutative)
     else:
-        leaves, restore, n = named_leaves(name, "x", x, op, identity)
+        leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name))
     if heads is not ABSENT:
         heads, ends = segment_operands(name, heads, ends, n)
     if ends is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -134,6 +135,8 @@ def _chunked(parts: Parts, x: jax.Array) -> jax.Array:
         places = jnp.where(at < parts.sizes[:, me][:, None], parts.runs[:-1][:, None] + at, unused.reshape(-1, chunk))
         return into.at[places].set(chunks, mode="drop", unique_indices=True)
 
+    # A transpose would keep the places of all rounds, as many arrays as there are devices; so it makes them again.
+    @functools.partial(jax.checkpoint, prevent_cse=False)
     def round_of(done: jax.Array, into: jax.Array) -> jax.Array:
         return jax.lax.cond(jnp.asarray(done, dtype) < needed, send, lambda _, into: into, done, into)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -121,6 +122,7 @@ def fetch(
             rows = jax.lax.all_to_all(x.at[wanted].get(mode="clip"), axis.name, 0, 0)
             return into.at[jnp.where(at < sizes, starts + at, unused)].set(rows, mode="drop", unique_indices=True)
 
+        @functools.partial(jax.checkpoint, prevent_cse=False)  # as in `exchange`
         def round_of(done: jax.Array, into: jax.Array) -> jax.Array:
             return jax.lax.cond(jnp.asarray(done, edges.dtype) < needed, ask, lambda _, into: into, done, into)
 

@@ -1,0 +1,90 @@
+"""Reductions by id over a mesh axis: devices combine items of their own, and the results go to where their ids lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.bits import keeping_bits
+from jax_mgpu._src.compat import axes_bound
+from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.mesh.exchange import Parts, exchange
+from jax_mgpu._src.mesh.sorts import sort
+from jax_mgpu._src.operators import Kind, accumulator_dtype, builtin
+from jax_mgpu._src.preconditions import by_construction
+from jax_mgpu._src.primitive import ABSENT
+from jax_mgpu._src.reduce import _run_heads, reduce_rows, take_columns
+from jax_mgpu._src.reduce_by_id import _has_id, _reduce_by_id
+from jax_mgpu._src.sort import Method
+
+__all__ = ["reduce_by_id"]
+
+
+def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: Any, *, size: int) -> jax.Array:
+    """This device's results, `[size, width]`: those of the ids from `size` times its number on.
+
+    Where there are no more results than a device has items, each device makes all of them, and sends each device its
+    own. Otherwise items are sorted by id over all devices, and the results of runs are sent: no device gets more than
+    its own and one for each device, as a run may lie on several.
+    """
+    n, width = x.shape
+    if kind in (Kind.ADD, Kind.MUL, Kind.LOGSUMEXP):  # rounded once, at the end
+        x = x.astype(accumulator_dtype(x.dtype))
+    live = axis.live("x", n, count)
+    leaves = [x]
+    if kind.gives_index:  # an extremum travels with the place of its item in the global array
+        places = axis.begin(axis.gather(live)) + jnp.arange(n, dtype=live.dtype)
+        leaves.append(jnp.broadcast_to(places[:, None], x.shape))
+    if n == 0 or size == 0:
+        nothing = builtin(kind, x.dtype)
+        return axis.varying(jnp.full((size, width), nothing.finish(nothing.identity), leaves[-1].dtype))
+    with by_construction():
+        received = _from_all if axis.size * size <= n else _from_runs
+        ids, leaves = received(axis, kind, leaves, ids, live, size)
+        found = _reduce_by_id(x=leaves[0], ids=ids, count=ABSENT, op=kind, wide=False, size=size)[0]
+        return _chosen(leaves, found)[-1]
+
+
+def _chosen(leaves: list[jax.Array], found: jax.Array) -> list[jax.Array]:
+    """What was found: results, or the items and places of extrema by their positions."""
+    if len(leaves) == 1:
+        return [found]
+    return [take_columns(leaves[0], found), jnp.where(found < 0, -1, take_columns(leaves[1], found))]
+
+
+def _from_all(
+    axis: Axis, kind: Kind, leaves: list[jax.Array], ids: jax.Array, live: jax.Array, size: int
+) -> tuple[jax.Array, list[jax.Array]]:
+    """One result of each device for each id of this one, in the order of the devices."""
+    found = _reduce_by_id(x=leaves[0], ids=ids, count=live.reshape(1), op=kind, wide=False, size=axis.size * size)[0]
+    bound = axes_bound(axis.name)
+
+    def send(x: jax.Array) -> jax.Array:
+        with bound():
+            return jax.lax.all_to_all(x, axis.name, 0, 0, tiled=True)
+
+    leaves = [keeping_bits(send, x) for x in _chosen(leaves, found)]
+    ids = jnp.tile(jnp.arange(size, dtype=live.dtype), axis.size)
+    return jnp.where(leaves[1][:, 0] < 0, -1, ids) if kind.gives_index else ids, leaves
+
+
+def _from_runs(
+    axis: Axis, kind: Kind, leaves: list[jax.Array], ids: jax.Array, live: jax.Array, size: int
+) -> tuple[jax.Array, list[jax.Array]]:
+    """The results of runs of this device's ids, in the order of the ids."""
+    n, total = leaves[0].shape[0], axis.size * size
+    dtype = np.min_scalar_type(total)
+    keys = jnp.where(_has_id(ids, live.reshape(1), total), ids, total).astype(dtype)
+    options: dict[str, Any] = {"method": Method.FASTEST, "bits": total.bit_length()}
+    keys, leaves, live = sort(axis, keys, leaves, descending=False, count=live, even=True, **options)
+    heads, firsts, _, runs = _run_heads(keys=keys, count=live.reshape(1), size=min(n, total + 1))
+    found = reduce_rows(x=leaves[0], heads=heads, indices=ABSENT, count=live.reshape(1), op=kind, wide=False)[0]
+    firsts = jnp.where(jnp.arange(heads.shape[0]) < runs, firsts, total)
+    edges = jnp.searchsorted(firsts, (np.arange(axis.size + 1) * size).astype(dtype)).astype(live.dtype)
+    parts = Parts.between(axis, axis.gather(edges), size + axis.size)
+    firsts, *leaves = exchange(parts, [firsts, *_chosen(leaves, found)])
+    slot = jnp.arange(parts.slots, dtype=live.dtype)
+    return jnp.where(slot < parts.runs[-1], firsts.astype(live.dtype) - axis.index * size, -1), leaves
