@@ -22,7 +22,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--families", default="", help="comma-separated; default: all")
     parser.add_argument("--match", action="append", default=[], metavar="TEXT", help="rows whose name holds TEXT")
-    parser.add_argument("--scale", type=float, help="sizes relative to 2^26 (default: 1, on a CPU 2^-6)")
+    parser.add_argument("--scale", type=float, help="sizes relative to 2^26, of --mesh to 2^28 (default: 1; CPU: 2^-6)")
     parser.add_argument("--repeat", type=int, default=5, metavar="N", help="samples a timing (default 5)")
     parser.add_argument("--output", type=pathlib.Path, metavar="FOLDER", help="save benchmarks.json there")
     parser.add_argument("--list", action="store_true", help="print the rows' names and stop")

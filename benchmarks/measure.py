@@ -77,22 +77,24 @@ def run_once(program: Program) -> float:
     return run_queued(program, 1)
 
 
-def run_queued(program: Program, programs: int) -> float:
-    """Milliseconds of so many programs in a row."""
+def run_queued(program: Program, programs: int, *, waiting: bool = False) -> float:
+    """Milliseconds of so many programs in a row, the host waiting for each, or for all."""
     begin = time.perf_counter()
     for _ in range(programs):
         results = program()
+        if waiting:
+            jax.block_until_ready(results)
     jax.block_until_ready(results)
     return 1e3 * (time.perf_counter() - begin)
 
 
-def time_program(program: Program, repeats: int) -> Timing:
-    """Times a program, after a warm-up that also raises the clocks."""
+def time_program(program: Program, repeats: int, *, waiting: bool = False) -> Timing:
+    """Times a program, after a warm-up that also raises the clocks; `waiting` for each before the next is begun."""
     estimate = run_once(program)
     for programs in (1, 3, 10):
         if estimate * programs < 4 * QUEUED_MS:
-            estimate = run_queued(program, programs) / programs
+            estimate = run_queued(program, programs, waiting=waiting) / programs
     programs = max(1, min(100, round(QUEUED_MS / estimate)))
     calls = programs * len(program.input_sets)
-    samples = sorted(run_queued(program, programs) / calls for _ in range(repeats))
+    samples = sorted(run_queued(program, programs, waiting=waiting) / calls for _ in range(repeats))
     return Timing(statistics.median(samples), samples[0], samples[-1], repeats, calls)

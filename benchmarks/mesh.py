@@ -1,11 +1,14 @@
 """The operations over a mesh axis: all devices of the default platform beside one of them, on the same global arrays.
 
-One device has the whole array, each of several an equal part. Both results are compared before they are timed.
+One device has the whole array, each of several an equal part. Both results are compared before they are timed. Memory
+is what XLA plans for a device, as a multiple of what the device is given.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,12 +20,26 @@ from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
 from benchmarks.inputs import ragged_heads, size_at
-from benchmarks.measure import compile_program, time_program
+from benchmarks.measure import Program, compile_program, time_program
 
 __all__ = ["main"]
 
 AXIS = "devices"
 FULL_SIZE = 2**28
+
+
+def _equal(one: np.ndarray, several: np.ndarray) -> bool:
+    return np.array_equal(one, several)
+
+
+def _equal_sums(one: np.ndarray, several: np.ndarray) -> bool:
+    """What a device has of these results is not the global result's equal part."""
+    return one.sum(dtype=np.int64) == several.sum(dtype=np.int64)
+
+
+def _equal_rows(one: np.ndarray, several: np.ndarray) -> bool:
+    """The same of indices, with -1 behind them."""
+    return _equal_sums(one[one >= 0], several[several >= 0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +52,9 @@ class Row:
       xla: what JAX has for one device, if anything.
       heads: whether the last array holds heads, of which each device gets its own.
       shared: whether the result is the same on all devices.
+      agree: whether an array of the result is the same on one device and on several.
+      prepare: what several devices make of the arrays before the clock runs.
+      must: what four H200s have to reach at scale 1, in milliseconds, or in times the speed of one.
     """
 
     call: Callable[..., Any]
@@ -42,6 +62,9 @@ class Row:
     xla: Callable[..., Any] | None = None
     heads: bool = False
     shared: bool = False
+    agree: Callable[[np.ndarray, np.ndarray], bool] = _equal
+    prepare: Callable[..., Any] | None = None
+    must: str = ""
 
 
 def _keys(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
@@ -75,13 +98,33 @@ def _tables(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
     return rng.permutation(np.arange(n // 2, dtype=np.int32)), rng.integers(0, n // 2, n // 2, dtype=np.int32)
 
 
-def _aligned_match(a: jax.Array, b: jax.Array, **named: Any) -> jax.Array:
-    """The match alone is what is asked for; on one device there is nothing to align."""
-    if not named:
-        return mgpu.sorted_match(a, b).a_index
+def _align(a: jax.Array, b: jax.Array, **named: Any) -> tuple[jax.Array, ...]:
     both = mgpu.align(a, b, **named)
-    found = mgpu.sorted_match(both.a, both.b, a_count=both.a_count, b_count=both.b_count, aligned=True, **named)
-    return jnp.where(found.a_index >= 0, found.a_index, 0)
+    return both.a, both.b, both.a_count[None], both.b_count[None]
+
+
+def _counts(counts: tuple[jax.Array, ...], a: str = "a_count", b: str = "b_count") -> dict[str, Any]:
+    """What an operation is told about arrays that `_align` made; on one device nothing was aligned."""
+    return {a: counts[0][0], b: counts[1][0], "aligned": True} if counts else {}
+
+
+def _aligned_match(a: jax.Array, b: jax.Array, *counts: jax.Array, **named: Any) -> jax.Array:
+    return jnp.maximum(mgpu.sorted_match(a, b, **_counts(counts), **named).a_index, 0)
+
+
+def _aligned_search(a: jax.Array, b: jax.Array, *counts: jax.Array, **named: Any) -> jax.Array:
+    given = _counts(counts, "needles_count", "haystack_count")
+    return mgpu.sorted_search(a, b, fill_value=0, **given, **named)
+
+
+def _aligned_intersection(a: jax.Array, b: jax.Array, *counts: jax.Array, **named: Any) -> jax.Array:
+    return mgpu.set_intersection(a, b, **_counts(counts), **named).keys
+
+
+def _aligned_join(a: jax.Array, b: jax.Array, *counts: jax.Array, **named: Any) -> Any:
+    # The slots of aligned arrays are those of both; the rows are as many as without them.
+    size = a.shape[0] if counts else a.shape[0] * 2
+    return mgpu.join(a, b, size=size, **_counts(counts), **named)[:2]
 
 
 def _segments(mean: int) -> Callable[[np.random.Generator, int], tuple[np.ndarray, ...]]:
@@ -90,6 +133,21 @@ def _segments(mean: int) -> Callable[[np.random.Generator, int], tuple[np.ndarra
 
 def _runs(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
     return np.cumsum(rng.integers(0, 30, n, dtype=np.uint8) == 0, dtype=np.int32), *_integers(rng, n)
+
+
+def _ids(ids: int | None) -> Callable[[np.random.Generator, int], tuple[np.ndarray, ...]]:
+    """Items of so many ids; None are a thirtieth as many as items."""
+    return lambda rng, n: (*_integers(rng, n), rng.integers(0, ids or n // 30, n, dtype=np.int32))
+
+
+def _reduce_by_id(ids: int | None) -> Callable[..., Any]:
+    """Sums of as many ids as `_ids` gives, on one device or dealt out."""
+
+    def call(x: jax.Array, of_items: jax.Array, **named: Any) -> jax.Array:
+        devices = jax.lax.axis_size(AXIS) if named else 1
+        return mgpu.reduce_by_id(x, of_items, -(-(ids or x.shape[0] * devices // 30) // devices), **named)
+
+    return call
 
 
 def _own_heads(heads: np.ndarray, n: int, devices: int) -> np.ndarray:
@@ -106,79 +164,100 @@ def _stable_pairs(keys: jax.Array, values: jax.Array) -> Any:
     return tuple(jax.lax.sort((keys, values), num_keys=1, is_stable=True))
 
 
+SEGMENTS = _segments(300)
+
+# Rows of the same arrays follow each other: these are made once.
 ROWS = {
-    "sort uint32": Row(mgpu.mergesort, _keys, jax.lax.sort),
-    "sort uint32 pairs": Row(mgpu.mergesort, _pairs, _stable_pairs),
-    "merge": Row(mgpu.merge, _sorted_pair),
-    "segmented_sort, mean 300": Row(mgpu.segmented_sort, _segments(300), heads=True),
-    "reduce": Row(mgpu.reduce, _integers, jnp.sum, shared=True),
-    "scan": Row(mgpu.scan, _integers, jnp.cumsum),
-    "segmented_reduce, mean 300": Row(mgpu.segmented_reduce, _segments(300), heads=True),
-    "segmented_scan, mean 300": Row(mgpu.segmented_scan, _segments(300), heads=True),
+    "sort uint32": Row(mgpu.sort, _keys, jax.lax.sort, must="3.0 ms"),
+    "mergesort uint32": Row(mgpu.mergesort, _keys),
+    "top_k, 1,000": Row(lambda keys, **named: mgpu.top_k(keys, 1000, **named)[:2], _keys, shared=True),
+    "unique": Row(lambda keys, **named: mgpu.unique(keys, size=keys.shape[0], **named)[0], _keys, agree=_equal_sums),
+    "sort uint32 pairs": Row(mgpu.sort, _pairs, _stable_pairs, must="5.0 ms"),
+    "segmented_sort, mean 300": Row(mgpu.segmented_sort, SEGMENTS, heads=True, must="3.2 times"),
+    "segmented_reduce, mean 300": Row(mgpu.segmented_reduce, SEGMENTS, heads=True, agree=_equal_sums, must="2.8 times"),
+    "segmented_scan, mean 300": Row(mgpu.segmented_scan, SEGMENTS, heads=True),
     "reduce_by_key, mean 30": Row(
-        lambda keys, values, **named: mgpu.reduce_by_key(keys, values, size=keys.shape[0] // 20, **named)[1], _runs
+        lambda keys, values, **named: mgpu.reduce_by_key(keys, values, size=keys.shape[0] // 20, **named)[1],
+        _runs,
+        agree=_equal_sums,
+        must="3.2 times",
     ),
-    "sorted_search": Row(mgpu.sorted_search, _sorted_pair),
-    "sorted_match": Row(lambda a, b, **named: mgpu.sorted_match(a, b, **named).a_index, _sorted_pair),
-    "sorted_match, aligned": Row(_aligned_match, _sorted_pair),
-    "join": Row(lambda a, b, **named: mgpu.join(a, b, size=a.shape[0] * 2, **named)[:2], _sorted_pair),
-    "join, any order": Row(
-        lambda a, b, **named: mgpu.join(a, b, size=a.shape[0] * 2, assume_sorted=False, **named)[:2], _tables
-    ),
-    "select, a half": Row(lambda x, **named: mgpu.select(x, x < 0, **named).values, _integers),
+    "reduce": Row(mgpu.reduce, _integers, jnp.sum, shared=True, must="2.5 times"),
+    "scan": Row(mgpu.scan, _integers, jnp.cumsum, must="2.2 times"),
+    "select, a half": Row(lambda x, **named: mgpu.select(x, x < 0, **named).values, _integers, agree=_equal_sums),
     "partition": Row(lambda x, **named: mgpu.partition(x, x < 0, **named)[0], _integers),
-    "unique": Row(lambda keys, **named: mgpu.unique(keys, size=keys.shape[0], **named)[0], _keys),
+    "reduce_by_id, 1,000": Row(_reduce_by_id(1000), _ids(1000), agree=_equal_sums),
+    "reduce_by_id, mean 30": Row(_reduce_by_id(None), _ids(None), agree=_equal_sums),
+    "join of any order": Row(
+        lambda a, b, **named: mgpu.join(a, b, size=a.shape[0] * 2, assume_sorted=False, **named)[:2],
+        _tables,
+        agree=_equal_rows,
+        must="2.6 times",
+    ),
+    "merge": Row(mgpu.merge, _sorted_pair),
+    "join": Row(
+        lambda a, b, **named: mgpu.join(a, b, size=a.shape[0] * 2, **named)[:2], _sorted_pair, agree=_equal_rows
+    ),
+    "join, aligned": Row(_aligned_join, _sorted_pair, agree=_equal_rows, prepare=_align, must="3.0 times"),
+    "sorted_search": Row(mgpu.sorted_search, _sorted_pair),
+    "sorted_search, aligned": Row(_aligned_search, _sorted_pair, agree=_equal_sums, prepare=_align, must="3.0 times"),
+    "sorted_match": Row(lambda a, b, **named: mgpu.sorted_match(a, b, **named).a_index, _sorted_pair),
+    "sorted_match, aligned": Row(_aligned_match, _sorted_pair, agree=_equal_sums, prepare=_align, must="3.0 times"),
+    "set_intersection": Row(
+        lambda a, b, **named: mgpu.set_intersection(a, b, **named)[0], _sorted_pair, agree=_equal_sums
+    ),
+    "set_intersection, aligned": Row(
+        _aligned_intersection, _sorted_pair, agree=_equal_sums, prepare=_align, must="3.0 times"
+    ),
     "interval_expand": Row(
         lambda x, offsets, **named: mgpu.interval_expand(x, offsets, 2 * x.shape[0], **named), _intervals
     ),
     "interval_gather": Row(
         lambda x, starts, offsets, **named: mgpu.interval_gather(x, starts, offsets, x.shape[0], **named), _gathers
     ),
-    "top_k, 1,000": Row(lambda keys, **named: mgpu.top_k(keys, 1000, **named)[:2], _keys, shared=True),
-    "set_intersection": Row(lambda a, b, **named: mgpu.set_intersection(a, b, **named)[0], _sorted_pair),
 }
-# What a device has of their results is not the global result's equal part, so only their sums are compared.
-DEALT_OTHERWISE = ("segmented_reduce", "reduce_by_key", "set_", "sorted_match, al", "join", "select", "unique")
 
 
 def main(scale: float, repeats: int, match: list[str]) -> int:
-    """Prints milliseconds on one device and on all; 1 where they disagree."""
+    """Prints milliseconds on one device and on all; 1 where they disagree, or no row is asked for."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,))
     n = size_at(scale, FULL_SIZE) // (64 * len(devices)) * 64 * len(devices)
-    print(f"{len(devices)} x {devices[0].device_kind}, {n} items in all: milliseconds")
-    wrong = 0
-    for name, row in ROWS.items():
-        if match and not any(text in name for text in match):
-            continue
-        arrays = row.make(np.random.default_rng(7), n)
+    print(f"{len(devices)} x {devices[0].device_kind}, {n} items in all: milliseconds", flush=True)
+    over_axis = functools.partial(jax.shard_map, mesh=mesh, in_specs=P(AXIS))
+    chosen = [name for name in ROWS if not match or any(text in name for text in match)]
+    # Collectives of CPU devices stop for good where more programs are under way than there are threads.
+    waiting = jax.default_backend() == "cpu"
+    made: Any = None
+    arrays: tuple[np.ndarray, ...] = ()
+    failed = not chosen
+    for name in chosen:
+        row, begin = ROWS[name], time.monotonic()
+        if row.make is not made:
+            made, arrays = row.make, row.make(np.random.default_rng(7), n)
         dealt = (*arrays[:-1], _own_heads(arrays[-1], n, len(devices))) if row.heads else arrays
-        alone = [jax.device_put(x, devices[0]) for x in arrays]
-        spread = [jax.device_put(x, NamedSharding(mesh, P(AXIS))) for x in dealt]
-        over_axis = jax.shard_map(
-            lambda *xs, call=row.call: call(*xs, axis_name=AXIS),
-            mesh=mesh,
-            in_specs=P(AXIS),
-            out_specs=P() if row.shared else P(AXIS),
-        )
-        agree = _agree(name, jax.jit(row.call)(*alone), jax.jit(over_axis)(*spread))
-        wrong += not agree
-        programs = [(row.call, alone), (over_axis, spread), *([(row.xla, alone)] if row.xla else [])]
-        one, several, *xla = (
-            time_program(compile_program(call, [tuple(arrays)]), repeats).median for call, arrays in programs
-        )
-        line = f"{name}: one {one:.3f}, all {several:.3f}, {one / several:.2f} times"
-        line += f", XLA on one {xla[0]:.3f}" if xla else ""
-        print(line if agree else f"{line}, BUT THEY DISAGREE", flush=True)
-    return int(wrong > 0)
+        alone = tuple(jax.device_put(x, devices[0]) for x in arrays)
+        spread = tuple(jax.device_put(x, NamedSharding(mesh, P(AXIS))) for x in dealt)
+        if row.prepare is not None:
+            spread = jax.jit(over_axis(functools.partial(row.prepare, axis_name=AXIS), out_specs=P(AXIS)))(*spread)
+        call = over_axis(functools.partial(row.call, axis_name=AXIS), out_specs=P() if row.shared else P(AXIS))
+        one, several = compile_program(row.call, [alone]), compile_program(call, [spread])
+        results = [list(map(np.asarray, jax.tree.leaves(program()))) for program in (one, several)]
+        agree = all(map(row.agree, *results))
+        del results
+        failed |= not agree
+        times = [time_program(program, repeats, waiting=waiting).median for program in (one, several)]
+        line = f"{name}: one {times[0]:.3f}, all {times[1]:.3f}, {times[0] / times[1]:.2f} times"
+        if row.xla is not None:
+            line += f", XLA on one {time_program(compile_program(row.xla, [alone]), repeats).median:.3f}"
+        line += f", memory {_memory(one):.2f} and {_memory(several):.2f}"
+        line += f", four H200s must reach {row.must}" if row.must else ""
+        print(line if agree else f"{line}, BUT THEY DISAGREE", f"({time.monotonic() - begin:.0f} s)", flush=True)
+    return int(failed)
 
 
-def _agree(name: str, one: Any, several: Any) -> bool:
-    for x, y in zip(map(np.asarray, jax.tree.leaves(one)), map(np.asarray, jax.tree.leaves(several)), strict=True):
-        if name.startswith(DEALT_OTHERWISE):
-            x, y = (z if z.dtype.kind == "u" else z[z >= 0] for z in (x, y)) if name.startswith("join") else (x, y)  # noqa: PLW2901
-            if x.sum(dtype=np.int64) != y.sum(dtype=np.int64):
-                return False
-        elif not np.array_equal(x, y):
-            return False
-    return True
+def _memory(program: Program) -> float:
+    """What a device needs for operands, results and in between, as a multiple of its operands."""
+    plan = program.run.memory_analysis()  # type: ignore[attr-defined]
+    needed = plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
+    return needed / plan.argument_size_in_bytes

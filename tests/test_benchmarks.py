@@ -7,7 +7,7 @@ import json
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import report, shapes
+from benchmarks import mesh, report, shapes
 from benchmarks.__main__ import main
 from benchmarks.case import Case, agree_counted, agree_within, equal
 from benchmarks.runner import Runner, all_cases
@@ -22,6 +22,14 @@ def test_first_row(family):
     record = report.row_record(result, copy_rate=1.0, judged=False)
     assert not report.row_failures(record)
     assert result.ours.timing is not None
+
+
+def test_rows_over_all_devices(capsys):
+    assert mesh.main(2.0**-15, 1, ["segmented_reduce", "sorted_search, aligned", "1,000"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = ["top_k, 1,000", "segmented_reduce, mean 300", "reduce_by_id, 1,000", "sorted_search, aligned"]
+    assert [line.split(":")[0] for line in lines[1:]] == rows
+    assert mesh.main(2.0**-15, 1, ["no row"]) == 1
 
 
 def test_names_are_unique():
