@@ -13,6 +13,8 @@ from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
 from tests import data, mesh, oracle
+from tests.test_rows import NAMES, agree, of_parts, parts, rows, takes
+from tests.test_rows import scanned as every_prefix
 from tests.test_scan import FORMS, OPERATORS, items, same
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -102,6 +104,52 @@ def test_every_type(rng, dtype):
                 same(mesh.gather(scanned, counts), oracle.scan(x, op))
 
 
+OF_ROWS = {"sum": "bool", "min": "bool", "prod": "int8", "argmax": "int16", "mean": "bfloat16", "and": "uint8"}
+
+
+@pytest.mark.parametrize(
+    "op", [pytest.param(op, marks=() if op in OF_ROWS or op == "logsumexp" else pytest.mark.long) for op in NAMES]
+)
+def test_rows_of_every_operator(rng, op):
+    """Each column on its own; one scan of two forms, and runs whose keys are the heads."""
+    devices, dtype = 3, OF_ROWS.get(op, "float32" if takes(op, "float32") else "int32")
+    form, back = {"exclusive": True, "reverse": False}, {"exclusive": False, "reverse": True}
+
+    def call(x, heads, keys, count):
+        named = {"count": count, "axis_name": mesh.AXIS}
+        return (
+            mgpu.reduce(x, op, **named),
+            mgpu.segmented_reduce(x, heads, op, **named),
+            mgpu.scan(x, op, **form, return_total=True, **named),
+            mgpu.segmented_scan(x, heads, op, **back, **named),
+            mgpu.reduce_by_key(keys, {"x": x, "column": x[:, 1]}, op, size=HEADS + 1, **named)[1:],
+        )
+
+    call = mesh.by_vmap(call)
+    for _, heads, counts, (_, dealt, _) in problems(rng, devices, "add", "int32"):
+        total = int(counts.sum())
+        x, keys = rows(rng, dtype, op, total, 2), np.searchsorted(heads, np.arange(total), side="right")
+        given = (mesh.deal(x, counts, SLOTS), dealt, mesh.deal(keys, counts, SLOTS), counts)
+        whole, segments, (scanned_rows, last), restarted, (runs, found) = jax.device_get(call(*given))
+        for result in (whole, last):
+            agree(result, np.stack([oracle.combined(x, op)] * devices), op)
+        own = mesh.deal_heads(heads, counts, SLOTS, HEADS)[1]
+        if len(heads):
+            agree(mesh.gather(segments, own), of_parts(x, op, parts(total, heads)), op)
+        if total == 0:
+            continue
+        agree(mesh.gather(scanned_rows, counts), every_prefix(x, op, **form), op)
+        starts = np.unique(np.append(0, heads))
+        places = [slice(i, stop) for a, stop in zip(starts, [*starts[1:], total], strict=True) for i in range(a, stop)]
+        agree(mesh.gather(restarted, counts), of_parts(x, op, places), op)
+        dead = np.concatenate([row[count:] for row, count in zip(restarted, counts, strict=True)])
+        assert (dead == (-1 if op.startswith("arg") else 0)).all()
+        np.testing.assert_array_equal(found, mesh.deal_heads(starts, counts, SLOTS, HEADS + 1)[1])
+        expected = of_parts(x, op, parts(total, starts))
+        agree(mesh.gather(runs["x"], found), expected, op)
+        agree(mesh.gather(runs["column"], found), expected[:, 1], op)
+
+
 @pytest.mark.parametrize("devices", (2, 4))
 def test_on_devices(rng, devices):
     for op in ("add", "argmin"):
@@ -187,6 +235,11 @@ LOSSES = {
     "mul": lambda x, heads, count, **named: (
         mgpu.scan(x, "mul", count=count, **named),
         mgpu.segmented_reduce(x, heads, "mul", count=count, **named),
+    ),
+    "logsumexp": lambda x, heads, count, **named: (  # of rows, and means of them
+        mgpu.reduce(jnp.stack([x, jnp.sin(x)], -1), "logsumexp", count=count, **named),
+        mgpu.scan(jnp.stack([x, jnp.sin(x)], -1), "mean", count=count, **named),
+        mgpu.segmented_scan(jnp.stack([x, jnp.sin(x)], -1), heads, "max", count=count, **named),
     ),
     "max": lambda x, heads, count, **named: (
         mgpu.reduce(x, "max", count=count, **named) * x[0],

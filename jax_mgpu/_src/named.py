@@ -17,9 +17,9 @@ import numpy as np
 
 from jax_mgpu._src.check import KEY_DTYPES, NUMBERS, as_array, describe, index_dtype, type_error, value_error
 from jax_mgpu._src.compat import whole_axes
-from jax_mgpu._src.operators import Kind
+from jax_mgpu._src.operators import Kind, accumulator_dtype
 
-__all__ = ["NAMES", "Leaf", "expect_over_axis", "named_leaves"]
+__all__ = ["NAMES", "Leaf", "named_leaves", "over_devices"]
 
 KINDS = {
     "add": Kind.ADD,
@@ -88,11 +88,21 @@ class Leaf:
         return jnp.zeros((*leading, *self.trailing), self.dtype)
 
 
-def expect_over_axis(operation: str, leaf: Leaf) -> None:
-    """Over a mesh axis, one array of items, and one of the operators whose states travel."""
-    if leaf.trailing or leaf.mean or leaf.kind > Kind.ARGMAX:
-        expected = "None but for arrays [n] by add, mul, min, max, argmin or argmax"
-        raise value_error(operation, "axis_name", expected, "an axis")
+def over_devices(
+    leaf: Leaf, run: Callable[[Kind, jax.Array], Sequence[jax.Array]], leading: Sequence[tuple[int, ...]], dtype: Any
+) -> list[jax.Array]:
+    """A leaf's results over a mesh axis, of these leading axes; numbers of items are of this dtype.
+
+    `run` combines an array `[n]` or `[n, width]` by an operator.
+    """
+    if leaf.is_empty:
+        return [leaf.nothing(shape) for shape in leading]
+    combined = run(leaf.kind, leaf.x.astype(accumulator_dtype(leaf.x.dtype)) if leaf.wide else leaf.x)
+    counts = run(Kind.ADD, jnp.ones(leaf.x.shape[:1], dtype)) if leaf.mean else combined
+    return [
+        leaf.results(part, shape, lambda number=number: number)  # type: ignore[misc]
+        for part, shape, number in zip(combined, leading, counts, strict=True)
+    ]
 
 
 def named_leaves(

@@ -31,7 +31,7 @@ from jax_mgpu._src.compat import partition_spec, whole_axes
 from jax_mgpu._src.live import heads_inside, live_items, live_mask, segment_bounds, wide_enough
 from jax_mgpu._src.mapped import Load, mapped, one_leaf
 from jax_mgpu._src.mesh import devices_of, over_axis
-from jax_mgpu._src.named import Leaf, expect_over_axis, named_leaves
+from jax_mgpu._src.named import Leaf, named_leaves, over_devices
 from jax_mgpu._src.operators import (
     Kind,
     accumulator_dtype,
@@ -80,7 +80,6 @@ def reduce(
         it as they load an item. Over a mesh axis, positions are those in the global array.
       commutative: a promise that a function `op` commutes, which may be faster.
       axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
-        Then arrays are `[n]`, and names those from `"add"` to `"argmax"`.
 
     Returns:
       For each array one item `[...]`: of the array's type, or an index (int32; int64 from 2^31 items on), or what `op`
@@ -117,11 +116,12 @@ def reduce(
     leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name))
     count = count_operand(name, "count", count, n)
     if axis_name is not None:
-        for leaf in leaves:
-            expect_over_axis(name, leaf)
-        return restore(
-            [over_axis("reductions.reduce", name, axis_name, leaf.kind, leaf.x, n, count) for leaf in leaves]
-        )
+
+        def reduced(kind: Kind, x: jax.Array) -> list[jax.Array]:
+            return [over_axis("reductions.reduce", name, axis_name, kind, x, n, count)]
+
+        dtype = index_dtype(name, "x", n * devices_of(name, axis_name))
+        return restore([over_devices(leaf, reduced, [()], dtype)[0] for leaf in leaves])
     load = one_leaf(load, leaves, x)
     return restore([_reduce_leaf(name, leaf, count, load) for leaf in leaves])
 
@@ -226,14 +226,13 @@ def segmented_reduce(
     if axis_name is not None:
         expect_no_ends(name, ends)
 
-        def over_devices(op: Any, x: Any) -> Any:
-            return over_axis("reductions.segmented_reduce", name, axis_name, op, x, n, heads, count)
+        def reduced(op: Any, x: Any) -> list[Any]:
+            return [over_axis("reductions.segmented_reduce", name, axis_name, op, x, n, heads, count)]
 
         if callable(op):
-            return restore(over_devices(operator, x))
-        for leaf in leaves:
-            expect_over_axis(name, leaf)
-        return restore([over_devices(leaf.kind, leaf.x) for leaf in leaves])
+            return restore(reduced(operator, x)[0])
+        dtype = index_dtype(name, "x", n * devices_of(name, axis_name))
+        return restore([over_devices(leaf, reduced, [heads.shape], dtype)[0] for leaf in leaves])
     if callable(op):
         results = restore(segmented_reduce_by_function(name, operator, x, n, heads, count, load))
     else:
@@ -311,8 +310,8 @@ def run_reduce_by_key(
     index_dtype(name, "keys", n)
     live = count_operand(name, "count", count, n)
 
-    over_devices = axis_name is not None and n > 0
-    if over_devices:
+    on_mesh = axis_name is not None and n > 0
+    if on_mesh:
         expect_one_array(name, columns)
         heads, firsts, runs = over_axis("segments.run_heads", name, axis_name, given, live, size=size)
     else:
@@ -325,14 +324,14 @@ def run_reduce_by_key(
     def keep(x: jax.Array, filler: int) -> jax.Array:
         return jnp.where(used.reshape(size, *[1] * (x.ndim - 1)), x, jnp.asarray(filler, x.dtype))
 
-    def reduce_over_axis(op: Any, x: Any) -> Any:
+    def reduce_over_axis(op: Any, x: Any) -> list[Any]:
         reduced = over_axis("reductions.segmented_reduce", name, axis_name, op, x, n, heads, live)
-        return jax.tree.map(lambda x: x[:size], reduced)
+        return [jax.tree.map(lambda x: x[:size], reduced)]
 
     def reduce_leaf(leaf: Leaf) -> jax.Array:
-        if over_devices:
-            expect_over_axis(name, leaf)
-            return keep(reduce_over_axis(leaf.kind, leaf.x), leaf.fill)
+        if on_mesh:
+            dtype = index_dtype(name, "values", n * devices_of(name, axis_name))
+            return keep(over_devices(leaf, reduce_over_axis, [(size,)], dtype)[0], leaf.fill)
         reduced = reduce_segments(leaf, heads, covered)
         # past the runs there are empty segments
         identity_fills = (leaf.kind == Kind.ADD and not leaf.mean) or leaf.kind.gives_index
@@ -340,8 +339,8 @@ def run_reduce_by_key(
 
     if callable(op):
         operator, values, _, restore = custom(name, op, values, None, argument="values", commutative=commutative)
-        if over_devices:
-            reduced = reduce_over_axis(operator, values)
+        if on_mesh:
+            (reduced,) = reduce_over_axis(operator, values)
         elif n:
             reduced = segmented_reduce_by_function(name, operator, values, n, heads, covered, load)
         else:

@@ -14,7 +14,7 @@ from jax_mgpu._src.check import count_operand, expect_no_ends, index_dtype, segm
 from jax_mgpu._src.live import heads_inside, live_mask
 from jax_mgpu._src.mapped import Load, mapped, one_leaf
 from jax_mgpu._src.mesh import devices_of, over_axis
-from jax_mgpu._src.named import Leaf, expect_over_axis, named_leaves
+from jax_mgpu._src.named import Leaf, named_leaves, over_devices
 from jax_mgpu._src.operators import (
     Kind,
     Operator,
@@ -179,16 +179,17 @@ def _run(
         expect_no_ends(name, ends)
         segments = () if heads is ABSENT else (heads,)
 
-        def over_devices(op: Any, x: Any) -> list[Any]:
+        def scanned_over(op: Any, x: Any) -> list[Any]:
             return list(over_axis(f"reductions.{name}", name, axis_name, op, x, n, *segments, count, **flags))
 
         if callable(op):
-            results = over_devices(operator, x)
+            results = scanned_over(operator, x)
         else:
-            for leaf in leaves:
-                expect_over_axis(name, leaf)
-            of_leaves = [over_devices(leaf.kind, leaf.x) for leaf in leaves]
+            dtype = index_dtype(name, "x", n * devices_of(name, axis_name))
+            shapes: list[tuple[int, ...]] = [(n,), ()][: 1 + return_total]
+            of_leaves = [over_devices(leaf, scanned_over, shapes, dtype) for leaf in leaves]
             results = [list(parts) for parts in zip(*of_leaves, strict=True)]
+            results[0] = [_without_dead(leaf, x, n, count) for leaf, x in zip(leaves, results[0], strict=True)]
     elif callable(op):
         results = list(scan_by_function(name, operator, x, n, heads, count, load, **flags))
         fills = jax.tree.map(lambda _: 0, results[0])
@@ -237,10 +238,14 @@ def _scan_leaf(
         leaf.results(part, shape, lambda i=i: counts[i])  # type: ignore[misc]
         for i, (part, shape) in enumerate(zip(combined, shapes, strict=True))
     ]
-    if leaf.mean and count.size:  # past the live items
-        live = live_mask(n, count).reshape(n, *[1] * len(leaf.trailing))
-        results[0] = jnp.where(live, results[0], 0)
-    return results
+    return [_without_dead(leaf, results[0], n, count), *results[1:]]
+
+
+def _without_dead(leaf: Leaf, results: jax.Array, n: int, count: Any) -> jax.Array:
+    """The results with 0 past the live items, where there are no means."""
+    if not (leaf.mean and count.size):
+        return results
+    return jnp.where(live_mask(n, count).reshape(n, *[1] * len(leaf.trailing)), results, 0)
 
 
 def _scan_rows(x: jax.Array, heads: Any, count: Any, **attributes: int) -> list[jax.Array]:

@@ -22,46 +22,51 @@ from jax_mgpu._src.operators import (
     select,
 )
 from jax_mgpu._src.primitive import ABSENT
-from jax_mgpu._src.reduce import _reduce, _segmented_reduce
-from jax_mgpu._src.scan import _scan
+from jax_mgpu._src.reduce import _reduce, _segmented_reduce, reduce_rows, take_columns
+from jax_mgpu._src.scan import scan_columns
 
 __all__ = ["own_ends", "reduce", "scan", "segmented_reduce", "segmented_scan"]
 
 
 class _Named:
-    """A built-in operator over this device's items. The kernels give results, of which states are made."""
+    """A built-in operator over this device's items or rows. The kernels give results, of which states are made."""
 
     def __init__(self, axis: Axis, kind: Kind, x: jax.Array, count: Any):
         self.kind, self.count, self.n = kind, count, x.shape[0]
         self.dtype = axis.index_dtype("x", self.n) if kind.gives_index else x.dtype
-        self.dead = builtin(kind, x.dtype).dead
-        self.identity = builtin(kind, x.dtype).identity
+        self.builtin = builtin(kind, x.dtype)
+        self.dead, self.identity = self.builtin.dead, self.builtin.identity
         # Sums of narrow floats are rounded once, at the end.
-        self.x = x.astype(accumulator_dtype(x.dtype)) if kind in (Kind.ADD, Kind.MUL) else x
+        summed = kind in (Kind.ADD, Kind.MUL, Kind.LOGSUMEXP)
+        self.x = x.astype(accumulator_dtype(x.dtype)) if summed else x
         self.live = axis.live("x", self.n, count)
-        self.begin = axis.begin(axis.gather(self.live)) if kind.gives_index else None
+        self.begin = axis.begin(axis.gather(self.live)) if kind.gives_index else jnp.zeros((), self.live.dtype)
 
     def total(self, count: Any, reverse: int = 0) -> Any:
         del reverse  # the built-in operators commute
-        return self._states(_reduce(x=self.x, count=count, op=self.kind, wide=False)[0])
+        if self.x.ndim == 1:
+            return self._states(_reduce(x=self.x, count=count, op=self.kind, wide=False)[0])
+        whole = {"heads": jnp.zeros((1,), jnp.int32), "indices": ABSENT}
+        return self._states(reduce_rows(x=self.x, **whole, count=count, op=self.kind, wide=False)[0][0])
 
     def segments(self, heads: Any) -> Any:
-        return self._states(_segmented_reduce(x=self.x, heads=heads, count=self.count, op=self.kind, wide=False)[0])
+        given = {"x": self.x, "heads": heads, "count": self.count, "op": self.kind, "wide": False}
+        return self._states(_segmented_reduce(**given)[0] if self.x.ndim == 1 else reduce_rows(**given)[0])
 
     def scan(self, heads: Any, exclusive: int, reverse: int) -> Any:
-        flags = {"exclusive": exclusive, "reverse": reverse, "total": False}
-        return self._states(_scan(x=self.x, heads=heads, count=self.count, op=self.kind, **flags)[0])
+        flags = {"exclusive": bool(exclusive), "reverse": bool(reverse)}
+        return self._states(scan_columns(self.x, self.kind, heads, self.count, **flags))
 
     def item(self, position: jax.Array) -> Any:
         x = self.x[position]
-        return (x, self.begin + position.astype(self.dtype)) if self.kind.gives_index else x
+        return (x, jnp.broadcast_to(self.begin + position.astype(self.dtype), x.shape)) if self.kind.gives_index else x
 
     def combine(self, reverse: int) -> Callable[[Any, Any], Any]:
         """Among equal extrema the earlier item's wins, whichever way the scan goes: it has the derivative."""
-        if self.kind in (Kind.ADD, Kind.MUL):
-            return jnp.add if self.kind == Kind.ADD else jnp.multiply
         if self.kind.gives_index:
             return self._first_extremum
+        if self.kind not in (Kind.MIN, Kind.MAX):
+            return self.builtin.combine
         return lambda a, b: jnp.where(self._better(a, b) if reverse else ~self._better(b, a), a, b)
 
     def finish(self, states: Any) -> jax.Array:
@@ -70,9 +75,8 @@ class _Named:
     def _states(self, results: jax.Array) -> Any:
         if not self.kind.gives_index:
             return results
-        found = results >= 0
-        values = self.x[jnp.maximum(results, 0)] if self.n else jnp.zeros(results.shape, self.x.dtype)
-        return values, jnp.where(found, self.begin + results.astype(self.dtype), -1)
+        places = jnp.where(results >= 0, self.begin + results.astype(self.dtype), -1)
+        return take_columns(self.x, results), places
 
     def _better(self, a: jax.Array, b: jax.Array) -> jax.Array:
         """Whether `a` is less, or greater, than `b`; a NaN is better than any number."""
