@@ -1,4 +1,4 @@
-"""What programs over a mesh axis hold: no gather of data, and no array that grows with the number of devices."""
+"""What programs over a mesh axis hold: no gather of data, no array that grows with the devices, positions that fit."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import inspect
 import warnings
 
 import jax
+import jax.export
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
+from jax_mgpu._src import library, primitive
 from tests import mesh
 
 SLOTS = 1 << 12
@@ -68,11 +70,11 @@ EQUAL_PARTS = {"join_columns", "join_columns, derivative", "reduce_by_id, few"}
 WITHOUT_EXCHANGE = {"ragged_all_to_all": IN_PLACE | EQUAL_PARTS, "all_to_all": IN_PLACE}
 
 
-def program_of(call, devices):
-    """The program for GPUs of a mesh of so many, of which none is there."""
+def traced(call, devices, slots=SLOTS):
+    """The call on a mesh of so many devices, of which none is there."""
     devices_mesh = AbstractMesh((devices,), (mesh.AXIS,), axis_types=(AxisType.Auto,))
     spread = NamedSharding(devices_mesh, P(mesh.AXIS))
-    shapes = ((devices, SLOTS), np.float32), ((devices, SLOTS), np.int32), ((devices,), np.int32)
+    shapes = ((devices, slots), np.float32), ((devices, slots), np.int32), ((devices,), np.int32)
     given = [jax.ShapeDtypeStruct(shape, dtype, sharding=spread) for shape, dtype in shapes]
 
     def one(*arguments):
@@ -80,9 +82,14 @@ def program_of(call, devices):
         return jax.tree.map(lambda x: x[None], results)
 
     options = {"mesh": devices_mesh, "in_specs": P(mesh.AXIS), "out_specs": P(mesh.AXIS)}
-    traced = jax.jit(jax.shard_map(one, **options)).trace(*given)
+    return jax.jit(jax.shard_map(one, **options)).trace(*given)
+
+
+def program_of(call, devices):
+    """The program for GPUs."""
     with warnings.catch_warnings(action="ignore"):  # without the CUDA kernels this is another platform's program
-        return traced.lower(lowering_platforms=("cuda" if mgpu.has_cuda() else "tpu",)).as_text()
+        lowered = traced(call, devices).lower(lowering_platforms=("cuda" if mgpu.has_cuda() else "tpu",))
+    return lowered.as_text()
 
 
 def lines_of_a_device(text):
@@ -114,3 +121,44 @@ def test_all_operations_are_here():
 
 def _parameters(function):
     return () if isinstance(function, type) else inspect.signature(function).parameters
+
+
+# Calls whose results are positions in global arrays, or numbers of items of them.
+POSITIONS = {
+    "argsort": lambda k, i, c: mgpu.argsort(k, **KEYS),
+    "join": lambda k, i, c: mgpu.join(k, k, size=8, **KEYS)[:2],
+    "reduce": lambda k, i, c: (mgpu.reduce(k, "argmin", **KEYS), mgpu.reduce(k > 0, **KEYS)),
+    "reduce_by_id": lambda k, i, c: mgpu.reduce_by_id(k, i, 8, "argmax", **KEYS),
+    "scan": lambda k, i, c: mgpu.scan(k, "argmax", **KEYS),
+    "segmented_sort_indices": lambda k, i, c: mgpu.segmented_sort_indices(k, i, **KEYS)[1],
+    "select_indices": lambda k, i, c: mgpu.select_indices(k > 0, size=8, **KEYS)[0],
+    "sorted_search": lambda k, i, c: mgpu.sorted_search(k, k, **KEYS),
+    "top_k": lambda k, i, c: mgpu.top_k(k, 8, **KEYS).indices,
+}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_more_items_than_int32_counts(name):
+    """Each of 16 devices has fewer than 2^31 items, and all together more."""
+    call, slots = POSITIONS[name], 1 << 27
+    with jax.enable_x64(True):
+        results = jax.tree.leaves(traced(call, 16, slots).out_info)
+    assert results and all(x.dtype == np.int64 for x in results)
+    with jax.enable_x64(False), pytest.raises(ValueError, match=f"{name}: .*jax_enable_x64"):
+        traced(call, 16, slots)
+    with jax.enable_x64(False):
+        assert all(x.dtype == np.int32 for x in jax.tree.leaves(traced(call, 8, slots // 2).out_info))
+
+
+def test_exported_programs(rng):
+    """A program is stored, and runs on as many devices."""
+    keys = rng.integers(0, 99, 2 * 60).astype(np.int32)
+    options = {"mesh": mesh.mesh_of(2), "in_specs": P(mesh.AXIS), "out_specs": P(mesh.AXIS)}
+    program = jax.jit(jax.shard_map(lambda k: mgpu.mergesort_indices(k, **KEYS), **options))
+    given = jax.device_put(keys, NamedSharding(options["mesh"], P(mesh.AXIS)))
+    ours = [jax.export.DisabledSafetyCheck.custom_call(library.target(name)) for name in primitive.REGISTRY]
+    pytest.importorskip("flatbuffers", reason="jax.export serialises with flatbuffers, which is not installed")
+    stored = jax.export.export(program, disabled_checks=ours)(given).serialize()
+    ordered, indices = jax.jit(jax.export.deserialize(stored).call)(given)
+    np.testing.assert_array_equal(indices, np.argsort(keys, kind="stable"))
+    np.testing.assert_array_equal(ordered, np.sort(keys))
