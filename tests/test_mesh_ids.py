@@ -137,3 +137,30 @@ def test_a_batch_within(rng):
         for column in range(3):
             expected = by_id(x[..., column].reshape(-1), ids[..., column].reshape(-1), 10, "add")
             np.testing.assert_array_equal(got[:, column], expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_counts(rng, form):
+    """How often each id occurs, and what its items weigh; items between edges."""
+    devices, size = 3, FORMS[form]
+    edges = np.array([-1, 0, 4, 4, 9], np.float32)
+
+    def call(ids, weights):
+        named = {"axis_name": mesh.AXIS}
+        numbers, same_edges = mgpu.histogram(weights, edges, **named)
+        return (
+            mgpu.bincount(ids, size, **named),
+            mgpu.bincount(ids, size, weights, **named),
+            mgpu.bincount(ids, size, weights.astype(jnp.int8), **named),
+            (numbers, same_edges),
+        )
+
+    for ids in ids_of(rng, devices * SLOTS, devices * size):
+        weights = rng.integers(-3, 12, ids.shape).astype(np.float32)
+        given = ids.reshape(devices, SLOTS), weights.reshape(devices, SLOTS)
+        numbers, sums, narrow, (between, _) = jax.device_get(mesh.by_vmap(call)(*given))
+        inside = (ids >= 0) & (ids < devices * size)
+        for got, of_items in ((numbers, None), (sums, weights[inside]), (narrow, weights[inside])):
+            expected = np.bincount(ids[inside], of_items, devices * size)
+            same(got.reshape(-1), expected.astype(np.int64).astype(got.dtype))
+        same(between, np.tile(np.histogram(weights, edges)[0].astype(np.int32), (devices, 1)))

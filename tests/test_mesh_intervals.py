@@ -42,6 +42,7 @@ def every_interval(values, offsets, total, x, starts, places, into):
         mgpu.interval_expand(values, offsets, SIZE, fill_value=7, **named),
         mgpu.interval_gather(x, starts, offsets, SIZE, fill_value=7, **named),
         mgpu.interval_move(x, starts, places, offsets, into, **named),
+        mgpu.interval_scatter(x, places, offsets, into, **named),
     )
 
 
@@ -59,7 +60,9 @@ def check(rng, call, devices):
         operands = [dealt(part, devices) for part in (values, offsets.astype(np.int32))]
         others = [dealt(part, devices) for part in (x, starts, places, into)]
         found = call(*operands, np.full(devices, total, np.int32), *others)
-        expanded, gathered, moved = (np.asarray(part).reshape(-1, *part.shape[2:]) for part in jax.device_get(found))
+        expanded, gathered, moved, scattered = (
+            np.asarray(part).reshape(-1, *part.shape[2:]) for part in jax.device_get(found)
+        )
         owner, source = rows_of(starts, lengths)
         expected = np.full((slots, 2), 7, np.float16)
         expected[:total] = values[owner]
@@ -71,6 +74,10 @@ def check(rng, call, devices):
         expected = into.copy()
         expected[rows_of(places, lengths)[1][inside]] = x[source[inside]]
         np.testing.assert_array_equal(moved, expected)
+        expected = into.copy()
+        taken = rows_of(places, lengths)[1][:n]  # of as many rows as there are
+        expected[taken] = x[: len(taken)]
+        np.testing.assert_array_equal(scattered, expected)
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)

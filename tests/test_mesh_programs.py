@@ -21,10 +21,13 @@ KEYS = {"axis_name": mesh.AXIS}
 # Calls by the function that they are of: keys, indices, a count. Those of two operands have twice as many items.
 ONE = {
     "argsort": lambda k, i, c: mgpu.argsort(k, count=c, **KEYS),
+    "bincount": lambda k, i, c: mgpu.bincount(i, SLOTS, k, **KEYS),
     "bulk_remove": lambda k, i, c: mgpu.bulk_remove(k, i, count=c, size=SLOTS, **KEYS),
+    "histogram": lambda k, i, c: mgpu.histogram(k, np.arange(9, dtype=np.float32), **KEYS),
     "interval_expand": lambda k, i, c: mgpu.interval_expand(k, i, SLOTS, **KEYS),
     "interval_gather": lambda k, i, c: mgpu.interval_gather(k, i, i, SLOTS, **KEYS),
     "interval_move": lambda k, i, c: mgpu.interval_move(k, i, i, i, k, **KEYS),
+    "interval_scatter": lambda k, i, c: mgpu.interval_scatter(k, i, i, k, **KEYS),
     "join_columns": lambda k, i, c: mgpu.join_columns(mgpu.JoinResult(i, i, c), k, **KEYS),
     "locality_sort": lambda k, i, c: mgpu.locality_sort(k, **KEYS),
     "locality_sort_indices": lambda k, i, c: mgpu.locality_sort_indices(k, **KEYS),
@@ -65,7 +68,7 @@ TWO = {
 }
 # These send nothing, or requests and rows, or equal parts, for which all devices need one all-to-all.
 IN_PLACE = {"reduce", "reduce_by_key", "run_starts", "scan", "segmented_reduce", "segmented_scan", "select", "top_k"}
-IN_PLACE |= {"select_indices"}
+IN_PLACE |= {"histogram", "select_indices"}
 EQUAL_PARTS = {"join_columns", "join_columns, derivative", "reduce_by_id, few"}
 WITHOUT_EXCHANGE = {"ragged_all_to_all": IN_PLACE | EQUAL_PARTS, "all_to_all": IN_PLACE}
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike
+from jax_mgpu._src.annotations import ArrayLike, AxisName
 from jax_mgpu._src.check import (
     describe,
     expect_key,
@@ -19,6 +19,7 @@ from jax_mgpu._src.check import (
     value_error,
 )
 from jax_mgpu._src.compat import whole_axes
+from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.operators import Kind
 from jax_mgpu._src.preconditions import by_construction, sorted_keys
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
@@ -30,13 +31,16 @@ __all__ = ["bincount", "histogram"]
 
 
 @one_program("length")
-def bincount(ids: ArrayLike, length: int, weights: ArrayLike | None = None) -> jax.Array:
+def bincount(
+    ids: ArrayLike, length: int, weights: ArrayLike | None = None, *, axis_name: AxisName | None = None
+) -> jax.Array:
     """How often each id occurs, or the sum of its weights, as `jnp.bincount`.
 
     Args:
       ids: `[n]` integers. One outside of 0 to `length - 1` is not counted.
       length: the static number of results.
       weights: `[n]`, integers or floats of 8 to 64 bits: what each item counts (default 1).
+      axis_name: see `reduce_by_id`: each device has `length` of the results.
 
     Returns:
       `[length]`: numbers of items, int32 (int64 from 2^31 items on), or sums of the type of the weights.
@@ -54,29 +58,37 @@ def bincount(ids: ArrayLike, length: int, weights: ArrayLike | None = None) -> j
     """
     name = "bincount"
     length = static_size(name, "length", length)
-    ids = whole_axes(index_vector(name, "ids", ids, length))
+    devices = devices_of(name, axis_name)
+    ids = whole_axes(index_vector(name, "ids", ids, length * devices))
     n = ids.shape[0]
-    index_dtype(name, "ids", n)
-    index_dtype(name, "length", length)
+    dtype = index_dtype(name, "ids", n * devices)
+    index_dtype(name, "length", length * devices)
+    if weights is None and axis_name is not None:
+        weights = jnp.ones((n,), dtype)
     if weights is None:
         return _count_bins(x=ids, bins=length)[0]
-    ids = _inside(ids, length)
     weights = whole_axes(expect_key(name, "weights", weights))
     if weights.shape[0] != n:
         raise value_error(name, "weights", f"one for each of ids, {n}", describe(weights))
+    if axis_name is not None:
+        operands = Kind.ADD, weights[:, None], ids, ABSENT
+        return over_axis("ids.reduce_by_id", name, axis_name, *operands, size=length)[:, 0].astype(weights.dtype)
+    ids = _inside(ids, length)
     if jnp.issubdtype(weights.dtype, jnp.integer):
         return jnp.zeros((length,), weights.dtype).at[ids].add(weights, mode="drop")
     return _reduce_by_id(x=weights[:, None], ids=ids, op=Kind.ADD, wide=False, size=length)[0][:, 0]
 
 
 @one_program()
-def histogram(x: ArrayLike, edges: ArrayLike) -> tuple[jax.Array, jax.Array]:
+def histogram(x: ArrayLike, edges: ArrayLike, *, axis_name: AxisName | None = None) -> tuple[jax.Array, jax.Array]:
     """How many items lie between each two neighbouring edges, as `jnp.histogram`.
 
     Args:
       x: `[n]`, integers or floats of 8 to 64 bits.
       edges: `[m]`, sorted, of the same dtype, at least two. A bin has its lower edge and not its upper one; the last
         bin has both.
+      axis_name: count the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. All
+        devices have the same edges, and get the same numbers.
 
     Returns:
       `(counts, edges)`: numbers of items, `[m - 1]`, int32 (int64 from 2^31 items on), and the edges. Items outside of
@@ -99,8 +111,9 @@ def histogram(x: ArrayLike, edges: ArrayLike) -> tuple[jax.Array, jax.Array]:
     expect_same_dtype(name, "x", x, "edges", edges)
     if edges.shape[0] < 2:
         raise value_error(name, "edges", "two at least", edges.shape[0])
-    index_dtype(name, "x", x.shape[0])
-    return _count_bins(x=x, edges=edges, bins=edges.shape[0] - 1)[0], edges
+    dtype = index_dtype(name, "x", x.shape[0] * devices_of(name, axis_name))
+    numbers = _count_bins(x=x, edges=edges, bins=edges.shape[0] - 1)[0]
+    return numbers if axis_name is None else jax.lax.psum(numbers.astype(dtype), axis_name), edges
 
 
 def _inside(ids: jax.Array, length: int) -> jax.Array:

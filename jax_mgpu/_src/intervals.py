@@ -147,7 +147,13 @@ def interval_gather(
 
 @one_program()
 def interval_scatter(
-    x: ArrayLike, starts: ArrayLike, offsets: ArrayLike, into: ArrayLike, *, total: ArrayLike | None = None
+    x: ArrayLike,
+    starts: ArrayLike,
+    offsets: ArrayLike,
+    into: ArrayLike,
+    *,
+    total: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> jax.Array:
     """Scatters rows that lie one after the other to intervals of another array.
 
@@ -158,6 +164,7 @@ def interval_scatter(
       offsets: `[m]`, non-decreasing integers: where each interval starts in `x`.
       into: `[k, …]`, of the dtype of `x`: what the result holds elsewhere. Its buffer is reused when it is donated.
       total: the sum of the lengths, an integer scalar (default `n`).
+      axis_name: see `interval_move`. Offsets are places in the global array of x.
 
     Returns:
       `[k, …]`: row `starts[i] + r` is `x[offsets[i] + r]`; rows for places outside are dropped.
@@ -177,10 +184,17 @@ def interval_scatter(
     name = "interval_scatter"
     form = RowForm(name, "x", x)
     rows, into = form.pack("x", x), form.pack("into", into)
-    starts = index_vector(name, "starts", starts, into.shape[0])
-    offsets = _offsets(name, offsets, rows.shape[0], starts.shape[0], "starts")
-    total = count_operand(name, "total", total, rows.shape[0])
-    lengths = interval_lengths(offsets, total, rows.shape[0])
+    devices = devices_of(name, axis_name)
+    n = rows.shape[0] * devices
+    starts = index_vector(name, "starts", starts, into.shape[0] * devices)
+    offsets = _offsets(name, offsets, n, starts.shape[0], "starts")
+    if axis_name is not None and offsets.shape[0]:
+        total = count_operand(name, "total", np.asarray(n, index_dtype(name, "x", n)) if total is None else total, n)
+        return form.unpack(
+            over_axis("intervals.interval_move", name, axis_name, rows, offsets, starts, offsets, total, into)
+        )
+    total = count_operand(name, "total", total, n)
+    lengths = interval_lengths(offsets, total, n)
     starts = apart(name, "starts", intervals_inside(name, "starts", starts, lengths, into.shape[0]), lengths)
     return form.unpack(scatter_rows(rows, starts, offsets, total, into))
 
