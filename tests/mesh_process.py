@@ -48,7 +48,7 @@ def over_processes(function, devices):
 def main(process: str, processes: str, port: str) -> None:
     """Runs checks of each family over all processes, and says which have passed."""
     start(int(process), int(processes), port)
-    from tests import mesh, test_mesh_joins, test_mesh_reductions, test_mesh_segments, test_mesh_sorts
+    from tests import mesh, test_mesh_ids, test_mesh_joins, test_mesh_reductions, test_mesh_segments, test_mesh_sorts
 
     devices = EACH * int(processes)
     assert (jax.process_count(), len(jax.devices()), len(jax.local_devices())) == (int(processes), devices, EACH)
@@ -73,12 +73,17 @@ def main(process: str, processes: str, port: str) -> None:
     def reduce_by_key(rng):
         test_mesh_segments.check_reduce_by_key(rng, over_processes(test_mesh_segments.runs, devices), devices)
 
+    def reduce_by_id(rng):
+        for size in test_mesh_ids.FORMS.values():
+            call = over_processes(test_mesh_ids.reduced("argmin", size), devices)
+            test_mesh_ids.check(rng, call, "argmin", "int32", devices, size)
+
     def joins(rng):
         kinds, size = ("outer",), 40
         call = over_processes(test_mesh_joins.any_order(kinds, size), devices)
         test_mesh_joins.check_any_order(rng, call, devices, kinds, "int32", size)
 
-    for check in (sorts, reductions, segmented_sorts, reduce_by_key, joins):
+    for check in (sorts, reductions, segmented_sorts, reduce_by_key, reduce_by_id, joins):
         begin = time.monotonic()
         check(np.random.default_rng(3))
         print(f"{check.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
