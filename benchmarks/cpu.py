@@ -87,6 +87,20 @@ def _top_k(k: int) -> Row:
     return Row(f"top-{k} of 64 rows of 65,536", 2, _rows, ours, lambda x: tuple(jax.lax.top_k(x, k)))
 
 
+def _by_less(what: str, factor: float, less: Callable[..., Any]) -> Row:
+    """The order of sizes, given by a comparator."""
+
+    def inputs(rng: np.random.Generator) -> tuple[Any, ...]:
+        return (random_keys(rng, 2**20, "float32"),)
+
+    def rival(x: jax.Array) -> jax.Array:
+        return jax.lax.sort((jnp.abs(x), x), num_keys=1)[1]
+
+    return Row(
+        f"mergesort of 2^20 float32 by less, {what}", factor, inputs, lambda x: mgpu.mergesort(x, less=less), rival
+    )
+
+
 def _segment_sum(items: int, width: int, segments: int) -> Row:
     def inputs(rng: np.random.Generator) -> tuple[Any, ...]:
         ids = np.sort(rng.integers(0, segments, items)).astype(np.int32)
@@ -123,6 +137,8 @@ ROWS = [
         lambda x, keep: jnp.compress(keep, x, size=ITEMS, fill_value=0),
     ),
     *map(_top_k, (8, 50, 1000)),
+    _by_less("a comparison of keys", 5, lambda a, b: jnp.abs(a) < jnp.abs(b)),
+    _by_less("a function of both items", 0.5, lambda a, b: jnp.abs(a) - jnp.abs(b) < 0),
     _segment_sum(155_000, 64, 15_500),
     _segment_sum(2**20, 8, 2**15),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fractions
 import functools
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import by_function, by_less, library
+from jax_mgpu._src import by_function, by_less, comparator, library, primitive
 
 F32, I32 = np.float32, np.int32
 
@@ -21,6 +22,7 @@ F32, I32 = np.float32, np.int32
 def way(request, monkeypatch):
     """In plain JAX, and through the primitive of functions, which lowers to plain JAX on a CPU."""
     monkeypatch.setattr(by_function, "has_kernels", lambda: request.param == "primitive")
+    return request.param
 
 
 def by_size(a, b):
@@ -208,20 +210,144 @@ def test_transformations(rng) -> None:
     np.testing.assert_array_equal(pairs, np.tile(np.arange(12), (2, 1)))
 
 
-@pytest.mark.usefixtures("way")
-def test_broken_orders_end(rng) -> None:
-    """What is no strict weak order gives keys that are there, whatever it says."""
-    x = few(rng, 100)
-    noise = jnp.asarray(rng.integers(0, 2, 997).astype(bool))
-    for less in (
-        lambda a, b: a == a,  # noqa: PLR0124 - always
-        lambda a, b: noise[(jnp.abs(a * 13 + b * 7)).astype(jnp.int32) % 997],
-        lambda a, b: (a - b) % 3 == 1,
-    ):
+# ---- What plain JAX makes of a comparator
+
+
+def halved(x):
+    """How often a number is halved until it is less than one: a loop of an unknown number of steps."""
+    return jax.lax.while_loop(lambda s: s[0] >= 1, lambda s: (s[0] / 2, s[1] + 1), (jnp.abs(x), 0))[1]
+
+
+TABLE = jnp.asarray(np.random.default_rng(7).permutation(300).astype(np.int32))
+
+# Comparators of (float, int) and what Python compares by, with what sorts: the kernels of keys, XLA's sort by a
+# comparator of scalars, or the merges of plain JAX, which are loops.
+PLAIN = {
+    "one key": ("keys", lambda a, b: a[0] < b[0], lambda x, i: x),
+    "descending": ("keys", lambda a, b: ~(b[0] >= a[0]), lambda x, i: -x),
+    "a loop of each": ("keys", lambda a, b: halved(a[0]) < halved(b[0]), lambda x, i: math.frexp(abs(x))[1] * (x != 0)),
+    "a table of each": ("keys", lambda a, b: TABLE[a[1]] > TABLE[b[1]], lambda x, i: -int(TABLE[i])),
+    "two keys": ("keys", lambda a, b: (a[1] < b[1]) | ((a[1] == b[1]) & (a[0] > b[0])), lambda x, i: (i, -x)),
+    "two keys, where": (
+        "keys",
+        jax.jit(lambda a, b: jnp.where(a[1] != b[1], a[1] > b[1], (a[0] <= b[0]) & (a[0] != b[0]))),
+        lambda x, i: (-i, x),
+    ),
+    "any of two": (
+        "keys",
+        lambda a, b: jnp.any(jnp.stack([a[1] < b[1], (a[1] == b[1]) & (a[0] < b[0])])),
+        lambda x, i: (i, x),
+    ),
+    "a difference": ("region", lambda a, b: (b[1] - a[1]).astype(jnp.float32) > a[0] - b[0], lambda x, i: x + i),
+    "a sum of differences": (
+        "region",
+        lambda a, b: (jnp.stack([a[0], a[1]]) - jnp.stack([b[0], b[1]])).sum() < 0,
+        lambda x, i: x + i,
+    ),
+    "six columns": (
+        "region",
+        lambda a, b: (jnp.arange(1.0, 7.0) * a[0] - jnp.arange(1.0, 7.0) * b[0]).sum() < 0,
+        lambda x, i: x,
+    ),
+    "a branch": (
+        "region",
+        lambda a, b: jax.lax.cond(a[1] < b[1], lambda: True, lambda: (a[1] == b[1]) & (a[0] - b[0] < 0)),
+        lambda x, i: (i, x),
+    ),
+    "a loop of both": (
+        "loops",
+        lambda a, b: halved((b[1] - a[1]).astype(jnp.float32)) * (b[1] > a[1]) > 0,
+        lambda x, i: i,
+    ),
+    "a place of both": ("loops", lambda a, b: jnp.arange(600)[300 + a[1] - b[1]] < 300, lambda x, i: i),
+}  # fmt: skip
+
+
+def way_of(function, *arguments):
+    """What sorts in a program."""
+    text = str(jax.make_jaxpr(function)(*arguments))
+    found = [
+        way
+        for way, word in (("keys", "mgpu_segmented_sort["), ("region", "comparator_sort["), ("loops", "while["))
+        if word in text
+    ]
+    return found[0]
+
+
+@pytest.mark.parametrize("case", PLAIN)
+def test_ways_of_plain_jax(case, rng, monkeypatch) -> None:
+    """Each gives the order that Python gives: stable, within segments, up to a count, in batches, and exported."""
+    monkeypatch.setattr(by_function, "has_kernels", lambda: False)
+    way, less, key = PLAIN[case]
+    n, live = 83, 61
+    x, i = (
+        (rng.integers(-4, 5, (2, n)) / 2).astype(F32),
+        rng.integers(0, 300 if "table" in case else 5, (2, n)).astype(I32),
+    )
+    heads = np.array([0, 9, 9, 40], I32)
+
+    def run(x, i):
+        whole = mgpu.mergesort_indices((x, i), less=less)[1]
+        return whole, mgpu.segmented_sort_indices((x, i), heads, less=less, count=live)[1]
+
+    assert way_of(lambda *x: mgpu.mergesort_indices(x, less=less)[1], x[0], i[0]) == way
+    program = jax.jit(jax.vmap(run))
+    got = program(x, i)
+    calls = [jax.export.DisabledSafetyCheck.custom_call(library.target(name)) for name in primitive.REGISTRY]
+    again = jax.export.export(program, disabled_checks=calls)(x, i).serialize()
+    jax.tree.map(np.testing.assert_array_equal, jax.export.deserialize(again).call(x, i), got)
+    for row in range(2):
+        whole, segments = ([*range(a, b)] for a, b in ((0, n), (live, n)))
+        whole.sort(key=lambda k, row=row: key(float(x[row, k]), int(i[row, k])))
+        parts = [sorted(range(a, b), key=lambda k, row=row: key(float(x[row, k]), int(i[row, k])))
+                 for a, b in ((0, 9), (9, 40), (40, live))]  # fmt: skip
+        np.testing.assert_array_equal(got[0][row], whole)
+        np.testing.assert_array_equal(got[1][row], [*itertools.chain(*parts), *segments])
+
+
+def test_same_programs_are_compiled_once(rng) -> None:
+    """A comparator that is written alike is the same to jit."""
+    x = few(rng, 50)
+    before = len(comparator._PROGRAMS)
+    for _ in range(3):
+        mgpu.mergesort((x, x), less=lambda a, b: a[0] * b[1] - b[0] * a[1] < -0.5)
+    mgpu.mergesort((x, x), less=lambda a, b: a[0] * b[1] - b[0] * a[1] < -0.25)
+    assert len(comparator._PROGRAMS) == before + 2
+
+
+NOISE = jnp.asarray(np.random.default_rng(8).integers(0, 2, 997).astype(bool))
+BROKEN = {
+    "always": lambda a, b: (a == b) | (a != b) | (a != a),  # noqa: PLR0124 - NaNs too
+    "the second alone": lambda a, b: b > 0,
+    "a circle": lambda a, b: (a - b) % 3 == 1,
+    "noise": lambda a, b: jnp.sin(a * 12.9 + b * 78.2) > 0,
+    "noise by a table": lambda a, b: NOISE[(jnp.abs(a * 13 + b * 7)).astype(jnp.int32) % 997],
+    "NaN": lambda a, b: a < b,
+    "NaN of both": lambda a, b: a - b < 0,
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_orders_lose_nothing(case, way, rng) -> None:
+    """What is no strict weak order gives a permutation of the keys, whatever it says, but for the kernels of orders."""
+    if way == "primitive" and jax.default_backend() == "gpu":
+        x = few(rng, 1029)
+        keys, indices = mgpu.mergesort_indices(x, less=BROKEN[case])
+        assert set(np.asarray(indices)) <= set(range(1029))
+        np.testing.assert_array_equal(keys, x[indices])
+        return
+    less = BROKEN[case]
+    for n in (2, 100, 1029):
+        x = np.where(rng.random(n) < 0.2, np.nan, few(rng, n)).astype(F32)
         keys, indices = mgpu.mergesort_indices(x, less=less)
-        assert set(np.asarray(indices)) <= set(range(100))
-        assert set(np.asarray(keys)) <= set(x)
-        mgpu.set_union(x, x, less=less)
+        np.testing.assert_array_equal(np.sort(indices), np.arange(n))
+        np.testing.assert_array_equal(keys, x[indices])
+    heads, count = np.array([0, 300], I32), 800
+    indices = mgpu.segmented_sort_indices(x, heads, less=less, count=count)[1]
+    for begin, end in ((0, 300), (300, count)):
+        np.testing.assert_array_equal(np.sort(indices[begin:end]), np.arange(begin, end))
+    np.testing.assert_array_equal(indices[count:], np.arange(count, n))
+    mgpu.set_union(x[:100], x[:100], less=less)
 
 
 def test_errors() -> None:
@@ -259,6 +385,7 @@ def lowered(monkeypatch, function, *arguments):
 
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
+@pytest.mark.filterwarnings("ignore:jax_mgpu runs without its kernels on cuda")
 def test_calls_for_cuda(monkeypatch) -> None:
     """Keys alone have no payload; what an order captured is an operand, and a loop without an end is left to JAX."""
     x, table = jnp.arange(10.0), jnp.arange(1000.0)

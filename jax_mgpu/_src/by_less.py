@@ -1,8 +1,7 @@
 """Sorts by a comparator of the caller's, a Python function of two items that says whether the first comes first.
 
 The comparator is traced once, on two items, and written as C++ for the CUDA kernels, as the operators of by_function.py
-are. Elsewhere, and where it cannot be compiled, plain JAX sorts: a merge sort in which all items search their runs'
-neighbours at once.
+are. Elsewhere, and where it cannot be compiled, plain JAX sorts (comparator.py).
 
 A sort gives a permutation, and through it derivatives. Every operation on two inputs works on ranks: once each item of
 both has an integer rank by the order, equal items the same one, its own kernels do the rest.
@@ -29,9 +28,10 @@ from jax_mgpu._src.check import (
     type_error,
     value_error,
 )
+from jax_mgpu._src.comparator import plain_sort_indices
 from jax_mgpu._src.compat import free_of_explicit_axes, whole_axes
 from jax_mgpu._src.emit import Unsupported, emit_order
-from jax_mgpu._src.live import live_mask, segment_numbers
+from jax_mgpu._src.live import live_mask
 from jax_mgpu._src.primitive import ABSENT, Operation
 from jax_mgpu._src.values import Payload, flatten_values, plain_leaves, take_rows
 
@@ -135,75 +135,12 @@ def _sorted(
     """Sorted keys, and indices where they are asked for or come with them."""
     order = _order(operation, items)
     if order is None:
-        indices = merge_sort_indices(items.less, items.leaves, heads, flags, count)
+        indices = plain_sort_indices(items.less, items.leaves, heads, flags, count)
     elif with_indices:
         indices = _sort_words(order[0], items.leaves, heads, flags, count, order[1], Payload.INDICES)[1]
     else:
         return items.restore(_sort_keys(order[0], list(items.leaves), heads, flags, count, list(order[1]))), None
     return items.taken(indices), indices
-
-
-# ---- Plain JAX
-
-
-def merge_sort_indices(
-    less: Callable[..., Any], leaves: Sequence[jax.Array], heads: Any, flags: Any, count: Any
-) -> jax.Array:
-    """The stable order of items within segments, as indices.
-
-    Runs double in each round: an item's place in the merge of two is its place in its own run and the number of items
-    of the other that come before it, found by binary search. That is O(n log^2 n) comparisons, n at a time.
-    """
-    n = leaves[0].shape[0]
-    dtype = index_dtype("sort", "keys", n)
-    positions = jnp.arange(n, dtype=dtype)
-    if n < 2:
-        return positions
-    leaves = [jnp.asarray(jax.lax.stop_gradient(leaf)) for leaf in leaves]
-    segments = segment_numbers(positions, heads, flags, count)
-    compare = jax.vmap(less)
-
-    def comes_before(a: jax.Array, b: jax.Array) -> jax.Array:
-        """Of the items at these places. What is past the count is not looked at: each is a segment of its own."""
-        # Places past the end fill the last run. They come last, as they are.
-        a_inside, b_inside = a < n, b < n
-        a_safe, b_safe = jnp.where(a_inside, a, 0), jnp.where(b_inside, b, 0)
-        both = a_inside & b_inside
-        by_segment = jnp.zeros(a.shape, bool)
-        if segments is not None:
-            a_of, b_of = segments[a_safe], segments[b_safe]
-            by_segment, both = both & (a_of < b_of), both & (a_of == b_of)
-        a_safe, b_safe = jnp.where(both, a_safe, 0), jnp.where(both, b_safe, 0)
-        by_less = compare(*(leaf[a_safe] for leaf in leaves), *(leaf[b_safe] for leaf in leaves))
-        return by_segment | (both & by_less) | (a_inside & ~b_inside)
-
-    rounds = (n - 1).bit_length()
-    padded = jnp.arange(1 << rounds, dtype=dtype)
-
-    def merge(round: Any, order: jax.Array) -> jax.Array:
-        width = jnp.left_shift(jnp.asarray(1, dtype), jnp.asarray(round, dtype))
-        run = padded & ~(width - 1)
-        other, in_second = run ^ width, (run & width) != 0
-
-        def narrow(_: Any, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            low, high = ends
-            middle = (low + high) // 2
-            theirs = order[jnp.minimum(other + middle, padded.shape[0] - 1)]
-            # The first run's items come before equal ones of the second.
-            precedes = jnp.where(
-                in_second,
-                ~comes_before(order, theirs),
-                comes_before(theirs, order),
-            )
-            is_open = low < high
-            return jnp.where(is_open & precedes, middle + 1, low), jnp.where(is_open & ~precedes, middle, high)
-
-        none = jnp.zeros_like(padded)
-        before, _ = jax.lax.fori_loop(0, round + 1, narrow, (none, none + width))
-        place = (run & ~width) + (padded - run) + before
-        return order.at[place].set(order, mode="drop")
-
-    return jax.lax.fori_loop(0, rounds, merge, padded)[:n]
 
 
 # ---- The kernels
@@ -397,7 +334,7 @@ class LessOperation(Operation):
         def less(*both: Any) -> Any:
             return jax.core.eval_jaxpr(of.jaxpr, consts, *both)[0]
 
-        indices = merge_sort_indices(less, _of_words(keys, of.item), heads, flags, count)
+        indices = plain_sort_indices(less, _of_words(keys, of.item), heads, flags, count)
         sorted_keys = take_rows(keys, indices)
         return [sorted_keys] if payload == Payload.NONE else [sorted_keys, indices]
 

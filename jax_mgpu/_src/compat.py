@@ -46,6 +46,7 @@ __all__ = [
     "result_aval",
     "rows_sharding",
     "scan_operands",
+    "sort_by_region",
     "switch",
     "vary_as",
     "vary_together",
@@ -95,6 +96,22 @@ def filling_element(value: Any) -> Any:
             return None
         value = maker.operands[0]
     return hlo.reshape(ir.RankedTensorType.get([1], element), value)
+
+
+def sort_by_region(ctx: Any, operands: Sequence[Any], precedes: Callable[..., Any], avals: Sequence[Any]) -> Any:
+    """For a lowering rule: the last operand, as XLA's stable sort of all along their last axis moves it.
+
+    `precedes` gives a list of one bool, of the scalars of one item and of those of another, whose avals are given.
+    """
+    axis = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), ir.RankedTensorType(operands[0].type).rank - 1)
+    sort = hlo.SortOp([x.type for x in operands], operands, dimension=axis, is_stable=ir.BoolAttr.get(True))
+    scalars = [ir.RankedTensorType.get([], ir.RankedTensorType(x.type).element_type) for x in operands]
+    block = sort.comparator.blocks.append(*[kind for kind in scalars for _ in range(2)])
+    with ir.InsertionPoint(block):
+        within = ctx.replace(primitive=None, avals_in=avals, avals_out=[jax.core.ShapedArray((), np.dtype(bool))])
+        items = [*block.arguments[0::2], *block.arguments[1::2]]
+        hlo.return_(list(mlir.lower_fun(precedes, multiple_results=True)(within, *items)))
+    return sort.results[-1]
 
 
 def scan_operands(params: Any, operands: Sequence[Any]) -> list[list[Any]]:

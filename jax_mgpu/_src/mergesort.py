@@ -65,7 +65,7 @@ def mergesort(
       less: the order, in place of that of numbers: a function of two items that says whether the first comes before the
         second, a strict weak order. Keys are then a pytree of arrays with leading axis `n`, of any dtypes and trailing
         shapes, and an item is the pytree without that axis. It excludes `descending` and `axis_name`. Any other
-        function gives the keys in no order, some more than once.
+        function gives the keys in no order; on a GPU, some more than once.
       axis_name: see `sort`.
       even: see `sort`.
 
@@ -81,7 +81,8 @@ def mergesort(
     sorted by a block each, then runs of tiles are merged, each output tile by its own share of the merge path (Odeh,
     Green, Mwassi, Shmueli, Birk, "Merge Path", 2012). Columns of up to 64 bits in all are one key; each 64 bits more
     are one more sort. By `less` the CUDA kernels, compiled for it, sort keys of up to 8 bytes; others, and those of
-    other platforms, are merged by binary searches in plain JAX, O(n log^2 n).
+    other platforms, are sorted in plain JAX: as columns where `less` compares such, by XLA's sort, or, where `less` is
+    too much for that, by merges of O(n log^2 n) comparisons.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
