@@ -25,6 +25,7 @@ class Example:
       exact: whether a batch gives the bits of the single calls (float sums may be ordered otherwise).
       composed: whether it is made of operations that have examples of their own. It takes part in the tests that can
         find what a composition does wrong; the others are about the rules of kernels.
+      function: whether an argument is a function: called outside jit, the operation is then several programs.
     """
 
     call: Callable[..., Any]
@@ -33,6 +34,7 @@ class Example:
     counts: tuple[int, ...] = ()
     exact: bool = True
     composed: bool = False
+    function: bool = False
 
 
 def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
@@ -86,6 +88,11 @@ def segments_apart(rng: np.random.Generator, m: int = 6, n: int = N) -> tuple[np
     heads = unique_positions(rng, m, n)
     ends = np.append(heads[1:], n) - rng.integers(0, 3, m)
     return heads, np.maximum(heads, ends).astype(np.int32)
+
+
+def by_difference(a: Any, b: Any) -> Any:
+    """An order that is no comparison of keys."""
+    return a - b < 0
 
 
 def live(rng: np.random.Generator, n: int = N) -> np.int32:
@@ -282,6 +289,14 @@ EXAMPLES = {
         counts=(3,),
         composed=True,
     ),
+    "mergesort, less": Example(
+        lambda keys, values, count: mgpu.mergesort(keys, values, less=by_difference, count=count),
+        lambda rng, real: (distinct(rng, real), numbers(rng, real), live(rng)),
+        differentiable=(0, 1),
+        counts=(2,),
+        composed=True,
+        function=True,
+    ),
     "mergesort, wide columns": Example(
         lambda group, keys, other: mgpu.mergesort((group, keys, other)),
         lambda rng, real: (rng.permutation(few(rng)), distinct(rng, real), few(rng)),
@@ -319,6 +334,15 @@ EXAMPLES = {
         differentiable=(0,),
         counts=(1,),
         exact=False,
+    ),
+    "reduce, map": Example(
+        lambda x, y, count: mgpu.reduce((x, y), map=lambda item: item[0] * item[1], count=count),
+        lambda rng, real: (numbers(rng, real), numbers(rng, real), live(rng)),
+        differentiable=(0, 1),
+        counts=(2,),
+        exact=False,
+        composed=True,
+        function=True,
     ),
     "reduce, max": Example(
         lambda x: mgpu.reduce(x, "max"), lambda rng, real: (distinct(rng, real),), differentiable=(0,)
@@ -431,6 +455,15 @@ EXAMPLES = {
         counts=(2,),
         exact=False,
     ),
+    "segmented_scan, map": Example(
+        lambda x, heads, count: mgpu.segmented_scan(x, heads, map=lambda x, i: x * i.astype(x.dtype), count=count),
+        lambda rng, real: (numbers(rng, real), positions(rng), live(rng)),
+        differentiable=(0,),
+        counts=(2,),
+        exact=False,
+        composed=True,
+        function=True,
+    ),
     "segmented_scan, max": Example(
         lambda x, heads: mgpu.segmented_scan(x, heads, "max", reverse=True),
         lambda rng, real: (distinct(rng, real), positions(rng)),
@@ -455,6 +488,16 @@ EXAMPLES = {
         lambda rng, real: (distinct(rng, real), positions(rng), live(rng), numbers(rng, real)),
         differentiable=(0, 3),
         counts=(2,),
+    ),
+    "segmented_sort, less": Example(
+        lambda keys, group, heads, count: mgpu.segmented_sort(
+            (keys, group), heads, less=lambda a, b: (a[1] > b[1]) | ((a[1] == b[1]) & (a[0] < b[0])), count=count
+        ),
+        lambda rng, real: (distinct(rng, real), rng.permutation(few(rng)), positions(rng), live(rng)),
+        differentiable=(0,),
+        counts=(3,),
+        composed=True,
+        function=True,
     ),
     "segmented_sort, rows": Example(
         lambda keys, flags, rows: mgpu.segmented_sort(keys, None, {"rows": rows}, flags=flags, descending=True),

@@ -260,7 +260,7 @@ def test_without_jit(example, rng):
             agree(example.call(*arguments), expected, example.exact)
 
 
-@every_example
+@pytest.mark.parametrize("example", [pytest.param(e, id=name) for name, e in EXAMPLES.items() if not e.function])
 def test_an_eager_call_is_one_program(example, rng):
     """Arrays in, one program run: nothing is converted, padded or gathered by a dispatch of its own."""
     arguments = tuple(map(jnp.asarray, example.make(rng, np.float32)))
