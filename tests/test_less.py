@@ -305,6 +305,21 @@ def test_ways_of_plain_jax(case, rng, monkeypatch) -> None:
         np.testing.assert_array_equal(got[1][row], [*itertools.chain(*parts), *segments])
 
 
+@pytest.mark.parametrize("case", ["a table of each", "a difference", "a loop of both"])
+def test_batches_over_an_explicit_mesh(case, rng, monkeypatch) -> None:
+    monkeypatch.setattr(by_function, "has_kernels", lambda: False)
+    less, devices = PLAIN[case][1], jax.devices()
+    mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
+    x, i = (rng.integers(0, 5, (2 * len(devices), 3, 40)).astype(dtype) for dtype in (F32, I32))
+    run = jax.jit(jax.vmap(jax.vmap(lambda *keys: mgpu.mergesort_indices(keys, less=less)[1])))
+    expected = jax.device_get(run(x, i))
+    with jax.set_mesh(mesh):
+        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+        got = run(*(jax.device_put(keys, sharding) for keys in (x, i)))
+    assert got.sharding.is_equivalent_to(sharding, got.ndim)
+    np.testing.assert_array_equal(got, expected)
+
+
 def test_same_programs_are_compiled_once(rng) -> None:
     """A comparator that is written alike is the same to jit."""
     x = few(rng, 50)

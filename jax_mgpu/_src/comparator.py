@@ -26,6 +26,7 @@ from jax_mgpu._src.columns import MOST_COLUMNS, expect_keys
 from jax_mgpu._src.compat import (
     Primitive,
     automatic,
+    automatic_batches,
     batching,
     broadcast,
     compiling,
@@ -77,21 +78,27 @@ def plain_sort_indices(
     if n < 2:
         return jnp.arange(n, dtype=index_dtype("sort", "keys", n))
     leaves = [jnp.asarray(jax.lax.stop_gradient(leaf)) for leaf in leaves]
-    try:
-        return _indices_by_parts(less, leaves, heads, flags, count)
-    except Unsupported:
-        return _merge_sort_indices(less, leaves, heads, flags, count)
-
-
-def _indices_by_parts(
-    less: Callable[..., Any], leaves: Sequence[jax.Array], heads: Any, flags: Any, count: Any
-) -> jax.Array:
-    """The same by a comparator that can be taken apart."""
-    n = leaves[0].shape[0]
-    dtype = index_dtype("sort", "keys", n)
     item = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
     with free_of_explicit_axes():
         closed = jax.make_jaxpr(less)(*item, *item)
+    try:
+        return _indices_by_parts(closed, leaves, heads, flags, count)
+    except Unsupported:
+        pass
+
+    def merged(leaves: Sequence[jax.Array], consts: Sequence[Any], *segments: Any) -> jax.Array:
+        precedes = functools.partial(jax.core.eval_jaxpr, closed.jaxpr, consts)
+        return _merge_sort_indices(lambda *both: precedes(*both)[0], leaves, *segments)
+
+    consts = [jax.lax.stop_gradient(const) for const in closed.consts]
+    return automatic_batches(merged)(leaves, consts, heads, flags, count)
+
+
+def _indices_by_parts(closed: Any, leaves: Sequence[jax.Array], heads: Any, flags: Any, count: Any) -> jax.Array:
+    """The same by a traced comparator that can be taken apart."""
+    n = leaves[0].shape[0]
+    dtype = index_dtype("sort", "keys", n)
+    with free_of_explicit_axes():
         comparison = _Comparison(closed, len(leaves))
         keys = comparison.as_keys()
         is_segmented = bool(heads.size or flags.size or count.size)
@@ -294,8 +301,9 @@ class _Comparison:
     def columns_of(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
         """The columns of all items, bools as bytes: a comparator that gave one as it is would crash XLA's CPU sort."""
 
-        def passed(*item: Any) -> list[Any]:
-            values = {x.number: leaf for x, leaf in zip(self.leaves, item, strict=True)} | self.captured
+        def passed(item: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
+            values = {x.number: leaf for x, leaf in zip(self.leaves, item, strict=True)}
+            values.update(zip(self.captured, captured, strict=True))
 
             def read(x: _Value) -> Any:
                 return values[x.number] if x.constant is None else x.constant
@@ -305,8 +313,10 @@ class _Comparison:
                 values.update((x.number, result) for x, result in zip(step.outputs, results, strict=True))
             return [values[number] for number in self.passed]
 
+        # What a comparator captured is an argument, as all is that has a sharding.
+        of_all = automatic_batches(jax.vmap(passed, in_axes=(0, None)))
         columns = []
-        for x in jax.vmap(passed)(*leaves):
+        for x in of_all(list(leaves), list(self.captured.values())):
             rows = (x.astype(jnp.uint8) if x.dtype == jnp.bool_ else x).reshape(x.shape[0], -1)
             columns += [rows[:, i] for i in range(rows.shape[1])]
         return columns

@@ -27,6 +27,7 @@ __all__ = [
     "Primitive",
     "ad",
     "automatic",
+    "automatic_batches",
     "automatic_devices",
     "axes_bound",
     "batching",
@@ -164,6 +165,28 @@ def automatic(function: Callable[..., Any], out_specs: Any = WHOLE) -> Callable[
     """
     axes = jax.sharding.get_abstract_mesh().explicit_axes
     return jax.sharding.auto_axes(function, axes=axes, out_sharding=out_specs) if axes else function
+
+
+def automatic_batches(function: Callable[..., Any], batch: Sequence[Any] = ()) -> Callable[..., Any]:
+    """The same of a function that a surrounding vmap may map over Explicit axes.
+
+    That maps each primitive with a sharding over these axes, which `automatic` has made Auto within. So the batch is
+    taken into the function; `batch` is the sharding of its axes.
+    """
+    if not jax.sharding.get_abstract_mesh().explicit_axes:
+        return function
+    whole = jax.custom_batching.custom_vmap(automatic(function, PartitionSpec(*batch)))
+
+    @whole.def_vmap
+    def batched(size: int, in_batched: Any, *arguments: Any) -> tuple[Any, Any]:
+        axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, in_batched)
+        pairs = zip(jax.tree.leaves(arguments), jax.tree.leaves(in_batched), strict=True)
+        spec = next(partition_spec(x)[0] for x, is_batched in pairs if is_batched)
+        mapped = jax.vmap(function, in_axes=tuple(axes), axis_size=size)
+        results = automatic_batches(mapped, (spec, *batch))(*arguments)
+        return results, jax.tree.map(lambda _: True, results)
+
+    return whole
 
 
 def free_of_explicit_axes() -> AbstractContextManager[Any]:

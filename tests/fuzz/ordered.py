@@ -361,7 +361,7 @@ def join(shape: Shape) -> Call:
     ) -> list[Any]:  # fmt: skip
         a_live, b_live = oracle.live_count(a_count, n_a), oracle.live_count(b_count, n_b)
         a_ranks, b_ranks, _ = draw.ranked(False, a, b)
-        total, rows = _first_rows(kind, a_ranks[:a_live], b_ranks[:b_live], size)
+        total, rows = first_rows(kind, a_ranks[:a_live], b_ranks[:b_live], size)
         if count_dtype == np.int32:
             total = min(total, INT32_LARGEST)
         padded = oracle.padded(rows, size, -1)
@@ -377,7 +377,7 @@ def join(shape: Shape) -> Call:
     return Call("join", function, draw_operands, expected, shape.x64, names, finite=shape.finite)
 
 
-def _first_rows(kind: str, a: np.ndarray, b: np.ndarray, size: int) -> tuple[int, np.ndarray]:
+def first_rows(kind: str, a: np.ndarray, b: np.ndarray, size: int) -> tuple[int, np.ndarray]:
     """The number of rows of a join, and the first of them: only as many rows of A as these take are joined."""
     ranks = oracle.rank(np.concatenate([a, b]))
     found = [np.searchsorted(ranks[len(a) :], ranks[: len(a)], side) for side in ("left", "right")]

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tests.fuzz import broken, misuse, modes, ordered, programs, ragged, rows, selection, sizes, tables, wide
+from tests.fuzz import broken, functions, misuse, modes, ordered, programs, ragged, rows, selection, sizes, tables, wide
 from tests.fuzz.compare import Zeros, compare, holds_items, values_of
 from tests.fuzz.derivatives import derivative
 from tests.fuzz.draw import Call, Shape
@@ -27,6 +27,8 @@ CALLS: dict[str, Callable[[Shape], Call]] = {
     "reduce": ragged.reductions,
     "rows": rows.rows,
     "scan": ragged.scans,
+    "map": ragged.mapped,
+    "less": functions.less,
     "load_balance": ragged.load_balance,
     "intervals": ragged.intervals,
     "bulk": ragged.bulk,

@@ -14,6 +14,7 @@ from tests import data, oracle
 from tests.fuzz import draw
 from tests.fuzz.compare import Equal, Near, Where
 from tests.fuzz.draw import Call, Rows, Shape, names_of
+from tests.fuzz.functions import MAPS, ItemMap
 from tests.fuzz.ordered import int32
 
 OPERATORS = ("add", "add", "mul", "min", "max", "argmin", "argmax")
@@ -183,11 +184,23 @@ class Function:
         return found
 
 
+def before(item_map: ItemMap | None, rng: np.random.Generator, x: Any) -> Any:
+    """The items of which a function makes these."""
+    return x if item_map is None else item_map.before(rng, x)
+
+
 def operator_of(shape: Shape, exclusive: bool = False) -> Named | Function:
     return Function(shape, exclusive) if shape.flag(0.25) else Named(shape, exclusive)
 
 
-def reductions(shape: Shape) -> Call:
+def mapped(shape: Shape) -> Call:
+    """Reductions and scans of what a function makes of the items."""
+    item_map = shape.choice(MAPS)
+    shape.say(item_map.name)
+    return shape.choice((reductions, scans))(shape, item_map)
+
+
+def reductions(shape: Shape, item_map: ItemMap | None = None) -> Call:
     """reduce, segmented_reduce, reduce_by_key."""
     name = shape.choice(("reduce", "segmented_reduce", "reduce_by_key"))
     operator, n = operator_of(shape), shape.size()
@@ -207,13 +220,15 @@ def reductions(shape: Shape) -> Call:
     elif name == "segmented_reduce" and isinstance(operator, Function):
         operator = Named(shape, False)
         options = {"op": operator.op}
+    if item_map is not None:
+        options["map"] = item_map.function
     key_dtype = shape.key_form() if name == "reduce_by_key" else None
     size = shape.choice((0, 3, n // 2, n, n + 2))
     shape.say(name, f"m={m}", f"size={size}")
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
         del apart
-        operands: dict[str, Any] = {"x": operator.draw(rng, n)}
+        operands: dict[str, Any] = {"x": before(item_map, rng, operator.draw(rng, n))}
         if name == "segmented_reduce":
             operands["heads"] = draw.positions(rng, m, n, head_dtype)
         if name == "reduce_by_key":
@@ -235,6 +250,7 @@ def reductions(shape: Shape) -> Call:
         return getattr(mgpu, name)(*((x,) if heads is None else (x, heads)), **options, **others)
 
     def expected(x: Any, heads: Any = None, keys: Any = None, count: Any = None) -> list[Any]:
+        x = x if item_map is None else item_map.of(x)
         if name == "segmented_reduce":
             return operator.reduce(x, heads, count)
         if name == "reduce":
@@ -264,7 +280,7 @@ def _resized(leaf: Any, size: int, filler: int) -> Any:
     return oracle.padded(leaf, size, filler)
 
 
-def scans(shape: Shape) -> Call:
+def scans(shape: Shape, item_map: ItemMap | None = None) -> Call:
     """scan and segmented_scan."""
     name = shape.choice(("scan", "segmented_scan"))
     exclusive, reverse = shape.flag(0.4), shape.flag(0.4)
@@ -279,18 +295,22 @@ def scans(shape: Shape) -> Call:
         options["identity"] = operator.identity
     if total:
         options["return_total"] = True
+    if item_map is not None:
+        options["map"] = item_map.function
     shape.say(name, f"m={m}", "exclusive" * exclusive, "reverse" * reverse, "total" * total)
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
         del apart
         heads = draw.positions(rng, m, n, head_dtype) if name == "segmented_scan" else None
-        return names_of(name, x=operator.draw(rng, n), heads=heads, count=draw.drawn(count, rng))
+        x = before(item_map, rng, operator.draw(rng, n))
+        return names_of(name, x=x, heads=heads, count=draw.drawn(count, rng))
 
     def function(x: Any, heads: Any = None, **others: Any) -> Any:
         return getattr(mgpu, name)(*((x,) if heads is None else (x, heads)), **options, **others)
 
     def expected(x: Any, heads: Any = (), count: Any = None) -> list[Any]:
         heads = np.asarray(heads, np.int64) if not len(heads) else heads
+        x = x if item_map is None else item_map.of(x)
         scanned = operator.scan(x, heads, exclusive, reverse, count)
         if not total:
             return scanned
