@@ -28,7 +28,7 @@ from jax_mgpu._src.check import (
     type_error,
     value_error,
 )
-from jax_mgpu._src.comparator import plain_sort_indices
+from jax_mgpu._src.comparator import compare_all, plain_sort_indices
 from jax_mgpu._src.compat import free_of_explicit_axes, whole_axes
 from jax_mgpu._src.emit import Unsupported, emit_order
 from jax_mgpu._src.live import live_mask
@@ -412,7 +412,7 @@ def ranked_pair(
     items = Items(tuple(jnp.asarray(jax.lax.stop_gradient(leaf)) for leaf in both), first.restore, first.less)
     _, indices = _sorted(operation, items, ABSENT, ABSENT, ABSENT, with_indices=True)
     in_order = [take_rows(leaf, indices) for leaf in items.leaves]
-    is_new = jax.vmap(items.less)(*(leaf[:-1] for leaf in in_order), *(leaf[1:] for leaf in in_order))
+    is_new = compare_all(items.less, [leaf[:-1] for leaf in in_order], [leaf[1:] for leaf in in_order])
     sorted_ranks = jnp.cumsum(jnp.concatenate([jnp.zeros((1,), bool), is_new]), dtype=dtype)
     ranks = jnp.zeros((n,), dtype).at[indices].set(sorted_ranks, mode="drop")
     return RankedPair(first.leaves, second.leaves, (ranks[:n_a], ranks[n_a:]), first.restore)

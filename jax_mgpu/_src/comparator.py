@@ -34,10 +34,12 @@ from jax_mgpu._src.compat import (
     mlir,
     partition_spec,
     sort_by_region,
+    vary_as,
     vary_together,
 )
 from jax_mgpu._src.emit import (
     CALLS,
+    COSTLY,
     ELEMENTWISE,
     FOLDS,
     MOST_ITEM_SCALARS,
@@ -53,7 +55,7 @@ from jax_mgpu._src.scan import scan
 from jax_mgpu._src.sort import Method, count_of, run_sort_indices
 from jax_mgpu._src.values import is_random_key
 
-__all__ = ["plain_sort_indices"]
+__all__ = ["compare_all", "plain_sort_indices"]
 
 FIRST, SECOND, BOTH = 1, 2, 3  # the items that a value depends on, as bits
 # Columns of XLA's sort, which moves all of them, where merges move indices. On an H200, 2^20 items of 30 columns take
@@ -78,7 +80,10 @@ def plain_sort_indices(
     if n < 2:
         return jnp.arange(n, dtype=index_dtype("sort", "keys", n))
     leaves = [jnp.asarray(jax.lax.stop_gradient(leaf)) for leaf in leaves]
-    item = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+    leaves = [vary_as(leaf, *leaves, heads, flags, count) for leaf in leaves]
+    item: list[Any] = [leaf[0] for leaf in leaves]  # under shard_map, types say what varies over the mesh
+    if jax.sharding.get_abstract_mesh().explicit_axes:
+        item = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in item]
     with free_of_explicit_axes():
         closed = jax.make_jaxpr(less)(*item, *item)
     try:
@@ -92,6 +97,20 @@ def plain_sort_indices(
 
     consts = [jax.lax.stop_gradient(const) for const in closed.consts]
     return automatic_batches(merged)(leaves, consts, heads, flags, count)
+
+
+def compare_all(less: Callable[..., Any], a: Sequence[jax.Array], b: Sequence[jax.Array]) -> jax.Array:
+    """What a comparator says of each pair, by the leaves of both."""
+    if not jax.sharding.get_abstract_mesh().explicit_axes:
+        return jax.vmap(less)(*a, *b)
+    item = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in (*a, *b)]
+    with free_of_explicit_axes():
+        closed = jax.make_jaxpr(less)(*item)
+
+    def compared(consts: Sequence[Any], pairs: Sequence[jax.Array]) -> jax.Array:
+        return jax.vmap(lambda *pair: jax.core.eval_jaxpr(closed.jaxpr, consts, *pair)[0])(*pairs)
+
+    return automatic_batches(compared)([jax.lax.stop_gradient(const) for const in closed.consts], [*a, *b])
 
 
 def _indices_by_parts(closed: Any, leaves: Sequence[jax.Array], heads: Any, flags: Any, count: Any) -> jax.Array:
@@ -224,7 +243,7 @@ class _Step:
         given = {var: x for var, x in zip(self.equation.invars, arguments, strict=True) if not hasattr(var, "val")}
         outvars = self.equation.outvars
         alone = self.jaxpr.replace(constvars=[], invars=list(given), outvars=outvars, eqns=[self.equation])
-        return jax.core.eval_jaxpr(alone, [], *given.values())
+        return jax.core.eval_jaxpr(alone, [], *vary_together(list(given.values())))
 
 
 class _Comparison:
@@ -287,6 +306,8 @@ class _Comparison:
             self.pair_steps.append(_Step(jaxpr, equation, tuple(inputs), outputs))
             return outputs
         is_known = all(x.constant is not None for x in inputs)
+        if is_known and equation.primitive.name in SAME_VALUE:
+            return inputs
         if is_known and all(aval.size <= MOST_SCALARS and not is_random_key(aval.dtype) for aval in avals):
             with jax.ensure_compile_time_eval():
                 found = _Step(jaxpr, equation, tuple(inputs), ()).applied([x.constant for x in inputs])
@@ -631,15 +652,24 @@ def _merged(*operands: jax.Array, program: int) -> list[jax.Array]:
     return [automatic(one_problem, PartitionSpec(*partition_spec(operands[0])))(*operands)]
 
 
-def _lower(ctx: Any, *operands: Any, program: int) -> list[Any]:
+def _lower_sort(ctx: Any, *operands: Any, program: int) -> list[Any]:
     closed = _PROGRAMS[program]
     precedes = functools.partial(jax.core.eval_jaxpr, closed.jaxpr, closed.consts)
     return [sort_by_region(ctx, operands, precedes, closed.in_avals)]
 
 
+_lower_merges = mlir.lower_fun(_merged, multiple_results=True)
+
+
+def _lower(ctx: Any, *operands: Any, program: int) -> Any:
+    # A sine in the comparator of a sort ends the process where XLA compiles for a GPU.
+    is_costly = any(equation.primitive.name in COSTLY for equation in _PROGRAMS[program].jaxpr.eqns)
+    return (_lower_merges if is_costly else _lower_sort)(ctx, *operands, program=program)
+
+
 def _lower_on_cpu(ctx: Any, *operands: Any, program: int) -> Any:
-    lower = _lower if len(operands) <= 1 + MOST_SORTED_ON_CPU else mlir.lower_fun(_merged, multiple_results=True)
-    return lower(ctx, *operands, program=program)
+    is_wide = len(operands) > 1 + MOST_SORTED_ON_CPU
+    return (_lower_merges if is_wide else _lower_sort)(ctx, *operands, program=program)
 
 
 mlir.register_lowering(_SORT, _lower)

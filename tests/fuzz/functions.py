@@ -50,7 +50,7 @@ ORDERS: dict[str, tuple[Callable[..., Any], Callable[[Any], list[np.ndarray]]]] 
     "sums": (lambda a, b: a["v"].sum() < b["v"].sum(), lambda x: [x["v"].sum(1)]),
     "elements": (_elements, lambda x: [*x["v"].T]),
     "differences": (
-        lambda a, b: ((a["v"] - b["v"]) * jnp.array([16, 4, 1])).sum() > 0,
+        lambda a, b: ((a["v"] - b["v"]) * jnp.array([16, 4, 1], jnp.int32)).sum() > 0,
         lambda x: [-x["v"] @ np.array([16, 4, 1])],
     ),
     "table": (lambda a, b: jnp.asarray(TABLE)[a["g"]] < jnp.asarray(TABLE)[b["g"]], lambda x: [TABLE[x["g"]]]),
