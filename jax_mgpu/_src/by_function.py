@@ -1,6 +1,6 @@
 """Reductions and scans by a function of the caller's, in kernels that are compiled for it.
 
-The function is traced once, on one item, and written as C++ (emit.py), which is an attribute of the call: the handler
+The function is traced once, on one item, and written as C++ (emit/), which is an attribute of the call: the handler
 compiles it when XLA loads the program, here or, of an exported program, in another process. What cannot be written runs
 in plain JAX, and so do derivatives, other platforms, and machines without a compiler.
 """

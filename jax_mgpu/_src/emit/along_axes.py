@@ -1,0 +1,106 @@
+"""The primitives that combine elements along axes: sums, prefixes, extrema and products of matrices."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jax_mgpu._src.emit.lines import Lines
+from jax_mgpu._src.emit.scalars import Names, neutral, scalar_text, scalar_type
+
+__all__ = ["RULES"]
+
+FOLDS = {
+    "reduce_sum": "add",
+    "reduce_prod": "mul",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "reduce_and": "and_",
+    "reduce_or": "or_",
+    "reduce_xor": "xor_",
+}
+PREFIXES = {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}
+
+
+def _folded(lines: Lines, function: str, items: Sequence[str], dtype: Any) -> str:
+    total = items[0]
+    for item in items[1:]:
+        total = lines.called(function, (total, item), dtype)
+    return total
+
+
+def _fold(lines: Lines, equation: Any, x: Names, *, function: str) -> Names:
+    aval, axes = equation.outvars[0].aval, equation.params["axes"]
+    kept = [axis for axis in range(x.ndim) if axis not in axes]
+    rows = np.transpose(x, (*kept, *axes)).reshape(*aval.shape, -1)
+    if rows.shape[-1] == 0:
+        return lines.constant(np.full(aval.shape, neutral(function, aval.dtype)), aval.dtype)
+    names = np.empty(aval.shape, object)
+    for index in np.ndindex(*aval.shape):
+        names[index] = _folded(lines, function, list(rows[index]), aval.dtype)
+    return names
+
+
+def _prefixes(lines: Lines, equation: Any, x: Names, *, function: str) -> Names:
+    params, dtype = equation.params, equation.outvars[0].aval.dtype
+    rows = np.moveaxis(x, params["axis"], 0)
+    rows = rows[::-1] if params["reverse"] else rows
+    names = rows.copy()
+    for i in range(1, len(rows)):
+        for index in np.ndindex(*rows.shape[1:]):
+            names[(i, *index)] = lines.called(function, (names[(i - 1, *index)], rows[(i, *index)]), dtype)
+    return np.moveaxis(names[::-1] if params["reverse"] else names, 0, params["axis"])
+
+
+def _argument(lines: Lines, equation: Any, x: Names, *, order: str) -> Names:
+    aval, item_dtype = equation.outvars[0].aval, equation.invars[0].aval.dtype
+    (axis,) = equation.params["axes"]
+    rows = np.moveaxis(x, axis, -1)
+    names = np.empty(aval.shape, object)
+    for index in np.ndindex(*aval.shape):
+        best, place = rows[index][0], scalar_text(0, aval.dtype)
+        for i, item in enumerate(rows[index][1:], 1):  # a NaN comes first
+            better = lines.scalar(
+                f"!xla::ne({best}, {best}) && (xla::ne({item}, {item}) || xla::{order}({item}, {best}))", np.bool_
+            )
+            best = lines.scalar(f"{better} ? {item} : {best}", item_dtype)
+            place = lines.scalar(f"{better} ? {scalar_text(i, aval.dtype)} : {place}", aval.dtype)
+        names[index] = place
+    return names
+
+
+def _dot_general(lines: Lines, equation: Any, a: Names, b: Names) -> Names:
+    aval = equation.outvars[0].aval
+    (a_folded, b_folded), (a_batch, b_batch) = equation.params["dimension_numbers"]
+    kind = scalar_type(aval.dtype)
+
+    def arranged(x: Names, batch: Sequence[int], folded: Sequence[int]) -> Names:
+        free = [axis for axis in range(x.ndim) if axis not in batch and axis not in folded]
+        sizes = [int(np.prod([x.shape[axis] for axis in axes])) for axes in (batch, free, folded)]
+        return np.transpose(x, (*batch, *free, *folded)).reshape(sizes)
+
+    def wide(x: str, dtype: Any) -> str:
+        return x if dtype == aval.dtype else f"xla::convert<{kind}>({x})"
+
+    a_dtype, b_dtype = (var.aval.dtype for var in equation.invars)
+    a, b = arranged(a, a_batch, a_folded), arranged(b, b_batch, b_folded)
+    names = np.empty((a.shape[0], a.shape[1], b.shape[1]), object)
+    for batch, i, j in np.ndindex(*names.shape):
+        products = [
+            lines.called("mul", (wide(x, a_dtype), wide(y, b_dtype)), aval.dtype)
+            for x, y in zip(a[batch, i], b[batch, j], strict=True)
+        ]
+        names[batch, i, j] = _folded(lines, "add", products, aval.dtype) if products else scalar_text(0, aval.dtype)
+    return names.reshape(aval.shape)
+
+
+RULES: dict[str, Callable[..., Names]] = {
+    **{name: functools.partial(_fold, function=function) for name, function in FOLDS.items()},
+    **{name: functools.partial(_prefixes, function=function) for name, function in PREFIXES.items()},
+    "argmax": functools.partial(_argument, order="gt"),
+    "argmin": functools.partial(_argument, order="lt"),
+    "dot_general": _dot_general,
+}

@@ -1,0 +1,130 @@
+"""The primitives that work element by element: a line or a few for each element."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.emit.lines import Lines, stored
+from jax_mgpu._src.emit.scalars import Names, Unsupported, scalar_text, scalar_type
+
+__all__ = ["COSTLY", "RULES"]
+
+# Those that are one function of ffi/function/primitives.h.
+_PLAIN = (
+    "add sub mul div rem max min neg abs sign eq ne lt le gt ge clamp shift_left shift_right_logical "
+    "shift_right_arithmetic population_count clz mulhi floor ceil is_finite exp exp2 expm1 log log1p log2 sin cos tan "
+    "asin acos atan sinh cosh tanh asinh acosh atanh sqrt rsqrt cbrt erf erfc lgamma logistic square one_minus_square "
+    "pow atan2 nextafter"
+)
+FUNCTIONS = {name: name for name in _PLAIN.split()}
+FUNCTIONS |= {name: f"{name}_" for name in ("and", "or", "xor", "not")}
+FUNCTIONS["add_any"] = "add"
+# Those that take many instructions.
+_COSTLY = (
+    "exp exp2 expm1 log log1p log2 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh cbrt erf erfc lgamma "
+    "logistic pow atan2 div rem"
+)
+COSTLY = frozenset(_COSTLY.split())
+
+
+def _function(lines: Lines, equation: Any, *operands: Names, function: str) -> Names:
+    aval = equation.outvars[0].aval
+    return lines.each(lambda *xs: lines.called(function, xs, aval.dtype), operands, aval.shape)
+
+
+def _integer_pow(lines: Lines, equation: Any, x: Names) -> Names:
+    aval, power = equation.outvars[0].aval, equation.params["y"]
+    one = scalar_text(1, aval.dtype)
+
+    def write(base: str) -> str:  # the products in the order that JAX makes them
+        product, bits = None, abs(power)
+        while bits:
+            if bits & 1:
+                product = base if product is None else lines.called("mul", (product, base), aval.dtype)
+            bits >>= 1
+            if bits:
+                base = lines.called("mul", (base, base), aval.dtype)
+        product = one if product is None else product
+        return lines.called("div", (one, product), aval.dtype) if power < 0 else product
+
+    return lines.each(write, [x], aval.shape)
+
+
+def _round(lines: Lines, equation: Any, x: Names) -> Names:
+    aval = equation.outvars[0].aval
+    function = "round_even" if int(equation.params["rounding_method"]) == 1 else "round_away"
+    return lines.each(lambda i: lines.called(function, (i,), aval.dtype), [x], aval.shape)
+
+
+def _convert_element_type(lines: Lines, equation: Any, x: Names) -> Names:
+    aval = equation.outvars[0].aval
+    kind = scalar_type(aval.dtype)
+
+    def write(i: str) -> str:
+        if i in lines.constants and aval.dtype.kind in "iub" and np.asarray(lines.constants[i]).dtype.kind in "iub":
+            return lines.constant(np.asarray(lines.constants[i]).astype(aval.dtype), aval.dtype).item()
+        return lines.scalar(f"xla::convert<{kind}>({i})", aval.dtype)
+
+    return lines.each(write, [x], aval.shape)
+
+
+def _reduce_precision(lines: Lines, equation: Any, x: Names) -> Names:
+    aval = equation.outvars[0].aval
+    kept = (equation.params["exponent_bits"], equation.params["mantissa_bits"])
+    info = jnp.finfo(aval.dtype)
+    if kept == (info.nexp, info.nmant):
+        return x
+    narrow = {(5, 10): "mgpu::Half", (8, 7): "mgpu::BFloat16", (8, 23): "float"}.get(kept)
+    if narrow is None or kept[0] > info.nexp or kept[1] > info.nmant:
+        raise Unsupported(f"reduce_precision to {kept[0]} and {kept[1]} bits")
+    kind = scalar_type(aval.dtype)
+    return lines.each(
+        lambda i: lines.scalar(f"xla::convert<{kind}>(xla::convert<{narrow}>({i}))", aval.dtype), [x], aval.shape
+    )
+
+
+def _bitcast_convert_type(lines: Lines, equation: Any, x: Names) -> Names:
+    aval = equation.outvars[0].aval
+    if aval.shape != equation.invars[0].aval.shape:
+        raise Unsupported("bitcast_convert_type to a type of another width")
+    kind = scalar_type(aval.dtype)
+    return lines.each(lambda i: lines.scalar(f"xla::bits<{kind}>({i})", aval.dtype), [x], aval.shape)
+
+
+def _select_n(lines: Lines, equation: Any, which: Names, *cases: Names) -> Names:
+    aval = stored(equation.outvars[0].aval)
+    which = which.reshape(which.shape + (1,) * (aval.ndim - which.ndim))  # random keys are rows of words
+
+    def write(which: str, *cases: str) -> str:
+        if which in lines.constants:
+            return cases[int(lines.constants[which])]
+        if len(cases) == 2:
+            return lines.scalar(f"{which} ? {cases[1]} : {cases[0]}", aval.dtype)
+        return lines.scalar(f"xla::pick({which}, {', '.join(cases)})", aval.dtype)
+
+    return lines.each(write, [which, *cases], aval.shape)
+
+
+def _iota(lines: Lines, equation: Any) -> Names:
+    params, aval = equation.params, equation.outvars[0].aval
+    steps = np.arange(aval.shape[params["dimension"]])
+    shape = [1] * aval.ndim
+    shape[params["dimension"]] = -1
+    return lines.constant(np.broadcast_to(steps.reshape(shape), aval.shape).astype(aval.dtype), aval.dtype)
+
+
+RULES: dict[str, Callable[..., Names]] = {
+    **{name: functools.partial(_function, function=function) for name, function in FUNCTIONS.items()},
+    "bitcast_convert_type": _bitcast_convert_type,
+    "convert_element_type": _convert_element_type,
+    "integer_pow": _integer_pow,
+    "iota": _iota,
+    "reduce_precision": _reduce_precision,
+    "round": _round,
+    "select_n": _select_n,
+}
