@@ -64,10 +64,10 @@ def align(
 ) -> Aligned:
     """Deals two sorted arrays out over a mesh axis so that operations on both then move nothing.
 
-    Each device gets equally many items of both together, and no key on a device is greater than one on a later device.
-    `merge`, `sorted_search`, `sorted_match`, `sorted_equal_count`, `join` and the set operations take what comes with
-    `aligned=True`. Where one of them is called, it does the same itself; several on the same arrays cost the exchange
-    once.
+    Each device gets equally many items of both together, and no key on a device is greater than a key on a later
+    device. `merge`, `sorted_search`, `sorted_match`, `sorted_equal_count`, `join` and the set operations take the
+    result with `aligned=True`. Without it, each of them does the same by itself. So `align` saves exchanges where
+    several of them work on the same arrays.
 
     Args:
       a: `[n_a]`, sorted integers or floats of 8 to 64 bits, over all devices of the axis. Floats are in the order of
@@ -76,20 +76,20 @@ def align(
       a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape, moved along with a.
       b_values: a pytree of arrays with leading axis `n_b`, moved along with b.
       axis_name: a mesh axis, or a tuple of axes, within `jax.shard_map`.
-      descending: a and b are sorted in the reverse order, which `merge` takes alone.
+      descending: a and b are sorted in the reverse order. Only `merge` takes these.
       a_count: the number of live items of a on this device, an integer scalar (default `n_a`).
       b_count: the same for b (default `n_b`).
 
     Returns:
-      `Aligned`: keys and values of both, and how many of either this device has.
+      `Aligned`: keys and values of both, and how many of each this device has.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above; 2^31 items or more on all devices without
         `jax_enable_x64`.
 
-    Each item moves once. The cuts are on merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012): of equal keys those of
-    a come first, and keys with more copies than a device has room for go on over the devices that follow.
+    Each item moves once. The cuts are on merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012): among equal keys those
+    of a come first, and a key with more copies than a device has room for continues on the devices that follow.
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu

@@ -37,21 +37,21 @@ def bulk_remove(
       x: `[n, …]`, any dtype.
       indices: `[m]` integers, sorted and unique. An index `>= n` (or `>= count`) is padding and may be repeated.
       size: the static length of the result (default `n - m`, which is exact without padding).
-      fill_value: what the rows past the last kept one hold.
+      fill_value: the value of rows past the last kept one.
       count: the number of live items of `x`, an integer scalar (default `n`).
       axis_name: remove items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Indices are
-        those in the global array, sorted over all devices, each on any device; `size` is by default `n`.
+        positions in the global array, sorted over all devices; each may be on any device. The default of `size` is `n`.
 
     Returns:
-      `[size, …]`: the kept rows, as many as fit. Over a mesh axis `(rows, count)`: what is left of the device's own
-      items, and their number, which can exceed `size`.
+      `[size, …]`: the kept rows, as many as fit. Over a mesh axis `(rows, count)`: the device's own kept items, and
+      their number, which can exceed `size`.
 
     Raises:
-      TypeError: indices or count are no integers, or `size` is not static.
+      TypeError: indices or count are not integers, or `size` is not static.
       ValueError: an argument's shape is not one of the above.
 
-    Linear in `x`; the transpose puts zeros where items were removed. Time is O(n + m): kept item `i` lies behind as
-    many removed ones as a load-balancing search over `indices[j] - j` finds (Baxter, moderngpu, 2013).
+    Linear in `x`; the transpose puts zeros where items were removed. Time is O(n + m): a load-balancing search over
+    `indices[j] - j` finds how many removed items precede kept item `i` (Baxter, moderngpu, 2013).
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -94,21 +94,21 @@ def bulk_insert(
         index past it is padding.
       values: `[m, …]`, of the dtype and trailing shape of `x`.
       size: the static length of the result (default `n + m`).
-      fill_value: what the rows past the last one hold.
+      fill_value: the value of rows past the last one.
       count: the number of live items of `x`, an integer scalar (default `n`).
       axis_name: insert into the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
-        Indices are those in the global array, sorted over all devices, each on any device with its value.
+        Indices are positions in the global array, sorted over all devices; each may be on any device, with its value.
 
     Returns:
-      `[size, …]`: the rows of both, as many as fit; `values[i]` in front of `x[indices[i]]`. Over a mesh axis
-      `(rows, count)`: the device's share, and how many rows it has; these numbers differ by one at most.
+      `[size, …]`: the rows of both, as many as fit; `values[i]` is in front of `x[indices[i]]`. Over a mesh axis
+      `(rows, count)`: the device's share, and how many rows it has; these numbers differ by at most one.
 
     Raises:
-      TypeError: indices or count are no integers, `size` is not static, or the dtypes of `x` and `values` differ.
+      TypeError: indices or count are not integers, `size` is not static, or the dtypes of `x` and `values` differ.
       ValueError: an argument's shape is not one of the above.
 
-    Linear in `x` and `values`. Time is O(n + m): value `i` is item `indices[i] + i` of the result, and the others lie
-    behind as many inserted ones as a load-balancing search over these finds (Baxter, moderngpu, 2013).
+    Linear in `x` and `values`. Time is O(n + m): value `i` is item `indices[i] + i` of the result, and a load-balancing
+    search over these finds for each other item how many inserted items precede it (Baxter, moderngpu, 2013).
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -37,7 +37,7 @@ def bincount(
     """How often each id occurs, or the sum of its weights, as `jnp.bincount`.
 
     Args:
-      ids: `[n]` integers. One outside of 0 to `length - 1` is not counted.
+      ids: `[n]` integers. An id outside of 0 to `length - 1` is not counted.
       length: the static number of results.
       weights: `[n]`, integers or floats of 8 to 64 bits: what each item counts (default 1).
       axis_name: see `reduce_by_id`: each device has `length` of the results.
@@ -46,10 +46,10 @@ def bincount(
       `[length]`: numbers of items, int32 (int64 from 2^31 items on), or sums of the type of the weights.
 
     Raises:
-      TypeError: ids are no integers, weights no numbers, or `length` is not static.
+      TypeError: ids are not integers, weights are not numbers, or `length` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Sums of floats are the same bits in every run, and take the time of `reduce_by_id`. Linear in `weights`.
+    Sums of floats have the same bits in every run, and take the time of `reduce_by_id`. Linear in `weights`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

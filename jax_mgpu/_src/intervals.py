@@ -55,16 +55,16 @@ def interval_expand(
         lengths. Empty intervals are allowed anywhere.
       size: the static length of the result.
       total: the sum of the lengths, an integer scalar (default `size`).
-      fill_value: what the rows past `total` hold.
+      fill_value: the value of rows past `total`.
       axis_name: expand the values of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Offsets
-        and total count over all devices, whose slots are filled one device after the other: an interval goes on where
-        it has to.
+        and total count over all devices. Slots are filled one device after the other, so an interval may continue on
+        the next device.
 
     Returns:
       `[size, …]`: row `offsets[i] + r` is `values[i]`.
 
     Raises:
-      TypeError: offsets or total are no integers, or `size` is not static.
+      TypeError: offsets or total are not integers, or `size` is not static.
       ValueError: an argument's shape is not one of the above.
 
     Linear in `values`; the transpose adds up each interval. Time is O(size + m), by a load-balancing search (Baxter,
@@ -108,14 +108,14 @@ def interval_gather(
       offsets: `[m]`, non-decreasing integers: where each interval starts in the result.
       size: the static length of the result.
       total: the sum of the lengths, an integer scalar (default `size`).
-      fill_value: what the rows past `total`, and those from outside `x`, hold.
-      axis_name: see `interval_expand`. Starts are places in the global array, of which each device has `n` rows.
+      fill_value: the value of rows past `total`, and of rows from outside `x`.
+      axis_name: see `interval_expand`. Starts are positions in the global array; each device has `n` rows of it.
 
     Returns:
       `[size, …]`: row `offsets[i] + r` is `x[starts[i] + r]`.
 
     Raises:
-      TypeError: starts, offsets or total are no integers, or `size` is not static.
+      TypeError: starts, offsets or total are not integers, or `size` is not static.
       ValueError: an argument's shape is not one of the above.
 
     Linear in `x`; the transpose is `interval_scatter`, which adds where intervals overlap. Time is O(size + m), by a
@@ -159,18 +159,19 @@ def interval_scatter(
 
     Args:
       x: `[n, …]`, any dtype.
-      starts: `[m]` integers: where each interval starts in `into`. Where intervals overlap, which of their rows stays
-        is not specified.
+      starts: `[m]` integers: where each interval starts in `into`. Where intervals overlap, it is not specified which
+        of their rows stays.
       offsets: `[m]`, non-decreasing integers: where each interval starts in `x`.
-      into: `[k, …]`, of the dtype of `x`: what the result holds elsewhere. Its buffer is reused when it is donated.
+      into: `[k, …]`, of the dtype of `x`: the rows of the result outside of all intervals. Its buffer is reused when it
+        is donated.
       total: the sum of the lengths, an integer scalar (default `n`).
       axis_name: see `interval_move`. Offsets are places in the global array of x.
 
     Returns:
-      `[k, …]`: row `starts[i] + r` is `x[offsets[i] + r]`; rows for places outside are dropped.
+      `[k, …]`: row `starts[i] + r` is `x[offsets[i] + r]`; rows to positions outside are dropped.
 
     Raises:
-      TypeError: starts, offsets or total are no integers, or the dtypes of `x` and `into` differ.
+      TypeError: starts, offsets or total are not integers, or the dtypes of `x` and `into` differ.
       ValueError: an argument's shape is not one of the above.
 
     Linear in `x` and `into`; the transpose for `x` is `interval_gather`. Time is O(n + m), by a load-balancing search
@@ -215,18 +216,20 @@ def interval_move(
     Args:
       x: `[n, …]`, any dtype.
       gather_starts: `[m]` integers: where each interval starts in `x`. They may overlap.
-      scatter_starts: `[m]` integers: where each interval starts in `into`. Where intervals overlap there, which of
-        their rows stays is not specified.
+      scatter_starts: `[m]` integers: where each interval starts in `into`. Where intervals overlap there, it is not
+        specified which of their rows stays.
       offsets: `[m]`, non-decreasing integers: the exclusive scan of the lengths.
-      into: `[k, …]`, of the dtype of `x`: what the result holds elsewhere. Its buffer is reused when it is donated.
+      into: `[k, …]`, of the dtype of `x`: the rows of the result outside of all intervals. Its buffer is reused when it
+        is donated.
       total: the sum of the lengths, an integer scalar (default `k`); no more than max(n, k) rows are moved.
-      axis_name: see `interval_gather`. Starts are places in both global arrays; intervals must not overlap in `into`.
+      axis_name: see `interval_gather`. Starts are positions in both global arrays; intervals must not overlap in
+        `into`.
 
     Returns:
-      `[k, …]`: row `scatter_starts[i] + r` is `x[gather_starts[i] + r]`; rows from or for places outside are dropped.
+      `[k, …]`: row `scatter_starts[i] + r` is `x[gather_starts[i] + r]`; rows from or to positions outside are dropped.
 
     Raises:
-      TypeError: starts, offsets or total are no integers, or the dtypes of `x` and `into` differ.
+      TypeError: starts, offsets or total are not integers, or the dtypes of `x` and `into` differ.
       ValueError: an argument's shape is not one of the above.
 
     Linear in `x` and `into`. Time is O(n + k + m), by a load-balancing search (Baxter, moderngpu, 2013), and a copy of

@@ -68,8 +68,8 @@ class JoinedColumns(NamedTuple):
     Attributes:
       a: the columns of a, a pytree of arrays with leading axis `size`.
       b: the columns of b, likewise.
-      a_null: `bool[size]`, where a row has nothing from a.
-      b_null: `bool[size]`, where a row has nothing from b.
+      a_null: `bool[size]`, True where a row has nothing from a.
+      b_null: `bool[size]`, True where a row has nothing from b.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -106,12 +106,12 @@ def join(
 ) -> JoinResult:
     """Joins two tables on equal keys: gives the pairs of rows.
 
-    Both tables are given by their keys: sorted, or with `assume_sorted=False` in any order. Keys that are joined more
-    than once are better sorted once, by `jax_mgpu.mergesort_indices`, whose indices `join_columns` takes. Rows come in
-    order of a's index and, for one row of a, in order of b's. A row of a without a partner makes
-    a row of its own, in its place, with `b_indices = -1`, if kind is left or outer; those of b follow at the end, in
-    b's order, with `a_indices = -1`, if kind is right or outer. Kind semi gives the rows of a that have a partner, each
-    once, and anti those that have none; `b_indices` is -1 then.
+    Both tables are given by their keys: sorted, or with `assume_sorted=False` in any order. If you join keys more than
+    once, sort them once by `jax_mgpu.mergesort_indices`, and give its indices to `join_columns`. Rows come in order of
+    a's index and, for one row of a, in order of b's. If kind is left or outer, a row of a without a partner makes a row
+    of its own, in its place, with `b_indices = -1`. If kind is right or outer, rows of b without a partner follow at
+    the end, in b's order, with `a_indices = -1`. Kind semi gives the rows of a that have a partner, each once, and anti
+    the rows that have none; `b_indices` is -1 then.
 
     Args:
       a: `[n_a]`, sorted integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest,
@@ -120,16 +120,16 @@ def join(
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       kind: `"inner"`, `"left"`, `"right"`, `"outer"`, `"semi"` or `"anti"`.
       size: the static length of the result.
-      assume_sorted: whether the keys are sorted. False takes any order; indices are positions in what was given.
+      assume_sorted: whether the keys are sorted. False takes any order; indices are positions in the given keys.
       null_equal: whether NaNs equal each other. False: a row with a NaN in its key has no partner, as in SQL.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
       less: the order, in place of that of numbers; see `mergesort`. Keys are equal where neither comes first. It
         excludes `null_equal=False`.
       axis_name: join the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; not for
-        columns. Each device gets an equal share of the result's rows, also of those that one row of a makes. Indices
-        are those in the global arrays; `size` and the number are the device's own.
-      aligned: over a mesh axis, whether a and b are what `align` gave. Then no key moves to another device.
+        columns. Each device gets an equal share of the result's rows, even of the rows that one row of a makes. Indices
+        are positions in the global arrays; `size` and the number are the device's own.
+      aligned: over a mesh axis, whether a and b are results of `align`. Then no key moves to another device.
 
     Returns:
       A `JoinResult`: int32 indices (int64 where an input can hold 2^31 items), -1 past the count. `count` is int64
@@ -223,29 +223,29 @@ def join_columns(
     """Gathers the columns of both tables by the rows of a join.
 
     Args:
-      result: what `join` gave.
+      result: the result of `join`.
       a_columns: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape. A row of the join that
-        points past the columns has nothing from them.
+        points past the columns gets the fill value.
       b_columns: a pytree of arrays with leading axis `n_b`.
-      a_order: `[n_a]`, the indices by which a's keys were sorted, where the columns are in the order before that.
+      a_order: `[n_a]`, the indices by which a's keys were sorted, if the columns are in the order before that sort.
       b_order: the same for b.
-      fill_value: what a column holds in a row that has nothing from its table, a scalar; converted to each dtype.
+      fill_value: the value of a column in a row that has nothing from its table, a scalar; converted to each dtype.
       a_count: the number of live rows of a, an integer scalar (default `n_a`). A row of the join that points past them
         has nothing from them.
       b_count: the same for b.
-      axis_name: the tables lie on all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`, and so do
-        the rows of the join, which take what they need from where it lies. Orders are not taken then.
+      axis_name: the tables and the rows of the join lie on all devices of a mesh axis, or of a tuple of axes, within
+        `jax.shard_map`. Rows fetch their columns from any device. Orders are not taken then.
 
     Returns:
       `JoinedColumns`: the columns, and for each table the mask of rows that have nothing from it, which includes the
       slots past the join's count.
 
     Raises:
-      TypeError: the indices are no integers.
+      TypeError: the indices are not integers.
       ValueError: an argument's shape is not one of the above.
 
-    Gradients flow to the columns. Time is that of the gathers: for sorted columns they are in order on a's side, and
-    for one row of a on b's.
+    Gradients flow to the columns. Time is that of the gathers. For sorted columns they read a's side in order, and for
+    one row of a also b's side.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -254,7 +254,7 @@ def has_cuda() -> bool:
     """Whether the CUDA kernels are installed.
 
     Returns:
-      True where the package has them, whether or not there is a GPU.
+      True if the package has them, whether or not there is a GPU.
 
     Example:
       >>> import jax_mgpu as mgpu
@@ -279,8 +279,8 @@ def backends() -> dict[str, str]:
     """What each JAX platform runs, in words.
 
     Returns:
-      A description for each of `"cpu"`, `"cuda"` and `"others"`: kernels and the version of the FFI API they were built
-      for, or plain JAX, for CUDA with what the build found, built and how to change that.
+      A description for each of `"cpu"`, `"cuda"` and `"others"`: kernels with the version of the FFI API that they were
+      built for, or plain JAX. For CUDA, it also says what the build found, what it built and how to change that.
 
     Example:
       >>> import jax_mgpu as mgpu

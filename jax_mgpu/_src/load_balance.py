@@ -65,15 +65,15 @@ def load_balance_search(
       size: the static number of results.
       total: the number of work items, an integer scalar (default `size`).
       return_rank: whether to return each item's position within its object too.
-      fill_value: what results past `total` hold, and items before the first object, an integer scalar. `m` is an index
-        past every object, which JAX drops or fills; -1 would be the last one.
+      fill_value: the value of results past `total`, and of items before the first object, an integer scalar. `m` is an
+        index past every object, which JAX drops or fills; -1 would be the last object.
 
     Returns:
       `[size]` indices into `offsets`, with `return_rank` a pair of them and the ranks. int32, or int64 where `size` or
       `m` reaches 2^31.
 
     Raises:
-      TypeError: offsets or total are no integers, or `size` is not static.
+      TypeError: offsets or total are not integers, or `size` is not static.
       ValueError: an argument's shape is not one of the above, or int64 results without `jax_enable_x64`.
 
     Time is O(size + m): tiles of results find their objects by one binary search each, and share them by a scan; an

@@ -113,14 +113,14 @@ def merge(
       b_count: the same for b (default `n_b`).
       less: the order, in place of that of numbers; see `mergesort`. It excludes `descending` and `axis_name`.
       axis_name: merge the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
-      even: over a mesh axis, devices get numbers of items that differ by one at most; if False, devices are filled from
+      even: over a mesh axis, devices get numbers of items that differ by at most one; if False, devices are filled from
         the first one on.
-      aligned: over a mesh axis, whether a and b are what `align` gave. Then no item moves to another device.
+      aligned: over a mesh axis, whether a and b are results of `align`. Then no item moves to another device.
 
     Returns:
       The merged keys, `[n_a + n_b]`, bit for bit a permutation of the live items; with values, `(keys, values)`. Slots
-      past `a_count + b_count` hold 0. Over a mesh axis, where a count is given, the number of items that this device
-      has got follows.
+      past `a_count + b_count` hold 0. Over a mesh axis, if a count is given, the number of items of this device
+      follows.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
@@ -129,10 +129,10 @@ def merge(
         `jax_enable_x64`.
 
     Time is O(n_a + n_b), each key read and written once; no scratch memory. Equal parts of the output are found by
-    merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012) and merged one by one. Columns of up to 64 bits in all are
-    one key. For wider ones, a search of each side in the other and a scan put a position in the place of the first 64
-    bits; with up to 2^26 items this is done once for each 37 bits more.
-    By `less`, all items are sorted together for their ranks, which then are merged.
+    merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012) and merged one by one. Columns of up to 64 bits in all are one
+    key. For wider ones, a search of each side in the other and a scan replace the first 64 bits by a position; with up
+    to 2^26 items this happens once for each 37 bits more. By `less`, all items are sorted together for their ranks,
+    which then are merged.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

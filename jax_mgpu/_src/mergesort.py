@@ -199,8 +199,8 @@ def locality_sort(
 ) -> Any:
     """Sorts `keys` as `sort` does, fast where they are nearly sorted.
 
-    For keys that were sorted and have changed a little, such as the cells of particles one time step on. Right for any
-    keys; where they are in no order, a little slower than `sort`.
+    It suits keys that were sorted and have changed a little, such as the cells of particles one time step later. It
+    sorts any keys correctly; if they are in no order, it is a little slower than `sort`.
 
     Args:
       keys: see `sort`.
@@ -218,9 +218,9 @@ def locality_sort(
       ValueError: as `mergesort`.
 
     On a GPU, cells of some thousand keys are sorted, then merged where neighbouring cells, or runs of them, overlap:
-    keys that are at most k places from where they belong take O(n log k). Where samples tell that many are far from
-    their place, the keys are sorted by digits. Time as `sort` on a CPU, for 2^18 keys or fewer, for keys of less than
-    32 bits, and with values or indices unless they and the keys are of 4 bytes. Memory as `mergesort`.
+    keys that are at most k places from where they belong take O(n log k). If samples show that many are far from their
+    place, the keys are sorted by digits. It takes the time of `sort` on a CPU, for 2^18 keys or fewer, for keys of less
+    than 32 bits, and with values or indices unless they and the keys are of 4 bytes. Memory as `mergesort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

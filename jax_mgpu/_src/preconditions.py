@@ -49,11 +49,11 @@ _ON = switch("jax_mgpu_checks", "Whether jax_mgpu raises an error where a precon
 def checks(on: bool = True) -> AbstractContextManager[None]:
     """Turns each broken precondition into an error, within the context.
 
-    The error, a `jax.errors.JaxRuntimeError`, names the operation, the argument, the first offending position and what
-    is there. It comes from the running program, so under asynchronous dispatch it is raised where the result is waited
-    for. A `size` other than 0 that is less than the number of results is an error, too. Checked calls cost more time,
-    and on a GPU they wait for the device. JAX_MGPU_CHECKS=1 in the environment turns checks on everywhere. Platforms
-    without kernels check nothing.
+    The error, a `jax.errors.JaxRuntimeError`, names the operation, the argument, the first offending position and the
+    value there. The running program raises it, so under asynchronous dispatch it appears where you wait for the result.
+    A `size` other than 0 that is less than the number of results is an error too. Checked calls cost more time, and on
+    a GPU they wait for the device. JAX_MGPU_CHECKS=1 in the environment turns checks on everywhere. Platforms without
+    kernels check nothing.
 
     Args:
       on: whether to check.

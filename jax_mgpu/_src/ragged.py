@@ -53,7 +53,7 @@ def segment_ids(heads: ArrayLike, n: int, *, count: ArrayLike | None = None) -> 
       reaches 2^31.
 
     Raises:
-      TypeError: heads or count are no integers, or `n` is not static.
+      TypeError: heads or count are not integers, or `n` is not static.
       ValueError: an argument's shape is not one of the above, or int64 results without `jax_enable_x64`.
 
     Time is O(n + m), by a load-balancing search (Baxter, moderngpu, 2013).
@@ -79,14 +79,14 @@ def to_dense(x: Any, heads: ArrayLike, width: int, *, fill_value: ArrayLike = 0,
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to no
         row; a repeated head is an empty row, and so is a head past the last item.
       width: the static length of the rows. Longer segments are cut; `checks()` makes them an error.
-      fill_value: what a row holds past its segment.
+      fill_value: the value of a row past its segment.
       count: the number of live items, an integer scalar (default `n`).
 
     Returns:
       `x` with leaves `[m, width, …]`.
 
     Raises:
-      TypeError: heads or count are no integers, or `width` is not static.
+      TypeError: heads or count are not integers, or `width` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 results or more without `jax_enable_x64`.
 
     Linear in `x`; the transpose is `from_dense`. Time is O(m width): one `interval_gather`.
@@ -117,20 +117,20 @@ def to_dense(x: Any, heads: ArrayLike, width: int, *, fill_value: ArrayLike = 0,
 
 @one_program("size", "fill_value")
 def from_dense(x: Any, lengths: ArrayLike, *, size: int, fill_value: ArrayLike = 0) -> tuple[Any, jax.Array, jax.Array]:
-    """Packs the rows of a dense array, of which each has its own length, one behind the other.
+    """Packs the rows of a dense array, each of its own length, one after the other.
 
     Args:
       x: a pytree of arrays `[m, width, …]`, of any dtype.
       lengths: `[m]` integers from 0 to `width`: how many items of each row there are.
       size: the static number of items in the result.
-      fill_value: what the items past the last row hold.
+      fill_value: the value of items past the last row.
 
     Returns:
-      `(x, heads, count)`: the items, leaves `[size, …]`; where each row starts, `[m]`; and the number of items, which
+      `(x, heads, count)`: the items, leaves `[size, …]`; the start of each row, `[m]`; and the number of items, which
       can exceed `size`.
 
     Raises:
-      TypeError: lengths are no integers, or `size` is not static.
+      TypeError: lengths are not integers, or `size` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     Linear in `x`; the transpose is `to_dense`. Time is O(size + m): one `interval_gather`.
@@ -178,27 +178,27 @@ def take_segments(
     fill_value: ArrayLike = 0,
     count: ArrayLike | None = None,
 ) -> tuple[Any, jax.Array, jax.Array]:
-    """Segments in another order, some of them repeated or left out.
+    """Takes segments in another order, some of them repeated or left out.
 
     Args:
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to
         none; a repeated head is an empty segment, and so is a head past the last item.
-      order: `[k]` integers: the segments that are taken. One outside of 0 to `m - 1` is padding, an empty segment.
+      order: `[k]` integers: the segments to take. A number outside of 0 to `m - 1` is padding, an empty segment.
       size: the static number of items in the result.
-      fill_value: what the items past the last segment hold.
+      fill_value: the value of items past the last segment.
       count: the number of live items, an integer scalar (default `n`).
 
     Returns:
-      `(x, heads, count)`: the items, leaves `[size, …]`; where each segment starts, `[k]`; and the number of items,
+      `(x, heads, count)`: the items, leaves `[size, …]`; the start of each segment, `[k]`; and the number of items,
       which can exceed `size`. Without `jax_enable_x64`, a head or a number that int32 cannot hold is 2^31 - 1.
 
     Raises:
-      TypeError: heads, order or count are no integers, or `size` is not static.
+      TypeError: heads, order or count are not integers, or `size` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Linear in `x`; the transpose adds up what is taken several times, in a fixed order. Time is O(size + m + k): one
-    `interval_gather`.
+    Linear in `x`; the transpose adds up items that are taken several times, in a fixed order. Time is O(size + m + k):
+    one `interval_gather`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

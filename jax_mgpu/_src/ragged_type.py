@@ -47,26 +47,27 @@ SHOWN = 3  # rows at either end of a repr, and items at either end of a row
 
 @jax.tree_util.register_pytree_with_keys_class
 class Ragged:
-    """Rows of any lengths, one behind the other: a pytree of the items and where each row starts.
+    """Rows of any lengths, one after the other: a pytree of the items and the start of each row.
 
-    All methods are calls of the functions of this package, so that a Ragged works in `jit`, `vmap`, `scan`,
-    `shard_map` and wherever a pytree does. Its two children are `values` and `offsets`; `jax.grad` by a Ragged takes
-    `allow_int=True`, as offsets are integers. What `values` holds past the last row is padding, and has no meaning.
+    All methods call functions of this package, so a Ragged works in `jit`, `vmap`, `scan`, `shard_map` and wherever a
+    pytree does. Its two children are `values` and `offsets`; `jax.grad` by a Ragged needs `allow_int=True`, as offsets
+    are integers. Items of `values` past the last row are padding, and have no meaning.
 
     Args:
       values: a pytree of arrays with leading axis `capacity`: the items, of any dtype and trailing shape.
-      offsets: `[m + 1]`, non-decreasing integers from 0: where each row starts, and where the last one ends.
+      offsets: `[m + 1]`, non-decreasing integers from 0: the start of each row, and the end of the last one.
 
     Raises:
-      TypeError: offsets are no integers.
-      ValueError: an argument's shape is not one of the above, or offsets that are no `jax.Array` are not in order.
+      TypeError: offsets are not integers.
+      ValueError: an argument's shape is not one of the above, or offsets that are not a `jax.Array` are not in order.
 
     Attributes:
       values: the items.
       offsets: where each row starts, and the number of items.
 
     Arithmetic and comparisons work item by item, with another Ragged of the same rows, an array with an entry for each
-    row, or a scalar. Rows that differ are an error: outside of `jit` always, within it with `checks()`.
+    row, or a scalar. Two Ragged with different rows are an error: always outside of `jit`, within `jit` with
+    `checks()`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -122,7 +123,7 @@ class Ragged:
 
     @classmethod
     def from_lengths(cls, values: Any, lengths: ArrayLike) -> Ragged:
-        """Rows of the given lengths, `[m]` integers, whose items `values` holds one behind the other."""
+        """Rows of the given lengths, `[m]` integers; `values` holds their items, one row after the other."""
         name = "Ragged.from_lengths"
         leaves = jax.tree.leaves(values)
         capacity = as_array(name, "values", leaves[0]).shape[0] if leaves else 0
@@ -181,7 +182,7 @@ class Ragged:
 
     @property
     def capacity(self) -> int:
-        """The static number of items there is room for."""
+        """The static number of items that there is room for."""
         return jax.tree.leaves(self.values)[0].shape[0]
 
     @property
@@ -234,7 +235,7 @@ class Ragged:
         return Ragged(values, self.offsets)
 
     def map(self, function: Callable[..., Any]) -> Ragged:
-        """What a function of one item gives, item by item."""
+        """The results of a function of one item, item by item."""
         return self.with_values(jax.vmap(function)(self.values))
 
     def _combine(self, name: str, function: Callable[..., Any], other: Any) -> Any:

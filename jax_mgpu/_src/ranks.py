@@ -39,8 +39,8 @@ class TopK(NamedTuple):
 
     Attributes:
       values: `[k]`, or `[m, k]` for m segments: the items, largest or smallest first; 0 past `count`.
-      indices: of the same shape, where each stands in `x`; -1 past `count`.
-      count: how many there are: `k`, or fewer where there are fewer items. A scalar, or `[m]`.
+      indices: of the same shape, the position of each in `x`; -1 past `count`.
+      count: how many there are: `k`, or fewer if there are fewer items. A scalar, or `[m]`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -73,20 +73,21 @@ def top_k(
       x: `[n]`, integers or floats of 8 to 64 bits, in the order of `jax.lax.sort`: NaN is largest, the two zeros are
         equal.
       k: a static number; it may exceed `n`.
-      largest: the largest items, largest first; else the smallest, smallest first. Of equal items the first ones.
+      largest: True for the largest items, largest first; False for the smallest, smallest first. Among equal items, the
+        first ones are taken.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. All
         devices get the same result, whose indices are those in the global array.
 
     Returns:
-      `TopK`: the items, where each stands in `x`, and how many there are.
+      `TopK`: the items, the position of each in `x`, and how many there are.
 
     Raises:
       TypeError: an argument's dtype is not one of the above, or `k` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Derivatives go to the items that are taken. Where `k` is at most a quarter of `n`, and on CUDA 2,048, time is
-    O(n + k log k) on random input, in one pass over memory. Else it is that of a sort.
+    Derivatives go to the items that are taken. If `k` is at most a quarter of `n`, and on CUDA at most 2,048, time is
+    O(n + k log k) on random input, in one pass over memory. Otherwise it is that of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -219,15 +220,15 @@ def quantile(x: ArrayLike, q: ArrayLike, *, count: ArrayLike | None = None) -> j
       count: the number of live items, an integer scalar (default `n`).
 
     Returns:
-      An array of the shape of `q`: of the type of `x`, for integers JAX's default float. NaN over nothing, and where
-      there is a NaN among the items.
+      An array of the shape of `q`, of the type of `x` or, for integers, JAX's default float. NaN over nothing, and if
+      an item is NaN.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Derivatives go to the two items around each quantile, and to `q`. O(n), in a few passes over memory; on CUDA of more
-    than three quantiles, and with a derivative, the time of a sort.
+    Derivatives go to the two items around each quantile, and to `q`. Time is O(n), in a few passes over memory; on
+    CUDA, for more than three quantiles or with a derivative, it is that of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -249,8 +250,8 @@ def segmented_quantile(x: ArrayLike, heads: ArrayLike, q: ArrayLike, *, count: A
       count: see `quantile`.
 
     Returns:
-      `[…, m]`, the axes of `q` first: of the type of `x`, for integers JAX's default float. NaN for an empty segment,
-      and where there is a NaN in it.
+      `[…, m]`, the axes of `q` first, of the type of `x` or, for integers, JAX's default float. NaN for an empty
+      segment, and for a segment with a NaN.
 
     Raises:
       TypeError: as `quantile`.

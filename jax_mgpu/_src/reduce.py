@@ -75,9 +75,9 @@ def reduce(
         nothing.
       count: the number of live items, an integer scalar (default `n`). Items past it are not read.
       identity: the identity of a function `op`, a pytree like one item: needed with `count`, and for `n = 0`.
-      map: a function of an item, or of an item and its position, that gives what `op` is to combine, of another
-        structure and dtype if need be; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate
-        it as they load an item. Over a mesh axis, positions are those in the global array.
+      map: a function of an item, or of an item and its position. `op` combines its results, which may have another
+        structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
+        load an item. Over a mesh axis, positions are those in the global array.
       commutative: a promise that a function `op` commutes, which may be faster.
       axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
 
@@ -183,15 +183,15 @@ def segmented_reduce(
         next head, the last one at `n` (or `count`). Items before `heads[0]` belong to no result; a repeated head is an
         empty segment; so is a head past the last item.
       op: see `reduce`.
-      ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and what lies in no segment belongs to
-        no result. Segments do not overlap; one that ends where it starts, or before, is empty. Without it a segment
-        ends where the next begins.
+      ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments
+        belong to no result. Segments do not overlap; one that ends where it starts, or before, is empty. Without `ends`
+        a segment ends where the next begins.
       count: see `reduce`.
       identity: the identity of a function `op`, a pytree like one item: the result of an empty segment.
       map: see `reduce`.
       commutative: see `reduce`.
       axis_name: see `reduce`. A device's heads are those of the segments that start among its own items, counted from
-        the first of these; a segment goes on over the devices that follow, up to the next head.
+        the first of these; a segment continues on the devices that follow, up to the next head.
 
     Returns:
       For each array `[m, ...]`; indices count from the start of x, or of the global array. Over a mesh axis, a
@@ -262,10 +262,10 @@ def reduce_by_key(
       op: see `reduce`.
       size: the static number of results.
       count: the number of live items, an integer scalar (default `n`).
-      map: see `reduce`; of an item of `values`, and its position among them.
+      map: see `reduce`; a function of an item of `values`, or of an item and its position.
       commutative: see `reduce`.
-      axis_name: see `reduce`. A run is on the device on which it starts; `size` and the number of runs are this
-        device's.
+      axis_name: see `reduce`. A run belongs to the device on which it starts; `size` and the number of runs are the
+        device's own.
 
     Returns:
       `(keys, values, count)`: the first key (or the tuple of columns) of each run, its combined values, and the number

@@ -44,14 +44,14 @@ def reduce_by_id(
 ) -> Any:
     """Combines the items of each id, whatever their order.
 
-    What `jax.ops.segment_sum` and its kin do, with the same bits in every run.
+    It does the work of `jax.ops.segment_sum` and its kin, with the same bits in every run.
 
     Args:
       x: see `reduce`.
-      ids: `[n]`, integers: the row of the result that each item belongs to. An item whose id is not below `size`, or is
-        negative, belongs to none.
+      ids: `[n]`, integers: the row of the result that each item belongs to. An item whose id is negative, or not below
+        `size`, belongs to no row.
       size: the static number of results.
-      op: see `reduce`, but for functions.
+      op: a name, or a pytree of names: see `reduce`.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`, by ids
         below `size` times the devices. Each has `size` of the results: that of id `i` is on device `i // size`.
@@ -62,7 +62,7 @@ def reduce_by_id(
 
     Raises:
       TypeError: as `reduce`.
-      ValueError: as `reduce`; also a size that is not a non-negative integer, and ids that are not as many as items.
+      ValueError: as `reduce`; also a size that is not a non-negative integer, or another number of ids than of items.
 
     Time is O(n + size) on a CPU, and on a GPU where all results take up to 46 KB and rows are short: each warp combines
     its items in memory of its own, without atomic additions, and the warps' results are combined in order. Otherwise

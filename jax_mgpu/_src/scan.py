@@ -51,16 +51,16 @@ def scan(
       x: an array `[n, ...]` or a pytree of such: see `reduce`.
       op: a name, a pytree of names over that of x, or any associative function of two items: see `reduce`.
       exclusive: leave out the position's own item; the first result is the identity.
-      reverse: scan from the end; the same as flipping x and the result. A function of two items gets what lies further
-        to the end first.
+      reverse: scan from the end, as if x and the result were flipped. A function of two items gets the item nearer to
+        the end first.
       count: the number of live items, an integer scalar (default `n`). Items past it are not read, and their results
         are 0 (-1 for indices).
       return_total: also return the combination of all live items.
       identity: the identity of a function `op`, a pytree like one item: needed for an exclusive scan, and for a total
-        that may be over nothing.
-      map: a function of an item, or of an item and its position, that gives what `op` is to combine, of another
-        structure and dtype if need be; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate
-        it as they load an item. Over a mesh axis, positions are those in the global array.
+        over possibly no items.
+      map: a function of an item, or of an item and its position. `op` combines its results, which may have another
+        structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
+        load an item. Over a mesh axis, positions are those in the global array.
       commutative: a promise that a function `op` commutes, which may be faster.
       axis_name: scan the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
 
@@ -74,8 +74,8 @@ def scan(
         2^31 items or more without `jax_enable_x64`.
 
     Time is O(n). The kernels read and write memory once (decoupled look-back, Merrill and Garland, 2016, here with a
-    fixed tree of sums, so that float results are the same in every run). A function is compiled into those for CUDA;
-    elsewhere, and where it cannot be compiled, it takes several passes over memory, and so does `"logsumexp"`.
+    fixed tree of sums, so that float results are the same in every run). A function is compiled into the CUDA kernels.
+    Elsewhere, and where it cannot be compiled, it takes several passes over memory, as `"logsumexp"` does.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -113,15 +113,15 @@ def segmented_scan(
       op: see `scan`.
       exclusive: see `scan`; each segment's first result is the identity.
       reverse: scan each segment from its end.
-      ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and what lies in no segment has the
-        result 0 (-1 for indices). Segments do not overlap; one that ends where it starts, or before, is empty. Without
-        it a segment ends where the next begins.
+      ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments have
+        the result 0 (-1 for indices). Segments do not overlap; one that ends where it starts, or before, is empty.
+        Without `ends` a segment ends where the next begins.
       count: see `scan`.
       identity: see `scan`.
       map: see `scan`.
       commutative: see `scan`.
       axis_name: see `scan`. A device's heads are those of the segments that start among its own items, counted from the
-        first of these; a segment goes on over the devices that follow, up to the next head.
+        first of these; a segment continues on the devices that follow, up to the next head.
 
     Returns:
       For each array `[n, ...]`; indices count from the start of x, or of the global array.

@@ -32,17 +32,17 @@ def segmented_softmax(x: ArrayLike, heads: ArrayLike, *, count: ArrayLike | None
       count: the number of live items, an integer scalar (default `n`). Results past it are 0.
 
     Returns:
-      `[n, …]`, of the type of `x`: positive numbers, of which each segment's sum is 1. float16 and bfloat16 are
-      computed in float32.
+      `[n, …]`, of the type of `x`: positive numbers whose sum over each segment is 1. float16 and bfloat16 are computed
+      in float32.
 
     Raises:
-      TypeError: `x` is not of floats of 16 to 64 bits, or heads or count are no integers.
+      TypeError: `x` does not hold floats of 16 to 64 bits, or heads or count are not integers.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     Sums are in a fixed order. Derivatives of any order. Time is O(n + m), whatever the lengths of the segments. On a
-    GPU, where an item is one number, a tile reads and writes the items of the segments that lie in it once, and those
-    of segments that reach over its edges twice (the parts are joined as in Milakov and Gimelshein, "Online normalizer
-    calculation for softmax", 2018). Else the results of two segmented reductions are repeated over the segments.
+    GPU, where an item is one number, a tile reads and writes items of segments inside the tile once, and items of
+    segments that cross its edges twice (the parts are joined as in Milakov and Gimelshein, "Online normalizer
+    calculation for softmax", 2018). Otherwise the results of two segmented reductions are repeated over the segments.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

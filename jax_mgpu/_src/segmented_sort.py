@@ -110,17 +110,17 @@ def segmented_sort(
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
         listed or not; a repeated head is an empty segment; a head past the last item is padding.
       values: a pytree of arrays with leading axis `n`, of any dtype and trailing shape, moved along with the keys.
-      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`. What lies in no segment stays where it
-        is, position 0 too unless it is listed. Segments do not overlap; one that ends where it starts, or before, is
-        empty. Without it a segment ends where the next begins.
+      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`. Items outside of all segments stay
+        where they are, position 0 too unless it is listed. Segments do not overlap; one that ends where it starts, or
+        before, is empty. Without `ends` a segment ends where the next begins.
       flags: the segments in the other form, instead of heads: `bool[n]`, or `uint32[ceil(n / 32)]` with item `i` at bit
         `i % 32` of word `i // 32`. A set flag starts a segment.
       descending: sort in the reverse order; equal keys stay in input order. A tuple of bools is a direction a column.
       count: the number of live items, an integer scalar (default `n`). Items past it stay where they are.
       less: the order, in place of that of numbers; see `mergesort`. It excludes `descending` and `axis_name`.
       axis_name: sort the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Heads
-        and flags are those of the segments that start among a device's own items; a segment goes on over the devices
-        that follow, up to the next head. Devices keep the numbers of their items, and slots past them hold 0.
+        and flags are those of the segments that start among a device's own items; a segment continues on the devices
+        that follow, up to the next head. The number of items of a device does not change, and slots past it hold 0.
 
     Returns:
       The sorted keys, bit for bit a permutation of the input; with values, `(keys, values)`. Columns come back as the
@@ -134,7 +134,7 @@ def segmented_sort(
     Time is O(n log t) for tiles of t items and O(n log(s / t)) for segments of s > t items, whatever the mixture of
     lengths; scratch memory is one copy of keys and values. The algorithm is a block sort and merge rounds that stop
     where a segment is done (Baxter, moderngpu, 2013), with runs counted from each segment's own start. Columns cost as
-    in `mergesort`. With ends, what lies between segments is marked first, in flags of n bytes.
+    in `mergesort`. With ends, items between segments are marked first, in flags of n bytes.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -41,11 +41,11 @@ NO_ROWS, NO_FILL = np.zeros((0, 1), np.int32), np.zeros((1,), np.int32)
 
 
 class Selection(NamedTuple):
-    """What `select` keeps.
+    """The result of `select`.
 
     Attributes:
       values: the kept items, in order, in the structure of `x`; each leaf `[size, …]`.
-      count: the number of kept items, a scalar. It can exceed `size`: then the first `size` items are there.
+      count: the number of kept items, a scalar. It can exceed `size`: then `values` has the first `size` items.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -62,10 +62,10 @@ class Runs(NamedTuple):
     """The runs of equal neighbours that `run_starts` finds. They are a ragged batch of runs: one row a segment.
 
     Attributes:
-      starts: `[size]`, the position at which each run starts; `n` past the last run, so that they serve as heads.
-      heads: `[m]`, for each of the given heads how many runs start before it: where its segment's runs start; `[0]`
-        where no heads were given.
-      count: the number of runs, a scalar. It can exceed `size`: then the first `size` runs are there.
+      starts: `[size]`, the position at which each run starts; `n` past the last run, so they can serve as heads.
+      heads: `[m]`, for each of the given heads the number of runs that start before it, which is where its segment's
+        runs begin in `starts`; `[0]` if no heads were given.
+      count: the number of runs, a scalar. It can exceed `size`: then `starts` has the first `size` runs.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -99,20 +99,20 @@ def select(
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
       keep: `bool[n]`.
       size: the static number of results (default `n`).
-      fill_value: what the rows past the last kept one hold.
+      fill_value: the value of rows past the last kept one.
       count: the number of live items, an integer scalar (default `n`). Items past it are not kept.
       axis_name: work on the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Each
-        device keeps its own, and nothing travels; `size` and the number are the device's.
+        device selects among its own items, and nothing travels; `size` and the number are the device's own.
 
     Returns:
       A `Selection`: the kept items and their true number.
 
     Raises:
-      TypeError: `keep` is no bool, or count is no integer, or `size` is not static.
+      TypeError: `keep` is not bool, count is not an integer, or `size` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     Linear in `x`; the transpose puts zeros where items were dropped. Time is O(n + size): a pass over the mask counts
-    what each tile keeps, and a second one moves it.
+    the kept items of each tile, and a second pass moves them.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -148,17 +148,18 @@ def select_indices(
     Args:
       keep: `bool[n]`.
       size: the static number of results (default `n`).
-      fill_value: what the results past the last position hold, an integer scalar (default `n`, which is padding where
-        the positions serve as heads, and where JAX drops or fills).
+      fill_value: the value of results past the last position, an integer scalar (default `n`, which is padding if the
+        positions serve as heads, and where JAX drops or fills).
       count: the number of live items, an integer scalar (default `n`).
-      axis_name: see `select`. Positions are those in the global array; past the last one, n times the devices.
+      axis_name: see `select`. Positions are those in the global array; the default of `fill_value` is n times the
+        number of devices.
 
     Returns:
       `(indices, count)`: the positions in increasing order, `[size]`, and their true number, which can exceed `size`.
       int32, or int64 from 2^31 items on.
 
     Raises:
-      TypeError: `keep` is no bool, or count is no integer, or `size` is not static.
+      TypeError: `keep` is not bool, count is not an integer, or `size` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     Complexity as `select`.
@@ -188,20 +189,20 @@ def select_indices(
 def partition(
     x: Any, keep: ArrayLike, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
 ) -> tuple[Any, jax.Array]:
-    """Moves the items where a mask is set to the front, the others behind them, both in order.
+    """Moves the items where a mask is set to the front and the others behind them; both keep their order.
 
     Args:
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
       keep: `bool[n]`.
       count: the number of live items, an integer scalar (default `n`). Items past it stay where they are.
-      axis_name: partition the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A
-        device has as many items after it as before.
+      axis_name: partition the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. The
+        number of items of a device does not change.
 
     Returns:
       `(x, count)`: the items in their new order, a permutation of the input, and how many are kept, on all devices.
 
     Raises:
-      TypeError: `keep` is no bool, or count is no integer.
+      TypeError: `keep` is not bool, or count is not an integer.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     Derivatives go through the permutation. Complexity as `select`.
@@ -256,11 +257,11 @@ def run_starts(
       count: the number of live items, an integer scalar (default `n`).
       axis_name: find the runs of the items of all devices of a mesh axis, or of a tuple of axes, within
         `jax.shard_map`. A device's starts and heads are those among its own items, counted from the first of these; a
-        run goes on over the devices that follow, up to the next start. Position 0 starts a segment on the first device
-        that has items; on others, where it is listed.
+        run continues on the devices that follow, up to the next start. Position 0 starts a segment on the first device
+        that has items, and on another device if it is listed.
 
     Returns:
-      `Runs`: the starts, where the runs of each segment begin among them, and the number of runs.
+      `Runs`: the starts, the place among them where the runs of each segment begin, and the number of runs.
 
     Raises:
       TypeError: an argument's dtype is not one of the above, or `size` is not static.
@@ -315,15 +316,15 @@ def unique(
       return_inverse: whether to tell, for each item, which of the results it is.
       return_counts: whether to tell how often each key occurs.
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. The keys
-        are sorted over all devices, and each is on the one on which the first of its copies then is; `size` and the
-        number are the device's own. Indices are those in the global array, and the inverse, which is where the item is,
+        are sorted over all devices; a distinct key is on the device that then has the first of its copies. `size` and
+        the number are the device's own. Indices are positions in the global array. The inverse stays with its item, and
         tells the place among the results of all devices.
 
     Returns:
-      A tuple: the keys, `[size]`, each the first that occurs of those equal to it; those of indices `[size]`, inverse
-      `[n]` and counts `[size]` that are asked for, in this order; and last the number of distinct keys, which can
-      exceed `size`. Past it, keys and counts are 0 and indices -1. The inverse is -1 past `count`, and where the key is
-      not among the first `size`.
+      A tuple. First come the keys, `[size]`, each the first of its equal keys in the input. Then come indices `[size]`,
+      inverse `[n]` and counts `[size]`, in this order, if asked for. Last comes the number of distinct keys, which can
+      exceed `size`. Past it, keys and counts are 0 and indices -1. The inverse is -1 past `count`, and for keys that
+      are not among the first `size`.
 
     Raises:
       TypeError: an argument's dtype is not one of the above, or `size` or a flag is not static.

@@ -82,7 +82,7 @@ def set_intersection(
     axis_name: AxisName | None = None,
     aligned: bool = False,
 ) -> SetResult:
-    """The multiset intersection of two sorted arrays: of p copies in a and q in b, the first min(p, q) of a.
+    """The multiset intersection of two sorted arrays: for p copies in a and q in b, the first min(p, q) of a.
 
     Args:
       a: `[n_a]`, sorted integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest,
@@ -92,7 +92,7 @@ def set_intersection(
       a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape.
       size: the static length of the result (default `min(n_a, n_b)`).
       duplicates: False promises that no key occurs twice in a, nor twice in b, and saves time.
-      fill_value: what keys and values past the last one hold, a scalar; converted to the dtype of each.
+      fill_value: the value of keys and values past the last one, a scalar; converted to the dtype of each.
       assume_sorted: whether a and b are sorted. False takes keys in any order, and sorts both with their values; not
         over a mesh axis.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
@@ -100,10 +100,10 @@ def set_intersection(
       less: the order, in place of that of numbers; see `mergesort`. Keys are equal where neither comes first. It
         excludes `axis_name`.
       axis_name: work on the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Each
-        device gets a part of the result, of about equally many items of a and b. `size` and the number are the
-        device's own, and `size` is by default as many as a part can have: n_a + n_b, half for the intersection.
-      aligned: over a mesh axis, whether a and b are what `align` gave. Then no item moves to another device, and each
-        stays on the one that it is on; `size` is by default n_a, for a union or symmetric difference n_a + n_b.
+        device gets a part of the result, of about equally many items of a and b. `size` and the number are the device's
+        own. The default of `size` is the most that a part can have: n_a + n_b, half for the intersection.
+      aligned: over a mesh axis, whether a and b are results of `align`. Then no item moves to another device. The
+        default of `size` is n_a, for a union or symmetric difference n_a + n_b.
 
     Returns:
       A `SetResult`: keys and values as they are in a, bit for bit, and their number.
@@ -115,7 +115,7 @@ def set_intersection(
 
     Time is O(n_a + n_b), each key read once and each result written once. Equal parts of both inputs are found by
     balanced path (Baxter, moderngpu, 2013), which puts the r-th copy of a key in a and the r-th in b into the same
-    part; where results go is found by a scan with decoupled look-back (Merrill and Garland, 2016), in the same pass.
+    part. A scan with decoupled look-back (Merrill and Garland, 2016) finds the place of the results, in the same pass.
     Columns cost as in `merge`.
 
     Example:
@@ -144,7 +144,7 @@ def set_union(
     axis_name: AxisName | None = None,
     aligned: bool = False,
 ) -> SetResult:
-    """The multiset union of two sorted arrays: of p copies in a and q in b, a's p and then b's past the p-th.
+    """The multiset union of two sorted arrays: for p copies in a and q in b, those of a, then those of b past the p-th.
 
     Args:
       a: see `set_intersection`.
@@ -195,7 +195,7 @@ def set_difference(
     axis_name: AxisName | None = None,
     aligned: bool = False,
 ) -> SetResult:
-    """The multiset difference of two sorted arrays: of p copies in a and q in b, those of a past the q-th.
+    """The multiset difference of two sorted arrays: for p copies in a and q in b, those of a past the q-th.
 
     Args:
       a: see `set_intersection`.
@@ -246,7 +246,7 @@ def set_symmetric_difference(
     axis_name: AxisName | None = None,
     aligned: bool = False,
 ) -> SetResult:
-    """The multiset symmetric difference: of p copies in a and q in b, the longer side's past the shorter's number.
+    """The multiset symmetric difference: for p copies in a and q in b, the last |p - q| of the side with more.
 
     Args:
       a: see `set_intersection`.

@@ -99,7 +99,7 @@ def sort(
     axis_name: AxisName | None = None,
     even: bool = True,
 ) -> Any:
-    """Sorts `keys`, stable, with the values that belong to them, in the fastest way for what came.
+    """Sorts `keys`, stable, with the values that belong to them, in the fastest way for their type and number.
 
     Args:
       keys: `[n]`, integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest, the
@@ -110,13 +110,13 @@ def sort(
       bits: a promise that the keys are integers from 0 to `2**bits - 1`. Fewer bits may take less time.
       axis_name: sort the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; not for
         columns.
-      even: over a mesh axis, devices get numbers of items that differ by one at most; if False, devices are filled from
+      even: over a mesh axis, devices get numbers of items that differ by at most one; if False, devices are filled from
         the first one on.
 
     Returns:
       The sorted keys, bit for bit a permutation of the input; with values, `(keys, values)`. Columns come back as the
-      tuple they are. Over a mesh axis, where `count` is given, the number of items that this device has got follows;
-      slots past it hold 0.
+      tuple they are. Over a mesh axis, if `count` is given, the number of items of this device follows; slots past it
+      hold 0.
 
     Raises:
       TypeError: an argument's dtype is not one of the above, or `bits` is given and keys are floats.

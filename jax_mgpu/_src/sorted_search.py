@@ -24,7 +24,7 @@ __all__ = ["SortedMatch", "sorted_equal_count", "sorted_match", "sorted_search"]
 
 
 class SortedMatch(NamedTuple):
-    """What `sorted_match` finds.
+    """The result of `sorted_match`.
 
     Attributes:
       a_index: `[n_a]`, the insertion point of each item of A in B; -1 past `a_count`.
@@ -65,7 +65,7 @@ def sorted_search(
     axis_name: AxisName | None = None,
     aligned: bool = False,
 ) -> jax.Array:
-    """The insertion points of sorted needles in a sorted haystack, as of `jnp.searchsorted`.
+    """The insertion points of sorted needles in a sorted haystack, as `jnp.searchsorted` gives them.
 
     Args:
       needles: `[n]`, sorted integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is
@@ -75,12 +75,12 @@ def sorted_search(
         first whose item is greater (upper bound).
       needles_count: the number of live needles, an integer scalar (default `n`). Items past it are never read.
       haystack_count: the same for the haystack (default `m`).
-      fill_value: what results past `needles_count` hold, an integer scalar. `m` makes them padding where the positions
+      fill_value: the value of results past `needles_count`, an integer scalar. `m` makes them padding if the positions
         serve as heads.
       less: the order, in place of that of numbers; see `mergesort`. It excludes `axis_name`.
-      axis_name: look needles of all devices of a mesh axis, or of a tuple of axes, up in the haystack of all of them,
-        within `jax.shard_map`. Positions are those in the global haystack; each is where its needle is.
-      aligned: over a mesh axis, whether needles and haystack are what `align` gave. Then no item moves to another
+      axis_name: look up the needles of all devices of a mesh axis, or of a tuple of axes, in the haystack of all of
+        them, within `jax.shard_map`. Positions are those in the global haystack; each is on the device of its needle.
+      aligned: over a mesh axis, whether needles and haystack are results of `align`. Then no item moves to another
         device.
 
     Returns:
@@ -132,8 +132,8 @@ def sorted_match(
     Args:
       a: `[n_a]`, sorted integers or floats of 8 to 64 bits, in the order of `jax.lax.sort`, or a tuple of columns.
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
-      side: `"left"` gives the lower bounds of A in B and the upper bounds of B in A, which are the items' places in the
-        merge with A first; `"right"` the reverse.
+      side: `"left"` gives the lower bounds of A in B and the upper bounds of B in A, which are the places of the items
+        in a merge with A first; `"right"` gives the reverse.
       assume_sorted: whether a and b are sorted. False takes keys in any order: then the index of an item is that of
         the first item that equals it in the other array (`"left"`), or of the last (`"right"`), -1 if there is none;
         not over a mesh axis.
@@ -181,7 +181,7 @@ def sorted_equal_count(
     axis_name: AxisName | None = None,
     aligned: bool = False,
 ) -> jax.Array:
-    """For each item of one sorted array, how many items of another equal it.
+    """Counts, for each item of one sorted array, the items of another that equal it.
 
     Args:
       a: `[n_a]`, sorted integers or floats of 8 to 64 bits, in the order of `jax.lax.sort`, or a tuple of columns.

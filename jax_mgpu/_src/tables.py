@@ -142,13 +142,13 @@ def lookup(
     count: ArrayLike | None = None,
     table_count: ArrayLike | None = None,
 ) -> Any:
-    """For each key the values of the row of a table that has it.
+    """Looks up, for each key, the values of the row of a table that has this key.
 
     Args:
       keys: `[n]`, integers or floats of 8 to 64 bits, in any order; or columns, a tuple of 1 to 8 such arrays.
-      table_keys: `[m]` keys of the same types, in any order, each once; of several equal ones the first counts.
+      table_keys: `[m]` keys of the same types, in any order, each once; among equal keys the first counts.
       values: a pytree of arrays with leading axis `m`, of any dtype and trailing shape.
-      default: the value of a key that the table has not, a scalar; converted to each dtype.
+      default: the value of a key that is not in the table, a scalar; converted to each dtype.
       count: the number of live keys, an integer scalar (default `n`). Results past it are the default.
       table_count: the number of live rows of the table (default `m`).
 
@@ -159,8 +159,8 @@ def lookup(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Gradients flow to the values. Time is that of a sort of both keys, a search and a gather. On the CPU the keys are
-    not sorted where they are integers and the table's fill a quarter of the range from its least to its greatest.
+    Gradients flow to the values. Time is that of a sort of both keys, a search and a gather. On the CPU, integer keys
+    are not sorted if the table's keys fill a quarter of the range from their least to their greatest.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -259,8 +259,8 @@ def asof_join(
     Args:
       a: `[n_a]`, the times of a: integers or floats of 8 to 64 bits.
       b: `[n_b]`, the times of b, of the same dtype.
-      by_a: `[n_a]` keys, or columns, a tuple of 1 to 7 such arrays: a row of a goes with rows of b of the same keys
-        alone. In any order.
+      by_a: `[n_a]` keys in any order, or columns, a tuple of 1 to 7 such arrays. A row of a is matched only with rows
+        of b that have the same keys.
       by_b: the same for b, of the same dtypes.
       direction: `"backward"` for the last row of b whose time is at most a's, `"forward"` for the first whose time is
         at least a's, `"nearest"` for the one of these two that is nearer, the earlier one if both are as near.
@@ -270,15 +270,15 @@ def asof_join(
       b_count: the same for b (default `n_b`).
 
     Returns:
-      `[n_a]` positions in b, -1 where there is no such row and past `a_count`. Among rows of b of one time and one key,
-      that is the last one looking backward and the first one looking forward. A time that is NaN has no partner.
+      `[n_a]` positions in b, -1 where there is no such row and past `a_count`. Of several rows of b with the same time
+      and key, it is the last one looking backward and the first one looking forward. A time that is NaN has no partner.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape or direction is not one of the above, or one of by_a and by_b is missing; 2^31
         items or more without `jax_enable_x64`.
 
-    Time is O(n_a + n_b) for sorted times without keys to go by, else that of a sort of both sides, and a search.
+    Time is O(n_a + n_b) for sorted times without keys. Otherwise it is that of a sort of both sides, and a search.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -382,15 +382,15 @@ def group_by(
       keys: `[n]`, integers or floats of 8 to 64 bits, in any order; or columns, a tuple of 1 to 8 such arrays. All NaNs
         are equal, and so are the zeros.
       values: a pytree of arrays with leading axis `n`.
-      op: what is made of each value: one name for all, or a pytree of names that begins as `values` does. Names are
-        those of `reduce`; `"mean"` and `"median"`; `"count"`, the number of rows; `"nunique"`, the number of different
-        values; `"first"` and `"last"`, of any dtype and trailing shape. Or a function, as for `reduce_by_key`.
+      op: how to combine each value: one name for all, a pytree of names that is a prefix of `values`, or a function, as
+        for `reduce_by_key`. Names are those of `reduce`; `"mean"` and `"median"`; `"count"`, the number of rows;
+        `"nunique"`, the number of different values; `"first"` and `"last"`, of any dtype and trailing shape.
       size: the static number of results.
       count: the number of live items, an integer scalar (default `n`).
 
     Returns:
       `(keys, values, count)`: each key once, in order, its combined values, and the number of keys, which can exceed
-      `size`. Slots past it hold 0, or -1 for indices. The index of an extremum is a position in what was given.
+      `size`. Slots past it hold 0, or -1 for indices. The index of an extremum is a position in the given values.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
@@ -398,8 +398,8 @@ def group_by(
         `jax_enable_x64`.
 
     A mean or median of integers is a float of 32 bits, or of 64 if they have 64. A median over a NaN is NaN. Rows of a
-    key are combined in the order in which they came. Time is that of a sort of the keys with indices, and for each
-    value a gather and a segmented reduction; `"nunique"` and `"median"` sort once more.
+    key are combined in input order. Time is that of a sort of the keys with indices, and for each value a gather and a
+    segmented reduction; `"nunique"` and `"median"` sort once more.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -501,14 +501,14 @@ def rank(
     descending: Directions = False,
     count: ArrayLike | None = None,
 ) -> jax.Array:
-    """The rank of each key among all, or within its segment, from 1 on.
+    """The rank of each key among all keys, or within its segment, from 1 on.
 
     Args:
       keys: `[n]`, integers or floats of 8 to 64 bits, in any order; or columns, a tuple of 1 to 8 such arrays. NaN is
         largest, all NaNs are equal, and so are the zeros.
-      heads: `[m]`, non-decreasing integers: the start positions of segments that are ranked each on its own.
+      heads: `[m]`, non-decreasing integers: the start positions of segments, each of which is ranked on its own.
       method: `"min"`: one more than the number of smaller keys. `"dense"`: one more than the number of different
-        smaller keys. `"ordinal"`: each its own, equal keys in the order in which they came.
+        smaller keys. `"ordinal"`: a different rank for each item, equal keys in input order.
       descending: rank the greatest first; a tuple of bools is a direction a column.
       count: the number of live items, an integer scalar (default `n`).
 
@@ -564,13 +564,14 @@ def _last_marked(places: jax.Array, marked: jax.Array) -> jax.Array:
 def segmented_shift(
     x: Any, heads: ArrayLike, by: ArrayLike, fill_value: ArrayLike = 0, *, count: ArrayLike | None = None
 ) -> Any:
-    """Rows moved along within their segment: row `i` gets what row `i - by` of the same segment holds.
+    """Moves rows along within their segment: row `i` gets the value of row `i - by` of the same segment.
 
     Args:
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
-      heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts one, listed or not.
-      by: how far, an integer; negative for the rows that come later.
-      fill_value: what rows hold that get nothing, a scalar; converted to each dtype.
+      heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
+        listed or not.
+      by: how far, an integer; negative to get the values of later rows.
+      fill_value: the value of rows that get nothing, a scalar; converted to each dtype.
       count: the number of live rows, an integer scalar (default `n`). Rows past it get nothing.
 
     Returns:
