@@ -1,4 +1,4 @@
-"""Two sorted arrays that lie on several devices, dealt out alike: what operations on both then need no exchange for."""
+"""Cuts two sorted arrays on several devices at the same keys, so that operations on both need no exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the annotations of public functions share."""
+"""Types that annotate public functions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`python -m jax_mgpu --benchmark`: operations beside what one writes in JAX without them, on the device at hand.
+"""`python -m jax_mgpu --benchmark`: compares operations with the same work in plain JAX, on this machine's device.
 
-A few rows, short and easy to read. The repository's `benchmarks/` has every operation in many forms, beside CUB and
-Thrust too, and measures short calls in chains; the package does not contain it.
+It has a few rows, short and easy to read. The repository's `benchmarks/` has every operation in many forms, compares
+with CUB and Thrust too, and measures short calls in chains. The package does not contain it.
 """
 
 from __future__ import annotations

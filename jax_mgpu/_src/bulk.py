@@ -1,4 +1,4 @@
-"""Bulk removal and insertion: many items taken out of or put into an array at once."""
+"""Bulk removal and insertion: takes many items out of an array, or puts many into it, at once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Reductions and scans by a function of the caller's, in kernels that are compiled for it.
+"""Reductions and scans by a function of the caller, in kernels that are compiled for it.
 
-The function is traced once, on one item, and written as C++ (emit/), which is an attribute of the call: the handler
-compiles it when XLA loads the program, here or, of an exported program, in another process. What cannot be written runs
-in plain JAX, and so do derivatives, other platforms, and machines without a compiler.
+The function is traced once, on one item, and written as C++ (emit/). The C++ is an attribute of the call. The handler
+compiles it when XLA loads the program; for an exported program, that may be another process. Plain JAX runs functions
+that cannot be written as C++, derivatives, other platforms, and machines without a compiler.
 """
 
 from __future__ import annotations

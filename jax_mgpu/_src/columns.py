@@ -1,17 +1,17 @@
-"""Keys of several columns: packed into codes that the kernels compare, and made columns again.
+"""Keys of several columns: packs them into codes that the kernels compare, and unpacks the results.
 
-Each column is a number of its width whose order is that of the column: the sign of an integer flipped, a float as
-`ordered_integers` has it, all bits flipped where the direction is descending. The columns one after the other, the
-first one highest, are one long number. Where it has up to 64 bits, it is the key that the kernels get, in the narrowest
-of 8, 16, 32 and 64 bits. It is made of 32-bit words, and 64 bits travel as a complex64, so that no 64-bit type of JAX
-is needed. Packing and unpacking are element by element, and XLA makes one pass of either.
+Each column becomes a number of its width that has the order of the column: the sign of an integer is flipped, a float
+is as `ordered_integers` gives it, and all bits are flipped if the direction is descending. The columns one after the
+other, the first one highest, are one long number. If it has up to 64 bits, it is the key that the kernels get, in the
+narrowest of 8, 16, 32 and 64 bits. It is made of 32-bit words, and 64 bits travel as a complex64, so it needs no 64-bit
+type of JAX. Packing and unpacking are element by element; XLA makes one pass of each.
 
-An integer is its code. A float is more than its code, which has one value for both zeros and one for all NaNs: floats
-are fetched by the indices that the kernel gives.
+The code of an integer holds all its bits. The code of a float does not: both zeros have one code, and so have all NaNs.
+So floats are fetched by the indices that the kernel gives.
 
-Wider numbers are cut into pieces of 64 bits. A sort takes the lowest piece first, each pass stable over the last. Two
-sorted operands are searched in each other by their highest 64 bits, and where a key stands in the merge of both takes
-their place; this is repeated until 64 bits hold the rest.
+Wider numbers are cut into pieces of 64 bits. A sort takes the lowest piece first; each pass is stable. For two sorted
+operands, each is searched in the other by its highest 64 bits, and the place of a key in the merge of both replaces
+these bits. This is repeated until 64 bits hold the rest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every use of something that JAX does not promise to keep."""
+"""All uses of parts of JAX that it does not promise to keep."""
 
 from __future__ import annotations
 

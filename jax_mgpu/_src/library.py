@@ -1,4 +1,4 @@
-"""The libraries of kernels: where they lie, what they hold, what is registered of them."""
+"""The libraries of kernels: finds them, reads what they hold, and registers their handlers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sorting a whole array: mergesort, and locality sort for what is nearly sorted already."""
+"""Sorts of a whole array: mergesort, and locality sort for keys that are nearly sorted."""
 
 from __future__ import annotations
 

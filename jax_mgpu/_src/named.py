@@ -1,7 +1,7 @@
-"""Operators by name over pytrees of rows: which arrays the kernels combine, by what, and what is made of the results.
+"""Operators by name over pytrees of rows: the arrays that kernels combine, their operators, and the results.
 
-A leaf `[n, ...]` is `[n]` or `[n, width]` to a kernel, and each column is combined on its own. Some names are another
-operator over converted items, such as `"any"`, and some need the number of items as well, such as `"mean"`.
+To a kernel, a leaf `[n, ...]` is `[n]` or `[n, width]`, and each column is combined on its own. Some names stand for
+another operator over converted items, such as `"any"`. Some need the number of items as well, such as `"mean"`.
 """
 
 from __future__ import annotations

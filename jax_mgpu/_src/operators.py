@@ -1,8 +1,7 @@
 """The operators of reductions and scans: the built-in ones by name, and any associative function.
 
-The general path, in plain JAX, runs the functions of callers, and is what platforms without kernels run. As in the
-kernels, an operator extracts a state from an item and its position, combines states, and finishes a state into a
-result.
+The general path, in plain JAX, runs the functions of callers and serves platforms without kernels. As in the kernels,
+an operator extracts a state from an item and its position, combines states, and finishes a state into a result.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Splits a batched kernel call over the devices of an Auto or Explicit mesh, along its batch axes.
 
-XLA gathers every operand of a custom call that it knows nothing of. Two attributes tell it what it needs: a Shardy
-rule, along which shardings spread through the call, and the number of batch axes, by which its partitioner gives each
-device its own rows (the targets are registered as batch partitionable). The partitioner takes the leading axes of every
-operand for batch axes, so all operands must have them here.
+XLA gathers every operand of a custom call that it knows nothing of. So a call gets two attributes. A Shardy rule tells
+how shardings spread through the call. The number of batch axes lets XLA's partitioner give each device its own rows
+(the targets are registered as batch partitionable). The partitioner takes the leading axes of every operand as batch
+axes, so all operands must have them here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pictures of the speed beside JAX's way. The only module that needs matplotlib."""
+"""Draws the speed of operations beside plain JAX. Only this module needs matplotlib."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What an operation asks of its arguments' values, checked where the caller wants it.
+"""Preconditions: what an operation asks of its arguments' values, checked if the caller wants it.
 
-A public function passes an argument through one of the functions below. With checks off that is the argument itself.
-With checks on, the first offending position is computed beside it, and a custom call that hands the argument through
-raises the error: the operation's own kernels know nothing of checks and stay fit for CUDA graphs.
+A public function passes an argument through one of the functions below. With checks off, they return the argument
+itself. With checks on, they also compute the first offending position, and a custom call that hands the argument
+through raises the error. The operation's own kernels know nothing of checks, so XLA can record them into CUDA graphs.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""The one place that turns the description of an operation into a JAX primitive.
+"""Turns the description of an operation into a JAX primitive. No other module makes primitives.
 
-A family describes an operation on unbatched operands: the rank of each operand, a shape rule, a pure-JAX
-implementation, derivative rules. From that come abstract evaluation, the CPU and CUDA lowerings to the FFI handlers of
-the same name, the pure-JAX lowering for every other platform, batching and the hidden workspace result.
+A family describes an operation on unbatched operands: the rank of each operand, a shape rule, a plain-JAX form,
+derivative rules. This module makes of it abstract evaluation, the CPU and CUDA lowerings to the FFI handlers of the
+same name, the plain-JAX lowering for every other platform, batching and the hidden workspace result.
 
-Conventions, all of them checked here:
+It checks these conventions:
 
-- Operands, results and attributes have names, said once, in the description. A call gives operands by name, and a rule
-  gets those that it names among its parameters. The libraries have the same names: `expect_compiled_names`.
-- An operand that is absent is left out of the call. It is `ABSENT`, an empty int32 vector.
+- The description names operands, results and attributes once. A call gives operands by name, and a rule gets those that
+  it names among its parameters. The libraries have the same names: `expect_compiled_names`.
+- A call leaves out an operand that is absent. The operand is then `ABSENT`, an empty int32 vector.
 - Attributes are Python ints (flags and enumerations too).
-- A batch adds leading axes. An operand has all of them or, where the batch does not touch it, none; every result has
-  all of them. Handlers take both, so the batching rule only moves axes.
+- A batch adds leading axes. An operand has all of them or, if the batch does not touch it, none; every result has all
+  of them. Handlers take both, so the batching rule only moves axes.
 """
 
 from __future__ import annotations

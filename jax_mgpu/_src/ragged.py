@@ -1,4 +1,4 @@
-"""Ragged batches: arrays whose rows, of any lengths, lie one after the other, and their way from and to dense ones."""
+"""Ragged batches: arrays of rows of any lengths, one after the other, and their conversion from and to dense arrays."""
 
 from __future__ import annotations
 

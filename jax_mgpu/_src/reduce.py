@@ -1,4 +1,4 @@
-"""Reductions: an array, each segment of a ragged one, or each run of equal keys, combined by an operator."""
+"""Reductions: combine an array, each segment of a ragged one, or each run of equal keys by an operator."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def reduce_by_id(
       ids: `[n]`, integers: the row of the result that each item belongs to. An item whose id is negative, or not below
         `size`, belongs to no row.
       size: the static number of results.
-      op: a name, or a pytree of names: see `reduce`.
+      op: see `reduce`, but for functions.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`, by ids
         below `size` times the devices. Each has `size` of the results: that of id `i` is on device `i // size`.

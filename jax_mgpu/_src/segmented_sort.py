@@ -1,4 +1,4 @@
-"""Segmented sort: each segment of a ragged array sorted on its own, in one call."""
+"""Segmented sort: sorts each segment of a ragged array on its own, in one call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sorting, and the one primitive behind every sort: sort and argsort take the fastest way for what came."""
+"""sort and argsort, which choose the fastest way, and the one primitive behind every sort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sorted search: the items of one sorted array looked up in another, all in one pass."""
+"""Sorted search: looks the items of one sorted array up in another, all in one pass."""
 
 from __future__ import annotations
 

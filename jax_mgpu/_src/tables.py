@@ -1,7 +1,7 @@
 """Tables: lookups, as-of joins, groups and windows of keys in any order, made of sorts, searches and scans.
 
-Keys are sorted with their positions, the work is done in that order, and results go back to where the rows were: a row
-is always told by its position in what the caller gave.
+Keys are sorted with their positions, the work is done in that order, and results go back to the rows. So a row's number
+is always its position in the caller's arrays.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a sort or a merge carries along with its keys.
+"""The values that a sort or a merge carries along with its keys.
 
-A kernel moves one payload of 4 or 8 bytes an item. A single vector of such items travels as it is; anything else (a
-pytree, rows, other widths) is fetched after the sort, by the sorted indices.
+A kernel moves one payload of 4 or 8 bytes for each item. A single vector of such items travels as it is; any other
+value (a pytree, rows, other widths) is fetched after the sort, by the sorted indices.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Writes a traced function of items as C++ for the kernels.
 
-Small arrays are taken apart: a value is a NumPy array of C++ names, one a scalar. A primitive that works element by
-element is a line an element, and one that only moves elements costs nothing. Large arrays that a function captures stay
-in memory; what is indexed of them is loaded. ffi/function/primitives.h has the meaning of each primitive.
+Small arrays are taken apart: a value is a NumPy array of C++ names, one for each scalar. A primitive that works element
+by element becomes a line for each element, and one that only moves elements costs nothing. Large arrays that a function
+captures stay in memory; only their indexed elements are loaded. ffi/function/primitives.h has the meaning of each
+primitive.
 
-A function goes through these modules from the last to the first of this list:
+The modules, each of which uses those before it:
 
 - scalars.py, layout.py, memory.py: scalars, the struct of an item, captured arrays, each in C++.
 - lines.py: the lines of a function, and names for what they compute.

@@ -1,4 +1,4 @@
-"""The primitives that index by data: of names, each element chooses among those it may be; of memory, it is loaded."""
+"""The primitives that index by data: an element of a small array is chosen among its names, one in memory is loaded."""
 
 from __future__ import annotations
 
