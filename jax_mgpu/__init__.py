@@ -11,6 +11,7 @@ from jax_mgpu._src.align import Aligned, align
 from jax_mgpu._src.annotations import document_fields
 from jax_mgpu._src.bulk import bulk_insert, bulk_remove
 from jax_mgpu._src.counts import bincount, histogram
+from jax_mgpu._src.groups import group_by, rank, segmented_shift
 from jax_mgpu._src.intervals import interval_expand, interval_gather, interval_move, interval_scatter
 from jax_mgpu._src.join import JoinedColumns, JoinResult, join, join_columns
 from jax_mgpu._src.library import backends, has_cuda
@@ -36,7 +37,7 @@ from jax_mgpu._src.select import Runs, Selection, partition, run_starts, select,
 from jax_mgpu._src.sets import SetResult, set_difference, set_intersection, set_symmetric_difference, set_union
 from jax_mgpu._src.sort import argsort, sort
 from jax_mgpu._src.sorted_search import SortedMatch, sorted_equal_count, sorted_match, sorted_search
-from jax_mgpu._src.tables import asof_join, group_by, lookup, rank, segmented_shift
+from jax_mgpu._src.tables import asof_join, lookup
 
 __all__ = [
     "Aligned",

@@ -10,6 +10,7 @@ import jax.export
 import jax.numpy as jnp
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName, JoinKind, Keys, LessFunction
+from jax_mgpu._src.any_order import Matches, matches
 from jax_mgpu._src.bits import ordered_together
 from jax_mgpu._src.by_less import ranked_pair
 from jax_mgpu._src.check import (
@@ -30,9 +31,11 @@ from jax_mgpu._src.columns import sorted_pair
 from jax_mgpu._src.live import live_items, live_mask
 from jax_mgpu._src.load_balance import load_balance_search
 from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.operators import Kind
 from jax_mgpu._src.preconditions import by_construction, room, row_indices
-from jax_mgpu._src.primitive import Operation, one_program
-from jax_mgpu._src.tables import Matches, kept_positions, matches, saturated_offsets
+from jax_mgpu._src.primitive import ABSENT, Operation, one_program
+from jax_mgpu._src.scan import _scan
+from jax_mgpu._src.select import positions
 from jax_mgpu._src.values import plain_leaves, take_or_fill
 
 __all__ = ["JoinResult", "JoinedColumns", "join", "join_columns"]
@@ -355,6 +358,24 @@ def _fallback(
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
     del tangents
     return _join.run(primals, **attributes), [None, None, None]
+
+
+def kept_positions(keep: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+    """The first positions that are kept, `[size]`, -1 past them, and their number."""
+    found, count = positions(keep, ABSENT, size)
+    return jnp.where(found < keep.shape[0], found, -1), count
+
+
+def saturated_offsets(lengths: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The exclusive scan of lengths and their sum; what the type cannot hold is the largest number that it can."""
+    largest = jnp.asarray(jnp.iinfo(lengths.dtype).max, lengths.dtype)
+    ends = _scan(x=lengths, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
+    before = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])
+    wrapped = (ends < before).astype(lengths.dtype)  # a length is no more than the largest number
+    wrapped = _scan(x=wrapped, op=Kind.MAX, exclusive=False, reverse=False, total=False)[0]
+    ends = jnp.where(wrapped > 0, largest, ends)
+    starts = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])
+    return starts, ends[-1] if ends.shape[0] else jnp.zeros((), ends.dtype)
 
 
 _join = Operation(

@@ -11,6 +11,7 @@ import jax.export
 import jax.numpy as jnp
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName, Keys, LessFunction
+from jax_mgpu._src.any_order import in_order_with
 from jax_mgpu._src.bits import ordered_together
 from jax_mgpu._src.by_less import ranked_pair
 from jax_mgpu._src.check import expect_no_axis, fill_operand, index_dtype, static_flag, static_size, value_error
@@ -19,7 +20,6 @@ from jax_mgpu._src.live import live_items
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.preconditions import room
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
-from jax_mgpu._src.tables import in_order_with
 from jax_mgpu._src.values import (
     Payload,
     carried_leaf,

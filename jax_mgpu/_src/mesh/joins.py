@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.check import INT32_LIMIT
-from jax_mgpu._src.join import KINDS, JoinResult
+from jax_mgpu._src.join import KINDS, JoinResult, saturated_offsets
 from jax_mgpu._src.live import live_items
 from jax_mgpu._src.load_balance import load_balance_search
 from jax_mgpu._src.mesh.axis import Axis
@@ -21,7 +21,6 @@ from jax_mgpu._src.preconditions import by_construction, room
 from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.select import positions
 from jax_mgpu._src.sort import Method
-from jax_mgpu._src.tables import saturated_offsets
 from jax_mgpu._src.values import take_or_fill
 
 __all__ = ["join", "join_columns"]
