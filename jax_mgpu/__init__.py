@@ -114,5 +114,5 @@ for _result in (Aligned, JoinResult, JoinedColumns, Runs, Selection, SetResult, 
 
 
 def __dir__() -> list[str]:
-    """The public names alone: the modules that Python puts beside them are no part of the interface."""
+    """The public names alone: the modules that Python puts beside them are not part of the interface."""
     return __all__

@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; 0 where the result was right."""
+    """Runs the command line; 0 if the result is right."""
     parser = Parser(prog="python -m jax_mgpu", description="Sorts each row of ragged data, checks it, times it.")
     parser.add_argument(
         "file", nargs="?", type=pathlib.Path, metavar="FILE",
@@ -103,7 +103,7 @@ def item_count(text: str) -> int:
 
 
 def plot_file(text: str) -> pathlib.Path:
-    """The value of --plot; what would fail after the measurements fails now."""
+    """The value of --plot; fails now if it would fail after the measurements."""
     file = pathlib.Path(text)
     if file.suffix not in benchmark.PLOT_FORMATS:
         raise argparse.ArgumentTypeError(f"expected a name in {', '.join(benchmark.PLOT_FORMATS)}, got {text}")

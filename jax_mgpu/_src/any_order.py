@@ -36,14 +36,14 @@ def in_order_with(name: str, argument: str, keys: Any, values: Any, count: Any) 
 
 
 class Matches(NamedTuple):
-    """The partners of each row of a: what joins and matches in any order are made of.
+    """The partners of each row of a, of which joins and matches in any order are made.
 
     Attributes:
       first: `[n_a]`, where the partners of each row begin in b's order.
       number: `[n_a]`, how many they are; 0 past the live rows.
       a_live: bool `[n_a]`.
-      b_order: `[n_b]`, the rows of b in the order of their keys, rows of equal keys as they came.
-      b_alone: a function that gives, bool `[n_b]`, which live rows of b have no partner.
+      b_order: `[n_b]`, the rows of b in the order of their keys, rows of equal keys in input order.
+      b_alone: a function that returns bool `[n_b]`, which live rows of b have no partner.
     """
 
     first: jax.Array
@@ -54,7 +54,7 @@ class Matches(NamedTuple):
 
 
 def matches(name: str, a: Any, b: Any, a_count: Any, b_count: Any, *, is_sorted: bool, null_equal: bool) -> Matches:
-    """The partners of each row, told by positions in what the caller gave."""
+    """The partners of each row, as positions in the caller's arrays."""
     rows, others = (
         in_order(name, side, keys, count, is_sorted=is_sorted)
         for side, keys, count in (("a", a, a_count), ("b", b, b_count))

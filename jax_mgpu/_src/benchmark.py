@@ -30,7 +30,7 @@ RUNS, MOST_SECONDS = 7, 2.0
 
 
 class Row(NamedTuple):
-    """An operation, what is written without it, and the arrays that both take."""
+    """An operation, the same work in plain JAX, and the arrays that both take."""
 
     name: str
     peer: str
@@ -49,7 +49,7 @@ class Measured(NamedTuple):
 
 
 def milliseconds(function: Callable[..., Any], *operands: Any) -> float:
-    """The least time of a call, of several that are each waited for; fewer where they are slow."""
+    """The least time of several calls, each of which is waited for; fewer if they are slow."""
     end = time.perf_counter() + MOST_SECONDS
     samples: list[float] = []
     while len(samples) < RUNS and (len(samples) < 2 or time.perf_counter() < end):
@@ -69,7 +69,7 @@ def default_size() -> int:
 
 
 def run(size: int, device: str, plot: pathlib.Path) -> int:
-    """Measures all rows, prints the table, draws the plot; 0 where all of them ran and all results agree."""
+    """Measures all rows, prints the table, draws the plot; 0 if all of them ran and all results agree."""
     measured = []
     for i, row in enumerate(ROWS, 1):
         begin = time.perf_counter()

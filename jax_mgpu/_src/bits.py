@@ -15,7 +15,7 @@ __all__ = ["is_words", "keeping_bits", "of_words", "ordered_integers", "ordered_
 def ordered_integers(keys: jax.Array) -> jax.Array:
     """Integers in the order of the keys, equal where keys are: one for all NaNs, and one for both zeros.
 
-    They are made of the bits alone: XLA's CPU code takes subnormal floats for zeros where it compares them.
+    They are made of the bits alone, as XLA's CPU code treats subnormal floats as zeros in comparisons.
     """
     if not jnp.issubdtype(keys.dtype, jnp.floating):
         return keys
@@ -60,9 +60,9 @@ def of_words(high: jax.Array, low: jax.Array) -> jax.Array:
 def keeping_bits(move: Callable[..., jax.Array], arrays: Any, *others: Any, repeats: bool = False) -> jax.Array:
     """`move(arrays, *others)`, which moves items of the arrays (or None), linear in them, to the bit.
 
-    XLA's CPU code selects among floats of less than 32 bits, and repeats them, by way of float32, where a signalling
-    NaN turns quiet. So such floats move as integers, and their tangents, whose linearity that would hide, as they are.
-    Where `move` only repeats, XLA would find that floats can be repeated as well, if a barrier did not hide it.
+    XLA's CPU code selects and repeats floats of less than 32 bits by way of float32, where a signalling NaN turns
+    quiet. So such floats move as integers. Their tangents move as they are, since integers would hide that the move is
+    linear. Where `move` only repeats, a barrier hides from XLA that floats could be repeated as well.
     """
     dtype = jax.tree.leaves(arrays)[0].dtype
     if not jnp.issubdtype(dtype, jnp.floating) or jnp.finfo(dtype).bits not in (8, 16):

@@ -70,7 +70,7 @@ class _Traced:
 
 @dataclasses.dataclass(frozen=True)
 class _Function:
-    """A function that has been written, without the values that it captured.
+    """A function as C++, without the values that it captured.
 
     Args:
       source: the C++.
@@ -337,7 +337,7 @@ def _traced_function(operator: Operator, structure: Any, items: Sequence[Any]) -
 def _traced_builtin(operator: Operator, item: Any, position_dtype: Any) -> tuple[Any, dict[str, Any], Sequence[Any]]:
     """The same of a built-in operator, whose states are made of an item and its position; and its results."""
     position = _scalar(position_dtype)
-    # An index that the operator has not found is -1, of the type of positions.
+    # Without an extremum the index is -1, of the type of positions.
     identity = jax.tree.leaves(operator.identity)
     states: Any
     avals, states = jax.tree.flatten(jax.eval_shape(operator.extract, item, position))

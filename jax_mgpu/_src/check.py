@@ -48,7 +48,7 @@ def describe(x: Any) -> str:
 
 
 def _describe_static(x: Any) -> str:
-    """The same of what has to be known while tracing."""
+    """The same of a value that must be known while tracing."""
     return f"a traced {describe(x)}" if isinstance(x, jax.core.Tracer) else describe(x)
 
 
@@ -65,8 +65,8 @@ def value_error(operation: str, argument: str, expected: str, got: Any) -> Value
 def as_array(operation: str, argument: str, x: Any, limit: int | None = None) -> jax.Array:
     """An argument as an array.
 
-    Integers that JAX would cut to 32 bits, without `jax_enable_x64`, are an error where they do not fit. Not so for
-    positions, of which those beyond `limit` all mean the same: they become others beyond it.
+    Integers that JAX would cut to 32 bits, without `jax_enable_x64`, are an error if they do not fit. Positions are an
+    exception: all positions beyond `limit` mean the same, so they become other positions beyond it.
     """
     if isinstance(x, jax.Array):
         return x
@@ -92,7 +92,7 @@ def _items(x: Any) -> Iterable[Any]:
 
 
 def _numbers(operation: str, argument: str, host: np.ndarray, x: Any) -> np.ndarray:
-    """NumPy's form of an argument, of which only large integers may be objects."""
+    """NumPy's form of an argument; only large integers may be objects."""
     if host.dtype == object:
         numeric = host.size > 0 and all(isinstance(i, int) for i in host.flat)
     else:
@@ -135,7 +135,7 @@ def expect_vector(operation: str, argument: str, x: Any, limit: int | None = Non
 
 
 def expect_key(operation: str, argument: str, x: Any) -> jax.Array:
-    """An argument as a 1-D array of what has an order."""
+    """An argument as a 1-D array of a type that has an order."""
     x = expect_vector(operation, argument, x)
     if x.dtype.name not in KEY_DTYPES:
         raise type_error(operation, argument, NUMBERS, describe(x))
@@ -195,7 +195,7 @@ def expect_no_ends(operation: str, ends: Any) -> None:
 
 
 def static_size(operation: str, argument: str, size: Any) -> int:
-    """A number of outputs, which has to be known while tracing."""
+    """A number of outputs, which must be known while tracing."""
     expected = "a static, non-negative integer"
     try:
         number = operator.index(size)
@@ -209,7 +209,7 @@ def static_size(operation: str, argument: str, size: Any) -> int:
 
 
 def static_flag(operation: str, argument: str, flag: Any) -> bool:
-    """A yes or no, which has to be known while tracing."""
+    """A yes or no, which must be known while tracing."""
     if isinstance(flag, (bool, np.bool_)) or (isinstance(flag, int) and flag in (0, 1)):
         return bool(flag)
     raise type_error(operation, argument, "a static True or False", _describe_static(flag))

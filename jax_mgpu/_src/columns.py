@@ -132,14 +132,14 @@ class Columns:
         return columns
 
     def restored(self, codes: Sequence[jax.Array], take: Callable[[jax.Array], jax.Array] | None = None) -> Any:
-        """Keys from their highest codes, in the structure that came; what these do not hold is taken by index."""
+        """Keys from their highest codes, in the structure of the input; columns that codes do not hold are gathered."""
         columns = self.unpacked(codes)
         if take is not None:
             columns = [take(x) if y is None else y for x, y in zip(self.arrays, columns, strict=True)]
         return self.structure(columns)
 
     def run_keys(self) -> jax.Array:
-        """Keys of which neighbours are equal where those of the columns are: codes, or the numbers of the runs."""
+        """Codes, or the numbers of the runs: neighbours are equal exactly where those of the columns are."""
         if self.fits:
             return self.codes()[0]
         starts = _run_starts(self.digits()).astype(index_dtype("keys", "keys", self.shape[0]))
@@ -173,7 +173,7 @@ def _directions(operation: str, descending: Any, columns: int) -> tuple[bool, ..
 
 
 class KeyPair:
-    """Two sorted operands as the kernels take them, and the keys that are made of what the kernels give.
+    """Two sorted operands as the kernels take them, and the keys that are made of the kernels' results.
 
     Attributes:
       a, b: keys, or codes of columns.
@@ -210,7 +210,7 @@ class KeyPair:
     def restored(
         self, keys: jax.Array, indices: jax.Array | None = None, *, count: jax.Array | None = None, fill_value: Any = 0
     ) -> Any:
-        """Keys as the caller has them, from those that the kernel gave.
+        """Keys as the caller has them, from those that the kernel returned.
 
         `count` of them hold items (default: all that are live on both sides). `indices`, into the concatenation of
         both sides, -1 past the count, are needed unless `is_code`.
@@ -296,7 +296,7 @@ def _pair_codes(a: Columns, b: Columns, a_count: Any, b_count: Any) -> list[jax.
 
 
 def _merge_places(codes: jax.Array, others: jax.Array, count: Any, others_count: Any) -> list[Digit]:
-    """Where the first of the codes equal to each one stands in the merge with others, as digits."""
+    """For each code, the place of the first code equal to it in the merge with others, as digits."""
     n = codes.shape[0] + others.shape[0]
     dtype = index_dtype("keys", "a and b", n)
     positions = jnp.arange(codes.shape[0], dtype=dtype)

@@ -81,7 +81,7 @@ def vary_as(x: Any, *like: Any) -> Any:
 
 
 # For mlir.register_lowering: a rule is run for each call, where it stands. Left alone, newer JAX runs it once for all
-# calls that are alike, in a function apart, where it sees nothing of what makes the operands.
+# calls that are alike, in a separate function, where it does not see how the operands are made.
 in_place = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
 
 
@@ -192,7 +192,7 @@ def automatic_batches(function: Callable[..., Any], batch: Sequence[Any] = ()) -
 def free_of_explicit_axes() -> AbstractContextManager[Any]:
     """A context in which a jaxpr is made that runs under any mesh: in one made under Explicit axes these stay in force.
 
-    Where there are no Explicit axes it changes nothing: what varies over Manual axes is part of a jaxpr.
+    Without Explicit axes it changes nothing, as values that vary over Manual axes are part of a jaxpr.
     """
     if not jax.sharding.get_abstract_mesh().explicit_axes:
         return nullcontext()

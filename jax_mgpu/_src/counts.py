@@ -122,7 +122,7 @@ def _inside(ids: jax.Array, length: int) -> jax.Array:
 
 
 class _CountBins(Operation):
-    """Counts in bins, of which CUDA's kernels take as many as a block has room for."""
+    """Counts in bins; CUDA's kernels take as many bins as a block has room for."""
 
     def lowers_plainly(
         self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int

@@ -426,7 +426,7 @@ def _add_intervals(
 ) -> jax.Array:
     """interval_scatter into zeros that adds where intervals overlap."""
     size = rows.shape[0]
-    # What both branches below take varies alike: where vmap selects between them, JAX has all of it vary.
+    # The operands of both branches below vary alike: where vmap selects between them, JAX makes all of them vary.
     live = vary_as(jnp.asarray(live_items(size, total)), rows, offsets)
 
     def scatter(rows: jax.Array) -> jax.Array:

@@ -318,7 +318,7 @@ def _fallback(
     a, b = ordered_together(a, b)
 
     def bounds(needles: jax.Array, haystack: jax.Array, live: Any) -> tuple[jax.Array, jax.Array]:
-        # What lies past the live items may be anything: it is made the largest key, and does not count.
+        # Items past the live ones may be anything: they become the largest key, and do not count.
         past = jnp.arange(haystack.shape[0], dtype=live.dtype) >= live
         keys = jnp.where(past, jnp.iinfo(haystack.dtype).max, haystack)
         return tuple(  # type: ignore[return-value]

@@ -328,7 +328,7 @@ def segmented_results(operator: Operator, x: Any, n: int, heads: Any, count: Any
 
 
 def segment_ends(operator: Operator, states: Any, n: int, heads: Any, count: Any) -> Any:
-    """The results of segments, of which `states` is the scan."""
+    """The results of segments from the scan of their states."""
     begin, end = segment_bounds(heads, n, count)
     states = jax.tree.map(lambda s: _rows_at(s, jnp.maximum(end - 1, 0)), states)
     if operator.identity is not None:

@@ -313,8 +313,8 @@ class Operation:
 def _in_program(x: Any) -> Any:
     """An operand as what is traced.
 
-    One without items is made anew, like what came: as a constant or an argument under shard_map, the compiler of jaxlib
-    0.11 may crash on it.
+    An operand without items is made anew, like the given one: the compiler of jaxlib 0.11 may crash on it as a constant
+    or an argument under shard_map.
     """
     if x.size:
         return jnp.asarray(x)
@@ -335,11 +335,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def one_program(*static: str, either: Sequence[str] = ()) -> Callable[[Function], Function]:
-    """Makes an eager call of a public function one program, where each conversion, kernel and gather would be one.
+    """Makes an eager call of a public function one program. Otherwise each conversion, kernel and gather would be one.
 
-    The arguments named `static` are part of the program, and so are those named `either` where they are numbers; all
-    others are arrays or pytrees of arrays. A call with anything else runs as the function is written: what is traced,
-    functions, lists, and NumPy arrays that JAX would narrow, whose values the checks of arguments have to see.
+    The arguments named `static` are part of the program, and so are those named `either` if they are numbers; all
+    others are arrays or pytrees of arrays. A call with other arguments runs as the function is written: with traced
+    values, functions, lists, and NumPy arrays that JAX would narrow, whose values the checks of arguments must see.
     """
     fixed = frozenset(static)
     numbers = fixed.union(either)
@@ -473,7 +473,7 @@ def _is_float8(aval: Any) -> bool:
 
 
 def _run_as_bytes(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, int]) -> list[Any]:
-    """The operation on float8 rows, which the handlers move as bytes: above this, they are floats with derivatives."""
+    """The operation on float8 rows, which handlers move as bytes; everywhere else they are floats with derivatives."""
     avals = operation._abstract(*map(jax.typeof, operands), **attributes)
     stored = [jax.lax.bitcast_convert_type(x, jnp.uint8) if _is_float8(x) else x for x in operands]
     results = operation.run(stored, **attributes)

@@ -460,7 +460,7 @@ def _derivatives(operation: Operation, name: str) -> None:
 
 
 def _of_items(name: str, values: jax.Array, shape: tuple[int, ...], heads: Any, indices: Any, count: Any) -> jax.Array:
-    """What items of this shape have by their segments; 0 for those of none, such as dead ones."""
+    """The values of each item's segment, for items of this shape; 0 for items of no segment, such as dead ones."""
     n, trailing = shape[0], [1] * (len(shape) - 1)
     index_dtype(f"derivative of {name}", "x", n)
     if values.ndim < len(shape):  # of all items together
@@ -571,7 +571,7 @@ _segmented_reduce = _SegmentedReduce(
 )
 _derivatives(_segmented_reduce, "segmented_reduce")
 
-# Segments of rows, or of the rows at some indices, of which none repeats; each column on its own.
+# Segments of rows, or of the rows at some indices, none of which repeats; each column on its own.
 reduce_rows = Operation(
     "reduce_rows",
     operands={"x": 2, "heads": 1, "indices": 1, "count": 1},

@@ -24,7 +24,7 @@ from jax_mgpu._src.values import take_or_fill
 
 __all__ = ["reduce_by_id"]
 
-# What a warp of the CUDA kernel has room for, in bytes (kIdTableBytes of ffi/cuda/tunings.h).
+# The room of a warp of the CUDA kernel, in bytes (kIdTableBytes of ffi/cuda/tunings.h).
 TABLE_BYTES = 46 << 10
 # That kernel takes some 60 instructions for 32 elements, three times as long as reading them. So wide rows are better
 # sorted, where there are more than a few launches take.
@@ -159,7 +159,7 @@ def _transpose(cotangents: Sequence[Any], operands: Any, *, op: int, wide: int, 
 
 
 def _of_items(values: jax.Array, ids: jax.Array, count: jax.Array) -> jax.Array:
-    """What items have by their ids; 0 for those without."""
+    """The values of each item's id; 0 for items without an id."""
     index_dtype("derivative of reduce_by_id", "x", ids.shape[0])
     ids = jnp.where(_has_id(ids, count, values.shape[0]), ids, -1)
     return take_or_fill(values, ids, tangents=True)

@@ -91,7 +91,7 @@ def _normalize(name: str, x: Any, heads: Any, count: Any, *, log: bool) -> jax.A
     count = count_operand(name, "count", count, n)
     if x.size == 0:
         return x
-    # jax.custom_jvp refuses NumPy's arrays, which what a compiled function closes over may be; a copy is JAX's own.
+    # A compiled function may close over NumPy's arrays, which jax.custom_jvp refuses; a copy is JAX's own.
     rows = jnp.copy(whole_axes(x)).reshape(n, -1)
     function = _log_softmax if log else _softmax
     return function(rows, jnp.pad(heads, (1, 0)), jnp.asarray(count)).reshape(x.shape)

@@ -266,7 +266,7 @@ def _segments(name: str, n: int, heads: Any, ends: Any, flags: Any) -> tuple[Any
 
 
 def _flags_of_gaps(heads: jax.Array, ends: jax.Array, n: int) -> jax.Array:
-    """Flags that start the segments, each of which has an end, and make each item between them one of its own."""
+    """Flags for segments that have ends: each segment's start is one, and so is each item between segments."""
 
     def flags_of(heads: jax.Array, ends: jax.Array) -> jax.Array:
         starts, stops = heads_inside(heads, n), heads_inside(ends, n)

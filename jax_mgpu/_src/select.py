@@ -428,7 +428,7 @@ def _fallback(
 
 
 def _places(keep: jax.Array, count: jax.Array, partition: int) -> tuple[jax.Array, jax.Array]:
-    """Where each item goes, past every place where it goes nowhere, and how many are kept."""
+    """The place to which each item goes, past all places if it goes nowhere, and how many are kept."""
     (n,) = keep.shape
     dtype = index_dtype("select", "keep", n)
     kept = keep & live_mask(n, count)

@@ -381,7 +381,7 @@ def _fallback(
     size: int,
     payload: int,
 ) -> Sequence[jax.Array]:
-    """Sorted together, each copy counts the copies of its key on either side, and what is kept moves up."""
+    """Sorts both together; each copy counts the copies of its key on either side, and kept items move up."""
     n_a, n = a.shape[0], a.shape[0] + b.shape[0]
     index = index_dtype("set operation", "a and b", n)
     if n == 0:

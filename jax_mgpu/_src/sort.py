@@ -192,7 +192,7 @@ def run_sort(
     axis_name: Any = None,
     even: bool = True,
 ) -> Any:
-    """Keys, checked, sorted within segments, with the pytree of values that belong to them where there is one.
+    """Keys, checked, sorted within segments, with the pytree of values that belong to them, if there is one.
 
     Over a mesh axis there are no segments.
     """
@@ -233,7 +233,7 @@ def run_sort_indices(
     axis_name: Any = None,
     even: bool = True,
 ) -> Any:
-    """Keys, checked, sorted within segments, and where each came from."""
+    """Keys, checked, sorted within segments, and the place that each came from."""
     if axis_name is not None:
         options = _mesh_options(operation, keys, descending, count, even, method, bits)
         return over_axis("sorts.sort_indices", operation, axis_name, keys, **options)
@@ -250,7 +250,7 @@ class Ordered(NamedTuple):
 
     Attributes:
       keys: the sorted keys, an array or a tuple of columns.
-      order: `[n]`, the position of each in what the caller gave.
+      order: `[n]`, the position of each in the caller's array.
       count: the live count as an operand.
     """
 
@@ -328,7 +328,7 @@ def _sort_two_codes(keys: Columns, codes: Sequence[jax.Array], given: dict[str, 
 def _given(
     operation: str, keys: Any, heads: Any, flags: Any, descending: bool, count: Any, method: Method
 ) -> dict[str, Any]:
-    """The operands and attributes of every sort, but the keys and their bits."""
+    """The operands and attributes of every sort, except the keys and their bits."""
     return {
         "heads": heads,
         "flags": flags,
@@ -341,7 +341,7 @@ def _given(
 def _mesh_options(
     operation: str, keys: Any, descending: bool, count: Any, even: bool, method: Method, bits: int | None
 ) -> dict[str, Any]:
-    """What is given to a sort over a mesh axis beside its keys and values."""
+    """The arguments of a sort over a mesh axis other than its keys and values."""
     expect_one_array(operation, keys)
     flags = {
         "descending": static_flag(operation, "descending", descending),

@@ -216,7 +216,7 @@ def sorted_equal_count(
 
 
 def _match_any_order(name: str, a: Any, b: Any, right: bool, a_count: Any, b_count: Any) -> SortedMatch:
-    """Each item of both arrays looked up in the other, told by positions in what the caller gave."""
+    """Looks each item of both arrays up in the other; results are positions in the caller's arrays."""
     rows = [in_order(name, side, keys, count) for side, keys, count in (("a", a, a_count), ("b", b, b_count))]
     pair = sorted_pair(name, rows[0].keys, rows[1].keys, *(count_of(side.count) for side in rows))
     sides = []

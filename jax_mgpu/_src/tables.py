@@ -122,12 +122,12 @@ class Numbers:
         self.table_places, self.table_count = self.place(table.keys).astype(jnp.uint32), table.count
 
     def place(self, keys: jax.Array) -> jax.Array:
-        """How much more keys are than the least one, which is a large number for those that are less."""
+        """The difference of keys from the least one; a large number for keys that are less."""
         distance = _distance(self.least, keys)
         return distance.astype(np.dtype(f"uint{max(32, 8 * keys.dtype.itemsize)}"))
 
     def places(self) -> jax.Array:
-        """The place of each key that is looked up, one past the last where the table has none."""
+        """The place of each key that is looked up, one past the last if the table does not have the key."""
         inside = live_mask(self.keys.shape[0], self.live) & (self.keys >= self.least) & (self.keys <= self.greatest)
         return jnp.where(inside, self.place(self.keys), self.size).astype(self.order.dtype)
 
@@ -221,7 +221,7 @@ def asof_join(
     largest = None if tolerance is None else _tolerance(name, tolerance, time.dtype)
 
     def partner(position: jax.Array, later: bool) -> tuple[jax.Array, jax.Array]:
-        """Whether the row of b at a position goes with each row of a, and how far it is in time."""
+        """Whether the row of b at a position is a partner of each row of a, and how far it is in time."""
         inside = live & (position >= 0) & (position < b_live)
         *keys, other = (take_or_fill(x, jnp.where(inside, position, -1)) for x in columns[1])
         for x, y in zip(group, keys, strict=True):
@@ -243,7 +243,7 @@ def asof_join(
 
 
 def _columns_of(name: str, argument: str, by: Any, length: int) -> tuple[Any, ...]:
-    """Keys to go by as columns, to which that of the times is added."""
+    """The keys of by_a or by_b as columns; the column of times is added to them."""
     keys, _ = expect_keys(name, argument, by)
     columns = tuple(keys.arrays) if isinstance(keys, Columns) else (keys,)
     if len(columns) > 7:

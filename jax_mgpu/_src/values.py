@@ -56,7 +56,7 @@ def flatten_values(
 def plain_leaves(
     leaves: Sequence[jax.Array],
 ) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], list[jax.Array]]]:
-    """Leaves of which random keys are rows of words, and the function that makes such leaves random keys again."""
+    """Leaves with random keys as rows of words, and the function that makes such leaves random keys again."""
     kinds = [jax.random.key_impl(x) if is_random_key(x.dtype) else None for x in leaves]
     plain = [x if kind is None else jax.random.key_data(x) for x, kind in zip(leaves, kinds, strict=True)]
 
@@ -135,8 +135,8 @@ def take_from_pair(
 ) -> Any:
     """Rows of A and B by indices into their concatenation, each used once at most; the fill element, `[1]`, at -1.
 
-    Both are read in place: no concatenation is written. What is None is zero: the tangent of any of the three. With
-    `tangents` all three are tangents, and the function one that JAX can transpose.
+    Both are read in place: no concatenation is written. A tangent may be None, which is zero. With `tangents` all three
+    are tangents, and JAX can transpose the function.
     """
 
     def rows(x: jax.Array | None, inside: jax.Array, position: jax.Array) -> jax.Array | None:

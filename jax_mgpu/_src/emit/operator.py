@@ -21,7 +21,7 @@ class Stage:
     """What makes an operator's states of the items in memory, or its results of states.
 
     Args:
-      closed: jaxprs, each of which takes what the one before it gives; those of items take the position last.
+      closed: jaxprs, each of which takes the results of the one before; those of items take the position last.
       avals: the leaves that the first takes, or that the last gives, in memory.
     """
 
@@ -31,7 +31,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class OperatorSource:
-    """An operator as C++: `Function` and its structs, of which ffi/function/operator.h makes the kernels' operators.
+    """An operator as C++: `Function` and its structs. ffi/function/operator.h makes the kernels' operators of them.
 
     Args:
       text: the structs.

@@ -16,7 +16,7 @@ __all__ = ["OrderSource", "emit_order"]
 
 @dataclasses.dataclass(frozen=True)
 class OrderSource:
-    """An order of items as C++: `Function` and its item, of which ffi/function/order.h makes the kernels' order.
+    """An order of items as C++: `Function` and its item. ffi/function/order.h makes the kernels' order of them.
 
     Args:
       text: the structs.
