@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pathlib
+import re
 import shutil
 import sys
 from typing import Any
@@ -57,10 +58,24 @@ def is_no_empty_glob(record: logging.LogRecord) -> bool:
     return getattr(record, "subtype", None) != "empty_glob"
 
 
+def table_of_operations(folder: pathlib.Path) -> str:
+    """The pages of the reference in the order of the site, each with the public names that it documents."""
+    rows = ["| family | operations |", "|---|---|"]
+    for page in re.findall(r"^reference/(\w+)$", (folder / "index.md").read_text(), re.MULTILINE):
+        text = (folder / "reference" / f"{page}.md").read_text()
+        names = re.findall(r"^\.\. auto(?:function|class):: (\w+)$", text, re.MULTILINE)
+        operations = [name for name in names if not hasattr(getattr(jax_mgpu, name), "_fields")]  # no types of results
+        if operations:
+            links = ", ".join(f"{{py:obj}}`{name} <jax_mgpu.{name}>`" for name in operations)
+            rows.append(f"| [{text.partition('# ')[2].splitlines()[0]}]({page}.md) | {links} |")
+    return "\n".join(rows) + "\n"
+
+
 def write_sources(app: Sphinx) -> None:
-    """Writes the pages that are made of other files: the tables of the benchmarks, the notebooks."""
+    """Writes the pages that are made of other files: the tables of operations and benchmarks, the notebooks."""
     folder = pathlib.Path(app.srcdir)
     benchmark_page.write(ROOT / "benchmarks" / "results", folder / "generated")
+    (folder / "generated" / "operations.md").write_text(table_of_operations(folder))
     shutil.rmtree(folder / "notebooks", ignore_errors=True)
     (folder / "notebooks").mkdir()
     for notebook in (ROOT / "notebooks").glob("*.ipynb"):

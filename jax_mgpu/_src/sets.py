@@ -246,7 +246,7 @@ def set_symmetric_difference(
     axis_name: AxisName | None = None,
     aligned: bool = False,
 ) -> SetResult:
-    """The multiset symmetric difference: for p copies in a and q in b, the last |p - q| of the side with more.
+    """The multiset symmetric difference: for p copies in a and q in b, the last abs(p - q) of the side with more.
 
     Args:
       a: see `set_intersection`.
