@@ -31,6 +31,8 @@ def test_every_public_function_is_drawn():
     calls = {make(Shape(np.random.default_rng(seed))).text for make in broken.MAKES for seed in range(60)}
     assert calls == FUNCTIONS - {"join_columns"}  # drawn with join
     assert set(misuse.FUNCTIONS) == FUNCTIONS
+    arguments = {name for function in FUNCTIONS for name in inspect.signature(getattr(mgpu, function)).parameters}
+    assert arguments == misuse.KINDS.keys() | misuse.WITHOUT_KIND
     assert set(broken.MAKES) < set(CALLS.values())
 
 

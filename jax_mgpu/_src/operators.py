@@ -19,7 +19,6 @@ from jax_mgpu._src.check import (
     describe,
     expect_leading_axis,
     index_dtype,
-    static_flag,
     type_error,
     value_error,
 )
@@ -182,7 +181,6 @@ def custom(
     Random keys are rows of words everywhere but in the function itself. `needs_identity` says what the identity is
     needed for, if it is, by the number of items. `commutative` is the caller's promise.
     """
-    commutative = static_flag(operation, "commutative", commutative)
     structure: Any
     leaves, structure = jax.tree.flatten(x)
     if not leaves:

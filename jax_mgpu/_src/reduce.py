@@ -23,6 +23,7 @@ from jax_mgpu._src.check import (
     expect_no_ends,
     index_dtype,
     segment_operands,
+    static_flag,
     static_size,
     value_error,
 )
@@ -102,6 +103,7 @@ def reduce(
       Array([12, 11], dtype=int32)
     """
     name = "reduce"
+    commutative = static_flag(name, "commutative", commutative)
     x, load = mapped(name, map, x, count, axis_name=axis_name)
     if callable(op):
         needs = "a reduction that may be over nothing"
@@ -214,6 +216,7 @@ def segmented_reduce(
              [5. , 9. ]], dtype=float32), 'sold': Array([ True, False], dtype=bool)}
     """
     name = "segmented_reduce"
+    commutative = static_flag(name, "commutative", commutative)
     x, load = mapped(name, map, x, count, axis_name=axis_name)
     if callable(op):
         operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty segments", commutative=commutative)
@@ -305,7 +308,7 @@ def run_reduce_by_key(
     n = given.shape[0]
     columns = given.replaced(map(whole_axes, given.arrays)) if isinstance(given, Columns) else None
     given = whole_axes(given) if columns is None else columns.run_keys()
-    size = static_size(name, "size", size)
+    size, commutative = static_size(name, "size", size), static_flag(name, "commutative", commutative)
     values, named, restore, load = _items_of_runs(name, values, op, n, count, item_map, axis_name)
     index_dtype(name, "keys", n)
     live = count_operand(name, "count", count, n)

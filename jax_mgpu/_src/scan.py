@@ -158,6 +158,7 @@ def _run(
 ) -> Any:
     exclusive, reverse = static_flag(name, "exclusive", exclusive), static_flag(name, "reverse", reverse)
     return_total = static_flag(name, "return_total", return_total)
+    commutative = static_flag(name, "commutative", commutative)
 
     def needs_identity(n: int) -> str | None:
         if return_total and (count is not None or n == 0):

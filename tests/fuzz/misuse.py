@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -91,168 +92,86 @@ BAD: dict[str, Callable[[], list[Any]]] = {
     "method": lambda: ["max", None, 1, Traced(1), ["min"]],
     "step": lambda: [1.5, "3", [1], ints(1), True, None, 2**31, object(), np.float32(2), jax.random.key(0)],
 }  # fmt: skip
-SORT = {"keys": "keys", "values": "values", "descending": "flag", "count": "count"}
-PAIR = {"a": "keys", "b": "keys", "a_count": "count", "b_count": "count"}
-SET = {**PAIR, "a_values": "values", "size": "size", "duplicates": "flag", "fill_value": "fill"}
-REDUCE = {"x": "items", "op": "op", "count": "count", "identity": "identity"}
-BULK = {"x": "rows", "indices": "positions", "size": "size", "fill_value": "fill", "count": "count"}
+# What kind each argument is, by its name.
+NAMES = {
+    "by": "by_a by_b",
+    "columns": "a_columns b_columns",
+    "count": "a_count b_count count haystack_count needles_count table_count total",
+    "direction": "direction",
+    "ends": "ends",
+    "fill": "default fill_value",
+    "flag": "assume_sorted commutative descending duplicates exclusive largest null_equal return_counts return_index "
+    "return_inverse return_rank return_total reverse",
+    "fractions": "q",
+    "identity": "identity",
+    "keys": "a b edges haystack keys needles table_keys",
+    "kind": "kind",
+    "mask": "keep",
+    "method": "method",
+    "op": "op",
+    "positions": "gather_starts heads ids indices lengths offsets order scatter_starts starts",
+    "result": "result",
+    "rows": "into x",
+    "side": "side",
+    "size": "k length n size width",
+    "step": "by",
+    "tolerance": "tolerance",
+    "values": "a_values b_values values",
+    "weights": "weights",
+}
+KINDS = {argument: kind for kind, names in NAMES.items() for argument in names.split()}
+# Valid values of the arguments that a call needs.
+VALUES: dict[str, Any] = {
+    **dict.fromkeys(("a", "by_a", "by_b", "ids", "keys", "needles", "table_keys"), KEYS_A),
+    **dict.fromkeys(("b", "edges", "haystack"), KEYS_B),
+    **dict.fromkeys(("a_columns", "a_values", "into", "values", "x"), ITEMS),
+    **dict.fromkeys(("b_columns", "b_values"), FEW),
+    **dict.fromkeys(("gather_starts", "heads", "indices", "offsets", "scatter_starts", "starts"), HEADS),
+    **{"by": 1, "k": 2, "length": 4, "n": N, "q": 0.5, "size": 9, "width": 3},
+    **{"keep": MASK, "lengths": ints(2, 0, 1), "order": ints(2, 0), "result": ROWS},
+}  # fmt: skip
+# Arguments that a call need not have, but is given here.
+GIVEN = ("a_columns", "a_values", "b_columns", "b_values", "by_a", "by_b", "heads", "values")
+# Where an argument is of another kind than its name says, or has another value.
+OTHER_KINDS = {
+    **{f"{name}: x": "items" for name in ("reduce", "reduce_by_id", "scan", "segmented_reduce", "segmented_scan")},
+    **{f"{name}: x": "values" for name in ("partition", "select")},
+    **{f"{name}: x": "keys" for name in ("histogram", "quantile", "segmented_quantile", "segmented_top_k", "top_k")},
+    **{f"{name}: x": "floats" for name in ("segmented_log_softmax", "segmented_softmax")},
+    "segmented_shift: x": "columns",
+    **{f"{name}: heads": "ends" for name in ("rank", "run_starts")},  # may be left out
+    **{f"{name}: values": "items" for name in ("group_by", "reduce_by_key")},
+    **{f"{name}: values": "rows" for name in ("bulk_insert", "interval_expand")},
+    **{f"{name}: fill_value": "index fill" for name in ("load_balance_search", "select_indices", "sorted_search")},
+}
+OTHER_VALUES = {
+    **{f"{name}: x": KEYS_A for name in ("histogram", "quantile", "segmented_quantile", "segmented_top_k", "top_k")},
+    **{f"{name}: values": np.ones(3, np.float32) for name in ("bulk_insert", "interval_expand")},
+    "asof_join: b": KEYS_A,
+    "bincount: ids": HEADS,
+    "from_dense: x": np.ones((3, 2), np.float32),
+}
 
-# For each function: valid arguments, and what kind each argument is.
-FUNCTIONS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
-    "merge": (
-        {"a": KEYS_A, "b": KEYS_B, "a_values": ITEMS, "b_values": FEW},
-        {**PAIR, "a_values": "values", "b_values": "values", "descending": "flag"},
-    ),
-    **{
-        name: ({"keys": KEYS_A}, SORT)
-        for name in ("argsort", "mergesort_indices", "locality_sort_indices")
-    },
-    **{
-        name: ({"keys": KEYS_A, "values": ITEMS}, SORT)
-        for name in ("sort", "mergesort", "locality_sort")
-    },
-    "segmented_sort": ({"keys": KEYS_A, "heads": HEADS, "values": ITEMS}, {**SORT, "heads": "positions"}),
-    "segmented_sort_indices": (
-        {"keys": KEYS_A, "heads": HEADS, "ends": HEADS},
-        {**SORT, "heads": "positions", "ends": "ends"},
-    ),
-    "sorted_search": (
-        {"needles": KEYS_A, "haystack": KEYS_B},
-        {"needles": "keys", "haystack": "keys", "side": "side", "needles_count": "count", "haystack_count": "count"},
-    ),
-    "sorted_match": ({"a": KEYS_A, "b": KEYS_B}, {**PAIR, "side": "side"}),
-    "sorted_equal_count": ({"a": KEYS_A, "b": KEYS_B}, PAIR),
-    "set_intersection": ({"a": KEYS_A, "b": KEYS_B, "a_values": ITEMS}, SET),
-    "set_difference": ({"a": KEYS_A, "b": KEYS_B, "a_values": ITEMS}, SET),
-    "set_union": ({"a": KEYS_A, "b": KEYS_B, "a_values": ITEMS, "b_values": FEW}, {**SET, "b_values": "values"}),
-    "set_symmetric_difference": (
-        {"a": KEYS_A, "b": KEYS_B, "a_values": ITEMS, "b_values": FEW},
-        {**SET, "b_values": "values"},
-    ),
-    "join": ({"a": KEYS_A, "b": KEYS_B, "size": 9}, {**PAIR, "kind": "kind", "size": "size"}),
-    "join_columns": (
-        {"result": ROWS, "a_columns": ITEMS, "b_columns": FEW},
-        {"result": "result", "a_columns": "columns", "b_columns": "columns", "fill_value": "fill"},
-    ),
-    "reduce": ({"x": ITEMS}, REDUCE),
-    "segmented_reduce": ({"x": ITEMS, "heads": HEADS}, {**REDUCE, "heads": "positions", "ends": "ends"}),
-    "scan": ({"x": ITEMS}, {**REDUCE, "exclusive": "flag", "reverse": "flag", "return_total": "flag"}),
-    "segmented_scan": (
-        {"x": ITEMS, "heads": HEADS},
-        {**REDUCE, "heads": "positions", "ends": "ends", "exclusive": "flag", "reverse": "flag"},
-    ),
-    "reduce_by_id": (
-        {"x": ITEMS, "ids": KEYS_A, "size": 4},
-        {"x": "items", "ids": "positions", "size": "size", "count": "count"},
-    ),
-    "reduce_by_key": (
-        {"keys": KEYS_A, "values": ITEMS, "size": 4},
-        {"keys": "keys", "values": "items", "op": "op", "size": "size", "count": "count"},
-    ),
-    "load_balance_search": (
-        {"offsets": HEADS, "size": 6},
-        {"offsets": "positions", "size": "size", "total": "count", "return_rank": "flag"},
-    ),
-    "interval_expand": (
-        {"values": np.ones(3, np.float32), "offsets": HEADS, "size": 6},
-        {"values": "rows", "offsets": "positions", "size": "size", "total": "count", "fill_value": "fill"},
-    ),
-    "interval_gather": (
-        {"x": ITEMS, "starts": HEADS, "offsets": HEADS, "size": 6},
-        {
-            "x": "rows", "starts": "positions", "offsets": "positions", "size": "size", "total": "count",
-            "fill_value": "fill",
-        },
-    ),
-    "interval_scatter": (
-        {"x": ITEMS, "starts": HEADS, "offsets": HEADS, "into": ITEMS},
-        {"x": "rows", "starts": "positions", "offsets": "positions", "into": "rows", "total": "count"},
-    ),
-    "interval_move": (
-        {"x": ITEMS, "gather_starts": HEADS, "scatter_starts": HEADS, "offsets": HEADS, "into": ITEMS},
-        {
-            "x": "rows", "gather_starts": "positions", "scatter_starts": "positions", "offsets": "positions",
-            "into": "rows", "total": "count",
-        },
-    ),
-    "bulk_remove": ({"x": ITEMS, "indices": HEADS}, BULK),
-    "bulk_insert": ({"x": ITEMS, "indices": HEADS, "values": np.ones(3, np.float32)}, {**BULK, "values": "rows"}),
-    "select": (
-        {"x": ITEMS, "keep": MASK},
-        {"x": "values", "keep": "mask", "size": "size", "fill_value": "fill", "count": "count"},
-    ),
-    "select_indices": ({"keep": MASK}, {"keep": "mask", "size": "size", "fill_value": "index fill", "count": "count"}),
-    "partition": ({"x": ITEMS, "keep": MASK}, {"x": "values", "keep": "mask", "count": "count"}),
-    "run_starts": (
-        {"keys": KEYS_A, "heads": HEADS},
-        {"keys": "keys", "size": "size", "count": "count"},
-    ),
-    "segment_ids": ({"heads": HEADS, "n": N}, {"heads": "positions", "n": "size", "count": "count"}),
-    "to_dense": (
-        {"x": ITEMS, "heads": HEADS, "width": 3},
-        {"x": "rows", "heads": "positions", "width": "size", "fill_value": "fill", "count": "count"},
-    ),
-    "from_dense": (
-        {"x": np.ones((3, 2), np.float32), "lengths": ints(2, 0, 1), "size": 4},
-        {"x": "rows", "lengths": "positions", "size": "size", "fill_value": "fill"},
-    ),
-    "take_segments": (
-        {"x": ITEMS, "heads": HEADS, "order": ints(2, 0), "size": 6},
-        {"x": "rows", "heads": "positions", "order": "positions", "size": "size", "fill_value": "fill",
-         "count": "count"},
-    ),
-    "unique": (
-        {"keys": KEYS_A, "size": 4},
-        {
-            "keys": "keys", "size": "size", "count": "count", "return_index": "flag", "return_inverse": "flag",
-            "return_counts": "flag",
-        },
-    ),
-    "top_k": ({"x": KEYS_A, "k": 2}, {"x": "keys", "k": "size", "largest": "flag", "count": "count"}),
-    "segmented_top_k": (
-        {"x": KEYS_A, "heads": HEADS, "k": 2},
-        {"x": "keys", "heads": "positions", "k": "size", "largest": "flag", "count": "count"},
-    ),
-    "quantile": ({"x": KEYS_A, "q": 0.5}, {"x": "keys", "q": "fractions", "count": "count"}),
-    "segmented_quantile": (
-        {"x": KEYS_A, "heads": HEADS, "q": 0.5},
-        {"x": "keys", "heads": "positions", "q": "fractions", "count": "count"},
-    ),
-    "bincount": ({"ids": HEADS, "length": 4}, {"ids": "positions", "length": "size", "weights": "weights"}),
-    "histogram": ({"x": KEYS_A, "edges": KEYS_B}, {"x": "keys", "edges": "keys"}),
-    **{
-        name: ({"x": ITEMS, "heads": HEADS}, {"x": "floats", "heads": "positions", "count": "count"})
-        for name in ("segmented_softmax", "segmented_log_softmax")
-    },
-}  # fmt: skip
-FUNCTIONS |= {
-    "lookup": (
-        {"keys": KEYS_A, "table_keys": KEYS_A, "values": ITEMS},
-        {
-            "keys": "keys", "table_keys": "keys", "values": "values", "default": "fill", "count": "count",
-            "table_count": "count",
-        },
-    ),
-    "asof_join": (
-        {"a": KEYS_A, "b": KEYS_A, "by_a": KEYS_A, "by_b": KEYS_A},
-        {
-            **PAIR, "by_a": "by", "by_b": "by", "direction": "direction", "tolerance": "tolerance",
-            "assume_sorted": "flag",
-        },
-    ),
-    "group_by": (
-        {"keys": KEYS_A, "values": ITEMS, "size": 4},
-        {"keys": "keys", "values": "items", "op": "op", "size": "size", "count": "count"},
-    ),
-    "rank": (
-        {"keys": KEYS_A, "heads": HEADS},
-        {"keys": "keys", "method": "method", "descending": "flag", "count": "count"},
-    ),
-    "segmented_shift": (
-        {"x": ITEMS, "heads": HEADS, "by": 1},
-        {"x": "columns", "heads": "positions", "by": "step", "fill_value": "fill", "count": "count"},
-    ),
-}  # fmt: skip
+
+def arguments_of(name: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Valid arguments of a public function, and what kind each argument is that has a kind."""
+    valid, kinds = {}, {}
+    for argument, parameter in inspect.signature(getattr(mgpu, name)).parameters.items():
+        if argument in KINDS:
+            kinds[argument] = OTHER_KINDS.get(f"{name}: {argument}", KINDS[argument])
+        if argument in VALUES and (parameter.default is parameter.empty or argument in GIVEN):
+            valid[argument] = OTHER_VALUES.get(f"{name}: {argument}", VALUES[argument])
+    return valid, kinds
+
+
+# Arguments that no kind of misuse fits; the tests of their families break them.
+WITHOUT_KIND = {"a_order", "aligned", "axis_name", "b_order", "bits", "even", "flags", "less", "map"}
+WITHOUT_ARRAYS = ("align", "backends", "checks", "has_cuda")  # `align` works over a mesh axis alone
+FUNCTIONS = {
+    name: arguments_of(name)
+    for name in mgpu.__all__
+    if inspect.isfunction(getattr(mgpu, name)) and name not in WITHOUT_ARRAYS
+}
 SIZED = ("join", "reduce_by_key", "group_by", "load_balance_search", "interval_expand", "interval_gather")
 SIZED += (
     "group_by",
@@ -342,7 +261,7 @@ def misuse(rng: np.random.Generator) -> Other:
             return  # int64 holds it
         if error is None:
             raise AssertionError(f"{what}: taken")
-        first = argument.split(",")[0].replace("a_values", "[ab]_values")
+        first = argument.split(",")[0].replace("a_values", "[ab]_values").replace("by_a", "by_[ab]")
         form = rf"{name}: [^:]*\b{first}\b[^:]*: expected .+, got .+"
         if not isinstance(error, TypeError | ValueError) or not re.match(form, str(error), re.DOTALL):
             raise AssertionError(f"{what}: {type(error).__name__}: {str(error)[:300]}")
