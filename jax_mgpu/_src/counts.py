@@ -37,7 +37,7 @@ def bincount(
     """How often each id occurs, or the sum of its weights, as `jnp.bincount`.
 
     Args:
-      ids: `[n]` integers. An id outside of 0 to `length - 1` is not counted.
+      ids: `[n]` integers. One outside of 0 to `length - 1` is not counted.
       length: the static number of results.
       weights: `[n]`, integers or floats of 8 to 64 bits: what each item counts (default 1).
       axis_name: see `reduce_by_id`: each device has `length` of the results.

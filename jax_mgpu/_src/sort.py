@@ -259,7 +259,7 @@ class Ordered(NamedTuple):
     count: Any
 
     def to_rows(self, x: jax.Array) -> jax.Array:
-        """What belongs to the sorted keys, at the rows that these were: integers or bools."""
+        """Brings values of the sorted keys, integers or bools, back to the rows of the input."""
         n = self.order.shape[0]
         if n < LONG_SCATTER:
             return _scattered(self.order, x)
