@@ -67,6 +67,11 @@ struct Bitwise {
   MGPU_HOST_DEVICE Result dead() const { return Word{0}; }
 };
 
+MGPU_HOST_DEVICE float exponential(float x) { return expf(x); }
+MGPU_HOST_DEVICE double exponential(double x) { return exp(x); }
+MGPU_HOST_DEVICE float logarithm(float x) { return logf(x); }
+MGPU_HOST_DEVICE double logarithm(double x) { return log(x); }
+
 // The logarithm of a sum of exponentials: the largest element, and the sum of the exponentials of the others' distances
 // to it.
 template <typename Real>
@@ -105,10 +110,6 @@ struct LogSumExp {
 
  private:
   static constexpr Real infinity() { return static_cast<Real>(__builtin_huge_valf()); }
-  MGPU_HOST_DEVICE static float exponential(float x) { return expf(x); }
-  MGPU_HOST_DEVICE static double exponential(double x) { return exp(x); }
-  MGPU_HOST_DEVICE static float logarithm(float x) { return logf(x); }
-  MGPU_HOST_DEVICE static double logarithm(double x) { return log(x); }
 };
 
 // Minimum and maximum of any key type are the least of unsigned codes, so one kernel a width serves them all. A float's

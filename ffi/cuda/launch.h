@@ -49,15 +49,6 @@ void allow_shared(const Call& call, Kernel kernel, size_t bytes) {
   check(call, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
 }
 
-// Lets a kernel start before the one launched last in its stream is done (start_next_kernel of cta/ptx.cuh). Not for a
-// kernel compiled for less than sm_90.
-inline cudaLaunchAttribute overlap_attribute() {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  return attribute;
-}
-
 // A kernel over tiles of short rows, a block a tile.
 template <typename Kernel, typename... Arguments>
 void launch_rows(const Call& call, cudaStream_t stream, Kernel kernel, const RowTiles& tiles, size_t shared_bytes,

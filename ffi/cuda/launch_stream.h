@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/cta/merge_stream.cuh"
-#include "cuda/launch.h"
+#include "cuda/launch_overlapping.h"
 #include "cuda/shapes.h"
 #include "workspace.h"
 
@@ -15,8 +15,9 @@ KernelShapes stream_shapes(const std::string& kernel, Shape shape) {
   return {kernel, {{shape(true).block_bytes(), shape(true).wanted_bytes()}, {small, small}}};
 }
 
-// Finds the tiles of a pair and calls launch(kernel, tiles, configuration) for the kernel, of persistent blocks, whose
-// start overlaps the search for tiles. `shape(large)` is its shape, kernels(large) the kernel.
+// Finds the tiles of a pair and calls launch(start, tiles), which starts the kernel by start(arguments...): of
+// persistent blocks, and its start overlaps the search for tiles. `shape(large)` is its shape, kernels(large) the
+// kernel.
 template <typename Order, typename Operands, typename Shape, typename Kernels, typename Launch>
 void launch_stream(const Call& call, cudaStream_t stream, const Operands& operands, Order order, Shape shape,
                    Kernels kernels, Launch launch) {
@@ -24,8 +25,6 @@ void launch_stream(const Call& call, cudaStream_t stream, const Operands& operan
   Workspace workspace = workspace_of(call);
   const bool large = shared_memory_limit(call) >= shape(true).wanted_bytes();
   const auto kernel = large ? kernels(std::true_type{}) : kernels(std::false_type{});
-  cudaFuncAttributes attributes;
-  check(call, cudaFuncGetAttributes(&attributes, kernel));
   const int width = shape(large).tile();
   const int bytes = 2 * shape(large).stage_bytes;
   const StreamTiles<Order> tiles{
@@ -33,15 +32,12 @@ void launch_stream(const Call& call, cudaStream_t stream, const Operands& operan
   split_tiles<<<ceil_div<int64_t>(tiles.count() * kSplitLanes, kSplitThreads), kSplitThreads, 0, stream>>>(tiles);
   check_launch(call);
   allow_shared(call, kernel, bytes);
-  cudaLaunchAttribute overlap = overlap_attribute();
-  cudaLaunchConfig_t configuration{};
-  configuration.gridDim = resident_blocks(call, kernel, kStreamThreads, bytes, tiles.count());
-  configuration.blockDim = kStreamThreads;
-  configuration.dynamicSmemBytes = bytes;
-  configuration.stream = stream;
-  configuration.attrs = &overlap;
-  configuration.numAttrs = attributes.ptxVersion >= 90 ? 1 : 0;  // as the kernel was compiled
-  check(call, launch(kernel, tiles, configuration));
+  const int blocks = resident_blocks(call, kernel, kStreamThreads, bytes, tiles.count());
+  launch(
+      [&](const auto&... arguments) {
+        launch_overlapping(call, stream, kernel, blocks, kStreamThreads, bytes, arguments...);
+      },
+      tiles);
 }
 
 }  // namespace mgpu::cuda

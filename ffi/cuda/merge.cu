@@ -15,11 +15,11 @@ void run(const Call& call, const MergeOperands& operands, Order order, cudaStrea
   launch_stream(
       call, stream, operands, order, [](bool large) { return merge_shape(kWidth, kPayloadWidth<Payload>, large); },
       [](auto large) { return merge_tiles<Order, Payload, large()>; },
-      [&](auto kernel, const StreamTiles<Order>& tiles, const auto& configuration) {
+      [&](const auto& start, const StreamTiles<Order>& tiles) {
         const Problem<Order, Payload> problem{tiles, static_cast<typename Order::Word*>(operands.keys),
                                               operands.a_payload, operands.b_payload,
                                               static_cast<Payload*>(operands.payload)};
-        return cudaLaunchKernelEx(&configuration, kernel, problem);
+        start(problem);
       });
 }
 

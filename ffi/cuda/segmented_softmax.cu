@@ -32,9 +32,9 @@ void launch(const Call& call, const SegmentedSoftmaxOperands& operands, CUstream
   scanning::list_heads<>
       <<<searches, scanning::kThreads, 0, stream>>>(restarts, tiles, Shape::kTile, false, scratch.listed);
   check_launch(call);
-  launch_overlapping(call, stream, normalize_tiles<kLog, Element>, tiles, Shape::kThreads, task);
-  launch_overlapping(call, stream, join_parts<Element>, tiles, kJoinThreads, task);
-  launch_overlapping(call, stream, close_tiles<kLog, Element>, tiles, kCloseThreads, task);
+  launch_overlapping(call, stream, normalize_tiles<kLog, Element>, tiles, Shape::kThreads, 0, task);
+  launch_overlapping(call, stream, join_parts<Element>, tiles, kJoinThreads, 0, task);
+  launch_overlapping(call, stream, close_tiles<kLog, Element>, tiles, kCloseThreads, 0, task);
 }
 
 }  // namespace softmax

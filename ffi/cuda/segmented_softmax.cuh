@@ -37,14 +37,6 @@ struct Part {
   Float sum;
 };
 
-template <typename Float>
-__device__ __forceinline__ Float power(Float x) {
-  if constexpr (sizeof(Float) == 4) {
-    return expf(x);
-  } else {
-    return exp(x);
-  }
-}
 // No sum is so large that the quick division is less exact.
 template <typename Float>
 __device__ __forceinline__ Float divide(Float x, Float sum) {
@@ -54,15 +46,6 @@ __device__ __forceinline__ Float divide(Float x, Float sum) {
     return x / sum;
   }
 }
-template <typename Float>
-__device__ __forceinline__ Float logarithm(Float x) {
-  if constexpr (sizeof(Float) == 4) {
-    return logf(x);
-  } else {
-    return log(x);
-  }
-}
-
 template <typename Float>
 constexpr Float kLeast = static_cast<Float>(std::bit_cast<float>(0xff800000u));  // -inf
 
@@ -78,7 +61,7 @@ __device__ __forceinline__ Part<Float> join(const Part<Float>& a, const Part<Flo
   if (a.sum == 0) return b;
   if (b.sum == 0) return a;
   const Float max = a.max < b.max ? b.max : a.max;
-  return {max, a.sum * power(a.max - max) + b.sum * power(b.max - max)};
+  return {max, a.sum * exponential(a.max - max) + b.sum * exponential(b.max - max)};
 }
 
 template <typename Float>
@@ -283,7 +266,7 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, kLog ? 3 : 4) normal
   // Divide their powers by its sum.
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    states[i] = power(kept[i]);
+    states[i] = exponential(kept[i]);
     if (!kLog) kept[i] = states[i];
   }
   items.total(sum, states, totals, all_heads, warp_sums,
@@ -391,7 +374,7 @@ __global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> ta
         const int64_t position = begin + i + k * kCloseThreads;
         if (i + k * kCloseThreads >= end) break;
         const Float shifted = widen(items[k]) - shift_of(part.max);
-        const Float value = result_of<kLog>(kLog ? shifted : power(shifted), part.sum);
+        const Float value = result_of<kLog>(kLog ? shifted : exponential(shifted), part.sum);
         const bool dead = knows_counts && !task.is_live(position);
         task.result[position] = narrow_to(dead ? Float{0} : value, Element{});
       }

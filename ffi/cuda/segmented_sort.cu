@@ -1,15 +1,13 @@
-// segmented_sort on CUDA. Tiles on a fixed grid are sorted within segments by a block each; then, in rounds, runs of
-// tiles are merged within the segments that cross tiles. A tile with nothing to merge in a round is not touched.
+// segmented_sort on CUDA: of segments (sort_segments.h), and of whole rows.
 #include "cuda/launch.h"
 #include "cuda/segmented_sort/cut_rows.cuh"
-#include "cuda/segmented_sort/describe_tiles.cuh"
 #include "cuda/segmented_sort/digit_sort.h"
 #include "cuda/segmented_sort/measure_disorder.cuh"
 #include "cuda/segmented_sort/merge_rows.cuh"
 #include "cuda/segmented_sort/merge_tiles.cuh"
-#include "cuda/segmented_sort/plan_tiles.cuh"
 #include "cuda/segmented_sort/rank_rows.cuh"
 #include "cuda/segmented_sort/sort_rows.cuh"
+#include "cuda/segmented_sort/sort_segments.h"
 #include "cuda/segmented_sort/sort_tiles.cuh"
 #include "cuda/shapes.h"
 #include "operands/dispatch.h"
@@ -19,12 +17,6 @@
 namespace mgpu::cuda {
 
 namespace sorting {
-
-template <typename Order, typename Payload>
-Buffer<Order, Payload> buffer(const void* keys, const void* payload) {
-  return {static_cast<typename Order::Word*>(const_cast<void*>(keys)),
-          static_cast<Payload*>(const_cast<void*>(payload))};
-}
 
 // The rounds of nearly sorted rows, whose cells are sorted.
 template <typename P>
@@ -214,56 +206,33 @@ bool run_rows(const Call& call, const SegmentedSortOperands& operands, Order ord
 }
 
 template <typename Order, typename Payload>
-void run(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
+struct SegmentKernels {
   using P = Problem<Order, Payload>;
-  Workspace workspace = workspace_of(call);
-  const SegmentedSortOperands::Scratch scratch = operands.layout(workspace);
-  P problem{order,
-            operands.segments,
-            operands.segments.total(),
-            ceil_div<int64_t>(operands.segments.total(), P::kTile),
-            buffer<Order, Payload>(operands.keys, operands.payload),
-            {buffer<Order, Payload>(operands.sorted_keys, operands.sorted_payload),
-             buffer<Order, Payload>(scratch.keys, scratch.payload)},
-            scratch.tiles,
-            scratch.rounds,
-            scratch.plans,
-            scratch.rounds + 1};
+  static constexpr int kMergeShared = sizeof(MergeShared<Order, Payload>);
+  const Call& call;
+  cudaStream_t stream;
 
-  check(call, cudaMemsetAsync(scratch.rounds, 0, SegmentedSortOperands::kCounters * sizeof(int), stream));
-  constexpr int kDescribeThreads = 128;
-  const int64_t describe_blocks = ceil_div<int64_t>(problem.tiles + 1, kDescribeThreads / kWarp);
-  if (operands.segments.has_flags()) {
-    find_tile_heads<<<describe_blocks, kDescribeThreads, 0, stream>>>(operands.segments, problem.tiles, P::kTile,
-                                                                      problem.descriptors);
-    check_launch(call);
-    connect_tiles<512>
-        <<<1, 512, 0, stream>>>(problem.total, problem.tiles, P::kTile, problem.descriptors, problem.rounds);
-  } else {
-    describe_tiles<<<describe_blocks, kDescribeThreads, 0, stream>>>(operands.segments, problem.tiles, P::kTile,
-                                                                     problem.descriptors, problem.rounds);
-  }
-  check_launch(call);
-  const auto sort = sort_tiles<Order, Payload>;
-  constexpr int kSortShared = sizeof(SortShared<Order, Payload>);
-  allow_shared(call, sort, kSortShared);
-  sort<<<problem.tiles, P::kShape.threads, kSortShared, stream>>>(problem);
-  check_launch(call);
-  // A segment lies within a row: no more rounds than the tiles that a row can touch need.
-  const int64_t row_tiles = minimum(problem.tiles, ceil_div<int64_t>(operands.segments.length, P::kTile) + 1);
-  const int most_rounds = group_rounds<int64_t>({0, row_tiles}, 1);
-  const int64_t plan_blocks = ceil_div<int64_t>(problem.tiles, kPlanTiles);
-  constexpr int kMergeShared = sizeof(MergeShared<Order, Payload>);
-  const auto merge = merge_tiles<Order, Payload>;
-  allow_shared(call, merge, kMergeShared);
-  const int merge_blocks = resident_blocks(call, merge, P::kShape.threads, kMergeShared, problem.tiles);
-  for (int round = 0; round < most_rounds; ++round) {
-    plan_tiles<Order, Payload><<<plan_blocks, kPlanThreads, 0, stream>>>(problem, round);
-    check_launch(call);
-    merge<<<merge_blocks, P::kShape.threads, kMergeShared, stream>>>(problem, round);
+  void sort(const P& problem) const {
+    const auto kernel = sort_tiles<Order, Payload>;
+    constexpr int kShared = sizeof(SortShared<Order, Payload>);
+    allow_shared(call, kernel, kShared);
+    kernel<<<problem.tiles, P::kShape.threads, kShared, stream>>>(problem);
     check_launch(call);
   }
-}
+  int merge_blocks(int64_t tiles) const {
+    const auto kernel = merge_tiles<Order, Payload>;
+    allow_shared(call, kernel, kMergeShared);
+    return resident_blocks(call, kernel, P::kShape.threads, kMergeShared, tiles);
+  }
+  void plan(const P& problem, int64_t blocks, int round) const {
+    plan_tiles<Order, Payload><<<blocks, kPlanThreads, 0, stream>>>(problem, round);
+    check_launch(call);
+  }
+  void merge(const P& problem, int blocks, int round) const {
+    merge_tiles<Order, Payload><<<blocks, P::kShape.threads, kMergeShared, stream>>>(problem, round);
+    check_launch(call);
+  }
+};
 
 }  // namespace sorting
 
@@ -303,7 +272,8 @@ void segmented_sort(const Call& call, cudaStream_t stream) {
       using Order = decltype(order);
       using Payload = decltype(payload);
       if (sorting::run_rows<Order, Payload>(call, operands, order, stream)) return;
-      sorting::run<Order, Payload>(call, operands, order, stream);
+      const sorting::SegmentKernels<Order, Payload> kernels{call, stream};
+      sorting::sort_segments<Order, Payload>(call, operands, order, stream, kernels);
     });
   });
 }

@@ -1,13 +1,10 @@
 // Sorts by compiled functions on CUDA: the kernels of segmented_sort for segments, compiled for one order each.
 #include "cuda/compiler.h"
-#include "cuda/launch.h"
-#include "cuda/segmented_sort/describe_tiles.cuh"
 #include "cuda/segmented_sort/merge_tiles.cuh"
-#include "cuda/segmented_sort/plan_tiles.cuh"
+#include "cuda/segmented_sort/sort_segments.h"
 #include "cuda/segmented_sort/sort_tiles.cuh"
 #include "operands/sort_by_function.h"
 #include "operations.h"
-#include "workspace.h"
 
 namespace mgpu::cuda {
 
@@ -41,56 +38,33 @@ const std::vector<Kernel>& sort_kernels(std::string_view source, int64_t word_by
 }
 
 template <typename Order, typename Payload>
-Buffer<Order, Payload> buffer(const void* keys, const void* payload) {
-  return {static_cast<typename Order::Word*>(const_cast<void*>(keys)),
-          static_cast<Payload*>(const_cast<void*>(payload))};
-}
+struct SegmentKernels {
+  using P = Problem<Order, Payload>;
+  static constexpr int64_t kMergeShared = sizeof(MergeShared<Order, Payload>);
+  const std::vector<Kernel>& kernels;
+  CUstream_st* stream;
+
+  void sort(const P& problem) const {
+    launch(kernels[kSort], problem.tiles, P::kShape.threads, sizeof(SortShared<Order, Payload>), stream, problem);
+  }
+  int merge_blocks(int64_t tiles) const {
+    return resident_kernel_blocks(kernels[kMerge], P::kShape.threads, kMergeShared, tiles);
+  }
+  void plan(const P& problem, int64_t blocks, int round) const {
+    launch(kernels[kPlan], blocks, kPlanThreads, 0, stream, problem, round);
+  }
+  void merge(const P& problem, int blocks, int round) const {
+    launch(kernels[kMerge], blocks, P::kShape.threads, kMergeShared, stream, problem, round);
+  }
+};
 
 template <typename Word, typename Payload>
 void run(const Call& call, const SortFunctionOperands& operands, std::string_view source, CUstream_st* stream) {
   using Order = AnyOrder<Word>;
-  using P = Problem<Order, Payload>;
-  const SegmentedSortOperands& sort = operands.sort;
-  const auto& kernels = sort_kernels(source, sizeof(Word), P::kHasPayload, current_device());
-  Workspace workspace = workspace_of(call);
-  const SegmentedSortOperands::Scratch scratch = sort.layout(workspace);
-  const P problem{{operands.captures},
-                  sort.segments,
-                  sort.segments.total(),
-                  ceil_div<int64_t>(sort.segments.total(), P::kTile),
-                  buffer<Order, Payload>(sort.keys, nullptr),
-                  {buffer<Order, Payload>(sort.sorted_keys, sort.sorted_payload),
-                   buffer<Order, Payload>(scratch.keys, scratch.payload)},
-                  scratch.tiles,
-                  scratch.rounds,
-                  scratch.plans,
-                  scratch.rounds + 1};
-
-  check(call, cudaMemsetAsync(scratch.rounds, 0, SegmentedSortOperands::kCounters * sizeof(int), stream));
-  constexpr int kDescribeThreads = 128;
-  const int64_t describe_blocks = ceil_div<int64_t>(problem.tiles + 1, kDescribeThreads / kWarp);
-  if (sort.segments.has_flags()) {
-    find_tile_heads<<<describe_blocks, kDescribeThreads, 0, stream>>>(sort.segments, problem.tiles, P::kTile,
-                                                                      problem.descriptors);
-    check_launch(call);
-    connect_tiles<512>
-        <<<1, 512, 0, stream>>>(problem.total, problem.tiles, P::kTile, problem.descriptors, problem.rounds);
-  } else {
-    describe_tiles<<<describe_blocks, kDescribeThreads, 0, stream>>>(sort.segments, problem.tiles, P::kTile,
-                                                                     problem.descriptors, problem.rounds);
-  }
-  check_launch(call);
-  launch(kernels[kSort], problem.tiles, P::kShape.threads, sizeof(SortShared<Order, Payload>), stream, problem);
-  // A segment lies within a row: no more rounds than the tiles that a row can touch need.
-  const int64_t row_tiles = minimum(problem.tiles, ceil_div<int64_t>(sort.segments.length, P::kTile) + 1);
-  const int most_rounds = group_rounds<int64_t>({0, row_tiles}, 1);
-  const int64_t plan_blocks = ceil_div<int64_t>(problem.tiles, kPlanTiles);
-  constexpr int64_t kMergeShared = sizeof(MergeShared<Order, Payload>);
-  const int merge_blocks = resident_kernel_blocks(kernels[kMerge], P::kShape.threads, kMergeShared, problem.tiles);
-  for (int round = 0; round < most_rounds; ++round) {
-    launch(kernels[kPlan], plan_blocks, kPlanThreads, 0, stream, problem, round);
-    launch(kernels[kMerge], merge_blocks, P::kShape.threads, kMergeShared, stream, problem, round);
-  }
+  constexpr bool kHasPayload = Problem<Order, Payload>::kHasPayload;
+  const SegmentKernels<Order, Payload> kernels{sort_kernels(source, sizeof(Word), kHasPayload, current_device()),
+                                               stream};
+  sort_segments<Order, Payload>(call, operands.sort, Order{operands.captures}, stream, kernels);
 }
 
 template <typename Word>

@@ -67,8 +67,8 @@ void sorted_search(const Call& call, cudaStream_t stream) {
           call, stream, operands, order,
           [](bool large) { return search_shape(sizeof(typename Order::Word), false, large); },
           [](auto large) { return search_tiles<Order, large()>; },
-          [&](auto kernel, const StreamTiles<Order>& tiles, const auto& configuration) {
-            return cudaLaunchKernelEx(&configuration, kernel, tiles, operands.positions, operands.needles_are_b);
+          [&](const auto& start, const StreamTiles<Order>& tiles) {
+            start(tiles, operands.positions, operands.needles_are_b);
           });
     }
   });
@@ -91,9 +91,8 @@ void sorted_match(const Call& call, cudaStream_t stream) {
         call, stream, operands, order,
         [](bool large) { return search_shape(sizeof(typename Order::Word), true, large); },
         [](auto large) { return match_tiles<Order, large()>; },
-        [&](auto kernel, const StreamTiles<Order>& tiles, const auto& configuration) {
-          const MatchProblem<Order> problem{tiles, operands.a, operands.b};
-          return cudaLaunchKernelEx(&configuration, kernel, problem);
+        [&](const auto& start, const StreamTiles<Order>& tiles) {
+          start(MatchProblem<Order>{tiles, operands.a, operands.b});
         });
   });
 }

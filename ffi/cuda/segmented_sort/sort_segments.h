@@ -1,0 +1,65 @@
+// Tiles on a fixed grid are sorted within segments by a block each; then, in rounds, runs of tiles are merged within
+// the segments that cross tiles. A tile with nothing to merge in a round is not touched.
+#pragma once
+
+#include "cuda/launch.h"
+#include "cuda/segmented_sort/describe_tiles.cuh"
+#include "cuda/segmented_sort/plan_tiles.cuh"
+#include "operands/segmented_sort.h"
+#include "workspace.h"
+
+namespace mgpu::cuda::sorting {
+
+template <typename Order, typename Payload>
+Buffer<Order, Payload> buffer(const void* keys, const void* payload) {
+  return {static_cast<typename Order::Word*>(const_cast<void*>(keys)),
+          static_cast<Payload*>(const_cast<void*>(payload))};
+}
+
+// `kernels` launches what depends on the order, compiled with this project or while the program runs: sort(problem),
+// merge_blocks(tiles), plan(problem, blocks, round), merge(problem, blocks, round).
+template <typename Order, typename Payload, typename Kernels>
+void sort_segments(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream,
+                   const Kernels& kernels) {
+  using P = Problem<Order, Payload>;
+  Workspace workspace = workspace_of(call);
+  const SegmentedSortOperands::Scratch scratch = operands.layout(workspace);
+  const P problem{order,
+                  operands.segments,
+                  operands.segments.total(),
+                  ceil_div<int64_t>(operands.segments.total(), P::kTile),
+                  buffer<Order, Payload>(operands.keys, operands.payload),
+                  {buffer<Order, Payload>(operands.sorted_keys, operands.sorted_payload),
+                   buffer<Order, Payload>(scratch.keys, scratch.payload)},
+                  scratch.tiles,
+                  scratch.rounds,
+                  scratch.plans,
+                  scratch.rounds + 1};
+
+  check(call, cudaMemsetAsync(scratch.rounds, 0, SegmentedSortOperands::kCounters * sizeof(int), stream));
+  constexpr int kDescribeThreads = 128;
+  const int64_t describe_blocks = ceil_div<int64_t>(problem.tiles + 1, kDescribeThreads / kWarp);
+  if (operands.segments.has_flags()) {
+    find_tile_heads<<<describe_blocks, kDescribeThreads, 0, stream>>>(operands.segments, problem.tiles, P::kTile,
+                                                                      problem.descriptors);
+    check_launch(call);
+    connect_tiles<512>
+        <<<1, 512, 0, stream>>>(problem.total, problem.tiles, P::kTile, problem.descriptors, problem.rounds);
+  } else {
+    describe_tiles<<<describe_blocks, kDescribeThreads, 0, stream>>>(operands.segments, problem.tiles, P::kTile,
+                                                                     problem.descriptors, problem.rounds);
+  }
+  check_launch(call);
+  kernels.sort(problem);
+  // A segment lies within a row: no more rounds than the tiles that a row can touch need.
+  const int64_t row_tiles = minimum(problem.tiles, ceil_div<int64_t>(operands.segments.length, P::kTile) + 1);
+  const int most_rounds = group_rounds<int64_t>({0, row_tiles}, 1);
+  const int64_t plan_blocks = ceil_div<int64_t>(problem.tiles, kPlanTiles);
+  const int merge_blocks = kernels.merge_blocks(problem.tiles);
+  for (int round = 0; round < most_rounds; ++round) {
+    kernels.plan(problem, plan_blocks, round);
+    kernels.merge(problem, merge_blocks, round);
+  }
+}
+
+}  // namespace mgpu::cuda::sorting
