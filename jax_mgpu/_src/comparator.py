@@ -37,18 +37,11 @@ from jax_mgpu._src.compat import (
     vary_as,
     vary_together,
 )
-from jax_mgpu._src.emit import (
-    CALLS,
-    COSTLY,
-    ELEMENTWISE,
-    FOLDS,
-    MOST_ITEM_SCALARS,
-    MOST_SCALARS,
-    MOVES,
-    SAME_VALUE,
-    Unsupported,
-    scalar_type,
-)
+from jax_mgpu._src.emit.along_axes import FOLDS
+from jax_mgpu._src.emit.elementwise import COSTLY, FUNCTIONS
+from jax_mgpu._src.emit.jaxpr import CALLS, SAME_VALUE
+from jax_mgpu._src.emit.moves import MOVES
+from jax_mgpu._src.emit.scalars import MOST_ITEM_SCALARS, MOST_SCALARS, Unsupported, scalar_type
 from jax_mgpu._src.live import live_mask, segment_numbers
 from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.scan import scan
@@ -447,7 +440,7 @@ def _expect_scalars(aval: Any) -> None:
 # ---- What compares, for scalars
 
 BITWISE = {"and_": "bitwise_and", "or_": "bitwise_or", "xor_": "bitwise_xor"}
-ALIKE = frozenset(ELEMENTWISE) | {
+ALIKE = frozenset(FUNCTIONS) | {
     *("select_n", "convert_element_type", "integer_pow", "round", "reduce_precision", "bitcast_convert_type"),
 }
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax_mgpu._src.emit.lines import Lines
 from jax_mgpu._src.emit.scalars import Names, neutral, scalar_text, scalar_type
 
-__all__ = ["RULES"]
+__all__ = ["FOLDS", "RULES"]
 
 FOLDS = {
     "reduce_sum": "add",

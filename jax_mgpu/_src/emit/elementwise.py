@@ -12,7 +12,7 @@ import numpy as np
 from jax_mgpu._src.emit.lines import Lines, stored
 from jax_mgpu._src.emit.scalars import Names, Unsupported, scalar_text, scalar_type
 
-__all__ = ["COSTLY", "RULES"]
+__all__ = ["COSTLY", "FUNCTIONS", "RULES"]
 
 # Those that are one function of ffi/function/primitives.h.
 _PLAIN = (

@@ -17,7 +17,7 @@ from jax_mgpu._src.emit.moves import MOVES, row
 from jax_mgpu._src.emit.scalars import MOST_ITEM_SCALARS, Names, Unsupported, expect_small, neutral
 from jax_mgpu._src.values import is_random_key
 
-__all__ = ["Writer", "emit_function", "emit_stages"]
+__all__ = ["CALLS", "SAME_VALUE", "Writer", "emit_function", "emit_stages"]
 
 # Random keys are their words, the last axis: wrapping these changes nothing.
 RANDOM_KEY_WORDS = frozenset(["random_wrap", "random_unwrap"])

@@ -11,6 +11,7 @@ import numpy as np
 
 __all__ = [
     "MOST_ITEM_SCALARS",
+    "MOST_SCALARS",
     "SCALARS",
     "Names",
     "Unsupported",
