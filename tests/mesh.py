@@ -83,5 +83,5 @@ def deal_heads(heads, counts, slots, length):
 
 def elements(types):
     """The number of elements of the largest tensor among some types of a program."""
-    shapes = re.findall(r"tensor<((?:\d+x)*)\w+>", types)
-    return max(int(np.prod([int(n) for n in shape.split("x") if n])) for shape in shapes)
+    shapes = re.findall(r"tensor<((?:\d+x)*)(?!ui8>)\w+>", types)  # bytes are the scratch memory of kernels
+    return max((int(np.prod([int(n) for n in shape.split("x") if n])) for shape in shapes), default=0)

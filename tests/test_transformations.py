@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import library, primitive
+from jax_mgpu._src import by_function, library, primitive
 from tests import oracle
 from tests.examples import EXAMPLES, Example, distinct, kernel_calls
 
@@ -76,7 +76,7 @@ def axes(mapped, axis=0):
 
 def test_every_operation_has_an_example(rng):
     covered = set().union(*(primitives(example.call, *example.make(rng, np.float32)) for example in EXAMPLES.values()))
-    assert covered == set(primitive.REGISTRY)
+    assert covered - set(by_function.OPERATIONS) == set(primitive.REGISTRY)
     information = {"backends", "checks", "has_cuda"} | {"align"}  # which is there over a mesh axis alone
     functions = {name for name in mgpu.__all__ if callable(getattr(mgpu, name)) and name[0].islower()} - information
     assert functions == {name.split(",")[0] for name in EXAMPLES}
@@ -219,7 +219,10 @@ def test_cuda_lowering(example, rng):
         calls = [line for line in text.splitlines() if "custom_call @jax_mgpu." in line]
         called = {line.split("custom_call @jax_mgpu.")[1].split("(")[0] for line in calls}
         names = primitives(function, *arguments)
-        with_kernels = {name for name in names if "cuda" in primitive.REGISTRY[name].platforms}
+        by_functions = names & set(by_function.OPERATIONS)
+        if by_functions and library.compiler_problem():
+            pytest.skip(f"functions cannot be compiled here: {library.compiler_problem()}")
+        with_kernels = {n for n in names if n in by_functions or "cuda" in primitive.REGISTRY[n].platforms}
         assert called == names if with_kernels == names else called > with_kernels  # what the others are made of
         assert all("xui8>" in line.rsplit("->", 1)[1] for line in calls)  # the workspace
         assert "callback" not in text

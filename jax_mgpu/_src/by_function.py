@@ -35,6 +35,7 @@ from jax_mgpu._src.operators import (
 from jax_mgpu._src.primitive import ABSENT, REGISTRY, Operation
 
 __all__ = [
+    "OPERATIONS",
     "reduce_by_function",
     "reduce_mapped",
     "scan_by_function",
@@ -43,6 +44,8 @@ __all__ = [
     "segmented_reduce_mapped",
 ]
 
+# Operations by functions, which are no part of the registry (ffi/operations.h).
+OPERATIONS = ("reduce_by_function", "scan_by_function", "segmented_reduce_by_function", "sort_by_function")
 # A row of so many bytes is scanned by tiles of its own, shorter ones share tiles.
 LONG_ROW_BYTES = 1 << 17
 # Larger states of segments have no room in a block's shared memory: they are scanned.
@@ -243,6 +246,8 @@ def _prepare(
     """The function for kernels, or None where there are none for it."""
     if n == 0 or (operator.function is None and operator.kind is None) or not has_kernels():
         return None
+    if load is not None and jax.sharding.get_abstract_mesh().explicit_axes:
+        return None  # JAX makes no batch over Explicit axes of the derivative of a function that was traced apart
     structure: Any
     leaves, structure = jax.tree.flatten(x)
     try:

@@ -237,6 +237,8 @@ def rows_of_segments(
     # each row is two intervals: its items, and places outside of x, which give the fill value
     offsets = rows[:, None] + lengths.astype(dtype)[:, None] * np.arange(2, dtype=dtype)
     starts = jnp.where(np.array([True, False]), begin.astype(dtype)[:, None], n)
+    if m == 0:  # a batch over an Explicit mesh cannot reshape it
+        offsets = starts = jnp.zeros((0,), dtype)
     gathered = gather_rows(
         x=form.pack("x", x), starts=starts.reshape(-1), offsets=offsets.reshape(-1),
         total=np.full((1,), m * width, dtype), fill_value=form.fill(fill_value), size=m * width, disjoint=True,

@@ -16,7 +16,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import library, primitive
+from jax_mgpu._src import by_function, library, primitive
 from tests.fuzz.compare import Batch, Equal, Zeros
 from tests.fuzz.draw import Call
 
@@ -193,7 +193,7 @@ def ahead_of_time(call: Call, sample: Any) -> Start:
 
 def exported(call: Call, sample: Any) -> Start:
     """Through jax.export, and through bytes."""
-    names = [*primitive.REGISTRY, "reduce_by_function", "scan_by_function", "sort_by_function"]
+    names = [*primitive.REGISTRY, *by_function.OPERATIONS]
     ours = [jax.export.DisabledSafetyCheck.custom_call(library.target(name)) for name in names]
     leaves = jax.jit(lambda operands: jax.tree.leaves(call.function(**operands)))
     out = jax.export.export(leaves, disabled_checks=ours)(sample)
