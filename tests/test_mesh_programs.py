@@ -162,7 +162,8 @@ def test_exported_programs(rng):
     targets = ["ragged_all_to_all", *map(library.target, primitive.REGISTRY)]  # the first is JAX's own, on GPUs
     ours = [jax.export.DisabledSafetyCheck.custom_call(target) for target in targets]
     pytest.importorskip("flatbuffers", reason="jax.export serialises with flatbuffers, which is not installed")
-    stored = jax.export.export(program, disabled_checks=ours)(given).serialize()
+    platform = given.devices().pop().platform.replace("gpu", "cuda")
+    stored = jax.export.export(program, platforms=[platform], disabled_checks=ours)(given).serialize()
     ordered, indices = jax.jit(jax.export.deserialize(stored).call)(given)
     np.testing.assert_array_equal(indices, np.argsort(keys, kind="stable"))
     np.testing.assert_array_equal(ordered, np.sort(keys))

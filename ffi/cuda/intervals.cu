@@ -28,7 +28,11 @@ RegionOrder order_by_region(const Call& call, const IntervalMoveOperands& operan
 
 template <bool kGathers, bool kScatters>
 void move(const Call& call, const IntervalMoveOperands& operands, cudaStream_t stream) {
-  if (operands.is_wide()) return move_rows(call, operands, MoveRoute<kGathers, kScatters, uint64_t>(operands), stream);
+  if (operands.is_wide()) {
+    call.expect(operands.has_wide_starts(),
+                "starts and offsets: expected int64, as one of them is or there are many rows");
+    return move_rows(call, operands, MoveRoute<kGathers, kScatters, uint64_t>(operands), stream);
+  }
   move_rows(call, operands, MoveRoute<kGathers, kScatters, uint32_t>(operands), stream);
 }
 

@@ -50,11 +50,12 @@ __global__ void __launch_bounds__(kWorkThreads)
 }
 
 // Gathers, scatters or both. Distances, from outputs to rows, wrap: uint32_t where that tells all rows from what is no
-// row, which takes half the instructions of uint64_t.
+// row, which takes half the instructions of uint64_t. Starts are as wide, and are never read by a width that a kernel
+// learns as it runs: such reads left arrays (docs/reliability.md).
 template <bool kGathers, bool kScatters, typename Distance>
 struct MoveRoute {
   using Slot = Pack<Distance, kGathers + kScatters>;  // to an object's row of x, of the result
-  using Starts = std::conditional_t<sizeof(Distance) == 4, IndicesOf<int32_t>, IndexVector>;
+  using Starts = IndicesOf<std::make_signed_t<Distance>>;
   static constexpr bool fills = !kScatters;
   Rows x;
   Starts gather_starts;

@@ -69,6 +69,12 @@ struct IntervalMoveOperands {
            out.count >= kTooMany;
   }
 
+  // Whether all starts have them. Of no objects none are read.
+  bool has_wide_starts() const {
+    const auto is_wide = [](const Starts& starts) { return !starts.at.data || starts.at.wide; };
+    return work.objects == 0 || (is_wide(gather) && is_wide(scatter));
+  }
+
   // Whether intervals are short, and go to a result larger than a cache.
   bool has_order() const {
     constexpr int64_t kLeastBytes = int64_t{1} << 25;

@@ -463,8 +463,24 @@ _expand = Operation(
 _expand.def_jvp(_expand_jvp)
 _expand.def_transpose("values", _expand_transpose)
 
+
+class _IntervalOperation(Operation):
+    """Starts and offsets are of one dtype: the kernels of int64 read no other."""
+
+    def run(self, operands: Sequence[Any], **attributes: int) -> list[jax.Array]:
+        """As of any operation."""
+        counts = [x.shape[-2] for x, rank in zip(operands, self.ranks, strict=True) if rank == 2 and x.ndim > 1]
+        names = zip(self.operands, operands, strict=True)
+        indices = [x for name, x in names if name.endswith(("starts", "offsets")) and x.size]
+        dtype = common_dtype(*indices) if indices else np.dtype(np.int32)
+        if max([*counts, attributes.get("size", 0)]) > np.iinfo(dtype).max:
+            dtype = np.dtype(np.int64)
+        operands = [x.astype(dtype) if any(x is y for y in indices) and x.dtype != dtype else x for x in operands]
+        return super().run(operands, **attributes)
+
+
 # `disjoint`: the caller knows that no row of x is gathered twice, which makes the transpose a plain scatter.
-gather_rows = Operation(
+gather_rows = _IntervalOperation(
     "interval_gather",
     operands={"x": 2, "starts": 1, "offsets": 1, "total": 1, "fill_value": 1},
     results=("result",),
@@ -476,7 +492,7 @@ gather_rows.def_jvp(_gather_jvp)
 gather_rows.def_transpose("x", _gather_transpose)
 
 # `gathers`: 0 where the rows come from where they lie one after the other, and gather_starts is absent.
-_move = Operation(
+_move = _IntervalOperation(
     "interval_move",
     operands={"x": 2, "gather_starts": 1, "scatter_starts": 1, "offsets": 1, "total": 1, "into": 2},
     results=("result",),

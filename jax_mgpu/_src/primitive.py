@@ -412,7 +412,12 @@ WIDE_DTYPES = frozenset(map(np.dtype, ["int64", "uint64", "float64", "complex128
 
 
 def _register_lowerings(operation: Operation) -> None:
-    pure = mlir.lower_fun(lambda *operands, **attributes: _run_fallback(operation, operands, attributes), True)
+    lower_fallback = mlir.lower_fun(lambda *xs, **attributes: _run_fallback(operation, xs, attributes), True)
+
+    def pure(ctx: Any, *operands: Any, **attributes: int) -> Any:
+        """In plain JAX. Functions that were traced apart know nothing of values that vary over manual axes."""
+        avals = [jax.core.ShapedArray(aval.shape, aval.dtype, sharding=aval.sharding) for aval in ctx.avals_in]
+        return lower_fallback(ctx.replace(avals_in=avals), *operands, **attributes)
 
     def lower_anywhere(ctx: Any, *operands: Any, **attributes: int) -> Any:
         operation.warn_without_kernels(ctx.module_context.platforms)
