@@ -112,8 +112,12 @@ def test_a_failure_that_ends_all_is_summed_up(monkeypatch, capsys):
     assert re.search(r"^cases 1, programs 1, failures 1 of 1 kinds, \d+ s$", capsys.readouterr().out, re.MULTILINE)
 
 
-@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "time.sleep(60)"], ids=["dies", "hangs"])
-def test_a_process_that_ends_is_a_failure(monkeypatch, end):
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("os.kill(os.getpid(), 9)", -9), ("time.sleep(60)", -9), ("raise ValueError", 1)],
+    ids=["dies", "hangs", "raises"],
+)
+def test_a_process_that_ends_is_a_failure(monkeypatch, end, code):
     """It is told with the line that repeats the program, and started anew behind it."""
     tell = f"print({workers.LINE!r} + json.dumps(dict(what='program', begin=begin, repeat='--family f --case 1:7')))"
     script = f"import json, os, time\nbegin = {{}}\n{tell}\n{{}}"
@@ -126,4 +130,4 @@ def test_a_process_that_ends_is_a_failure(monkeypatch, end):
     report = Report()
     workers.run(options, report)
     assert report.failures == {("f", "process"): 2}
-    assert report.repeats == {"f: a process ended with -9": "python -m tests.fuzz --family f --case 1:7"}
+    assert report.repeats == {f"f: a process ended with {code}": "python -m tests.fuzz --family f --case 1:7"}

@@ -225,3 +225,12 @@ def test_padding_of_sorted_search():
     search = jax.jit(lambda fill: mgpu.sorted_search(needles, haystack, needles_count=3, fill_value=fill))
     np.testing.assert_array_equal(search(4), [0, 1, 4, 4])
     np.testing.assert_array_equal(mgpu.sorted_search(needles, haystack, needles_count=3), [0, 1, 4, -1])
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_values_looked_up_in_a_batch(dtype):
+    """Each row of the batch takes another way: one of keys that lie close together, one of keys far apart."""
+    x = every_pattern(dtype)[:300]
+    places = np.arange(len(x), dtype=np.int32)
+    keys = np.stack([places, places * 7_000_000])
+    same_bits(jax.jit(jax.vmap(lambda k: mgpu.lookup(k, k, x)))(keys), np.stack([x, x]))

@@ -6,7 +6,7 @@ is always its position in the caller's arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -83,28 +83,38 @@ def lookup(
     fills = [fill_operand(name, default, x.dtype, "default") for x in leaves]
     table_live = count_of(table.count)
 
+    # Rows of words are looked up by the branches below, all others by the places that these find: wide rows are then
+    # moved once, and in a batch, where JAX selects between branches, narrow floats keep their bits.
+    looked_up = [x.ndim == 1 and x.dtype.itemsize >= 4 for x in leaves]
+
+    def moved(found: Sequence[jax.Array]) -> Any:
+        parts = zip(leaves, fills, looked_up, found, strict=True)
+        return unflatten([got if done else take_or_fill(x, got, fill) for x, fill, done, got in parts])
+
     def by_search() -> list[jax.Array]:
         rows = in_order(name, "keys", keys, count_of(live))
         with by_construction():
             pair = sorted_pair(name, rows.keys, table.keys, count_of(live), table_live, names=("keys", "table_keys"))
         found, after = (_search.run(pair.operands, right=side)[0] for side in (False, True))
         places = rows.to_rows(jnp.where(found < after, take_or_fill(table.order, found), -1))
-        return [take_or_fill(x, places, fill) for x, fill in zip(leaves, fills, strict=True)]
+        parts = zip(leaves, fills, looked_up, strict=True)
+        return [take_or_fill(x, places, fill) if done else places for x, fill, done in parts]
 
     n, m = checked.shape[0], table.order.shape[0]
     if isinstance(checked, Columns) or not jnp.issubdtype(checked.dtype, jnp.integer) or not 0 < m <= 2 * n:
-        return unflatten(by_search())
+        return moved(by_search())
     if isinstance(table.keys, tuple) or table.keys.dtype != checked.dtype:
-        return unflatten(by_search())  # which says what is wrong
+        return moved(by_search())  # which says what is wrong
     if not is_local(checked, table.keys, *leaves):  # the branches below would have to lie on devices alike
-        return unflatten(by_search())
+        return moved(by_search())
 
     def by_place() -> list[jax.Array]:
         numbers = Numbers(checked, live, table)
-        found = [numbers.found(x, fill) for x, fill in zip(leaves, fills, strict=True)]
+        parts = zip(leaves, fills, looked_up, strict=True)
+        found = [numbers.found(x, fill) if done else numbers.table_rows for x, fill, done in parts]
         return jax.lax.cond(numbers.are_dense, lambda: [x() for x in found], by_search)
 
-    return unflatten(jax.lax.platform_dependent(cpu=by_place, default=by_search))
+    return moved(jax.lax.platform_dependent(cpu=by_place, default=by_search))
 
 
 class Numbers:
@@ -140,12 +150,12 @@ class Numbers:
         )[0]  # fmt: skip
         return jnp.where(begins[:-1] < begins[1:], take_or_fill(self.order, begins[:-1]), -1)
 
+    def table_rows(self) -> jax.Array:
+        """The row of the table of each key, -1 where there is none."""
+        return take_or_fill(self.rows(), self.places(), jnp.full_like(self.order[:1], -1))
+
     def found(self, x: jax.Array, fill: jax.Array) -> Callable[[], jax.Array]:
-        """A function that gives the row of x of each key."""
-        if x.ndim > 1:  # few places are better moved than wide rows
-            return lambda: take_or_fill(
-                x, take_or_fill(self.rows(), self.places(), jnp.full_like(self.order[:1], -1)), fill
-            )
+        """A function that gives the item of x of each key."""
         return lambda: take_or_fill(take_or_fill(x, self.rows(), fill), self.places(), fill)
 
 

@@ -90,14 +90,15 @@ def merge(shape: Shape) -> Call:
 
 def segments_with_gaps(rng: np.random.Generator, m: int, n: int, dtype: Any, apart: bool) -> dict[str, np.ndarray]:
     """Heads and ends, some past the items; apart, those of each draw fit those of every other."""
+    most = min(n, np.iinfo(dtype).max)  # what the dtype cannot say is in no segment
     if apart:
-        half = min(n, np.iinfo(dtype).max) // max(2 * m, 1)
+        half = most // max(2 * m, 1)
         heads, ends = (np.arange(m) * 2 * half + at + rng.integers(0, half + 1, m) for at in (0, half))
     else:  # the next head at most; some segments are empty, and of equal heads all but the last
         heads = draw.positions(rng, m, n, dtype)
-        starts = np.minimum(heads, n).astype(np.int64)
-        ends = starts + (rng.random(m) * (np.append(starts[1:], n)[:m] - starts + 1)).astype(np.int64)
-    return {"heads": heads.astype(dtype), "ends": np.minimum(ends, min(np.iinfo(dtype).max, 2**62)).astype(dtype)}
+        starts = np.minimum(heads, np.asarray(most, dtype)).astype(np.int64)
+        ends = starts + (rng.random(m) * (np.append(starts[1:], most)[:m] - starts + 1)).astype(np.int64)
+    return {"heads": heads.astype(dtype), "ends": ends.astype(dtype)}
 
 
 def sorts(shape: Shape) -> Call:

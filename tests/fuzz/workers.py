@@ -85,9 +85,9 @@ def end_silent(workers: dict[int, Worker], silence: float) -> None:
 
 
 def ended(worker: Worker, report: Any, end: float) -> bool:
-    """A process has ended. Whether it was started anew, behind the program in which it died."""
+    """A process has ended. Whether it was started anew, behind the program in which it or the tester failed."""
     code = worker.process.wait()
-    if code in (0, 1):
+    if code == 0:
         return False
     if code != SPOILT:
         family = worker.program.split()[1] if worker.program else "none"
