@@ -306,7 +306,8 @@ def test_ways_of_plain_jax(case, rng, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("case", ["a table of each", "a difference", "a loop of both"])
-def test_batches_over_an_explicit_mesh(case, rng, monkeypatch) -> None:
+def test_batches_over_a_mesh(case, rng, monkeypatch) -> None:
+    """By explicit axes, and by manual ones, over which the items vary and what a loop starts from does not."""
     monkeypatch.setattr(by_function, "has_kernels", lambda: False)
     less, devices = PLAIN[case][1], jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
@@ -315,9 +316,12 @@ def test_batches_over_an_explicit_mesh(case, rng, monkeypatch) -> None:
     expected = jax.device_get(run(x, i))
     with jax.set_mesh(mesh):
         sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
-        got = run(*(jax.device_put(keys, sharding) for keys in (x, i)))
+        placed = [jax.device_put(keys, sharding) for keys in (x, i)]
+        got = run(*placed)
+        of_shards = jax.jit(jax.shard_map(run, in_specs=sharding.spec, out_specs=sharding.spec))(*placed)
     assert got.sharding.is_equivalent_to(sharding, got.ndim)
     np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(of_shards, expected)
 
 
 def test_same_programs_are_compiled_once(rng, monkeypatch) -> None:

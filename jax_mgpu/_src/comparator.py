@@ -150,7 +150,7 @@ def _merge_sort_indices(
     segments = segment_numbers(jnp.arange(n, dtype=dtype), heads, flags, count)
     compare = jax.vmap(less)
     rounds = (n - 1).bit_length()
-    places = jnp.arange(1 << rounds, dtype=dtype)
+    places = vary_as(jnp.arange(1 << rounds, dtype=dtype), *leaves)
     half = places[: 1 << (rounds - 1)]
 
     def taken(items: jax.Array) -> list[jax.Array]:
@@ -191,7 +191,7 @@ def _merge_sort_indices(
             is_open = low < high
             return jnp.where(is_open & precedes, middle + 1, low), jnp.where(is_open & ~precedes, middle, high)
 
-        none = jnp.zeros_like(half)
+        none = vary_as(jnp.zeros_like(half), half)
         before, _ = jax.lax.fori_loop(0, round + 1, narrow, (none, none + width))
         # What is no strict weak order may count fewer items before a later one.
         before = scan(begin + before, "max") + (half & (width - 1))
