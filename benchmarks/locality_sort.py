@@ -18,7 +18,7 @@ __all__ = ["CASES"]
 
 FIGURES = ((25, 1.1, 0.6), (4096, 1.3, 0.7), (2**20, 1.9, 1.2))  # width, milliseconds: must reach, aim
 
-GRID = 128  # cells along each side of the particles' box: 32 particles a cell at full size
+CELLS = 128  # cells along each side of the particles' box: 32 particles a cell at full size
 STEP = 0.1  # standard deviation of a particle's move, in cells
 
 
@@ -38,14 +38,14 @@ def _random(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
 
 @jax.jit
 def _cells(x: jax.Array) -> jax.Array:
-    cell = jnp.floor(x).astype(jnp.uint32) % GRID
-    return (cell[0] * GRID + cell[1]) * GRID + cell[2]
+    cell = jnp.floor(x).astype(jnp.uint32) % CELLS
+    return (cell[0] * CELLS + cell[1]) * CELLS + cell[2]
 
 
 def _moved_particles(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
     """The cells of particles that were in the order of their cells one time step ago."""
     shape = (3, size_at(scale))
-    x = jax.random.uniform(random_key(rng), shape) * GRID
+    x = jax.random.uniform(random_key(rng), shape) * CELLS
     x = jnp.take(x, jnp.argsort(_cells(x)), axis=1)
     x = x + STEP * jax.random.normal(random_key(rng), shape)
     return _cells(x), jnp.arange(shape[1], dtype=jnp.uint32)

@@ -2,9 +2,11 @@
 
     git worktree add ../before HEAD~1 && (cd ../before && cmake ... && ninja ...)      # see CONTRIBUTING.md
     python scripts/compare.py ../before .
+    python scripts/compare.py benchmarks/results .                # against what was saved, on a device like that one
 
 Each tree runs its own rows with its own kernels, family by family, first one tree, then the other. A row that is
 slower by more than --limit is measured again, with both trees in turn, and fails if the least of its medians still is.
+A folder of saved results stands for a tree: of each row the last figure counts.
 """
 
 from __future__ import annotations
@@ -38,6 +40,13 @@ def measure(tree: pathlib.Path, families: Sequence[str], rows: Sequence[str], re
     return {f"{row['family']}/{row['name']}": row["ours"]["ms"] for row in records if "ms" in row["ours"]}
 
 
+def saved(folder: pathlib.Path) -> dict[str, float]:
+    """Milliseconds by row: the last ones of those that runs have saved in a folder."""
+    runs = sorted((json.loads(path.read_text()) for path in folder.glob("*.json")), key=lambda run: run["run"]["date"])
+    rows = (row for run in runs for row in run["rows"])
+    return {f"{row['family']}/{row['name']}": row["ours"]["ms"] for row in rows if "ms" in row["ours"]}
+
+
 def families_of(tree: pathlib.Path) -> list[str]:
     """The families that have rows in a tree."""
     command = [sys.executable, "-m", "benchmarks", "--list"]
@@ -54,7 +63,7 @@ def line(row: str, old: float, new: float) -> str:
 def main() -> int:
     """Runs both trees; 1 where a row is slower, or is gone."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=pathlib.Path)
+    parser.add_argument("before", type=pathlib.Path, help="a tree, or a folder of saved results")
     parser.add_argument("after", type=pathlib.Path)
     parser.add_argument("--families", default="", help="comma-separated; default: all of the tree before")
     parser.add_argument("--limit", type=float, default=0.02, help="how much slower a row may be (default 0.02)")
@@ -62,11 +71,14 @@ def main() -> int:
     parser.add_argument("--output", type=pathlib.Path, help="save the milliseconds of both trees there, as JSON")
     options = parser.parse_args()
     before, after = options.before.resolve(), options.after.resolve()
-    families = [name for name in options.families.split(",") if name] or families_of(before)
+    known = {} if (before / "benchmarks").is_dir() else saved(before)
+    families = [name for name in options.families.split(",") if name] or families_of(after if known else before)
     pairs: dict[str, tuple[float, float]] = {}
     missing: list[str] = []
     for family in families:
-        old, new = (measure(tree, [family], [], options.repeat) for tree in (before, after))
+        of_family = {row: ms for row, ms in known.items() if row.startswith(f"{family}/")}
+        old = of_family if known else measure(before, [family], [], options.repeat)
+        new = measure(after, [family], [], options.repeat)
         missing += [row for row in old if row not in new]
         pairs |= {row: (old[row], new[row]) for row in old if row in new}
         for row in old:
@@ -76,7 +88,7 @@ def main() -> int:
         family, _, name = row.partition("/")
         old, new = pairs[row]
         for _ in range(AGAIN):
-            old = min(old, measure(before, [family], [name], options.repeat).get(row, old))
+            old = old if known else min(old, measure(before, [family], [name], options.repeat).get(row, old))
             new = min(new, measure(after, [family], [name], options.repeat).get(row, new))
         pairs[row] = (old, new)
     slower = [row for row, (old, new) in pairs.items() if new > old * (1 + options.limit)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import jax.numpy as jnp
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from benchmarks import mesh, report, shapes
 from benchmarks.__main__ import main
 from benchmarks.case import Case, agree_counted, agree_within, equal
-from benchmarks.runner import Runner, all_cases
+from benchmarks.runner import Runner, all_cases, grid_cases
+from scripts import compare
 
 FIRST_ROWS = {case.family: case for case in reversed(all_cases())}
 SCALE = 2.0**-15  # 2,048 items
@@ -32,9 +34,29 @@ def test_rows_over_all_devices(capsys):
     assert mesh.main(2.0**-15, 1, ["no row"]) == 1
 
 
-def test_names_are_unique():
-    names = [case.row for case in all_cases()]
+@pytest.mark.parametrize("rows", [all_cases, grid_cases])
+def test_names_are_unique(rows):
+    names = [case.row for case in rows()]
+    assert names
     assert len(names) == len(set(names))
+
+
+def test_rows_slower_than_saved_ones_are_found(monkeypatch, tmp_path, capsys):
+    """Of two saved runs the later counts; a row that is slower is measured again, and the least time counts."""
+    for date, ms in (("2026-02-01", {"a": 1.0, "b": 1.0, "c": 1.0}), ("2026-01-01", {"a": 9.0, "b": 9.0})):
+        rows = [{"family": "merge", "name": name, "ours": {"ms": one}} for name, one in ms.items()]
+        (tmp_path / f"{date}.json").write_text(json.dumps({"run": {"date": date}, "rows": rows}))
+    times = {"merge/a": [1.01], "merge/b": [1.2, 1.3, 1.0, 1.4], "merge/c": [1.1, 1.2, 1.03, 1.1]}
+
+    def measure(tree, families, rows, repeats):
+        return {row: ms.pop(0) for row, ms in times.items() if not rows or row in {f"merge/{x}" for x in rows}}
+
+    monkeypatch.setattr(compare, "measure", measure)
+    monkeypatch.setattr(sys, "argv", ["compare", str(tmp_path), ".", "--families", "merge"])
+    assert compare.main() == 1
+    *_, slower, last = capsys.readouterr().out.splitlines()
+    assert slower.split() == ["SLOWER", "merge/c", "1.000", "1.030", "+3.0%"]
+    assert last == "3 rows, 1 slower by more than 2%, 0 missing"
 
 
 def failing_case(**changes):
