@@ -252,7 +252,7 @@ def sanitized_programs(options: argparse.Namespace) -> dict[str, list[str]]:
         rows += ["--match", text]
     programs = {family: [*rows, "--families", family] for family in benchmark_families(options.families)}
     if not options.families:
-        from tests.examples import GARBAGE
+        from tests.families import GARBAGE
 
         pytest = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-v"]
         calls = [f"tests/test_garbage.py::test_many_operands_of_any_values[{name}]" for name in GARBAGE]

@@ -11,6 +11,7 @@ import pytest
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # meshes are tested on any machine
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the processes of a run share a GPU
+pytest.register_assert_rewrite("tests.families", "tests.many_items")  # their assertions say what they compared
 
 
 def pytest_addoption(parser) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import jax_mgpu as mgpu
 from tests import oracle
-from tests.examples import EXAMPLES
+from tests.families import EXAMPLES
 
 THREADS = 8
 CALLS = 10_000

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.examples import EXAMPLES, GARBAGE, MANY
+from tests.examples import MANY
+from tests.families import EXAMPLES, GARBAGE
 
 ROWS = 2
 

@@ -16,8 +16,8 @@ import pytest
 
 import jax_mgpu as mgpu
 from jax_mgpu._src import by_function, library
-from tests.examples import kernel_calls
 from tests.host_functions import FFI
+from tests.jaxprs import kernel_calls
 
 F32, I32, U8 = np.float32, np.int32, np.uint8
 

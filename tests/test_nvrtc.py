@@ -15,7 +15,7 @@ import jax_mgpu
 from jax_mgpu._src import by_function
 from jax_mgpu._src.emit import emit_order
 from tests import host_functions
-from tests.examples import kernel_calls
+from tests.jaxprs import kernel_calls
 
 FFI = pathlib.Path(__file__).parent.parent / "ffi"
 ARCHITECTURES = (75, 90, 120)

@@ -16,7 +16,7 @@ from jax.test_util import check_grads
 import jax_mgpu as mgpu
 from jax_mgpu._src import library
 from tests import data, oracle
-from tests.examples import kernel_calls
+from tests.jaxprs import kernel_calls
 from tests.oracle import same_bits
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -16,7 +16,9 @@ from jax.test_util import check_grads
 import jax_mgpu as mgpu
 from jax_mgpu._src import by_function, library, primitive
 from tests import oracle
-from tests.examples import EXAMPLES, Example, distinct, kernel_calls
+from tests.examples import Example, distinct
+from tests.families import EXAMPLES
+from tests.jaxprs import kernel_calls
 
 DEVICES = 4
 AXIS_TYPES = [

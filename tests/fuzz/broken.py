@@ -12,18 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_mgpu as mgpu
-from tests import data, oracle
-from tests.fuzz import ordered, ragged, rows, selection, tables
+from tests import data, families, oracle
+from tests.fuzz import any_order, rows
 from tests.fuzz.draw import Call, Shape
 
-MAKES = (
-    *(ordered.merge, ordered.sorts, ordered.searches, ordered.sets, ordered.join),
-    *(ragged.reductions, ragged.scans, ragged.load_balance, ragged.intervals, ragged.intervals, ragged.bulk),
-    rows.rows,
-    *(selection.selections, selection.runs, selection.batches),
-    *(selection.ranks, selection.counts, selection.softmaxes),
-    *(tables.lookups, tables.asof, tables.groups, tables.windows, tables.any_order),
-)
+# Each family's calls, and those that go across families.
+MAKES = (*families.DRAWN.values(), rows.rows, any_order.any_order)
 KEYS = ("a", "b", "needles", "haystack")
 POSITIONS = ("heads", "ends", "offsets", "indices", "order", "lengths", "gather_starts", "scatter_starts")
 POSITIONS += ("a_order", "b_order", "ids")

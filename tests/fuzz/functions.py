@@ -14,7 +14,7 @@ import jax_mgpu as mgpu
 from tests import oracle
 from tests.fuzz import draw
 from tests.fuzz.draw import Call, Shape, names_of
-from tests.fuzz.ordered import both, differentiable_of, filled, first_rows, int32, taken
+from tests.fuzz.shared import both, differentiable_of, filled, first_rows, int32, taken
 
 # ---- Comparators
 

@@ -12,37 +12,29 @@ from typing import Any
 import jax
 import numpy as np
 
-from tests.fuzz import broken, functions, misuse, modes, ordered, programs, ragged, rows, selection, sizes, tables, wide
+from tests import families
+from tests.families.reductions import reductions
+from tests.families.scans import scans
+from tests.fuzz import any_order, broken, functions, misuse, modes, programs, rows, sizes, wide
 from tests.fuzz.compare import Zeros, compare, holds_items, values_of
 from tests.fuzz.derivatives import derivative
 from tests.fuzz.draw import Call, Shape
 
-# Each family's calls. Those of `OTHERS` draw their own modes.
+
+def mapped(shape: Shape) -> Call:
+    """Reductions and scans of what a function makes of the items."""
+    item_map = shape.choice(functions.MAPS)
+    shape.say(item_map.name)
+    return shape.choice((reductions, scans))(shape, item_map)
+
+
+# Each family's calls, and those that go across families. Those of `OTHERS` draw their own modes.
 CALLS: dict[str, Callable[[Shape], Call]] = {
-    "merge": ordered.merge,
-    "sort": ordered.sorts,
-    "search": ordered.searches,
-    "sets": ordered.sets,
-    "join": ordered.join,
-    "reduce": ragged.reductions,
+    **families.DRAWN,
     "rows": rows.rows,
-    "scan": ragged.scans,
-    "map": ragged.mapped,
+    "map": mapped,
     "less": functions.less,
-    "load_balance": ragged.load_balance,
-    "intervals": ragged.intervals,
-    "bulk": ragged.bulk,
-    "selection": selection.selections,
-    "runs": selection.runs,
-    "batches": selection.batches,
-    "ranks": selection.ranks,
-    "counts": selection.counts,
-    "softmax": selection.softmaxes,
-    "lookup": tables.lookups,
-    "asof_join": tables.asof,
-    "group_by": tables.groups,
-    "windows": tables.windows,
-    "any_order": tables.any_order,
+    "any_order": any_order.any_order,
     "programs": programs.programs,
 }
 OTHERS: dict[str, Callable[[np.random.Generator], Any]] = {

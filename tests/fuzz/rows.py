@@ -12,7 +12,7 @@ from tests import oracle
 from tests.fuzz import draw
 from tests.fuzz.compare import Near
 from tests.fuzz.draw import Call, Shape, names_of
-from tests.fuzz.ordered import segments_with_gaps
+from tests.fuzz.shared import segments_with_gaps
 
 NAMES = ("add", "sum", "mean", "min", "max", "argmin", "argmax", "any", "all", "and", "or", "xor")
 

@@ -1,4 +1,4 @@
-"""Lookups, joins, sets, groups and windows of keys in any order, and their oracles."""
+"""Tables: lookups, as-of joins, groups and windows of keys in any order: what the tests know of each function."""
 
 from __future__ import annotations
 
@@ -10,19 +10,147 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import oracle
-from tests.fuzz import draw, ordered
+from tests.examples import (
+    HEADS,
+    KEYS,
+    Example,
+    N,
+    ascending,
+    distinct,
+    few,
+    integer_to,
+    keys_in,
+    live,
+    numbers,
+    positions,
+)
+from tests.fuzz import draw
 from tests.fuzz.compare import Near, Where
 from tests.fuzz.draw import Call, Shape, names_of
-from tests.fuzz.ordered import int32
-from tests.fuzz.ragged import items, near
-from tests.fuzz.selection import rows_of
+from tests.fuzz.operators import items, near
+from tests.fuzz.shared import differentiable_of, directed, int32, mixed_pair, rows_of
+from tests.many_items import bytes_by_count, bytes_of, counts_of, same, same_repeated, spots
+
+EXAMPLES = {
+    "lookup": Example(
+        lambda keys, table, values, count: mgpu.lookup(keys, table, values, count=count),
+        lambda rng, real: (
+            rng.permutation(few(rng)),
+            rng.permutation(9).astype(np.int32),
+            numbers(rng, real, 9),
+            live(rng),
+        ),
+        differentiable=(2,),
+        counts=(3,),
+        composed=True,
+    ),
+    "asof_join": Example(
+        lambda a, b, by_a, by_b, a_count: mgpu.asof_join(a, b, by_a=by_a, by_b=by_b, tolerance=9, a_count=a_count),
+        lambda rng, real: (
+            *(ascending(rng, np.int32), ascending(rng, np.int32, 40)),
+            *(rng.permutation(few(rng, values=3)), rng.permutation(few(rng, 40, 3)), live(rng)),
+        ),
+        counts=(4,),
+        composed=True,
+    ),
+    "group_by": Example(
+        lambda keys, x, y, count: mgpu.group_by(
+            keys, {"x": x, "y": y}, {"x": "max", "y": "first"}, size=20, count=count
+        ),
+        lambda rng, real: (rng.permutation(few(rng)), distinct(rng, real), numbers(rng, real, N, 2), live(rng)),
+        differentiable=(1, 2),
+        counts=(3,),
+        composed=True,
+    ),
+    "rank": Example(
+        lambda keys, heads, count: mgpu.rank(keys, heads, "dense", count=count),
+        lambda rng, real: (rng.permutation(few(rng)), positions(rng), live(rng)),
+        counts=(2,),
+        composed=True,
+    ),
+    "segmented_shift": Example(
+        lambda x, heads, count: mgpu.segmented_shift(x, heads, 2, count=count),
+        lambda rng, real: (numbers(rng, real, N, 2), positions(rng), live(rng)),
+        differentiable=(0,),
+        counts=(2,),
+        composed=True,
+    ),
+}
+
+GARBAGE = {
+    "lookup": lambda keys, few, near, far: mgpu.lookup(keys, few, keys, count=near[0]),
+    "asof_join": lambda keys, few, near, far: mgpu.asof_join(keys, few, by_a=few, by_b=keys, a_count=near[0]),
+    "group_by": lambda keys, few, near, far: mgpu.group_by(few, keys, "median", size=100, count=far[0]),
+    "rank": lambda keys, few, near, far: mgpu.rank(few, near, count=far[0]),
+    "segmented_shift": lambda keys, few, near, far: mgpu.segmented_shift(keys, near, far[0], count=near[0]),
+}
+
+BROKEN = {
+    "lookup: count": (lambda: mgpu.lookup(KEYS, KEYS, KEYS, count=7), integer_to(6), 0),
+    "lookup: table_count": (lambda: mgpu.lookup(KEYS, KEYS, KEYS, table_count=7), integer_to(6), 0),
+    "asof_join: a": (lambda: mgpu.asof_join(np.array([1, 3, 2]), np.arange(3)), keys_in("ascending"), 2),
+    "asof_join: b": (lambda: mgpu.asof_join(np.arange(3), np.array([1, 3, 2])), keys_in("ascending"), 2),
+    "asof_join: a_count": (lambda: mgpu.asof_join(np.arange(3), np.arange(3), a_count=4), integer_to(3), 0),
+    "asof_join: b_count": (lambda: mgpu.asof_join(np.arange(3), np.arange(3), b_count=4), integer_to(3), 0),
+    "group_by: count": (lambda: mgpu.group_by(KEYS, KEYS, size=6, count=7), integer_to(6), 0),
+    "group_by: size": (lambda: mgpu.group_by(np.arange(6), KEYS, size=2), "at most 2 results", 0),
+    "rank: count": (lambda: mgpu.rank(KEYS, [0, 3], count=7), integer_to(6), 0),
+    "rank: heads": (lambda: mgpu.rank(KEYS, [0, 4, 2]), HEADS, 2),
+    "segmented_shift: count": (lambda: mgpu.segmented_shift(KEYS, [0, 3], by=1, count=7), integer_to(6), 0),
+    "segmented_shift: heads": (lambda: mgpu.segmented_shift(KEYS, [0, 4, 2], by=1), HEADS, 2),
+}
 
 
-def mixed_pair(shape: Shape, rng: np.random.Generator, dtype: Any, n_a: int, n_b: int) -> tuple[Any, Any]:
-    """Two arrays of keys in any order that share some, or columns of them."""
-    a, b = draw.sorted_pair(shape, rng, dtype, n_a, n_b, False, None, None)
-    orders = rng.permutation(n_a), rng.permutation(n_b)
-    return jax.tree.map(lambda x: x[orders[0]], a), jax.tree.map(lambda x: x[orders[1]], b)
+# ---- Over 2^32 items -------------------------------------------------------------------------------------------------
+
+
+def large_lookup(n, index):
+    keys = bytes_of(n)
+    got = mgpu.lookup(keys, np.arange(0, 256, 2, dtype=np.uint8), np.arange(128, dtype=np.int16), default=-1)
+    same(got, np.where(keys % 2, -1, keys.astype(np.int16) // 2).astype(np.int16))
+
+
+def large_asof_join(n, index):
+    counts = counts_of(bytes_of(n))
+    a, b = bytes_by_count(counts), np.arange(0, 256, 2, dtype=np.uint8)
+    same_repeated(mgpu.asof_join(a, b), (np.arange(256) // 2).astype(np.int32), counts)
+
+
+def large_group_by(n, index):
+    keys = bytes_of(n)
+    counts = counts_of(keys)
+    found, sizes, count = mgpu.group_by(keys, keys, "count", size=256)
+    distinct = np.flatnonzero(counts)
+    assert count == len(distinct)
+    assert np.array_equal(found[: len(distinct)], distinct)
+    assert np.array_equal(sizes[: len(distinct)], counts[distinct])
+
+
+def large_rank(n, index):
+    keys = bytes_of(n)
+    before = np.cumsum(counts_of(keys)) - counts_of(keys)
+    got = np.asarray(mgpu.rank(keys))
+    same(got, (before + 1).astype(got.dtype)[keys])
+
+
+def large_segmented_shift(n, index):
+    x, heads = bytes_of(n), spots(n, index)
+    got = np.asarray(mgpu.segmented_shift(x, heads, 1, 7))
+    expected = np.concatenate([np.full(1, 7, np.uint8), x[:-1]])
+    expected[heads] = 7
+    same(got, expected)
+
+
+LARGE_WITH_INDICES = {
+    "lookup": large_lookup,
+    "asof_join": large_asof_join,
+    "group_by": large_group_by,
+    "rank": large_rank,
+    "segmented_shift": large_segmented_shift,
+}
+
+
+# ---- Drawn calls, and their oracles ----------------------------------------------------------------------------------
 
 
 def lookups(shape: Shape) -> Call:
@@ -56,7 +184,7 @@ def lookups(shape: Shape) -> Call:
             leaves.append(Where(out, places >= 0) if form.dtype == "key" else out)
         return leaves
 
-    names = ordered.differentiable_of(shape, forms, "values")
+    names = differentiable_of(shape, forms, "values")
     return Call("lookup", function, draw_operands, expected, shape.x64, names, finite=shape.finite)
 
 
@@ -237,7 +365,7 @@ def windows(shape: Shape) -> Call:
 
 
 def _ranks(shape: Shape, n: int, count: Any, m: int, head_dtype: str) -> Call:
-    method, (dtype, descending) = shape.choice(("min", "dense", "ordinal")), ordered.directed(shape)
+    method, (dtype, descending) = shape.choice(("min", "dense", "ordinal")), directed(shape)
     has_heads = shape.flag()
     shape.say(method, f"m={m}" if has_heads else "")
 
@@ -265,84 +393,4 @@ def _ranks(shape: Shape, n: int, count: Any, m: int, head_dtype: str) -> Call:
     return Call("rank", function, draw_operands, expected, shape.x64, finite=shape.finite)
 
 
-def any_order(shape: Shape) -> Call:
-    """Joins of all kinds, sorted_match and sets, of keys in any order; joins of nulls, of sorted keys too."""
-    name = shape.choice(("join", "join", "join", "sorted_match", "set_union", "set_difference", "set_intersection"))
-    dtype = shape.key_form()
-    n_a, n_b = (min(n, 300) for n in (shape.size(), shape.size()))
-    a_count, b_count = shape.count(n_a), shape.count(n_b)
-    kind, null_equal = shape.choice(("inner", "left", "right", "outer", "semi", "anti")), shape.flag()
-    is_sorted, side = name == "join" and shape.flag(0.3), shape.choice(("left", "right"))
-    size = shape.choice((0, 3, n_a + n_b, 2 * (n_a + n_b)))
-    options: dict[str, Any] = {"assume_sorted": is_sorted}
-    if name == "join":
-        options |= {"kind": kind, "null_equal": null_equal}
-    elif name == "sorted_match":
-        options |= {"side": side}
-    if name != "sorted_match":
-        options |= {"size": size}
-    shape.say(*(f"{what}={x}" for what, x in options.items()))
-
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        counts = {"a_count": draw.drawn(a_count, rng), "b_count": draw.drawn(b_count, rng)}
-        if is_sorted:
-            lives = (None, None) if apart else tuple(counts.values())
-            x, y = draw.sorted_pair(shape, rng, dtype, n_a, n_b, False, *lives)
-        else:
-            x, y = mixed_pair(shape, rng, dtype, n_a, n_b)
-        return names_of(name, x=x, y=y, **counts)
-
-    def function(x: Any, y: Any, **counts: Any) -> Any:
-        return getattr(mgpu, name)(x, y, **options, **counts)
-
-    def expected(x: Any, y: Any, a_count: Any = None, b_count: Any = None) -> list[Any]:
-        ranks = draw.ranked(False, x, y)[:2]
-        lives = oracle.live_count(a_count, n_a), oracle.live_count(b_count, n_b)
-        codes = oracle.rank(np.concatenate([r[:n] for r, n in zip(ranks, lives, strict=True)]))
-        a, b = codes[: lives[0]], codes[lives[0] :]
-        if name == "sorted_match":
-            return _matched(a, b, n_a, n_b, side)
-        if name == "join":
-            nulls = [_nulls(keys)[:n] & (not null_equal) for keys, n in zip((x, y), lives, strict=True)]
-            return _joined(kind, (a[:, None] == b) & ~nulls[0][:, None] & ~nulls[1], size)
-        orders = [np.argsort(r, kind="stable") for r in (a, b)]
-        sources = oracle.set_sources(name, a[orders[0]], b[orders[1]])
-        places = np.concatenate([orders[0], n_a + orders[1]])[sources]
-        keys = [oracle.padded(leaf[places], size, 0) for leaf in jax.tree.leaves(ordered.both(x, y))]
-        return [*keys, int32(len(sources))]
-
-    return Call(name, function, draw_operands, expected, shape.x64, finite=shape.finite)
-
-
-def _nulls(keys: Any) -> np.ndarray:
-    """Which rows have a NaN in their key."""
-    found = [np.isnan(x) if x.dtype.kind not in "iu" else np.zeros(x.shape, bool) for x in jax.tree.leaves(keys)]
-    return np.logical_or.reduce(found)
-
-
-def _joined(kind: str, partners: np.ndarray, size: int) -> list[Any]:
-    """The rows of a join, where `partners` says which rows of both sides go together."""
-    has = partners.any(1)
-    if kind in ("semi", "anti"):
-        rows = [(i, -1) for i in np.flatnonzero(has if kind == "semi" else ~has)]
-    else:
-        rows = []
-        for i, row in enumerate(partners):
-            alone = [-1] if kind in ("left", "outer") and not has[i] else []
-            rows += [(i, j) for j in (*np.flatnonzero(row), *alone)]
-        if kind in ("right", "outer"):
-            rows += [(-1, j) for j in np.flatnonzero(~partners.any(0))]
-    table = oracle.padded(np.array(rows, np.int64).reshape(-1, 2), size, -1)
-    return [int32(table[:, 0]), int32(table[:, 1]), int32(len(rows))]
-
-
-def _matched(a: np.ndarray, b: np.ndarray, n_a: int, n_b: int, side: str) -> list[Any]:
-    """What sorted_match gives of keys in any order: the first or the last item of the other side that is equal."""
-    indices, found, numbers = [], [], []
-    for own, other, n in ((a, b, n_a), (b, a, n_b)):
-        places = [np.flatnonzero(other == key) for key in own]
-        index = [p[0 if side == "left" else -1] if len(p) else -1 for p in places]
-        indices.append(oracle.padded(int32(index), n, -1))
-        found.append(indices[-1] >= 0)
-        numbers.append(int32(found[-1].sum()))
-    return [*indices, *found, *numbers]
+DRAWN = {"lookup": lookups, "asof_join": asof, "group_by": groups, "windows": windows}

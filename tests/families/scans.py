@@ -1,0 +1,146 @@
+"""Scans: what the tests know of each function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+import jax_mgpu as mgpu
+from tests import oracle
+from tests.examples import HEADS, KEYS, Example, distinct, integer_to, live, numbers, positions
+from tests.fuzz import draw
+from tests.fuzz.draw import Call, Shape, names_of
+from tests.fuzz.functions import ItemMap
+from tests.fuzz.operators import Function, Named, before, operator_of, scalar
+from tests.many_items import bytes_of, pieces, same, spots
+
+EXAMPLES = {
+    "scan": Example(
+        lambda x, count: mgpu.scan(x, exclusive=True, return_total=True, count=count),
+        lambda rng, real: (numbers(rng, real), live(rng)),
+        differentiable=(0,),
+        counts=(1,),
+        exact=False,
+    ),
+    "scan, max": Example(
+        lambda x: mgpu.scan(x, "max", reverse=True), lambda rng, real: (distinct(rng, real),), differentiable=(0,)
+    ),
+    "scan, argmax": Example(lambda x: mgpu.scan(x, "argmax", exclusive=True), lambda rng, real: (distinct(rng, real),)),
+    "segmented_scan": Example(
+        lambda x, heads, count: mgpu.segmented_scan(x, heads, count=count),
+        lambda rng, real: (numbers(rng, real), positions(rng), live(rng)),
+        differentiable=(0,),
+        counts=(2,),
+        exact=False,
+    ),
+    "segmented_scan, map": Example(
+        lambda x, heads, count: mgpu.segmented_scan(x, heads, map=lambda x, i: x * i.astype(x.dtype), count=count),
+        lambda rng, real: (numbers(rng, real), positions(rng), live(rng)),
+        differentiable=(0,),
+        counts=(2,),
+        exact=False,
+        composed=True,
+        function=True,
+    ),
+    "segmented_scan, max": Example(
+        lambda x, heads: mgpu.segmented_scan(x, heads, "max", reverse=True),
+        lambda rng, real: (distinct(rng, real), positions(rng)),
+        differentiable=(0,),
+    ),
+}
+
+GARBAGE = {
+    "scan": lambda keys, few, near, far: mgpu.scan(keys, count=near[0], return_total=True),
+    "segmented_scan": lambda keys, few, near, far: mgpu.segmented_scan(keys, near, reverse=True),
+}
+
+BROKEN = {
+    "scan: count": (lambda: mgpu.scan(KEYS, count=7), integer_to(6), 0),
+    "segmented_scan: heads": (lambda: mgpu.segmented_scan(KEYS, [0, 4, 2]), HEADS, 2),
+    "segmented_scan: ends": (
+        lambda: mgpu.segmented_scan(KEYS, [0, 2, 2, 5], ends=[2, 2, 6, 9]),
+        "segments that do not overlap",
+        2,
+    ),
+    "segmented_scan: count": (lambda: mgpu.segmented_scan(KEYS, [0, 3], count=7), integer_to(6), 0),
+}
+
+
+# ---- Over 2^32 items -------------------------------------------------------------------------------------------------
+
+
+def large_scan(n, index):
+    x = bytes_of(n)
+    same(mgpu.scan(x), np.cumsum(x, dtype=np.uint8))
+
+
+def large_segmented_scan(n, index):
+    x, heads = bytes_of(n), spots(n, index)
+    expected = np.concatenate([np.cumsum(p, dtype=np.uint8) for p in pieces(x, heads)])
+    same(mgpu.segmented_scan(x, heads), expected)
+
+
+def large_scan_argmax(n, index):
+    x = np.zeros(n, np.uint8)
+    at = spots(n, index)
+    x[at] = np.arange(1, len(at) + 1)
+    got = np.asarray(mgpu.scan(x, "argmax"))
+    assert np.array_equal(got[at], at)
+    assert np.array_equal(got[at[1:] - 1], at[:-1])
+
+
+LARGE = {"scan": large_scan, "segmented_scan": large_segmented_scan}
+LARGE_WITH_INDICES = {"scan, argmax": large_scan_argmax}
+
+
+# ---- Drawn calls, and their oracles ----------------------------------------------------------------------------------
+
+
+def scans(shape: Shape, item_map: ItemMap | None = None) -> Call:
+    """scan and segmented_scan."""
+    name = shape.choice(("scan", "segmented_scan"))
+    exclusive, reverse = shape.flag(0.4), shape.flag(0.4)
+    operator, n = operator_of(shape, exclusive), shape.size()
+    count, total = shape.count(n), name == "scan" and shape.flag(0.4)
+    if total and isinstance(operator, Function) and operator.identity is None and (count is not None or n == 0):
+        total = False
+    m = shape.choice((0, 1, 3, n // 5, n, n + 3))
+    head_dtype = shape.index_dtype(0)
+    options: dict[str, Any] = {"op": operator.op, "exclusive": exclusive, "reverse": reverse}
+    if operator.identity is not None:
+        options["identity"] = operator.identity
+    if total:
+        options["return_total"] = True
+    if item_map is not None:
+        options["map"] = item_map.function
+    shape.say(name, f"m={m}", "exclusive" * exclusive, "reverse" * reverse, "total" * total)
+
+    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+        del apart
+        heads = draw.positions(rng, m, n, head_dtype) if name == "segmented_scan" else None
+        x = before(item_map, rng, operator.draw(rng, n))
+        return names_of(name, x=x, heads=heads, count=draw.drawn(count, rng))
+
+    def function(x: Any, heads: Any = None, **others: Any) -> Any:
+        return getattr(mgpu, name)(*((x,) if heads is None else (x, heads)), **options, **others)
+
+    def expected(x: Any, heads: Any = (), count: Any = None) -> list[Any]:
+        heads = np.asarray(heads, np.int64) if not len(heads) else heads
+        x = x if item_map is None else item_map.of(x)
+        scanned = operator.scan(x, heads, exclusive, reverse, count)
+        if not total:
+            return scanned
+        flipped = x if not reverse or isinstance(operator, Named) else jax.tree.map(lambda leaf: _flip(leaf, count), x)
+        return [*scanned, *map(scalar, operator.reduce(flipped, np.zeros(1, np.int64), count))]
+
+    return Call(name, function, draw_operands, expected, shape.x64, ("x",), finite=shape.finite)
+
+
+def _flip(x: np.ndarray, count: Any) -> np.ndarray:
+    live = oracle.live_count(count, len(x))
+    return np.concatenate([x[:live][::-1], x[live:]])
+
+
+DRAWN = {"scan": scans}

@@ -1,0 +1,182 @@
+"""Selections and runs: what the tests know of each function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import jax_mgpu as mgpu
+from tests import oracle
+from tests.examples import HEADS, KEYS, Example, N, at_most, few, integer_to, live, numbers, positions
+from tests.fuzz import draw
+from tests.fuzz.draw import Call, Shape, names_of
+from tests.fuzz.shared import filled_rows, int32, rows_of
+from tests.many_items import bytes_of, same, spots
+
+EXAMPLES = {
+    "select": Example(
+        lambda x, keep, rows, count: mgpu.select({"x": x, "rows": rows}, keep, size=N, count=count),
+        lambda rng, real: (numbers(rng, real), rng.random(N) < 0.5, numbers(rng, real, N, 2), live(rng)),
+        differentiable=(0, 2),
+        counts=(3,),
+    ),
+    "select_indices": Example(
+        lambda keep, count: mgpu.select_indices(keep, size=N, count=count),
+        lambda rng, real: (rng.random(N) < 0.5, live(rng)),
+        counts=(1,),
+    ),
+    "partition": Example(
+        lambda x, keep, count: mgpu.partition({"x": x}, keep, count=count),
+        lambda rng, real: (numbers(rng, real), rng.random(N) < 0.5, live(rng)),
+        differentiable=(0,),
+        counts=(2,),
+        composed=True,
+    ),
+    "run_starts": Example(
+        lambda keys, heads, count: mgpu.run_starts(keys, heads, size=50, count=count),
+        lambda rng, real: (few(rng), positions(rng), live(rng)),
+        counts=(2,),
+    ),
+    "run_starts, one segment": Example(lambda keys: mgpu.run_starts(keys, size=20), lambda rng, real: (few(rng),)),
+}
+
+GARBAGE = {
+    "select": lambda keys, few, near, far: mgpu.select(keys, few > 5, size=1000, count=near[0]),
+    "select_indices": lambda keys, few, near, far: mgpu.select_indices(few > 5, count=far[0]),
+    "partition": lambda keys, few, near, far: mgpu.partition(keys, few > 5, count=far[0]),
+    "run_starts": lambda keys, few, near, far: mgpu.run_starts(few, near, count=far[0]),
+}
+
+BROKEN = {
+    "select: size": (lambda: mgpu.select(KEYS, KEYS > 1, size=4), at_most(4), 0),
+    "select_indices: count": (lambda: mgpu.select_indices(KEYS > 2, count=-1), integer_to(6), 0),
+    "select_indices: size": (lambda: mgpu.select_indices(KEYS > 1, size=4), at_most(4), 0),
+    "run_starts: heads": (lambda: mgpu.run_starts(KEYS, [0, 4, 2]), HEADS, 2),
+    "run_starts: count": (lambda: mgpu.run_starts(KEYS, count=7), integer_to(6), 0),
+    "run_starts: size": (lambda: mgpu.run_starts(KEYS, size=5), at_most(5), 0),
+    "select: count": (lambda: mgpu.select(KEYS, KEYS > 2, count=7), integer_to(6), 0),
+    "partition: count": (lambda: mgpu.partition(KEYS, KEYS > 2, count=7), integer_to(6), 0),
+}
+
+
+# ---- Over 2^32 items -------------------------------------------------------------------------------------------------
+
+
+def mask_of(n, at):
+    mask = np.zeros(n, bool)
+    mask[at] = True
+    return mask
+
+
+def large_select(n, index):
+    at = spots(n, index)
+    got = mgpu.select(bytes_of(n), mask_of(n, at), size=len(at))
+    same(got.values, bytes_of(n)[at])
+    assert got.count == len(at)
+
+
+def large_select_indices(n, index):
+    at = spots(n, index)
+    assert np.array_equal(mgpu.select_indices(mask_of(n, at), size=len(at))[0], at)
+
+
+def large_partition(n, index):
+    at, x = spots(n, index), bytes_of(n)
+    got, count = mgpu.partition(x, mask_of(n, at))
+    same(np.asarray(got)[: len(at)], x[at])
+    same(np.asarray(got)[len(at) :], np.delete(x, at))
+    assert count == len(at)
+
+
+def large_run_starts(n, index):
+    at = spots(n, index)
+    keys = np.repeat(np.arange(len(at), dtype=np.uint8), np.diff(at, append=n))
+    for heads in (None, at[2:3]):
+        runs = mgpu.run_starts(keys, heads, size=len(at))
+        assert np.array_equal(runs.starts, at)
+        assert runs.heads == (0 if heads is None else 2)
+
+
+LARGE_WITH_INDICES = {
+    "select": large_select,
+    "select_indices": large_select_indices,
+    "partition": large_partition,
+    "run_starts": large_run_starts,
+}
+
+
+# ---- Drawn calls, and their oracles ----------------------------------------------------------------------------------
+
+
+def selections(shape: Shape) -> Call:
+    """select, select_indices, partition."""
+    name = shape.choice(("select", "select_indices", "partition"))
+    n = shape.size()
+    form = rows_of(shape, n) if name != "select_indices" else None
+    count, share = shape.count(n), shape.choice((0, 0.02, 0.5, 0.5, 0.98, 1))
+    size = shape.choice((None, None, 0, n // 2, n + 4)) if name != "partition" else None
+    slots = n if size is None else size
+    fill = shape.choice((0, 0, 2))
+    options = {} if name == "partition" else {"size": size, "fill_value": fill}
+    shape.say(name, f"size={size}", f"fill={fill}", f"share={share}")
+
+    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+        del apart
+        x = None if form is None else form.draw(rng, n)
+        return names_of(name, x=x, keep=rng.random(n) < share, count=draw.drawn(count, rng))
+
+    def function(keep: Any, x: Any = None, **others: Any) -> Any:
+        if form is None:
+            return mgpu.select_indices(keep, **options, **others)
+        values, found = getattr(mgpu, name)({"x": form.enter(x)}, keep, **options, **others)
+        return form.leave(values["x"]), found
+
+    def expected(keep: Any, x: Any = None, count: Any = None) -> list[Any]:
+        live = oracle.live_count(count, n)
+        kept = np.flatnonzero(keep[:live])
+        if form is None:
+            return [oracle.padded(int32(kept), slots, fill), int32(len(kept))]
+        if name == "select":
+            return [filled_rows(form, x[kept], slots, fill), int32(len(kept))]
+        order = np.concatenate([kept, np.flatnonzero(~keep[:live]), np.arange(live, n)])
+        return [x[order], int32(len(kept))]
+
+    names = () if form is None else ("x",)
+    linear = names if fill == 0 else ()
+    return Call(name, function, draw_operands, expected, shape.x64, names, linear, finite=shape.finite)
+
+
+def runs(shape: Shape) -> Call:
+    """run_starts."""
+    n = shape.size()
+    dtype, count = shape.key_dtype(), shape.count(n)
+    m = shape.choice((None, 0, 1, n // 5, n + 3))
+    head_dtype = shape.index_dtype(0)
+    size = shape.choice((None, None, 0, n // 2, n + 2))
+    slots = n if size is None else size
+    shape.say(f"m={m}", f"size={size}")
+
+    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+        del apart
+        keys = np.repeat(draw.keys(shape, rng, dtype, n, few=not shape.derivative), rng.integers(1, 4))[:n]
+        heads = None if m is None else draw.positions(rng, m, n, head_dtype)
+        return names_of("run_starts", keys=keys, heads=heads, count=draw.drawn(count, rng))
+
+    def function(keys: Any, heads: Any = None, **others: Any) -> Any:
+        return mgpu.run_starts(keys, heads, size=size, **others)
+
+    def expected(keys: Any, heads: Any = None, count: Any = None) -> list[Any]:
+        live = oracle.live_count(count, n)
+        ranks = oracle.rank(keys[:live])
+        is_start = np.append(True, ranks[1:] != ranks[:-1])[:live]
+        at = np.zeros(0) if heads is None else heads.astype(np.float64)
+        is_start[at[at < live].astype(np.int64)] = True
+        starts = np.flatnonzero(is_start)
+        before = [0] if heads is None else np.searchsorted(starts, at, "left")
+        return [oracle.padded(int32(starts), slots, n), int32(before), int32(len(starts))]
+
+    return Call("run_starts", function, draw_operands, expected, shape.x64, finite=shape.finite)
+
+
+DRAWN = {"selection": selections, "runs": runs}

@@ -1,0 +1,75 @@
+"""Operations over 2^32 + 17 items, where 32-bit counters end: what the families' calls over so many share.
+
+Keys and values are bytes that repeat every 251 items, so that an offset that is cut to 32 bits meets another byte.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+
+import numpy as np
+
+FEW = 4099
+PERIOD = 251
+PATTERN = np.random.default_rng(9).permutation(PERIOD).astype(np.uint8)
+
+
+def bytes_of(n):
+    return np.resize(PATTERN, n)
+
+
+def counts_of(x):
+    """How often each byte occurs in a stretch of the repeated pattern."""
+    whole, rest = divmod(len(x), PERIOD)
+    return whole * np.bincount(x[:PERIOD], minlength=256) + np.bincount(x[:rest], minlength=256)
+
+
+def bytes_by_count(counts):
+    return np.repeat(np.arange(256, dtype=np.uint8), counts)
+
+
+def sort_bytes(x):
+    return bytes_by_count(counts_of(x))
+
+
+def spots(n, index):
+    """Increasing positions of 0 to n - 1, those round the ends of 31 and 32 bits among them, as far as `index` goes."""
+    around = [2**bits + offset for bits in (31, 32) for offset in (-1, 0, 1)]
+    last = min(n - 1, np.iinfo(index).max)
+    return np.array(sorted({i for i in (0, 5, n // 7, n // 2, last, *around) if i <= last}), index)
+
+
+def pieces(x, heads):
+    return np.split(x, heads[1:])
+
+
+def everywhere(n, check):
+    """Runs check(begin, end) over stretches of n items, in threads: NumPy leaves them to each other."""
+    step = min(n, 1000) if n <= FEW else 2**26
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        for result in [pool.submit(check, i, min(i + step, n)) for i in range(0, n, step)]:
+            result.result()
+
+
+def same(got, expected):
+    got = np.asarray(got)
+    assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+    got, expected = np.ravel(got), np.ravel(expected)
+
+    def check(begin, end):
+        assert np.array_equal(got[begin:end], expected[begin:end])
+
+    everywhere(len(got), check)
+
+
+def same_repeated(got, values, counts):
+    """As same(got, np.repeat(values, counts)), of which only stretches are made."""
+    got = np.asarray(got)
+    assert (got.shape, got.dtype) == ((counts.sum(),), values.dtype)
+    ends = np.cumsum(counts)
+
+    def check(begin, end):
+        here = np.minimum(ends, end) - np.maximum(ends - counts, begin)
+        assert np.array_equal(got[begin:end], np.repeat(values, np.maximum(here, 0)))
+
+    everywhere(len(got), check)
