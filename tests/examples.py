@@ -93,6 +93,19 @@ def interval_operands(rng: np.random.Generator, m: int = 9) -> tuple[np.ndarray,
     return starts.astype(np.int32), (np.cumsum(lengths) - lengths).astype(np.int32), np.int32(lengths.sum())
 
 
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """An argument whose name does not say what it must not be.
+
+    Attributes:
+      kind: the kind of its misuse, of those in tests/fuzz/misuse.py; None: no kind fits, and tests of its own break it.
+      value: a valid value, where it is another than that of all arguments of this name.
+    """
+
+    kind: str | None
+    value: Any = None
+
+
 # ---- Operands that break preconditions -------------------------------------------------------------------------------
 
 # Several tiles' worth, where tasks and blocks share the work. `GARBAGE` gets `keys` and `few` without order, the second

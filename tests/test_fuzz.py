@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
+from tests import families
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz import broken, misuse, workers
 from tests.fuzz.__main__ import Report
@@ -31,8 +32,13 @@ def test_every_public_function_is_drawn():
     calls = {make(Shape(np.random.default_rng(seed))).text for make in broken.MAKES for seed in range(60)}
     assert calls == FUNCTIONS - {"join_columns"}  # drawn with join
     assert set(misuse.FUNCTIONS) == FUNCTIONS
-    arguments = {name for function in FUNCTIONS for name in inspect.signature(getattr(mgpu, function)).parameters}
-    assert arguments == misuse.KINDS.keys() | misuse.WITHOUT_KIND
+    arguments = [
+        (name, argument) for name in FUNCTIONS for argument in inspect.signature(getattr(mgpu, name)).parameters
+    ]
+    known = misuse.KINDS.keys() | misuse.WITHOUT_KIND
+    assert known <= {argument for _, argument in arguments}
+    unknown = {f"{name}: {argument}" for name, argument in arguments if argument not in known}
+    assert unknown <= families.ARGUMENTS.keys() <= {f"{name}: {argument}" for name, argument in arguments}
     assert set(broken.MAKES) < set(CALLS.values())
 
 

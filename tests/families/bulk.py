@@ -8,7 +8,18 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import oracle
-from tests.examples import HEADS, KEYS, OFFSETS, Example, integer_to, live, numbers, positions, unique_positions
+from tests.examples import (
+    HEADS,
+    KEYS,
+    OFFSETS,
+    Argument,
+    Example,
+    integer_to,
+    live,
+    numbers,
+    positions,
+    unique_positions,
+)
 from tests.fuzz import draw
 from tests.fuzz.compare import Where
 from tests.fuzz.draw import Call, Rows, Shape, names_of
@@ -44,6 +55,8 @@ BROKEN = {
     ),
     "bulk_remove: count": (lambda: mgpu.bulk_remove(KEYS, OFFSETS, count=7), integer_to(6), 0),
 }
+
+ARGUMENTS = {"bulk_insert: values": Argument("rows", np.ones(3, np.float32))}
 
 
 # ---- Over 2^32 items -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import oracle
-from tests.examples import HEADS, KEYS, MANY, OFFSETS, Example, integer_to, interval_operands, numbers
+from tests.examples import HEADS, KEYS, MANY, OFFSETS, Argument, Example, integer_to, interval_operands, numbers
 from tests.fuzz import draw
 from tests.fuzz.compare import Where
 from tests.fuzz.draw import Call, Rows, Shape, names_of
@@ -101,6 +101,8 @@ BROKEN = {
     "interval_scatter: offsets": (lambda: mgpu.interval_scatter(KEYS, OFFSETS, [0, 5, 4], KEYS), HEADS, 2),
     "interval_scatter: total": (lambda: mgpu.interval_scatter(KEYS, OFFSETS, OFFSETS, KEYS, total=7), integer_to(6), 0),
 }
+
+ARGUMENTS = {"interval_expand: values": Argument("rows", np.ones(3, np.float32))}
 
 
 # ---- Over 2^32 items -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import oracle
-from tests.examples import HEADS, KEYS, MANY, Example, N, at_most, integer_to, live, numbers, positions
+from tests.examples import HEADS, KEYS, MANY, Argument, Example, N, at_most, integer_to, live, numbers, positions
 from tests.fuzz import draw
 from tests.fuzz.compare import Near, Where
 from tests.fuzz.draw import Call, Shape, names_of
@@ -102,6 +102,12 @@ BROKEN = {
         0,
     ),
     "segmented_log_softmax: heads": (lambda: mgpu.segmented_log_softmax(KEYS.astype(np.float32), [0, 4, 2]), HEADS, 2),
+}
+
+ARGUMENTS = {
+    "from_dense: x": Argument("rows", np.ones((3, 2), np.float32)),
+    "segmented_softmax: x": Argument("floats"),
+    "segmented_log_softmax: x": Argument("floats"),
 }
 
 

@@ -9,7 +9,21 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import oracle
-from tests.examples import HEADS, KEYS, Example, N, at_most, distinct, integer_to, keys_in, live, numbers, positions
+from tests.examples import (
+    HEADS,
+    KEYS,
+    OFFSETS,
+    Argument,
+    Example,
+    N,
+    at_most,
+    distinct,
+    integer_to,
+    keys_in,
+    live,
+    numbers,
+    positions,
+)
 from tests.fuzz import draw
 from tests.fuzz.compare import Near
 from tests.fuzz.draw import Call, Shape, names_of
@@ -96,6 +110,14 @@ BROKEN = {
     "segmented_quantile: heads": (lambda: mgpu.segmented_quantile(KEYS.astype(np.float32), [0, 4, 2], q=0.5), HEADS, 2),
 }
 WITHOUT_PRECONDITIONS = ("bincount",)
+
+ARGUMENTS = {
+    "bincount: ids": Argument("positions", OFFSETS),
+    **{
+        f"{name}: x": Argument("keys", KEYS)
+        for name in ("top_k", "segmented_top_k", "quantile", "segmented_quantile", "histogram")
+    },
+}
 
 
 # ---- Over 2^32 items -------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from tests import data, oracle
 from tests.examples import (
     HEADS,
     KEYS,
+    Argument,
     Example,
     N,
     at_most,
@@ -137,6 +138,11 @@ BROKEN = {
         2,
     ),
     "segmented_reduce: count": (lambda: mgpu.segmented_reduce(KEYS, [0, 3], count=7), integer_to(6), 0),
+}
+
+ARGUMENTS = {
+    **{f"{name}: x": Argument("items") for name in ("reduce", "segmented_reduce", "reduce_by_id")},
+    "reduce_by_key: values": Argument("items"),
 }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import oracle
-from tests.examples import HEADS, KEYS, Example, distinct, integer_to, live, numbers, positions
+from tests.examples import HEADS, KEYS, Argument, Example, distinct, integer_to, live, numbers, positions
 from tests.fuzz import draw
 from tests.fuzz.draw import Call, Shape, names_of
 from tests.fuzz.functions import ItemMap
@@ -66,6 +66,8 @@ BROKEN = {
     ),
     "segmented_scan: count": (lambda: mgpu.segmented_scan(KEYS, [0, 3], count=7), integer_to(6), 0),
 }
+
+ARGUMENTS = {"scan: x": Argument("items"), "segmented_scan: x": Argument("items")}
 
 
 # ---- Over 2^32 items -------------------------------------------------------------------------------------------------

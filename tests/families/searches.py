@@ -8,7 +8,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import oracle
-from tests.examples import ASCENDING, KEYS, Example, ascending, few, integer_to, keys_in, live
+from tests.examples import ASCENDING, KEYS, Argument, Example, ascending, few, integer_to, keys_in, live
 from tests.fuzz import draw
 from tests.fuzz.draw import Call, Shape, names_of
 from tests.fuzz.shared import int32
@@ -61,6 +61,8 @@ BROKEN = {
         for count in counts
     },
 }
+
+ARGUMENTS = {"sorted_search: fill_value": Argument("index fill")}
 
 
 # ---- Over 2^32 items -------------------------------------------------------------------------------------------------

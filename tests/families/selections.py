@@ -8,7 +8,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import oracle
-from tests.examples import HEADS, KEYS, Example, N, at_most, few, integer_to, live, numbers, positions
+from tests.examples import HEADS, KEYS, Argument, Example, N, at_most, few, integer_to, live, numbers, positions
 from tests.fuzz import draw
 from tests.fuzz.draw import Call, Shape, names_of
 from tests.fuzz.shared import filled_rows, int32, rows_of
@@ -57,6 +57,13 @@ BROKEN = {
     "run_starts: size": (lambda: mgpu.run_starts(KEYS, size=5), at_most(5), 0),
     "select: count": (lambda: mgpu.select(KEYS, KEYS > 2, count=7), integer_to(6), 0),
     "partition: count": (lambda: mgpu.partition(KEYS, KEYS > 2, count=7), integer_to(6), 0),
+}
+
+ARGUMENTS = {
+    "select: x": Argument("values"),
+    "partition: x": Argument("values"),
+    "run_starts: heads": Argument("ends"),  # may be left out
+    "select_indices: fill_value": Argument("index fill"),
 }
 
 

@@ -11,8 +11,10 @@ import numpy as np
 import jax_mgpu as mgpu
 from tests import oracle
 from tests.examples import (
+    ASCENDING,
     HEADS,
     KEYS,
+    Argument,
     Example,
     N,
     ascending,
@@ -98,6 +100,13 @@ BROKEN = {
     "rank: heads": (lambda: mgpu.rank(KEYS, [0, 4, 2]), HEADS, 2),
     "segmented_shift: count": (lambda: mgpu.segmented_shift(KEYS, [0, 3], by=1, count=7), integer_to(6), 0),
     "segmented_shift: heads": (lambda: mgpu.segmented_shift(KEYS, [0, 4, 2], by=1), HEADS, 2),
+}
+
+ARGUMENTS = {
+    "asof_join: b": Argument("keys", ASCENDING),
+    "group_by: values": Argument("items"),
+    "rank: heads": Argument("ends"),  # may be left out
+    "segmented_shift: x": Argument("columns"),
 }
 
 

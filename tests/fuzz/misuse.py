@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_mgpu as mgpu
+from tests import families
+from tests.examples import Argument
 from tests.fuzz.broken import Other
 
 N = 6
@@ -92,7 +95,7 @@ BAD: dict[str, Callable[[], list[Any]]] = {
     "method": lambda: ["max", None, 1, Traced(1), ["min"]],
     "step": lambda: [1.5, "3", [1], ints(1), True, None, 2**31, object(), np.float32(2), jax.random.key(0)],
 }  # fmt: skip
-# What kind each argument is, by its name.
+# What kind each argument is, by its name; `ARGUMENTS` of its family says where it is of another kind.
 NAMES = {
     "by": "by_a by_b",
     "columns": "a_columns b_columns",
@@ -132,69 +135,50 @@ VALUES: dict[str, Any] = {
 }  # fmt: skip
 # Arguments that a call need not have, but is given here.
 GIVEN = ("a_columns", "a_values", "b_columns", "b_values", "by_a", "by_b", "heads", "values")
-# Where an argument is of another kind than its name says, or has another value.
-OTHER_KINDS = {
-    **{f"{name}: x": "items" for name in ("reduce", "reduce_by_id", "scan", "segmented_reduce", "segmented_scan")},
-    **{f"{name}: x": "values" for name in ("partition", "select")},
-    **{f"{name}: x": "keys" for name in ("histogram", "quantile", "segmented_quantile", "segmented_top_k", "top_k")},
-    **{f"{name}: x": "floats" for name in ("segmented_log_softmax", "segmented_softmax")},
-    "segmented_shift: x": "columns",
-    **{f"{name}: heads": "ends" for name in ("rank", "run_starts")},  # may be left out
-    **{f"{name}: values": "items" for name in ("group_by", "reduce_by_key")},
-    **{f"{name}: values": "rows" for name in ("bulk_insert", "interval_expand")},
-    **{f"{name}: fill_value": "index fill" for name in ("load_balance_search", "select_indices", "sorted_search")},
-}
-OTHER_VALUES = {
-    **{f"{name}: x": KEYS_A for name in ("histogram", "quantile", "segmented_quantile", "segmented_top_k", "top_k")},
-    **{f"{name}: values": np.ones(3, np.float32) for name in ("bulk_insert", "interval_expand")},
-    "asof_join: b": KEYS_A,
-    "bincount: ids": HEADS,
-    "from_dense: x": np.ones((3, 2), np.float32),
-}
 
 
-def arguments_of(name: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Valid arguments of a public function, and what kind each argument is that has a kind."""
-    valid, kinds = {}, {}
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """Valid arguments of a function, what kind each argument is that has a kind, and the sizes that it cannot guess."""
+
+    valid: dict[str, Any]
+    kinds: dict[str, str]
+    needed_sizes: set[str]
+
+
+def function_of(name: str) -> Function:
+    function = Function({}, {}, set())
     for argument, parameter in inspect.signature(getattr(mgpu, name)).parameters.items():
-        if argument in KINDS:
-            kinds[argument] = OTHER_KINDS.get(f"{name}: {argument}", KINDS[argument])
-        if argument in VALUES and (parameter.default is parameter.empty or argument in GIVEN):
-            valid[argument] = OTHER_VALUES.get(f"{name}: {argument}", VALUES[argument])
-    return valid, kinds
+        needed = parameter.default is parameter.empty
+        own = families.ARGUMENTS.get(f"{name}: {argument}", Argument(KINDS.get(argument)))
+        if own.kind is not None:
+            function.kinds[argument] = own.kind
+        if needed and own.kind == "size":
+            function.needed_sizes.add(argument)
+        value = VALUES.get(argument) if own.value is None else own.value
+        if value is not None and (needed or argument in GIVEN):
+            function.valid[argument] = value
+    return function
 
 
 # Arguments that no kind of misuse fits; the tests of their families break them.
 WITHOUT_KIND = {"a_order", "aligned", "axis_name", "b_order", "bits", "even", "flags", "less", "map"}
 WITHOUT_ARRAYS = ("align", "backends", "checks", "has_cuda")  # `align` works over a mesh axis alone
 FUNCTIONS = {
-    name: arguments_of(name)
+    name: function_of(name)
     for name in mgpu.__all__
     if inspect.isfunction(getattr(mgpu, name)) and name not in WITHOUT_ARRAYS
 }
-SIZED = ("join", "reduce_by_key", "group_by", "load_balance_search", "interval_expand", "interval_gather")
-SIZED += (
-    "group_by",
-    "segment_ids",
-    "to_dense",
-    "from_dense",
-    "take_segments",
-    "unique",
-    "top_k",
-    "segmented_top_k",
-    "bincount",
-    "reduce_by_id",
-)
 
 
 def cases_of(name: str) -> list[tuple[str, Any]]:
     """Every argument of a function with every value that it must not have."""
-    valid, kinds = FUNCTIONS[name]
+    valid = FUNCTIONS[name].valid
     cases = []
-    for argument, kind in kinds.items():
+    for argument, kind in FUNCTIONS[name].kinds.items():
         if argument == "values" and (name.endswith("indices") or name == "argsort"):
             continue
-        bad = BAD[kind]() + (BAD["needed size"]() if kind == "size" and name in SIZED else [])
+        bad = BAD[kind]() + (BAD["needed size"]() if argument in FUNCTIONS[name].needed_sizes else [])
         # of no values, reduce_by_key and group_by give keys and count
         cases += [(argument, x) for x in bad if not (x is None and argument == "values" and "_by" in name)]
         if kind == "values" and (name == "merge" or "union" in name or "symmetric" in name):
@@ -222,9 +206,8 @@ def cases_of(name: str) -> list[tuple[str, Any]]:
 
 
 def error_of(name: str, argument: str, value: Any) -> BaseException | None:
-    valid, _ = FUNCTIONS[name]
     call = getattr(mgpu, name)
-    given = dict(valid)
+    given = dict(FUNCTIONS[name].valid)
     if argument == "x, op":
         given["x"], given["op"] = value
     elif argument == "identity" and isinstance(value, str) and value == "missing":

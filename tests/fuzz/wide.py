@@ -18,8 +18,8 @@ FAR = (2**32, 2**32 + 1, 2**32 + 3, 2**33 + 2, 2**63 - 1)
 
 def wide(rng: np.random.Generator) -> Other:
     """One function, of which some argument is of 64 bits."""
-    name = str(rng.choice([name for name, (_, kinds) in FUNCTIONS.items() if WIDE & set(kinds.values())]))
-    valid, kinds = FUNCTIONS[name]
+    name = str(rng.choice([name for name, function in FUNCTIONS.items() if WIDE & set(function.kinds.values())]))
+    valid, kinds = FUNCTIONS[name].valid, FUNCTIONS[name].kinds
     call = getattr(mgpu, name)
 
     def leaves(given: dict[str, Any]) -> list[np.ndarray]:
