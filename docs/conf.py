@@ -10,13 +10,16 @@ import sys
 from typing import Any
 
 from docutils import nodes
+from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.roles import XRefRole
+from sphinx.util.docutils import SphinxDirective
 
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 import benchmark_page  # noqa: E402
+import reference_pages  # noqa: E402
 
 import jax_mgpu  # noqa: E402
 
@@ -53,6 +56,26 @@ def name_or_code(name: str, rawtext: str, text: str, lineno: int, inliner: Any, 
     return [nodes.literal(rawtext, text)], []
 
 
+class Family(SphinxDirective):
+    """`.. family:: merge` documents the public names of families' modules, so that a page need not list them."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self) -> list[nodes.Node]:
+        """What takes the directive's place."""
+        lines = [".. currentmodule:: jax_mgpu", ""]
+        for name in reference_pages.names_of_page(f".. family:: {self.arguments[0]}"):
+            is_result = hasattr(getattr(jax_mgpu, name), "_fields")
+            kind = "class" if isinstance(getattr(jax_mgpu, name), type) else "function"
+            members = ["   :members:"] if kind == "class" and not is_result else []
+            lines += [f".. auto{kind}:: {name}", *members, ""]
+        self.state.nested_parse(
+            StringList(lines, self.get_source_info()[0]), self.content_offset, top := nodes.Element()
+        )
+        return top.children
+
+
 def is_no_empty_glob(record: logging.LogRecord) -> bool:
     """A folder without notebooks is no defect; `suppress_warnings` cannot say so, as this warning has no type."""
     return getattr(record, "subtype", None) != "empty_glob"
@@ -63,7 +86,7 @@ def table_of_operations(folder: pathlib.Path) -> str:
     rows = ["| family | operations |", "|---|---|"]
     for page in re.findall(r"^reference/(\w+)$", (folder / "index.md").read_text(), re.MULTILINE):
         text = (folder / "reference" / f"{page}.md").read_text()
-        names = re.findall(r"^\.\. auto(?:function|class):: (\w+)$", text, re.MULTILINE)
+        names = reference_pages.names_of_page(text)
         operations = [name for name in names if not hasattr(getattr(jax_mgpu, name), "_fields")]  # no types of results
         if operations:
             links = ", ".join(f"{{py:obj}}`{name} <jax_mgpu.{name}>`" for name in operations)
@@ -85,6 +108,7 @@ def write_sources(app: Sphinx) -> None:
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.add_role("name_or_code", name_or_code)
+    app.add_directive("family", Family)
     app.connect("builder-inited", write_sources)
     logging.getLogger("sphinx.sphinx.directives.other").addFilter(is_no_empty_glob)
 

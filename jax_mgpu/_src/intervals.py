@@ -26,15 +26,7 @@ from jax_mgpu._src.reduce import segmented_reduce
 from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.values import take_or_fill, take_rows
 
-__all__ = [
-    "filled_tangent",
-    "gather_rows",
-    "interval_expand",
-    "interval_gather",
-    "interval_move",
-    "interval_scatter",
-    "scatter_rows",
-]
+__all__ = ["interval_expand", "interval_gather", "interval_move", "interval_scatter"]
 
 
 @one_program("size", "fill_value")

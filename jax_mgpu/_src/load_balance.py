@@ -15,7 +15,7 @@ from jax_mgpu._src.preconditions import non_decreasing
 from jax_mgpu._src.primitive import Operation, one_program
 from jax_mgpu._src.values import fill_missing
 
-__all__ = ["find_objects", "load_balance_search"]
+__all__ = ["load_balance_search"]
 
 
 @overload

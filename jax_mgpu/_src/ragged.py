@@ -29,13 +29,7 @@ from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.scan import scan
 from jax_mgpu._src.values import is_random_key, take_or_fill
 
-__all__ = [
-    "from_dense",
-    "rows_of_segments",
-    "segment_ids",
-    "take_segments",
-    "to_dense",
-]
+__all__ = ["from_dense", "segment_ids", "take_segments", "to_dense"]
 
 
 @one_program("n")

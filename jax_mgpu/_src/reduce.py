@@ -49,7 +49,7 @@ from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.scan import heads_with_gaps, scan_columns
 from jax_mgpu._src.values import flatten_values, take_or_fill
 
-__all__ = ["reduce", "reduce_by_key", "run_reduce_by_key", "segmented_reduce"]
+__all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
 
 
 @one_program("op", "commutative", "map")

@@ -35,7 +35,7 @@ from jax_mgpu._src.scan import scan
 from jax_mgpu._src.sort import Method, run_sort, run_sort_indices
 from jax_mgpu._src.values import fill_missing, plain_leaves, take_or_fill
 
-__all__ = ["Runs", "Selection", "partition", "run_starts", "select", "select_indices", "select_rows", "unique"]
+__all__ = ["Runs", "Selection", "partition", "run_starts", "select", "select_indices", "unique"]
 
 NO_ROWS, NO_FILL = np.zeros((0, 1), np.int32), np.zeros((1,), np.int32)
 

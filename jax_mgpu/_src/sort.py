@@ -34,7 +34,7 @@ from jax_mgpu._src.values import (
     take_rows,
 )
 
-__all__ = ["Method", "Ordered", "argsort", "count_name", "count_of", "in_order", "run_sort", "run_sort_indices", "sort"]
+__all__ = ["argsort", "sort"]
 
 
 # A permutation of more words than a GPU's cache holds takes less time as a sort, which reads and writes whole lines,
