@@ -28,89 +28,47 @@ PAIRS = f"mgpu::cuda::sorting::RowProblem<{ORDER}, uint32_t, mgpu::pairs_shape(4
 DIGITS = f"mgpu::cuda::sorting::DigitProblem<{ORDER}, uint32_t, uint32_t>"
 FEW = f"mgpu::cuda::sorting::RowProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape>"
 
-# Each header's kernels, as they are to be compiled.
-KERNELS = {
-    "short_rows/join.cuh": [f"short_rows::join<{ORDER}>"],
-    "short_rows/load_balance.cuh": ["short_rows::search_objects<int32_t>"],
-    "short_rows/merge.cuh": [f"short_rows::merge<{ORDER}, uint32_t>"],
-    "short_rows/run_heads.cuh": [f"short_rows::run_heads<{ORDER}>"],
-    "short_rows/scan.cuh": [f"short_rows::scan<{OPERATOR}>"],
-    "short_rows/segmented_reduce.cuh": [f"short_rows::segmented_reduce<{OPERATOR}>"],
-    "short_rows/select.cuh": ["short_rows::select<mgpu::cuda::selecting::SetIndices>"],
-    "short_rows/sets.cuh": [f"short_rows::keep_items<{ORDER}, uint32_t>"],
-    "short_rows/sorted_search.cuh": [f"short_rows::search<{ORDER}>", f"short_rows::match<{ORDER}>"],
+# What a kernel's template gets, by the declarations of its parameters.
+ARGUMENTS = {
+    "typename Index": "int32_t",
+    "typename Operator": OPERATOR,
+    "typename Order": ORDER,
+    "typename Payload": "uint32_t",
+    "typename Word": "uint32_t",
+}
+# Kernels whose templates get something else, by the header that has it.
+SPECIAL = {
+    "bulk.cuh": ["move_words<uint32_t, mgpu::cuda::BulkRoute<true>>"],
     "count_bins.cuh": [
         f"counting::count_parts<mgpu::cuda::counting::{bins}>"
         for bins in ("NumberedBins<int32_t>", f"BinsBetweenEdges<{ORDER}>")
     ],
-    "order_statistics.cuh": [f"ranking::count_rank_digits<{ORDER}>"],
-    "top_k.cuh": [f"ranking::keep_first<{ORDER}, {first}>" for first in ("true", "false")],
-    "bulk.cuh": ["move_words<uint32_t, mgpu::cuda::BulkRoute<true>>"],
-    "cta/merge_stream.cuh": [f"split_tiles<{ORDER}>"],
     "intervals.cuh": [
-        "fill_array",
-        "expand_words<uint32_t>",
         f"move_words<uint32_t, {ROUTE}>",
         f"move_wide_rows<uint32_t, {ROUTE}>",
         f"move_short_rows<uint32_t, false, {ROUTE}>",
         f"move_short_rows<ulonglong2, true, {ROUTE}>",
     ],
-    "join/join_tiles.cuh": [
-        f"joining::join_tiles<{ORDER}>",
-        f"joining::join_heavy_tiles<{ORDER}>",
-        "joining::finish_rows",
-    ],
-    "join/problem.cuh": [f"joining::find_edges<{ORDER}>"],
-    "load_balance.cuh": ["load_balancing::partition_cells", "load_balancing::search_tiles<int32_t, true>"],
+    "load_balance.cuh": ["load_balancing::search_tiles<int32_t, true>"],
     "merge.cuh": [f"merging::merge_tiles<{ORDER}, uint32_t, true>"],
-    "reduce.cuh": [
-        f"reducing::{kernel}<{OPERATOR}>" for kernel in ("reduce_chunks", "reduce_states", "reduce_short_rows")
-    ],
-    "reduce_by_id.cuh": [f"id_reducing::{kernel}<{OPERATOR}>" for kernel in ("reduce_parts", "join_parts")],
-    "reduce_rows.cuh": [
-        *(f"row_reducing::reduce_tiles<4, {gathers}, {OPERATOR}>" for gathers in ("false", "true")),
-        f"row_reducing::join_tiles<{OPERATOR}>",
-    ],
-    "region_order.cuh": ["count_regions", "begin_regions", "place_intervals"],
-    "run_heads.cuh": [
-        *(f"run_marking::{kernel}<{ORDER}>" for kernel in ("mark_heads", "sum_tiles", "write_heads")),
-        "run_marking::pad_tails<uint32_t>",
-    ],
-    "scan/problem.cuh": [f"scanning::fill_totals<{OPERATOR}>"],
-    "scan/scan_rows.cuh": [f"scanning::scan_rows<{OPERATOR}>"],
-    "scan/scan_segments.cuh": ["scanning::list_heads<>", f"scanning::scan_segments<{OPERATOR}>"],
-    "scan/scan_tiles.cuh": [f"scanning::scan_tiles<{OPERATOR}>"],
-    "segmented_reduce.cuh": [
-        "partition_units",
-        f"segment_reducing::reduce_tiles<{OPERATOR}>",
-        f"segment_reducing::join_tiles<{OPERATOR}>",
-    ],
-    "segmented_sort/count_digits.cuh": [f"sorting::count_digits<{DIGITS}>"],
-    "segmented_sort/cut_rows.cuh": [f"sorting::cut_cells<{ROWS}>", f"sorting::start_segments<{ROWS}>"],
-    "segmented_sort/describe_tiles.cuh": [
-        "sorting::describe_tiles",
-        "sorting::find_tile_heads",
-        "sorting::connect_tiles<512>",
-    ],
-    "segmented_sort/measure_disorder.cuh": [f"sorting::measure_disorder<{ORDER}>"],
-    "segmented_sort/merge_rows.cuh": [
-        f"sorting::split_rows<{ROWS}>",
-        f"sorting::merge_rows<{ROWS}>",
-        f"sorting::merge_rows<{PAIRS}>",
-    ],
-    "segmented_sort/merge_tiles.cuh": [f"sorting::merge_tiles<{ORDER}, uint32_t>"],
-    "segmented_sort/plan_tiles.cuh": [f"sorting::plan_tiles<{ORDER}, uint32_t>"],
-    "segmented_sort/rank_rows.cuh": [f"sorting::rank_rows<{FEW}>", f"sorting::merge_rows_by_rank<{FEW}>"],
-    "segmented_sort/scatter_digits.cuh": [f"sorting::scatter_digits<{DIGITS}>"],
-    "segmented_sort/sort_rows.cuh": [f"sorting::sort_rows<{ROWS}>"],
-    "segmented_sort/sort_tiles.cuh": [f"sorting::sort_tiles<{ORDER}, uint32_t>"],
+    "reduce_rows.cuh": [f"row_reducing::reduce_tiles<4, {gathers}, {OPERATOR}>" for gathers in ("false", "true")],
     "segmented_softmax.cuh": [
         "softmax::normalize_tiles<false, float>",
         "softmax::join_parts<float>",
         "softmax::close_tiles<true, mgpu::Half>",
     ],
+    "segmented_sort/count_digits.cuh": [f"sorting::count_digits<{DIGITS}>"],
+    "segmented_sort/cut_rows.cuh": [f"sorting::cut_cells<{ROWS}>", f"sorting::start_segments<{ROWS}>"],
+    "segmented_sort/describe_tiles.cuh": ["sorting::connect_tiles<512>"],
+    "segmented_sort/merge_rows.cuh": [
+        f"sorting::split_rows<{ROWS}>",
+        f"sorting::merge_rows<{ROWS}>",
+        f"sorting::merge_rows<{PAIRS}>",
+    ],
+    "segmented_sort/rank_rows.cuh": [f"sorting::rank_rows<{FEW}>", f"sorting::merge_rows_by_rank<{FEW}>"],
+    "segmented_sort/scatter_digits.cuh": [f"sorting::scatter_digits<{DIGITS}>"],
+    "segmented_sort/sort_rows.cuh": [f"sorting::sort_rows<{ROWS}>"],
     "select.cuh": [
-        "selecting::mark_kept",
         "sum_tiles<mgpu::cuda::selecting::SetKept>",
         *(
             f"selecting::{kernel}<mgpu::cuda::selecting::{mover}>"
@@ -118,15 +76,39 @@ KERNELS = {
             for mover in ("MoveItems<uint32_t>", "MoveItems<ulonglong2>", "MoveWideRows<uint64_t>", "SetIndices")
         ),
     ],
-    "sets/keep_items.cuh": [f"set_operations::keep_items<{ORDER}, uint32_t>", "set_operations::fill_tails<uint32_t>"],
-    "sets/problem.cuh": [f"set_operations::split_rows<{ORDER}>"],
-    "sorted_search.cuh": [
-        f"searching::search_tiles<{ORDER}, true>",
-        f"searching::search_needles<{ORDER}>",
-        f"searching::match_tiles<{ORDER}, false>",
-    ],
+    "short_rows/select.cuh": ["short_rows::select<mgpu::cuda::selecting::SetIndices>"],
+    "sorted_search.cuh": [f"searching::search_tiles<{ORDER}, true>", f"searching::match_tiles<{ORDER}, false>"],
+    "top_k.cuh": [f"ranking::keep_first<{ORDER}, {first}>" for first in ("true", "false")],
 }
 HEADERS = sorted(str(path.relative_to(FFI / "cuda")) for path in (FFI / "cuda").rglob("*.cuh"))
+NAMESPACE = re.compile(r"^namespace mgpu::cuda(?:::(\w+))? {", re.MULTILINE)
+KERNEL = re.compile(
+    r"(?:template <([^>]*)>\s+)?(?:static )?__global__\s+void\s+"
+    r"(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\("
+)
+
+
+def base(kernel: str) -> str:
+    """A kernel without the arguments of its template."""
+    return kernel.partition("<")[0]
+
+
+def kernels_of(header: str) -> list[str]:
+    """A header's kernels, as they are to be compiled."""
+    source = (FFI / "cuda" / header).read_text()
+    found = KERNEL.findall(source)
+    assert source.count("__global__") == len(found), header
+    special = SPECIAL.get(header, [])
+    elsewhere = {base(kernel) for kernels in SPECIAL.values() for kernel in kernels}
+    kernels = list(special)
+    for parameters, name in found:
+        kernel = "::".join(filter(None, (NAMESPACE.search(source)[1], name)))
+        needed = [each for each in parameters.split(", ") if each and "=" not in each]
+        if set(needed) <= ARGUMENTS.keys() and kernel not in map(base, special):
+            kernels.append(kernel + f"<{', '.join(ARGUMENTS[each] for each in needed)}>" * bool(parameters))
+        else:
+            assert kernel in elsewhere, f"{header}: {kernel}: what are the arguments of its template?"
+    return kernels
 
 
 @functools.cache
@@ -161,21 +143,17 @@ def compile_log(source: str, expressions: list[str], architecture: int) -> str:
     return log.value.decode() or "no log" if failed else ""
 
 
-def test_table_is_complete() -> None:
-    """Each kernel of each header is compiled by the test below."""
-    compiled = {re.sub(r"<.*", "", kernel).rpartition("::")[2] for kernels in KERNELS.values() for kernel in kernels}
-    for header in HEADERS:
-        source = (FFI / "cuda" / header).read_text()
-        kernels = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\(", source)
-        assert source.count("__global__") == len(kernels), header
-        assert set(kernels) <= compiled, header
-    assert set(KERNELS) <= set(HEADERS)
+def test_special_kernels_are_there() -> None:
+    """What a special template is of, in the header that it is listed for or in one that this one includes."""
+    assert set(SPECIAL) <= set(HEADERS)
+    names = {name for header in HEADERS for _, name in KERNEL.findall((FFI / "cuda" / header).read_text())}
+    assert {base(kernel).rpartition("::")[2] for kernels in SPECIAL.values() for kernel in kernels} <= names
 
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_header_compiles(header: str) -> None:
     """Alone, for architectures before, at and after that of the copy engine."""
-    expressions = [f"mgpu::cuda::{kernel}" for kernel in KERNELS.get(header, [])]
+    expressions = [f"mgpu::cuda::{kernel}" for kernel in kernels_of(header)]
     for architecture in ARCHITECTURES:
         source = f'#include "cuda/{header}"\n#include "algorithm/key_order.h"\n#include "algorithm/operators.h"\n'
         log = compile_log(source, expressions, architecture)
