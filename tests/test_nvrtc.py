@@ -36,7 +36,8 @@ ARGUMENTS = {
     "typename Payload": "uint32_t",
     "typename Word": "uint32_t",
 }
-# Kernels whose templates get something else, by the header that has it.
+# Kernels whose templates get something else, by the header that has it. One that moves rows by a route of its own is
+# compiled for that.
 SPECIAL = {
     "bulk.cuh": ["move_words<uint32_t, mgpu::cuda::BulkRoute<true>>"],
     "count_bins.cuh": [
@@ -86,6 +87,7 @@ KERNEL = re.compile(
     r"(?:template <([^>]*)>\s+)?(?:static )?__global__\s+void\s+"
     r"(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\("
 )
+OWN_ROUTE = re.compile(r"(?:template <([^>]*)>\s+)?struct (\w+Route) {")
 
 
 def base(kernel: str) -> str:
@@ -108,6 +110,13 @@ def kernels_of(header: str) -> list[str]:
             kernels.append(kernel + f"<{', '.join(ARGUMENTS[each] for each in needed)}>" * bool(parameters))
         else:
             assert kernel in elsewhere, f"{header}: {kernel}: what are the arguments of its template?"
+    for parameters, route in OWN_ROUTE.findall(source):
+        needed = parameters.split(", ") if parameters else []
+        if set(needed) <= ARGUMENTS.keys():
+            arguments = f"<{', '.join(ARGUMENTS[each] for each in needed)}>" * bool(needed)
+            kernels.append(f"move_words<uint32_t, mgpu::cuda::{route}{arguments}>")
+        else:
+            assert any(f"{route}<" in kernel for kernel in special), f"{header}: {route}: what are its arguments?"
     return kernels
 
 
