@@ -43,6 +43,13 @@ def _times(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
     return tuple(tables)
 
 
+def _segments(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+    """Items, and where segments of 30 in the mean start."""
+    n = size_at(scale)
+    heads = jnp.sort(jax.random.randint(random_key(rng), (max(1, n // 30),), 0, n, jnp.int32))
+    return jax.random.normal(random_key(rng), (n,)), heads
+
+
 def _size(n: int) -> int:
     return n // 2 + 10 * math.isqrt(n)
 
@@ -92,5 +99,17 @@ CASES = [
         ours=lambda a, by_a, b, by_b: (mgpu.sort(by_a, a), mgpu.sorted_search(a, b, "right")),
         peers={},
         bytes=array_bytes,
+    ),
+    Case(
+        family="tables",
+        name="segmented_shift of 2^26 floats by 1, segments of 30",
+        inputs=_segments,
+        ours=lambda x, heads: mgpu.segmented_shift(x, heads, 1),
+        peers={
+            "XLA roll": lambda x, heads: jnp.where(
+                jnp.zeros(x.shape, bool).at[:1].set(True).at[heads].set(True), 0, jnp.roll(x, 1)
+            )
+        },
+        bytes=lambda x, heads: 2 * array_bytes(x) + array_bytes(heads),
     ),
 ]

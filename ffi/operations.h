@@ -23,6 +23,7 @@
   OPERATION(run_heads)             \
   OPERATION(scan)                  \
   OPERATION(segmented_reduce)      \
+  OPERATION(segmented_shift)       \
   OPERATION(segmented_sort)        \
   OPERATION(select)                \
   OPERATION(sets)                  \

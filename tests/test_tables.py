@@ -299,19 +299,52 @@ def test_rank(rng, form):
             same_bits(got, expected)
 
 
+def shifted(x, heads, by, fill, count=None):
+    """Row i is row i - by of its segment, if there is one."""
+    out = np.full_like(x, fill)
+    for begin, end in oracle.segment_bounds(len(x), heads, count):
+        rows = x[begin:end]
+        if by >= 0:
+            out[begin:end][by:] = rows[: max(len(rows) - by, 0)]
+        else:
+            out[begin:end][: max(len(rows) + by, 0)] = rows[-by:]
+    return out
+
+
 def test_segmented_shift(rng):
     heads = np.array([0, 4, 4, 11, 90], np.int32)
     x = {"x": rng.normal(size=30).astype(np.float32), "rows": rng.integers(1, 9, (30, 2)).astype(np.int8)}
     for by, count in itertools.product((0, 1, -1, 3, -40, 40), (None, 22)):
         got = mgpu.segmented_shift(x, heads, by, 7, count=count)
-        bounds = oracle.segment_bounds(30, heads, count)
         for name, column in x.items():
-            expected = np.full_like(column, 7)
-            for begin, end in bounds:
-                for i in range(begin, end):
-                    if begin <= i - by < end:
-                        expected[i] = column[i - by]
-            same_bits(got[name], expected)
+            same_bits(got[name], shifted(column, heads, by, 7, count))
+
+
+@pytest.mark.parametrize(("dtype", "trailing"), [("int8", ()), ("float32", ()), ("uint16", (3,)), ("float32", (40,))])
+def test_segmented_shift_over_tiles(rng, dtype, trailing):
+    """Segments of all lengths round the edges of tiles and beyond, none of which starts with the array."""
+    n = 20_011 if not trailing else 5_003
+    program = jax.jit(lambda x, heads, by, count: mgpu.segmented_shift(x, heads, by, 7, count=count))
+    x = rng.integers(0, 100, (n, *trailing)).astype(dtype)
+    few = np.sort(rng.choice(np.arange(1, n + 9), 400))
+    crowded = np.append(np.repeat(4096, 300), np.arange(4000, 4100))
+    for heads in (few, np.sort(crowded), np.full(400, n)):
+        for by, count in ((1, n), (-1, n - 5), (4096, n), (-4095, n - 1), (-(2**31), n)):
+            got = program(x, heads.astype(np.int32), np.int32(by), np.int32(count))
+            same_bits(got, shifted(x, heads, by, 7, count))
+
+
+@pytest.mark.parametrize("n", [13, 9_000])
+def test_segmented_shift_of_batches(rng, n):
+    """Operands of the whole batch and of each row, among them the distance and the fill value."""
+    x = rng.normal(size=(3, n, 2)).astype(np.float32)
+    heads = np.sort(rng.integers(0, n + 1, (3, 5)), axis=1).astype(np.int32)
+    by, fill, count = np.array([1, -2, 0], np.int32), np.array([5, 6, 7], np.float32), np.array([n, n - 3, 0], np.int32)
+    program = jax.jit(jax.vmap(lambda x, h, b, f, c: mgpu.segmented_shift(x, h, b, f, count=c)))
+    expected = [shifted(*row) for row in zip(x, heads, by, fill, count, strict=True)]
+    same_bits(program(x, heads, by, fill, count), np.stack(expected))
+    shared = jax.jit(jax.vmap(lambda b: mgpu.segmented_shift(x[0], heads[0], b, 9)))
+    same_bits(shared(by), np.stack([shifted(x[0], heads[0], b, 9) for b in by]))
 
 
 # ---- Transformations -------------------------------------------------------------------------------------------------

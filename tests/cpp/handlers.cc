@@ -404,6 +404,17 @@ void segmented_reduce(Garbage& make) {
   make.result(types.result, {m});
 }
 
+void segmented_shift(Garbage& make) {
+  const DType dtype = row_type(make);
+  const int64_t width = elements(make), n = make.length();
+  make.rows(dtype, n, width);
+  make.indices(make.length(), n);
+  make.indices(1, n);
+  make.count(n);
+  make.keys(dtype, 1);
+  make.result(dtype, {n, width});
+}
+
 void segmented_sort(Garbage& make) {
   const DType dtype = make.key_type(), payload = make.payload_type();
   const int64_t n = make.length();

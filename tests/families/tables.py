@@ -75,7 +75,6 @@ EXAMPLES = {
         lambda rng, real: (numbers(rng, real, N, 2), positions(rng), live(rng)),
         differentiable=(0,),
         counts=(2,),
-        composed=True,
     ),
 }
 

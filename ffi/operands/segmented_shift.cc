@@ -1,0 +1,35 @@
+#include "operands/segmented_shift.h"
+
+#include "operands/read_rows.h"
+#include "operands/read_work.h"
+
+namespace mgpu {
+
+const Signature signature::segmented_shift{
+    .operands = {"x", "heads", "by", "count", "fill_value"},
+    .results = {"result"},
+};
+
+SegmentedShiftOperands::SegmentedShiftOperands(const Call& call) {
+  const Arguments in(call, signature::segmented_shift);
+  const Array& result = in.result("result");
+  work.problems = Call::batch(result, 2);
+  out = read_rows(call, result, work.problems, "result");
+  x = read_rows(call, in["x"], work.problems, "x");
+  call.expect(x.count == out.count && x.row_bytes == out.row_bytes, "x: expected the result's shape");
+  work.size = work.capacity = out.count;
+  read_work(call, in, work, "heads", "count");
+  call.expect(work.offsets.wide || work.size < int64_t{1} << 30, "heads: expected int64 for as many rows");
+  by = call.index_vector(in["by"], "by");
+  call.expect(Call::length(in["by"]) == 1, "by: expected one number");
+  by_stride = call.row_stride(in["by"], 1, work.problems, "by");
+  fill = read_fill(call, in["fill_value"], result, work.problems);
+}
+
+WorkTiles SegmentedShiftOperands::layout(Workspace& workspace) const {
+  return take_work_tiles(workspace, work, is_wide_row(out.row_bytes));
+}
+
+int64_t workspace::segmented_shift(const Call& call) { return layout_bytes(SegmentedShiftOperands(call)); }
+
+}  // namespace mgpu
