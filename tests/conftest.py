@@ -11,7 +11,8 @@ import pytest
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # meshes are tested on any machine
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the processes of a run share a GPU
-pytest.register_assert_rewrite("tests.families", "tests.many_items")  # their assertions say what they compared
+for module in ("families", "many_items", "segmented_sorts", "transformed"):
+    pytest.register_assert_rewrite(f"tests.{module}")  # its assertions say what they compared
 
 
 def pytest_addoption(parser) -> None:
@@ -89,3 +90,13 @@ def pytest_terminal_summary(terminalreporter) -> None:
     terminalreporter.line(f"skipped: {sum(skipped.values())}")
     for reason, times in skipped.most_common():
         terminalreporter.line(f"  {times} x {reason}")
+
+
+@pytest.fixture
+def devices():
+    """Those of a mesh for batches."""
+    from tests.transformed import DEVICES, mesh_devices
+
+    if not mesh_devices():
+        pytest.skip(f"fewer than two devices of the default platform, and fewer than {DEVICES} of the CPU")
+    return mesh_devices()

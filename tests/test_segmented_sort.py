@@ -1,9 +1,8 @@
-"""segmented_sort and segmented_sort_indices against the oracle: types, forms, sizes, batches, derivatives, misuse."""
+"""segmented_sort and segmented_sort_indices against the oracle: types, forms, derivatives, misuse."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 
 import hypothesis
 import jax
@@ -18,33 +17,9 @@ from jax_mgpu._src import library
 from tests import data, oracle
 from tests.jaxprs import kernel_calls
 from tests.oracle import same_bits
+from tests.segmented_sorts import SEVERAL_TILES, batched_cases, check, forms, jitted, random_heads
 
 pytestmark = pytest.mark.usefixtures("x64")
-
-# Items that one thread, one block and one CPU task sort alone.
-CELLS = data.tile_sizes("sort_items")
-TILES = data.tile_sizes("segmented_sort")
-BLOCK = TILES[-2]  # of keys of 32 bits and fewer
-SEVERAL_TILES = 3 * TILES[-1] + 77
-
-
-def random_heads(rng, n, m):
-    """Heads of m segments with empty ones among them and padding at the end."""
-    padding = m // 8
-    return np.concatenate([np.sort(rng.integers(0, max(n, 1), m - padding)), np.full(padding, n + 3)]).astype(np.int32)
-
-
-def forms(n, heads):
-    """The same segments in each form a caller may give them."""
-    flags = data.flags_of(n, heads)
-    return {"heads": {"heads": heads}, "bool": {"flags": flags}, "words": {"flags": data.words_of(flags)}}
-
-
-def check(keys, heads, *, form="heads", descending=False, count=None, sort=mgpu.segmented_sort_indices):
-    order = oracle.segmented_sort_indices(keys, heads, descending, count)
-    sorted_keys, indices = sort(keys, **forms(len(keys), heads)[form], descending=descending, count=count)
-    same_bits(sorted_keys, keys[order])
-    same_bits(indices, order.astype(np.int32))
 
 
 # ---- Types, forms, directions, values -------------------------------------------------------------------------------
@@ -211,210 +186,6 @@ def test_errors_of_ends(arguments, message):
     with pytest.raises(ValueError, match="expected") as caught:
         mgpu.segmented_sort_indices(np.zeros(4, np.float32), **arguments)
     assert str(caught.value) == f"segmented_sort_indices: {message}"
-
-
-# ---- Sizes ----------------------------------------------------------------------------------------------------------
-
-
-def edge_lengths(total):
-    """Segment lengths at, and one off, every cell, warp and tile limit, and at small multiples of the largest."""
-    edges = [k * cell + d for cell in CELLS for k in (1, 2, 32) for d in (-1, 0, 1)]
-    edges += [k * 32 + d for k in (1, 2, 4, 8) for d in (-1, 0, 1)] + [0, 1, 2, 3]
-    edges += [tile + d for tile in TILES for d in (-1, 0, 1)] + [k * TILES[-1] for k in (2, 3, 5)]
-    assert sum(edges) <= total
-    return edges
-
-
-N = 2**18  # one shape for all mixtures
-M = 2**12  # heads, padded
-
-
-def lengths_to_heads(lengths):
-    heads = data.heads_of(np.asarray(lengths))
-    return np.concatenate([heads, np.full(M - len(heads), N, np.int32)])
-
-
-MIXTURES = {
-    "no segment listed": lambda rng: [N],
-    "every listed segment empty": lambda rng: [0] * M,
-    "empty segments, then one of everything": lambda rng: [0] * (M - 1) + [N],
-    "every edge, ascending": lambda rng: sorted(edge_lengths(N)),
-    "every edge, shuffled": lambda rng: rng.permutation(edge_lengths(N)),
-    "every edge, shuffled again": lambda rng: rng.permutation(edge_lengths(N)),
-    "sizes 0 to 3": lambda rng: rng.integers(0, 4, M),
-    "mean 60, uniform": lambda rng: rng.integers(0, 120, M),
-    "heavy tail": lambda rng: np.minimum(20 / (1 - rng.random(M)) ** (2 / 3), 40_000).astype(int),
-    "cells, exactly": lambda rng: [17] * M,
-    "tiles, exactly": lambda rng: [BLOCK] * (N // BLOCK),
-    "half tiles across tiles": lambda rng: [BLOCK // 2] + [BLOCK] * (N // BLOCK - 1),
-    "three of several tiles between short ones": lambda rng: [5, 70_000, 3, 100_000, 1, 1, 60_000, 9],
-    "one item, then everything": lambda rng: [1, N - 1],
-    "everything, then one item": lambda rng: [N - 1, 1],
-}
-
-
-@functools.cache
-def jitted(**attributes):
-    return jax.jit(functools.partial(mgpu.segmented_sort_indices, **attributes))
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
-@pytest.mark.parametrize("mixture", MIXTURES)
-def test_mixtures_of_segment_lengths(rng, mixture, dtype):
-    keys = data.random_keys(rng, dtype, N)
-    heads = lengths_to_heads(MIXTURES[mixture](rng))
-    order = oracle.segmented_sort_indices(keys, heads)
-    for segments in forms(N, heads).values():
-        sorted_keys, indices = jitted()(keys, **segments)
-        same_bits(sorted_keys, keys[order])
-        same_bits(indices, order.astype(np.int32))
-
-
-def test_a_million_segments_of_one_item(rng):
-    n = 2**20
-    keys = data.random_keys(rng, "uint32", n)
-    same_bits(mgpu.segmented_sort(keys, np.arange(n, dtype=np.int32)), keys)
-    same_bits(mgpu.segmented_sort(keys, flags=np.ones(n, bool)), keys)
-
-
-@pytest.mark.parametrize("dtype", ["int16", "float64"])
-def test_array_lengths_around_every_limit(rng, dtype):
-    lengths = [
-        0,
-        1,
-        2,
-        3,
-        31,
-        32,
-        33,
-        *(limit + d for limit in (*CELLS, *TILES) for d in (-1, 0, 1)),
-        2 * TILES[-1] + 1,
-    ]
-    for n in lengths:
-        keys = data.random_keys(rng, dtype, n)
-        check(keys, random_heads(rng, n, 8))
-        check(keys, np.zeros(0, np.int32), descending=True)
-
-
-def test_no_items_in_every_form():
-    for dtype in ("uint8", "bfloat16", "int64"):
-        keys = np.zeros(0, jnp.dtype(dtype))
-        for segments in (
-            {"heads": []},
-            {"heads": [0, 0]},
-            {"flags": np.zeros(0, bool)},
-            {"flags": np.zeros(0, np.uint32)},
-        ):
-            sorted_keys, (rows, words) = mgpu.segmented_sort(keys, values=(np.zeros((0, 2)), keys), count=0, **segments)
-            assert sorted_keys.shape == (0,)
-            assert rows.shape == (0, 2)
-            assert words.dtype == keys.dtype
-
-
-# Sorted runs, organ pipes and constant keys: merge paths that run along an edge.
-@pytest.mark.parametrize("shape", ["sorted", "reversed", "constant", "organ pipe", "two values"])
-def test_shapes_of_data(rng, shape):
-    ramp = np.arange(N, dtype=np.uint32)
-    keys = {
-        "sorted": ramp,
-        "reversed": ramp[::-1].copy(),
-        "constant": np.zeros_like(ramp),
-        "organ pipe": np.minimum(ramp, N - ramp),
-        "two values": rng.integers(0, 2, N, dtype=np.uint32),
-    }[shape]
-    for lengths in ([N], [N // 3, 0, 5, N // 2]):
-        heads = lengths_to_heads(lengths)
-        for descending in (False, True):
-            check(keys, heads, descending=descending)
-
-
-@hypothesis.given(
-    lengths=st.lists(st.integers(0, 40), max_size=24),
-    seed=st.integers(0, 2**32 - 1),
-    count=st.integers(0, 300),
-    descending=st.booleans(),
-    form=st.sampled_from(["heads", "bool", "words"]),
-)
-@hypothesis.settings(max_examples=150, deadline=None)
-def test_any_lengths(lengths, seed, count, descending, form):
-    rng = np.random.default_rng(seed)
-    heads = np.minimum(data.heads_of(np.array(lengths, int)), 300)
-    heads = np.concatenate([heads, np.full(24 - len(heads), 300, np.int32)])
-    check(data.random_keys(rng, "float32", 300), heads, form=form, descending=descending, count=np.int32(count))
-
-
-# ---- Batches --------------------------------------------------------------------------------------------------------
-
-
-def batched_cases(rng, batch, n, m, dtype):
-    keys = data.random_keys(rng, dtype, batch, n)
-    heads = np.stack([random_heads(rng, n, m) for _ in range(batch)])
-    counts = rng.integers(0, n + 1, batch).astype(np.int32)
-    values = rng.integers(0, 2**32, (batch, n), dtype=np.uint32)
-    return keys, heads, counts, values
-
-
-@pytest.mark.parametrize("form", ["heads", "bool", "words"])
-@pytest.mark.parametrize(
-    "mapped",
-    [mix for mix in itertools.product([True, False], repeat=4) if any(mix)],
-    ids=lambda mix: "".join(name if on else "-" for name, on in zip("khcv", mix, strict=True)),
-)
-def test_vmap_over_every_mix_of_operands(rng, mapped, form):
-    batch, n = 5, 700
-    everything = batched_cases(rng, batch, n, 16, "float32")
-    keys, heads, counts, values = everything
-    flags = np.stack([data.flags_of(n, row) for row in heads])
-    segments = {"heads": heads, "bool": flags, "words": np.stack([data.words_of(row) for row in flags])}[form]
-    given = [x if on else x[0] for x, on in zip((keys, segments, counts, values), mapped, strict=True)]
-    argument = "heads" if form == "heads" else "flags"
-
-    def sort(keys, segments, count, values):
-        return mgpu.segmented_sort(keys, values=values, count=count, **{argument: segments})
-
-    sorted_keys, moved = jax.vmap(sort, in_axes=[0 if on else None for on in mapped])(*given)
-    for b in range(batch):
-        k, h, c, v = (x[b if on else 0] for x, on in zip((keys, heads, counts, values), mapped, strict=True))
-        order = oracle.segmented_sort_indices(k, h, count=c)
-        same_bits(sorted_keys[b], k[order])
-        same_bits(moved[b], v[order])
-
-
-@pytest.mark.parametrize(
-    "shape", [(1, 40_000), (3, 20_000), (7, 4352), (300, 100), (5000, 3), (20_000, 1), (4, 0), (0, 9)], ids=str
-)
-def test_batches_of_every_shape(rng, shape):
-    batch, n = shape
-    keys, heads, counts, _ = batched_cases(rng, max(batch, 1), n, 8, "int32")
-    keys, heads, counts = keys[:batch], heads[:batch], counts[:batch]
-    for heads_axis, counts_axis in ((0, None), (None, 0)):
-        sort = jax.vmap(
-            lambda k, h, c: mgpu.segmented_sort_indices(k, h, count=c), in_axes=(0, heads_axis, counts_axis)
-        )
-        h = heads if heads_axis == 0 else np.full(8, n // 3, np.int32)
-        c = counts if counts_axis == 0 else np.int32(n // 2)
-        sorted_keys, indices = sort(keys, h, c)
-        assert sorted_keys.shape == indices.shape == shape
-        for b in range(batch) if batch < 1000 else rng.integers(0, batch, 100):
-            row_heads = h[b] if heads_axis == 0 else h
-            order = oracle.segmented_sort_indices(keys[b], row_heads, count=c[b] if counts_axis == 0 else c)
-            same_bits(sorted_keys[b], keys[b][order])
-            same_bits(indices[b], order.astype(np.int32))
-
-
-def test_nested_vmap_with_other_axes(rng):
-    keys = data.random_keys(rng, "uint16", 4, 300, 3)  # the keys' axis in the middle
-    heads = np.stack([random_heads(rng, 300, 16) for _ in range(4)])
-    counts = np.array([300, 0, 150], np.int32)
-    sort = jax.vmap(
-        jax.vmap(lambda k, h, c: mgpu.segmented_sort(k, h, count=c), in_axes=(1, None, 0), out_axes=1),
-        in_axes=(0, 0, None),
-    )
-    got = jax.jit(sort)(keys, heads, counts)
-    assert got.shape == keys.shape
-    for i, j in itertools.product(range(4), range(3)):
-        order = oracle.segmented_sort_indices(keys[i, :, j], heads[i], count=counts[j])
-        same_bits(got[i, :, j], keys[i, :, j][order])
 
 
 # ---- Derivatives ----------------------------------------------------------------------------------------------------
