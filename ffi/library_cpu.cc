@@ -8,7 +8,7 @@
 #include "handler.h"
 #include "library.h"
 #include "operations.h"
-#include "tiles.h"
+#include "signature.h"
 
 namespace mgpu {
 namespace {
@@ -71,8 +71,14 @@ int64_t workspace_bytes(const Call& call) {
 
 // By what is cut into tiles: the sizes of these, on both platforms, for tests.
 std::string json_tile_sizes() {
+  TileSizes all;
+#define MGPU_TILES(name) \
+  if (signature::name.tiles) signature::name.tiles(all);
+  MGPU_OPERATIONS(MGPU_TILES)
+  MGPU_CUDA_OPERATIONS(MGPU_TILES)
+#undef MGPU_TILES
   std::map<std::string, std::string> table;
-  for (const auto& [what, sizes] : tile_sizes()) {
+  for (const auto& [what, sizes] : all) {
     table[what] = json_list(sizes, [](int64_t size) { return json(size); });
   }
   return json_object(table);

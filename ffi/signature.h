@@ -3,6 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -19,6 +22,13 @@ struct Enumeration {
 // An attribute that may be any integer.
 inline const Enumeration kNumber{"number", {}};
 
+// The edges at which kernels go from one tile to the next, for tests: of both platforms, all widths, and devices of any
+// size. By what is cut: the sizes of its tiles, and in `sort_items` and `sort_cells` of what a thread or a block sorts
+// first.
+using TileSizes = std::map<std::string, std::set<int64_t>>;
+inline constexpr int kKeyWidths[] = {1, 2, 4, 8};  // bytes of a key, or of an element
+inline constexpr int kStateWidths[] = {4, 8, 16};  // of what an operator combines
+
 // In the order of the call. As many of each as have a name.
 struct Signature {
   struct Attribute {
@@ -28,6 +38,7 @@ struct Signature {
   std::string_view operands[8] = {};
   std::string_view results[8] = {};  // beside the workspace
   Attribute attributes[4] = {};
+  void (*tiles)(TileSizes& sizes) = nullptr;  // adds those of its kernels
 };
 
 inline std::string_view name_of(std::string_view name) { return name; }

@@ -1,5 +1,7 @@
 #include "operands/count_bins.h"
 
+#include "cpu/tunings.h"
+#include "cuda/tunings.h"
 #include "operands/read.h"
 
 namespace mgpu {
@@ -8,6 +10,7 @@ const Signature signature::count_bins{
     .operands = {"x", "edges"},
     .results = {"counts"},
     .attributes = {{"bins", &kNumber}},
+    .tiles = [](TileSizes& sizes) { sizes["count_bins"] = {cpu::kCountBinsPart, kCountPart}; },
 };
 
 CountBinsOperands::CountBinsOperands(const Call& call) {

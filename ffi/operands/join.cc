@@ -1,5 +1,7 @@
 #include "operands/join.h"
 
+#include "cpu/tunings.h"
+#include "cuda/tunings.h"
 #include "operands/read.h"
 
 namespace mgpu {
@@ -8,6 +10,11 @@ const Signature signature::join{
     .operands = {"a", "b", "a_count", "b_count"},
     .results = {"a_indices", "b_indices", "count"},
     .attributes = {{"keep_a"}, {"keep_b"}},
+    .tiles =
+        [](TileSizes& sizes) {
+          sizes["join"] = {cpu::kJoinTile};
+          for (int width : kKeyWidths) sizes["join"].insert(join_tile_shape(width).tile());
+        },
 };
 
 JoinOperands::JoinOperands(const Call& call) {

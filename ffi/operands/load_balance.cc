@@ -1,5 +1,7 @@
 #include "operands/load_balance.h"
 
+#include "cpu/tunings.h"
+#include "cuda/tunings.h"
 #include "operands/read_work.h"
 
 namespace mgpu {
@@ -22,6 +24,12 @@ const Signature signature::load_balance_search{
     .operands = {"offsets", "total"},
     .results = {"objects", "ranks"},
     .attributes = {{"return_rank"}},
+    .tiles =
+        [](TileSizes& sizes) {
+          auto& of_work = sizes["load_balance"];
+          of_work = {cpu::kLoadBalanceTile};
+          for (bool wide_rows : {false, true}) of_work.insert(kWorkThreads * work_items(wide_rows));
+        },
 };
 
 LoadBalanceOperands::LoadBalanceOperands(const Call& call) {

@@ -1,5 +1,7 @@
 #include "operands/merge.h"
 
+#include "cpu/tunings.h"
+#include "cuda/tunings.h"
 #include "operands/payload.h"
 #include "operands/read.h"
 
@@ -9,6 +11,16 @@ const Signature signature::merge{
     .operands = {"a", "b", "a_values", "b_values", "a_count", "b_count"},
     .results = {"keys", "values"},
     .attributes = {{"descending"}, {"payload", &kPayloadValues}},
+    .tiles =
+        [](TileSizes& sizes) {
+          sizes["merge"] = {cpu::kMergeTile};
+          for (bool large : {false, true}) {
+            for (int width : kKeyWidths) {
+              for (int payload_width : {0, 4, 8})
+                sizes["merge"].insert(merge_shape(width, payload_width, large).tile());
+            }
+          }
+        },
 };
 
 MergeOperands::MergeOperands(const Call& call) {

@@ -1,5 +1,7 @@
 #include "operands/order_statistics.h"
 
+#include "cpu/tunings.h"
+#include "cuda/tunings.h"
 #include "operands/read.h"
 
 namespace mgpu {
@@ -7,7 +9,7 @@ namespace mgpu {
 const Signature signature::order_statistics{
     .operands = {"x", "ranks", "count"},
     .results = {"values"},
-    .attributes = {},
+    .tiles = [](TileSizes& sizes) { sizes["order_statistics"] = {cpu::kOrderStatisticsPart, kRankPart}; },
 };
 
 OrderStatisticsOperands::OrderStatisticsOperands(const Call& call) {

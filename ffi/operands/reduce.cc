@@ -1,5 +1,7 @@
 #include "operands/reduce.h"
 
+#include "cpu/tunings.h"
+#include "cuda/tunings.h"
 #include "operands/read.h"
 
 namespace mgpu {
@@ -8,6 +10,11 @@ const Signature signature::reduce{
     .operands = {"x", "count"},
     .results = {"result"},
     .attributes = {{"op", &kOperatorValues}, {"wide"}},
+    .tiles =
+        [](TileSizes& sizes) {
+          sizes["reduce"] = {cpu::kReduceTile, kReduceShortRow};
+          for (int width : kKeyWidths) sizes["reduce"].insert(kReduceChunkBytes / width);
+        },
 };
 
 ReduceOperands::ReduceOperands(const Call& call, const Arguments& in)
@@ -32,6 +39,11 @@ const Signature signature::segmented_reduce{
     .operands = {"x", "heads", "count"},
     .results = {"result"},
     .attributes = {{"op", &kOperatorValues}, {"wide"}},
+    .tiles =
+        [](TileSizes& sizes) {
+          sizes["segmented_reduce"] = {cpu::kReduceTile};
+          for (int width : kStateWidths) sizes["segmented_reduce"].insert(SegmentTiling::tile_units(width));
+        },
 };
 
 SegmentedReduceOperands::SegmentedReduceOperands(const Call& call, const Arguments& in)

@@ -1,5 +1,7 @@
 #include "operands/reduce_rows.h"
 
+#include "cpu/tunings.h"
+#include "cuda/tunings.h"
 #include "operands/read.h"
 
 namespace mgpu {
@@ -8,6 +10,7 @@ const Signature signature::reduce_rows{
     .operands = {"x", "heads", "indices", "count"},
     .results = {"result"},
     .attributes = {{"op", &kOperatorValues}, {"wide"}},
+    .tiles = [](TileSizes& sizes) { sizes["reduce_rows"] = {cpu::kReduceRowsTile}; },
 };
 
 ReduceRowsOperands::ReduceRowsOperands(const Call& call, const Arguments& in)

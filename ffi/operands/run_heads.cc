@@ -1,5 +1,7 @@
 #include "operands/run_heads.h"
 
+#include "cpu/tunings.h"
+#include "cuda/tunings.h"
 #include "operands/read.h"
 
 namespace mgpu {
@@ -7,6 +9,11 @@ namespace mgpu {
 const Signature signature::run_heads{
     .operands = {"keys", "count"},
     .results = {"heads", "firsts", "covered", "runs"},
+    .tiles =
+        [](TileSizes& sizes) {
+          sizes["run_heads"] = {cpu::kRunHeadsTile};
+          for (int width : kKeyWidths) sizes["run_heads"].insert(run_heads_shape(width).tile());
+        },
 };
 
 RunHeadsOperands::RunHeadsOperands(const Call& call) {

@@ -1,5 +1,7 @@
 #include "operands/scan.h"
 
+#include "cpu/tunings.h"
+#include "cuda/tunings.h"
 #include "operands/read.h"
 
 namespace mgpu {
@@ -8,6 +10,14 @@ const Signature signature::scan{
     .operands = {"x", "heads", "count"},
     .results = {"result", "totals"},
     .attributes = {{"op", &kOperatorValues}, {"exclusive"}, {"reverse"}, {"total"}},
+    .tiles =
+        [](TileSizes& sizes) {
+          sizes["scan"] = {cpu::kScanTile};
+          for (int width : kKeyWidths) {
+            sizes["scan"].insert(kScanTileBytes / width);
+            for (int state_width : kStateWidths) sizes["scan"].insert(scan_segments_shape(state_width, width).tile());
+          }
+        },
 };
 
 ScanOperands::ScanOperands(const Call& call, const Arguments& in)

@@ -1,5 +1,6 @@
 #include "operands/segmented_softmax.h"
 
+#include "cuda/tunings.h"
 #include "operands/read.h"
 
 namespace mgpu {
@@ -8,6 +9,7 @@ const Signature signature::segmented_softmax{
     .operands = {"x", "heads", "count"},
     .results = {"result"},
     .attributes = {{"log"}},
+    .tiles = [](TileSizes& sizes) { sizes["segmented_softmax"] = {softmax_shape(4).tile(), softmax_shape(8).tile()}; },
 };
 
 SegmentedSoftmaxOperands::SegmentedSoftmaxOperands(const Call& call) {

@@ -1,5 +1,7 @@
 #include "operands/segmented_sort.h"
 
+#include "cpu/tunings.h"
+#include "cuda/tunings.h"
 #include "operands/read.h"
 
 namespace mgpu {
@@ -14,6 +16,22 @@ const Signature signature::segmented_sort{
     .operands = {"keys", "heads", "flags", "count", "values"},
     .results = {"keys", "values"},
     .attributes = {{"descending"}, {"method", &kMethods}, {"bits", &kNumber}, {"payload", &kPayloadValues}},
+    .tiles =
+        [](TileSizes& sizes) {
+          sizes["segmented_sort"] = {cpu::kSortTile};
+          sizes["sort_cells"] = {kOneCellShape.cell(), kFewItemsShape.cell()};
+          for (int width : kKeyWidths) {
+            for (int payload_width : {0, 4, 8}) sizes["sort_digits"].insert(digit_shape(width, payload_width).tile());
+            sizes["sort_items"].insert(tile_shape(width).items);
+            sizes["segmented_sort"].insert(tile_items(width));
+            for (bool has_payload : {false, true}) {
+              for (const RowShape& shape : {row_shape(width, has_payload), pairs_shape(width, has_payload)}) {
+                sizes["sort_cells"].insert(shape.cell());
+                sizes["sort_rows"].insert(shape.tile());
+              }
+            }
+          }
+        },
 };
 
 SegmentedSortOperands::SegmentedSortOperands(const Call& call) {

@@ -1,5 +1,7 @@
 #include "operands/select.h"
 
+#include "cpu/tunings.h"
+#include "cuda/tunings.h"
 #include "operands/read.h"
 #include "operands/read_rows.h"
 
@@ -9,6 +11,7 @@ const Signature signature::select{
     .operands = {"x", "keep", "count", "fill_value"},
     .results = {"items", "kept"},
     .attributes = {{"indices"}, {"partition"}},
+    .tiles = [](TileSizes& sizes) { sizes["select"] = {cpu::kSelectTile, kSelectTile}; },
 };
 
 SelectOperands::SelectOperands(const Call& call) {

@@ -1,5 +1,7 @@
 #include "operands/sets.h"
 
+#include "cpu/tunings.h"
+#include "cuda/tunings.h"
 #include "operands/read.h"
 
 namespace mgpu {
@@ -12,6 +14,11 @@ const Signature signature::sets{
     .operands = {"a", "b", "a_count", "b_count", "fill", "a_values", "b_values", "values_fill"},
     .results = {"keys", "values", "count"},
     .attributes = {{"kind", &kKindValues}, {"duplicates"}, {"payload", &kPayloadValues}},
+    .tiles =
+        [](TileSizes& sizes) {
+          sizes["sets"] = {cpu::kSetTile};
+          for (int width : kKeyWidths) sizes["sets"].insert(set_tile(width));
+        },
 };
 
 SetsOperands::SetsOperands(const Call& call) {

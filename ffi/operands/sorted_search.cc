@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "cpu/tunings.h"
+#include "cuda/tunings.h"
 #include "operands/read.h"
 
 namespace mgpu {
@@ -10,6 +12,13 @@ const Signature signature::sorted_search{
     .operands = {"needles", "haystack", "needles_count", "haystack_count"},
     .results = {"positions"},
     .attributes = {{"right"}},
+    .tiles =
+        [](TileSizes& sizes) {
+          sizes["sorted_search"] = {cpu::kMergeTile};
+          for (bool large : {false, true}) {
+            for (int width : kKeyWidths) sizes["sorted_search"].insert(search_shape(width, false, large).tile());
+          }
+        },
 };
 
 SortedSearchOperands::SortedSearchOperands(const Call& call) {
@@ -31,6 +40,13 @@ const Signature signature::sorted_match{
     .operands = {"a", "b", "a_count", "b_count"},
     .results = {"a_index", "b_index", "a_match", "b_match", "a_match_count", "b_match_count"},
     .attributes = {{"right"}},
+    .tiles =
+        [](TileSizes& sizes) {
+          sizes["sorted_match"] = {cpu::kMergeTile};
+          for (bool large : {false, true}) {
+            for (int width : kKeyWidths) sizes["sorted_match"].insert(search_shape(width, true, large).tile());
+          }
+        },
 };
 
 SortedMatchOperands::SortedMatchOperands(const Call& call) {

@@ -1,5 +1,7 @@
 #include "operands/top_k.h"
 
+#include "cpu/tunings.h"
+#include "cuda/tunings.h"
 #include "operands/read.h"
 
 namespace mgpu {
@@ -8,6 +10,11 @@ const Signature signature::top_k{
     .operands = {"x", "count"},
     .results = {"values", "indices"},
     .attributes = {{"k", &kNumber}, {"largest"}},
+    .tiles =
+        [](TileSizes& sizes) {
+          sizes["top_k"] = {cpu::kTopKPart};
+          for (int width : kKeyWidths) sizes["top_k"].insert(top_k_shape(width).tile());
+        },
 };
 
 TopKOperands::TopKOperands(const Call& call) {
