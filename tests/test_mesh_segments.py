@@ -9,6 +9,7 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
+from jax_mgpu._src.mesh import segments
 from tests import data, mesh, oracle
 from tests.test_scan import items, same
 
@@ -54,11 +55,19 @@ def check_every_sort(rng, call, devices, dtype):
                 np.testing.assert_array_equal(mesh.gather(indices, counts), order)
 
 
+@pytest.fixture
+def few_items(monkeypatch):
+    """Parts of segments that are sorted alone, and longer ones, by few slots."""
+    monkeypatch.setattr(segments, "FEW_ITEMS", 6)
+
+
 @pytest.mark.parametrize("devices", mesh.SIZES)
+@pytest.mark.usefixtures("few_items")
 def test_segmented_sorts(rng, devices):
     check_every_sort(rng, mesh.by_vmap(every_sort), devices, TYPES[devices])
 
 
+@pytest.mark.usefixtures("few_items")
 def test_segmented_sorts_on_devices(rng):
     check_every_sort(rng, mesh.by_devices(every_sort, 3), 3, "int32")
 

@@ -57,15 +57,19 @@ def of_words(high: jax.Array, low: jax.Array) -> jax.Array:
     return jax.lax.complex(*(jax.lax.bitcast_convert_type(x, jnp.float32) for x in (low, high)))
 
 
+def is_narrow_float(dtype: Any) -> bool:
+    """Whether XLA's CPU code selects and repeats items by way of float32, where a signalling NaN turns quiet."""
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits in (8, 16)
+
+
 def keeping_bits(move: Callable[..., jax.Array], arrays: Any, *others: Any, repeats: bool = False) -> jax.Array:
     """`move(arrays, *others)`, which moves items of the arrays (or None), linear in them, to the bit.
 
-    XLA's CPU code selects and repeats floats of less than 32 bits by way of float32, where a signalling NaN turns
-    quiet. So such floats move as integers. Their tangents move as they are, since integers would hide that the move is
+    Narrow floats move as integers. Their tangents move as they are, since integers would hide that the move is
     linear. Where `move` only repeats, a barrier hides from XLA that floats could be repeated as well.
     """
     dtype = jax.tree.leaves(arrays)[0].dtype
-    if not jnp.issubdtype(dtype, jnp.floating) or jnp.finfo(dtype).bits not in (8, 16):
+    if not is_narrow_float(dtype):
         return move(arrays, *others)
     word = jnp.dtype(f"uint{jnp.finfo(dtype).bits}")
 

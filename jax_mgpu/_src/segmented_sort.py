@@ -253,7 +253,7 @@ def _segments(name: str, n: int, heads: Any, ends: Any, flags: Any) -> tuple[Any
         raise value_error(name, "heads and flags", "exactly one of them", got)
     if flags is None:
         heads, ends = segment_operands(name, heads, ends, n)
-        return (heads, ABSENT) if ends is None else (ABSENT, _flags_of_gaps(heads, ends, n))
+        return (heads, ABSENT) if ends is None else (ABSENT, flags_of_gaps(heads, ends, n))
     if ends is not None:
         raise value_error(name, "ends", "heads beside it", "flags")
     flags = expect_vector(name, "flags", flags)
@@ -265,7 +265,7 @@ def _segments(name: str, n: int, heads: Any, ends: Any, flags: Any) -> tuple[Any
     return ABSENT, flags
 
 
-def _flags_of_gaps(heads: jax.Array, ends: jax.Array, n: int) -> jax.Array:
+def flags_of_gaps(heads: jax.Array, ends: jax.Array, n: int) -> jax.Array:
     """Flags for segments that have ends: each segment's start is one, and so is each item between segments."""
 
     def flags_of(heads: jax.Array, ends: jax.Array) -> jax.Array:

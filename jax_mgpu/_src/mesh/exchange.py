@@ -101,7 +101,7 @@ def _gathered(parts: Parts, x: jax.Array) -> jax.Array:
 
 
 def _ragged(parts: Parts, x: jax.Array) -> jax.Array:
-    """One ragged all-to-all, with each part cut into updates."""
+    """One ragged all-to-all, with each part cut into updates; what a device keeps does not take part."""
     axis, updates = parts.axis, jnp.arange(UPDATES + 1, dtype=parts.sizes.dtype)
 
     def cut(sizes: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -111,9 +111,13 @@ def _ragged(parts: Parts, x: jax.Array) -> jax.Array:
         return edges[:, :-1], edges[:, 1:] - edges[:, :-1]
 
     me = axis.index
-    (sent, sent_sizes), (_, received_sizes) = cut(parts.sizes[me]), cut(parts.sizes[:, me])
+    others = axis.devices != me
+    (sent, sent_sizes), (_, received_sizes) = cut(parts.sizes[me] * others), cut(parts.sizes[:, me] * others)
     starts, places = parts.starts[me][:, None] + sent, parts.offsets[me][:, None] + sent
-    into = axis.varying(jnp.zeros((parts.slots, *x.shape[1:]), x.dtype))
+    slot = jnp.arange(parts.slots, dtype=parts.sizes.dtype)
+    kept = (slot >= parts.runs[me]) & (slot < parts.runs[me + 1])
+    own = x.at[slot + (parts.starts[me, me] - parts.runs[me])].get(mode="clip")
+    into = axis.varying(jnp.where(_along(kept, own), own, jnp.zeros((), x.dtype)))
     arguments = (starts, sent_sizes, places, received_sizes)
     return jax.lax.ragged_all_to_all(x, into, *(y.reshape(-1) for y in arguments), axis_name=axis.name)
 

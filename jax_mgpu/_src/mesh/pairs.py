@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.bits import is_narrow_float
 from jax_mgpu._src.check import fill_operand
 from jax_mgpu._src.live import live_items, live_mask
 from jax_mgpu._src.merge import merge as local_merge
@@ -74,7 +75,7 @@ class AlignedPair:
             for x, n in zip(self._codes, live, strict=True)
         ]
         self._least, self._greatest = jnp.minimum(ends[0][0], ends[1][0]), jnp.maximum(ends[0][1], ends[1][1])
-        told = (has, self._least, self._greatest, self._copies(axis, least=True), self._copies(axis, least=False))
+        told = (has, self._least, self._greatest, self._copies(least=True), self._copies(least=False))
         every, counts = axis.gather((told, jnp.stack(live)))
         have, least, greatest, copies_of_least, copies_of_greatest = every
         before = have & (axis.devices < axis.index) & (greatest == self._least)
@@ -84,14 +85,18 @@ class AlignedPair:
         self.counts = counts  # [devices, 2]
         self.before = (jnp.cumsum(counts, 0, dtype=self.dtype) - counts)[axis.index]
 
-    def _copies(self, axis: Axis, *, least: bool) -> jax.Array:
+    def _copies(self, *, least: bool) -> jax.Array:
         """How many items of each array equal this device's least key, or its greatest."""
         code = (self._least if least else self._greatest).reshape(1, 1)
         found = []
         for x, n in zip(self.keys, self.live, strict=True):
-            place = search(axis, Sorted(x, jnp.zeros_like(n), n), code, after_equals=least)[0, 0] if x.shape[0] else 0
+            place = search(Sorted(x, jnp.zeros_like(n), n), code, after_equals=least)[0, 0] if x.shape[0] else 0
             found.append(jnp.asarray(place if least else n - place, self.dtype))
         return jnp.stack(found)
+
+    def is_apart(self, axis: Axis) -> jax.Array:
+        """Whether no key has copies on several devices; the same on all of them."""
+        return axis.sum((jnp.any(self._earlier > 0) | jnp.any(self._later > 0)).astype(jnp.int32)) == 0
 
     def lower(self, side: int) -> jax.Array:
         """How many items of the other array are less than each of this one; -1 past the live items."""
@@ -263,8 +268,9 @@ def set_operation(
         b_leaves = []
     if aligned:
         keys, leaves, count = _aligned_set(
-            axis, kind, a, b, a_leaves, b_leaves, a_count, b_count, size=size, fill_value=fill_value
-        )
+            axis, kind, a, b, a_leaves, b_leaves, a_count, b_count,
+            size=size, duplicates=duplicates, fill_value=fill_value,
+        )  # fmt: skip
         return SetResult(keys, None if a_values is None else unflatten(leaves), room(name, count, keys.shape[0]))
     if size is None:  # what a part can hold at most
         size = (n_a + n_b + 1) // 2 if kind == Kind.INTERSECTION else n_a + n_b
@@ -288,27 +294,50 @@ def _aligned_set(
     b_count: Any,
     *,
     size: int | None,
+    duplicates: bool,
     fill_value: Any,
 ) -> tuple[jax.Array, list[jax.Array], jax.Array]:
-    """Which copies stay follows from their ranks and from how many the other side has, wherever these lie."""
-    name, n_a, n_b = axis.operation, a.shape[0], b.shape[0]
+    """One device's own operation where no key has copies on several devices, and otherwise one by ranks."""
     pair, _ = aligned_pair(axis, a, b, a_count, b_count, aligned=True)
+    if size is None:
+        size = a.shape[0] + b.shape[0] if kind in TAKES_B else a.shape[0]
+
+    def alone(a: list[jax.Array], b: list[jax.Array]) -> tuple[list[jax.Array], jax.Array]:
+        counts = (pair.live[0], pair.live[1])
+        of_a, of_b = a[1:] or None, (b[1:] or None) if kind in TAKES_B else None
+        result = _operate(axis.operation, kind, a[0], b[0], of_a, of_b, size, duplicates, fill_value, True, counts)
+        return [result.keys, *(result.values or [])], result.count.astype(pair.dtype)
+
+    def by_ranks(a: list[jax.Array], b: list[jax.Array]) -> tuple[list[jax.Array], jax.Array]:
+        return _set_by_ranks(axis, kind, pair, a, b, size, fill_value)
+
+    operands = [a, *a_leaves], [b, *b_leaves]
+    # In a batch JAX selects between the two ways, and on a CPU a selected narrow float may be another NaN.
+    if any(is_narrow_float(x.dtype) for x in (*operands[0], *operands[1])):
+        (keys, *leaves), count = by_ranks(*operands)
+    else:
+        (keys, *leaves), count = jax.lax.cond(pair.is_apart(axis), alone, by_ranks, *operands)
+    return keys, leaves, count
+
+
+def _set_by_ranks(
+    axis: Axis, kind: Kind, pair: AlignedPair, a: list[jax.Array], b: list[jax.Array], size: int, fill_value: Any
+) -> tuple[list[jax.Array], jax.Array]:
+    """Which copies stay follows from their ranks and from how many the other side has, wherever these lie."""
+    name, slots = axis.operation, a[0].shape[0] + b[0].shape[0]
 
     def kept(side: int, size: int) -> tuple[list[jax.Array], jax.Array]:
         rank, number = pair.rank(side), pair.number(side)
         keep = rank < number if kind == Kind.INTERSECTION else rank >= number
-        leaves = [a, *a_leaves] if side == 0 else [b, *b_leaves]
-        return select_rows(name, leaves, keep, size, fill_value, pair.live[side].reshape(1))
+        rows, count = select_rows(name, (a, b)[side], keep, size, fill_value, pair.live[side].reshape(1))
+        return rows, count.astype(pair.dtype)
 
     if kind not in TAKES_B:
-        (keys, *leaves), count = kept(0, n_a if size is None else size)
-        return keys, leaves, count
-    size = n_a + n_b if size is None else size
-    (a, *a_leaves), a_live = ([a, *a_leaves], pair.live[0]) if kind == Kind.UNION else kept(0, n_a)
-    (b, *b_leaves), b_live = kept(1, n_b)
-    a_live, b_live = a_live.astype(pair.dtype), b_live.astype(pair.dtype)
-    keys, leaves = _merged(a, b, a_leaves, b_leaves, a_live, b_live, n_a + n_b)
-    slots = jnp.arange(size, dtype=pair.dtype)
-    slots = jnp.where(slots < a_live + b_live, slots, -1)
-    keys, *leaves = (take_or_fill(x, slots, fill_operand(name, fill_value, x.dtype)) for x in (keys, *leaves))
-    return keys, leaves, a_live + b_live
+        return kept(0, size)
+    (a_keys, *a_leaves), a_live = (a, pair.live[0]) if kind == Kind.UNION else kept(0, a[0].shape[0])
+    (b_keys, *b_leaves), b_live = kept(1, b[0].shape[0])
+    keys, leaves = _merged(a_keys, b_keys, a_leaves, b_leaves, a_live, b_live, slots)
+    places = jnp.arange(size, dtype=pair.dtype)
+    places = jnp.where(places < a_live + b_live, places, -1)
+    rows = [take_or_fill(x, places, fill_operand(name, fill_value, x.dtype)) for x in (keys, *leaves)]
+    return rows, a_live + b_live

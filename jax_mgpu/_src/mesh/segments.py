@@ -7,17 +7,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import ordered_integers
+from jax_mgpu._src.bits import is_narrow_float, ordered_integers
 from jax_mgpu._src.check import count_operand
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.reductions import own_ends
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of
+from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.reduce import _firsts, _run_heads
+from jax_mgpu._src.segmented_sort import flags_of_gaps
 from jax_mgpu._src.sort import run_sort as local_sort
 from jax_mgpu._src.values import flatten_values
 
 __all__ = ["run_heads", "segmented_sort", "segmented_sort_indices"]
+
+# What comes from other devices is sorted alone where it is no longer, and with all that is there otherwise.
+FEW_ITEMS = 1 << 16
 
 
 def segmented_sort(
@@ -25,7 +30,8 @@ def segmented_sort(
 ) -> Any:
     """Each device sorts its segments; then those across boundaries are cut by rank, and their items exchanged.
 
-    A device keeps the number of its items. So the cut of such a segment is at the rank of its item at the boundary.
+    Only a device's first and last segment can be across boundaries, and only these are sorted again. A
+    device keeps the number of its items. So the cut of such a segment is at the rank of its item at the boundary.
     """
     name, n = axis.operation, keys.shape[0]
     leaves, unflatten = ([], None) if values is None else flatten_values(name, "values", values, n, "keys")
@@ -56,7 +62,29 @@ def segmented_sort(
         cuts = cut_at(axis, [Sorted(keys, begin[axis.index], end[axis.index], descending)], ranks)
         parts = Parts.between(axis, edges_of(cuts[0], lives[:, 0]), n)
         keys, *leaves = exchange(parts, [keys, *leaves])
-        keys, leaves = sort_locally(keys, leaves)
+        ends = ((jnp.zeros_like(first), first), (last, live))  # the segments that other devices have items of
+        window = min(FEW_ITEMS, n)
+
+        def sort_ends(keys: jax.Array, leaves: Any) -> tuple[jax.Array, list[jax.Array]]:
+            for begin, end in ends:
+                at = jnp.minimum(begin, n - window)
+                near = [jax.lax.dynamic_slice_in_dim(x, at, window) for x in (keys, *leaves)]
+                flags = flags_of_gaps((begin - at)[None], (end - at)[None], window)
+                options: dict[str, Any] = {"descending": descending, "count": None}
+                moved = local_sort(name, near[0], ABSENT, flags, near[1:] or None, **options)
+                near = [moved] if not leaves else [moved[0], *moved[1]]
+                keys, *leaves = (
+                    jax.lax.dynamic_update_slice_in_dim(x, part, at, 0)
+                    for x, part in zip((keys, *leaves), near, strict=True)
+                )
+            return keys, leaves
+
+        # In a batch JAX selects between the two ways, and on a CPU a selected narrow float may be another NaN.
+        if any(is_narrow_float(x.dtype) for x in (keys, *leaves)):
+            keys, leaves = sort_locally(keys, leaves)
+        else:
+            longest = jnp.max(jnp.stack([end - begin for begin, end in ends]))
+            keys, leaves = jax.lax.cond(longest <= window, sort_ends, sort_locally, keys, leaves)
     return keys if unflatten is None else (keys, unflatten(leaves))
 
 

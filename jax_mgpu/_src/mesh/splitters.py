@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,10 @@ __all__ = ["Sorted", "cut_at", "edges_of", "even_ranks", "search"]
 
 # Candidate codes that one round of the search counts, over all cuts: on an H200, 2^14 take as long as 2^8.
 MOST_CANDIDATES = 1 << 14
+# Keys that one step of a search reads, over all codes. A step is a few kernels that take longer to start than to run:
+# a binary search of 2^26 keys has 27 of them, one by 2^10 parts three.
+MOST_PROBES = 1 << 18
+MOST_WAYS = 10
 
 
 class Sorted(NamedTuple):
@@ -36,19 +40,25 @@ def order_codes(keys: jax.Array, descending: bool) -> jax.Array:
     return ~ordered if descending else ordered
 
 
-def search(axis: Axis, sequence: Sorted, codes: jax.Array, *, after_equals: bool) -> jax.Array:
+def search(sequence: Sorted, codes: jax.Array, *, after_equals: bool) -> jax.Array:
     """How far codes, `[cuts, any]`, reach into the sequence: positions before, or after, the keys that equal them."""
     n = sequence.keys.shape[0]
-    begin, end = (axis.varying(jnp.broadcast_to(x.reshape(-1, 1), codes.shape)) for x in (sequence.begin, sequence.end))
-
-    def halve(_: Any, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = bounds
-        middle = low + (high - low) // 2
-        key = order_codes(sequence.keys.at[middle].get(mode="clip"), sequence.descending)
-        before = (low < high) & ((key <= codes) if after_equals else (key < codes))
-        return jnp.where(before, middle + 1, low), jnp.where(before, high, middle)
-
-    return jax.lax.fori_loop(0, n.bit_length(), halve, (begin, end))[0]
+    ways = max(1, min(MOST_WAYS, (MOST_PROBES // max(codes.size, 1)).bit_length() - 1))  # 2^ways parts a step
+    probes = jnp.arange(1, 1 << ways, dtype=sequence.end.dtype)
+    low, high = (jnp.broadcast_to(x.reshape(-1, 1), codes.shape) for x in (sequence.begin, sequence.end))
+    for _ in range(-(-n.bit_length() // ways)):
+        length = (high - low)[..., None]
+        # length * probes >> ways, of which no product overflows
+        parts = (length >> ways) * probes + ((length & ((1 << ways) - 1)) * probes >> ways)
+        keys = order_codes(sequence.keys.at[low[..., None] + parts].get(mode="clip"), sequence.descending)
+        before = (parts < length) & ((keys <= codes[..., None]) if after_equals else (keys < codes[..., None]))
+        reached = jnp.sum(before, axis=-1, dtype=low.dtype)
+        edges = jnp.concatenate([jnp.full_like(length, -1), parts, length], axis=-1)
+        low, high = (
+            low + jnp.take_along_axis(edges, (reached + at)[..., None], axis=-1)[..., 0] + 1 - at for at in (0, 1)
+        )
+        low = jnp.minimum(low, high)  # of keys in no order too
+    return low
 
 
 def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: bool = False) -> jax.Array:
@@ -83,14 +93,12 @@ def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: 
     def next_digit(done: jax.Array, prefix: jax.Array) -> jax.Array:
         shift = jnp.asarray(bits - digit_bits * (done + 1), word)
         codes = prefix[:, None] | (jnp.asarray(digits) << shift)[None, :]
-        below = [search(axis, s, codes, after_equals=False) - s.begin.reshape(-1, 1) for s in sequences]
+        below = [search(s, codes, after_equals=False) - s.begin.reshape(-1, 1) for s in sequences]
         digit = jnp.sum(axis.sum(sum(below)) <= ranks[:, None], axis=1).astype(word)
         return prefix | (digit << shift)
 
     code = jax.lax.fori_loop(0, bits // digit_bits, next_digit, jnp.zeros((cuts,), word))[:, None]
-    low, high = (
-        jnp.stack([search(axis, s, code, after_equals=after)[:, 0] for s in sequences]) for after in (False, True)
-    )
+    low, high = (jnp.stack([search(s, code, after_equals=after)[:, 0] for s in sequences]) for after in (False, True))
     begins = jnp.stack([jnp.broadcast_to(s.begin, (cuts,)) for s in sequences])
     # [sequences, devices, cuts]
     low, equal, begins = (jnp.moveaxis(x, 0, 1) for x in axis.gather((low, high - low, begins)))
