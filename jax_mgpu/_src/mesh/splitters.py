@@ -43,21 +43,24 @@ def order_codes(keys: jax.Array, descending: bool) -> jax.Array:
 def search(sequence: Sorted, codes: jax.Array, *, after_equals: bool) -> jax.Array:
     """How far codes, `[cuts, any]`, reach into the sequence: positions before, or after, the keys that equal them."""
     n = sequence.keys.shape[0]
-    ways = max(1, min(MOST_WAYS, (MOST_PROBES // max(codes.size, 1)).bit_length() - 1))  # 2^ways parts a step
-    probes = jnp.arange(1, 1 << ways, dtype=sequence.end.dtype)
+    probes = min(MOST_PROBES, max(n, 256))
+    ways = max(1, min(MOST_WAYS, (probes // max(codes.size, 1)).bit_length() - 1))  # 2^ways parts a step
+    cuts = jnp.arange(1, 1 << ways, dtype=sequence.end.dtype)
     low, high = (jnp.broadcast_to(x.reshape(-1, 1), codes.shape) for x in (sequence.begin, sequence.end))
+
+    def part(length: jax.Array, cut: jax.Array) -> jax.Array:
+        """The length times cut, over 2^ways, of which no product overflows."""
+        return (length >> ways) * cut + ((length & ((1 << ways) - 1)) * cut >> ways)
+
     for _ in range(-(-n.bit_length() // ways)):
-        length = (high - low)[..., None]
-        # length * probes >> ways, of which no product overflows
-        parts = (length >> ways) * probes + ((length & ((1 << ways) - 1)) * probes >> ways)
-        keys = order_codes(sequence.keys.at[low[..., None] + parts].get(mode="clip"), sequence.descending)
-        before = (parts < length) & ((keys <= codes[..., None]) if after_equals else (keys < codes[..., None]))
-        reached = jnp.sum(before, axis=-1, dtype=low.dtype)
-        edges = jnp.concatenate([jnp.full_like(length, -1), parts, length], axis=-1)
-        low, high = (
-            low + jnp.take_along_axis(edges, (reached + at)[..., None], axis=-1)[..., 0] + 1 - at for at in (0, 1)
-        )
-        low = jnp.minimum(low, high)  # of keys in no order too
+        length = high - low
+        places = part(length[..., None], cuts)
+        keys = order_codes(sequence.keys.at[low[..., None] + places].get(mode="clip"), sequence.descending)
+        before = (keys <= codes[..., None]) if after_equals else (keys < codes[..., None])
+        reached = jnp.sum((places < length[..., None]) & before, axis=-1, dtype=low.dtype)
+        high = low + part(length, reached + 1)
+        # Of keys in no order, a part that is passed may be the next one too.
+        low = jnp.where(reached > 0, jnp.minimum(low + part(length, reached) + 1, high), low)
     return low
 
 
