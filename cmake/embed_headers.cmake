@@ -1,5 +1,5 @@
 # cmake -DROOT=... -DHEADERS=... -DOUTPUT=... -P: writes the headers, named from ROOT, as C++ strings.
-set(text "#include \"cuda/embedded_headers.h\"\n\nnamespace mgpu::cuda {\n\n")
+set(text "#include \"compiled/embedded_headers.h\"\n\nnamespace mgpu::compiled {\n\n")
 set(list "")
 set(all "")
 set(number 0)
@@ -13,5 +13,5 @@ endforeach()
 string(SHA256 digest "${all}")
 string(APPEND text "\nconst std::vector<EmbeddedHeader>& embedded_headers() {\n"
                    "  static const std::vector<EmbeddedHeader> list = {\n${list}  };\n  return list;\n}\n\n"
-                   "std::string embedded_headers_digest() { return \"${digest}\"; }\n\n}  // namespace mgpu::cuda\n")
+                   "std::string embedded_headers_digest() { return \"${digest}\"; }\n\n}  // namespace mgpu::compiled\n")
 file(WRITE ${OUTPUT} "${text}")

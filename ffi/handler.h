@@ -55,6 +55,17 @@ inline std::string_view attribute_text(const ffi::Dictionary& dictionary, std::s
   return *value;
 }
 
+// Makes the function of a call ready, when XLA loads a program.
+template <typename Prepare>
+ffi::Error prepare_call(const char* operation, const ffi::Dictionary& attributes, Prepare prepare) {
+  try {
+    prepare(FrameAttributes(attributes), attribute_text(attributes, "source"));
+    return ffi::Error::Success();
+  } catch (const std::exception& error) {
+    return ffi::Error::Internal(std::string(operation) + ": " + error.what());
+  }
+}
+
 template <typename Run>
 ffi::Error run_call(const char* operation, ffi::RemainingArgs operands, ffi::RemainingRets results,
                     const ffi::Dictionary& dictionary, Run run) {

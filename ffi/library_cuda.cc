@@ -34,12 +34,7 @@ MGPU_CUDA_OPERATIONS(MGPU_HANDLER)
 // XLA instantiates a call when it loads a program, and records its execution alone.
 #define MGPU_HANDLER(name)                                                                                      \
   ffi::Error name##_instantiate(ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary attributes) {           \
-    try {                                                                                                       \
-      cuda::prepare_##name(FrameAttributes(attributes), attribute_text(attributes, "source"));                  \
-      return ffi::Error::Success();                                                                             \
-    } catch (const std::exception& error) {                                                                     \
-      return ffi::Error::Internal(std::string(#name ": ") + error.what());                                      \
-    }                                                                                                           \
+    return prepare_call(#name, attributes, cuda::prepare_##name);                                               \
   }                                                                                                             \
   ffi::Error name##_handler(CUstream_st* stream, ffi::RemainingArgs operands, ffi::RemainingRets results,       \
                             ffi::Dictionary attributes) {                                                       \
@@ -87,11 +82,6 @@ std::string json_kernel_shapes() {
         kernel.shapes, [](const cuda::KernelShape& shape) { return json_pair(shape.bytes, shape.least_limit); });
     return JsonParts('[').add(json(kernel.kernel)).add(shapes).add(kernel.is_optional ? "true" : "false").done(']');
   });
-}
-
-std::string json_compiled_functions() {
-  const auto [compiled, read] = cuda::compiled_functions();
-  return json_pair(compiled, read);
 }
 
 }  // namespace

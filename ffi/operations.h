@@ -40,7 +40,7 @@
   // one line each, in alphabetical order
 // clang-format on
 
-// Operations by a function that is compiled when a program is loaded: on CUDA alone, elsewhere plain JAX runs them.
+// Operations by a function that is compiled when a program is loaded.
 // clang-format off
 #define MGPU_FUNCTION_OPERATIONS(OPERATION) \
   OPERATION(reduce_by_function)             \
@@ -81,6 +81,10 @@ MGPU_OPERATIONS(MGPU_DECLARE)
   namespace cuda {                                                            \
   void prepare_##name(const Attributes& attributes, std::string_view source); \
   void name(const Call& call, std::string_view source, CUstream_st* stream);  \
+  }                                                                           \
+  namespace cpu {                                                             \
+  void prepare_##name(const Attributes& attributes, std::string_view source); \
+  void name(const Call& call, std::string_view source, Executor& executor);   \
   }                                                                           \
   namespace workspace {                                                       \
   int64_t name(const Call& call);                                             \

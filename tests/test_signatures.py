@@ -9,7 +9,7 @@ import jax
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import library, primitive
+from jax_mgpu._src import by_function, library, primitive
 
 COMPILED = library.cpu_library
 
@@ -54,7 +54,7 @@ def test_a_library_of_other_sources_is_one_error(name, platform, monkeypatch):
 
 def test_every_operation_has_a_handler():
     with_kernels = {name for name, operation in primitive.REGISTRY.items() if "cpu" in operation.platforms}
-    assert COMPILED.handlers().keys() == {"check", *with_kernels}
+    assert COMPILED.handlers().keys() == {"check", *with_kernels, *by_function.OPERATIONS}
 
 
 def test_names_of_a_call_and_of_a_rule_are_checked():

@@ -8,7 +8,6 @@
 
 #include "algorithm/segments.h"
 #include "cpu/entries.h"
-#include "cpu/executor.h"
 
 namespace mgpu {
 
@@ -37,16 +36,17 @@ class RankBuckets {
 
   // Writes the keys, bucket by bucket and in each as they came, to `to`. Adds where buckets start, but the first, to
   // `heads`.
-  void deal(cpu::Executor& executor, const Buffer& to, std::vector<int64_t>& heads) const {
+  template <typename Executor>
+  void deal(Executor& executor, const Buffer& to, std::vector<int64_t>& heads) const {
     const int64_t tasks = 4 * executor.concurrency();
     std::vector<std::vector<int64_t>> next(tasks);  // by bin: how many; then by bucket: the next one's place
-    cpu::parallel_for(executor, tasks, [&](int64_t task) {
+    parallel_for(executor, tasks, [&](int64_t task) {
       next[task].assign(kBins, 0);
       const Range<int64_t> part = this->part(task, tasks);
       for (int64_t i = part.begin; i < part.end; ++i) ++next[task][bin(rank(i))];
     });
     const std::vector<uint16_t> buckets = join_bins(next, heads);
-    cpu::parallel_for(executor, tasks, [&](int64_t task) {
+    parallel_for(executor, tasks, [&](int64_t task) {
       const Range<int64_t> part = this->part(task, tasks);
       int64_t* const places = next[task].data();
       for (int64_t i = part.begin; i < part.end; ++i) {

@@ -9,6 +9,7 @@
 #include "cpu/entries.h"
 #include "cpu/executor.h"
 #include "cpu/tunings.h"
+#include "operands/dispatch.h"
 #include "operations.h"
 
 namespace mgpu {

@@ -1,31 +1,23 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <shared_mutex>
 #include <stdexcept>
 
 #include "algorithm/common.h"
+#include "compiled/embedded_headers.h"
+#include "compiled/images.h"
+#include "compiled/registry.h"
 #include "cuda/compiler.h"
-#include "cuda/embedded_headers.h"
 
 namespace mgpu::cuda {
 
 namespace {
 
 namespace fs = std::filesystem;
+using compiled::Image;
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
@@ -166,11 +158,6 @@ const Nvrtc& nvrtc() {
 
 // ---- What is compiled: a cubin, or PTX where NVRTC is older than the device, and the kernels' names in it.
 
-struct Image {
-  std::vector<std::string> names;
-  std::string code;
-};
-
 struct Request {
   std::string source;
   std::vector<std::string> names;
@@ -179,19 +166,18 @@ struct Request {
   // All that the image depends on.
   std::string key() const {
     std::string text = "NVRTC " + std::to_string(nvrtc().major) + "." + std::to_string(nvrtc().minor) + ", headers " +
-                       embedded_headers_digest() + ", " + option;
+                       compiled::embedded_headers_digest() + ", " + option;
     for (const std::string& name : names) text += "\n" + name;
     return text + "\n" + source;
   }
 };
 
-std::atomic<int> compiled{0}, read_back{0};
-
 Image compile(const Request& request) {
   const Nvrtc& nvrtc = cuda::nvrtc();
   Nvrtc::Program program = nullptr;
   std::vector<const char*> names, texts;
-  for (const EmbeddedHeader& header : embedded_headers()) names.push_back(header.name), texts.push_back(header.text);
+  for (const compiled::EmbeddedHeader& header : compiled::embedded_headers())
+    names.push_back(header.name), texts.push_back(header.text);
   if (nvrtc.create(&program, request.source.c_str(), "function.cu", static_cast<int>(names.size()), texts.data(),
                    names.data()) != 0) {
     fail("NVRTC: no program");
@@ -221,145 +207,15 @@ Image compile(const Request& request) {
   (is_real ? nvrtc.cubin_size : nvrtc.ptx_size)(program, &size);
   image.code.resize(size);
   (is_real ? nvrtc.cubin : nvrtc.ptx)(program, image.code.data());
-  ++compiled;
   return image;
-}
-
-// ---- Images on the disk: a file each, whole or not there. MGPU_CACHE_DIR is the folder, empty for none;
-// MGPU_CACHE_BYTES how much may lie there, of which the files that were used last stay.
-
-std::optional<fs::path> cache_folder() {
-  if (const char* const given = std::getenv("MGPU_CACHE_DIR")) {
-    return *given ? std::optional<fs::path>(given) : std::nullopt;
-  }
-  if (const char* const base = std::getenv("XDG_CACHE_HOME"); base && *base) return fs::path(base) / "jax_mgpu";
-  if (const char* const home = std::getenv("HOME"); home && *home) return fs::path(home) / ".cache" / "jax_mgpu";
-  return std::nullopt;
-}
-
-uint64_t hash_of(std::string_view text, uint64_t seed) {
-  uint64_t hash = 0xcbf29ce484222325u ^ seed;
-  for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3u;
-  return hash;
-}
-
-fs::path cache_file(const fs::path& folder, const std::string& key) {
-  char name[48];
-  std::snprintf(name, sizeof(name), "%016llx%016llx.kernel", static_cast<unsigned long long>(hash_of(key, 0)),
-                static_cast<unsigned long long>(hash_of(key, 0x9e3779b97f4a7c15u)));
-  return folder / name;
-}
-
-void put_text(std::string& file, std::string_view text) {
-  const uint64_t size = text.size();
-  file.append(reinterpret_cast<const char*>(&size), sizeof(size)).append(text);
-}
-
-bool take_text(std::string_view& file, std::string& text) {
-  uint64_t size = 0;
-  if (file.size() < sizeof(size)) return false;
-  std::copy_n(file.data(), sizeof(size), reinterpret_cast<char*>(&size));
-  file.remove_prefix(sizeof(size));
-  if (file.size() < size) return false;
-  text = file.substr(0, size);
-  file.remove_prefix(size);
-  return true;
-}
-
-std::optional<Image> read_image(const fs::path& path, const std::string& key, size_t kernels) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) return std::nullopt;
-  const std::string content{std::istreambuf_iterator<char>(stream), {}};
-  std::string_view rest = content;
-  std::string text, digest;
-  Image image;
-  // What is cut off or changed is not there.
-  if (!take_text(rest, digest) || digest != std::to_string(hash_of(rest, 0))) return std::nullopt;
-  if (!take_text(rest, text) || text != key) return std::nullopt;
-  for (size_t i = 0; i < kernels; ++i) {
-    if (!take_text(rest, image.names.emplace_back())) return std::nullopt;
-  }
-  if (!take_text(rest, image.code)) return std::nullopt;
-  std::error_code error;
-  fs::last_write_time(path, fs::file_time_type::clock::now(), error);
-  ++read_back;
-  return image;
-}
-
-void drop_oldest(const fs::path& folder) {
-  const char* const given = std::getenv("MGPU_CACHE_BYTES");
-  const uint64_t limit = given ? std::strtoull(given, nullptr, 10) : uint64_t{256} << 20;
-  struct File {
-    fs::file_time_type used;
-    uint64_t bytes;
-    fs::path path;
-  };
-  std::vector<File> files;
-  uint64_t total = 0;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().extension() != ".kernel") continue;
-    const File file{entry.last_write_time(error), entry.file_size(error), entry.path()};
-    if (error) continue;  // another process dropped it
-    files.push_back(file);
-    total += file.bytes;
-  }
-  std::sort(files.begin(), files.end(), [](const File& a, const File& b) { return a.used < b.used; });
-  for (const File& file : files) {
-    if (total <= limit) break;
-    fs::remove(file.path, error);
-    total -= file.bytes;
-  }
-}
-
-// A folder that cannot be written to costs the next process the compilation, and nothing else.
-void write_image(const fs::path& path, const std::string& key, const Image& image) {
-  std::string body;
-  put_text(body, key);
-  for (const std::string& name : image.names) put_text(body, name);
-  put_text(body, image.code);
-  std::string file;
-  put_text(file, std::to_string(hash_of(body, 0)));
-  std::error_code error;
-  if (fs::create_directories(path.parent_path(), error)) {
-    fs::permissions(path.parent_path(), fs::perms::owner_all, error);
-  }
-  const fs::path part = path.string() + "." + std::to_string(getpid());
-  {
-    std::ofstream stream(part, std::ios::binary);
-    stream << file << body;
-    if (!stream.flush()) {
-      fs::remove(part, error);
-      return;
-    }
-  }
-  fs::rename(part, path, error);
-  if (error) fs::remove(part, error);
-  drop_oldest(path.parent_path());
 }
 
 Image image_of(const Request& request) {
   const std::string key = request.key();
-  const auto folder = cache_folder();
-  if (folder) {
-    if (auto image = read_image(cache_file(*folder, key), key, request.names.size())) return *image;
-  }
+  if (auto image = compiled::read_image(key, request.names.size())) return *image;
   Image image = compile(request);
-  if (folder) write_image(cache_file(*folder, key), key, image);
+  compiled::keep_image(key, image);
   return image;
-}
-
-// ---- The kernels of this process. They are never unloaded: a recorded graph may still launch them.
-
-struct Loaded {
-  std::once_flag once;
-  std::vector<Kernel> kernels;
-};
-
-std::shared_mutex loaded_mutex;
-std::map<std::string, std::unique_ptr<Loaded>, std::less<>>& loaded() {
-  static auto* const map = new std::map<std::string, std::unique_ptr<Loaded>, std::less<>>;
-  return *map;
 }
 
 std::vector<Kernel> load(const Request& request) {
@@ -387,26 +243,13 @@ std::string compiler_problem() {
   }
 }
 
-std::pair<int, int> compiled_functions() { return {compiled, read_back}; }
-
 const std::vector<Kernel>& kernels_of(std::string_view source, std::string_view header,
                                       const std::vector<std::string>& names, int device) {
   const int device_architecture = architecture(device);
   std::string key = std::to_string(device_architecture) + " ";
   key.append(header).append(" ").append(names.front()).append(" ").append(source);
-  Loaded* entry = nullptr;
-  {
-    const std::shared_lock lock(loaded_mutex);
-    const auto found = loaded().find(key);
-    if (found != loaded().end()) entry = found->second.get();
-  }
-  if (!entry) {
-    const std::unique_lock lock(loaded_mutex);
-    auto& slot = loaded()[key];
-    if (!slot) slot = std::make_unique<Loaded>();
-    entry = slot.get();
-  }
-  std::call_once(entry->once, [&] {
+  static auto* const registry = new compiled::Registry<std::vector<Kernel>>;
+  return registry->get(key, [&] {
     const auto& known = nvrtc().known;
     const bool is_known = std::find(known.begin(), known.end(), device_architecture) != known.end();
     int target = 0;
@@ -416,12 +259,9 @@ const std::vector<Kernel>& kernels_of(std::string_view source, std::string_view 
     Request request;
     request.option = (is_known ? "-arch=sm_" : "-arch=compute_") + std::to_string(target);
     request.names = names;
-    request.source = "#include \"";
-    request.source.append(header).append("\"\n#include \"function/operator.h\"\n#include \"function/primitives.h\"\n");
-    request.source.append("namespace mgpu::function {\n").append(source).append("}\n");
-    entry->kernels = load(request);
+    request.source = compiled::source_file(header, source);
+    return load(request);
   });
-  return entry->kernels;
 }
 
 std::vector<int> distinct_devices() {

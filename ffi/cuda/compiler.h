@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 // cuda.h's, which the module over the kernels does not need for the rest.
@@ -16,7 +15,6 @@ namespace mgpu::cuda {
 // Folders to look for NVRTC in, before those of the loader.
 void set_compiler_folders(const std::vector<std::string>& folders);
 std::string compiler_problem();
-std::pair<int, int> compiled_functions();
 
 // A kernel as the driver knows it: of no context, so one for all devices of an architecture.
 using Kernel = CUkern_st*;

@@ -13,34 +13,10 @@ namespace mgpu::cuda {
 
 namespace {
 
-// What the host knows of a function: nothing, so the parameters of kernels are laid out alike for all of them.
-struct AnyItem {
-  [[maybe_unused]] static constexpr int kLeaves = 0;
-};
-struct AnyOperator {
-  using Element = AnyItem;
-  using State = char;
-  using Result = AnyItem;
-  Captures captures;
-  int64_t length;
-};
-static_assert(sizeof(AnyOperator) == sizeof(Captures) + sizeof(int64_t));
-
 template <typename... Parameters>
 void launch(Kernel kernel, int64_t blocks, int threads, int64_t shared, CUstream_st* stream,
             const Parameters&... parameters) {
   launch_kernel(kernel, blocks, threads, shared, stream, {const_cast<Parameters*>(&parameters)...});
-}
-
-ItemArrays<AnyItem> sources(const std::vector<const void*>& leaves) {
-  ItemArrays<AnyItem> arrays{};
-  std::copy(leaves.begin(), leaves.end(), arrays.leaves);
-  return arrays;
-}
-ResultVector<AnyOperator> targets(const std::vector<void*>& leaves) {
-  ResultVector<AnyOperator> arrays{};
-  std::copy(leaves.begin(), leaves.end(), arrays.leaves);
-  return arrays;
 }
 
 std::string of_function(const char* kernel) {
@@ -109,10 +85,14 @@ void reduce_by_function(const Call& call, std::string_view source, CUstream_st* 
   if (segments.rows == 0) return;
   const auto& kernels = reduce_kernels(source, current_device());
   Workspace workspace = workspace_of(call);
-  const Reduction<AnyOperator> reduction{sources(operands.leaves), operands.rows_aligned(), segments,
-                                         operands.chunk_items(),   operands.chunks(),       operands.layout(workspace),
-                                         targets(operands.result)};
-  const AnyOperator op{operands.captures, segments.length};
+  const Reduction<AnyOperator> reduction{operands.sources(),
+                                         operands.rows_aligned(),
+                                         segments,
+                                         operands.chunk_items(),
+                                         operands.chunks(),
+                                         operands.layout(workspace),
+                                         FunctionOperands::targets(operands.result)};
+  const AnyOperator op = operands.op();
   if (operands.has_short_rows()) {
     int lanes = 1;
     while (lanes < kWarp && lanes * operands.shape.vector() * 4 < segments.length) lanes *= 2;
@@ -141,13 +121,13 @@ void segmented_reduce_by_function(const Call& call, std::string_view source, CUs
   Workspace workspace = workspace_of(call);
   const auto scratch = operands.layout(workspace);
   const UnitTiles tiles = unit_tiles(operands.tiling(), scratch.items_before);
-  const SegmentedReduction<AnyOperator> reduction{sources(operands.leaves),
+  const SegmentedReduction<AnyOperator> reduction{operands.sources(),
                                                   operands.aligned,
                                                   tiles,
                                                   scratch.opening,
                                                   reinterpret_cast<SinceRestart<char>*>(scratch.open),
-                                                  targets(operands.result)};
-  const AnyOperator op{operands.captures, segments.length};
+                                                  FunctionOperands::targets(operands.result)};
+  const AnyOperator op = operands.op();
   launch(kernels[kSegmentPartition], tiles.partition_blocks(), kPartitionThreads, 0, stream, tiles);
   launch(kernels[kSegmentTiles], tiles.tiles, segment_reducing::kThreads, 0, stream, reduction, op);
   if (tiles.tiles > 1) launch(kernels[kSegmentJoins], join_blocks(tiles.tiles), kJoinThreads, 0, stream, reduction, op);
@@ -174,7 +154,7 @@ void scan_by_function(const Call& call, std::string_view source, CUstream_st* st
   Segments restarts = segments;
   restarts.counts = {};
   const int64_t tiles = operands.tiles(!in_tiles);
-  const ScanTask<AnyOperator> task{sources(operands.leaves),
+  const ScanTask<AnyOperator> task{operands.sources(),
                                    operands.rows_aligned(),
                                    operands.exclusive,
                                    operands.reverse,
@@ -183,9 +163,9 @@ void scan_by_function(const Call& call, std::string_view source, CUstream_st* st
                                    tiles,
                                    scratch.look_back,
                                    scratch.listed,
-                                   targets(operands.result),
-                                   targets(operands.totals)};
-  const AnyOperator op{operands.captures, segments.length};
+                                   FunctionOperands::targets(operands.result),
+                                   FunctionOperands::targets(operands.totals)};
+  const AnyOperator op = operands.op();
   check(call, cudaMemsetAsync(scratch.look_back, 0, operands.look_back_words(!in_tiles) * sizeof(uint64_t), stream));
   if (in_tiles) {
     const int64_t bytes = staged_bytes(operands.shape);

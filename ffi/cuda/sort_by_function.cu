@@ -3,6 +3,7 @@
 #include "cuda/segmented_sort/merge_tiles.cuh"
 #include "cuda/segmented_sort/sort_segments.h"
 #include "cuda/segmented_sort/sort_tiles.cuh"
+#include "function/order.h"
 #include "operands/sort_by_function.h"
 #include "operations.h"
 
@@ -11,13 +12,6 @@ namespace mgpu::cuda {
 namespace {
 
 using namespace sorting;
-
-// What the host knows of an order: how wide its words are, so that the parameters of kernels are laid out alike.
-template <typename Word_>
-struct AnyOrder {
-  using Word = Word_;
-  Captures captures;
-};
 
 template <typename... Parameters>
 void launch(Kernel kernel, int64_t blocks, int threads, int64_t shared, CUstream_st* stream,

@@ -121,28 +121,44 @@ template <typename Item>
 struct ItemArrays {
   const void* leaves[kMostLeaves];
 
-#ifdef __CUDACC__
   template <int kLeaf>
-  __device__ __forceinline__ const char* at(int64_t i) const {
+  MGPU_HOST_DEVICE const char* at(int64_t i) const {
     return static_cast<const char*>(leaves[kLeaf]) + i * kLeafBytes<Item, kLeaf>;
   }
-  __device__ __forceinline__ ItemArrays operator+(int64_t i) const {
+  MGPU_HOST_DEVICE ItemArrays operator+(int64_t i) const {
     ItemArrays moved;
     for_each_leaf<Item>([&]<int kLeaf>() { moved.leaves[kLeaf] = at<kLeaf>(i); });
     return moved;
   }
-  __device__ __forceinline__ Item operator[](int64_t i) const {
+  MGPU_HOST_DEVICE Item operator[](int64_t i) const {
     Item item;
     for_each_leaf<Item>([&]<int kLeaf>() {
       auto& leaf = Item::template leaf<kLeaf>(item);
       using Scalar = std::remove_cvref_t<decltype(leaf[0])>;
       constexpr int kElements = sizeof(leaf) / sizeof(Scalar);
-#pragma unroll
+      MGPU_UNROLL
       for (int e = 0; e < kElements; ++e) leaf[e] = reinterpret_cast<const Scalar*>(at<kLeaf>(i))[e];
     });
     return item;
   }
-#endif
+};
+
+// Where elements lie: in an array, or in an array a leaf.
+template <typename Element>
+struct SourceOf_ {
+  using Type = const Element*;
+};
+template <IsItem Element>
+struct SourceOf_<Element> {
+  using Type = ItemArrays<Element>;
+};
+template <typename Element>
+using SourceOf = typename SourceOf_<Element>::Type;
+
+// What a host knows of the items of a compiled function: nothing, so the parameters of kernels are laid out alike for
+// all of them.
+struct AnyItem {
+  [[maybe_unused]] static constexpr int kLeaves = 0;
 };
 
 }  // namespace mgpu

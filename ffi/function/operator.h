@@ -96,6 +96,16 @@ struct LiftedOperator : OperatorOfFunction<Function> {
   }
 };
 
+// Either, as a host knows it.
+struct AnyOperator {
+  using Element = AnyItem;
+  using State = char;
+  using Result = AnyItem;
+  Captures captures;
+  int64_t length;
+};
+static_assert(sizeof(AnyOperator) == sizeof(Captures) + sizeof(int64_t));
+
 template <typename Function>
 using FunctionOperator = std::conditional_t<Function::kHasNeutral, NeutralOperator<Function>, LiftedOperator<Function>>;
 

@@ -6,6 +6,13 @@
 
 namespace mgpu {
 
+// As a host knows it: how wide its words are.
+template <typename Word_>
+struct AnyOrder {
+  using Word = Word_;
+  Captures captures;
+};
+
 template <typename Function, typename Word_>
 struct FunctionOrder {
   using Word = Word_;

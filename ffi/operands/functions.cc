@@ -1,5 +1,7 @@
 #include "operands/functions.h"
 
+#include <algorithm>
+
 #include "call.h"
 #include "operations.h"
 #include "workspace.h"
@@ -57,6 +59,17 @@ std::vector<void*> FunctionOperands::results(const Call& call, size_t first, int
   }
   call.expect(bytes == items * call.attributes["result_bytes"], "expected results of the size that is an attribute");
   return pointers;
+}
+
+ItemArrays<AnyItem> FunctionOperands::sources() const {
+  ItemArrays<AnyItem> arrays{};
+  std::copy(leaves.begin(), leaves.end(), arrays.leaves);
+  return arrays;
+}
+ResultVector<AnyOperator> FunctionOperands::targets(const std::vector<void*>& leaves) {
+  ResultVector<AnyOperator> arrays{};
+  std::copy(leaves.begin(), leaves.end(), arrays.leaves);
+  return arrays;
 }
 
 ScanFunctionOperands::ScanFunctionOperands(const Call& call)

@@ -35,6 +35,11 @@ struct FunctionOperands {
 
   // The leaves of `items` results, from a call's result `first` on.
   std::vector<void*> results(const Call& call, size_t first, int64_t items) const;
+
+  // As kernels take them.
+  ItemArrays<AnyItem> sources() const;
+  static ResultVector<AnyOperator> targets(const std::vector<void*>& leaves);
+  AnyOperator op() const { return {captures, segments.length}; }
 };
 
 // Attributes beside those: exclusive, reverse, total, and segmented: whether tiles lie on a grid over all rows.

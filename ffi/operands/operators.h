@@ -78,4 +78,22 @@ struct ResultVector<Operator> {
   }
 };
 
+// The kind of a scan. Compiled functions are compiled for one.
+template <typename Operator>
+MGPU_HOST_DEVICE constexpr bool scans_exclusively(bool exclusive) {
+  if constexpr (requires { Operator::kExclusive; }) {
+    return Operator::kExclusive;
+  } else {
+    return exclusive;
+  }
+}
+template <typename Operator>
+MGPU_HOST_DEVICE constexpr bool scans_in_reverse(bool reverse) {
+  if constexpr (requires { Operator::kReverse; }) {
+    return Operator::kReverse;
+  } else {
+    return reverse;
+  }
+}
+
 }  // namespace mgpu

@@ -90,6 +90,9 @@ struct SegmentedSortOperands {
 
   explicit SegmentedSortOperands(const Call& call);
 
+  // The length of a row where the payload is the indices of its items, else 0.
+  int64_t index_row_length() const { return payload_mode == PayloadMode::kIndices ? segments.length : 0; }
+
   // How whole rows are sorted. kSegments: by the kernels for segments, which are as fast for many items with wide
   // payload or narrow keys, and fill their tiles with short rows. kRanks: by counting, for each item, what comes before
   // it. kFewItems: in small cells, merged by ranks. kOneCell: a row is a cell. kPairs, kLong: in large cells. kDigits:

@@ -51,18 +51,6 @@ struct Vector<Element> {
   }
 };
 
-// Where elements lie: in an array, or in an array a leaf.
-template <typename Element>
-struct SourceOf_ {
-  using Type = const Element*;
-};
-template <IsItem Element>
-struct SourceOf_<Element> {
-  using Type = ItemArrays<Element>;
-};
-template <typename Element>
-using SourceOf = typename SourceOf_<Element>::Type;
-
 // Stores items at an index that is a multiple of kCount, to memory aligned to 16 bytes.
 template <int kCount, typename T>
 __device__ __forceinline__ void store_vector(T* to, int64_t i, const T (&items)[kCount]) {

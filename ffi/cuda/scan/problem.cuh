@@ -24,21 +24,8 @@ struct ScanTask {
   ResultVector<Operator> result;
   ResultVector<Operator> totals;  // null if not asked for
 
-  // Functions are compiled for one kind of scan.
-  __device__ __forceinline__ bool is_exclusive() const {
-    if constexpr (requires { Operator::kExclusive; }) {
-      return Operator::kExclusive;
-    } else {
-      return exclusive;
-    }
-  }
-  __device__ __forceinline__ bool is_reverse() const {
-    if constexpr (requires { Operator::kReverse; }) {
-      return Operator::kReverse;
-    } else {
-      return reverse;
-    }
-  }
+  __device__ __forceinline__ bool is_exclusive() const { return scans_exclusively<Operator>(exclusive); }
+  __device__ __forceinline__ bool is_reverse() const { return scans_in_reverse<Operator>(reverse); }
 };
 
 // Stores a vector of results.

@@ -1,0 +1,103 @@
+// reduce, segmented_reduce, scan and sorts by compiled functions on the CPU: the kernels of reduce.h, scan.h and
+// segmented_sort.h, compiled for one function each.
+#include "operands/functions.h"
+
+#include "cpu/compiled/compiler.h"
+#include "cpu/executor.h"
+#include "cpu/reduce.h"
+#include "cpu/scan.h"
+#include "cpu/segmented_sort.h"
+#include "operands/sort_by_function.h"
+#include "operations.h"
+
+namespace mgpu::cpu {
+
+namespace {
+
+void run(CompiledKernel kernel, const void* problem, Executor& executor) {
+  const LentThreads lent{&executor, executor.concurrency(),
+                         [](void* executor, int64_t count, void (*body)(const void*, int64_t), const void* context) {
+                           parallel_for(*static_cast<Executor*>(executor), count, [=](int64_t i) { body(context, i); });
+                         }};
+  if (const char* const error = kernel(problem, &lent)) throw std::runtime_error(error);
+}
+
+CompiledKernel operator_kernel(std::string_view source, std::string_view header, std::string_view kernel) {
+  return kernel_of(source, header, kernel, "mgpu::FunctionOperator<mgpu::function::Function>", "mgpu::AnyOperator");
+}
+
+CompiledKernel reduce_kernel(std::string_view source) {
+  return operator_kernel(source, "cpu/reduce.h", "ReduceProblem");
+}
+CompiledKernel segmented_reduce_kernel(std::string_view source) {
+  return operator_kernel(source, "cpu/reduce.h", "SegmentedReduceProblem");
+}
+CompiledKernel scan_kernel(std::string_view source) { return operator_kernel(source, "cpu/scan.h", "ScanProblem"); }
+
+CompiledKernel sort_kernel(std::string_view source, int64_t word_bytes, bool has_payload) {
+  const std::string word = "uint" + std::to_string(8 * word_bytes) + "_t";
+  const std::string payload = has_payload ? ", uint32_t" : ", mgpu::NoPayload";
+  return kernel_of(source, "cpu/segmented_sort.h", "SortProblem",
+                   "mgpu::FunctionOrder<mgpu::function::Function, " + word + ">" + payload,
+                   "mgpu::AnyOrder<" + word + ">" + payload);
+}
+
+}  // namespace
+
+void prepare_reduce_by_function(const Attributes&, std::string_view source) { reduce_kernel(source); }
+
+void reduce_by_function(const Call& call, std::string_view source, Executor& executor) {
+  const ReduceFunctionOperands operands(call);
+  const ReduceProblem<AnyOperator> problem{operands.sources(), operands.segments,
+                                           FunctionOperands::targets(operands.result), operands.op()};
+  run(reduce_kernel(source), &problem, executor);
+}
+
+void prepare_segmented_reduce_by_function(const Attributes&, std::string_view source) {
+  segmented_reduce_kernel(source);
+}
+
+void segmented_reduce_by_function(const Call& call, std::string_view source, Executor& executor) {
+  const SegmentedReduceFunctionOperands operands(call);
+  const SegmentedReduceProblem<AnyOperator> problem{operands.sources(), operands.segments,
+                                                    FunctionOperands::targets(operands.result), operands.op()};
+  run(segmented_reduce_kernel(source), &problem, executor);
+}
+
+void prepare_scan_by_function(const Attributes&, std::string_view source) { scan_kernel(source); }
+
+void scan_by_function(const Call& call, std::string_view source, Executor& executor) {
+  const ScanFunctionOperands operands(call);
+  if (operands.segments.total() == 0) return;  // a total over no items is the caller's
+  const ScanProblem<AnyOperator> problem{operands.sources(),
+                                         operands.segments,
+                                         operands.exclusive,
+                                         operands.reverse,
+                                         FunctionOperands::targets(operands.result),
+                                         FunctionOperands::targets(operands.totals),
+                                         operands.op()};
+  run(scan_kernel(source), &problem, executor);
+}
+
+void prepare_sort_by_function(const Attributes& attributes, std::string_view source) {
+  sort_kernel(source, attributes["word_bytes"], attributes["payload"] != static_cast<int64_t>(PayloadMode::kNone));
+}
+
+void sort_by_function(const Call& call, std::string_view source, Executor& executor) {
+  const SortFunctionOperands operands(call);
+  const SegmentedSortOperands& sort = operands.sort;
+  if (sort.segments.total() == 0) return;
+  const auto run_sort = [&]<typename Payload>(Payload) {
+    using Order = AnyOrder<uint32_t>;  // words of all widths lie alike in a problem, which has their addresses alone
+    const SortProblem<Order, Payload> problem{
+        sort.segments,
+        {Order{operands.captures}, sort.keys, nullptr, sort.index_row_length()},
+        {Order{operands.captures}, sort.sorted_keys, sort.sorted_payload},
+    };
+    constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
+    run(sort_kernel(source, byte_width(sort.key_type), kHasPayload), &problem, executor);
+  };
+  sort.payload_mode == PayloadMode::kNone ? run_sort(NoPayload{}) : run_sort(uint32_t{});
+}
+
+}  // namespace mgpu::cpu
