@@ -2,7 +2,8 @@
 
 The function is traced once, on one item, and written as C++ (emit/). The C++ is an attribute of the call. The handler
 compiles it when XLA loads the program; for an exported program, that may be another process. Plain JAX runs functions
-that cannot be written as C++, derivatives, other platforms, and machines without a compiler.
+that cannot be written as C++, derivatives, other platforms, and machines without a compiler. On a CPU it runs all of
+them, unless MGPU_CPU_JIT=1 asks for kernels.
 """
 
 from __future__ import annotations
@@ -253,16 +254,21 @@ def _prepare(
     try:
         number, captures = _written(operator, structure, leaves, load, needs_nothing, reverse, exclusive)
     except Unsupported as error:
-        if jax.default_backend() == "gpu":
-            what = "op" if load is None else "op or map"
-            _warn(f"{operation}: {what}: runs in plain JAX, which is slower: no kernel can be made of {error}")
+        warn_of_plain_jax(operation, "op" if load is None else "op or map", error)
         return None
     return _Prepared(number, leaves if load is None else load.leaves, captures, structure, len(leaves))
 
 
 def has_kernels() -> bool:
     """Whether functions can be compiled, on some platform."""
-    return library.cuda_library is not None
+    return any(map(library.compiles_functions, library.platforms()))
+
+
+def warn_of_plain_jax(operation: str, what: str, error: Unsupported) -> None:
+    """Says once that a function cannot be compiled, where others are."""
+    backend = jax.default_backend()
+    if library.compiles_functions("cuda" if backend == "gpu" else backend):
+        _warn(f"{operation}: {what}: runs in plain JAX, which is slower: no kernel can be made of {error}")
 
 
 def _written(
@@ -363,11 +369,13 @@ def _traced_builtin(operator: Operator, item: Any, position_dtype: Any) -> tuple
     return jax.make_jaxpr(flat)(*avals, *avals), given, finish.out_avals
 
 
-def needs_plain_jax(what: str, captures: int, devices: int) -> bool:
+def needs_plain_jax(what: str, captures: int, platform: str, devices: int) -> bool:
     """Whether a program by functions that are `what` runs in plain JAX, with a warning where a compiler is missing."""
+    if not library.compiles_functions(platform):
+        return True
     if devices > 1 and captures:
         return True  # each device has rows of its own, but no part of what was captured
-    problem = library.compiler_problem()
+    problem = library.compiler_problem(platform)
     if problem:
         _warn(f"functions as {what} run in plain JAX, which is slower: {problem}")
     return bool(problem)
@@ -403,7 +411,6 @@ class FunctionOperation(Operation):
             shapes=shapes,
             fallback=plain,
             streamed=tuple(leaves),
-            only="cuda",
             is_registered=False,
         )
         self.def_jvp(self._jvp)
@@ -415,7 +422,7 @@ class FunctionOperation(Operation):
         self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
     ) -> bool:
         """Whether a program that could have kernels is to have plain JAX."""
-        return needs_plain_jax("operators", self.captures, devices)
+        return needs_plain_jax("operators", self.captures, platform, devices)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
         """The function's source and sizes in the place of its number."""

@@ -1,7 +1,7 @@
 """Sorts by a comparator of the caller's, a Python function of two items that says whether the first comes first.
 
-The comparator is traced once, on two items, and written as C++ for the CUDA kernels, as the operators of by_function.py
-are. Elsewhere, and where it cannot be compiled, plain JAX sorts (comparator.py).
+The comparator is traced once, on two items, and written as C++ for the kernels, as the operators of by_function.py are.
+Elsewhere, and where it cannot be compiled, plain JAX sorts (comparator.py).
 
 A sort gives a permutation, and through it derivatives. Every operation on two inputs works on ranks: once each item of
 both has an integer rank by the order, equal items the same one, its own kernels do the rest.
@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src import by_function
+from jax_mgpu._src import by_function, library
 from jax_mgpu._src.check import (
     as_array,
     count_operand,
@@ -28,7 +28,7 @@ from jax_mgpu._src.check import (
     type_error,
     value_error,
 )
-from jax_mgpu._src.comparator import compare_all, plain_sort_indices
+from jax_mgpu._src.comparator import compare_all, compares_keys, plain_sort_indices
 from jax_mgpu._src.compat import free_of_explicit_axes, whole_axes
 from jax_mgpu._src.emit import Unsupported, emit_order
 from jax_mgpu._src.live import live_mask
@@ -151,12 +151,21 @@ WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}
 
 @dataclasses.dataclass(frozen=True)
 class _Order:
-    """An order that has been written, without the values that it captured."""
+    """An order that has been written, without the values that it captured.
+
+    Args:
+      source: the C++.
+      item: the leaves of a key.
+      jaxpr: the comparator.
+      consts: its values, or the captured operands in their places.
+      compares_keys: whether a sort of columns does its work, as far as a CPU is to know.
+    """
 
     source: str
     item: tuple[Any, ...]
     jaxpr: Any
     consts: tuple[Any, ...]
+    compares_keys: bool
 
 
 _ORDERS: list[_Order] = []
@@ -173,10 +182,7 @@ def _order(operation: str, items: Items) -> tuple[int, Sequence[Any]] | None:
         _word_bytes(items.item)
         return _written(items)
     except Unsupported as error:
-        if jax.default_backend() == "gpu":
-            by_function._warn(
-                f"{operation}: less: runs in plain JAX, which is slower: no kernel can be made of {error}"
-            )
+        by_function.warn_of_plain_jax(operation, "less", error)
         return None
 
 
@@ -263,15 +269,17 @@ def _of_words(words: jax.Array, item: Sequence[Any]) -> list[jax.Array]:
 
 def _written(items: Items) -> tuple[int, Sequence[Any]]:
     """The number of an order, and what it captured."""
+    compiles_on_cpu = library.compiles_functions("cpu")
     with free_of_explicit_axes():
         closed = jax.make_jaxpr(items.less)(*items.item, *items.item)
+        by_keys = compiles_on_cpu and compares_keys(closed, len(items.item))
     written = emit_order(closed, items.item)
     consts = tuple(by_function._place(const, written.captures) for const in closed.consts)
     captured = tuple(const for const in consts if isinstance(const, by_function._Captured))
-    key = (written.text, captured, jax.sharding.get_abstract_mesh())
+    key = (written.text, captured, by_keys, jax.sharding.get_abstract_mesh())
     if key not in _NUMBERS:
         _NUMBERS[key] = len(_ORDERS)
-        _ORDERS.append(_Order(written.text, tuple(items.item), closed.jaxpr, consts))
+        _ORDERS.append(_Order(written.text, tuple(items.item), closed.jaxpr, consts, by_keys))
     return _NUMBERS[key], written.captures
 
 
@@ -291,7 +299,6 @@ class LessOperation(Operation):
             shapes=self._sorted_shapes,
             fallback=self._plain_sort,
             streamed=("keys",),
-            only="cuda",
             is_registered=False,
         )
         self.def_jvp(self._no_tangents)
@@ -302,8 +309,10 @@ class LessOperation(Operation):
     def lowers_plainly(
         self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
     ) -> bool:
-        """Whether a program that could have kernels is to have plain JAX."""
-        return by_function.needs_plain_jax("orders", self.captures, devices)
+        """Whether a program that could have kernels is to have plain JAX. A CPU sorts columns faster."""
+        if platform == "cpu" and _ORDERS[attributes["order"]].compares_keys:
+            return True
+        return by_function.needs_plain_jax("orders", self.captures, platform, devices)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
         """The order's source and sizes in the place of its number."""

@@ -48,7 +48,7 @@ from jax_mgpu._src.scan import scan
 from jax_mgpu._src.sort import Method, count_of, run_sort_indices
 from jax_mgpu._src.values import is_random_key
 
-__all__ = ["compare_all", "plain_sort_indices"]
+__all__ = ["compare_all", "compares_keys", "plain_sort_indices"]
 
 FIRST, SECOND, BOTH = 1, 2, 3  # the items that a value depends on, as bits
 # Columns of XLA's sort, which moves all of them, where merges move indices. On an H200, 2^20 items of 30 columns take
@@ -90,6 +90,14 @@ def plain_sort_indices(
 
     consts = [jax.lax.stop_gradient(const) for const in closed.consts]
     return automatic_batches(merged)(leaves, consts, heads, flags, count)
+
+
+def compares_keys(closed: Any, leaves: int) -> bool:
+    """Whether a traced comparator of so many leaves an item compares keys, so that a sort of columns does its work."""
+    try:
+        return _Comparison(closed, leaves).as_keys() is not None
+    except Unsupported:
+        return False
 
 
 def compare_all(less: Callable[..., Any], a: Sequence[jax.Array], b: Sequence[jax.Array]) -> jax.Array:
