@@ -5,6 +5,12 @@
 
 namespace mgpu {
 
+// 0 or 1, of which the compiler knows nothing: so it cannot become a branch, half mispredicted.
+inline int64_t opaque(int64_t taken) {
+  asm("" : "+r"(taken));
+  return taken;
+}
+
 // What is left of a merge of A and B.
 struct MergeWalk {
   int64_t i, i_end;  // items of A
@@ -16,8 +22,7 @@ struct MergeWalk {
   // next.
   template <typename KeysA, typename KeysB, typename Less, typename Step>
   [[gnu::always_inline]] void advance(KeysA a, KeysB b, Less less, Step step) {
-    int64_t take_b = less(b(j), a(i));
-    asm("" : "+r"(take_b));  // a number that the compiler knows nothing of cannot become a branch, half mispredicted
+    const int64_t take_b = opaque(less(b(j), a(i)));
     step(i, j, take_b);
     j += take_b;
     i += 1 - take_b;
@@ -35,6 +40,11 @@ struct MergeWalk {
 template <typename Word>
 inline Word select(int64_t take, Word x, Word y) {
   return static_cast<Word>(x ^ ((x ^ y) & static_cast<Word>(-take)));
+}
+
+template <typename Item>
+inline const Item* select(int64_t take, const Item* x, const Item* y) {
+  return reinterpret_cast<const Item*>(select(take, reinterpret_cast<uintptr_t>(x), reinterpret_cast<uintptr_t>(y)));
 }
 
 // Walks the merge of A and B, A before B among equals: step(i, j, take_b) for every item in merged order while both

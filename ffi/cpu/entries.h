@@ -90,14 +90,14 @@ void merge_runs(const Item* a, int64_t a_count, const Item* b, int64_t b_count, 
   const Item* b_last = b + b_count - 1;
   Item* out_last = out + a_count + b_count - 1;
   for (int64_t step = std::min(a_count, b_count); step > 0; --step) {
-    const bool take_b = less(*b, *a);
-    *out++ = take_b ? *b : *a;
+    const int64_t take_b = opaque(less(*b, *a));
+    *out++ = *select(take_b, a, b);
     b += take_b;
-    a += !take_b;
-    const bool take_a = less(*b_last, *a_last);
-    *out_last-- = take_a ? *a_last : *b_last;
+    a += 1 - take_b;
+    const int64_t take_a = opaque(less(*b_last, *a_last));
+    *out_last-- = *select(take_a, b_last, a_last);
     a_last -= take_a;
-    b_last -= !take_a;
+    b_last -= 1 - take_a;
   }
   if (a > a_last + 1 || b > b_last + 1) {
     return serial_merge(a_first, a_first + a_count, b_first, b_first + b_count, out_first, less);
