@@ -117,7 +117,7 @@ def _scanned_by_jax(*maps: jax.Array) -> Any:
 
 
 def _by_function(name: str, factor: float, ours: Callable[..., Any], rival: Callable[..., Any], **given: Any) -> Row:
-    """A row by a function, which has to reach the factor where functions are compiled; of plain JAX nothing is asked."""
+    """A row by a function. Where functions are compiled it has to reach the factor; of plain JAX nothing is asked."""
     asked = factor if library.compiles_functions("cpu") else 0
     return Row(f"{name} of 2^20 by a function", asked, given.pop("inputs", _maps), ours, rival, agree_within(1e-4))
 
