@@ -12,7 +12,9 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from benchmarks.case import Case, agree_within, array_bytes
-from benchmarks.inputs import random_keys, size_at
+from benchmarks.inputs import random_key, random_keys, size_at
+from jax_mgpu._src.comparator import plain_sort_indices
+from jax_mgpu._src.primitive import ABSENT
 
 __all__ = ["CASES"]
 
@@ -40,6 +42,23 @@ def _segments(mean: int) -> Callable[..., tuple[Any, ...]]:
         return random_keys(rng, n, "float32"), jnp.asarray(heads)
 
     return make
+
+
+def _rationals(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+    """Numerators, denominators, and a number of each, whose products fit int32."""
+    n = size_at(scale, 2**24)
+    parts = [jax.random.randint(random_key(rng), (n,), 1, 30_000, jnp.int32) for _ in range(2)]
+    return *parts, jnp.arange(n, dtype=jnp.int32)
+
+
+def _by_quotient(a: Any, b: Any) -> Any:
+    return a[0] * b[1] < b[0] * a[1]
+
+
+def _xla_by_quotient(*keys: Any) -> Any:
+    """By XLA's own sort, which calls the comparator."""
+    indices = plain_sort_indices(lambda p, q, _, r, s, __: p * s < r * q, keys, ABSENT, ABSENT, ABSENT)
+    return tuple(key[indices] for key in keys)
 
 
 def _add(a: Any, b: Any) -> Any:
@@ -111,5 +130,13 @@ CASES = [
         bytes=lambda x: 2 * array_bytes(x),
         must_reach=4.0,
         aim=3.0,
+    ),
+    Case(
+        family="functions",
+        name="sort of rationals with a number, 12 bytes, 2^24",
+        inputs=_rationals,
+        ours=lambda *keys: mgpu.mergesort(keys, less=_by_quotient),
+        peers={"XLA": _xla_by_quotient},
+        bytes=lambda *keys: 2 * array_bytes(*keys),
     ),
 ]

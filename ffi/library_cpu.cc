@@ -83,6 +83,7 @@ int64_t workspace_bytes(const Call& call) {
   MGPU_OPERATIONS(MGPU_WORKSPACE)
   MGPU_CUDA_OPERATIONS(MGPU_WORKSPACE)
   MGPU_FUNCTION_OPERATIONS(MGPU_WORKSPACE)
+  MGPU_CUDA_FUNCTION_OPERATIONS(MGPU_WORKSPACE)
 #undef MGPU_WORKSPACE
   throw CallError("no operation of this name: " + std::string(call.operation));
 }

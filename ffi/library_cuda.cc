@@ -48,6 +48,7 @@ MGPU_CUDA_OPERATIONS(MGPU_HANDLER)
       ffi::Ffi::Bind().Ctx<ffi::PlatformStream<CUstream_st*>>().RemainingArgs().RemainingRets().Attrs(),        \
       {ffi::Traits::kCmdBufferCompatible});
 MGPU_FUNCTION_OPERATIONS(MGPU_HANDLER)
+MGPU_CUDA_FUNCTION_OPERATIONS(MGPU_HANDLER)
 #undef MGPU_HANDLER
 
 // Waits for the device, so it must not be recorded into a CUDA graph.
@@ -106,7 +107,8 @@ const mgpu::HandlerEntry* jax_mgpu_handlers() {
 #define MGPU_ENTRY(name) {#name, "execute", reinterpret_cast<void*>(name##_ffi)},
 #define MGPU_ENTRIES(name) {#name, "instantiate", reinterpret_cast<void*>(name##_instantiate_ffi)}, MGPU_ENTRY(name)
   static const HandlerEntry table[] = {MGPU_ENTRY(check) MGPU_OPERATIONS(MGPU_ENTRY) MGPU_CUDA_OPERATIONS(MGPU_ENTRY)
-                                           MGPU_FUNCTION_OPERATIONS(MGPU_ENTRIES){nullptr, nullptr, nullptr}};
+                                           MGPU_FUNCTION_OPERATIONS(MGPU_ENTRIES)
+                                               MGPU_CUDA_FUNCTION_OPERATIONS(MGPU_ENTRIES){nullptr, nullptr, nullptr}};
 #undef MGPU_ENTRIES
 #undef MGPU_ENTRY
   return table;

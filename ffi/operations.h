@@ -50,6 +50,13 @@
   // one line each, in alphabetical order
 // clang-format on
 
+// The same on CUDA alone: elsewhere plain JAX runs them.
+// clang-format off
+#define MGPU_CUDA_FUNCTION_OPERATIONS(OPERATION) \
+  OPERATION(sort_indices_by_function)            \
+  // one line each, in alphabetical order
+// clang-format on
+
 struct CUstream_st;
 
 namespace mgpu {
@@ -82,14 +89,19 @@ MGPU_OPERATIONS(MGPU_DECLARE)
   void prepare_##name(const Attributes& attributes, std::string_view source); \
   void name(const Call& call, std::string_view source, CUstream_st* stream);  \
   }                                                                           \
-  namespace cpu {                                                             \
-  void prepare_##name(const Attributes& attributes, std::string_view source); \
-  void name(const Call& call, std::string_view source, Executor& executor);   \
-  }                                                                           \
   namespace workspace {                                                       \
   int64_t name(const Call& call);                                             \
   }
 MGPU_FUNCTION_OPERATIONS(MGPU_DECLARE)
+MGPU_CUDA_FUNCTION_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
+
+namespace cpu {
+#define MGPU_DECLARE(name)                                                    \
+  void prepare_##name(const Attributes& attributes, std::string_view source); \
+  void name(const Call& call, std::string_view source, Executor& executor);
+MGPU_FUNCTION_OPERATIONS(MGPU_DECLARE)
+#undef MGPU_DECLARE
+}  // namespace cpu
 
 }  // namespace mgpu

@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import importlib.util
+import os
 import pathlib
 import re
 
@@ -122,21 +123,34 @@ def kernels_of(header: str) -> list[str]:
 
 @functools.cache
 def nvrtc() -> ctypes.CDLL:
-    """NVRTC of the package that jax[cuda13] depends on."""
-    spec = importlib.util.find_spec("nvidia")
-    roots = [pathlib.Path(root) for root in spec.submodule_search_locations] if spec else []
-    for root in roots:
-        for library in sorted(root.glob("cu*/lib/libnvrtc.so*")):
+    """NVRTC of the package that jax[cuda12] or jax[cuda13] depends on, or that of the folder MGPU_TEST_NVRTC."""
+    given, spec = os.environ.get("MGPU_TEST_NVRTC"), importlib.util.find_spec("nvidia")
+    packages = [pathlib.Path(root) for root in spec.submodule_search_locations] if spec else []
+    installed = [folder for root in packages for folder in sorted(root.glob("cu*/lib"))]
+    for folder in [pathlib.Path(given)] if given else installed:
+        for library in sorted(folder.glob("libnvrtc.so*")):
             # NVRTC looks for its builtins on the system's path alone.
             for builtins in library.parent.glob("libnvrtc-builtins.so*"):
                 ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
             return ctypes.CDLL(str(library))
+    assert not given, f"MGPU_TEST_NVRTC: no libnvrtc.so in {given}"
     pytest.skip("needs NVRTC: pip install nvidia-cuda-nvrtc")
+
+
+@functools.cache
+def known_architectures() -> list[int]:
+    """Those of ARCHITECTURES that NVRTC knows: it knows sm_120 from 12.8 on."""
+    count = ctypes.c_int()
+    assert nvrtc().nvrtcGetNumSupportedArchs(ctypes.byref(count)) == 0
+    known = (ctypes.c_int * count.value)()
+    assert nvrtc().nvrtcGetSupportedArchs(known) == 0
+    return [architecture for architecture in ARCHITECTURES if architecture in [*known]]
 
 
 def compile_log(source: str, expressions: list[str], architecture: int) -> str:
     """What NVRTC has to say; nothing where all is well."""
     library = nvrtc()
+    assert architecture in known_architectures()
     program = ctypes.c_void_p()
     assert library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None) == 0
     for expression in expressions:
@@ -163,7 +177,7 @@ def test_special_kernels_are_there() -> None:
 def test_header_compiles(header: str) -> None:
     """Alone, for architectures before, at and after that of the copy engine."""
     expressions = [f"mgpu::cuda::{kernel}" for kernel in kernels_of(header)]
-    for architecture in ARCHITECTURES:
+    for architecture in known_architectures():
         source = f'#include "cuda/{header}"\n#include "algorithm/key_order.h"\n#include "algorithm/operators.h"\n'
         log = compile_log(source, expressions, architecture)
         assert not log, f"{header} for sm_{architecture}:\n{log[:4000]}"
@@ -254,3 +268,26 @@ def test_orders_compile(name: str) -> None:
     ]
     log = compile_log(text, kernels, 90)
     assert not log, f"{name}:\n{log[:4000]}"
+
+
+WIDE_ORDERS = {
+    "of 12 bytes": ((*PAIR, SCALAR), lambda a, c, x, b, d, y: a.astype(jnp.float32) * d < b.astype(jnp.float32) * c),
+    "of rows": ((jax.ShapeDtypeStruct((32,), np.float32),), lambda a, b: a @ a < a @ b),
+    "of 16 arrays": ((jax.ShapeDtypeStruct((3,), np.uint8),) * 16, lambda *x: (x[0] < x[16])[0] & (x[15] > x[31])[2]),
+}
+
+
+@pytest.mark.parametrize("name", WIDE_ORDERS)
+def test_orders_of_wide_items_compile(name: str) -> None:
+    """The kernels of orders whose items stay in memory, as ffi/cuda/sort_by_function.cu asks for them."""
+    item, function = WIDE_ORDERS[name]
+    source = emit_order(jax.make_jaxpr(function)(*item, *item), item).text
+    text = (
+        '#include "cuda/segmented_sort/by_function.cuh"\n#include "function/primitives.h"\n'
+        f"namespace mgpu::function {{\n{source}}}\n"
+    )
+    order = "mgpu::FunctionIndexOrder<mgpu::function::Function>, mgpu::NoPayload"
+    kernels = [f"mgpu::cuda::sorting::{kernel}<{order}>" for kernel in ("sort_tiles", "plan_tiles", "merge_tiles")]
+    for architecture in known_architectures():
+        log = compile_log(text, kernels, architecture)
+        assert not log, f"{name} for sm_{architecture}:\n{log[:4000]}"

@@ -1,4 +1,7 @@
 // Sorts by compiled functions on CUDA: the kernels of segmented_sort for segments, compiled for one order each.
+#include <algorithm>
+#include <iterator>
+
 #include "cuda/compiler.h"
 #include "cuda/segmented_sort/merge_tiles.cuh"
 #include "cuda/segmented_sort/sort_segments.h"
@@ -21,14 +24,20 @@ void launch(Kernel kernel, int64_t blocks, int threads, int64_t shared, CUstream
 
 enum { kSort, kPlan, kMerge };
 
-const std::vector<Kernel>& sort_kernels(std::string_view source, int64_t word_bytes, bool has_payload, int device) {
-  const std::string of = "<mgpu::FunctionOrder<mgpu::function::Function, uint" + std::to_string(8 * word_bytes) +
-                         "_t>, " + (has_payload ? "uint32_t" : "mgpu::NoPayload") + ">";
+const std::vector<Kernel>& kernels_by(const std::string& order, bool has_payload, std::string_view source, int device) {
   std::vector<std::string> names;
   for (const char* kernel : {"sort_tiles", "plan_tiles", "merge_tiles"}) {
-    names.push_back(std::string("mgpu::cuda::sorting::") + kernel + of);
+    names.push_back(std::string("mgpu::cuda::sorting::") + kernel + "<" + order + ", " +
+                    (has_payload ? "uint32_t" : "mgpu::NoPayload") + ">");
   }
   return kernels_of(source, "cuda/segmented_sort/by_function.cuh", names, device);
+}
+const std::vector<Kernel>& sort_kernels(std::string_view source, int64_t word_bytes, bool has_payload, int device) {
+  const std::string word = "uint" + std::to_string(8 * word_bytes) + "_t";
+  return kernels_by("mgpu::FunctionOrder<mgpu::function::Function, " + word + ">", has_payload, source, device);
+}
+const std::vector<Kernel>& index_kernels(std::string_view source, int device) {
+  return kernels_by("mgpu::FunctionIndexOrder<mgpu::function::Function>", false, source, device);
 }
 
 template <typename Order, typename Payload>
@@ -86,6 +95,23 @@ void sort_by_function(const Call& call, std::string_view source, CUstream_st* st
     case 4: return run_words<uint32_t>(call, operands, source, stream);
     default: return run_words<uint64_t>(call, operands, source, stream);
   }
+}
+
+void prepare_sort_indices_by_function(const Attributes&, std::string_view source) {
+  for (const int device : distinct_devices()) index_kernels(source, device);
+}
+
+void sort_indices_by_function(const Call& call, std::string_view source, CUstream_st* stream) {
+  const SortIndicesFunctionOperands operands(call);
+  const Segments& segments = operands.sort.segments;
+  if (segments.total() == 0) return;
+  AnyIndexOrder order{};
+  std::copy(std::begin(operands.leaves), std::end(operands.leaves), order.items.leaves);
+  order.captures = operands.captures;
+  order.length = static_cast<uint32_t>(segments.length);
+  order.last = static_cast<uint32_t>(segments.total() - 1);
+  const SegmentKernels<AnyIndexOrder, NoPayload> kernels{index_kernels(source, current_device()), stream};
+  sort_segments<AnyIndexOrder, NoPayload>(call, operands.sort, order, stream, kernels);
 }
 
 }  // namespace mgpu::cuda

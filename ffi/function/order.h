@@ -1,5 +1,4 @@
-// A compiled function as an order of the kernels: `Function` has an item's struct and less(a, b). A key is handled as a
-// word of the bytes of an item's leaves, one after the other; what is left of the word is zero.
+// A compiled function as an order of the kernels: `Function` has an item's struct and less(a, b).
 #pragma once
 
 #include "function/item.h"
@@ -13,6 +12,8 @@ struct AnyOrder {
   Captures captures;
 };
 
+// Of small items: a key is handled as a word of the bytes of an item's leaves, one after the other; what is left of the
+// word is zero.
 template <typename Function, typename Word_>
 struct FunctionOrder {
   using Word = Word_;
@@ -44,5 +45,47 @@ struct FunctionOrder {
   MGPU_HOST_DEVICE Word decode(Word code) const { return code; }
   MGPU_HOST_DEVICE bool less(Word a, Word b) const { return Function{captures}.less(item(a), item(b)); }
 };
+
+// Of items of any size, which stay where they are: a key is handled as its position among the items of all rows, and a
+// sorted key is its position within its row. A comparison reads both items.
+template <typename Item>
+struct ItemPositions {
+  ItemArrays<Item> items;
+  Captures captures;
+  uint32_t length;  // of a row
+  uint32_t last;    // position
+};
+
+// As a host knows it.
+struct AnyIndexOrder : ItemPositions<AnyItem> {
+  using Word = uint32_t;
+};
+
+#ifdef __CUDACC__
+
+template <typename Function>
+struct FunctionIndexOrder : ItemPositions<typename Function::Item> {
+  using Word = uint32_t;
+  static constexpr bool kTotal = false;
+
+  __device__ Word input_code(int64_t position) const { return static_cast<Word>(position); }
+  __device__ Word decode(Word code) const { return code % this->length; }
+  // The kernels also compare what is no key.
+  __device__ typename Function::Item item(Word code) const { return this->items[minimum(code, this->last)]; }
+  __device__ bool less(Word a, Word b) const {
+    if constexpr (sizeof(typename Function::Item) <= 16) {
+      return compare(a, b);
+    } else {
+      return called(a, b);
+    }
+  }
+
+ private:
+  __device__ bool compare(Word a, Word b) const { return Function{this->captures}.less(item(a), item(b)); }
+  // A comparison of wide items is too large to be copied to each place that asks for one.
+  __device__ __noinline__ bool called(Word a, Word b) const { return compare(a, b); }
+};
+
+#endif
 
 }  // namespace mgpu

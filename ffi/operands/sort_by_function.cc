@@ -8,19 +8,40 @@ namespace mgpu {
 
 namespace {
 
-constexpr size_t kOwnOperands = 4;  // before what the function has captured
+constexpr size_t kSegmentOperands = 3;  // heads, flags and count
 
 // The attributes of the same sort in ascending order.
 struct SortAttributes final : Attributes {
-  const Attributes& own;
-  int64_t bits;
+  int64_t payload, bits;
 
-  SortAttributes(const Attributes& own, int64_t bits) : own(own), bits(bits) {}
+  SortAttributes(int64_t payload, int64_t bits) : payload(payload), bits(bits) {}
   int64_t operator[](std::string_view name) const override {
-    if (name == "payload") return own[name];
+    if (name == "payload") return payload;
     return name == "bits" ? bits : 0;
   }
 };
+
+// The sort of keys that are words, by the kernels for segments. Heads, flags and count are the operands from `first`
+// on.
+SegmentedSortOperands sort_of_words(const Call& call, const Array& keys, const Array& sorted_keys, size_t first,
+                                    int64_t payload) {
+  const SortAttributes attributes(payload, 8 * byte_width(keys.dtype));
+  Call sort{call.operation, {keys}, call.results, attributes};
+  const auto given = call.operands.begin() + first;
+  sort.operands.insert(sort.operands.end(), given, given + kSegmentOperands);
+  sort.operands.push_back({nullptr, DType::s32, {0}});  // no values
+  sort.results[0] = sorted_keys;
+  SegmentedSortOperands operands(sort);
+  call.expect(operands.payload_width == 0 || operands.payload_width == 4, "values: expected indices of 4 bytes");
+  operands.within_segments = true;
+  return operands;
+}
+
+Captures captured_from(const Call& call, size_t first) {
+  Captures captures{};
+  for (size_t i = first; i < call.operands.size(); ++i) captures.arrays[i - first] = call.operands[i].data;
+  return captures;
+}
 
 // Rows of two words of 4 bytes as words of 8.
 Array as_words(const Array& array, int64_t word_bytes) {
@@ -30,36 +51,53 @@ Array as_words(const Array& array, int64_t word_bytes) {
   return words;
 }
 
-SegmentedSortOperands sort_operands(const Call& call) {
+SegmentedSortOperands word_operands(const Call& call) {
   const int64_t word_bytes = call.attributes["word_bytes"];
   call.expect(word_bytes == 1 || word_bytes == 2 || word_bytes == 4 || word_bytes == 8,
               "expected words of 1 to 8 bytes");
   const auto captured = static_cast<size_t>(call.attributes["captures"]);
-  call.expect(captured <= kMostCaptures && call.operands.size() == kOwnOperands + captured,
+  call.expect(captured <= kMostCaptures && call.operands.size() == 1 + kSegmentOperands + captured,
               "expected keys, heads, flags, count and captures");
   const Array& keys = call.operands[0];
   call.expect(byte_width(keys.dtype) == (word_bytes == 8 ? 4 : word_bytes), "keys: expected words of that width");
   call.expect(word_bytes != 8 || (keys.rank() >= 2 && keys.dimensions.back() == 2), "keys: expected pairs of words");
-  const SortAttributes attributes(call.attributes, 8 * word_bytes);
-  Call sort{call.operation, {call.operands.begin(), call.operands.begin() + kOwnOperands}, call.results, attributes};
-  sort.operands[0] = as_words(sort.operands[0], word_bytes);
-  sort.operands.push_back({nullptr, DType::s32, {0}});  // no values
-  sort.results[0] = as_words(sort.results.at(0), word_bytes);
-  call.expect(call.attributes["payload"] != static_cast<int64_t>(PayloadMode::kGiven), "payload: expected none");
-  SegmentedSortOperands operands(sort);
-  call.expect(operands.payload_width == 0 || operands.payload_width == 4, "values: expected indices of 4 bytes");
-  operands.within_segments = true;
-  return operands;
+  const int64_t payload = call.attributes["payload"];
+  call.expect(payload != static_cast<int64_t>(PayloadMode::kGiven), "payload: expected none");
+  return sort_of_words(call, as_words(keys, word_bytes), as_words(call.results.at(0), word_bytes), 1, payload);
+}
+
+SegmentedSortOperands index_operands(const Call& call) {
+  const auto leaves = static_cast<size_t>(call.attributes["leaves"]);
+  const auto captured = static_cast<size_t>(call.attributes["captures"]);
+  call.expect(leaves >= 1 && leaves <= kMostLeaves && captured <= kMostCaptures,
+              "expected 1 to 16 leaves and captures");
+  call.expect(call.operands.size() == leaves + kSegmentOperands + captured,
+              "expected leaves, heads, flags, count and captures");
+  const Array& indices = call.results.at(0);
+  call.expect(indices.dtype == DType::s32, "indices: expected int32");
+  call.expect(indices.size() < int64_t{1} << 32, "indices: expected fewer than 2^32 items");
+  int64_t bytes = 0;
+  for (size_t i = 0; i < leaves; ++i) bytes += call.operands[i].bytes();
+  call.expect(bytes == indices.size() * call.attributes["item_bytes"], "expected leaves of one length");
+  const Array positions{nullptr, DType::u32, indices.dimensions};
+  return sort_of_words(call, positions, {indices.data, DType::u32, indices.dimensions}, leaves,
+                       static_cast<int64_t>(PayloadMode::kNone));
 }
 
 }  // namespace
 
-SortFunctionOperands::SortFunctionOperands(const Call& call) : sort(sort_operands(call)) {
-  for (size_t i = 0; i + kOwnOperands < call.operands.size(); ++i) {
-    captures.arrays[i] = call.operands[kOwnOperands + i].data;
-  }
+SortFunctionOperands::SortFunctionOperands(const Call& call)
+    : sort(word_operands(call)), captures(captured_from(call, 1 + kSegmentOperands)) {}
+
+SortIndicesFunctionOperands::SortIndicesFunctionOperands(const Call& call) : sort(index_operands(call)) {
+  const auto count = static_cast<size_t>(call.attributes["leaves"]);
+  for (size_t i = 0; i < count; ++i) leaves[i] = call.operands[i].data;
+  captures = captured_from(call, count + kSegmentOperands);
 }
 
 int64_t workspace::sort_by_function(const Call& call) { return layout_bytes(SortFunctionOperands(call).sort); }
+int64_t workspace::sort_indices_by_function(const Call& call) {
+  return layout_bytes(SortIndicesFunctionOperands(call).sort);
+}
 
 }  // namespace mgpu

@@ -20,4 +20,15 @@ struct SortFunctionOperands {
   explicit SortFunctionOperands(const Call& call);
 };
 
+// The same of items of any size, which stay in the arrays of their leaves. Operands: the leaves [.., n, ...], heads,
+// flags and count, the captured arrays. Attributes: leaves and captures, how many there are, and item_bytes, what an
+// item takes in all of its arrays. Result: the sorted indices [.., n] int32, which are the keys of the kernels.
+struct SortIndicesFunctionOperands {
+  SegmentedSortOperands sort;
+  const void* leaves[kMostLeaves]{};
+  Captures captures{};
+
+  explicit SortIndicesFunctionOperands(const Call& call);
+};
+
 }  // namespace mgpu

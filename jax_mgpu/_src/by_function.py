@@ -46,7 +46,10 @@ __all__ = [
 ]
 
 # Operations by functions, which are no part of the registry (ffi/operations.h).
-OPERATIONS = ("reduce_by_function", "scan_by_function", "segmented_reduce_by_function", "sort_by_function")
+OPERATIONS = (
+    *("reduce_by_function", "scan_by_function", "segmented_reduce_by_function"),
+    *("sort_by_function", "sort_indices_by_function"),
+)
 # A row of so many bytes is scanned by tiles of its own, shorter ones share tiles.
 LONG_ROW_BYTES = 1 << 17
 # Larger states of segments have no room in a block's shared memory: they are scanned.

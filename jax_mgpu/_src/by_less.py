@@ -136,6 +136,8 @@ def _sorted(
     order = _order(operation, items)
     if order is None:
         indices = plain_sort_indices(items.less, items.leaves, heads, flags, count)
+    elif not _fits_a_word(items.item):
+        indices = _sort_positions(order[0], items.leaves, heads, flags, count, order[1])
     elif with_indices:
         indices = _sort_words(order[0], items.leaves, heads, flags, count, order[1], Payload.INDICES)[1]
     else:
@@ -179,7 +181,6 @@ def _order(operation: str, items: Items) -> tuple[int, Sequence[Any]] | None:
     try:
         if items.n >= 2**31:
             raise Unsupported("2^31 items or more")
-        _word_bytes(items.item)
         return _written(items)
     except Unsupported as error:
         by_function.warn_of_plain_jax(operation, "less", error)
@@ -199,6 +200,15 @@ def _sort_words(
     words = _to_words(leaves, _word_bytes(_ORDERS[order].item))
     primitive = _operation(words.ndim, tuple(np.ndim(c) for c in captures))
     return primitive.run([words, heads, flags, count, *map(jnp.asarray, captures)], order=order, payload=payload)
+
+
+def _sort_positions(
+    order: int, leaves: Sequence[jax.Array], heads: Any, flags: Any, count: Any, captures: Sequence[Any]
+) -> jax.Array:
+    """Sorted indices of items that fit no word, by the kernels."""
+    plain = [jax.lax.stop_gradient(leaf) for leaf in leaves]
+    ranks = tuple(leaf.ndim for leaf in leaves), tuple(np.ndim(c) for c in captures)
+    return _position_operation(*ranks).run([*plain, heads, flags, count, *map(jnp.asarray, captures)], order=order)[0]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -223,11 +233,13 @@ def _item_bytes(aval: Any) -> int:
     return int(np.prod(aval.shape)) * jnp.dtype(aval.dtype).itemsize
 
 
+def _fits_a_word(item: Sequence[Any]) -> bool:
+    return sum(map(_item_bytes, item)) <= max(WORDS)
+
+
 def _word_bytes(item: Sequence[Any]) -> int:
     """The width of a word that holds an item."""
     size = sum(map(_item_bytes, item))
-    if not 0 < size <= 8:
-        raise Unsupported(f"keys of {size} bytes, more than 8")
     return next(width for width in WORDS if width >= size)
 
 
@@ -267,12 +279,14 @@ def _of_words(words: jax.Array, item: Sequence[Any]) -> list[jax.Array]:
     return leaves
 
 
-def _written(items: Items) -> tuple[int, Sequence[Any]]:
-    """The number of an order, and what it captured."""
-    compiles_on_cpu = library.compiles_functions("cpu")
+def _written(items: Items) -> tuple[int, Sequence[Any]] | None:
+    """The number of an order, and what it captured; None where a sort of columns is better."""
+    is_wide, compiles_on_cpu = not _fits_a_word(items.item), library.compiles_functions("cpu")
     with free_of_explicit_axes():
         closed = jax.make_jaxpr(items.less)(*items.item, *items.item)
-        by_keys = compiles_on_cpu and compares_keys(closed, len(items.item))
+        by_keys = (is_wide or compiles_on_cpu) and compares_keys(closed, len(items.item))
+    if is_wide and by_keys:
+        return None  # in O(n), it is faster than comparisons that read memory
     written = emit_order(closed, items.item)
     consts = tuple(by_function._place(const, written.captures) for const in closed.consts)
     captured = tuple(const for const in consts if isinstance(const, by_function._Captured))
@@ -283,23 +297,20 @@ def _written(items: Items) -> tuple[int, Sequence[Any]]:
     return _NUMBERS[key], written.captures
 
 
-class LessOperation(Operation):
-    """A sort by an order: its operands are keys as words, segments, count, and what the order captured."""
+class _OrderOperation(Operation):
+    """A sort by an order: its operands are the keys in some form, segments, count, and what the order captured."""
 
-    def __init__(self, word_rank: int, capture_ranks: Sequence[int]):
-        self.captures, self.word_rank = len(capture_ranks), word_rank
+    def __init__(self, name: str, keys: Mapping[str, int], capture_ranks: Sequence[int], **description: Any):
+        self.captures, self.given = len(capture_ranks), len(keys) + 3
         super().__init__(
-            "sort_by_function",
+            name,
             operands={
-                **{"keys": word_rank, "heads": 1, "flags": 1, "count": 1},
+                **{**keys, "heads": 1, "flags": 1, "count": 1},
                 **{f"c{i}": rank for i, rank in enumerate(capture_ranks)},
             },
-            results=("keys", "values"),
-            attributes={"order": int, "payload": Payload},
-            shapes=self._sorted_shapes,
-            fallback=self._plain_sort,
-            streamed=("keys",),
+            streamed=tuple(keys),
             is_registered=False,
+            **description,
         )
         self.def_jvp(self._no_tangents)
 
@@ -315,19 +326,51 @@ class LessOperation(Operation):
         return by_function.needs_plain_jax("orders", self.captures, platform, devices)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
-        """The order's source and sizes in the place of its number."""
-        keys = operands[0]
-        return {
-            "payload": attributes["payload"],
-            "captures": self.captures,
-            "word_bytes": 8 if self.word_rank == 2 else keys.dtype.itemsize,
-            "source": _ORDERS[attributes["order"]].source,
-        }
+        """The order's source in the place of its number."""
+        own = {name: value for name, value in attributes.items() if name != "order"}
+        return {**own, "captures": self.captures, "source": _ORDERS[attributes["order"]].source}
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
-        if any(axis is not None for axis in axes[4:]):  # an order of its own for each problem
+        if any(axis is not None for axis in axes[self.given :]):  # an order of its own for each problem
             return by_function._map_plainly(self, operands, axes, attributes)
         return super()._batch(operands, axes, **attributes)
+
+    def _plain_indices(self, order: int, leaves: Sequence[Any], operands: Sequence[Any]) -> jax.Array:
+        """The sorted indices of items in plain JAX, by their leaves."""
+        of = _ORDERS[order]
+        heads, flags, count = operands[self.given - 3 : self.given]
+        consts = by_function._filled(of.consts, operands[self.given :])
+
+        def less(*both: Any) -> Any:
+            return jax.core.eval_jaxpr(of.jaxpr, consts, *both)[0]
+
+        return plain_sort_indices(less, leaves, heads, flags, count)
+
+    def _no_tangents(self, primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+        del tangents  # what has derivatives is taken by indices
+        results = self.run(list(primals), **attributes)
+        return results, [None] * len(results)
+
+
+class LessOperation(_OrderOperation):
+    """A sort of keys that are words."""
+
+    def __init__(self, word_rank: int, capture_ranks: Sequence[int]):
+        self.word_rank = word_rank
+        super().__init__(
+            "sort_by_function",
+            {"keys": word_rank},
+            capture_ranks,
+            results=("keys", "values"),
+            attributes={"order": int, "payload": Payload},
+            shapes=self._sorted_shapes,
+            fallback=self._plain_sort,
+        )
+
+    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
+        """The order's source and sizes in the place of its number."""
+        word_bytes = 8 if self.word_rank == 2 else operands[0].dtype.itemsize
+        return {**super().call_attributes(operands, attributes), "word_bytes": word_bytes}
 
     def _sorted_shapes(self, *operands: Any, payload: int, **_: int) -> Sequence[Any]:
         keys = jax.ShapeDtypeStruct(operands[0].shape, operands[0].dtype)
@@ -336,26 +379,63 @@ class LessOperation(Operation):
         return [keys, jax.ShapeDtypeStruct(keys.shape[:1], index_dtype("sort", "keys", keys.shape[0]))]
 
     def _plain_sort(self, *operands: Any, order: int, payload: int) -> Sequence[Any]:
-        keys, heads, flags, count, *captures = operands
-        of = _ORDERS[order]
-        consts = by_function._filled(of.consts, captures)
-
-        def less(*both: Any) -> Any:
-            return jax.core.eval_jaxpr(of.jaxpr, consts, *both)[0]
-
-        indices = plain_sort_indices(less, _of_words(keys, of.item), heads, flags, count)
-        sorted_keys = take_rows(keys, indices)
+        indices = self._plain_indices(order, _of_words(operands[0], _ORDERS[order].item), operands)
+        sorted_keys = take_rows(operands[0], indices)
         return [sorted_keys] if payload == Payload.NONE else [sorted_keys, indices]
-
-    def _no_tangents(self, primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
-        del tangents  # of words: what has derivatives is taken by indices
-        results = self.run(list(primals), **attributes)
-        return results, [None] * len(results)
 
 
 @functools.cache
 def _operation(word_rank: int, capture_ranks: tuple[int, ...]) -> LessOperation:
     return LessOperation(word_rank, capture_ranks)
+
+
+class LessIndexOperation(_OrderOperation):
+    """A sort of the positions of items of any size, which stay in the arrays of their leaves."""
+
+    def __init__(self, leaf_ranks: Sequence[int], capture_ranks: Sequence[int]):
+        self.leaves = len(leaf_ranks)
+        super().__init__(
+            "sort_indices_by_function",
+            {f"x{i}": rank for i, rank in enumerate(leaf_ranks)},
+            capture_ranks,
+            results=("indices",),
+            attributes={"order": int},
+            shapes=self._index_shapes,
+            fallback=self._plain_positions,
+            only="cuda",
+        )
+
+    def lowers_plainly(
+        self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
+    ) -> bool:
+        """Whether a program that could have kernels is to have plain JAX: the kernels number the items of a batch."""
+        items = int(np.prod(operands[0].shape[: self._batch_rank(operands) + 1])) // devices
+        if items >= 2**32:
+            by_function._warn("less: batches of 2^32 items or more on a device run in plain JAX, which is slower")
+            return True
+        return super().lowers_plainly(operands, attributes, platform, devices)
+
+    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
+        """The order's source and sizes in the place of its number."""
+        item_bytes = sum(map(_item_bytes, _ORDERS[attributes["order"]].item))
+        return {
+            **super().call_attributes(operands, attributes),
+            "leaves": self.leaves,
+            "item_bytes": item_bytes,
+        }
+
+    def _index_shapes(self, *operands: Any, order: int) -> Sequence[Any]:
+        del order
+        n = operands[0].shape[0]
+        return [jax.ShapeDtypeStruct((n,), index_dtype("sort", "keys", n))]
+
+    def _plain_positions(self, *operands: Any, order: int) -> Sequence[Any]:
+        return [self._plain_indices(order, operands[: self.leaves], operands)]
+
+
+@functools.cache
+def _position_operation(leaf_ranks: tuple[int, ...], capture_ranks: tuple[int, ...]) -> LessIndexOperation:
+    return LessIndexOperation(leaf_ranks, capture_ranks)
 
 
 # ---- Ranks

@@ -20,6 +20,11 @@ struct Disorder {
   __device__ bool is_large() const { return inversions && *inversions > most; }
 };
 
+// Orders that make the codes of keys from their positions. Their comparisons read memory, so their blocks need more
+// registers than others.
+template <typename Order>
+concept IsOfPositions = requires(const Order& order) { order.input_code(int64_t{}); };
+
 template <typename Order, typename Payload>
 struct Problem {
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
@@ -27,7 +32,7 @@ struct Problem {
   static constexpr int kTile = kShape.threads * kShape.items;
   // Blocks that a multiprocessor should hold: caps registers where that costs no spill.
   static constexpr int kBlocksPerProcessor =
-      (sizeof(typename Order::Word) == 4 ? 5 : 3) - (kHasPayload ? sizeof(Payload) / 4 : 0);
+      (sizeof(typename Order::Word) == 4 && !IsOfPositions<Order> ? 5 : 3) - (kHasPayload ? sizeof(Payload) / 4 : 0);
 
   Order order;
   Segments segments;
@@ -42,6 +47,13 @@ struct Problem {
   MergePlan* plans;  // of the tiles with something to merge in this round, in no order
   int* planned;      // how many, for each round
 
+  __device__ typename Order::Word input_code(int64_t position) const {
+    if constexpr (IsOfPositions<Order>) {
+      return order.input_code(position);
+    } else {
+      return order.encode(input.keys[position]);
+    }
+  }
   __device__ Payload input_payload(int64_t position) const {
     if (input.payload) return input.payload[position];
     return static_cast<Payload>(position - segments.row(position) * segments.length);

@@ -36,6 +36,28 @@ __device__ void sort_items(Entry (&items)[kItems], const Order& order, unsigned 
   }
 }
 
+// Sorts a thread's codes within segments in shared memory, by binary insertion: few comparisons, for orders that read
+// memory to compare, and few instructions, as an item may be wide. `heads` has a bit for each code that starts one.
+template <int kItems, typename Order>
+__device__ void insert_items(typename Order::Word* codes, const Order& order, unsigned heads) {
+#pragma unroll 1
+  for (int i = 1; i < kItems; ++i) {
+    const auto code = codes[i];
+    int place = kWarp - 1 - __clz((heads & ((2u << i) - 1)) | 1);  // the segment's first
+    for (int end = i; place < end;) {
+      const int middle = (place + end) / 2;
+      if (order.less(code, codes[middle])) {
+        end = middle;
+      } else {
+        place = middle + 1;
+      }
+    }
+#pragma unroll 1
+    for (int k = i; k > place; --k) codes[k] = codes[k - 1];
+    codes[place] = code;
+  }
+}
+
 template <typename Order, typename Payload>
 struct SortShared {
   using Shape = Problem<Order, Payload>;
@@ -65,7 +87,7 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Probl
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const int position = i * kThreads + threadIdx.x;
-    if (position < size) shared.codes[position] = order.encode(problem.input.keys[origin + position]);
+    if (position < size) shared.codes[position] = problem.input_code(origin + position);
   }
   const TileDescriptor descriptor = problem.descriptors[tile];
   const TileDescriptor next = problem.descriptors[tile + 1];
@@ -73,17 +95,22 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Probl
   const typename Heads::Thread thread = Heads::of_thread(shared.heads, size);
 
   const int begin = threadIdx.x * kItems;
-  Item<Word, P::kHasPayload> items[kItems];
+  if constexpr (IsOfPositions<Order>) {
+    static_assert(!P::kHasPayload, "positions are all that moves");
+    insert_items<kItems>(shared.codes + begin, order, thread.heads);
+  } else {
+    Item<Word, P::kHasPayload> items[kItems];
 #pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    items[i].code = shared.codes[begin + i];
-    if constexpr (P::kHasPayload) items[i].from = begin + i;
-  }
-  sort_items(items, order, thread.heads);
+    for (int i = 0; i < kItems; ++i) {
+      items[i].code = shared.codes[begin + i];
+      if constexpr (P::kHasPayload) items[i].from = begin + i;
+    }
+    sort_items(items, order, thread.heads);
 #pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    shared.codes[begin + i] = items[i].code;
-    if constexpr (P::kHasPayload) shared.from[begin + i] = static_cast<uint16_t>(items[i].from);
+    for (int i = 0; i < kItems; ++i) {
+      shared.codes[begin + i] = items[i].code;
+      if constexpr (P::kHasPayload) shared.from[begin + i] = static_cast<uint16_t>(items[i].from);
+    }
   }
 
   const int first_rounds = merge_rounds(thread.first, kItems);
