@@ -95,9 +95,13 @@ struct numeric_limits {
   static constexpr T max() { return static_cast<T>((uint64_t{1} << (8 * sizeof(T) - 1)) - 1); }
 };
 
+// Not constexpr: NVRTC 12.1 has no builtin for it.
 template <typename To, typename From>
-constexpr To bit_cast(const From& from) {
-  return __builtin_bit_cast(To, from);
+__device__ To bit_cast(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  memcpy(&to, &from, sizeof(To));
+  return to;
 }
 
 constexpr unsigned bit_floor(unsigned x) {

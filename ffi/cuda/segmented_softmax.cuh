@@ -47,12 +47,14 @@ __device__ __forceinline__ Float divide(Float x, Float sum) {
   }
 }
 template <typename Float>
-constexpr Float kLeast = static_cast<Float>(std::bit_cast<float>(0xff800000u));  // -inf
+__device__ __forceinline__ Float least() {
+  return static_cast<Float>(std::bit_cast<float>(0xff800000u));  // -inf
+}
 
 // What items are shifted by. Those of a part that are all -inf have powers of 0, as another part may have numbers.
 template <typename Float>
 __device__ __forceinline__ Float shift_of(Float max) {
-  return max == kLeast<Float> ? Float{0} : max;
+  return max == least<Float>() ? Float{0} : max;
 }
 
 // Nothing is shifted by itself: -inf less -inf has no value.
@@ -67,7 +69,7 @@ __device__ __forceinline__ Part<Float> join(const Part<Float>& a, const Part<Flo
 template <typename Float>
 struct Largest {
   using State = Float;
-  __device__ __forceinline__ Float identity() const { return kLeast<Float>; }
+  __device__ __forceinline__ Float identity() const { return least<Float>(); }
   __device__ __forceinline__ Float combine(Float a, Float b) const { return a < b ? b : a; }
 };
 template <typename Float>

@@ -12,14 +12,14 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import library
-from jax_mgpu._src.compat import free_of_explicit_axes, whole_axes
+from jax_mgpu._src.compat import free_of_explicit_axes, is_eager, whole_axes
 from jax_mgpu._src.emit import Layout, Stage, Unsupported, emit_operator
 from jax_mgpu._src.live import segment_bounds
 from jax_mgpu._src.mapped import Load, map_leaves
@@ -43,7 +43,10 @@ __all__ = [
     "scan_mapped",
     "segmented_reduce_by_function",
     "segmented_reduce_mapped",
+    "without_mapped_items",
 ]
+
+Caller = TypeVar("Caller", bound=Callable[..., Any])
 
 # Operations by functions, which are no part of the registry (ffi/operations.h).
 OPERATIONS = (
@@ -216,6 +219,34 @@ def scan_mapped(
     """The scan of mapped items by a built-in operator, or None where it is not for kernels that map."""
     prepared = _prepare_mapped(operation, kind, x, load, **_directions(flags))
     return None if prepared is None else prepared.run("scan_by_function", heads, count, **flags)
+
+
+def without_mapped_items(function: Caller) -> Caller:
+    """Has calls with `map=` outside of any program compute nothing that their results do not need."""
+
+    @functools.wraps(function)
+    def call(*positional: Any, **named: Any) -> Any:
+        if named.get("map") is None or not is_eager() or not has_kernels():
+            return function(*positional, **named)
+        closed, shapes = jax.make_jaxpr(lambda: function(*positional, **named), return_shape=True)()
+        results = jax.core.eval_jaxpr(_needed(closed.jaxpr), closed.consts)
+        return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+    return call  # type: ignore[return-value]
+
+
+def _needed(jaxpr: Any) -> Any:
+    """A jaxpr without the equations that nothing needs."""
+    needed, equations = set(filter(_is_variable, jaxpr.outvars)), []
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or not needed.isdisjoint(equation.outvars):
+            equations.append(equation)
+            needed.update(filter(_is_variable, equation.invars))
+    return jaxpr.replace(eqns=equations[::-1])
+
+
+def _is_variable(atom: Any) -> bool:
+    return not hasattr(atom, "val")
 
 
 def _directions(flags: Mapping[str, bool]) -> dict[str, bool]:

@@ -16,6 +16,7 @@ from jax_mgpu._src.by_function import (
     reduce_mapped,
     segmented_reduce_by_function,
     segmented_reduce_mapped,
+    without_mapped_items,
 )
 from jax_mgpu._src.check import (
     count_operand,
@@ -53,6 +54,7 @@ __all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
 
 
 @one_program("op", "commutative", "map")
+@without_mapped_items
 def reduce(
     x: Any,
     op: OperatorTree | PairFunction = "add",
@@ -165,6 +167,7 @@ def _reduce_segments_leaf(name: str, leaf: Leaf, heads: Any, count: Any, load: L
 
 
 @one_program("op", "commutative", "map")
+@without_mapped_items
 def segmented_reduce(
     x: Any,
     heads: ArrayLike,
@@ -245,6 +248,7 @@ def segmented_reduce(
 
 
 @one_program("op", "size", "commutative", "map")
+@without_mapped_items
 def reduce_by_key(
     keys: Keys,
     values: Any,

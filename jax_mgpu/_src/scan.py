@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName, ItemFunction, OperatorTree, PairFunction
-from jax_mgpu._src.by_function import scan_by_function, scan_mapped
+from jax_mgpu._src.by_function import scan_by_function, scan_mapped, without_mapped_items
 from jax_mgpu._src.check import count_operand, expect_no_ends, index_dtype, segment_operands, static_flag
 from jax_mgpu._src.live import heads_inside, live_mask
 from jax_mgpu._src.mapped import Load, mapped, one_leaf
@@ -32,6 +32,7 @@ __all__ = ["scan", "segmented_scan"]
 
 
 @one_program("op", "exclusive", "reverse", "return_total", "commutative", "map")
+@without_mapped_items
 def scan(
     x: Any,
     op: OperatorTree | PairFunction = "add",
@@ -90,6 +91,7 @@ def scan(
 
 
 @one_program("op", "exclusive", "reverse", "commutative", "map")
+@without_mapped_items
 def segmented_scan(
     x: Any,
     heads: ArrayLike,
