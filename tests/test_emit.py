@@ -12,8 +12,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
+import jax_mgpu as mgpu
+from jax_mgpu._src import by_function
+from jax_mgpu._src import library as jax_mgpu_library
 from jax_mgpu._src.emit import Unsupported
 from tests import host_functions
+from tests.jaxprs import kernel_calls
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -274,6 +278,40 @@ def on_the_cpu():
         yield
 
 
+def sizes(items) -> tuple[int, int]:
+    """The arrays and the scalars of items."""
+    leaves = jax.tree.leaves(list(items))
+    return len(leaves), sum(leaf.size for leaf in leaves)
+
+
+def grouped() -> list[list[str]]:
+    """The cases as few functions, as far as an item has room for pairs of all their items, and states stay small."""
+    groups: list[list[str]] = [[]]
+    for name in sorted(CASES, key=lambda name: str(CASES[name][0])):
+        with_it = [CASES[other][0] for other in (*groups[-1], name)]
+        (arrays, _), (results, scalars) = sizes({str(item): item for item in with_it}.values()), sizes(with_it)
+        if groups[-1] and (2 * arrays > 16 or results > 16 or scalars > 32):
+            groups.append([])
+        groups[-1].append(name)
+    return groups
+
+
+GROUPS = grouped()
+
+
+def group_of(names):
+    """The distinct items of a group, and a function of pairs of them that gives the results of all."""
+    items = {str(CASES[name][0]): CASES[name][0] for name in names}
+    calls = [(CASES[name][1], list(items).index(str(CASES[name][0]))) for name in names]
+    return list(items.values()), lambda pairs: [jax.tree.leaves(f(pairs[0][i], pairs[1][i])) for f, i in calls]
+
+
+def apply_in_kernels(apply, pairs):
+    """A function of all pairs: the scan of segments of one item, which are mapped as they are loaded."""
+    n = len(jax.tree.leaves(pairs)[0])
+    return mgpu.segmented_scan(pairs, jnp.arange(n), lambda a, b: b, map=apply)
+
+
 @pytest.fixture(scope="module")
 def library():
     with jax.enable_x64(True):
@@ -285,7 +323,7 @@ def test_there_are_many_cases() -> None:
     assert len(CASES) >= 150
 
 
-def expect_equal(got, wanted, name: str) -> None:
+def expect_equal(got, wanted, name: str, cancelling: float = 1) -> None:
     for g, w in zip(got, map(np.asarray, jax.tree.leaves(wanted)), strict=True):
         if w.dtype.kind in "biu":
             np.testing.assert_array_equal(g, w, err_msg=name)
@@ -296,7 +334,7 @@ def expect_equal(got, wanted, name: str) -> None:
             g.astype(np.float64),
             w.astype(np.float64),
             rtol=0 if exact else tolerance,
-            atol=0 if exact else tolerance,
+            atol=0 if exact else cancelling * tolerance,
             err_msg=name,
         )
 
@@ -328,6 +366,39 @@ def test_values(library, name, rng) -> None:
     with np.errstate(all="ignore"):
         got = host_functions.apply(compiled, number, sources[number], a, b)
         expect_equal(got, jax.jit(jax.vmap(function))(a, b), name)
+
+
+def on_a_gpu(names, rng) -> None:
+    """A group's functions in one program."""
+    items, apply = group_of(names)
+    pairs = [jax.tree.map(lambda leaf: host_functions.items(rng, leaf.shape, leaf.dtype, N), items) for _ in range(2)]
+    wanted = jax.device_get(jax.jit(jax.vmap(lambda *pair: apply(pair)))(*pairs))
+    with jax.default_device(jax.devices()[0]):
+        program = jax.jit(lambda pairs: apply_in_kernels(apply, pairs))
+        assert [e.primitive.name for e in kernel_calls(program, pairs)] == ["mgpu_scan_by_function"]
+        got = jax.device_get(program(pairs))
+    for name, own, expected in zip(names, got, wanted, strict=True):
+        expect_equal(own, expected, name, cancelling=100)  # a GPU rounds products and sums once, where they may cancel
+
+
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="runs the kernels of all functions, on a GPU")
+@pytest.mark.parametrize("names", GROUPS, ids=lambda names: names[0])
+def test_values_on_a_gpu(names, rng) -> None:
+    assert not jax_mgpu_library.compiler_problem()
+    on_a_gpu(names, rng)
+
+
+@pytest.mark.long
+def test_groups(monkeypatch, rng) -> None:
+    """The same on a CPU, in plain JAX, of some groups. All are written as one function each."""
+    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    assert sorted(name for names in GROUPS for name in names) == sorted(CASES)
+    on_a_gpu(GROUPS[0], rng)
+    for names in GROUPS:
+        items, apply = group_of(names)
+        pairs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((N, *leaf.shape), leaf.dtype), [items] * 2)
+        closed = jax.make_jaxpr(lambda pairs, apply=apply: apply_in_kernels(apply, pairs))(pairs)
+        assert "mgpu_scan_by_function" in [e.primitive.name for e in closed.eqns], names
 
 
 BINARY = [

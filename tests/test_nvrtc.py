@@ -15,7 +15,7 @@ import pytest
 import jax_mgpu
 from jax_mgpu._src import by_function
 from jax_mgpu._src.emit import emit_order
-from tests import host_functions
+from tests import host_functions, test_emit
 from tests.jaxprs import kernel_calls
 
 FFI = pathlib.Path(__file__).parent.parent / "ffi"
@@ -241,6 +241,23 @@ def test_functions_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         )
         log = compile_log(text, [f"mgpu::cuda::{kernel}<{OPERATOR_OF_FUNCTION}>" for kernel in kernels], 90)
         assert not log, f"{header}:\n{log[:4000]}"
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("names", test_emit.GROUPS, ids=lambda names: names[0])
+def test_everything_in_functions_compiles(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tests/test_emit.py runs on a GPU."""
+    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    items, apply = test_emit.group_of(names)
+    pairs = [jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape), leaf.dtype), items)] * 2
+    (equation,) = kernel_calls(lambda pairs: test_emit.apply_in_kernels(apply, pairs), pairs)
+    text = (
+        '#include "cuda/scan/scan_segments.cuh"\n#include "function/operator.h"\n#include "function/primitives.h"\n'
+        f"namespace mgpu::function {{\n{by_function._FUNCTIONS[equation.params['function']].source}}}\n"
+    )
+    log = compile_log(text, [f"mgpu::cuda::scanning::scan_segments<{OPERATOR_OF_FUNCTION}>"], 90)
+    assert not log, log[:4000]
 
 
 PAIR = (jax.ShapeDtypeStruct((), np.int32), jax.ShapeDtypeStruct((), np.int32))
