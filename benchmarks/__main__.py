@@ -8,7 +8,7 @@ import sys
 
 import jax
 
-from benchmarks import cpu, eager, latency, mesh, report, shapes
+from benchmarks import cpu, eager, first_calls, latency, mesh, report, shapes
 from benchmarks.runner import Runner, all_cases, grid_cases, select
 
 CPU_SCALE = 2.0**-6
@@ -29,6 +29,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--only-ours", action="store_true", help="leave the rivals out")
     parser.add_argument("--once", action="store_true", help="run our side once, untimed: for profilers")
     parser.add_argument("--latency", action="store_true", help="small chained calls, with command buffers and without")
+    parser.add_argument("--first-calls", action="store_true", help="what functions cost until their kernels are there")
     parser.add_argument("--eager", action="store_true", help="calls outside of jit on three items, of each function")
     parser.add_argument("--cpu", action="store_true", help="what is asked of the CPU kernels; --match chooses rows")
     parser.add_argument("--shapes", action="store_true", help="rows, types and distributions where speed falls off")
@@ -57,8 +58,15 @@ def main(arguments: list[str]) -> int:
     if options.list:
         print("\n".join(case.row for case in options.cases))
         return 0
-    if options.eager or options.latency or options.cpu:
-        return eager.main() if options.eager else cpu.main(options.match) if options.cpu else latency.main(options)
+    others = {
+        "eager": eager.main,
+        "cpu": lambda: cpu.main(options.match),
+        "latency": lambda: latency.main(options),
+        "first_calls": lambda: first_calls.main(options.calls),
+    }
+    for name, run in others.items():
+        if getattr(options, name):
+            return run()
     scale = options.scale or (CPU_SCALE if jax.default_backend() == "cpu" else 1.0)
     if options.mesh:
         return mesh.main(scale, options.repeat, options.match)

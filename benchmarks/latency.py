@@ -13,7 +13,7 @@ import jax
 from benchmarks.measure import Program, compile_program, run_once, run_queued
 from benchmarks.runner import Runner
 
-__all__ = ["main"]
+__all__ = ["NO_COMMAND_BUFFERS", "chain_times", "main"]
 
 SMALL_SCALE = 2.0**-14  # 4096 items
 NO_COMMAND_BUFFERS = {"xla_gpu_enable_command_buffer": "", "xla_gpu_graph_min_graph_size": 10**6}
@@ -34,10 +34,10 @@ def main(options: argparse.Namespace) -> int:
             with jax.enable_x64(case.x64):
                 inputs = runner.inputs(case, 0)
                 captured = compile_program(case.ours, [inputs] * options.calls)
-                parts = [_times(captured)]
+                parts = [chain_times(captured)]
                 if not runner.on_cpu:
                     plain = compile_program(case.ours, [inputs] * options.calls, NO_COMMAND_BUFFERS)
-                    parts.append(_times(plain))
+                    parts.append(chain_times(plain))
         except Exception as error:  # the next row shall run
             print(f"{case.row}: {type(error).__name__}: {str(error).splitlines()[0][:300]}")
             failed = True
@@ -47,7 +47,8 @@ def main(options: argparse.Namespace) -> int:
     return int(failed)
 
 
-def _times(program: Program, samples: int = 30, depth: int = 20) -> str:
+def chain_times(program: Program, samples: int = 30, depth: int = 20) -> str:
+    """Microseconds of a program: waited for one by one, and queued."""
     for _ in range(5):
         run_once(program)  # the first runs also record the graph
     waited = statistics.median(run_once(program) for _ in range(samples))

@@ -98,13 +98,11 @@ using RouteTile = TileWork<kWorkThreads, work_items(kWideRows), typename Route::
 // What reads the slots of a tile: route.slots_of(tile), where the route has any.
 template <typename Route>
 __device__ auto slots_of(const Route& route) {
-  return [&](const auto& tile) {
-    if constexpr (std::is_same_v<typename Route::Slot, NoSlot>) {
-      return [](auto, auto) { return NoSlot{}; };
-    } else {
-      return route.slots_of(tile);
-    }
-  };
+  if constexpr (std::is_same_v<typename Route::Slot, NoSlot>) {
+    return [](const auto&) { return [](auto, auto) { return NoSlot{}; }; };
+  } else {
+    return [&](const auto& tile) { return route.slots_of(tile); };
+  }
 }
 
 // Calls visit(move_of, most) with the moves of a tile; a thread should make up to `most` together.
