@@ -203,6 +203,24 @@ def test_errors() -> None:
         mgpu.reduce(x, map=lambda x: jax.lax.complex(x, x))
 
 
+@pytest.mark.parametrize(
+    "function, in_kernels", [(jnp.sin, True), (jax.jit(jax.nn.relu), False)], ids=["plain", "with a rule"]
+)
+def test_derivatives_over_an_explicit_mesh(function, in_kernels, rng, monkeypatch) -> None:
+    """Batches of gradients. JAX batches rules of derivatives that were traced apart for no mesh, so they stay out."""
+    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    devices = jax.devices()
+    mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
+    x = rng.normal(size=(2 * len(devices), 9)).astype(F32)
+    run = jax.vmap(jax.grad(lambda x: (mgpu.scan(x, map=lambda x, i: function(x) * i) ** 2).sum()))
+    expected = jax.device_get(jax.jit(run)(x))
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")))
+        program = str(jax.make_jaxpr(lambda x: mgpu.scan(x, map=function))(x[0]))
+        assert ("scan_by_function" in program) == in_kernels
+        np.testing.assert_allclose(jax.device_get(jax.jit(run)(placed)), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_eager_calls_map_nothing_beforehand(rng, monkeypatch) -> None:
     """Where kernels evaluate the function, a call outside of jit does not."""
     monkeypatch.setattr(by_function, "has_kernels", lambda: True)

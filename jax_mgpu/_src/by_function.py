@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import library
-from jax_mgpu._src.compat import free_of_explicit_axes, is_eager, whole_axes
+from jax_mgpu._src.compat import free_of_explicit_axes, inner_jaxprs, is_eager, whole_axes
 from jax_mgpu._src.emit import Layout, Stage, Unsupported, emit_operator
 from jax_mgpu._src.live import segment_bounds
 from jax_mgpu._src.mapped import Load, map_leaves
@@ -281,8 +281,6 @@ def _prepare(
     """The function for kernels, or None where there are none for it."""
     if n == 0 or (operator.function is None and operator.kind is None) or not has_kernels():
         return None
-    if load is not None and jax.sharding.get_abstract_mesh().explicit_axes:
-        return None  # JAX makes no batch over Explicit axes of the derivative of a function that was traced apart
     structure: Any
     leaves, structure = jax.tree.flatten(x)
     try:
@@ -324,6 +322,10 @@ def _written(
         else:
             assert load is not None and load_closed is not None
             closed, given, finished = _traced_builtin(operator, items[0], load.position_dtype)
+    if jax.sharding.get_abstract_mesh().explicit_axes:
+        for one in (closed, load_closed):
+            if one is not None and _has_rules(one.jaxpr):  # JAX batches these rules as if they were of no mesh
+                raise Unsupported("a function with derivative rules of its own under a mesh with Explicit axes")
     stages = given.pop("stages", ())
     if load is not None:
         given["load"] = Stage((load_closed, *stages), tuple(load.item))
@@ -361,6 +363,14 @@ def _written(
             )
         )
     return _NUMBERS[key], written.captures
+
+
+def _has_rules(jaxpr: Any) -> bool:
+    """Whether a jaxpr calls functions with derivative rules of their own."""
+    return any(
+        equation.primitive.name.startswith(("custom_jvp", "custom_vjp")) or any(map(_has_rules, inner_jaxprs(equation)))
+        for equation in jaxpr.eqns
+    )
 
 
 def _scalar(dtype: Any) -> Any:

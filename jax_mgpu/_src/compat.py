@@ -6,7 +6,7 @@ import inspect
 import math
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -18,7 +18,7 @@ from jax._src.array import ArrayImpl
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
 from jax._src.sharding_impls import SPMDAxisContext as _SPMDAxisContext
-from jax.extend.core import Primitive
+from jax.extend.core import Primitive, jaxprs_in_params
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
@@ -37,6 +37,7 @@ __all__ = [
     "filling_element",
     "free_of_explicit_axes",
     "in_place",
+    "inner_jaxprs",
     "invariant_gather",
     "ir",
     "is_eager",
@@ -243,6 +244,11 @@ def axes_bound(name: Any) -> Callable[[], AbstractContextManager[Any]]:
 def is_eager() -> bool:
     """Whether nothing is being traced, batched or differentiated here."""
     return _core.trace_ctx.is_top_level()
+
+
+def inner_jaxprs(equation: Any) -> Iterable[Any]:
+    """The jaxprs that an equation calls."""
+    return jaxprs_in_params(equation.params)
 
 
 def is_zero(tangent: Any) -> bool:
