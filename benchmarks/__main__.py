@@ -64,9 +64,9 @@ def main(arguments: list[str]) -> int:
         "latency": lambda: latency.main(options),
         "first_calls": lambda: first_calls.main(options.calls),
     }
-    for name, run in others.items():
+    for name, other in others.items():
         if getattr(options, name):
-            return run()
+            return other()
     scale = options.scale or (CPU_SCALE if jax.default_backend() == "cpu" else 1.0)
     if options.mesh:
         return mesh.main(scale, options.repeat, options.match)
