@@ -95,8 +95,8 @@ class ReduceRows {
     return first_end;
   }
 
-  void reduce_range(int64_t begin, int64_t end, Columns columns, std::vector<cpu::Running<Operator>>& running,
-                    State* states) const {
+  [[gnu::noinline]] void reduce_range(int64_t begin, int64_t end, Columns columns,
+                                      std::vector<cpu::Running<Operator>>& running, State* states) const {
     if (end - begin <= kBlockRows) return reduce_block(begin, end, columns, states);
     for (auto& of_column : running) of_column.reset();
     for (; begin < end; begin += kBlockRows) {
@@ -106,7 +106,7 @@ class ReduceRows {
     for (int64_t c = 0; c < columns.count; ++c) states[c] = running[c].state();
   }
 
-  void reduce_block(int64_t begin, int64_t end, Columns columns, State* states) const {
+  [[gnu::noinline]] void reduce_block(int64_t begin, int64_t end, Columns columns, State* states) const {
     if (sources_.indices.data) return gather_block(begin, end, columns, states);
     int64_t c = 0;
     for (; c + kManyColumns <= columns.count; c += kManyColumns) {

@@ -190,7 +190,10 @@ class Scan {
       scanned[k + 1] = op_.combine(scanned[k], op_.extract(x_[position(k)], position(k)));
     }
     const State* const kept = scanned + (problem_.is_exclusive() ? 0 : 1);
-    for (int64_t k = 0; k < count; ++k) result_.store(position(k), op_.finish(op_.combine(before, kept[k]), row_begin));
+    // Copies: a store of 8-bit items might change what this object holds, as far as the compiler knows.
+    const Operator op = op_;
+    const ResultVector<Operator> result = result_;
+    for (int64_t k = 0; k < count; ++k) result.store(position(k), op.finish(op.combine(before, kept[k]), row_begin));
     in_tile.add(scanned[count]);
   }
 

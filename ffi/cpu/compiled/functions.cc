@@ -17,7 +17,7 @@ namespace {
 void run(CompiledKernel kernel, const void* problem, Executor& executor) {
   const LentThreads lent{&executor, executor.concurrency(),
                          [](void* executor, int64_t count, void (*body)(const void*, int64_t), const void* context) {
-                           parallel_for(*static_cast<Executor*>(executor), count, [=](int64_t i) { body(context, i); });
+                           run_tasks(*static_cast<Executor*>(executor), count, body, context);
                          }};
   if (const char* const error = kernel(problem, &lent)) throw std::runtime_error(error);
 }
