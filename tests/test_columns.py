@@ -16,6 +16,7 @@ from jax_mgpu._src.columns import Columns, _code, _pair_codes
 from jax_mgpu._src.primitive import ABSENT, REGISTRY, _run_fallback
 from tests import data, oracle
 from tests.oracle import same_bits
+from tests.variants import long_but
 
 # Types of the columns, which of them are descending. With 64 bits or fewer, and with more; with floats and without.
 NARROW = {
@@ -41,9 +42,10 @@ WIDEST = {
     "256 bits": (["int64", "float64", "uint64", "int64"], (True, False) * 2),
 }
 ALL = NARROW | WIDE | WIDEST
+QUICK = ("two of 8", "floats of 16", "float and integer", "eight columns", "96 bits", "one of 64", "across pieces")
 
 
-@pytest.fixture(params=list(ALL))
+@pytest.fixture(params=long_but(QUICK, ALL))
 def form(request):
     """Types and directions of columns; 64-bit types are on where there are some."""
     with jax.enable_x64(request.param in WIDEST):
@@ -234,7 +236,9 @@ def test_reduce_by_key(rng, form):
 # ---- Transformations -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["float and integer", "two of 32", "96 bits", "eight floats"])
+@pytest.mark.parametrize(
+    "form", long_but(["float and integer", "96 bits"], ["float and integer", "two of 32", "96 bits", "eight floats"])
+)
 def test_batches(rng, form):
     dtypes, flags = ALL[form]
     columns = tuple(np.stack(x) for x in zip(*[random_columns(rng, dtypes, 90) for _ in range(4)], strict=True))

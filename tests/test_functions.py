@@ -13,6 +13,7 @@ from jax import lax
 
 import jax_mgpu as mgpu
 from jax_mgpu._src import by_function, library
+from tests.variants import long_but
 
 U8, I32, U32 = np.uint8, np.int32, np.uint32
 
@@ -105,7 +106,7 @@ def expect_equal(got, wanted):
         np.testing.assert_array_equal(np.asarray(g), w)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", long_but(["add", "affine", "last set", "matmul 2x2", "gcd", "captured table"], CASES))
 def test_scan_and_reduce(case, rng) -> None:
     make, function, _ = CASES[case]
     scan = jax.jit(lambda x: mgpu.scan(x, function))
@@ -117,7 +118,7 @@ def test_scan_and_reduce(case, rng) -> None:
         expect_equal(reduce(x), total)
 
 
-@pytest.mark.parametrize("case", ["add", "affine", "last set", "matmul 2x2"])
+@pytest.mark.parametrize("case", long_but(["affine", "last set"], ["add", "affine", "last set", "matmul 2x2"]))
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_flags(case, reverse, exclusive, rng) -> None:
@@ -144,7 +145,9 @@ def test_flags(case, reverse, exclusive, rng) -> None:
             expect_equal(reduce(x, live, identity), total)
 
 
-@pytest.mark.parametrize("case", ["add", "affine", "affine bytes", "matmul 3x3"])
+@pytest.mark.parametrize(
+    "case", long_but(["affine bytes", "matmul 3x3"], ["add", "affine", "affine bytes", "matmul 3x3"])
+)
 def test_batches(case, rng) -> None:
     make, function, _ = CASES[case]
     for rows, n in ((7, 5), (3, 1000), (2, 5003)):
@@ -167,7 +170,9 @@ def segments_of(heads, live):
     return list(zip(begins, [*begins[1:], live], strict=True)) if live else []
 
 
-@pytest.mark.parametrize("case", ["add", "affine", "last set", "matmul 2x2", "matmul 8x8"])
+@pytest.mark.parametrize(
+    "case", long_but(["affine", "last set"], ["add", "affine", "last set", "matmul 2x2", "matmul 8x8"])
+)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_segments(case, reverse, rng) -> None:
     make, function, _ = CASES[case]
@@ -203,7 +208,7 @@ def test_segments(case, reverse, rng) -> None:
     expect_equal(reduce(x, heads), jax.tree.map(lambda *leaves: np.stack(leaves), *totals))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", long_but(["affine bytes", "last set", "matmul 8x8"], CASES))
 def test_segments_over_tiles(case, rng) -> None:
     """Items of every size that tiles of segments are cut for, and of one that has no room in them."""
     make, function, _ = CASES[case]

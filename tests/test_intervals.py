@@ -16,6 +16,7 @@ import jax_mgpu as mgpu
 from jax_mgpu._src.primitive import REGISTRY
 from tests import data, oracle
 from tests.oracle import same_bits
+from tests.variants import long_but
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -119,7 +120,10 @@ def test_patterns(rng, pattern):
     check_all(rng, lengths, 6500, int(lengths.sum()))
 
 
-@pytest.mark.parametrize(("mean", "in_order"), [(1, False), (5, False), (5, True), (700, False)])
+@pytest.mark.parametrize(
+    ("mean", "in_order"),
+    [(1, False), (5, True), *(pytest.param(mean, False, marks=pytest.mark.long) for mean in (5, 700))],
+)
 def test_short_intervals_into_a_result_larger_than_a_cache(rng, mean, in_order):
     size = 2**23 + 77
     lengths = rng.integers(0, 2 * mean + 1, size // mean)
@@ -141,7 +145,14 @@ def test_short_intervals_into_a_result_larger_than_a_cache(rng, mean, in_order):
     same_bits(got, oracle.moved(x, items, places, into))
 
 
-@pytest.mark.parametrize("indices", itertools.product([np.int32, np.int64], repeat=3), ids=str)
+@pytest.mark.parametrize(
+    "indices",
+    long_but(
+        [(np.int32,) * 3, (np.int64,) * 3, (np.int32, np.int64, np.int32)],
+        itertools.product([np.int32, np.int64], repeat=3),
+    ),
+    ids=str,
+)
 @pytest.mark.parametrize("pattern", ["one row each", "one row each, two tiles", "a few, and many empty"])
 def test_many_intervals_by_indices_of_each_type(rng, pattern, indices):
     """Of more intervals than a tile keeps what it knows of, each output asks again."""

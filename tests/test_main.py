@@ -118,7 +118,7 @@ def rows_of(table):
     return {name: (float(a), float(b), float(c), verdict) for name, a, b, c, verdict in line.findall(table)}
 
 
-@pytest.mark.parametrize("size", [1, 3000])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 3000])
 def test_benchmark(tmp_path, size):
     plot = tmp_path / "speed.png"
     done = run("--benchmark", "--size", size, "--plot", plot)

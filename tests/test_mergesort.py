@@ -13,6 +13,7 @@ from jax.test_util import check_grads
 import jax_mgpu as mgpu
 from tests import data, oracle
 from tests.oracle import same_bits
+from tests.variants import long_but
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -84,7 +85,7 @@ def with_equals(rng, keys):
     return np.where(rng.random(keys.size) < 0.3, rng.choice(specials, keys.size), keys)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "float64"])
+@pytest.mark.parametrize("dtype", long_but(["uint8", "float64"], ["uint8", "int32", "float32", "float64"]))
 @pytest.mark.parametrize("n", [1025, 4095, 4096, 4097, 8193, 16384, 16385, 65536, 65537, 2**18, 2**18 + 1])
 def test_sizes_around_cells_and_tiles(rng, dtype, n):
     # Whole rows take kernels of their own, in which a whole length, not a count, decides the shape of the blocks.
@@ -131,7 +132,7 @@ INPUTS = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["uint32", "int64"])
+@pytest.mark.parametrize("dtype", long_but(["uint32"], ["uint32", "int64"]))
 @pytest.mark.parametrize("what", INPUTS)
 def test_inputs_with_a_shape(rng, what, dtype):
     keys = INPUTS[what](rng, np.arange(N)).astype(dtype)

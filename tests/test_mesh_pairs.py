@@ -70,7 +70,7 @@ def check_searches(rng, call, devices, dtype):
         assert (np.concatenate([row[count:] for row, count in zip(right, a_counts, strict=True)]) == 99).all()
 
 
-@pytest.mark.parametrize("devices", mesh.SIZES)
+@pytest.mark.parametrize("devices", mesh.FEW)
 def test_searches(rng, devices):
     check_searches(rng, mesh.by_vmap(searches), devices, TYPES[devices])
 
@@ -100,7 +100,7 @@ def check_sets(rng, call, devices, dtype):
             np.testing.assert_array_equal(mesh.gather(values, counts), 2 * expected.astype(np.float32))
 
 
-@pytest.mark.parametrize("devices", mesh.SIZES)
+@pytest.mark.parametrize("devices", mesh.FEW)
 def test_sets(rng, devices):
     check_sets(rng, mesh.by_vmap(sets), devices, {**TYPES, 3: "int32", 8: "int32"}[devices])
 

@@ -61,7 +61,7 @@ def few_items(monkeypatch):
     monkeypatch.setattr(segments, "FEW_ITEMS", 6)
 
 
-@pytest.mark.parametrize("devices", mesh.SIZES)
+@pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.usefixtures("few_items")
 def test_segmented_sorts(rng, devices):
     check_every_sort(rng, mesh.by_vmap(every_sort), devices, TYPES[devices])
@@ -101,7 +101,7 @@ def runs(keys, x, y, count):
     )
 
 
-@pytest.mark.parametrize("devices", mesh.SIZES)
+@pytest.mark.parametrize("devices", mesh.FEW)
 def test_reduce_by_key(rng, devices):
     check_reduce_by_key(rng, mesh.by_vmap(runs), devices)
 

@@ -22,6 +22,7 @@ from tests.transformed import (
     batch_of,
     drop,
     every_example,
+    every_function,
     every_kernel,
     long,
     loss_of_sums,
@@ -46,7 +47,7 @@ def test_every_operation_has_an_example(rng):
 # ---- Batches --------------------------------------------------------------------------------------------------------
 
 
-@every_example
+@every_function
 def test_vmap_over_each_mix(example, rng):
     arguments = batch_of(example, rng, 3)
     for mapped in mixes(len(arguments)):
@@ -181,7 +182,7 @@ def test_donated_arguments(example, rng):
         agree(donate(*(jnp.array(x) for x in arguments)), expected)
 
 
-@every_example
+@every_function
 def test_without_jit(example, rng):
     """Under jax.disable_jit a public function runs line by line, and a kernel as any primitive of JAX."""
     arguments = example.make(rng, np.float32)

@@ -25,6 +25,10 @@ AXIS_TYPES = [
 long = pytest.mark.long
 
 every_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+# The same where a further example of a function takes long and says little: other tests here call its kernels.
+every_function = pytest.mark.parametrize(
+    "example", [pytest.param(e, id=name, marks=long if "," in name else ()) for name, e in EXAMPLES.items()]
+)
 
 KERNELS = {name: example for name, example in EXAMPLES.items() if not example.composed}
 
