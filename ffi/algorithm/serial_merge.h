@@ -5,9 +5,12 @@
 
 namespace mgpu {
 
-// 0 or 1, of which the compiler knows nothing: so it cannot become a branch, half mispredicted.
+// 0 or 1, of which the compiler knows nothing: so it cannot become a branch, half mispredicted. NVRTC takes it for a
+// function of the device, whose registers have other names.
 inline int64_t opaque(int64_t taken) {
+#ifndef __CUDACC_RTC__
   asm("" : "+r"(taken));
+#endif
   return taken;
 }
 
