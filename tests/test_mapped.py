@@ -203,6 +203,7 @@ def test_errors() -> None:
         mgpu.reduce(x, map=lambda x: jax.lax.complex(x, x))
 
 
+@pytest.mark.filterwarnings("ignore:.*derivative rules of its own")
 @pytest.mark.parametrize(
     "function, in_kernels", [(jnp.sin, True), (jax.jit(jax.nn.relu), False)], ids=["plain", "with a rule"]
 )

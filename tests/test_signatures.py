@@ -52,9 +52,14 @@ def test_a_library_of_other_sources_is_one_error(name, platform, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
-def test_every_operation_has_a_handler():
-    with_kernels = {name for name, operation in primitive.REGISTRY.items() if "cpu" in operation.platforms}
-    assert COMPILED.handlers().keys() == {"check", *with_kernels, *by_function.OPERATIONS}
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_every_operation_has_a_handler(platform):
+    compiled = library.cpu_library if platform == "cpu" else library.cuda_library
+    if compiled is None:
+        pytest.skip("a build without CUDA kernels")
+    with_kernels = {name for name, operation in primitive.REGISTRY.items() if operation.only in (None, platform)}
+    by_functions = set(by_function.OPERATIONS) - ({"sort_indices_by_function"} if platform == "cpu" else set())
+    assert compiled.handlers().keys() == {"check", *with_kernels, *by_functions}
 
 
 def test_names_of_a_call_and_of_a_rule_are_checked():

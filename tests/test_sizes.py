@@ -123,7 +123,9 @@ def trace_calls(n, index):
     }
 
 
-@pytest.mark.parametrize("n, index", [(2**31 - 1, np.int32), (2**31, np.int32), (2**32 + 17, np.uint32)])
+@pytest.mark.parametrize("n, index", [
+    (2**31 - 1, np.int32), (2**31, np.int32), pytest.param(2**32 + 17, np.uint32, marks=pytest.mark.long),
+])  # fmt: skip
 def test_sizes_past_int32_are_traced(n, index, monkeypatch, x64):
     """Calls, their reverse derivatives and, for the most items, their plain JAX, with live counts of int32."""
     calls = trace_calls(n, index)
