@@ -16,8 +16,8 @@ for module in ("families", "many_items", "segmented_sorts", "transformed"):
     pytest.register_assert_rewrite(f"tests.{module}")  # its assertions say what they compared
 
 
-# Of a test's variants a run without --long takes one in so many, and no fewer than this.
-ONE_IN, FEWEST = 4, 2
+# Of a test's variants a run without --long takes one in so many.
+ONE_IN = 6
 
 
 def pytest_addoption(parser) -> None:
@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(config, items) -> None:
             variants[item.nodeid.partition("[")[0]].append(item)
     for alike in variants.values():  # the same ones in every run, and others of each test
         alike.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
-        for item in alike[max(FEWEST, -(-len(alike) // ONE_IN)) :]:
+        for item in alike[-(-len(alike) // ONE_IN) :]:
             item.add_marker(pytest.mark.skip(reason="another variant of the test runs: pytest --long runs all"))
 
 
