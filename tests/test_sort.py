@@ -12,8 +12,6 @@ from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
 from jax_mgpu._src import library
-from jax_mgpu._src import sort as sorting
-from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.sort import Method
 from tests import data, oracle
 from tests.oracle import same_bits
@@ -268,16 +266,3 @@ def test_a_broken_promise_of_bits_still_permutes(rng):
     got, indices = mgpu.sort(keys, np.arange(N, dtype=np.int32), bits=12)
     same_bits(np.sort(np.asarray(indices)), np.arange(N, dtype=np.int32))
     same_bits(got, keys[np.asarray(indices)])
-
-
-def test_back_to_the_rows_of_a_long_permutation(rng, monkeypatch) -> None:
-    """What a scatter and a sort of the places give is the same: the latter is for arrays that no cache holds."""
-    order = rng.permutation(3001).astype(np.int32)
-    for x in (rng.integers(0, 99, 3001).astype(np.int32), rng.random(3001) < 0.5):
-        wanted = np.zeros_like(x)
-        wanted[order] = x
-        np.testing.assert_array_equal(sorting._sorted_back(jnp.asarray(order), jnp.asarray(x)), wanted)
-        for longest in (10**9, 1):
-            monkeypatch.setattr(sorting, "LONG_SCATTER", longest)
-            got = jax.jit(lambda order, x: sorting.Ordered(None, order, ABSENT).to_rows(x))(order, x)
-            np.testing.assert_array_equal(got, wanted)

@@ -16,9 +16,9 @@ from jax_mgpu._src.columns import expect_keys, sorted_pair
 from jax_mgpu._src.live import live_mask
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT
-from jax_mgpu._src.sort import Method, count_name, count_of, in_order, run_sort
+from jax_mgpu._src.sort import Method, Ordered, count_name, count_of, in_order, run_sort
 from jax_mgpu._src.sorted_search import _search
-from jax_mgpu._src.values import flatten_values
+from jax_mgpu._src.values import flatten_values, take_or_fill
 
 __all__ = ["Matches", "in_order_with", "is_nan", "matches"]
 
@@ -36,21 +36,28 @@ def in_order_with(name: str, argument: str, keys: Any, values: Any, count: Any) 
 
 
 class Matches(NamedTuple):
-    """The partners of each row of a, of which joins and matches in any order are made.
+    """The partners of each row of a, of which joins in any order are made; arrays are in the order of a's keys.
 
     Attributes:
+      rows: a's keys in order.
       first: `[n_a]`, where the partners of each row begin in b's order.
       number: `[n_a]`, how many they are; 0 past the live rows.
-      a_live: bool `[n_a]`.
+      a_live: bool `[n_a]`, of the rows as they came.
       b_order: `[n_b]`, the rows of b in the order of their keys, rows of equal keys in input order.
       b_alone: a function that returns bool `[n_b]`, which live rows of b have no partner.
     """
 
+    rows: Ordered
     first: jax.Array
     number: jax.Array
     a_live: jax.Array
     b_order: jax.Array
     b_alone: Callable[[], jax.Array]
+
+    def only_partners(self) -> jax.Array:
+        """The first partner of each row of a, or -1, in the order in which the rows came."""
+        places = jnp.where(self.number > 0, self.first, -1)
+        return self.rows.to_rows(take_or_fill(self.b_order + 1, places) - 1)
 
 
 def matches(name: str, a: Any, b: Any, a_count: Any, b_count: Any, *, is_sorted: bool, null_equal: bool) -> Matches:
@@ -74,8 +81,7 @@ def matches(name: str, a: Any, b: Any, a_count: Any, b_count: Any, *, is_sorted:
         return others.to_rows(number == 0) & live_mask(number.shape[0], pair.b_count)
 
     first, number = found(pair.operands, rows.keys)
-    a_live = live_mask(number.shape[0], pair.a_count)
-    return Matches(rows.to_rows(first), rows.to_rows(number), a_live, others.order, b_alone)
+    return Matches(rows, first, number, live_mask(number.shape[0], pair.a_count), others.order, b_alone)
 
 
 def is_nan(x: jax.Array) -> jax.Array:

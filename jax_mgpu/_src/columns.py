@@ -3,8 +3,7 @@
 Each column becomes a number of its width that has the order of the column: the sign of an integer is flipped, a float
 is as `ordered_integers` gives it, and all bits are flipped if the direction is descending. The columns one after the
 other, the first one highest, are one long number. If it has up to 64 bits, it is the key that the kernels get, in the
-narrowest of 8, 16, 32 and 64 bits. It is made of 32-bit words, and 64 bits travel as a complex64, so it needs no 64-bit
-type of JAX. Packing and unpacking are element by element; XLA makes one pass of each.
+narrowest of 8, 16, 32 and 64 bits. Packing and unpacking are element by element; XLA makes one pass of each.
 
 The code of an integer holds all its bits. The code of a float does not: both zeros have one code, and so have all NaNs.
 So floats are fetched by the indices that the kernel gives.
@@ -17,13 +16,13 @@ these bits. This is repeated until 64 bits hold the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.bits import of_words, ordered_integers, words_of
+from jax_mgpu._src.bits import ordered_integers
 from jax_mgpu._src.check import (
     as_array,
     count_operand,
@@ -37,6 +36,7 @@ from jax_mgpu._src.check import (
     value_error,
 )
 from jax_mgpu._src.compat import whole_axes
+from jax_mgpu._src.digits import WIDEST, WORD, Digit, code_digits, code_of, part, split
 from jax_mgpu._src.live import live_items
 from jax_mgpu._src.operators import Kind
 from jax_mgpu._src.preconditions import sorted_columns, sorted_keys
@@ -45,16 +45,7 @@ from jax_mgpu._src.values import take_from_pair
 
 __all__ = ["Columns", "KeyPair", "expect_keys", "expect_one_array", "key_starts", "sorted_pair"]
 
-WIDEST = 64  # bits of a key that the kernels compare
-WORD = 32
 MOST_COLUMNS = 8
-
-
-class Digit(NamedTuple):
-    """A part of a long number: `uint32[n]`, each below `2**bits`."""
-
-    words: jax.Array
-    bits: int
 
 
 class Columns:
@@ -116,12 +107,12 @@ class Columns:
     def codes(self) -> list[jax.Array]:
         """The long number as keys for kernels, the highest first."""
         digits = self.digits()
-        return [_code(digits, WIDEST * i, bits) for i, bits in enumerate(self.code_bits)]
+        return [code_of(digits, WIDEST * i, bits) for i, bits in enumerate(self.code_bits)]
 
     def unpacked(self, codes: Sequence[jax.Array]) -> list[jax.Array | None]:
         """The columns of items from their highest codes; None for what these do not hold."""
         pairs = zip(codes, self.code_bits, strict=False)
-        digits = [digit for code, bits in pairs for digit in _code_digits(code, bits)]
+        digits = [digit for code, bits in pairs for digit in code_digits(code, bits)]
         columns: list[jax.Array | None] = []
         at = 0
         for x, down in zip(self.arrays, self.descending, strict=True):
@@ -288,11 +279,11 @@ def _pair_codes(a: Columns, b: Columns, a_count: Any, b_count: Any) -> list[jax.
     """Keys of up to 64 bits that compare as the columns of both sides do."""
     digits, counts, bits = [a.digits(), b.digits()], (a_count, b_count), a.bits
     while bits > WIDEST:
-        codes = [_code(x, 0, WIDEST) for x in digits]
+        codes = [code_of(x, 0, WIDEST) for x in digits]
         places = [_merge_places(codes[i], codes[1 - i], counts[i], counts[1 - i]) for i in range(2)]
         digits = [[*place, *_rest(x, bits)] for place, x in zip(places, digits, strict=True)]
         bits = sum(digit.bits for digit in digits[0])
-    return [_code(x, 0, bits) for x in digits]
+    return [code_of(x, 0, bits) for x in digits]
 
 
 def _merge_places(codes: jax.Array, others: jax.Array, count: Any, others_count: Any) -> list[Digit]:
@@ -300,19 +291,19 @@ def _merge_places(codes: jax.Array, others: jax.Array, count: Any, others_count:
     n = codes.shape[0] + others.shape[0]
     dtype = index_dtype("keys", "a and b", n)
     positions = jnp.arange(codes.shape[0], dtype=dtype)
-    firsts = jnp.where(_run_starts(_code_digits(codes, WIDEST)), positions, 0)
+    firsts = jnp.where(_run_starts(code_digits(codes, WIDEST)), positions, 0)
     firsts = REGISTRY["scan"](x=firsts, op=Kind.MAX, exclusive=False, reverse=False, total=False)[0]
     before = REGISTRY["sorted_search"](
         needles=codes, haystack=others, needles_count=count, haystack_count=others_count, right=False
     )[0]
     places = firsts + before.astype(dtype)
-    return _split(places.astype(f"uint{8 * dtype.itemsize}"), n.bit_length())
+    return split(places.astype(f"uint{8 * dtype.itemsize}"), n.bit_length())
 
 
 def _rest(digits: Sequence[Digit], bits: int) -> list[Digit]:
     """The digits after the highest 64 of so many bits."""
     cuts = [(at, min(WORD, bits - at)) for at in range(WIDEST, bits, WORD)]
-    return [Digit(_part(digits, *cut), cut[1]) for cut in cuts]
+    return [Digit(part(digits, *cut), cut[1]) for cut in cuts]
 
 
 def _run_starts(digits: Sequence[Digit]) -> jax.Array:
@@ -333,15 +324,15 @@ def _digits(x: jax.Array, descending: bool) -> list[Digit]:
     code = ordered_integers(x)
     if code.dtype != word:
         code = jax.lax.bitcast_convert_type(code, word) ^ word.type(1 << (bits - 1))
-    return _split(~code if descending else code, bits)
+    return split(~code if descending else code, bits)
 
 
 def _column(digits: Sequence[Digit], at: int, dtype: Any, descending: bool) -> jax.Array:
     """The column of integers whose number begins `at` bits below the top."""
     bits, word = 8 * dtype.itemsize, _word(dtype)
-    code = _part(digits, at, min(bits, WORD)).astype(word)
+    code = part(digits, at, min(bits, WORD)).astype(word)
     if bits > WORD:
-        code = code << word.type(WORD) | _part(digits, at + WORD, bits - WORD).astype(word)
+        code = code << word.type(WORD) | part(digits, at + WORD, bits - WORD).astype(word)
     code = ~code if descending else code
     if dtype == word:
         return code
@@ -350,43 +341,3 @@ def _column(digits: Sequence[Digit], at: int, dtype: Any, descending: bool) -> j
 
 def _word(dtype: Any) -> np.dtype:
     return np.dtype(f"uint{8 * dtype.itemsize}")
-
-
-def _split(code: jax.Array, bits: int) -> list[Digit]:
-    """Unsigned integers of so many bits as digits."""
-    if bits <= WORD:
-        return [Digit(code.astype(jnp.uint32), bits)]
-    high = (code >> code.dtype.type(WORD)).astype(jnp.uint32)
-    return [Digit(high, bits - WORD), Digit(code.astype(jnp.uint32), WORD)]
-
-
-def _part(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
-    """The number in up to 32 bits of a long one, `at` bits below its top."""
-    part, begin, end = None, 0, at + bits
-    for words, width in digits:
-        first, last = max(at, begin), min(end, begin + width)
-        if first < last:
-            held = words >> np.uint32(begin + width - last)
-            if first > begin:
-                held = held & np.uint32((1 << (last - first)) - 1)
-            held = held << np.uint32(end - last)
-            part = held if part is None else part | held
-        begin += width
-    assert part is not None
-    return part
-
-
-def _code(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
-    """The number in up to 64 bits of a long one as a key for kernels."""
-    if bits <= WORD:
-        width = next(width for width in (8, 16, 32) if bits <= width)
-        return _part(digits, at, bits).astype(f"uint{width}")
-    return of_words(_part(digits, at, bits - WORD), _part(digits, at + bits - WORD, WORD))
-
-
-def _code_digits(codes: jax.Array, bits: int) -> list[Digit]:
-    """Keys for kernels as digits."""
-    if bits <= WORD:
-        return [Digit(codes.astype(jnp.uint32), bits)]
-    high, low = words_of(codes)
-    return [Digit(high, bits - WORD), Digit(low, WORD)]

@@ -39,10 +39,14 @@ from jax_mgpu._src.ranks import segmented_quantile
 from jax_mgpu._src.reduce import _run_heads, _segmented_reduce, reduce_segments, run_reduce_by_key
 from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.scan import _scan
-from jax_mgpu._src.sort import Method, Ordered, count_of, in_order, run_sort, run_sort_indices
-from jax_mgpu._src.values import flatten_values, plain_leaves, take_or_fill, take_rows
+from jax_mgpu._src.sort import Method, Ordered, count_of, rows_in_order, run_sort, run_sort_indices
+from jax_mgpu._src.values import flatten_values, plain_leaves, take_or_fill
 
 __all__ = ["group_by", "rank", "segmented_shift"]
+
+# Operators of group_by whose values are not moved into the order of the keys, and those that ask for this order.
+STAY = ("count", "first", "last")
+GIVE_POSITIONS = ("first", "last", "argmin", "argmax")
 
 
 @one_program("op", "size")
@@ -71,8 +75,8 @@ def group_by(
         `jax_enable_x64`.
 
     A mean or median of integers is a float of 32 bits, or of 64 if they have 64. A median over a NaN is NaN. Rows of a
-    key are combined in input order. Time is that of a sort of the keys with indices, and for each value a gather and a
-    segmented reduction; `"nunique"` and `"median"` sort once more.
+    key are combined in input order. Time is that of a sort of the keys, and for each value of a segmented reduction and
+    a gather; values of up to 8 bytes a row travel with the keys. `"nunique"` and `"median"` sort once more.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -82,32 +86,38 @@ def group_by(
       (Array([1, 2], dtype=int32), {'n': Array([1, 2], dtype=int32), 'sum': Array([3., 6.], dtype=float32)})
     """
     name = "group_by"
-    rows = in_order(name, "keys", keys, count)
-    n = rows.order.shape[0]
+    checked, _ = expect_keys(name, "keys", keys)
+    (n,) = checked.shape
     size = static_size(name, "size", size)
     if callable(op):
         leaves, unflatten = flatten_values(name, "values", values, n, "keys")
-        moved = unflatten([take_rows(x, rows.order) for x in leaves])
-        return run_reduce_by_key(name, rows.keys, moved, op, size=size, count=count_of(rows.count))
+        rows, leaves = rows_in_order(name, "keys", keys, leaves, count, ordered=False)
+        return run_reduce_by_key(name, rows.keys, unflatten(leaves), op, size=size, count=count_of(rows.count))
     structure: Any = jax.tree.structure(values)
     leaves = expect_leading_axis(name, "values", jax.tree.leaves(values), n, "keys")
     try:
         names = jax.tree.leaves(jax.tree.broadcast(op, values)) if not isinstance(op, str) else [op] * len(leaves)
     except ValueError as error:
         raise value_error(name, "op", f"a name, or a pytree of names like values, {structure}", repr(op)) from error
+    moving = [x for x, operator in zip(leaves, names, strict=True) if operator not in STAY]
+    ordered = any(operator in GIVE_POSITIONS for operator in names)
+    rows, moved = rows_in_order(name, "keys", keys, moving, count, ordered=ordered)
     given, _ = expect_keys(name, "keys", rows.keys)
     codes = given.run_keys() if isinstance(given, Columns) else given
     heads, _, covered, runs = _run_heads(keys=codes, count=rows.count, size=size)
     groups = Groups(name, heads, covered.reshape(1), runs, size, rows.order)
-    columns = given.arrays if isinstance(given, Columns) else [given]
-    firsts = [groups.first(x) for x in columns]
+    firsts = [groups.first(x) for x in (given.arrays if isinstance(given, Columns) else [given])]
     keys = given.structure(firsts) if isinstance(given, Columns) else firsts[0]
-    results = [groups.combined(x, operator) for x, operator in zip(leaves, names, strict=True)]
+    in_order = iter(moved)
+    results = [
+        groups.combined(x if operator in STAY else next(in_order), operator)
+        for x, operator in zip(leaves, names, strict=True)
+    ]
     return keys, structure.unflatten(results), room(name, runs, size)
 
 
 class Groups:
-    """Runs of equal keys in sorted order."""
+    """Runs of equal keys in sorted order; `order` is needed by what gives positions."""
 
     def __init__(self, name: str, heads: jax.Array, covered: jax.Array, runs: jax.Array, size: int, order: jax.Array):
         self.name, self.heads, self.covered, self.size, self.order = name, heads, covered, size, order
@@ -125,7 +135,7 @@ class Groups:
         return take_or_fill(x, jnp.where(self.used, self.heads, -1))
 
     def combined(self, x: jax.Array, operator: Any) -> jax.Array:
-        """One result a group of the values x, which are in the order that was given."""
+        """One result a group of the values x, in sorted order, or as they were given where they stay."""
         if operator == "count":
             return self.counts
         if operator in ("first", "last"):
@@ -135,10 +145,10 @@ class Groups:
             return restore([take_or_fill(plain[0], found)])[0]
         special = {"nunique": self._distinct, "median": self._median}
         if operator in special:
-            return special[operator](take_rows(expect_key(self.name, "values", x), self.order))
+            return special[operator](expect_key(self.name, "values", x))
         if operator == "mean":
             x = x.astype(_float_dtype(x.dtype))
-        (leaf,), _, _ = named_leaves(self.name, "values", take_rows(x, self.order), operator)
+        (leaf,), _, _ = named_leaves(self.name, "values", x, operator)
         reduced = reduce_segments(leaf, self.heads, self.covered)
         if leaf.kind.gives_index:
             reduced = take_or_fill(self.order, reduced.reshape(-1)).reshape(reduced.shape)

@@ -36,6 +36,7 @@ from jax_mgpu._src.preconditions import by_construction, room, row_indices
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.scan import _scan
 from jax_mgpu._src.select import positions
+from jax_mgpu._src.sort import is_long_permutation
 from jax_mgpu._src.values import plain_leaves, take_or_fill
 
 __all__ = ["JoinResult", "JoinedColumns", "join", "join_columns"]
@@ -147,7 +148,8 @@ def join(
     Time is O(n_a + n_b + rows), however the partners are distributed: a walk along merge path (Odeh, Green, Mwassi,
     Shmueli, Birk, 2012) finds the partners of each row of a, a scan of their numbers says where its rows go, and equal
     parts of the output are then written (Baxter, moderngpu, 2013, relational joins). Columns cost as in `merge`.
-    Keys in any order cost two sorts with indices more, and a scatter; kinds semi and anti two searches and a scan.
+    Keys in any order cost two sorts with indices, two searches and a scatter, or two where a row has several partners;
+    kinds semi and anti two searches and a scan.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -184,7 +186,8 @@ def join(
 
 def _filtered(found: Matches, kind: str, size: int) -> JoinResult:
     """The rows of a that have a partner, or those that have none."""
-    kept, count = kept_positions(found.a_live & ((found.number > 0) == (kind == "semi")), size)
+    has_partner = found.rows.to_rows(found.number > 0)
+    kept, count = kept_positions(found.a_live & (has_partner == (kind == "semi")), size)
     return JoinResult(kept, jnp.full((size,), -1, found.b_order.dtype), count)
 
 
@@ -194,20 +197,34 @@ def _expanded(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResu
     a_spec, b_spec, count_spec = _shapes(
         jax.ShapeDtypeStruct((n_a,), bool), jax.ShapeDtypeStruct((n_b,), bool), size=size
     )
-    made = jnp.maximum(found.number, 1) if keep_a else found.number
-    starts, count = saturated_offsets(jnp.where(found.a_live, made, 0).astype(count_spec.dtype))
+
+    def pairs() -> tuple[jax.Array, jax.Array, jax.Array]:
+        firsts, numbers = found.rows.to_rows(found.first), found.rows.to_rows(found.number)
+        made = jnp.maximum(numbers, 1) if keep_a else numbers
+        starts, count = saturated_offsets(jnp.where(found.a_live, made, 0).astype(count_spec.dtype))
+        a_rows, ranks = load_balance_search(starts, size, total=jnp.minimum(count, size), return_rank=True)
+        first, number = (take_or_fill(x, a_rows) for x in (firsts, numbers))
+        has_partner = (a_rows >= 0) & (ranks.astype(number.dtype) < number)
+        b_rows = take_or_fill(found.b_order + 1, jnp.where(has_partner, first + ranks.astype(first.dtype), -1)) - 1
+        return a_rows.astype(a_spec.dtype), b_rows, count
+
+    def single_pairs() -> tuple[jax.Array, jax.Array, jax.Array]:
+        partners = found.only_partners()
+        kept, count = kept_positions(found.a_live & (partners >= (-1 if keep_a else 0)), size)
+        return kept.astype(a_spec.dtype), take_or_fill(partners + 1, kept) - 1, count.astype(count_spec.dtype)
+
+    if is_long_permutation(n_a):  # then one word comes back to a's rows, not two, and rows of b are read in their order
+        a_rows, b_rows, count = jax.lax.cond(jnp.max(found.number) <= 1, single_pairs, pairs)
+    else:
+        a_rows, b_rows, count = pairs()
     paired = jnp.minimum(count, size)
-    a_rows, ranks = load_balance_search(starts, size, total=paired, return_rank=True)
-    first, number = (take_or_fill(x, a_rows) for x in (found.first, found.number))
-    has_partner = (a_rows >= 0) & (ranks.astype(number.dtype) < number)
-    b_rows = take_or_fill(found.b_order + 1, jnp.where(has_partner, first + ranks.astype(first.dtype), -1)) - 1
     if keep_b:
         alone, others = kept_positions(found.b_alone(), n_b)
         slots = jnp.arange(n_b, dtype=count_spec.dtype)
         slots = jnp.where((slots < others.astype(slots.dtype)) & (slots < size - paired), slots + paired, size)
         b_rows = b_rows.at[slots].set(alone, mode="drop")
         count += jnp.minimum(others.astype(count.dtype), jnp.iinfo(count.dtype).max - count)
-    return JoinResult(a_rows.astype(a_spec.dtype), b_rows.astype(b_spec.dtype), count)
+    return JoinResult(a_rows, b_rows.astype(b_spec.dtype), count)
 
 
 @one_program("fill_value")

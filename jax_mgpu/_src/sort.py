@@ -28,6 +28,7 @@ from jax_mgpu._src.values import (
     Payload,
     carried_leaf,
     flatten_values,
+    packed_rows,
     sort_operands,
     take_keys,
     take_moved,
@@ -37,9 +38,14 @@ from jax_mgpu._src.values import (
 __all__ = ["argsort", "sort"]
 
 
-# A permutation of more words than a GPU's cache holds takes less time as a sort, which reads and writes whole lines,
-# than as a scatter: 2^26 words 1.69 ms, and 4.29, on an H200.
-LONG_SCATTER = 1 << 24
+# A permutation of more words than a GPU's cache holds reads or writes a line for each. For 2^26 words on an H200, a
+# scatter takes 4.4 ms, a gather 1.7, a sort of the words by their places 1.7, 4 bytes more of payload in a sort 0.6.
+LONG_PERMUTATION = 1 << 24
+
+
+def is_long_permutation(n: int) -> bool:
+    """Whether a permutation of so many items takes longer on a GPU than a sort that carries them."""
+    return n >= LONG_PERMUTATION
 
 
 class Method(enum.IntEnum):
@@ -125,7 +131,8 @@ def sort(
 
     Time is O(n b) for keys of b bits; scratch memory is one copy of keys and values. On a GPU, long arrays are sorted
     by digits of 8 bits (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs", 2022);
-    a digit that all keys share costs nothing. Short arrays are sorted by merging, as `mergesort` does.
+    a digit that all keys share costs nothing. Short arrays are sorted by merging, as `mergesort` does. Values of up to
+    8 bytes a row travel with the keys; others are gathered by the sorted indices.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -203,21 +210,18 @@ def run_sort(
     leaves, unflatten = flatten_values(operation, "values", values, keys.shape[0], "keys")
     if isinstance(keys, Columns):
         _expect_no_bits(operation, bits)
-        codes, is_code = keys.codes(), keys.is_code
+        codes = keys.codes()
         if values is None and keys.are_integers and len(codes) == 2:
             return keys.restored(_sort_two_codes(keys, codes, given))
-        code, bits, restored = codes[0], keys.code_bits[0], lambda sorted_code: keys.restored([sorted_code])
+        bits = keys.code_bits[0]
+        if keys.is_code and values is None:
+            return keys.restored(_SORT(**given, keys=codes[0], bits=bits, payload=Payload.NONE))
     else:
-        code, bits = _few_bits(operation, keys, given["count"], bits)
-        is_code, restored = True, lambda sorted_keys: sorted_keys
-    if is_code and values is None:
-        return restored(_SORT(**given, keys=code, bits=bits, payload=Payload.NONE)[0])
-    carried = carried_leaf(leaves)
-    if is_code and carried is not None:
-        sorted_keys, moved = _SORT(**given, keys=code, bits=bits, values=carried, payload=Payload.GIVEN)
-        return restored(sorted_keys), unflatten([moved])
-    sorted_keys, indices = _sort_indices(operation, keys, given, bits)
-    return sorted_keys if values is None else (sorted_keys, unflatten([take_rows(leaf, indices) for leaf in leaves]))
+        keys, bits = _few_bits(operation, keys, given["count"], bits)
+        if values is None:
+            return _SORT(**given, keys=keys, bits=bits, payload=Payload.NONE)[0]
+    sorted_keys, moved = _sort_rows(operation, keys, given, bits, leaves)
+    return sorted_keys if values is None else (sorted_keys, unflatten(moved))
 
 
 def run_sort_indices(
@@ -261,7 +265,7 @@ class Ordered(NamedTuple):
     def to_rows(self, x: jax.Array) -> jax.Array:
         """Brings values of the sorted keys, integers or bools, back to the rows of the input."""
         n = self.order.shape[0]
-        if n < LONG_SCATTER:
+        if not is_long_permutation(n):
             return _scattered(self.order, x)
         return jax.lax.platform_dependent(self.order, x, cuda=_sorted_back, default=_scattered)
 
@@ -304,6 +308,20 @@ def in_order(
     return Ordered(sorted_keys, order, live)
 
 
+def rows_in_order(
+    name: str, argument: str, keys: Any, leaves: Sequence[jax.Array], count: Any, *, ordered: bool = True
+) -> tuple[Ordered, list[jax.Array]]:
+    """The same of keys in any order, with rows that belong to them; without `ordered`, the order is `ABSENT`."""
+    checked, _ = expect_keys(name, argument, keys)
+    live = count_operand(name, count_name(argument), count, checked.shape[0])
+    with by_construction():
+        given = _given(name, checked, ABSENT, ABSENT, False, count_of(live), Method.FASTEST)
+        bits = checked.code_bits[0] if isinstance(checked, Columns) else 8 * checked.dtype.itemsize
+        sorted_keys, moved = _sort_rows(name, checked, given, bits, leaves, ordered=ordered)
+    order, *moved = moved if ordered else [ABSENT, *moved]
+    return Ordered(sorted_keys, order, live), moved
+
+
 def _sort_indices(operation: str, keys: Any, given: dict[str, Any], bits: int | None) -> tuple[Any, jax.Array]:
     index_dtype(operation, "keys", keys.shape[0])
     if not isinstance(keys, Columns):
@@ -315,6 +333,63 @@ def _sort_indices(operation: str, keys: Any, given: dict[str, Any], bits: int | 
         moved = take_keys(code, indices)
         codes, indices = _SORT(**given, keys=moved, bits=code_bits, values=indices, payload=Payload.GIVEN)
     return keys.restored([codes], lambda column: take_rows(column, indices)), indices
+
+
+def _sort_rows(
+    operation: str, keys: Any, given: dict[str, Any], bits: int, leaves: Sequence[jax.Array], *, ordered: bool = False
+) -> tuple[Any, list[jax.Array]]:
+    """Keys and the leaves in their order; with `ordered`, the position that each had is the first of the leaves."""
+    (n,), is_columns = keys.shape, isinstance(keys, Columns)
+
+    def by_indices() -> tuple[Any, list[jax.Array]]:
+        sorted_keys, indices = _sort_indices(operation, keys, given, bits)
+        return sorted_keys, [*([indices] if ordered else []), *(take_rows(x, indices) for x in leaves)]
+
+    if is_columns and not keys.is_code:
+        return by_indices()
+    code = keys.codes()[0] if is_columns else keys
+
+    def restored(code: jax.Array) -> Any:
+        return keys.restored([code]) if is_columns else code
+
+    carried = None if ordered else carried_leaf(leaves)
+    if carried is not None:
+        sorted_keys, moved = _SORT(**given, keys=code, bits=bits, values=carried, payload=Payload.GIVEN)
+        return restored(sorted_keys), [moved]
+
+    positions = [jnp.arange(n, dtype=index_dtype(operation, "keys", n))] if ordered else []
+
+    def packed() -> tuple[Any, list[jax.Array]]:
+        sorted_keys, moved = _sort_packed(code, [*positions, *leaves], given, bits)
+        return restored(sorted_keys), moved
+
+    if not is_long_permutation(n) or given["heads"].size or packed_rows([*positions, *leaves]) is None:
+        return by_indices()
+    return jax.lax.platform_dependent(cuda=packed, default=by_indices)
+
+
+def _sort_packed(
+    keys: jax.Array, leaves: list[jax.Array], given: dict[str, Any], bits: int
+) -> tuple[jax.Array, list[jax.Array]]:
+    """Keys, and leaves that travel with them as one payload."""
+    operands = {name: x for name, x in given.items() if isinstance(x, jax.Array)}
+    attributes = {name: x for name, x in given.items() if name not in operands}
+
+    @jax.custom_jvp
+    def sort_packed(keys: jax.Array, leaves: list[jax.Array], operands: dict[str, Any]) -> Any:
+        packed, unpacked = packed_rows(leaves) or (ABSENT, list)
+        sorted_keys, moved = _SORT(**operands, **attributes, keys=keys, bits=bits, values=packed, payload=Payload.GIVEN)
+        return sorted_keys, unpacked(moved)
+
+    @sort_packed.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        def by_indices(keys: jax.Array, leaves: list[jax.Array], operands: dict[str, Any]) -> Any:
+            sorted_keys, indices = _SORT(**operands, **attributes, keys=keys, bits=bits, payload=Payload.INDICES)
+            return sorted_keys, [take_rows(leaf, indices) for leaf in leaves]
+
+        return jax.jvp(by_indices, primals, tangents)
+
+    return sort_packed(keys, leaves, operands)
 
 
 def _sort_two_codes(keys: Columns, codes: Sequence[jax.Array], given: dict[str, Any]) -> list[jax.Array]:

@@ -33,7 +33,7 @@ from jax_mgpu._src.compat import is_local
 from jax_mgpu._src.live import live_items, live_mask
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT, one_program
-from jax_mgpu._src.sort import Ordered, count_of, in_order
+from jax_mgpu._src.sort import Ordered, count_of, in_order, rows_in_order
 from jax_mgpu._src.sorted_search import _search
 from jax_mgpu._src.values import flatten_values, take_or_fill
 
@@ -219,7 +219,7 @@ def asof_join(
     for x, y in zip(*groups, strict=True):
         expect_same_dtype(name, "by_a", x, "by_b", y)
     rows = [
-        in_order(name, side, (*group, time) if group else time, count, is_sorted=assume_sorted and not group)
+        _by_group_and_time(name, side, group, time, count, assume_sorted)
         for side, group, time, count in zip("ab", groups, times, (a_count, b_count), strict=True)
     ]
     with by_construction(not assume_sorted or bool(groups[0])):
@@ -250,6 +250,18 @@ def asof_join(
     take_after = is_after & ~(is_before & (gap_before <= gap_after))
     found = jnp.where(take_after, after, jnp.where(is_before, before, -1))
     return rows[0].to_rows(take_or_fill(rows[1].order + 1, found) - 1)
+
+
+def _by_group_and_time(
+    name: str, side: str, group: tuple[Any, ...], time: jax.Array, count: Any, is_sorted: bool
+) -> Ordered:
+    """The rows of one side, with the columns of their groups and the times as keys."""
+    if not group:
+        return in_order(name, side, time, count, is_sorted=is_sorted)
+    if not is_sorted:
+        return in_order(name, side, (*group, time), count)
+    rows, (time,) = rows_in_order(name, side, group, [time], count)  # stable, so the times of a group stay sorted
+    return rows._replace(keys=(*rows.keys, time))
 
 
 def _columns_of(name: str, argument: str, by: Any, length: int) -> tuple[Any, ...]:

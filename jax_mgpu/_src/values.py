@@ -1,12 +1,14 @@
 """The values that a sort or a merge carries along with its keys.
 
-A kernel moves one payload of 4 or 8 bytes for each item. A single vector of such items travels as it is; any other
-value (a pytree, rows, other widths) is fetched after the sort, by the sorted indices.
+A kernel moves one payload of 4 or 8 bytes for each item. A single vector of such items travels as it is. A sort packs
+the leaves of a pytree into one such item, if they have 8 bytes a row together. Any other value is fetched after the
+sort, by the sorted indices.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy as np
 from jax_mgpu._src.bits import is_words, keeping_bits, of_words, words_of
 from jax_mgpu._src.check import as_array, describe, expect_leading_axis, type_error, value_error
 from jax_mgpu._src.compat import rows_sharding
+from jax_mgpu._src.digits import WIDEST, WORD, Digit, code_digits, code_of, part
 from jax_mgpu._src.live import wide_enough
 
 __all__ = [
@@ -26,6 +29,7 @@ __all__ = [
     "flatten_pair",
     "flatten_values",
     "is_random_key",
+    "packed_rows",
     "plain_leaves",
     "sort_operands",
     "take_from_pair",
@@ -97,6 +101,53 @@ def carried_leaf(leaves: Sequence[jax.Array]) -> jax.Array | None:
     if len(leaves) == 1 and leaves[0].ndim == 1 and leaves[0].dtype.itemsize in (4, 8):
         return leaves[0]
     return None
+
+
+def packed_rows(leaves: Sequence[jax.Array]) -> tuple[jax.Array, Callable[[jax.Array], list[jax.Array]]] | None:
+    """Rows of up to 8 bytes in all leaves together as one vector of items of 4 or 8 bytes, and what takes these apart.
+
+    None where rows take more, or have elements of 8 bytes beside others.
+    """
+    widths = [_element_bits(x.dtype) for x in leaves]
+    row_bits = sum(width * math.prod(x.shape[1:]) for x, width in zip(leaves, widths, strict=True))
+    if not 0 < row_bits <= WIDEST or not all(0 < width <= WORD for width in widths):
+        return None
+    bits = WORD if row_bits <= WORD else WIDEST
+
+    def unpacked(packed: jax.Array) -> list[jax.Array]:
+        digits, at, rows = code_digits(packed, bits), 0, []
+        for x, width in zip(leaves, widths, strict=True):
+            end = at + width * math.prod(x.shape[1:])
+            columns = [part(digits, begin, width).astype(f"uint{width}") for begin in range(at, end, width)]
+            rows.append(_of_columns(columns, x) if columns else x)
+            at = end
+        return rows
+
+    columns = [(column, width) for x, width in zip(leaves, widths, strict=True) for column in _columns(x, width)]
+    return code_of([Digit(column.astype(jnp.uint32), width) for column, width in columns], 0, bits), unpacked
+
+
+def _element_bits(dtype: Any) -> int:
+    """The width of the elements of an array; 0 of elements that are less than a byte, or not numbers."""
+    if dtype == jnp.bool_:
+        return 8
+    if not jnp.issubdtype(dtype, jnp.number):
+        return 0
+    limits = jnp.finfo(dtype) if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype)
+    return 8 * dtype.itemsize if limits.bits >= 8 else 0
+
+
+def _columns(x: jax.Array, width: int) -> list[jax.Array]:
+    """The elements of rows, of so many bits, as columns of unsigned integers."""
+    words = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(x, f"uint{width}")
+    rows = words.reshape(x.shape[0], math.prod(x.shape[1:]))
+    return [words] if x.ndim == 1 else [rows[:, i] for i in range(rows.shape[1])]
+
+
+def _of_columns(columns: Sequence[jax.Array], like: jax.Array) -> jax.Array:
+    """Rows of their columns."""
+    words = columns[0] if like.ndim == 1 else jnp.stack(columns, axis=1).reshape(like.shape)
+    return words != 0 if like.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(words, like.dtype)
 
 
 def take_rows(x: jax.Array, indices: jax.Array, *, tangents: bool = False) -> jax.Array:

@@ -1,0 +1,135 @@
+"""What arrays too long for a GPU's cache take in place of gathers and scatters, tried with short ones on any device."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+import jax_mgpu as mgpu
+from jax_mgpu._src import sort as sorting
+from jax_mgpu._src.primitive import ABSENT
+from jax_mgpu._src.values import packed_rows
+from tests import oracle, test_sort, test_tables
+from tests.oracle import same_bits
+
+
+@pytest.fixture(autouse=True)
+def every_permutation_is_long(monkeypatch):
+    """What is compiled for CUDA and long arrays runs here."""
+    jax.clear_caches()
+    monkeypatch.setattr(sorting, "LONG_PERMUTATION", 1)
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *operands, cuda, default: cuda(*operands))
+    yield
+    jax.clear_caches()
+
+
+# Leaves of up to 8 bytes a row, of which the bits of each are kept.
+PACKED = [
+    [("int32", ()), ("float32", ())],
+    [("int8", ()), ("bool", ())],
+    [("int16", ()), ("uint8", (3,)), ("bool", (1, 1))],
+    [("float32", (2,))],
+    [("bfloat16", ()), ("float16", (3,))],
+    [("bfloat16", ())],
+    [("float32", ()), ("int8", (0,))],
+    [("uint32", (1, 1))],
+]
+
+
+def random_bits(rng, dtype, shape):
+    if dtype == "bool":
+        return rng.random(shape) < 0.5
+    dtype = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    return rng.integers(0, 256, (*shape, dtype.itemsize), np.uint8).view(dtype).reshape(shape)
+
+
+@pytest.mark.parametrize("leaves", PACKED, ids=lambda leaves: " ".join(dtype for dtype, _ in leaves))
+def test_leaves_as_one_payload(rng, leaves):
+    n = 3001
+    keys = rng.integers(-20, 20, n).astype(np.int16)
+    values = [random_bits(rng, dtype, (n, *trailing)) for dtype, trailing in leaves]
+    order = oracle.sort_indices(keys, True)
+    sorted_keys, moved = mgpu.sort(keys, values, descending=True)
+    same_bits(sorted_keys, keys[order])
+    for got, x in zip(moved, values, strict=True):
+        assert np.asarray(got).tobytes() == x[order].tobytes()
+    batch = jax.vmap(lambda k, v: mgpu.sort(k, v, descending=True))(
+        np.stack([keys] * 2), [np.stack([x] * 2) for x in values]
+    )
+    for got, x in zip(batch[1], values, strict=True):
+        assert np.asarray(got[1]).tobytes() == x[order].tobytes()
+
+
+def test_leaves_that_no_payload_holds(rng):
+    n = 100
+    for leaves in ([("int32", (3,))], [("float32", ()), ("float32", ()), ("int8", ())], [("int8", (0,))]):
+        assert packed_rows([jnp.zeros((n, *trailing), dtype) for dtype, trailing in leaves]) is None
+    assert packed_rows([jnp.zeros(n, jnp.int4)]) is None
+    assert packed_rows([jax.random.split(jax.random.key(0), n)]) is None
+    assert packed_rows([jnp.zeros(n, jnp.complex64)]) is None
+
+
+@pytest.mark.usefixtures("x64")
+def test_sorts(rng):
+    test_sort.test_a_pytree_of_values(rng, 1000)
+    test_sort.test_derivatives_go_through_the_permutation(rng)
+
+
+def test_derivatives_of_packed_leaves(rng):
+    n = 300
+    keys, x = rng.normal(size=n).astype(np.float32), rng.normal(size=n).astype(np.float32)
+    weights = rng.integers(1, 9, n).astype(np.float32)
+    order = oracle.sort_indices(keys)
+    expected = np.zeros(n, np.float32)
+    expected[order] = weights
+
+    def loss(keys, x):
+        sorted_keys, (moved, _) = mgpu.sort(keys, (x, np.arange(n, dtype=np.int32)))
+        return jnp.sum(weights * (sorted_keys + moved))
+
+    for transformed in (loss, jax.jit(loss), jax.checkpoint(loss)):
+        for gradient in jax.grad(transformed, (0, 1))(keys, x):
+            same_bits(gradient, expected)
+    tangent = jax.jvp(loss, (keys, x), (weights, np.zeros_like(x)))[1]
+    np.testing.assert_allclose(tangent, np.sum(weights * weights[order]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["inner", "left", "right", "outer", "semi", "anti"])
+def test_joins(rng, kind):
+    test_tables.test_joins(rng, ["int32"], kind)
+    a, b = (rng.permutation(60)[:n].astype(np.int32) for n in (40, 30))  # no row has two partners
+    for a_count, b_count in ((None, None), (33, 20)):
+        expected = test_tables.join_rows(kind, a[:a_count], b[:b_count], np.zeros(40, bool), np.zeros(30, bool))
+        found = mgpu.join(a, b, kind, size=90, assume_sorted=False, a_count=a_count, b_count=b_count)
+        assert int(found.count) == len(expected)
+        rows = np.full((90, 2), -1)
+        rows[: len(expected)] = expected
+        np.testing.assert_array_equal(np.stack(found[:2], 1), rows)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_asof_joins(rng, dtype):
+    test_tables.test_asof_join(rng, dtype, "nearest")
+
+
+def test_groups(rng):
+    test_tables.test_groups_as_pandas(rng)
+    test_tables.test_an_operator_a_column(rng)
+
+
+def test_back_to_the_rows(rng, monkeypatch):
+    """What a scatter and a sort of the places give is the same."""
+    order = rng.permutation(3001).astype(np.int32)
+    for x, longest in itertools.product(
+        (rng.integers(0, 99, 3001).astype(np.int32), rng.random(3001) < 0.5), (1, 10**9)
+    ):
+        monkeypatch.setattr(sorting, "LONG_PERMUTATION", longest)
+        wanted = np.zeros_like(x)
+        wanted[order] = x
+        got = jax.jit(lambda order, x: sorting.Ordered(None, order, ABSENT).to_rows(x))(order, x)
+        np.testing.assert_array_equal(got, wanted)
