@@ -5,20 +5,19 @@ Joins, set operations and matches of keys in any order are made of this.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.check import count_operand
-from jax_mgpu._src.columns import expect_keys, sorted_pair
+from jax_mgpu._src.columns import KeyPair, expect_keys, sorted_pair
 from jax_mgpu._src.live import live_mask
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.sort import Method, Ordered, count_name, count_of, in_order, run_sort
 from jax_mgpu._src.sorted_search import _search
-from jax_mgpu._src.values import flatten_values, take_or_fill
+from jax_mgpu._src.values import flatten_values
 
 __all__ = ["Matches", "in_order_with", "is_nan", "matches"]
 
@@ -36,52 +35,53 @@ def in_order_with(name: str, argument: str, keys: Any, values: Any, count: Any) 
 
 
 class Matches(NamedTuple):
-    """The partners of each row of a, of which joins in any order are made; arrays are in the order of a's keys.
+    """Two tables of keys in order, of which joins in any order are made.
 
     Attributes:
       rows: a's keys in order.
-      first: `[n_a]`, where the partners of each row begin in b's order.
-      number: `[n_a]`, how many they are; 0 past the live rows.
-      a_live: bool `[n_a]`, of the rows as they came.
-      b_order: `[n_b]`, the rows of b in the order of their keys, rows of equal keys in input order.
-      b_alone: a function that returns bool `[n_b]`, which live rows of b have no partner.
+      others: b's, rows of equal keys in input order.
+      pair: both, as kernels take them.
+      null_equal: whether NaNs equal each other.
     """
 
     rows: Ordered
-    first: jax.Array
-    number: jax.Array
-    a_live: jax.Array
-    b_order: jax.Array
-    b_alone: Callable[[], jax.Array]
+    others: Ordered
+    pair: KeyPair
+    null_equal: bool
 
-    def only_partners(self) -> jax.Array:
-        """The first partner of each row of a, or -1, in the order in which the rows came."""
-        places = jnp.where(self.number > 0, self.first, -1)
-        return self.rows.to_rows(take_or_fill(self.b_order + 1, places) - 1)
+    @property
+    def a_live(self) -> jax.Array:
+        """Which rows of a are live, as they came: bool `[n_a]`."""
+        return live_mask(self.rows.order.shape[0], self.pair.a_count)
+
+    def partners(self) -> tuple[jax.Array, jax.Array]:
+        """Where the partners of each row begin in b's order, and how many they are, in the order of a's keys."""
+        return self._found(self.pair.operands, self.rows.keys)
+
+    def b_alone(self) -> jax.Array:
+        """Which live rows of b have no partner, as they came: bool `[n_b]`."""
+        pair = self.pair
+        _, number = self._found((pair.b, pair.a, pair.b_count, pair.a_count), self.others.keys)
+        return self.others.to_rows(number == 0) & live_mask(number.shape[0], pair.b_count)
+
+    def _found(self, operands: Any, keys: Any) -> tuple[jax.Array, jax.Array]:
+        low, high = (_search.run(operands, right=right)[0] for right in (False, True))
+        number = high - low
+        for x in () if self.null_equal else jax.tree.leaves(keys):
+            number = jnp.where(is_nan(x), 0, number)
+        return low, number
 
 
 def matches(name: str, a: Any, b: Any, a_count: Any, b_count: Any, *, is_sorted: bool, null_equal: bool) -> Matches:
-    """The partners of each row, as positions in the caller's arrays."""
+    """The rows of both tables in the order of their keys."""
     rows, others = (
         in_order(name, side, keys, count, is_sorted=is_sorted)
         for side, keys, count in (("a", a, a_count), ("b", b, b_count))
     )
     with by_construction(not is_sorted):
         pair = sorted_pair(name, rows.keys, others.keys, count_of(rows.count), count_of(others.count))
-
-    def found(operands: Any, keys: Any) -> tuple[jax.Array, jax.Array]:
-        low, high = (_search.run(operands, right=right)[0] for right in (False, True))
-        number = high - low
-        for x in () if null_equal else jax.tree.leaves(keys):
-            number = jnp.where(is_nan(x), 0, number)
-        return low, number
-
-    def b_alone() -> jax.Array:
-        number = found((pair.b, pair.a, pair.b_count, pair.a_count), others.keys)[1]
-        return others.to_rows(number == 0) & live_mask(number.shape[0], pair.b_count)
-
-    first, number = found(pair.operands, rows.keys)
-    return Matches(rows, first, number, live_mask(number.shape[0], pair.a_count), others.order, b_alone)
+    has_nan = any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(rows.keys))
+    return Matches(rows, others, pair, null_equal or not has_nan)
 
 
 def is_nan(x: jax.Array) -> jax.Array:
