@@ -114,6 +114,64 @@ def test_any_order(rng, devices, kinds):
     check_any_order(rng, call, devices, kinds, TYPES[devices], size, null_equal=False)
 
 
+def aligned_joins(kinds, size, **options):
+    def call(a, b, a_count, b_count):
+        both = mgpu.align(a, b, a_count=a_count, b_count=b_count, axis_name=mesh.AXIS)
+        named = {"a_count": both.a_count, "b_count": both.b_count, "axis_name": mesh.AXIS, "aligned": True}
+        rows = [mgpu.join(both.a, both.b, kind, size=size, **named, **options) for kind in kinds]
+        return both.a_count, rows
+
+    return call
+
+
+def check_aligned(rng, call, devices, kinds, size, **options):
+    """A device has the rows of its own part of a; those past `size` are lost."""
+    for a, b, _, _, dealt in problems(rng, devices, TYPES[devices]):
+        a_counts, found = jax.device_get(call(*dealt))
+        owner = np.repeat(np.arange(devices), a_counts)
+        for kind, got in zip(kinds, found, strict=True):
+            rows = rows_of(kind, a, b, **options)
+            if kind in ("right", "outer"):
+                check(got, rows, devices, size)
+                continue
+            for device in range(devices):
+                expected = rows[owner[rows[:, 0]] == device]
+                assert got.count[device] == len(expected)
+                own = np.full((max(size, len(expected)), 2), -1)
+                own[: len(expected)] = expected
+                np.testing.assert_array_equal(np.stack([got.a_indices[device], got.b_indices[device]], 1), own[:size])
+
+
+@pytest.mark.parametrize(
+    "devices, kinds, size",
+    [
+        (3, ("inner", "semi"), 30),
+        *(pytest.param(n, kinds, 900, marks=pytest.mark.long) for n, kinds in KINDS_OVER.items()),
+    ],
+)
+def test_aligned(rng, devices, kinds, size):
+    options = {"null_equal": devices != 2}
+    check_aligned(rng, mesh.by_vmap(aligned_joins(kinds, size, **options)), devices, kinds, size, **options)
+
+
+def test_aligned_on_devices(rng):
+    check_aligned(rng, mesh.by_devices(aligned_joins(("left",), 500), 2), 2, ("left",), 500)
+
+
+def test_aligned_keys_on_one_device_each():
+    """No key has copies on two devices, so each joins what it has."""
+    a, b = np.array([[1, 2, 2], [5, 6, 9]]), np.array([[2, 2, 3], [5, 9, 9]])
+
+    def call(a, b):
+        return mgpu.join(a, b, "left", size=8, aligned=True, axis_name=mesh.AXIS)
+
+    got = jax.vmap(call, axis_name=mesh.AXIS)(a, b)
+    expected = rows_of("left", a.reshape(-1), b.reshape(-1))
+    assert got.count.tolist() == [5, 4]
+    found = [np.stack([got.a_indices[i], got.b_indices[i]], 1)[:n] for i, n in enumerate((5, 4))]
+    np.testing.assert_array_equal(np.concatenate(found), expected)
+
+
 @pytest.mark.long
 def test_any_order_on_devices(rng):
     check_any_order(rng, mesh.by_devices(any_order(("outer",), 99), 2), 2, ("outer",), "int32", 99)

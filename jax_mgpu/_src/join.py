@@ -133,7 +133,8 @@ def join(
       axis_name: join the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; not for
         columns. Each device gets an equal share of the result's rows, even of the rows that one row of a makes. Indices
         are positions in the global arrays; `size` and the number are the device's own.
-      aligned: over a mesh axis, whether a and b are results of `align`. Then no key moves to another device.
+      aligned: over a mesh axis, whether a and b are results of `align`. Then no key moves to another device. A device
+        gets the rows that its own rows of a make, and nothing moves, unless kind is right or outer.
 
     Returns:
       A `JoinResult`: int32 indices (int64 where an input can hold 2^31 items), -1 past the count. `count` is int64
@@ -225,22 +226,33 @@ def _expanded(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResu
     a_spec, b_spec, count_spec = _shapes(
         jax.ShapeDtypeStruct((n_a,), bool), jax.ShapeDtypeStruct((n_b,), bool), size=size
     )
-    firsts, numbers = map(found.rows.to_rows, found.partners())
-    made = jnp.maximum(numbers, 1) if keep_a else numbers
-    starts, count = saturated_offsets(jnp.where(found.a_live, made, 0).astype(count_spec.dtype))
-    paired = jnp.minimum(count, size)
-    a_rows, ranks = load_balance_search(starts, size, total=paired, return_rank=True)
-    first, number = (take_or_fill(x, a_rows) for x in (firsts, numbers))
-    has_partner = (a_rows >= 0) & (ranks.astype(number.dtype) < number)
-    places = jnp.where(has_partner, first + ranks.astype(first.dtype), -1)
+    first, number = map(found.rows.to_rows, found.partners())
+    made = jnp.maximum(number, 1) if keep_a else number
+    made = jnp.where(found.a_live, made, 0).astype(count_spec.dtype)
+    a_rows, places, count = expanded_rows(made, first, number, size)
     b_rows = take_or_fill(found.others.order + 1, places) - 1
     if keep_b:
+        paired = jnp.minimum(count, size)
         alone, others = kept_positions(found.b_alone(), n_b)
         slots = jnp.arange(n_b, dtype=count_spec.dtype)
         slots = jnp.where((slots < others.astype(slots.dtype)) & (slots < size - paired), slots + paired, size)
         b_rows = b_rows.at[slots].set(alone, mode="drop")
         count += jnp.minimum(others.astype(count.dtype), jnp.iinfo(count.dtype).max - count)
     return JoinResult(a_rows.astype(a_spec.dtype), b_rows.astype(b_spec.dtype), count)
+
+
+def expanded_rows(
+    made: jax.Array, first: jax.Array, number: jax.Array, size: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The rows that the rows of a make: which row made each, the place of its partner or -1, and how many there are.
+
+    `made` is how many each row of a makes, `first` where its partners begin, and `number` how many they are.
+    """
+    starts, count = saturated_offsets(made)
+    rows, ranks = load_balance_search(starts, size, total=jnp.minimum(count, size), return_rank=True)
+    first, number = (take_or_fill(x, rows) for x in (first, number))
+    has_partner = (rows >= 0) & (ranks.astype(number.dtype) < number)
+    return rows, jnp.where(has_partner, first + ranks.astype(first.dtype), -1), count
 
 
 @one_program("fill_value")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.check import INT32_LIMIT
-from jax_mgpu._src.join import KINDS, JoinResult, saturated_offsets
+from jax_mgpu._src.join import KINDS, JoinResult, expanded_rows, saturated_offsets
+from jax_mgpu._src.join import join as local_join
 from jax_mgpu._src.live import live_items
 from jax_mgpu._src.load_balance import load_balance_search
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import exchange
 from jax_mgpu._src.mesh.moves import Share, begins_of, deal, fetch, put
-from jax_mgpu._src.mesh.pairs import aligned_pair
+from jax_mgpu._src.mesh.pairs import AlignedPair, aligned_pair
 from jax_mgpu._src.mesh.sorts import sort_indices
 from jax_mgpu._src.preconditions import by_construction, room
 from jax_mgpu._src.primitive import ABSENT
@@ -74,7 +75,7 @@ def join(
     null_equal: bool,
     aligned: bool,
 ) -> JoinResult:
-    """Each device's even share of the rows."""
+    """Each device's even share of the rows; of aligned tables, unless b's are kept, those of its own rows of a."""
     n_a, n_b = a.shape[0], b.shape[0]
     dtype = axis.index_dtype("a and b", n_a + n_b)
     of_a, of_b = (_Side(axis, x, count, dtype, is_sorted=is_sorted) for x, count in ((a, a_count), (b, b_count)))
@@ -87,12 +88,20 @@ def join(
             return number
         return jnp.where(jnp.isnan(keys), 0, number)
 
-    first, number = of_a.to_rows(a_parts, [pair.lower(0), partners(0)])
     keep_a, keep_b = KINDS.get(kind, (False, False))
-    made = jnp.maximum(number, 1) if keep_a else number
-    if kind not in KINDS:
-        made, number = ((number > 0) == (kind == "semi")).astype(dtype), jnp.zeros_like(number)
-    made = jnp.where(jnp.arange(n_a) < of_a.live, made, 0).astype(_count_dtype(axis, n_a, n_b))
+
+    def rows_made() -> tuple[jax.Array, jax.Array, jax.Array]:
+        """For each row of a, how many it makes, where its partners begin, and how many of them it is paired with."""
+        first, number = of_a.to_rows(a_parts, [pair.lower(0), partners(0)])
+        made = jnp.maximum(number, 1) if keep_a else number
+        if kind not in KINDS:
+            made, number = ((number > 0) == (kind == "semi")).astype(dtype), jnp.zeros_like(number)
+        made = jnp.where(jnp.arange(n_a) < of_a.live, made, 0)
+        return made.astype(_count_dtype(axis, n_a, n_b)), first, number
+
+    if aligned and not keep_b:
+        return _of_own_rows(axis, pair, rows_made, kind, size, null_equal)
+    made, first, number = rows_made()
     starts, own = saturated_offsets(made)
     before, paired = saturated_offsets(axis.gather(own))
     begins = _saturated(before[axis.index], starts)
@@ -121,6 +130,31 @@ def join(
     if alone is not None:
         partner = alone.behind(partner, share, here)
     return JoinResult(take_or_fill(a_index + 1, owner) - 1, partner, room(axis.operation, share.count, size))
+
+
+def _of_own_rows(
+    axis: Axis, pair: AlignedPair, rows_made: Callable[[], Any], kind: Any, size: int, null_equal: bool
+) -> JoinResult:
+    """The rows that this device's rows of a make: by one device's join where no key has copies on several devices."""
+    (a, b), (a_begin, b_begin) = pair.keys, pair.before
+
+    def placed(x: jax.Array, begin: jax.Array) -> jax.Array:
+        return jnp.where(x < 0, -1, x.astype(pair.dtype) + begin)
+
+    def own() -> tuple[jax.Array, jax.Array, jax.Array]:
+        counts = {"a_count": pair.live[0], "b_count": pair.live[1]}
+        with by_construction():
+            found = local_join(a, b, kind, size=size, null_equal=null_equal, **counts)
+        count = found.count.astype(_count_dtype(axis, a.shape[0], b.shape[0]))
+        return placed(found.a_indices, a_begin), placed(found.b_indices, b_begin), count
+
+    def by_ranks() -> tuple[jax.Array, jax.Array, jax.Array]:
+        made, first, number = rows_made()
+        rows, places, count = expanded_rows(made, first, number, size)
+        return placed(rows, a_begin), places, count
+
+    a_indices, b_indices, count = jax.lax.cond(pair.is_apart(axis), own, by_ranks)
+    return JoinResult(a_indices, b_indices, room(axis.operation, count, size))
 
 
 class _Alone:
