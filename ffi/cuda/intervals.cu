@@ -62,8 +62,8 @@ void fill(const Call& call, const Array& result, const Fill& element, cudaStream
 void interval_expand(const Call& call, cudaStream_t stream) {
   const IntervalExpandOperands operands(call);
   const ExpandRoute route{operands.values, operands.fill, operands.out};
-  const auto launch = [&](auto word, const WorkList& work, const WorkTiles& tiles, unsigned blocks) {
-    expand_words<decltype(word)><<<blocks, kWorkThreads, 0, stream>>>(work, tiles, route);
+  const auto launch = [&](auto word, const WorkList& work, const WorkTiles& tiles, int64_t blocks) {
+    launch_overlapping(call, stream, expand_words<decltype(word)>, blocks, kWorkThreads, 0, work, tiles, route);
   };
   move_rows(call, operands, route, stream, launch);
 }

@@ -1,6 +1,7 @@
 // Where the rows of the interval operations come from and go to.
 #pragma once
 
+#include "cuda/cta/ptx.cuh"
 #include "cuda/short_rows/move_rows.cuh"
 #include "operands/intervals.h"
 
@@ -35,6 +36,7 @@ __global__ void __launch_bounds__(kWorkThreads)
                  const __grid_constant__ ExpandRoute route) {
   using Tile = TileWork<kWorkThreads, work_items(false), Word>;
   __shared__ typename Tile::Shared shared;
+  wait_for_last_kernel();
   const auto values_of = [&](const Tile& tile) {
     return reinterpret_cast<const Word*>(route.values.of_problem(tile.problem)) + tile.before;
   };

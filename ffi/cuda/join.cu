@@ -2,7 +2,7 @@
 // the partners of its items of A, a look-back over the tiles says where their rows go, and the rows are dealt out
 // evenly to the block's warps. Tiles that make very many rows are left to a second kernel, where many blocks share one.
 #include "cuda/join/join_tiles.cuh"
-#include "cuda/launch.h"
+#include "cuda/launch_overlapping.h"
 #include "cuda/short_rows/join.cuh"
 #include "operands/dispatch.h"
 #include "operations.h"
@@ -25,18 +25,16 @@ void run(const Call& call, const JoinOperands& operands, Order order, cudaStream
   const int64_t edges = operands.pair.rows * (operands.row_tiles() + 1);
   find_edges<<<ceil_div<int64_t>(edges, kEdgeThreads), kEdgeThreads, 0, stream>>>(problem);
   check_launch(call);
-  join_tiles<<<operands.tiles(), P::kThreads, 0, stream>>>(problem);
-  check_launch(call);
+  launch_overlapping(call, stream, join_tiles<Order>, operands.tiles(), P::kThreads, 0, problem);
   if (operands.size > 0) {
     const auto kernel = join_heavy_tiles<Order>;
     const int64_t units = operands.pair.rows * (ceil_div(operands.size, kJoinUnit) + 1);
-    kernel<<<resident_blocks(call, kernel, P::kThreads, 0, units), P::kThreads, 0, stream>>>(problem);
-    check_launch(call);
+    const int blocks = resident_blocks(call, kernel, P::kThreads, 0, units);
+    launch_overlapping(call, stream, kernel, blocks, P::kThreads, 0, problem);
   }
   const int64_t pieces = tail_pieces(operands.pair.rows, operands.size);
   const int blocks = resident_blocks(call, finish_rows, kTailThreads, 0, pieces);
-  finish_rows<<<blocks, kTailThreads, 0, stream>>>(operands, scratch);
-  check_launch(call);
+  launch_overlapping(call, stream, finish_rows, blocks, kTailThreads, 0, operands, scratch);
 }
 
 // False where rows are too long for it.

@@ -8,15 +8,15 @@ namespace mgpu::cuda {
 // Launches a kernel that may start before the one launched last in its stream is done (start_next_kernel of
 // cta/ptx.cuh): all its blocks call wait_for_last_kernel(). Compiled for less than sm_90 it starts after that one.
 template <typename... Parameters, typename... Arguments>
-void launch_overlapping(const Call& call, cudaStream_t stream, void (*kernel)(Parameters...), int64_t blocks,
-                        int threads, int64_t shared_bytes, const Arguments&... arguments) {
+void launch_overlapping(const Call& call, cudaStream_t stream, void (*kernel)(Parameters...), dim3 blocks, int threads,
+                        int64_t shared_bytes, const Arguments&... arguments) {
   cudaFuncAttributes attributes;
   check(call, cudaFuncGetAttributes(&attributes, kernel));
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t configuration{};
-  configuration.gridDim = static_cast<unsigned>(blocks);
+  configuration.gridDim = blocks;
   configuration.blockDim = static_cast<unsigned>(threads);
   configuration.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   configuration.stream = stream;

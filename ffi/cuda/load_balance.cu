@@ -1,5 +1,5 @@
 // load_balance_search on CUDA.
-#include "cuda/launch.h"
+#include "cuda/launch_overlapping.h"
 #include "cuda/load_balance.cuh"
 #include "cuda/load_balance.h"
 #include "cuda/short_rows/load_balance.cuh"
@@ -23,8 +23,8 @@ void run(const Call& call, const LoadBalanceOperands& operands, cudaStream_t str
   const WorkTiles tiles = operands.layout(workspace);
   partition_work(call, stream, operands.work, tiles);
   const auto kernel = ranks ? search_tiles<Index, true> : search_tiles<Index, false>;
-  kernel<<<operands.work.problems * tiles.tiles, kWorkThreads, 0, stream>>>(operands.work, tiles, objects, ranks);
-  check_launch(call);
+  launch_overlapping(call, stream, kernel, operands.work.problems * tiles.tiles, kWorkThreads, 0, operands.work, tiles,
+                     objects, ranks);
 }
 
 }  // namespace load_balancing

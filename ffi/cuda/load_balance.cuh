@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/cta/load_balance.cuh"
+#include "cuda/cta/ptx.cuh"
 #include "operands/load_balance.h"
 
 namespace mgpu::cuda::load_balancing {
@@ -11,6 +12,7 @@ namespace mgpu::cuda::load_balancing {
 constexpr int kCellLanes = 8;
 
 static __global__ void partition_cells(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles) {
+  start_next_kernel();
   const int64_t cells = work.problems * (tiles.tiles + 1);
   const int64_t thread = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   const int64_t cell = minimum(thread / kCellLanes, cells - 1);  // the lanes of a warp stay together
@@ -42,6 +44,7 @@ __global__ void __launch_bounds__(kWorkThreads)
                  Index* ranks) {
   using Tile = TileWork<kWorkThreads, work_items(false), std::conditional_t<kRanks, Index, NoSlot>>;
   __shared__ typename Tile::Shared shared;
+  wait_for_last_kernel();
   const Tile tile(shared, work, tiles, [](const Tile& tile) {
     if constexpr (kRanks) {
       return [begin = tile.begin](auto, auto offset) { return static_cast<Index>(begin - offset); };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/cta/load_balance.cuh"
+#include "cuda/cta/ptx.cuh"
 #include "operands/load_balance.h"
 #include "operands/rows.h"
 
@@ -143,6 +144,7 @@ __global__ void __launch_bounds__(kWorkThreads, word_blocks<Word, Route>())
                const __grid_constant__ Route route) {
   using Tile = RouteTile<false, Route>;
   __shared__ typename Tile::Shared shared;
+  wait_for_last_kernel();
   const Tile tile(shared, work, tiles, slots_of(route));
   const Word fill = route_fill<Word>(route, tile.problem);
   with_moves<sizeof(Word)>(tile, route, [&](auto move_of, auto most) {
@@ -158,6 +160,7 @@ __global__ void __launch_bounds__(kWorkThreads)
   using Tile = RouteTile<true, Route>;
   __shared__ typename Tile::Shared shared;
   __shared__ RowMove moves[Tile::kTile];
+  wait_for_last_kernel();
   const Tile tile(shared, work, tiles, slots_of(route));
   const int rows = Route::fills ? tile.size : tile.live;
   with_moves<0>(tile, route, [&](auto move_of, auto) {

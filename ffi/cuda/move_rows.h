@@ -1,7 +1,7 @@
 // Launches of the kernels that move rows.
 #pragma once
 
-#include "cuda/launch.h"
+#include "cuda/launch_overlapping.h"
 #include "cuda/load_balance.h"
 #include "cuda/short_rows/move_rows.cuh"
 #include "workspace.h"
@@ -26,8 +26,7 @@ void launch_wide(const Call& call, const WorkList& work, const WorkTiles& tiles,
   const int64_t row_words = row_bytes / sizeof(Word);
   const dim3 grid(static_cast<unsigned>(work.problems * tiles.tiles),
                   static_cast<unsigned>(minimum<int64_t>(ceil_div<int64_t>(row_words, kColumns), 65535)));
-  move_wide_rows<Word><<<grid, kWorkThreads, 0, stream>>>(work, tiles, route, row_words);
-  check_launch(call);
+  launch_overlapping(call, stream, move_wide_rows<Word, Route>, grid, kWorkThreads, 0, work, tiles, route, row_words);
 }
 
 // Runs `route` over all outputs of `operands`. launch_words(Word{}, work, tiles, blocks) launches the kernel for rows
@@ -53,15 +52,14 @@ void move_rows(const Call& call, const Operands& operands, const Route& route, c
   partition_work(call, stream, work, tiles);
   dispatch_row_word(row_bytes, [&](auto word) {
     if (is_wide_row(row_bytes)) return launch_wide<decltype(word)>(call, work, tiles, route, row_bytes, stream);
-    launch_words(word, work, tiles, static_cast<unsigned>(work.problems * tiles.tiles));
-    check_launch(call);
+    launch_words(word, work, tiles, work.problems * tiles.tiles);
   });
 }
 
 template <typename Operands, typename Route>
 void move_rows(const Call& call, const Operands& operands, const Route& route, cudaStream_t stream) {
-  const auto launch = [&](auto word, const WorkList& work, const WorkTiles& tiles, unsigned blocks) {
-    move_words<decltype(word)><<<blocks, kWorkThreads, 0, stream>>>(work, tiles, route);
+  const auto launch = [&](auto word, const WorkList& work, const WorkTiles& tiles, int64_t blocks) {
+    launch_overlapping(call, stream, move_words<decltype(word), Route>, blocks, kWorkThreads, 0, work, tiles, route);
   };
   move_rows(call, operands, route, stream, launch);
 }

@@ -1,5 +1,5 @@
 // reduce on CUDA.
-#include "cuda/launch.h"
+#include "cuda/launch_overlapping.h"
 #include "cuda/reduce.cuh"
 #include "operands/dispatch_operator.h"
 #include "operations.h"
@@ -45,8 +45,7 @@ void reduce(const Call& call, cudaStream_t stream) {
     check_launch(call);
     if (reduction.chunks == 1) return;
     const int threads = maximum(kWarp, power_of_two(reduction.chunks, 1024));
-    reduce_states<<<static_cast<unsigned>(segments.rows), threads, 0, stream>>>(reduction, op);
-    check_launch(call);
+    launch_overlapping(call, stream, reduce_states<Operator>, segments.rows, threads, 0, reduction, op);
   });
 }
 

@@ -2,6 +2,7 @@
 // the tree depends on the shape alone. Of short rows, a warp reduces one or several.
 #pragma once
 
+#include "cuda/cta/ptx.cuh"
 #include "cuda/cta/shuffle.cuh"
 #include "cuda/cta/vectors.cuh"
 #include "operands/reduce.h"
@@ -85,6 +86,7 @@ __device__ typename Operator::State fold_block(const Operator& op, typename Oper
 
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) reduce_chunks(Reduction<Operator> reduction, Operator op) {
+  start_next_kernel();
   __shared__ typename Operator::State shared[kThreads / kWarp];
   const int64_t row = blockIdx.x / reduction.chunks;
   const int64_t chunk = blockIdx.x - row * reduction.chunks;
@@ -113,6 +115,7 @@ __global__ void __launch_bounds__(kThreads) reduce_chunks(Reduction<Operator> re
 
 template <typename Operator>
 __global__ void reduce_states(Reduction<Operator> reduction, Operator op) {
+  wait_for_last_kernel();
   __shared__ typename Operator::State shared[kWarp];
   const int64_t row = blockIdx.x;
   auto state = op.identity();

@@ -1,5 +1,5 @@
 // reduce_by_id on CUDA, where ids are few.
-#include "cuda/launch.h"
+#include "cuda/launch_overlapping.h"
 #include "cuda/reduce_by_id.cuh"
 #include "operands/dispatch_operator.h"
 #include "operations.h"
@@ -37,8 +37,7 @@ void reduce_by_id(const Call& call, cudaStream_t stream) {
         reduction, op);
     check_launch(call);
     const int64_t blocks = operands.segments.rows * ceil_div<int64_t>(reduction.slots, kWarp);
-    join_parts<<<static_cast<unsigned>(blocks), kJoinWarps * kWarp, 0, stream>>>(reduction, op);
-    check_launch(call);
+    launch_overlapping(call, stream, join_parts<Operator>, blocks, kJoinWarps * kWarp, 0, reduction, op);
   });
 }
 

@@ -3,6 +3,7 @@
 // same in every run. Then the states of a block's warps are combined, and those of all blocks.
 #pragma once
 
+#include "cuda/cta/ptx.cuh"
 #include "cuda/cta/shuffle.cuh"
 #include "operands/reduce_by_id.h"
 
@@ -34,6 +35,7 @@ struct IdReduction {
 
 template <typename Operator>
 __global__ void reduce_parts(IdReduction<Operator> reduction, Operator op) {
+  start_next_kernel();
   using State = typename Operator::State;
   extern __shared__ uint4 shared[];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -116,6 +118,7 @@ __global__ void reduce_parts(IdReduction<Operator> reduction, Operator op) {
 // A lane a result: the warps of a block share the parts.
 template <typename Operator>
 __global__ void __launch_bounds__(kJoinWarps* kWarp) join_parts(IdReduction<Operator> reduction, Operator op) {
+  wait_for_last_kernel();
   using State = typename Operator::State;
   __shared__ State sums[kJoinWarps][kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;

@@ -1,5 +1,5 @@
 // reduce_rows on CUDA.
-#include "cuda/launch.h"
+#include "cuda/launch_overlapping.h"
 #include "cuda/reduce_rows.cuh"
 #include "operands/dispatch_operator.h"
 #include "operations.h"
@@ -30,16 +30,13 @@ void launch(const Call& call, const ReduceRowsOperands& operands, const Operator
                                          {operands.result, operands.wide_result}};
   partition_units<<<tiles.partition_blocks(), kPartitionThreads, 0, stream>>>(tiles);
   check_launch(call);
-  const auto blocks = static_cast<unsigned>(tiles.tiles * tiling.slices());
   const bool gathers = operands.sources.indices.data != nullptr;
   const auto kernel = gathers ? reduce_tiles<kVector, true, Operator> : reduce_tiles<kVector, false, Operator>;
-  kernel<<<blocks, kThreads, reduction.shared_bytes(kVector), stream>>>(reduction, op);
-  check_launch(call);
+  launch_overlapping(call, stream, kernel, tiles.tiles * tiling.slices(), kThreads, reduction.shared_bytes(kVector),
+                     reduction, op);
   if (tiles.tiles == 1) return;  // the first tile's first end closes no result's segment
-  const auto join_blocks =
-      static_cast<unsigned>(ceil_div<int64_t>(tiles.tiles, kJoinTiles) * ceil_div<int64_t>(tiling.width, kWarp));
-  join_tiles<<<join_blocks, kJoinTiles * kWarp, 0, stream>>>(reduction, op);
-  check_launch(call);
+  const int64_t join_blocks = ceil_div<int64_t>(tiles.tiles, kJoinTiles) * ceil_div<int64_t>(tiling.width, kWarp);
+  launch_overlapping(call, stream, join_tiles<Operator>, join_blocks, kJoinTiles * kWarp, 0, reduction, op);
 }
 
 }  // namespace row_reducing

@@ -3,6 +3,7 @@
 // of their first and last segments is joined in the block, what tiles leave by a second kernel.
 #pragma once
 
+#include "cuda/cta/ptx.cuh"
 #include "cuda/cta/unit_tiles.cuh"
 #include "cuda/cta/vectors.cuh"
 #include "operands/reduce_rows.h"
@@ -107,6 +108,8 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
 
   const int64_t tile_index = blockIdx.x / static_cast<unsigned>(reduction.slices);
   const int64_t slice = blockIdx.x - tile_index * reduction.slices;
+  wait_for_last_kernel();
+  start_next_kernel();
   const TileUnits tile = reduction.tiles[tile_index];
 #pragma unroll 4
   for (int i = threadIdx.x; i < tile.ends; i += kThreads) {
@@ -241,6 +244,7 @@ __global__ void __launch_bounds__(kJoinTiles* kWarp) join_tiles(RowReduction<Ope
   const int64_t column = int64_t{blockIdx.x % slices} * kWarp + lane;
   const bool active = column < width;
   const SegmentEnds& ends = reduction.tiles.ends;
+  wait_for_last_kernel();
 
   const auto first_end_of = [&](int64_t tile) { return tile < reduction.tiles.tiles ? reduction.first_end[tile] : -1; };
   const auto store = [&](int64_t tile, State before) {

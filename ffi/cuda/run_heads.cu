@@ -1,5 +1,5 @@
 // run_heads on CUDA.
-#include "cuda/launch.h"
+#include "cuda/launch_overlapping.h"
 #include "cuda/run_heads.cuh"
 #include "cuda/short_rows/run_heads.cuh"
 #include "operands/dispatch.h"
@@ -33,16 +33,14 @@ void run(const Call& call, const RunHeadsOperands& operands, Order order, cudaSt
   mark_heads<<<tiles, kThreads, 0, stream>>>(task);
   check_launch(call);
   const int sum_threads = kWarp << minimum(ceil_log2(ceil_div<int64_t>(task.row_groups, kWarp)), 5);
-  sum_tiles<<<static_cast<unsigned>(rows.rows), sum_threads, 0, stream>>>(task);
-  check_launch(call);
-  write_heads<<<tiles, Task::kTileWords, 0, stream>>>(task);
-  check_launch(call);
+  launch_overlapping(call, stream, sum_tiles<Order>, rows.rows, sum_threads, 0, task);
+  launch_overlapping(call, stream, write_heads<Order>, tiles, Task::kTileWords, 0, task);
   const int64_t pieces = tail_pieces(rows.rows, operands.size);
   if (pieces == 0) return;
   const auto kernel = pad_tails<Word>;
-  kernel<<<resident_blocks(call, kernel, kTailThreads, 0, pieces), kTailThreads, 0, stream>>>(
-      rows.rows, rows.length, operands.size, {operands.runs.data, operands.runs.wide}, operands.heads, task.firsts);
-  check_launch(call);
+  launch_overlapping(call, stream, kernel, resident_blocks(call, kernel, kTailThreads, 0, pieces), kTailThreads, 0,
+                     rows.rows, rows.length, operands.size, IndexVector{operands.runs.data, operands.runs.wide},
+                     operands.heads, task.firsts);
 }
 
 template <typename Order>

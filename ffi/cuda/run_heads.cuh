@@ -3,6 +3,7 @@
 // and read.
 #pragma once
 
+#include "cuda/cta/ptx.cuh"
 #include "cuda/cta/scan.cuh"
 #include "cuda/cta/tail.cuh"
 #include "cuda/cta/vectors.cuh"
@@ -41,6 +42,7 @@ struct RunTask {
 // A block a tile. A lane's keys are vectors of 16 bytes, in rows of 32 lanes.
 template <typename Order>
 __global__ void __launch_bounds__(kThreads) mark_heads(RunTask<Order> task) {
+  start_next_kernel();
   using Word = typename Order::Word;
   using Class = std::conditional_t<sizeof(Word) == 8, uint64_t, uint32_t>;  // one for all keys that compare equal
   using Task = RunTask<Order>;
@@ -113,6 +115,8 @@ __global__ void __launch_bounds__(kThreads) mark_heads(RunTask<Order> task) {
 // A block a row, a thread a group of tiles: the heads before each group, and the row's runs.
 template <typename Order>
 __global__ void __launch_bounds__(kSumThreads) sum_tiles(RunTask<Order> task) {
+  wait_for_last_kernel();
+  start_next_kernel();
   __shared__ int64_t warp_sums[kSumThreads / kWarp];
   const int64_t row = blockIdx.x;
   const int lane = threadIdx.x % kWarp;
@@ -152,6 +156,8 @@ __global__ void __launch_bounds__(kSumThreads) sum_tiles(RunTask<Order> task) {
 // A thread a word of a tile's bits.
 template <typename Order>
 __global__ void __launch_bounds__(RunTask<Order>::kTileWords) write_heads(RunTask<Order> task) {
+  wait_for_last_kernel();
+  start_next_kernel();
   using Task = RunTask<Order>;
   __shared__ int warp_heads[Task::kTileWords / kWarp];
   __shared__ uint16_t places[Task::kTile];
@@ -192,6 +198,7 @@ __global__ void __launch_bounds__(RunTask<Order>::kTileWords) write_heads(RunTas
 template <typename Word>
 __global__ void __launch_bounds__(kTailThreads)
     pad_tails(int64_t rows, int64_t length, int64_t size, IndexVector runs, IndexResult heads, Word* firsts) {
+  wait_for_last_kernel();
   for_each_tail_slot(
       rows, size, [&](int64_t row) { return runs[row]; },
       [&](int64_t row, int64_t slot) {

@@ -1,7 +1,7 @@
 // scan on CUDA, in one pass over memory, by three kernels that read vectors of 16 bytes: tiles of rows that are long,
 // whole rows that are not, and what restarts anywhere else. A warp's items lie in rows of 32 vectors, each scanned by
 // shuffles where it was loaded, so nothing is transposed through shared memory.
-#include "cuda/launch.h"
+#include "cuda/launch_overlapping.h"
 #include "cuda/scan/scan_rows.cuh"
 #include "cuda/scan/scan_segments.cuh"
 #include "cuda/scan/scan_tiles.cuh"
@@ -57,14 +57,14 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
     allow_shared(call, kernel, TileShape::kBytes);
     const int blocks = resident_blocks(call, kernel, TileShape::kThreads, TileShape::kBytes, tiles.count());
     kernel<<<blocks, TileShape::kThreads, TileShape::kBytes, stream>>>(task, op);
+    check_launch(call);
   } else {
     const auto blocks = static_cast<unsigned>(ceil_div<int64_t>((tiles.count() + 1) * kWarp, kThreads));
     list_heads<><<<blocks, kThreads, 0, stream>>>(segments, tiles.count(), Shape<Operator>::kTile, operands.reverse,
                                                   scratch.listed);
     check_launch(call);
-    scan_segments<<<static_cast<unsigned>(tiles.count()), kThreads, 0, stream>>>(task, op);
+    launch_overlapping(call, stream, scan_segments<Operator>, tiles.count(), kThreads, 0, task, op);
   }
-  check_launch(call);
 }
 
 // False where rows are too long for it.

@@ -1,5 +1,5 @@
 // segmented_reduce on CUDA.
-#include "cuda/launch.h"
+#include "cuda/launch_overlapping.h"
 #include "cuda/segmented_reduce.cuh"
 #include "cuda/short_rows/segmented_reduce.cuh"
 #include "operands/dispatch_operator.h"
@@ -55,11 +55,9 @@ void segmented_reduce(const Call& call, cudaStream_t stream) {
                                                  {operands.result, operands.wide_result}};
     partition_units<<<tiles.partition_blocks(), kPartitionThreads, 0, stream>>>(tiles);
     check_launch(call);
-    reduce_tiles<<<static_cast<unsigned>(tiles.tiles), kThreads, 0, stream>>>(reduction, op);
-    check_launch(call);
+    launch_overlapping(call, stream, reduce_tiles<Operator>, tiles.tiles, kThreads, 0, reduction, op);
     if (tiles.tiles == 1) return;  // the first tile's first end closes no result's segment
-    join_tiles<<<join_blocks(tiles.tiles), kJoinThreads, 0, stream>>>(reduction, op);
-    check_launch(call);
+    launch_overlapping(call, stream, join_tiles<Operator>, join_blocks(tiles.tiles), kJoinThreads, 0, reduction, op);
   });
 }
 

@@ -3,6 +3,7 @@
 // segment is joined by a second kernel, so no tile waits for another.
 #pragma once
 
+#include "cuda/cta/ptx.cuh"
 #include "cuda/cta/scan.cuh"
 #include "cuda/cta/unit_tiles.cuh"
 #include "cuda/cta/vectors.cuh"
@@ -308,6 +309,8 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8
                                     reinterpret_cast<int*>(sums + kSumBytes) - 1};
 #pragma unroll
   for (int i = threadIdx.x; i < kPlaces / 16; i += kThreads) reinterpret_cast<uint4*>(closes)[i] = uint4{};
+  wait_for_last_kernel();
+  start_next_kernel();
   const TileUnits units = reduction.tiles[blockIdx.x];
   const int lead = static_cast<int>(units.first_item % Shape::kVector);
   const TilePlaces places{units.first_item - lead, lead, lead + units.items};
@@ -336,6 +339,7 @@ __global__ void __launch_bounds__(kJoinThreads) join_tiles(SegmentedReduction<Op
     return in_block;
   };
 
+  wait_for_last_kernel();
   const int64_t block_tile = int64_t{blockIdx.x} * kJoinThreads;
   const int64_t tile = block_tile + threadIdx.x;
   const Sum own = open_of(tile);

@@ -1,6 +1,6 @@
 // Whole rows of many items sorted by digits, the least significant first: one pass over the keys counts the digits at
 // all places, then each place takes a pass that reads and writes everything once.
-#include "cuda/launch.h"
+#include "cuda/launch_overlapping.h"
 #include "cuda/segmented_sort/count_digits.cuh"
 #include "cuda/segmented_sort/digit_sort.h"
 #include "cuda/segmented_sort/scatter_digits.cuh"
@@ -40,8 +40,7 @@ void launch_scatters(const Call& call, const P& problem, cudaStream_t stream) {
   allow_shared(call, scatter, kShared);
   const int64_t blocks = problem.rows * problem.row_tiles;
   for (int pass = 0; pass < problem.places; ++pass) {
-    scatter<<<blocks, P::kShape.tiles.threads, kShared, stream>>>(problem, pass);
-    check_launch(call);
+    launch_overlapping(call, stream, scatter, blocks, P::kShape.tiles.threads, kShared, problem, pass);
   }
 }
 

@@ -1,6 +1,6 @@
 // Set operations on CUDA, in one pass over the inputs: balanced path cuts both into tiles, a block merges a tile, keeps
 // what its operation keeps, a look-back over the tiles says where that goes, and it is stored in order.
-#include "cuda/launch.h"
+#include "cuda/launch_overlapping.h"
 #include "cuda/sets/keep_items.cuh"
 #include "cuda/shapes.h"
 #include "cuda/short_rows/sets.cuh"
@@ -17,9 +17,9 @@ void fill(const Call& call, const SetsOperands& operands, void* out, SetsOperand
   const int64_t pieces = tail_pieces(operands.pair.rows, operands.size);
   if (pieces == 0) return;
   const auto kernel = fill_tails<Word>;
-  kernel<<<resident_blocks(call, kernel, kTailThreads, 0, pieces), kTailThreads, 0, stream>>>(
-      static_cast<Word*>(out), operands.pair.rows, operands.size, {operands.counts.data, operands.counts.wide}, value);
-  check_launch(call);
+  launch_overlapping(call, stream, kernel, resident_blocks(call, kernel, kTailThreads, 0, pieces), kTailThreads, 0,
+                     static_cast<Word*>(out), operands.pair.rows, operands.size,
+                     IndexVector{operands.counts.data, operands.counts.wide}, value);
 }
 
 template <typename Payload, typename Order>
@@ -44,11 +44,11 @@ void run(const Call& call, const SetsOperands& operands, Order order, cudaStream
   const int64_t all_tiles = pair.rows * row_tiles;
   const int64_t blocks =
       P::kBuffers == 1 ? all_tiles : resident_blocks(call, kernel, P::kThreads, kSharedBytes, all_tiles);
-  kernel<<<blocks, P::kThreads, kSharedBytes, stream>>>(
+  launch_overlapping(
+      call, stream, kernel, blocks, P::kThreads, kSharedBytes,
       P{tiles, operands.rule, operands.gives_indices, row_tiles, operands.size, scratch.splits, scratch.look_back,
         scratch.look_back + 1, operands.a_values, operands.b_values, static_cast<typename Order::Word*>(operands.keys),
         static_cast<Payload*>(operands.payload), operands.counts});
-  check_launch(call);
 
   fill<typename Order::Word>(call, operands, operands.keys, operands.fill, stream);
   if constexpr (P::kHasPayload) fill<Payload>(call, operands, operands.payload, operands.values_fill, stream);

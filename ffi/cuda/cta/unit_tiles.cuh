@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/cta/partition.cuh"
+#include "cuda/cta/ptx.cuh"
 #include "operands/reduce.h"
 
 namespace mgpu::cuda {
@@ -50,6 +51,7 @@ struct UnitTiles {
 };
 
 static __global__ void __launch_bounds__(kPartitionThreads) partition_units(UnitTiles tiles) {
+  start_next_kernel();
   const int64_t tile = (int64_t{blockIdx.x} * kPartitionThreads + threadIdx.x) / kSearchLanes;
   const int64_t begin = minimum(tile * tiles.units, tiles.total_items + tiles.total_ends);
   const int64_t items = tiles.ends.items_before(

@@ -11,6 +11,8 @@ template <typename Order>
 __global__ void __launch_bounds__(Problem<Order>::kThreads, Problem<Order>::kBlocksPerProcessor)
     join_tiles(const __grid_constant__ Problem<Order> problem) {
   __shared__ Shared<Order> shared;
+  wait_for_last_kernel();
+  start_next_kernel();
   const JoinOperands::Scratch& scratch = problem.scratch;
   if (threadIdx.x == 0) shared.plan = plan_tile(problem, static_cast<unsigned>(draw_ticket(scratch.zeroed)));
   __syncthreads();
@@ -60,6 +62,8 @@ template <typename Order>
 __global__ void __launch_bounds__(Problem<Order>::kThreads, 2)
     join_heavy_tiles(const __grid_constant__ Problem<Order> problem) {
   __shared__ Shared<Order> shared;
+  wait_for_last_kernel();
+  start_next_kernel();
   const uint64_t state = *problem.scratch.heavy_state;
   const int64_t heavy_tiles = static_cast<int64_t>(state / kHeavyTile);
   const int64_t units = static_cast<int64_t>(state % kHeavyTile);
@@ -87,6 +91,7 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, 2)
 // The rows of B without a partner, and nothing behind them.
 static __global__ void finish_rows(const __grid_constant__ JoinOperands operands,
                                    const __grid_constant__ JoinOperands::Scratch scratch) {
+  wait_for_last_kernel();
   const int64_t rows = operands.pair.rows;
   const auto alone = [&](int64_t row) { return operands.keep_b ? scratch.alone[row] : 0; };
   for (int64_t row = blockIdx.x * int64_t{kTailThreads} + threadIdx.x; row < rows;

@@ -1,6 +1,7 @@
 // What the kernels of a join work on, and the edges of its tiles.
 #pragma once
 
+#include "cuda/cta/ptx.cuh"
 #include "cuda/cta/two_runs.cuh"
 #include "operands/join.h"
 
@@ -36,6 +37,7 @@ struct Problem {
 // A thread an edge.
 template <typename Order>
 __global__ void find_edges(const __grid_constant__ Problem<Order> problem) {
+  start_next_kernel();
   using P = Problem<Order>;
   const MergeTiles<Order>& tiles = problem.tiles;
   const int64_t edge = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;

@@ -3,6 +3,7 @@
 
 #include "cuda/cta/look_back.cuh"
 #include "cuda/cta/partition.cuh"
+#include "cuda/cta/ptx.cuh"
 #include "cuda/scan/problem.cuh"
 
 namespace mgpu::cuda::scanning {
@@ -39,6 +40,7 @@ constexpr int kBlocks = sizeof(typename Operator::State) > 4 || sizeof(typename 
 template <int kBlock = kThreads>
 __global__ void __launch_bounds__(kBlock)
     list_heads(Segments segments, int64_t tiles, int tile_items, bool reverse, int64_t* listed) {
+  start_next_kernel();
   const int64_t tile = (int64_t{blockIdx.x} * kBlock + threadIdx.x) / kWarp;
   if (tile > tiles) return;
   const int64_t heads = segments.listed_from(tile * tile_items + reverse, [](auto begin, auto end, auto before) {
@@ -91,6 +93,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
   const Segments& segments = task.segments;
   const Sums sums{op};
   for (int i = threadIdx.x; i < Shape::kTile / 16; i += kThreads) reinterpret_cast<uint4*>(restarts)[i] = uint4{};
+  wait_for_last_kernel();
   const int64_t tile = take_ticket(task.look_back, ticket);  // in the order of the scan
   const int64_t tile_in_memory = task.is_reverse() ? task.tiles - 1 - tile : tile;
   const int64_t begin = tile_in_memory * Shape::kTile;

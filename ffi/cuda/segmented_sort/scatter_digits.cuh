@@ -360,6 +360,7 @@ __global__ void __launch_bounds__(P::kShape.tiles.threads, P::kShape.blocks)
     scatter_digits(const __grid_constant__ P problem, int pass) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   auto& shared = *reinterpret_cast<ScatterShared<P>*>(shared_bytes);
+  wait_for_last_kernel();  // whose last block starts these: earlier ones would share multiprocessors unevenly
   if (problem.is_left_to_merging() || (problem.rows == 1 && !problem.row_passes(0).takes(pass))) return;
   DigitScatter<P> scatter(problem, shared, pass);
   const DigitTile tile = scatter.tile(take_ticket(problem.tickets + pass, shared.ticket));

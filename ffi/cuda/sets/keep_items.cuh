@@ -117,6 +117,8 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kThreads, Problem<Ord
   constexpr int kPlanner = P::kThreads - 1;  // of the last warp, as the first one looks back
   extern __shared__ uint4 dynamic_shared[];
   Shared<P>& shared = *reinterpret_cast<Shared<P>*>(dynamic_shared);
+  wait_for_last_kernel();
+  start_next_kernel();
   const Order order = problem.tiles.order;
   const auto draw = [&] { return static_cast<unsigned>(draw_ticket(problem.ticket)); };
   const auto copy = [&](const Plan& plan, Buffer<P>& buffer) {
@@ -157,6 +159,8 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kThreads, Problem<Ord
 // A missing fill value stands for -1.
 template <typename Word>
 __global__ void fill_tails(Word* out, int64_t rows, int64_t size, IndexVector counts, SetsOperands::Rows fill) {
+  wait_for_last_kernel();
+  start_next_kernel();
   for_each_tail_slot(
       rows, size, [&](int64_t row) { return counts[row]; },
       [&](int64_t row, int64_t slot) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/cta/partition.cuh"
+#include "cuda/cta/ptx.cuh"
 #include "cuda/cta/two_runs.cuh"
 #include "operands/payload.h"
 #include "operands/sets.h"
@@ -41,6 +42,7 @@ struct Problem {
 template <typename Order>
 __global__ void split_rows(const __grid_constant__ MergeTiles<Order> tiles, bool duplicates, int64_t row_tiles,
                            int tile_width, Split<int64_t>* splits) {
+  start_next_kernel();
   using Word = typename Order::Word;
   const int64_t found = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   const int64_t row = found / (row_tiles + 1);
