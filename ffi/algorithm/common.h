@@ -6,9 +6,11 @@
 #ifdef __CUDACC__
 #define MGPU_HOST_DEVICE __host__ __device__ __forceinline__
 #define MGPU_UNROLL _Pragma("unroll")
+#define MGPU_NO_UNROLL _Pragma("unroll 1")
 #else
 #define MGPU_HOST_DEVICE inline
 #define MGPU_UNROLL
+#define MGPU_NO_UNROLL
 #endif
 
 namespace mgpu {

@@ -84,12 +84,11 @@ inline void serial_merge(const Item* a, const Item* a_end, const Item* b, const 
   while (b < b_end) *out++ = *b++;
 }
 
-// Sorts a few items, stable: odd-even transposition, which only ever swaps neighbours, so a segment's head is a wall.
-// `is_head(i)` says whether item i starts a segment; `swap(i)` swaps items i and i + 1 where `before(i + 1, i)`.
-template <int kItems, typename Item, typename Less, typename IsHead>
-MGPU_HOST_DEVICE void odd_even_sort(Item (&items)[kItems], Less less, IsHead is_head) {
+// Some rounds of odd-even transposition, the first of which begins with items 0 and 1.
+template <int kRounds, int kItems, typename Item, typename Less, typename IsHead>
+MGPU_HOST_DEVICE void odd_even_rounds(Item (&items)[kItems], Less less, IsHead is_head) {
   MGPU_UNROLL
-  for (int round = 0; round < kItems; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
     MGPU_UNROLL
     for (int i = round & 1; i + 1 < kItems; i += 2) {
       const bool swap = !is_head(i + 1) && less(items[i + 1], items[i]);
@@ -97,6 +96,19 @@ MGPU_HOST_DEVICE void odd_even_sort(Item (&items)[kItems], Less less, IsHead is_
       items[i + 1] = swap ? items[i] : items[i + 1];
       items[i] = first;
     }
+  }
+}
+
+// Sorts a few items, stable: odd-even transposition, which only ever swaps neighbours, so a segment's head is a wall.
+// `is_head(i)` says whether item i starts a segment. Unless all is written out, two rounds are a step of a loop.
+template <bool kWrittenOut = true, int kItems, typename Item, typename Less, typename IsHead>
+MGPU_HOST_DEVICE void odd_even_sort(Item (&items)[kItems], Less less, IsHead is_head) {
+  if constexpr (kWrittenOut) {
+    odd_even_rounds<kItems>(items, less, is_head);
+  } else {
+    MGPU_NO_UNROLL
+    for (int round = 0; round + 1 < kItems; round += 2) odd_even_rounds<2>(items, less, is_head);
+    if constexpr (kItems % 2 == 1) odd_even_rounds<1>(items, less, is_head);
   }
 }
 

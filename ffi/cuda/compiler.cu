@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <future>
 #include <stdexcept>
 
 #include "algorithm/common.h"
@@ -96,6 +98,9 @@ struct Nvrtc {
   int (*architectures)(int*);
   int major = 0, minor = 0;
   std::vector<int> known;  // architectures
+
+  // Whether threads compile at the same time. NVRTC 12.1, 12.6 and 12.9 let one wait for the other.
+  bool compiles_in_threads() const { return major >= 13; }
 
   static Nvrtc load() {
     int driver_version = 0;
@@ -218,14 +223,26 @@ Image image_of(const Request& request) {
   return image;
 }
 
-std::vector<Kernel> load(const Request& request) {
-  const Image image = image_of(request);
-  CUlibrary library = nullptr;
-  driver().check(driver().cuLibraryLoadData(&library, image.code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
-                 "cuLibraryLoadData");
-  std::vector<Kernel> kernels(image.names.size());
-  for (size_t i = 0; i < kernels.size(); ++i) {
-    driver().check(driver().cuLibraryGetKernel(&kernels[i], library, image.names[i].c_str()), "cuLibraryGetKernel");
+// The images of all requests, each but the first by a thread of its own.
+std::vector<Image> images_of(const std::vector<Request>& requests) {
+  std::vector<std::future<Image>> others;
+  for (size_t i = 1; i < requests.size(); ++i) {
+    others.push_back(std::async(std::launch::async, image_of, std::cref(requests[i])));
+  }
+  std::vector<Image> images{image_of(requests.front())};
+  for (std::future<Image>& other : others) images.push_back(other.get());
+  return images;
+}
+
+std::vector<Kernel> load(const std::vector<Request>& requests) {
+  std::vector<Kernel> kernels;
+  for (const Image& image : images_of(requests)) {
+    CUlibrary library = nullptr;
+    driver().check(driver().cuLibraryLoadData(&library, image.code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+                   "cuLibraryLoadData");
+    for (const std::string& name : image.names) {
+      driver().check(driver().cuLibraryGetKernel(&kernels.emplace_back(), library, name.c_str()), "cuLibraryGetKernel");
+    }
   }
   return kernels;
 }
@@ -256,11 +273,12 @@ const std::vector<Kernel>& kernels_of(std::string_view source, std::string_view 
     for (const int architecture : known) {
       if (architecture <= device_architecture) target = std::max(target, architecture);
     }
-    Request request;
-    request.option = (is_known ? "-arch=sm_" : "-arch=compute_") + std::to_string(target);
-    request.names = names;
-    request.source = compiled::source_file(header, source);
-    return load(request);
+    const Request all{compiled::source_file(header, source), names,
+                      (is_known ? "-arch=sm_" : "-arch=compute_") + std::to_string(target)};
+    if (!nvrtc().compiles_in_threads()) return load({all});
+    std::vector<Request> requests;
+    for (const std::string& name : names) requests.push_back({all.source, {name}, all.option});
+    return load(requests);
   });
 }
 

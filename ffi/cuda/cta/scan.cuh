@@ -52,7 +52,7 @@ struct Prefix {
   Value before;
   Value all;
 };
-template <bool kSegmented, typename Operator>
+template <bool kSegmented, int kUnroll = kWarp, typename Operator>
 __device__ __forceinline__ Prefix<typename Sums<Operator, kSegmented>::Value> scan_warp(const Operator& op,
                                                                                         typename Operator::State state,
                                                                                         unsigned restarts) {
@@ -61,7 +61,7 @@ __device__ __forceinline__ Prefix<typename Sums<Operator, kSegmented>::Value> sc
   const unsigned earlier = restarts & ((1u << lane) - 1);
   const unsigned here = restarts & ((2u << lane) - 1);
   const int first = kSegmented && here ? 31 - __clz(here) : 0;
-#pragma unroll
+#pragma unroll kUnroll
   for (int distance = 1; distance < kWarp; distance *= 2) {
     const typename Operator::State below = shuffle_up(state, distance);
     if (lane - distance >= first) state = op.combine(below, state);

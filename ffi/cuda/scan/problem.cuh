@@ -10,6 +10,11 @@ namespace mgpu::cuda::scanning {
 constexpr int kThreads = kScanThreads;
 constexpr int kWarps = kThreads / kWarp;
 
+// How often loops are unrolled that are not what a scan waits for. Each copy of a caller's function takes time to
+// compile in the first call, and of large states it is long.
+template <typename Operator>
+constexpr int kRareUnroll = IsItem<typename Operator::Element> && sizeof(typename Operator::State) > 8 ? 1 : kWarp;
+
 template <typename Operator>
 struct ScanTask {
   SourceOf<typename Operator::Element> x;
@@ -94,7 +99,7 @@ __device__ __forceinline__ void scan_vectors(const ScanTask<Operator>& task, con
   if (kReverse) mirror(states);
 #pragma unroll
   for (int k = 1; k < kVector; ++k) states[k] = op.combine(states[k - 1], states[k]);
-  const auto in_row = scan_warp<false>(op, states[kVector - 1], 0);
+  const auto in_row = scan_warp<false, kWhole ? kWarp : kRareUnroll<Operator>>(op, states[kVector - 1], 0);
   const State before = op.combine(sum, in_row.before);
   sum = op.combine(sum, in_row.all);
 

@@ -275,7 +275,7 @@ struct TileStream {
   // Finds what comes before each warp's part of a tile.
   __device__ __forceinline__ void end_look_back(int k, const LoadedSums<State>& loaded) const {
     const Tile& tile = this->tile(k);
-    const auto in_tile = scan_warp<false>(op, warp_sum(k), 0);
+    const auto in_tile = scan_warp<false, kRareUnroll<Operator>>(op, warp_sum(k), 0);
     const State before = prefix_of(slots(tile), task.tiles, tile.index, loaded, in_tile.all, op.identity(), combine());
     if (lane() < P::kWarps) shared.before_warps[lane()] = op.combine(before, in_tile.before);
     if (lane() == 0 && task.totals.given() && tile.index == task.tiles - 1) {
@@ -343,7 +343,8 @@ __global__ void __launch_bounds__(TileShape::kThreads, sizeof(typename Operator:
     } else if (warp == P::kWarps + 1) {
       barrier_sync(kSummed, kMeeting);
       if (has(k + kAdded)) stream.publish(k + kAdded);
-#pragma unroll
+      constexpr int kUnroll = kRareUnroll<Operator>;
+#pragma unroll kUnroll
       for (int level = 1; level < LookBackLayout::kLevels; ++level) {
         if (has(k + kAdded - level)) stream.publish_groups(k + kAdded - level, level);
       }

@@ -25,6 +25,10 @@ struct Disorder {
 template <typename Order>
 concept IsOfPositions = requires(const Order& order) { order.input_code(int64_t{}); };
 
+// Orders that are compiled while the first call waits for them: their kernels are to be small.
+template <typename Order>
+concept IsCompiled = requires { typename Order::Item; };
+
 template <typename Order, typename Payload>
 struct Problem {
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;

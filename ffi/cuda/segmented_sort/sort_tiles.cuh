@@ -22,8 +22,9 @@ struct Item<Word, false> {
 template <int kItems, typename Order, typename Entry>
 __device__ void sort_items(Entry (&items)[kItems], const Order& order, unsigned heads) {
   const auto less = [&](const Entry& a, const Entry& b) { return order.less(a.code, b.code); };
+  constexpr bool kWrittenOut = !IsCompiled<Order>;
   if (__any_sync(0xffffffffu, heads & ~1u)) {
-    odd_even_sort(items, less, [&](int i) { return (heads >> i) & 1; });
+    odd_even_sort<kWrittenOut>(items, less, [&](int i) { return (heads >> i) & 1; });
   } else if constexpr (Order::kTotal && sizeof(Entry) == sizeof(typename Order::Word)) {
     typename Order::Word codes[kItems];
 #pragma unroll
@@ -32,7 +33,7 @@ __device__ void sort_items(Entry (&items)[kItems], const Order& order, unsigned 
 #pragma unroll
     for (int i = 0; i < kItems; ++i) items[i].code = codes[i];
   } else {
-    odd_even_sort(items, less, [](int) { return false; });
+    odd_even_sort<kWrittenOut>(items, less, [](int) { return false; });
   }
 }
 
