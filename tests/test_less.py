@@ -57,8 +57,11 @@ def numbered_rationals(rng, n):
 
 
 def mixed(rng, n):
-    whole = {"x": few(rng, 2 * n).reshape(n, 2), "half": few(rng, n).astype(np.float16), "row": np.ones((n, 4), F32)}
-    return {**words(rng, n), **whole}
+    return {**words(rng, n), "x": few(rng, 2 * n).reshape(n, 2), "half": few(rng, n).astype(np.float16)}
+
+
+def mixed_with_rows(rng, n):
+    return {**mixed(rng, n), "row": np.ones((n, 4), F32)}
 
 
 def heavier(a, b):
@@ -78,7 +81,7 @@ CASES = {
     "rationals": (rationals, quotient, lambda x, i: fractions.Fraction(int(x[0][i]), int(x[1][i]))),
     "words": (words, lexicographic, lambda x, i: [-int(t) for t in x["text"][i]] + [-int(x["number"][i])]),
     "rows too wide for a word": (
-        lambda rng, n: rng.integers(0, 2, (n, 4)).astype(F32),
+        lambda rng, n: rng.integers(0, 2, (n, 5)).astype(F32),
         lambda a, b: a.sum() < b.sum(),
         lambda x, i: x[i].sum(),
     ),
@@ -88,7 +91,8 @@ CASES = {
         lambda a, b: (a - b) @ jnp.array([1.0, 2, 3, 4]) < 0,
         lambda x, i: x[i] @ np.array([1, 2, 3, 4]),
     ),
-    "30 bytes": (mixed, heavier, weight),
+    "14 bytes": (mixed, heavier, weight),
+    "30 bytes": (mixed_with_rows, heavier, weight),
 }
 
 
@@ -124,6 +128,39 @@ def test_sorts(case, rng) -> None:
             np.testing.assert_array_equal(moved, order)
             np.testing.assert_array_equal(indices, order)
     assert mgpu.mergesort_indices(make(rng, 0), less=less)[1].shape == (0,)
+
+
+def lighter(a, b):
+    """By the sums of the leaves, in a way that asks for both items at once."""
+    return sum(jnp.sum(x.astype(jnp.float64) - y.astype(jnp.float64)) for x, y in zip(a, b, strict=True)) < 0
+
+
+WIDE = {
+    "int8, float64": ((np.int8, ()), (np.float64, ())),
+    "bool, bfloat16, int64": ((np.bool_, (3,)), (jnp.bfloat16, ()), (np.int64, ())),
+    "uint8, float32": ((np.uint8, ()), (F32, (2,))),
+    "float64, float16": ((np.float64, ()), (np.float16, (2, 2))),
+    "float64 twice": ((np.float64, ()), (np.float64, ())),
+    "uint16, bool": ((np.uint16, (7,)), (np.bool_, ())),
+    "uint8": ((np.uint8, (11,)),),
+    "complex64, float32": ((np.complex64, ()), (F32, ())),
+}
+
+
+@pytest.mark.parametrize("case", long_but(["int8, float64", "bool, bfloat16, int64"], WIDE))
+@pytest.mark.usefixtures("way", "x64")
+@pytest.mark.filterwarnings("ignore:jax_mgpu. mergesort. less. runs in plain JAX.*complex64")
+def test_wide_types(case, rng) -> None:
+    """Keys of 9 to 16 bytes, of elements of several widths."""
+    n = 50
+    x = tuple(rng.integers(0, 2, (n, *shape)).astype(dtype) for dtype, shape in WIDE[case])
+    weights = sum(leaf.reshape(n, -1).real.astype(np.float64).sum(axis=1) for leaf in x)
+    less = lighter if "complex" not in case else lambda a, b: lighter((a[0].real, a[1]), (b[0].real, b[1]))
+    order = np.argsort(weights, kind="stable")
+    expect_equal(mgpu.mergesort(x, less=less), at(x, order))
+    keys, indices = mgpu.mergesort_indices(x, less=less)
+    np.testing.assert_array_equal(indices, order)
+    expect_equal(keys, at(x, order))
 
 
 @pytest.mark.parametrize("case", ["by size", "rationals", "12 bytes"])
@@ -480,11 +517,16 @@ def test_calls_for_cuda(monkeypatch) -> None:
     assert "payload = 2 : i64" in call
     assert "word_bytes = 8 : i64" in call
 
-    wide = lowered(monkeypatch, lambda x: mgpu.mergesort((x, x, x), less=lambda a, b: a[0] * b[1] < table[7] * b[2]), x)
-    call = next(line for line in wide.splitlines() if "jax_mgpu.sort_indices_by_function" in line)
-    assert "leaves = 3 : i64" in call
-    assert "item_bytes = 12 : i64" in call
-    assert "captures = 1 : i64" in call
+    for count, attributes in (
+        (3, ["sort_by_function", "payload = 0 : i64", "word_bytes = 16 : i64", "tensor<10x4xui32>"]),
+        (4, ["sort_by_function", "payload = 0 : i64", "word_bytes = 16 : i64", "tensor<10x4xui32>"]),
+        (5, ["sort_indices_by_function", "leaves = 5 : i64", "item_bytes = 20 : i64"]),
+    ):
+        sort = functools.partial(mgpu.mergesort, less=lambda a, b: a[0] * b[1] < table[7] * b[2])
+        wide = lowered(monkeypatch, lambda x, sort=sort, count=count: sort((x,) * count), x)
+        call = next(line for line in wide.splitlines() if "by_function" in line)
+        for attribute in [*attributes, "captures = 1 : i64"]:
+            assert attribute in call
     columns = lowered(monkeypatch, lambda x: mgpu.mergesort((x, x, x), less=lambda a, b: a[1] > b[1]), x)
     assert "by_function" not in columns
 

@@ -155,7 +155,13 @@ def compile_log(source: str, expressions: list[str], architecture: int) -> str:
     assert library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None) == 0
     for expression in expressions:
         assert library.nvrtcAddNameExpression(program, expression.encode()) == 0
-    options = [f"--gpu-architecture=compute_{architecture}", "-std=c++20", "-default-device", f"-I{FFI}"]
+    options = [
+        f"--gpu-architecture=compute_{architecture}",
+        "-std=c++20",
+        "-default-device",
+        "-device-int128",
+        f"-I{FFI}",
+    ]
     array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     failed = library.nvrtcCompileProgram(program, len(options), array)
     size = ctypes.c_size_t()
@@ -265,6 +271,16 @@ ORDERS = {
     "of floats": ((SCALAR,), lambda a, b: a < b, 32),
     "of rationals": (PAIR, lambda a, c, b, d: a.astype(jnp.float32) * d < b.astype(jnp.float32) * c, 64),
     "of bytes": ((jax.ShapeDtypeStruct((), np.uint8),), lambda a, b: (a & 3) > (b & 3), 8),
+    "of 12 bytes": (
+        (*PAIR, SCALAR),
+        lambda a, c, x, b, d, y: (a * d).astype(jnp.float32) * y < (b * c).astype(jnp.float32) * x,
+        128,
+    ),
+    "of 13 bytes": (
+        (jax.ShapeDtypeStruct((3,), np.uint8), SCALAR, jax.ShapeDtypeStruct((3,), np.float16)),
+        lambda a, x, h, b, y, k: (a < b).all() & (x < y) | (h < k).any(),
+        128,
+    ),
 }
 
 
@@ -277,7 +293,8 @@ def test_orders_compile(name: str) -> None:
         '#include "cuda/segmented_sort/by_function.cuh"\n#include "function/primitives.h"\n'
         f"namespace mgpu::function {{\n{source}}}\n"
     )
-    order = f"mgpu::FunctionOrder<mgpu::function::Function, uint{bits}_t>"
+    word = "unsigned __int128" if bits == 128 else f"uint{bits}_t"
+    order = f"mgpu::FunctionOrder<mgpu::function::Function, {word}>"
     kernels = [
         f"mgpu::cuda::sorting::{kernel}<{order}, {payload}>"
         for kernel in ("sort_tiles", "plan_tiles", "merge_tiles")
@@ -288,7 +305,6 @@ def test_orders_compile(name: str) -> None:
 
 
 WIDE_ORDERS = {
-    "of 12 bytes": ((*PAIR, SCALAR), lambda a, c, x, b, d, y: a.astype(jnp.float32) * d < b.astype(jnp.float32) * c),
     "of rows": ((jax.ShapeDtypeStruct((32,), np.float32),), lambda a, b: a @ a < a @ b),
     "of 16 arrays": ((jax.ShapeDtypeStruct((3,), np.uint8),) * 16, lambda *x: (x[0] < x[16])[0] & (x[15] > x[31])[2]),
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <iterator>
 #include <stdexcept>
 
 #include "algorithm/common.h"
@@ -193,8 +194,8 @@ Image compile(const Request& request) {
     ~Destroy() { nvrtc.destroy(&program); }
   } const destroy{nvrtc, program};
   for (const std::string& name : request.names) nvrtc.add_name(program, name.c_str());
-  const char* const options[] = {request.option.c_str(), "-std=c++20", "-default-device", "-w"};
-  if (nvrtc.compile(program, 4, options) != 0) {
+  const char* const options[] = {request.option.c_str(), "-std=c++20", "-default-device", "-device-int128", "-w"};
+  if (nvrtc.compile(program, static_cast<int>(std::size(options)), options) != 0) {
     size_t size = 0;
     nvrtc.log_size(program, &size);
     std::string log(size, '\0');

@@ -33,8 +33,8 @@ const std::vector<Kernel>& kernels_by(const std::string& order, bool has_payload
   return kernels_of(source, "cuda/segmented_sort/by_function.cuh", names, device);
 }
 const std::vector<Kernel>& sort_kernels(std::string_view source, int64_t word_bytes, bool has_payload, int device) {
-  const std::string word = "uint" + std::to_string(8 * word_bytes) + "_t";
-  return kernels_by("mgpu::FunctionOrder<mgpu::function::Function, " + word + ">", has_payload, source, device);
+  const std::string order = "mgpu::FunctionOrder<mgpu::function::Function, " + word_type(word_bytes) + ">";
+  return kernels_by(order, has_payload, source, device);
 }
 const std::vector<Kernel>& index_kernels(std::string_view source, int device) {
   return kernels_by("mgpu::FunctionIndexOrder<mgpu::function::Function>", false, source, device);
@@ -44,6 +44,7 @@ template <typename Order, typename Payload>
 struct SegmentKernels {
   using P = Problem<Order, Payload>;
   static constexpr int64_t kMergeShared = sizeof(MergeShared<Order, Payload>);
+  static_assert(kMergeShared <= 64 << 10, "every device grants a block that much shared memory");
   const std::vector<Kernel>& kernels;
   CUstream_st* stream;
 
@@ -93,7 +94,8 @@ void sort_by_function(const Call& call, std::string_view source, CUstream_st* st
     case 1: return run_words<uint8_t>(call, operands, source, stream);
     case 2: return run_words<uint16_t>(call, operands, source, stream);
     case 4: return run_words<uint32_t>(call, operands, source, stream);
-    default: return run_words<uint64_t>(call, operands, source, stream);
+    case 8: return run_words<uint64_t>(call, operands, source, stream);
+    default: return run_words<unsigned __int128>(call, operands, source, stream);
   }
 }
 

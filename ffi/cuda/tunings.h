@@ -16,7 +16,8 @@ struct TileShape {
 };
 
 // ---- Sorts of segments: tiles that are sorted, then merged.
-constexpr TileShape tile_shape(int key_width) { return key_width == 8 ? TileShape{256, 11} : TileShape{256, 17}; }
+// Keys of 16 bytes are those of a caller's order. A merging block of them fills the 64 KB of the smallest devices.
+constexpr TileShape tile_shape(int key_width) { return {256, key_width == 16 ? 7 : key_width == 8 ? 11 : 17}; }
 constexpr int tile_items(int key_width) { return tile_shape(key_width).tile(); }
 
 // ---- Sorts of whole rows, without heads, by kernels of their own: blocks of `sort` sort cells, blocks of `merge`

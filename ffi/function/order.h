@@ -12,8 +12,8 @@ struct AnyOrder {
   Captures captures;
 };
 
-// Of small items: a key is handled as a word of the bytes of an item's leaves, one after the other; what is left of the
-// word is zero.
+// Of small items: a key is handled as a word that begins with the bytes of an item's struct, in which the leaves of the
+// widest elements come first; what is left of the word is zero. A word of 16 bytes is an unsigned __int128.
 template <typename Function, typename Word_>
 struct FunctionOrder {
   using Word = Word_;
@@ -22,23 +22,11 @@ struct FunctionOrder {
 
   Captures captures;
 
-  // Where the bytes of a leaf begin.
-  template <int kLeaf>
-  static constexpr int offset() {
-    if constexpr (kLeaf == 0) {
-      return 0;
-    } else {
-      return offset<kLeaf - 1>() + kLeafBytes<Item, kLeaf - 1>;
-    }
-  }
-  static_assert(offset<Item::kLeaves>() <= static_cast<int>(sizeof(Word)));
+  static_assert(item_shape<Item>().packed <= static_cast<int>(sizeof(Word)));
 
   MGPU_HOST_DEVICE static Item item(Word word) {
     Item item;
-    for_each_leaf<Item>([&]<int kLeaf>() {
-      auto& leaf = Item::template leaf<kLeaf>(item);
-      memcpy(leaf, reinterpret_cast<const char*>(&word) + offset<kLeaf>(), sizeof(leaf));
-    });
+    memcpy(&item, &word, minimum(sizeof(Item), sizeof(Word)));
     return item;
   }
   MGPU_HOST_DEVICE Word encode(Word bits) const { return bits; }
@@ -46,7 +34,7 @@ struct FunctionOrder {
   MGPU_HOST_DEVICE bool less(Word a, Word b) const { return Function{captures}.less(item(a), item(b)); }
 };
 
-// Of items of any size, which stay where they are: a key is handled as its position among the items of all rows, and a
+// Of larger items, which stay where they are: a key is handled as its position among the items of all rows, and a
 // sorted key is its position within its row. A comparison reads both items.
 template <typename Item>
 struct ItemPositions {
@@ -72,18 +60,8 @@ struct FunctionIndexOrder : ItemPositions<typename Function::Item> {
   __device__ Word decode(Word code) const { return code % this->length; }
   // The kernels also compare what is no key.
   __device__ typename Function::Item item(Word code) const { return this->items[minimum(code, this->last)]; }
-  __device__ bool less(Word a, Word b) const {
-    if constexpr (sizeof(typename Function::Item) <= 16) {
-      return compare(a, b);
-    } else {
-      return called(a, b);
-    }
-  }
-
- private:
-  __device__ bool compare(Word a, Word b) const { return Function{this->captures}.less(item(a), item(b)); }
   // A comparison of wide items is too large to be copied to each place that asks for one.
-  __device__ __noinline__ bool called(Word a, Word b) const { return compare(a, b); }
+  __device__ __noinline__ bool less(Word a, Word b) const { return Function{this->captures}.less(item(a), item(b)); }
 };
 
 #endif

@@ -43,24 +43,25 @@ Captures captured_from(const Call& call, size_t first) {
   return captures;
 }
 
-// Rows of two words of 4 bytes as words of 8.
+// Rows of two or four words of 4 bytes as words of 8 or 16, for which the type of that width stands.
 Array as_words(const Array& array, int64_t word_bytes) {
-  if (word_bytes != 8) return array;
-  Array words{array.data, DType::u64, array.dimensions};
+  if (word_bytes <= 4) return array;
+  Array words{array.data, word_bytes == 8 ? DType::u64 : DType::c128, array.dimensions};
   words.dimensions.pop_back();
   return words;
 }
 
 SegmentedSortOperands word_operands(const Call& call) {
   const int64_t word_bytes = call.attributes["word_bytes"];
-  call.expect(word_bytes == 1 || word_bytes == 2 || word_bytes == 4 || word_bytes == 8,
-              "expected words of 1 to 8 bytes");
+  call.expect(word_bytes == 1 || word_bytes == 2 || word_bytes == 4 || word_bytes == 8 || word_bytes == 16,
+              "expected words of 1 to 16 bytes");
   const auto captured = static_cast<size_t>(call.attributes["captures"]);
   call.expect(captured <= kMostCaptures && call.operands.size() == 1 + kSegmentOperands + captured,
               "expected keys, heads, flags, count and captures");
   const Array& keys = call.operands[0];
-  call.expect(byte_width(keys.dtype) == (word_bytes == 8 ? 4 : word_bytes), "keys: expected words of that width");
-  call.expect(word_bytes != 8 || (keys.rank() >= 2 && keys.dimensions.back() == 2), "keys: expected pairs of words");
+  call.expect(byte_width(keys.dtype) == minimum<int64_t>(word_bytes, 4), "keys: expected words of that width");
+  call.expect(word_bytes <= 4 || (keys.rank() >= 2 && 4 * keys.dimensions.back() == word_bytes),
+              "keys: expected rows of words of 4 bytes");
   const int64_t payload = call.attributes["payload"];
   call.expect(payload != static_cast<int64_t>(PayloadMode::kGiven), "payload: expected none");
   return sort_of_words(call, as_words(keys, word_bytes), as_words(call.results.at(0), word_bytes), 1, payload);
@@ -85,6 +86,10 @@ SegmentedSortOperands index_operands(const Call& call) {
 }
 
 }  // namespace
+
+std::string word_type(int64_t word_bytes) {
+  return word_bytes == 16 ? "unsigned __int128" : "uint" + std::to_string(8 * word_bytes) + "_t";
+}
 
 SortFunctionOperands::SortFunctionOperands(const Call& call)
     : sort(word_operands(call)), captures(captured_from(call, 1 + kSegmentOperands)) {}

@@ -1,7 +1,7 @@
 // The call of a sort by a compiled function, as its kernels see it.
 #pragma once
 
-#include <string_view>
+#include <string>
 
 #include "function/item.h"
 #include "operands/segmented_sort.h"
@@ -10,9 +10,13 @@ namespace mgpu {
 
 struct Call;
 
-// Operands: keys [.., n] as words of 1, 2 or 4 bytes, or [.., n, 2] uint32, which are words of 8; heads, flags and
-// count as of segmented_sort; the arrays that the function has captured. Attributes: captures, the number of these, and
-// payload, as of segmented_sort, but none is given. Results: keys as they came, and the payload.
+// The type of a word, as it is written in C++.
+std::string word_type(int64_t word_bytes);
+
+// Operands: keys [.., n] as words of 1, 2 or 4 bytes, or [.., n, 2] or [.., n, 4] uint32, which are words of 8 or 16;
+// heads, flags and count as of segmented_sort; the arrays that the function has captured. Attributes: word_bytes;
+// captures, the number of these; payload, as of segmented_sort, but none is given. Results: keys as they came, and the
+// payload.
 struct SortFunctionOperands {
   SegmentedSortOperands sort;
   Captures captures{};

@@ -148,7 +148,8 @@ def _sorted(
 # ---- The kernels
 
 
-WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}
+WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32, 16: jnp.uint32}
+FEW_BYTES = 8  # of keys that the kernels compare on a GPU even where a sort of columns would do
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,50 +244,55 @@ def _word_bytes(item: Sequence[Any]) -> int:
     return next(width for width in WORDS if width >= size)
 
 
+def _in_words(item: Sequence[Any]) -> list[int]:
+    """The leaves of an item in their order in a word, as in the struct of the kernels: wide elements come first."""
+    return sorted(range(len(item)), key=lambda leaf: -jnp.dtype(item[leaf].dtype).itemsize)
+
+
 def _to_words(leaves: Sequence[jax.Array], width: int) -> jax.Array:
-    """Items as words, `[n]`, or `[n, 2]` of 8 bytes."""
-    n = leaves[0].shape[0]
-    word = WORDS[width]
+    """Items as words, `[n]`, or `[n, 2]` and `[n, 4]` of 8 and 16 bytes. The bytes behind an item are zero."""
+    n, word = leaves[0].shape[0], jnp.dtype(WORDS[width])
     parts = [leaf.astype(jnp.uint8) if leaf.dtype == jnp.bool_ else leaf for leaf in leaves]
-    if len(parts) == 1 and parts[0].dtype.itemsize * parts[0][:1].size == width:
-        bits = parts[0].reshape(n, -1)
-        if bits.dtype.itemsize == jnp.dtype(word).itemsize:
-            bits = jax.lax.bitcast_convert_type(bits, word)
-            return bits[:, 0] if width < 8 else bits
-    if all(part.dtype.itemsize == 4 for part in parts) and width == 8:
-        columns = [jax.lax.bitcast_convert_type(part, word).reshape(n, -1) for part in parts]
-        return jnp.concatenate(columns, axis=1)
-    columns = [jax.lax.bitcast_convert_type(part.reshape(n, -1), jnp.uint8).reshape(n, -1) for part in parts]
-    data = jnp.concatenate(columns, axis=1)
-    data = jnp.pad(data, ((0, 0), (0, width - data.shape[1])))
-    if width == 8:
-        data = data.reshape(n, 2, 4)
-    return data[:, 0] if width == 1 else jax.lax.bitcast_convert_type(data, word)
+    parts = [parts[leaf].reshape(n, -1) for leaf in _in_words(parts)]
+    columns = [jax.lax.bitcast_convert_type(x, word).reshape(n, -1) for x in parts if x.dtype.itemsize >= word.itemsize]
+    narrow = [
+        jax.lax.bitcast_convert_type(x, jnp.uint8).reshape(n, -1) for x in parts if x.dtype.itemsize < word.itemsize
+    ]
+    if narrow:
+        data = jnp.concatenate(narrow, axis=1)
+        data = jnp.pad(data, ((0, 0), (0, -data.shape[1] % word.itemsize)))
+        columns.append(jax.lax.bitcast_convert_type(data.reshape(n, -1, word.itemsize), word))
+    words = jnp.concatenate(columns, axis=1)
+    words = jnp.pad(words, ((0, 0), (0, width // word.itemsize - words.shape[1])))
+    return words if width > word.itemsize else words[:, 0]
 
 
 def _of_words(words: jax.Array, item: Sequence[Any]) -> list[jax.Array]:
     """The leaves of items that are words."""
-    n = words.shape[0]
-    data = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(n, -1)
-    leaves, begin = [], 0
-    for aval in item:
-        size = _item_bytes(aval)
-        part, begin = data[:, begin : begin + size], begin + size
+    n, width = words.shape[0], words.dtype.itemsize
+    columns = words.reshape(n, -1)
+    data = jax.lax.bitcast_convert_type(columns, jnp.uint8).reshape(n, -1)
+    leaves, begin = {}, 0
+    for leaf in _in_words(item):
+        aval, size = item[leaf], _item_bytes(item[leaf])
         dtype = jnp.dtype(jnp.uint8 if aval.dtype == jnp.bool_ else aval.dtype)
-        rows = part.reshape(n, *aval.shape, *([dtype.itemsize] if dtype.itemsize > 1 else []))
-        leaf = jax.lax.bitcast_convert_type(rows, dtype)
-        leaves.append(leaf.astype(aval.dtype) if aval.dtype == jnp.bool_ else leaf)
-    return leaves
+        parts, unit = (columns, width) if dtype.itemsize >= width else (data, 1)
+        part = parts[:, begin // unit : (begin + size) // unit]
+        rows = part.reshape(n, *aval.shape, *([dtype.itemsize // unit] if dtype.itemsize > unit else []))
+        leaves[leaf] = jax.lax.bitcast_convert_type(rows, dtype).astype(aval.dtype)
+        begin += size
+    return [leaves[leaf] for leaf in range(len(item))]
 
 
 def _written(items: Items) -> tuple[int, Sequence[Any]] | None:
     """The number of an order, and what it captured; None where a sort of columns is better."""
-    is_wide, compiles_on_cpu = not _fits_a_word(items.item), library.compiles_functions("cpu")
+    is_wide = sum(map(_item_bytes, items.item)) > FEW_BYTES
+    compiles_on_cpu = library.compiles_functions("cpu")
     with free_of_explicit_axes():
         closed = jax.make_jaxpr(items.less)(*items.item, *items.item)
         by_keys = (is_wide or compiles_on_cpu) and compares_keys(closed, len(items.item))
     if is_wide and by_keys:
-        return None  # in O(n), it is faster than comparisons that read memory
+        return None  # that is O(n) for each column, and moves no other
     written = emit_order(closed, items.item)
     consts = tuple(by_function._place(const, written.captures) for const in closed.consts)
     captured = tuple(const for const in consts if isinstance(const, by_function._Captured))
@@ -369,8 +375,8 @@ class LessOperation(_OrderOperation):
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
         """The order's source and sizes in the place of its number."""
-        word_bytes = 8 if self.word_rank == 2 else operands[0].dtype.itemsize
-        return {**super().call_attributes(operands, attributes), "word_bytes": word_bytes}
+        words = operands[0].shape[-1] if self.word_rank == 2 else 1
+        return {**super().call_attributes(operands, attributes), "word_bytes": words * operands[0].dtype.itemsize}
 
     def _sorted_shapes(self, *operands: Any, payload: int, **_: int) -> Sequence[Any]:
         keys = jax.ShapeDtypeStruct(operands[0].shape, operands[0].dtype)

@@ -35,7 +35,7 @@ CompiledKernel segmented_reduce_kernel(std::string_view source) {
 CompiledKernel scan_kernel(std::string_view source) { return operator_kernel(source, "cpu/scan.h", "ScanProblem"); }
 
 CompiledKernel sort_kernel(std::string_view source, int64_t word_bytes, bool has_payload) {
-  const std::string word = "uint" + std::to_string(8 * word_bytes) + "_t";
+  const std::string word = word_type(word_bytes);
   const std::string payload = has_payload ? ", uint32_t" : ", mgpu::NoPayload";
   return kernel_of(source, "cpu/segmented_sort.h", "SortProblem",
                    "mgpu::FunctionOrder<mgpu::function::Function, " + word + ">" + payload,

@@ -194,6 +194,16 @@ __device__ void advance(bool in_b, uint32_t& a, uint32_t& b, Word& a_key, Word& 
         " @p ld.shared.u64 %3, [%1]; @!p ld.shared.u64 %2, [%0]; }"
         : "+r"(a), "+r"(b), "+l"(a_key), "+l"(b_key)
         : "r"(static_cast<int>(in_b)));
+  } else if constexpr (sizeof(Word) == 16) {
+    uint64_t a_low = static_cast<uint64_t>(a_key), a_high = static_cast<uint64_t>(a_key >> 64);
+    uint64_t b_low = static_cast<uint64_t>(b_key), b_high = static_cast<uint64_t>(b_key >> 64);
+    asm volatile(
+        "{ .reg .pred p; setp.ne.s32 p, %6, 0; @p add.u32 %1, %1, 16; @!p add.u32 %0, %0, 16;"
+        " @p ld.shared.v2.u64 {%4, %5}, [%1]; @!p ld.shared.v2.u64 {%2, %3}, [%0]; }"
+        : "+r"(a), "+r"(b), "+l"(a_low), "+l"(a_high), "+l"(b_low), "+l"(b_high)
+        : "r"(static_cast<int>(in_b)));
+    a_key = Word{a_high} << 64 | a_low;
+    b_key = Word{b_high} << 64 | b_low;
   } else {
     const uint32_t next = (in_b ? b : a) + sizeof(Word);
     const Word key = *static_cast<const Word*>(__cvta_shared_to_generic(next));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/cta/copy_run.cuh"
+#include "cuda/cta/shuffle.cuh"
 #include "cuda/segmented_sort/problem.cuh"
 
 namespace mgpu::cuda::sorting {
@@ -92,7 +93,12 @@ __device__ void split_runs(const Order& order, const typename Order::Word* codes
     const int verdict = split.judge(
         run, s, code,
         [&](int j, int other) {
-          return static_cast<Word>(__shfl_sync(0xffffffffu, code, shift + j * kSamples + other));
+          const int from = shift + j * kSamples + other;
+          if constexpr (sizeof(Word) == 16) {
+            return shuffle(code, from);
+          } else {
+            return static_cast<Word>(__shfl_sync(0xffffffffu, code, from));
+          }
         },
         [&](Word a, Word b) { return order.less(a, b); });
     const unsigned in = __ballot_sync(0xffffffffu, open && verdict > 0);
