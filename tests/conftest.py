@@ -5,38 +5,16 @@ from __future__ import annotations
 import collections
 import os
 import pathlib
-import zlib
 
 import numpy as np
 import pytest
+
+from tests.variants import pytest_addoption, pytest_collection_modifyitems  # noqa: F401
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # meshes are tested on any machine
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the processes of a run share a GPU
 for module in ("families", "many_items", "segmented_sorts", "transformed"):
     pytest.register_assert_rewrite(f"tests.{module}")  # its assertions say what they compared
-
-
-# Of a test's variants a run without --long takes one in so many.
-ONE_IN = 6
-
-
-def pytest_addoption(parser) -> None:
-    parser.addoption("--long", action="store_true", help="also run the tests that take long, and all variants of each")
-
-
-def pytest_collection_modifyitems(config, items) -> None:
-    if config.getoption("--long"):
-        return
-    variants = collections.defaultdict(list)
-    for item in items:
-        if item.get_closest_marker("long"):
-            item.add_marker(pytest.mark.skip(reason="takes long: pytest --long runs it"))
-        else:
-            variants[item.nodeid.partition("[")[0]].append(item)
-    for alike in variants.values():  # the same ones in every run, and others of each test
-        alike.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
-        for item in alike[-(-len(alike) // ONE_IN) :]:
-            item.add_marker(pytest.mark.skip(reason="another variant of the test runs: pytest --long runs all"))
 
 
 def pytest_configure(config) -> None:
