@@ -1,4 +1,4 @@
-"""Floats as integers: keys in their order, and moves that keep every bit."""
+"""Floats as integers: keys in their order, moves and choices that keep every bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["is_words", "keeping_bits", "of_words", "ordered_integers", "ordered_together", "words_of"]
+__all__ = ["is_words", "keeping_bits", "of_words", "ordered_integers", "ordered_together", "special_case", "words_of"]
 
 
 def ordered_integers(keys: jax.Array) -> jax.Array:
@@ -85,3 +85,15 @@ def keeping_bits(move: Callable[..., jax.Array], arrays: Any, *others: Any, repe
         return move_bits(*primals), move(moving, *primals[1:])
 
     return move_bits(arrays, *others)
+
+
+def special_case(
+    holds: Callable[[], jax.Array], special: Callable[..., Any], general: Callable[..., Any], *operands: Any
+) -> Any:
+    """`general(*operands)`, or where `holds()` the same by `special(*operands)`, to the bit.
+
+    In a batch JAX selects between the two, which may change the NaNs of narrow floats: with these it is always general.
+    """
+    if any(is_narrow_float(x.dtype) for x in jax.tree.leaves(operands)):
+        return general(*operands)
+    return jax.lax.cond(holds(), special, general, *operands)

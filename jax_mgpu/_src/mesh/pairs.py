@@ -8,14 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import is_narrow_float
+from jax_mgpu._src.bits import special_case
 from jax_mgpu._src.check import fill_operand
 from jax_mgpu._src.live import live_items, live_mask
 from jax_mgpu._src.merge import merge as local_merge
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of, even_ranks, order_codes, search
-from jax_mgpu._src.preconditions import room
+from jax_mgpu._src.preconditions import by_construction, room
 from jax_mgpu._src.select import select_rows
 from jax_mgpu._src.sets import TAKES_B, Kind, SetResult, _operate
 from jax_mgpu._src.sorted_search import SortedMatch
@@ -305,18 +305,15 @@ def _aligned_set(
     def alone(a: list[jax.Array], b: list[jax.Array]) -> tuple[list[jax.Array], jax.Array]:
         counts = (pair.live[0], pair.live[1])
         of_a, of_b = a[1:] or None, (b[1:] or None) if kind in TAKES_B else None
-        result = _operate(axis.operation, kind, a[0], b[0], of_a, of_b, size, duplicates, fill_value, True, counts)
+        with by_construction():  # the outer call has checked them
+            result = _operate(axis.operation, kind, a[0], b[0], of_a, of_b, size, duplicates, fill_value, True, counts)
         return [result.keys, *(result.values or [])], result.count.astype(pair.dtype)
 
     def by_ranks(a: list[jax.Array], b: list[jax.Array]) -> tuple[list[jax.Array], jax.Array]:
         return _set_by_ranks(axis, kind, pair, a, b, size, fill_value)
 
     operands = [a, *a_leaves], [b, *b_leaves]
-    # In a batch JAX selects between the two ways, and on a CPU a selected narrow float may be another NaN.
-    if any(is_narrow_float(x.dtype) for x in (*operands[0], *operands[1])):
-        (keys, *leaves), count = by_ranks(*operands)
-    else:
-        (keys, *leaves), count = jax.lax.cond(pair.is_apart(axis), alone, by_ranks, *operands)
+    (keys, *leaves), count = special_case(lambda: pair.is_apart(axis), alone, by_ranks, *operands)
     return keys, leaves, count
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import is_narrow_float, ordered_integers
+from jax_mgpu._src.bits import ordered_integers, special_case
 from jax_mgpu._src.check import count_operand
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
@@ -79,12 +79,10 @@ def segmented_sort(
                 )
             return keys, leaves
 
-        # In a batch JAX selects between the two ways, and on a CPU a selected narrow float may be another NaN.
-        if any(is_narrow_float(x.dtype) for x in (keys, *leaves)):
-            keys, leaves = sort_locally(keys, leaves)
-        else:
-            longest = jnp.max(jnp.stack([end - begin for begin, end in ends]))
-            keys, leaves = jax.lax.cond(longest <= window, sort_ends, sort_locally, keys, leaves)
+        def is_short() -> jax.Array:
+            return jnp.max(jnp.stack([end - begin for begin, end in ends])) <= window
+
+        keys, leaves = special_case(is_short, sort_ends, sort_locally, keys, leaves)
     return keys if unflatten is None else (keys, unflatten(leaves))
 
 
