@@ -3,28 +3,27 @@
 #include "operands/dispatch_operator.h"
 #include "operations.h"
 
-namespace mgpu {
+namespace mgpu::cpu {
 
-void cpu::reduce(const Call& call, Executor& executor) {
-  const ReduceOperands operands(call);
-  operands.dispatch_reduction<false>(call, [&]<typename Operator>(const Operator& op) {
-    ReduceProblem<Operator>{static_cast<const typename Operator::Element*>(operands.x),
-                            operands.segments,
-                            {operands.result, operands.wide_result},
-                            op}
+namespace {
+
+template <bool kSegmented, typename Operands>
+void run(const Operands& operands, const Call& call, Executor& executor) {
+  operands.template dispatch_reduction<false>(call, [&]<typename Operator>(const Operator& op) {
+    ReduceProblem<Operator, kSegmented>{static_cast<const typename Operator::Element*>(operands.x),
+                                        operands.segments,
+                                        {operands.result, operands.wide_result},
+                                        op}
         .run(executor);
   });
 }
 
-void cpu::segmented_reduce(const Call& call, Executor& executor) {
-  const SegmentedReduceOperands operands(call);
-  operands.dispatch_reduction<false>(call, [&]<typename Operator>(const Operator& op) {
-    SegmentedReduceProblem<Operator>{static_cast<const typename Operator::Element*>(operands.x),
-                                     operands.segments,
-                                     {operands.result, operands.wide_result},
-                                     op}
-        .run(executor);
-  });
+}  // namespace
+
+void reduce(const Call& call, Executor& executor) { run<false>(ReduceOperands(call), call, executor); }
+
+void segmented_reduce(const Call& call, Executor& executor) {
+  run<true>(SegmentedReduceOperands(call), call, executor);
 }
 
-}  // namespace mgpu
+}  // namespace mgpu::cpu

@@ -12,7 +12,8 @@
 
 namespace mgpu::cpu {
 
-template <typename Operator>
+// A call of reduce, or of segmented_reduce.
+template <typename Operator, bool kSegmented>
 struct ReduceProblem {
   SourceOf<typename Operator::Element> x;
   Segments segments;
@@ -23,21 +24,10 @@ struct ReduceProblem {
   void run(Executor& executor) const;
 };
 
-template <typename Operator>
-struct SegmentedReduceProblem {
-  SourceOf<typename Operator::Element> x;
-  Segments segments;
-  ResultVector<Operator> result;
-  Operator op;
-
-  template <typename Executor>
-  void run(Executor& executor) const;
-};
-
-template <typename Operator>
-template <typename Executor>
-void ReduceProblem<Operator>::run(Executor& executor) const {
+template <typename Operator, typename Executor>
+void reduce_rows(const ReduceProblem<Operator, false>& problem, Executor& executor) {
   using State = typename Operator::State;
+  const Segments& segments = problem.segments;
   constexpr int64_t kTile = kReduceTile;
   const int64_t tiles = std::max<int64_t>(1, ceil_div(segments.length, kTile));               // of a row
   const int64_t group = std::max<int64_t>(1, kTile / std::max<int64_t>(1, segments.length));  // tiles a task
@@ -49,13 +39,14 @@ void ReduceProblem<Operator>::run(Executor& executor) const {
       const int64_t tile = i - row * tiles;
       const int64_t row_begin = row * segments.length;
       const int64_t live = segments.live(row);
-      states[i] = fold(op, x, row_begin + std::min(live, tile * kTile), row_begin + std::min(live, (tile + 1) * kTile));
+      states[i] = fold(problem.op, problem.x, row_begin + std::min(live, tile * kTile),
+                       row_begin + std::min(live, (tile + 1) * kTile));
     }
   });
   for (int64_t row = 0; row < segments.rows; ++row) {
-    Running<Operator> running(op);
+    Running<Operator> running(problem.op);
     for (int64_t tile = 0; tile < tiles; ++tile) running.add(states[row * tiles + tile]);
-    result.store(row, op.finish(running.state(), row * segments.length));
+    problem.result.store(row, problem.op.finish(running.state(), row * segments.length));
   }
 }
 
@@ -64,7 +55,7 @@ class SegmentedReduce {
   using State = typename Operator::State;
 
  public:
-  explicit SegmentedReduce(const SegmentedReduceProblem<Operator>& problem)
+  explicit SegmentedReduce(const ReduceProblem<Operator, true>& problem)
       : op_(problem.op), ends_{problem.segments}, x_(problem.x), result_(problem.result) {}
 
   template <typename Executor>
@@ -200,10 +191,14 @@ class SegmentedReduce {
   ResultVector<Operator> result_;
 };
 
-template <typename Operator>
+template <typename Operator, bool kSegmented>
 template <typename Executor>
-void SegmentedReduceProblem<Operator>::run(Executor& executor) const {
-  SegmentedReduce<Operator>(*this).run(executor);
+void ReduceProblem<Operator, kSegmented>::run(Executor& executor) const {
+  if constexpr (kSegmented) {
+    SegmentedReduce<Operator>(*this).run(executor);
+  } else {
+    reduce_rows(*this, executor);
+  }
 }
 
 }  // namespace mgpu::cpu

@@ -169,14 +169,14 @@ TEST(functions_are_reduced_in_order) {
   segments.length = n;
   Maps total(1);
   const cpu::LentThreads lent = lend(pool);
-  cpu::ReduceProblem<Operator>{x.source(), segments, total.target<Operator>(), {{{}, n}}}.run(lent);
+  cpu::ReduceProblem<Operator, false>{x.source(), segments, total.target<Operator>(), {{{}, n}}}.run(lent);
   CHECK(same(total[0], combined(0, n)));
   std::vector<int32_t> heads = {3, 3, 10, 11, 40000};
   for (int32_t head = 40100; head < n; head += head % 97 + 1) heads.push_back(head);
   segments.heads = {heads.data(), false};
   segments.heads_count = static_cast<int64_t>(heads.size());
   Maps totals(segments.heads_count);
-  cpu::SegmentedReduceProblem<Operator>{x.source(), segments, totals.target<Operator>(), {{{}, n}}}.run(lent);
+  cpu::ReduceProblem<Operator, true>{x.source(), segments, totals.target<Operator>(), {{{}, n}}}.run(lent);
   for (size_t i = 0; i < heads.size(); ++i) {
     CHECK(same(totals[i], combined(heads[i], i + 1 < heads.size() ? heads[i + 1] : n)));
   }

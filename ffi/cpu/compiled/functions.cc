@@ -22,16 +22,26 @@ void run(CompiledKernel kernel, const void* problem, Executor& executor) {
   if (const char* const error = kernel(problem, &lent)) throw std::runtime_error(error);
 }
 
-CompiledKernel operator_kernel(std::string_view source, std::string_view header, std::string_view kernel) {
-  return kernel_of(source, header, kernel, "mgpu::FunctionOperator<mgpu::function::Function>", "mgpu::AnyOperator");
+// `flags`: template arguments that follow the operator.
+CompiledKernel operator_kernel(std::string_view source, std::string_view header, std::string_view kernel,
+                               std::string_view flags = "") {
+  const auto after = [&](std::string operator_name) { return operator_name.append(flags); };
+  return kernel_of(source, header, kernel, after("mgpu::FunctionOperator<mgpu::function::Function>"),
+                   after("mgpu::AnyOperator"));
 }
 
+template <bool kSegmented>
 CompiledKernel reduce_kernel(std::string_view source) {
-  return operator_kernel(source, "cpu/reduce.h", "ReduceProblem");
+  return operator_kernel(source, "cpu/reduce.h", "ReduceProblem", kSegmented ? ", true" : ", false");
 }
-CompiledKernel segmented_reduce_kernel(std::string_view source) {
-  return operator_kernel(source, "cpu/reduce.h", "SegmentedReduceProblem");
+
+template <bool kSegmented, typename Operands>
+void run_reduce(const Operands& operands, std::string_view source, Executor& executor) {
+  const ReduceProblem<AnyOperator, kSegmented> problem{operands.sources(), operands.segments,
+                                                       FunctionOperands::targets(operands.result), operands.op()};
+  run(reduce_kernel<kSegmented>(source), &problem, executor);
 }
+
 CompiledKernel scan_kernel(std::string_view source) { return operator_kernel(source, "cpu/scan.h", "ScanProblem"); }
 
 CompiledKernel sort_kernel(std::string_view source, int64_t word_bytes, bool has_payload) {
@@ -44,24 +54,16 @@ CompiledKernel sort_kernel(std::string_view source, int64_t word_bytes, bool has
 
 }  // namespace
 
-void prepare_reduce_by_function(const Attributes&, std::string_view source) { reduce_kernel(source); }
+void prepare_reduce_by_function(const Attributes&, std::string_view source) { reduce_kernel<false>(source); }
 
 void reduce_by_function(const Call& call, std::string_view source, Executor& executor) {
-  const ReduceFunctionOperands operands(call);
-  const ReduceProblem<AnyOperator> problem{operands.sources(), operands.segments,
-                                           FunctionOperands::targets(operands.result), operands.op()};
-  run(reduce_kernel(source), &problem, executor);
+  run_reduce<false>(ReduceFunctionOperands(call), source, executor);
 }
 
-void prepare_segmented_reduce_by_function(const Attributes&, std::string_view source) {
-  segmented_reduce_kernel(source);
-}
+void prepare_segmented_reduce_by_function(const Attributes&, std::string_view source) { reduce_kernel<true>(source); }
 
 void segmented_reduce_by_function(const Call& call, std::string_view source, Executor& executor) {
-  const SegmentedReduceFunctionOperands operands(call);
-  const SegmentedReduceProblem<AnyOperator> problem{operands.sources(), operands.segments,
-                                                    FunctionOperands::targets(operands.result), operands.op()};
-  run(segmented_reduce_kernel(source), &problem, executor);
+  run_reduce<true>(SegmentedReduceFunctionOperands(call), source, executor);
 }
 
 void prepare_scan_by_function(const Attributes&, std::string_view source) { scan_kernel(source); }
