@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -93,6 +94,17 @@ def interval_operands(rng: np.random.Generator, m: int = 9) -> tuple[np.ndarray,
     return starts.astype(np.int32), (np.cumsum(lengths) - lengths).astype(np.int32), np.int32(lengths.sum())
 
 
+def of_segments(call: Callable[..., Any], row: tuple[int, ...] = (), **options: Any) -> Example:
+    """A call of items or rows, the heads of their segments, and a live count."""
+    return Example(
+        call,
+        lambda rng, real: (numbers(rng, real, N, *row), positions(rng), live(rng)),
+        differentiable=(0,),
+        counts=(2,),
+        **options,
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Argument:
     """An argument whose name does not say what it must not be.
@@ -134,3 +146,25 @@ def integer_to(limit: int) -> str:
 def columns_with(keys: np.ndarray, place: int | None, width: int) -> tuple[np.ndarray, ...]:
     """Columns of zeros but for one."""
     return tuple(keys if i == place else np.zeros_like(keys) for i in range(width))
+
+
+Broken = tuple[Callable[[], Any], str, int]
+
+
+def broken_columns(call: Callable[..., Any], width: int) -> dict[str, Broken]:
+    """Each column of either side in no order."""
+    return {
+        f"{call.__name__}: {side}[{i}]": (
+            functools.partial(call, **{x: columns_with(KEYS, i if x == side else None, width) for x in ("a", "b")}),
+            keys_in("ascending") + (", where the columns before are equal" if i else ""),
+            2,
+        )
+        for side in ("a", "b")
+        for i in range(width)
+    }
+
+
+def broken_ends(call: Callable[..., Any]) -> dict[str, Broken]:
+    """A segment that ends within the next one."""
+    run = functools.partial(call, KEYS, [0, 2, 2, 5], ends=[2, 2, 6, 9])
+    return {f"{call.__name__}: ends": (run, "segments that do not overlap", 2)}

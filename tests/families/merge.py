@@ -9,7 +9,19 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import oracle
-from tests.examples import ASCENDING, KEYS, Example, N, ascending, columns_with, few, integer_to, keys_in, live, numbers
+from tests.examples import (
+    ASCENDING,
+    KEYS,
+    Example,
+    N,
+    ascending,
+    broken_columns,
+    few,
+    integer_to,
+    keys_in,
+    live,
+    numbers,
+)
 from tests.fuzz import draw
 from tests.fuzz.draw import Call, Shape, names_of
 from tests.fuzz.shared import both, differentiable_of, directed, filled
@@ -55,17 +67,7 @@ BROKEN = {
         f"merge: {count}": (lambda count=count: mgpu.merge(ASCENDING, ASCENDING, **{count: 7}), integer_to(6), 0)
         for count in ("a_count", "b_count")
     },
-    **{
-        f"merge: {side}[{i}]": (
-            lambda side=side, i=i: mgpu.merge(
-                **{x: columns_with(KEYS, i if x == side else None, 2) for x in ("a", "b")}
-            ),
-            keys_in("ascending") + (", where the columns before are equal" if i else ""),
-            2,
-        )
-        for side in ("a", "b")
-        for i in range(2)
-    },
+    **broken_columns(mgpu.merge, 2),
 }
 
 

@@ -9,7 +9,20 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import oracle
-from tests.examples import HEADS, KEYS, MANY, Argument, Example, N, at_most, integer_to, live, numbers, positions
+from tests.examples import (
+    HEADS,
+    KEYS,
+    MANY,
+    Argument,
+    Example,
+    N,
+    at_most,
+    integer_to,
+    live,
+    numbers,
+    of_segments,
+    positions,
+)
 from tests.fuzz import draw
 from tests.fuzz.compare import Near, Where
 from tests.fuzz.draw import Call, Shape, names_of
@@ -22,13 +35,7 @@ EXAMPLES = {
         lambda rng, real: (positions(rng), live(rng)),
         counts=(1,),
     ),
-    "to_dense": Example(
-        lambda x, heads, count: mgpu.to_dense(x, heads, N, count=count),
-        lambda rng, real: (numbers(rng, real), positions(rng), live(rng)),
-        differentiable=(0,),
-        counts=(2,),
-        composed=True,
-    ),
+    "to_dense": of_segments(lambda x, heads, count: mgpu.to_dense(x, heads, N, count=count), composed=True),
     "from_dense": Example(
         lambda x, lengths: mgpu.from_dense(x, lengths, size=40),
         lambda rng, real: (numbers(rng, real, 8, 7), rng.integers(0, 6, 8).astype(np.int32)),
@@ -47,20 +54,11 @@ EXAMPLES = {
         counts=(3,),
         composed=True,
     ),
-    "segmented_softmax": Example(
-        lambda x, heads, count: mgpu.segmented_softmax(x, heads, count=count),
-        lambda rng, real: (numbers(rng, real), positions(rng), live(rng)),
-        differentiable=(0,),
-        counts=(2,),
-        exact=False,
+    "segmented_softmax": of_segments(
+        lambda x, heads, count: mgpu.segmented_softmax(x, heads, count=count), exact=False
     ),
-    "segmented_log_softmax": Example(
-        lambda x, heads, count: mgpu.segmented_log_softmax(x, heads, count=count),
-        lambda rng, real: (numbers(rng, real, N, 2), positions(rng), live(rng)),
-        differentiable=(0,),
-        counts=(2,),
-        exact=False,
-        composed=True,
+    "segmented_log_softmax": of_segments(
+        lambda x, heads, count: mgpu.segmented_log_softmax(x, heads, count=count), row=(2,), exact=False, composed=True
     ),
 }
 

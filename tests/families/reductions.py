@@ -16,12 +16,13 @@ from tests.examples import (
     Example,
     N,
     at_most,
+    broken_ends,
     distinct,
     few,
     integer_to,
     live,
     numbers,
-    positions,
+    of_segments,
     segments_apart,
     unique_positions,
 )
@@ -65,19 +66,9 @@ EXAMPLES = {
         counts=(2,),
         exact=False,
     ),
-    "segmented_reduce": Example(
-        lambda x, heads, count: mgpu.segmented_reduce(x, heads, count=count),
-        lambda rng, real: (numbers(rng, real), positions(rng), live(rng)),
-        differentiable=(0,),
-        counts=(2,),
-        exact=False,
-    ),
-    "segmented_reduce, rows": Example(
-        lambda x, heads, count: mgpu.segmented_reduce(x, heads, count=count),
-        lambda rng, real: (numbers(rng, real, N, 3), positions(rng), live(rng)),
-        differentiable=(0,),
-        counts=(2,),
-        exact=False,
+    "segmented_reduce": of_segments(lambda x, heads, count: mgpu.segmented_reduce(x, heads, count=count), exact=False),
+    "segmented_reduce, rows": of_segments(
+        lambda x, heads, count: mgpu.segmented_reduce(x, heads, count=count), row=(3,), exact=False
     ),
     "segmented_reduce, ends": Example(
         lambda x, heads, ends: mgpu.segmented_reduce(x, heads, ends=ends),
@@ -132,11 +123,7 @@ BROKEN = {
     "reduce_by_id: count": (lambda: mgpu.reduce_by_id(KEYS, KEYS, 9, count=7), integer_to(6), 0),
     "reduce_by_key: count": (lambda: mgpu.reduce_by_key(KEYS, KEYS, size=9, count=7), integer_to(6), 0),
     "reduce_by_key: size": (lambda: mgpu.reduce_by_key(KEYS, KEYS, size=5), at_most(5), 0),
-    "segmented_reduce: ends": (
-        lambda: mgpu.segmented_reduce(KEYS, [0, 2, 2, 5], ends=[2, 2, 6, 9]),
-        "segments that do not overlap",
-        2,
-    ),
+    **broken_ends(mgpu.segmented_reduce),
     "segmented_reduce: count": (lambda: mgpu.segmented_reduce(KEYS, [0, 3], count=7), integer_to(6), 0),
 }
 

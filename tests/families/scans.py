@@ -9,7 +9,19 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import oracle
-from tests.examples import HEADS, KEYS, Argument, Example, distinct, integer_to, live, numbers, positions
+from tests.examples import (
+    HEADS,
+    KEYS,
+    Argument,
+    Example,
+    broken_ends,
+    distinct,
+    integer_to,
+    live,
+    numbers,
+    of_segments,
+    positions,
+)
 from tests.fuzz import draw
 from tests.fuzz.draw import Call, Shape, names_of
 from tests.fuzz.functions import ItemMap
@@ -28,18 +40,9 @@ EXAMPLES = {
         lambda x: mgpu.scan(x, "max", reverse=True), lambda rng, real: (distinct(rng, real),), differentiable=(0,)
     ),
     "scan, argmax": Example(lambda x: mgpu.scan(x, "argmax", exclusive=True), lambda rng, real: (distinct(rng, real),)),
-    "segmented_scan": Example(
-        lambda x, heads, count: mgpu.segmented_scan(x, heads, count=count),
-        lambda rng, real: (numbers(rng, real), positions(rng), live(rng)),
-        differentiable=(0,),
-        counts=(2,),
-        exact=False,
-    ),
-    "segmented_scan, map": Example(
+    "segmented_scan": of_segments(lambda x, heads, count: mgpu.segmented_scan(x, heads, count=count), exact=False),
+    "segmented_scan, map": of_segments(
         lambda x, heads, count: mgpu.segmented_scan(x, heads, map=lambda x, i: x * i.astype(x.dtype), count=count),
-        lambda rng, real: (numbers(rng, real), positions(rng), live(rng)),
-        differentiable=(0,),
-        counts=(2,),
         exact=False,
         composed=True,
         function=True,
@@ -59,11 +62,7 @@ GARBAGE = {
 BROKEN = {
     "scan: count": (lambda: mgpu.scan(KEYS, count=7), integer_to(6), 0),
     "segmented_scan: heads": (lambda: mgpu.segmented_scan(KEYS, [0, 4, 2]), HEADS, 2),
-    "segmented_scan: ends": (
-        lambda: mgpu.segmented_scan(KEYS, [0, 2, 2, 5], ends=[2, 2, 6, 9]),
-        "segments that do not overlap",
-        2,
-    ),
+    **broken_ends(mgpu.segmented_scan),
     "segmented_scan: count": (lambda: mgpu.segmented_scan(KEYS, [0, 3], count=7), integer_to(6), 0),
 }
 

@@ -11,7 +11,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import oracle
-from tests.examples import ASCENDING, KEYS, Example, at_most, columns_with, few, integer_to, keys_in, live, numbers
+from tests.examples import ASCENDING, KEYS, Example, at_most, broken_columns, few, integer_to, keys_in, live, numbers
 from tests.fuzz import draw
 from tests.fuzz.draw import Call, Shape, names_of
 from tests.fuzz.shared import both, differentiable_of, filled, int32
@@ -66,17 +66,7 @@ BROKEN = {
             ("size", {"b": ASCENDING[::2], "size": 1}, at_most(1), 0),
         )
     },
-    **{
-        f"set_union: {side}[{i}]": (
-            lambda side=side, i=i: mgpu.set_union(
-                **{x: columns_with(KEYS, i if x == side else None, 3) for x in ("a", "b")}
-            ),
-            keys_in("ascending") + (", where the columns before are equal" if i else ""),
-            2,
-        )
-        for side in ("a", "b")
-        for i in range(3)
-    },
+    **broken_columns(mgpu.set_union, 3),
 }
 
 

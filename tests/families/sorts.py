@@ -10,7 +10,20 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import data, oracle
-from tests.examples import HEADS, KEYS, Example, N, distinct, few, integer_to, live, numbers, positions, segments_apart
+from tests.examples import (
+    HEADS,
+    KEYS,
+    Example,
+    N,
+    broken_ends,
+    distinct,
+    few,
+    integer_to,
+    live,
+    numbers,
+    positions,
+    segments_apart,
+)
 from tests.fuzz import draw
 from tests.fuzz.draw import Call, Shape, names_of
 from tests.fuzz.shared import differentiable_of, directed, int32, segments_with_gaps, taken
@@ -133,11 +146,7 @@ BROKEN = {
     "mergesort: count": (lambda: mgpu.mergesort(KEYS, count=-1), integer_to(6), 0),
     "locality_sort: count": (lambda: mgpu.locality_sort(KEYS, count=7), integer_to(6), 0),
     "segmented_sort: heads": (lambda: mgpu.segmented_sort(KEYS, [0, 2, 1]), HEADS, 2),
-    "segmented_sort: ends": (
-        lambda: mgpu.segmented_sort(KEYS, [0, 2, 2, 5], ends=[2, 2, 6, 9]),
-        "segments that do not overlap",
-        2,
-    ),
+    **broken_ends(mgpu.segmented_sort),
     "segmented_sort: count": (lambda: mgpu.segmented_sort(KEYS, [0], count=7), integer_to(6), 0),
     "segmented_sort_indices: heads": (lambda: mgpu.segmented_sort_indices(KEYS, [-1, 2]), HEADS, 0),
     "segmented_sort_indices: count": (lambda: mgpu.segmented_sort_indices(KEYS, [0], count=-1), integer_to(6), 0),

@@ -24,6 +24,7 @@ from tests.examples import (
     keys_in,
     live,
     numbers,
+    of_segments,
     positions,
 )
 from tests.fuzz import draw
@@ -70,12 +71,7 @@ EXAMPLES = {
         counts=(2,),
         composed=True,
     ),
-    "segmented_shift": Example(
-        lambda x, heads, count: mgpu.segmented_shift(x, heads, 2, count=count),
-        lambda rng, real: (numbers(rng, real, N, 2), positions(rng), live(rng)),
-        differentiable=(0,),
-        counts=(2,),
-    ),
+    "segmented_shift": of_segments(lambda x, heads, count: mgpu.segmented_shift(x, heads, 2, count=count), row=(2,)),
 }
 
 GARBAGE = {
