@@ -149,7 +149,7 @@ WIDE = {
 
 @pytest.mark.parametrize("case", long_but(["int8, float64", "bool, bfloat16, int64"], WIDE))
 @pytest.mark.usefixtures("way", "x64")
-@pytest.mark.filterwarnings("ignore:jax_mgpu. mergesort. less. runs in plain JAX.*complex64")
+@pytest.mark.filterwarnings("ignore:jax_mgpu. mergesort(_indices)?. less. runs in plain JAX.*complex64")
 def test_wide_types(case, rng) -> None:
     """Keys of 9 to 16 bytes, of elements of several widths."""
     n = 50

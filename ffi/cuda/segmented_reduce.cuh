@@ -310,7 +310,6 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8
 #pragma unroll
   for (int i = threadIdx.x; i < kPlaces / 16; i += kThreads) reinterpret_cast<uint4*>(closes)[i] = uint4{};
   wait_for_last_kernel();
-  start_next_kernel();
   const TileUnits units = reduction.tiles[blockIdx.x];
   const int lead = static_cast<int>(units.first_item % Shape::kVector);
   const TilePlaces places{units.first_item - lead, lead, lead + units.items};
