@@ -283,9 +283,9 @@ def test_transformations(rng) -> None:
     def loss(x):
         return (mgpu.mergesort(x, less=by_size) ** 2 * weights).sum()
 
-    np.testing.assert_allclose(jax.grad(loss)(x)[order], 2 * x[order] * weights, rtol=1e-6)
-    np.testing.assert_allclose(jax.hessian(loss)(x), np.diag(2 * weights[np.argsort(order)]), rtol=1e-6)
-    merged = jax.grad(lambda a: (mgpu.merge(a, a[:5], less=by_size) * np.arange(17)).sum())(x[order])
+    np.testing.assert_allclose(jax.jit(jax.grad(loss))(x)[order], 2 * x[order] * weights, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(jax.hessian(loss))(x), np.diag(2 * weights[np.argsort(order)]), rtol=1e-6)
+    merged = jax.jit(jax.grad(lambda a: (mgpu.merge(a, a[:5], less=by_size) * np.arange(17)).sum()))(x[order])
     places = np.argsort(np.abs(np.append(x[order], x[order][:5])), kind="stable")
     ranks = np.argsort(places)
     np.testing.assert_allclose(merged, ranks[:12] + np.append(ranks[12:], np.zeros(7)), rtol=1e-6)

@@ -223,7 +223,8 @@ def test_derivatives(rng, form, monkeypatch):
     check_grads(jax.jit(lambda k, v: function(k, v, counts)), (keys, values), order=1, modes=["fwd", "rev"], eps=1e-4)
     sharded = mesh.by_devices(call, 2)
     by_vmap, by_devices = (
-        jax.grad(lambda k, v, f=f: weighted(f(k, v, counts)), argnums=(0, 1))(keys, values) for f in (function, sharded)
+        jax.jit(jax.grad(lambda k, v, f=f: weighted(f(k, v, counts)), argnums=(0, 1)))(keys, values)
+        for f in (function, sharded)
     )
     for got, expected in zip(by_devices, by_vmap, strict=True):
         np.testing.assert_allclose(got, expected, atol=1e-9)

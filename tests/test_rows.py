@@ -258,23 +258,33 @@ def test_segments_with_gaps(rng, heads, ends):
     n = 40
     x = rows(rng, "int32", "add", n, 2)
     heads, ends = np.array(heads, np.int32), np.array(ends, np.int64)
-    for op in ("add", "max", "argmin", "mean"):
-        for count in (None, 11):
-            got = jax.jit(lambda x, op=op, c=count: mgpu.segmented_reduce(x, heads, op, ends=ends, count=c))(x)
-            agree(got, of_parts(x, op, parts(n, heads, count, ends)), op)
-            if op == "mean":
-                continue
-            fill = -1 if op == "argmin" else 0
-            for exclusive in (False, True):
-                dtype = np.int32
-                expected = np.full(x.shape, fill, dtype)
-                for part in parts(n, heads, count, ends):
-                    piece = x[part]
-                    if len(piece):
-                        found = scanned(piece, op, exclusive, False)
-                        expected[part] = np.where(found >= 0, found + part.start, -1) if op == "argmin" else found
-                got = mgpu.segmented_scan(x, heads, op, ends=ends, exclusive=exclusive, count=count)
-                same(got, expected)
+    forms = [(op, count) for op in ("add", "max", "argmin", "mean") for count in (None, 11)]
+
+    @jax.jit
+    def every_form(x):
+        return [
+            (
+                mgpu.segmented_reduce(x, heads, op, ends=ends, count=count),
+                [
+                    mgpu.segmented_scan(x, heads, op, ends=ends, exclusive=exclusive, count=count)
+                    for exclusive in (False, True)
+                    if op != "mean"
+                ],
+            )
+            for op, count in forms
+        ]
+
+    for (op, count), (reduced, scans) in zip(forms, every_form(x), strict=True):
+        agree(reduced, of_parts(x, op, parts(n, heads, count, ends)), op)
+        fill = -1 if op == "argmin" else 0
+        for exclusive, got in zip((False, True), scans, strict=False):  # there is no scan by means
+            expected = np.full(x.shape, fill, np.int32)
+            for part in parts(n, heads, count, ends):
+                piece = x[part]
+                if len(piece):
+                    found = scanned(piece, op, exclusive, False)
+                    expected[part] = np.where(found >= 0, found + part.start, -1) if op == "argmin" else found
+            same(got, expected)
     plus = mgpu.segmented_reduce(x, heads, jnp.add, ends=ends, identity=np.int32(0))
     same(plus, of_parts(x, "add", parts(n, heads, None, ends)))
     plus = mgpu.segmented_scan(x[:, 0], heads, jnp.add, ends=ends)
@@ -379,10 +389,11 @@ def test_plain_jax_of_rows_agrees_with_the_kernels(rng, op):
     x, heads = rows(rng, "int16", op, 14, 3), jnp.array([2, 2, 9, 20])
     indices = jnp.array([3, 14, 0, 9, -1, 7, 13, 5, 2])
     form = {"op": Kind[op.upper()], "wide": 0}
+    plain = jax.jit(functools.partial(reduce_rows.fallback, **form))
     for given in (jnp.zeros((0,), jnp.int32), indices):
         for count in (14, 5, 0):
             operands = jnp.asarray(x), heads, given, jnp.array([count])
-            same(reduce_rows.run(operands, **form)[0], np.asarray(reduce_rows.fallback(*operands, **form)[0]))
+            same(reduce_rows.run(operands, **form)[0], np.asarray(plain(*operands)[0]))
 
 
 # ---- Misuse ---------------------------------------------------------------------------------------------------------

@@ -268,6 +268,7 @@ def test_the_plain_lowering_agrees(rng):
     from jax_mgpu._src.sorted_search import _match, _search
 
     none = np.zeros(0, np.int32)
+    search, match = (jax.jit(x.fallback, static_argnames="right") for x in (_search, _match))
     for dtype, (m, n) in itertools.product(
         ("uint8", "float32", "float16"), ((none, none), (np.int32([60]), np.int32([30])))
     ):
@@ -279,8 +280,8 @@ def test_the_plain_lowering_agrees(rng):
         operands = tuple(map(jnp.asarray, (a, b, m, n)))
         counts = m[0] if m.size else None, n[0] if n.size else None
         for side in SIDES:
-            same(_search.fallback(*operands, right=side == "right")[0], oracle.sorted_search(a, b, side, *counts))
+            same(search(*operands, right=side == "right")[0], oracle.sorted_search(a, b, side, *counts))
             same_match(
-                mgpu.SortedMatch(*_match.fallback(*operands, right=side == "right")),
+                mgpu.SortedMatch(*match(*operands, right=side == "right")),
                 expected_match(a, b, side, *counts),
             )
