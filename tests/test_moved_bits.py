@@ -1,7 +1,8 @@
 """What is moved keeps its bits, narrow floats' NaNs above all, and has derivatives: float8 rows, random keys, padding.
 
 XLA's CPU code takes floats of less than 32 bits through float32 where it repeats them or selects among them, and a
-signalling NaN comes back quiet. Its optimizations decide where, so these tests compile with them.
+signalling NaN comes back quiet. Its optimizations decide where, so these tests compile with them. Its emitters decide
+too: by the newer ones, which users get, these tests run with `--optimized`, as .ci/run does.
 """
 
 from __future__ import annotations
