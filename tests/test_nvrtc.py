@@ -73,8 +73,8 @@ SPECIAL = {
     "select.cuh": [
         "sum_tiles<mgpu::cuda::selecting::SetKept>",
         *(
-            f"selecting::{kernel}<mgpu::cuda::selecting::{mover}>"
-            for kernel in ("write_kept", "fill_tails")
+            f"selecting::{kernel}mgpu::cuda::selecting::{mover}>"
+            for kernel in ("write_kept<true, ", "write_kept<false, ", "fill_tails<")
             for mover in ("MoveItems<uint32_t>", "MoveItems<ulonglong2>", "MoveWideRows<uint64_t>", "SetIndices")
         ),
     ],

@@ -22,7 +22,8 @@ void run(const Call& call, const SelectOperands& operands, const Mover& mover, c
   sum_tiles<<<static_cast<unsigned>(operands.rows), sum_threads(counts), 0, stream>>>(counts, SetKept{operands.kept});
   check_launch(call);
   if (operands.size == 0) return;
-  write_kept<<<tiles, kThreads, 0, stream>>>(task, mover);
+  const auto write = operands.partition ? write_kept<true, Mover> : write_kept<false, Mover>;
+  write<<<tiles, kThreads, 0, stream>>>(task, mover);
   check_launch(call);
   const int64_t pieces = operands.partition ? 0 : tail_pieces(operands.rows, operands.size);
   if (pieces == 0) return;

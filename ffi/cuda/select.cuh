@@ -10,6 +10,9 @@ namespace mgpu::cuda::selecting {
 
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kThreadItems = kSelectTile / kThreads;
+constexpr int kTileWords = kSelectTile / kWarp;
+constexpr int kWarpWords = kTileWords / kWarps;
+static_assert(kWarpWords <= kWarp);
 
 struct SelectTask {
   SelectOperands operands;
@@ -61,25 +64,29 @@ struct SetKept {
   __device__ void operator()(int64_t row, int64_t all) const { kept.set(row, all); }
 };
 
-template <typename Mover>
+// A warp lists the places of 32 neighbours at a time: those that are kept lie side by side in the list, in different
+// banks. With 32 registers a thread, twice as many blocks wait for memory together as with 48.
+template <bool kPartition, typename Mover>
 __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mover) {
   __shared__ int warp_counts[kWarps];
   __shared__ uint16_t places[kSelectTile];  // of what is kept, then of the others
   const SelectOperands& operands = task.operands;
   const SelectTile tile(task);
   const int64_t before = before_tile(task.scratch.tiles, tile.row, tile.tile);
-  if (!operands.partition && before >= operands.size) return;
-  const unsigned bits =
-      reinterpret_cast<const uint16_t*>(task.scratch.bits)[int64_t{blockIdx.x} * kThreads + threadIdx.x];
+  if (!kPartition && before >= operands.size) return;
+  const int lane = threadIdx.x % kWarp, first_word = threadIdx.x / kWarp * kWarpWords;
+  const unsigned bits = lane < kWarpWords ? task.scratch.bits[int64_t{blockIdx.x} * kTileWords + first_word + lane] : 0;
   const auto in_block = sum_block<kWarps>(warp_counts, __popc(bits));
-  const int first_place = static_cast<int>(threadIdx.x) * kThreadItems;
-  const auto list = [&](unsigned bits, int rank) {
-    for (; bits != 0; bits &= bits - 1) places[rank++] = static_cast<uint16_t>(first_place + __ffs(bits) - 1);
-  };
-  list(bits, in_block.before);
-  if (operands.partition) {
-    const int live = clamp(tile.live - first_place, 0, kThreadItems);
-    list(~bits & ((1u << live) - 1), in_block.all + first_place - in_block.before);
+#pragma unroll
+  for (int i = 0; i < kWarpWords; ++i) {
+    const unsigned word = __shfl_sync(~0u, bits, i);
+    const int rank = __shfl_sync(~0u, in_block.before, i) + __popc(word & ((1u << lane) - 1));
+    const int place = (first_word + i) * kWarp + lane;
+    if (word >> lane & 1) {
+      places[rank] = static_cast<uint16_t>(place);
+    } else if (kPartition && place < tile.live) {
+      places[in_block.all + place - rank] = static_cast<uint16_t>(place);
+    }
   }
   __syncthreads();
 
@@ -87,12 +94,13 @@ __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mo
     move_items(mover, tile.row, count, slot, [&](int i) { return tile.begin + places[first + i]; });
   };
   move(0, static_cast<int>(minimum<int64_t>(in_block.all, operands.size - before)), before);
-  if (!operands.partition) return;
-  const int64_t all = IndexVector{operands.kept.data, operands.kept.wide}[tile.row];
-  move(in_block.all, tile.live - in_block.all, all + tile.begin - before);
-  const int dead = static_cast<int>(minimum<int64_t>(operands.length - tile.begin, kSelectTile)) - tile.live;
-  const int64_t first_dead = tile.begin + tile.live;
-  move_items(mover, tile.row, dead, first_dead, [&](int i) { return first_dead + i; });
+  if constexpr (kPartition) {
+    const int64_t all = IndexVector{operands.kept.data, operands.kept.wide}[tile.row];
+    move(in_block.all, tile.live - in_block.all, all + tile.begin - before);
+    const int dead = static_cast<int>(minimum<int64_t>(operands.length - tile.begin, kSelectTile)) - tile.live;
+    const int64_t first_dead = tile.begin + tile.live;
+    move_items(mover, tile.row, dead, first_dead, [&](int i) { return first_dead + i; });
+  }
 }
 
 template <typename Mover>
