@@ -80,7 +80,7 @@ SPECIAL = {
     ],
     "short_rows/select.cuh": ["short_rows::select<mgpu::cuda::selecting::SetIndices>"],
     "sorted_search.cuh": [f"searching::search_tiles<{ORDER}, true>", f"searching::match_tiles<{ORDER}, false>"],
-    "top_k.cuh": [f"ranking::keep_first<{ORDER}, {first}>" for first in ("true", "false")],
+    "top_k.cuh": [f"ranking::keep_first<{ORDER}, {rest}>" for rest in ("true, 256", "true, 512", "false, 512")],
 }
 HEADERS = sorted(str(path.relative_to(FFI / "cuda")) for path in (FFI / "cuda").rglob("*.cuh"))
 NAMESPACE = re.compile(r"^namespace mgpu::cuda(?:::(\w+))? {", re.MULTILINE)

@@ -112,6 +112,11 @@ def keys_of_kind(rng, dtype, kind, *shape):
         return data.random_keys(rng, dtype, *shape)
     if kind == "equal":
         return np.full(shape, 7, jnp.dtype(dtype))
+    if kind == "descending":
+        return np.broadcast_to(-np.arange(shape[-1]).astype(dtype), shape)
+    if kind == "periodic":  # what CUDA's kernels sample, some items of each 1/256 of a part, is better than all others
+        n = shape[-1]
+        return np.broadcast_to((np.where(np.arange(n) % 64 < 8, n, 0) - np.arange(n)).astype(dtype), shape)
     return np.broadcast_to(np.sort(rng.integers(0, 120, shape[-1])).astype(jnp.dtype(dtype)), shape)
 
 
@@ -131,17 +136,26 @@ def test_top_k_at_the_edges_of_tiles(rng, dtype, kind):
             same_bits(best.indices, order.astype(np.int32))
 
 
-# On CUDA one, two and three levels of blocks; the largest k of its kernels, and one that it sorts for.
-@pytest.mark.parametrize("kind", ["random", "ascending"])
+# On CUDA one, two and three levels of blocks; many rows; the largest k of its kernels, and one that it sorts for. An
+# item's place decides among equals: "ascending" has few values.
+@pytest.mark.parametrize("kind", long_but(["random", "ascending"], ["random", "ascending", "descending", "periodic"]))
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 @pytest.mark.parametrize(
-    ("rows", "n", "k"), [(3, 9_001, 2048), (1, 100_000, 2048), (2, 600_000, 2048), (1, 9_000, 2049)]
+    ("rows", "n", "k"),
+    [
+        (3, 9_001, 2048),
+        (3, 16_384, 1000),
+        (1, 100_000, 2048),
+        (2, 600_000, 2048),
+        (265, 8_192, 700),
+        (1, 9_000, 2049),
+    ],
 )
 def test_top_k_of_many_parts(rng, dtype, rows, n, k, kind):
     x = keys_of_kind(rng, dtype, kind, rows, n)
-    counts = np.array([n, n - 1, n // 2], np.int32)[:rows]
+    counts = np.resize(np.array([n, n - 1, n // 2], np.int32), rows)
     best = jax.vmap(lambda x, count: mgpu.top_k(x, k, count=count))(x, counts)
-    for row, count in enumerate(counts):
+    for row, count in enumerate(counts[:3]):
         order = first_of(x[row], 0, count, k, True)
         same_bits(best.values[row], x[row, order])
         same_bits(best.indices[row], order.astype(np.int32))
@@ -212,6 +226,46 @@ def test_quantiles_at_ranks_are_items(rng, dtype):
             at = [0, live // 2, live - 1]
             own = [True, live % 2 == 1, True]  # the median of an even number of items is of two
             np.testing.assert_array_equal(got[own], ordered[at].astype(got.dtype)[own])
+
+
+def sampled_places(n, sample=2**13):
+    """Where CUDA's kernels sample a row of float32."""
+    stride = n // sample
+    hashes = (np.arange(sample, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
+    return np.arange(sample) * stride + ((hashes * np.uint64(stride)) >> np.uint64(32)).astype(int)
+
+
+LONG_ROWS = [("float32", kind) for kind in ("random", "equal", "few", "half", "descending", "misled")]
+LONG_ROWS += [(dtype, kind) for dtype in ("float64", "uint8", "bfloat16") for kind in ("random", "half")]
+
+
+# From 2^24 items on, CUDA's kernels look for a rank in the interval that a sample tells. Most items of "half" are equal
+# to its ends; it misses the rank where "misled".
+@pytest.mark.parametrize("case", long_but([("float32", "misled")], LONG_ROWS), ids=str)
+def test_quantiles_of_long_rows(rng, case):
+    dtype, kind = case
+    rows = 1 if dtype == "float32" else 9
+    n = 2**24 // rows // 4 * 4 + 5
+    x = rng.integers(0, 256, (rows, n)) if dtype == "uint8" else rng.standard_normal((rows, n), np.float32)
+    if kind == "equal":
+        x[...] = 7
+    elif kind == "few":
+        x = np.round(x / 3)
+    elif kind == "half":
+        x[:, ::2] = 0
+    elif kind == "descending":
+        x = -np.sort(-x)
+    elif kind == "misled":
+        x[0, sampled_places(n)] = 99
+    x = x.astype(jnp.dtype(dtype))
+    counts = np.resize(np.array([n, n - n // 20 * 4, 5, 0], np.int32), rows)
+    q = np.array([0.0, 0.5, 0.75]) if rows > 1 or kind != "misled" else np.array([0.5])
+    got = [jax.vmap(lambda row, count, q=each: mgpu.quantile(row, q, count=count))(x, counts) for each in q]
+    wide = x.astype(np.float32) if dtype == "bfloat16" else x
+    for row, live in enumerate(counts):
+        places = (q * (live - 1)).astype(int)
+        expected = np.partition(wide[row, :live], places)[places] if live else np.full(len(q), np.nan)
+        np.testing.assert_array_equal([np.float64(each[row]) for each in got], expected.astype(np.float64))
 
 
 def test_quantiles_of_a_batch(rng):

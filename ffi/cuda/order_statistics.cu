@@ -1,5 +1,6 @@
 // order_statistics on CUDA.
 #include "cuda/launch.h"
+#include "cuda/order_intervals.cuh"
 #include "cuda/order_statistics.cuh"
 #include "cuda/shapes.h"
 #include "operations.h"
@@ -12,6 +13,18 @@ namespace ranking {
 constexpr int64_t kCounterBytes = sizeof(unsigned) * kMostRanks * kRankCounters;
 
 template <typename Order>
+void find_between(const Call& call, RanksTask<Order> task, cudaStream_t stream) {
+  find_intervals<Order><<<task.operands.rows, kRankThreads, 0, stream>>>(task);
+  check_launch(call);
+  const auto kernel = gather_between<Order>;
+  const int blocks = resident_blocks(call, kernel, kRankThreads, 0, INT32_MAX);
+  task.parts = maximum<int64_t>(1, blocks / task.operands.rows);
+  task.part = ceil_div(task.operands.length, task.parts);
+  kernel<<<task.operands.rows * task.parts, kRankThreads, 0, stream>>>(task);
+  check_launch(call);
+}
+
+template <typename Order>
 void run(const Call& call, const OrderStatisticsOperands& operands, Order order, cudaStream_t stream) {
   Workspace workspace = workspace_of(call);
   const OrderStatisticsOperands::Scratch scratch = operands.layout(workspace);
@@ -21,13 +34,14 @@ void run(const Call& call, const OrderStatisticsOperands& operands, Order order,
   const int64_t most = maximum<int64_t>(1, ceil_div(operands.length, kRankPart));
   const int blocks = resident_blocks(call, kernel, kRankThreads, kCounterBytes, operands.rows * most);
   const int64_t parts = clamp<int64_t>(blocks / operands.rows, 1, most);
-  const int64_t part = ceil_div(operands.length, parts);
+  const RanksTask<Order> task{operands, scratch, order, 0, 0, false, parts, ceil_div(operands.length, parts)};
+  if (operands.takes_sample()) find_between(call, task, stream);
   for (int shift = 8 * sizeof(typename Order::Word); shift > 0;) {
     const int digit_bits = minimum(shift, kRankDigitBits);
     const bool is_first = shift == 8 * sizeof(typename Order::Word);
     shift -= digit_bits;
     kernel<<<operands.rows * parts, kRankThreads, kCounterBytes, stream>>>(
-        {operands, scratch, order, shift, digit_bits, is_first, parts, part});
+        {operands, scratch, order, shift, digit_bits, is_first, parts, task.part});
     check_launch(call);
   }
 }

@@ -3,29 +3,41 @@
 // more.
 #pragma once
 
-#include "algorithm/key_order.h"
 #include "cuda/cta/scan.cuh"
-#include "operands/order_statistics.h"
+#include "cuda/order_task.cuh"
 
 namespace mgpu::cuda::ranking {
 
-constexpr int kRankThreads = kRankDigits / 4;  // a thread a few digits
-constexpr int kRankWarps = kRankThreads / kWarp;
 constexpr int kRankCounters = kRankDigits + 1;  // of a copy: those of one digit lie in different banks
 
-template <typename Order_>
-struct RanksTask {
-  using Order = Order_;
+// What the passes go over: a row, or what lies in its intervals.
+template <typename Order>
+struct RankSource {
   using Word = typename Order::Word;
+  const Word* keys;
+  int64_t live;
+  int64_t part;          // of a block
+  const int64_t* ranks;  // null: those that are asked for
 
-  OrderStatisticsOperands operands;
-  OrderStatisticsOperands::Scratch scratch;
-  Order order;
-  int shift;  // of this pass's digit
-  int digit_bits;
-  bool is_first;
-  int64_t parts;  // of a row
-  int64_t part;   // items
+  __device__ RankSource(const RanksTask<Order>& task, int64_t row) {
+    const OrderStatisticsOperands& operands = task.operands;
+    if (operands.takes_sample() && task.scratch.intervals[row].holds_all) {
+      const RankIntervals& intervals = task.scratch.intervals[row];
+      keys = static_cast<const Word*>(task.scratch.between) + row * operands.between_room();
+      live = static_cast<int64_t>(intervals.gathered);
+      part = maximum(ceil_div(live, task.parts), kRankGatheredPart);
+      ranks = intervals.ranks;
+    } else {
+      keys = static_cast<const Word*>(operands.x) + row * operands.x_stride;
+      live = operands.live(row);
+      part = task.part;
+      ranks = nullptr;
+    }
+  }
+  // The rank that is looked for among them; negative: none is.
+  __device__ int64_t rank(const RanksTask<Order>& task, int64_t row, int i) const {
+    return ranks ? ranks[i] : task.operands.rank(row, i);
+  }
 };
 
 // Which ranks begin with the same digits: they share counts, those of the first of them.
@@ -43,6 +55,7 @@ __device__ void find_digits(const RanksTask<Order>& task, int64_t row) {
   constexpr int kEach = kRankDigits / kRankThreads;
   __shared__ int64_t warp_sums[kRankWarps];
   const OrderStatisticsOperands& operands = task.operands;
+  const RankSource<Order> source(task, row);
   const int ranks = static_cast<int>(operands.rank_count);
   uint64_t* const prefixes = task.scratch.prefixes + row * ranks;
   int64_t* const befores = task.scratch.before + row * ranks;
@@ -58,7 +71,7 @@ __device__ void find_digits(const RanksTask<Order>& task, int64_t row) {
       own[k] = static_cast<int64_t>(__ldcg(counts + k));
       sum += own[k];
     }
-    const int64_t left = operands.rank(row, i) - befores[i];
+    const int64_t left = source.rank(task, row, i) - befores[i];
     int64_t before = sum_block<kRankWarps>(warp_sums, sum).before;  // its barrier is behind all that is read above
 #pragma unroll
     for (int k = 0; k < kEach; ++k) {
@@ -81,28 +94,17 @@ __device__ void find_digits(const RanksTask<Order>& task, int64_t row) {
   }
 }
 
-// A block a part of a row. The last one of a row to be done finds the digits.
+// Counts the next digit of a part of what a pass goes over. By all threads of one block.
 template <typename Order>
-__global__ void __launch_bounds__(kRankThreads) count_rank_digits(const __grid_constant__ RanksTask<Order> task) {
+__device__ void count_digits(const RanksTask<Order>& task, int64_t row, const typename Order::Word* keys, int64_t begin,
+                             int64_t end) {
   using Word = typename Order::Word;
   constexpr int kInFlight = 8;  // loads before the first use
   extern __shared__ uint4 shared_memory[];
   unsigned* const counters = reinterpret_cast<unsigned*>(shared_memory);
   __shared__ SharedRanks<Word> shared;
-  __shared__ bool is_last;
-  const OrderStatisticsOperands& operands = task.operands;
-  const int64_t row = blockIdx.x / task.parts;
-  const int64_t live = operands.live(row);
-  const int64_t begin = (blockIdx.x - row * task.parts) * task.part;
-  const int64_t end = minimum(begin + task.part, live);
-  const int ranks = static_cast<int>(operands.rank_count);
+  const int ranks = static_cast<int>(task.operands.rank_count);
   const int above = task.shift + task.digit_bits;  // the place of the digits that are known
-  if (live == 0) {
-    if (task.shift == 0 && begin == 0) {
-      for (int i = threadIdx.x; i < ranks; i += kRankThreads) static_cast<Word*>(operands.values)[row * ranks + i] = 0;
-    }
-    return;
-  }
   if (threadIdx.x == 0) {
     int distinct = 0;
     for (int i = 0; i < ranks; ++i) {
@@ -124,7 +126,6 @@ __global__ void __launch_bounds__(kRankThreads) count_rank_digits(const __grid_c
   unsigned* const own = counters + threadIdx.x % copies * kRankCounters;
   const int stride = copies * kRankCounters;
   const unsigned digits = (1u << task.digit_bits) - 1;
-  const Word* const keys = static_cast<const Word*>(operands.x) + row * operands.x_stride;
   const auto count = [&](Word key) {
     const Word rank = task.order.rank(task.order.encode(key));
     const unsigned digit = static_cast<unsigned>(rank >> task.shift) & digits;
@@ -157,16 +158,26 @@ __global__ void __launch_bounds__(kRankThreads) count_rank_digits(const __grid_c
       if (sum > 0) atomicAdd(counts + digit, static_cast<unsigned long long>(sum));
     }
   }
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    is_last = atomicAdd(task.scratch.counted + row, 1u) == static_cast<unsigned>(task.parts) - 1;
-    if (is_last) task.scratch.counted[row] = 0;
+}
+
+// A block a part of a row. The last one of a row to be done finds the digits.
+template <typename Order>
+__global__ void __launch_bounds__(kRankThreads) count_rank_digits(const __grid_constant__ RanksTask<Order> task) {
+  using Word = typename Order::Word;
+  const OrderStatisticsOperands& operands = task.operands;
+  const int64_t row = blockIdx.x / task.parts;
+  const RankSource<Order> source(task, row);
+  const int64_t begin = (blockIdx.x - row * task.parts) * source.part;
+  const int64_t end = minimum(begin + source.part, source.live);
+  if (source.live == 0) {
+    if (task.shift == 0 && !source.ranks && blockIdx.x == row * task.parts) {
+      const int ranks = static_cast<int>(operands.rank_count);
+      for (int i = threadIdx.x; i < ranks; i += kRankThreads) static_cast<Word*>(operands.values)[row * ranks + i] = 0;
+    }
+    return;
   }
-  __syncthreads();
-  if (!is_last) return;
-  __threadfence();
-  find_digits(task, row);
+  if (begin < end) count_digits(task, row, source.keys, begin, end);
+  if (is_last_of_row(task, row)) find_digits(task, row);
 }
 
 }  // namespace mgpu::cuda::ranking

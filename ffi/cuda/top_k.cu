@@ -9,19 +9,30 @@ namespace mgpu::cuda {
 
 namespace ranking {
 
+template <bool kIsFirst, int kThreads, typename Order>
+void launch(const Call& call, const TopKTask<Order>& task, cudaStream_t stream) {
+  const auto kernel = keep_first<Order, kIsFirst, kThreads>;
+  constexpr int kShared = sizeof(TopKShared<typename Order::Word, kThreads>);
+  allow_shared(call, kernel, kShared);
+  kernel<<<static_cast<unsigned>(task.operands.rows * task.parts()), kThreads, kShared, stream>>>(task);
+  check_launch(call);
+}
+
 template <typename Order>
 void run(const Call& call, const TopKOperands& operands, Order order, cudaStream_t stream) {
   Workspace workspace = workspace_of(call);
   const TopKOperands::Scratch scratch = operands.layout(workspace);
   TopKTask<Order> task{operands, order, operands.levels(), 0, {}, {}};
-  constexpr int kShared = sizeof(TopKShared<typename Order::Word>);
   for (; task.level < task.levels.count; ++task.level) {
-    const auto kernel = task.level == 0 ? keep_first<Order, true> : keep_first<Order, false>;
-    allow_shared(call, kernel, kShared);
     task.source = scratch.kept[(task.level + 1) % 2];
     task.target = scratch.kept[task.level % 2];
-    kernel<<<operands.rows * task.levels.parts[task.level], kThreads, kShared, stream>>>(task);
-    check_launch(call);
+    if (task.level > 0) {
+      launch<false, kTopKThreads>(call, task, stream);
+    } else if (operands.rows * task.parts() > kTopKBlocks) {
+      launch<true, kTopKManyThreads>(call, task, stream);
+    } else {
+      launch<true, kTopKThreads>(call, task, stream);
+    }
   }
 }
 
@@ -29,7 +40,7 @@ void run(const Call& call, const TopKOperands& operands, Order order, cudaStream
 
 void list_top_k_shapes(const Call& call, KernelShapeList& list) {
   for_each_kind(call, "first items", {0}, [&](auto order, auto, const std::string& name) {
-    constexpr int64_t kBytes = sizeof(ranking::TopKShared<typename decltype(order)::Word>);
+    constexpr int64_t kBytes = sizeof(ranking::TopKShared<typename decltype(order)::Word, kTopKThreads>);
     list.push_back({name, {{kBytes, kBytes}}});
   });
 }

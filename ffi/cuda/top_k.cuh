@@ -1,20 +1,16 @@
-// The kernel of top_k. A block goes over its items tile by tile, and appends those that come before the k-th best so
-// far to what it has in shared memory, in the order of their positions. Where that has no more room, all but the best k
-// are dropped, which gives a better k-th: digits of the ranks are counted, the most significant first, until it is
-// known which go. Of random items, nearly all are read once and compared once.
+// The kernel of top_k. A block goes over its items tile by tile, and appends those that may be among the best k to what
+// it has in shared memory. Where that has no more room, all but the best k are dropped, which bounds what comes later:
+// digits of the ranks are counted, the most significant first, until it is known which go. The first bound is guessed
+// from a sample, so of random items nearly all are read once and compared once.
 #pragma once
 
 #include "algorithm/key_order.h"
 #include "cuda/cta/scan.cuh"
+#include "cuda/cta/select_digits.cuh"
+#include "cuda/cta/vectors.cuh"
 #include "operands/top_k.h"
 
 namespace mgpu::cuda::ranking {
-
-constexpr int kThreads = top_k_shape(4).tiles.threads;
-constexpr int kWarps = kThreads / kWarp;
-constexpr int kCounterCopies = 8;       // a lane adds to one of them: lanes seldom meet, whatever the keys
-constexpr int kCounters = kDigits + 1;  // of a copy: those of one digit lie in different banks
-static_assert(kThreads >= kDigits);
 
 template <typename Order_>
 struct TopKTask {
@@ -42,93 +38,205 @@ struct TopKTask {
   }
 };
 
-template <typename Word>
+template <typename Word, int kThreads>
 struct TopKShared {
-  static constexpr int kRoom = top_k_shape(sizeof(Word)).room();
+  static constexpr int kRoom = top_k_shape(sizeof(Word), kThreads).room();
   Word codes[kRoom];
   uint32_t positions[kRoom];  // in the row
-  unsigned counters[kCounters * kCounterCopies];
-  int warp_sums[2][kWarps];
-  int digit, before, own;
+  typename SelectDigits<kThreads>::Shared digits;
+  int count;          // of entries, and of those that wait for room
+  int first_waiting;  // where the first of these would lie
+};
+
+// Whether an item may come up to a bound: true for all that do, and for few others.
+template <typename Order>
+struct Filter {
+  using Word = typename Order::Word;
+  Order order;
+  Word last;
+
+  __device__ Filter(Order order, Word last_code) : order(order), last(last_code) {}
+  __device__ __forceinline__ bool operator()(Word key) const { return order.encode(key) <= last; }
+};
+
+// Floats are compared as such, with no code of each. A NaN may always come up to it.
+template <typename Word>
+  requires(sizeof(Word) >= 4)
+struct Filter<FloatOrder<Word>> {
+  Word sign;  // turns the order round
+  Word last;
+
+  __device__ Filter(const FloatOrder<Word>& order, Word last_code)
+      : sign(static_cast<Word>(order.flip & (Word{1} << (8 * sizeof(Word) - 1)))),
+        last(order.decode(last_code) ^ sign) {}
+  __device__ __forceinline__ bool operator()(Word key) const {
+    if constexpr (sizeof(Word) == 4) {
+      return !(__uint_as_float(key ^ sign) > __uint_as_float(last));
+    } else {
+      return !(__longlong_as_double(static_cast<long long>(key ^ sign)) >
+               __longlong_as_double(static_cast<long long>(last)));
+    }
+  }
 };
 
 // A part of a row's keys.
 template <typename Order>
 struct PartOfKeys {
   using Word = typename Order::Word;
-  const Word* keys;
+  const Word* items;
   Order order;
   uint32_t begin;  // in the row
 
-  __device__ __forceinline__ Word code(int i) const { return order.encode(keys[i]); }
+  __device__ Filter<Order> filter(Word last_code) const { return {order, last_code}; }
+  __device__ __forceinline__ Word code(Word item) const { return order.encode(item); }
   __device__ __forceinline__ uint32_t position(int i) const { return begin + static_cast<uint32_t>(i); }
 };
 
-// A part of what an earlier level kept.
+// A part of what an earlier level kept, in no order.
 template <typename Word>
 struct PartOfKept {
-  const Word* codes;
+  const Word* items;  // codes
   const uint32_t* positions;
 
-  __device__ __forceinline__ Word code(int i) const { return codes[i]; }
+  __device__ Filter<IntegerOrder<Word>> filter(Word last_code) const { return {IntegerOrder<Word>{0}, last_code}; }
+  __device__ __forceinline__ Word code(Word item) const { return item; }
   __device__ __forceinline__ uint32_t position(int i) const { return positions[i]; }
 };
 
-// The best k of the items that a block has been shown, in the order in which they came.
-template <typename Order>
+// The best k of the items that a block has been shown, in no order. Of equal items those at the first positions are the
+// best.
+template <typename Order, int kThreads>
 class BlockBest {
   using Word = typename Order::Word;
-  using Shared = TopKShared<Word>;
-  static constexpr int kItems = top_k_shape(sizeof(Word)).tiles.items;
+  using Shared = TopKShared<Word, kThreads>;
+  using Vector = Vector<Word>;
+  using Digits = LeadingDigits<Word>;
+  static constexpr int kItems = top_k_shape(sizeof(Word), kThreads).tiles.items;
   static constexpr int kTile = kThreads * kItems;
+  static constexpr int kVectors = kItems / Vector::kItems;
+  static constexpr int kSample = minimum(kThreads * Vector::kItems, kTopKSample);
+  static constexpr uint32_t kNoPosition = ~uint32_t{0};  // behind all
 
  public:
-  __device__ BlockBest(Order order, int k, Shared& shared) : order_(order), k_(k), shared_(shared) {
-    for (int i = threadIdx.x; i < kCounters * kCounterCopies; i += kThreads) shared.counters[i] = 0;
+  __device__ BlockBest(Order order, int k, Shared& shared)
+      : order_(order), k_(k), shared_(shared), select_digits_(shared.digits) {
+    clear();
   }
 
-  // A warp has kItems times 32 neighbours of a tile, a lane every 32nd of them.
+  // Forgets all items and the bound.
+  __device__ void clear() {
+    __syncthreads();
+    set_count(0);
+    set_bound(static_cast<Word>(~Word{0}), kNoPosition);
+    __syncthreads();
+  }
+
+  // Guesses a bound from a sample, before anything is added: about twice as many items come up to it as are to be kept,
+  // however the part is sorted. Whether it did: then fewer than k may be left at the end, though the part has more.
+  template <typename Part>
+  __device__ bool guess(const Part& part, int count) {
+    if (count < kTopKSampleShare * kSample) return false;
+    const float expected = static_cast<float>(k_) * kSample / static_cast<float>(count);
+    // Four standard deviations and some more: of random items one part in a million fails.
+    const int wanted = minimum(k_, static_cast<int>(expected + 4 * sqrtf(expected)) + 6);
+    if (wanted >= kSample) return false;
+    constexpr int kSampling = kSample / Vector::kItems;  // threads, each with a vector; neighbours share a sector
+    const int lead = lead_of(part);
+    if (threadIdx.x < kSampling) {
+      const int stride = count / (kSampling / 2);
+      int at = (static_cast<int>(threadIdx.x) / 2 * stride + lead) / (2 * Vector::kItems) * (2 * Vector::kItems) - lead;
+      if (at < 0) at += 2 * Vector::kItems;
+      const Vector vector = Vector::load(part.items + at, static_cast<int>(threadIdx.x) % 2 * Vector::kItems);
+#pragma unroll
+      for (int i = 0; i < Vector::kItems; ++i) shared_.codes[i * kSampling + threadIdx.x] = part.code(vector.items[i]);
+    }
+    __syncthreads();
+    const Digits last = find_last(kSample, wanted, wanted / 4 + 2);
+    set_bound(last.most(), kNoPosition);
+    return true;
+  }
+
+  // A warp has kVectors times 32 neighbouring vectors of a tile.
   template <typename Part>
   __device__ void add(const Part& part, int count) {
     const int lane = threadIdx.x % kWarp;
-    const int first = static_cast<int>(threadIdx.x) / kWarp * kWarp * kItems + lane;
+    const int first = (static_cast<int>(threadIdx.x) / kWarp * kWarp * kVectors + lane) * Vector::kItems;
+    const auto place = [&](int tile, int vector) { return tile + first + vector * kWarp * Vector::kItems; };
     Word next[kItems];
     const auto load = [&](int tile) {
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        const int at = tile + first + i * kWarp;
-        next[i] = at < count ? part.code(at) : Word{0};
+      for (int v = 0; v < kVectors; ++v) {
+        const int at = place(tile, v);
+        if (at >= 0 && at + Vector::kItems <= count) {
+          const Vector vector = Vector::load(part.items + at, 0);
+#pragma unroll
+          for (int i = 0; i < Vector::kItems; ++i) next[v * Vector::kItems + i] = vector.items[i];
+        } else {
+#pragma unroll
+          for (int i = 0; i < Vector::kItems; ++i) {
+            next[v * Vector::kItems + i] = at + i >= 0 && at + i < count ? part.items[at + i] : Word{0};
+          }
+        }
       }
     };
-    load(0);
-    for (int tile = 0; tile < count; tile += kTile) {
-      Word codes[kItems];
+    auto filter = part.filter(bound_);
+    const int begin = -lead_of(part);
+    load(begin);
+    for (int tile = begin; tile < count; tile += kTile) {
+      Word items[kItems];
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) codes[i] = next[i];
+      for (int i = 0; i < kItems; ++i) items[i] = next[i];
       if (tile + kTile < count) load(tile + kTile);  // on its way while this one is looked at
-      const int inside = count - tile - first;
-      add_tile(codes, inside, [&](int i) { return part.position(tile + first + i * kWarp); });
+      unsigned taken = 0;                            // a bit an item
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) taken |= filter(items[i]) ? 1u << i : 0;
+      if (tile < 0 || tile + kTile > count) {
+#pragma unroll
+        for (int i = 0; i < kItems; ++i) {
+          const int at = place(tile, i / Vector::kItems) + i % Vector::kItems;
+          if (at < 0 || at >= count) taken &= ~(1u << i);
+        }
+      }
+      bool waits = false;  // for room
+      const auto append_own = [&] {
+        return append(items, taken,
+                      [&](int i) { return part.position(place(tile, i / Vector::kItems) + i % Vector::kItems); });
+      };
+      if (__any_sync(~0u, taken != 0)) {
+#pragma unroll
+        for (int i = 0; i < kItems; ++i) items[i] = part.code(items[i]);
+        waits = !append_own();
+      }
+      while (__syncthreads_or(waits)) {
+        count_ = minimum(shared_.count, shared_.first_waiting);
+        keep_best();  // and then there is room for any tile
+        __syncthreads();
+        set_count(count_);
+        __syncthreads();
+        filter = part.filter(bound_);
+        if (waits) waits = !append_own();
+      }
     }
+    count_ = shared_.count;
   }
 
   // Drops all but the best k. What is left lies in shared memory after the next barrier.
   __device__ int keep_best() {
     if (count_ <= k_) return count_;
     __syncthreads();
-    Word prefix = 0;  // of the ranks of those of which some go and some stay
-    int shift = 8 * sizeof(Word);
-    int left = k_;  // to be kept of them
-    bool all = false;
-    while (shift > 0 && !all) {
-      shift -= kDigitBits;
-      find_digit(prefix, shift, left);
-      prefix = static_cast<Word>(prefix | static_cast<Word>(shared_.digit) << shift);
-      left -= shared_.before;
-      all = shared_.own == left;
+    const Digits last = find_last(count_, k_, 0);
+    uint32_t last_position = kNoPosition;
+    if (last.own > last.left) {  // of equal items
+      last_position = select_digits_
+                          .template operator()<uint32_t>(
+                              count_, last.left, [&](int i) { return shared_.positions[i]; },
+                              [&](int i) { return order_.rank(shared_.codes[i]) == last.prefix; },
+                              [](const auto&) { return false; })
+                          .most();
     }
-    drop(prefix, shift, left);
+    drop(last, last_position);
     count_ = k_;
-    set_bound(prefix, shift);
+    set_bound(last.most(), last_position);
     return count_;
   }
 
@@ -138,7 +246,7 @@ class BlockBest {
     const int size = 1 << ceil_log2(count_);
     for (int i = count_ + static_cast<int>(threadIdx.x); i < size; i += kThreads) {
       shared_.codes[i] = static_cast<Word>(~Word{0});
-      shared_.positions[i] = ~uint32_t{0};  // no item's: behind all
+      shared_.positions[i] = kNoPosition;
     }
     __syncthreads();
     for (int run = 2; run <= size; run *= 2) {
@@ -155,118 +263,97 @@ class BlockBest {
   __device__ int count() const { return count_; }
 
  private:
-  // `inside`: items of a lane from `first` on that are in the part, counted in the part's positions.
+  // Items before the part in its first vector.
+  template <typename Part>
+  __device__ static int lead_of(const Part& part) {
+    return static_cast<int>(reinterpret_cast<uintptr_t>(part.items) % sizeof(Vector) / sizeof(Word));
+  }
+
+  // By one warp: appends its items, unless there is no room for them.
   template <typename PositionOf>
-  __device__ void add_tile(const Word (&codes)[kItems], int inside, PositionOf position_of) {
+  __device__ __forceinline__ bool append(const Word (&codes)[kItems], unsigned taken, PositionOf position_of) {
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      if (!(taken >> i & 1)) continue;
+      const bool is_behind =
+          bound_position_ != kNoPosition && order_.rank(codes[i]) == bound_rank_ && position_of(i) >= bound_position_;
+      if (codes[i] > bound_ || is_behind) taken &= ~(1u << i);
+    }
+    const int own = __popc(taken);
+    const int up_to = sum_up_to(own);
+    const int all = shuffle(up_to, kWarp - 1);
+    if (all == 0) return true;
+    int to = 0;
+    if (threadIdx.x % kWarp == 0) {
+      to = atomicAdd(&shared_.count, all);
+      if (to + all > Shared::kRoom) atomicMin(&shared_.first_waiting, to);
+    }
+    to = shuffle(to, 0);
+    if (to + all > Shared::kRoom) return false;
+    to += up_to - own;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      if (taken >> i & 1) {
+        shared_.codes[to] = codes[i];
+        shared_.positions[to++] = position_of(i);
+      }
+    }
+    return true;
+  }
+
+  __device__ void set_count(int count) {
+    if (threadIdx.x == 0) {
+      shared_.count = count;
+      shared_.first_waiting = Shared::kRoom;
+    }
+    count_ = count;
+  }
+
+  // The digits of the rank of item number `left` of the first `count`, until no more than `spare` after it have them.
+  __device__ Digits find_last(int count, int left, int spare) {
+    return select_digits_.template operator()<Word>(
+        count, left, [&](int i) { return order_.rank(shared_.codes[i]); }, [](int) { return true; },
+        [=](const Digits& known) { return known.own - known.left <= spare; });
+  }
+
+  // Keeps what begins with less than the known digits, and of what begins with them those up to a position.
+  __device__ void drop(const Digits& known, uint32_t last_position) {
     const int lane = threadIdx.x % kWarp;
-    while (true) {
-      unsigned taken[kItems];  // of the warp's lanes
-      int warp_count = 0;
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        taken[i] = __ballot_sync(~0u, i * kWarp < inside && (takes_all_ || codes[i] < bound_));
-        warp_count += __popc(taken[i]);
-      }
-      const Prefix<int> warps = before_warp(warp_count);
-      if (warps.all == 0) return;
-      if (count_ + warps.all > Shared::kRoom) {
-        keep_best();  // and then there is room for any tile
-        continue;
-      }
-      int to = count_ + warps.before;
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        if (taken[i] >> lane & 1) {
-          const int at = to + __popc(taken[i] & ((1u << lane) - 1));
-          shared_.codes[at] = codes[i];
-          shared_.positions[at] = position_of(i);
-        }
-        to += __popc(taken[i]);
-      }
-      count_ += warps.all;
-      return;
-    }
-  }
-
-  // A sum a warp, added up over the warps. Contains one barrier; that of the next call is before the sums are written
-  // again, as two sets of them alternate.
-  __device__ Prefix<int> before_warp(int warp_sum) {
-    turn_ ^= 1;
-    return scan_warps<kWarps>(shared_.warp_sums[turn_], warp_sum, 0, [](int x, int y) { return x + y; });
-  }
-
-  // The digit at `shift` of the rank that has `left` - 1 before it among those that begin with the same digits as
-  // `prefix`, with how many are before that digit and how many have it. The counters are zero before and after.
-  __device__ void find_digit(Word prefix, int shift, int left) {
-    for (int i = threadIdx.x; i < count_; i += kThreads) {
-      const Word rank = order_.rank(shared_.codes[i]);
-      const Word differing = static_cast<Word>(rank ^ prefix);
-      if (static_cast<Word>(differing >> shift) < kDigits) {
-        const int digit = static_cast<int>(rank >> shift) & (kDigits - 1);
-        atomicAdd(&shared_.counters[threadIdx.x % kCounterCopies * kCounters + digit], 1u);
-      }
-    }
-    __syncthreads();
-    int own = 0;
-    if (threadIdx.x < kDigits) {
-#pragma unroll
-      for (int i = 0; i < kCounterCopies; ++i) {
-        unsigned& counter = shared_.counters[i * kCounters + threadIdx.x];
-        own += static_cast<int>(counter);
-        counter = 0;
-      }
-    }
-    turn_ ^= 1;
-    const int before = sum_block<kWarps>(shared_.warp_sums[turn_], own).before;
-    if (before < left && left <= before + own) {
-      shared_.digit = threadIdx.x;
-      shared_.before = before;
-      shared_.own = own;
-    }
-    __syncthreads();
-  }
-
-  // Keeps what begins with less than `prefix`, down to the digit at `shift`, and the first `left` of what begins with
-  // it.
-  __device__ void drop(Word prefix, int shift, int left) {
-    const int lane = threadIdx.x % kWarp;
-    const unsigned lanes_below = (1u << lane) - 1;
-    const Word last = static_cast<Word>(prefix >> shift);
-    int less_before = 0, equal_before = 0;
+    const Word last = static_cast<Word>(known.prefix >> known.shift);
+    int kept_before = 0;
     for (int begin = 0; begin < count_; begin += kThreads) {
       const int i = begin + static_cast<int>(threadIdx.x);
       Word code = 0;
       uint32_t position = 0;
-      bool less = false, equal = false;
+      bool stays = false;
       if (i < count_) {
         code = shared_.codes[i];
         position = shared_.positions[i];
-        const Word first = static_cast<Word>(order_.rank(code) >> shift);
-        less = first < last;
-        equal = first == last;
+        const Word first = static_cast<Word>(order_.rank(code) >> known.shift);
+        stays = first < last || (first == last && position <= last_position);
       }
-      const unsigned less_lanes = __ballot_sync(~0u, less), equal_lanes = __ballot_sync(~0u, equal);
+      const unsigned lanes = __ballot_sync(~0u, stays);
       // All have read theirs when they know: what is kept moves forward, to places that have been read.
-      const Prefix<int> warps = before_warp(__popc(less_lanes) | __popc(equal_lanes) << 16);
-      const int lesser = less_before + (warps.before & 0xffff) + __popc(less_lanes & lanes_below);
-      const int equals = equal_before + (warps.before >> 16) + __popc(equal_lanes & lanes_below);
-      if (less || (equal && equals < left)) {
-        const int to = lesser + minimum(equals, left);
+      const Prefix<int> warps = select_digits_.before_warp(__popc(lanes));
+      if (stays) {
+        const int to = kept_before + warps.before + __popc(lanes & ((1u << lane) - 1));
         shared_.codes[to] = code;
         shared_.positions[to] = position;
       }
-      less_before += warps.all & 0xffff;
-      equal_before += warps.all >> 16;
+      kept_before += warps.all;
     }
   }
 
-  // Whatever comes before the k-th best has a code below the bound. Codes of one rank are neighbours, and a rank is the
-  // lowest of them, but for that of the lowest code: nothing comes before it.
-  __device__ void set_bound(Word prefix, int shift) {
-    const Word last = static_cast<Word>(prefix | static_cast<Word>((Word{1} << shift) - 1));
-    const bool is_lowest = shift == 0 && order_.rank(Word{0}) == prefix;
-    takes_all_ = shift > 0 && last == static_cast<Word>(~Word{0});
-    bound_ = is_lowest ? Word{0} : shift == 0 ? prefix : static_cast<Word>(last + 1);
+  // What comes before the k-th best has a rank up to `rank`, and where it has that one a position before `position`.
+  // The codes of one rank are neighbours, and it is the lowest of them, but for that of the lowest codes: it is the
+  // highest of them.
+  __device__ void set_bound(Word rank, uint32_t position) {
+    const Word next = static_cast<Word>(rank + 1);
+    bound_rank_ = rank;
+    bound_position_ = position;
+    bound_ = order_.rank(static_cast<Word>(~Word{0})) <= rank ? static_cast<Word>(~Word{0})
+             : order_.rank(next) == rank                      ? next
+                                                              : rank;
   }
 
   __device__ __forceinline__ void swap_unless(int a, int b, bool ascending) {
@@ -284,18 +371,19 @@ class BlockBest {
   Order order_;
   int k_;
   Shared& shared_;
+  SelectDigits<kThreads> select_digits_;
   int count_ = 0;
-  int turn_ = 0;
-  bool takes_all_ = true;
-  Word bound_ = 0;
+  Word bound_;  // the highest code of bound_rank_
+  Word bound_rank_;
+  uint32_t bound_position_;
 };
 
 // A block a part of a row.
-template <typename Order, bool kIsFirst>
-__global__ void __launch_bounds__(kThreads, 2) keep_first(const __grid_constant__ TopKTask<Order> task) {
+template <typename Order, bool kIsFirst, int kThreads>
+__global__ void __launch_bounds__(kThreads, 1024 / kThreads) keep_first(const __grid_constant__ TopKTask<Order> task) {
   using Word = typename Order::Word;
   extern __shared__ uint4 shared_memory[];
-  auto& shared = *reinterpret_cast<TopKShared<Word>*>(shared_memory);
+  auto& shared = *reinterpret_cast<TopKShared<Word, kThreads>*>(shared_memory);
   const TopKOperands& operands = task.operands;
   const int64_t row = blockIdx.x / task.parts();
   const int64_t part = blockIdx.x - row * task.parts();
@@ -304,10 +392,16 @@ __global__ void __launch_bounds__(kThreads, 2) keep_first(const __grid_constant_
   if (count == 0 && !task.is_last()) return;
   const int k = static_cast<int>(operands.k);
 
-  BlockBest<Order> best(task.order, k, shared);
+  BlockBest<Order, kThreads> best(task.order, k, shared);
   if constexpr (kIsFirst) {
     const Word* const keys = static_cast<const Word*>(operands.x) + row * operands.length + begin;
-    best.add(PartOfKeys<Order>{keys, task.order, static_cast<uint32_t>(begin)}, count);
+    const PartOfKeys<Order> keys_of_part{keys, task.order, static_cast<uint32_t>(begin)};
+    const bool is_guess = best.guess(keys_of_part, count);
+    best.add(keys_of_part, count);
+    if (is_guess && best.count() < minimum(k, count)) {
+      best.clear();
+      best.add(keys_of_part, count);
+    }
   } else {
     const int64_t from = row * task.levels.parts[task.level - 1] * operands.k + begin;
     best.add(PartOfKept<Word>{static_cast<const Word*>(task.source.codes) + from, task.source.positions + from}, count);

@@ -218,7 +218,13 @@ struct TopKShape {
   constexpr int tile() const { return tiles.tile(); }
   constexpr int room() const { return kTopKMost + tile(); }
 };
-constexpr TopKShape top_k_shape(int key_width) { return {{512, key_width == 8 ? 4 : 8}}; }
+constexpr int kTopKThreads = 512;
+constexpr int kTopKManyThreads = 256;  // where there are more blocks than kTopKBlocks: they wait at different times
+constexpr TopKShape top_k_shape(int key_width, int threads = kTopKThreads) {
+  return {{threads, maximum(key_width == 8 ? 4 : 8, 16 / key_width)}};
+}
+constexpr int kTopKSample = 2048;             // items at most, from which a bound is guessed
+constexpr int kTopKSampleShare = 4;           // where a part has so many times as many
 constexpr int64_t kTopKBlocks = 264;          // that share long rows: two a multiprocessor
 constexpr int64_t kTopKLeastTiles = 4;        // of a part
 constexpr int64_t kTopKMergedPart = 1 << 15;  // of what parts kept
@@ -230,7 +236,7 @@ constexpr int64_t kTopKMostRow = (int64_t{1} << 32) - 1;
 constexpr int kCountBinsThreads = 512;
 constexpr int kMostCountedBins = 12288;
 constexpr int kMostCountedEdges = 2048;
-constexpr int kEdgeSlotsLog = 12;
+constexpr int kEdgeSlots = 1024;         // of the table: more take each block longer to fill
 constexpr int64_t kCountPart = 1 << 13;  // items, at least, of a block
 
 // ---- Items at ranks of the sorted order: digits of so many bits a pass, and as many ranks at once as every device has
@@ -239,6 +245,13 @@ constexpr int kRankDigitBits = 11;
 constexpr int kRankDigits = 1 << kRankDigitBits;
 constexpr int kMostRanks = 7;
 constexpr int64_t kRankPart = 1 << 14;  // items, at least, of a block
+// The ranks of one quantile in long rows, the two beside it and the last: a sample of the row tells an interval for
+// each. From so many items on, of a row and of all rows, that takes less time.
+constexpr int kMostIntervals = 3;
+constexpr int64_t kRankSampledRow = 1 << 18;
+constexpr int64_t kRankSampledItems = 1 << 24;
+constexpr int kRankSampleBytes = 32 << 10;
+constexpr int64_t kRankGatheredPart = 1 << 15;  // of what lies in the intervals: a block adds up as many counters
 
 // ---- Scans: what a thread loads at a time where nothing restarts inside a row are vectors of 16 bytes.
 constexpr int kScanThreads = 256;

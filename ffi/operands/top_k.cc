@@ -13,7 +13,10 @@ const Signature signature::top_k{
     .tiles =
         [](TileSizes& sizes) {
           sizes["top_k"] = {cpu::kTopKPart};
-          for (int width : kKeyWidths) sizes["top_k"].insert(top_k_shape(width).tile());
+          for (int width : kKeyWidths) {
+            for (int threads : {kTopKThreads, kTopKManyThreads})
+              sizes["top_k"].insert(top_k_shape(width, threads).tile());
+          }
         },
 };
 
