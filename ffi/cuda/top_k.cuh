@@ -24,7 +24,7 @@ struct TopKTask {
   TopKOperands::Kept source;  // of any level but the first
   TopKOperands::Kept target;  // of any level but the last
 
-  __device__ int64_t parts() const { return levels.parts[level]; }
+  MGPU_HOST_DEVICE int64_t parts() const { return levels.parts[level]; }
   __device__ bool is_last() const { return level + 1 == levels.count; }
 
   // The row's items in this level. Each part before the last one that has any kept k, as it had no fewer.
