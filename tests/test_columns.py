@@ -12,7 +12,8 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
-from jax_mgpu._src.columns import Columns, _code, _pair_codes
+from jax_mgpu._src.columns import Columns, _pair_codes
+from jax_mgpu._src.digits import code_of
 from jax_mgpu._src.primitive import ABSENT, REGISTRY, _run_fallback
 from tests import data, oracle
 from tests.oracle import same_bits
@@ -338,7 +339,7 @@ def test_plain_jax(rng):
     np.testing.assert_array_equal(kept[1][: len(expected)], expected)
     mixed = taken(a, rng.permutation(50))
     digits = Columns("test", "a", mixed, False).digits()
-    order = run("segmented_sort", _code(digits, 0, 64), *[ABSENT] * 4, descending=0, method=0, bits=64, payload=2)[1]
+    order = run("segmented_sort", code_of(digits, 0, 64), *[ABSENT] * 4, descending=0, method=0, bits=64, payload=2)[1]
     np.testing.assert_array_equal(order, np.argsort(oracle.column_ranks(mixed), kind="stable"))
     heads = run("run_heads", codes[0], ABSENT, size=50)[0]
     np.testing.assert_array_equal(heads[heads < 50], np.flatnonzero(np.append(True, np.diff(a_ranks) != 0)))
