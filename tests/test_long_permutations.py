@@ -58,10 +58,9 @@ def test_leaves_as_one_payload(rng, leaves):
     same_bits(sorted_keys, keys[order])
     for got, x in zip(moved, values, strict=True):
         assert np.asarray(got).tobytes() == x[order].tobytes()
-    batch = jax.vmap(lambda k, v: mgpu.sort(k, v, descending=True))(
-        np.stack([keys] * 2), [np.stack([x] * 2) for x in values]
-    )
-    for got, x in zip(batch[1], values, strict=True):
+    both = [np.stack([x, x]) for x in (keys, *values)]
+    _, batch = jax.device_get(jax.vmap(lambda k, *v: mgpu.sort(k, v, descending=True))(*both))
+    for got, x in zip(batch, values, strict=True):
         assert np.asarray(got[1]).tobytes() == x[order].tobytes()
 
 
