@@ -222,6 +222,35 @@ def test_derivatives_over_an_explicit_mesh(function, in_kernels, rng, monkeypatc
         np.testing.assert_allclose(jax.device_get(jax.jit(run)(placed)), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("operation", ["reduce", "scan", "segmented_reduce"])
+def test_derivatives_of_items_made_of_positions(operation, rng) -> None:
+    """Under shard_map, with a jitted choice in the function, and a part of an item that its position alone makes."""
+    devices = jax.devices()
+    mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
+    x = rng.normal(size=(len(devices), 7)).astype(F32)
+
+    def affine(a, b):
+        return a[0] * b[0], a[1] * b[0] + b[1]
+
+    def item(x, i):
+        return jnp.where(i % 2 == 1, 0.5, 2.0).astype(x.dtype), jnp.where(i % 2 == 1, -x, x)
+
+    def loss(x):
+        heads = () if operation != "segmented_reduce" else (np.array([0, 3]),)
+        identity = {"identity": (F32(1), F32(0))} if heads else {}
+        results = getattr(mgpu, operation)(x, *heads, affine, map=item, **identity)
+        return sum((leaf**2).sum() for leaf in jax.tree.leaves(results))
+
+    expected = jax.vmap(jax.grad(loss))(x)
+    spec = jax.sharding.PartitionSpec("x")
+    split = jax.jit(jax.shard_map(jax.vmap(jax.grad(loss)), mesh=mesh, in_specs=spec, out_specs=spec))
+    np.testing.assert_allclose(split(x), expected, rtol=1e-5, atol=1e-5)
+    tangents = jax.jit(
+        jax.shard_map(lambda x: jax.jvp(jax.vmap(loss), (x,), (x,))[1], mesh=mesh, in_specs=spec, out_specs=spec)
+    )
+    np.testing.assert_allclose(tangents(x), (expected * x).sum(1), rtol=1e-4, atol=1e-4)
+
+
 def test_eager_calls_map_nothing_beforehand(rng, monkeypatch) -> None:
     """Where kernels evaluate the function, a call outside of jit does not."""
     monkeypatch.setattr(by_function, "has_kernels", lambda: True)

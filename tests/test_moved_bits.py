@@ -50,8 +50,6 @@ def test_keys_that_serve_a_whole_batch(dtype):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_few_keys_that_serve_an_outer_batch(dtype):
     """So few that XLA would repeat them, as floats, in a loop of vectors."""
-    if dtype == "bfloat16" and jax.default_backend() == "cpu" and jax.__version_info__ < (0, 11):
-        pytest.skip("XLA of JAX 0.10 quiets these NaNs on a CPU, with barriers before and behind the broadcast too")
     x = every_pattern(dtype)
     b = x[np.isnan(x.astype(np.float32))][:60]
     a = np.zeros((2, 1, 4), b.dtype)
@@ -110,6 +108,26 @@ def test_values_of_sets_and_columns_of_joins(dtype):
         same_bits(columns.a, np.concatenate([x, padding[:3]]))
         same_bits(columns.b, np.concatenate([x[: n - 2], padding]))
         assert np.asarray(columns.b_null[-5:]).all() and not np.asarray(columns.b_null[:-5]).any()
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_rows_of_columns_of_joins(dtype):
+    """Rows of several elements, taken or filled: XLA's CPU code would select among vectors of floats."""
+    x = every_pattern(dtype)
+    rows = np.stack([x, x[::-1]], 1)
+    keys = np.arange(len(x), dtype=np.int32)
+    found = mgpu.join(keys, keys[:5], "left", size=len(x) + 2)
+    columns = jax.jit(lambda found, x: mgpu.join_columns(found, x, fill_value=2))(found, rows)
+    same_bits(columns.a, np.concatenate([rows, np.full((2, 2), 2, dtype)]))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_subnormal_keys_that_serve_a_batch(dtype):
+    """CPUs with instructions for bfloat16 make zeros of subnormal numbers where floats are converted."""
+    keys = np.tile(np.array([0, 1], "uint16"), 16).view(jnp.dtype(dtype))
+    heads = np.stack([np.arange(0, 32, 2, np.int8)] * 2)
+    ranks = jax.jit(lambda keys, heads: jax.vmap(lambda heads: mgpu.rank(keys, heads, "dense"))(heads))
+    np.testing.assert_array_equal(ranks(keys, heads), [[1, 2] * 16] * 2)
 
 
 # ---- Derivatives of float8 rows --------------------------------------------------------------------------------------

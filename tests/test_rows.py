@@ -364,6 +364,17 @@ def test_derivatives_of_rows(rng, op):
         check_grads(jax.jit(call), (x,), 2 if op in ("add", "mean") else 1)
 
 
+def test_batches_of_blocks_over_an_explicit_axis(rng):
+    """Items of several trailing axes, whose results take their shape again."""
+    devices = jax.devices()
+    mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
+    x = rng.integers(-9, 9, (len(devices), 5, 2, 4), np.int32)
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")))
+        for op, expected in (("add", x.sum(1)), ("argmax", x.argmax(1))):
+            np.testing.assert_array_equal(jax.vmap(lambda x, op=op: mgpu.reduce(x, op))(placed), expected)
+
+
 def test_batches_of_rows(rng):
     x, heads = items(rng, "int32", "add", 3, 50, 4), np.stack([random_heads(rng, 50, 8) for _ in range(3)])
     counts, ids = np.array([50, 0, 20], np.int32), rng.integers(-1, 6, (3, 50))

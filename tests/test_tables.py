@@ -202,6 +202,17 @@ def test_asof_join(rng, dtype, direction):
         assert got.tolist() == expected
 
 
+def test_asof_join_over_an_explicit_axis(rng):
+    devices = jax.devices()
+    mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
+    a, b = (np.sort(rng.integers(0, 50, n * len(devices))).astype(np.int32) for n in (5, 3))
+    with jax.set_mesh(mesh):
+        placed = [jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))) for x in (a, b)]
+        for direction in ("backward", "nearest"):
+            expected = np.asarray(mgpu.asof_join(a, b, direction=direction))
+            np.testing.assert_array_equal(mgpu.asof_join(*placed, direction=direction), expected)
+
+
 def test_asof_join_as_pandas(rng):
     quotes = pd.DataFrame({"time": np.sort(rng.choice(5000, 300, replace=False)), "name": rng.integers(0, 5, 300)})
     trades = pd.DataFrame({"time": np.sort(rng.choice(5000, 200, replace=False)), "name": rng.integers(0, 5, 200)})
@@ -248,6 +259,15 @@ def test_groups_as_pandas(rng):
                     right = right.astype(np.int32)
                 np.testing.assert_allclose(wrapped, right, rtol=1e-5)
                 assert not np.asarray(got[column][n:]).any()
+
+
+@pytest.mark.parametrize("op", ["add", "mean", "median", "nunique", "argmax"])
+def test_random_keys_are_no_numbers(op):
+    keys = jax.random.split(jax.random.key(0), 3)
+    with pytest.raises(TypeError, match=r"^group_by: values: expected integers .*, got key<fry>\[3\]$"):
+        mgpu.group_by(np.array([2, 1, 2]), keys, op, size=2)
+    groups = mgpu.group_by(np.array([2, 1, 2]), keys, "first", size=2)
+    np.testing.assert_array_equal(jax.random.key_data(groups[1]), jax.random.key_data(keys)[np.array([1, 0])])
 
 
 def test_an_operator_a_column(rng):

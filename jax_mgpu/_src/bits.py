@@ -77,6 +77,9 @@ def keeping_bits(move: Callable[..., jax.Array], arrays: Any, *others: Any, repe
     def move_bits(arrays: Any, *others: Any) -> jax.Array:
         bits = jax.tree.map(lambda x: jax.lax.bitcast_convert_type(x, word), arrays)
         moved = move(bits, *others)
+        # A product of neighbours is even, which compilers do not know. Without this word XLA's CPU code finds that the
+        # integers are loaded and stored as bfloat16, and selects among vectors of these.
+        moved ^= moved * (moved + 1) & 1
         return jax.lax.bitcast_convert_type(jax.lax.optimization_barrier(moved) if repeats else moved, dtype)
 
     @move_bits.defjvp

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import library
-from jax_mgpu._src.compat import free_of_explicit_axes, inner_jaxprs, is_eager, whole_axes
+from jax_mgpu._src.compat import evaluate, free_of_explicit_axes, inner_jaxprs, is_eager, whole_axes
 from jax_mgpu._src.emit import Layout, Stage, Unsupported, emit_operator
 from jax_mgpu._src.live import segment_bounds
 from jax_mgpu._src.mapped import Load, map_leaves
@@ -75,7 +75,7 @@ class _Traced:
 
     def __call__(self, captures: Sequence[Any]) -> Callable[..., Any]:
         """The function of lists of leaves."""
-        return functools.partial(jax.core.eval_jaxpr, self.jaxpr, _filled(self.consts, captures))
+        return functools.partial(evaluate, self.jaxpr, _filled(self.consts, captures))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ from jax_mgpu._src.check import (
     value_error,
 )
 from jax_mgpu._src.comparator import compare_all, compares_keys, plain_sort_indices
-from jax_mgpu._src.compat import free_of_explicit_axes, whole_axes
+from jax_mgpu._src.compat import evaluate, free_of_explicit_axes, whole_axes
 from jax_mgpu._src.emit import Unsupported, emit_order
 from jax_mgpu._src.live import live_mask
 from jax_mgpu._src.primitive import ABSENT, Operation
@@ -348,7 +348,7 @@ class _OrderOperation(Operation):
         consts = by_function._filled(of.consts, operands[self.given :])
 
         def less(*both: Any) -> Any:
-            return jax.core.eval_jaxpr(of.jaxpr, consts, *both)[0]
+            return evaluate(of.jaxpr, consts, *both)[0]
 
         return plain_sort_indices(less, leaves, heads, flags, count)
 

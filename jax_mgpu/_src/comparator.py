@@ -30,6 +30,8 @@ from jax_mgpu._src.compat import (
     batching,
     broadcast,
     compiling,
+    evaluate,
+    evaluate_equation,
     free_of_explicit_axes,
     mlir,
     partition_spec,
@@ -85,7 +87,7 @@ def plain_sort_indices(
         pass
 
     def merged(leaves: Sequence[jax.Array], consts: Sequence[Any], *segments: Any) -> jax.Array:
-        precedes = functools.partial(jax.core.eval_jaxpr, closed.jaxpr, consts)
+        precedes = functools.partial(evaluate, closed.jaxpr, consts)
         return _merge_sort_indices(lambda *both: precedes(*both)[0], leaves, *segments)
 
     consts = [jax.lax.stop_gradient(const) for const in closed.consts]
@@ -109,7 +111,7 @@ def compare_all(less: Callable[..., Any], a: Sequence[jax.Array], b: Sequence[ja
         closed = jax.make_jaxpr(less)(*item)
 
     def compared(consts: Sequence[Any], pairs: Sequence[jax.Array]) -> jax.Array:
-        return jax.vmap(lambda *pair: jax.core.eval_jaxpr(closed.jaxpr, consts, *pair)[0])(*pairs)
+        return jax.vmap(lambda *pair: evaluate(closed.jaxpr, consts, *pair)[0])(*pairs)
 
     return automatic_batches(compared)([jax.lax.stop_gradient(const) for const in closed.consts], [*a, *b])
 
@@ -241,10 +243,7 @@ class _Step:
 
     def applied(self, arguments: Sequence[Any]) -> list[Any]:
         """The results for other arguments."""
-        given = {var: x for var, x in zip(self.equation.invars, arguments, strict=True) if not hasattr(var, "val")}
-        outvars = self.equation.outvars
-        alone = self.jaxpr.replace(constvars=[], invars=list(given), outvars=outvars, eqns=[self.equation])
-        return jax.core.eval_jaxpr(alone, [], *vary_together(list(given.values())))
+        return evaluate_equation(self.jaxpr, self.equation, arguments)
 
 
 class _Comparison:
@@ -643,7 +642,7 @@ batching.primitive_batchers[_SORT] = _batch
 
 
 def _merged(*operands: jax.Array, program: int) -> list[jax.Array]:
-    precedes = functools.partial(jax.core.eval_jaxpr, _PROGRAMS[program].jaxpr, _PROGRAMS[program].consts)
+    precedes = functools.partial(evaluate, _PROGRAMS[program].jaxpr, _PROGRAMS[program].consts)
 
     def one_problem(*columns: jax.Array) -> jax.Array:
         return _merge_sort_indices(lambda *both: precedes(*both)[0], columns, ABSENT, ABSENT, ABSENT)

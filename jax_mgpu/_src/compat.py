@@ -18,7 +18,7 @@ from jax._src.array import ArrayImpl
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
 from jax._src.sharding_impls import SPMDAxisContext as _SPMDAxisContext
-from jax.extend.core import Primitive, jaxprs_in_params
+from jax.extend.core import Literal, Primitive, jaxprs_in_params
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
@@ -33,6 +33,8 @@ __all__ = [
     "batching",
     "broadcast",
     "compiling",
+    "evaluate",
+    "evaluate_equation",
     "ffi_api_version",
     "filling_element",
     "free_of_explicit_axes",
@@ -79,6 +81,34 @@ def vary_together(operands: Sequence[Any]) -> Sequence[Any]:
 def vary_as(x: Any, *like: Any) -> Any:
     """`x` with the varying manual axes of the others too, as what depends on them has."""
     return vary_together([x, *(y for y in like if isinstance(y, jax.core.Tracer))])[0]
+
+
+def evaluate(jaxpr: Any, consts: Sequence[Any], *arguments: Any) -> list[Any]:
+    """What a function gives that was traced elsewhere, where it did not know what varies over a mesh.
+
+    So each of its steps is told, and what it jits is written out. That also keeps derivatives and transposes right.
+    """
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
+
+    def read(var: Any) -> Any:
+        return var.val if isinstance(var, Literal) else known[var]
+
+    for equation in jaxpr.eqns:
+        operands = [read(var) for var in equation.invars]
+        if equation.primitive.name in ("jit", "pjit"):
+            called = equation.params["jaxpr"]
+            results = evaluate(called.jaxpr, called.consts, *vary_together(operands))
+        else:
+            results = evaluate_equation(jaxpr, equation, operands)
+        known.update(zip(equation.outvars, results, strict=True))
+    return [read(var) for var in jaxpr.outvars]
+
+
+def evaluate_equation(jaxpr: Any, equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """The results of one equation of a jaxpr."""
+    given = {var: x for var, x in zip(equation.invars, operands, strict=True) if not isinstance(var, Literal)}
+    alone = jaxpr.replace(constvars=[], invars=list(given), outvars=equation.outvars, eqns=[equation])
+    return jax.core.eval_jaxpr(alone, [], *vary_together(list(given.values())))
 
 
 # For mlir.register_lowering: a rule is run for each call, where it stands. Left alone, newer JAX runs it once for all

@@ -40,7 +40,7 @@ from jax_mgpu._src.reduce import _run_heads, _segmented_reduce, reduce_segments,
 from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.scan import _scan
 from jax_mgpu._src.sort import Method, Ordered, count_of, rows_in_order, run_sort, run_sort_indices
-from jax_mgpu._src.values import flatten_values, plain_leaves, take_or_fill
+from jax_mgpu._src.values import flatten_values, is_random_key, plain_leaves, take_or_fill
 
 __all__ = ["group_by", "rank", "segmented_shift"]
 
@@ -146,7 +146,7 @@ class Groups:
         special = {"nunique": self._distinct, "median": self._median}
         if operator in special:
             return special[operator](expect_key(self.name, "values", x))
-        if operator == "mean":
+        if operator == "mean" and not is_random_key(x.dtype):
             x = x.astype(_float_dtype(x.dtype))
         (leaf,), _, _ = named_leaves(self.name, "values", x, operator)
         reduced = reduce_segments(leaf, self.heads, self.covered)

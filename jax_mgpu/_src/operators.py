@@ -22,7 +22,7 @@ from jax_mgpu._src.check import (
     type_error,
     value_error,
 )
-from jax_mgpu._src.compat import rows_sharding, vary_as, whole_axes
+from jax_mgpu._src.compat import rows_sharding, vary_as, vary_together, whole_axes
 from jax_mgpu._src.live import live_items, live_mask, segment_bounds, segment_starts
 from jax_mgpu._src.values import plain_leaves
 
@@ -273,7 +273,9 @@ def general_scan(
     """The states of a segmented scan, and the total of its last segment: work O(n), a pass over memory each level."""
     heads = whole_axes(heads)
     positions = jnp.arange(n, dtype=index_dtype("scan", "x", n))
-    states = operator.extract(x, positions)
+    # A function may make a part of an item of its position alone: under shard_map that varies as the rest does.
+    made, structure = jax.tree.flatten(operator.extract(x, positions))
+    states = structure.unflatten(vary_together([*made, heads])[:-1])
     if n == 0:
         return states, of_nothing(operator, x, count)
     live = live_items(n, count)

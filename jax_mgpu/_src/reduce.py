@@ -139,7 +139,8 @@ def _reduce_leaf(name: str, leaf: Leaf, count: Any, load: Load | None) -> jax.Ar
     if leaf.x.ndim == 1:
         combined = _reduce(x=leaf.x, count=count, op=leaf.kind, wide=leaf.wide)[0]
     else:
-        (combined,) = reduce_rows(x=leaf.x, heads=jnp.zeros((1,), jnp.int32), count=count, op=leaf.kind, wide=leaf.wide)
+        heads = jnp.zeros((1,), jnp.int32)
+        combined = reduce_rows(x=leaf.x, heads=heads, count=count, op=leaf.kind, wide=leaf.wide)[0].squeeze(0)
     return leaf.results(combined, (), lambda: live_items(leaf.x.shape[0], count))
 
 

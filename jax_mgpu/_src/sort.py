@@ -29,6 +29,7 @@ from jax_mgpu._src.values import (
     carried_leaf,
     flatten_values,
     packed_rows,
+    plain_leaves,
     sort_operands,
     take_keys,
     take_moved,
@@ -317,9 +318,10 @@ def rows_in_order(
     with by_construction():
         given = _given(name, checked, ABSENT, ABSENT, False, count_of(live), Method.FASTEST)
         bits = checked.code_bits[0] if isinstance(checked, Columns) else 8 * checked.dtype.itemsize
-        sorted_keys, moved = _sort_rows(name, checked, given, bits, leaves, ordered=ordered)
+        plain, restore = plain_leaves(leaves)
+        sorted_keys, moved = _sort_rows(name, checked, given, bits, plain, ordered=ordered)
     order, *moved = moved if ordered else [ABSENT, *moved]
-    return Ordered(sorted_keys, order, live), moved
+    return Ordered(sorted_keys, order, live), restore(moved)
 
 
 def _sort_indices(operation: str, keys: Any, given: dict[str, Any], bits: int | None) -> tuple[Any, jax.Array]:

@@ -29,7 +29,7 @@ from jax_mgpu._src.check import (
     value_error,
 )
 from jax_mgpu._src.columns import Columns, expect_keys, sorted_pair
-from jax_mgpu._src.compat import is_local
+from jax_mgpu._src.compat import is_local, whole_axes
 from jax_mgpu._src.live import live_items, live_mask
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT, one_program
@@ -224,7 +224,7 @@ def asof_join(
     ]
     with by_construction(not assume_sorted or bool(groups[0])):
         pair = sorted_pair(name, rows[0].keys, rows[1].keys, *(count_of(side.count) for side in rows))
-    columns = [side.keys if isinstance(side.keys, tuple) else (side.keys,) for side in rows]
+    columns = [tuple(map(whole_axes, side.keys if isinstance(side.keys, tuple) else (side.keys,))) for side in rows]
     (*group, time), (n_b,) = columns[0], times[1].shape
     live = live_mask(time.shape[0], rows[0].count) & ~is_nan(time)
     b_live = live_items(n_b, rows[1].count)
