@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName, ItemFunction, Keys, OperatorTree, PairFunction
+from jax_mgpu._src.annotations import ArrayLike, AxisName, ItemFunction, Keys, OperatorName, OperatorTree, PairFunction
 from jax_mgpu._src.bits import ordered_together
 from jax_mgpu._src.by_function import (
     reduce_by_function,
@@ -53,6 +53,27 @@ from jax_mgpu._src.values import flatten_values, take_or_fill
 __all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
 
 
+@overload
+def reduce(
+    x: ArrayLike,
+    op: OperatorName | PairFunction = "add",
+    *,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> jax.Array: ...
+@overload
+def reduce(
+    x: Any,
+    op: OperatorTree | PairFunction = "add",
+    *,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    map: ItemFunction | None = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> Any: ...
 @one_program("op", "commutative", "map")
 @without_mapped_items
 def reduce(
@@ -167,6 +188,30 @@ def _reduce_segments_leaf(name: str, leaf: Leaf, heads: Any, count: Any, load: L
     return reduce_segments(leaf, heads, count) if combined is None else combined
 
 
+@overload
+def segmented_reduce(
+    x: ArrayLike,
+    heads: ArrayLike,
+    op: OperatorName | PairFunction = "add",
+    *,
+    ends: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    commutative: bool = False,
+) -> jax.Array: ...
+@overload
+def segmented_reduce(
+    x: Any,
+    heads: ArrayLike,
+    op: OperatorTree | PairFunction = "add",
+    *,
+    ends: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    map: ItemFunction | None = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> Any: ...
 @one_program("op", "commutative", "map")
 @without_mapped_items
 def segmented_reduce(

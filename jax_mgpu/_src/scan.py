@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName, ItemFunction, OperatorTree, PairFunction
+from jax_mgpu._src.annotations import ArrayLike, AxisName, ItemFunction, OperatorName, OperatorTree, PairFunction
 from jax_mgpu._src.by_function import scan_by_function, scan_mapped, without_mapped_items
 from jax_mgpu._src.check import count_operand, expect_no_ends, index_dtype, segment_operands, static_flag
 from jax_mgpu._src.live import heads_inside, live_mask
@@ -31,6 +31,33 @@ from jax_mgpu._src.values import take_or_fill
 __all__ = ["scan", "segmented_scan"]
 
 
+@overload
+def scan(
+    x: ArrayLike,
+    op: OperatorName | PairFunction = "add",
+    *,
+    exclusive: bool = False,
+    reverse: bool = False,
+    count: ArrayLike | None = None,
+    return_total: Literal[False] = False,
+    identity: Any = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> jax.Array: ...
+@overload
+def scan(
+    x: Any,
+    op: OperatorTree | PairFunction = "add",
+    *,
+    exclusive: bool = False,
+    reverse: bool = False,
+    count: ArrayLike | None = None,
+    return_total: bool = False,
+    identity: Any = None,
+    map: ItemFunction | None = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> Any: ...
 @one_program("op", "exclusive", "reverse", "return_total", "commutative", "map")
 @without_mapped_items
 def scan(
@@ -90,6 +117,34 @@ def scan(
     return _run("scan", x, ABSENT, None, op, exclusive, reverse, count, return_total, *given)
 
 
+@overload
+def segmented_scan(
+    x: ArrayLike,
+    heads: ArrayLike,
+    op: OperatorName | PairFunction = "add",
+    *,
+    exclusive: bool = False,
+    reverse: bool = False,
+    ends: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    commutative: bool = False,
+) -> jax.Array: ...
+@overload
+def segmented_scan(
+    x: Any,
+    heads: ArrayLike,
+    op: OperatorTree | PairFunction = "add",
+    *,
+    exclusive: bool = False,
+    reverse: bool = False,
+    ends: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    map: ItemFunction | None = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> Any: ...
 @one_program("op", "exclusive", "reverse", "commutative", "map")
 @without_mapped_items
 def segmented_scan(

@@ -145,6 +145,20 @@ def sort(
     return run_sort("sort", keys, ABSENT, ABSENT, values, **given, axis_name=axis_name, even=even)
 
 
+@overload
+def argsort(
+    keys: Keys, *, descending: Directions = False, count: ArrayLike | None = None, bits: int | None = None
+) -> jax.Array: ...
+@overload
+def argsort(
+    keys: Keys,
+    *,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+    bits: int | None = None,
+    axis_name: AxisName,
+    even: bool = True,
+) -> Any: ...
 @one_program("descending", "bits")
 def argsort(
     keys: Keys,
