@@ -55,6 +55,19 @@ def _integer_pow(lines: Lines, equation: Any, x: Names) -> Names:
     return lines.each(write, [x], aval.shape)
 
 
+def _polynomial(lines: Lines, equation: Any, x: Names, *coefficients: Names) -> Names:
+    """By Horner's rule; the coefficients begin with the constant one."""
+    aval = equation.outvars[0].aval
+
+    def write(x: str, *coefficients: str) -> str:
+        *lower, value = coefficients
+        for coefficient in reversed(lower):
+            value = lines.called("add", (lines.called("mul", (value, x), aval.dtype), coefficient), aval.dtype)
+        return value
+
+    return lines.each(write, [x, *coefficients], aval.shape)
+
+
 def _round(lines: Lines, equation: Any, x: Names) -> Names:
     aval = equation.outvars[0].aval
     function = "round_even" if int(equation.params["rounding_method"]) == 1 else "round_away"
@@ -124,6 +137,7 @@ RULES: dict[str, Callable[..., Names]] = {
     "convert_element_type": _convert_element_type,
     "integer_pow": _integer_pow,
     "iota": _iota,
+    "polynomial": _polynomial,
     "reduce_precision": _reduce_precision,
     "round": _round,
     "select_n": _select_n,
