@@ -117,6 +117,25 @@ def test_no_data_is_gathered(name, devices, form):
     assert (form in text) == (name not in WITHOUT_EXCHANGE[form])
 
 
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@pytest.mark.parametrize("name", [*ONE, *TWO])
+def test_other_axes_are_left_to_jax(name, kind):
+    """Where `shard_map` has the operation's axis alone."""
+    both = AbstractMesh((4, 2), (mesh.AXIS, "other"), axis_types=(kind,) * 2)
+    options = {"mesh": both, "in_specs": P(mesh.AXIS), "out_specs": P(mesh.AXIS), "axis_names": {mesh.AXIS}}
+
+    def one(*arguments):
+        results = (ONE.get(name) or TWO[name])(*jax.tree.map(lambda x: x[0], arguments))
+        return jax.tree.map(lambda x: x[None], results)
+
+    spread = NamedSharding(both, P(mesh.AXIS))
+    shapes = ((4, 64), np.float32), ((4, 64), np.int32), ((4,), np.int32)
+    given = [jax.ShapeDtypeStruct(shape, dtype, sharding=spread) for shape, dtype in shapes]
+    with jax.sharding.use_abstract_mesh(both):
+        results = jax.jit(jax.shard_map(one, **options)).trace(*given).out_info
+    assert all(x.shape[0] == 4 for x in jax.tree.leaves(results))
+
+
 def test_all_operations_are_here():
     over_axis = {name for name in mgpu.__all__ if "axis_name" in _parameters(getattr(mgpu, name))}
     assert {name.split(",")[0] for name in (*ONE, *TWO)} == over_axis

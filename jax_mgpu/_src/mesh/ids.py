@@ -19,6 +19,7 @@ from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.reduce import _run_heads, reduce_rows, take_columns
 from jax_mgpu._src.reduce_by_id import _has_id, _reduce_by_id
 from jax_mgpu._src.sort import Method
+from jax_mgpu._src.sorted_search import insertion_points
 
 __all__ = ["reduce_by_id"]
 
@@ -83,7 +84,7 @@ def _from_runs(
     heads, firsts, _, runs = _run_heads(keys=keys, count=live.reshape(1), size=min(n, total + 1))
     found = reduce_rows(x=leaves[0], heads=heads, indices=ABSENT, count=live.reshape(1), op=kind, wide=False)[0]
     firsts = jnp.where(jnp.arange(heads.shape[0]) < runs, firsts, total)
-    edges = jnp.searchsorted(firsts, (np.arange(axis.size + 1) * size).astype(dtype)).astype(live.dtype)
+    edges = insertion_points(jnp.asarray((np.arange(axis.size + 1) * size).astype(dtype)), firsts).astype(live.dtype)
     parts = Parts.between(axis, axis.gather(edges), size + axis.size)
     firsts, *leaves = exchange(parts, [firsts, *_chosen(leaves, found)])
     slot = jnp.arange(parts.slots, dtype=live.dtype)

@@ -15,6 +15,7 @@ from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.sort import Method, run_sort_indices
+from jax_mgpu._src.sorted_search import insertion_points
 from jax_mgpu._src.values import take_or_fill, take_rows
 
 __all__ = ["Share", "begins_of", "deal", "fetch", "put"]
@@ -62,8 +63,8 @@ def deal(
     """
     if begins.shape[0] == 0:
         leaves = [jnp.zeros((1, *x.shape[1:]), x.dtype) for x in leaves]
-    first = jnp.searchsorted(ends, share.lows.astype(ends.dtype), side="right").astype(jnp.int32)
-    last = jnp.searchsorted(begins, share.highs.astype(begins.dtype), side="left").astype(jnp.int32)
+    first = insertion_points(share.lows.astype(ends.dtype), ends, right=True).astype(jnp.int32)
+    last = insertion_points(share.highs.astype(begins.dtype), begins).astype(jnp.int32)
     starts, sizes = axis.gather((first, jnp.maximum(last - first, 0)))
     parts = Parts(axis, starts, sizes, slots)
     return exchange(parts, leaves), parts.runs[-1]
@@ -75,7 +76,7 @@ def _in_order(axis: Axis, places: jax.Array, counts: jax.Array) -> tuple[jax.Arr
     places = jnp.where((places >= 0) & (places < total), places, total).astype(counts.dtype)
     options: dict[str, Any] = {"descending": False, "count": None, "method": Method.FASTEST}
     places, order = run_sort_indices(axis.operation, places, ABSENT, ABSENT, **options)
-    edges = jnp.searchsorted(places, jnp.append(begins_of(counts), total)).astype(counts.dtype)
+    edges = insertion_points(jnp.append(begins_of(counts), total), places).astype(counts.dtype)
     return places, order, edges
 
 
