@@ -287,6 +287,13 @@ def test_an_operator_a_column(rng):
     assert products.tolist() == [3, 20]
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16"])
+def test_groups_of_nothing(dtype):
+    _, values, count = mgpu.group_by(np.zeros(0, np.uint16), np.zeros(0, dtype), "last", size=3)
+    assert count == 0
+    same_bits(values, np.zeros(3, dtype))
+
+
 def test_fewer_places_than_groups():
     found, got, count = mgpu.group_by(np.array([3, 1, 2, 1]), np.array([1, 2, 3, 4]), "median", size=2)
     assert (found.tolist(), got.tolist(), int(count)) == ([1, 2], [3.0, 3.0], 3)

@@ -288,7 +288,7 @@ class Operation:
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
         mapped = [axis is not None for axis in axes]
-        operands = [jnp.moveaxis(x, axis, 0) if on else x for x, axis, on in zip(operands, axes, mapped, strict=True)]
+        operands = [_leading(x, axis) if axis else x for x, axis in zip(operands, axes, strict=True)]
         # The batch: the new axis, then those of an earlier vmap, from an operand that has them.
         inner = [x.ndim - on - rank for x, on, rank in zip(operands, mapped, self.ranks, strict=True)]
         first, fullest = mapped.index(True), inner.index(max(inner))
@@ -308,6 +308,11 @@ class Operation:
             moved.append(keeping_bits(repeat, x, repeats=True) if x.shape != shape else x)
         results = self.run(moved, **attributes)
         return results, [0] * len(results)
+
+
+def _leading(x: jax.Array, axis: int) -> jax.Array:
+    """An array with this axis first."""
+    return keeping_bits(lambda x: jnp.moveaxis(x, axis, 0), x, repeats=True)
 
 
 def _in_program(x: Any) -> Any:

@@ -236,7 +236,8 @@ def take_or_fill(
         indices = wide_enough(indices, n)
         inside = (indices >= 0) & (indices < n)
         if n == 0:  # there is nothing to take, but what is made varies under shard_map as what is taken
-            return jnp.where(_along(inside, x), jax.lax.full_like(x, 0, shape=shape), 0 if fill is None else fill)
+            nothing = jax.lax.full_like(x, 0, shape=shape)
+            return jnp.where(_along(inside, x), nothing, nothing if fill is None else fill)
         taken = x.at[jnp.where(inside, indices, n)].get(mode="fill", fill_value=0, out_sharding=rows_sharding(x))
         return taken if fill is None else jnp.where(_along(inside, taken), taken, fill)
 
