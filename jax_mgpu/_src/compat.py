@@ -242,11 +242,14 @@ def broadcast(x: Any, shape: Sequence[int], axes: Sequence[int], spec: Sequence[
     return jax.lax.broadcast_in_dim(x, shape, axes, out_sharding=sharding)
 
 
-def rows_sharding(x: Any) -> PartitionSpec | None:
-    """The sharding that rows taken from `x` must have under an Explicit mesh: its trailing axes keep theirs."""
+def rows_sharding(x: Any, rank: int = 1) -> PartitionSpec | None:
+    """The sharding that rows taken from `x`, by indices of this rank, must have under an Explicit mesh.
+
+    The trailing axes of `x` keep theirs.
+    """
     if not jax.sharding.get_abstract_mesh().explicit_axes:
         return None
-    return PartitionSpec(None, *partition_spec(x)[1:])
+    return PartitionSpec(*[None] * rank, *partition_spec(x)[1:])
 
 
 def invariant_gather(x: Any, axis_name: Any, index: Any) -> Any:

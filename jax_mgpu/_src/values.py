@@ -238,7 +238,8 @@ def take_or_fill(
         if n == 0:  # there is nothing to take, but what is made varies under shard_map as what is taken
             nothing = jax.lax.full_like(x, 0, shape=shape)
             return jnp.where(_along(inside, x), nothing, nothing if fill is None else fill)
-        taken = x.at[jnp.where(inside, indices, n)].get(mode="fill", fill_value=0, out_sharding=rows_sharding(x))
+        sharding = rows_sharding(x, indices.ndim)
+        taken = x.at[jnp.where(inside, indices, n)].get(mode="fill", fill_value=0, out_sharding=sharding)
         return taken if fill is None else jnp.where(_along(inside, taken), taken, fill)
 
     return take((x, fill), indices) if tangents else keeping_bits(take, (x, fill), indices)
