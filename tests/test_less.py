@@ -534,3 +534,16 @@ def test_calls_for_cuda(monkeypatch) -> None:
         return jax.lax.while_loop(lambda s: s[0] < 9, lambda s: (s[0] + 1, s[1]), (a, b))[0] < b
 
     assert "sort_by_function" not in lowered(monkeypatch, lambda x: mgpu.mergesort(x, less=slow), x)
+
+
+def test_counts_of_a_batch_over_an_explicit_mesh() -> None:
+    """The items serve the whole batch."""
+    devices = jax.devices()
+    mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
+    a, b = np.array([1, 4, 6, 9], np.float32), np.array([2, 3], np.float32)
+    counts = np.arange(len(devices), dtype=np.int32) % 5
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(counts, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")))
+        merged = jax.vmap(lambda count: mgpu.merge(a, b, a_count=count, less=lambda x, y: x < y))(placed)
+    for count, row in zip(counts, np.asarray(merged), strict=True):
+        np.testing.assert_array_equal(row[: count + 2], np.sort(np.append(a[:count], b)))

@@ -33,7 +33,7 @@ from jax_mgpu._src.compat import evaluate, free_of_explicit_axes, whole_axes
 from jax_mgpu._src.emit import Unsupported, emit_order
 from jax_mgpu._src.live import live_mask
 from jax_mgpu._src.primitive import ABSENT, Operation
-from jax_mgpu._src.values import Payload, flatten_values, plain_leaves, take_rows
+from jax_mgpu._src.values import Payload, flatten_values, plain_leaves, take_or_fill, take_rows
 
 __all__ = ["Items", "expect_items", "key_count", "ranked_pair", "sort_by_less", "sort_indices_by_less"]
 
@@ -503,7 +503,7 @@ def ranked_pair(
     if counts[0].size or counts[1].size:  # a live item stands for each that nobody is to look at
         live = jnp.concatenate([live_mask(n_a, counts[0]), live_mask(n - n_a, counts[1])])
         at = jnp.argmax(live)
-        both = [jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, leaf[at]) for leaf in both]
+        both = [jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, take_or_fill(leaf, at)) for leaf in both]
     items = Items(tuple(jnp.asarray(jax.lax.stop_gradient(leaf)) for leaf in both), first.restore, first.less)
     _, indices = _sorted(operation, items, ABSENT, ABSENT, ABSENT, with_indices=True)
     in_order = [take_rows(leaf, indices) for leaf in items.leaves]
