@@ -121,8 +121,6 @@ def test_no_data_is_gathered(name, devices, form):
 @pytest.mark.parametrize("name", [*ONE, *TWO])
 def test_other_axes_are_left_to_jax(name, kind):
     """Where `shard_map` has the operation's axis alone."""
-    if name == "mergesort" and kind == AxisType.Explicit and jax.__version_info__ >= (0, 12):
-        pytest.skip("JAX 0.12 transposes a gather beside Explicit axes with a sharding of another rank")
     both = AbstractMesh((4, 2), (mesh.AXIS, "other"), axis_types=(kind,) * 2)
     options = {"mesh": both, "in_specs": P(mesh.AXIS), "out_specs": P(mesh.AXIS), "axis_names": {mesh.AXIS}}
 

@@ -95,7 +95,7 @@ def _gathered(parts: Parts, x: jax.Array) -> jax.Array:
     slot = jnp.arange(parts.slots, dtype=parts.sizes.dtype)
     source = jnp.sum(slot[:, None] >= parts.runs[None, 1:-1], axis=1, dtype=slot.dtype)
     item = parts.starts[source, parts.axis.index] + slot - parts.runs[source]
-    everything = jax.lax.all_gather(x, parts.axis.name)
+    everything = jax.lax.all_gather(x, parts.axis.name, tiled=True).reshape(parts.axis.size, *x.shape)
     taken = everything.at[source, item].get(mode="clip")
     return jnp.where(_along(slot < parts.runs[-1], taken), taken, jnp.zeros((), x.dtype))
 
