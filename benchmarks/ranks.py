@@ -94,6 +94,7 @@ CASES = [
         _top_k(f"top_k of {2**26 // n} rows of {n}, k = 8", 2**26 // n, n, 8)
         for n in (8, 64, 512, 2048, 8192, 2**16, 2**20, 2**26)
     ),
+    _top_k("top-8 of 2^18 rows of 256", 2**18, 256, 8),
     _top_k("top_k of 1 row of 67108864, k = 2,048", 1, 2**26, 2048),
     Case(
         family="ranks",

@@ -107,4 +107,13 @@ struct FloatOrder {
   MGPU_HOST_DEVICE Word infinity() const { return static_cast<Word>(kSign - 1 - mantissa); }
 };
 
+// The highest code of a rank. The codes of one rank are neighbours, and it is the lowest of them, but for that of the
+// lowest codes: it is the highest of them.
+template <typename Order, typename Word = typename Order::Word>
+MGPU_HOST_DEVICE Word highest_code(const Order& order, Word rank) {
+  const Word all = static_cast<Word>(~Word{0});
+  const Word next = static_cast<Word>(rank + 1);
+  return order.rank(all) <= rank ? all : order.rank(next) == rank ? next : rank;
+}
+
 }  // namespace mgpu

@@ -1,6 +1,7 @@
 // top_k on CUDA.
 #include "cuda/launch.h"
 #include "cuda/shapes.h"
+#include "cuda/short_rows/top_k.cuh"
 #include "cuda/top_k.cuh"
 #include "operations.h"
 #include "workspace.h"
@@ -36,6 +37,19 @@ void run(const Call& call, const TopKOperands& operands, Order order, cudaStream
   }
 }
 
+// By the first shape that takes such rows.
+template <int kShape, typename Order>
+void run_short(const Call& call, const short_rows::TopK<Order>& task, cudaStream_t stream) {
+  constexpr TopKRowShape shape = kTopKRowShapes[kShape];
+  if constexpr (kShape + 1 < kTopKRowShapeCount) {
+    if (!shape.takes(task.operands.length, task.operands.k)) return run_short<kShape + 1>(call, task, stream);
+  }
+  constexpr int64_t kBlockRows = kTopKRowThreads / shape.lanes;
+  const int64_t blocks = ceil_div(task.operands.rows, kBlockRows);
+  short_rows::keep_first_of_rows<Order, kShape><<<static_cast<unsigned>(blocks), kTopKRowThreads, 0, stream>>>(task);
+  check_launch(call);
+}
+
 }  // namespace ranking
 
 void list_top_k_shapes(const Call& call, KernelShapeList& list) {
@@ -48,6 +62,12 @@ void list_top_k_shapes(const Call& call, KernelShapeList& list) {
 void top_k(const Call& call, cudaStream_t stream) {
   const TopKOperands operands(call);
   if (operands.rows * operands.k == 0) return;
+  if (kTopKRowLargest.takes(operands.length, operands.k)) {
+    dispatch_order(call, operands.key_type, operands.largest, [&](auto order) {
+      ranking::run_short<0>(call, short_rows::TopK<decltype(order)>{operands, order, is_aligned(operands.x)}, stream);
+    });
+    return;
+  }
   call.expect(operands.k <= kTopKMost && operands.length <= kTopKMostRow, "k: expected no more than the kernels take");
   dispatch_order(call, operands.key_type, operands.largest,
                  [&](auto order) { ranking::run(call, operands, order, stream); });

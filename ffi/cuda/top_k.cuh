@@ -345,15 +345,10 @@ class BlockBest {
   }
 
   // What comes before the k-th best has a rank up to `rank`, and where it has that one a position before `position`.
-  // The codes of one rank are neighbours, and it is the lowest of them, but for that of the lowest codes: it is the
-  // highest of them.
   __device__ void set_bound(Word rank, uint32_t position) {
-    const Word next = static_cast<Word>(rank + 1);
     bound_rank_ = rank;
     bound_position_ = position;
-    bound_ = order_.rank(static_cast<Word>(~Word{0})) <= rank ? static_cast<Word>(~Word{0})
-             : order_.rank(next) == rank                      ? next
-                                                              : rank;
+    bound_ = highest_code(order_, rank);
   }
 
   __device__ __forceinline__ void swap_unless(int a, int b, bool ascending) {

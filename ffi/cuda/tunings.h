@@ -230,6 +230,23 @@ constexpr int64_t kTopKLeastTiles = 4;        // of a part
 constexpr int64_t kTopKMergedPart = 1 << 15;  // of what parts kept
 constexpr int64_t kTopKMostRow = (int64_t{1} << 32) - 1;
 
+// ---- The same of short rows: lanes of a warp have a row in registers, `items` each, and find up to `most` items. The
+// first shape that fits is taken. Lanes that share a row do some 150 instructions together, so 16 lanes are better than
+// 32 while 12 of their own least items tell a bound that few others come up to. A row that one or eight lanes have is
+// compared item by item. What passes the bound has room for 4 items a lane: 64 items are looked for at most, so that a
+// bound can always leave as many again.
+constexpr int kTopKRowThreads = 128;
+constexpr int kTopKRowRoom = 4;  // of a lane
+struct TopKRowShape {
+  int lanes, items, most;
+  constexpr int64_t length() const { return int64_t{lanes} * items; }
+  constexpr bool takes(int64_t row, int64_t k) const { return row <= length() && k <= most; }
+};
+constexpr TopKRowShape kTopKRowShapes[] = {{1, 8, 8},   {8, 4, 32},   {16, 4, 12},  {16, 16, 12},
+                                           {32, 8, 64}, {32, 16, 64}, {32, 32, 64}, {32, 64, 64}};
+constexpr int kTopKRowShapeCount = sizeof(kTopKRowShapes) / sizeof(TopKRowShape);
+constexpr TopKRowShape kTopKRowLargest = kTopKRowShapes[kTopKRowShapeCount - 1];  // takes all that others take
+
 // ---- Counting in bins, in shared memory: with a counter a lane for each bin, lanes never wait for each other,
 // whatever the items. So many bins have one counter each on every device, and their edges and a table to find them have
 // room too.

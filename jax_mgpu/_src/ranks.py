@@ -87,7 +87,8 @@ def top_k(
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     Derivatives go to the items that are taken. If `k` is at most a quarter of `n`, and on CUDA at most 2,048, time is
-    O(n + k log k) on random input, in one pass over memory. Otherwise it is that of a sort.
+    O(n + k log k) on random input, in one pass over memory. So it is on CUDA for `k` up to 64 of rows of up to 2,048
+    items, of which `vmap` makes a batch. Otherwise it is that of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -100,7 +101,7 @@ def top_k(
     live = count_operand(name, "count", count, n)
     if axis_name is not None:
         return over_axis("selections.top_k", name, axis_name, x, k, largest, live)
-    if k > n // SELECTED_PART:
+    if k > n // SELECTED_PART and not _is_short(n, k):
         return TopK(*_sort_first(name, x, k, largest, count))
     values, indices = _select_first(x=x, count=live, k=k, largest=largest)
     return TopK(values, indices, jnp.minimum(live_items(n, live, indices.dtype), k))
@@ -168,11 +169,15 @@ class _TopK(Operation):
     def lowers_plainly(
         self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
     ) -> bool:
-        """Whether the kernels do not take so many, or a batch has short rows."""
+        """Whether the kernels do not take so many, or a batch has short rows of which many are asked for."""
+        n, total, k = operands[0].shape[-1], operands[0].size, attributes["k"]
+        if platform == "cuda" and _is_short(n, k):
+            return False
+        if k > n // SELECTED_PART:
+            return True
         if platform != "cuda":
             return False
-        n, total = operands[0].shape[-1], operands[0].size
-        return attributes["k"] > CUDA_MOST_FIRST or n >= 2**32 or (n < CUDA_LEAST_ROW and total > CUDA_FEW_ITEMS)
+        return k > CUDA_MOST_FIRST or n >= 2**32 or (n < CUDA_LEAST_ROW and total > CUDA_FEW_ITEMS)
 
 
 def _first_shapes(x: Any, *, k: int) -> Sequence[Any]:
@@ -197,6 +202,13 @@ SELECTED_PART = 4
 CUDA_MOST_FIRST = 2048  # kTopKMost of ffi/cuda/tunings.h: what a block has room for
 CUDA_LEAST_ROW = 2048  # a block has a row, or a part of it: of many shorter ones the sort has several in a block
 CUDA_FEW_ITEMS = 2**16
+CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # kTopKRowLargest of ffi/cuda/tunings.h: what a warp takes, however many
+
+
+def _is_short(n: int, k: int) -> bool:
+    """Whether CUDA has kernels for rows of so many, that take less time than a sort for any such k."""
+    return n <= CUDA_SHORT_ROW and k <= CUDA_SHORT_FIRST
+
 
 _select_first = _TopK(
     "top_k",
