@@ -78,7 +78,7 @@ SPECIAL = {
             for mover in ("MoveItems<uint32_t>", "MoveItems<ulonglong2>", "MoveWideRows<uint64_t>", "SetIndices")
         ),
     ],
-    "short_rows/top_k.cuh": [f"short_rows::keep_first_of_rows<{ORDER}, {shape}>" for shape in (0, 1, 3, 7)],
+    "short_rows/top_k.cuh": [f"short_rows::keep_first_of_rows<{ORDER}, {shape}>" for shape in (0, 1, 3, 8)],
     "short_rows/select.cuh": ["short_rows::select<mgpu::cuda::selecting::SetIndices>"],
     "sorted_search.cuh": [f"searching::search_tiles<{ORDER}, true>", f"searching::match_tiles<{ORDER}, false>"],
     "top_k.cuh": [f"ranking::keep_first<{ORDER}, {rest}>" for rest in ("true, 256", "true, 512", "false, 512")],

@@ -161,6 +161,46 @@ def test_top_k_of_many_parts(rng, dtype, rows, n, k, kind):
         same_bits(best.indices[row], order.astype(np.int32))
 
 
+# Lengths round the edges of all shapes of CUDA's kernel for short rows, and the first one that is too long for it.
+SHORT_ROWS = [0, 1, 2, *(edge + d for edge in (8, 32, 64, 256, 512, 1024, 2048) for d in (-1, 0, 1))]
+
+
+def short_rows(rng, dtype, rows, n):
+    """Rows of drawn keys, corners alone, few values, one value, in order both ways, and the best a warp apart."""
+    place = np.arange(n)
+    kinds = [
+        data.random_keys(rng, dtype, n),
+        data.random_keys(rng, dtype, n),
+        rng.choice(data.special_keys(dtype), n),
+        rng.integers(0, 3, n),
+        np.full(n, 7),
+        place % 128,
+        place[::-1] % 128,
+        np.where(place % 32 == 3, 100, place % 50),
+    ]
+    return np.array([kinds[row % len(kinds)].astype(jnp.dtype(dtype)) for row in range(rows)]).reshape(rows, n)
+
+
+# For one k both ways; few programs, as each length is one.
+@pytest.mark.parametrize(
+    "dtype",
+    long_but(["float32"], ["int8", "uint8", "bfloat16", "float16", "float32", "int32", "uint64", "float64"]),
+)
+def test_top_k_of_short_rows(rng, dtype):
+    for i, n in enumerate(SHORT_ROWS):
+        rows = 67 if n <= 33 else 9  # on CUDA more than a warp has of them
+        x = short_rows(rng, dtype, rows, n)
+        for k, largest in ((8, i % 2 == 0), ((1, n, 13, 64, 2)[i % 5], i % 2 == 1)):
+            counts = np.where(rng.random(rows) < 0.5, n, data.row_counts(rng, n, rows)).astype(np.int32)
+            top = jax.vmap(lambda x, count, k=k, largest=largest: mgpu.top_k(x, k, largest=largest, count=count))
+            best = jax.device_get(jax.jit(top)(x, counts))
+            for row in range(rows):
+                order = first_of(x[row], 0, np.clip(counts[row], 0, n), k, largest)
+                same_bits(best.values[row], oracle.padded(x[row, order], k, 0))
+                same_bits(best.indices[row], oracle.padded(order.astype(np.int32), k, -1))
+                assert int(best.count[row]) == len(order)
+
+
 def test_a_sort_in_the_place_of_a_selection_agrees(rng):
     """Where a sort takes less time, CUDA sorts."""
     x = data.random_keys(rng, "float32", 3, 500)

@@ -231,10 +231,10 @@ constexpr int64_t kTopKMergedPart = 1 << 15;  // of what parts kept
 constexpr int64_t kTopKMostRow = (int64_t{1} << 32) - 1;
 
 // ---- The same of short rows: lanes of a warp have a row in registers, `items` each, and find up to `most` items. The
-// first shape that fits is taken. Lanes that share a row do some 150 instructions together, so 16 lanes are better than
-// 32 while 12 of their own least items tell a bound that few others come up to. A row that one or eight lanes have is
-// compared item by item. What passes the bound has room for 4 items a lane: 64 items are looked for at most, so that a
-// bound can always leave as many again.
+// first shape that fits is taken. What the lanes of a warp do together is 400 instructions, for one row or for two: so
+// 16 lanes have a row while few items are asked for, as the 12th of their least items is a bound to which some 20 items
+// come up; that of 32 lanes serves more. The list of these has room for 4 items a lane: twice the 64 that 32 lanes find
+// at most, so that a bound is soon found for any k. One lane, and eight, compare all items of a row.
 constexpr int kTopKRowThreads = 128;
 constexpr int kTopKRowRoom = 4;  // of a lane
 struct TopKRowShape {
@@ -242,7 +242,7 @@ struct TopKRowShape {
   constexpr int64_t length() const { return int64_t{lanes} * items; }
   constexpr bool takes(int64_t row, int64_t k) const { return row <= length() && k <= most; }
 };
-constexpr TopKRowShape kTopKRowShapes[] = {{1, 8, 8},   {8, 4, 32},   {16, 4, 12},  {16, 16, 12},
+constexpr TopKRowShape kTopKRowShapes[] = {{1, 8, 8},   {8, 4, 32},   {16, 4, 12},  {16, 16, 12}, {16, 32, 12},
                                            {32, 8, 64}, {32, 16, 64}, {32, 32, 64}, {32, 64, 64}};
 constexpr int kTopKRowShapeCount = sizeof(kTopKRowShapes) / sizeof(TopKRowShape);
 constexpr TopKRowShape kTopKRowLargest = kTopKRowShapes[kTopKRowShapeCount - 1];  // takes all that others take

@@ -178,7 +178,7 @@ def ranks(shape: Shape) -> Call:
     dtype, count = shape.key_dtype(), shape.count(n)
     m, head_dtype = shape.choice((0, 1, 3, n // 5, n + 3)), shape.index_dtype(0)
     size = shape.choice((0, 1, n // 2, n, n + 2))
-    k = min(shape.choice((0, 1, 3, n, n + 2)), 200_000 // max(m, 1))
+    k = min(shape.choice((0, 1, 3, 8, 50, n, n + 2)), 200_000 // max(m, 1))
     largest = shape.flag()
     asked = {f"return_{what}": shape.flag() for what in ("index", "inverse", "counts")}
     q = np.round(shape.rng.random(int(shape.rng.integers(0, 4))), 2).astype(np.float32)

@@ -14,7 +14,7 @@ template <typename Order>
 struct TopK {
   TopKOperands operands;
   Order order;
-  bool is_aligned;  // whether each row of a whole shape is, for loads of 16 bytes
+  bool is_aligned;  // whether x is, to 16 bytes
 };
 
 // A rank and the position in its row: all of a row differ.
@@ -29,9 +29,12 @@ struct TopKWarp {
   static constexpr int kBatch = 4;                           // entries that are read together
   static constexpr int kPitch = (kRoom + kBatch) | 1;        // lanes of different rows meet different banks
   static constexpr uint32_t kNone = ~uint32_t{0};
+  static constexpr int kResults = kRows * kShape.most;
 
   RankedPlace<Word> places[kRows][kShape.lanes == 1 ? 1 : kPitch];
-  uint32_t first[kRows * kShape.most];  // of each result: where its item is in the warp's rows, and in its row
+  // Of each result: where its item is in the warp's rows, and in its row. Behind them each lane has room for what is no
+  // result.
+  uint32_t first[kResults + kWarp];
 
   __device__ static uint32_t pack(int in_rows, int in_row) { return static_cast<uint32_t>(in_rows) << 16 | in_row; }
   __device__ static int in_rows(uint32_t packed) { return static_cast<int>(packed >> 16); }
@@ -41,7 +44,7 @@ struct TopKWarp {
 // Sorts the values of every kLanes lanes.
 template <int kLanes, typename Value>
 __device__ __forceinline__ Value sort_lanes(Value value) {
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int lane = static_cast<int>(threadIdx.x % kLanes);
 #pragma unroll
   for (int run = 2; run <= kLanes; run *= 2) {
 #pragma unroll
@@ -67,17 +70,18 @@ class RowLanes {
   static constexpr Word kMost = static_cast<Word>(~Word{0});
 
  public:
-  __device__ RowLanes(const TopK<Order>& task, int64_t first, int rows, Shared& shared)
+  // `items` is where the warp's `rows` rows begin, from the batch's row `first` on.
+  __device__ RowLanes(const TopK<Order>& task, const Word* items, int64_t first, int rows, Shared& shared)
       : order_(task.order),
         shared_(shared),
-        row_(static_cast<int>(threadIdx.x) % kWarp / kLanes),
-        lane_(static_cast<int>(threadIdx.x) % kLanes),
+        row_(static_cast<int>(threadIdx.x % kWarp / kLanes)),
+        lane_(static_cast<int>(threadIdx.x % kLanes)),
         k_(static_cast<int>(task.operands.k)) {
     // A lane without a row has the last one, for which nobody asks it.
     const int known = minimum(row_, rows - 1);
     const int length = static_cast<int>(task.operands.length);
     begin_ = known * length;
-    items_ = static_cast<const Word*>(task.operands.x) + (first + known) * length;
+    items_ = items + (begin_ + lane_);
     live_ = static_cast<int>(task.operands.counts(first + known, length));
     wanted_ = minimum(k_, live_);
     own_ = (live_ - lane_ + kLanes - 1) / kLanes;
@@ -93,6 +97,7 @@ class RowLanes {
       __syncwarp();
       rank_listed(listed);
     }
+#pragma unroll 1
     for (int i = wanted_ + lane_; i < k_; i += kLanes) shared_.first[row_ * k_ + i] = Shared::kNone;
   }
 
@@ -102,16 +107,14 @@ class RowLanes {
   // Codes that are not of an item are the greatest one.
   __device__ __forceinline__ void load(bool is_aligned) {
     const Word filling = order_.decode(kMost);
-    if constexpr (kLanes == 1) {
-      if (is_aligned && own_ == kItems) {
-        load_bytes<sizeof(codes_)>(codes_, items_);
-      } else {
+    if (own_ < kItems) {
 #pragma unroll
-        for (int i = 0; i < kItems; ++i) codes_[i] = i < own_ ? items_[i] : filling;
-      }
+      for (int i = 0; i < kItems; ++i) codes_[i] = i < own_ ? items_[i * kLanes] : filling;
+    } else if (kLanes == 1 && is_aligned) {
+      load_bytes<sizeof(codes_)>(codes_, items_);
     } else {
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) codes_[i] = i < own_ ? items_[position(i)] : filling;
+      for (int i = 0; i < kItems; ++i) codes_[i] = items_[i * kLanes];
     }
 #pragma unroll
     for (int i = 0; i < kItems; ++i) codes_[i] = order_.encode(codes_[i]);
@@ -121,8 +124,10 @@ class RowLanes {
     return Place{order_.rank(code)} << 32 | static_cast<uint32_t>(position(i));
   }
 
+  // A choice of places takes fewer instructions than one of whether to store.
   __device__ __forceinline__ void put(int before, int position) {
-    if (before < wanted_) shared_.first[row_ * k_ + before] = Shared::pack(begin_ + position, position);
+    const int to = before < wanted_ ? row_ * k_ + before : Shared::kResults + row_ * kLanes + lane_;
+    shared_.first[to] = Shared::pack(begin_ + position, position);
   }
 
   // A number of each lane, summed up over those before it in its row and over all of the row's.
@@ -155,7 +160,7 @@ class RowLanes {
     int before[kItems];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      codes_[i] = i < own_ ? order_.rank(codes_[i]) : kMost;
+      codes_[i] = order_.rank(codes_[i]);
       before[i] = kItems - 1 - i;
     }
 #pragma unroll
@@ -168,9 +173,7 @@ class RowLanes {
       }
     }
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      if (i < own_) put(before[i], i);
-    }
+    for (int i = 0; i < kItems; ++i) put(before[i], i);  // all live items come before the others
   }
 
   __device__ __forceinline__ int list_all() {
@@ -219,9 +222,10 @@ class RowLanes {
         listed = sum_row(count_bits(taken));
       }
     }
+#pragma unroll 1
     for (int to = listed.before; taken != 0; taken &= taken - 1) {
       const int i = first_bit(taken);
-      shared_.places[row_][to++] = place(order_.encode(items_[position(i)]), i);
+      shared_.places[row_][to++] = place(order_.encode(items_[i * kLanes]), i);
     }
     return listed.all;
   }
@@ -229,7 +233,7 @@ class RowLanes {
   // What comes before a rank, and so many of that rank as are wanted besides, the first ones. Seldom called, so its
   // loops are not unrolled, and read the row again.
   __device__ Bits take_first_equals(Word last) const {
-    const auto rank_of = [&](int i) { return i < own_ ? order_.rank(order_.encode(items_[position(i)])) : kMost; };
+    const auto rank_of = [&](int i) { return i < own_ ? order_.rank(order_.encode(items_[i * kLanes])) : kMost; };
     int before = 0;
 #pragma unroll 1
     for (int i = 0; i < own_; ++i) before += rank_of(i) < last;
@@ -251,9 +255,11 @@ class RowLanes {
 
   __device__ __forceinline__ void rank_listed(int listed) {
     const Place* const places = shared_.places[row_];
+#pragma unroll 1
     for (int own = lane_; own < listed; own += kLanes) {
       const Place place = places[own];
       int before = 0;
+#pragma unroll 1
       for (int i = 0; i < listed; i += Shared::kBatch) {
 #pragma unroll
         for (int j = 0; j < Shared::kBatch; ++j) before += places[i + j] < place;
@@ -266,8 +272,8 @@ class RowLanes {
   Shared& shared_;
   int row_, lane_;  // of the warp, of the row
   int k_;
-  int begin_;  // of the row in the warp's rows
-  const Word* items_;
+  int begin_;          // of the row in the warp's rows
+  const Word* items_;  // from this lane's first one on
   int live_, wanted_;
   int own_;  // live items of this lane
   Word codes_[kItems];
@@ -285,14 +291,16 @@ __global__ void __launch_bounds__(kTopKRowThreads) keep_first_of_rows(const __gr
   const int64_t first = (int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp) * Shared::kRows;
   if (first >= operands.rows) return;  // the whole warp
   const int rows = static_cast<int>(minimum<int64_t>(Shared::kRows, operands.rows - first));
-  RowLanes<Order, shape>(task, first, rows, shared).keep_first();
+  const Word* const items = static_cast<const Word*>(operands.x) + first * operands.length;
+  RowLanes<Order, shape>(task, items, first, rows, shared).keep_first();
   __syncwarp();
 
   // The results of neighbouring rows lie side by side.
-  const Word* const items = static_cast<const Word*>(operands.x) + first * operands.length;
   const int64_t to = first * operands.k;
   const int results = rows * static_cast<int>(operands.k);
-  for (int i = threadIdx.x % kWarp; i < results; i += kWarp) {
+  constexpr int kUnroll = shape.lanes == 1 ? 4 : 1;
+#pragma unroll kUnroll
+  for (int i = static_cast<int>(threadIdx.x % kWarp); i < results; i += kWarp) {
     const uint32_t packed = shared.first[i];
     const bool is_live = packed != Shared::kNone;
     static_cast<Word*>(operands.values)[to + i] = is_live ? items[Shared::in_rows(packed)] : Word{0};
