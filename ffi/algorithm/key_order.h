@@ -29,6 +29,7 @@ struct IntegerOrder {
   MGPU_HOST_DEVICE Word decode(Word code) const { return static_cast<Word>(code ^ flip); }
   MGPU_HOST_DEVICE bool less(Word a, Word b) const { return a < b; }
   MGPU_HOST_DEVICE Word rank(Word code) const { return code; }
+  MGPU_HOST_DEVICE Word last_equal(Word code) const { return code; }
   MGPU_HOST_DEVICE bool keeps_bits() const { return flip == 0; }  // whether a key is its own code
   MGPU_HOST_DEVICE bool has_equals(Word /*code*/) const { return false; }
   MGPU_HOST_DEVICE bool is_plain(Word /*bits*/) const { return true; }
@@ -79,6 +80,11 @@ struct FloatOrder {
     const Word bounded = clamp(code, low, high);
     return static_cast<Word>(bounded - (bounded == static_cast<Word>(zero + 1)));
   }
+  // The greatest code that is equal to this one: these are neighbours.
+  MGPU_HOST_DEVICE Word last_equal(Word code) const {
+    const Word last = maximum(static_cast<Word>(code + (code == zero)), low);
+    return code >= high ? static_cast<Word>(~Word{0}) : last;
+  }
   MGPU_HOST_DEVICE bool keeps_bits() const { return false; }
 
   // Whether other codes are equal to this one: the zeros, the NaNs. Only these are lost in a rank.
@@ -106,14 +112,5 @@ struct FloatOrder {
   MGPU_HOST_DEVICE static Word magnitude(Word bits) { return static_cast<Word>(bits & (kSign - 1)); }
   MGPU_HOST_DEVICE Word infinity() const { return static_cast<Word>(kSign - 1 - mantissa); }
 };
-
-// The highest code of a rank. The codes of one rank are neighbours, and it is the lowest of them, but for that of the
-// lowest codes: it is the highest of them.
-template <typename Order, typename Word = typename Order::Word>
-MGPU_HOST_DEVICE Word highest_code(const Order& order, Word rank) {
-  const Word all = static_cast<Word>(~Word{0});
-  const Word next = static_cast<Word>(rank + 1);
-  return order.rank(all) <= rank ? all : order.rank(next) == rank ? next : rank;
-}
 
 }  // namespace mgpu

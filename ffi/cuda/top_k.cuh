@@ -348,7 +348,7 @@ class BlockBest {
   __device__ void set_bound(Word rank, uint32_t position) {
     bound_rank_ = rank;
     bound_position_ = position;
-    bound_ = highest_code(order_, rank);
+    bound_ = order_.last_equal(rank);
   }
 
   __device__ __forceinline__ void swap_unless(int a, int b, bool ascending) {
@@ -368,7 +368,7 @@ class BlockBest {
   Shared& shared_;
   SelectDigits<kThreads> select_digits_;
   int count_ = 0;
-  Word bound_;  // the highest code of bound_rank_
+  Word bound_;  // the greatest code of bound_rank_
   Word bound_rank_;
   uint32_t bound_position_;
 };

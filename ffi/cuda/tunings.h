@@ -231,7 +231,7 @@ constexpr int64_t kTopKMergedPart = 1 << 15;  // of what parts kept
 constexpr int64_t kTopKMostRow = (int64_t{1} << 32) - 1;
 
 // ---- The same of short rows: lanes of a warp have a row in registers, `items` each, and find up to `most` items. The
-// first shape that fits is taken. What the lanes of a warp do together is 400 instructions, for one row or for two: so
+// first shape that fits is taken. What the lanes of a warp do together is 450 instructions, for one row or for two: so
 // 16 lanes have a row while few items are asked for, as the 12th of their least items is a bound to which some 20 items
 // come up; that of 32 lanes serves more. The list of these has room for 4 items a lane: twice the 64 that 32 lanes find
 // at most, so that a bound is soon found for any k. One lane, and eight, compare all items of a row.

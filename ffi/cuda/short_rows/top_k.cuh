@@ -198,7 +198,7 @@ class RowLanes {
     Prefix<int> listed;
     listed.all = live_;
     while (true) {
-      const Word last = highest_code(order_, order_.rank(bound));
+      const Word last = order_.last_equal(bound);
       Bits up_to = 0;
 #pragma unroll
       for (int i = 0; i < kItems; ++i) up_to |= codes_[i] <= last ? Bits{1} << i : 0;
