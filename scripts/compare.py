@@ -6,7 +6,8 @@
 
 Each tree runs its own rows with its own kernels, family by family, first one tree, then the other. A row that is
 slower by more than --limit is measured again, with both trees in turn, and fails if the least of its medians still is.
-A folder of saved results stands for a tree: of each row the last figure counts.
+A folder of saved results stands for a tree: of each row the last figure counts. With --saved, rows are first compared
+with such a folder, and only those that seem slower are measured in both trees.
 """
 
 from __future__ import annotations
@@ -47,12 +48,17 @@ def saved(folder: pathlib.Path) -> dict[str, float]:
     return {f"{row['family']}/{row['name']}": row["ours"]["ms"] for row in rows if "ms" in row["ours"]}
 
 
-def families_of(tree: pathlib.Path) -> list[str]:
-    """The families that have rows in a tree."""
+def rows_of(tree: pathlib.Path) -> list[str]:
+    """The rows of a tree."""
     command = [sys.executable, "-m", "benchmarks", "--list"]
     environment = {**os.environ, "PYTHONPATH": str(tree), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=True)
-    return list(dict.fromkeys(line.partition("/")[0] for line in done.stdout.splitlines()))
+    return done.stdout.splitlines()
+
+
+def families_of(rows: Sequence[str]) -> list[str]:
+    """The families of rows."""
+    return list(dict.fromkeys(row.partition("/")[0] for row in rows))
 
 
 def slower_rows(pairs: dict[str, tuple[float, float]], limit: float) -> list[str]:
@@ -71,19 +77,27 @@ def main() -> int:
     parser.add_argument("before", type=pathlib.Path, help="a tree, or a folder of saved results")
     parser.add_argument("after", type=pathlib.Path)
     parser.add_argument("--families", default="", help="comma-separated; default: all of the tree before")
+    parser.add_argument("--match", action="append", default=[], metavar="TEXT", help="rows whose name holds TEXT")
+    parser.add_argument("--saved", type=pathlib.Path, help="a folder of saved results, to compare with first")
     parser.add_argument("--limit", type=float, default=0.02, help="how much slower a row may be (default 0.02)")
     parser.add_argument("--repeat", type=int, default=5, help="samples a timing")
     parser.add_argument("--output", type=pathlib.Path, help="save the milliseconds of both trees there, as JSON")
     options = parser.parse_args()
     before, after = options.before.resolve(), options.after.resolve()
-    known = {} if (before / "benchmarks").is_dir() else saved(before)
-    families = [name for name in options.families.split(",") if name] or families_of(after if known else before)
+    old_rows = rows_of(before) if (before / "benchmarks").is_dir() else []
+    known = saved(options.saved or before) if options.saved or not old_rows else {}
+    remembered = set(known)
+    families = [name for name in options.families.split(",") if name] or families_of(list(known) or old_rows)
+
+    def is_named(row: str) -> bool:
+        return not options.match or any(text in row.partition("/")[2] for text in options.match)
+
     pairs: dict[str, tuple[float, float]] = {}
     missing: list[str] = []
     for family in families:
-        of_family = {row: ms for row, ms in known.items() if row.startswith(f"{family}/")}
-        old = of_family if known else measure(before, [family], [], options.repeat)
-        new = measure(after, [family], [], options.repeat)
+        of_family = {row: ms for row, ms in known.items() if row.startswith(f"{family}/") and is_named(row)}
+        old = of_family if known else measure(before, [family], options.match, options.repeat)
+        new = measure(after, [family], options.match, options.repeat)
         missing += [row for row in old if row not in new]
         pairs |= {row: (old[row], new[row]) for row in old if row in new}
         for row in old:
@@ -94,11 +108,16 @@ def main() -> int:
             if not again:
                 break
             names = [row.partition("/")[2] for row in again]
-            old_again = {} if known else measure(before, [family], names, options.repeat)
+            old_names = [row.partition("/")[2] for row in again if row in old_rows]
+            old_again = measure(before, [family], old_names, options.repeat) if old_names else {}
             new_again = measure(after, [family], names, options.repeat)
             for row in again:
                 was, now = pairs[row]
+                if row in remembered and row in old_again:
+                    remembered.remove(row)
+                    was = old_again[row]  # what this device takes counts, not what was saved
                 pairs[row] = min(was, old_again.get(row, was)), min(now, new_again.get(row, now))
+                print(f"again {line(row, *pairs[row])}", flush=True)
     slower = slower_rows(pairs, options.limit)
     if options.output:
         options.output.write_text(
