@@ -39,9 +39,10 @@ copies.defvjp(_copies_forward, _copies_backward)
 
 def dispatch(tokens: Any, experts: Any, count: int) -> tuple[mgpu.Ragged, Any]:
     """The tokens of each of `count` experts, one row each, and where each of a token's copies is among them."""
-    ids, order = mgpu.mergesort_indices(experts.reshape(-1))
+    ids = experts.reshape(-1)
+    order = mgpu.argsort(ids, bits=max(1, (count - 1).bit_length()))
     back = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype), unique_indices=True)
-    ends = mgpu.sorted_search(jnp.arange(count, dtype=ids.dtype), ids, "right")
+    ends = jnp.cumsum(mgpu.bincount(ids, count))
     return mgpu.Ragged(copies(tokens, order, back), jnp.pad(ends, (1, 0))), back
 
 

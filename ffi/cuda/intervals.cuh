@@ -31,10 +31,10 @@ struct ExpandRoute {
 
 // Values of one word are slots themselves, and the outputs are written 16 bytes at a time.
 template <typename Word>
-__global__ void __launch_bounds__(kWorkThreads)
+__global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Word)))
     expand_words(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,
                  const __grid_constant__ ExpandRoute route) {
-  using Tile = TileWork<kWorkThreads, work_items(false), Word>;
+  using Tile = TileWork<kWorkThreads, kWordItems, Word>;
   __shared__ typename Tile::Shared shared;
   wait_for_last_kernel();
   const auto values_of = [&](const Tile& tile) {

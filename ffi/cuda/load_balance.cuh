@@ -39,10 +39,10 @@ static __global__ void partition_cells(const __grid_constant__ WorkList work, co
 
 // With ranks, an object's slot is how far the tile's first output lies behind the object's own.
 template <typename Index, bool kRanks>
-__global__ void __launch_bounds__(kWorkThreads)
+__global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Index)))
     search_tiles(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles, Index* objects,
                  Index* ranks) {
-  using Tile = TileWork<kWorkThreads, work_items(false), std::conditional_t<kRanks, Index, NoSlot>>;
+  using Tile = TileWork<kWorkThreads, kWordItems, std::conditional_t<kRanks, Index, NoSlot>>;
   __shared__ typename Tile::Shared shared;
   wait_for_last_kernel();
   const Tile tile(shared, work, tiles, [](const Tile& tile) {

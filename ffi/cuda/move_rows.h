@@ -26,7 +26,11 @@ void launch_wide(const Call& call, const WorkList& work, const WorkTiles& tiles,
   const int64_t row_words = row_bytes / sizeof(Word);
   const dim3 grid(static_cast<unsigned>(work.problems * tiles.tiles),
                   static_cast<unsigned>(minimum<int64_t>(ceil_div<int64_t>(row_words, kColumns), 65535)));
-  launch_overlapping(call, stream, move_wide_rows<Word, Route>, grid, kWorkThreads, 0, work, tiles, route, row_words);
+  auto kernel = move_wide_rows<Word, kRowItems, Route>;
+  if constexpr (sizeof(Word) == 16) {
+    if (work_items(row_bytes, sizeof(Word)) == kWideRowItems) kernel = move_wide_rows<Word, kWideRowItems, Route>;
+  }
+  launch_overlapping(call, stream, kernel, grid, kWorkThreads, 0, work, tiles, route, row_words);
 }
 
 // Runs `route` over all outputs of `operands`. launch_words(Word{}, work, tiles, blocks) launches the kernel for rows

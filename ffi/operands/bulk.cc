@@ -34,7 +34,7 @@ BulkOperands::BulkOperands(const Call& call, bool inserts) {
 }
 
 WorkTiles BulkOperands::layout(Workspace& workspace) const {
-  return take_work_tiles(workspace, work, is_wide_row(out.row_bytes));
+  return take_work_tiles(workspace, work, work_items(out.row_bytes, row_word(out.row_bytes)));
 }
 
 int64_t workspace::bulk_remove(const Call& call) { return layout_bytes(BulkOperands(call, false)); }

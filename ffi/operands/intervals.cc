@@ -34,7 +34,7 @@ IntervalExpandOperands::IntervalExpandOperands(const Call& call) {
 }
 
 WorkTiles IntervalExpandOperands::layout(Workspace& workspace) const {
-  return take_work_tiles(workspace, work, is_wide_row(out.row_bytes));
+  return take_work_tiles(workspace, work, work_items(out.row_bytes, row_word(out.row_bytes)));
 }
 
 int64_t workspace::interval_expand(const Call& call) { return layout_bytes(IntervalExpandOperands(call)); }
@@ -55,7 +55,7 @@ RegionOrder IntervalMoveOperands::take_order(Workspace& workspace) const {
 
 WorkTiles IntervalMoveOperands::layout(Workspace& workspace) const {
   if (has_order()) take_order(workspace);
-  return take_work_tiles(workspace, work, is_wide_row(out.row_bytes));
+  return take_work_tiles(workspace, work, work_items(out.row_bytes, row_word(out.row_bytes)));
 }
 
 const Signature signature::interval_gather{

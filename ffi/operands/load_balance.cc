@@ -13,8 +13,8 @@ void read_work(const Call& call, const Arguments& in, WorkList& work, const char
   work.counts = call.live_counts(in[count], work.problems, count);
 }
 
-WorkTiles take_work_tiles(Workspace& workspace, const WorkList& work, bool wide_rows) {
-  const int64_t tile = kWorkThreads * work_items(wide_rows);
+WorkTiles take_work_tiles(Workspace& workspace, const WorkList& work, int items) {
+  const int64_t tile = int64_t{kWorkThreads} * items;
   WorkTiles tiles{tile, ceil_div(work.size, tile)};
   tiles.cells = workspace.take<int64_t>(work.problems * tiles.stride());
   return tiles;
@@ -28,7 +28,7 @@ const Signature signature::load_balance_search{
         [](TileSizes& sizes) {
           auto& of_work = sizes["load_balance"];
           of_work = {cpu::kLoadBalanceTile};
-          for (bool wide_rows : {false, true}) of_work.insert(kWorkThreads * work_items(wide_rows));
+          for (int items : {kWordItems, kRowItems, kWideRowItems}) of_work.insert(kWorkThreads * items);
         },
 };
 
@@ -47,7 +47,7 @@ LoadBalanceOperands::LoadBalanceOperands(const Call& call) {
   }
 }
 
-WorkTiles LoadBalanceOperands::layout(Workspace& workspace) const { return take_work_tiles(workspace, work, false); }
+WorkTiles LoadBalanceOperands::layout(Workspace& workspace) const { return take_work_tiles(workspace, work, kWordItems); }
 
 int64_t workspace::load_balance_search(const Call& call) { return layout_bytes(LoadBalanceOperands(call)); }
 

@@ -10,6 +10,6 @@ namespace mgpu {
 // absent.
 void read_work(const Call& call, const Arguments& in, WorkList& work, const char* offsets, const char* count);
 
-WorkTiles take_work_tiles(Workspace& workspace, const WorkList& work, bool wide_rows);
+WorkTiles take_work_tiles(Workspace& workspace, const WorkList& work, int items);
 
 }  // namespace mgpu

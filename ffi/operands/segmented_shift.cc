@@ -27,7 +27,7 @@ SegmentedShiftOperands::SegmentedShiftOperands(const Call& call) {
 }
 
 WorkTiles SegmentedShiftOperands::layout(Workspace& workspace) const {
-  return take_work_tiles(workspace, work, is_wide_row(out.row_bytes));
+  return take_work_tiles(workspace, work, work_items(out.row_bytes, row_word(out.row_bytes)));
 }
 
 int64_t workspace::segmented_shift(const Call& call) { return layout_bytes(SegmentedShiftOperands(call)); }
