@@ -71,6 +71,7 @@ std::string json_kernel_shapes() {
   const Call call{"kernel_shapes", {}, {}, none};
   cuda::KernelShapeList list;
   cuda::list_count_bins_shapes(call, list);
+  cuda::list_group_search_shapes(call, list);
   cuda::list_merge_shapes(call, list);
   cuda::list_order_statistics_shapes(call, list);
   cuda::list_scan_shapes(call, list);

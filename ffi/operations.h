@@ -10,6 +10,7 @@
   OPERATION(bulk_insert)           \
   OPERATION(bulk_remove)           \
   OPERATION(count_bins)            \
+  OPERATION(group_search)          \
   OPERATION(interval_expand)       \
   OPERATION(interval_gather)       \
   OPERATION(interval_move)         \

@@ -45,6 +45,11 @@ SPECIAL = {
         f"counting::count_parts<mgpu::cuda::counting::{bins}>"
         for bins in ("NumberedBins<int32_t>", f"BinsBetweenEdges<{ORDER}>")
     ],
+    "group_search.cuh": [
+        f"group_searching::{kernel}<{arguments}>"
+        for kernel in ("find_lasts", "search_parts")
+        for arguments in ("int32_t, false", "int64_t, true")
+    ],
     "intervals.cuh": [
         f"move_words<uint32_t, {ROUTE}>",
         f"move_wide_rows<uint32_t, {ROUTE}>",

@@ -6,6 +6,8 @@
 namespace mgpu::cpu {
 
 constexpr int64_t kCountBinsPart = 1 << 16;    // items
+constexpr int64_t kGroupSearchPart = 1 << 16;  // rows of both sides, at least
+constexpr int64_t kGroupSearchParts = 256;     // at most, each with a table of all groups
 constexpr int64_t kJoinTile = 1 << 14;         // items of both inputs; rows of the output
 constexpr int64_t kLoadBalanceTile = 1 << 14;  // outputs
 // Slots of what walks along a merge: so many that a search of 2^26 items is nothing beside them.

@@ -25,6 +25,7 @@ using KernelShapeList = std::vector<KernelShapes>;
 
 // Those of a family, for all types. `call` is for errors alone.
 void list_count_bins_shapes(const Call& call, KernelShapeList& list);
+void list_group_search_shapes(const Call& call, KernelShapeList& list);
 void list_merge_shapes(const Call& call, KernelShapeList& list);
 void list_order_statistics_shapes(const Call& call, KernelShapeList& list);
 void list_scan_shapes(const Call& call, KernelShapeList& list);

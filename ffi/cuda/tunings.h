@@ -288,6 +288,16 @@ constexpr int64_t kRankSampledItems = 1 << 24;
 constexpr int kRankSampleBytes = 32 << 10;
 constexpr int64_t kRankGatheredPart = 1 << 15;  // of what lies in the intervals: a block adds up as many counters
 
+// ---- Searches by group: a block walks its part of the rows with a table of all groups in shared memory. Of so many
+// groups, and with what a tile takes, every device has room for it, and a large one's processors for three. The tables
+// of all parts go through memory, so there are no more parts than blocks that run at once.
+constexpr int kGroupTable = 12288;
+constexpr TileShape kGroupSearchShape{256, 4};
+constexpr int kGroupSearchBlocks = 3;          // that a multiprocessor should hold
+constexpr int64_t kGroupSearchParts = 396;     // three for each multiprocessor of a large device
+constexpr int64_t kGroupSearchPart = 1 << 13;  // rows of both sides, at least
+constexpr int kGroupLastsThreads = 512;
+
 // ---- Scans: what a thread loads at a time where nothing restarts inside a row are vectors of 16 bytes.
 constexpr int kScanThreads = 256;
 constexpr int kScanVectors = 4;

@@ -1,13 +1,13 @@
 """Lookups and as-of joins: for each row of one table, a row of another, by keys in any order.
 
 Keys are sorted with their positions, the work is done in that order, and results go back to the rows. So a row's number
-is always its position in the caller's arrays.
+is always its position in the caller's arrays. As-of joins whose groups are few integers leave all rows in place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +30,10 @@ from jax_mgpu._src.check import (
 )
 from jax_mgpu._src.columns import Columns, expect_keys, sorted_pair
 from jax_mgpu._src.compat import is_local, whole_axes
+from jax_mgpu._src.library import cpu_library
 from jax_mgpu._src.live import live_items, live_mask
 from jax_mgpu._src.preconditions import by_construction
-from jax_mgpu._src.primitive import ABSENT, one_program
+from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.sort import Ordered, count_of, in_order, rows_in_order
 from jax_mgpu._src.sorted_search import _search
 from jax_mgpu._src.values import flatten_values, take_or_fill
@@ -196,7 +197,8 @@ def asof_join(
       ValueError: an argument's shape or direction is not one of the above, or one of by_a and by_b is missing; 2^31
         items or more without `jax_enable_x64`.
 
-    Time is O(n_a + n_b) for sorted times without keys. Otherwise it is that of a sort of both sides, and a search.
+    Time is O(n_a + n_b) for sorted times without keys, and with integer keys, one column, of which those of b span at
+    most 12,288 values. Otherwise it is that of a sort of both sides, and a search.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -218,38 +220,146 @@ def asof_join(
         raise value_error(name, "by_b", f"the {len(groups[0])} columns of by_a", f"{len(groups[1])} columns")
     for x, y in zip(*groups, strict=True):
         expect_same_dtype(name, "by_a", x, "by_b", y)
-    rows = [
-        _by_group_and_time(name, side, group, time, count, assume_sorted)
-        for side, group, time, count in zip("ab", groups, times, (a_count, b_count), strict=True)
+    counts = [
+        count_of(count_operand(name, f"{side}_count", count, time.shape[0]))
+        for side, count, time in zip("ab", (a_count, b_count), times, strict=True)
     ]
-    with by_construction(not assume_sorted or bool(groups[0])):
-        pair = sorted_pair(name, rows[0].keys, rows[1].keys, *(count_of(side.count) for side in rows))
-    columns = [tuple(map(whole_axes, side.keys if isinstance(side.keys, tuple) else (side.keys,))) for side in rows]
-    (*group, time), (n_b,) = columns[0], times[1].shape
-    live = live_mask(time.shape[0], rows[0].count) & ~is_nan(time)
-    b_live = live_items(n_b, rows[1].count)
-    largest = None if tolerance is None else _tolerance(name, tolerance, time.dtype)
+    largest = None if tolerance is None else _tolerance(name, tolerance, times[0].dtype)
+    problem = AsofJoin(name, looks, assume_sorted, times, groups, counts, largest)
+    one_integer = len(groups[0]) == 1 and jnp.issubdtype(groups[0][0].dtype, jnp.integer)
+    if not (assume_sorted and one_integer and times[0].size and times[1].size):
+        return problem.by_sort()
+    if not is_local(*times, groups[0][0], groups[1][0]):  # the branches below would have to lie on devices alike
+        return problem.by_sort()
+    table = GroupTable(groups[1][0], ABSENT if counts[1] is None else counts[1][None])
+    if table.always_fits:
+        return problem.by_table(table)
+    return jax.lax.cond(_of_all(table.fits), lambda: problem.by_table(table), problem.by_sort)
 
-    def partner(position: jax.Array, later: bool) -> tuple[jax.Array, jax.Array]:
-        """Whether the row of b at a position is a partner of each row of a, and how far it is in time."""
-        inside = live & (position >= 0) & (position < b_live)
-        *keys, other = (take_or_fill(x, jnp.where(inside, position, -1)) for x in columns[1])
-        for x, y in zip(group, keys, strict=True):
-            inside &= ordered_integers(x) == ordered_integers(y)
-        inside &= ~is_nan(other)
-        distance = _distance(time, other) if later else _distance(other, time)
-        if largest is not None:
-            inside &= distance <= largest
-        return inside, distance
 
-    places = jnp.full(time.shape, -1, rows[1].order.dtype)
-    before = _search.run(pair.operands, right=True)[0] - 1 if looks != "forward" else places
-    after = _search.run(pair.operands, right=False)[0] if looks != "backward" else places
-    is_before, gap_before = partner(before, False)
-    is_after, gap_after = partner(after, True)
-    take_after = is_after & ~(is_before & (gap_before <= gap_after))
-    found = jnp.where(take_after, after, jnp.where(is_before, before, -1))
-    return rows[0].to_rows(take_or_fill(rows[1].order + 1, found) - 1)
+@jax.custom_batching.custom_vmap
+def _of_all(holds: jax.Array) -> jax.Array:
+    """Whether something holds of all problems of a batch: of one answer a problem, JAX would go both ways each time."""
+    return holds
+
+
+@_of_all.def_vmap
+def _of_all_batches(size: int, in_batched: Any, holds: jax.Array) -> tuple[jax.Array, bool]:
+    del size, in_batched
+    return _of_all(jnp.all(holds, axis=0)), False
+
+
+class AsofJoin(NamedTuple):
+    """An as-of join, by either of two ways. All lists are of a's and of b's."""
+
+    name: str
+    looks: str
+    is_sorted: bool
+    times: Sequence[jax.Array]
+    groups: Sequence[tuple[Any, ...]]
+    counts: Sequence[Any]
+    largest: jax.Array | None
+
+    def by_sort(self) -> jax.Array:
+        """The result for keys of any type: rows are sorted by group and time, and what is found goes back to them."""
+        rows = [
+            _by_group_and_time(self.name, side, group, time, count, self.is_sorted)
+            for side, group, time, count in zip("ab", self.groups, self.times, self.counts, strict=True)
+        ]
+        with by_construction(not self.is_sorted or bool(self.groups[0])):
+            pair = sorted_pair(self.name, rows[0].keys, rows[1].keys, *(count_of(side.count) for side in rows))
+        columns = [tuple(map(whole_axes, side.keys if isinstance(side.keys, tuple) else (side.keys,))) for side in rows]
+        (*group, time), (*b_group, b_time) = columns
+        live = live_mask(time.shape[0], rows[0].count) & ~is_nan(time)
+        b_live = live_items(b_time.shape[0], rows[1].count)
+
+        def beside_cut(right: bool) -> jax.Array:
+            position = _search.run(pair.operands, right=right)[0] - int(right)
+            inside = live & (position >= 0) & (position < b_live)
+            place = jnp.where(inside, position, -1)
+            for x, y in zip(group, b_group, strict=True):
+                inside &= ordered_integers(x) == ordered_integers(take_or_fill(y, place))
+            return jnp.where(inside & ~is_nan(take_or_fill(b_time, place)), position, -1)
+
+        found = self._nearest(time, b_time, beside_cut)
+        return rows[0].to_rows(take_or_fill(rows[1].order + 1, found) - 1)
+
+    def by_table(self, table: GroupTable) -> jax.Array:
+        """The result for sorted times and groups that fit a table: rows stay where they are."""
+        with by_construction():
+            pair = sorted_pair(self.name, *self.times, *self.counts)
+        (time, b_time), b_count = self.times, pair.b_count
+        has_nan = jnp.issubdtype(time.dtype, jnp.floating)
+        if has_nan:  # the last ones, which have no partner
+            live = live_mask(b_time.shape[0], b_count) & ~is_nan(b_time)
+            b_count = jnp.sum(live, dtype=live_items(b_time.shape[0], b_count).dtype)[None]
+        given = table.operands(self.groups[0][0], self.groups[1][0])
+
+        def beside_cut(right: bool) -> jax.Array:
+            cuts = _search.run(pair.operands, right=right)[0]
+            found = _group_search(cuts=cuts, **given, a_count=pair.a_count, b_count=b_count, forward=not right)[0]
+            return jnp.where(is_nan(time), -1, found) if has_nan else found
+
+        return self._nearest(time, b_time, beside_cut)
+
+    def _nearest(self, time: jax.Array, b_time: jax.Array, beside_cut: Callable[[bool], jax.Array]) -> jax.Array:
+        """The partner of each row, -1 where it has none.
+
+        `beside_cut(right)` gives the row of b that has its keys before the cut that side right makes, or after that of
+        side left; -1 where there is none.
+        """
+
+        def partner(is_later: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
+            """The row of b on one side of the cut, whether it is near enough, and how far it is in time."""
+            position = beside_cut(not is_later)
+            other = take_or_fill(b_time, position)
+            gap = _distance(time, other) if is_later else _distance(other, time)
+            return position, position >= 0 if self.largest is None else (position >= 0) & (gap <= self.largest), gap
+
+        if self.looks != "nearest":
+            position, is_near, _ = partner(self.looks == "forward")
+            return position if self.largest is None else jnp.where(is_near, position, -1)
+        (before, is_before, gap_before), (after, is_after, gap_after) = partner(False), partner(True)
+        take_after = is_after & ~(is_before & (gap_before <= gap_after))
+        return jnp.where(take_after, after, jnp.where(is_before, before, -1))
+
+
+class GroupTable:
+    """The groups of b, integers, as places counted from the least one: a kernel has a table of so many in fast memory.
+
+    Attributes:
+      always_fits: whether all groups of their type fit a table.
+      fits: whether the live ones do, a bool.
+    """
+
+    def __init__(self, groups: jax.Array, count: Any):
+        lowest, highest = int(jnp.iinfo(groups.dtype).min), int(jnp.iinfo(groups.dtype).max)
+        self.always_fits = highest - lowest < MOST_GROUPS
+        if self.always_fits:
+            self.least = jnp.asarray(lowest, groups.dtype)
+            self.number = jnp.asarray(highest - lowest + 1, jnp.int32)
+            self.fits = jnp.asarray(True)
+            return
+        live = live_mask(groups.shape[0], count)
+        self.least = jnp.min(jnp.where(live, groups, jnp.asarray(highest, groups.dtype)))
+        greatest = jnp.max(jnp.where(live, groups, jnp.asarray(lowest, groups.dtype)))
+        span = _distance(self.least, greatest)
+        self.fits = span < MOST_GROUPS
+        self.number = jnp.where(self.fits, span, 0).astype(jnp.int32) + 1
+
+    def operands(self, a_groups: jax.Array, b_groups: jax.Array) -> dict[str, jax.Array]:
+        """Those of the kernels that have to do with groups."""
+        words = {"a_groups": a_groups, "b_groups": b_groups, "first_group": self.least[None]}
+        words = {argument: self._words(x) for argument, x in words.items()}
+        return {**words, "group_count": self.number[None]}
+
+    def _words(self, x: jax.Array) -> jax.Array:
+        """Groups as int32, whose differences from the first one are what counts."""
+        if x.dtype.itemsize < 4:
+            return x.astype(jnp.int32)
+        if x.dtype.itemsize == 8:
+            x = jnp.minimum(_distance(self.least, x), jnp.asarray(2**32 - 1, jnp.uint64)).astype(jnp.uint32)
+        return jax.lax.bitcast_convert_type(x, jnp.int32)
 
 
 def _by_group_and_time(
@@ -296,3 +406,64 @@ def _tolerance(name: str, tolerance: Any, dtype: Any) -> jax.Array:
     if given.dtype.itemsize > word.itemsize:
         given = jnp.minimum(given, jnp.asarray(jnp.iinfo(word).max, given.dtype))
     return given.astype(word)
+
+
+# ---- Rows of the same group beside a cut -----------------------------------------------------------------------------
+
+# kGroupTable of ffi/cuda/tunings.h.
+MOST_GROUPS: int = cpu_library.describe("tile_sizes")["group_table"][0]
+
+
+def _group_search_shapes(cuts: Any) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct(cuts.shape, cuts.dtype)]
+
+
+def _group_search_fallback(
+    cuts: jax.Array,
+    a_groups: jax.Array,
+    b_groups: jax.Array,
+    first_group: jax.Array,
+    group_count: jax.Array,
+    a_count: jax.Array,
+    b_count: jax.Array,
+    *,
+    forward: int,
+) -> Sequence[jax.Array]:
+    """Binary searches for pairs of a group and a cut among those of the groups and positions of b."""
+    m = b_groups.shape[0]
+    if m == 0:
+        return [jnp.full_like(cuts, -1)]
+    first, number = first_group.astype(jnp.uint32), group_count.astype(jnp.uint32)
+    a_codes, codes = (x.astype(jnp.uint32) - first for x in (a_groups, b_groups))
+    codes = jnp.where(live_mask(m, b_count), codes, number)
+    order = jnp.argsort(codes, stable=True).astype(cuts.dtype)
+    codes = codes[order]
+    low, high = jnp.zeros_like(cuts), jnp.full_like(cuts, m)
+    for _ in range(m.bit_length()):
+        middle = low + (high - low) // 2
+        code = codes[middle]
+        before = (low < high) & ((code < a_codes) | ((code == a_codes) & (order[middle] < cuts)))
+        low, high = jnp.where(before, middle + 1, low), jnp.where(before, high, middle)
+    places = low if forward else low - 1
+    inside = live_mask(cuts.shape[0], a_count) & (a_codes < number)
+    inside &= take_or_fill(codes, places, number) == a_codes
+    return [jnp.where(inside, take_or_fill(order, places), -1)]
+
+
+_group_search = Operation(
+    "group_search",
+    operands={
+        "cuts": 1,
+        "a_groups": 1,
+        "b_groups": 1,
+        "first_group": 1,
+        "group_count": 1,
+        "a_count": 1,
+        "b_count": 1,
+    },
+    results=("positions",),
+    attributes={"forward": bool},
+    shapes=_group_search_shapes,
+    fallback=_group_search_fallback,
+)
+_group_search.def_jvp(lambda primals, tangents, **attributes: (_group_search.run(primals, **attributes), [None]))

@@ -70,7 +70,8 @@ class Garbage {
   void keys(DType dtype, int64_t length, bool shareable = true) { fill_keys(operand(dtype, {length}, shareable)); }
   void rows(DType dtype, int64_t count, int64_t elements) { fill_keys(operand(dtype, {count, elements}, true)); }
   void into(DType dtype, int64_t count, int64_t elements) { fill_keys(operand(dtype, {count, elements}, false)); }
-  void indices(int64_t count, int64_t limit) { fill_indices(operand(index_type(), {count}, true), limit); }
+  void indices(int64_t count, int64_t limit) { indices(index_type(), count, limit); }
+  void indices(DType type, int64_t count, int64_t limit) { fill_indices(operand(type, {count}, true), limit); }
   void numbers(int64_t count, int64_t limit) { fill_indices(operand(index_type(), {count}, false), limit); }
   void count(int64_t limit) {
     if (flip()) return absent();
@@ -211,6 +212,20 @@ void count_bins(Garbage& make) {
     make.keys(dtype, bins + 1);
   }
   make.result(make.index_type(), {bins});
+}
+
+void group_search(Garbage& make) {
+  const DType index = make.index_type();
+  const int64_t n = make.length(), m = make.length();
+  make.attribute("forward", 0, 1);
+  make.indices(index, n, m);
+  make.keys(DType::s32, n);
+  make.keys(DType::s32, m);
+  make.keys(DType::s32, 1);
+  make.indices(1, 2 * n);
+  make.count(n);
+  make.count(m);
+  make.result(index, {n});
 }
 
 void interval_expand(Garbage& make) {

@@ -197,9 +197,10 @@ def asof(shape: Shape) -> Call:
     dtype, direction = shape.key_dtype(), shape.choice(("backward", "forward", "nearest"))
     n_a, n_b = (min(n, 1500) for n in (shape.size(), shape.size()))
     a_count, b_count = shape.count(n_a), shape.count(n_b)
-    groups = shape.choice((None, None, ("int8",), ("float32", "uint16")))
+    groups = shape.choice((None, None, ("int8",), ("int32",), ("uint16",), ("float32", "uint16")))
+    spread = shape.choice((1, 1, 3000, 10_000)) if groups in (("int32",), ("uint16",)) else 1  # over a table, or not
     is_sorted, tolerance = shape.flag(), shape.choice((None, 0, 3))
-    shape.say(direction, f"groups={groups}", f"sorted={is_sorted}", f"tolerance={tolerance}")
+    shape.say(direction, f"groups={groups}", f"spread={spread}", f"sorted={is_sorted}", f"tolerance={tolerance}")
     a_name, b_name = ("a", "b") if is_sorted and groups is None else ("a_times", "b_times")
 
     def draw_times(rng: np.random.Generator, n: int, live: Any) -> np.ndarray:
@@ -218,7 +219,7 @@ def asof(shape: Shape) -> Call:
             for name, n in ((a_name, n_a), (b_name, n_b))
         }
         by = {
-            f"by_{side}": None if groups is None else tuple(rng.integers(0, 4, n).astype(x) for x in groups)
+            f"by_{side}": None if groups is None else tuple((rng.integers(0, 4, n) * spread).astype(x) for x in groups)
             for side, n in (("a", n_a), ("b", n_b))
         }
         return names_of("asof_join", **times, **by, **counts)
