@@ -17,6 +17,7 @@ __all__ = ["CASES"]
 
 GROUPS = 10**6
 OBJECTS = 10**4
+FEW_OBJECTS = 40
 
 
 def _half_match(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
@@ -33,13 +34,13 @@ def _groups(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
     return keys, *(jax.random.randint(random_key(rng), (n,), 0, 1000, jnp.int32) for _ in "ab")
 
 
-def _times(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Sorted times of two tables, and which of 10^4 objects each row is of."""
+def _times(rng: np.random.Generator, scale: float, objects: int = OBJECTS) -> tuple[Any, ...]:
+    """Sorted times of two tables, and which object each row is of."""
     n = size_at(scale)
     tables = []
     for rows in (n, max(1, n // 4)):
         times = jnp.sort(jax.random.randint(random_key(rng), (rows,), 0, 2**31 - 1, jnp.int32))
-        tables += [times, jax.random.randint(random_key(rng), (rows,), 0, OBJECTS, jnp.int32)]
+        tables += [times, jax.random.randint(random_key(rng), (rows,), 0, objects, jnp.int32)]
     return tuple(tables)
 
 
@@ -88,6 +89,14 @@ CASES = [
         family="tables",
         name="as-of join of 2^26 and 2^24 rows of 10^4 objects",
         inputs=_times,
+        ours=lambda a, by_a, b, by_b: mgpu.asof_join(a, b, by_a=by_a, by_b=by_b),
+        peers={},
+        bytes=array_bytes,
+    ),
+    Case(
+        family="tables",
+        name="as-of join of 2^26 and 2^24 rows of 40 objects",
+        inputs=lambda rng, scale: _times(rng, scale, FEW_OBJECTS),
         ours=lambda a, by_a, b, by_b: mgpu.asof_join(a, b, by_a=by_a, by_b=by_b),
         peers={},
         bytes=array_bytes,
