@@ -131,11 +131,11 @@ __global__ void reduce_states(Reduction<Operator> reduction, Operator op) {
 // `lanes` neighbouring lanes, a power of two, reduce a row.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) reduce_short_rows(Reduction<Operator> reduction, int lanes, Operator op) {
-  const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / lanes;
+  const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) >> (__ffs(lanes) - 1);
   const int64_t row_begin = row * reduction.segments.length;
   auto state = op.identity();
   const int64_t live = row < reduction.segments.rows ? reduction.segments.live(row) : 0;
-  const int lane = threadIdx.x % lanes;
+  const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
   if constexpr (Operator::kCommutes) {
     if (live > 0) {
       state = fold_strided<Operator::kGivesIndex ? 4 : 8>(op, reduction.x, reduction.aligned, row_begin,
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads) reduce_short_rows(Reduction<Operator
     state = fold_in_order(op, reduction.x, reduction.aligned, row_begin, row_begin + live, reduction.segments.length,
                           lane, lanes);
   }
-  if (row < reduction.segments.rows && threadIdx.x % lanes == 0) {
+  if (row < reduction.segments.rows && lane == 0) {
     reduction.result.store(row, op.finish(state, row_begin));
   }
 }
