@@ -92,6 +92,7 @@ CASES = [
         ours=lambda a, by_a, b, by_b: mgpu.asof_join(a, b, by_a=by_a, by_b=by_b),
         peers={},
         bytes=array_bytes,
+        must_reach=1.58,
     ),
     Case(
         family="tables",

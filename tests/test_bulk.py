@@ -106,7 +106,7 @@ def test_negative_indices_are_dropped(rng):
     same_bits(mgpu.bulk_insert(x, indices, values, fill_value=-1), inserted(x, indices, values, 25, -1))
 
 
-@pytest.mark.parametrize("trailing", [(), (2,), (3,), (7, 2), (129,), (0,)], ids=str)
+@pytest.mark.parametrize("trailing", [(), (2,), (3,), (7, 2), (64,), (129,), (0,)], ids=str)
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "bfloat16", "float32", "float64", "complex128"])
 def test_rows_of_every_width(rng, dtype, trailing):
     x, values = (rng.integers(0, 250, (n, *trailing)).astype(jnp.dtype(dtype)) for n in (300, 40))

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 DTYPES = ["bool", "uint8", "int16", "float16", "bfloat16", "float32", "int32", "float64", "uint64"]
 DTYPES += ["complex64", "complex128", "float8_e4m3fn", "int4"]
-TRAILING = [(), (1,), (2,), (3,), (2, 5), (33,), (129,), (2, 0)]
+WIDE = (64,)  # of 4 bytes: the least rows of which a block has a tile of few
+TRAILING = [(), (1,), (2,), (3,), (2, 5), (33,), WIDE, (129,), (2, 0)]
 
 
 def rows(rng, dtype, n, *trailing):
@@ -100,6 +101,9 @@ def test_tile_edges(rng, size):
         lengths = rng.integers(0, 2 * mean + 1, 1 + size // mean)
         for total in (size, 4096):
             check_all(rng, lengths, size, min(total, int(lengths.sum())))
+        if size < 2000:
+            for trailing in ((3,), WIDE):
+                check_all(rng, lengths, size, int(lengths.sum()), trailing=trailing)
 
 
 def lengths_of_each_pattern(rng):
@@ -118,7 +122,8 @@ def lengths_of_each_pattern(rng):
 @pytest.mark.parametrize("pattern", lengths_of_each_pattern(np.random.default_rng(0)))
 def test_patterns(rng, pattern):
     lengths = lengths_of_each_pattern(rng)[pattern]
-    check_all(rng, lengths, 6500, int(lengths.sum()))
+    for trailing in ((), WIDE):
+        check_all(rng, lengths, 6500, int(lengths.sum()), trailing=trailing)
 
 
 @pytest.mark.parametrize(

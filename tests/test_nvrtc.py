@@ -52,7 +52,8 @@ SPECIAL = {
     ],
     "intervals.cuh": [
         f"move_words<uint32_t, {ROUTE}>",
-        f"move_wide_rows<uint32_t, {ROUTE}>",
+        f"move_wide_rows<uint32_t, 4, {ROUTE}>",
+        f"move_wide_rows<ulonglong2, 1, {ROUTE}>",
         f"move_short_rows<uint32_t, false, {ROUTE}>",
         f"move_short_rows<ulonglong2, true, {ROUTE}>",
     ],
@@ -92,7 +93,7 @@ HEADERS = sorted(str(path.relative_to(FFI / "cuda")) for path in (FFI / "cuda").
 NAMESPACE = re.compile(r"^namespace mgpu::cuda(?:::(\w+))? {", re.MULTILINE)
 KERNEL = re.compile(
     r"(?:template <([^>]*)>\s+)?(?:static )?__global__\s+void\s+"
-    r"(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\("
+    r"(?:__launch_bounds__\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)\s+)?(\w+)\("
 )
 OWN_ROUTE = re.compile(r"(?:template <([^>]*)>\s+)?struct (\w+Route) {")
 

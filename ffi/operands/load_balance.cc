@@ -47,7 +47,9 @@ LoadBalanceOperands::LoadBalanceOperands(const Call& call) {
   }
 }
 
-WorkTiles LoadBalanceOperands::layout(Workspace& workspace) const { return take_work_tiles(workspace, work, kWordItems); }
+WorkTiles LoadBalanceOperands::layout(Workspace& workspace) const {
+  return take_work_tiles(workspace, work, kWordItems);
+}
 
 int64_t workspace::load_balance_search(const Call& call) { return layout_bytes(LoadBalanceOperands(call)); }
 
