@@ -179,7 +179,10 @@ def preconditions(rng: np.random.Generator) -> Other:
                 if not re.search(wanted, str(error), re.DOTALL):
                     raise AssertionError(f"{str(error)[:300]}; wanted {wanted}") from None
                 return
-        # Of results of no items nothing is computed, and of operands of no items few.
+        # Of results of no items nothing is computed, and of operands of no items few. A scan by the last item gives the
+        # items as they are, whatever the heads.
+        if "function last" in text and argument == "heads":
+            return
         if any(x.size for x in jax.tree.leaves(results)) and all(np.size(x) for x in jax.tree.leaves(operands)):
             raise AssertionError(f"checks say nothing of {argument}")
 
