@@ -35,8 +35,8 @@ DISTRIBUTIONS = ("uniform", "one item", "empty between", "alternating", "Zipf", 
 ORDERS = ("random", "sorted", "reversed", "constant", "few values", "nearly sorted")
 SLOWEST = 3.0  # times the best rate of an operation
 CALLS = 8  # to a program
-SAMPLES = 3
-AGAIN = 2
+SAMPLES = 3  # of a timing
+AGAIN = 2  # timings of both sides, in turn, where XLA seems the faster one
 LEAST_MS = 0.012  # what a call takes whatever its bytes: launches, and the host that queues them
 
 
