@@ -1,0 +1,68 @@
+"""The comparison of two trees' benchmark rows, with made-up times."""
+
+import importlib.util
+import json
+import pathlib
+
+import pytest
+
+PATH = pathlib.Path(__file__).parent.parent / "scripts" / "compare.py"
+
+
+@pytest.fixture
+def compare():
+    spec = importlib.util.spec_from_file_location("compare", PATH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def save(folder, date, times):
+    rows = [{"family": row.split("/")[0], "name": row.split("/")[1], "ours": {"ms": ms}} for row, ms in times.items()]
+    (folder / f"{date}.json").write_text(json.dumps({"run": {"date": date}, "rows": rows}))
+
+
+def run(compare, monkeypatch, before, after, arguments, trees):
+    """The exit status, and which rows of which tree were asked for."""
+    asked = []
+
+    def measure(tree, families, rows, repeats):
+        asked.append((tree.name, *rows))
+        times = trees[tree.name]
+        named = {row: ms for row, ms in times.items() if row.split("/")[0] in families}
+        return {row: ms for row, ms in named.items() if not rows or any(text in row for text in rows)}
+
+    monkeypatch.setattr(compare, "measure", measure)
+    monkeypatch.setattr(compare, "rows_of", lambda tree: list(trees[tree.name]))
+    monkeypatch.setattr("sys.argv", ["compare.py", str(before), str(after), *arguments])
+    return compare.main(), asked
+
+
+def test_the_last_saved_figure_counts(compare, tmp_path):
+    save(tmp_path, "2026-02-01", {"scan/long": 2.0})
+    save(tmp_path, "2026-01-01", {"scan/long": 1.0, "scan/short": 3.0})
+    assert compare.saved(tmp_path) == {"scan/long": 2.0, "scan/short": 3.0}
+
+
+@pytest.mark.parametrize(("old", "status"), [(1.1, 0), (1.0, 1)])
+def test_what_seems_slower_than_saved_is_measured_in_both_trees(compare, monkeypatch, tmp_path, old, status):
+    (tmp_path / "before" / "benchmarks").mkdir(parents=True)
+    save(tmp_path, "2026-01-01", {"scan/long": 1.0, "scan/short": 3.0})
+    trees = {"before": {"scan/long": old}, "after": {"scan/long": 1.1, "scan/short": 3.0}}
+    found, asked = run(compare, monkeypatch, tmp_path / "before", tmp_path / "after", ["--saved", str(tmp_path)], trees)
+    assert found == status
+    assert asked[:3] == [("after",), ("before", "long"), ("after", "long")]
+
+
+def test_a_row_that_is_gone_fails(compare, monkeypatch, tmp_path, capsys):
+    (tmp_path / "before" / "benchmarks").mkdir(parents=True)
+    trees = {"before": {"scan/long": 1.0, "scan/short": 3.0}, "after": {"scan/long": 1.0}}
+    assert run(compare, monkeypatch, tmp_path / "before", tmp_path / "after", [], trees)[0] == 1
+    assert "scan/short: no time in" in capsys.readouterr().out
+
+
+def test_rows_are_chosen_by_what_their_names_hold(compare, monkeypatch, tmp_path):
+    save(tmp_path, "2026-01-01", {"scan/long": 1.0, "scan/short": 3.0})
+    trees = {"after": {"scan/long": 1.0, "scan/short": 9.0}}
+    found = run(compare, monkeypatch, tmp_path, tmp_path / "after", ["--match", "long"], trees)
+    assert found == (0, [("after", "long")])
