@@ -61,6 +61,11 @@ def families_of(rows: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(row.partition("/")[0] for row in rows))
 
 
+def name_of(row: str) -> str:
+    """A row's name, without its family."""
+    return row.partition("/")[2]
+
+
 def slower_rows(pairs: dict[str, tuple[float, float]], limit: float) -> list[str]:
     """The rows that are slower in the new tree by more than the limit."""
     return [row for row, (old, new) in pairs.items() if new > old * (1 + limit)]
@@ -88,14 +93,14 @@ def main() -> int:
     known = saved(options.saved or before) if options.saved or not old_rows else {}
     remembered = set(known)
     families = [name for name in options.families.split(",") if name] or families_of(list(known) or old_rows)
-
-    def is_named(row: str) -> bool:
-        return not options.match or any(text in row.partition("/")[2] for text in options.match)
-
     pairs: dict[str, tuple[float, float]] = {}
     missing: list[str] = []
     for family in families:
-        of_family = {row: ms for row, ms in known.items() if row.startswith(f"{family}/") and is_named(row)}
+        of_family = {row: ms for row, ms in known.items() if row.startswith(f"{family}/")}
+        if options.match:
+            of_family = {
+                row: ms for row, ms in of_family.items() if any(text in name_of(row) for text in options.match)
+            }
         old = of_family if known else measure(before, [family], options.match, options.repeat)
         new = measure(after, [family], options.match, options.repeat)
         missing += [row for row in old if row not in new]
@@ -107,8 +112,8 @@ def main() -> int:
             again = [row for row in slower_rows(pairs, options.limit) if row in old]
             if not again:
                 break
-            names = [row.partition("/")[2] for row in again]
-            old_names = [row.partition("/")[2] for row in again if row in old_rows]
+            names = [name_of(row) for row in again]
+            old_names = [name_of(row) for row in again if row in old_rows]
             old_again = measure(before, [family], old_names, options.repeat) if old_names else {}
             new_again = measure(after, [family], names, options.repeat)
             for row in again:
