@@ -14,7 +14,7 @@ import jax_mgpu as mgpu
 from jax_mgpu._src import sort as sorting
 from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.values import packed_rows
-from tests import oracle, test_sort, test_tables
+from tests import oracle, test_asof_join, test_sort, test_tables
 from tests.oracle import same_bits
 
 
@@ -113,7 +113,7 @@ def test_joins(rng, kind):
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
 def test_asof_joins(rng, dtype):
-    test_tables.test_asof_join(rng, dtype, "nearest")
+    test_asof_join.test_asof_join(rng, dtype, "nearest")
 
 
 def test_groups(rng):
