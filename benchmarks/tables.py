@@ -34,6 +34,14 @@ def _groups(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
     return keys, *(jax.random.randint(random_key(rng), (n,), 0, 1000, jnp.int32) for _ in "ab")
 
 
+def _lookups(rng: np.random.Generator, scale: float, rows: float) -> tuple[Any, ...]:
+    """Keys, a table of a share of their number, its keys in any order, and a column."""
+    n = size_at(scale)
+    m = max(1, int(n * rows))
+    keys = jax.random.randint(random_key(rng), (n,), 0, m, jnp.int32)
+    return keys, jax.random.permutation(random_key(rng), m).astype(jnp.int32), jax.random.normal(random_key(rng), (m,))
+
+
 def _times(rng: np.random.Generator, scale: float, objects: int = OBJECTS) -> tuple[Any, ...]:
     """Sorted times of two tables, and which object each row is of."""
     n = size_at(scale)
@@ -84,6 +92,21 @@ CASES = [
         bytes=array_bytes,
         agree=agree_counted,
         must_reach=3.0,
+    ),
+    *(
+        Case(
+            family="tables",
+            name=f"lookup of 2^26 keys in a table of 2^{exponent}",
+            inputs=lambda rng, scale, exponent=exponent: _lookups(rng, scale, 2.0 ** (exponent - 26)),
+            ours=mgpu.lookup,
+            peers={
+                "XLA search": lambda keys, table_keys, values: values[
+                    jnp.argsort(table_keys)[jnp.searchsorted(jnp.sort(table_keys), keys, method="sort")]
+                ]
+            },
+            bytes=lambda keys, table_keys, values: 2 * array_bytes(keys) + array_bytes(table_keys, values),
+        )
+        for exponent in (10, 20, 24)
     ),
     Case(
         family="tables",

@@ -68,8 +68,9 @@ def lookup(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Gradients flow to the values. Time is that of a sort of both keys, a search and a gather. On the CPU, integer keys
-    are not sorted if the table's keys fill a quarter of the range from their least to their greatest.
+    Gradients flow to the values. Time is that of a sort of both keys, a search and a gather. Integer keys are not
+    sorted if the table's keys fill a quarter of the range from their least to their greatest; on a GPU, only if there
+    are four keys for each of the table.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -113,15 +114,18 @@ def lookup(
         numbers = Numbers(checked, live, table)
         parts = zip(leaves, fills, looked_up, strict=True)
         found = [numbers.found(x, fill) if done else numbers.table_rows for x, fill, done in parts]
-        return jax.lax.cond(numbers.are_dense, lambda: [x() for x in found], by_search)
+        return jax.lax.cond(_of_all(numbers.are_dense), lambda: [x() for x in found], by_search)
 
-    return moved(jax.lax.platform_dependent(cpu=by_place, default=by_search))
+    ways = {"cpu": by_place}
+    if 4 * m <= n:  # on a GPU, only where the places take no more memory than the keys
+        ways["cuda"] = by_place
+    return moved(jax.lax.platform_dependent(**ways, default=by_search))
 
 
 class Numbers:
     """Integer keys of a table as places counted from its least one, where few of these places are empty.
 
-    On a CPU, a gather from an array that has each place costs a fraction of a sort of the keys that are looked up.
+    A gather from an array that has each place costs a fraction of a sort of the keys that are looked up.
     """
 
     def __init__(self, keys: jax.Array, live: Any, table: Ordered):
