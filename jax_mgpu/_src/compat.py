@@ -44,6 +44,7 @@ __all__ = [
     "ir",
     "is_eager",
     "is_local",
+    "is_sharded",
     "is_zero",
     "mlir",
     "partition_spec",
@@ -167,10 +168,14 @@ def automatic_devices(ctx: Any) -> int:
 
 def whole_axes(x: jax.Array) -> jax.Array:
     """An array with all of each axis on every device, as plain JAX functions along a sharded axis demand."""
-    spec = jax.typeof(x).sharding.spec
-    if all(names is None for names in spec):
+    if not is_sharded(x):
         return x
     return jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim))
+
+
+def is_sharded(x: jax.Array) -> bool:
+    """Whether an axis of an array is laid out over Explicit axes of a mesh."""
+    return any(names is not None for names in jax.typeof(x).sharding.spec)
 
 
 def is_local(*arrays: jax.Array) -> bool:

@@ -44,6 +44,7 @@ from jax_mgpu._src.compat import (
     filling_element,
     in_place,
     is_eager,
+    is_sharded,
     is_zero,
     mlir,
     partition_spec,
@@ -192,11 +193,13 @@ class Operation:
                 moving[:] = [i for i, tangent in enumerate(result_tangents) if tangent is not None]
                 return list(results), [result_tangents[i] for i in moving]
 
-            mapped = automatic(one_problem)
+            given = [tangents[i] for i in live]
+            # Where no axis of an operand is sharded, JAX needs no Auto axes, and those of a surrounding vmap may not be.
+            mapped = automatic(one_problem) if any(map(is_sharded, _arrays((*primals, *given)))) else one_problem
             axes = [0 if x.ndim > rank else None for x, rank in zip(primals, self.ranks, strict=True)]
             for _ in range(self._batch_rank(primals)):
                 mapped = jax.vmap(mapped, in_axes=(axes, [axes[i] for i in live]))
-            results, live_results = mapped(_arrays(primals), _arrays(tangents[i] for i in live))
+            results, live_results = mapped(_arrays(primals), _arrays(given))
             result_tangents = [zero_tangent(result) for result in results]
             for i, tangent in zip(moving, live_results, strict=True):
                 result_tangents[i] = vary_as(tangent, results[i])
