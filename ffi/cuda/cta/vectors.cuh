@@ -222,23 +222,27 @@ __device__ typename Operator::State fold_strided(const Operator& op, const Sourc
   const int64_t first = aligned ? minimum(end, ceil_div<int64_t>(begin, Vector::kItems) * Vector::kItems) : end;
   const int64_t last = maximum(first, end / Vector::kItems * Vector::kItems);
   for (int64_t i = begin + thread; i < first; i += threads) take_one(i);
-  int64_t i = first + int64_t{thread} * Vector::kItems;
+  // All threads take as many rounds, so that no warp waits for the loads of one after those of another.
   const int64_t stride = int64_t{threads} * Vector::kItems;
-  for (; i + (kInFlight - 1) * stride < last; i += kInFlight * stride) {
+  const int64_t own = int64_t{thread} * Vector::kItems;
+  int64_t round = first;
+  for (; round + kInFlight * stride <= last; round += kInFlight * stride) {
     Vector vectors[kInFlight];
 #pragma unroll
-    for (int k = 0; k < kInFlight; ++k) vectors[k] = Vector::load(x, i + k * stride);
+    for (int k = 0; k < kInFlight; ++k) vectors[k] = Vector::load(x, round + own + k * stride);
 #pragma unroll
-    for (int k = 0; k < kInFlight; ++k) gathered.take(vectors[k].items, i + k * stride);
+    for (int k = 0; k < kInFlight; ++k) gathered.take(vectors[k].items, round + own + k * stride);
   }
-  Vector vectors[kInFlight - 1];
+  if (round < last) {
+    Vector vectors[kInFlight];
 #pragma unroll
-  for (int k = 0; k < kInFlight - 1; ++k) {
-    if (i + k * stride < last) vectors[k] = Vector::load(x, i + k * stride);
-  }
+    for (int k = 0; k < kInFlight; ++k) {
+      if (round + own + k * stride < last) vectors[k] = Vector::load(x, round + own + k * stride);
+    }
 #pragma unroll
-  for (int k = 0; k < kInFlight - 1; ++k) {
-    if (i + k * stride < last) gathered.take(vectors[k].items, i + k * stride);
+    for (int k = 0; k < kInFlight; ++k) {
+      if (round + own + k * stride < last) gathered.take(vectors[k].items, round + own + k * stride);
+    }
   }
   for (int64_t i = last + thread; i < end; i += threads) take_one(i);
   return gathered.state();
