@@ -352,47 +352,52 @@ __global__ void __launch_bounds__(kJoinThreads) join_parts(Softmax<Element> task
   for (int64_t tile = own + 1 + threadIdx.x; tile < end; tile += kJoinThreads) task.opening[tile] = all;
 }
 
-constexpr int kCloseThreads = 256;
+constexpr int kCloseThreads = 64;  // most often they have few items
 
 // Writes the items of the segments that are open at a tile's begin and at its end.
 template <bool kLog, typename Element>
 __global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> task) {
   using Shape = Shape<Element>;
   using Float = Accumulator<Element>;
+  using Part = Part<Float>;
   constexpr int kInFlight = 4;
   const int64_t tile = blockIdx.x;
   const int64_t begin = tile * Shape::kTile;
   const int size = static_cast<int>(minimum<int64_t>(task.segments.total() - begin, Shape::kTile));
   const bool knows_counts = task.segments.counts.given();
-  const auto write = [&](int i, int end, const Part<Float>& part) {
-    for (; i < end; i += kInFlight * kCloseThreads) {
-      Element items[kInFlight];
-#pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-        if (i + k * kCloseThreads < end) items[k] = task.x[begin + i + k * kCloseThreads];
-      }
-#pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-        const int64_t position = begin + i + k * kCloseThreads;
-        if (i + k * kCloseThreads >= end) break;
-        const Float shifted = widen(items[k]) - shift_of(part.max);
-        const Float value = result_of<kLog>(kLog ? shifted : exponential(shifted), part.sum);
-        const bool dead = knows_counts && !task.is_live(position);
-        task.result[position] = narrow_to(dead ? Float{0} : value, Element{});
-      }
-    }
-  };
-  // Two tiles that share a segment have its parts; of more, each has what it has in all.
+  const int64_t before = maximum<int64_t>(tile - 1, 0), after = minimum(tile + 1, task.tiles - 1);
   wait_for_last_kernel();
   const int first_head = task.first_head[tile];
-  if (first_head > 0) {
-    const bool is_short = task.has_head(tile - 1) && first_head < size;
-    write(threadIdx.x, first_head, is_short ? join(task.open[tile - 1], task.opening[tile]) : task.opening[tile]);
-  }
-  if (first_head < size) {
-    const bool is_short = tile + 1 < task.tiles && task.has_head(tile + 1);
-    write(task.last_head[tile] + threadIdx.x, size,
-          is_short ? join(task.open[tile], task.opening[tile + 1]) : task.open[tile]);
+  const int last_head = first_head < size ? task.last_head[tile] : size;
+  // Two tiles that share a segment have its parts; of more, each has what it has in all.
+  Part opening = task.opening[tile], open = task.open[tile];
+  const Part open_before = task.open[before], opening_after = task.opening[after];
+  const bool joins_before = before < tile && task.has_head(before) && first_head < size;
+  const bool joins_after = tile < after && task.has_head(after);
+  if (joins_after) open = join(open, opening_after);
+  if (joins_before) opening = join(open_before, opening);
+
+  const int all = first_head + size - last_head;
+  for (int first = threadIdx.x; first < all; first += kInFlight * kCloseThreads) {
+    const auto place = [&](int k) {
+      const int i = first + k * kCloseThreads;
+      return i < first_head ? i : i - first_head + last_head;
+    };
+    Element items[kInFlight];
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      if (first + k * kCloseThreads < all) items[k] = task.x[begin + place(k)];
+    }
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      if (first + k * kCloseThreads >= all) break;
+      const int64_t position = begin + place(k);
+      const Part& part = place(k) < first_head ? opening : open;
+      const Float shifted = widen(items[k]) - shift_of(part.max);
+      const Float value = result_of<kLog>(kLog ? shifted : exponential(shifted), part.sum);
+      const bool dead = knows_counts && !task.is_live(position);
+      task.result[position] = narrow_to(dead ? Float{0} : value, Element{});
+    }
   }
 }
 
