@@ -1,5 +1,5 @@
 // select on CUDA.
-#include "cuda/launch.h"
+#include "cuda/launch_overlapping.h"
 #include "cuda/move_rows.h"
 #include "cuda/select.cuh"
 #include "cuda/short_rows/select.cuh"
@@ -16,21 +16,19 @@ void run(const Call& call, const SelectOperands& operands, const Mover& mover, c
   const SelectTask task{operands, operands.layout(workspace), operands.row_tiles(kSelectTile),
                         is_aligned(operands.keep) && operands.keep_stride % 16 == 0};
   const auto tiles = static_cast<unsigned>(operands.rows * task.row_tiles);
-  mark_kept<<<tiles, kThreads, 0, stream>>>(task);
+  mark_kept<<<ceil_div<unsigned>(tiles, kMarkTiles), kThreads, 0, stream>>>(task);
   check_launch(call);
   const TileCounts& counts = task.scratch.tiles;
-  sum_tiles<<<static_cast<unsigned>(operands.rows), sum_threads(counts), 0, stream>>>(counts, SetKept{operands.kept});
-  check_launch(call);
+  launch_overlapping(call, stream, sum_tiles<SetKept>, static_cast<unsigned>(operands.rows), sum_threads(counts), 0,
+                     counts, SetKept{operands.kept});
   if (operands.size == 0) return;
   const auto write = operands.partition ? write_kept<true, Mover> : write_kept<false, Mover>;
-  write<<<tiles, kThreads, 0, stream>>>(task, mover);
-  check_launch(call);
+  launch_overlapping(call, stream, write, tiles, kThreads, 0, task, mover);
   const int64_t pieces = operands.partition ? 0 : tail_pieces(operands.rows, operands.size);
   if (pieces == 0) return;
   const auto kernel = fill_tails<Mover>;
-  kernel<<<resident_blocks(call, kernel, kTailThreads, 0, pieces), kTailThreads, 0, stream>>>(
-      operands.rows, operands.size, {operands.kept.data, operands.kept.wide}, mover);
-  check_launch(call);
+  launch_overlapping(call, stream, kernel, resident_blocks(call, kernel, kTailThreads, 0, pieces), kTailThreads, 0,
+                     operands.rows, operands.size, IndexVector{operands.kept.data, operands.kept.wide}, mover);
 }
 
 template <typename Mover>

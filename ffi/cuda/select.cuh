@@ -12,6 +12,7 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kThreadItems = kSelectTile / kThreads;
 constexpr int kTileWords = kSelectTile / kWarp;
 constexpr int kWarpWords = kTileWords / kWarps;
+constexpr int kMarkTiles = 4;
 static_assert(kWarpWords <= kWarp);
 
 struct SelectTask {
@@ -21,16 +22,16 @@ struct SelectTask {
   bool aligned;  // the mask of each row
 };
 
-// The tile of block blockIdx.x.
+// A tile by its number among those of all rows.
 struct SelectTile {
   int64_t row;
   int64_t tile;   // of the row
   int64_t begin;  // in the row
   int live;
 
-  __device__ explicit SelectTile(const SelectTask& task) {
-    row = task.operands.rows == 1 ? 0 : blockIdx.x / task.row_tiles;
-    tile = blockIdx.x - row * task.row_tiles;
+  __device__ SelectTile(const SelectTask& task, int64_t number) {
+    row = task.operands.rows == 1 ? 0 : number / task.row_tiles;
+    tile = number - row * task.row_tiles;
     begin = tile * kSelectTile;
     live = static_cast<int>(clamp<int64_t>(task.operands.live(row) - begin, 0, kSelectTile));
   }
@@ -39,24 +40,45 @@ struct SelectTile {
 // A bit for each of four bools: the bytes' lowest bits come together in the product's highest four.
 __device__ inline unsigned bits_of_bools(unsigned bools) { return (bools & 0x01010101u) * 0x10204080u >> 28; }
 
+// A block has kMarkTiles tiles, of which all loads are on their way before the first use.
 __global__ void __launch_bounds__(kThreads) mark_kept(SelectTask task) {
-  __shared__ int warp_counts[kWarps];
-  const SelectTile tile(task);
-  const uint8_t* const keep = task.operands.keep + tile.row * task.operands.keep_stride + tile.begin;
+  start_next_kernel();
+  __shared__ int warp_counts[kMarkTiles][kWarps];
+  const int64_t first = int64_t{blockIdx.x} * kMarkTiles;
+  const int64_t tiles = task.operands.rows * task.row_tiles;
   const int place = static_cast<int>(threadIdx.x) * kThreadItems;
-  unsigned bits = 0;
-  if (task.aligned && place + kThreadItems <= tile.live) {
-    const Vector<unsigned> bools = Vector<unsigned>::load(reinterpret_cast<const unsigned*>(keep), place / 4);
+  Vector<unsigned> bools[kMarkTiles];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) bits |= bits_of_bools(bools.items[i]) << (4 * i);
-  } else {
-    for (int i = 0; i < kThreadItems && place + i < tile.live; ++i) bits |= (keep[place + i] & 1u) << i;
+  for (int k = 0; k < kMarkTiles; ++k) {
+    if (first + k >= tiles) break;
+    const SelectTile tile(task, first + k);
+    const uint8_t* const keep = task.operands.keep + tile.row * task.operands.keep_stride + tile.begin + place;
+    if (task.aligned && place + kThreadItems <= tile.live) {
+      bools[k] = Vector<unsigned>::load(reinterpret_cast<const unsigned*>(keep), 0);
+    } else {
+      uint8_t bytes[kThreadItems] = {};
+      for (int i = 0; i < kThreadItems && place + i < tile.live; ++i) bytes[i] = keep[i];
+      memcpy(bools[k].items, bytes, sizeof(bytes));
+    }
   }
-  const auto add = [](int x, int y) { return x + y; };
-  const auto in_block = scan_warps<kWarps>(warp_counts, fold_warp(__popc(bits), add), 0, add);
-  set_tile_count(task.scratch.tiles, tile.row, tile.tile, task.row_tiles, in_block.all);
-  reinterpret_cast<uint16_t*>(task.scratch.bits)[int64_t{blockIdx.x} * kThreads + threadIdx.x] =
-      static_cast<uint16_t>(bits);
+#pragma unroll
+  for (int k = 0; k < kMarkTiles; ++k) {
+    if (first + k >= tiles) break;
+    unsigned bits = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) bits |= bits_of_bools(bools[k].items[i]) << (4 * i);
+    const int count = fold_warp(__popc(bits), [](int x, int y) { return x + y; });
+    if (threadIdx.x % kWarp == 0) warp_counts[k][threadIdx.x / kWarp] = count;
+    reinterpret_cast<uint16_t*>(task.scratch.bits)[(first + k) * kThreads + threadIdx.x] = static_cast<uint16_t>(bits);
+  }
+  __syncthreads();
+  for (int k = 0; k < kMarkTiles && first + k < tiles; ++k) {
+    const SelectTile tile(task, first + k);
+    int count = 0;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) count += warp_counts[k][warp];
+    set_tile_count(task.scratch.tiles, tile.row, tile.tile, task.row_tiles, count);
+  }
 }
 
 struct SetKept {
@@ -71,7 +93,9 @@ __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mo
   __shared__ int warp_counts[kWarps];
   __shared__ uint16_t places[kSelectTile];  // of what is kept, then of the others
   const SelectOperands& operands = task.operands;
-  const SelectTile tile(task);
+  const SelectTile tile(task, blockIdx.x);
+  wait_for_last_kernel();
+  start_next_kernel();  // which fills the tails: it reads what sum_tiles wrote, and that is there
   const int64_t before = before_tile(task.scratch.tiles, tile.row, tile.tile);
   if (!kPartition && before >= operands.size) return;
   const int lane = threadIdx.x % kWarp, first_word = threadIdx.x / kWarp * kWarpWords;
@@ -103,11 +127,15 @@ __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mo
   }
 }
 
+// Runs beside the last blocks of write_kept, which writes other slots.
 template <typename Mover>
 __global__ void __launch_bounds__(kTailThreads) fill_tails(int64_t rows, int64_t size, IndexVector kept, Mover mover) {
-  for_each_tail_slot(
+  for_each_tail_piece(
       rows, size, [&](int64_t row) { return kept[row]; },
-      [&](int64_t row, int64_t slot) { mover.store(row, slot, mover.filling(row)); });
+      [&](int64_t row, int64_t begin, int64_t end) {
+        if (begin < end) mover.fill_slots(row, begin, end);
+      });
+  wait_for_last_kernel();
 }
 
 }  // namespace mgpu::cuda::selecting

@@ -1,6 +1,7 @@
 // What a selection writes: rows of words, or the positions of items.
 #pragma once
 
+#include "cuda/cta/tail.cuh"
 #include "cuda/move_rows.cuh"
 #include "operands/select.h"
 
@@ -25,6 +26,10 @@ struct MoveItems {
   __device__ void store(int64_t row, int64_t slot, Value value) const {
     reinterpret_cast<Item*>(out.of_problem(row))[slot] = value;
   }
+  // Slots from `begin` on, by kTailThreads threads.
+  __device__ void fill_slots(int64_t row, int64_t begin, int64_t end) const {
+    fill_items(reinterpret_cast<Item*>(out.of_problem(row)) + begin, end - begin, filling(row));
+  }
 };
 
 // Rows of several words: a few threads a row.
@@ -48,6 +53,9 @@ struct MoveWideRows {
     Item* const to = reinterpret_cast<Item*>(out.of_problem(row)) + slot * row_words;
     for (int64_t i = 0; i < row_words; ++i) to[i] = value;
   }
+  __device__ void fill_slots(int64_t row, int64_t begin, int64_t end) const {
+    for (int64_t slot = begin + threadIdx.x; slot < end; slot += kTailThreads) store(row, slot, filling(row));
+  }
 };
 
 struct SetIndices {
@@ -61,6 +69,9 @@ struct SetIndices {
   __device__ Value load(int64_t, int64_t position) const { return position; }
   __device__ Value filling(int64_t) const { return length; }
   __device__ void store(int64_t row, int64_t slot, Value value) const { indices.set(row * size + slot, value); }
+  __device__ void fill_slots(int64_t row, int64_t begin, int64_t end) const {
+    for (int64_t slot = begin + threadIdx.x; slot < end; slot += kTailThreads) store(row, slot, filling(row));
+  }
 };
 
 // Moves the items at position_of(0), …, position_of(count - 1) of a row to the slots from `slot` on.

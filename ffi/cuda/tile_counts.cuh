@@ -18,6 +18,8 @@ __global__ void __launch_bounds__(kSumThreads) sum_tiles(TileCounts tiles, Finis
   const int warp = threadIdx.x / kWarp;
   const int warps = blockDim.x / kWarp;
   int64_t all = 0;
+  wait_for_last_kernel();
+  start_next_kernel();
   for (int64_t begin = 0; begin < tiles.row_groups; begin += blockDim.x) {
     const int64_t group = begin + threadIdx.x;
     int own = 0;
