@@ -1,5 +1,5 @@
 // top_k on CUDA.
-#include "cuda/launch.h"
+#include "cuda/launch_overlapping.h"
 #include "cuda/shapes.h"
 #include "cuda/short_rows/top_k.cuh"
 #include "cuda/top_k.cuh"
@@ -15,15 +15,23 @@ void launch(const Call& call, const TopKTask<Order>& task, cudaStream_t stream) 
   const auto kernel = keep_first<Order, kIsFirst, kThreads>;
   constexpr int kShared = sizeof(TopKShared<typename Order::Word, kThreads>);
   allow_shared(call, kernel, kShared);
-  kernel<<<static_cast<unsigned>(task.operands.rows * task.parts()), kThreads, kShared, stream>>>(task);
-  check_launch(call);
+  const auto blocks = static_cast<unsigned>(task.operands.rows * task.parts());
+  if constexpr (kIsFirst) {
+    kernel<<<blocks, kThreads, kShared, stream>>>(task);
+    check_launch(call);
+  } else {
+    launch_overlapping(call, stream, kernel, blocks, kThreads, kShared, task);
+  }
 }
 
 template <typename Order>
 void run(const Call& call, const TopKOperands& operands, Order order, cudaStream_t stream) {
   Workspace workspace = workspace_of(call);
   const TopKOperands::Scratch scratch = operands.layout(workspace);
-  TopKTask<Order> task{operands, order, operands.levels(), 0, {}, {}};
+  TopKTask<Order> task{operands, order, operands.levels(), 0, {}, {}, scratch.counts};
+  if (const int64_t lists = (task.levels.count - 1) * operands.rows; lists > 0) {
+    check(call, cudaMemsetAsync(scratch.counts, 0, lists * sizeof(uint32_t), stream));
+  }
   for (; task.level < task.levels.count; ++task.level) {
     task.source = scratch.kept[(task.level + 1) % 2];
     task.target = scratch.kept[task.level % 2];

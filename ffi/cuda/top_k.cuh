@@ -1,7 +1,8 @@
 // The kernel of top_k. A block goes over its items tile by tile, and appends those that may be among the best k to what
 // it has in shared memory. Where that has no more room, all but the best k are dropped, which bounds what comes later:
 // digits of the ranks are counted, the most significant first, until it is known which go. The first bound is guessed
-// from a sample, so of random items nearly all are read once and compared once.
+// from a sample of the row, so of random items nearly all are read once and compared once. Of a row that several blocks
+// share, each keeps its part of what comes up to the bound, and all of it together is hardly more than the best k.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -23,18 +24,14 @@ struct TopKTask {
   int level;
   TopKOperands::Kept source;  // of any level but the first
   TopKOperands::Kept target;  // of any level but the last
+  uint32_t* counts;           // of what each level keeps, a row
 
   MGPU_HOST_DEVICE int64_t parts() const { return levels.parts[level]; }
   __device__ bool is_last() const { return level + 1 == levels.count; }
 
-  // The row's items in this level. Each part before the last one that has any kept k, as it had no fewer.
+  // The row's items in this level.
   __device__ int64_t items(int64_t row) const {
-    int64_t count = operands.counts(row, operands.length);
-    for (int i = 0; i < level; ++i) {
-      const int64_t whole = count / levels.part[i];
-      count = whole * operands.k + minimum(operands.k, count - whole * levels.part[i]);
-    }
-    return count;
+    return level == 0 ? operands.live(row) : counts[(level - 1) * operands.rows + row];
   }
 };
 
@@ -115,6 +112,7 @@ class BlockBest {
   static constexpr int kTile = kThreads * kItems;
   static constexpr int kVectors = kItems / Vector::kItems;
   static constexpr int kSample = minimum(kThreads * Vector::kItems, kTopKSample);
+  static_assert(kTopKSharedSamples * kSample <= Shared::kRoom);
   static constexpr uint32_t kNoPosition = ~uint32_t{0};  // behind all
 
  public:
@@ -131,27 +129,31 @@ class BlockBest {
     __syncthreads();
   }
 
-  // Guesses a bound from a sample, before anything is added: about twice as many items come up to it as are to be kept,
-  // however the part is sorted. Whether it did: then fewer than k may be left at the end, though the part has more.
-  template <typename Part>
-  __device__ bool guess(const Part& part, int count) {
-    if (count < kTopKSampleShare * kSample) return false;
-    const float expected = static_cast<float>(k_) * kSample / static_cast<float>(count);
+  // Guesses a bound from a sample of a row, before anything is added: two or three times as many items of the row come
+  // up to it as are to be kept, however the row is sorted. Whether it did: then fewer than k may be left at the end,
+  // though the row has more. Each vector lies somewhere in a stretch of its own, lest it meet a period of the items.
+  template <typename Row>
+  __device__ bool guess(const Row& row, int64_t count, bool is_shared) {
+    const int sample = is_shared ? kTopKSharedSamples * kSample : kSample;
+    if (count < kTopKSampleShare * sample) return false;
+    const float expected = static_cast<float>(k_) * static_cast<float>(sample) / static_cast<float>(count);
     // Four standard deviations and some more: of random items one part in a million fails.
     const int wanted = minimum(k_, static_cast<int>(expected + 4 * sqrtf(expected)) + 6);
-    if (wanted >= kSample) return false;
-    constexpr int kSampling = kSample / Vector::kItems;  // threads, each with a vector; neighbours share a sector
-    const int lead = lead_of(part);
-    if (threadIdx.x < kSampling) {
-      const int stride = count / (kSampling / 2);
-      int at = (static_cast<int>(threadIdx.x) / 2 * stride + lead) / (2 * Vector::kItems) * (2 * Vector::kItems) - lead;
-      if (at < 0) at += 2 * Vector::kItems;
-      const Vector vector = Vector::load(part.items + at, static_cast<int>(threadIdx.x) % 2 * Vector::kItems);
+    if (wanted >= sample) return false;
+    constexpr int kPair = 2 * Vector::kItems;  // neighbours share a sector
+    const int vectors = sample / Vector::kItems;
+    const int lead = lead_of(row);
+    const auto stride = static_cast<uint32_t>(count / (vectors / 2));
+    for (int i = threadIdx.x; i < vectors; i += kThreads) {
+      const uint32_t somewhere = __umulhi(static_cast<uint32_t>(i / 2 + 1) * 0x9e3779b9u, stride - kPair);
+      int64_t at = (int64_t{i / 2} * stride + somewhere + lead) / kPair * kPair - lead;
+      if (at < 0) at += kPair;
+      const Vector vector = Vector::load(row.items + at, i % 2 * Vector::kItems);
 #pragma unroll
-      for (int i = 0; i < Vector::kItems; ++i) shared_.codes[i * kSampling + threadIdx.x] = part.code(vector.items[i]);
+      for (int k = 0; k < Vector::kItems; ++k) shared_.codes[k * vectors + i] = row.code(vector.items[k]);
     }
     __syncthreads();
-    const Digits last = find_last(kSample, wanted, wanted / 4 + 2);
+    const Digits last = find_last(sample, wanted, wanted / 4 + 2);
     set_bound(last.most(), kNoPosition);
     return true;
   }
@@ -255,7 +257,12 @@ class BlockBest {
           const int a = 2 * pair - (pair & (distance - 1));
           swap_unless(a, a + distance, (a & run) == 0);
         }
-        __syncthreads();
+        // Pairs of a warp that are no farther apart than it is wide lie among the same items in the next step too.
+        if (distance > kWarp || (distance == 1 && (run > kWarp || run == size))) {
+          __syncthreads();
+        } else {
+          __syncwarp();
+        }
       }
     }
   }
@@ -380,6 +387,8 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) keep_first(const __
   extern __shared__ uint4 shared_memory[];
   auto& shared = *reinterpret_cast<TopKShared<Word, kThreads>*>(shared_memory);
   const TopKOperands& operands = task.operands;
+  if (!kIsFirst) wait_for_last_kernel();
+  start_next_kernel();
   const int64_t row = blockIdx.x / task.parts();
   const int64_t part = blockIdx.x - row * task.parts();
   const int64_t begin = part * task.levels.part[task.level];
@@ -388,23 +397,36 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) keep_first(const __
   const int k = static_cast<int>(operands.k);
 
   BlockBest<Order, kThreads> best(task.order, k, shared);
+  const auto keys_from = [&](int64_t first) {
+    return PartOfKeys<Order>{static_cast<const Word*>(operands.x) + row * operands.length + first, task.order,
+                             static_cast<uint32_t>(first)};
+  };
+  const int64_t live = operands.live(row);
+  bool guessed_wrong = false;
   if constexpr (kIsFirst) {
-    const Word* const keys = static_cast<const Word*>(operands.x) + row * operands.length + begin;
-    const PartOfKeys<Order> keys_of_part{keys, task.order, static_cast<uint32_t>(begin)};
-    const bool is_guess = best.guess(keys_of_part, count);
-    best.add(keys_of_part, count);
-    if (is_guess && best.count() < minimum(k, count)) {
-      best.clear();
-      best.add(keys_of_part, count);
-    }
+    const bool is_guess = best.guess(keys_from(0), live, task.parts() > 1);
+    best.add(keys_from(begin), count);
+    guessed_wrong = is_guess && task.is_last() && best.count() < minimum<int64_t>(k, live);
   } else {
     const int64_t from = row * task.levels.parts[task.level - 1] * operands.k + begin;
     best.add(PartOfKept<Word>{static_cast<const Word*>(task.source.codes) + from, task.source.positions + from}, count);
+    guessed_wrong = task.is_last() && count < minimum<int64_t>(k, live);
+  }
+  if (guessed_wrong) {  // one row in a million, which one block then reads alone
+    constexpr int64_t kPiece = int64_t{1} << 30;
+    best.clear();
+#pragma unroll 1
+    for (int64_t first = 0; first < live; first += kPiece) {
+      best.add(keys_from(first), static_cast<int>(minimum(live - first, kPiece)));
+    }
   }
   const int kept = best.keep_best();
+  __syncthreads();
   if (!task.is_last()) {
+    if (threadIdx.x == 0)
+      shared.count = static_cast<int>(atomicAdd(task.counts + task.level * operands.rows + row, kept));
     __syncthreads();
-    const int64_t to = (row * task.parts() + part) * operands.k;
+    const int64_t to = row * task.parts() * operands.k + shared.count;
     for (int i = threadIdx.x; i < kept; i += kThreads) {
       static_cast<Word*>(task.target.codes)[to + i] = shared.codes[i];
       task.target.positions[to + i] = shared.positions[i];

@@ -182,13 +182,14 @@ constexpr TileShape segmented_reduce_shape(int64_t state_bytes) {
 
 // ---- Reductions of rows: a worker is a few neighbouring lanes, each of which has a vector of columns and takes one
 // row after the other; a block's workers consume a tile of rows and segment ends. Up to 32 lanes read 512 bytes of a
-// row, so that also of wide rows a tile has many, and what it leaves for the next is little beside them. Of few rows a
-// worker takes fewer, as long as there are not blocks enough to fill a large device.
+// row, so that also of wide rows a tile has many, and what it leaves for the next is little beside them. A tile is as
+// large as it may be while the tiles fill a large device in whole waves: a last wave of few tiles would cost a whole
+// one.
 constexpr int kReduceRowsThreads = 256;
 constexpr int kReduceRowsMostLanes = 32;
-constexpr int kReduceRowsMostUnits = 64;    // of rows and ends that a worker consumes
-constexpr int kReduceRowsTileUnits = 4096;  // at most
-constexpr int64_t kReduceRowsBlocks = 1024;
+constexpr int kReduceRowsTileUnits = 4096;  // rows and ends, at most
+constexpr int kReduceRowsLeastUnits = 4;    // of a worker
+constexpr int64_t kReduceRowsWave = 396;    // three blocks on each multiprocessor of an H200
 
 struct RowTiling {
   int64_t units;  // of rows and ends in all
@@ -201,9 +202,11 @@ struct RowTiling {
   constexpr int lanes() const { return width > 0 ? static_cast<int>(ceil_div(vectors(), slices())) : 1; }
   constexpr int workers() const { return kReduceRowsThreads / lanes(); }
   constexpr int worker_units() const {
-    int most = minimum(kReduceRowsMostUnits, kReduceRowsTileUnits / workers());
-    while (most > 4 && ceil_div<int64_t>(units, workers() * most) * slices() < kReduceRowsBlocks) most /= 2;
-    return most;
+    const int64_t least_tiles =
+        maximum<int64_t>(ceil_div<int64_t>(units, kReduceRowsTileUnits / workers() * workers()), 1);
+    const int64_t waves = ceil_div(least_tiles * slices(), kReduceRowsWave);
+    const int64_t wanted_tiles = maximum(least_tiles, waves * kReduceRowsWave / slices());
+    return maximum(static_cast<int>(ceil_div(units, wanted_tiles * workers())), kReduceRowsLeastUnits);
   }
   constexpr int tile_units() const { return workers() * worker_units(); }
   constexpr int64_t tiles() const { return ceil_div<int64_t>(units, tile_units()); }
@@ -242,7 +245,8 @@ constexpr TopKShape top_k_shape(int key_width, int threads = kTopKThreads) {
   return {{threads, maximum(key_width == 8 ? 4 : 8, 16 / key_width)}};
 }
 constexpr int kTopKSample = 2048;             // items at most, from which a bound is guessed
-constexpr int kTopKSampleShare = 4;           // where a part has so many times as many
+constexpr int kTopKSharedSamples = 2;         // times as many where several blocks share a row
+constexpr int kTopKSampleShare = 4;           // where a row has so many times as many
 constexpr int64_t kTopKBlocks = 264;          // that share long rows: two a multiprocessor
 constexpr int64_t kTopKLeastTiles = 4;        // of a part
 constexpr int64_t kTopKMergedPart = 1 << 15;  // of what parts kept

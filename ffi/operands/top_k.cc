@@ -62,6 +62,7 @@ TopKOperands::Scratch TopKOperands::layout(Workspace& workspace) const {
     const int64_t items = rows * levels.parts[level] * k;
     scratch.kept[level] = {workspace.take<char>(items * byte_width(key_type)), workspace.take<uint32_t>(items)};
   }
+  scratch.counts = workspace.take<uint32_t>((levels.count - 1) * rows);
   return scratch;
 }
 

@@ -25,7 +25,7 @@ struct TopKOperands {
 
   explicit TopKOperands(const Call& call);
 
-  int64_t live(int64_t row) const { return counts(row, length); }
+  MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
 
   // The CUDA kernels take a row in levels. In the first a block takes a part of the row's items, in each later one a
   // part of what those before kept, and keeps the best k of its part; the block of the last level has all that is left.
@@ -37,13 +37,15 @@ struct TopKOperands {
   };
   Levels levels() const;
 
-  // Scratch memory of the CUDA kernels: what the levels before the last keep, which alternate between the two.
+  // Scratch memory of the CUDA kernels: what the blocks of each level before the last keep, a list a row, which
+  // alternate between the two; and how many items each list has, level by level.
   struct Kept {
     void* codes;
     uint32_t* positions;
   };
   struct Scratch {
     Kept kept[2];
+    uint32_t* counts;  // [levels - 1, rows]
   };
   Scratch layout(Workspace& workspace) const;
 };
