@@ -222,6 +222,25 @@ def test_derivatives_over_an_explicit_mesh(function, in_kernels, rng, monkeypatc
         np.testing.assert_allclose(jax.device_get(jax.jit(run)(placed)), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_derivatives_of_choices_over_an_explicit_mesh(rng) -> None:
+    """Whole items chosen by position: the batch of Explicit axes has items, and the choice has none of it."""
+    devices = jax.devices()
+    mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
+    x = rng.normal(size=(2 * len(devices), 3, 2)).astype(F32)
+
+    def loss(x):
+        return (mgpu.scan(x, lambda a, b: a + b, map=lambda x, i: jnp.where(i % 2 == 1, -x, x)) ** 2).sum()
+
+    def plain(x):
+        return (jnp.cumsum(x * np.array([[1], [-1], [1]], F32), axis=0) ** 2).sum()
+
+    expected = jax.device_get(jax.jit(jax.vmap(jax.grad(plain)))(x))
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")))
+        got = jax.device_get(jax.jit(jax.vmap(jax.grad(loss)))(placed))
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("operation", ["reduce", "scan", "segmented_reduce"])
 def test_derivatives_of_items_made_of_positions(operation, rng) -> None:
     """Under shard_map, with a jitted choice in the function, and a part of an item that its position alone makes."""

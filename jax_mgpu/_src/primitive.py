@@ -194,7 +194,7 @@ class Operation:
                 return list(results), [result_tangents[i] for i in moving]
 
             given = [tangents[i] for i in live]
-            # Where no axis of an operand is sharded, JAX needs no Auto axes, and those of a surrounding vmap may not be.
+            # Where no operand is sharded nothing has to be Auto, and the axes of a surrounding vmap must not be.
             mapped = automatic(one_problem) if any(map(is_sharded, _arrays((*primals, *given)))) else one_problem
             axes = [0 if x.ndim > rank else None for x, rank in zip(primals, self.ranks, strict=True)]
             for _ in range(self._batch_rank(primals)):
