@@ -8,6 +8,7 @@
 #include "algorithm/key_order.h"
 #include "cuda/cta/scan.cuh"
 #include "cuda/cta/select_digits.cuh"
+#include "cuda/cta/sort_entries.cuh"
 #include "cuda/cta/vectors.cuh"
 #include "operands/top_k.h"
 
@@ -242,29 +243,23 @@ class BlockBest {
     return count_;
   }
 
-  // The order of a sort, with the entries up to the next power of two. Contains barriers, of which the first makes all
-  // entries visible and the last all that are sorted.
-  __device__ void sort() {
-    const int size = 1 << ceil_log2(count_);
-    for (int i = count_ + static_cast<int>(threadIdx.x); i < size; i += kThreads) {
-      shared_.codes[i] = static_cast<Word>(~Word{0});
-      shared_.positions[i] = kNoPosition;
+  // The kept items in order: thread t has those from t * kShare on. Contains barriers.
+  using Entry = SortedEntry<Word>;
+  template <int kShare>
+  __device__ void sort(Entry (&entries)[kShare]) {
+    const int size = maximum(1 << ceil_log2(count_), kShare);
+    const int threads = size / kShare;
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kShare; ++k) {
+      const int i = k * threads + static_cast<int>(threadIdx.x);
+      const bool exists = static_cast<int>(threadIdx.x) < threads && i < count_;
+      entries[k] = exists ? Entry{order_.rank(shared_.codes[i]), shared_.positions[i]}
+                          : Entry{static_cast<Word>(~Word{0}), kNoPosition};
     }
     __syncthreads();
-    for (int run = 2; run <= size; run *= 2) {
-      for (int distance = run / 2; distance > 0; distance /= 2) {
-        for (int pair = threadIdx.x; pair < size / 2; pair += kThreads) {
-          const int a = 2 * pair - (pair & (distance - 1));
-          swap_unless(a, a + distance, (a & run) == 0);
-        }
-        // Pairs of a warp that are no farther apart than it is wide lie among the same items in the next step too.
-        if (distance > kWarp || (distance == 1 && (run > kWarp || run == size))) {
-          __syncthreads();
-        } else {
-          __syncwarp();
-        }
-      }
-    }
+    static_assert(kThreads * kShare * sizeof(Entry) <= sizeof(shared_.codes) + sizeof(shared_.positions));
+    sort_entries<kThreads>(entries, reinterpret_cast<Entry*>(&shared_), size);
   }
 
   __device__ int count() const { return count_; }
@@ -358,18 +353,6 @@ class BlockBest {
     bound_ = order_.last_equal(rank);
   }
 
-  __device__ __forceinline__ void swap_unless(int a, int b, bool ascending) {
-    const Word a_code = shared_.codes[a], b_code = shared_.codes[b];
-    const uint32_t a_position = shared_.positions[a], b_position = shared_.positions[b];
-    const Word a_rank = order_.rank(a_code), b_rank = order_.rank(b_code);
-    const bool less = a_rank < b_rank || (a_rank == b_rank && a_position < b_position);
-    if (less == ascending) return;
-    shared_.codes[a] = b_code;
-    shared_.codes[b] = a_code;
-    shared_.positions[a] = b_position;
-    shared_.positions[b] = a_position;
-  }
-
   Order order_;
   int k_;
   Shared& shared_;
@@ -433,12 +416,24 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) keep_first(const __
     }
     return;
   }
-  best.sort();
+  const Word* const keys = static_cast<const Word*>(operands.x) + row * operands.length;
   auto* const values = static_cast<Word*>(operands.values) + row * operands.k;
-  for (int i = threadIdx.x; i < k; i += kThreads) {
-    values[i] = i < kept ? task.order.decode(shared.codes[i]) : Word{0};
-    operands.indices.set(row * operands.k + i, i < kept ? static_cast<int64_t>(shared.positions[i]) : -1);
-  }
+  const auto store_in_order = [&]<int kShare>() {
+    typename BlockBest<Order, kThreads>::Entry entries[kShare];
+    best.sort(entries);
+    const int first = static_cast<int>(threadIdx.x) * kShare;
+#pragma unroll
+    for (int i = 0; i < kShare; ++i) {
+      if (first + i >= k) break;
+      const bool exists = first + i < kept;
+      const Word rank = entries[i].rank();
+      const uint32_t position = entries[i].number();
+      // Of some items the rank does not tell the bits.
+      values[first + i] = !exists ? Word{0} : task.order.has_equals(rank) ? keys[position] : task.order.decode(rank);
+      operands.indices.set(row * operands.k + first + i, exists ? static_cast<int64_t>(position) : -1);
+    }
+  };
+  k <= kThreads ? store_in_order.template operator()<1>() : store_in_order.template operator()<kTopKMost / kThreads>();
 }
 
 }  // namespace mgpu::cuda::ranking
