@@ -172,3 +172,17 @@ def test_errors(message):
     with pytest.raises((TypeError, ValueError)) as caught:
         ERRORS[message]()
     assert str(caught.value) == message
+
+
+def test_keys_of_no_width_over_an_explicit_mesh() -> None:
+    """PRNG keys, which cannot be made of a number, where JAX cannot tell how a reshape would be laid out."""
+    devices = jax.devices()
+    mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
+    spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    keys = jax.eval_shape(jax.random.key, 0)
+    with jax.set_mesh(mesh):
+        x = jax.ShapeDtypeStruct((len(devices), 5), keys.dtype, sharding=spec)
+        heads = jax.ShapeDtypeStruct((len(devices), 3), np.int32, sharding=spec)
+        dense = jax.vmap(lambda x, heads: mgpu.to_dense(x, heads, 0))
+        result = jax.eval_shape(jax.jit(dense), x, heads)
+    assert (result.shape, result.dtype) == ((len(devices), 3, 0), keys.dtype)

@@ -30,7 +30,7 @@ from jax_mgpu._src.check import (
 from jax_mgpu._src.columns import Columns, expect_keys, key_starts
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.intervals import filled_tangent
-from jax_mgpu._src.live import heads_inside, live_items, live_mask, segment_starts
+from jax_mgpu._src.live import heads_from_zero, heads_inside, live_items, live_mask, segment_starts
 from jax_mgpu._src.named import named_leaves
 from jax_mgpu._src.operators import Kind, select
 from jax_mgpu._src.preconditions import non_decreasing, room
@@ -285,7 +285,7 @@ def segmented_shift(
     dtype = index_dtype(name, "x", 2 * n)
     limits = jnp.iinfo(step.dtype)
     given = {
-        "heads": jnp.concatenate([jnp.zeros((1,), dtype), heads_inside(heads, n).astype(dtype)]),
+        "heads": heads_from_zero(heads_inside(heads, n).astype(dtype)),
         "by": jnp.clip(step, max(-n, limits.min), min(n, limits.max)).astype(dtype)[None],
         "count": count_operand(name, "count", count, n),
     }

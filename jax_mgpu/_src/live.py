@@ -16,9 +16,11 @@ from jax_mgpu._src.check import index_dtype
 
 __all__ = [
     "common_dtype",
+    "heads_from_zero",
     "heads_inside",
     "live_items",
     "live_mask",
+    "of_all",
     "segment_bounds",
     "segment_numbers",
     "segment_starts",
@@ -38,6 +40,25 @@ def live_mask(n: int, count: Any) -> jax.Array:
     """Which of n positions hold live items."""
     live = live_items(n, count)
     return jnp.arange(n, dtype=live.dtype) < live
+
+
+def heads_from_zero(heads: jax.Array) -> jax.Array:
+    """Heads, and before them that of the first segment, listed or not."""
+    first = jnp.zeros((1,), heads.dtype)
+    # Under shard_map the CPU compiler of jaxlib 0.11.2 ends the process where something is joined to an empty array.
+    return jnp.concatenate([first, heads]) if heads.shape[0] else first
+
+
+@jax.custom_batching.custom_vmap
+def of_all(holds: jax.Array) -> jax.Array:
+    """Whether something holds of all problems of a batch: of one answer a problem, JAX would go both ways each time."""
+    return holds
+
+
+@of_all.def_vmap
+def _of_all_batches(size: int, in_batched: Any, holds: jax.Array) -> tuple[jax.Array, bool]:
+    del size, in_batched
+    return of_all(jnp.all(holds, axis=0)), False
 
 
 def wide_enough(positions: jax.Array, n: int) -> jax.Array:

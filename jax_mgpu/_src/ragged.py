@@ -248,9 +248,13 @@ def _joined(x: jax.Array) -> jax.Array:
 
 def _reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """X in another shape; without items made anew: under an Explicit mesh, JAX does not know which axis goes."""
-    if 0 in shape[:2] and not is_random_key(x.dtype):
-        return jax.lax.full_like(x, 0, shape=shape)
-    return x.reshape(shape)
+    if 0 not in shape[:2]:
+        return x.reshape(shape)
+    if is_random_key(x.dtype):
+        data = jax.random.key_data(x)
+        data = jax.lax.full_like(data, 0, shape=(*shape, *data.shape[x.ndim :]))
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+    return jax.lax.full_like(x, 0, shape=shape)
 
 
 def _items(name: str, x: Any) -> tuple[list[jax.Array], Any, int]:
