@@ -153,7 +153,8 @@ def test_threads_compile_a_function_once() -> None:
     before = sum(counts())
 
     def run(i):
-        return jax.jit(lambda x: mgpu.reduce(x[i:], map=lambda x: x * 7 + 3))(x)
+        with jax.default_device(jax.devices("cpu")[0]):  # which holds in the thread that says so
+            return jax.jit(lambda x: mgpu.reduce(x[i:], map=lambda x: x * 7 + 3))(x)
 
     with ThreadPoolExecutor(8) as pool:
         got = list(pool.map(run, range(8)))
