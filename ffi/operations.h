@@ -7,6 +7,7 @@
 
 // clang-format off
 #define MGPU_OPERATIONS(OPERATION) \
+  OPERATION(bucket_join)           \
   OPERATION(bulk_insert)           \
   OPERATION(bulk_remove)           \
   OPERATION(count_bins)            \

@@ -27,7 +27,7 @@ def changed(operation, **changes):
 
 OTHER_SOURCES = {
     "an operation more": (lambda: changed("rotate"), "operations rotate"),
-    "no operations": (lambda: altered(signatures={}), "operations bulk_insert, bulk_remove"),
+    "no operations": (lambda: altered(signatures={}), "operations bucket_join, bulk_insert"),
     "operands in another order": (
         lambda: changed("reduce", operands=["count", "x"]),
         "operands of reduce, ['count', 'x'] in place of ['x', 'count']",

@@ -38,6 +38,8 @@ from tests.transformed import (
 
 def test_every_operation_has_an_example(rng):
     covered = set().union(*(primitives(example.call, *example.make(rng, np.float32)) for example in EXAMPLES.values()))
+    long = jax.ShapeDtypeStruct((1 << 23,), np.int32)  # rows, which join takes by buckets
+    covered |= primitives(lambda a, b: mgpu.join(a, b, size=8, assume_sorted=False), long, long)
     assert covered - set(by_function.OPERATIONS) == set(primitive.REGISTRY)
     information = {"backends", "checks", "has_cuda"} | {"align"}  # which is there over a mesh axis alone
     functions = {name for name in mgpu.__all__ if callable(getattr(mgpu, name)) and name[0].islower()} - information

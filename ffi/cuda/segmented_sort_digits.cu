@@ -60,6 +60,7 @@ bool try_run(const Call& call, const SegmentedSortOperands& operands, const type
                   operands.segments.rows,
                   operands.segments.counts,
                   operands.digit_places(),
+                  operands.first_place(),
                   counts.row_tiles,
                   columns(operands.keys, operands.payload),
                   {columns(operands.sorted_keys, operands.sorted_payload), columns(scratch.keys, scratch.payload)},

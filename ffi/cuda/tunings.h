@@ -302,6 +302,18 @@ constexpr int64_t kGroupSearchParts = 396;     // three for each multiprocessor 
 constexpr int64_t kGroupSearchPart = 1 << 13;  // rows of both sides, at least
 constexpr int kGroupLastsThreads = 512;
 
+// ---- Joins by buckets: a block has a bucket's rows of b in shared memory, with where the entries of each slot of its
+// table begin, 40 KB, and a chunk of the bucket's rows of a in registers. The entries of a slot put themselves in
+// order, each by a look at all others; where a slot has more than kBucketListMost, the block sorts the bucket. Chunks
+// beyond the first of a bucket are rare, and shared by a fixed number of blocks.
+constexpr TileShape kBucketShape{512, 8};
+constexpr int kBucketCapacity = kBucketShape.tile();  // rows of b
+constexpr int kBucketChunk = kBucketShape.tile();     // rows of a
+constexpr int kBucketSlotBits = 12;
+constexpr int kBucketListMost = 32;
+constexpr int kBucketBlocks = 3;          // that a multiprocessor should hold
+constexpr int kBucketExtraBlocks = 1056;  // at most, for chunks beyond the first
+
 // ---- Scans: what a thread loads at a time where nothing restarts inside a row are vectors of 16 bytes.
 constexpr int kScanThreads = 256;
 constexpr int kScanVectors = 4;

@@ -8,7 +8,7 @@ namespace mgpu {
 
 namespace {
 
-const Enumeration kMethods{"sort_method", {"merging", "fastest", "nearly_sorted"}};
+const Enumeration kMethods{"sort_method", {"merging", "fastest", "nearly_sorted", "partitioning"}};
 
 }  // namespace
 
@@ -57,6 +57,7 @@ SegmentedSortOperands::SegmentedSortOperands(const Call& call) {
   segments.heads_stride = call.row_stride(heads, segments.heads_count, segments.rows, "heads");
   whole_rows = segments.heads_count == 0 && Call::length(flags) == 0;
   call.expect(whole_rows || method == SortMethod::kMerging, "method: expected neither heads nor flags");
+  call.expect(method != SortMethod::kPartitioning || byte_width(key_type) == 4, "method: expected keys of 4 bytes");
   if (Call::length(flags) > 0) {
     segments.flags_stride = call.row_stride(flags, Call::length(flags), segments.rows, "flags");
     const bool words = flags.dtype == DType::u32;

@@ -67,8 +67,9 @@ struct MergePlan {
   MergePiece pieces[2];
 };
 
-// kNearlySorted: by merging, with a look at what is in its place already.
-enum class SortMethod : int64_t { kMerging, kFastest, kNearlySorted };
+// kNearlySorted: by merging, with a look at what is in its place already. kPartitioning: in the order of the highest
+// `bits` bits at least; items that share these may come in any order, but equal ones stay in theirs.
+enum class SortMethod : int64_t { kMerging, kFastest, kNearlySorted, kPartitioning };
 
 // Operands: keys [.., n], heads [.., m], flags [.., n] bool or [.., ceil(n / 32)] uint32, count [.., 1], payload
 // [.., n]; any but the keys may be absent (empty). Attributes: descending, method, bits, payload. Results: keys, and
@@ -77,7 +78,7 @@ struct SegmentedSortOperands {
   DType key_type;
   bool descending;
   SortMethod method;  // without heads and flags, unless it is by merging
-  int bits;           // of the keys that may differ, the lowest
+  int bits;           // of the keys that may differ, the lowest; of a partition, the highest
   PayloadMode payload_mode;
   int payload_width = 0;  // bytes; 0 without payload
   Segments segments;
@@ -101,6 +102,8 @@ struct SegmentedSortOperands {
   RowSort row_sort() const;
 
   int digit_places() const { return ceil_div(bits, kDigitBits); }
+  // The lowest of these places.
+  int first_place() const { return method == SortMethod::kPartitioning ? byte_width(key_type) - digit_places() : 0; }
   // Whether rows of nearly sorted items are sorted by digits where samples tell that they are not nearly sorted.
   bool may_turn_to_digits() const;
 

@@ -55,6 +55,7 @@ class Method(enum.IntEnum):
     MERGING = 0
     FASTEST = 1
     NEARLY_SORTED = 2  # by merging, where much is in its place already
+    PARTITIONING = 3  # by the highest `bits` bits at least, equal keys in their order
 
 
 @overload
@@ -262,6 +263,16 @@ def run_sort_indices(
     else:
         keys, bits = _few_bits(operation, keys, given["count"], bits)
     return _sort_indices(operation, keys, given, bits)
+
+
+def partitioned(codes: jax.Array, bits: int, count: Any) -> tuple[jax.Array, jax.Array]:
+    """Codes in the order of their highest bits, from 1 on, and where each was; `count` is an operand.
+
+    Codes that share these bits may come in any order, but equal ones stay in theirs.
+    """
+    given: dict[str, Any] = {"keys": codes, "count": count, "bits": bits, "method": Method.PARTITIONING}
+    sorted_codes, order = _SORT(**given, descending=False, payload=Payload.INDICES)
+    return sorted_codes, order
 
 
 class Ordered(NamedTuple):

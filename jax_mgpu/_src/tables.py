@@ -31,7 +31,7 @@ from jax_mgpu._src.check import (
 from jax_mgpu._src.columns import Columns, expect_keys, sorted_pair
 from jax_mgpu._src.compat import is_local, whole_axes
 from jax_mgpu._src.library import cpu_library
-from jax_mgpu._src.live import live_items, live_mask
+from jax_mgpu._src.live import live_items, live_mask, of_all
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.sort import Ordered, count_of, in_order, rows_in_order
@@ -114,7 +114,7 @@ def lookup(
         numbers = Numbers(checked, live, table)
         parts = zip(leaves, fills, looked_up, strict=True)
         found = [numbers.found(x, fill) if done else numbers.table_rows for x, fill, done in parts]
-        return jax.lax.cond(_of_all(numbers.are_dense), lambda: [x() for x in found], by_search)
+        return jax.lax.cond(of_all(numbers.are_dense), lambda: [x() for x in found], by_search)
 
     ways = {"cpu": by_place}
     if 4 * m <= n:  # on a GPU, only where the places take no more memory than the keys
@@ -238,19 +238,7 @@ def asof_join(
     table = GroupTable(groups[1][0], ABSENT if counts[1] is None else counts[1][None])
     if table.always_fits:
         return problem.by_table(table)
-    return jax.lax.cond(_of_all(table.fits), lambda: problem.by_table(table), problem.by_sort)
-
-
-@jax.custom_batching.custom_vmap
-def _of_all(holds: jax.Array) -> jax.Array:
-    """Whether something holds of all problems of a batch: of one answer a problem, JAX would go both ways each time."""
-    return holds
-
-
-@_of_all.def_vmap
-def _of_all_batches(size: int, in_batched: Any, holds: jax.Array) -> tuple[jax.Array, bool]:
-    del size, in_batched
-    return _of_all(jnp.all(holds, axis=0)), False
+    return jax.lax.cond(of_all(table.fits), lambda: problem.by_table(table), problem.by_sort)
 
 
 class AsofJoin(NamedTuple):

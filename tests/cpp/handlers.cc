@@ -214,6 +214,20 @@ void count_bins(Garbage& make) {
   make.result(make.index_type(), {bins});
 }
 
+void bucket_join(Garbage& make) {
+  const int64_t n = make.length(), m = make.length(), size = make.length();
+  const int64_t bounds = (int64_t{1} << make.draw(0, 4)) + 1;
+  make.attribute("keep_a", 0, 1);
+  for (const int64_t length : {n, m}) {
+    make.keys(DType::u32, length);
+    make.keys(DType::s32, length);
+  }
+  for (const int64_t limit : {n, m, n / 4096}) make.indices(DType::s32, bounds, limit);
+  make.result(DType::s32, {size});
+  make.result(DType::s32, {size});
+  make.result(make.index_type(), {});
+}
+
 void group_search(Garbage& make) {
   const DType index = make.index_type();
   const int64_t n = make.length(), m = make.length();

@@ -80,6 +80,7 @@ __global__ void __launch_bounds__(kCountThreads)
   const int64_t end = minimum(limit, problem.live(row));
   const int64_t row_begin = row * problem.length;
   const int places = problem.places;
+  const int skipped_bits = kDigitBits * problem.place(0);
   const int all = places * kDigits * kCounterCopies;
   for (int i = threadIdx.x; i < all; i += kCountThreads) counters[i] = 0;
   __syncthreads();
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(kCountThreads)
   const Word* const keys = problem.input.keys + row_begin;
   unsigned* const own = counters + threadIdx.x % kCounterCopies;
   const auto count = [&](Word key) {
-    const Word rank = problem.order.rank(problem.order.encode(key));
+    const auto rank = static_cast<Word>(problem.order.rank(problem.order.encode(key)) >> skipped_bits);
 #pragma unroll
     for (int place = 0; place < static_cast<int>(sizeof(Word)); ++place) {
       if (place < places) atomicAdd(own + (place * kDigits + digit_at(rank, place)) * kCounterCopies, 1u);

@@ -46,6 +46,7 @@ struct DigitProblem {
   int64_t rows;
   LiveCounts counts;
   int places;         // of digits that are looked at
+  int first_place;    // of these, of a partition
   int64_t row_tiles;  // of a row
   Columns<Word, Payload> input;
   Columns<Word, Payload> buffers[2];  // the output, and the scratch memory
@@ -56,6 +57,15 @@ struct DigitProblem {
   uint32_t* passes;                   // [rows]
   Disorder disorder;                  // where somebody has looked and it is not large, nothing is done
 
+  // The place of a pass's digit. Only keys of 4 bytes are partitioned: the kernels of others have no registers to
+  // spare.
+  __device__ __forceinline__ int place(int pass) const {
+    if constexpr (sizeof(Word) == 4) {
+      return first_place + pass;
+    } else {
+      return pass;
+    }
+  }
   __device__ bool is_left_to_merging() const { return disorder.inversions && !disorder.is_large(); }
 
   __device__ int64_t live(int64_t row) const { return counts(row, length); }

@@ -131,7 +131,7 @@ class DigitScatter {
   __device__ DigitScatter(const P& problem, Shared& shared, int pass)
       : problem_(problem), shared_(shared), pass_(pass) {
     if (threadIdx.x == 0) {
-      shared.place = pass;
+      shared.place = place();
       shared.order = problem.order;
     }
   }
@@ -230,7 +230,7 @@ class DigitScatter {
       for (int i = 0; i < kItems; ++i) codes_[i] = problem_.order.encode(codes_[i]);
     }
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) atomicAdd(counts + digit<kWhole>(problem_.order, i, pass_, tile.size), 1u);
+    for (int i = 0; i < kItems; ++i) atomicAdd(counts + digit<kWhole>(problem_.order, i, place(), tile.size), 1u);
   }
 
   // A thread a digit: tells later tiles the tile's count, and turns the warps' counts into places in the tile.
@@ -333,6 +333,9 @@ class DigitScatter {
       });
     }
   }
+  // Of the pass's digit.
+  __device__ __forceinline__ int place() const { return problem_.place(pass_); }
+
   // Calls put(place in the row, code, payload) with the tile's items, neighbours by neighbouring threads.
   template <bool kWhole, typename Put>
   __device__ __forceinline__ void store_items(const DigitTile& tile, Put put) const {
@@ -343,7 +346,7 @@ class DigitScatter {
       Word code;
       Payload payload;
       shared_.items.get(at, code, payload);
-      put(shared_.bases[digit_at(problem_.order.rank(code), pass_)] + static_cast<Offset>(at), code, payload);
+      put(shared_.bases[digit_at(problem_.order.rank(code), place())] + static_cast<Offset>(at), code, payload);
     }
   }
 
