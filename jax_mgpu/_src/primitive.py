@@ -55,7 +55,7 @@ from jax_mgpu._src.compat import (
 )
 from jax_mgpu._src.partition import declare_batch, workspace_shape
 
-__all__ = ["ABSENT", "REGISTRY", "Operation", "expect_compiled_names", "one_program"]
+__all__ = ["ABSENT", "REGISTRY", "Operation", "expect_compiled_names", "in_program", "one_program"]
 
 ABSENT = np.zeros((0,), np.int32)
 
@@ -155,7 +155,7 @@ class Operation:
         attributes = {name: int(value) for name, value in attributes.items()}
         if is_eager():
             return self._impl(*operands, **attributes)  # arguments of a program: nothing is made beforehand
-        return self.primitive.bind(*vary_together([_in_program(x) for x in operands]), **attributes)
+        return self.primitive.bind(*vary_together([in_program(x) for x in operands]), **attributes)
 
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """A rule that takes some operands and attributes by name, as a function of all operands in order."""
@@ -318,7 +318,7 @@ def _leading(x: jax.Array, axis: int) -> jax.Array:
     return keeping_bits(lambda x: jnp.moveaxis(x, axis, 0), x, repeats=True)
 
 
-def _in_program(x: Any) -> Any:
+def in_program(x: Any) -> Any:
     """An operand as what is traced.
 
     An operand without items is made anew, like the given one: the compiler of jaxlib 0.11 may crash on it as a constant

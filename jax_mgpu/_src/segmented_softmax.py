@@ -15,7 +15,7 @@ from jax_mgpu._src.intervals import _expand
 from jax_mgpu._src.live import heads_from_zero, live_mask
 from jax_mgpu._src.operators import Kind, accumulator_dtype
 from jax_mgpu._src.preconditions import non_decreasing
-from jax_mgpu._src.primitive import Operation, one_program
+from jax_mgpu._src.primitive import Operation, in_program, one_program
 from jax_mgpu._src.reduce import _segmented_reduce, reduce_rows
 
 __all__ = ["segmented_log_softmax", "segmented_softmax"]
@@ -94,7 +94,7 @@ def _normalize(name: str, x: Any, heads: Any, count: Any, *, log: bool) -> jax.A
     # A compiled function may close over NumPy's arrays, which jax.custom_jvp refuses; a copy is JAX's own.
     rows = jnp.copy(whole_axes(x)).reshape(n, -1)
     function = _log_softmax if log else _softmax
-    return function(rows, heads_from_zero(heads), jnp.asarray(count)).reshape(x.shape)
+    return function(rows, heads_from_zero(heads), in_program(count)).reshape(x.shape)
 
 
 @jax.custom_jvp
