@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import bucket_join, library, sort
+from jax_mgpu._src import bucket_join, sort
 from tests import data
 from tests.jaxprs import kernel_calls
 from tests.test_long_permutations import every_permutation_is_long  # noqa: F401, for all tests of this module
@@ -241,12 +241,10 @@ def test_the_mixing_of_codes(rng):
             assert np.bincount(mixed >> 27, minlength=32).max() < 2300
 
 
-def test_buckets_in_a_program_for_a_gpu(monkeypatch):
-    """A program for CUDA has the kernels where a is long, one for a CPU has not."""
+def test_programs_for_a_cpu_sort(monkeypatch):
+    """The other platforms have the kernels: test_transformations.py lowers for CUDA."""
     monkeypatch.undo()
-    monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
     keys = jax.ShapeDtypeStruct((sort.LONG_PERMUTATION,), jnp.int32)
     join = jax.jit(lambda a, b: mgpu.join(a, b, size=100, assume_sorted=False))
-    for platform in ("cuda", "cpu"):
-        text = join.trace(keys, keys).lower(lowering_platforms=(platform,)).as_text()
-        assert ("jax_mgpu.bucket_join" in text) == (platform == "cuda")
+    text = join.trace(keys, keys).lower(lowering_platforms=("cpu",)).as_text()
+    assert "jax_mgpu.bucket_join" not in text and "jax_mgpu.segmented_sort" in text

@@ -164,6 +164,14 @@ def test_cuda_lowering(example, rng):
 
 
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
+def test_cuda_lowering_of_long_joins():
+    keys = jax.ShapeDtypeStruct((1 << 23,), np.int32)
+    join = jax.jit(lambda a, b: mgpu.join(a, b, size=8, assume_sorted=False))
+    text = join.trace(keys, keys).lower(lowering_platforms=("cuda",)).as_text()
+    assert "custom_call @jax_mgpu.bucket_join(" in text and "callback" not in text
+
+
+@pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
 @pytest.mark.parametrize("axis_type", AXIS_TYPES)
 @every_kernel
 def test_cuda_lowering_on_a_mesh(example, rng, devices, axis_type):
