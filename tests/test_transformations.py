@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
 from jax_mgpu._src import by_function, library, primitive
+from jax_mgpu._src.sort import LONG_PERMUTATION
 from tests.families import EXAMPLES
 from tests.transformed import (
     AXIS_TYPES,
@@ -38,7 +39,7 @@ from tests.transformed import (
 
 def test_every_operation_has_an_example(rng):
     covered = set().union(*(primitives(example.call, *example.make(rng, np.float32)) for example in EXAMPLES.values()))
-    long = jax.ShapeDtypeStruct((1 << 23,), np.int32)  # rows, which join takes by buckets
+    long = jax.ShapeDtypeStruct((LONG_PERMUTATION,), np.int32)  # rows, which join takes by buckets
     covered |= primitives(lambda a, b: mgpu.join(a, b, size=8, assume_sorted=False), long, long)
     assert covered - set(by_function.OPERATIONS) == set(primitive.REGISTRY)
     information = {"backends", "checks", "has_cuda"} | {"align"}  # which is there over a mesh axis alone
@@ -165,7 +166,7 @@ def test_cuda_lowering(example, rng):
 
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
 def test_cuda_lowering_of_long_joins():
-    keys = jax.ShapeDtypeStruct((1 << 23,), np.int32)
+    keys = jax.ShapeDtypeStruct((LONG_PERMUTATION,), np.int32)
     join = jax.jit(lambda a, b: mgpu.join(a, b, size=8, assume_sorted=False))
     text = join.trace(keys, keys).lower(lowering_platforms=("cuda",)).as_text()
     assert "custom_call @jax_mgpu.bucket_join(" in text and "callback" not in text

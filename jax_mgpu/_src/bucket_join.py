@@ -16,7 +16,7 @@ from jax_mgpu._src.check import count_operand
 from jax_mgpu._src.columns import Columns, expect_keys
 from jax_mgpu._src.compat import is_local
 from jax_mgpu._src.library import cpu_library
-from jax_mgpu._src.live import live_items
+from jax_mgpu._src.live import live_items, partition_points
 from jax_mgpu._src.operators import Kind
 from jax_mgpu._src.primitive import ABSENT, REGISTRY, Operation
 from jax_mgpu._src.scan import _scan
@@ -96,15 +96,10 @@ class BucketTables(NamedTuple):
         if bits == 0:
             return Partition(codes, jnp.arange(n, dtype=jnp.int32), jnp.stack([jnp.zeros_like(live), live]))
         codes, rows = partitioned(codes, bits, count)
-        # A binary search for each bucket, unrolled, so that it is one kernel.
         numbers = jnp.arange(2**bits + 1, dtype=codes.dtype)
-        low, high = jnp.zeros(numbers.shape, jnp.int32), jnp.full(numbers.shape, live)
-        for _ in range(n.bit_length()):
-            middle = low + (high - low) // 2
-            bucket = codes[jnp.minimum(middle, n - 1)] >> (CODE_BITS - bits)
-            before = (low < high) & (bucket < numbers)
-            low, high = jnp.where(before, middle + 1, low), jnp.where(before, high, middle)
-        return Partition(codes, rows, low)
+        first, behind = jnp.zeros(numbers.shape, jnp.int32), jnp.full(numbers.shape, live)
+        bounds = partition_points(first, behind, n, lambda places: codes[places] >> (CODE_BITS - bits) < numbers)
+        return Partition(codes, rows, bounds)
 
 
 def bucket_tables(

@@ -6,6 +6,7 @@ type of the operands: sizes of 2^31 and more do not fit the int32 that a count o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ __all__ = [
     "live_items",
     "live_mask",
     "of_all",
+    "partition_points",
     "segment_bounds",
     "segment_numbers",
     "segment_starts",
@@ -47,6 +49,18 @@ def heads_from_zero(heads: jax.Array) -> jax.Array:
     first = jnp.zeros((1,), heads.dtype)
     # Under shard_map the CPU compiler of jaxlib 0.11.2 ends the process where something is joined to an empty array.
     return jnp.concatenate([first, heads]) if heads.shape[0] else first
+
+
+def partition_points(low: jax.Array, high: jax.Array, n: int, before: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """For each of a few searches, the first place from `low` to `high` that `before(places)` does not hold of.
+
+    They lie among n items. All searches go in step, in one program without a loop.
+    """
+    for _ in range(n.bit_length()):
+        middle = low + (high - low) // 2
+        is_before = (low < high) & before(middle)
+        low, high = jnp.where(is_before, middle + 1, low), jnp.where(is_before, high, middle)
+    return low
 
 
 @jax.custom_batching.custom_vmap

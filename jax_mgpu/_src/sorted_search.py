@@ -14,7 +14,7 @@ from jax_mgpu._src.bits import ordered_together
 from jax_mgpu._src.by_less import ranked_pair
 from jax_mgpu._src.check import expect_choice, expect_no_axis, index_dtype, static_flag, value_error
 from jax_mgpu._src.columns import sorted_pair
-from jax_mgpu._src.live import live_items, live_mask
+from jax_mgpu._src.live import live_items, live_mask, partition_points
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.primitive import Operation, one_program
 from jax_mgpu._src.sort import count_of, in_order
@@ -248,13 +248,11 @@ def _bounds(needles: jax.Array, haystack: jax.Array, live: Any, right: bool, ind
     low = jnp.zeros(needles.shape, index)
     if haystack.shape[0] == 0:
         return low
-    high = jnp.full_like(low, live.astype(index))
-    for _ in range(haystack.shape[0].bit_length()):
-        middle = low + (high - low) // 2
-        key = haystack[middle]
-        before = (low < high) & ((key <= needles) if right else (key < needles))
-        low, high = jnp.where(before, middle + 1, low), jnp.where(before, high, middle)
-    return low
+
+    def before(places: jax.Array) -> jax.Array:
+        return haystack[places] <= needles if right else haystack[places] < needles
+
+    return partition_points(low, jnp.full_like(low, live.astype(index)), haystack.shape[0], before)
 
 
 def insertion_points(needles: jax.Array, haystack: jax.Array, *, right: bool = False) -> jax.Array:

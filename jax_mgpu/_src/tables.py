@@ -31,7 +31,7 @@ from jax_mgpu._src.check import (
 from jax_mgpu._src.columns import Columns, expect_keys, sorted_pair
 from jax_mgpu._src.compat import is_local, whole_axes
 from jax_mgpu._src.library import cpu_library
-from jax_mgpu._src.live import live_items, live_mask, of_all
+from jax_mgpu._src.live import live_items, live_mask, of_all, partition_points
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.sort import Ordered, count_of, in_order, rows_in_order
@@ -430,13 +430,13 @@ def _group_search_fallback(
     codes = jnp.where(live_mask(m, b_count), codes, number)
     order = jnp.argsort(codes, stable=True).astype(cuts.dtype)
     codes = codes[order]
-    low, high = jnp.zeros_like(cuts), jnp.full_like(cuts, m)
-    for _ in range(m.bit_length()):
-        middle = low + (high - low) // 2
-        code = codes[middle]
-        before = (low < high) & ((code < a_codes) | ((code == a_codes) & (order[middle] < cuts)))
-        low, high = jnp.where(before, middle + 1, low), jnp.where(before, high, middle)
-    places = low if forward else low - 1
+
+    def before(places: jax.Array) -> jax.Array:
+        code = codes[places]
+        return (code < a_codes) | ((code == a_codes) & (order[places] < cuts))
+
+    found = partition_points(jnp.zeros_like(cuts), jnp.full_like(cuts, m), m, before)
+    places = found if forward else found - 1
     inside = live_mask(cuts.shape[0], a_count) & (a_codes < number)
     inside &= take_or_fill(codes, places, number) == a_codes
     return [jnp.where(inside, take_or_fill(order, places), -1)]
