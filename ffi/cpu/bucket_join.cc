@@ -22,13 +22,13 @@ class BucketTable {
  public:
   BucketTable(const BucketJoinOperands& operands, const BucketSide& b, Range<int64_t> bucket) : operands_(operands) {
     const int64_t count = minimum<int64_t>(bucket.size(), kBucketCapacity);
-    for (int64_t i = 0; i < count; ++i) ++begins_[operands.slot(b.codes[bucket.begin + i]) + 1];
+    for (int64_t i = 0; i < count; ++i) ++begins_[bucket_slot(b.codes[bucket.begin + i], operands.bits) + 1];
     for (int slot = 0; slot < kSlots; ++slot) begins_[slot + 1] += begins_[slot];
     std::array<int, kSlots + 1> next = begins_;
     entries_.resize(count);
     for (int64_t i = 0; i < count; ++i) {
       const uint32_t code = b.codes[bucket.begin + i];
-      entries_[next[operands.slot(code)]++] = {code, b.rows[bucket.begin + i]};
+      entries_[next[bucket_slot(code, operands.bits)]++] = {code, b.rows[bucket.begin + i]};
     }
     for (int slot = 0; slot < kSlots; ++slot) {
       if (begins_[slot + 1] - begins_[slot] < 2) continue;
@@ -39,7 +39,7 @@ class BucketTable {
 
   // The places of the entries of a code.
   Range<int> find(uint32_t code) const {
-    const int slot = operands_.slot(code);
+    const int slot = bucket_slot(code, operands_.bits);
     const int end = begins_[slot + 1];
     const int first = partition_point(begins_[slot], end, [&](int i) { return entries_[i].code < code; });
     return {first, partition_point(first, end, [&](int i) { return entries_[i].code == code; })};

@@ -141,9 +141,7 @@ class BucketTable {
   __device__ __forceinline__ int32_t row(int place) const { return shared_.rows[place]; }
 
  private:
-  __device__ __forceinline__ int slot(uint32_t code) const {
-    return static_cast<int>(code << bucket_bits_ >> (32 - kBucketSlotBits));
-  }
+  __device__ __forceinline__ int slot(uint32_t code) const { return bucket_slot(code, bucket_bits_); }
   __device__ __forceinline__ int begin(int slot) const {
     return reinterpret_cast<const uint16_t*>(shared_.begins)[slot];
   }

@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kTailThreads) fill_tails(int64_t rows, int64_t
   for_each_tail_piece(
       rows, size, [&](int64_t row) { return kept[row]; },
       [&](int64_t row, int64_t begin, int64_t end) {
-        if (begin < end) mover.fill_slots(row, begin, end);
+        if (begin < end) fill_slots(mover, row, begin, end);
       });
   wait_for_last_kernel();
 }

@@ -53,9 +53,6 @@ struct MoveWideRows {
     Item* const to = reinterpret_cast<Item*>(out.of_problem(row)) + slot * row_words;
     for (int64_t i = 0; i < row_words; ++i) to[i] = value;
   }
-  __device__ void fill_slots(int64_t row, int64_t begin, int64_t end) const {
-    for (int64_t slot = begin + threadIdx.x; slot < end; slot += kTailThreads) store(row, slot, filling(row));
-  }
 };
 
 struct SetIndices {
@@ -69,10 +66,19 @@ struct SetIndices {
   __device__ Value load(int64_t, int64_t position) const { return position; }
   __device__ Value filling(int64_t) const { return length; }
   __device__ void store(int64_t row, int64_t slot, Value value) const { indices.set(row * size + slot, value); }
-  __device__ void fill_slots(int64_t row, int64_t begin, int64_t end) const {
-    for (int64_t slot = begin + threadIdx.x; slot < end; slot += kTailThreads) store(row, slot, filling(row));
-  }
 };
+
+// Fills the slots of a row from `begin` on, by kTailThreads threads.
+template <typename Mover>
+__device__ __forceinline__ void fill_slots(const Mover& mover, int64_t row, int64_t begin, int64_t end) {
+  if constexpr (requires { mover.fill_slots(row, begin, end); }) {
+    mover.fill_slots(row, begin, end);
+  } else {
+    for (int64_t slot = begin + threadIdx.x; slot < end; slot += kTailThreads) {
+      mover.store(row, slot, mover.filling(row));
+    }
+  }
+}
 
 // Moves the items at position_of(0), …, position_of(count - 1) of a row to the slots from `slot` on.
 template <typename Mover, typename PositionOf>

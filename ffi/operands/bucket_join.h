@@ -12,6 +12,11 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
+// The slot of a code in the table of its bucket: the bits that follow those of the bucket.
+MGPU_HOST_DEVICE int bucket_slot(uint32_t code, int bucket_bits) {
+  return static_cast<int>(code << bucket_bits >> (32 - kBucketSlotBits));
+}
+
 // One table of a problem: codes and rows, bucket after bucket.
 struct BucketSide {
   const uint32_t* codes;
@@ -60,9 +65,6 @@ struct BucketJoinOperands {
   MGPU_HOST_DEVICE int64_t buckets() const { return int64_t{1} << bits; }
   MGPU_HOST_DEVICE BucketSide a_side(int64_t problem) const { return side(a, a_strides, problem); }
   MGPU_HOST_DEVICE BucketSide b_side(int64_t problem) const { return side(b, b_strides, problem); }
-
-  // The slot of a code in the table of its bucket: the bits that follow those of the bucket.
-  MGPU_HOST_DEVICE int slot(uint32_t code) const { return static_cast<int>(code << bits >> (32 - kBucketSlotBits)); }
 
   // A count that its type cannot hold is told as the largest that it can.
   MGPU_HOST_DEVICE void set_count(int64_t problem, uint64_t count) const {
