@@ -206,6 +206,18 @@ ERRORS = {
 }
 
 
+def test_runs_of_single_items_under_shard_map():
+    """No index is empty: over one, the CPU compiler of jaxlib 0.11.2 ended the process."""
+    devices = jax.devices()
+    mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
+    spec = jax.sharding.PartitionSpec("x")
+    batch = jax.vmap(mgpu.run_starts, in_axes=(0, None))
+    over = jax.shard_map(batch, mesh=mesh, in_specs=(spec, jax.sharding.PartitionSpec()), out_specs=spec)
+    got = jax.jit(over)(np.zeros((len(devices), 1), np.uint16), np.zeros(4, np.uint32))
+    same_bits(got.starts, np.zeros((len(devices), 1), np.int32))
+    same_bits(got.count, np.ones(len(devices), np.int32))
+
+
 @pytest.mark.parametrize("message", ERRORS)
 def test_errors(message):
     with pytest.raises((TypeError, ValueError)) as caught:

@@ -19,6 +19,7 @@ __all__ = [
     "common_dtype",
     "heads_from_zero",
     "heads_inside",
+    "is_first",
     "live_items",
     "live_mask",
     "of_all",
@@ -85,10 +86,18 @@ def heads_inside(heads: jax.Array, n: int) -> jax.Array:
     return jnp.clip(wide_enough(heads, n), 0, n)
 
 
+def is_first(n: int) -> jax.Array:
+    """Which of n positions is the first.
+
+    Of one position, `.at[:1]` has an empty index. Under shard_map, that too ends the process in the CPU compiler of
+    jaxlib 0.11.2.
+    """
+    return jnp.arange(n, dtype=index_dtype("heads", "n", n)) == 0
+
+
 def segment_starts(n: int, heads: Any) -> jax.Array:
     """Which of n positions start a segment."""
-    starts = jnp.zeros((n,), bool).at[:1].set(True)
-    return starts.at[heads_inside(heads, n)].set(True, mode="drop")
+    return is_first(n).at[heads_inside(heads, n)].set(True, mode="drop")
 
 
 def segment_numbers(positions: jax.Array, heads: Any, flags: Any, count: Any) -> jax.Array | None:

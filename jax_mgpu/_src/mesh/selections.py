@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.bits import ordered_integers
 from jax_mgpu._src.compat import axes_bound
-from jax_mgpu._src.live import segment_starts
+from jax_mgpu._src.live import is_first, segment_starts
 from jax_mgpu._src.load_balance import load_balance_search
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
@@ -88,9 +88,9 @@ def _run_marks(axis: Axis, keys: jax.Array, live: jax.Array, heads: Any = ABSENT
     first = ~is_there | (take_or_fill(codes, jnp.zeros((1,), jnp.int32)) != code)
     marks = codes != jnp.roll(codes, 1)
     if heads.size:
-        marks |= segment_starts(n, heads).at[:1].set(jnp.any(heads == 0))
+        marks |= segment_starts(n, heads)
         first |= jnp.any(heads == 0)
-    return marks.at[:1].set(first[:n])
+    return jnp.where(is_first(n), first, marks)
 
 
 def run_starts(axis: Axis, keys: jax.Array, heads: Any, size: int, count: Any) -> Runs:
