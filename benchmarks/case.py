@@ -24,9 +24,14 @@ class TorchPeer:
     """A rival that takes PyTorch and its arrays, and is timed only where JAX's device is a GPU that PyTorch has too.
 
     PyTorch sorts few unsigned types, so those are given to it as signed ones: its result is not compared with ours.
+
+    Args:
+      function: takes the module `torch`, then the arrays.
+      waits: whether the host waits for a size within the call, so that no CUDA graph can have it.
     """
 
     function: Callable[..., Any]
+    waits: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_mgpu as mgpu
-from benchmarks.case import Case, agree_within, array_bytes
+from benchmarks.case import Case, TorchPeer, agree_within, array_bytes
 from benchmarks.inputs import random_key, size_at
 
 __all__ = ["CASES", "combine", "dispatch"]
@@ -68,6 +68,10 @@ def _xla_combine(x: Any, experts: Any, weights: Any, rows: Any, back: Any) -> An
     return jnp.zeros(x.shape, jnp.float32).at[order // CHOSEN].add(weighted.astype(jnp.float32)).astype(x.dtype)
 
 
+def _torch_combine(torch: Any, x: Any, experts: Any, weights: Any, rows: Any, back: Any) -> Any:
+    return torch.einsum("tk,tkd->td", weights, rows[back.long()].reshape(*weights.shape, -1))
+
+
 CASES = [
     Case(
         family="experts",
@@ -77,7 +81,12 @@ CASES = [
         peers={
             "XLA argsort": lambda x, experts, weights, rows, back: x[
                 jnp.argsort(experts.reshape(-1), stable=True) // CHOSEN
-            ]
+            ],
+            "torch": TorchPeer(
+                lambda torch, x, experts, weights, rows, back: x[
+                    torch.argsort(experts.reshape(-1), stable=True) // CHOSEN
+                ]
+            ),
         },
         bytes=lambda x, experts, weights, rows, back: array_bytes(x, experts, rows),
         must_reach=0.20,
@@ -88,7 +97,7 @@ CASES = [
         name="combine of the same",
         inputs=_inputs,
         ours=lambda x, experts, weights, rows, back: combine(rows, back, weights),
-        peers={"XLA scatter-add": _xla_combine},
+        peers={"XLA scatter-add": _xla_combine, "torch": TorchPeer(_torch_combine)},
         bytes=lambda x, experts, weights, rows, back: array_bytes(x, weights, rows, back),
         agree=agree_within(2e-2),
         must_reach=0.20,

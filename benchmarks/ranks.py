@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_mgpu as mgpu
-from benchmarks.case import Case, agree_within, array_bytes
+from benchmarks.case import Case, TorchPeer, agree_within, array_bytes
 from benchmarks.inputs import ragged_heads, random_key, random_keys, row_ids, size_at
 
 __all__ = ["CASES"]
@@ -50,7 +50,10 @@ def _top_k(
         name=name,
         inputs=inputs_of(rows, length),
         ours=ours,
-        peers={"XLA top_k": lambda x: tuple(jax.lax.top_k(x, min(k, x.shape[1])))},
+        peers={
+            "XLA top_k": lambda x: tuple(jax.lax.top_k(x, min(k, x.shape[1]))),
+            "torch": TorchPeer(lambda torch, x: torch.topk(x, min(k, x.shape[1]))),
+        },
         bytes=array_bytes,
         must_reach=must_reach,
         aim=aim,
@@ -70,6 +73,13 @@ def _xla_softmax(x: Any, heads: Any, ids: Any) -> Any:
     return powers / jax.ops.segment_sum(powers, ids, m, indices_are_sorted=True)[ids]
 
 
+def _torch_softmax(torch: Any, x: Any, heads: Any, ids: Any) -> Any:
+    ids = ids.long()
+    largest = torch.full((heads.shape[0],), -torch.inf, device=x.device).scatter_reduce_(0, ids, x, "amax")
+    powers = torch.exp(x - largest[ids])
+    return powers / torch.zeros_like(largest).index_add_(0, ids, powers)[ids]
+
+
 def _ids(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
     """Ids of 1,000 in no order."""
     return (jax.random.randint(random_key(rng), (size_at(scale, 2**24),), 0, 1000),)
@@ -81,7 +91,7 @@ CASES = [
         name="softmax, mean 30",
         inputs=_ragged,
         ours=lambda x, heads, ids: mgpu.segmented_softmax(x, heads),
-        peers={"XLA segment_max, segment_sum": _xla_softmax},
+        peers={"XLA segment_max, segment_sum": _xla_softmax, "torch": TorchPeer(_torch_softmax)},
         bytes=lambda x, heads, ids: 2 * array_bytes(x) + array_bytes(heads),
         agree=agree_within(1e-5),
         must_reach=0.08,
@@ -101,7 +111,10 @@ CASES = [
         name="median of float32",
         inputs=lambda rng, scale: (random_keys(rng, size_at(scale), "float32"),),
         ours=lambda x: mgpu.quantile(x, 0.5),
-        peers={"XLA quantile": lambda x: jnp.quantile(x, 0.5)},
+        peers={
+            "XLA quantile": lambda x: jnp.quantile(x, 0.5),
+            "torch": TorchPeer(lambda torch, x: torch.median(x)),
+        },
         bytes=array_bytes,
         agree=agree_within(1e-3),
         must_reach=0.40,
@@ -112,7 +125,10 @@ CASES = [
         name="bincount of 1,000 ids",
         inputs=_ids,
         ours=lambda ids: mgpu.bincount(ids, 1000),
-        peers={"XLA bincount": lambda ids: jnp.bincount(ids, length=1000).astype(jnp.int32)},
+        peers={
+            "XLA bincount": lambda ids: jnp.bincount(ids, length=1000).astype(jnp.int32),
+            "torch": TorchPeer(lambda torch, ids: torch.bincount(ids, minlength=1000), waits=True),
+        },
         bytes=array_bytes,
         must_reach=0.05,
         aim=0.025,
@@ -122,7 +138,10 @@ CASES = [
         name="bincount of one id, 1,000 bins",
         inputs=lambda rng, scale: (jnp.full((size_at(scale, 2**24),), 500, jnp.int32),),
         ours=lambda ids: mgpu.bincount(ids, 1000),
-        peers={"XLA bincount": lambda ids: jnp.bincount(ids, length=1000).astype(jnp.int32)},
+        peers={
+            "XLA bincount": lambda ids: jnp.bincount(ids, length=1000).astype(jnp.int32),
+            "torch": TorchPeer(lambda torch, ids: torch.bincount(ids, minlength=1000), waits=True),
+        },
         bytes=array_bytes,
     ),
     Case(
@@ -133,7 +152,10 @@ CASES = [
             np.linspace(-3, 3, 101, dtype=np.float32),
         ),
         ours=lambda x, edges: mgpu.histogram(x, edges)[0],
-        peers={"XLA histogram": lambda x, edges: jnp.histogram(x, edges)[0].astype(jnp.int32)},
+        peers={
+            "XLA histogram": lambda x, edges: jnp.histogram(x, edges)[0].astype(jnp.int32),
+            "torch": TorchPeer(lambda torch, x, edges: torch.histc(x, 100, -3, 3)),
+        },
         bytes=array_bytes,
         must_reach=0.05,
         aim=0.025,

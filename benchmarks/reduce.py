@@ -12,7 +12,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from benchmarks import peers
-from benchmarks.case import Case, HostPeer, agree_counted, agree_within, array_bytes
+from benchmarks.case import Case, HostPeer, TorchPeer, agree_counted, agree_within, array_bytes
 from benchmarks.inputs import ragged_heads, random_key, random_keys, row_ids, size_at
 
 __all__ = ["CASES"]
@@ -199,6 +199,10 @@ def _row_bytes(x: Any, heads: Any, *_: Any) -> int:
     return array_bytes(x) + heads.size * x.shape[1] * x.dtype.itemsize
 
 
+def _torch_sums(torch: Any, x: Any, ids: Any, segments: int) -> Any:
+    return x.new_zeros(segments, *x.shape[1:]).index_add_(0, ids, x)
+
+
 def _rows_case(dtype: str, must_reach: float, aim: float) -> Case:
     return Case(
         family="reduce",
@@ -207,6 +211,7 @@ def _rows_case(dtype: str, must_reach: float, aim: float) -> Case:
         ours=lambda x, heads, *_: mgpu.segmented_reduce(x, heads),
         peers={
             "XLA": lambda x, heads, ids, _: jax.ops.segment_sum(x, ids, heads.size, indices_are_sorted=True),
+            "torch": TorchPeer(lambda torch, x, heads, ids, _: _torch_sums(torch, x, ids, heads.shape[0])),
         },
         bytes=_row_bytes,
         must_reach=must_reach,
@@ -221,7 +226,10 @@ def _by_id_case(dtype: str, must_reach: float, aim: float) -> Case:
         name=f"add of rows by shuffled ids, {dtype} [2^20, 128] into 2^16",
         inputs=_rows(dtype, 2**20, 128, 2**16),
         ours=lambda x, heads, _, ids: mgpu.reduce_by_id(x, ids, heads.size),
-        peers={"XLA": lambda x, heads, _, ids: jax.ops.segment_sum(x, ids, heads.size)},
+        peers={
+            "XLA": lambda x, heads, _, ids: jax.ops.segment_sum(x, ids, heads.size),
+            "torch": TorchPeer(lambda torch, x, heads, _, ids: _torch_sums(torch, x, ids, heads.shape[0])),
+        },
         bytes=_row_bytes,
         must_reach=must_reach,
         aim=aim,
@@ -239,7 +247,10 @@ def _few_ids_case() -> Case:
         name="add by 1,000 shuffled ids, float32, 2^24",
         inputs=inputs,
         ours=lambda x, ids: mgpu.reduce_by_id(x, ids, 1000),
-        peers={"XLA": lambda x, ids: jax.ops.segment_sum(x, ids, 1000)},
+        peers={
+            "XLA": lambda x, ids: jax.ops.segment_sum(x, ids, 1000),
+            "torch": TorchPeer(lambda torch, x, ids: _torch_sums(torch, x, ids, 1000)),
+        },
         bytes=array_bytes,
         must_reach=0.15,
         aim=0.06,
@@ -256,6 +267,7 @@ def _row_shape_case(width: int, log_segments: int) -> Case:
         ours=lambda x, heads, *_: mgpu.segmented_reduce(x, heads),
         peers={
             "XLA": lambda x, heads, ids, _: jax.ops.segment_sum(x, ids, heads.size, indices_are_sorted=True),
+            "torch": TorchPeer(lambda torch, x, heads, ids, _: _torch_sums(torch, x, ids, heads.shape[0])),
         },
         bytes=_row_bytes,
         agree=agree_within(1e-2),

@@ -227,7 +227,7 @@ class Runner:
                 outcomes[name].timing = time_program(program, self.repeats)
 
     def _torch_peers(self, case: Case, peers: dict[str, Any], outcomes: dict[str, Outcome]) -> None:
-        """Rivals on PyTorch's arrays: on a GPU only, in a CUDA graph where a call is short."""
+        """Rivals on PyTorch's arrays: on a GPU only, in a CUDA graph where a call is short and has no wait."""
         for name, peer in peers.items():
             if not isinstance(peer, TorchPeer):
                 continue
@@ -256,7 +256,7 @@ class Runner:
 
         one = arrays(0)
         timing = time_program(Program(lambda sets: Waiting(peer.function(torch, *sets[0])), [one]), self.repeats)
-        if timing.median > SHORT_MS:
+        if timing.median > SHORT_MS or peer.waits:
             return timing
         distinct = max(1, min(MOST_SETS, -(-CACHE_BYTES // sum(x.nbytes for x in one))))
         sets = [arrays(seed) for seed in range(distinct)]

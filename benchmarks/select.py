@@ -10,7 +10,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from benchmarks import peers
-from benchmarks.case import Case, HostPeer, agree_counted, array_bytes
+from benchmarks.case import Case, HostPeer, TorchPeer, agree_counted, array_bytes
 from benchmarks.inputs import random_key, random_keys, size_at
 
 __all__ = ["CASES"]
@@ -48,6 +48,7 @@ CASES = [
                 jnp.sum(keep, dtype=jnp.int32),
             ),
             "CUB": peers.cub("select_flagged"),
+            "torch": TorchPeer(lambda torch, x, keep: torch.masked_select(x, keep), waits=True),
             "NumPy": HostPeer(lambda x, keep: (np.append(x[keep], np.zeros((~keep).sum(), x.dtype)), keep.sum())),
         },
         bytes=_half_bytes,
@@ -64,7 +65,8 @@ CASES = [
             "XLA nonzero": lambda x, keep: (
                 jnp.flatnonzero(keep, size=keep.size, fill_value=keep.size),
                 jnp.sum(keep, dtype=jnp.int32),
-            )
+            ),
+            "torch": TorchPeer(lambda torch, x, keep: torch.nonzero(keep), waits=True),
         },
         bytes=lambda x, keep: array_bytes(keep) + 4 * keep.size,
     ),
@@ -85,7 +87,8 @@ CASES = [
             "XLA unique": lambda x: (
                 jnp.unique(x, size=_distinct(x), fill_value=0),
                 jnp.sum(jnp.diff(jnp.sort(x), prepend=-1) != 0, dtype=jnp.int32),
-            )
+            ),
+            "torch": TorchPeer(lambda torch, x: torch.unique(x), waits=True),
         },
         bytes=array_bytes,
         agree=agree_counted,
