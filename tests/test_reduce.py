@@ -193,7 +193,7 @@ def test_float_sums_are_accurate_and_the_same_in_every_run(rng):
 
 
 @pytest.mark.parametrize("op", ["add", "argmax"])
-@pytest.mark.parametrize(("rows", "n"), [(1, 100), (70, 1000), (5, 8192), (3, 70_001), (300, 7), (3, 0)])
+@pytest.mark.parametrize(("rows", "n"), [(1, 100), (70, 1000), (5, 8192), (3, 70_001), (300, 7), (3, 0), (400, 16_411)])
 def test_batches(rng, op, rows, n):
     x = items(rng, "float32", op, rows, n)
     counts = np.resize(np.array([n, n // 2, 0, n - 1], np.int32), rows)

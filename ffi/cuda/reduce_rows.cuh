@@ -26,6 +26,7 @@ struct RowReduction {
   const typename Operator::Element* x;
   RowSources sources;
   UnitTiles tiles;
+  bool finds_tiles;  // each block its own, where rows are contiguous
   int64_t slices;
   int64_t vectors;
   int lanes;
@@ -110,7 +111,12 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
   const int64_t slice = blockIdx.x - tile_index * reduction.slices;
   wait_for_last_kernel();
   start_next_kernel();
-  const TileUnits tile = reduction.tiles[tile_index];
+  TileUnits tile;
+  if (!kGathers && reduction.finds_tiles) {
+    tile = reduction.tiles.template find<kThreads>(tile_index);
+  } else {
+    tile = reduction.tiles[tile_index];
+  }
 #pragma unroll 4
   for (int i = threadIdx.x; i < tile.ends; i += kThreads) {
     const int64_t items = reduction.tiles.ends[tile.first_end + i] - tile.first_item;
@@ -266,7 +272,7 @@ __global__ void __launch_bounds__(kJoinTiles* kWarp) join_tiles(RowReduction<Ope
   const bool is_long = joins && tile - begin > kJoinSerial;
   if (lane == 0) long_begin[warp] = is_long ? begin : -1;
   if (joins && !is_long && active) store(tile, add_tiles(begin, tile, 1));
-  __syncthreads();
+  if (!__syncthreads_or(is_long)) return;
   for (int i = 0; i < kJoinTiles; ++i) {
     if (long_begin[i] < 0) continue;
     if (active) parts[warp][lane] = add_tiles(long_begin[i] + warp, first_tile + i, kJoinTiles);

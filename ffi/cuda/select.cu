@@ -13,10 +13,12 @@ namespace selecting {
 template <typename Mover>
 void run(const Call& call, const SelectOperands& operands, const Mover& mover, cudaStream_t stream) {
   Workspace workspace = workspace_of(call);
+  const auto tiles = static_cast<unsigned>(operands.rows * operands.row_tiles(kSelectTile));
+  const int64_t in_turn = clamp<int64_t>(tiles / kMarkBlocks / kMarksInFlight, 1, kMarkTiles / kMarksInFlight);
   const SelectTask task{operands, operands.layout(workspace), operands.row_tiles(kSelectTile),
-                        is_aligned(operands.keep) && operands.keep_stride % 16 == 0};
-  const auto tiles = static_cast<unsigned>(operands.rows * task.row_tiles);
-  mark_kept<<<ceil_div<unsigned>(tiles, kMarkTiles), kThreads, 0, stream>>>(task);
+                        is_aligned(operands.keep) && operands.keep_stride % 16 == 0,
+                        static_cast<int>(in_turn * kMarksInFlight)};
+  mark_kept<<<ceil_div<unsigned>(tiles, task.mark_tiles), kThreads, 0, stream>>>(task);
   check_launch(call);
   const TileCounts& counts = task.scratch.tiles;
   launch_overlapping(call, stream, sum_tiles<SetKept>, static_cast<unsigned>(operands.rows), sum_threads(counts), 0,

@@ -45,12 +45,13 @@ __global__ void __launch_bounds__(kSumThreads) sum_tiles(TileCounts tiles, Finis
   if (threadIdx.x == 0) finish(row, all);
 }
 
-// A block's count of its tile goes to its place, and none to those behind a row's last one.
+// A tile's count goes to its place, and none to those behind a row's last one. All lanes of a warp call it.
 __device__ inline void set_tile_count(const TileCounts& tiles, int64_t row, int64_t tile, int64_t row_tiles,
                                       int count) {
-  const int64_t slot = tile + threadIdx.x;
-  if (threadIdx.x != 0 && (tile != row_tiles - 1 || slot >= tiles.row_groups * kTileGroup)) return;
-  tiles.counts[row * tiles.row_groups * kTileGroup + slot] = threadIdx.x == 0 ? count : 0;
+  const int lane = threadIdx.x % kWarp;
+  const int64_t slot = tile + lane;
+  if (lane != 0 && (tile != row_tiles - 1 || slot >= tiles.row_groups * kTileGroup)) return;
+  tiles.counts[row * tiles.row_groups * kTileGroup + slot] = lane == 0 ? count : 0;
 }
 
 // What is counted in the row before a tile. All lanes of a warp call it.

@@ -172,6 +172,12 @@ constexpr int work_blocks(int word_bytes) {
 // counts.
 constexpr int64_t kReduceChunkBytes = 1 << 16;
 constexpr int64_t kReduceMostChunks = 2048;
+// So many rows, up to this long, are a block each: they fill an H200 once, and need no second kernel. 2^25 floats in
+// 500 rows take 0.034 ms in place of 0.036. With fewer or longer rows, or a second turn of blocks, most multiprocessors
+// would wait for the last row.
+constexpr int64_t kReduceLeastBlockRows = 396;
+constexpr int64_t kReduceMostBlockRows = 1056;
+constexpr int64_t kReduceBlockRowBytes = 1 << 19;
 // Up to this length a few lanes of a warp reduce the whole row.
 constexpr int64_t kReduceShortRow = 4096;
 

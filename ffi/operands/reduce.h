@@ -19,6 +19,10 @@ struct ReduceOperands : OperatorOperands {
 
   int64_t chunk_items() const {
     const int64_t width = byte_width(dtype);
+    if (segments.rows >= kReduceLeastBlockRows && segments.rows <= kReduceMostBlockRows &&
+        segments.length * width <= kReduceBlockRowBytes) {
+      return maximum<int64_t>(segments.length, 1);
+    }
     return (segments.total() * width > kReduceMostChunks * kReduceChunkBytes ? 2 : 1) * kReduceChunkBytes / width;
   }
   int64_t chunks() const { return ceil_div(segments.length, chunk_items()); }

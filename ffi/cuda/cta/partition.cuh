@@ -1,5 +1,5 @@
-// Binary search by a whole warp: as partition_point, with 32 probes a step, so that a search of 2^26 items waits for
-// memory 6 times, not 26.
+// Binary search by a whole warp or block: as partition_point, with a probe a thread in each step, so that a search of
+// 2^26 items waits for memory 6 times or 4, not 26.
 #pragma once
 
 #include "algorithm/common.h"
@@ -35,6 +35,34 @@ __device__ Index warp_partition_point(Index begin, Index end, Predicate before) 
     if (part < kLanes) end = high;
   }
   return begin;
+}
+
+// The same by a block of kThreads, which all call it, for several searches at once: begins[k] becomes the first i in
+// [begins[k], ends[k]) for which `before(k, i)` is false, or ends[k].
+template <int kThreads, int kSearches, typename Predicate>
+__device__ void block_partition_points(int64_t (&begins)[kSearches], int64_t (&ends)[kSearches], Predicate before) {
+  const auto is_open = [&] {
+    bool open = false;
+#pragma unroll
+    for (int k = 0; k < kSearches; ++k) open = open || begins[k] < ends[k];
+    return open;
+  };
+  while (is_open()) {
+    const auto probe = [&](int k, int i) { return begins[k] + (ends[k] - begins[k]) * (i + 1) / (kThreads + 1); };
+    bool is_before[kSearches];
+#pragma unroll
+    for (int k = 0; k < kSearches; ++k) {
+      is_before[k] = begins[k] < ends[k] && before(k, probe(k, static_cast<int>(threadIdx.x)));
+    }
+#pragma unroll
+    for (int k = 0; k < kSearches; ++k) {
+      const int part = __syncthreads_count(is_before[k]);  // as many probes are before
+      if (begins[k] >= ends[k]) continue;
+      const int64_t low = part > 0 ? probe(k, part - 1) + 1 : begins[k];
+      if (part < kThreads) ends[k] = probe(k, part);
+      begins[k] = low;
+    }
+  }
 }
 
 }  // namespace mgpu::cuda

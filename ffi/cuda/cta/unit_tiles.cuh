@@ -40,11 +40,29 @@ struct UnitTiles {
   }
 
   __device__ __forceinline__ TileUnits operator[](int64_t tile) const {
+    return between(tile, items_before[tile], items_before[tile + 1]);
+  }
+
+  // The same without partition_units: by a block of kThreads, which searches for both ends of its tile.
+  template <int kThreads>
+  __device__ TileUnits find(int64_t tile) const {
+    const int64_t diagonals[2] = {tile * units, minimum((tile + 1) * units, total_items + total_ends)};
+    int64_t found[2], limits[2];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      found[k] = maximum<int64_t>(0, diagonals[k] - total_items);
+      limits[k] = minimum(diagonals[k], total_ends);
+    }
+    block_partition_points<kThreads>(found, limits, [&](int k, int64_t j) { return ends[j] + j < diagonals[k]; });
+    return between(tile, diagonals[0] - found[0], diagonals[1] - found[1]);
+  }
+
+ private:
+  __device__ __forceinline__ TileUnits between(int64_t tile, int64_t item, int64_t next_item) const {
     const int64_t begin = tile * units;
-    const int64_t item = items_before[tile];
     const int size = static_cast<int>(minimum<int64_t>(units, total_items + total_ends - begin));
     // Heads out of order may ask for more than there is.
-    const int items = static_cast<int>(clamp<int64_t>(items_before[tile + 1] - item, 0, size));
+    const int items = static_cast<int>(clamp<int64_t>(next_item - item, 0, size));
     const int64_t end = begin - item;
     return {item, end, size, items, static_cast<int>(minimum<int64_t>(size - items, total_ends - end))};
   }
