@@ -66,6 +66,21 @@ def test_every_precondition_is_here(monkeypatch):
     assert asked == set(BROKEN)
 
 
+def test_keys_are_in_order_within_segments():
+    """Only keys that follow another one of their segment are compared with it."""
+    follows = np.array([False, True, False, True, False, True])
+
+    @jax.jit
+    def call(keys, count):
+        return preconditions.sorted_keys("name", "keys", keys, count, within=lambda: follows)
+
+    with mgpu.checks():
+        jax.block_until_ready(call(KEYS, np.zeros(0, np.int32)))
+        message = error_of(lambda: call(KEYS[::-1], np.int32([6])))
+        assert message == "name: keys: expected keys in ascending order within segments, first broken at position 1"
+        jax.block_until_ready(call(KEYS[::-1], np.int32([1])))
+
+
 def test_ends_of_intervals_do_not_overflow():
     starts = np.array([0, 2**31 - 1, 0], np.int32)
     with mgpu.checks():

@@ -148,24 +148,41 @@ def keys_of_few_bits(operation: str, argument: str, keys: jax.Array, count: Any,
 
 
 def sorted_keys(
-    operation: str, argument: str, keys: jax.Array, count: Any, *, descending: bool = False, unique: bool = False
+    operation: str,
+    argument: str,
+    keys: jax.Array,
+    count: Any,
+    *,
+    descending: bool = False,
+    unique: bool = False,
+    within: Callable[[], jax.Array] | None = None,
 ) -> jax.Array:
-    """Live keys in the order of lax.sort or its reverse; `count` is an operand of shape [1], or empty."""
+    """Live keys in the order of lax.sort or its reverse; `count` is an operand of shape [1], or empty.
+
+    `within` says which keys follow another one of their segment: only these have to be in order.
+    """
 
     def holds(keys: jax.Array) -> jax.Array:
         ordered = _in_order(ordered_integers(keys), descending, unique)
         live = jnp.arange(1, keys.shape[0]) < count[0] if count.size else True
-        return jnp.concatenate([jnp.ones((1,), bool), ordered | ~jnp.asarray(live)])
+        follows = within()[1:] if within else True
+        return jnp.concatenate([jnp.ones((1,), bool), ordered | ~jnp.asarray(live) | ~jnp.asarray(follows)])
 
-    order = "descending" if descending else "ascending"
-    return _require(operation, argument, f"{'unique ' if unique else ''}keys in {order} order", keys, holds)
+    return _require(operation, argument, _keys_in_order(descending, unique, within), keys, holds)
 
 
 def sorted_columns(
-    operation: str, names: Sequence[str], columns: Sequence[jax.Array], count: Any, *, descending: Any, unique: bool
+    operation: str,
+    names: Sequence[str],
+    columns: Sequence[jax.Array],
+    count: Any,
+    *,
+    descending: Any,
+    unique: bool = False,
+    within: Callable[[], jax.Array] | None = None,
 ) -> list[jax.Array]:
-    """Live keys of several columns in order: each column where all before it are equal."""
-    tied = jnp.ones((max(columns[0].shape[0] - 1, 0),), bool)
+    """Live keys of several columns in order: each column where all before it are equal; `within` as above."""
+    tied = within()[1:] if within and _ON.value else jnp.ones((max(columns[0].shape[0] - 1, 0),), bool)
     checked = []
     for i, (name, x, down) in enumerate(zip(names, columns, descending, strict=True)):
         codes = ordered_integers(x)
@@ -178,12 +195,17 @@ def sorted_columns(
             live = jnp.arange(1, codes.shape[0]) < count[0] if count.size else True
             return jnp.concatenate([jnp.ones((1,), bool), ordered | ~tied | ~jnp.asarray(live)])
 
-        order = f"{'unique ' if distinct else ''}keys in {'descending' if down else 'ascending'} order"
         ties = ", where the columns before are equal" if i else ""
-        checked.append(_require(operation, name, order + ties, x, holds))
+        checked.append(_require(operation, name, _keys_in_order(down, distinct, within) + ties, x, holds))
         if _ON.value:
             tied = tied & (codes[1:] == codes[:-1])
     return checked
+
+
+def _keys_in_order(descending: bool, unique: bool, within: Any) -> str:
+    """What is expected of keys, in words."""
+    order = "descending" if descending else "ascending"
+    return f"{'unique ' if unique else ''}keys in {order} order{' within segments' if within else ''}"
 
 
 def _in_order(codes: jax.Array, descending: bool, unique: bool) -> jax.Array:
