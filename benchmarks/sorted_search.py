@@ -1,17 +1,18 @@
-"""Sorted search: needles of every number against a haystack, both directions at once, counts of equals."""
+"""Sorted search: needles of every number against a haystack or segments of it, both directions, counts of equals."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 import jax_mgpu as mgpu
 from benchmarks import peers
 from benchmarks.case import Case, HostPeer, array_bytes
-from benchmarks.inputs import FULL_SIZE, random_keys, size_at
+from benchmarks.inputs import FULL_SIZE, ragged_heads, random_key, random_keys, row_ids, size_at
 
 __all__ = ["CASES"]
 
@@ -57,6 +58,55 @@ def _xla_equal_count(a: Any, b: Any) -> Any:
     return jnp.searchsorted(b, a, side="right") - jnp.searchsorted(b, a, side="left")
 
 
+@functools.cache
+def _segments(dtype: str, mean: float, distribution: str, in_order: bool) -> Any:
+    """Needles, the segment of each, and as many items in segments of this mean length."""
+
+    def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        n = size_at(scale)
+        heads = ragged_heads(rng, n, mean, distribution) if mean < n else np.zeros(1, np.int32)
+        _, haystack = jax.lax.sort((row_ids(heads, n), random_keys(rng, n, dtype)), num_keys=2)
+        ids = jax.random.randint(random_key(rng), (n,), 0, heads.size)
+        return random_keys(rng, n, dtype), jnp.sort(ids) if in_order else ids, haystack, jnp.asarray(heads)
+
+    return make
+
+
+def _xla_segmented(needles: Any, ids: Any, haystack: Any, heads: Any) -> Any:
+    """Binary searches of all needles, in step."""
+    n = haystack.size
+
+    def step(_: Any, bounds: Any) -> Any:
+        low, high = bounds
+        middle = low + (high - low) // 2
+        is_before = (low < high) & (haystack[middle] < needles)
+        return jnp.where(is_before, middle + 1, low), jnp.where(is_before, high, middle)
+
+    bounds = heads[ids], jnp.append(heads, n).astype(heads.dtype)[ids + 1]
+    return jax.lax.fori_loop(0, n.bit_length(), step, bounds)[0]
+
+
+def _numpy_segmented(needles: Any, ids: Any, haystack: Any, heads: Any) -> Any:
+    """One search of 64-bit keys, the segment in their upper half."""
+    rows = np.repeat(np.arange(heads.size), np.diff(heads, append=haystack.size))
+    keys, wanted = (row.astype(np.uint64) << np.uint64(32) | x for row, x in ((rows, haystack), (ids, needles)))
+    return np.searchsorted(keys, wanted).astype(np.int32)
+
+
+def _segmented(name: str, mean: float, distribution: str = "uniform", dtype: str = "uint32", **order: bool) -> Case:
+    rivals: dict[str, Any] = {"XLA": _xla_segmented}
+    if dtype == "uint32":
+        rivals["NumPy"] = HostPeer(_numpy_segmented)
+    return Case(
+        family="sorted_search",
+        name=f"segmented {dtype}, {name}",
+        inputs=_segments(dtype, mean, distribution, order.get("in_order", False)),
+        ours=mgpu.segmented_search,
+        peers=rivals,
+        bytes=lambda needles, ids, haystack, heads: array_bytes(needles, ids, haystack, heads) + 4 * needles.size,
+    )
+
+
 N = FULL_SIZE
 CASES = [
     _search("uint32, 2^26 in 2^26", N, N, must_reach=0.36, aim=0.24),
@@ -81,4 +131,11 @@ CASES = [
         peers={"XLA": _xla_equal_count},
         bytes=lambda a, b: array_bytes(a, b) + 4 * a.size,
     ),
+    _segmented("mean 30", 30),
+    _segmented("mean 30, ids in order", 30, in_order=True),
+    _segmented("mean 1,000", 1000),
+    _segmented("pareto, mean 100", 100, "pareto"),
+    _segmented("pareto, mean 100, ids in order", 100, "pareto", in_order=True),
+    _segmented("one segment", 2 * N),
+    _segmented("mean 100", 100, dtype="float32"),
 ]

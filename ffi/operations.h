@@ -25,6 +25,7 @@
   OPERATION(run_heads)             \
   OPERATION(scan)                  \
   OPERATION(segmented_reduce)      \
+  OPERATION(segmented_search)      \
   OPERATION(segmented_shift)       \
   OPERATION(segmented_sort)        \
   OPERATION(select)                \

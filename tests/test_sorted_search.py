@@ -1,4 +1,4 @@
-"""sorted_search, sorted_match and sorted_equal_count against the oracle: types, sizes, counts, batches, misuse."""
+"""Searches of sorted arrays and of sorted segments against the oracle: types, sizes, counts, batches, misuse."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 import jax_mgpu as mgpu
 from tests import data, oracle
+from tests.families.searches import found_in_segments, reordered
+from tests.segmented_sorts import random_heads
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -261,6 +263,246 @@ def test_what_a_misuse_says():
         (TypeError, "sorted_equal_count: a: expected integers of 8", lambda: mgpu.sorted_equal_count(a + 1j, b)),
     ]:
         with pytest.raises(error, match=message):
+            call()
+
+
+# ---- segmented_search ------------------------------------------------------------------------------------------------
+
+
+def sorted_in_segments(haystack, heads, count=None, ends=None):
+    """Keys, or columns, in order in each segment and in no order elsewhere."""
+    ranks = oracle.column_ranks(haystack) if isinstance(haystack, tuple) else haystack
+    inside = heads < len(ranks)
+    order = oracle.segmented_sort_indices(ranks, heads[inside], False, count, None if ends is None else ends[inside])
+    return reordered(haystack, order)
+
+
+def needles_for(rng, haystack, n, m):
+    """Needles, half of them from the haystack, and ids from -2 to one past the last."""
+    needles = data.random_keys(rng, haystack.dtype.name, n)
+    if len(haystack):
+        taken = rng.choice(haystack.view(f"u{haystack.dtype.itemsize}"), n).view(haystack.dtype)
+        needles = np.where(rng.random(n) < 0.5, taken, needles)
+    return needles, rng.integers(-2, m + 2, n).astype(np.int32)
+
+
+def check_in_segments(needles, ids, haystack, heads, **options):
+    """Both sides."""
+    for side in SIDES:
+        expected = found_in_segments(needles, ids, haystack, heads, side, **options)
+        same(mgpu.segmented_search(needles, ids, haystack, heads, side, **options), expected)
+
+
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+def test_segments_of_every_key_type(rng, dtype):
+    for n_live, live in ((1500, 3001), (700, 2000), (0, 3001), (1500, 0), (-1, 9999)):
+        heads = random_heads(rng, 3001, 40)
+        haystack = sorted_in_segments(data.random_keys(rng, dtype, 3001), heads, live)
+        counts = {"needles_count": np.int32(n_live), "haystack_count": np.int32(live)}
+        check_in_segments(*needles_for(rng, haystack, 1500, 40), haystack, heads, **counts)
+
+
+# Round the needles that a thread or a task has at once, and those of a block and of a task on the CPU.
+@pytest.mark.parametrize("sizes", [(0, 5), (1, 0), (1, 1), (15, 90), (17, 300), (1025, 300), (4105, 7)], ids=str)
+def test_sizes_of_segmented_searches(rng, sizes):
+    n, size = sizes
+    for m in (0, 1, 12) if n < 1025 else (12,):
+        heads = random_heads(rng, size, m)
+        haystack = sorted_in_segments(data.random_keys(rng, "int16", size), heads)
+        check_in_segments(*needles_for(rng, haystack, n, m), haystack, heads)
+
+
+def test_segments_of_every_length(rng):
+    size = 2000
+    lengths = np.concatenate([np.arange(18), [1 << k for k in range(5, 10)], [0, 0, 0]])
+    heads = np.append(data.heads_of(rng.permutation(lengths)), size).astype(np.int32)
+    haystack = sorted_in_segments(data.random_keys(rng, "uint8", size), heads)
+    check_in_segments(*needles_for(rng, haystack, 3000, len(heads)), haystack, heads)
+    for heads in (np.arange(27, dtype=np.int32), np.full(27, 5, np.int32), np.full(27, size, np.int32)):
+        haystack = sorted_in_segments(data.random_keys(rng, "uint8", size), heads)
+        check_in_segments(*needles_for(rng, haystack, 3000, 27), haystack, heads)
+
+
+def test_one_segment_is_the_whole_haystack(rng):
+    haystack, heads = data.sorted_keys(rng, "float32", 70000), np.zeros(1, np.int32)
+    needles, _ = needles_for(rng, haystack, 5000, 1)
+    for side in SIDES:
+        found = mgpu.segmented_search(needles, np.zeros(5000, np.int32), haystack, heads, side)
+        ranks, rows = np.split(oracle.rank(np.concatenate([needles, haystack])), [5000])
+        same(found, np.searchsorted(rows, ranks, side))
+
+
+def test_ends_of_searched_segments(rng):
+    heads = np.array([3, 3, 10, 40, 45, 90, 200], np.int32)
+    for ends in ([3, 9, 40, 45, 45, 30, 999], [3, 10, 11, 44, 90, 100, 200]):
+        haystack = sorted_in_segments(data.random_keys(rng, "float64", 100), heads, ends=np.array(ends))
+        needles, ids = needles_for(rng, haystack, 500, 7)
+        check_in_segments(needles, ids, haystack, heads, ends=np.array(ends, np.int32))
+        check_in_segments(needles, ids, haystack, heads, ends=np.array(ends, np.int32), haystack_count=95)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, np.uint32, np.uint64])
+def test_ids_and_heads_of_every_integer_type(rng, kind):
+    heads = np.append(np.sort(rng.integers(0, 120, 9).astype(kind)), kind(np.iinfo(kind).max))
+    haystack = sorted_in_segments(data.random_keys(rng, "int32", 120), heads)
+    needles, ids = needles_for(rng, haystack, 200, 10)
+    ids = ids.clip(max(np.iinfo(kind).min, -2)).astype(kind)
+    ids[:3] = np.iinfo(kind).max
+    check_in_segments(needles, ids, haystack, heads)
+    check_in_segments(needles, ids, haystack, np.minimum(heads, kind(120)).astype(np.int32))
+
+
+# Of 48, 64, 72 and 200 bits: the last two are ranked.
+@pytest.mark.parametrize(
+    "form",
+    [
+        ("int16", "float32"),
+        ("uint32", "float16", "int16"),
+        ("int64", "uint8"),
+        ("float64", "uint8", "int64", "uint64"),
+    ],
+    ids="-".join,
+)
+def test_columns_in_segments(rng, form):
+    n, size, m = 300, 400, 9
+    heads = random_heads(rng, size, m)
+    columns = [data.random_keys(rng, dtype, size + n) for dtype in form]
+    columns = [np.where(rng.random(size + n) < 0.7, x[0], x) if i else x for i, x in enumerate(columns)]
+    columns[0] = rng.choice(columns[0][:5], size + n)
+    needles, haystack = tuple(x[size:] for x in columns), tuple(x[:size] for x in columns)
+    for counts in ({}, {"needles_count": 200, "haystack_count": 333}):
+        haystack = sorted_in_segments(haystack, heads, counts.get("haystack_count"))
+        ranks = np.split(oracle.column_ranks([np.concatenate(x) for x in zip(needles, haystack, strict=True)]), [n])
+        ids = rng.integers(-1, m + 1, n).astype(np.int32)
+        for side in SIDES:
+            found = mgpu.segmented_search(needles, ids, haystack, heads, side, **counts)
+            same(found, found_in_segments(ranks[0], ids, ranks[1], heads, side, **counts))
+
+
+SEGMENTED = ("needles", "ids", "haystack", "heads", "ends", "needles_count", "haystack_count")
+
+
+@pytest.mark.parametrize("mapped", [*SEGMENTED, "all", "needles and heads"])
+def test_vmap_over_operands_of_a_segmented_search(rng, mapped):
+    batch, n, size, m = 5, 33, 90, 8
+    ends = np.sort(rng.integers(0, size + 1, (batch, 2 * m)).astype(np.int32))
+    haystack = np.stack([data.sorted_keys(rng, "float32", size) for _ in range(batch)])  # in any segments
+    everything = {
+        "needles": data.random_keys(rng, "float32", batch, n),
+        "ids": rng.integers(-1, m + 1, (batch, n)).astype(np.int32),
+        "haystack": haystack,
+        "heads": ends[:1].repeat(batch, axis=0)[:, ::2] if mapped == "ends" else ends[:, ::2],
+        "ends": ends[:, 1::2],
+        "needles_count": rng.integers(0, n + 1, batch).astype(np.int32),
+        "haystack_count": rng.integers(0, size + 1, batch).astype(np.int32),
+    }
+    names = SEGMENTED if mapped == "all" else mapped.split(" and ")
+    given = {name: x if name in names else x[0] for name, x in everything.items()}
+    axes = {name: 0 if name in names else None for name in SEGMENTED}
+    found = jax.jit(jax.vmap(lambda given: mgpu.segmented_search(**given), (axes,)))(given)
+    assert found.shape == (batch, n)
+    for row in range(batch):
+        same(found[row], found_in_segments(**{name: x[row] if axes[name] == 0 else x for name, x in given.items()}))
+
+
+@pytest.mark.parametrize("shape", [(1, 1025, 9, 3), (300, 1, 11, 2), (9, 5, 0, 2), (5, 4, 4, 0), (0, 3, 2, 1)], ids=str)
+def test_batches_of_segmented_searches(rng, shape):
+    batch, n, size, m = shape
+    needles = data.random_keys(rng, "uint8", batch, n)
+    haystack = np.sort(data.random_keys(rng, "uint8", batch, size))
+    heads = np.sort(rng.integers(0, size + 1, (batch, m)).astype(np.int32))
+    ids = rng.integers(-1, m + 1, (batch, n)).astype(np.int32)
+    found = jax.vmap(mgpu.segmented_search)(needles, ids, haystack, heads)
+    assert found.shape == (batch, n)
+    for row in range(batch):
+        same(found[row], found_in_segments(needles[row], ids[row], haystack[row], heads[row]))
+
+
+def test_what_fills_a_segmented_search():
+    needles, ids, haystack = np.array([3, 3, 3]), np.array([0, 1, 0]), np.array([1, 2, 5])
+    same(mgpu.segmented_search(needles, ids, haystack, [0], fill_value=9, needles_count=2), [2, 9, 9])
+    found = jax.jit(lambda fill: mgpu.segmented_search(needles, ids, haystack, [0], fill_value=fill))(7)
+    same(found, [2, 7, 2])
+
+
+def test_segments_without_order_stay_inside(rng):
+    size, m = 5000, 60
+    heads = random_heads(rng, size, m)
+    needles, ids = rng.integers(0, 99, 9000, dtype=np.int32), rng.integers(0, m, 9000, dtype=np.int32)
+    found = np.asarray(mgpu.segmented_search(needles, ids, rng.integers(0, 99, size, dtype=np.int32), heads))
+    bounds = np.minimum(np.append(heads, size), size)
+    assert np.all((found >= bounds[ids]) & (found <= bounds[ids + 1]))
+    shuffled = rng.permutation(np.append(heads, [-7, 2**31 - 1]).astype(np.int32))
+    found = np.asarray(mgpu.segmented_search(needles, ids, np.sort(needles)[:size], shuffled, ends=shuffled[::-1]))
+    assert np.all((found >= 0) & (found <= size))
+
+
+def test_positions_of_64_bits_in_segments(rng):
+    """As they are where the haystack has 2^31 items."""
+    from jax_mgpu._src.sorted_search import _segmented_search
+
+    heads = random_heads(rng, 400, 9)
+    haystack = sorted_in_segments(data.random_keys(rng, "float32", 400), heads)
+    needles, ids = needles_for(rng, haystack, 300, 9)
+    for absent in (True, False):
+        ends = None if absent else np.append(heads[1:], 400)
+        indices = {"ids": ids, "heads": heads} | ({} if absent else {"ends": ends})
+        wide = {name: x.astype(np.int64) for name, x in indices.items()}
+        found = _segmented_search(needles=needles, haystack=haystack, **wide, right=True)[0]
+        same(found, found_in_segments(needles, ids, haystack, heads, "right", ends=ends), np.int64)
+
+
+def test_the_plain_lowering_of_a_segmented_search_agrees(rng):
+    from jax_mgpu._src.sorted_search import _segmented_search
+
+    plain = jax.jit(_segmented_search.fallback, static_argnames="right")
+    none = np.zeros(0, np.int32)
+    heads = random_heads(rng, 90, 9)
+    for dtype, ends, counts in itertools.product(
+        ("uint8", "float32"), (None, np.append(heads[1:], 85)), ((none, none), (np.int32([30]), np.int32([60])))
+    ):
+        given = {"ends": ends} | {
+            name: x[0] if x.size else None for name, x in zip(("needles_count", "haystack_count"), counts, strict=True)
+        }
+        haystack = sorted_in_segments(data.random_keys(rng, dtype, 90), heads, given["haystack_count"])
+        needles, ids = needles_for(rng, haystack, 40, 9)
+        for side in SIDES:
+            operands = (needles, ids, haystack, heads, none if ends is None else ends, *counts)
+            found = plain(*map(jnp.asarray, operands), right=side == "right")[0]
+            same(found, found_in_segments(needles, ids, haystack, heads, side, **given))
+
+
+def test_no_derivative_passes_through_a_segmented_search(rng):
+    haystack, heads = np.sort(rng.normal(size=9)), np.array([0, 4])
+
+    def taken(needles, haystack):
+        found = mgpu.segmented_search(needles, np.array([0, 1, 1]), haystack, heads)
+        return jnp.sum(needles**2) + jnp.sum(haystack[jnp.minimum(found, 8)])
+
+    needles = rng.normal(size=3)
+    grads = jax.grad(taken, (0, 1))(needles, haystack)
+    np.testing.assert_allclose(grads[0], 2 * needles)
+    assert grads[1].sum() == 3
+
+
+def test_what_a_misuse_of_segments_says():
+    search = mgpu.segmented_search
+    a, b = np.arange(3), np.arange(4)
+    for error, message, call in [
+        (TypeError, "needles: expected integers of 8", lambda: search(a > 1, a, b, [0])),
+        (TypeError, "haystack: expected the dtype of needles, int64", lambda: search(a, a, b * 1.0, [0])),
+        (TypeError, "haystack: expected a tuple of columns, as needles", lambda: search((a, a), a, b, [0])),
+        (ValueError, "haystack: expected the 2 columns of needles", lambda: search((a, a), a, (b, b, b), [0])),
+        (ValueError, "ids: expected one for each needle, 3, got int64.4.", lambda: search(a, b, b, [0])),
+        (TypeError, "ids: expected integers", lambda: search(a, a * 1.0, b, [0])),
+        (ValueError, "heads: expected a 1-D array", lambda: search(a, a, b, [[0]])),
+        (ValueError, "ends: expected one for each of heads, 2", lambda: search(a, a, b, [0, 2], ends=[1])),
+        (ValueError, "side: expected 'left' or 'right', got 'top'", lambda: search(a, a, b, [0], "top")),
+        (ValueError, "needles_count: expected an integer", lambda: search(a, a, b, [0], needles_count=a)),
+        (TypeError, "haystack_count: expected int", lambda: search(a, a, b, [0], haystack_count=0.5)),
+        (TypeError, "fill_value: expected an integer", lambda: search(a, a, b, [0], fill_value=0.5)),
+    ]:
+        with pytest.raises(error, match=f"segmented_search: {message}"):
             call()
 
 

@@ -1,4 +1,4 @@
-"""Sorted search: looks the items of one sorted array up in another, all in one pass."""
+"""Sorted search: looks the items of one sorted array up in another, all in one pass, or needles in ragged rows."""
 
 from __future__ import annotations
 
@@ -12,15 +12,26 @@ import jax.numpy as jnp
 from jax_mgpu._src.annotations import ArrayLike, AxisName, Keys, LessFunction, Side
 from jax_mgpu._src.bits import ordered_together
 from jax_mgpu._src.by_less import ranked_pair
-from jax_mgpu._src.check import expect_choice, expect_no_axis, index_dtype, static_flag, value_error
-from jax_mgpu._src.columns import sorted_pair
-from jax_mgpu._src.live import live_items, live_mask, partition_points
+from jax_mgpu._src.check import (
+    count_operand,
+    describe,
+    expect_choice,
+    expect_no_axis,
+    index_dtype,
+    index_vector,
+    segment_operands,
+    static_flag,
+    value_error,
+)
+from jax_mgpu._src.columns import Columns, expect_keys, sorted_pair
+from jax_mgpu._src.live import live_items, live_mask, partition_points, segment_bounds, wide_enough
 from jax_mgpu._src.mesh import over_axis
-from jax_mgpu._src.primitive import Operation, one_program
+from jax_mgpu._src.preconditions import by_construction, sorted_columns, sorted_keys
+from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.sort import count_of, in_order
 from jax_mgpu._src.values import fill_missing, take_or_fill
 
-__all__ = ["SortedMatch", "sorted_equal_count", "sorted_match", "sorted_search"]
+__all__ = ["SortedMatch", "segmented_search", "sorted_equal_count", "sorted_match", "sorted_search"]
 
 
 class SortedMatch(NamedTuple):
@@ -215,6 +226,114 @@ def sorted_equal_count(
     return _search.run(operands, right=True)[0] - _search.run(operands, right=False)[0]
 
 
+@one_program("side", "fill_value")
+def segmented_search(
+    needles: Keys,
+    ids: ArrayLike,
+    haystack: Keys,
+    heads: ArrayLike,
+    side: Side = "left",
+    *,
+    ends: ArrayLike | None = None,
+    needles_count: ArrayLike | None = None,
+    haystack_count: ArrayLike | None = None,
+    fill_value: ArrayLike = -1,
+) -> jax.Array:
+    """The insertion point of each needle in a segment of its own of a ragged haystack.
+
+    Args:
+      needles: `[n]`, integers or floats of 8 to 64 bits, in any order. Or columns: a tuple of 1 to 8 such arrays,
+        compared one after the other.
+      ids: `[n]`, integers: the segment of each needle. A needle whose id is negative, or not below the number of
+        segments, belongs to none.
+      haystack: `[size]`, of the dtype of needles, or as many columns of the same dtypes; sorted within each segment.
+        Floats are in the order of `jax.lax.sort`: NaN is largest, the two zeros are equal.
+      heads: `[m]`, non-decreasing integers: segment `i` starts at `heads[i]` and ends at the next head, the last one at
+        `size` (or `haystack_count`). A repeated head is an empty segment; so is a head past the last item.
+      side: `"left"` for the first position whose item is not less than the needle (lower bound), `"right"` for the
+        first whose item is greater (upper bound); the segment's end if it has no such item.
+      ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`. Segments do not overlap; one that ends
+        where it starts, or before, is empty. Without `ends` a segment ends where the next begins.
+      needles_count: the number of live needles, an integer scalar (default `n`). Items past it are never read.
+      haystack_count: the same for the haystack (default `size`).
+      fill_value: the value of results past `needles_count`, and of needles that belong to no segment; an integer
+        scalar.
+
+    Returns:
+      Positions `[n]`, which count from the start of the haystack, not of the segment; an empty segment gives its start.
+      int32, or int64 from 2^31 items of the haystack or segments on.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape or side is not one of the above; 2^31 items of the haystack or segments or more
+        without `jax_enable_x64`.
+
+    Time is O(n log s) for segments of s items: a binary search of each needle, several at a time. Columns of more than
+    64 bits in all are ranked first, by sorts of both sides.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> neighbours, heads = jnp.array([1, 4, 7, 0, 9]), jnp.array([0, 3])
+      >>> mgpu.segmented_search(jnp.array([5, 7, 1]), jnp.array([0, 0, 1]), neighbours, heads)
+      Array([2, 2, 4], dtype=int32)
+    """
+    name = "segmented_search"
+    right = _is_right(name, side)
+    (n,), (size,) = (expect_keys(name, *given)[0].shape for given in (("needles", needles), ("haystack", haystack)))
+    heads, stops = segment_operands(name, heads, ends, size)
+    m = heads.shape[0]
+    ids = index_vector(name, "ids", ids, m)
+    if ids.shape[0] != n:
+        raise value_error(name, "ids", f"one for each needle, {n}", describe(ids))
+    lives = [
+        count_operand(name, f"{side}_count", count, length)
+        for side, count, length in (("needles", needles_count, n), ("haystack", haystack_count, size))
+    ]
+    index = index_dtype(name, "haystack and heads", max(size, m))
+
+    def positions(x: jax.Array, most: int) -> jax.Array:
+        """Indices of the type of the result; one that is out of range stays so."""
+        return x if x.dtype == index else jnp.clip(wide_enough(x, most), -1, most).astype(index)
+
+    heads, ids = positions(heads, size), positions(ids, m)
+    ends = ABSENT if stops is None else positions(stops, size)
+    haystack = _sorted_within(name, haystack, heads, ends, lives[1])
+    needles, haystack = _comparable(name, needles, haystack, *lives)
+    found = _segmented_search.run([needles, ids, haystack, heads, ends, *lives], right=right)[0]
+    return fill_missing(name, found, fill_value)
+
+
+def _sorted_within(name: str, haystack: Any, heads: jax.Array, ends: Any, count: Any) -> Any:
+    """A haystack that is in order within each segment."""
+    keys, _ = expect_keys(name, "haystack", haystack)
+    size = keys.shape[0]
+
+    def follows() -> jax.Array:
+        begin, end = _bounds_of_segments(heads, ends, size, count)
+        full = (begin < end).astype(heads.dtype)
+        marks = jnp.zeros((size + 1,), heads.dtype).at[begin + 1].add(full, mode="drop").at[end].add(-full)
+        return jnp.cumsum(marks[:size]) > 0
+
+    if isinstance(keys, Columns):
+        given: Any = {"descending": keys.descending, "within": follows}
+        return keys.structure(sorted_columns(name, keys.names, keys.arrays, count, **given))
+    return sorted_keys(name, "haystack", keys, count, within=follows)
+
+
+def _comparable(name: str, needles: Any, haystack: Any, needles_count: Any, haystack_count: Any) -> Sequence[jax.Array]:
+    """Both sides as single keys that compare as they do, in the order in which they came."""
+    sides = [("needles", needles, count_of(needles_count)), ("haystack", haystack, count_of(haystack_count))]
+    counts = [count for _, _, count in sides]
+    checked = [expect_keys(name, argument, keys)[0] for argument, keys, _ in sides]
+    with by_construction():
+        if all(not isinstance(keys, Columns) or keys.fits for keys in checked):
+            pair = sorted_pair(name, needles, haystack, *counts, names=("needles", "haystack"))
+            return pair.a, pair.b
+        rows = [in_order(name, *side) for side in sides]
+        pair = sorted_pair(name, *(side.keys for side in rows), *counts, names=("needles", "haystack"))
+        return rows[0].to_rows(pair.a), rows[1].to_rows(pair.b)
+
+
 def _match_any_order(name: str, a: Any, b: Any, right: bool, a_count: Any, b_count: Any) -> SortedMatch:
     """Looks each item of both arrays up in the other; results are positions in the caller's arrays."""
     rows = [in_order(name, side, keys, count) for side, keys, count in (("a", a, a_count), ("b", b, b_count))]
@@ -246,13 +365,24 @@ def _match_shapes(a: Any, b: Any) -> Sequence[Any]:
 def _bounds(needles: jax.Array, haystack: jax.Array, live: Any, right: bool, index: Any) -> jax.Array:
     """Binary searches in the first `live` items, all needles in step."""
     low = jnp.zeros(needles.shape, index)
+    return _bounds_between(needles, haystack, low, jnp.full_like(low, live.astype(index)), right)
+
+
+def _bounds_between(needles: jax.Array, haystack: jax.Array, low: jax.Array, high: jax.Array, right: bool) -> jax.Array:
+    """Binary searches from `low` to `high` of each needle."""
     if haystack.shape[0] == 0:
         return low
 
     def before(places: jax.Array) -> jax.Array:
         return haystack[places] <= needles if right else haystack[places] < needles
 
-    return partition_points(low, jnp.full_like(low, live.astype(index)), haystack.shape[0], before)
+    return partition_points(low, high, haystack.shape[0], before)
+
+
+def _bounds_of_segments(heads: jax.Array, ends: Any, size: int, count: Any) -> tuple[jax.Array, jax.Array]:
+    """Where the segments begin and end, among the live ones of `size` items; `ends` may be absent."""
+    begin, end = segment_bounds(heads, size, count)
+    return begin, jnp.maximum(begin, segment_bounds(ends, size, count)[0] if ends.size else end)
 
 
 def insertion_points(needles: jax.Array, haystack: jax.Array, *, right: bool = False) -> jax.Array:
@@ -292,6 +422,31 @@ def _match_fallback(
     return [part for parts in zip(*sides, strict=True) for part in parts]
 
 
+def _segmented_shapes(ids: Any) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct(ids.shape, ids.dtype)]
+
+
+def _segmented_fallback(
+    needles: jax.Array,
+    ids: jax.Array,
+    haystack: jax.Array,
+    heads: jax.Array,
+    ends: jax.Array,
+    needles_count: jax.Array,
+    haystack_count: jax.Array,
+    *,
+    right: int,
+) -> Sequence[jax.Array]:
+    (n,), (size,), (m,) = needles.shape, haystack.shape, heads.shape
+    if m == 0:
+        return [jnp.full_like(ids, -1)]
+    has_segment = live_mask(n, needles_count) & (ids >= 0) & (ids < m)
+    segments = jnp.where(has_segment, ids, 0)
+    low, high = (x.astype(ids.dtype)[segments] for x in _bounds_of_segments(heads, ends, size, haystack_count))
+    needles, haystack = ordered_together(needles, haystack)
+    return [jnp.where(has_segment, _bounds_between(needles, haystack, low, high, bool(right)), -1)]
+
+
 _search = Operation(
     "sorted_search",
     operands={"needles": 1, "haystack": 1, "needles_count": 1, "haystack_count": 1},
@@ -312,3 +467,22 @@ _match = Operation(
     fallback=_match_fallback,
 )
 _match.def_jvp(lambda primals, tangents, **attributes: (_match.run(primals, **attributes), [None] * 6))
+
+
+_segmented_search = Operation(
+    "segmented_search",
+    operands={
+        "needles": 1,
+        "ids": 1,
+        "haystack": 1,
+        "heads": 1,
+        "ends": 1,
+        "needles_count": 1,
+        "haystack_count": 1,
+    },
+    results=("positions",),
+    attributes={"right": bool},
+    shapes=_segmented_shapes,
+    fallback=_segmented_fallback,
+)
+_segmented_search.def_jvp(lambda primals, tangents, **given: (_segmented_search.run(primals, **given), [None]))

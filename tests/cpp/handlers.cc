@@ -433,6 +433,20 @@ void segmented_reduce(Garbage& make) {
   make.result(types.result, {m});
 }
 
+void segmented_search(Garbage& make) {
+  const DType dtype = make.key_type(), index = make.index_type();
+  const int64_t n = make.length(), size = make.length(), segments = make.length();
+  make.attribute("right", 0, 1);
+  make.keys(dtype, n);
+  make.indices(index, n, segments);
+  make.keys(dtype, size);
+  make.indices(index, segments, size);
+  make.flip() ? make.absent() : make.indices(index, segments, size);
+  make.count(n);
+  make.count(size);
+  make.result(index, {n});
+}
+
 void segmented_shift(Garbage& make) {
   const DType dtype = row_type(make);
   const int64_t width = elements(make), n = make.length();

@@ -8,11 +8,33 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import oracle
-from tests.examples import ASCENDING, KEYS, Argument, Example, ascending, few, integer_to, keys_in, live
+from tests.examples import (
+    ASCENDING,
+    HEADS,
+    KEYS,
+    Argument,
+    Example,
+    N,
+    ascending,
+    columns_with,
+    few,
+    integer_to,
+    keys_in,
+    live,
+    segments_apart,
+)
 from tests.fuzz import draw
 from tests.fuzz.draw import Call, Shape, names_of
-from tests.fuzz.shared import int32
-from tests.many_items import bytes_by_count, bytes_of, counts_of, same_repeated, sort_bytes
+from tests.fuzz.shared import int32, segments_with_gaps
+from tests.many_items import bytes_by_count, bytes_of, counts_of, pieces, same, same_repeated, sort_bytes, spots
+
+ROWS = np.array([0, 20, 20, 45, N], np.int32)  # heads of segments, one of them empty, and padding
+
+
+def in_rows(rng: np.random.Generator, dtype: Any) -> np.ndarray:
+    """Keys that are sorted in each of these segments."""
+    return np.concatenate([np.sort(part) for part in np.split(rng.integers(0, 40, N), ROWS[1:])]).astype(dtype)
+
 
 EXAMPLES = {
     "sorted_search": Example(
@@ -32,12 +54,36 @@ EXAMPLES = {
         lambda rng, real: (few(rng), few(rng, 40), live(rng), live(rng, 40)),
         counts=(2, 3),
     ),
+    "segmented_search": Example(
+        lambda needles, ids, haystack, heads, needles_count, haystack_count: mgpu.segmented_search(
+            needles, ids, haystack, heads, needles_count=needles_count, haystack_count=haystack_count
+        ),
+        lambda rng, real: (
+            rng.integers(0, 40, 50).astype(real),
+            rng.integers(-1, 6, 50).astype(np.int32),
+            in_rows(rng, real),
+            ROWS,
+            live(rng, 50),
+            live(rng),
+        ),
+        counts=(4, 5),
+    ),
+    "segmented_search, ends": Example(
+        lambda needles, ids, haystack, heads, ends: mgpu.segmented_search(
+            (needles, needles), ids, (haystack, haystack), heads, "right", ends=ends, fill_value=7
+        ),
+        lambda rng, real: (few(rng, 40), rng.integers(-1, 7, 40).astype(np.int32), few(rng), *segments_apart(rng)),
+        composed=True,
+    ),
 }
 
 GARBAGE = {
     "sorted_search": lambda keys, few, near, far: mgpu.sorted_search(keys, few),
     "sorted_match": lambda keys, few, near, far: mgpu.sorted_match(keys, few, a_count=near[0]),
     "sorted_equal_count": lambda keys, few, near, far: mgpu.sorted_equal_count(keys, few),
+    "segmented_search": lambda keys, few, near, far: mgpu.segmented_search(
+        keys, few, keys, near, ends=far, needles_count=far[0], haystack_count=near[0]
+    ),
 }
 
 BROKEN = {
@@ -60,9 +106,40 @@ BROKEN = {
         )
         for count in counts
     },
+    "segmented_search: haystack": (
+        lambda: mgpu.segmented_search(ASCENDING, ASCENDING, KEYS, [0, 2]),
+        f"{keys_in('ascending')} within segments",
+        4,
+    ),
+    **{
+        f"segmented_search: haystack[{i}]": (
+            lambda i=i: mgpu.segmented_search(
+                columns_with(KEYS, i, 2), ASCENDING, columns_with(KEYS, i, 2), [1, 2], ends=[2, 5]
+            ),
+            f"{keys_in('ascending')} within segments{', where the columns before are equal' * i}",
+            4,
+        )
+        for i in range(2)
+    },
+    "segmented_search: heads": (lambda: mgpu.segmented_search(KEYS, KEYS, ASCENDING, [0, 2, 1]), HEADS, 2),
+    "segmented_search: ends": (
+        lambda: mgpu.segmented_search(KEYS, KEYS, ASCENDING, [0, 2, 2, 5], ends=[2, 2, 6, 9]),
+        "segments that do not overlap",
+        2,
+    ),
+    "segmented_search: needles_count": (
+        lambda: mgpu.segmented_search(KEYS, KEYS, ASCENDING, [0], needles_count=7),
+        integer_to(6),
+        0,
+    ),
+    "segmented_search: haystack_count": (
+        lambda: mgpu.segmented_search(KEYS, KEYS, ASCENDING, [0], haystack_count=-1),
+        integer_to(6),
+        0,
+    ),
 }
 
-ARGUMENTS = {"sorted_search: fill_value": Argument("index fill")}
+ARGUMENTS = {f"{name}: fill_value": Argument("index fill") for name in ("sorted_search", "segmented_search")}
 
 
 # ---- Over 2^32 items -------------------------------------------------------------------------------------------------
@@ -88,10 +165,23 @@ def large_sorted_equal_count(n, index):
     assert np.array_equal(mgpu.sorted_equal_count(a, bytes_by_count(counts)), counts[a])
 
 
+def large_segmented_search(n, index):
+    x, heads = bytes_of(n), spots(n, index)
+    haystack = np.concatenate([sort_bytes(part) for part in pieces(x, heads)])
+    needles, ids = bytes_of(1000), np.arange(1000) % len(heads)
+    got = mgpu.segmented_search(needles, ids, haystack, heads)
+    found = [
+        heads[i] + np.searchsorted(haystack[heads[i] : np.append(heads, n)[i + 1]], needle)
+        for needle, i in zip(needles, ids, strict=True)
+    ]
+    same(got, np.array(found, np.int32 if n < 2**31 else np.int64))
+
+
 LARGE_WITH_INDICES = {
     "sorted_search": large_sorted_search,
     "sorted_match": large_sorted_match,
     "sorted_equal_count": large_sorted_equal_count,
+    "segmented_search": large_segmented_search,
 }
 
 
@@ -99,8 +189,10 @@ LARGE_WITH_INDICES = {
 
 
 def searches(shape: Shape) -> Call:
-    """sorted_search, sorted_match, sorted_equal_count."""
-    name = shape.choice(("sorted_search", "sorted_match", "sorted_equal_count"))
+    """sorted_search, sorted_match, sorted_equal_count, segmented_search."""
+    name = shape.choice(("sorted_search", "sorted_match", "sorted_equal_count", "segmented_search"))
+    if name == "segmented_search":
+        return segmented_searches(shape)
     one, other = ("needles", "haystack") if name == "sorted_search" else ("a", "b")
     dtype, side = shape.key_form(), shape.choice(("left", "right"))
     n_a, n_b = shape.size(), shape.size()
@@ -146,6 +238,76 @@ def searches(shape: Shape) -> Call:
         ]
 
     return Call(name, function, draw_operands, expected, shape.x64, (), finite=shape.finite)
+
+
+def found_in_segments(
+    needles: np.ndarray,
+    ids: np.ndarray,
+    haystack: np.ndarray,
+    heads: np.ndarray,
+    side: str = "left",
+    ends: np.ndarray | None = None,
+    needles_count: int | None = None,
+    haystack_count: int | None = None,
+) -> np.ndarray:
+    """The insertion point of each needle in its segment, in the order of lax.sort; -1 where there is none."""
+    n, live = oracle.live_count(needles_count, len(needles)), oracle.live_count(haystack_count, len(haystack))
+    ranks, rows = np.split(oracle.rank(np.concatenate([needles, haystack[:live]])), [len(needles)])
+    begins = [min(max(int(head), 0), live) for head in heads]
+    stops = [*begins[1:], live][: len(begins)] if ends is None else [min(int(end), live) for end in ends]
+    found = np.full(len(needles), -1)
+    for i, segment in enumerate(ids[:n].tolist()):
+        if 0 <= segment < len(begins):
+            begin = begins[segment]
+            found[i] = begin + np.searchsorted(rows[begin : max(begin, stops[segment])], ranks[i], side)
+    return found
+
+
+def reordered(keys: Any, order: np.ndarray) -> Any:
+    """An array or columns in another order."""
+    return tuple(x[order] for x in keys) if isinstance(keys, tuple) else keys[order]
+
+
+def segmented_searches(shape: Shape) -> Call:
+    """segmented_search."""
+    dtype, side, gaps = shape.key_form(), shape.choice(("left", "right")), shape.flag(0.3)
+    n, size = shape.size(), shape.size()
+    m = shape.choice((0, 1, 3, size // 5, size // 2, size, size + 3))
+    ids_dtype, head_dtype = shape.index_dtype(0), shape.index_dtype(0)
+    needles_count, haystack_count = shape.count(n), shape.count(size)
+    fill = shape.choice((-1, -1, size, 0))
+    shape.say(side, f"m={m}", "ends" if gaps else "", f"fill={fill}")
+
+    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+        needles_live, live = draw.drawn(needles_count, rng), draw.drawn(haystack_count, rng)
+        if gaps:
+            segments = segments_with_gaps(rng, m, size, head_dtype, apart)
+        else:
+            segments = {"heads": draw.positions(rng, m, size, head_dtype)}
+        needles, haystack = draw.sorted_pair(shape, rng, dtype, n, size, False, None, None)
+        needles = reordered(needles, rng.permutation(n))
+        if not apart:  # else the haystack's one order serves the segments of all draws
+            haystack = reordered(haystack, rng.permutation(size))
+            inside = segments["heads"] < size
+            heads, ends = (
+                x[inside].astype(np.int64) if x is not None else None for x in map(segments.get, ("heads", "ends"))
+            )
+            ranks, _ = draw.ranked(False, haystack)
+            haystack = reordered(haystack, oracle.segmented_sort_indices(ranks, heads, False, live, ends))
+        limits = np.iinfo(ids_dtype)
+        ids = rng.integers(max(-2, limits.min), min(m + 2, limits.max), n).astype(ids_dtype)
+        counts = {"needles_count": needles_live, "haystack_count": live}
+        return names_of("segmented_search", needles=needles, ids=ids, haystack=haystack, **segments, **counts)
+
+    def function(**operands: Any) -> Any:
+        return mgpu.segmented_search(side=side, fill_value=fill, **operands)
+
+    def expected(needles: Any, ids: Any, haystack: Any, heads: Any, **others: Any) -> list[Any]:
+        needles, haystack, _ = draw.ranked(False, needles, haystack)
+        found = found_in_segments(needles, ids, haystack, heads, side, **others)
+        return [int32(np.where(found < 0, fill, found))]
+
+    return Call("segmented_search", function, draw_operands, expected, shape.x64, (), finite=shape.finite)
 
 
 DRAWN = {"search": searches}
