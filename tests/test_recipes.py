@@ -150,3 +150,35 @@ def test_sums_of_64_bits(rng, recipes):
         _, (high, low), _ = mgpu.group_by(keys, recipes["columns_of_int64"](x), recipes["add_int64"], size=9)
     found = (np.asarray(high, np.int64) << 32) + np.asarray(low)
     assert found.tolist() == [int(x[keys == key].sum()) for key in np.unique(keys)]
+
+
+def graph(rng, nodes, edges):
+    """Heads of the edges of each node, and these."""
+    sources = np.sort(integers(rng, nodes, edges))
+    return np.searchsorted(sources, np.arange(nodes)).astype(np.int32), sources
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_sample_edges(rng, recipes, n):
+    heads, _ = graph(rng, 40, n)
+    weights = integers(rng, 4, n).astype(np.float32)
+    random, nodes = (integers(rng, 1024, 300) / 1024).astype(np.float32), integers(rng, 40, 300)
+    found = jax.jit(recipes["sample_edges"])(random, nodes, heads, weights)
+    bounds = np.append(heads, n)
+    for u, node, edge in zip(random, nodes, found, strict=True):
+        begin, row = bounds[node], weights[bounds[node] : bounds[node + 1]]
+        expected = begin + np.searchsorted(np.cumsum(row), u * row.sum(), "right") if row.sum() else -1
+        assert edge == expected
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_edges_between(rng, recipes, n):
+    heads, sources = graph(rng, 20, n)
+    neighbours = integers(rng, 20, n)
+    neighbours = neighbours[np.lexsort((neighbours, sources))]
+    first = {}
+    for i, edge in enumerate(zip(sources.tolist(), neighbours.tolist(), strict=True)):
+        first.setdefault(edge, i)
+    pairs = list(itertools.product(range(20), repeat=2))
+    found = jax.jit(recipes["edges_between"])(*np.array(pairs, np.int32).T, heads, neighbours)
+    assert found.tolist() == [first.get(pair, -1) for pair in pairs]
