@@ -264,6 +264,16 @@ def test_plain_jax_gives_the_same(example, rng, monkeypatch):
     agree(got, expected, example.exact)
 
 
+@every_example
+def test_batches_over_one_explicit_device(example, rng):
+    """Traced alone. JAX 0.11 cannot join the parts of such a batch where one has a single item."""
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        arguments = batch_of(example, rng, 1)
+        results = jax.eval_shape(jax.jit(jax.vmap(example.call)), *place(mesh, arguments, [P("x")] * len(arguments)))
+    assert all(x.shape[0] == 1 for x in jax.tree.leaves(results))
+
+
 @pytest.mark.parametrize(
     ("platform", "axis_type"),
     [

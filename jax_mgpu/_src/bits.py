@@ -9,7 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["is_words", "keeping_bits", "of_words", "ordered_integers", "ordered_together", "special_case", "words_of"]
+__all__ = [
+    "is_words",
+    "keeping_bits",
+    "of_words",
+    "ordered_integers",
+    "ordered_together",
+    "shifted",
+    "special_case",
+    "words_of",
+]
 
 
 def ordered_integers(keys: jax.Array) -> jax.Array:
@@ -35,10 +44,20 @@ def ordered_together(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     high, low = words_of(keys)
     order = jnp.lexsort((low, high))
     high, low = high[order], low[order]
-    distinct = (high != jnp.roll(high, 1)) | (low != jnp.roll(low, 1))
+    distinct = (high != shifted(high, 1)) | (low != shifted(low, 1))
     ranks = jnp.zeros(order.shape, order.dtype).at[order].set(jnp.cumsum(distinct, dtype=order.dtype))
     cuts = np.cumsum([x.shape[0] for x in arrays])[:-1]
     return tuple(jnp.split(ranks, cuts))
+
+
+def shifted(x: jax.Array, by: int, fill: Any = 0) -> jax.Array:
+    """`x[i - by]` at i of the leading axis, `fill` where there is none.
+
+    JAX 0.11 cannot join the parts of a batch on an Explicit axis of one device, as `jnp.roll` does: a part of one item
+    loses the axis.
+    """
+    rest = [(0, 0, 0)] * (x.ndim - 1)
+    return jax.lax.pad(x, jnp.asarray(fill, x.dtype), [(by, -by, 0), *rest])
 
 
 def is_words(keys: jax.Array) -> bool:

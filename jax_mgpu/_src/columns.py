@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.bits import ordered_integers
+from jax_mgpu._src.bits import ordered_integers, shifted
 from jax_mgpu._src.check import (
     as_array,
     count_operand,
@@ -310,7 +310,7 @@ def _run_starts(digits: Sequence[Digit]) -> jax.Array:
     """Which items differ from the one before."""
     starts = jnp.arange(digits[0].words.shape[0]) == 0
     for words, _ in digits:
-        starts |= words != jnp.roll(words, 1)
+        starts |= words != shifted(words, 1)
     return starts
 
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.bits import shifted
 from jax_mgpu._src.check import index_dtype
 
 __all__ = [
@@ -124,7 +125,7 @@ def segment_bounds(heads: jax.Array, n: int, count: Any) -> tuple[jax.Array, jax
     live = live.astype(dtype)
     begin = jnp.clip(heads.astype(dtype), 0, live)
     is_last = np.arange(heads.shape[0]) == heads.shape[0] - 1
-    return begin, jnp.where(is_last, live, jnp.roll(begin, -1))
+    return begin, jnp.where(is_last, live, shifted(begin, -1))
 
 
 def common_dtype(*integers: Any) -> np.dtype:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.bits import shifted
 from jax_mgpu._src.check import (
     as_array,
     describe,
@@ -281,7 +282,7 @@ def general_scan(
     live = live_items(n, count)
     starts = segment_starts(n, heads)
     if reverse:
-        starts = jnp.roll(starts, -1) | (positions == live - 1)
+        starts = shifted(starts, -1, True) | (positions == live - 1)
 
     def step(a: Any, b: Any) -> Any:
         (a_starts, a_states), (b_starts, b_states) = a, b
@@ -291,8 +292,8 @@ def general_scan(
     last = jax.tree.map(lambda s: s[0] if reverse else _rows_at(s, jnp.maximum(live - 1, 0)[None])[0], scanned)
     total = last if operator.identity is None else select(live > 0, last, identities(operator, last))
     if exclusive:
-        shifted = jax.tree.map(lambda s: jnp.roll(s, -1 if reverse else 1, axis=0), scanned)
-        scanned = select(starts, identities(operator, shifted), shifted)
+        before = jax.tree.map(lambda s: shifted(s, -1 if reverse else 1), scanned)
+        scanned = select(starts, identities(operator, before), before)
     return scanned, total
 
 

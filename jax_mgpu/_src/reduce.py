@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName, ItemFunction, Keys, OperatorName, OperatorTree, PairFunction
-from jax_mgpu._src.bits import ordered_together
+from jax_mgpu._src.bits import ordered_together, shifted
 from jax_mgpu._src.by_function import (
     reduce_by_function,
     reduce_mapped,
@@ -569,7 +569,7 @@ def _run_heads_fallback(keys: jax.Array, count: jax.Array, *, size: int) -> Sequ
     dtype = index_dtype("reduce_by_key", "keys", n)
     positions = jnp.arange(n, dtype=dtype)
     (classes,) = ordered_together(keys)
-    is_head = ((classes != jnp.roll(classes, 1)) | (positions == 0)) & live_mask(n, count)
+    is_head = ((classes != shifted(classes, 1)) | (positions == 0)) & live_mask(n, count)
     runs = jnp.sum(is_head, dtype=dtype)
     slots = jnp.where(is_head, jnp.cumsum(is_head, dtype=dtype) - 1, size + 1)
     heads = jnp.full((size + 1,), n, dtype).at[slots].set(positions, mode="drop")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName
-from jax_mgpu._src.bits import ordered_integers
+from jax_mgpu._src.bits import ordered_integers, shifted
 from jax_mgpu._src.check import (
     count_operand,
     expect_key,
@@ -289,7 +289,7 @@ def run_starts(
         starts, _, _, runs = _run_heads(keys=keys, count=count, size=size)
         return Runs(starts, jnp.zeros((1,), dtype), room(name, runs, size))
     classes = ordered_integers(keys)
-    is_start = (classes != jnp.roll(classes, 1)) | segment_starts(n, heads)
+    is_start = (classes != shifted(classes, 1)) | segment_starts(n, heads)
     starts, total = positions(is_start, count, size)
     before = take_or_fill(ranks(is_start, count), heads, total[None])
     return Runs(starts, before, room(name, total, size))

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import ordered_integers
+from jax_mgpu._src.bits import ordered_integers, shifted
 from jax_mgpu._src.compat import axes_bound
 from jax_mgpu._src.live import is_first, segment_starts
 from jax_mgpu._src.load_balance import load_balance_search
@@ -86,7 +86,7 @@ def _run_marks(axis: Axis, keys: jax.Array, live: jax.Array, heads: Any = ABSENT
     n, codes = keys.shape[0], ordered_integers(keys)
     is_there, code = _earlier(axis, live > 0, take_or_fill(codes, live.reshape(1) - 1)[0])
     first = ~is_there | (take_or_fill(codes, jnp.zeros((1,), jnp.int32)) != code)
-    marks = codes != jnp.roll(codes, 1)
+    marks = codes != shifted(codes, 1)
     if heads.size:
         marks |= segment_starts(n, heads)
         first |= jnp.any(heads == 0)
