@@ -37,7 +37,7 @@ from jax_mgpu._src.check import (
 )
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.digits import WIDEST, WORD, Digit, code_digits, code_of, part, split
-from jax_mgpu._src.live import live_items
+from jax_mgpu._src.live import is_first, live_items
 from jax_mgpu._src.operators import Kind
 from jax_mgpu._src.preconditions import sorted_columns, sorted_keys
 from jax_mgpu._src.primitive import REGISTRY
@@ -308,7 +308,7 @@ def _rest(digits: Sequence[Digit], bits: int) -> list[Digit]:
 
 def _run_starts(digits: Sequence[Digit]) -> jax.Array:
     """Which items differ from the one before."""
-    starts = jnp.arange(digits[0].words.shape[0]) == 0
+    starts = is_first(digits[0].words.shape[0])
     for words, _ in digits:
         starts |= words != shifted(words, 1)
     return starts

@@ -90,8 +90,8 @@ def heads_inside(heads: jax.Array, n: int) -> jax.Array:
 def is_first(n: int) -> jax.Array:
     """Which of n positions is the first.
 
-    Of one position, `.at[:1]` has an empty index. Under shard_map, that too ends the process in the CPU compiler of
-    jaxlib 0.11.2.
+    Not by `.at[:1].set`: of one position its index is empty, and under shard_map the CPU compiler of jaxlib 0.11.2 then
+    ends the process.
     """
     return jnp.arange(n, dtype=index_dtype("heads", "n", n)) == 0
 
