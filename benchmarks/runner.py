@@ -6,7 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import importlib
-import pkgutil
+import pathlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -61,7 +61,8 @@ class Result:
 
 
 def _modules() -> list[Any]:
-    names = [info.name for info in pkgutil.iter_modules(benchmarks.__path__) if not info.name.startswith("_")]
+    folder = pathlib.Path(benchmarks.__file__).parent  # the library of rivals lies there too, and is no module
+    names = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
     return [importlib.import_module(f"benchmarks.{name}") for name in names]
 
 

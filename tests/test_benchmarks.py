@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import pathlib
+import shutil
+import subprocess
 import sys
 
 import jax.numpy as jnp
 import pytest
 
+import benchmarks
 from benchmarks import mesh, report, shapes
 from benchmarks.__main__ import main
 from benchmarks.case import Case, agree_counted, agree_within, equal
@@ -32,6 +37,17 @@ def test_rows_over_all_devices(capsys):
     rows = ["top_k, 1,000", "segmented_reduce, mean 300", "reduce_by_id, 1,000", "sorted_search, aligned"]
     assert [line.split(":")[0] for line in lines[1:]] == rows
     assert mesh.main(2.0**-15, 1, ["no row"]) == 1
+
+
+def test_a_library_beside_the_rows_is_no_module(tmp_path):
+    """That of the rivals lies there once it is built."""
+    folder = tmp_path / "benchmarks"
+    shutil.copytree(benchmarks.__path__[0], folder, ignore=shutil.ignore_patterns("results", "*.so"))
+    (folder / "libnothing.so").touch()
+    command = [sys.executable, "-m", "benchmarks", "--list", "--match", "2^26"]
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(benchmarks.__path__[0]).parent)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("rows", [all_cases, grid_cases])
