@@ -174,6 +174,33 @@ def test_errors(message):
     assert str(caught.value) == message
 
 
+WITHOUT_SEGMENTS = {
+    "segmented_quantile": lambda x, heads: mgpu.segmented_quantile(x, heads, 0.5),
+    "segmented_reduce": lambda x, heads: mgpu.segmented_reduce(x, heads, ends=heads),
+    "segmented_scan": lambda x, heads: mgpu.segmented_scan(x, heads, ends=heads),
+    "segmented_search": lambda x, heads: mgpu.segmented_search(x, jnp.zeros(x.shape, jnp.int32), x, heads, ends=heads),
+    "segmented_sort": lambda x, heads: mgpu.segmented_sort(x, heads, ends=heads),
+    "segmented_top_k": lambda x, heads: mgpu.segmented_top_k(x, heads, 3),
+    "take_segments": lambda x, heads: mgpu.take_segments(x, heads, heads, size=5),
+    "to_dense": lambda x, heads: mgpu.to_dense(x, heads, 4),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_SEGMENTS)
+def test_no_segments_over_an_explicit_mesh(name) -> None:
+    """JAX 0.11 cannot tell how a reshape of an empty array would be laid out."""
+    devices = jax.devices()
+    mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
+    spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    with jax.set_mesh(mesh):
+        x = jax.ShapeDtypeStruct((len(devices), 60), np.float32, sharding=spec)
+        heads = jax.ShapeDtypeStruct((len(devices), 0), np.int32, sharding=spec)
+        result = jax.eval_shape(jax.jit(jax.vmap(WITHOUT_SEGMENTS[name])), x, heads)
+    alone = jax.eval_shape(WITHOUT_SEGMENTS[name], np.zeros(60, np.float32), np.zeros(0, np.int32))
+    shapes = [(len(devices), *leaf.shape) for leaf in jax.tree.leaves(alone)]
+    assert [leaf.shape for leaf in jax.tree.leaves(result)] == shapes
+
+
 def test_keys_of_no_width_over_an_explicit_mesh() -> None:
     """PRNG keys, which cannot be made of a number, where JAX cannot tell how a reshape would be laid out."""
     devices = jax.devices()

@@ -298,6 +298,8 @@ def _quantile(name: str, x: Any, heads: Any, q: Any, count: Any) -> jax.Array:
         shape = (*shape, heads.shape[0])
     index = index_dtype(name, "x", n)
     live = count_operand(name, "count", count, n)
+    if 0 in shape:  # a batch over an Explicit mesh cannot reshape it
+        return jnp.zeros(shape, dtype)
     begin, end = (bound.astype(index) for bound in segment_bounds(heads, n, live))
     lower, upper, weight = _neighbours(q[:, None], (end - begin)[None])
     last = jnp.broadcast_to(jnp.maximum(end - 1, 0), (1, *end.shape))

@@ -268,6 +268,8 @@ def heads_with_gaps(heads: jax.Array, ends: jax.Array) -> jax.Array:
 
     An empty segment, which may lie within another one, moves to the end of that.
     """
+    if not heads.size:  # a batch over an Explicit mesh cannot reshape them
+        return heads
     return scan_columns(jnp.stack([heads, jnp.maximum(heads, ends)], -1).reshape(-1), Kind.MAX)
 
 
