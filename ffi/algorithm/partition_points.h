@@ -1,4 +1,4 @@
-// Several binary searches in step.
+// Searches whose reads are on their way side by side: several in step, or one with several probes a step.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -32,6 +32,24 @@ MGPU_HOST_DEVICE void partition_points(Range<Index> (&searches)[kCount], Read re
       searches[k] = {is_before ? minimum<Index>(middles[k], end - 1) + 1 : begin, is_before ? end : middles[k]};
     }
   }
+}
+
+// As partition_point, with kProbes probes a step: as many steps fewer as a step finds more bits, where what a search
+// waits for is one read after the other. `read(i)` gives an item, and `before(item)` is true, then false.
+template <int kProbes, typename Index, typename Read, typename Before>
+MGPU_HOST_DEVICE Index wide_partition_point(Index begin, Index end, Read read, Before before) {
+  while (begin < end) {
+    const auto probe = [begin, size = end - begin](int k) { return begin + size * (k + 1) / (kProbes + 1); };
+    decltype(read(begin)) items[kProbes];
+    MGPU_UNROLL
+    for (int k = 0; k < kProbes; ++k) items[k] = read(probe(k));
+    int count = 0;  // of probes that are before
+    MGPU_UNROLL
+    for (int k = 0; k < kProbes; ++k) count += before(items[k]);
+    if (count < kProbes) end = probe(count);
+    if (count > 0) begin = probe(count - 1) + 1;
+  }
+  return begin;
 }
 
 }  // namespace mgpu

@@ -1,5 +1,5 @@
 // segmented_sort on CUDA: of segments (sort_segments.h), and of whole rows.
-#include "cuda/launch.h"
+#include "cuda/launch_overlapping.h"
 #include "cuda/segmented_sort/cut_rows.cuh"
 #include "cuda/segmented_sort/digit_sort.h"
 #include "cuda/segmented_sort/measure_disorder.cuh"
@@ -27,30 +27,41 @@ void run_phases(const Call& call, P problem, const SegmentedSortOperands::Scratc
   const auto merge = merge_rows<P>;
   constexpr int kMergeShared = sizeof(MergeRowsShared<P>);
   allow_shared(call, merge, kMergeShared);
+  // What there is to do is known on the device alone, and most often it is little.
+  const auto few_blocks = [&](auto kernel, int threads, int shared_bytes, int64_t tiles) {
+    constexpr int kTurns = 4;  // of blocks on a multiprocessor, so that it does not wait for a slow one
+    return minimum(tiles, int64_t{kTurns} * resident_blocks(call, kernel, threads, shared_bytes, tiles));
+  };
   constexpr int kCutThreads = 128;
+  constexpr int kCellTiles = P::kCell / P::kTile;
+  static_assert(kCellTiles == 1 || kCellTiles == 2);
+  constexpr int kCellTilesShift = kCellTiles - 1;
   auto* counts = reinterpret_cast<Phase::Counts*>(scratch.rounds + 1);  // behind the flag
   for (int first_round = 0; first_round < most_rounds; first_round += kPhaseRounds, ++counts) {
     const int64_t width = int64_t{P::kCell} << (2 * first_round);
     const Phase phase{width,
                       ceil_div(segments.length, width),
+                      kCellTilesShift + 2 * first_round,
                       first_round + kPhaseRounds >= most_rounds,
                       scratch.cuts,
                       scratch.groups,
                       {scratch.group_tiles[0], scratch.group_tiles[1]},
                       counts};
     const int64_t groups = segments.rows * ceil_div<int64_t>(phase.row_cells, kGroupCells);
-    cut_cells<<<ceil_div<int64_t>(groups, kCutThreads / kWarp), kCutThreads, 0, stream>>>(problem, phase);
-    check_launch(call);
-    start_segments<<<tiles, kStartThreads, 0, stream>>>(problem, phase);
-    check_launch(call);
+    launch_overlapping(call, stream, cut_cells<P>, ceil_div<int64_t>(groups, kCutThreads / kWarp), kCutThreads, 0,
+                       problem, phase);
+    const auto start = start_segments<P>;
+    launch_overlapping(call, stream, start, few_blocks(start, kStartThreads, 0, tiles), kStartThreads, 0, problem,
+                       phase);
     const int64_t merges = tiles + segments.rows * phase.row_cells;
+    problem.short_groups_count = &counts->short_groups;
     for (int round = 0; round < minimum(kPhaseRounds, most_rounds - first_round); ++round) {
       problem.group_tiles = phase.group_tiles[round];
       problem.group_tiles_count = &counts->tiles[round];
-      split_rows<<<ceil_div<int64_t>(merges, kPlanThreads / kSplitLanes), kPlanThreads, 0, stream>>>(problem, round);
-      check_launch(call);
-      merge<<<merges, P::kMerge.threads, kMergeShared, stream>>>(problem, round);
-      check_launch(call);
+      launch_overlapping(call, stream, split_rows<P>, ceil_div<int64_t>(merges, kPlanThreads / kSplitLanes),
+                         kPlanThreads, 0, problem, round);
+      launch_overlapping(call, stream, merge, few_blocks(merge, P::kMerge.threads, kMergeShared, merges),
+                         P::kMerge.threads, kMergeShared, problem, round);
     }
   }
 }
@@ -148,13 +159,14 @@ void run_rows(const Call& call, const SegmentedSortOperands& operands, Order ord
   constexpr int kMergeShared = sizeof(MergeRowsShared<P>);
   allow_shared(call, merge, kMergeShared);
   for (int round = 0; round < most_rounds; ++round) {
-    if constexpr (!P::kPairs) {
-      const int64_t blocks = ceil_div<int64_t>(tiles, kPlanThreads / kSplitLanes);
-      split_rows<P><<<blocks, kPlanThreads, 0, stream>>>(problem, round);
+    if constexpr (P::kPairs) {
+      launch_overlapping(call, stream, merge, tiles, P::kMerge.threads, kMergeShared, problem, round);
+    } else {  // of so many tiles that an early start gains nothing
+      split_rows<<<ceil_div<int64_t>(tiles, kPlanThreads / kSplitLanes), kPlanThreads, 0, stream>>>(problem, round);
+      check_launch(call);
+      merge<<<tiles, P::kMerge.threads, kMergeShared, stream>>>(problem, round);
       check_launch(call);
     }
-    merge<<<tiles, P::kMerge.threads, kMergeShared, stream>>>(problem, round);
-    check_launch(call);
   }
 }
 

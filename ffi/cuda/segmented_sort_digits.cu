@@ -70,7 +70,7 @@ bool try_run(const Call& call, const SegmentedSortOperands& operands, const type
                   counts.counted,
                   counts.passes,
                   disorder};
-  check(call, cudaMemsetAsync(counts.starts, 0, counts.bytes, stream));
+  check(call, cudaMemsetAsync(counts.starts, 0, counts.zeroed_bytes, stream));
   launch_count(call, problem, stream);
   launch_scatters(call, problem, stream);
   return true;

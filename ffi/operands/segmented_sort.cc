@@ -124,11 +124,11 @@ SegmentedSortOperands::DigitCounts SegmentedSortOperands::take_digit_counts(Work
   counts.row_tiles = ceil_div<int64_t>(segments.length, digit_shape(byte_width(key_type), payload_width).tile());
   const int64_t begin = workspace.used();
   counts.starts = workspace.take<char>(segments.rows * places * kDigits * offset_bytes);
-  counts.sums = workspace.take<char>(segments.rows * counts.row_tiles * kDigits * offset_bytes);
   counts.tickets = workspace.take<uint64_t>(places);
   counts.counted = workspace.take<int>(segments.rows);
+  counts.zeroed_bytes = workspace.used() - begin;
   counts.passes = workspace.take<uint32_t>(segments.rows);
-  counts.bytes = workspace.used() - begin;
+  counts.sums = workspace.take<char>(segments.rows * counts.row_tiles * kDigits * offset_bytes);
   return counts;
 }
 

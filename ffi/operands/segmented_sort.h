@@ -107,15 +107,15 @@ struct SegmentedSortOperands {
   // Whether rows of nearly sorted items are sorted by digits where samples tell that they are not nearly sorted.
   bool may_turn_to_digits() const;
 
-  // What the kernels that sort by digits tell each other. It is zeroed before the first.
+  // What the kernels that sort by digits tell each other.
   struct DigitCounts {
     void* starts;  // as in the problem of the kernels; 4 bytes each, or 8 for rows of 2^30 items and more
-    void* sums;
     uint64_t* tickets;
     int* counted;
+    int64_t zeroed_bytes;  // of these three, before the first kernel
     uint32_t* passes;
+    void* sums;  // zeroed by the first kernel
     int64_t row_tiles;
-    int64_t bytes;  // of all of it, which begins with the starts
   };
   bool has_long_offsets() const { return segments.length >= int64_t{1} << 30; }
 

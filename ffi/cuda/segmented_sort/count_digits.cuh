@@ -65,6 +65,14 @@ __device__ void find_starts(const P& problem, int64_t row) {
   if (threadIdx.x == 0) problem.passes[row] = taken ? taken : 1;
 }
 
+// By all blocks: the words of the look-back, which the passes after this kernel read.
+template <typename P>
+__device__ void clear_sums(const P& problem) {
+  const int64_t words = problem.rows * problem.row_tiles * kDigits;
+  const int64_t step = gridDim.x * int64_t{kCountThreads};
+  for (int64_t i = blockIdx.x * int64_t{kCountThreads} + threadIdx.x; i < words; i += step) problem.sums[i] = 0;
+}
+
 // Counts the digits of `part_items` items of a row, of which `parts` blocks have one part each. The last of them to be
 // done finds the starts. Shared memory is for problem.places * kDigits * kCounterCopies counters.
 template <typename P>
@@ -74,6 +82,7 @@ __global__ void __launch_bounds__(kCountThreads)
   constexpr int kInFlight = 8;  // loads before the first use
   extern __shared__ unsigned counters[];
   if (problem.is_left_to_merging()) return;
+  clear_sums(problem);
   const int64_t row = blockIdx.x / parts;
   const int64_t begin = (blockIdx.x - row * parts) * part_items;
   const int64_t limit = minimum(begin + part_items, problem.length);

@@ -1,10 +1,12 @@
 // What a nearly sorted row still has to merge once its cells are sorted: the overlaps of neighbouring cells. A phase
 // takes 16 cells to a group, and sorts each group, which is a cell of the next phase. Where no item of the group's
 // earlier cells is above any of its later ones, a cell is cut: its items between the greatest earlier and the least
-// later one are in their place. What lies between two cuts is a segment to merge, in one or two rounds of four runs.
+// later one are in their place. What lies between two cuts is a segment to merge, in one or two rounds of four runs, or
+// at once by a warp where it is short.
 #pragma once
 
-#include "algorithm/partition_point.h"
+#include "algorithm/partition_points.h"
+#include "cuda/cta/ptx.cuh"
 #include "cuda/segmented_sort/row_problem.cuh"
 
 namespace mgpu::cuda::sorting {
@@ -15,12 +17,14 @@ struct Phase {
   struct Counts {
     int tiles[kPhaseRounds];
     int groups;
-    int copies;  // whether a segment starts in the other buffer
+    int short_groups;  // the last ones of the list, backwards
+    int copies;        // whether a segment starts in the other buffer
   };
 
   int64_t cell_width;
   int64_t row_cells;
-  bool last;  // in which codes become keys
+  int cell_tiles_shift;  // a cell has so many tiles, as a power of two
+  bool last;             // in which codes become keys
   CellCut* cuts;
   RunGroup* groups;
   GroupTile* group_tiles[kPhaseRounds];
@@ -32,6 +36,7 @@ template <typename P>
 __global__ void __launch_bounds__(128)
     cut_cells(const __grid_constant__ P problem, const __grid_constant__ Phase phase) {
   using Word = typename P::Word;
+  wait_for_last_kernel();
   if (problem.disorder.is_large()) return;
   constexpr unsigned kAll = 0xffffffffu;
   constexpr Word kGreatest = static_cast<Word>(~Word{0});
@@ -73,9 +78,9 @@ __global__ void __launch_bounds__(128)
   // Where the cuts are: the upper half of the warp finds where segments end, the lower half where they begin.
   const bool finds_end = lane >= kGroupCells;
   const Range<int64_t> searched = is_cut ? items : Range<int64_t>{items.end, items.end};
-  const int64_t found = partition_point(searched.begin, searched.end, [&](int64_t position) {
-    return finds_end ? rank(position) < before : !(after < rank(position));
-  });
+  constexpr int kProbes = 15;
+  const int64_t found = wide_partition_point<kProbes>(
+      searched.begin, searched.end, rank, [&](Word item) { return finds_end ? item < before : !(after < item); });
   const int64_t low = __shfl_sync(kAll, found, kGroupCells + own);
   const int64_t high = __shfl_sync(kAll, found, own);
 
@@ -86,8 +91,9 @@ __global__ void __launch_bounds__(128)
   const Range<int64_t> segment{high, from_lane(low, last)};
   const bool begins = !finds_end && is_cut && later && segment.size() > 0;
   const int rounds = last - own + 1 > kRuns ? 2 : 1;
-  // A short one is merged in place: its keys are read before any is written, and nothing is read again.
-  const bool in_place = !P::kHasPayload && rounds == 1 && segment.size() <= P::kTile;
+  // One that a warp or, without payload, a block has room for is merged in place: all is read before any is written.
+  const bool is_short = begins && rounds == 1 && segment.size() <= kShortItems;
+  const bool in_place = is_short || (!P::kHasPayload && rounds == 1 && segment.size() <= P::kTile);
   const int start = in_place ? 0 : rounds & 1;
   const int left_start = from_lane(start, earlier ? 31 - __clz(earlier) : 0);
   if (!finds_end && cell < phase.row_cells) {
@@ -109,7 +115,7 @@ __global__ void __launch_bounds__(128)
     return static_cast<int>(ceil_div<int64_t>(runs.end() - runs.begin(), P::kTile));
   };
   int groups = 0, first_tiles = 0, second_tiles = 0;
-  if (begins) {
+  if (begins && !is_short) {
     for_groups(own, last, rounds, segment, [&](int round, const MergeGroup<int64_t>& runs) {
       ++groups;
       (round == 0 ? first_tiles : second_tiles) += tiles_of(runs);
@@ -129,8 +135,13 @@ __global__ void __launch_bounds__(128)
   const int group_place = claim(groups, &phase.counts->groups);
   const int first_place = claim(first_tiles, &phase.counts->tiles[0]);
   const int second_place = claim(second_tiles, &phase.counts->tiles[1]);
+  const int short_place = claim(is_short, &phase.counts->short_groups);
+  if (is_short) {
+    const auto runs = merge_group<int64_t>(segment, first_cell + own, width, first_cell + own, 0);
+    phase.groups[problem.most_groups() - 1 - short_place] = {runs, row.begin, 0, 0, phase.last};
+  }
   // The warp lists one segment after the other: one of the last phase may have all the tiles of a row.
-  for (unsigned segments = __ballot_sync(kAll, begins); segments; segments &= segments - 1) {
+  for (unsigned segments = __ballot_sync(kAll, begins && !is_short); segments; segments &= segments - 1) {
     const int at = __ffs(segments) - 1;
     const auto its = [&](auto value) { return __shfl_sync(kAll, value, at); };
     int group = its(group_place);
@@ -152,21 +163,18 @@ __global__ void __launch_bounds__(128)
   }
 }
 
-// Brings the segments that start in the other buffer there. In the last phase what is in its place becomes keys. A
-// block a tile.
 constexpr int kStartThreads = 256;
 
+// Brings the parts of a tile that start in the other buffer there, and makes keys of what is in its place.
 template <typename P>
-__global__ void __launch_bounds__(kStartThreads)
-    start_segments(const __grid_constant__ P problem, const __grid_constant__ Phase phase) {
-  const bool decodes = phase.last && !problem.order.keeps_bits();
-  if ((phase.counts->copies == 0 && !decodes) || problem.disorder.is_large()) return;
-  const int64_t row_index = problem.segments.rows == 1 ? 0 : blockIdx.x / problem.row_tiles;
+__device__ void start_tile(const P& problem, const Phase& phase, int64_t tile, bool decodes) {
+  const int64_t row_index = problem.segments.rows == 1 ? 0 : tile / problem.row_tiles;
   const LiveRow row = problem.row(row_index);
-  const int64_t first = (blockIdx.x - row_index * problem.row_tiles) * P::kTile;
+  const int64_t row_tile = tile - row_index * problem.row_tiles;
+  const int64_t first = row_tile * P::kTile;
   const int64_t end = minimum<int64_t>(first + P::kTile, row.live);
   if (first >= end) return;
-  const CellCut cut = phase.cuts[row_index * phase.row_cells + first / phase.cell_width];
+  const CellCut cut = phase.cuts[row_index * phase.row_cells + (row_tile >> phase.cell_tiles_shift)];
   const auto copy = [&](int64_t begin, int64_t end, const auto* source, auto* target, auto change) {
     constexpr int kBatch = 8;
     for (int64_t at = row.begin + begin + threadIdx.x; at < row.begin + end; at += kBatch * kStartThreads) {
@@ -195,6 +203,18 @@ __global__ void __launch_bounds__(kStartThreads)
     auto* const keys = problem.buffers[0].keys;
     copy(low, high, keys, keys, [&](auto code) { return problem.order.decode(code); });
   }
+}
+
+// Brings the segments that start in the other buffer there. In the last phase what is in its place becomes keys. Few
+// blocks, as most often there is nothing to do.
+template <typename P>
+__global__ void __launch_bounds__(kStartThreads)
+    start_segments(const __grid_constant__ P problem, const __grid_constant__ Phase phase) {
+  const bool decodes = phase.last && !problem.order.keeps_bits();
+  wait_for_last_kernel();
+  if ((phase.counts->copies == 0 && !decodes) || problem.disorder.is_large()) return;
+  const int64_t tiles = problem.segments.rows * problem.row_tiles;
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) start_tile(problem, phase, tile, decodes);
 }
 
 }  // namespace mgpu::cuda::sorting

@@ -3,15 +3,62 @@
 
 #include "cuda/cta/copy_run.cuh"
 #include "cuda/cta/partition.cuh"
+#include "cuda/cta/ptx.cuh"
 #include "cuda/cta/serial_merge.cuh"
 #include "cuda/segmented_sort/plan_tiles.cuh"
 #include "cuda/segmented_sort/row_problem.cuh"
 
 namespace mgpu::cuda::sorting {
 
+// Merges a short group in place, by one warp with room for its codes.
+template <typename P>
+__device__ void merge_short_group(const P& problem, const RunGroup& of, typename P::Word* codes) {
+  constexpr int kEach = kShortItems / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  const int64_t begin = of.row_begin + of.runs.begin();
+  auto* const keys = problem.buffers[0].keys + begin;
+  auto* const payloads = P::kHasPayload ? problem.buffers[0].payload + begin : nullptr;
+  int bounds[kRuns + 1];
+#pragma unroll
+  for (int k = 0; k <= kRuns; ++k) bounds[k] = static_cast<int>(of.runs.bounds[k] - of.runs.begin());
+  const int size = bounds[kRuns];
+  typename P::Payload payload[P::kHasPayload ? kEach : 1];
+  __syncwarp();  // the warp's last merge has read them
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const int i = k * kWarp + lane;
+    if (i >= size) break;
+    codes[i] = keys[i];
+    if constexpr (P::kHasPayload) payload[k] = payloads[i];
+  }
+  __syncwarp();
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const int i = k * kWarp + lane;
+    if (i >= size) break;
+    const int place = merged_place<kRuns>(problem.order, codes, bounds, i);
+    keys[place] = of.decode ? problem.order.decode(codes[i]) : codes[i];
+    if constexpr (P::kHasPayload) payloads[place] = payload[k];
+  }
+}
+
+// Those of a phase, by all warps of its first kernel.
+template <typename P>
+__device__ void merge_short_groups(const P& problem) {
+  constexpr int kWarps = kPlanThreads / kWarp;
+  __shared__ typename P::Word codes[kWarps][kShortItems];
+  const int count = *problem.short_groups_count;
+  const int warp = threadIdx.x / kWarp;
+  for (int64_t i = blockIdx.x * int64_t{kWarps} + warp; i < count; i += gridDim.x * int64_t{kWarps}) {
+    merge_short_group(problem, problem.groups[problem.most_groups() - 1 - i], codes[warp]);
+  }
+}
+
 // The splits at the starts of all tiles.
 template <typename P>
 __global__ void __launch_bounds__(kPlanThreads, 4) split_rows(const __grid_constant__ P problem, int round) {
+  wait_for_last_kernel();
+  if (problem.groups && round == 0) merge_short_groups(problem);
   const int64_t edge = (blockIdx.x * int64_t{kPlanThreads} + threadIdx.x) / kSplitLanes;
   const RowMerge merge = problem.merge(edge, round);
   const MergeGroup<int64_t>& group = merge.group;
@@ -362,12 +409,11 @@ __device__ __forceinline__ void store_payload(const P& problem, const RowMerge& 
   }
 }
 
+// Merges a tile of outputs. False if there is nothing to merge.
 template <typename P>
-__global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_constant__ P problem, int round) {
-  extern __shared__ __align__(16) unsigned char storage[];
-  auto& shared = *reinterpret_cast<MergeRowsShared<P>*>(storage);
-  const RowMerge merge = problem.merge(blockIdx.x, round);
-  if (merge.size == 0) return;
+__device__ __forceinline__ bool merge_tile(const P& problem, int64_t tile, int round, MergeRowsShared<P>& shared) {
+  const RowMerge merge = problem.merge(tile, round);
+  if (merge.size == 0) return false;
   const Range<int64_t> written{merge.row_begin + merge.group.begin(), merge.row_begin + merge.group.end()};
   PlacedRuns runs;
   const bool plain = bring_runs(problem, merge, written, shared, runs);
@@ -386,6 +432,23 @@ __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_
   }
   store_codes(problem, merge, merged);
   if constexpr (P::kHasPayload) store_payload(problem, merge, merged, runs, shared);
+  return true;
+}
+
+// A block a tile. Of nearly sorted rows, whose tiles are as many as the kernels before found, a few blocks take all.
+template <typename P>
+__global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_constant__ P problem, int round) {
+  extern __shared__ __align__(16) unsigned char storage[];
+  auto& shared = *reinterpret_cast<MergeRowsShared<P>*>(storage);
+  wait_for_last_kernel();
+  if constexpr (P::kPairs) {
+    merge_tile(problem, blockIdx.x, round, shared);
+  } else {
+    for (int64_t tile = blockIdx.x; merge_tile(problem, tile, round, shared); tile += gridDim.x) {
+      if (!problem.groups) return;
+      __syncthreads();
+    }
+  }
 }
 
 }  // namespace mgpu::cuda::sorting

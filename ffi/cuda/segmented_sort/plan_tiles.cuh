@@ -125,24 +125,41 @@ __device__ bool is_short(const TileDescriptor& of) {
   return of.rounds == 1 && of.segment.size() <= kShortBytes / static_cast<int>(sizeof(typename Order::Word));
 }
 
-// Merges a short segment over one tile's edge in one go: each item's place is its place in its own part plus its rank
-// in the other. By one warp, with room for the segment's codes.
+// Where item i of sorted runs, of which run k lies in codes[bounds[k] .. bounds[k + 1]), comes in their merge: its
+// place in its own run plus its rank in each other one.
+template <int kCount, typename Order>
+__device__ __forceinline__ int merged_place(const Order& order, const typename Order::Word* codes,
+                                            const int (&bounds)[kCount + 1], int i) {
+  const auto code = codes[i];
+  int place = bounds[0];
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) {
+    const int begin = bounds[k], end = bounds[k + 1];
+    int rank = i - begin;
+    if (i < begin) {
+      rank = partition_point(begin, end, [&](int j) { return order.less(codes[j], code); }) - begin;
+    } else if (i >= end) {
+      rank = partition_point(begin, end, [&](int j) { return !order.less(code, codes[j]); }) - begin;
+    }
+    place += rank;
+  }
+  return place;
+}
+
+// Merges a short segment over one tile's edge in one go. By one warp, with room for the segment's codes.
 template <typename Order, typename Payload>
 __device__ void merge_by_rank(const Problem<Order, Payload>& problem, Range<int64_t> segment, int64_t edge,
                               typename Order::Word* codes) {
   const Buffer<Order, Payload>& source = problem.buffers[1];
   const Buffer<Order, Payload>& target = problem.buffers[0];
   const Order order = problem.order;
-  const auto less = [&](auto a, auto b) { return order.less(a, b); };
-  const auto code_at = [&](int i) { return codes[i]; };
   const int size = static_cast<int>(segment.size());
-  const int a_count = static_cast<int>(edge - segment.begin);
+  const int bounds[3] = {0, static_cast<int>(edge - segment.begin), size};
   __syncwarp();  // the warp's last merge has read them
   for (int i = threadIdx.x % kWarp; i < size; i += kWarp) codes[i] = source.keys[segment.begin + i];
   __syncwarp();
   for (int i = threadIdx.x % kWarp; i < size; i += kWarp) {
-    const int place = i < a_count ? i + lower_bound(a_count, size, code_at, codes[i], less) - a_count
-                                  : i - a_count + upper_bound(0, a_count, code_at, codes[i], less);
+    const int place = merged_place<2>(order, codes, bounds, i);
     target.keys[segment.begin + place] = order.decode(codes[i]);
     if constexpr (Problem<Order, Payload>::kHasPayload) {
       target.payload[segment.begin + place] = source.payload[segment.begin + i];
