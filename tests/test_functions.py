@@ -210,11 +210,11 @@ def test_segments(case, reverse, rng) -> None:
 
 @pytest.mark.parametrize("case", long_but(["affine bytes", "last set", "matmul 8x8"], CASES))
 def test_segments_over_tiles(case, rng) -> None:
-    """Items of every size that tiles of segments are cut for, and of one that has no room in them."""
+    """Items of every size that tiles of segments are cut for, and of one that has no room there; ends many or few."""
     make, function, _ = CASES[case]
-    for n, live in ((9000, 9000), (9000, 8123)):
+    for n, live, segments in ((9000, 9000, 700), (9000, 8123, 700), (9000, 8123, 4)):
         x = make(rng, n)
-        heads = np.sort(np.concatenate([rng.integers(0, n, 700), [7, 7, 7, 4096, 8992]])).astype(I32)
+        heads = np.sort(np.concatenate([rng.integers(0, n, segments), [7, 7, 7, 4096, 8992]])).astype(I32)
         spans = [(min(int(a), live), min(int(b), live)) for a, b in zip(heads, [*heads[1:], live], strict=True)]
         got = jax.jit(lambda x, heads, live: mgpu.segmented_reduce(x, heads, function, count=live, identity=ones(x)))(
             x, heads, live

@@ -93,6 +93,20 @@ def test_segments_of_every_kind(rng, op):
         same(mgpu.segmented_reduce(x, heads, op), oracle.segmented_reduce(x, heads, op))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "float32", "int64"])
+@pytest.mark.parametrize("op", ["add", "argmax"])
+def test_long_segments(rng, op, dtype):
+    """Of CUDA tiles of 4,064 items and ends, those with at most eight ends go another way, by rows of a warp."""
+    n = 100_003
+    x = items(rng, dtype, op, n)
+    lengths = np.array([0, 1, 2, 127, 128, 129, 255, 256, 257, 511, 1000, 1023, 1024, 1025, 4063, 4064, 4065, 9000])
+    for often in (lengths, lengths[:12], lengths[-6:], np.append(np.zeros(9, np.int64), lengths[-6:])):
+        ends = np.minimum(np.cumsum(rng.choice(often, 600)), n)
+        heads = np.append(rng.integers(0, 2, 1), ends[:-1]).astype(np.int32)
+        for count in (n, n // 2 + 1):
+            check_every_form(x, heads, count, op)
+
+
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 @pytest.mark.parametrize("op", OPERATORS)
 def test_short_segments(rng, op, dtype):

@@ -12,6 +12,7 @@
 namespace mgpu::cuda::segment_reducing {
 
 constexpr int kThreads = segmented_reduce_shape(4).threads;
+constexpr int kFewEnds = 8;  // of a tile, of which no place is marked
 constexpr int kJoinThreads = 256;
 constexpr int kJoinTiles = 8;  // a thread's, where a block looks back
 
@@ -131,6 +132,137 @@ __device__ __forceinline__ void load_items(const SegmentedReduction<Operator>& r
   }
 }
 
+// The items of a run, of which those outside of the tile are identities.
+template <typename Operator>
+__device__ __forceinline__ void extract_run(const Operator& op, const TilePlaces& places, int row,
+                                            const RowVectors<Operator>& vectors,
+                                            typename Operator::State (&states)[Shape<Operator>::kRun]) {
+  using Shape = Shape<Operator>;
+  constexpr int kVector = Shape::kVector;
+  const int place = place_of<Operator>(row);
+  const int row_place = place - static_cast<int>(threadIdx.x % kWarp) * Shape::kRun;
+  const auto extract = [&](int k) {
+    return op.extract(vectors[row][k / kVector].items[k % kVector], places.origin + place + k);
+  };
+  if (row_place < places.lead || row_place + Shape::kRowPlaces > places.limit) {
+#pragma unroll
+    for (int k = 0; k < Shape::kRun; ++k) {
+      states[k] = place + k >= places.lead && place + k < places.limit ? extract(k) : op.identity();
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < Shape::kRun; ++k) states[k] = extract(k);
+  }
+}
+
+// What a warp leaves of a tile with few ends: the segment of its first end, and what follows its last.
+template <typename State>
+struct WarpParts {
+  State opening;
+  State open;
+  int first;
+  int ends;
+};
+
+// A tile with few ends: each warp takes its rows one after the other, and folds its lanes at an end alone. A lane has
+// an end. An end is a warp's that has items before it in the warp's rows; the first warp's are also those before all.
+template <typename Operator>
+__device__ __forceinline__ void reduce_few_ends(const SegmentedReduction<Operator>& reduction, const Operator& op,
+                                                const TileUnits& units, const TilePlaces& places,
+                                                const RowVectors<Operator>& vectors,
+                                                WarpParts<typename Operator::State>* parts) {
+  using State = typename Operator::State;
+  using Shape = Shape<Operator>;
+  constexpr int kRun = Shape::kRun;
+  constexpr int kWarps = kThreads / kWarp;
+  const SegmentEnds& ends = reduction.tiles.ends;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int warp_begin = warp * Shape::kRows * Shape::kRowPlaces;
+  int own_place = places.lead;
+  if (lane < units.ends) {
+    const int64_t place = ends[units.first_end + lane] - places.origin;
+    own_place = static_cast<int>(clamp<int64_t>(place, places.lead, places.limit));
+  }
+#pragma unroll
+  for (int distance = 1; distance < kFewEnds; distance *= 2) {  // in order, whatever the heads
+    const int below = __shfl_up_sync(~0u, own_place, distance);
+    if (lane >= distance) own_place = maximum(own_place, below);
+  }
+  if (lane >= units.ends) own_place = Shape::kPlaces + 1;  // behind all
+  const int first = warp == 0 ? 0 : __popc(__ballot_sync(~0u, own_place <= warp_begin));
+  int next = first;
+  int next_place = shuffle(own_place, next);
+  State sum = op.identity();  // since the last end: a lane's own where items may change places, else the warp's
+  const auto fold = [&](const State& state) {
+    return fold_warp(state, [&](const State& a, const State& b) { return op.combine(a, b); });
+  };
+  const auto add = [&](const State& state) { sum = op.combine(sum, Operator::kCommutes ? state : fold(state)); };
+  const auto total = [&] { return Operator::kCommutes ? fold(sum) : sum; };
+  const auto store = [&](int i, const State& state) {
+    const int64_t entry = ends.entry(units.first_end + i);
+    if (entry < 0) return;
+    reduction.result.store(entry, op.finish(state, ends.row(units.first_end + i) * ends.segments.length));
+  };
+  const auto close = [&] {
+    const State state = total();
+    if (lane == 0 && next == first) parts[warp].opening = state;
+    if (lane == 0 && next > first) store(next, state);
+    sum = op.identity();
+    next_place = shuffle(own_place, ++next);
+  };
+#pragma unroll
+  for (int row = 0; row < Shape::kRows; ++row) {
+    const int place = place_of<Operator>(row);
+    const int row_end = warp_begin + (row + 1) * Shape::kRowPlaces;
+    if (row_end - Shape::kRowPlaces >= places.limit) break;
+    State states[kRun];
+    extract_run(op, places, row, vectors, states);
+    if (next_place > row_end) {
+      State state = states[0];
+#pragma unroll
+      for (int k = 1; k < kRun; ++k) state = op.combine(state, states[k]);
+      add(state);
+    } else {
+      int begin = 0;
+      bool is_last;
+      do {  // from end to end, and from the last end on
+        is_last = next_place > row_end;
+        State state = op.identity();
+#pragma unroll
+        for (int k = 0; k < kRun; ++k) {
+          if (place + k >= begin && place + k < next_place) state = op.combine(state, states[k]);
+        }
+        add(state);
+        begin = next_place;
+        if (!is_last) close();
+      } while (!is_last);
+    }
+  }
+  while (next < units.ends && next_place <= warp_begin) close();  // of a tile without items
+  const State open = total();
+  if (lane == 0) {
+    parts[warp].open = open;
+    parts[warp].first = first;
+    parts[warp].ends = next - first;
+  }
+  __syncthreads();
+  if (threadIdx.x > kWarps || (threadIdx.x < kWarps && parts[threadIdx.x].ends == 0)) return;
+  // A thread has a warp's first end, or what follows the last end of all.
+  State state = threadIdx.x < kWarps ? parts[threadIdx.x].opening : op.identity();
+  for (int before = static_cast<int>(threadIdx.x) - 1; before >= 0; --before) {
+    state = op.combine(parts[before].open, state);
+    if (parts[before].ends > 0) break;
+  }
+  if (threadIdx.x == kWarps) {
+    reduction.open[blockIdx.x] = {state, units.ends > 0};
+    if (units.ends == 0) reduction.opening[blockIdx.x] = state;  // of no meaning, but read
+  } else if (parts[threadIdx.x].first == 0) {
+    reduction.opening[blockIdx.x] = state;
+  } else {
+    store(parts[threadIdx.x].first, state);
+  }
+}
+
 // Marks the ends, and notes their places. The heads of the first end's row are loaded four at a time.
 template <typename Operator>
 __device__ __forceinline__ TileEnds mark_ends(const SegmentedReduction<Operator>& reduction, const TileUnits& units,
@@ -197,7 +329,6 @@ __device__ __forceinline__ void sum_runs(const Operator& op, const TilePlaces& p
                                          const RowVectors<Operator>& vectors, const TileMemory<Operator>& memory) {
   using State = typename Operator::State;
   using Shape = Shape<Operator>;
-  constexpr int kVector = Shape::kVector;
   constexpr int kRun = Shape::kRun;
   const int lane = threadIdx.x % kWarp;
   const int first_row = threadIdx.x / kWarp * Shape::kRows;
@@ -207,18 +338,7 @@ __device__ __forceinline__ void sum_runs(const Operator& op, const TilePlaces& p
     const int row_place = (first_row + row) * Shape::kRowPlaces;
     if (row_place >= places.limit) break;
     State states[kRun];
-    const auto extract = [&](int k) {
-      return op.extract(vectors[row][k / kVector].items[k % kVector], places.origin + place + k);
-    };
-    if (row_place < places.lead || row_place + Shape::kRowPlaces > places.limit) {
-#pragma unroll
-      for (int k = 0; k < kRun; ++k) {
-        states[k] = place + k >= places.lead && place + k < places.limit ? extract(k) : op.identity();
-      }
-    } else {
-#pragma unroll
-      for (int k = 0; k < kRun; ++k) states[k] = extract(k);
-    }
+    extract_run(op, places, row, vectors, states);
     const auto closing = reinterpret_cast<const Marks<kRun>*>(memory.closes)[place / kRun];
     const unsigned closing_lanes = __ballot_sync(0xffffffffu, closing.any());
     State sum;
@@ -315,6 +435,11 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8
   const TilePlaces places{units.first_item - lead, lead, lead + units.items};
   RowVectors<Operator> vectors;
   load_items(reduction, places, vectors);
+  if (units.ends <= kFewEnds) {
+    __shared__ WarpParts<State> parts[kThreads / kWarp];
+    reduce_few_ends(reduction, op, units, places, vectors, parts);
+    return;
+  }
   const TileEnds ends = mark_ends(reduction, units, places, memory);
   sum_runs(op, places, vectors, memory);
   store_segments(reduction, op, units, ends, memory);
@@ -341,13 +466,14 @@ __global__ void __launch_bounds__(kJoinThreads) join_tiles(SegmentedReduction<Op
   wait_for_last_kernel();
   const int64_t block_tile = int64_t{blockIdx.x} * kJoinThreads;
   const int64_t tile = block_tile + threadIdx.x;
+  // All at once, needed or not: the kernel waits for memory.
   const Sum own = open_of(tile);
   Sum before_block = open_of(block_tile - 1);  // most often it has an end
   typename Operator::State opening = op.identity();
   int64_t end = 0;
-  if (own.restarted) {
+  if (tile < reduction.tiles.tiles) {
     opening = reduction.opening[tile];
-    end = reduction.tiles[tile].first_end;
+    end = reduction.tiles.first_end(tile);
   }
   const auto in_block = scan_block(own);
   if (!in_block.all.restarted) return;

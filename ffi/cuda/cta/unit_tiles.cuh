@@ -43,6 +43,8 @@ struct UnitTiles {
     return between(tile, items_before[tile], items_before[tile + 1]);
   }
 
+  __device__ __forceinline__ int64_t first_end(int64_t tile) const { return tile * units - items_before[tile]; }
+
   // The same without partition_units: by a block of kThreads, which searches for both ends of its tile.
   template <int kThreads>
   __device__ TileUnits find(int64_t tile) const {
