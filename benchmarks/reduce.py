@@ -158,7 +158,9 @@ def _empty_segments_case() -> Case:
     )
 
 
-def _by_key_case() -> Case:
+def _by_key_case(shortening: int) -> Case:
+    """The rival writes the runs alone; the caller of ours gives the size, that of the keys or a closer bound."""
+
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale)
         ids = row_ids(ragged_heads(rng, n, 30, "uniform"), n)
@@ -166,9 +168,9 @@ def _by_key_case() -> Case:
 
     return Case(
         family="reduce",
-        name="by key, add int32, mean 30, 2^26",
+        name="by key, add int32, mean 30, 2^26" + (f", at most n / {shortening}" if shortening > 1 else ""),
         inputs=inputs,
-        ours=lambda keys, values: mgpu.reduce_by_key(keys, values, size=keys.size),
+        ours=lambda keys, values: mgpu.reduce_by_key(keys, values, size=keys.size // shortening),
         peers={"CUB": peers.cub("reduce_by_key")},
         bytes=array_bytes,
         agree=agree_counted,
@@ -296,7 +298,7 @@ CASES = [
         if must_reach
     ),
     _empty_segments_case(),
-    _by_key_case(),
+    *(_by_key_case(shortening) for shortening in (1, 20)),
     *(_rows_case(dtype, *figures[0]) for dtype, figures in ROW_FIGURES.items()),
     *(_by_id_case(dtype, *figures[1]) for dtype, figures in ROW_FIGURES.items()),
     _few_ids_case(),
