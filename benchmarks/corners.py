@@ -1,0 +1,168 @@
+"""Corners: types, lengths and layouts where the time of an operation once did not follow its bytes, 2^24 items each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+from benchmarks.case import Case, array_bytes
+from benchmarks.inputs import Intervals, ragged_intervals, random_keys, row_ids, size_at
+from benchmarks.reduce import tolerance
+
+__all__ = ["CASES"]
+
+ITEMS = 2**24
+LEAST_ROWS = 8
+INTO_ZEROS = 0.29  # ms, of 2^26 items, must reach
+
+
+# ---- Scans of wide types, and of rows --------------------------------------------------------------------------------
+
+
+@functools.cache
+def _items(dtype: str, length: int = 0) -> Callable[..., Any]:
+    """Items close to 1, whose products stay finite; in rows of some length where one is given."""
+
+    def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        rows = max(LEAST_ROWS, size_at(scale, ITEMS) // length) if length else 0
+        n = rows * length or size_at(scale, ITEMS)
+        x = random_keys(rng, n, dtype)
+        x = x if jnp.issubdtype(x.dtype, jnp.integer) else 1 + x * 2.0**-16
+        return (x.reshape(rows, length),) if rows else (x,)
+
+    return make
+
+
+def _first_least(x: jax.Array, *, largest: bool = False) -> jax.Array:
+    """XLA's way to the index of the first least, or greatest, item up to each."""
+
+    def first(a: Any, b: Any) -> Any:
+        takes_later = b[0] > a[0] if largest else b[0] < a[0]
+        return tuple(jnp.where(takes_later, later, earlier) for earlier, later in zip(a, b, strict=True))
+
+    return jax.lax.associative_scan(first, (x, jnp.arange(x.shape[0], dtype=jnp.int32)))[1]
+
+
+def _scan_case(op: str, dtype: str, xla: Callable[..., Any], must_reach: float, length: int = 0) -> Case:
+    def over_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.vmap(function) if length else function
+
+    index_bytes = 4 if op.startswith("arg") else None
+    return Case(
+        family="corners",
+        name=f"scan {op} {dtype}, {f'2^20 rows of {length}' if length else '2^24'}",
+        inputs=_items(dtype, length),
+        ours=over_rows(lambda x: mgpu.scan(x, op)),
+        peers={"XLA": over_rows(xla)},
+        bytes=lambda x: array_bytes(x) + (index_bytes or x.dtype.itemsize) * x.size,
+        must_reach=must_reach,
+        agree=tolerance("float32") if jnp.issubdtype(dtype, jnp.inexact) and index_bytes is None else None,
+        x64=jnp.dtype(dtype).itemsize == 8,
+    )
+
+
+# ---- Intervals of one length -----------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _even_intervals(length: int) -> Callable[..., Any]:
+    """Items, offsets of intervals of this length, their places in random order, and the place of each item."""
+
+    def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        m = size_at(scale, ITEMS // length)
+        starts = rng.permutation(m).astype(np.int32) * length
+        offsets = np.arange(m, dtype=np.int32) * length
+        places = (starts[:, None] + np.arange(length, dtype=np.int32)).reshape(-1)
+        return random_keys(rng, m * length), offsets, starts, places
+
+    return make
+
+
+def _interval_cases(length: int) -> list[Case]:
+    def bytes_of(x: Any, offsets: Any, starts: Any, places: Any) -> int:
+        del places
+        return 2 * array_bytes(x) + array_bytes(offsets, starts)
+
+    def scatter(x: Any, offsets: Any, starts: Any, places: Any) -> Any:
+        del places
+        return mgpu.interval_scatter(x, starts, offsets, jax.lax.empty(x.shape, x.dtype))
+
+    def xla_scatter(x: Any, offsets: Any, starts: Any, places: Any) -> Any:
+        del offsets, starts
+        into = jax.lax.empty(x.shape, x.dtype)
+        return into.at[places].set(x, unique_indices=True, mode="promise_in_bounds")
+
+    inputs = _even_intervals(length)
+    name = f"intervals of {length}"
+    return [
+        Case(
+            "corners",
+            f"gather, {name}",
+            inputs,
+            lambda x, offsets, starts, places: mgpu.interval_gather(x, starts, offsets, x.size),
+            {"XLA x[i]": lambda x, offsets, starts, places: x.at[places].get(mode="promise_in_bounds")},
+            bytes_of,
+        ),
+        Case("corners", f"scatter, {name}", inputs, scatter, {"XLA x.at[i].set": xla_scatter}, bytes_of),
+    ]
+
+
+def _into_zeros(name: str, ours: Callable[[Intervals, jax.Array], jax.Array]) -> Case:
+    """Moves into an array that the program fills: it should not be copied first. 2^26 items."""
+
+    def call(*inputs: Any) -> Any:
+        of = Intervals(*inputs)
+        return ours(of, jnp.zeros(of.x.shape, of.x.dtype))
+
+    return Case(
+        family="corners",
+        name=f"{name} into zeros, mean 100, 2^26",
+        inputs=ragged_intervals(100),
+        ours=call,
+        peers={},
+        bytes=lambda *inputs: 2 * array_bytes(inputs[0]) + array_bytes(*inputs[2:5]),
+        must_reach=INTO_ZEROS,
+    )
+
+
+# ---- Segments --------------------------------------------------------------------------------------------------------
+
+
+def _zipf(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+    """Keys, heads of segments of Zipf lengths, up to an eighth of all, and the segment of each item."""
+    n = size_at(scale, ITEMS)
+    ends = np.cumsum(np.minimum(rng.zipf(1.5, n // 30 + 1), n // 8 + 1))
+    heads = np.append(0, ends[ends < n]).astype(np.int32)
+    return random_keys(rng, n), heads, row_ids(heads, n)
+
+
+ZIPF = Case(
+    family="corners",
+    name="segmented sort, Zipf lengths",
+    inputs=_zipf,
+    ours=lambda keys, heads, ids: mgpu.segmented_sort(keys, heads),
+    peers={"XLA": lambda keys, heads, ids: jax.lax.sort((ids, keys), num_keys=2, is_stable=False)[1]},
+    bytes=lambda keys, heads, ids: 2 * array_bytes(keys) + array_bytes(heads),
+    must_reach=0.50,
+)
+
+CASES = [
+    _scan_case("argmax", "int32", functools.partial(_first_least, largest=True), 0.12, length=16),
+    _scan_case("add", "int64", jnp.cumsum, 0.13),
+    _scan_case("mul", "float64", jnp.cumprod, 0.13),
+    _scan_case("min", "int64", jax.lax.cummin, 0.13),
+    _scan_case("argmin", "float32", _first_least, 0.13),
+    *_interval_cases(1),
+    *_interval_cases(2),
+    ZIPF,
+    _into_zeros("scatter", lambda of, into: mgpu.interval_scatter(of.x, of.scatter_starts, of.offsets, into)),
+    _into_zeros(
+        "move", lambda of, into: mgpu.interval_move(of.x, of.gather_starts, of.scatter_starts, of.offsets, into)
+    ),
+]
