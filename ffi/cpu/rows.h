@@ -34,7 +34,13 @@ struct RowMover {
 
   // Where nothing is to be copied, the rows may lie anywhere: no address is made of them.
   void copy(char* to, int64_t to_row, const char* from, int64_t from_row, int64_t count) const {
-    if (count > 0) std::memcpy(to + to_row * width(), from + from_row * width(), count * width());
+    constexpr int64_t kFew = 4;  // below it, the call of memcpy takes longer than the copy
+    if (kBytes > 0 && count < kFew) {
+      for (int64_t i = 0; i < count; ++i)
+        std::memcpy(to + (to_row + i) * kBytes, from + (from_row + i) * kBytes, kBytes);
+    } else if (count > 0) {
+      std::memcpy(to + to_row * width(), from + from_row * width(), count * width());
+    }
   }
 
   // Writes one row over and over.
