@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import random
 import sys
 
 import jax
@@ -35,6 +36,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--shapes", action="store_true", help="rows, types and distributions where speed falls off")
     parser.add_argument("--mesh", action="store_true", help="operations over all devices, beside one of them")
     parser.add_argument("--grid", action="store_true", help="the rows of a family's whole grid instead: sort")
+    parser.add_argument("--sample", type=int, metavar="N", help="so many of the rows, drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="of --sample (default 0)")
     parser.add_argument("--calls", type=int, default=40, metavar="N", help="calls in a chain of --latency")
     options = parser.parse_args(arguments)
     options.families = [name for name in options.families.split(",") if name]
@@ -48,6 +51,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     cases = select(rows, options.families, options.match)
     if not (cases or options.shapes or options.mesh or options.cpu):
         parser.error(f"--match: no row holds {' or '.join(options.match)}")
+    if options.sample is not None:
+        if not 1 <= options.sample <= len(cases):
+            parser.error(f"--sample: expected a number from 1 to {len(cases)}, got {options.sample}")
+        drawn = sorted(random.Random(options.seed).sample(range(len(cases)), options.sample))
+        cases = [cases[i] for i in drawn]
     options.cases = cases
     return options
 

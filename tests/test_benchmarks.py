@@ -57,6 +57,20 @@ def test_names_are_unique(rows):
     assert len(names) == len(set(names))
 
 
+def test_a_sample_of_rows_is_drawn_by_its_seed(capsys):
+    """Another seed draws other rows; all of a selection are itself, in its order."""
+    drawn = {}
+    for seed in "1", "1", "2":
+        assert main(["--grid", "--list", "--sample", "20", "--seed", seed]) == 0
+        rows = capsys.readouterr().out.splitlines()
+        assert len(set(rows)) == 20
+        assert drawn.setdefault(seed, rows) == rows
+    assert drawn["1"] != drawn["2"]
+    merges = [case.row for case in all_cases() if case.family == "merge"]
+    assert main(["--families", "merge", "--list", "--sample", str(len(merges))]) == 0
+    assert capsys.readouterr().out.splitlines() == merges
+
+
 def test_rows_slower_than_saved_ones_are_found(monkeypatch, tmp_path, capsys):
     """Of two saved runs the later counts; a row that is slower is measured again, and the least time counts."""
     for date, ms in (("2026-02-01", {"a": 1.0, "b": 1.0, "c": 1.0}), ("2026-01-01", {"a": 9.0, "b": 9.0})):
