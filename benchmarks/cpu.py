@@ -18,6 +18,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from benchmarks.case import agree_within, equal
+from benchmarks.columns import lax_sort
 from benchmarks.inputs import random_key, random_keys
 from jax_mgpu._src import library
 
@@ -62,16 +63,6 @@ def _mixed(rng: np.random.Generator) -> tuple[Any, ...]:
     """Columns of int32 of few values, float32 and uint32."""
     few = (random_keys(rng, ITEMS) % np.uint32(1000)).astype(jnp.int32)
     return few, random_keys(rng, ITEMS, "float32"), random_keys(rng, ITEMS)
-
-
-def _lax_columns(*columns: jax.Array) -> tuple[jax.Array, ...]:
-    """The columns by lax.sort, those of descending order turned over."""
-
-    def turned(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-        pairs = zip(arrays, DIRECTIONS, strict=True)
-        return [x if not down else -x if jnp.issubdtype(x.dtype, jnp.floating) else ~x for x, down in pairs]
-
-    return tuple(turned(jax.lax.sort(turned(columns), num_keys=len(columns))))
 
 
 def _half(rng: np.random.Generator) -> tuple[Any, ...]:
@@ -158,7 +149,7 @@ ROWS = [
             5,
             inputs,
             lambda *x: mgpu.sort(x, descending=DIRECTIONS),
-            _lax_columns,
+            lambda *x: tuple(lax_sort(x, DIRECTIONS)),
         )
         for what, inputs in (("uint32", _words(3)), ("1,000 values", _words(3, 1000)), ("three types", _mixed))
     ),
