@@ -166,6 +166,10 @@ class SegmentedSort {
     for (int64_t begin = 0, end; begin < range.size(); begin = end) {
       end = begin + 1;
       while (!is_head[end]) ++end;
+      if (end == begin + 1 && begin > 0 && end < range.size()) {  // a segment of one item, which is in its place
+        output_.store(range.begin + begin, items[begin]);
+        continue;
+      }
       sort_entries<kPlainCodes>(items + begin, items + width_ + begin, end - begin, less_.order);
       const Range<int64_t> segment = segment_at(range.begin + begin, range.begin + end, tile, crossing);
       const Buffer& target = buffers[merge_rounds(segment, width_) % 2];
