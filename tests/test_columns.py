@@ -12,9 +12,11 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
+from jax_mgpu._src import sort as sorting
 from jax_mgpu._src.columns import Columns, _pair_codes
 from jax_mgpu._src.digits import code_of
 from jax_mgpu._src.primitive import ABSENT, REGISTRY, _run_fallback
+from jax_mgpu._src.values import travel_with_keys
 from tests import data, oracle
 from tests.oracle import same_bits
 from tests.variants import long_but
@@ -122,6 +124,104 @@ def test_sorts(rng, form):
         keys, indices = mgpu.segmented_sort_indices(columns, flags=flagged, descending=flags, count=count)
         same(keys, taken(columns, order))
         same_bits(indices, order.astype(np.int32))
+
+
+@pytest.fixture(params=["cuda", "default"])
+def as_if_long(monkeypatch, request):
+    """Short columns are sorted in the way that long ones are, on a GPU or elsewhere."""
+    jax.clear_caches()
+    for name in ("LONG_WORDS", "LONG_FLOATS", "LONG_COLUMNS"):
+        monkeypatch.setattr(sorting, name, 1)
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda **ways: ways[request.param]())
+    yield
+    jax.clear_caches()
+
+
+LONG = ("two of 8", "two of 32", "floats of 16", "float and integer", "two floats")
+
+
+@pytest.mark.usefixtures("as_if_long")
+@pytest.mark.parametrize("name", long_but(LONG, NARROW))
+def test_sorts_of_long_columns(rng, name):
+    test_sorts(rng, NARROW[name])
+
+
+# Widths of columns: up to 64 bits together, and more.
+MIXES = {
+    "64": [[32, 16, 16], [32, 16, 8, 8], [32, 8, 8, 8, 8], [16] * 4, [16, 16, 16, 8, 8], [16, 16] + [8] * 4, [8] * 8],
+    "fewer": [[16, 8, 8], [8, 8, 32], [16, 16, 16], [8] * 5, [16, 8, 8, 8, 8]],
+    "more": [[32, 32, 16], [32, 16, 32, 16], [32, 32, 32], [32] * 4, [16] * 6, [8, 32, 8, 32, 8, 16]],
+    "wide": [[64, 32], [32, 64], [64, 8, 16, 32], [64, 64], [16, 64, 32], [32, 32, 64]],
+}
+TYPES = {
+    8: ["int8", "uint8"],
+    16: ["float16", "bfloat16", "int16"],
+    32: ["float32", "uint32"],
+    64: ["float64", "int64"],
+}
+
+
+@pytest.mark.usefixtures("as_if_long")
+@pytest.mark.parametrize("mix", MIXES)
+def test_any_columns(rng, mix):
+    """Floats and integers in any place and direction, with what must travel or be gathered."""
+    n = 300
+    with jax.enable_x64(mix == "wide"):
+        for widths in MIXES[mix]:
+            dtypes = [str(rng.choice(TYPES[width])) for width in rng.permutation(widths)]
+            flags = tuple(bool(x) for x in rng.random(len(dtypes)) < 0.5)
+            columns, values = random_columns(rng, dtypes, n), rng.integers(0, 2**16, n).astype(np.uint16)
+            order = np.argsort(oracle.column_ranks(columns, flags), kind="stable")
+            same(jax.device_get(mgpu.sort(columns, descending=flags)), taken(columns, order))
+            keys, moved = jax.device_get(mgpu.sort(columns, values, descending=flags))
+            same(keys, taken(columns, order))
+            same_bits(moved, values[order])
+            keys, indices = jax.device_get(mgpu.mergesort_indices(columns, descending=flags))
+            same(keys, taken(columns, order))
+            same_bits(indices, order.astype(np.int32))
+            same_bits(mgpu.argsort(columns, descending=flags), order.astype(np.int32))
+
+
+def test_where_columns_are_cut():
+    def cuts(dtypes, *values):
+        columns = Columns("test", "keys", tuple(np.zeros(2, d) for d in dtypes), False)
+        leaves = [np.zeros(2, d) for d in values]
+        return columns.cuts(lambda rest: travel_with_keys([*rest, *leaves]))
+
+    u8, u16, u32, f16, f32 = np.uint8, np.uint16, np.uint32, np.float16, np.float32
+    assert cuts([u32, u32]) == cuts([f32, f32]) == cuts([u32, u32], u32) == [(0, 1), (1, 2)]
+    assert cuts([u8, u16, u32]) == [(0, 2), (2, 3)]
+    assert cuts([u32, u32, u32]) == [(0, 1), (1, 3)]
+    assert cuts([u32, u32, f32]) == cuts([u32, f32, u32]) == [(0, 1), (1, 2), (2, 3)]
+    assert cuts([u32, u32, u32], u32) == [(0, 2), (2, 3)]  # two travel with a key of 64 bits
+    assert cuts([f32, u8, u32]) == [(0, 1), (1, 3)]
+    assert cuts([u32, u8, u32], u16) == [(0, 1), (1, 2), (2, 3)]  # beside values of less than 64 bits
+    assert cuts([f32, u8, u8, f16]) == [(0, 1), (1, 3), (3, 4)]
+    assert cuts([f32, f32, f32]) == [(0, 1), (1, 2), (2, 3)]
+    assert cuts([f32, f32, f32], u32) == cuts([f32] * 4) == []
+
+
+@pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
+@pytest.mark.parametrize(
+    ("dtypes", "least"),
+    [
+        (("uint32", "int32"), sorting.LONG_WORDS),
+        (("float32", "float32"), sorting.LONG_FLOATS),
+        (("uint32", "int32", "float32"), sorting.LONG_COLUMNS),
+    ],
+)
+def test_long_columns_travel(dtypes, least):
+    """None is packed into one code, and none is gathered, which would take longer than the sort."""
+    columns = [jax.ShapeDtypeStruct((least,), d) for d in dtypes]
+    text = jax.jit(lambda *x: mgpu.sort(x)).trace(*columns).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("custom_call @jax_mgpu.segmented_sort(") == len(dtypes)
+    assert "gather" not in text
+
+
+def test_no_positions_are_counted():
+    """Without 64-bit integers, positions among so many items have no type."""
+    columns = [jax.ShapeDtypeStruct((2**31,), d) for d in ("uint32", "int32", "float32")]
+    assert list(jax.eval_shape(lambda *x: mgpu.sort(x), *columns)) == columns
 
 
 @pytest.mark.usefixtures("x64")
@@ -267,6 +367,20 @@ def test_batches(rng, form):
 
 @pytest.mark.parametrize("wide", [False, True], ids=["64 bits", "96 bits"])
 def test_derivatives(rng, wide):
+    check_derivatives(rng, wide)
+
+
+@pytest.mark.usefixtures("as_if_long")
+def test_derivatives_of_long_columns(rng):
+    check_derivatives(rng, False)
+
+
+@pytest.mark.usefixtures("as_if_long")
+def test_batches_of_long_columns(rng):
+    test_batches(rng, "float and integer")
+
+
+def check_derivatives(rng, wide):
     n = 12
     group = rng.integers(0, 3, n).astype(np.int32)
     more = (group,) * wide

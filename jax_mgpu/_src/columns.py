@@ -6,17 +6,22 @@ other, the first one highest, are one long number. If it has up to 64 bits, it i
 narrowest of 8, 16, 32 and 64 bits. Packing and unpacking are element by element; XLA makes one pass of each.
 
 The code of an integer holds all its bits. The code of a float does not: both zeros have one code, and so have all NaNs.
-So floats are fetched by the indices that the kernel gives.
+So operations on two sorted operands fetch floats by the indices that the kernel gives.
 
-Wider numbers are cut into pieces of 64 bits. A sort takes the lowest piece first; each pass is stable. For two sorted
-operands, each is searched in the other by its highest 64 bits, and the place of a key in the merge of both replaces
-these bits. This is repeated until 64 bits hold the rest.
+A sort needs no such codes of floats: the kernels sort by a column of floats as it is, and by neighbouring integers as
+one code, while the other columns travel along. Then they sort by the next ones, within the segments of equal keys
+(`Columns.cuts`). Two keys of up to 64 bits are also sorted by the lower one first (`Columns.two_keys`).
+
+Wider numbers are cut into pieces of 64 bits. A sort of columns that cannot travel takes the lowest piece first; each
+pass is stable. For two sorted operands, each is searched in the other by its highest 64 bits, and the place of a key in
+the merge of both replaces these bits. This is repeated until 64 bits hold the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from itertools import pairwise, product
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,16 +41,33 @@ from jax_mgpu._src.check import (
     value_error,
 )
 from jax_mgpu._src.compat import whole_axes
-from jax_mgpu._src.digits import WIDEST, WORD, Digit, code_digits, code_of, part, split
+from jax_mgpu._src.digits import WIDEST, WORD, Digit, code_digits, code_dtype, code_of, part, split
 from jax_mgpu._src.live import is_first, live_items
 from jax_mgpu._src.operators import Kind
 from jax_mgpu._src.preconditions import sorted_columns, sorted_keys
 from jax_mgpu._src.primitive import REGISTRY
 from jax_mgpu._src.values import take_from_pair
 
-__all__ = ["Columns", "KeyPair", "expect_keys", "expect_one_array", "key_starts", "sorted_pair"]
+__all__ = [
+    "Columns",
+    "KeyPair",
+    "SortKey",
+    "expect_keys",
+    "expect_one_array",
+    "key_starts",
+    "sorted_pair",
+    "travelling",
+]
 
 MOST_COLUMNS = 8
+
+
+class SortKey(NamedTuple):
+    """A key that the kernels sort by: its direction, and how many of its low bits may differ."""
+
+    keys: jax.Array
+    descending: bool
+    bits: int
 
 
 class Columns:
@@ -100,6 +122,81 @@ class Columns:
         other.__dict__.update(self.__dict__, arrays=list(arrays))
         return other
 
+    def part(self, begin: int, end: int) -> Columns:
+        """Some of the columns, which are neighbours."""
+        other = object.__new__(Columns)
+        other.__dict__.update(self.__dict__)
+        for name in ("names", "arrays", "descending"):
+            setattr(other, name, getattr(self, name)[begin:end])
+        return other
+
+    @property
+    def is_key(self) -> bool:
+        """Whether the columns follow from one key, be it a code or the only column."""
+        return len(self.arrays) == 1 or self.is_code
+
+    def key(self) -> SortKey:
+        """The columns as one key, of which each holds all bits."""
+        if len(self.arrays) > 1:
+            return SortKey(self.codes()[0], False, self.code_bits[0])
+        return SortKey(self.arrays[0], self.descending[0], self.bits)
+
+    def of_key(self, keys: jax.Array) -> Columns:
+        """The columns of items by their key."""
+        return self.replaced([keys] if len(self.arrays) == 1 else self.unpacked([keys]))  # type: ignore[arg-type]
+
+    @property
+    def are_two_words(self) -> bool:
+        """Whether there are two columns of 32 bits each."""
+        return [x.dtype.itemsize for x in self.arrays] == [4, 4]
+
+    def two_keys(self) -> tuple[SortKey, SortKey]:
+        """Two columns of 32 bits as they are, or integers of 65 to 128 bits: the higher key and the lower one."""
+        if self.are_two_words:
+            return self.part(0, 1).key(), self.part(1, 2).key()
+        high, low = (SortKey(code, False, bits) for code, bits in zip(self.codes(), self.code_bits, strict=True))
+        return high, low
+
+    def of_two_keys(self, keys: list[jax.Array]) -> Any:
+        """The columns of items by these two, in the structure of the input."""
+        return self.structure(keys) if self.are_two_words else self.restored(keys)
+
+    def cuts(self, travel: Callable[[list[jax.ShapeDtypeStruct]], bool]) -> list[tuple[int, int]]:
+        """Where to cut the columns into parts by which the kernels sort one after the other.
+
+        `travel` tells whether keys can travel along. The first part is as short as that allows, or has up to 32 bits.
+        Nothing where there is no way to cut the columns.
+        """
+        n = len(self.arrays)
+        for first, most_bits in product(range(1, n + 1), (WIDEST, WORD)):
+            if first < n and self.part(0, first + 1).is_word:
+                continue
+            cuts = self._cuts_behind(first, most_bits)
+            parts = [self.part(*cut) for cut in cuts]
+            along = ([parts[j].key_struct() for j in travelling(parts, i)] for i in range(len(parts)))
+            if parts[0].is_key and all(map(travel, along)):
+                return cuts
+        return []
+
+    def _cuts_behind(self, first: int, most_bits: int) -> list[tuple[int, int]]:
+        """The first columns, and behind them single ones and integers of so many bits together."""
+        n, edges = len(self.arrays), [0, first]
+        for end in range(first + 1, n):
+            joined = self.part(edges[-1], end + 1)
+            if joined.bits > most_bits or not joined.are_integers:
+                edges.append(end)
+        return list(pairwise(edges if first == n else [*edges, n]))
+
+    @property
+    def is_word(self) -> bool:
+        """Whether the columns are integers of up to 32 bits together."""
+        return self.bits <= WORD and self.are_integers
+
+    def key_struct(self) -> jax.ShapeDtypeStruct:
+        """The shape and type of the key."""
+        dtype = self.arrays[0].dtype if len(self.arrays) == 1 else code_dtype(self.bits)
+        return jax.ShapeDtypeStruct(self.shape, dtype)
+
     def digits(self) -> list[Digit]:
         """The long number, its highest digit first."""
         return [digit for x, down in zip(self.arrays, self.descending, strict=True) for digit in _digits(x, down)]
@@ -135,6 +232,11 @@ class Columns:
             return self.codes()[0]
         starts = _run_starts(self.digits()).astype(index_dtype("keys", "keys", self.shape[0]))
         return REGISTRY["scan"](x=starts, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
+
+
+def travelling(parts: Sequence[Columns], i: int) -> list[int]:
+    """The parts that travel along in the sort by the i-th: those behind it, and floats, whose equal keys may differ."""
+    return [j for j, part in enumerate(parts) if j > i or (j < i and not part.are_integers)]
 
 
 def key_starts(keys: jax.Array | Columns) -> jax.Array:

@@ -15,7 +15,7 @@ import numpy as np
 
 from jax_mgpu._src.bits import of_words, words_of
 
-__all__ = ["WIDEST", "WORD", "Digit", "code_digits", "code_of", "part", "split"]
+__all__ = ["WIDEST", "WORD", "Digit", "code_digits", "code_dtype", "code_of", "part", "split"]
 
 WIDEST = 64  # bits that a key or payload of the kernels holds
 WORD = 32
@@ -52,11 +52,15 @@ def part(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
     return found
 
 
+def code_dtype(bits: int) -> np.dtype:
+    """The type of the kernels' items that hold so many bits, up to 64."""
+    return np.dtype(next((f"uint{width}" for width in (8, 16, 32) if bits <= width), "complex64"))
+
+
 def code_of(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
     """The number in up to 64 bits of a long one as one item for kernels."""
     if bits <= WORD:
-        width = next(width for width in (8, 16, 32) if bits <= width)
-        return part(digits, at, bits).astype(f"uint{width}")
+        return part(digits, at, bits).astype(code_dtype(bits))
     return of_words(part(digits, at, bits - WORD), part(digits, at + bits - WORD, WORD))
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "is_first",
     "live_items",
     "live_mask",
+    "marked_starts",
     "of_all",
     "partition_points",
     "segment_bounds",
@@ -88,12 +89,12 @@ def heads_inside(heads: jax.Array, n: int) -> jax.Array:
 
 
 def is_first(n: int) -> jax.Array:
-    """Which of n positions is the first.
+    """Which of n positions is the first, however many they are.
 
     Not by `.at[:1].set`: of one position its index is empty, and under shard_map the CPU compiler of jaxlib 0.11.2 then
     ends the process.
     """
-    return jnp.arange(n, dtype=index_dtype("heads", "n", n)) == 0
+    return jax.lax.pad(jnp.ones((1,), bool), jnp.zeros((), bool), [(0, n - 1, 0)])
 
 
 def segment_starts(n: int, heads: Any) -> jax.Array:
@@ -101,18 +102,22 @@ def segment_starts(n: int, heads: Any) -> jax.Array:
     return is_first(n).at[heads_inside(heads, n)].set(True, mode="drop")
 
 
+def marked_starts(n: int, heads: Any, flags: Any) -> jax.Array:
+    """Which of n positions start a segment, by bools, or bits of words, or the list of them."""
+    if not flags.size:
+        return segment_starts(n, heads)
+    if flags.dtype == jnp.bool_:
+        return flags
+    bits = flags[:, None] >> jnp.arange(32, dtype=jnp.uint32) & 1
+    return bits.reshape(-1)[:n].astype(bool)
+
+
 def segment_numbers(positions: jax.Array, heads: Any, flags: Any, count: Any) -> jax.Array | None:
     """Each position's segment, or nothing where all are in one."""
     (n,) = positions.shape
     if not heads.size and not flags.size and not count.size:
         return None
-    if flags.size:
-        if flags.dtype != jnp.bool_:
-            flags = (flags[positions // 32] >> (positions % 32).astype(jnp.uint32)) & 1
-        starts = flags.astype(bool)
-    else:
-        starts = segment_starts(n, heads)
-    segments = jnp.cumsum(starts, dtype=positions.dtype)
+    segments = jnp.cumsum(marked_starts(n, heads, flags), dtype=positions.dtype)
     if count.size and n:  # a dead item is a segment of its own, after all live ones
         segments = jnp.where(live_mask(n, count), segments, segments[-1:] + 1 + positions)
     return segments

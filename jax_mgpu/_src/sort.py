@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, overload
 
 import jax
@@ -19,8 +20,10 @@ from jax_mgpu._src.check import (
     type_error,
     value_error,
 )
-from jax_mgpu._src.columns import Columns, expect_keys, expect_one_array
-from jax_mgpu._src.live import segment_numbers
+from jax_mgpu._src.columns import Columns, SortKey, expect_keys, expect_one_array, key_starts, travelling
+from jax_mgpu._src.compat import whole_axes
+from jax_mgpu._src.digits import WIDEST, WORD
+from jax_mgpu._src.live import marked_starts, segment_numbers
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.preconditions import by_construction, keys_of_few_bits
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
@@ -34,6 +37,7 @@ from jax_mgpu._src.values import (
     take_keys,
     take_moved,
     take_rows,
+    travel_with_keys,
 )
 
 __all__ = ["argsort", "sort"]
@@ -134,7 +138,8 @@ def sort(
     Time is O(n b) for keys of b bits; scratch memory is one copy of keys and values. On a GPU, long arrays are sorted
     by digits of 8 bits (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs", 2022);
     a digit that all keys share costs nothing. Short arrays are sorted by merging, as `mergesort` does. Values of up to
-    8 bytes a row travel with the keys; others are gathered by the sorted indices.
+    8 bytes a row travel with the keys; others are gathered by the sorted indices. Several columns are sorted by one
+    code, or one after the other.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -226,18 +231,13 @@ def run_sort(
     leaves, unflatten = flatten_values(operation, "values", values, keys.shape[0], "keys")
     if isinstance(keys, Columns):
         _expect_no_bits(operation, bits)
-        codes = keys.codes()
-        if values is None and keys.are_integers and len(codes) == 2:
-            return keys.restored(_sort_two_codes(keys, codes, given))
         bits = keys.code_bits[0]
-        if keys.is_code and values is None:
-            return keys.restored(_SORT(**given, keys=codes[0], bits=bits, payload=Payload.NONE))
     else:
         keys, bits = _few_bits(operation, keys, given["count"], bits)
-        if values is None:
-            return _SORT(**given, keys=keys, bits=bits, payload=Payload.NONE)[0]
+    if values is None:
+        return _sort_keys(operation, keys, given, bits)
     sorted_keys, moved = _sort_rows(operation, keys, given, bits, leaves)
-    return sorted_keys if values is None else (sorted_keys, unflatten(moved))
+    return sorted_keys, unflatten(moved)
 
 
 def run_sort_indices(
@@ -258,11 +258,12 @@ def run_sort_indices(
         options = _mesh_options(operation, keys, descending, count, even, method, bits)
         return over_axis("sorts.sort_indices", operation, axis_name, keys, **options)
     given = _given(operation, keys, heads, flags, descending, count, method)
-    if isinstance(keys, Columns):
-        _expect_no_bits(operation, bits)
-    else:
+    if not isinstance(keys, Columns):
         keys, bits = _few_bits(operation, keys, given["count"], bits)
-    return _sort_indices(operation, keys, given, bits)
+        return _sort_indices(operation, keys, given, bits)
+    _expect_no_bits(operation, bits)
+    sorted_keys, moved = _sort_rows(operation, keys, given, keys.code_bits[0], [], ordered=True)
+    return sorted_keys, moved[0]
 
 
 def partitioned(codes: jax.Array, bits: int, count: Any) -> tuple[jax.Array, jax.Array]:
@@ -362,16 +363,71 @@ def _sort_indices(operation: str, keys: Any, given: dict[str, Any], bits: int | 
     return keys.restored([codes], lambda column: take_rows(column, indices)), indices
 
 
+# The least number of items from which columns go another way than by one code, or by the indices that it gives. On an
+# H200, 2^26 keys of two columns of 32 bits take 3.9 ms by a code, or 8.7 with floats, and 3.6 by two sorts of pairs.
+# Three columns take 4.3 to 6.2 part after part. docs/performance.md has more figures.
+LONG_WORDS = 1 << 23  # two columns of 32 bits, keys alone
+LONG_FLOATS = 1 << 20  # the same with a column of floats
+LONG_COLUMNS = 1 << 22  # part after part: those that no code holds, and on a CPU the keys of any
+
+
+def _sort_keys(operation: str, keys: Any, given: dict[str, Any], bits: int) -> Any:
+    """Keys in their order, with nothing that belongs to them."""
+    if not isinstance(keys, Columns):
+        return _SORT(**given, keys=keys, bits=bits, payload=Payload.NONE)[0]
+
+    def by_two_keys() -> Any:
+        return keys.of_two_keys(_sort_two_keys(*keys.two_keys(), given))
+
+    def by_parts() -> Any:
+        return _sort_by_parts(operation, keys, keys.cuts(travel_with_keys), [], given)[0]
+
+    def as_any() -> Any:
+        if keys.is_code:
+            return keys.restored(_SORT(**given, keys=keys.codes()[0], bits=bits, payload=Payload.NONE))
+        if keys.are_integers and keys.bits <= 2 * WIDEST and not _goes_by_parts(keys):
+            return by_two_keys()
+        return _sort_rows(operation, keys, given, bits, [])[0]
+
+    on_gpu, elsewhere = as_any, as_any
+    if given["method"] == Method.FASTEST:
+        (n,) = keys.shape
+        if keys.are_two_words and n >= (LONG_WORDS if keys.are_integers else LONG_FLOATS):
+            on_gpu = by_two_keys
+        if keys.is_code and keys.bits > WORD and n >= LONG_COLUMNS:
+            elsewhere = by_parts
+    if on_gpu is elsewhere:
+        return as_any()
+    return jax.lax.platform_dependent(cuda=on_gpu, default=elsewhere)
+
+
+def _sort_two_keys(high: SortKey, low: SortKey, given: dict[str, Any]) -> list[jax.Array]:
+    """By the lower keys, which bring the higher ones, then by those."""
+
+    def sort(key: SortKey, keys: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
+        in_order, (moved,) = _sort_carrying(keys, [other], {**given, "descending": key.descending}, key.bits)
+        return in_order, moved
+
+    low_keys, high_keys = sort(low, low.keys, high.keys)
+    return list(sort(high, high_keys, low_keys))
+
+
 def _sort_rows(
     operation: str, keys: Any, given: dict[str, Any], bits: int, leaves: Sequence[jax.Array], *, ordered: bool = False
 ) -> tuple[Any, list[jax.Array]]:
     """Keys and the leaves in their order; with `ordered`, the position that each had is the first of the leaves."""
     (n,), is_columns = keys.shape, isinstance(keys, Columns)
+    positions = [jnp.arange(n, dtype=index_dtype(operation, "keys", n))] if ordered else []
+    carried = [*positions, *leaves]
 
     def by_indices() -> tuple[Any, list[jax.Array]]:
         sorted_keys, indices = _sort_indices(operation, keys, given, bits)
         return sorted_keys, [*([indices] if ordered else []), *(take_rows(x, indices) for x in leaves)]
 
+    if is_columns and _goes_by_parts(keys):
+        cuts = keys.cuts(lambda rest: travel_with_keys([*rest, *carried]))
+        if cuts:
+            return _sort_by_parts(operation, keys, cuts, carried, given)
     if is_columns and not keys.is_code:
         return by_indices()
     code = keys.codes()[0] if is_columns else keys
@@ -379,52 +435,104 @@ def _sort_rows(
     def restored(code: jax.Array) -> Any:
         return keys.restored([code]) if is_columns else code
 
-    carried = None if ordered else carried_leaf(leaves)
-    if carried is not None:
-        sorted_keys, moved = _SORT(**given, keys=code, bits=bits, values=carried, payload=Payload.GIVEN)
-        return restored(sorted_keys), [moved]
-
-    positions = [jnp.arange(n, dtype=index_dtype(operation, "keys", n))] if ordered else []
-
-    def packed() -> tuple[Any, list[jax.Array]]:
-        sorted_keys, moved = _sort_packed(code, [*positions, *leaves], given, bits)
+    if not ordered and carried_leaf(leaves) is not None:
+        sorted_keys, moved = _sort_carrying(code, leaves, given, bits)
         return restored(sorted_keys), moved
 
-    if not is_long_permutation(n) or given["heads"].size or packed_rows([*positions, *leaves]) is None:
+    def packed() -> tuple[Any, list[jax.Array]]:
+        sorted_keys, moved = _with_derivatives_by_indices(
+            lambda code, leaves, given: _sort_carrying(code, leaves, given, bits),
+            lambda code, given: _sort_indices(operation, code, given, bits),
+            *(code, carried, given),
+        )
+        return restored(sorted_keys), moved
+
+    if not is_long_permutation(n) or given["heads"].size or not travel_with_keys(carried):
         return by_indices()
     return jax.lax.platform_dependent(cuda=packed, default=by_indices)
 
 
-def _sort_packed(
-    keys: jax.Array, leaves: list[jax.Array], given: dict[str, Any], bits: int
+def _sort_carrying(
+    keys: jax.Array, leaves: Sequence[jax.Array], given: dict[str, Any], bits: int
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """Keys, and leaves that travel with them as one payload."""
+    """Keys, and leaves that travel with them as one payload. Those that are packed for it have no derivatives."""
+    if not leaves:
+        return _SORT(**given, keys=keys, bits=bits, payload=Payload.NONE)[0], []
+    payload = carried_leaf(leaves)
+    if payload is not None:
+        sorted_keys, moved = _SORT(**given, keys=keys, bits=bits, values=payload, payload=Payload.GIVEN)
+        return sorted_keys, [moved]
+    packed, unpacked = packed_rows(leaves) or (ABSENT, list)
+    sorted_keys, moved = _SORT(**given, keys=keys, bits=bits, values=packed, payload=Payload.GIVEN)
+    return sorted_keys, unpacked(moved)
+
+
+def _with_derivatives_by_indices(
+    sort: Callable[..., tuple[Any, list[jax.Array]]],
+    indices: Callable[..., tuple[Any, jax.Array]],
+    keys: Any,
+    leaves: list[jax.Array],
+    given: dict[str, Any],
+) -> tuple[Any, list[jax.Array]]:
+    """`sort(keys, leaves, given)`, whose derivatives are those of `indices(keys, given)` and gathers."""
     operands = {name: x for name, x in given.items() if isinstance(x, jax.Array)}
     attributes = {name: x for name, x in given.items() if name not in operands}
 
     @jax.custom_jvp
-    def sort_packed(keys: jax.Array, leaves: list[jax.Array], operands: dict[str, Any]) -> Any:
-        packed, unpacked = packed_rows(leaves) or (ABSENT, list)
-        sorted_keys, moved = _SORT(**operands, **attributes, keys=keys, bits=bits, values=packed, payload=Payload.GIVEN)
-        return sorted_keys, unpacked(moved)
+    def run(keys: Any, leaves: list[jax.Array], operands: dict[str, Any]) -> Any:
+        return sort(keys, leaves, {**attributes, **operands})
 
-    @sort_packed.defjvp
+    @run.defjvp
     def _(primals: Any, tangents: Any) -> Any:
-        def by_indices(keys: jax.Array, leaves: list[jax.Array], operands: dict[str, Any]) -> Any:
-            sorted_keys, indices = _SORT(**operands, **attributes, keys=keys, bits=bits, payload=Payload.INDICES)
-            return sorted_keys, [take_rows(leaf, indices) for leaf in leaves]
+        def by_indices(keys: Any, leaves: list[jax.Array], operands: dict[str, Any]) -> Any:
+            sorted_keys, order = indices(keys, {**attributes, **operands})
+            return sorted_keys, [take_rows(leaf, order) for leaf in leaves]
 
         return jax.jvp(by_indices, primals, tangents)
 
-    return sort_packed(keys, leaves, operands)
+    return run(keys, leaves, operands)
 
 
-def _sort_two_codes(keys: Columns, codes: Sequence[jax.Array], given: dict[str, Any]) -> list[jax.Array]:
-    """Integers of 65 to 128 bits: by the lower code, which brings the higher one, then by that."""
-    (high, low), (high_bits, low_bits) = codes, keys.code_bits
-    low, high = _SORT(**given, keys=low, bits=low_bits, values=high, payload=Payload.GIVEN)
-    low = low if low.dtype.itemsize >= 4 else low.astype(jnp.uint32)
-    return _SORT(**given, keys=high, bits=high_bits, values=low, payload=Payload.GIVEN)
+def _goes_by_parts(keys: Columns) -> bool:
+    """Whether columns are sorted part after part."""
+    return len(keys.arrays) == 1 or (not keys.is_code and keys.shape[0] >= LONG_COLUMNS)
+
+
+def _sort_by_parts(
+    operation: str, keys: Columns, cuts: Sequence[tuple[int, int]], leaves: list[jax.Array], given: dict[str, Any]
+) -> tuple[Any, list[jax.Array]]:
+    """By the first part, then by each that follows, within the segments of equal keys."""
+
+    def sort(arrays: list[jax.Array], leaves: list[jax.Array], given: dict[str, Any]) -> Any:
+        columns = keys.replaced(arrays)
+        parts = [columns.part(*cut) for cut in cuts]
+        sort_keys = [part.key() for part in parts]
+        in_order = [key.keys for key in sort_keys]
+        for i, (_, descending, bits) in enumerate(sort_keys):
+            others = travelling(parts, i)
+            carried = [*(in_order[j] for j in others), *leaves]
+            in_order[i], moved = _sort_carrying(in_order[i], carried, {**given, "descending": descending}, bits)
+            for j in others:
+                in_order[j], *moved = moved
+            leaves = moved
+            given = _within_equal(parts[i].of_key(in_order[i]), given)
+        restored = [part.of_key(x).arrays for part, x in zip(parts, in_order, strict=True)]
+        return keys.structure(list(chain.from_iterable(restored))), leaves
+
+    def indices(arrays: list[jax.Array], given: dict[str, Any]) -> tuple[Any, jax.Array]:
+        return _sort_indices(operation, keys.replaced(arrays), given, keys.code_bits[0])
+
+    arrays = [whole_axes(x) for x in keys.arrays]
+    given = {name: whole_axes(x) if isinstance(x, jax.Array) else x for name, x in given.items()}
+    return _with_derivatives_by_indices(sort, indices, arrays, leaves, given)
+
+
+def _within_equal(keys: Columns, given: dict[str, Any]) -> dict[str, Any]:
+    """The operands and attributes of a sort within the segments that are given, cut where sorted keys differ."""
+    starts, heads, flags = key_starts(keys), given["heads"], given["flags"]
+    if heads.size or flags.size:
+        starts |= marked_starts(keys.shape[0], heads, flags)
+    return {**given, "heads": ABSENT, "flags": starts, "method": Method.MERGING}
 
 
 def _given(

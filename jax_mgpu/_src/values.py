@@ -36,6 +36,7 @@ __all__ = [
     "take_moved",
     "take_or_fill",
     "take_rows",
+    "travel_with_keys",
 ]
 
 
@@ -103,16 +104,19 @@ def carried_leaf(leaves: Sequence[jax.Array]) -> jax.Array | None:
     return None
 
 
+def travel_with_keys(leaves: Sequence[Any]) -> bool:
+    """Whether a kernel can carry all leaves, as one or packed into one."""
+    return not leaves or carried_leaf(leaves) is not None or _packed_bits(leaves) > 0
+
+
 def packed_rows(leaves: Sequence[jax.Array]) -> tuple[jax.Array, Callable[[jax.Array], list[jax.Array]]] | None:
     """Rows of up to 8 bytes in all leaves together as one vector of items of 4 or 8 bytes, and what takes these apart.
 
     None where rows take more, or have elements of 8 bytes beside others.
     """
-    widths = [_element_bits(x.dtype) for x in leaves]
-    row_bits = sum(width * math.prod(x.shape[1:]) for x, width in zip(leaves, widths, strict=True))
-    if not 0 < row_bits <= WIDEST or not all(0 < width <= WORD for width in widths):
+    bits, widths = _packed_bits(leaves), [_element_bits(x.dtype) for x in leaves]
+    if bits == 0:
         return None
-    bits = WORD if row_bits <= WORD else WIDEST
 
     def unpacked(packed: jax.Array) -> list[jax.Array]:
         digits, at, rows = code_digits(packed, bits), 0, []
@@ -125,6 +129,15 @@ def packed_rows(leaves: Sequence[jax.Array]) -> tuple[jax.Array, Callable[[jax.A
 
     columns = [(column, width) for x, width in zip(leaves, widths, strict=True) for column in _columns(x, width)]
     return code_of([Digit(column.astype(jnp.uint32), width) for column, width in columns], 0, bits), unpacked
+
+
+def _packed_bits(leaves: Sequence[Any]) -> int:
+    """The bits of an item into which rows of all leaves are packed, 0 where they are not."""
+    widths = [_element_bits(x.dtype) for x in leaves]
+    row_bits = sum(width * math.prod(x.shape[1:]) for x, width in zip(leaves, widths, strict=True))
+    if not 0 < row_bits <= WIDEST or not all(0 < width <= WORD for width in widths):
+        return 0
+    return WORD if row_bits <= WORD else WIDEST
 
 
 def _element_bits(dtype: Any) -> int:
