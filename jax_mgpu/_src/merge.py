@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax_mgpu._src.annotations import ArrayLike, AxisName, Directions, Keys, LessFunction
 from jax_mgpu._src.by_less import ranked_pair
 from jax_mgpu._src.check import expect_no_axis, index_dtype, static_flag
-from jax_mgpu._src.columns import sorted_pair
+from jax_mgpu._src.columns import KeyPair, sorted_pair
 from jax_mgpu._src.live import live_items
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
@@ -157,19 +157,25 @@ def merge(
         operands = (a, b, a_leaves, b_leaves, None if a_values is None else unflatten, a_count, b_count)
         flags = {"descending": bool(pair.descending), "even": even, "aligned": aligned}
         return over_axis("pairs.merge", name, axis_name, *operands, **flags)
+    keys, leaves = merged(name, pair, a_leaves, b_leaves)
+    return keys if a_values is None else (keys, unflatten(leaves))
+
+
+def merged(
+    name: str, pair: KeyPair, a_leaves: Sequence[jax.Array], b_leaves: Sequence[jax.Array]
+) -> tuple[Any, list[jax.Array]]:
+    """The keys of both sides in order, and the leaves that go with them."""
     given = {"a": pair.a, "b": pair.b, "a_count": pair.a_count, "b_count": pair.b_count, "descending": pair.descending}
-    if pair.is_code and a_values is None:
-        return pair.restored(_merge(**given, payload=Payload.NONE)[0])
+    if pair.is_code and not a_leaves:
+        return pair.restored(_merge(**given, payload=Payload.NONE)[0]), []
     if pair.is_code and carried_leaf(a_leaves) is not None:
         keys, values = _merge(**given, a_values=a_leaves[0], b_values=b_leaves[0], payload=Payload.GIVEN)
-        return pair.restored(keys), unflatten([values])
+        return pair.restored(keys), [values]
+    n_a, n_b = pair.a.shape[0], pair.b.shape[0]
     index_dtype(name, "a and b", n_a + n_b)
     keys, indices = _merge(**given, payload=Payload.INDICES)
-    keys = pair.restored(keys, indices)
-    if a_values is None:
-        return keys
     leaves = zip(a_leaves, b_leaves, strict=True)
-    return keys, unflatten([take_from_pair(*both, indices, n_a) for both in leaves])
+    return pair.restored(keys, indices), [take_from_pair(*both, indices, n_a) for both in leaves]
 
 
 def _shapes(a: Any, b: Any, a_values: Any, payload: int) -> Sequence[Any]:

@@ -10,16 +10,26 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.bits import special_case
 from jax_mgpu._src.check import fill_operand
+from jax_mgpu._src.columns import KeyPair
 from jax_mgpu._src.live import live_items, live_mask
-from jax_mgpu._src.merge import merge as local_merge
+from jax_mgpu._src.merge import merged
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
-from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of, even_ranks, order_codes, search
+from jax_mgpu._src.mesh.splitters import (
+    Sorted,
+    Words,
+    cut_at,
+    edges_of,
+    equal,
+    even_ranks,
+    order_codes,
+    precede,
+    search,
+)
 from jax_mgpu._src.preconditions import by_construction, room
 from jax_mgpu._src.select import select_rows
 from jax_mgpu._src.sets import TAKES_B, Kind, SetResult, _operate
-from jax_mgpu._src.sorted_search import SortedMatch
-from jax_mgpu._src.sorted_search import sorted_search as local_search
+from jax_mgpu._src.sorted_search import SortedMatch, _search
 from jax_mgpu._src.values import flatten_pair, flatten_values, take_or_fill
 
 __all__ = [
@@ -68,18 +78,17 @@ class AlignedPair:
         self.keys, self.live, self.dtype = keys, live, live[0].dtype
         self._codes = [order_codes(x, False) for x in keys]
         has = (live[0] > 0) | (live[1] > 0)
-        word = self._codes[0].dtype
-        largest, least = jnp.asarray(jnp.iinfo(word).max, word), jnp.zeros((), word)
-        ends = [
-            (jnp.where(n > 0, _item(x, jnp.zeros_like(n)), largest), jnp.where(n > 0, _item(x, n - 1), least))
-            for x, n in zip(self._codes, live, strict=True)
-        ]
-        self._least, self._greatest = jnp.minimum(ends[0][0], ends[1][0]), jnp.maximum(ends[0][1], ends[1][1])
+        firsts, lasts = (
+            [_item(x, n, at, missing) for x, n, at in zip(self._codes, live, places, strict=True)]
+            for places, missing in (([jnp.zeros_like(n) for n in live], ~0), ([n - 1 for n in live], 0))
+        )
+        self._least = _chosen(precede(firsts[0], firsts[1]), *firsts)
+        self._greatest = _chosen(precede(lasts[0], lasts[1]), lasts[1], lasts[0])
         told = (has, self._least, self._greatest, self._copies(least=True), self._copies(least=False))
         every, counts = axis.gather((told, jnp.stack(live)))
         have, least, greatest, copies_of_least, copies_of_greatest = every
-        before = have & (axis.devices < axis.index) & (greatest == self._least)
-        behind = have & (axis.devices > axis.index) & (least == self._greatest)
+        before = have & (axis.devices < axis.index) & equal(greatest, self._least)
+        behind = have & (axis.devices > axis.index) & equal(least, self._greatest)
         self._earlier = jnp.where(before[:, None], copies_of_greatest, 0).sum(0, dtype=self.dtype)
         self._later = jnp.where(behind[:, None], copies_of_least, 0).sum(0, dtype=self.dtype)
         self.counts = counts  # [devices, 2]
@@ -87,7 +96,7 @@ class AlignedPair:
 
     def _copies(self, *, least: bool) -> jax.Array:
         """How many items of each array equal this device's least key, or its greatest."""
-        code = (self._least if least else self._greatest).reshape(1, 1)
+        code = [x.reshape(1, 1) for x in (self._least if least else self._greatest)]
         found = []
         for x, n in zip(self.keys, self.live, strict=True):
             place = search(Sorted(x, jnp.zeros_like(n), n), code, after_equals=least)[0, 0] if x.shape[0] else 0
@@ -100,13 +109,13 @@ class AlignedPair:
 
     def lower(self, side: int) -> jax.Array:
         """How many items of the other array are less than each of this one; -1 past the live items."""
-        earlier = jnp.where(self._codes[side] == self._least, self._earlier[1 - side], 0)
-        return self._found(side, "left", self.before[1 - side] - earlier)
+        earlier = jnp.where(equal(self._codes[side], self._least), self._earlier[1 - side], 0)
+        return self._found(side, False, self.before[1 - side] - earlier)
 
     def upper(self, side: int) -> jax.Array:
         """How many items of the other array are no greater than each of this one; -1 past the live items."""
-        later = jnp.where(self._codes[side] == self._greatest, self._later[1 - side], 0)
-        return self._found(side, "right", self.before[1 - side] + later)
+        later = jnp.where(equal(self._codes[side], self._greatest), self._later[1 - side], 0)
+        return self._found(side, True, self.before[1 - side] + later)
 
     def number(self, side: int) -> jax.Array:
         """How many items of the other array equal each of this one; 0 past the live items."""
@@ -114,20 +123,30 @@ class AlignedPair:
 
     def rank(self, side: int) -> jax.Array:
         """How many equal items of the same array come before each."""
-        keys, n = self.keys[side], self.live[side]
-        first = local_search(keys, keys, needles_count=n, haystack_count=n).astype(self.dtype)
-        earlier = jnp.where(self._codes[side] == self._least, self._earlier[side], 0)
+        keys = self.keys[side]
+        first = self._search(side, side, False)
+        earlier = jnp.where(equal(self._codes[side], self._least), self._earlier[side], 0)
         return jnp.arange(keys.shape[0], dtype=self.dtype) - first + earlier
 
-    def _found(self, side: int, where: Any, before: jax.Array) -> jax.Array:
-        needles, haystack = self.keys[side], self.keys[1 - side]
-        counts: dict[str, Any] = {"needles_count": self.live[side], "haystack_count": self.live[1 - side]}
-        found = local_search(needles, haystack, where, **counts).astype(self.dtype)
-        return jnp.where(live_mask(needles.shape[0], self.live[side].reshape(1)), found + before, -1)
+    def _search(self, side: int, other: int, right: bool) -> jax.Array:
+        """The places of this device's keys of one side among those of another."""
+        sides = (side, other)
+        operands = (*(self.keys[i] for i in sides), *(self.live[i].reshape(1) for i in sides))
+        return _search.run(operands, right=right)[0].astype(self.dtype)
+
+    def _found(self, side: int, right: bool, before: jax.Array) -> jax.Array:
+        found = self._search(side, 1 - side, right)
+        return jnp.where(live_mask(found.shape[0], self.live[side].reshape(1)), found + before, -1)
 
 
-def _item(codes: jax.Array, position: jax.Array) -> jax.Array:
-    return take_or_fill(codes, position.reshape(1))[0]
+def _item(codes: Words, live: jax.Array, position: jax.Array, missing: int) -> list[jax.Array]:
+    """The code at a position; words of `missing` alone where no item is live."""
+    words = [take_or_fill(x, position.reshape(1))[0] for x in codes]
+    return [jnp.where(live > 0, x, jnp.asarray(missing & jnp.iinfo(x.dtype).max, x.dtype)) for x in words]
+
+
+def _chosen(first: jax.Array, codes: Words, others: Words) -> list[jax.Array]:
+    return [jnp.where(first, x, y) for x, y in zip(codes, others, strict=True)]
 
 
 def aligned_pair(
@@ -202,10 +221,8 @@ def _merged(
     descending: bool = False,
 ) -> tuple[jax.Array, list[jax.Array]]:
     """This device's items of both, in as many slots as hold them."""
-    options: dict[str, Any] = {"descending": descending, "a_count": a_live, "b_count": b_live}
-    if not a_leaves:
-        return local_merge(a, b, **options)[:slots], []
-    keys, leaves = local_merge(a, b, list(a_leaves), list(b_leaves), **options)
+    pair = KeyPair("merge", a, b, a_live.reshape(1), b_live.reshape(1), descending=descending)
+    keys, leaves = merged("merge", pair, a_leaves, b_leaves)
     return keys[:slots], [leaf[:slots] for leaf in leaves]
 
 

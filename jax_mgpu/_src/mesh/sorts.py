@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.check import count_operand
-from jax_mgpu._src.merge import merge as local_merge
+from jax_mgpu._src.columns import KeyPair
+from jax_mgpu._src.merge import merged
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of, even_ranks
@@ -91,10 +92,13 @@ def merge_runs(
             for i in range(number)
         ]
         while len(rows) > 1:
-            pairs = [_merged(a, b, descending) for a, b in zip(rows[: len(rows) // 2 * 2 : 2], rows[1::2], strict=True)]
+            pairs = [
+                _merged(operation, a, b, descending)
+                for a, b in zip(rows[: len(rows) // 2 * 2 : 2], rows[1::2], strict=True)
+            ]
             rows = [*pairs, *rows[len(rows) // 2 * 2 :]]
-        merged, *moved = (x[:n] for x in rows[0][0])
-        return merged, moved
+        sorted_keys, *moved = (x[:n] for x in rows[0][0])
+        return sorted_keys, moved
 
     carried = not leaves or carried_leaf(leaves) is not None
     if n <= FEW_KEYS or slots >= n or not carried:
@@ -102,14 +106,12 @@ def merge_runs(
     return jax.lax.cond(jnp.max(runs[1:] - runs[:-1]) <= slots, in_pairs, whole, keys, list(leaves))
 
 
-def _merged(a: Any, b: Any, descending: bool) -> Any:
+def _merged(operation: str, a: Any, b: Any, descending: bool) -> Any:
     """Two rows of keys, with a leaf where there is one, and their live items, as one."""
     ((a_keys, *a_leaves), a_live), ((b_keys, *b_leaves), b_live) = a, b
-    options: dict[str, Any] = {"descending": descending, "a_count": a_live, "b_count": b_live}
-    if not a_leaves:
-        return [local_merge(a_keys, b_keys, **options)], a_live + b_live
-    keys, leaf = local_merge(a_keys, b_keys, a_leaves[0], b_leaves[0], **options)
-    return [keys, leaf], a_live + b_live
+    pair = KeyPair(operation, a_keys, b_keys, a_live.reshape(1), b_live.reshape(1), descending=descending)
+    keys, leaves = merged(operation, pair, a_leaves, b_leaves)
+    return [keys, *leaves], a_live + b_live
 
 
 def _sorted(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.bits import ordered_integers
+from jax_mgpu._src.bits import is_words, ordered_integers, words_of
 from jax_mgpu._src.mesh.axis import Axis
 
-__all__ = ["Sorted", "cut_at", "edges_of", "even_ranks", "search"]
+__all__ = ["Sorted", "Words", "cut_at", "edges_of", "equal", "even_ranks", "order_codes", "precede", "search"]
 
 # Candidate codes that one round of the search counts, over all cuts: on an H200, 2^14 take as long as 2^8.
 MOST_CANDIDATES = 1 << 14
@@ -20,6 +22,10 @@ MOST_CANDIDATES = 1 << 14
 # a binary search of 2^26 keys has 27 of them, one by 2^10 parts three.
 MOST_PROBES = 1 << 18
 MOST_WAYS = 10
+
+
+# A long unsigned number, its highest word first: no 64-bit type of JAX is needed.
+Words = Sequence[jax.Array]
 
 
 class Sorted(NamedTuple):
@@ -31,22 +37,41 @@ class Sorted(NamedTuple):
     descending: bool = False
 
 
-def order_codes(keys: jax.Array, descending: bool) -> jax.Array:
-    """Unsigned codes in the order of the keys, equal where keys are."""
-    ordered = ordered_integers(keys)
-    word = jnp.dtype(f"uint{8 * keys.dtype.itemsize}")
-    if jnp.issubdtype(ordered.dtype, jnp.signedinteger):
-        ordered = jax.lax.bitcast_convert_type(ordered, word) ^ np.array(1 << (8 * word.itemsize - 1), word)
-    return ~ordered if descending else ordered
+def order_codes(keys: jax.Array, descending: bool) -> list[jax.Array]:
+    """Unsigned codes of up to 32 bits a word, in the order of the keys, and equal where keys are."""
+    if is_words(keys):
+        words = list(words_of(keys))
+    else:
+        code = ordered_integers(keys)
+        word = jnp.dtype(f"uint{8 * keys.dtype.itemsize}")
+        if jnp.issubdtype(code.dtype, jnp.signedinteger):
+            code = jax.lax.bitcast_convert_type(code, word) ^ np.array(1 << (8 * word.itemsize - 1), word)
+        is_long = word.itemsize == 8
+        words = [(code >> word.type(32)).astype(jnp.uint32), code.astype(jnp.uint32)] if is_long else [code]
+    return [~x for x in words] if descending else words
 
 
-def search(sequence: Sorted, codes: jax.Array, *, after_equals: bool) -> jax.Array:
+def precede(codes: Words, others: Words, *, or_equal: bool = False) -> jax.Array:
+    """Which codes are less than others."""
+    found = codes[-1] <= others[-1] if or_equal else codes[-1] < others[-1]
+    for x, y in zip(reversed(codes[:-1]), reversed(others[:-1]), strict=True):
+        found = (x < y) | ((x == y) & found)
+    return found
+
+
+def equal(codes: Words, others: Words) -> jax.Array:
+    """Which codes equal others."""
+    return functools.reduce(operator.and_, [x == y for x, y in zip(codes, others, strict=True)])
+
+
+def search(sequence: Sorted, codes: Words, *, after_equals: bool) -> jax.Array:
     """How far codes, `[cuts, any]`, reach into the sequence: positions before, or after, the keys that equal them."""
-    n = sequence.keys.shape[0]
+    n, shape = sequence.keys.shape[0], codes[0].shape
     probes = min(MOST_PROBES, max(n, 256))
-    ways = max(1, min(MOST_WAYS, (probes // max(codes.size, 1)).bit_length() - 1))  # 2^ways parts a step
+    ways = max(1, min(MOST_WAYS, (probes // max(codes[0].size, 1)).bit_length() - 1))  # 2^ways parts a step
     cuts = jnp.arange(1, 1 << ways, dtype=sequence.end.dtype)
-    low, high = (jnp.broadcast_to(x.reshape(-1, 1), codes.shape) for x in (sequence.begin, sequence.end))
+    low, high = (jnp.broadcast_to(x.reshape(-1, 1), shape) for x in (sequence.begin, sequence.end))
+    sought = [x[..., None] for x in codes]
 
     def part(length: jax.Array, cut: jax.Array) -> jax.Array:
         """The length times cut, over 2^ways, of which no product overflows."""
@@ -56,7 +81,7 @@ def search(sequence: Sorted, codes: jax.Array, *, after_equals: bool) -> jax.Arr
         length = high - low
         places = part(length[..., None], cuts)
         keys = order_codes(sequence.keys.at[low[..., None] + places].get(mode="clip"), sequence.descending)
-        before = (keys <= codes[..., None]) if after_equals else (keys < codes[..., None])
+        before = precede(keys, sought, or_equal=after_equals)
         reached = jnp.sum((places < length[..., None]) & before, axis=-1, dtype=low.dtype)
         high = low + part(length, reached + 1)
         # Of keys in no order, a part that is passed may be the next one too.
@@ -86,21 +111,28 @@ def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: 
     (cuts,) = ranks.shape
     if cuts == 0:
         return jnp.zeros((len(sequences), axis.size, 0), ranks.dtype)
-    word = order_codes(sequences[0].keys[:0], False).dtype
-    bits = 8 * word.itemsize
+    words = [x.dtype for x in order_codes(sequences[0].keys[:0], False)]
+    word, bits = words[0], 8 * words[0].itemsize
     slots = max(sequence.keys.shape[0] for sequence in sequences)
     candidates = max(min(MOST_CANDIDATES, slots), 256)
     digit_bits = max(b for b in (1, 2, 4, 8, 16) if b <= bits and (b == 1 or cuts << b <= candidates))
     digits = np.arange(1, 1 << digit_bits).astype(word)
+    code: list[jax.Array] = []
 
-    def next_digit(done: jax.Array, prefix: jax.Array) -> jax.Array:
-        shift = jnp.asarray(bits - digit_bits * (done + 1), word)
-        codes = prefix[:, None] | (jnp.asarray(digits) << shift)[None, :]
-        below = [search(s, codes, after_equals=False) - s.begin.reshape(-1, 1) for s in sequences]
-        digit = jnp.sum(axis.sum(sum(below)) <= ranks[:, None], axis=1).astype(word)
-        return prefix | (digit << shift)
+    def next_word(code: Words) -> jax.Array:
+        def next_digit(done: jax.Array, prefix: jax.Array) -> jax.Array:
+            shift = jnp.asarray(bits - digit_bits * (done + 1), word)
+            candidate = prefix[:, None] | (jnp.asarray(digits) << shift)[None, :]
+            rest = [jnp.zeros_like(candidate)] * (len(words) - len(code) - 1)
+            codes = [*(jnp.broadcast_to(x, candidate.shape) for x in code), candidate, *rest]
+            below = [search(s, codes, after_equals=False) - s.begin.reshape(-1, 1) for s in sequences]
+            digit = jnp.sum(axis.sum(sum(below)) <= ranks[:, None], axis=1).astype(word)
+            return prefix | (digit << shift)
 
-    code = jax.lax.fori_loop(0, bits // digit_bits, next_digit, jnp.zeros((cuts,), word))[:, None]
+        return jax.lax.fori_loop(0, bits // digit_bits, next_digit, jnp.zeros((cuts,), word))[:, None]
+
+    for _ in words:
+        code.append(next_word(code))
     low, high = (jnp.stack([search(s, code, after_equals=after)[:, 0] for s in sequences]) for after in (False, True))
     begins = jnp.stack([jnp.broadcast_to(s.begin, (cuts,)) for s in sequences])
     # [sequences, devices, cuts]
