@@ -235,7 +235,7 @@ def test_the_mixing_of_codes(rng):
     """It is a bijection, and evens out keys of which many high or low bits are the same."""
     step = np.arange(2**16, dtype=np.uint32)
     for codes in (step, step << 16, step * 1000, np.float32(step).view(np.uint32), data.special_keys("uint32")):
-        mixed = np.asarray(bucket_join._mixed(jnp.asarray(codes)))
+        mixed = np.asarray(bucket_join.mixed(jnp.asarray(codes)))
         assert len(np.unique(mixed)) == len(np.unique(codes))
         if len(codes) == len(step):  # 2,048 in the mean
             assert np.bincount(mixed >> 27, minlength=32).max() < 2300

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
+from jax_mgpu._src import columns, sort
+from jax_mgpu._src.mesh import meeting
+from jax_mgpu._src.mesh.axis import Axis
 from tests import mesh, oracle
 from tests.test_mesh_pairs import OTHERS, SLOTS, problems
 
@@ -112,6 +116,73 @@ def test_any_order(rng, devices, kinds):
     size = 40
     call = mesh.by_vmap(any_order(kinds, size, null_equal=False))
     check_any_order(rng, call, devices, kinds, TYPES[devices], size, null_equal=False)
+
+
+def columns_of(keys):
+    """Two columns of 48 bits in all, equal where keys are; every third key has a NaN."""
+    return (keys // 3).astype(np.int32), np.array([-1, np.nan, 0], jnp.bfloat16)[keys % 3]
+
+
+@pytest.mark.parametrize(
+    "kind, null_equal",
+    [("outer", False), *(pytest.param(kind, True, marks=pytest.mark.long) for kind in ("semi", "left"))],
+)
+def test_columns_in_any_order(rng, kind, null_equal):
+    """Where a code of them is two words; the rows of NaNs have partners, or none."""
+    size = 60
+
+    def call(a, b, a_count, b_count):
+        named = {"a_count": a_count, "b_count": b_count, "axis_name": mesh.AXIS}
+        return mgpu.join(a, b, kind, size=size, assume_sorted=False, null_equal=null_equal, **named)
+
+    run = mesh.by_vmap(call)
+    for a_counts, b_counts in zip(mesh.counts_of(rng, 3, SLOTS), mesh.counts_of(rng, 3, OTHERS), strict=True):
+        for distinct in (2, 40):
+            keys = [rng.integers(0, distinct, counts.sum()) for counts in (a_counts, b_counts)]
+            a, b = (
+                tuple(mesh.deal(x, counts, slots) for x in columns_of(side))
+                for side, counts, slots in zip(keys, (a_counts, b_counts), (SLOTS, OTHERS), strict=True)
+            )
+            expected = [np.where((side % 3 == 1) & (not null_equal), np.nan, side) for side in keys]
+            got = jax.device_get(run(a, b, a_counts, b_counts))
+            check(got, rows_of(kind, *expected, null_equal=null_equal), 3, size)
+
+
+@pytest.mark.parametrize("words", [False, True])
+def test_rows_of_a_key_meet(rng, words):
+    """Each row is on one device, with all others of its key; rows of one key are in order, and may be too many."""
+    devices, slots = 3, 400
+
+    def call(keys, count):
+        axis = Axis("join", mesh.AXIS)
+        codes = columns.Columns("join", "a", (keys, keys[::-1] * 0) if words else (keys,), False).codes()[0]
+        live = count.astype(np.int32)
+        return meeting.meet(axis, (codes, codes), (live, live), [axis.begin(axis.gather(live))] * 2)
+
+    run = mesh.by_vmap(call)
+    for distinct, fits in ((10_000, True), (30, True), (1, False)):
+        counts = np.array([slots, 300, slots], np.int32)
+        keys = rng.integers(0, distinct, counts.sum()).astype(np.int32)
+        met = jax.device_get(run(mesh.deal(keys, counts, slots), counts))
+        assert met.fits.tolist() == [fits] * devices
+        if not fits:
+            continue
+        for side in (0, 1):
+            rows = [row[:count] for row, count in zip(met.rows[side], met.counts[side][:, 0], strict=True)]
+            np.testing.assert_array_equal(np.sort(np.concatenate(rows)), np.arange(len(keys)))
+            found = [set(keys[row].tolist()) for row in rows]
+            assert not found[0] & found[1] and not (found[0] | found[1]) & found[2] and all(found)
+            for row in rows:
+                order = np.lexsort((np.arange(len(row)), keys[row]))
+                assert (np.diff(row[order])[np.diff(keys[row][order]) == 0] > 0).all()
+
+
+def test_any_order_by_buckets(rng, monkeypatch):
+    """What a GPU does with long tables."""
+    monkeypatch.setattr(sort, "LONG_PERMUTATION", 1)
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *operands, cuda, default: cuda(*operands))
+    kinds, size = ("left", "anti"), 90
+    check_any_order(rng, mesh.by_vmap(any_order(kinds, size)), 3, kinds, "int32", size)
 
 
 def aligned_joins(kinds, size, **options):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 __all__ = [
+    "as_columns",
     "is_words",
     "keeping_bits",
     "of_words",
@@ -69,6 +70,11 @@ def words_of(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The high and the low words of such keys."""
     high, low = (jax.lax.bitcast_convert_type(part(keys), jnp.uint32) for part in (jax.lax.imag, jax.lax.real))
     return high, low
+
+
+def as_columns(keys: jax.Array) -> Any:
+    """Keys as public functions take them: those of two words as two columns."""
+    return words_of(keys) if is_words(keys) else keys
 
 
 def of_words(high: jax.Array, low: jax.Array) -> jax.Array:

@@ -23,7 +23,7 @@ from jax_mgpu._src.scan import _scan
 from jax_mgpu._src.sort import is_long_permutation, partitioned
 from jax_mgpu._src.values import take_or_fill
 
-__all__ = ["BucketTables", "bucket_tables"]
+__all__ = ["BucketTables", "bucket_tables", "fit_for_buckets", "mixed"]
 
 # kBucketCapacity and kBucketChunk of ffi/cuda/tunings.h.
 CAPACITY: int = cpu_library.describe("tile_sizes")["bucket_capacity"][0]
@@ -58,10 +58,17 @@ class Partition(NamedTuple):
 
 
 class BucketTables(NamedTuple):
-    """The mixed codes of two tables, and their live counts as operands."""
+    """Two tables by their mixed codes.
+
+    Attributes:
+      codes: the mixed codes of both.
+      counts: their live counts as operands.
+      rows: the number of the row that each code is of; None where that is the position of the code.
+    """
 
     codes: tuple[jax.Array, jax.Array]
     counts: tuple[Any, Any]
+    rows: tuple[jax.Array | None, jax.Array | None] = (None, None)
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -90,12 +97,13 @@ class BucketTables(NamedTuple):
         )  # fmt: skip
 
     def _partition(self, side: int) -> Partition:
-        codes, count, bits = self.codes[side], self.counts[side], self.bits
+        codes, count, rows, bits = self.codes[side], self.counts[side], self.rows[side], self.bits
         (n,) = codes.shape
         live = live_items(n, count, jnp.int32)
         if bits == 0:
-            return Partition(codes, jnp.arange(n, dtype=jnp.int32), jnp.stack([jnp.zeros_like(live), live]))
-        codes, rows = partitioned(codes, bits, count)
+            rows = jnp.arange(n, dtype=jnp.int32) if rows is None else rows
+            return Partition(codes, rows, jnp.stack([jnp.zeros_like(live), live]))
+        codes, rows = partitioned(codes, bits, count, rows)
         numbers = jnp.arange(2**bits + 1, dtype=codes.dtype)
         first, behind = jnp.zeros(numbers.shape, jnp.int32), jnp.full(numbers.shape, live)
         bounds = partition_points(first, behind, n, lambda places: codes[places] >> (CODE_BITS - bits) < numbers)
@@ -120,15 +128,20 @@ def bucket_tables(
         return None  # of fewer bits, keys are frequent
     if not null_equal and any(jnp.issubdtype(dtype, jnp.floating) for dtype in a_types):
         return None
-    if not is_long_permutation(n_a) or not 0 < n_b < 2**31 - n_a or size > 2 * (n_a + n_b):
+    if not fit_for_buckets(n_a, n_b, size):
         return None
     if not is_local(*sides[0].arrays, *sides[1].arrays):  # the ways to choose from would have to lie on devices alike
         return None
-    a_codes, b_codes = (_mixed(side.codes()[0].astype(jnp.uint32)) for side in sides)
+    a_codes, b_codes = (mixed(side.codes()[0].astype(jnp.uint32)) for side in sides)
     return BucketTables((a_codes, b_codes), (counts[0], counts[1]))
 
 
-def _mixed(codes: jax.Array) -> jax.Array:
+def fit_for_buckets(n_a: int, n_b: int, size: int) -> bool:
+    """Whether tables of these lengths are long enough to go by buckets, and the kernels can count their rows."""
+    return is_long_permutation(n_a) and 0 < n_b < 2**31 - n_a and size <= 2 * (n_a + n_b)
+
+
+def mixed(codes: jax.Array) -> jax.Array:
     """A bijection of 32 bits after which the highest ones depend on all bits of the codes."""
     for shift, factor in ((16, MULTIPLIERS[0]), (15, MULTIPLIERS[1])):
         codes ^= codes >> shift

@@ -290,9 +290,33 @@ class KeyPair:
 
     @property
     def single_operands(self) -> tuple[jax.Array, jax.Array, Any, Any]:
-        """The same over a mesh axis, where keys cannot be columns."""
-        expect_one_array(self._operation, self._columns and self._columns[0])
+        """The same over a mesh axis, where a code has to hold all columns."""
+        if self._columns is not None:
+            expect_one_code(self._operation, self._columns[0])
         return self.operands
+
+    @property
+    def codes(self) -> tuple[jax.Array, jax.Array, Any, Any]:
+        """The same as codes of unsigned words, also of keys that are one array."""
+        _, _, *counts = self.single_operands
+        a, b = self._columns or (_one_column(self._operation, x) for x in (self.a, self.b))
+        return a.codes()[0], b.codes()[0], *counts
+
+    def with_nans_apart(self) -> KeyPair:
+        """The pair in which no NaN of a equals one of b.
+
+        In place of floats it has the integers that they are ordered by, which have room below that of NaN. That is
+        where a's go: a comes first among equal keys.
+        """
+        a, b = self._columns or (_one_column(self._operation, x) for x in (self.a, self.b))
+        if a.are_integers:
+            return self
+        columns = [x.replaced(map(ordered_integers, x.arrays)) for x in (a, b)]
+        columns[0] = columns[0].replaced(
+            jnp.where(jnp.isnan(x), code - 1, code) if jnp.issubdtype(x.dtype, jnp.floating) else code
+            for x, code in zip(a.arrays, columns[0].arrays, strict=True)
+        )
+        return KeyPair(self._operation, *columns, self.a_count, self.b_count)
 
     def fill(self, fill_value: Any) -> jax.Array:
         """What the kernel fills its keys with, as an operand of shape [1]; `restored` fills columns."""
@@ -331,8 +355,18 @@ class KeyPair:
         return live_items(n_a, self.a_count, dtype) + live_items(n_b, self.b_count, dtype)
 
 
+def expect_one_code(operation: str, keys: Columns) -> None:
+    """Columns over a mesh axis, which one code has to hold."""
+    if not keys.fits:
+        raise value_error(operation, "axis_name", f"None where columns have more than {WIDEST} bits", "an axis")
+
+
+def _one_column(operation: str, keys: jax.Array) -> Columns:
+    return Columns(operation, "keys", (keys,), False)
+
+
 def expect_one_array(operation: str, keys: Any) -> None:
-    """Keys over a mesh axis, which cannot be columns."""
+    """Keys over a mesh axis of an operation for which they cannot be columns."""
     if isinstance(keys, Columns):
         raise value_error(operation, "axis_name", "None where the keys are columns", "an axis")
 

@@ -44,6 +44,7 @@ __all__ = [
     "ir",
     "is_eager",
     "is_local",
+    "is_of_one_device",
     "is_sharded",
     "is_zero",
     "mlir",
@@ -181,6 +182,12 @@ def is_sharded(x: jax.Array) -> bool:
 def is_local(*arrays: jax.Array) -> bool:
     """Whether no array is known to be a part of, or laid out over, a mesh: none is under shard_map or Explicit."""
     return jax.sharding.get_abstract_mesh().empty and all(jax.typeof(x).sharding.mesh.empty for x in arrays)
+
+
+def is_of_one_device() -> bool:
+    """Whether JAX deals out no axis of the mesh in force, if there is one: what is computed here is one device's."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return len(mesh.manual_axes) == len(mesh.axis_names)
 
 
 def result_aval(like: Aval, shape: tuple[int, ...], dtype: Any, batch_rank: int) -> Aval:

@@ -13,7 +13,7 @@ import numpy as np
 from jax_mgpu._src.annotations import ArrayLike, AxisName, JoinKind, Keys, LessFunction
 from jax_mgpu._src.any_order import Matches, matches
 from jax_mgpu._src.bits import ordered_together
-from jax_mgpu._src.bucket_join import BucketTables, bucket_tables
+from jax_mgpu._src.bucket_join import BucketTables, bucket_tables, fit_for_buckets, mixed
 from jax_mgpu._src.by_less import ranked_pair
 from jax_mgpu._src.check import (
     as_array,
@@ -29,7 +29,8 @@ from jax_mgpu._src.check import (
     type_error,
     value_error,
 )
-from jax_mgpu._src.columns import sorted_pair
+from jax_mgpu._src.columns import KeyPair, sorted_pair
+from jax_mgpu._src.compat import is_of_one_device
 from jax_mgpu._src.live import live_items, live_mask, of_all
 from jax_mgpu._src.load_balance import load_balance_search
 from jax_mgpu._src.mesh import over_axis
@@ -38,7 +39,7 @@ from jax_mgpu._src.preconditions import by_construction, room, row_indices
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.scan import _scan
 from jax_mgpu._src.select import positions
-from jax_mgpu._src.sort import Method, is_long_permutation, run_sort
+from jax_mgpu._src.sort import Method, Ordered, count_of, is_long_permutation, run_sort
 from jax_mgpu._src.values import plain_leaves, take_or_fill
 
 __all__ = ["JoinResult", "JoinedColumns", "join", "join_columns"]
@@ -175,9 +176,12 @@ def join(
         if aligned and not assume_sorted:
             raise value_error(name, "assume_sorted", "True where the keys are aligned", "False")
         with by_construction(not assume_sorted):
-            operands = sorted_pair(name, a, b, a_count, b_count).single_operands
-        options = {"kind": rows, "size": size, "is_sorted": assume_sorted, "null_equal": null_equal}
-        return over_axis("joins.join", name, axis_name, *operands, **options, aligned=aligned)
+            pair = sorted_pair(name, a, b, a_count, b_count)
+        if not null_equal:
+            pair = pair.with_nans_apart()
+        operands = pair.single_operands if assume_sorted else pair.codes
+        options = {"kind": rows, "size": size, "is_sorted": assume_sorted, "aligned": aligned}
+        return over_axis("joins.join", name, axis_name, *operands, **options)
     if not assume_sorted or not null_equal or rows not in KINDS:
 
         def found() -> Matches:
@@ -240,13 +244,68 @@ def _of_any_order(found: Matches, keep_a: bool, keep_b: bool, size: int) -> Join
     a_places, b_places, count = _join.run(found.pair.operands, size=size, keep_a=keep_a, keep_b=keep_b)
 
     def ordered() -> JoinResult:
-        a_rows, b_rows = (
-            take_or_fill(side.order + 1, places) - 1
-            for side, places in ((found.rows, a_places), (found.others, b_places))
-        )
+        a_rows, b_rows = _numbers(found.rows.order, a_places), _numbers(found.others.order, b_places)
         return _in_order_of_rows(a_rows, b_rows, count, n_a, n_b, keep_b)
 
     return jax.lax.cond(of_all(count <= size), ordered, lambda: _expanded(found, keep_a, keep_b, size))
+
+
+def rows_by_key(
+    name: str,
+    kind: str,
+    codes: tuple[jax.Array, jax.Array],
+    rows: tuple[jax.Array, jax.Array],
+    counts: tuple[Any, Any],
+    size: int,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The rows of a join of codes in any order, each by the numbers of its rows of a and b, and how many there are.
+
+    They may come in any order, but those that one row of a makes are in order of b. Past `size` any may be missing.
+    """
+    n_a, n_b = (code.shape[0] for code in codes)
+
+    def found() -> Matches:
+        given: dict[str, Any] = {"descending": False, "method": Method.FASTEST}
+        with by_construction():
+            sides = [
+                Ordered(*run_sort(name, code, ABSENT, ABSENT, numbers, **given, count=count_of(count)), count)
+                for code, numbers, count in zip(codes, rows, counts, strict=True)
+            ]
+        return Matches(*sides, KeyPair(name, sides[0].keys, sides[1].keys, *counts), null_equal=True)
+
+    if kind not in KINDS:
+        ordered = found()
+        has_partner = ordered.partners()[1] > 0
+        kept, count = kept_positions(ordered.a_live & (has_partner == (kind == "semi")), size)
+        numbers = _numbers(ordered.rows.order, kept)
+        return numbers, jax.lax.full_like(numbers, -1), count
+    keep_a, keep_b = KINDS[kind]
+
+    def by_order() -> tuple[jax.Array, jax.Array, jax.Array]:
+        ordered = found()
+        a_places, b_places, count = _join.run(ordered.pair.operands, size=size, keep_a=keep_a, keep_b=keep_b)
+        return _numbers(ordered.rows.order, a_places), _numbers(ordered.others.order, b_places), count
+
+    by_buckets = codes[0].dtype == jnp.uint32 and rows[0].dtype == jnp.int32 and not keep_b
+    if not by_buckets or not fit_for_buckets(n_a, n_b, size) or not is_of_one_device():
+        return by_order()
+
+    def in_buckets() -> tuple[jax.Array, jax.Array, jax.Array]:
+        tables = BucketTables((mixed(codes[0]), mixed(codes[1])), counts, rows)
+        others = tables.others()
+
+        def joined() -> tuple[jax.Array, jax.Array, jax.Array]:
+            a_rows, b_rows, count = tables.joined(others, size, keep_a)
+            return a_rows, b_rows, count
+
+        return jax.lax.cond(of_all(others.fits), joined, by_order)
+
+    return jax.lax.platform_dependent(cuda=in_buckets, default=by_order)
+
+
+def _numbers(rows: jax.Array, places: jax.Array) -> jax.Array:
+    """The numbers of the rows at places, -1 for none."""
+    return take_or_fill(rows + 1, places) - 1
 
 
 def _in_order_of_rows(
@@ -274,7 +333,7 @@ def _expanded(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResu
     made = jnp.maximum(number, 1) if keep_a else number
     made = jnp.where(found.a_live, made, 0).astype(count_spec.dtype)
     a_rows, places, count = expanded_rows(made, first, number, size)
-    b_rows = take_or_fill(found.others.order + 1, places) - 1
+    b_rows = _numbers(found.others.order, places)
     if keep_b:
         paired = jnp.minimum(count, size)
         alone, others = kept_positions(found.b_alone(), n_b)

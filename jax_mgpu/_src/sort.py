@@ -266,14 +266,16 @@ def run_sort_indices(
     return sorted_keys, moved[0]
 
 
-def partitioned(codes: jax.Array, bits: int, count: Any) -> tuple[jax.Array, jax.Array]:
-    """Codes in the order of their highest bits, from 1 on, and where each was; `count` is an operand.
+def partitioned(codes: jax.Array, bits: int, count: Any, rows: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+    """Codes in the order of their highest bits, from 1 on, and the row of each; `count` is an operand.
 
-    Codes that share these bits may come in any order, but equal ones stay in theirs.
+    Without rows they are where each code was. Codes that share these bits may come in any order, but equal ones stay in
+    theirs.
     """
     given: dict[str, Any] = {"keys": codes, "count": count, "bits": bits, "method": Method.PARTITIONING}
-    sorted_codes, order = _SORT(**given, descending=False, payload=Payload.INDICES)
-    return sorted_codes, order
+    given |= {"payload": Payload.INDICES} if rows is None else {"payload": Payload.GIVEN, "values": rows}
+    sorted_codes, moved = _SORT(**given, descending=False)
+    return sorted_codes, moved
 
 
 class Ordered(NamedTuple):

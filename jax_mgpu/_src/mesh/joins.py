@@ -8,16 +8,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.bits import as_columns
 from jax_mgpu._src.check import INT32_LIMIT
-from jax_mgpu._src.join import KINDS, JoinResult, expanded_rows, saturated_offsets
+from jax_mgpu._src.join import KINDS, JoinResult, expanded_rows, rows_by_key, saturated_offsets
 from jax_mgpu._src.join import join as local_join
-from jax_mgpu._src.live import live_items
+from jax_mgpu._src.live import live_items, of_all
 from jax_mgpu._src.load_balance import load_balance_search
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import exchange
+from jax_mgpu._src.mesh.meeting import meet, with_room
 from jax_mgpu._src.mesh.moves import Share, begins_of, deal, fetch, put
 from jax_mgpu._src.mesh.pairs import AlignedPair, aligned_pair
-from jax_mgpu._src.mesh.sorts import sort_indices
+from jax_mgpu._src.mesh.sorts import sort, sort_indices
 from jax_mgpu._src.preconditions import by_construction, room
 from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.select import positions
@@ -72,27 +74,78 @@ def join(
     kind: str,
     size: int,
     is_sorted: bool,
-    null_equal: bool,
     aligned: bool,
 ) -> JoinResult:
     """Each device's even share of the rows; of aligned tables, unless b's are kept, those of its own rows of a."""
+    dtype = axis.index_dtype("a and b", a.shape[0] + b.shape[0])
+    given: dict[str, Any] = {"kind": kind, "size": size, "is_sorted": is_sorted, "aligned": aligned}
+    if is_sorted:
+        a_indices, b_indices, count = _by_partners(axis, a, b, a_count, b_count, dtype, **given)
+        return JoinResult(a_indices, b_indices, room(axis.operation, count, size))
+    codes, lives = (a, b), [live_items(x.shape[0], count, dtype) for x, count in ((a, a_count), (b, b_count))]
+    met = meet(axis, codes, lives, [axis.begin(axis.gather(live)) for live in lives])
+    slots = with_room(size) if kind in KINDS else met.codes[0].shape[0]
+    a_rows, b_rows, count = rows_by_key(axis.operation, kind, met.codes, met.rows, met.counts, slots)
+    rows_fit = jnp.max(axis.gather(count)) <= slots
+
+    def in_order() -> tuple[jax.Array, jax.Array, jax.Array]:
+        return _in_order_of_rows(axis, a_rows, b_rows, count, kind, a.shape[0], b.shape[0], size)
+
+    def by_partners() -> tuple[jax.Array, jax.Array, jax.Array]:
+        return _by_partners(axis, a, b, a_count, b_count, dtype, **given)
+
+    a_indices, b_indices, count = jax.lax.cond(of_all(met.fits & rows_fit), in_order, by_partners)
+    return JoinResult(a_indices, b_indices, room(axis.operation, count, size))
+
+
+def _in_order_of_rows(
+    axis: Axis, a_rows: jax.Array, b_rows: jax.Array, count: jax.Array, kind: str, n_a: int, n_b: int, size: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Rows that lie anywhere, each device's share of them in order of a's, then of those of b alone."""
+    of_a, dtype = axis.size * n_a, a_rows.dtype
+    keep_b = KINDS.get(kind, (False, False))[1]
+    ranks = a_rows.astype(f"uint{8 * dtype.itemsize}")
+    if keep_b:
+        ranks = jnp.where(a_rows < 0, of_a + b_rows.astype(ranks.dtype), ranks)
+    bits = (of_a + (axis.size * n_b if keep_b else 0) - 1).bit_length()
+    options: dict[str, Any] = {"descending": False, "even": True, "method": Method.FASTEST, "bits": max(1, bits)}
+    with by_construction():
+        ranks, b_rows, live = sort(axis, ranks, b_rows, count=count, **options)
+    ranks, b_rows = (
+        x[:size] if x.shape[0] >= size else jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, size - x.shape[0], 0)])
+        for x in (ranks, b_rows)
+    )
+    is_row = jnp.arange(size, dtype=live.dtype) < live
+    a_indices = jnp.where(is_row & (ranks < of_a), ranks.astype(dtype), -1)
+    return a_indices, jnp.where(is_row, b_rows, -1), live.astype(_count_dtype(axis, n_a, n_b))
+
+
+def _by_partners(
+    axis: Axis,
+    a: jax.Array,
+    b: jax.Array,
+    a_count: Any,
+    b_count: Any,
+    dtype: Any,
+    *,
+    kind: str,
+    size: int,
+    is_sorted: bool,
+    aligned: bool,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The same by the partners of each row of a, which are found where both sides are aligned.
+
+    It takes any number of copies of a key, and rows for more slots than there are.
+    """
     n_a, n_b = a.shape[0], b.shape[0]
-    dtype = axis.index_dtype("a and b", n_a + n_b)
     of_a, of_b = (_Side(axis, x, count, dtype, is_sorted=is_sorted) for x, count in ((a, a_count), (b, b_count)))
     pair, parts = aligned_pair(axis, of_a.keys, of_b.keys, of_a.sorted_count, of_b.sorted_count, aligned=aligned)
     a_parts, b_parts = (None, None) if parts is None else parts
-
-    def partners(side: int) -> jax.Array:
-        number, keys = pair.number(side), pair.keys[side]
-        if null_equal or not jnp.issubdtype(keys.dtype, jnp.floating):
-            return number
-        return jnp.where(jnp.isnan(keys), 0, number)
-
     keep_a, keep_b = KINDS.get(kind, (False, False))
 
     def rows_made() -> tuple[jax.Array, jax.Array, jax.Array]:
         """For each row of a, how many it makes, where its partners begin, and how many of them it is paired with."""
-        first, number = of_a.to_rows(a_parts, [pair.lower(0), partners(0)])
+        first, number = of_a.to_rows(a_parts, [pair.lower(0), pair.number(0)])
         made = jnp.maximum(number, 1) if keep_a else number
         if kind not in KINDS:
             made, number = ((number > 0) == (kind == "semi")).astype(dtype), jnp.zeros_like(number)
@@ -100,7 +153,7 @@ def join(
         return made.astype(_count_dtype(axis, n_a, n_b)), first, number
 
     if aligned and not keep_b:
-        return _of_own_rows(axis, pair, rows_made, kind, size, null_equal)
+        return _of_own_rows(axis, pair, rows_made, kind, size)
     made, first, number = rows_made()
     starts, own = saturated_offsets(made)
     before, paired = saturated_offsets(axis.gather(own))
@@ -108,7 +161,7 @@ def join(
     alone = None
     total = paired
     if keep_b:
-        is_alone = of_b.to_rows(b_parts, [partners(1)])[0] == 0
+        is_alone = of_b.to_rows(b_parts, [pair.number(1)])[0] == 0
         alone = _Alone(axis, is_alone, of_b, paired)
         total = alone.total
     share = Share.even(axis, total, size)
@@ -129,12 +182,12 @@ def join(
         partner = fetch(axis, [of_b.order.astype(dtype) + 1], of_b.sorted_counts, partner, [None])[0] - 1
     if alone is not None:
         partner = alone.behind(partner, share, here)
-    return JoinResult(take_or_fill(a_index + 1, owner) - 1, partner, room(axis.operation, share.count, size))
+    return take_or_fill(a_index + 1, owner) - 1, partner, share.count
 
 
 def _of_own_rows(
-    axis: Axis, pair: AlignedPair, rows_made: Callable[[], Any], kind: Any, size: int, null_equal: bool
-) -> JoinResult:
+    axis: Axis, pair: AlignedPair, rows_made: Callable[[], Any], kind: Any, size: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The rows that this device's rows of a make: by one device's join where no key has copies on several devices."""
     (a, b), (a_begin, b_begin) = pair.keys, pair.before
 
@@ -144,7 +197,7 @@ def _of_own_rows(
     def own() -> tuple[jax.Array, jax.Array, jax.Array]:
         counts = {"a_count": pair.live[0], "b_count": pair.live[1]}
         with by_construction():
-            found = local_join(a, b, kind, size=size, null_equal=null_equal, **counts)
+            found = local_join(*map(as_columns, (a, b)), kind, size=size, **counts)
         count = found.count.astype(_count_dtype(axis, a.shape[0], b.shape[0]))
         return placed(found.a_indices, a_begin), placed(found.b_indices, b_begin), count
 
@@ -153,8 +206,7 @@ def _of_own_rows(
         rows, places, count = expanded_rows(made, first, number, size)
         return placed(rows, a_begin), places, count
 
-    a_indices, b_indices, count = jax.lax.cond(pair.is_apart(axis), own, by_ranks)
-    return JoinResult(a_indices, b_indices, room(axis.operation, count, size))
+    return jax.lax.cond(pair.is_apart(axis), own, by_ranks)
 
 
 class _Alone:
