@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.export
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName
+from jax_mgpu._src.annotations import ArrayLike, AxisName, Directions, Keys
 from jax_mgpu._src.columns import sorted_pair
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.primitive import one_program
@@ -39,8 +39,8 @@ class Aligned(NamedTuple):
              [0, 0, 0]], dtype=int32)
     """
 
-    a: jax.Array
-    b: jax.Array
+    a: Any
+    b: Any
     a_values: Any
     b_values: Any
     a_count: jax.Array
@@ -52,13 +52,13 @@ jax.export.register_namedtuple_serialization(Aligned, serialized_name="jax_mgpu.
 
 @one_program("descending")
 def align(
-    a: ArrayLike,
-    b: ArrayLike,
+    a: Keys,
+    b: Keys,
     a_values: Any = None,
     b_values: Any = None,
     *,
     axis_name: AxisName,
-    descending: bool = False,
+    descending: Directions = False,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
 ) -> Aligned:
@@ -71,12 +71,14 @@ def align(
 
     Args:
       a: `[n_a]`, sorted integers or floats of 8 to 64 bits, over all devices of the axis. Floats are in the order of
-        `jax.lax.sort`: NaN is largest, the two zeros are equal.
-      b: `[n_b]`, sorted, of the same dtype.
+        `jax.lax.sort`: NaN is largest, the two zeros are equal. Or columns of up to 64 bits in all: a tuple of such
+        arrays, compared one after the other.
+      b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape, moved along with a.
       b_values: a pytree of arrays with leading axis `n_b`, moved along with b.
       axis_name: a mesh axis, or a tuple of axes, within `jax.shard_map`.
-      descending: a and b are sorted in the reverse order. Only `merge` takes these.
+      descending: a and b are sorted in the reverse order. A tuple of bools is a direction a column. Only `merge` takes
+        these.
       a_count: the number of live items of a on this device, an integer scalar (default `n_a`).
       b_count: the same for b (default `n_b`).
 
@@ -103,12 +105,15 @@ def align(
     """
     name = "align"
     pair = sorted_pair(name, a, b, a_count, b_count, descending=descending)
-    keys = pair.single_operands
+    keys, (a_rest, b_rest) = pair.code_operands, pair.rest
     a_leaves, a_unflatten = flatten_values(name, "a_values", a_values, pair.a.shape[0], "a")
     b_leaves, b_unflatten = flatten_values(name, "b_values", b_values, pair.b.shape[0], "b")
-    operands = (*keys[:2], a_leaves, b_leaves, *keys[2:])
+    a_number, b_number = len(a_leaves), len(b_leaves)
+    operands = (*keys[:2], [*a_leaves, *a_rest], [*b_leaves, *b_rest], *keys[2:])
     moved = over_axis("pairs.align", name, axis_name, *operands, descending=bool(pair.descending))
     (a_keys, *a_leaves), (b_keys, *b_leaves), a_live, b_live = moved
-    a_moved = None if a_values is None else a_unflatten(a_leaves)
-    b_moved = None if b_values is None else b_unflatten(b_leaves)
+    a_moved = None if a_values is None else a_unflatten(a_leaves[:a_number])
+    b_moved = None if b_values is None else b_unflatten(b_leaves[:b_number])
+    a_keys = pair.of_code_and_rest(a_keys, a_leaves[a_number:], a_live)
+    b_keys = pair.of_code_and_rest(b_keys, b_leaves[b_number:], b_live)
     return Aligned(a_keys, b_keys, a_moved, b_moved, a_live, b_live)

@@ -226,6 +226,18 @@ class Columns:
             columns = [take(x) if y is None else y for x, y in zip(self.arrays, columns, strict=True)]
         return self.structure(columns)
 
+    def code_and_rest(self, operation: str) -> tuple[jax.Array, list[jax.Array]]:
+        """Over a mesh axis: the code that holds the columns, and those of them that do not follow from it."""
+        expect_one_code(operation, self)
+        return self.codes()[0], [] if self.are_integers else [x for x in self.arrays if not _is_integer(x)]
+
+    def of_code_and_rest(self, code: jax.Array, rest: Sequence[jax.Array], live: jax.Array) -> Any:
+        """The columns of moved codes in the structure of the input; 0 past the live ones."""
+        is_live = jnp.arange(code.shape[0], dtype=live.dtype) < live
+        floats = iter(rest)
+        columns = [next(floats) if x is None else x for x in self.unpacked([code])]
+        return self.structure([jnp.where(is_live, x, jnp.zeros((), x.dtype)) for x in columns])
+
     def run_keys(self) -> jax.Array:
         """Codes, or the numbers of the runs: neighbours are equal exactly where those of the columns are."""
         if self.fits:
@@ -290,15 +302,30 @@ class KeyPair:
 
     @property
     def single_operands(self) -> tuple[jax.Array, jax.Array, Any, Any]:
+        """The same over a mesh axis, of an operation for which keys cannot be columns."""
+        expect_one_array(self._operation, self._columns and self._columns[0])
+        return self.operands
+
+    @property
+    def code_operands(self) -> tuple[jax.Array, jax.Array, Any, Any]:
         """The same over a mesh axis, where a code has to hold all columns."""
         if self._columns is not None:
             expect_one_code(self._operation, self._columns[0])
         return self.operands
 
     @property
+    def rest(self) -> list[list[jax.Array]]:
+        """The columns of both sides that do not follow from their codes."""
+        return [[], []] if self._columns is None else [x.code_and_rest(self._operation)[1] for x in self._columns]
+
+    def of_code_and_rest(self, keys: jax.Array, rest: Sequence[jax.Array], live: jax.Array) -> Any:
+        """Keys as the caller has them, from what was moved over a mesh axis."""
+        return keys if self._columns is None else self._columns[0].of_code_and_rest(keys, rest, live)
+
+    @property
     def codes(self) -> tuple[jax.Array, jax.Array, Any, Any]:
         """The same as codes of unsigned words, also of keys that are one array."""
-        _, _, *counts = self.single_operands
+        _, _, *counts = self.code_operands
         a, b = self._columns or (_one_column(self._operation, x) for x in (self.a, self.b))
         return a.codes()[0], b.codes()[0], *counts
 
@@ -311,12 +338,8 @@ class KeyPair:
         a, b = self._columns or (_one_column(self._operation, x) for x in (self.a, self.b))
         if a.are_integers:
             return self
-        columns = [x.replaced(map(ordered_integers, x.arrays)) for x in (a, b)]
-        columns[0] = columns[0].replaced(
-            jnp.where(jnp.isnan(x), code - 1, code) if jnp.issubdtype(x.dtype, jnp.floating) else code
-            for x, code in zip(a.arrays, columns[0].arrays, strict=True)
-        )
-        return KeyPair(self._operation, *columns, self.a_count, self.b_count)
+        a, b = a.replaced(map(_nans_apart, a.arrays)), b.replaced(map(ordered_integers, b.arrays))
+        return KeyPair(self._operation, a, b, self.a_count, self.b_count)
 
     def fill(self, fill_value: Any) -> jax.Array:
         """What the kernel fills its keys with, as an operand of shape [1]; `restored` fills columns."""
@@ -359,6 +382,12 @@ def expect_one_code(operation: str, keys: Columns) -> None:
     """Columns over a mesh axis, which one code has to hold."""
     if not keys.fits:
         raise value_error(operation, "axis_name", f"None where columns have more than {WIDEST} bits", "an axis")
+
+
+def _nans_apart(x: jax.Array) -> jax.Array:
+    """The integers that a column is ordered by; those of NaNs are one less than `ordered_integers` gives."""
+    ordered = ordered_integers(x)
+    return ordered if _is_integer(x) else jnp.where(jnp.isnan(x), ordered - 1, ordered)
 
 
 def _one_column(operation: str, keys: jax.Array) -> Columns:

@@ -133,9 +133,9 @@ def join(
       b_count: the same for b (default `n_b`).
       less: the order, in place of that of numbers; see `mergesort`. Keys are equal where neither comes first. It
         excludes `null_equal=False`.
-      axis_name: join the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; not for
-        columns. Each device gets an equal share of the result's rows, even of the rows that one row of a makes. Indices
-        are positions in the global arrays; `size` and the number are the device's own.
+      axis_name: join the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns may
+        have up to 64 bits in all. Each device gets an equal share of the result's rows, even of the rows that one row
+        of a makes. Indices are positions in the global arrays; `size` and the number are the device's own.
       aligned: over a mesh axis, whether a and b are results of `align`. Then no key moves to another device. A device
         gets the rows that its own rows of a make, and nothing moves, unless kind is right or outer.
 
@@ -179,7 +179,7 @@ def join(
             pair = sorted_pair(name, a, b, a_count, b_count)
         if not null_equal:
             pair = pair.with_nans_apart()
-        operands = pair.single_operands if assume_sorted else pair.codes
+        operands = pair.code_operands if assume_sorted else pair.codes
         options = {"kind": rows, "size": size, "is_sorted": assume_sorted, "aligned": aligned}
         return over_axis("joins.join", name, axis_name, *operands, **options)
     if not assume_sorted or not null_equal or rows not in KINDS:
@@ -265,13 +265,14 @@ def rows_by_key(
     n_a, n_b = (code.shape[0] for code in codes)
 
     def found() -> Matches:
-        given: dict[str, Any] = {"descending": False, "method": Method.FASTEST}
-        with by_construction():
-            sides = [
-                Ordered(*run_sort(name, code, ABSENT, ABSENT, numbers, **given, count=count_of(count)), count)
-                for code, numbers, count in zip(codes, rows, counts, strict=True)
-            ]
-        return Matches(*sides, KeyPair(name, sides[0].keys, sides[1].keys, *counts), null_equal=True)
+        def side(i: int) -> Ordered:
+            options: dict[str, Any] = {"descending": False, "count": count_of(counts[i]), "method": Method.FASTEST}
+            with by_construction():
+                keys, order = run_sort(name, codes[i], ABSENT, ABSENT, rows[i], **options)
+            return Ordered(keys, order, counts[i])
+
+        a, b = side(0), side(1)
+        return Matches(a, b, KeyPair(name, a.keys, b.keys, *counts), null_equal=True)
 
     if kind not in KINDS:
         ordered = found()

@@ -112,7 +112,8 @@ def merge(
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
       less: the order, in place of that of numbers; see `mergesort`. It excludes `descending` and `axis_name`.
-      axis_name: merge the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
+      axis_name: merge the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns
+        may have up to 64 bits in all.
       even: over a mesh axis, devices get numbers of items that differ by at most one; if False, devices are filled from
         the first one on.
       aligned: over a mesh axis, whether a and b are results of `align`. Then no item moves to another device.
@@ -153,10 +154,14 @@ def merge(
     n_a, n_b = pair.a.shape[0], pair.b.shape[0]
     a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, n_a, n_b)
     if axis_name is not None:
-        (a, b, a_count, b_count), even = pair.single_operands, static_flag(name, "even", even)
-        operands = (a, b, a_leaves, b_leaves, None if a_values is None else unflatten, a_count, b_count)
-        flags = {"descending": bool(pair.descending), "even": even, "aligned": aligned}
-        return over_axis("pairs.merge", name, axis_name, *operands, **flags)
+        (*keys, a_live, b_live), (a_rest, b_rest), number = pair.code_operands, pair.rest, len(a_leaves)
+        operands = (*keys, [*a_leaves, *a_rest], [*b_leaves, *b_rest], a_live, b_live)
+        flags = {"descending": bool(pair.descending), "even": static_flag(name, "even", even), "aligned": aligned}
+        keys, leaves, live = over_axis("pairs.merge", name, axis_name, *operands, **flags)
+        results = [pair.of_code_and_rest(keys, leaves[number:], live)]
+        results += [] if a_values is None else [unflatten(leaves[:number])]
+        results += [live] if a_live.size or b_live.size else []
+        return results[0] if len(results) == 1 else tuple(results)
     keys, leaves = merged(name, pair, a_leaves, b_leaves)
     return keys if a_values is None else (keys, unflatten(leaves))
 

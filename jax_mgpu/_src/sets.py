@@ -99,9 +99,10 @@ def set_intersection(
       b_count: the same for b (default `n_b`).
       less: the order, in place of that of numbers; see `mergesort`. Keys are equal where neither comes first. It
         excludes `axis_name`.
-      axis_name: work on the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Each
-        device gets a part of the result, of about equally many items of a and b. `size` and the number are the device's
-        own. The default of `size` is the most that a part can have: n_a + n_b, half for the intersection.
+      axis_name: work on the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; not for
+        columns. Each device gets a part of the result, of about equally many items of a and b. `size` and the number
+        are the device's own. The default of `size` is the most that a part can have: n_a + n_b, half for the
+        intersection.
       aligned: over a mesh axis, whether a and b are results of `align`. Then no item moves to another device. The
         default of `size` is n_a, for a union or symmetric difference n_a + n_b.
 

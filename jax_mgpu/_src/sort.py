@@ -20,7 +20,7 @@ from jax_mgpu._src.check import (
     type_error,
     value_error,
 )
-from jax_mgpu._src.columns import Columns, SortKey, expect_keys, expect_one_array, key_starts, travelling
+from jax_mgpu._src.columns import Columns, SortKey, expect_keys, key_starts, travelling
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.digits import WIDEST, WORD
 from jax_mgpu._src.live import marked_starts, segment_numbers
@@ -120,8 +120,8 @@ def sort(
       descending: sort in the reverse order; equal keys stay in input order. A tuple of bools is a direction a column.
       count: the number of live items, an integer scalar (default `n`). Items past it stay where they are.
       bits: a promise that the keys are integers from 0 to `2**bits - 1`. Fewer bits may take less time.
-      axis_name: sort the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; not for
-        columns.
+      axis_name: sort the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns
+        may have up to 64 bits in all.
       even: over a mesh axis, devices get numbers of items that differ by at most one; if False, devices are filled from
         the first one on.
 
@@ -554,7 +554,8 @@ def _mesh_options(
     operation: str, keys: Any, descending: bool, count: Any, even: bool, method: Method, bits: int | None
 ) -> dict[str, Any]:
     """The arguments of a sort over a mesh axis other than its keys and values."""
-    expect_one_array(operation, keys)
+    if isinstance(keys, Columns):
+        _expect_no_bits(operation, bits)
     flags = {
         "descending": static_flag(operation, "descending", descending),
         "even": static_flag(operation, "even", even),

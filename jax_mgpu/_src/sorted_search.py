@@ -90,7 +90,8 @@ def sorted_search(
         serve as heads.
       less: the order, in place of that of numbers; see `mergesort`. It excludes `axis_name`.
       axis_name: look up the needles of all devices of a mesh axis, or of a tuple of axes, in the haystack of all of
-        them, within `jax.shard_map`. Positions are those in the global haystack; each is on the device of its needle.
+        them, within `jax.shard_map`; columns may have up to 64 bits in all. Positions are those in the global haystack;
+        each is on the device of its needle.
       aligned: over a mesh axis, whether needles and haystack are results of `align`. Then no item moves to another
         device.
 
@@ -119,7 +120,7 @@ def sorted_search(
     pair = sorted_pair(name, needles, haystack, needles_count, haystack_count, names=("needles", "haystack"))
     right, aligned = _is_right(name, side), static_flag(name, "aligned", aligned)
     if axis_name is not None:
-        operands = pair.single_operands
+        operands = pair.code_operands
         found = over_axis("pairs.sorted_search", name, axis_name, *operands, right=right, aligned=aligned)
     else:
         found = _search.run(pair.operands, right=right)[0]
@@ -177,7 +178,7 @@ def sorted_match(
     pair = sorted_pair(name, a, b, a_count, b_count)
     right, aligned = _is_right(name, side), static_flag(name, "aligned", aligned)
     if axis_name is not None:
-        operands = pair.single_operands
+        operands = pair.code_operands
         return over_axis("pairs.sorted_match", name, axis_name, *operands, right=right, aligned=aligned)
     return SortedMatch(*_match.run(pair.operands, right=right))
 
@@ -220,7 +221,7 @@ def sorted_equal_count(
     pair = sorted_pair(name, a, b, a_count, b_count)
     aligned = static_flag(name, "aligned", aligned)
     if axis_name is not None:
-        return over_axis("pairs.sorted_equal_count", name, axis_name, *pair.single_operands, aligned=aligned)
+        return over_axis("pairs.sorted_equal_count", name, axis_name, *pair.code_operands, aligned=aligned)
     operands = pair.operands
     index_dtype(name, "b", operands[1].shape[0])
     return _search.run(operands, right=True)[0] - _search.run(operands, right=False)[0]

@@ -53,7 +53,6 @@ def bulk_insert(
         places,
         [inserted],
         [rows],
-        list,
         of_values,
         live.reshape(1),
         descending=False,

@@ -195,9 +195,9 @@ def _of_own_rows(
         return jnp.where(x < 0, -1, x.astype(pair.dtype) + begin)
 
     def own() -> tuple[jax.Array, jax.Array, jax.Array]:
-        counts = {"a_count": pair.live[0], "b_count": pair.live[1]}
+        counts: dict[str, Any] = {"a_count": pair.live[0], "b_count": pair.live[1]}
         with by_construction():
-            found = local_join(*map(as_columns, (a, b)), kind, size=size, **counts)
+            found = local_join(as_columns(a), as_columns(b), kind, size=size, **counts)
         count = found.count.astype(_count_dtype(axis, a.shape[0], b.shape[0]))
         return placed(found.a_indices, a_begin), placed(found.b_indices, b_begin), count
 

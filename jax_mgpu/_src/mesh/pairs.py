@@ -185,15 +185,14 @@ def merge(
     b: jax.Array,
     a_leaves: Sequence[jax.Array],
     b_leaves: Sequence[jax.Array],
-    unflatten: Any,
     a_count: Any,
     b_count: Any,
     *,
     descending: bool,
     even: bool,
     aligned: bool,
-) -> Any:
-    """The merge of two arrays that are sorted over all devices, with this device's count where one was given."""
+) -> tuple[jax.Array, list[jax.Array], jax.Array]:
+    """The merge of two arrays that are sorted over all devices: keys, leaves, and how many items this device has."""
     slots = a.shape[0] + b.shape[0]
     dtype = axis.index_dtype("a and b", slots)
     a_live, b_live = live_items(a.shape[0], a_count, dtype), live_items(b.shape[0], b_count, dtype)
@@ -203,10 +202,7 @@ def merge(
         b, *b_leaves = exchange(b_parts, [b, *b_leaves])
         a_live, b_live = a_parts.runs[-1], b_parts.runs[-1]
     keys, leaves = _merged(a, b, a_leaves, b_leaves, a_live, b_live, slots, descending=descending)
-    results = [keys] if unflatten is None else [keys, unflatten(leaves)]
-    if a_count.size or b_count.size:
-        results.append(a_live + b_live)
-    return results[0] if len(results) == 1 else tuple(results)
+    return keys, leaves, a_live + b_live
 
 
 def _merged(

@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.bits import is_words
 from jax_mgpu._src.check import count_operand
-from jax_mgpu._src.columns import KeyPair
+from jax_mgpu._src.columns import Columns, KeyPair
 from jax_mgpu._src.merge import merged
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
@@ -27,7 +28,7 @@ FEW_KEYS = 1 << 14
 
 def sort(
     axis: Axis,
-    keys: jax.Array,
+    keys: jax.Array | Columns,
     values: Any,
     *,
     descending: bool,
@@ -36,9 +37,17 @@ def sort(
     method: Method,
     bits: int | None,
 ) -> Any:
-    """Sorted keys, with values where there are any, and with this device's count where one was given."""
-    n, name = keys.shape[0], axis.operation
+    """Sorted keys, with values where there are any, and with this device's count where one was given.
+
+    Columns are sorted by their code; those that do not follow from it travel as values do.
+    """
+    (n,), name = keys.shape, axis.operation
     leaves, unflatten = ([], None) if values is None else flatten_values(name, "values", values, n, "keys")
+    columns, number = None, len(leaves)
+    if isinstance(keys, Columns):
+        columns = keys
+        keys, rest = columns.code_and_rest(name)
+        leaves, bits = [*leaves, *rest], None if is_words(keys) else columns.bits
     live = axis.live("keys", n, count_operand(name, "count", count, n))
     counts = axis.gather(live)
     options: dict[str, Any] = {"descending": descending, "bits": bits}
@@ -53,11 +62,13 @@ def sort(
         keys, *leaves = exchange(parts, [keys, *leaves])
         keys, leaves = merge_runs(name, keys, leaves, parts.runs, **options)
         live = parts.runs[-1]
+    if columns is not None:
+        keys, leaves = columns.of_code_and_rest(keys, leaves[number:], live), leaves[:number]
     results = [keys] if unflatten is None else [keys, unflatten(leaves)]
     return _together(results if count is None else [*results, live])
 
 
-def sort_indices(axis: Axis, keys: jax.Array, *, count: Any, **options: Any) -> Any:
+def sort_indices(axis: Axis, keys: jax.Array | Columns, *, count: Any, **options: Any) -> Any:
     """Sorted keys, and where each lay in the global array."""
     n = keys.shape[0]
     live = axis.live("keys", n, count_operand(axis.operation, "count", count, n))

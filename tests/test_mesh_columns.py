@@ -1,0 +1,183 @@
+"""Keys of several columns over a mesh axis, without 64-bit types, against NumPy's sort of the columns' ranks."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import jax_mgpu as mgpu
+from tests import data, mesh, oracle
+
+DEVICES, SLOTS, OTHERS = 3, 23, 14
+# Types of the columns, and which of them are descending.
+TYPES = {
+    "24 bits": (["uint8", "int16"], (False, True)),
+    "two of 32": (["int32", "uint32"], (True, False)),
+    "float and integer": (["float32", "int32"], (False, True)),
+    "floats of 16": (["bfloat16", "float16"], (True, False)),
+}
+each_type = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if i in (1, 2) else pytest.mark.long) for i, name in enumerate(TYPES)]
+)
+
+
+def draw(rng, dtypes, n):
+    """Columns of which many items are equal, or of any values."""
+    few = [rng.choice(data.random_keys(rng, dtype, 4), n) for dtype in dtypes]
+    return few if rng.integers(2) else [few[0], data.random_keys(rng, dtypes[1], n)]
+
+
+def ranks(columns, descending):
+    """One integer an item, in the order of the columns."""
+    total = np.zeros(len(columns[0]), np.int64)
+    for x, down in zip(columns, descending, strict=True):
+        rank = oracle.rank(x).astype(np.int64)
+        total = total * (len(x) + 1) + (-rank if down else rank)
+    return total
+
+
+def dealt(columns, counts, slots):
+    return tuple(mesh.deal(x, counts, slots) for x in columns)
+
+
+def same_columns(got, counts, columns, order):
+    """The live items bit for bit, and 0 behind them."""
+    assert isinstance(got, tuple)
+    for x, y in zip(got, columns, strict=True):
+        oracle.same_bits(mesh.gather(x, counts), y[order])
+        assert all((row[count:] == 0).all() for row, count in zip(np.asarray(x), counts, strict=True))
+
+
+def check_sorts(rng, run, dtypes, descending, devices):
+    for counts in mesh.counts_of(rng, devices, SLOTS):
+        columns = draw(rng, dtypes, int(counts.sum()))
+        ids = np.arange(len(columns[0]), dtype=np.int32)
+        (keys, values, n), (_, again, _), (found, n_filled) = jax.device_get(
+            run(dealt(columns, counts, SLOTS), mesh.deal(ids, counts, SLOTS), counts)
+        )
+        order = np.argsort(ranks(columns, descending), kind="stable")
+        np.testing.assert_array_equal(n, mesh.even(len(ids), devices))
+        same_columns(keys, n, columns, order)
+        np.testing.assert_array_equal(mesh.gather(values["x"], n), order)
+        np.testing.assert_array_equal(mesh.gather(again, n), order)
+        np.testing.assert_array_equal(mesh.gather(found, n_filled), order)
+
+
+def sorts(descending):
+    def call(keys, ids, count):
+        named = {"descending": descending, "count": count, "axis_name": mesh.AXIS}
+        return (
+            mgpu.sort(keys, {"x": ids}, **named),
+            mgpu.mergesort(keys, ids, **named),
+            mgpu.argsort(keys, **named, even=False),
+        )
+
+    return call
+
+
+@each_type
+def test_sorts(rng, name):
+    dtypes, descending = TYPES[name]
+    check_sorts(rng, mesh.by_vmap(sorts(descending)), dtypes, descending, DEVICES)
+
+
+def test_sorts_on_devices(rng):
+    dtypes, descending = TYPES["two of 32"]
+    check_sorts(rng, mesh.by_devices(sorts(descending), 2), dtypes, descending, 2)
+
+
+def test_keys_alone(rng):
+    """Without values and counts."""
+    columns = draw(rng, ["int32", "uint32"], DEVICES * SLOTS)
+    given = [x.reshape(DEVICES, SLOTS) for x in columns]
+    got = mesh.by_vmap(lambda *keys: mgpu.sort(keys, axis_name=mesh.AXIS))(*given)
+    order = np.argsort(ranks(columns, (False, False)), kind="stable")
+    same_columns(got, np.full(DEVICES, SLOTS), columns, order)
+
+
+def pairs(rng, dtypes, descending):
+    """Two tables of columns in order, dealt out in every way."""
+    for a_counts, b_counts in zip(
+        mesh.counts_of(rng, DEVICES, SLOTS), rng.permutation(mesh.counts_of(rng, DEVICES, OTHERS)), strict=True
+    ):
+        columns = draw(rng, dtypes, int(a_counts.sum() + b_counts.sum()))
+        rank, n_a = ranks(columns, descending), int(a_counts.sum())
+        orders = [np.argsort(part, kind="stable") + at for part, at in ((rank[:n_a], 0), (rank[n_a:], n_a))]
+        a, b = ([x[order] for x in columns] for order in orders)
+        a_rank, b_rank = (rank[order] for order in orders)
+        given = dealt(a, a_counts, SLOTS), dealt(b, b_counts, OTHERS), a_counts, b_counts
+        yield a, b, a_rank, b_rank, given
+
+
+@each_type
+def test_merges(rng, name):
+    dtypes, descending = TYPES[name]
+
+    def call(a, b, a_count, b_count, a_ids, b_ids):
+        named = {"a_count": a_count, "b_count": b_count, "descending": descending, "axis_name": mesh.AXIS}
+        return mgpu.merge(a, b, a_ids, b_ids, **named)
+
+    run = mesh.by_vmap(call)
+    for a, b, a_rank, b_rank, given in pairs(rng, dtypes, descending):
+        ids = np.split(np.arange(len(a_rank) + len(b_rank), dtype=np.int32), [len(a_rank)])
+        ids = [mesh.deal(x, counts, slots) for x, counts, slots in zip(ids, given[2:], (SLOTS, OTHERS), strict=True)]
+        keys, values, n = jax.device_get(run(*given, *ids))
+        order = np.argsort(np.concatenate([a_rank, b_rank]), kind="stable")
+        same_columns(keys, n, [np.concatenate(both) for both in zip(a, b, strict=True)], order)
+        np.testing.assert_array_equal(mesh.gather(values, n), order)
+
+
+@each_type
+def test_searches_and_joins(rng, name):
+    """As the columns are dealt out, and aligned."""
+    dtypes, ascending = TYPES[name][0], (False, False)
+    size = DEVICES * SLOTS * OTHERS
+
+    def call(a, b, a_count, b_count):
+        named = {"a_count": a_count, "b_count": b_count, "axis_name": mesh.AXIS}
+        counts = {"needles_count": a_count, "haystack_count": b_count}
+        both = mgpu.align(a, b, **named)
+        aligned = {"a_count": both.a_count, "b_count": both.b_count, "axis_name": mesh.AXIS, "aligned": True}
+        return (
+            mgpu.sorted_search(a, b, "right", **counts, axis_name=mesh.AXIS),
+            mgpu.join(a, b, "left", size=size, **named),
+            both,
+            mgpu.sorted_match(both.a, both.b, **aligned),
+            mgpu.sorted_equal_count(both.a, both.b, **aligned),
+            mgpu.join(both.a, both.b, size=size, **aligned),
+        )
+
+    run = mesh.by_vmap(call)
+    for a, b, a_rank, b_rank, given in pairs(rng, dtypes, ascending):
+        found, left, both, match, number, inner = jax.device_get(run(*given))
+        low, high = (np.searchsorted(b_rank, a_rank, side) for side in ("left", "right"))
+        np.testing.assert_array_equal(mesh.gather(found, given[2]), high)
+        same_columns(both.a, both.a_count, a, slice(None))
+        same_columns(both.b, both.b_count, b, slice(None))
+        np.testing.assert_array_equal(mesh.gather(match.a_index, both.a_count), low)
+        assert match.a_match_count.tolist() == [(high > low).sum()] * DEVICES
+        np.testing.assert_array_equal(mesh.gather(number, both.a_count), high - low)
+        rows = [(i, j) for i in range(len(a_rank)) for j in range(low[i], high[i])]
+        alone = [(i, -1) for i in np.flatnonzero(low == high)]
+        for got, expected in ((left, sorted(rows + alone)), (inner, rows)):
+            n = np.minimum(got.count, size)
+            assert got.count.sum() == len(expected)
+            pairs_found = np.stack([mesh.gather(got.a_indices, n), mesh.gather(got.b_indices, n)], 1)
+            np.testing.assert_array_equal(pairs_found, np.array(expected, int).reshape(-1, 2))
+
+
+def test_errors():
+    keys = np.arange(3, dtype=np.int32)[None]
+
+    def over_axis(function):
+        return jax.vmap(function, axis_name=mesh.AXIS)(keys)
+
+    with pytest.raises(ValueError, match="sort: axis_name: expected None where columns have more than 64 bits"):
+        over_axis(lambda k: mgpu.sort((k, k, k), axis_name=mesh.AXIS))
+    with pytest.raises(ValueError, match="merge: axis_name: expected None where columns have more than 64 bits"):
+        over_axis(lambda k: mgpu.merge((k, k, k), (k, k, k), axis_name=mesh.AXIS))
+    with pytest.raises(ValueError, match="sort: bits: expected None where the keys are columns"):
+        over_axis(lambda k: mgpu.sort((k, k), bits=3, axis_name=mesh.AXIS))
+    with pytest.raises(ValueError, match="set_union: axis_name: expected None where the keys are columns"):
+        over_axis(lambda k: mgpu.set_union((k, k), (k, k), axis_name=mesh.AXIS))
