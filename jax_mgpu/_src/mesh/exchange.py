@@ -36,8 +36,8 @@ class Parts:
         self.axis, self.starts, self.slots = axis, starts, slots
         # What has no room, as where keys are not in the order that they should be in, is not sent.
         ends = jnp.minimum(jnp.cumsum(sizes, axis=0, dtype=sizes.dtype), slots)
-        self.offsets = jnp.concatenate([jnp.zeros_like(ends[:1]), ends])  # [from + 1, to]
-        self.sizes = self.offsets[1:] - self.offsets[:-1]
+        offsets = jnp.concatenate([jnp.zeros_like(ends[:1]), ends])
+        self.places, self.sizes = offsets[:-1], offsets[1:] - offsets[:-1]  # on the receiver, [from, to]
 
     @classmethod
     def between(cls, axis: Axis, edges: jax.Array, slots: int) -> Parts:
@@ -46,22 +46,40 @@ class Parts:
 
     def back(self, slots: int) -> Parts:
         """The same parts returned to where they came from, which is the devices' own order."""
-        return Parts(self.axis, self.offsets[:-1].T, self.sizes.T, slots)
+        return Parts(self.axis, self.places.T, self.sizes.T, slots)
+
+    def in_rows(self, row: int) -> Parts:
+        """The same parts in rows of so many slots, one for each sender, on the receivers where each part fits a row."""
+        fits = jnp.max(self.sizes, axis=0) <= row
+        rows = row * self.axis.devices.astype(self.places.dtype)[:, None]
+        places = jnp.where(fits, rows, self.places)
+        arrays = (self.starts, places, self.sizes)
+        return Parts.unflatten((self.axis, max(self.slots, row * self.axis.size)), arrays)
 
     @property
-    def runs(self) -> jax.Array:
-        """Where the parts from each device begin on this one, and where the last one ends: `[devices + 1]`."""
-        return self.offsets[:, self.axis.index]
+    def received(self) -> jax.Array:
+        """How many items this device gets from each: `[devices]`."""
+        return self.sizes[:, self.axis.index]
+
+    @property
+    def begins(self) -> jax.Array:
+        """Where the parts from each device begin on this one: `[devices]`."""
+        return self.places[:, self.axis.index]
+
+    @property
+    def total(self) -> jax.Array:
+        """How many items this device gets."""
+        return self.received.sum(dtype=self.sizes.dtype)
 
     def flatten(self) -> tuple[Any, Any]:
         """What differs from call to call, and what does not."""
-        return (self.starts, self.offsets, self.sizes), (self.axis, self.slots)
+        return (self.starts, self.places, self.sizes), (self.axis, self.slots)
 
     @classmethod
     def unflatten(cls, fixed: Any, arrays: Any) -> Parts:
         """The inverse."""
         parts = cls.__new__(cls)
-        (parts.axis, parts.slots), (parts.starts, parts.offsets, parts.sizes) = fixed, arrays
+        (parts.axis, parts.slots), (parts.starts, parts.places, parts.sizes) = fixed, arrays
         return parts
 
 
@@ -69,7 +87,7 @@ jax.tree_util.register_pytree_node(Parts, Parts.flatten, Parts.unflatten)
 
 
 def exchange(parts: Parts, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-    """Arrays of the parts that this device receives, in the order of the devices; 0 behind them."""
+    """Arrays of the parts that this device receives, in the order of the devices; 0 behind each."""
     forms: dict[str, Callable[..., jax.Array]]
     if not parts.axis.is_of_devices:
         forms = {"default": _gathered}
@@ -93,11 +111,13 @@ def exchange(parts: Parts, leaves: Sequence[jax.Array]) -> list[jax.Array]:
 def _gathered(parts: Parts, x: jax.Array) -> jax.Array:
     """All arrays on all devices: for CPU devices, which share their memory, and for axes within one device."""
     slot = jnp.arange(parts.slots, dtype=parts.sizes.dtype)
-    source = jnp.sum(slot[:, None] >= parts.runs[None, 1:-1], axis=1, dtype=slot.dtype)
-    item = parts.starts[source, parts.axis.index] + slot - parts.runs[source]
+    begun = slot[:, None] >= parts.begins
+    source = jnp.sum(begun[:, 1:], axis=1, dtype=slot.dtype)
+    item = parts.starts[source, parts.axis.index] + slot - parts.begins[source]
+    used = jnp.any(begun & (slot[:, None] < parts.begins + parts.received), axis=1)
     everything = jax.lax.all_gather(x, parts.axis.name, tiled=True).reshape(parts.axis.size, *x.shape)
     taken = everything.at[source, item].get(mode="clip")
-    return jnp.where(_along(slot < parts.runs[-1], taken), taken, jnp.zeros((), x.dtype))
+    return jnp.where(_along(used, taken), taken, jnp.zeros((), x.dtype))
 
 
 def _ragged(parts: Parts, x: jax.Array) -> jax.Array:
@@ -112,11 +132,11 @@ def _ragged(parts: Parts, x: jax.Array) -> jax.Array:
 
     me = axis.index
     others = axis.devices != me
-    (sent, sent_sizes), (_, received_sizes) = cut(parts.sizes[me] * others), cut(parts.sizes[:, me] * others)
-    starts, places = parts.starts[me][:, None] + sent, parts.offsets[me][:, None] + sent
-    slot = jnp.arange(parts.slots, dtype=parts.sizes.dtype)
-    kept = (slot >= parts.runs[me]) & (slot < parts.runs[me + 1])
-    own = x.at[slot + (parts.starts[me, me] - parts.runs[me])].get(mode="clip")
+    (sent, sent_sizes), (_, received_sizes) = cut(parts.sizes[me] * others), cut(parts.received * others)
+    starts, places = parts.starts[me][:, None] + sent, parts.places[me][:, None] + sent
+    rank = jnp.arange(parts.slots, dtype=parts.sizes.dtype) - parts.places[me, me]
+    kept = (rank >= 0) & (rank < parts.sizes[me, me])
+    own = x.at[rank + parts.starts[me, me]].get(mode="clip")
     into = axis.varying(jnp.where(_along(kept, own), own, jnp.zeros((), x.dtype)))
     arguments = (starts, sent_sizes, places, received_sizes)
     return jax.lax.ragged_all_to_all(x, into, *(y.reshape(-1) for y in arguments), axis_name=axis.name)
@@ -136,7 +156,7 @@ def _chunked(parts: Parts, x: jax.Array) -> jax.Array:
         at = jnp.asarray(done, dtype) * chunk + item
         chunks = x.at[parts.starts[me][:, None] + at].get(mode="clip")
         chunks = jax.lax.all_to_all(chunks, axis.name, 0, 0)
-        places = jnp.where(at < parts.sizes[:, me][:, None], parts.runs[:-1][:, None] + at, unused.reshape(-1, chunk))
+        places = jnp.where(at < parts.received[:, None], parts.begins[:, None] + at, unused.reshape(-1, chunk))
         return into.at[places].set(chunks, mode="drop", unique_indices=True)
 
     # A transpose would keep the places of all rounds, as many arrays as there are devices; so it makes them again.

@@ -88,4 +88,4 @@ def _from_runs(
     parts = Parts.between(axis, axis.gather(edges), size + axis.size)
     firsts, *leaves = exchange(parts, [firsts, *_chosen(leaves, found)])
     slot = jnp.arange(parts.slots, dtype=live.dtype)
-    return jnp.where(slot < parts.runs[-1], firsts.astype(live.dtype) - axis.index * size, -1), leaves
+    return jnp.where(slot < parts.total, firsts.astype(live.dtype) - axis.index * size, -1), leaves

@@ -79,7 +79,7 @@ def meet(axis: Axis, codes: Sequence[jax.Array], lives: Sequence[jax.Array], beg
     fits = jnp.all(jnp.max(needed, axis=1) <= jnp.asarray(slots, every.dtype))
     parts = [Parts.between(axis, every[:, side], slots[side]) for side in (0, 1)]
     (a, a_rows), (b, b_rows) = (exchange(p, [x.codes, x.rows]) for p, x in zip(parts, tables, strict=True))
-    return Meeting((a, b), (a_rows, b_rows), (parts[0].runs[-1:], parts[1].runs[-1:]), fits)
+    return Meeting((a, b), (a_rows, b_rows), (parts[0].total.reshape(1), parts[1].total.reshape(1)), fits)
 
 
 class _Table(NamedTuple):

@@ -67,7 +67,7 @@ def deal(
     last = insertion_points(share.highs.astype(begins.dtype), begins).astype(jnp.int32)
     starts, sizes = axis.gather((first, jnp.maximum(last - first, 0)))
     parts = Parts(axis, starts, sizes, slots)
-    return exchange(parts, leaves), parts.runs[-1]
+    return exchange(parts, leaves), parts.total
 
 
 def _in_order(axis: Axis, places: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -158,5 +158,5 @@ def put(
     places, order, edges = _in_order(axis, places, counts)
     parts = Parts.between(axis, axis.gather(edges), slots)
     places, *rows = exchange(parts, [places, *(take_rows(x, order) for x in leaves)])
-    live = jnp.arange(slots, dtype=counts.dtype) < parts.runs[-1]
+    live = jnp.arange(slots, dtype=counts.dtype) < parts.total
     return rows, jnp.where(live, places - begins_of(counts)[axis.index], slots)

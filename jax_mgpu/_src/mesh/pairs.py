@@ -159,7 +159,7 @@ def aligned_pair(
         return AlignedPair(axis, (a, b), live), None
     parts = pair_parts(axis, (a, b), (a_count, b_count))
     keys = [exchange(p, [x])[0] for p, x in zip(parts, (a, b), strict=True)]
-    return AlignedPair(axis, keys, [p.runs[-1] for p in parts]), parts
+    return AlignedPair(axis, keys, [p.total for p in parts]), parts
 
 
 def align(
@@ -176,7 +176,7 @@ def align(
     """Keys and leaves of both sides as they are dealt out along merge path, and how many items this device has."""
     a_parts, b_parts = pair_parts(axis, (a, b), (a_count, b_count), descending=descending)
     moved = exchange(a_parts, [a, *a_leaves]), exchange(b_parts, [b, *b_leaves])
-    return *moved, a_parts.runs[-1], b_parts.runs[-1]
+    return *moved, a_parts.total, b_parts.total
 
 
 def merge(
@@ -200,7 +200,7 @@ def merge(
         a_parts, b_parts = pair_parts(axis, (a, b), (a_count, b_count), descending=descending, even=even)
         a, *a_leaves = exchange(a_parts, [a, *a_leaves])
         b, *b_leaves = exchange(b_parts, [b, *b_leaves])
-        a_live, b_live = a_parts.runs[-1], b_parts.runs[-1]
+        a_live, b_live = a_parts.total, b_parts.total
     keys, leaves = _merged(a, b, a_leaves, b_leaves, a_live, b_live, slots, descending=descending)
     return keys, leaves, a_live + b_live
 
@@ -292,7 +292,7 @@ def set_operation(
         exchange(p, [x, *leaves]) for p, x, leaves in zip(parts, (a, b), (a_leaves, b_leaves), strict=True)
     )
     of_a, of_b = [None, None] if a_values is None else [unflatten(a_moved), unflatten(b_moved) if b_moved else None]
-    counts = (parts[0].runs[-1], parts[1].runs[-1])
+    counts = (parts[0].total, parts[1].total)
     return _operate(name, kind, a, b, of_a, of_b, size, duplicates, fill_value, True, counts)
 
 

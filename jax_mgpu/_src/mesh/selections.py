@@ -67,7 +67,7 @@ def partition(
     front = parts(jnp.zeros_like(kepts), kepts, jnp.minimum(edges, total))
     back = parts(kepts, lives - kepts, jnp.maximum(edges - total, 0))
     slot = jnp.arange(n, dtype=live.dtype)
-    source = jnp.where(slot < front.runs[-1], slot, n + slot - front.runs[-1])
+    source = jnp.where(slot < front.total, slot, n + slot - front.total)
     dead = jnp.where(slot < live, slot, n + slot)
     pairs = zip(exchange(front, moved), exchange(back, moved), strict=True)
     items = [take_from_pair(first, second, source, n) for first, second in pairs]

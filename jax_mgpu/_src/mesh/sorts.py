@@ -20,7 +20,7 @@ from jax_mgpu._src.sort import Method
 from jax_mgpu._src.sort import run_sort as local_sort
 from jax_mgpu._src.values import carried_leaf, flatten_values
 
-__all__ = ["merge_runs", "sort", "sort_indices"]
+__all__ = ["sort", "sort_indices"]
 
 # A sort of no more keys takes less time than rounds of merges.
 FEW_KEYS = 1 << 14
@@ -59,9 +59,8 @@ def sort(
             even_ranks(axis, counts.sum(dtype=counts.dtype), None if even else n),
         )
         parts = Parts.between(axis, edges_of(cuts[0], counts), n)
-        keys, *leaves = exchange(parts, [keys, *leaves])
-        keys, leaves = merge_runs(name, keys, leaves, parts.runs, **options)
-        live = parts.runs[-1]
+        keys, leaves = received_in_order(name, parts, keys, leaves, **options)
+        live = parts.total
     if columns is not None:
         keys, leaves = columns.of_code_and_rest(keys, leaves[number:], live), leaves[:number]
     results = [keys] if unflatten is None else [keys, unflatten(leaves)]
@@ -76,45 +75,42 @@ def sort_indices(axis: Axis, keys: jax.Array | Columns, *, count: Any, **options
     return sort(axis, keys, positions, count=count, **options)
 
 
-def merge_runs(
+def received_in_order(
     operation: str,
+    parts: Parts,
     keys: jax.Array,
     leaves: Sequence[jax.Array],
-    runs: jax.Array,
     *,
     descending: bool,
     bits: int | None = None,
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """Sorts keys that are sorted runs, one behind the other, from `runs[i]` to `runs[i + 1]`; stable.
+    """The keys that this device receives, and the leaves that go with them, as each sender has sorted them; stable.
 
-    Runs of about equal length are merged in pairs, then pairs of these. Where one is much longer, all keys are sorted.
+    Runs of about equal length are received in rows, and merged in pairs, then pairs of these. Where one is much longer,
+    all keys are sorted.
     """
-    n, number = keys.shape[0], runs.shape[0] - 1
-    slots = -(-n // number) + -(-n // (32 * number))
+    n, number = parts.slots, parts.axis.size
+    row = -(-n // number) + -(-n // (32 * number))
+    carried = not leaves or carried_leaf(leaves) is not None
+    merges = n > FEW_KEYS and row < n and carried
 
     def whole(keys: jax.Array, leaves: Sequence[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
         options: dict[str, Any] = {"descending": descending, "bits": bits, "method": Method.FASTEST}
-        return _sorted(operation, keys, leaves, count=runs[-1], **options)
+        return _sorted(operation, keys[:n], [x[:n] for x in leaves], count=parts.total, **options)
 
     def in_pairs(keys: jax.Array, leaves: Sequence[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
-        padded = [jnp.concatenate([x, jnp.zeros((slots,), x.dtype)]) for x in (keys, *leaves)]
-        rows = [
-            ([jax.lax.dynamic_slice_in_dim(x, runs[i], slots) for x in padded], runs[i + 1] - runs[i])
-            for i in range(number)
-        ]
+        rows = [([x[i * row : (i + 1) * row] for x in (keys, *leaves)], parts.received[i]) for i in range(number)]
         while len(rows) > 1:
-            pairs = [
-                _merged(operation, a, b, descending)
-                for a, b in zip(rows[: len(rows) // 2 * 2 : 2], rows[1::2], strict=True)
-            ]
-            rows = [*pairs, *rows[len(rows) // 2 * 2 :]]
+            pairs = zip(rows[: len(rows) // 2 * 2 : 2], rows[1::2], strict=True)
+            rows = [*(_merged(operation, a, b, descending) for a, b in pairs), *rows[len(rows) // 2 * 2 :]]
         sorted_keys, *moved = (x[:n] for x in rows[0][0])
         return sorted_keys, moved
 
-    carried = not leaves or carried_leaf(leaves) is not None
-    if n <= FEW_KEYS or slots >= n or not carried:
+    if not merges:
+        keys, *leaves = exchange(parts, [keys, *leaves])
         return whole(keys, leaves)
-    return jax.lax.cond(jnp.max(runs[1:] - runs[:-1]) <= slots, in_pairs, whole, keys, list(leaves))
+    keys, *leaves = exchange(parts.in_rows(row), [keys, *leaves])
+    return jax.lax.cond(jnp.max(parts.received) <= row, in_pairs, whole, keys, list(leaves))
 
 
 def _merged(operation: str, a: Any, b: Any, descending: bool) -> Any:
