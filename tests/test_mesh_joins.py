@@ -177,6 +177,17 @@ def test_rows_of_a_key_meet(rng, words):
                 assert (np.diff(row[order])[np.diff(keys[row][order]) == 0] > 0).all()
 
 
+@pytest.mark.parametrize(
+    "n_a, n_b, size",
+    [(3, 4, 0), *(pytest.param(*sizes, marks=pytest.mark.long) for sizes in ((0, 4, 5), (3, 0, 5), (0, 0, 2)))],
+)
+def test_nothing_in_any_order(n_a, n_b, size):
+    """Tables without rows, or no room for rows."""
+    a, b = np.ones((3, n_a), np.int32), np.ones((3, n_b), np.int32)
+    got = mesh.by_vmap(lambda a, b: mgpu.join(a, b, "outer", size=size, assume_sorted=False, axis_name=mesh.AXIS))(a, b)
+    check(jax.device_get(got), rows_of("outer", a.reshape(-1), b.reshape(-1)), 3, size)
+
+
 def test_any_order_by_buckets(rng, monkeypatch):
     """What a GPU does with long tables."""
     monkeypatch.setattr(sort, "LONG_PERMUTATION", 1)

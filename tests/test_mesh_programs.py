@@ -50,6 +50,7 @@ ONE = {
     "select": lambda k, i, c: mgpu.select(k, k > 0, count=c, **KEYS),
     "select_indices": lambda k, i, c: mgpu.select_indices(k > 0, count=c, **KEYS),
     "sort": lambda k, i, c: mgpu.sort(k, {"k": k, "i": i}, count=c, **KEYS),
+    "sort, columns": lambda k, i, c: mgpu.sort((k, i), count=c, **KEYS),
     "top_k": lambda k, i, c: mgpu.top_k(k, 100, count=c, **KEYS)[:2],
     "unique": lambda k, i, c: mgpu.unique(k, size=SLOTS, return_inverse=True, return_counts=True, count=c, **KEYS),
 }
@@ -57,6 +58,8 @@ TWO = {
     "align": lambda k, i, c: mgpu.align(k, k, i, k[:, None], a_count=c, **KEYS),
     "bulk_insert": lambda k, i, c: mgpu.bulk_insert(k, i, k, count=c, size=2 * SLOTS, **KEYS),
     "join": lambda k, i, c: mgpu.join(k, k, "outer", size=SLOTS, assume_sorted=False, a_count=c, **KEYS),
+    "join, columns": lambda k, i, c: mgpu.join((k, i), (k, i), "left", size=SLOTS, a_count=c, **KEYS),
+    "join, columns in any order": lambda k, i, c: mgpu.join((k, i), (k, i), size=SLOTS, assume_sorted=False, **KEYS),
     "merge": lambda k, i, c: mgpu.merge(k, k, i, i, a_count=c, **KEYS),
     "set_difference": lambda k, i, c: mgpu.set_difference(k, k, i, **KEYS),
     "set_intersection": lambda k, i, c: mgpu.set_intersection(k, k, i, b_count=c, **KEYS),
@@ -170,6 +173,13 @@ def test_more_items_than_int32_counts(name):
         traced(call, 16, slots)
     with jax.enable_x64(False):
         assert all(x.dtype == np.int32 for x in jax.tree.leaves(traced(call, 8, slots // 2).out_info))
+
+
+def test_more_slots_for_rows_than_int32_counts():
+    """Indices still fit, so a join needs no 64-bit types."""
+    with jax.enable_x64(False):
+        call = lambda k, i, c: mgpu.join(k, k, size=1 << 28, assume_sorted=False, **KEYS)  # noqa: E731
+        assert all(x.dtype == np.int32 for x in jax.tree.leaves(traced(call, 8, 64).out_info))
 
 
 def test_exported_programs(rng):

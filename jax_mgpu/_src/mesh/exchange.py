@@ -100,6 +100,8 @@ def exchange(parts: Parts, leaves: Sequence[jax.Array]) -> list[jax.Array]:
     bound = axes_bound(parts.axis.name)
 
     def move(x: jax.Array, parts: Parts) -> jax.Array:
+        if x.shape[0] == 0:
+            return parts.axis.varying(jnp.zeros((parts.slots, *x.shape[1:]), x.dtype))
         with bound():
             if len(forms) == 1:
                 return forms["default"](parts, x)

@@ -79,12 +79,12 @@ def join(
     """Each device's even share of the rows; of aligned tables, unless b's are kept, those of its own rows of a."""
     dtype = axis.index_dtype("a and b", a.shape[0] + b.shape[0])
     given: dict[str, Any] = {"kind": kind, "size": size, "is_sorted": is_sorted, "aligned": aligned}
-    if is_sorted:
+    slots = with_room(size if kind in KINDS else a.shape[0])
+    if is_sorted or (axis.size * slots >= INT32_LIMIT and not jax.config.jax_enable_x64):
         a_indices, b_indices, count = _by_partners(axis, a, b, a_count, b_count, dtype, **given)
         return JoinResult(a_indices, b_indices, room(axis.operation, count, size))
-    codes, lives = (a, b), [live_items(x.shape[0], count, dtype) for x, count in ((a, a_count), (b, b_count))]
-    met = meet(axis, codes, lives, [axis.begin(axis.gather(live)) for live in lives])
-    slots = with_room(size) if kind in KINDS else met.codes[0].shape[0]
+    lives = [live_items(x.shape[0], count, dtype) for x, count in ((a, a_count), (b, b_count))]
+    met = meet(axis, (a, b), lives, [axis.begin(axis.gather(live)) for live in lives])
     a_rows, b_rows, count = rows_by_key(axis.operation, kind, met.codes, met.rows, met.counts, slots)
     rows_fit = jnp.max(axis.gather(count)) <= slots
 
