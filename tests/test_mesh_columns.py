@@ -167,6 +167,29 @@ def test_searches_and_joins(rng, name):
             np.testing.assert_array_equal(pairs_found, np.array(expected, int).reshape(-1, 2))
 
 
+@each_type
+def test_runs(rng, name):
+    """A run is on the device on which it starts, with its first key bit for bit."""
+    dtypes = TYPES[name][0]
+
+    def call(keys, values, count):
+        return mgpu.reduce_by_key(keys, values, size=SLOTS, count=count, axis_name=mesh.AXIS)
+
+    run = mesh.by_vmap(call)
+    for counts in mesh.counts_of(rng, DEVICES, SLOTS):
+        total = int(counts.sum())
+        repeated = np.sort(rng.integers(0, max(min(total, 3), 1), total))
+        columns = [x[repeated] for x in draw(rng, dtypes, total)]
+        rank, values = ranks(columns, (False, False)), rng.integers(0, 9, total).astype(np.int32)
+        starts = np.flatnonzero(np.append(np.ones(min(total, 1), bool), rank[1:] != rank[:-1]))
+        keys, sums, n = jax.device_get(run(dealt(columns, counts, SLOTS), mesh.deal(values, counts, SLOTS), counts))
+        owner = np.searchsorted(np.cumsum(counts), starts, "right")
+        np.testing.assert_array_equal(n, np.bincount(owner, minlength=DEVICES))
+        for x, y in zip(keys, columns, strict=True):
+            oracle.same_bits(mesh.gather(x, n), y[starts])
+        np.testing.assert_array_equal(mesh.gather(sums, n), np.add.reduceat(values, starts) if total else [])
+
+
 def test_errors():
     keys = np.arange(3, dtype=np.int32)[None]
 

@@ -54,6 +54,7 @@ __all__ = [
     "SortKey",
     "expect_keys",
     "expect_one_array",
+    "expect_one_code",
     "key_starts",
     "sorted_pair",
     "travelling",

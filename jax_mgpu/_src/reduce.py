@@ -28,7 +28,7 @@ from jax_mgpu._src.check import (
     static_size,
     value_error,
 )
-from jax_mgpu._src.columns import Columns, expect_keys, expect_one_array
+from jax_mgpu._src.columns import Columns, expect_keys, expect_one_code
 from jax_mgpu._src.compat import partition_spec, whole_axes
 from jax_mgpu._src.live import heads_inside, live_items, live_mask, segment_bounds, wide_enough
 from jax_mgpu._src.mapped import Load, mapped, one_leaf
@@ -317,8 +317,8 @@ def reduce_by_key(
       count: the number of live items, an integer scalar (default `n`).
       map: see `reduce`; a function of an item of `values`, or of an item and its position.
       commutative: see `reduce`.
-      axis_name: see `reduce`. A run belongs to the device on which it starts; `size` and the number of runs are the
-        device's own.
+      axis_name: see `reduce`; columns may have up to 64 bits in all. A run belongs to the device on which it starts;
+        `size` and the number of runs are the device's own.
 
     Returns:
       `(keys, values, count)`: the first key (or the tuple of columns) of each run, its combined values, and the number
@@ -365,14 +365,15 @@ def run_reduce_by_key(
 
     on_mesh = axis_name is not None and n > 0
     if on_mesh:
-        expect_one_array(name, columns)
+        if columns is not None:
+            expect_one_code(name, columns)
         heads, firsts, runs = over_axis("segments.run_heads", name, axis_name, given, live, size=size)
     else:
         heads, firsts, covered, runs = _run_heads(keys=given, count=live, size=size)
         covered = covered.reshape(1)
     used = live_mask(size, runs.reshape(1))
     if columns is not None:
-        firsts = columns.structure([_firsts(x, heads) for x in columns.arrays])
+        firsts = columns.structure([_firsts(x, heads[:size]) for x in columns.arrays])
 
     def keep(x: jax.Array, filler: int) -> jax.Array:
         return jnp.where(used.reshape(size, *[1] * (x.ndim - 1)), x, jnp.asarray(filler, x.dtype))

@@ -7,12 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import ordered_integers, special_case
+from jax_mgpu._src.bits import special_case
 from jax_mgpu._src.check import count_operand
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.reductions import own_ends
-from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of
+from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of, equal, order_codes
 from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.reduce import _firsts, _run_heads
 from jax_mgpu._src.segmented_sort import flags_of_gaps
@@ -114,9 +114,10 @@ def run_heads(axis: Axis, keys: jax.Array, count: Any, *, size: int) -> tuple[ja
     n = keys.shape[0]
     live = axis.live("keys", n, count)
     heads, _, _, runs = _run_heads(keys=keys, count=count, size=size + 2)
-    codes = ordered_integers(keys)
-    has, lasts = axis.gather((live > 0, codes[jnp.maximum(live - 1, 0)]))
+    codes = order_codes(keys, False)
+    has, lasts = axis.gather((live > 0, [x[jnp.maximum(live - 1, 0)] for x in codes]))
     earlier = jnp.max(jnp.where(has & (axis.devices < axis.index), axis.devices, -1))
-    goes_on = (live > 0) & (earlier >= 0) & (lasts[jnp.maximum(earlier, 0)] == codes[0])
+    is_equal = equal([x[jnp.maximum(earlier, 0)] for x in lasts], [x[0] for x in codes])
+    goes_on = (live > 0) & (earlier >= 0) & is_equal
     own = jax.lax.dynamic_slice_in_dim(heads, goes_on.astype(jnp.int32), size + 1)
     return own, _firsts(keys, own[:size]), runs - goes_on.astype(runs.dtype)
