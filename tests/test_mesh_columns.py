@@ -28,15 +28,6 @@ def draw(rng, dtypes, n):
     return few if rng.integers(2) else [few[0], data.random_keys(rng, dtypes[1], n)]
 
 
-def ranks(columns, descending):
-    """One integer an item, in the order of the columns."""
-    total = np.zeros(len(columns[0]), np.int64)
-    for x, down in zip(columns, descending, strict=True):
-        rank = oracle.rank(x).astype(np.int64)
-        total = total * (len(x) + 1) + (-rank if down else rank)
-    return total
-
-
 def dealt(columns, counts, slots):
     return tuple(mesh.deal(x, counts, slots) for x in columns)
 
@@ -56,7 +47,7 @@ def check_sorts(rng, run, dtypes, descending, devices):
         (keys, values, n), (_, again, _), (found, n_filled) = jax.device_get(
             run(dealt(columns, counts, SLOTS), mesh.deal(ids, counts, SLOTS), counts)
         )
-        order = np.argsort(ranks(columns, descending), kind="stable")
+        order = np.argsort(oracle.column_ranks(columns, descending), kind="stable")
         np.testing.assert_array_equal(n, mesh.even(len(ids), devices))
         same_columns(keys, n, columns, order)
         np.testing.assert_array_equal(mesh.gather(values["x"], n), order)
@@ -92,7 +83,7 @@ def test_keys_alone(rng):
     columns = draw(rng, ["int32", "uint32"], DEVICES * SLOTS)
     given = [x.reshape(DEVICES, SLOTS) for x in columns]
     got = mesh.by_vmap(lambda *keys: mgpu.sort(keys, axis_name=mesh.AXIS))(*given)
-    order = np.argsort(ranks(columns, (False, False)), kind="stable")
+    order = np.argsort(oracle.column_ranks(columns, (False, False)), kind="stable")
     same_columns(got, np.full(DEVICES, SLOTS), columns, order)
 
 
@@ -102,7 +93,7 @@ def pairs(rng, dtypes, descending):
         mesh.counts_of(rng, DEVICES, SLOTS), rng.permutation(mesh.counts_of(rng, DEVICES, OTHERS)), strict=True
     ):
         columns = draw(rng, dtypes, int(a_counts.sum() + b_counts.sum()))
-        rank, n_a = ranks(columns, descending), int(a_counts.sum())
+        rank, n_a = oracle.column_ranks(columns, descending), int(a_counts.sum())
         orders = [np.argsort(part, kind="stable") + at for part, at in ((rank[:n_a], 0), (rank[n_a:], n_a))]
         a, b = ([x[order] for x in columns] for order in orders)
         a_rank, b_rank = (rank[order] for order in orders)
@@ -168,6 +159,27 @@ def test_searches_and_joins(rng, name):
 
 
 @each_type
+def test_segmented_sorts(rng, name):
+    dtypes, descending = TYPES[name]
+
+    def call(keys, heads, count):
+        named = {"descending": descending, "count": count, "axis_name": mesh.AXIS}
+        return mgpu.segmented_sort_indices(keys, heads, **named), mgpu.segmented_sort(keys, heads, **named)
+
+    run = mesh.by_vmap(call)
+    for counts in mesh.counts_of(rng, DEVICES, SLOTS):
+        columns = draw(rng, dtypes, int(counts.sum()))
+        heads = np.flatnonzero(rng.integers(0, 20, len(columns[0])) == 0)
+        segment = np.searchsorted(heads, np.arange(len(columns[0])), "right")
+        own, _ = mesh.deal_heads(heads, counts, SLOTS, SLOTS)
+        (keys, indices), alone = jax.device_get(run(dealt(columns, counts, SLOTS), own, counts))
+        order = np.lexsort((oracle.column_ranks(columns, descending), segment))
+        same_columns(keys, counts, columns, order)
+        same_columns(alone, counts, columns, order)
+        np.testing.assert_array_equal(mesh.gather(indices, counts), order)
+
+
+@each_type
 def test_runs(rng, name):
     """A run is on the device on which it starts, with its first key bit for bit."""
     dtypes = TYPES[name][0]
@@ -180,7 +192,7 @@ def test_runs(rng, name):
         total = int(counts.sum())
         repeated = np.sort(rng.integers(0, max(min(total, 3), 1), total))
         columns = [x[repeated] for x in draw(rng, dtypes, total)]
-        rank, values = ranks(columns, (False, False)), rng.integers(0, 9, total).astype(np.int32)
+        rank, values = oracle.column_ranks(columns, (False, False)), rng.integers(0, 9, total).astype(np.int32)
         starts = np.flatnonzero(np.append(np.ones(min(total, 1), bool), rank[1:] != rank[:-1]))
         keys, sums, n = jax.device_get(run(dealt(columns, counts, SLOTS), mesh.deal(values, counts, SLOTS), counts))
         owner = np.searchsorted(np.cumsum(counts), starts, "right")

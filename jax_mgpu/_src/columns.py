@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.bits import ordered_integers, shifted
+from jax_mgpu._src.bits import keeping_bits, ordered_integers, shifted
 from jax_mgpu._src.check import (
     as_array,
     count_operand,
@@ -235,9 +235,13 @@ class Columns:
     def of_code_and_rest(self, code: jax.Array, rest: Sequence[jax.Array], live: jax.Array) -> Any:
         """The columns of moved codes in the structure of the input; 0 past the live ones."""
         is_live = jnp.arange(code.shape[0], dtype=live.dtype) < live
+
+        def cleared(x: jax.Array) -> jax.Array:
+            return jnp.where(is_live, x, jnp.zeros((), x.dtype))
+
         floats = iter(rest)
         columns = [next(floats) if x is None else x for x in self.unpacked([code])]
-        return self.structure([jnp.where(is_live, x, jnp.zeros((), x.dtype)) for x in columns])
+        return self.structure([keeping_bits(cleared, x) for x in columns])
 
     def run_keys(self) -> jax.Array:
         """Codes, or the numbers of the runs: neighbours are equal exactly where those of the columns are."""

@@ -19,7 +19,7 @@ from jax_mgpu._src.check import (
     type_error,
     value_error,
 )
-from jax_mgpu._src.columns import expect_keys, expect_one_array
+from jax_mgpu._src.columns import expect_keys
 from jax_mgpu._src.compat import automatic
 from jax_mgpu._src.intervals import scatter_rows
 from jax_mgpu._src.live import common_dtype, heads_inside
@@ -118,9 +118,10 @@ def segmented_sort(
       descending: sort in the reverse order; equal keys stay in input order. A tuple of bools is a direction a column.
       count: the number of live items, an integer scalar (default `n`). Items past it stay where they are.
       less: the order, in place of that of numbers; see `mergesort`. It excludes `descending` and `axis_name`.
-      axis_name: sort the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Heads
-        and flags are those of the segments that start among a device's own items; a segment continues on the devices
-        that follow, up to the next head. The number of items of a device does not change, and slots past it hold 0.
+      axis_name: sort the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns
+        may have up to 64 bits in all. Heads and flags are those of the segments that start among a device's own items;
+        a segment continues on the devices that follow, up to the next head. The number of items of a device does not
+        change, and slots past it hold 0.
 
     Returns:
       The sorted keys, bit for bit a permutation of the input; with values, `(keys, values)`. Columns come back as the
@@ -150,7 +151,6 @@ def segmented_sort(
         return sort_by_less(name, keys, less, values, *segments, count, descending)
     keys, descending = expect_keys(name, "keys", keys, descending)
     if axis_name is not None:
-        expect_one_array(name, keys)
         expect_no_ends(name, ends)
         given = {"descending": static_flag(name, "descending", descending), "count": count}
         segments = _segments(name, keys.shape[0], heads, None, flags)
@@ -237,7 +237,6 @@ def segmented_sort_indices(
         return sort_indices_by_less(name, keys, less, *segments, count, descending)
     keys, descending = expect_keys(name, "keys", keys, descending)
     if axis_name is not None:
-        expect_one_array(name, keys)
         expect_no_ends(name, ends)
         given = {"descending": static_flag(name, "descending", descending), "count": count}
         segments = _segments(name, keys.shape[0], heads, None, flags)

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.bits import special_case
 from jax_mgpu._src.check import count_operand
+from jax_mgpu._src.columns import Columns
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.reductions import own_ends
+from jax_mgpu._src.mesh.sorts import one_key
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of, equal, order_codes
 from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.reduce import _firsts, _run_heads
@@ -26,15 +28,16 @@ FEW_ITEMS = 1 << 16
 
 
 def segmented_sort(
-    axis: Axis, keys: jax.Array, heads: Any, flags: Any, values: Any, *, descending: bool, count: Any
+    axis: Axis, keys: jax.Array | Columns, heads: Any, flags: Any, values: Any, *, descending: bool, count: Any
 ) -> Any:
     """Each device sorts its segments; then those across boundaries are cut by rank, and their items exchanged.
 
     Only a device's first and last segment can be across boundaries, and only these are sorted again. A
     device keeps the number of its items. So the cut of such a segment is at the rank of its item at the boundary.
     """
-    name, n = axis.operation, keys.shape[0]
+    name, (n,) = axis.operation, keys.shape
     leaves, unflatten = ([], None) if values is None else flatten_values(name, "values", values, n, "keys")
+    keys, leaves, restored = one_key(name, keys, leaves)
 
     def sort_locally(keys: jax.Array, leaves: Any) -> tuple[jax.Array, list[jax.Array]]:
         given = {"descending": descending, "count": count}
@@ -83,10 +86,13 @@ def segmented_sort(
             return jnp.max(jnp.stack([end - begin for begin, end in ends])) <= window
 
         keys, leaves = special_case(is_short, sort_ends, sort_locally, keys, leaves)
-    return keys if unflatten is None else (keys, unflatten(leaves))
+    result, leaves = restored(keys, leaves, live)
+    return result if unflatten is None else (result, unflatten(leaves))
 
 
-def segmented_sort_indices(axis: Axis, keys: jax.Array, heads: Any, flags: Any, *, descending: bool, count: Any) -> Any:
+def segmented_sort_indices(
+    axis: Axis, keys: jax.Array | Columns, heads: Any, flags: Any, *, descending: bool, count: Any
+) -> Any:
     """Sorted keys, and where each lay in the global array."""
     n = keys.shape[0]
     live = axis.live("keys", n, count_operand(axis.operation, "count", count, n))

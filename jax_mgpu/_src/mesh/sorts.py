@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ from jax_mgpu._src.sort import Method
 from jax_mgpu._src.sort import run_sort as local_sort
 from jax_mgpu._src.values import carried_leaf, flatten_values
 
-__all__ = ["sort", "sort_indices"]
+__all__ = ["one_key", "sort", "sort_indices"]
 
 # A sort of no more keys takes less time than rounds of merges.
 FEW_KEYS = 1 << 14
@@ -43,11 +43,10 @@ def sort(
     """
     (n,), name = keys.shape, axis.operation
     leaves, unflatten = ([], None) if values is None else flatten_values(name, "values", values, n, "keys")
-    columns, number = None, len(leaves)
-    if isinstance(keys, Columns):
-        columns = keys
-        keys, rest = columns.code_and_rest(name)
-        leaves, bits = [*leaves, *rest], None if is_words(keys) else columns.bits
+    given = keys
+    keys, leaves, restored = one_key(name, given, leaves)
+    if isinstance(given, Columns) and not is_words(keys):
+        bits = given.bits
     live = axis.live("keys", n, count_operand(name, "count", count, n))
     counts = axis.gather(live)
     options: dict[str, Any] = {"descending": descending, "bits": bits}
@@ -61,10 +60,23 @@ def sort(
         parts = Parts.between(axis, edges_of(cuts[0], counts), n)
         keys, leaves = received_in_order(name, parts, keys, leaves, **options)
         live = parts.total
-    if columns is not None:
-        keys, leaves = columns.of_code_and_rest(keys, leaves[number:], live), leaves[:number]
-    results = [keys] if unflatten is None else [keys, unflatten(leaves)]
+    result, leaves = restored(keys, leaves, live)
+    results = [result] if unflatten is None else [result, unflatten(leaves)]
     return _together(results if count is None else [*results, live])
+
+
+def one_key(
+    operation: str, keys: jax.Array | Columns, leaves: Sequence[jax.Array]
+) -> tuple[jax.Array, list[jax.Array], Callable[..., tuple[Any, list[jax.Array]]]]:
+    """Keys as one array, the leaves that go with them, and what makes the caller's of those and of the live count."""
+    if not isinstance(keys, Columns):
+        return keys, list(leaves), lambda keys, leaves, live: (keys, leaves)
+    (code, rest), number = keys.code_and_rest(operation), len(leaves)
+
+    def restored(code: jax.Array, leaves: list[jax.Array], live: jax.Array) -> tuple[Any, list[jax.Array]]:
+        return keys.of_code_and_rest(code, leaves[number:], live), leaves[:number]
+
+    return code, [*leaves, *rest], restored
 
 
 def sort_indices(axis: Axis, keys: jax.Array | Columns, *, count: Any, **options: Any) -> Any:
