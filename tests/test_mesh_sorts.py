@@ -194,10 +194,17 @@ def test_forms_of_the_exchange(rng, form, monkeypatch):
     check_every_sort(rng, mesh.by_devices(every_sort, 3), "int32", 3)
 
 
-@pytest.mark.parametrize("devices", (3, 4))
-def test_runs_are_merged_in_pairs(rng, devices, monkeypatch):
+@pytest.mark.parametrize(
+    "devices, form, dtype",
+    [(2, "_ragged", "bfloat16"), (3, "_gathered", "int32"), (3, "_chunked", "uint8"), (4, "_ragged", "int64")],
+)
+def test_runs_are_merged_in_pairs(rng, devices, form, dtype, monkeypatch):
+    """Received in rows where all are short enough."""
+    use(monkeypatch, form)
     monkeypatch.setattr(sorts, "FEW_KEYS", 0)
-    check_every_sort(rng, mesh.by_vmap(every_sort), "int32", devices)
+    # In vmap the choice between two ways selects among floats, of which narrow ones lose bits of NaNs on the CPU.
+    call = mesh.by_devices(every_sort, devices) if dtype == "bfloat16" else mesh.by_vmap(every_sort)
+    check_every_sort(rng, call, dtype, devices)
 
 
 # ---- Derivatives, transformations -----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ __all__ = [
     "of_words",
     "ordered_integers",
     "ordered_together",
+    "part_of",
     "shifted",
     "special_case",
     "words_of",
@@ -113,6 +114,11 @@ def keeping_bits(move: Callable[..., jax.Array], arrays: Any, *others: Any, repe
         return move_bits(*primals), move(moving, *primals[1:])
 
     return move_bits(arrays, *others)
+
+
+def part_of(x: jax.Array, begin: int, end: int) -> jax.Array:
+    """`x[begin:end]`, to the bit."""
+    return keeping_bits(lambda x: x[begin:end], x)
 
 
 def special_case(

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import special_case
+from jax_mgpu._src.bits import part_of, special_case
 from jax_mgpu._src.check import fill_operand
 from jax_mgpu._src.columns import KeyPair
 from jax_mgpu._src.live import live_items, live_mask
@@ -219,7 +219,7 @@ def _merged(
     """This device's items of both, in as many slots as hold them."""
     pair = KeyPair("merge", a, b, a_live.reshape(1), b_live.reshape(1), descending=descending)
     keys, leaves = merged("merge", pair, a_leaves, b_leaves)
-    return keys[:slots], [leaf[:slots] for leaf in leaves]
+    return part_of(keys, 0, slots), [part_of(leaf, 0, slots) for leaf in leaves]
 
 
 def _returned(parts: Parts, count: Any, n: int, found: Sequence[jax.Array], missing: Sequence[Any]) -> list[jax.Array]:

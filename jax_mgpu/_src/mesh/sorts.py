@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import is_words
+from jax_mgpu._src.bits import is_words, part_of
 from jax_mgpu._src.check import count_operand
 from jax_mgpu._src.columns import Columns, KeyPair
 from jax_mgpu._src.merge import merged
@@ -108,14 +108,18 @@ def received_in_order(
 
     def whole(keys: jax.Array, leaves: Sequence[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
         options: dict[str, Any] = {"descending": descending, "bits": bits, "method": Method.FASTEST}
-        return _sorted(operation, keys[:n], [x[:n] for x in leaves], count=parts.total, **options)
+        return _sorted(operation, part_of(keys, 0, n), [part_of(x, 0, n) for x in leaves], count=parts.total, **options)
 
     def in_pairs(keys: jax.Array, leaves: Sequence[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
-        rows = [([x[i * row : (i + 1) * row] for x in (keys, *leaves)], parts.received[i]) for i in range(number)]
+        begins = range(0, number * row, row)
+        rows = [
+            ([part_of(x, begin, begin + row) for x in (keys, *leaves)], parts.received[i])
+            for i, begin in enumerate(begins)
+        ]
         while len(rows) > 1:
             pairs = zip(rows[: len(rows) // 2 * 2 : 2], rows[1::2], strict=True)
             rows = [*(_merged(operation, a, b, descending) for a, b in pairs), *rows[len(rows) // 2 * 2 :]]
-        sorted_keys, *moved = (x[:n] for x in rows[0][0])
+        sorted_keys, *moved = (part_of(x, 0, n) for x in rows[0][0])
         return sorted_keys, moved
 
     if not merges:
