@@ -176,6 +176,7 @@ ROWS = {
     "top_k, 1,000": Row(lambda keys, **named: mgpu.top_k(keys, 1000, **named)[:2], _keys, shared=True),
     "unique": Row(lambda keys, **named: mgpu.unique(keys, size=keys.shape[0], **named)[0], _keys, agree=_equal_sums),
     "sort uint32 pairs": Row(mgpu.sort, _pairs, _stable_pairs, must="5.0 ms"),
+    "sort of two uint32 columns": Row(lambda *columns, **named: mgpu.sort(columns, **named), _pairs),
     "segmented_sort, mean 300": Row(mgpu.segmented_sort, SEGMENTS, heads=True, must="3.2 times"),
     "segmented_reduce, mean 300": Row(mgpu.segmented_reduce, SEGMENTS, heads=True, agree=_equal_sums, must="2.8 times"),
     "segmented_scan, mean 300": Row(mgpu.segmented_scan, SEGMENTS, heads=True),
