@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
 from jax_mgpu._src import library, primitive
+from jax_mgpu._src.sort import LONG_PERMUTATION
 from tests import mesh
 
 SLOTS = 1 << 12
@@ -118,6 +119,15 @@ def test_no_data_is_gathered(name, devices, form):
     gathered = [mesh.elements(line.rsplit("->", 1)[1]) for line in lines if "stablehlo.all_gather" in line]
     assert max(gathered, default=0) <= 2 * devices * (devices + 1)
     assert (form in text) == (name not in WITHOUT_EXCHANGE[form])
+
+
+@pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
+def test_long_tables_are_joined_by_buckets():
+    """A device's own join of rows that have met takes the kernels that it takes without a mesh."""
+    with warnings.catch_warnings(action="ignore"):
+        call = traced(lambda k, i, c: mgpu.join(i, i, size=SLOTS, assume_sorted=False, **KEYS), 2, LONG_PERMUTATION)
+        text = call.lower(lowering_platforms=("cuda",)).as_text()
+    assert "custom_call @jax_mgpu.bucket_join(" in text
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
