@@ -44,12 +44,12 @@ function(mgpu_try_nvcc)
   execute_process(COMMAND ${MGPU_NVCC} --dryrun ${folder}/try.cu OUTPUT_VARIABLE log ERROR_VARIABLE log)
   if(log MATCHES "TOP=([^\n]+)")
     get_filename_component(root "${CMAKE_MATCH_1}" REALPATH)
-    # The packages from PyPI ship `lib` where nvcc looks for `lib64`.
-    execute_process(COMMAND ${MGPU_NVCC} -std=c++20 -L${root}/lib ${folder}/try.cu -o ${folder}/try
-                    RESULT_VARIABLE status ERROR_VARIABLE log OUTPUT_VARIABLE log)
-  else()
-    set(status 1)
+  else()  # a distribution's own, such as Debian's, has no root but the system's
+    set(root /usr)
   endif()
+  # The packages from PyPI ship `lib` where nvcc looks for `lib64`.
+  execute_process(COMMAND ${MGPU_NVCC} -std=c++20 -L${root}/lib ${folder}/try.cu -o ${folder}/try
+                  RESULT_VARIABLE status ERROR_VARIABLE log OUTPUT_VARIABLE log)
   set(MGPU_NVCC_ROOT "${root}" PARENT_SCOPE)
   set(MGPU_NVCC_LOG "${log}" PARENT_SCOPE)
   if(status EQUAL 0)
@@ -97,8 +97,14 @@ endif()
 
 if(MGPU_BUILD_CUDA)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    if(MGPU_KERNEL_PACKAGE)
-      set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90-real 100-real 120)
+    if(MGPU_KERNEL_PACKAGE)  # real code for each of these that nvcc knows, PTX of the last for what comes after
+      execute_process(COMMAND ${MGPU_NVCC} --list-gpu-arch OUTPUT_VARIABLE known COMMAND_ERROR_IS_FATAL ANY)
+      foreach(architecture 75 80 86 89 90 100 120)
+        if(known MATCHES "compute_${architecture}\n")
+          list(APPEND CMAKE_CUDA_ARCHITECTURES ${architecture}-real)
+        endif()
+      endforeach()
+      list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "-real" "" AT -1)
     elseif(MGPU_GPU_SEEN)
       set(CMAKE_CUDA_ARCHITECTURES native)
     else()  # real code for the common parts, PTX of the last for what comes after
@@ -115,7 +121,8 @@ if(MGPU_BUILD_CUDA)
   endif()
   # Not CMake's CUDAToolkit package: it insists on a libcudart.so, which the packages from PyPI lack.
   find_library(MGPU_CUDART cudart_static PATHS ${MGPU_NVCC_ROOT} NO_DEFAULT_PATH REQUIRED
-               PATH_SUFFIXES lib64 lib targets/x86_64-linux/lib targets/sbsa-linux/lib)
+               PATH_SUFFIXES lib64 lib targets/x86_64-linux/lib targets/sbsa-linux/lib
+                             lib/${CMAKE_LIBRARY_ARCHITECTURE})
   find_package(Threads REQUIRED)
   add_library(mgpu_cudart INTERFACE)
   target_link_libraries(mgpu_cudart INTERFACE ${MGPU_CUDART} Threads::Threads ${CMAKE_DL_LIBS} rt)
