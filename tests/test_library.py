@@ -130,7 +130,8 @@ def test_a_gpu_without_the_kernels_is_one_warning(monkeypatch, is_wheel, command
 @without_cuda
 def test_an_import_beside_kernels_of_another_version(tmp_path):
     """As a user meets it: the whole package, of another version than a package of kernels beside it."""
-    shutil.copytree(ROOT / "jax_mgpu", tmp_path / "jax_mgpu", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    package = pathlib.Path(mgpu.__file__).parent  # the sources of a clone, or those of a wheel
+    shutil.copytree(package, tmp_path / "jax_mgpu", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     shutil.copy(CPU, tmp_path / "jax_mgpu")
     init = tmp_path / "jax_mgpu" / "__init__.py"
     init.write_text(init.read_text().replace(f'__version__ = "{mgpu.__version__}"', '__version__ = "9.8.7"'))
