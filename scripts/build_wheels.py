@@ -9,12 +9,13 @@ Each is one wheel for every Python from 3.11 on, with a global lock or without: 
 interface and know nothing of Python. So none is of Python's stable ABI, and auditwheel alone looks at them. Needed are
 Linux on x86_64, g++, and access to PyPI. What is linked asks for a glibc of 2.28, whatever this machine has
 (cmake/link_to_old_glibc.py). nvcc 13 comes from PyPI. PyPI has no nvcc 12 (nvidia-cuda-nvcc-cu12 holds ptxas and
-libnvvm alone): --nvcc12 names one of 12.8 or 12.9.
+libnvvm alone): --nvcc12 names one of 12.4 or later. With --work, a second run compiles only what changed.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import pathlib
 import shutil
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 import venv
 import zipfile
 
@@ -29,8 +31,6 @@ ROOT = pathlib.Path(__file__).parent.parent
 NVCC12 = pathlib.Path("/usr/local/cuda-12.9/bin/nvcc")
 PLATFORM = "manylinux_2_28_x86_64"
 FOLDERS = {"base": ROOT, "cuda13": ROOT / "wheels" / "cuda13", "cuda12": ROOT / "wheels" / "cuda12"}
-# Real code for each, and of the last PTX, which later GPUs compile for themselves.
-ARCHITECTURES = "75-real 80-real 86-real 89-real 90-real 100-real 120"
 
 # What is tried of a package of CUDA kernels without a GPU: a program for one holds a call of them.
 LOWERING = """
@@ -50,27 +50,33 @@ def run(*command: str | pathlib.Path, **options) -> str:
     return done.stdout
 
 
-def environment(folder: pathlib.Path, *packages: str | pathlib.Path, options: tuple[str, ...] = ()) -> pathlib.Path:
-    """The folder of the programs of a fresh virtual environment with these packages."""
+def environment(folder: pathlib.Path, *packages: str) -> pathlib.Path:
+    """The folder of the programs of a virtual environment with these packages and no others."""
     venv.create(folder, with_pip=True)
-    run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *options, *packages)
+    run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *packages)
     return folder / "bin"
 
 
 def build(name: str, tools: pathlib.Path, arguments: argparse.Namespace, temporary: pathlib.Path) -> pathlib.Path:
-    """One wheel, built in pip's isolation, then checked and named by auditwheel."""
-    variables = dict(os.environ)
-    for variable in ("MGPU_CUDA", "MGPU_CUDA_ARCHITECTURES", "CUDACXX"):
+    """One wheel, built where nothing is installed but what its build asks for, then checked and named by auditwheel."""
+    # pip's own isolation would be in another folder each time, and no object of an earlier build would be as new.
+    work = arguments.work.absolute() if arguments.work else temporary
+    requirements = tomllib.loads((FOLDERS[name] / "pyproject.toml").read_text())["build-system"]["requires"]
+    programs = environment(work / f"build_{name}", *requirements, "cmake", "ninja")
+    variables = dict(os.environ, PATH=f"{programs}:{os.environ['PATH']}")
+    for variable in ("MGPU_CUDA", "MGPU_CUDA_ARCHITECTURES", "CUDACXX", "CUDA_HOME"):
         variables.pop(variable, None)
-    options = ["--config-settings=cmake.define.MGPU_IS_WHEEL=ON"]
     if name == "base":
         variables["MGPU_CUDA"] = "OFF"
-    else:
+    elif arguments.architectures:
         variables["MGPU_CUDA_ARCHITECTURES"] = arguments.architectures.replace(" ", ";")
     if name == "cuda12":
-        variables["CUDACXX"] = str(arguments.nvcc12)
+        variables["CUDACXX"] = str(arguments.nvcc12.absolute())
+    settings = [variables.get(variable, "") for variable in ("MGPU_CUDA_ARCHITECTURES", "CUDACXX")]
+    tree = work / f"{name}_{hashlib.sha256(' '.join(settings).encode()).hexdigest()[:8]}"
     built, repaired = temporary / name / "built", temporary / name / "repaired"
-    pip = (tools / "python", "-m", "pip", "wheel", "--no-deps", "--no-cache-dir")
+    pip = (programs / "python", "-m", "pip", "wheel", "--no-deps", "--no-cache-dir", "--no-build-isolation")
+    options = (f"--config-settings=build-dir={tree}", "--config-settings=cmake.define.MGPU_IS_WHEEL=ON")
     run(*pip, *options, "-w", built, FOLDERS[name], env=variables)
     (wheel,) = built.glob("*.whl")
     variables["PATH"] = f"{tools}:{variables['PATH']}"  # auditwheel wants patchelf there
@@ -113,9 +119,10 @@ def main() -> None:
     """Builds and tries what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheels", nargs="+", choices=FOLDERS, default=list(FOLDERS), help="which (default: all)")
-    parser.add_argument("--architectures", default=ARCHITECTURES, help=f"of CUDA kernels (default: {ARCHITECTURES})")
-    parser.add_argument("--nvcc12", type=pathlib.Path, default=NVCC12, help=f"nvcc 12.8 or 12.9 (default: {NVCC12})")
+    parser.add_argument("--architectures", help="of CUDA kernels, as '90-real 120' (default: all that nvcc knows)")
+    parser.add_argument("--nvcc12", type=pathlib.Path, default=NVCC12, help=f"12.4 or later (default: {NVCC12})")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "dist", help="folder (default: dist)")
+    parser.add_argument("--work", type=pathlib.Path, help="folder that keeps what is built (default: none is kept)")
     parser.add_argument("--no-test", action="store_true", help="build alone")
     arguments = parser.parse_args()
     if "cuda12" in arguments.wheels and not arguments.nvcc12.is_file():
