@@ -97,9 +97,11 @@ endif()
 
 if(MGPU_BUILD_CUDA)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    if(MGPU_KERNEL_PACKAGE)  # real code for each of these that nvcc knows, PTX of the last for what comes after
+    # Real code for the common ones, PTX of the last for what comes after. A GPU of 8.9 runs the code for 8.6. What nvcc
+    # makes for 8.9 is the same, bit for bit, and would be an eighth of a package.
+    if(MGPU_KERNEL_PACKAGE)  # those that nvcc knows
       execute_process(COMMAND ${MGPU_NVCC} --list-gpu-arch OUTPUT_VARIABLE known COMMAND_ERROR_IS_FATAL ANY)
-      foreach(architecture 75 80 86 89 90 100 120)
+      foreach(architecture 75 80 86 90 100 120)
         if(known MATCHES "compute_${architecture}\n")
           list(APPEND CMAKE_CUDA_ARCHITECTURES ${architecture}-real)
         endif()
@@ -107,8 +109,8 @@ if(MGPU_BUILD_CUDA)
       list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "-real" "" AT -1)
     elseif(MGPU_GPU_SEEN)
       set(CMAKE_CUDA_ARCHITECTURES native)
-    else()  # real code for the common parts, PTX of the last for what comes after
-      set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90)
+    else()
+      set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 90)
     endif()
   endif()
   set(CMAKE_CUDA_COMPILER ${MGPU_NVCC})
