@@ -65,6 +65,8 @@ for dtype in (np.uint8, np.int32, np.float64):
     large = np.resize(shuffled, 3_000_000)
     assert np.array_equal(mgpu.mergesort(large), np.sort(large))
     assert np.array_equal(mgpu.mergesort_indices(large)[1], np.argsort(large, kind="stable"))
+    segments = np.concatenate([np.sort(large[:1_000_000]), np.sort(large[1_000_000:])])
+    assert np.array_equal(mgpu.segmented_sort(large, [1_000_000]), segments)
     assert np.array_equal(mgpu.sorted_search(a, b), np.searchsorted(b, a))
     match = mgpu.sorted_match(a, b)
     assert np.array_equal(match.a_index, np.searchsorted(b, a)) and match.a_match_count == np.isin(a, b).sum()

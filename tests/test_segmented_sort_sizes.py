@@ -144,6 +144,146 @@ def test_any_lengths(lengths, seed, count, descending, form):
     check(data.random_keys(rng, "float32", 300), heads, form=form, descending=descending, count=np.int32(count))
 
 
+# ---- Long segments --------------------------------------------------------------------------------------------------
+
+# Few heads for all items: of so many items on average, CUDA kernels sort segments by digits.
+LONG_MEANS = {"uint8": 2**14, "int64": 2**18, "float64": 2**18}
+LONG_HEADS = 7
+
+
+def long_length(dtype):
+    return (LONG_HEADS + 1) * LONG_MEANS.get(dtype, 2**16) + 4321
+
+
+def long_heads(lengths, n):
+    """Heads of segments of these shares of n, or of these lengths, padded."""
+    lengths = [int(x * n) if isinstance(x, float) else x for x in lengths]
+    heads = data.heads_of(np.asarray(lengths))
+    return np.concatenate([heads, np.full(LONG_HEADS - len(heads), n + 3)]).astype(np.int32)
+
+
+LONG_MIXTURES = {
+    "one segment": [],
+    "equal": [0.125] * 7,
+    "one of almost everything between ones of one item": [1, 1, 1, 0.99, 1, 1, 1],
+    "one of almost everything, then short ones": [0.98, 3, 100, 5, 700],
+    "empty ones first": [0, 0, 0, 0, 0.4],
+    "empty ones between": [0.2, 0, 0, 0.5, 0, 0.1, 0],
+    "nothing behind the last": [0.3, 0.2, 0.5],
+    "each twice as long": [0.01, 0.02, 0.04, 0.08, 0.16, 0.32],
+}
+
+
+def check_long(keys, heads, count, descending=False):
+    order = oracle.segmented_sort_indices(keys, heads, descending, count)
+    sorted_keys, indices = jitted(descending=descending)(keys, heads, count=np.int32(count))
+    same_bits(sorted_keys, keys[order])
+    same_bits(indices, order.astype(np.int32))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float64"])
+@pytest.mark.parametrize("mixture", LONG_MIXTURES)
+def test_mixtures_of_long_segments(rng, mixture, dtype):
+    n = long_length(dtype)
+    keys = data.random_keys(rng, dtype, n)
+    for count in (n, n // 3):
+        check_long(keys, long_heads(LONG_MIXTURES[mixture], n), count)
+
+
+@pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+def test_long_segments_of_every_key_type(rng, dtype, descending):
+    n = long_length(dtype)
+    keys = data.random_keys(rng, dtype, n)
+    heads = np.sort(rng.integers(0, n + n // 8, LONG_HEADS)).astype(np.int32)
+    for count in (n + 1, n - 1, int(heads[3]), 1, 0):
+        check_long(keys, heads, count, descending)
+
+
+def test_long_segments_of_64_bit_keys_alone(rng):
+    n = (LONG_HEADS + 1) * 2**19 + 77
+    keys = rng.integers(0, 2**64, n, dtype=np.uint64)
+    heads = long_heads([0.1, 5, 0.3, 0, 0.4], n)
+    expected = np.concatenate([np.sort(x) for x in np.split(keys, heads[heads < n])])
+    same_bits(jax.jit(mgpu.segmented_sort)(keys, heads), expected)
+
+
+@pytest.mark.parametrize("width", [4, 8])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "uint64"])
+def test_values_of_long_segments(rng, dtype, width):
+    n = long_length("int64" if dtype == "uint64" else dtype)
+    keys = data.random_keys(rng, dtype, n)
+    values = rng.integers(0, 2**62, n).astype(f"u{width}")
+    heads = long_heads([0.3, 1, 0, 0.4], n)
+    order = oracle.segmented_sort_indices(keys, heads)
+    sorted_keys, moved = jax.jit(mgpu.segmented_sort)(keys, heads, values)
+    same_bits(sorted_keys, keys[order])
+    same_bits(moved, values[order])
+    same_bits(jax.jit(mgpu.segmented_sort)(keys, heads), keys[order])
+
+
+def test_long_segments_at_the_edges_of_tiles(rng):
+    n = long_length("uint8")
+    keys = rng.integers(0, 256, n, dtype=np.uint8)
+    for tile in data.tile_sizes("sort_digits"):
+        for lengths in ([tile - 1, tile, tile + 1], [tile + 1, 2 * tile, 1, 2 * tile - 1], [5 * tile, 5 * tile + 1]):
+            check_long(keys, long_heads(lengths, n), n)
+        check_long(keys, long_heads([0.5], n), n // 2 + tile)
+
+
+def test_long_segments_whose_keys_differ_in_other_digits(rng):
+    """So that they take other numbers of passes: none, one in each place, two, three, all."""
+    n = long_length("int32")
+    heads = long_heads([0.125] * 7, n)
+    masks = np.array([0, 0xFF, 0xFF00, 0x7F000000, 0xFF00FF, 0xFFFF00, 0x7F00FFFF, 0x7FFFFFFF])
+    segment = np.searchsorted(heads, np.arange(n), side="right")
+    for which in (masks, masks[::-1], masks[[5]].repeat(8)):
+        keys = ((rng.integers(0, 2**31, n) & which[segment]) + 0x00010000).astype(np.int32)
+        check_long(keys, heads, n)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_equal_keys_of_other_bits_stay_in_order_in_long_segments(rng, dtype):
+    n = long_length(dtype)
+    keys = rng.choice(np.array([0.0, -0.0, np.nan, -np.nan, np.inf, 1.0], dtype), n)
+    for descending in (False, True):
+        check_long(keys, long_heads([0.2, 0.3, 0.4], n), n - 5, descending)
+
+
+@pytest.mark.parametrize("heads_axis", [0, None])
+@pytest.mark.parametrize("counts_axis", [0, None])
+def test_batches_of_long_segments(rng, heads_axis, counts_axis):
+    batch, n, m = 5, 2**18 + 77, 3
+    keys, heads, counts, _ = batched_cases(rng, batch, n, m, "int32")
+    keys[1] = 5
+    counts[:4] = n, 0, n + 1, heads[3, 1]
+    given = [keys, heads if heads_axis == 0 else heads[0], counts if counts_axis == 0 else counts[0]]
+    sort = jax.vmap(lambda k, h, c: mgpu.segmented_sort_indices(k, h, count=c), in_axes=(0, heads_axis, counts_axis))
+    sorted_keys, indices = jax.jit(sort)(*given)
+    for b in range(batch):
+        row_heads = heads[b if heads_axis == 0 else 0]
+        order = oracle.segmented_sort_indices(keys[b], row_heads, count=counts[b if counts_axis == 0 else 0])
+        same_bits(sorted_keys[b], keys[b][order])
+        same_bits(indices[b], order.astype(np.int32))
+
+
+def test_broken_heads_of_long_segments_stay_in_their_row(rng):
+    batch, n, m = 3, 2**16, 3
+    sort = jax.jit(jax.vmap(mgpu.segmented_sort_indices))
+    for _ in range(12):
+        keys = data.random_keys(rng, "uint8", batch, n)
+        heads = np.stack([random_heads(rng, n, m) for _ in range(batch)])
+        broken = rng.integers(batch)
+        near, far = rng.integers(-9, n + 9, m), rng.integers(-(2**31), 2**31, m)
+        heads[broken] = np.where(rng.random(m) < 0.5, near, far)
+        sorted_keys, indices = sort(keys, heads)
+        for b in set(range(batch)) - {broken}:
+            order = oracle.segmented_sort_indices(keys[b], heads[b])
+            same_bits(sorted_keys[b], keys[b][order])
+            same_bits(indices[b], order.astype(np.int32))
+        same_bits(np.sort(indices[broken]), np.arange(n, dtype=np.int32))
+
+
 # ---- Batches --------------------------------------------------------------------------------------------------------
 
 

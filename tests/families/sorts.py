@@ -134,7 +134,11 @@ GARBAGE = {
     "mergesort_indices": lambda keys, few, near, far: mgpu.mergesort_indices(keys, count=far[0]),
     "locality_sort": lambda keys, few, near, far: mgpu.locality_sort(keys, few, count=far[0]),
     "locality_sort_indices": lambda keys, few, near, far: mgpu.locality_sort_indices(few, count=near[0]),
-    "segmented_sort": lambda keys, few, near, far: mgpu.segmented_sort(keys, near, few),
+    "segmented_sort": lambda keys, few, near, far: (
+        mgpu.segmented_sort(keys, near, few),
+        mgpu.segmented_sort(keys.astype(np.uint8), near[:7], few),
+        mgpu.segmented_sort(keys.astype(np.uint8), far[:7], count=near[0]),
+    ),
     "segmented_sort_indices": lambda keys, few, near, far: mgpu.segmented_sort_indices(keys, near, count=far[0]),
 }
 
