@@ -26,7 +26,7 @@ OPERATOR = "mgpu::Arithmetic<float, float, mgpu::ArithmeticKind::kSum>"
 ROUTE = "mgpu::cuda::MoveRoute<true, true, uint32_t>"
 ROWS = f"mgpu::cuda::sorting::RowProblem<{ORDER}, uint32_t, mgpu::row_shape(4, true)>"
 PAIRS = f"mgpu::cuda::sorting::RowProblem<{ORDER}, uint32_t, mgpu::pairs_shape(4, true)>"
-DIGITS = f"mgpu::cuda::sorting::DigitProblem<{ORDER}, uint32_t, uint32_t>"
+DIGITS = [f"mgpu::cuda::sorting::DigitProblem<{ORDER}, uint32_t, uint32_t, {listed}>" for listed in ("false", "true")]
 FEW = f"mgpu::cuda::sorting::RowProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape>"
 
 # What a kernel's template gets, by the declarations of its parameters.
@@ -65,16 +65,20 @@ SPECIAL = {
         "softmax::join_parts<float>",
         "softmax::close_tiles<true, mgpu::Half>",
     ],
-    "segmented_sort/count_digits.cuh": [f"sorting::count_digits<{DIGITS}>"],
+    "segmented_sort/count_digits.cuh": [
+        f"sorting::{kernel}<{problem}>"
+        for kernel, problem in zip(("count_digits", "count_segments"), DIGITS, strict=True)
+    ],
     "segmented_sort/cut_rows.cuh": [f"sorting::cut_cells<{ROWS}>", f"sorting::start_segments<{ROWS}>"],
     "segmented_sort/describe_tiles.cuh": ["sorting::connect_tiles<512>"],
+    "segmented_sort/list_segments.cuh": ["sorting::list_segments<1024>"],
     "segmented_sort/merge_rows.cuh": [
         f"sorting::split_rows<{ROWS}>",
         f"sorting::merge_rows<{ROWS}>",
         f"sorting::merge_rows<{PAIRS}>",
     ],
     "segmented_sort/rank_rows.cuh": [f"sorting::rank_rows<{FEW}>", f"sorting::merge_rows_by_rank<{FEW}>"],
-    "segmented_sort/scatter_digits.cuh": [f"sorting::scatter_digits<{DIGITS}>"],
+    "segmented_sort/scatter_digits.cuh": [f"sorting::scatter_digits<{problem}>" for problem in DIGITS],
     "segmented_sort/sort_rows.cuh": [f"sorting::sort_rows<{ROWS}>"],
     "select.cuh": [
         "sum_tiles<mgpu::cuda::selecting::SetKept>",

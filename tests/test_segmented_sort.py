@@ -375,10 +375,12 @@ def test_scratch_memory_is_one_copy_and_five_percent(name, dtype):
     """What the CUDA handler is given, by the formula that the lowering uses."""
     n = 1 << 26
     keys = jax.ShapeDtypeStruct((n,), dtype)
-    heads = [jax.ShapeDtypeStruct((m,), np.int32) for m in (n // 4, n // 2**16 - 1)]
-    for arguments in [(keys, x) for x in heads] if name.startswith("segmented") else [(keys,)]:
-        (call,) = kernel_calls(getattr(mgpu, name), *arguments)
+    few = {n // 2**15 - 1: 1.08, n // 2**19 - 1: 1.05}  # sorted by digits, whose counts take room for each segment
+    cases = {n // 4: 1.05, **few} if name.startswith("segmented") else {0: 1.05}
+    for m, most in cases.items():
+        heads = [jax.ShapeDtypeStruct((m,), np.int32)] if m else []
+        (call,) = kernel_calls(getattr(mgpu, name), keys, *heads)
         operands, results = ([variable.aval for variable in some] for some in (call.invars, call.outvars))
         scratch = library.workspace_bytes(call.primitive.name.removeprefix("mgpu_"), operands, results, call.params)
         copy = sum(result.size * result.dtype.itemsize for result in results)
-        assert copy <= scratch <= 1.05 * copy
+        assert copy <= scratch <= most * copy

@@ -147,12 +147,12 @@ def test_any_lengths(lengths, seed, count, descending, form):
 # ---- Long segments --------------------------------------------------------------------------------------------------
 
 # Few heads for all items: of so many items on average, CUDA kernels sort segments by digits.
-LONG_MEANS = {"uint8": 2**14, "int64": 2**18, "float64": 2**18}
+LONG_MEANS = {1: 2**14, 2: 2**14, 4: 2**15, 8: 2**19}  # by the bytes of a key
 LONG_HEADS = 7
 
 
 def long_length(dtype):
-    return (LONG_HEADS + 1) * LONG_MEANS.get(dtype, 2**16) + 4321
+    return (LONG_HEADS + 1) * LONG_MEANS[jnp.dtype(dtype).itemsize] + 4321
 
 
 def long_heads(lengths, n):
@@ -181,7 +181,7 @@ def check_long(keys, heads, count, descending=False):
     same_bits(indices, order.astype(np.int32))
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "float64"])
+@pytest.mark.parametrize("dtype", ["uint8", "int32"])
 @pytest.mark.parametrize("mixture", LONG_MIXTURES)
 def test_mixtures_of_long_segments(rng, mixture, dtype):
     n = long_length(dtype)
@@ -196,12 +196,12 @@ def test_long_segments_of_every_key_type(rng, dtype, descending):
     n = long_length(dtype)
     keys = data.random_keys(rng, dtype, n)
     heads = np.sort(rng.integers(0, n + n // 8, LONG_HEADS)).astype(np.int32)
-    for count in (n + 1, n - 1, int(heads[3]), 1, 0):
+    for count in (n + 1, int(heads[3])) if keys.itemsize == 8 else (n + 1, n - 1, int(heads[3]), 1, 0):
         check_long(keys, heads, count, descending)
 
 
 def test_long_segments_of_64_bit_keys_alone(rng):
-    n = (LONG_HEADS + 1) * 2**19 + 77
+    n = long_length("uint64")
     keys = rng.integers(0, 2**64, n, dtype=np.uint64)
     heads = long_heads([0.1, 5, 0.3, 0, 0.4], n)
     expected = np.concatenate([np.sort(x) for x in np.split(keys, heads[heads < n])])
@@ -211,7 +211,7 @@ def test_long_segments_of_64_bit_keys_alone(rng):
 @pytest.mark.parametrize("width", [4, 8])
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "uint64"])
 def test_values_of_long_segments(rng, dtype, width):
-    n = long_length("int64" if dtype == "uint64" else dtype)
+    n = long_length(dtype)
     keys = data.random_keys(rng, dtype, n)
     values = rng.integers(0, 2**62, n).astype(f"u{width}")
     heads = long_heads([0.3, 1, 0, 0.4], n)

@@ -1,8 +1,9 @@
-// Whole rows of many items sorted by digits, the least significant first: one pass over the keys counts the digits at
-// all places, then each place takes a pass that reads and writes everything once.
+// Whole rows of many items, and long segments, sorted by digits, the least significant first: one pass over the keys
+// counts the digits at all places, then each place takes a pass that reads and writes everything once.
 #include "cuda/launch_overlapping.h"
 #include "cuda/segmented_sort/count_digits.cuh"
 #include "cuda/segmented_sort/digit_sort.h"
+#include "cuda/segmented_sort/list_segments.cuh"
 #include "cuda/segmented_sort/scatter_digits.cuh"
 
 namespace mgpu::cuda::sorting {
@@ -20,9 +21,10 @@ constexpr int64_t most_shared_bytes() {
   return maximum<int64_t>(count_shared_bytes<P>(sizeof(typename P::Word)) + kStatic, sizeof(ScatterShared<P>));
 }
 
+constexpr int64_t kLeastItems = int64_t{1} << 14;  // of a block, whose counters take a while to clear and to add up
+
 template <typename P>
 void launch_count(const Call& call, const P& problem, cudaStream_t stream) {
-  constexpr int64_t kLeastItems = int64_t{1} << 14;  // of a block, whose counters take a while to clear and to add up
   const auto count = count_digits<P>;
   const int shared = count_shared_bytes<P>(problem.places);
   allow_shared(call, count, shared);
@@ -34,13 +36,27 @@ void launch_count(const Call& call, const P& problem, cudaStream_t stream) {
 }
 
 template <typename P>
-void launch_scatters(const Call& call, const P& problem, cudaStream_t stream) {
+void launch_count_of_segments(const Call& call, const P& problem, const Segments& segments,
+                              const SegmentedSortOperands::DigitCounts& counts, cudaStream_t stream) {
+  constexpr int kListThreads = 1024;
+  list_segments<kListThreads><<<1, kListThreads, 0, stream>>>(segments, P::kTile, counts.segments, counts.totals);
+  check_launch(call);
+  const auto count = count_segments<P>;
+  const int shared = count_shared_bytes<P>(problem.places);
+  allow_shared(call, count, shared);
+  const int64_t most = ceil_div<int64_t>(counts.most_tiles * P::kTile, kLeastItems);
+  const int blocks = resident_blocks(call, count, kCountThreads, shared, most);
+  count<<<blocks, kCountThreads, shared, stream>>>(problem);
+  check_launch(call);
+}
+
+template <typename P>
+void launch_scatters(const Call& call, const P& problem, int64_t most_tiles, cudaStream_t stream) {
   const auto scatter = scatter_digits<P>;
   constexpr int kShared = sizeof(ScatterShared<P>);
   allow_shared(call, scatter, kShared);
-  const int64_t blocks = problem.rows * problem.row_tiles;
   for (int pass = 0; pass < problem.places; ++pass) {
-    launch_overlapping(call, stream, scatter, blocks, P::kShape.tiles.threads, kShared, problem, pass);
+    launch_overlapping(call, stream, scatter, most_tiles, P::kShape.tiles.threads, kShared, problem, pass);
   }
 }
 
@@ -64,15 +80,23 @@ bool try_run(const Call& call, const SegmentedSortOperands& operands, const type
                   counts.row_tiles,
                   columns(operands.keys, operands.payload),
                   {columns(operands.sorted_keys, operands.sorted_payload), columns(scratch.keys, scratch.payload)},
+                  counts.segments,
+                  counts.tiles,
+                  counts.totals,
                   static_cast<typename P::Offset*>(counts.starts),
                   static_cast<typename P::Offset*>(counts.sums),
                   counts.tickets,
                   counts.counted,
+                  counts.taken,
                   counts.passes,
                   disorder};
   check(call, cudaMemsetAsync(counts.starts, 0, counts.zeroed_bytes, stream));
-  launch_count(call, problem, stream);
-  launch_scatters(call, problem, stream);
+  if constexpr (P::kListed) {
+    launch_count_of_segments(call, problem, operands.segments, counts, stream);
+  } else {
+    launch_count(call, problem, stream);
+  }
+  launch_scatters(call, problem, counts.most_tiles, stream);
   return true;
 }
 
@@ -85,10 +109,12 @@ bool sort_by_digits(const Call& call, const SegmentedSortOperands& operands,
     dispatch_payload(call, operands.payload_width, [&](auto payload) {
       using Order = decltype(order);
       using Payload = decltype(payload);
-      if (operands.has_long_offsets()) {
-        done = try_run<DigitProblem<Order, Payload, uint64_t>>(call, operands, order, scratch, disorder, stream);
+      if (!operands.whole_rows) {
+        done = try_run<DigitProblem<Order, Payload, uint32_t, true>>(call, operands, order, scratch, disorder, stream);
+      } else if (operands.has_long_offsets()) {
+        done = try_run<DigitProblem<Order, Payload, uint64_t, false>>(call, operands, order, scratch, disorder, stream);
       } else {
-        done = try_run<DigitProblem<Order, Payload, uint32_t>>(call, operands, order, scratch, disorder, stream);
+        done = try_run<DigitProblem<Order, Payload, uint32_t, false>>(call, operands, order, scratch, disorder, stream);
       }
     });
   });
@@ -97,7 +123,7 @@ bool sort_by_digits(const Call& call, const SegmentedSortOperands& operands,
 
 void list_digit_shapes(const Call& call, KernelShapeList& list) {
   for_each_kind(call, "", {0, 4, 8}, [&](auto order, auto payload, const std::string& kind) {
-    using P = DigitProblem<decltype(order), decltype(payload), uint64_t>;
+    using P = DigitProblem<decltype(order), decltype(payload), uint64_t, false>;
     constexpr int64_t kBytes = most_shared_bytes<P>();
     list.push_back({"sort by digits" + kind, {{kBytes, kBytes}}, true});
   });

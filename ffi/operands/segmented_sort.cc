@@ -55,10 +55,11 @@ SegmentedSortOperands::SegmentedSortOperands(const Call& call) {
   segments.heads_count = Call::length(heads);
   segments.heads = call.index_vector(heads, "heads");
   segments.heads_stride = call.row_stride(heads, segments.heads_count, segments.rows, "heads");
-  whole_rows = segments.heads_count == 0 && Call::length(flags) == 0;
+  has_flags = Call::length(flags) > 0;
+  whole_rows = segments.heads_count == 0 && !has_flags;
   call.expect(whole_rows || method == SortMethod::kMerging, "method: expected neither heads nor flags");
   call.expect(method != SortMethod::kPartitioning || byte_width(key_type) == 4, "method: expected keys of 4 bytes");
-  if (Call::length(flags) > 0) {
+  if (has_flags) {
     segments.flags_stride = call.row_stride(flags, Call::length(flags), segments.rows, "flags");
     const bool words = flags.dtype == DType::u32;
     call.expect(words || flags.dtype == DType::boolean, "flags: expected bool or uint32");
@@ -83,9 +84,15 @@ SegmentedSortOperands::SegmentedSortOperands(const Call& call) {
 }
 
 SegmentedSortOperands::RowSort SegmentedSortOperands::row_sort() const {
-  if (!whole_rows || within_segments) return RowSort::kSegments;
+  if (within_segments || has_flags) return RowSort::kSegments;
   const int width = byte_width(key_type);
   const bool has_payload = payload_width > 0;
+  if (!whole_rows) {
+    const int64_t mean = segments.length / (segments.heads_count + 1);
+    if (has_long_offsets()) return RowSort::kSegments;  // such segments are rare, and their kernels not compiled
+    const bool by_digits = are_segments_for_digits(segments.total(), mean, digit_places());
+    return by_digits ? RowSort::kDigits : RowSort::kSegments;
+  }
   const auto fills = [&](RowShape shape) {
     const int64_t cell = shape.cell();
     return segments.rows == 1 || ceil_div(segments.length, cell) * cell <= 2 * segments.length;
@@ -120,15 +127,26 @@ bool SegmentedSortOperands::may_turn_to_digits() const {
 SegmentedSortOperands::DigitCounts SegmentedSortOperands::take_digit_counts(Workspace& workspace) const {
   const int64_t places = digit_places();
   const int64_t offset_bytes = has_long_offsets() ? 8 : 4;
+  const int64_t tile = digit_shape(byte_width(key_type), payload_width).tile();
+  const int64_t most_segments = whole_rows ? segments.rows : segments.flat_heads_count();
   DigitCounts counts{};
-  counts.row_tiles = ceil_div<int64_t>(segments.length, digit_shape(byte_width(key_type), payload_width).tile());
+  counts.row_tiles = ceil_div(segments.length, tile);
+  // A segment has one tile at most that it does not fill.
+  counts.most_tiles = whole_rows ? segments.rows * counts.row_tiles : segments.total() / tile + most_segments;
   const int64_t begin = workspace.used();
-  counts.starts = workspace.take<char>(segments.rows * places * kDigits * offset_bytes);
+  counts.starts = workspace.take<char>(most_segments * places * kDigits * offset_bytes);
   counts.tickets = workspace.take<uint64_t>(places);
-  counts.counted = workspace.take<int>(segments.rows);
+  counts.counted = workspace.take<unsigned>(most_segments);
+  counts.taken = workspace.take<uint32_t>(1);
   counts.zeroed_bytes = workspace.used() - begin;
-  counts.passes = workspace.take<uint32_t>(segments.rows);
-  counts.sums = workspace.take<char>(segments.rows * counts.row_tiles * kDigits * offset_bytes);
+  counts.sums = workspace.take<char>(counts.most_tiles * kDigits * offset_bytes);
+  if (whole_rows) {
+    counts.passes = workspace.take<uint32_t>(segments.rows);
+  } else {
+    counts.segments = workspace.take<DigitSegment>(most_segments);
+    counts.tiles = workspace.take<DigitTile>(counts.most_tiles);
+    counts.totals = workspace.take<DigitTotals>(1);
+  }
   return counts;
 }
 

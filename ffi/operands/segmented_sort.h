@@ -67,8 +67,34 @@ struct MergePlan {
   MergePiece pieces[2];
 };
 
-// kNearlySorted: by merging, with a look at what is in its place already. kPartitioning: in the order of the highest
-// `bits` bits at least; items that share these may come in any order, but equal ones stay in theirs.
+// What is sorted by digits on its own: a row, or a segment of one.
+struct DigitSegment {
+  int64_t begin;
+  int64_t position;  // in its row
+  int64_t size;
+  int64_t live;        // of these, the first ones; what lies behind them stays
+  int64_t first_tile;  // of all tiles
+};
+
+// A tile of a segment: one block's in a pass.
+struct alignas(16) DigitTile {
+  int64_t begin;     // of the segment
+  int64_t position;  // of the segment in its row
+  int segment;
+  int index;        // in the segment
+  int size;         // of its live items
+  uint32_t passes;  // that the segment takes, a bit each
+};
+
+// How much there is of the segments that are not empty.
+struct DigitTotals {
+  int64_t segments;
+  int64_t tiles;
+};
+
+// kMerging: whole rows by merging, segments in the fastest way. kNearlySorted: by merging, with a look at what is in
+// its place already. kPartitioning: in the order of the highest `bits` bits at least; items that share these may come
+// in any order, but equal ones stay in theirs.
 enum class SortMethod : int64_t { kMerging, kFastest, kNearlySorted, kPartitioning };
 
 // Operands: keys [.., n], heads [.., m], flags [.., n] bool or [.., ceil(n / 32)] uint32, count [.., 1], payload
@@ -82,6 +108,7 @@ struct SegmentedSortOperands {
   PayloadMode payload_mode;
   int payload_width = 0;  // bytes; 0 without payload
   Segments segments;
+  bool has_flags;
   bool whole_rows;               // without heads and flags
   bool within_segments = false;  // by the kernels for segments, whatever the rows
   const void* keys;
@@ -97,7 +124,7 @@ struct SegmentedSortOperands {
   // How whole rows are sorted. kSegments: by the kernels for segments, which are as fast for many items with wide
   // payload or narrow keys, and fill their tiles with short rows. kRanks: by counting, for each item, what comes before
   // it. kFewItems: in small cells, merged by ranks. kOneCell: a row is a cell. kPairs, kLong: in large cells. kDigits:
-  // by digits.
+  // by digits. Segments take kSegments, or kDigits where heads list few of them.
   enum class RowSort { kSegments, kRanks, kFewItems, kOneCell, kPairs, kLong, kDigits };
   RowSort row_sort() const;
 
@@ -111,11 +138,16 @@ struct SegmentedSortOperands {
   struct DigitCounts {
     void* starts;  // as in the problem of the kernels; 4 bytes each, or 8 for rows of 2^30 items and more
     uint64_t* tickets;
-    int* counted;
-    int64_t zeroed_bytes;  // of these three, before the first kernel
-    uint32_t* passes;
-    void* sums;  // zeroed by the first kernel
+    unsigned* counted;
+    uint32_t* taken;
+    int64_t zeroed_bytes;    // of these four, before the first kernel
+    uint32_t* passes;        // of whole rows
+    void* sums;              // as starts; zeroed by the kernel that counts
+    DigitSegment* segments;  // these three are of segments that heads list, else null
+    DigitTile* tiles;
+    DigitTotals* totals;
     int64_t row_tiles;
+    int64_t most_tiles;  // of all segments
   };
   bool has_long_offsets() const { return segments.length >= int64_t{1} << 30; }
 

@@ -56,7 +56,7 @@ def is_long_permutation(n: int) -> bool:
 class Method(enum.IntEnum):
     """How keys are sorted: the attribute `method` of the kernels. All but MERGING go with neither heads nor flags."""
 
-    MERGING = 0
+    MERGING = 0  # of whole rows; segments are sorted in the fastest way
     FASTEST = 1
     NEARLY_SORTED = 2  # by merging, where much is in its place already
     PARTITIONING = 3  # by the highest `bits` bits at least, equal keys in their order

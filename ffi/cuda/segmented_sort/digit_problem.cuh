@@ -1,6 +1,6 @@
-// What the kernels of a sort by digits work on: whole rows, whose keys are sorted by one digit of their rank a pass,
-// the least significant first. A digit has 8 bits. (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit
-// Radix Sort for GPUs", 2022.)
+// What the kernels of a sort by digits work on: whole rows, or long segments of them, whose keys are sorted by one
+// digit of their rank a pass, the least significant first. A digit has 8 bits. (Adinets and Merrill, "Onesweep: A
+// Faster Least Significant Digit Radix Sort for GPUs", 2022.)
 #pragma once
 
 #include "cuda/segmented_sort/problem.cuh"
@@ -17,9 +17,9 @@ struct Columns {
   __device__ __forceinline__ uint64_t* entries() const { return reinterpret_cast<uint64_t*>(keys); }
 };
 
-// Which passes a row takes, a bit each: those of digits in which its keys differ, or the first alone, which then copies
-// it. They alternate between two buffers, and the last of them ends in the output.
-struct RowPasses {
+// Which passes a segment takes, a bit each: those of digits in which its keys differ, or the first alone, which then
+// copies it. They alternate between two buffers, and the last of them ends in the output.
+struct DigitPasses {
   uint32_t taken;
 
   __device__ bool takes(int pass) const { return taken >> pass & 1; }
@@ -27,12 +27,15 @@ struct RowPasses {
   __device__ int after(int pass) const { return __popc(taken >> pass) - 1; }
 };
 
-template <typename Order_, typename Payload_, typename Offset_>
+// A whole row is a segment, and its tiles follow from the row's number. Of segments that heads list (kListed), a kernel
+// makes a list of those that are not empty. Tiles lie within segments, and are numbered over all of them.
+template <typename Order_, typename Payload_, typename Offset_, bool kListed_>
 struct DigitProblem {
   using Order = Order_;
   using Payload = Payload_;
   using Offset = Offset_;  // counts the items of a row; two bits are spare
   using Word = typename Order::Word;
+  static constexpr bool kListed = kListed_;
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
   static constexpr DigitShape kShape = digit_shape(sizeof(Word), kHasPayload ? sizeof(Payload) : 0);
   static constexpr int kTile = kShape.tile();
@@ -47,15 +50,19 @@ struct DigitProblem {
   LiveCounts counts;
   int places;         // of digits that are looked at
   int first_place;    // of these, of a partition
-  int64_t row_tiles;  // of a row
+  int64_t row_tiles;  // of a whole row
   Columns<Word, Payload> input;
   Columns<Word, Payload> buffers[2];  // the output, and the scratch memory
-  Offset* starts;                     // [rows, places, kDigits]: how many items have the digit; then, a lesser one
-  Offset* sums;                       // [rows, row_tiles, kDigits], of the look-back
-  uint64_t* tickets;                  // [places]
-  int* counted;                       // [rows]: blocks that are done with counting
-  uint32_t* passes;                   // [rows]
-  Disorder disorder;                  // where somebody has looked and it is not large, nothing is done
+  const DigitSegment* segments;       // [totals->segments]; these three are of listed segments
+  DigitTile* tiles;                   // [totals->tiles]
+  const DigitTotals* totals;
+  Offset* starts;     // [segments, places, kDigits]: how many have the digit; then, a lesser one
+  Offset* sums;       // [tiles, kDigits], of the look-back
+  uint64_t* tickets;  // [places]
+  unsigned* counted;  // blocks that are done with a row; places in a listed segment's tiles that are counted
+  uint32_t* taken;    // passes that any listed segment takes
+  uint32_t* passes;   // [rows], of whole rows
+  Disorder disorder;  // where somebody has looked and it is not large, nothing is done
 
   // The place of a pass's digit. Only keys of 4 bytes are partitioned: the kernels of others have no registers to
   // spare.
@@ -69,7 +76,7 @@ struct DigitProblem {
   __device__ bool is_left_to_merging() const { return disorder.inversions && !disorder.is_large(); }
 
   __device__ int64_t live(int64_t row) const { return counts(row, length); }
-  __device__ RowPasses row_passes(int64_t row) const { return {passes[row]}; }
+
   __device__ __forceinline__ static Payload position_payload(int64_t position) {
     if constexpr (kHasPayload) {
       return static_cast<Payload>(position);

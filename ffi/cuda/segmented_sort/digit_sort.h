@@ -1,4 +1,4 @@
-// The sort of whole rows by digits, whose kernels are a file of their own.
+// The sort by digits, whose kernels are a file of their own.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,6 +1,6 @@
-// A pass of a sort by digits. A block puts a tile of a row in the order of one digit, stable, in shared memory. From
-// there each digit's items go to the digit's part of the row, behind those of the tiles before, which a look-back over
-// these tiles has added up.
+// A pass of a sort by digits. A block puts a tile of a segment in the order of one digit, stable, in shared memory.
+// From there each digit's items go to the digit's part of the segment, behind those of the tiles before, which a
+// look-back over these tiles has added up.
 #pragma once
 
 #include "cuda/cta/look_back.cuh"
@@ -10,8 +10,8 @@
 namespace mgpu::cuda::sorting {
 
 // Words of the look-back: a tile's number of items of a digit, or of all tiles up to it. The two upper bits say which.
-// A pass leaves prefixes everywhere, and what means a prefix in one of a row's passes means nothing in the next: they
-// need no clearing between passes.
+// A pass leaves prefixes everywhere, and what means a prefix in one of a segment's passes means nothing in the next:
+// they need no clearing between passes.
 template <typename Offset>
 struct DigitSums {
   static constexpr int kShift = 8 * sizeof(Offset) - 2;
@@ -24,7 +24,7 @@ struct DigitSums {
   __device__ __forceinline__ unsigned state(Offset word) const { return static_cast<unsigned>(word >> kShift) ^ turn; }
   __device__ __forceinline__ static Offset value(Offset word) { return word & ((Offset{1} << kShift) - 1); }
 
-  // The items of a digit in the row's tiles before `tile`, which is not the first. `column` has the digit's words.
+  // The items of a digit in the segment's tiles before `tile`, which is not the first. `column` has the digit's words.
   template <int kWindow>
   __device__ __forceinline__ Offset before(const Offset* column, int tile) const {
     Offset sum = 0;
@@ -66,11 +66,11 @@ __device__ __forceinline__ void split_words(uint64_t entry, uint32_t& code, uint
 }
 
 // A tile that a block takes in a pass.
-struct DigitTile {
-  int row;
-  int index;   // in the row
-  int size;    // 0: nothing to do
-  int before;  // passes that the row has taken
+struct PassTile {
+  int segment;
+  int index;   // in the segment
+  int size;    // of its live items; 0 where the segment does not take the pass
+  int before;  // passes that the segment has taken
   int after;   // and that it takes after this one
   __device__ bool is_first_pass() const { return before == 0; }
   __device__ bool is_last_pass() const { return after == 0; }
@@ -107,9 +107,10 @@ template <typename P>
 struct ScatterShared {
   static constexpr int kWarps = P::kShape.tiles.threads / kWarp;
   unsigned counts[kWarps][kDigits];   // of a warp's items; then, where the warp's next one goes in the tile
-  typename P::Offset bases[kDigits];  // from places in the tile to places in the row
+  typename P::Offset bases[kDigits];  // from places in the tile to places in the segment
   unsigned sums[kDigits / kWarp];
   int64_t ticket;
+  DigitTile tile;  // of a segment that heads list
   int place;
   typename P::Order order;
   DigitTileItems<P> items;
@@ -136,13 +137,29 @@ class DigitScatter {
     }
   }
 
-  __device__ __forceinline__ DigitTile tile(int64_t ticket) const {
-    const auto place = static_cast<unsigned>(ticket), row_tiles = static_cast<unsigned>(problem_.row_tiles);
-    DigitTile tile;
-    tile.row = problem_.rows == 1 ? 0 : static_cast<int>(place / row_tiles);
-    tile.index = static_cast<int>(place - tile.row * row_tiles);
-    const RowPasses passes = problem_.row_passes(tile.row);
-    const int64_t left = problem_.live(tile.row) - int64_t{tile.index} * P::kTile;
+  // The next tile of the pass. Contains a barrier.
+  __device__ __forceinline__ PassTile take() {
+    PassTile tile;
+    DigitPasses passes;
+    int64_t left;  // live items from the tile on
+    if constexpr (P::kListed) {
+      if (threadIdx.x == 0) {
+        shared_.ticket = draw_ticket(problem_.tickets + pass_);
+        shared_.tile = problem_.tiles[shared_.ticket];
+      }
+      __syncthreads();
+      tile.segment = shared_.tile.segment;
+      tile.index = shared_.tile.index;
+      passes = {shared_.tile.passes};
+      left = shared_.tile.size;
+    } else {
+      const int64_t ticket = take_ticket(problem_.tickets + pass_, shared_.ticket);
+      const auto place = static_cast<unsigned>(ticket), row_tiles = static_cast<unsigned>(problem_.row_tiles);
+      tile.segment = problem_.rows == 1 ? 0 : static_cast<int>(place / row_tiles);
+      tile.index = static_cast<int>(place - tile.segment * row_tiles);
+      passes = {problem_.passes[tile.segment]};
+      left = problem_.live(tile.segment) - int64_t{tile.index} * P::kTile;
+    }
     tile.size = passes.takes(pass_) ? static_cast<int>(clamp<int64_t>(left, 0, P::kTile)) : 0;
     tile.before = passes.before(pass_);
     tile.after = passes.after(pass_);
@@ -151,11 +168,11 @@ class DigitScatter {
 
   // Brings a tile's items to registers: a warp has neighbouring ones, a lane every 32nd of them.
   template <bool kWhole>
-  __device__ __forceinline__ void load(const DigitTile& tile) {
+  __device__ __forceinline__ void load(const PassTile& tile) {
     const int source_buffer = (tile.after + 1) % 2;
     const Columns source = tile.is_first_pass() ? problem_.input : problem_.buffers[source_buffer];
-    const int64_t in_row = int64_t{tile.index} * P::kTile + first();
-    const int64_t begin = tile.row * problem_.length + in_row;
+    const int64_t in_segment = int64_t{tile.index} * P::kTile + first();
+    const int64_t begin = segment_begin(tile) + in_segment;
     if constexpr (P::kJoined) {
       if (!tile.is_first_pass() && source_buffer == P::kScratch) {
         const uint64_t* const entries = source.entries() + begin;
@@ -170,7 +187,7 @@ class DigitScatter {
     if constexpr (P::kHasPayload) {
       if (tile.is_first_pass() && !source.payload) {
 #pragma unroll
-        for (int i = 0; i < kItems; ++i) payload_[i] = P::position_payload(in_row + i * kWarp);
+        for (int i = 0; i < kItems; ++i) payload_[i] = P::position_payload(position() + in_segment + i * kWarp);
       } else {
         load_column<kWhole>(source.payload + begin, tile.size, payload_);
       }
@@ -179,7 +196,7 @@ class DigitScatter {
 
   // Takes the tile whose items are in registers to its places.
   template <bool kWhole>
-  __device__ __forceinline__ void scatter(const DigitTile& tile) {
+  __device__ __forceinline__ void scatter(const PassTile& tile) {
     count<kWhole>(tile);
     __syncthreads();
     DigitColumn column{};
@@ -194,17 +211,38 @@ class DigitScatter {
  private:
   // What a thread keeps of its digit.
   struct DigitColumn {
-    Offset base;     // of the first tile: where the digit begins in the row
+    Offset base;     // of the first tile: where the digit begins in the segment
     unsigned start;  // where it begins in the tile
     unsigned count;
   };
 
   __device__ __forceinline__ static int first() { return threadIdx.x / kWarp * (kWarp * kItems) + threadIdx.x % kWarp; }
-  // The words of the thread's digit in the row, kDigits apart.
-  __device__ __forceinline__ Offset* words(const DigitTile& tile) const {
-    return problem_.sums + tile.row * problem_.row_tiles * kDigits + threadIdx.x;
+  // Where the tile's segment begins, in the array and in its row.
+  __device__ __forceinline__ int64_t segment_begin(const PassTile& tile) const {
+    if constexpr (P::kListed) {
+      return shared_.tile.begin;
+    } else {
+      return tile.segment * problem_.length;
+    }
   }
-  // What lies past the row's end is taken for the greatest digit, and comes last of all.
+  __device__ __forceinline__ int64_t position() const {
+    if constexpr (P::kListed) {
+      return shared_.tile.position;
+    } else {
+      return 0;
+    }
+  }
+  // The words of the thread's digit in the segment, kDigits apart.
+  __device__ __forceinline__ Offset* words(const PassTile& tile) const {
+    int64_t first_tile;
+    if constexpr (P::kListed) {
+      first_tile = shared_.ticket - tile.index;
+    } else {
+      first_tile = tile.segment * problem_.row_tiles;
+    }
+    return problem_.sums + first_tile * kDigits + threadIdx.x;
+  }
+  // What lies past the segment's end is taken for the greatest digit, and comes last of all.
   template <bool kWhole>
   __device__ __forceinline__ int digit(const typename P::Order& order, int i, int place, int size) const {
     const int digit = digit_at(order.rank(codes_[i]), place);
@@ -220,7 +258,7 @@ class DigitScatter {
 
   // Each warp counts its digits.
   template <bool kWhole>
-  __device__ __forceinline__ void count(const DigitTile& tile) {
+  __device__ __forceinline__ void count(const PassTile& tile) {
     unsigned* const counts = shared_.counts[threadIdx.x / kWarp];
 #pragma unroll
     for (int i = 0; i < kDigits / kWarp; ++i) counts[i * kWarp + threadIdx.x % kWarp] = 0;
@@ -235,7 +273,7 @@ class DigitScatter {
 
   // A thread a digit: tells later tiles the tile's count, and turns the warps' counts into places in the tile.
   template <bool kWhole>
-  __device__ __forceinline__ DigitColumn publish(const DigitTile& tile) {
+  __device__ __forceinline__ DigitColumn publish(const PassTile& tile) {
     const DigitSums<Offset> sums{tile.before % 2 ? 2u : 0u};
     const int digit = threadIdx.x, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
     unsigned count = 0;
@@ -244,7 +282,7 @@ class DigitScatter {
     DigitColumn column{0, 0, count};
     if (!kWhole && digit == kDigits - 1) column.count -= P::kTile - tile.size;
     if (tile.index == 0) {
-      column.base = problem_.starts[(tile.row * problem_.places + pass_) * kDigits + digit];
+      column.base = problem_.starts[(tile.segment * problem_.places + pass_) * kDigits + digit];
       store_relaxed(words(tile), sums.word(sums.kPrefix, column.base + column.count));
     } else {
       store_relaxed(words(tile) + int64_t{tile.index} * kDigits, sums.word(sums.kSum, column.count));
@@ -272,7 +310,7 @@ class DigitScatter {
 
   // Each warp takes its items to their places in the tile.
   template <bool kWhole>
-  __device__ __forceinline__ void rank(const DigitTile& tile) {
+  __device__ __forceinline__ void rank(const PassTile& tile) {
     // Read back, so that the digits are taken from the codes again: kept, they would take a register each.
     const int place = *const_cast<volatile int*>(&shared_.place);
     typename P::Order order;
@@ -303,7 +341,7 @@ class DigitScatter {
   }
 
   // A thread a digit: where the tile's items of the digit go.
-  __device__ __forceinline__ void look_back(const DigitTile& tile, const DigitColumn& column) {
+  __device__ __forceinline__ void look_back(const PassTile& tile, const DigitColumn& column) {
     Offset base = column.base;
     if (tile.index > 0) {
       const DigitSums<Offset> sums{tile.before % 2 ? 2u : 0u};
@@ -314,18 +352,18 @@ class DigitScatter {
   }
 
   template <bool kWhole>
-  __device__ __forceinline__ void store(const DigitTile& tile) {
+  __device__ __forceinline__ void store(const PassTile& tile) {
     const int target_buffer = tile.after % 2;
     const Columns target = problem_.buffers[target_buffer];
-    const int64_t row_begin = tile.row * problem_.length;
+    const int64_t begin = segment_begin(tile);
     if (P::kJoined && target_buffer == P::kScratch) {
-      uint64_t* const entries = target.entries() + row_begin;
+      uint64_t* const entries = target.entries() + begin;
       store_items<kWhole>(tile, [&](Offset place, Word code, const Payload& payload) {
         if constexpr (P::kJoined) entries[place] = join_words(code, payload);
       });
     } else {
-      Word* const keys = target.keys + row_begin;
-      Payload* const payloads = P::kHasPayload ? target.payload + row_begin : nullptr;
+      Word* const keys = target.keys + begin;
+      Payload* const payloads = P::kHasPayload ? target.payload + begin : nullptr;
       const bool decodes = tile.is_last_pass();
       store_items<kWhole>(tile, [&](Offset place, Word code, const Payload& payload) {
         keys[place] = decodes ? problem_.order.decode(code) : code;
@@ -336,9 +374,9 @@ class DigitScatter {
   // Of the pass's digit.
   __device__ __forceinline__ int place() const { return problem_.place(pass_); }
 
-  // Calls put(place in the row, code, payload) with the tile's items, neighbours by neighbouring threads.
+  // Calls put(place in the segment, code, payload) with the tile's items, neighbours by neighbouring threads.
   template <bool kWhole, typename Put>
-  __device__ __forceinline__ void store_items(const DigitTile& tile, Put put) const {
+  __device__ __forceinline__ void store_items(const PassTile& tile, Put put) const {
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       const int at = i * kThreads + threadIdx.x;
@@ -364,9 +402,14 @@ __global__ void __launch_bounds__(P::kShape.tiles.threads, P::kShape.blocks)
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   auto& shared = *reinterpret_cast<ScatterShared<P>*>(shared_bytes);
   wait_for_last_kernel();  // whose last block starts these: earlier ones would share multiprocessors unevenly
-  if (problem.is_left_to_merging() || (problem.rows == 1 && !problem.row_passes(0).takes(pass))) return;
+  if (problem.is_left_to_merging()) return;
+  if constexpr (P::kListed) {
+    if (!DigitPasses{*problem.taken}.takes(pass) || blockIdx.x >= problem.totals->tiles) return;
+  } else {
+    if (problem.rows == 1 && !DigitPasses{problem.passes[0]}.takes(pass)) return;
+  }
   DigitScatter<P> scatter(problem, shared, pass);
-  const DigitTile tile = scatter.tile(take_ticket(problem.tickets + pass, shared.ticket));
+  const PassTile tile = scatter.take();
   if (tile.size == P::kTile) {
     scatter.template load<true>(tile);
     scatter.template scatter<true>(tile);
