@@ -9,6 +9,7 @@ namespace mgpu::cuda {
 template <bool kInserts>
 struct BulkRoute {
   using Slot = NoSlot;
+  static constexpr bool kNarrowOffsets = false;
   static constexpr bool fills = true;
   Rows x;
   Rows values;

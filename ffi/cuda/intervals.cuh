@@ -9,6 +9,7 @@ namespace mgpu::cuda {
 
 struct ExpandRoute {
   using Slot = NoSlot;
+  static constexpr bool kNarrowOffsets = false;
   static constexpr bool fills = true;
   Rows values;
   Fill fill;
@@ -58,6 +59,7 @@ template <bool kGathers, bool kScatters, typename Distance>
 struct MoveRoute {
   using Slot = Pack<Distance, kGathers + kScatters>;  // to an object's row of x, of the result
   using Starts = IndicesOf<std::make_signed_t<Distance>>;
+  static constexpr bool kNarrowOffsets = sizeof(Distance) == sizeof(int32_t);
   static constexpr bool fills = !kScatters;
   Rows x;
   Starts gather_starts;

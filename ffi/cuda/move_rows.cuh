@@ -93,8 +93,8 @@ __device__ Word route_fill(const Route& route, int64_t problem) {
 using Many = std::integral_constant<int, 8>;
 using Few = std::integral_constant<int, 2>;
 
-template <int kItems, typename Route>
-using RouteTile = TileWork<kWorkThreads, kItems, typename Route::Slot>;
+template <int kItems, typename Route, bool kNarrowOffsets = false>
+using RouteTile = TileWork<kWorkThreads, kItems, typename Route::Slot, kNarrowOffsets>;
 
 // What reads the slots of a tile: route.slots_of(tile), where the route has any.
 template <typename Route>
@@ -142,7 +142,7 @@ template <typename Word, typename Route>
 __global__ void __launch_bounds__(kWorkThreads, word_blocks<Word, Route>())
     move_words(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,
                const __grid_constant__ Route route) {
-  using Tile = RouteTile<kWordItems, Route>;
+  using Tile = RouteTile<kWordItems, Route, Route::kNarrowOffsets>;
   __shared__ typename Tile::Shared shared;
   wait_for_last_kernel();
   const Tile tile(shared, work, tiles, slots_of(route));

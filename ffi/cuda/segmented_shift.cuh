@@ -11,6 +11,7 @@ namespace mgpu::cuda {
 template <typename Index>
 struct ShiftRoute {
   using Slot = Index;  // where the segment begins if rows move up, else where it ends
+  static constexpr bool kNarrowOffsets = sizeof(Index) == sizeof(int32_t);
   static constexpr bool fills = true;
   SegmentedShiftOperands operands;
   Fill fill;

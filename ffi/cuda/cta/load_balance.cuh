@@ -19,7 +19,9 @@ struct NoSlot {};
 // gives every output its object: the same few instructions an output, whatever the lengths. What the outputs need of an
 // object, its Slot, is read once for all of them: slot_of(h, offset) gives that of object `before` + h, whose offset it
 // is.
-template <int kThreads, int kItems, typename Slot = NoSlot>
+// Where it is known that offsets are not wide, kNarrowOffsets leaves out the code for those that are: with it the gather
+// of 4-byte rows spills.
+template <int kThreads, int kItems, typename Slot = NoSlot, bool kNarrowOffsets = false>
 struct TileWork {
   static constexpr int kTile = kThreads * kItems;
   static constexpr int kWarps = kThreads / kWarp;
@@ -63,6 +65,7 @@ struct TileWork {
       cells += problem * tiles.stride();
     }
     row.offsets = work.offsets_of(problem);
+    if constexpr (kNarrowOffsets) row.offsets.wide = false;
     row.drift = work.drift;
     const Range<int64_t> heads{cells[tile], maximum(cells[tile], cells[tile + 1])};
     row.first = cells[tiles_a_problem + 1];
@@ -165,8 +168,9 @@ struct TileWork {
   }
 
   __device__ void search(Shared& shared, const WorkList& work, Range<int64_t> heads) const {
-    WorkRow row = work.row(problem);
-    row.first = this->row.first;
+    WorkRow row = this->row;
+    row.objects = work.objects;
+    row.live = work.live(problem);
     // The first object in a range that does not start before output i.
     const auto find = [&](int i, Range<int64_t> range) {
       return partition_point(range.begin, range.end, [&](int64_t j) { return row.starts_before(j, begin + i + 1); });
