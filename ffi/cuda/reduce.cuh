@@ -11,6 +11,16 @@ namespace mgpu::cuda::reducing {
 
 constexpr int kThreads = 256;
 
+// The vectors that a thread has on their way before the first use, in a chunk and in a short row: fewer where they make
+// many states.
+template <typename Operator>
+constexpr int kChunkLoads = sizeof(typename Operator::Element) == 1 ? 2 : 4;
+template <typename Operator>
+constexpr int kRowLoads =
+    Operator::kGivesIndex || sizeof(typename Operator::Element) < 4 || sizeof(typename Operator::State) > 8
+        ? kChunkLoads<Operator>
+        : 8;
+
 template <typename Operator>
 struct Reduction {
   SourceOf<typename Operator::Element> x;
@@ -96,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) reduce_chunks(Reduction<Operator> re
   const int64_t end = row_begin + minimum(live, (chunk + 1) * reduction.chunk_items);
   typename Operator::State part;
   if constexpr (Operator::kCommutes) {
-    part = fold_strided(op, reduction.x, reduction.aligned, begin, end, threadIdx.x, kThreads);
+    part = fold_strided<kChunkLoads<Operator>>(op, reduction.x, reduction.aligned, begin, end, threadIdx.x, kThreads);
   } else {  // a warp takes a stretch of the chunk
     const int lane = threadIdx.x % kWarp;
     const int64_t share = reduction.chunk_items / (kThreads / kWarp);
@@ -138,8 +148,8 @@ __global__ void __launch_bounds__(kThreads) reduce_short_rows(Reduction<Operator
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
   if constexpr (Operator::kCommutes) {
     if (live > 0) {
-      state = fold_strided<Operator::kGivesIndex ? 4 : 8>(op, reduction.x, reduction.aligned, row_begin,
-                                                          row_begin + live, lane, lanes);
+      state = fold_strided<kRowLoads<Operator>>(op, reduction.x, reduction.aligned, row_begin, row_begin + live, lane,
+                                                lanes);
     }
     for (int distance = lanes / 2; distance > 0; distance /= 2) {
       state = op.combine(state, shuffle_down(state, distance));

@@ -18,9 +18,8 @@ struct NoSlot {};
 // One tile of outputs. Each object that starts in the tile marks its first output, and a running maximum over the marks
 // gives every output its object: the same few instructions an output, whatever the lengths. What the outputs need of an
 // object, its Slot, is read once for all of them: slot_of(h, offset) gives that of object `before` + h, whose offset it
-// is.
-// Where it is known that offsets are not wide, kNarrowOffsets leaves out the code for those that are: with it the gather
-// of 4-byte rows spills.
+// is. kNarrowOffsets says that no offsets are wide, and leaves out the code for them, with which gathers of 4-byte rows
+// spill.
 template <int kThreads, int kItems, typename Slot = NoSlot, bool kNarrowOffsets = false>
 struct TileWork {
   static constexpr int kTile = kThreads * kItems;

@@ -59,21 +59,23 @@ __device__ __forceinline__ void store_vector(T* to, int64_t i, const T (&items)[
 
 inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-// What a thread has of a reduction of items from `begin` on, taken in the order of their positions.
+// What a thread has of a reduction of items from `begin` on, taken in the order of their offsets from there.
 template <typename Operator>
 class Gathered {
  public:
-  __device__ __forceinline__ Gathered(const Operator& op, int64_t /*begin*/) : op_(op), state_(op.identity()) {}
+  __device__ __forceinline__ Gathered(const Operator& op, int64_t begin)
+      : op_(op), begin_(begin), state_(op.identity()) {}
 
   template <int kCount>
-  __device__ __forceinline__ void take(const typename Operator::Element (&items)[kCount], int64_t position) {
+  __device__ __forceinline__ void take(const typename Operator::Element (&items)[kCount], int offset) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) state_ = op_.combine(state_, op_.extract(items[i], position + i));
+    for (int i = 0; i < kCount; ++i) state_ = op_.combine(state_, op_.extract(items[i], begin_ + offset + i));
   }
   __device__ __forceinline__ typename Operator::State state() const { return state_; }
 
  private:
   const Operator& op_;
+  int64_t begin_;
   typename Operator::State state_;
 };
 
@@ -88,8 +90,7 @@ class Gathered<ArgExtremum<Word, State>> {
   __device__ __forceinline__ Gathered(const Operator& op, int64_t begin) : op_(op), begin_(begin) {}
 
   template <int kCount>
-  __device__ __forceinline__ void take(const Word (&items)[kCount], int64_t position) {
-    const int offset = static_cast<int>(position - begin_);
+  __device__ __forceinline__ void take(const Word (&items)[kCount], int offset) {
     int found = -1;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -162,7 +163,7 @@ class Gathered<ArgExtremum<Word, State>> {
   __device__ __forceinline__ Gathered(const Operator& op, int64_t begin) : op_(op), codes_(op.order), begin_(begin) {}
 
   template <int kCount>
-  __device__ __forceinline__ void take(const Word (&items)[kCount], int64_t position) {
+  __device__ __forceinline__ void take(const Word (&items)[kCount], int offset) {
     static_assert(kCount == 1 || kCount == kItems);
     unsigned words[4];
     if constexpr (kCount == 1) {
@@ -175,7 +176,6 @@ class Gathered<ArgExtremum<Word, State>> {
 #pragma unroll
     for (int i = 0; i < (kCount == 1 ? 1 : 4); ++i) least = codes_.take(words[i], least);
     least = __vmins2(least, __byte_perm(least, 0, 0x1032));
-    const int offset = static_cast<int>(position - begin_);
     // Items may all have the greatest code: the first ones stand.
     const bool less = offset_ < 0 || static_cast<int>(least) < least_;
     least_ = less ? static_cast<int>(least) : least_;
@@ -207,45 +207,53 @@ class Gathered<ArgExtremum<Word, State>> {
   int offset_ = -1;
 };
 
-// The combination of x[begin .. end), fewer than 2^31 items, by `threads` threads, of which this is number `thread`:
+// The combination of x[begin .. end), fewer than 2^30 items, by `threads` threads, of which this is number `thread`:
 // its part of it. The order is that of the positions a thread meets, so it serves operators that commute. A thread has
-// kInFlight loads on their way before the first use.
-template <int kInFlight = 4, typename Operator>
+// kInFlight loads on their way before the first use. Offsets have 32 bits: small reductions wait for the addresses of
+// their loads.
+template <int kInFlight, typename Operator>
 __device__ typename Operator::State fold_strided(const Operator& op, const SourceOf<typename Operator::Element>& x,
                                                  bool aligned, int64_t begin, int64_t end, int thread, int threads) {
   using Vector = Vector<typename Operator::Element>;
-  Gathered<Operator> gathered(op, begin);
-  const auto take_one = [&](int64_t i) {
-    const typename Operator::Element item[1] = {x[i]};
-    gathered.take(item, i);
+  constexpr int kItems = Vector::kItems;
+  Gathered<Operator> part(op, begin);
+  const auto items = x + begin;
+  const auto take_one = [&](int i) {
+    const typename Operator::Element item[1] = {items[i]};
+    part.take(item, i);
   };
-  const int64_t first = aligned ? minimum(end, ceil_div<int64_t>(begin, Vector::kItems) * Vector::kItems) : end;
-  const int64_t last = maximum(first, end / Vector::kItems * Vector::kItems);
-  for (int64_t i = begin + thread; i < first; i += threads) take_one(i);
+  const int size = static_cast<int>(end - begin);
+  const int to_vector = static_cast<int>(ceil_div<int64_t>(begin, kItems) * kItems - begin);
+  const int first = aligned ? minimum(size, to_vector) : size;
+  const int last = first + (size - first) / kItems * kItems;
+#pragma unroll 1
+  for (int i = thread; i < first; i += threads) take_one(i);
   // All threads take as many rounds, so that no warp waits for the loads of one after those of another.
-  const int64_t stride = int64_t{threads} * Vector::kItems;
-  const int64_t own = int64_t{thread} * Vector::kItems;
-  int64_t round = first;
-  for (; round + kInFlight * stride <= last; round += kInFlight * stride) {
-    Vector vectors[kInFlight];
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) vectors[k] = Vector::load(x, round + own + k * stride);
-#pragma unroll
-    for (int k = 0; k < kInFlight; ++k) gathered.take(vectors[k].items, round + own + k * stride);
-  }
-  if (round < last) {
+  const int stride = threads * kItems;
+  int offset = first + thread * kItems;
+  int left = last - first;  // of all threads
+  const auto take_round = [&](auto is_there) {
     Vector vectors[kInFlight];
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) {
-      if (round + own + k * stride < last) vectors[k] = Vector::load(x, round + own + k * stride);
+      if (is_there(k)) vectors[k] = Vector::load(items, offset + k * stride);
     }
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) {
-      if (round + own + k * stride < last) gathered.take(vectors[k].items, round + own + k * stride);
+      if (is_there(k)) part.take(vectors[k].items, offset + k * stride);
     }
+  };
+#pragma unroll 1
+  for (; left >= kInFlight * stride; left -= kInFlight * stride) {
+    take_round([](int) { return true; });
+    offset += kInFlight * stride;
   }
-  for (int64_t i = last + thread; i < end; i += threads) take_one(i);
-  return gathered.state();
+  // Without an `if` around it: of a load that is known to be made ptxas uses the result before it makes the others.
+  left -= thread * kItems;
+  take_round([&](int k) { return k * stride < left; });
+#pragma unroll 1
+  for (int i = last + thread; i < size; i += threads) take_one(i);
+  return part.state();
 }
 
 }  // namespace mgpu::cuda

@@ -242,7 +242,7 @@ struct TileStream {
     const auto row_of = [&](int i) { return task.is_reverse() ? kRows - 1 - i : i; };
     if (tile(k).whole) {
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) gathered.take(staged(k).load(row_of(i)).items, begin + place(row_of(i)));
+      for (int i = 0; i < kRows; ++i) gathered.take(staged(k).load(row_of(i)).items, place(row_of(i)));
     } else {
       const int live = tile(k).live;
 #pragma unroll 1
@@ -252,7 +252,7 @@ struct TileStream {
 #pragma unroll
         for (int item = 0; item < kVector; ++item) {
           const Element one[1] = {items.items[item]};
-          if (first + item < live) gathered.take(one, begin + first + item);
+          if (first + item < live) gathered.take(one, first + item);
         }
       }
     }
