@@ -178,6 +178,26 @@ def test_the_first_extremum_wins():
     assert np.isnan(mgpu.reduce(x, "min")) and np.isnan(mgpu.reduce(x, "max"))
 
 
+@pytest.mark.parametrize("op", ["argmin", "argmax"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_first_extrema_among_floats_of_every_class(rng, dtype, op):
+    """Rows of a few lanes, of a warp and of a block: of zeros of both signs, infinities, NaNs, and one value alone."""
+    classes = [
+        [0.0, -0.0],
+        [np.inf],
+        [-np.inf],
+        [-np.inf, np.inf, 0.0, -0.0],
+        [np.nan, -np.nan, -np.inf],
+        [-3.0, 2.0, 2.0, -3.0],
+        [1.0] * 40 + [np.nan, -np.inf, np.inf],
+    ]
+    for n in (1, 3, 4, 30, 77, 257, 1000, 20_001):
+        x = np.stack([rng.choice(np.array(values, np.float32), n) for values in classes]).astype(jnp.dtype(dtype))
+        expected = [oracle.reduce(row, op) for row in x]
+        same(jax.jit(jax.vmap(functools.partial(mgpu.reduce, op=op)))(x), np.stack(expected))
+        same(mgpu.reduce(x[-1], op), expected[-1])
+
+
 def test_denormal_halfs_count():
     """XLA's threads take denormal floats for zero; what a float16 holds is none once it is a float32."""
     x = np.full(1000, 1e-5, np.float16)

@@ -81,6 +81,20 @@ __device__ typename Operator::State fold_in_order(const Operator& op, const Sour
   return state;
 }
 
+// A thread's part of a stretch of x, where items may change places. The extrema of floats have instructions of their
+// own.
+template <int kInFlight, typename Operator>
+__device__ typename Operator::State fold_any_order(const Operator& op, const Reduction<Operator>& reduction,
+                                                   int64_t begin, int64_t end, int thread, int threads) {
+  if constexpr (std::is_same_v<Operator, ArgExtremum<uint32_t, typename Operator::State>>) {
+    if (op.order.negative_zero != 0) {
+      using Floats = GatheredFloats<typename Operator::State>;
+      return fold_strided<kInFlight, Floats>(op, reduction.x, reduction.aligned, begin, end, thread, threads);
+    }
+  }
+  return fold_strided<kInFlight, Gathered<Operator>>(op, reduction.x, reduction.aligned, begin, end, thread, threads);
+}
+
 // The combination of all threads' states, in thread 0. `shared` has room for a state a warp.
 template <typename Operator>
 __device__ typename Operator::State fold_block(const Operator& op, typename Operator::State state,
@@ -106,7 +120,7 @@ __global__ void __launch_bounds__(kThreads) reduce_chunks(Reduction<Operator> re
   const int64_t end = row_begin + minimum(live, (chunk + 1) * reduction.chunk_items);
   typename Operator::State part;
   if constexpr (Operator::kCommutes) {
-    part = fold_strided<kChunkLoads<Operator>>(op, reduction.x, reduction.aligned, begin, end, threadIdx.x, kThreads);
+    part = fold_any_order<kChunkLoads<Operator>>(op, reduction, begin, end, threadIdx.x, kThreads);
   } else {  // a warp takes a stretch of the chunk
     const int lane = threadIdx.x % kWarp;
     const int64_t share = reduction.chunk_items / (kThreads / kWarp);
@@ -148,8 +162,7 @@ __global__ void __launch_bounds__(kThreads) reduce_short_rows(Reduction<Operator
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
   if constexpr (Operator::kCommutes) {
     if (live > 0) {
-      state = fold_strided<kRowLoads<Operator>>(op, reduction.x, reduction.aligned, row_begin, row_begin + live, lane,
-                                                lanes);
+      state = fold_any_order<kRowLoads<Operator>>(op, reduction, row_begin, row_begin + live, lane, lanes);
     }
     for (int distance = lanes / 2; distance > 0; distance /= 2) {
       state = op.combine(state, shuffle_down(state, distance));

@@ -77,6 +77,17 @@ __device__ __forceinline__ unsigned lanes_of_same_bit(unsigned digit, int bit) {
   return lanes;
 }
 
+// The greater of two, or NaN if one is.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float most;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(a), "f"(b));
+  return most;
+#else
+  return a != a ? a : b != b ? b : fmaxf(a, b);
+#endif
+}
+
 // In one instruction, which the compiler does not always find.
 __device__ __forceinline__ unsigned and_of_three(unsigned a, unsigned b, unsigned c) {
   unsigned all;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "algorithm/operators.h"
+#include "cuda/cta/ptx.cuh"
 #include "function/item.h"
 
 namespace mgpu::cuda {
@@ -115,6 +116,53 @@ class Gathered<ArgExtremum<Word, State>> {
   int first_ = -1;
 };
 
+// The same for floats: the greatest, or the least as the greatest of their negatives, by instructions for floats. A
+// product with 1 or -1 and a sum with 0 make all NaNs one and the zeros equal, so that two are equal if their bits are.
+// Of the first vector with the greatest one its items are kept, among which that is looked for at the end.
+template <typename State>
+class GatheredFloats {
+  using Operator = ArgExtremum<uint32_t, State>;
+  static constexpr int kItems = 4;
+
+ public:
+  __device__ __forceinline__ GatheredFloats(const Operator& op, int64_t begin)
+      : op_(op), sign_(op.order.flip >> 31 ? -1.0f : 1.0f), begin_(begin) {}
+
+  template <int kCount>
+  __device__ __forceinline__ void take(const uint32_t (&items)[kCount], int offset) {
+    static_assert(kCount == 1 || kCount == kItems);
+    float greatest = turn(items[0]);
+#pragma unroll
+    for (int i = 1; i < kCount; ++i) greatest = max_or_nan(greatest, turn(items[i]));
+    greatest = max_or_nan(greatest, greatest_);
+    // Items may all be the least there is: the first ones stand.
+    const bool changes = offset_ < 0 || __float_as_uint(greatest) != __float_as_uint(greatest_);
+    greatest_ = greatest;
+    offset_ = changes ? offset : offset_;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) items_[i] = changes ? items[minimum(i, kCount - 1)] : items_[i];
+  }
+  __device__ __forceinline__ State state() const {
+    if (offset_ < 0) return op_.identity();
+    int found = kItems - 1;
+#pragma unroll
+    for (int i = kItems - 2; i >= 0; --i) {
+      if (__float_as_uint(turn(items_[i])) == __float_as_uint(greatest_)) found = i;
+    }
+    return Operator::make(op_.encode(__float_as_uint(greatest_ * sign_)), begin_ + offset_ + found);
+  }
+
+ private:
+  __device__ __forceinline__ float turn(uint32_t item) const { return __fmaf_rn(__uint_as_float(item), sign_, 0.0f); }
+
+  const Operator& op_;
+  float sign_;
+  int64_t begin_;
+  float greatest_ = -__builtin_huge_valf();
+  int offset_ = -1;
+  uint32_t items_[kItems] = {};
+};
+
 // Codes of narrow items, two in a word, each a signed number of 16 bits: the least is the first extremum.
 template <typename Word>
 struct PackedCodes {
@@ -208,15 +256,15 @@ class Gathered<ArgExtremum<Word, State>> {
 };
 
 // The combination of x[begin .. end), fewer than 2^30 items, by `threads` threads, of which this is number `thread`:
-// its part of it. The order is that of the positions a thread meets, so it serves operators that commute. A thread has
-// kInFlight loads on their way before the first use. Offsets have 32 bits: small reductions wait for the addresses of
-// their loads.
-template <int kInFlight, typename Operator>
+// its part of it, which a Part gathers. The order is that of the positions a thread meets, so it serves operators that
+// commute. A thread has kInFlight loads on their way before the first use. Offsets have 32 bits: small reductions wait
+// for the addresses of their loads.
+template <int kInFlight, typename Part, typename Operator>
 __device__ typename Operator::State fold_strided(const Operator& op, const SourceOf<typename Operator::Element>& x,
                                                  bool aligned, int64_t begin, int64_t end, int thread, int threads) {
   using Vector = Vector<typename Operator::Element>;
   constexpr int kItems = Vector::kItems;
-  Gathered<Operator> part(op, begin);
+  Part part(op, begin);
   const auto items = x + begin;
   const auto take_one = [&](int i) {
     const typename Operator::Element item[1] = {items[i]};
