@@ -167,9 +167,9 @@ struct TileWork {
   }
 
   __device__ void search(Shared& shared, const WorkList& work, Range<int64_t> heads) const {
-    WorkRow row = this->row;
-    row.objects = work.objects;
-    row.live = work.live(problem);
+    WorkRow row = work.row(problem);
+    row.first = this->row.first;
+    if constexpr (kNarrowOffsets) row.offsets.wide = false;
     // The first object in a range that does not start before output i.
     const auto find = [&](int i, Range<int64_t> range) {
       return partition_point(range.begin, range.end, [&](int64_t j) { return row.starts_before(j, begin + i + 1); });
