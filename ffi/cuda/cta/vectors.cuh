@@ -134,10 +134,10 @@ class GatheredFloats {
     float greatest = turn(items[0]);
 #pragma unroll
     for (int i = 1; i < kCount; ++i) greatest = max_or_nan(greatest, turn(items[i]));
-    greatest = max_or_nan(greatest, greatest_);
+    const uint32_t bits = __float_as_uint(max_or_nan(greatest, __uint_as_float(greatest_)));
     // Items may all be the least there is: the first ones stand.
-    const bool changes = offset_ < 0 || __float_as_uint(greatest) != __float_as_uint(greatest_);
-    greatest_ = greatest;
+    const bool changes = offset_ < 0 || bits != greatest_;
+    greatest_ = bits;
     offset_ = changes ? offset : offset_;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) items_[i] = changes ? items[minimum(i, kCount - 1)] : items_[i];
@@ -147,9 +147,10 @@ class GatheredFloats {
     int found = kItems - 1;
 #pragma unroll
     for (int i = kItems - 2; i >= 0; --i) {
-      if (__float_as_uint(turn(items_[i])) == __float_as_uint(greatest_)) found = i;
+      if (__float_as_uint(turn(items_[i])) == greatest_) found = i;
     }
-    return Operator::make(op_.encode(__float_as_uint(greatest_ * sign_)), begin_ + offset_ + found);
+    const uint32_t item = __float_as_uint(__uint_as_float(greatest_) * sign_);
+    return Operator::make(op_.encode(item), begin_ + offset_ + found);
   }
 
  private:
@@ -158,7 +159,7 @@ class GatheredFloats {
   const Operator& op_;
   float sign_;
   int64_t begin_;
-  float greatest_ = -__builtin_huge_valf();
+  uint32_t greatest_ = 0xff800000u;  // the bits of a float: less than any item or equal
   int offset_ = -1;
   uint32_t items_[kItems] = {};
 };
