@@ -18,8 +18,8 @@ struct NoSlot {};
 // One tile of outputs. Each object that starts in the tile marks its first output, and a running maximum over the marks
 // gives every output its object: the same few instructions an output, whatever the lengths. What the outputs need of an
 // object, its Slot, is read once for all of them: slot_of(h, offset) gives that of object `before` + h, whose offset it
-// is. kNarrowOffsets says that no offsets are wide: then there is no second copy of the loop over outputs for those that
-// are, with which gathers of 4-byte rows took 4% longer.
+// is. kNarrowOffsets says that no offsets are wide: then there is no second copy of the loop over outputs for those
+// that are, with which gathers of 4-byte rows took 4% longer.
 template <int kThreads, int kItems, typename Slot = NoSlot, bool kNarrowOffsets = false>
 struct TileWork {
   static constexpr int kTile = kThreads * kItems;
