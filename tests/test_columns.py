@@ -504,3 +504,12 @@ def test_checks_name_the_column():
             (np.repeat(first, 2), np.repeat(second, 2)),
         )
         mgpu.merge((first, second), (first, second), descending=(False, True), a_count=2)
+
+
+def test_sorts_of_columns_leak_no_tracers():
+    """Neither of one column nor of floats, which take the way part after part."""
+    columns = (jnp.arange(5.0), jnp.arange(5)[::-1])
+    with jax.checking_leaks():
+        jax.jit(lambda keys: mgpu.mergesort((keys,)))(columns[0])
+        jax.jit(mgpu.argsort)(columns)
+        jax.vmap(lambda keys: mgpu.sort((keys,), keys))(columns[0][None])

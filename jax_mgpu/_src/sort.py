@@ -504,9 +504,10 @@ def _sort_by_parts(
     operation: str, keys: Columns, cuts: Sequence[tuple[int, int]], leaves: list[jax.Array], given: dict[str, Any]
 ) -> tuple[Any, list[jax.Array]]:
     """By the first part, then by each that follows, within the segments of equal keys."""
+    form, bits = keys.replaced([]), keys.code_bits[0]  # what JAX keeps of these functions must hold no arrays
 
     def sort(arrays: list[jax.Array], leaves: list[jax.Array], given: dict[str, Any]) -> Any:
-        columns = keys.replaced(arrays)
+        columns = form.replaced(arrays)
         parts = [columns.part(*cut) for cut in cuts]
         sort_keys = [part.key() for part in parts]
         in_order = [key.keys for key in sort_keys]
@@ -519,10 +520,10 @@ def _sort_by_parts(
             leaves = moved
             given = _within_equal(parts[i].of_key(in_order[i]), given)
         restored = [part.of_key(x).arrays for part, x in zip(parts, in_order, strict=True)]
-        return keys.structure(list(chain.from_iterable(restored))), leaves
+        return form.structure(list(chain.from_iterable(restored))), leaves
 
     def indices(arrays: list[jax.Array], given: dict[str, Any]) -> tuple[Any, jax.Array]:
-        return _sort_indices(operation, keys.replaced(arrays), given, keys.code_bits[0])
+        return _sort_indices(operation, form.replaced(arrays), given, bits)
 
     arrays = [whole_axes(x) for x in keys.arrays]
     given = {name: whole_axes(x) if isinstance(x, jax.Array) else x for name, x in given.items()}
