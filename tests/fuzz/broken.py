@@ -150,6 +150,9 @@ def preconditions(rng: np.random.Generator) -> Other:
         x = operands[argument]
         if isinstance(x, tuple):  # keys of several columns, which tests/test_checks.py breaks
             return None
+        # Its needles are in any order, its haystack within segments: tests/test_checks.py breaks that.
+        if name == "segmented_search" and argument in KEYS:
+            return None
         if argument in KEYS:
             live = oracle.live_count(operands.get(f"{argument}_count"), len(x))
             return unsorted(rng, x, live, descending="descending" in text, unique="duplicates=False" in text)
