@@ -51,7 +51,8 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
   if constexpr (kPath == Path::kWarpByRow) {
     // Warps of several rows have the next one loaded ahead; blocks of many would drift apart: a grid 16 times as large
     // as what is resident takes 0.266 ms for 2^17 rows of 1000 floats, a resident one 0.287.
-    const auto kernel = scan_rows<Operator>;
+    const bool whole = segments.length % Vector<typename Operator::Element>::kItems == 0;
+    const auto kernel = whole ? scan_rows<Operator, true> : scan_rows<Operator, false>;
     const int64_t blocks = ceil_div<int64_t>(segments.rows, kWarps);
     const int resident = resident_blocks(call, kernel, kThreads, 0, blocks);
     kernel<<<static_cast<unsigned>(minimum<int64_t>(blocks, 16 * resident)), kThreads, 0, stream>>>(task, op);
