@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 import benchmarks
-from benchmarks import mesh, report, shapes
+from benchmarks import measure, mesh, report, shapes
 from benchmarks.__main__ import main
 from benchmarks.case import Case, agree_counted, agree_within, equal
 from benchmarks.runner import Runner, all_cases, grid_cases
@@ -152,6 +152,27 @@ def test_shapes_run_and_are_written(tmp_path):
     rows = json.loads((tmp_path / "shapes.json").read_text())["rows"]
     assert [row["shape"] for row in rows] == ["rows of 8", "rows of 8192"]
     assert all(row["ours_ms"] > 0 and row["xla_ms"] > 0 for row in rows)
+
+
+def test_short_calls_of_shapes_are_timed_in_longer_programs(tmp_path, monkeypatch):
+    """A program of few short calls would measure the host."""
+    calls = []
+
+    def time_as(ms):
+        def time_program(program, *_):
+            calls.append(len(program.input_sets))
+            return measure.Timing(ms, ms, ms, 1, 1)
+
+        return time_program
+
+    arguments = ["--shapes", "--scale", str(2.0**-8), "--match", "scan, rows of 512", "--output", str(tmp_path)]
+    for ms, expected in ((0.5, {8}), (0.01, {8, 32})):
+        calls.clear()
+        monkeypatch.setattr(shapes, "time_program", time_as(ms))
+        main(arguments)
+        assert set(calls) == expected
+    assert calls[-1] == 32
+    assert [row["ours_ms"] for row in json.loads((tmp_path / "shapes.json").read_text())["rows"]] == [0.01]
 
 
 def test_what_becomes_of_slow_shapes():

@@ -241,6 +241,21 @@ def test_batches(rng, op, rows, n):
         same(segmented[row], oracle.segmented_reduce(x[row], heads[row], op, counts[row]))
 
 
+@pytest.mark.parametrize("n", [1, 4, 7, 8, 16, 48, 100, 128, 144, 496, 512, 528, 1000, 1024, 2048, 4096])
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [("add", "float32"), ("mul", "int64"), ("max", "bfloat16"), ("argmax", "float32"), ("argmin", "uint8")],
+    ids=str,
+)
+def test_short_whole_rows(rng, op, dtype, n):
+    """Rows of whole vectors of 16 bytes and others, for one warp of CUDA's and for many."""
+    for batch in (1, 2 * max(1, 4096 // n) + 1):
+        x = items(rng, dtype, op, batch, n)
+        whole = np.asarray(jax.jit(jax.vmap(lambda row: mgpu.reduce(row, op)))(x))
+        for row in range(batch):
+            same(whole[row], oracle.reduce(x[row], op))
+
+
 # Columns that vector instructions take together and those left over; rows of one tile and of several.
 @pytest.mark.parametrize(("n", "columns"), [(100, 1), (700, 29), (9000, 64), (70_001, 8), (3, 300), (0, 5)])
 @pytest.mark.parametrize(

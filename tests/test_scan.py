@@ -186,7 +186,7 @@ def test_batches_of_rows_of_every_length(rng, op, dtype):
                 same(counted[1][row], oracle.reduce(x[row][:count], op))
 
 
-@pytest.mark.parametrize("n", [1, 3, 8, 100, 1000, 2049, 4096])
+@pytest.mark.parametrize("n", [1, 3, 7, 8, 31, 77, 100, 129, 497, 1000, 2049, 4096])
 @pytest.mark.parametrize(
     ("op", "dtype"), [("add", "bfloat16"), ("mul", "int32"), ("max", "float64"), ("argmin", "uint8")], ids=str
 )

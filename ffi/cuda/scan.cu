@@ -2,6 +2,7 @@
 // whole rows that are not, and what restarts anywhere else. A warp's items lie in rows of 32 vectors, each scanned by
 // shuffles where it was loaded, so nothing is transposed through shared memory.
 #include "cuda/launch_overlapping.h"
+#include "cuda/scan/scan_packs.cuh"
 #include "cuda/scan/scan_rows.cuh"
 #include "cuda/scan/scan_segments.cuh"
 #include "cuda/scan/scan_tiles.cuh"
@@ -20,6 +21,20 @@ bool has_shared_tiles(const Call& call) {
   return shared_memory_limit(call) >= TileShape::kBytes + TileShape::kStaticBytes;
 }
 
+template <typename Operator>
+ScanTask<Operator> task_of(const ScanOperands& operands) {
+  Segments restarts = operands.segments;
+  restarts.counts = {};
+  return {.x = static_cast<const typename Operator::Element*>(operands.x),
+          .aligned = is_aligned(operands.x) && is_aligned(operands.result),
+          .exclusive = operands.exclusive,
+          .reverse = operands.reverse,
+          .segments = operands.segments,
+          .restarts = restarts,
+          .result = {operands.result, operands.wide_result},
+          .totals = {operands.totals, operands.wide_result}};
+}
+
 // The kernel of a path, and its launch.
 template <ScanOperands::Path kPath, typename Operator>
 void launch(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
@@ -29,23 +44,15 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
   Workspace workspace = workspace_of(call);
   const auto scratch = operands.layout(workspace, sizeof(State));
   const auto tiles = operands.tiles(kPath, sizeof(State));
-  Segments restarts = segments;
-  restarts.counts = {};
-  const ScanTask<Operator> task{static_cast<const typename Operator::Element*>(operands.x),
-                                is_aligned(operands.x) && is_aligned(operands.result),
-                                operands.exclusive,
-                                operands.reverse,
-                                segments,
-                                restarts,
-                                tiles.per_row,
-                                scratch.look_back,
-                                scratch.listed,
-                                {operands.result, operands.wide_result},
-                                {operands.totals, operands.wide_result}};
+  ScanTask<Operator> task = task_of<Operator>(operands);
+  task.tiles = tiles.per_row;
+  task.look_back = scratch.look_back;
+  task.listed = scratch.listed;
   if constexpr (kPath == Path::kWarpByRow) {
     // Warps of several rows have the next one loaded ahead; blocks of many would drift apart: a grid 16 times as large
     // as what is resident takes 0.266 ms for 2^17 rows of 1000 floats, a resident one 0.287.
-    const auto kernel = scan_rows<Operator>;
+    const bool whole = segments.length % Vector<typename Operator::Element>::kItems == 0;
+    const auto kernel = whole ? scan_rows<Operator, true> : scan_rows<Operator, false>;
     const int64_t blocks = ceil_div<int64_t>(segments.rows, kWarps);
     const int resident = resident_blocks(call, kernel, kThreads, 0, blocks);
     kernel<<<static_cast<unsigned>(minimum<int64_t>(blocks, 16 * resident)), kThreads, 0, stream>>>(task, op);
@@ -65,6 +72,18 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
     check_launch(call);
     launch_overlapping(call, stream, scan_segments<Operator>, tiles.count(), kThreads, 0, task, op);
   }
+}
+
+// False where other kernels are quicker, or where vectors do not begin at multiples of 16 bytes.
+template <typename Operator>
+bool launch_packs(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
+  const auto task = task_of<Operator>(operands);
+  const PackedRows packed(operands.segments.length, Vector<typename Operator::Element>::kItems);
+  if (!task.aligned || !takes_packs<Operator>(packed, operands.segments)) return false;
+  const int64_t blocks = ceil_div<int64_t>(operands.segments.rows, int64_t{packed.rows} * kPacks<Operator> * kWarps);
+  scan_packs<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(task, packed, op);
+  check_launch(call);
+  return true;
 }
 
 // False where rows are too long for it.
@@ -107,9 +126,13 @@ void scan(const Call& call, CUstream_st* stream) {
       check_launch(call);
     });
   }
-  if (!operands.has_heads() && segments.length <= RowTiles::kMostSlots && operands.path() != Path::kWarpByRow) {
+  if (!operands.has_heads() && segments.length <= RowTiles::kMostSlots) {
     bool launched = false;
-    operands.dispatch<true>(call, [&](auto op) { launched = scanning::launch_short_rows(call, operands, op, stream); });
+    operands.dispatch<true>(call, [&](auto op) {
+      launched = scanning::launch_packs(call, operands, op, stream);
+      if (launched || operands.path() == Path::kWarpByRow) return;
+      launched = scanning::launch_short_rows(call, operands, op, stream);
+    });
     if (launched) return;
   }
   const bool aligned = is_aligned(operands.x) && is_aligned(operands.result);
