@@ -7,7 +7,6 @@
 namespace mgpu::cuda::sorting {
 
 constexpr int kCountThreads = 512;
-constexpr int kCounterCopies = 8;  // a lane adds to one of them: lanes seldom meet in a bank, whatever the keys
 
 __device__ inline void add_to(uint32_t* sum, uint32_t count) { atomicAdd(sum, count); }
 __device__ inline void add_to(uint64_t* sum, uint32_t count) {
@@ -30,7 +29,7 @@ __device__ void copy_dead(const P& problem, int64_t origin, int64_t position, in
 
 template <typename P>
 __device__ void clear_counters(const P& problem, unsigned* counters) {
-  const int all = problem.places * kDigits * kCounterCopies;
+  const int all = problem.places * kDigits * P::kCounterCopies;
   for (int i = threadIdx.x; i < all; i += kCountThreads) counters[i] = 0;
 }
 
@@ -42,12 +41,12 @@ __device__ void count_keys(const P& problem, const typename P::Word* keys, int64
   constexpr int kInFlight = 8;  // loads before the first use
   const int places = problem.places;
   const int skipped_bits = kDigitBits * problem.place(0);
-  unsigned* const own = counters + threadIdx.x % kCounterCopies;
+  unsigned* const own = counters + threadIdx.x % P::kCounterCopies;
   const auto count = [&](Word key) {
     const auto rank = static_cast<Word>(problem.order.rank(problem.order.encode(key)) >> skipped_bits);
 #pragma unroll
     for (int place = 0; place < static_cast<int>(sizeof(Word)); ++place) {
-      if (place < places) atomicAdd(own + (place * kDigits + digit_at(rank, place)) * kCounterCopies, 1u);
+      if (place < places) atomicAdd(own + (place * kDigits + digit_at(rank, place)) * P::kCounterCopies, 1u);
     }
   };
   int64_t at = begin + threadIdx.x;
@@ -65,12 +64,12 @@ __device__ void count_keys(const P& problem, const typename P::Word* keys, int64
 template <typename P>
 __device__ void add_counters(const P& problem, int64_t segment, const unsigned* counters) {
   typename P::Offset* const counts = problem.starts + segment * problem.places * kDigits;
-  const int all = problem.places * kDigits * kCounterCopies;
+  const int all = problem.places * kDigits * P::kCounterCopies;
   for (int i = threadIdx.x; i < all; i += kCountThreads) {
     unsigned sum = counters[i];
 #pragma unroll
-    for (int distance = 1; distance < kCounterCopies; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-    if (i % kCounterCopies == 0 && sum > 0) add_to(counts + i / kCounterCopies, sum);
+    for (int distance = 1; distance < P::kCounterCopies; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+    if (i % P::kCounterCopies == 0 && sum > 0) add_to(counts + i / P::kCounterCopies, sum);
   }
 }
 
@@ -123,7 +122,7 @@ __device__ void clear_sums(const P& problem, int64_t tiles) {
 }
 
 // Counts the digits of `part_items` items of a whole row, of which `parts` blocks have one part each. The last of them
-// to be done finds the starts. Shared memory is for problem.places * kDigits * kCounterCopies counters.
+// to be done finds the starts. Shared memory is for problem.places * kDigits * P::kCounterCopies counters.
 template <typename P>
 __global__ void __launch_bounds__(kCountThreads)
     count_digits(const __grid_constant__ P problem, int64_t parts, int64_t part_items) {

@@ -39,6 +39,8 @@ struct DigitProblem {
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
   static constexpr DigitShape kShape = digit_shape(sizeof(Word), kHasPayload ? sizeof(Payload) : 0);
   static constexpr int kTile = kShape.tile();
+  // Copies of the counters: a lane adds to one of them, so that lanes seldom meet in a bank, whatever the keys.
+  static constexpr int kCounterCopies = 8;
   // Two words of 4 bytes travel as one of 8: half the loads and stores, and longer runs in memory. Only through the
   // scratch memory, as key and payload of the output are two arrays.
   static constexpr bool kJoined = kHasPayload && sizeof(Word) == 4 && sizeof(Payload) == 4;
