@@ -13,20 +13,6 @@ __device__ inline void add_to(uint64_t* sum, uint32_t count) {
   atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(count));
 }
 
-// Copies what lies past the live items of a segment, which stays where it is. The segment begins at `origin`, and at
-// `position` of its row.
-template <typename P>
-__device__ void copy_dead(const P& problem, int64_t origin, int64_t position, int64_t begin, int64_t end) {
-  const auto& [keys, payload] = problem.buffers[0];
-  for (int64_t i = begin + threadIdx.x; i < end; i += kCountThreads) {
-    keys[origin + i] = problem.input.keys[origin + i];
-    if constexpr (P::kHasPayload) {
-      payload[origin + i] =
-          problem.input.payload ? problem.input.payload[origin + i] : P::position_payload(position + i);
-    }
-  }
-}
-
 template <typename P>
 __device__ void clear_counters(const P& problem, unsigned* counters) {
   const int all = problem.places * kDigits * P::kCounterCopies;
@@ -34,9 +20,8 @@ __device__ void clear_counters(const P& problem, unsigned* counters) {
 }
 
 // Adds keys [begin, end) to the block's counters.
-template <typename P>
-__device__ void count_keys(const P& problem, const typename P::Word* keys, int64_t begin, int64_t end,
-                           unsigned* counters) {
+template <typename P, typename Keys>
+__device__ void count_keys(const P& problem, const Keys& keys, int64_t begin, int64_t end, unsigned* counters) {
   using Word = typename P::Word;
   constexpr int kInFlight = 8;  // loads before the first use
   const int places = problem.places;
@@ -135,8 +120,9 @@ __global__ void __launch_bounds__(kCountThreads)
   const int64_t row_begin = row * problem.length;
   clear_counters(problem, counters);
   __syncthreads();
-  count_keys(problem, problem.input.keys + row_begin, begin, minimum(limit, problem.live(row)), counters);
-  copy_dead(problem, row_begin, 0, maximum(begin, problem.live(row)), limit);
+  count_keys(problem, problem.input_keys() + row_begin, begin, minimum(limit, problem.live(row)), counters);
+  if constexpr (!P::kOfColumns)
+    copy_dead<kCountThreads>(problem, row_begin, 0, maximum(begin, problem.live(row)), limit);
   __syncthreads();
   add_counters(problem, row, counters);
   __shared__ bool is_last;
@@ -188,8 +174,8 @@ __global__ void __launch_bounds__(kCountThreads) count_segments(const __grid_con
     clear_counters(problem, counters);
     __syncthreads();
     count_keys(problem, problem.input.keys + segment.begin, part.begin(), minimum(part.end(), segment.live), counters);
-    copy_dead(problem, segment.begin, segment.position, maximum(part.begin(), segment.live),
-              minimum(part.end(), segment.size));
+    copy_dead<kCountThreads>(problem, segment.begin, segment.position, maximum(part.begin(), segment.live),
+                             minimum(part.end(), segment.size));
     __syncthreads();
     add_counters(problem, part.number, counters);
     __threadfence();
