@@ -9,10 +9,11 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// The tiles of such sorts, and those for devices with less shared memory.
+// The tiles of such sorts: longer than those of keys of 64 bits, which also sort fewer items. Small ones are for devices
+// with less shared memory.
 constexpr DigitShape column_digit_shape(int payload_width, bool small) {
-  if (!small) return digit_shape(8, payload_width);
-  return {{256, payload_width == 0 ? 23 : payload_width == 4 ? 15 : 13}, 1};
+  if (small) return {{256, payload_width == 0 ? 23 : payload_width == 4 ? 15 : 13}, 1};
+  return {{512, payload_width == 0 ? 19 : payload_width == 4 ? 13 : 11}, 2};
 }
 
 // Operands: high [.., n] and low [.., n], of integers of 32 bits, count [.., 1], values [.., n]; the last two may be

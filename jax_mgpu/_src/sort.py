@@ -369,7 +369,8 @@ def _are_two_operands(keys: Columns, given: dict[str, Any], payload: Payload) ->
     """Whether kernels take two columns as they are."""
     if not (keys.are_two_words and keys.are_integers) or given["method"] != Method.FASTEST:
         return False
-    return (LONG_WORDS if payload == Payload.NONE else LONG_PAIRS) <= keys.shape[0] < MOST_WORDS
+    least = {Payload.NONE: LONG_WORDS, Payload.GIVEN: LONG_PAIRS, Payload.INDICES: LONG_INDICES}[payload]
+    return least <= keys.shape[0] < MOST_WORDS
 
 
 def _sort_indices(operation: str, keys: Any, given: dict[str, Any], bits: int | None) -> tuple[Any, jax.Array]:
@@ -385,12 +386,13 @@ def _sort_indices(operation: str, keys: Any, given: dict[str, Any], bits: int | 
     return keys.restored([codes], lambda column: take_rows(column, indices)), indices
 
 
-# The least number of items from which columns go another way than by one code, or by the indices that it gives. Two
-# columns of integers of 32 bits go to the kernels as they are, from where keys of 64 bits are sorted by digits
-# (is_for_digits of ffi/cuda/tunings.h). On an H200, 2^26 keys of two columns of floats take 8.7 ms by their code, and
-# 3.6 by two sorts of pairs. Three columns take 4.3 to 6.2 part after part. docs/performance.md has more figures.
-LONG_WORDS = 1 << 22  # two columns of integers of 32 bits, keys alone
-LONG_PAIRS = 1 << 20  # the same with payload
+# The least number of items from which columns go another way than by one code, or by the indices that it gives. On an
+# H200, 2^26 keys of two columns of 32 bits take 3.8 ms by their code, 3.5 by two sorts of pairs, and 3.3 as two
+# operands. Of 2^22, values and indices take longer as two operands than by the code. With floats, 2^26 keys take 8.7 ms
+# by the code, and three columns take 4.3 to 6.2 part after part. docs/performance.md has more figures.
+LONG_WORDS = 1 << 22  # two columns of integers of 32 bits, keys alone: from here on, kernels sort 64 bits by digits
+LONG_PAIRS = 1 << 23  # the same with values
+LONG_INDICES = 1 << 24  # the same, and their indices
 MOST_WORDS = 1 << 30  # the kernels have places of 32 bits
 LONG_FLOATS = 1 << 20  # two columns of 32 bits, one of them of floats, keys alone
 LONG_COLUMNS = 1 << 22  # part after part: those that no code holds, and on a CPU the keys of any
@@ -469,7 +471,8 @@ def _sort_rows(
             *(keys.arrays if is_columns else [keys], carried, given),
         )
 
-    if not is_long_permutation(n) or given["heads"].size or not travel_with_keys(carried):
+    goes_by_indices = not is_long_permutation(n) or given["heads"].size or not travel_with_keys(carried)
+    if goes_by_indices or (ordered and not leaves):  # kernels count positions by themselves
         return by_indices()
     return jax.lax.platform_dependent(cuda=packed, default=by_indices)
 
