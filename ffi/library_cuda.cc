@@ -77,6 +77,7 @@ std::string json_kernel_shapes() {
   cuda::list_scan_shapes(call, list);
   cuda::list_segmented_sort_shapes(call, list);
   cuda::list_sets_shapes(call, list);
+  cuda::list_sort_columns_shapes(call, list);
   cuda::list_sorted_search_shapes(call, list);
   cuda::list_top_k_shapes(call, list);
   return json_list(list, [](const cuda::KernelShapes& kernel) {

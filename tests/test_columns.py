@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
+from jax_mgpu._src import library
 from jax_mgpu._src import sort as sorting
 from jax_mgpu._src.columns import Columns, _pair_codes
 from jax_mgpu._src.digits import code_of
@@ -130,7 +132,7 @@ def test_sorts(rng, form):
 def as_if_long(monkeypatch, request):
     """Short columns are sorted in the way that long ones are, on a GPU or elsewhere."""
     jax.clear_caches()
-    for name in ("LONG_WORDS", "LONG_FLOATS", "LONG_COLUMNS"):
+    for name in ("LONG_WORDS", "LONG_PAIRS", "LONG_INDICES", "LONG_FLOATS", "LONG_COLUMNS"):
         monkeypatch.setattr(sorting, name, 1)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda **ways: ways[request.param]())
     yield
@@ -201,21 +203,154 @@ def test_where_columns_are_cut():
     assert cuts([f32, f32, f32], u32) == cuts([f32] * 4) == []
 
 
+# ---- Two columns of integers of 32 bits, as two operands of the kernels ----
+
+
+def words(rng, n, dtypes=("int32", "uint32"), few=False):
+    """Two columns; of `few`, there are many ties, and digits in which no keys differ."""
+    columns = [rng.integers(0, 2**32, n, dtype=np.uint32) for _ in dtypes]
+    if few:
+        columns = [x % np.uint32(300) << np.uint32(13) for x in columns]
+    return tuple(x.view(d) for x, d in zip(columns, dtypes, strict=True))
+
+
+def check_words(columns, flags, count=None):
+    """Keys, with values of 4 and of 8 bytes, with what is packed, and indices."""
+    n = len(columns[0])
+    live = n if count is None else min(count, n)
+    order = np.arange(n)
+    order[:live] = np.argsort(oracle.column_ranks([x[:live] for x in columns], flags), kind="stable")
+    four, eight = np.arange(n, dtype=np.float32), np.arange(2 * n, dtype=np.int32).reshape(n, 2)
+
+    def sorts(columns, count):
+        def sort(values):
+            return mgpu.sort(columns, values, descending=flags, count=count)
+
+        return sort(None), sort(four), sort(eight), mgpu.argsort(columns, descending=flags, count=count)
+
+    alone, (keys, moved), (keys_of_rows, rows), indices = jax.device_get(jax.jit(sorts)(columns, count))
+    for got in (alone, keys, keys_of_rows):
+        same(got, taken(columns, order))
+    same_bits(moved, four[order])
+    same_bits(rows, eight[order])
+    same_bits(indices, order.astype(np.int32))
+
+
+@pytest.mark.usefixtures("as_if_long")
+@pytest.mark.parametrize("flags", list(itertools.product([False, True], repeat=2)))
+@pytest.mark.parametrize("dtypes", list(itertools.product(["uint32", "int32"], repeat=2)))
+def test_types_and_directions_of_words(rng, dtypes, flags):
+    for few in (False, True):
+        check_words(words(rng, 3001, dtypes, few), flags)
+
+
+@pytest.mark.usefixtures("as_if_long")
+def test_digits_of_words_that_differ(rng):
+    """The first pass joins the columns and the last one splits them, whichever these are, or if it is the only one."""
+    n = 20_001  # odd: of the words between passes, one lies apart
+    for bits in ([], [0], [3], [7], [0, 1], [3, 4], [0, 3, 7], [0, 1, 2, 3], [4, 5, 6, 7], [0, 2, 4, 5, 6], range(8)):
+        key = np.full(n, 0x1122334455667788, np.uint64)
+        for place in bits:
+            key ^= rng.integers(0, 256, n, dtype=np.uint64) << np.uint64(8 * place)
+        check_words(((key >> np.uint64(32)).astype(np.uint32), key.astype(np.uint32)), (False, True))
+
+
+@pytest.mark.usefixtures("as_if_long")
+def test_tile_edges_and_live_words(rng):
+    tiles = data.tile_sizes("sort_columns")
+    n = 2 * max(tiles) + 3
+    for few in (False, True):
+        columns = words(rng, n, few=few)
+        for count in (0, 1, 2, n // 2, n // 2 + 1, n - 1, n, n + 5, *(tile + i for tile in tiles for i in (-1, 0, 1))):
+            check_words(columns, (True, False), count)
+    for n in (1, 2, 3, 31, 33, *(tile + i for tile in tiles[::2] for i in (-1, 0, 1))):
+        check_words(words(rng, n), (False, False))
+
+
+@pytest.mark.usefixtures("as_if_long")
+@pytest.mark.parametrize("n", [2500, 2501])
+def test_rows_of_words(rng, n):
+    """The halves of the memory between passes are those of all rows; a column may serve them all."""
+    rows, flags = 3, (True, False)
+    columns = tuple(x.reshape(rows, n) for x in words(rng, rows * n))
+    values, counts = rng.normal(size=(rows, n)).astype(np.float32), np.array([n, 0, n - 700], np.int32)
+
+    def sort(high, low, values, count):
+        return mgpu.sort((high, low), values, descending=flags, count=count)
+
+    for shared in (False, True):
+        low = columns[1][0] if shared else columns[1]
+        program = jax.jit(jax.vmap(sort, in_axes=(0, None if shared else 0, 0, 0)))
+        keys, moved = jax.device_get(program(columns[0], low, values, counts))
+        for i, count in enumerate(counts):
+            row = (columns[0][i], low if shared else low[i])
+            order = np.arange(n)
+            order[:count] = np.argsort(oracle.column_ranks([x[:count] for x in row], flags), kind="stable")
+            same(tuple(x[i] for x in keys), taken(row, order))
+            same_bits(moved[i], values[i][order])
+
+
+@pytest.mark.usefixtures("as_if_long")
+def test_derivatives_of_what_words_carry(rng):
+    columns, weights = words(rng, 500), np.arange(500, dtype=np.float32)
+    order = np.lexsort(columns[::-1])
+    expected = np.zeros(500, np.float32)
+    expected[order] = weights
+    values = rng.normal(size=500).astype(np.float32)
+    for carried in (lambda v: [v], lambda v: [v.astype(jnp.bfloat16), v]):
+
+        def weighted(v, carried=carried):
+            return jnp.sum(weights * mgpu.sort(columns, carried(v))[1][-1])
+
+        same_bits(jax.jit(jax.grad(weighted))(values), expected)
+    check_grads(lambda v: mgpu.sort(columns, v)[1], (values[:500],), order=2, modes=("fwd", "rev"))
+
+
+def test_many_words(rng):
+    """An even number, and an odd one."""
+    for n in (sorting.LONG_WORDS, sorting.LONG_WORDS + 1):
+        columns = words(rng, n, ("uint32", "uint32"))
+        same(jax.device_get(jax.jit(mgpu.sort)(columns)), taken(columns, np.lexsort(columns[::-1])))
+
+
+@pytest.mark.parametrize("payload", [0, 4, 8])
+def test_scratch_memory_of_words_is_a_copy_and_little_more(payload):
+    n = 2**26
+    column, absent = jax.ShapeDtypeStruct((n,), np.uint32), jax.ShapeDtypeStruct((0,), np.int32)
+    values = [jax.ShapeDtypeStruct((n,), f"uint{8 * payload}")] if payload else []
+    attributes = {"high_descending": 0, "low_descending": 0, "payload": 1 if payload else 0}
+    operands = [column, column, absent, *(values or [absent])]
+    scratch = library.workspace_bytes("sort_columns", operands, [column, column, *values], attributes)
+    assert scratch <= 1.05 * n * (8 + payload)
+
+
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
 @pytest.mark.parametrize(
-    ("dtypes", "least"),
+    ("dtypes", "least", "calls"),
     [
-        (("uint32", "int32"), sorting.LONG_WORDS),
-        (("float32", "float32"), sorting.LONG_FLOATS),
-        (("uint32", "int32", "float32"), sorting.LONG_COLUMNS),
+        (("uint32", "int32"), sorting.LONG_WORDS, {"sort_columns": 1}),
+        (("float32", "float32"), sorting.LONG_FLOATS, {"segmented_sort": 2}),
+        (("uint32", "int32", "float32"), sorting.LONG_COLUMNS, {"segmented_sort": 3}),
     ],
 )
-def test_long_columns_travel(dtypes, least):
+def test_long_columns_travel(dtypes, least, calls):
     """None is packed into one code, and none is gathered, which would take longer than the sort."""
     columns = [jax.ShapeDtypeStruct((least,), d) for d in dtypes]
     text = jax.jit(lambda *x: mgpu.sort(x)).trace(*columns).lower(lowering_platforms=("cuda",)).as_text()
-    assert text.count("custom_call @jax_mgpu.segmented_sort(") == len(dtypes)
+    found = re.findall(r"custom_call @jax_mgpu\.(\w+)\(", text)
+    assert {name: found.count(name) for name in ("sort_columns", "segmented_sort") if name in found} == calls
     assert "gather" not in text
+
+
+@pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
+def test_words_are_not_packed():
+    """Nor are the positions made that the kernels count by themselves."""
+    sorts = {sorting.LONG_PAIRS: lambda *x: mgpu.sort(x, x[0]), sorting.LONG_INDICES: lambda *x: mgpu.argsort(x)}
+    for least, sort in sorts.items():
+        columns = [jax.ShapeDtypeStruct((least,), d) for d in ("uint32", "int32")]
+        text = jax.jit(sort).trace(*columns).lower(lowering_platforms=("cuda",)).as_text()
+        assert "custom_call @jax_mgpu.sort_columns(" in text
+        assert not re.search(r"stablehlo\.(or|xor|complex|shift|iota)", text)
 
 
 def test_no_positions_are_counted():

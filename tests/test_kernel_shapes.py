@@ -77,6 +77,11 @@ for dtype in (np.uint8, np.int32, np.float64):
     assert np.array_equal(mgpu.scan(x), np.cumsum(x, dtype=dtype))
     assert np.array_equal(mgpu.segmented_sort(shuffled, [0, 1000, 60_000]),
                           np.concatenate([np.sort(s) for s in np.split(shuffled, [1000, 60_000])]))
+high, low = (rng.integers(0, 2**32, 2**20 + 1, dtype=np.uint32) for _ in range(2))
+order = np.lexsort((low, high))
+for values in (order.astype(np.uint32), order):
+    keys, moved = mgpu.sort((high, low), values)
+    assert all(np.array_equal(x, y[order]) for x, y in zip(keys, (high, low))) and np.array_equal(moved, values[order])
 print("right")
 """
 

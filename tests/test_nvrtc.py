@@ -27,6 +27,7 @@ ROUTE = "mgpu::cuda::MoveRoute<true, true, uint32_t>"
 ROWS = f"mgpu::cuda::sorting::RowProblem<{ORDER}, uint32_t, mgpu::row_shape(4, true)>"
 PAIRS = f"mgpu::cuda::sorting::RowProblem<{ORDER}, uint32_t, mgpu::pairs_shape(4, true)>"
 DIGITS = [f"mgpu::cuda::sorting::DigitProblem<{ORDER}, uint32_t, uint32_t, {listed}>" for listed in ("false", "true")]
+COLUMNS = "mgpu::cuda::sorting::ColumnProblem<uint32_t, false>"
 FEW = f"mgpu::cuda::sorting::RowProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape>"
 
 # What a kernel's template gets, by the declarations of its parameters.
@@ -92,6 +93,7 @@ SPECIAL = {
     ],
     "short_rows/top_k.cuh": [f"short_rows::keep_first_of_rows<{ORDER}, {shape}>" for shape in (0, 1, 3, 8)],
     "short_rows/select.cuh": ["short_rows::select<mgpu::cuda::selecting::SetIndices>"],
+    "sort_columns.cuh": [f"sorting::{kernel}<{COLUMNS}>" for kernel in ("count_digits", "scatter_digits")],
     "sorted_search.cuh": [f"searching::search_tiles<{ORDER}, true>", f"searching::match_tiles<{ORDER}, false>"],
     "top_k.cuh": [f"ranking::keep_first<{ORDER}, {rest}>" for rest in ("true, 256", "true, 512", "false, 512")],
 }

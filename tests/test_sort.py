@@ -203,7 +203,7 @@ def test_a_gradient_of_many_items(rng):
 
 
 @pytest.mark.parametrize("payload", [None, "uint32", "uint64"])
-@pytest.mark.parametrize("dtype", ["uint8", "uint32", "float64"])
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 def test_scratch_memory_is_a_copy_and_little_more(dtype, payload):
     n = 2**26
     keys = jax.ShapeDtypeStruct((n,), jnp.dtype(dtype))

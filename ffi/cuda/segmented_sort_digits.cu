@@ -1,43 +1,16 @@
 // Whole rows of many items, and long segments, sorted by digits, the least significant first: one pass over the keys
 // counts the digits at all places, then each place takes a pass that reads and writes everything once.
-#include "cuda/launch_overlapping.h"
-#include "cuda/segmented_sort/count_digits.cuh"
 #include "cuda/segmented_sort/digit_sort.h"
+#include "cuda/segmented_sort/launch_digits.h"
 #include "cuda/segmented_sort/list_segments.cuh"
-#include "cuda/segmented_sort/scatter_digits.cuh"
 
 namespace mgpu::cuda::sorting {
 
 namespace {
 
 template <typename P>
-constexpr int count_shared_bytes(int places) {
-  return places * kDigits * kCounterCopies * static_cast<int>(sizeof(unsigned));
-}
-
-template <typename P>
-constexpr int64_t most_shared_bytes() {
-  constexpr int64_t kStatic = 1024;  // the counting kernel has some more
-  return maximum<int64_t>(count_shared_bytes<P>(sizeof(typename P::Word)) + kStatic, sizeof(ScatterShared<P>));
-}
-
-constexpr int64_t kLeastItems = int64_t{1} << 14;  // of a block, whose counters take a while to clear and to add up
-
-template <typename P>
-void launch_count(const Call& call, const P& problem, cudaStream_t stream) {
-  const auto count = count_digits<P>;
-  const int shared = count_shared_bytes<P>(problem.places);
-  allow_shared(call, count, shared);
-  const int64_t most = ceil_div(problem.length, kLeastItems);
-  const int blocks = resident_blocks(call, count, kCountThreads, shared, problem.rows * most);
-  const int64_t parts = clamp<int64_t>(blocks / problem.rows, 1, most);
-  count<<<problem.rows * parts, kCountThreads, shared, stream>>>(problem, parts, ceil_div(problem.length, parts));
-  check_launch(call);
-}
-
-template <typename P>
-void launch_count_of_segments(const Call& call, const P& problem, const Segments& segments,
-                              const SegmentedSortOperands::DigitCounts& counts, cudaStream_t stream) {
+void launch_count_of_segments(const Call& call, const P& problem, const Segments& segments, const DigitCounts& counts,
+                              cudaStream_t stream) {
   constexpr int kListThreads = 1024;
   list_segments<kListThreads><<<1, kListThreads, 0, stream>>>(segments, P::kTile, counts.segments, counts.totals);
   check_launch(call);
@@ -50,16 +23,6 @@ void launch_count_of_segments(const Call& call, const P& problem, const Segments
   check_launch(call);
 }
 
-template <typename P>
-void launch_scatters(const Call& call, const P& problem, int64_t most_tiles, cudaStream_t stream) {
-  const auto scatter = scatter_digits<P>;
-  constexpr int kShared = sizeof(ScatterShared<P>);
-  allow_shared(call, scatter, kShared);
-  for (int pass = 0; pass < problem.places; ++pass) {
-    launch_overlapping(call, stream, scatter, most_tiles, P::kShape.tiles.threads, kShared, problem, pass);
-  }
-}
-
 // If the device has enough shared memory.
 template <typename P>
 bool try_run(const Call& call, const SegmentedSortOperands& operands, const typename P::Order& order,
@@ -70,14 +33,14 @@ bool try_run(const Call& call, const SegmentedSortOperands& operands, const type
     return Columns{static_cast<typename P::Word*>(const_cast<void*>(keys)),
                    static_cast<typename P::Payload*>(const_cast<void*>(payload))};
   };
-  const SegmentedSortOperands::DigitCounts& counts = scratch.digits;
+  const DigitCounts& counts = scratch.digits;
   const P problem{order,
                   operands.segments.length,
                   operands.segments.rows,
                   operands.segments.counts,
                   operands.digit_places(),
                   operands.first_place(),
-                  counts.row_tiles,
+                  ceil_div<int64_t>(operands.segments.length, P::kTile),
                   columns(operands.keys, operands.payload),
                   {columns(operands.sorted_keys, operands.sorted_payload), columns(scratch.keys, scratch.payload)},
                   counts.segments,

@@ -65,7 +65,7 @@ struct DigitShape {
 // shared memory would meet in a bank otherwise.
 constexpr DigitShape digit_shape(int key_width, int payload_width) {
   const int registers = maximum(key_width, 4) / 4 + payload_width / 4;  // of an item
-  if (registers == 1) return {{384, key_width == 4 ? 23 : 21}, 3};
+  if (registers == 1) return {{384, key_width == 4 ? 23 : key_width == 2 ? 27 : 21}, 3};
   if (registers == 2) return {{512, key_width == 4 ? 19 : 15}, 2};
   return {{512, registers == 3 ? 11 : 9}, 2};
 }

@@ -8,9 +8,38 @@ namespace mgpu {
 
 namespace {
 
+DigitCounts take_counts(Workspace& workspace, int64_t segments, int64_t tiles, int places, int64_t offset_bytes) {
+  const int64_t begin = workspace.used();
+  DigitCounts counts{};
+  counts.most_tiles = tiles;
+  counts.starts = workspace.take<char>(segments * places * kDigits * offset_bytes);
+  counts.tickets = workspace.take<uint64_t>(places);
+  counts.counted = workspace.take<unsigned>(segments);
+  counts.taken = workspace.take<uint32_t>(1);
+  counts.zeroed_bytes = workspace.used() - begin;
+  counts.sums = workspace.take<char>(tiles * kDigits * offset_bytes);
+  return counts;
+}
+
 const Enumeration kMethods{"sort_method", {"merging", "fastest", "nearly_sorted", "partitioning"}};
 
 }  // namespace
+
+DigitCounts DigitCounts::take(Workspace& workspace, int64_t rows, int64_t length, int places, int tile,
+                              int64_t offset_bytes) {
+  DigitCounts counts = take_counts(workspace, rows, rows * ceil_div<int64_t>(length, tile), places, offset_bytes);
+  counts.passes = workspace.take<uint32_t>(rows);
+  return counts;
+}
+
+DigitCounts DigitCounts::take_listed(Workspace& workspace, int64_t segments, int64_t total, int places, int tile) {
+  // A segment has one tile at most that it does not fill.
+  DigitCounts counts = take_counts(workspace, segments, total / tile + segments, places, sizeof(uint32_t));
+  counts.segments = workspace.take<DigitSegment>(segments);
+  counts.tiles = workspace.take<DigitTile>(counts.most_tiles);
+  counts.totals = workspace.take<DigitTotals>(1);
+  return counts;
+}
 
 const Signature signature::segmented_sort{
     .operands = {"keys", "heads", "flags", "count", "values"},
@@ -124,30 +153,13 @@ bool SegmentedSortOperands::may_turn_to_digits() const {
          is_for_digits(segments.total(), segments.length, digit_places(), payload_width > 0);
 }
 
-SegmentedSortOperands::DigitCounts SegmentedSortOperands::take_digit_counts(Workspace& workspace) const {
-  const int64_t places = digit_places();
-  const int64_t offset_bytes = has_long_offsets() ? 8 : 4;
-  const int64_t tile = digit_shape(byte_width(key_type), payload_width).tile();
-  const int64_t most_segments = whole_rows ? segments.rows : segments.flat_heads_count();
-  DigitCounts counts{};
-  counts.row_tiles = ceil_div(segments.length, tile);
-  // A segment has one tile at most that it does not fill.
-  counts.most_tiles = whole_rows ? segments.rows * counts.row_tiles : segments.total() / tile + most_segments;
-  const int64_t begin = workspace.used();
-  counts.starts = workspace.take<char>(most_segments * places * kDigits * offset_bytes);
-  counts.tickets = workspace.take<uint64_t>(places);
-  counts.counted = workspace.take<unsigned>(most_segments);
-  counts.taken = workspace.take<uint32_t>(1);
-  counts.zeroed_bytes = workspace.used() - begin;
-  counts.sums = workspace.take<char>(counts.most_tiles * kDigits * offset_bytes);
-  if (whole_rows) {
-    counts.passes = workspace.take<uint32_t>(segments.rows);
-  } else {
-    counts.segments = workspace.take<DigitSegment>(most_segments);
-    counts.tiles = workspace.take<DigitTile>(counts.most_tiles);
-    counts.totals = workspace.take<DigitTotals>(1);
+DigitCounts SegmentedSortOperands::take_digit_counts(Workspace& workspace) const {
+  const int tile = digit_shape(byte_width(key_type), payload_width).tile();
+  if (!whole_rows) {
+    return DigitCounts::take_listed(workspace, segments.flat_heads_count(), segments.total(), digit_places(), tile);
   }
-  return counts;
+  const int64_t offset_bytes = has_long_offsets() ? 8 : 4;
+  return DigitCounts::take(workspace, segments.rows, segments.length, digit_places(), tile, offset_bytes);
 }
 
 SegmentedSortOperands::Scratch SegmentedSortOperands::layout(Workspace& workspace) const {

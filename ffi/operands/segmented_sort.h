@@ -92,6 +92,27 @@ struct DigitTotals {
   int64_t tiles;
 };
 
+// What the kernels that sort by digits tell each other.
+struct DigitCounts {
+  void* starts;  // as in the problem of the kernels; 4 bytes each, or 8 for rows of 2^30 items and more
+  uint64_t* tickets;
+  unsigned* counted;
+  uint32_t* taken;
+  int64_t zeroed_bytes;    // of these four, before the first kernel
+  void* sums;              // as starts; zeroed by the kernel that counts
+  uint32_t* passes;        // of whole rows
+  DigitSegment* segments;  // these three are of segments that heads list, else null
+  DigitTile* tiles;
+  DigitTotals* totals;
+  int64_t most_tiles;  // of all segments
+
+  // Those of whole rows.
+  static DigitCounts take(Workspace& workspace, int64_t rows, int64_t length, int places, int tile,
+                          int64_t offset_bytes);
+  // Those of so many segments at most that heads list.
+  static DigitCounts take_listed(Workspace& workspace, int64_t segments, int64_t total, int places, int tile);
+};
+
 // kMerging: whole rows by merging, segments in the fastest way. kNearlySorted: by merging, with a look at what is in
 // its place already. kPartitioning: in the order of the highest `bits` bits at least; items that share these may come
 // in any order, but equal ones stay in theirs.
@@ -134,21 +155,6 @@ struct SegmentedSortOperands {
   // Whether rows of nearly sorted items are sorted by digits where samples tell that they are not nearly sorted.
   bool may_turn_to_digits() const;
 
-  // What the kernels that sort by digits tell each other.
-  struct DigitCounts {
-    void* starts;  // as in the problem of the kernels; 4 bytes each, or 8 for rows of 2^30 items and more
-    uint64_t* tickets;
-    unsigned* counted;
-    uint32_t* taken;
-    int64_t zeroed_bytes;    // of these four, before the first kernel
-    uint32_t* passes;        // of whole rows
-    void* sums;              // as starts; zeroed by the kernel that counts
-    DigitSegment* segments;  // these three are of segments that heads list, else null
-    DigitTile* tiles;
-    DigitTotals* totals;
-    int64_t row_tiles;
-    int64_t most_tiles;  // of all segments
-  };
   bool has_long_offsets() const { return segments.length >= int64_t{1} << 30; }
 
   // Scratch memory of the CUDA kernels: the other buffer of the merge rounds, and a descriptor a tile; or where the

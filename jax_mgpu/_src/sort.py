@@ -352,10 +352,31 @@ def rows_in_order(
     return Ordered(sorted_keys, order, live), restore(moved)
 
 
+def _sorted(keys: Any, given: dict[str, Any], bits: int | None, payload: Payload, values: Any = ABSENT) -> list[Any]:
+    """Keys in their order, an array or columns that follow from a code, and their payload, by one call of kernels."""
+    if not isinstance(keys, Columns):
+        return _SORT(**given, keys=keys, bits=bits, values=values, payload=payload)
+    if _are_two_operands(keys, given, payload):
+        high, low = keys.arrays
+        directions = dict(zip(("high_descending", "low_descending"), keys.descending, strict=True))
+        columns = _SORT_COLUMNS(high=high, low=low, count=given["count"], values=values, **directions, payload=payload)
+        return [keys.structure(columns[:2]), *columns[2:]]
+    codes, *moved = _SORT(**given, keys=keys.codes()[0], bits=keys.bits, values=values, payload=payload)
+    return [keys.restored([codes]), *moved]
+
+
+def _are_two_operands(keys: Columns, given: dict[str, Any], payload: Payload) -> bool:
+    """Whether kernels take two columns as they are."""
+    if not (keys.are_two_words and keys.are_integers) or given["method"] != Method.FASTEST:
+        return False
+    least = {Payload.NONE: LONG_WORDS, Payload.GIVEN: LONG_PAIRS, Payload.INDICES: LONG_INDICES}[payload]
+    return least <= keys.shape[0] < MOST_WORDS
+
+
 def _sort_indices(operation: str, keys: Any, given: dict[str, Any], bits: int | None) -> tuple[Any, jax.Array]:
     index_dtype(operation, "keys", keys.shape[0])
-    if not isinstance(keys, Columns):
-        sorted_keys, indices = _SORT(**given, keys=keys, bits=bits, payload=Payload.INDICES)
+    if not isinstance(keys, Columns) or keys.is_code:
+        sorted_keys, indices = _sorted(keys, given, bits, Payload.INDICES)
         return sorted_keys, indices
     (*higher, lowest), (*higher_bits, lowest_bits) = keys.codes(), keys.code_bits
     codes, indices = _SORT(**given, keys=lowest, bits=lowest_bits, payload=Payload.INDICES)
@@ -366,17 +387,21 @@ def _sort_indices(operation: str, keys: Any, given: dict[str, Any], bits: int | 
 
 
 # The least number of items from which columns go another way than by one code, or by the indices that it gives. On an
-# H200, 2^26 keys of two columns of 32 bits take 3.9 ms by a code, or 8.7 with floats, and 3.6 by two sorts of pairs.
-# Three columns take 4.3 to 6.2 part after part. docs/performance.md has more figures.
-LONG_WORDS = 1 << 23  # two columns of 32 bits, keys alone
-LONG_FLOATS = 1 << 20  # the same with a column of floats
+# H200, 2^26 keys of two columns of 32 bits take 3.8 ms by their code, 3.5 by two sorts of pairs, and 3.3 as two
+# operands. Of 2^22, values and indices take longer as two operands than by the code. With floats, 2^26 keys take 8.7 ms
+# by the code, and three columns take 4.3 to 6.2 part after part. docs/performance.md has more figures.
+LONG_WORDS = 1 << 22  # two columns of integers of 32 bits, keys alone: from here on, kernels sort 64 bits by digits
+LONG_PAIRS = 1 << 23  # the same with values
+LONG_INDICES = 1 << 24  # the same, and their indices
+MOST_WORDS = 1 << 30  # the kernels have places of 32 bits
+LONG_FLOATS = 1 << 20  # two columns of 32 bits, one of them of floats, keys alone
 LONG_COLUMNS = 1 << 22  # part after part: those that no code holds, and on a CPU the keys of any
 
 
 def _sort_keys(operation: str, keys: Any, given: dict[str, Any], bits: int) -> Any:
     """Keys in their order, with nothing that belongs to them."""
     if not isinstance(keys, Columns):
-        return _SORT(**given, keys=keys, bits=bits, payload=Payload.NONE)[0]
+        return _sorted(keys, given, bits, Payload.NONE)[0]
 
     def by_two_keys() -> Any:
         return keys.of_two_keys(_sort_two_keys(*keys.two_keys(), given))
@@ -386,7 +411,7 @@ def _sort_keys(operation: str, keys: Any, given: dict[str, Any], bits: int) -> A
 
     def as_any() -> Any:
         if keys.is_code:
-            return keys.restored(_SORT(**given, keys=keys.codes()[0], bits=bits, payload=Payload.NONE))
+            return _sorted(keys, given, bits, Payload.NONE)[0]
         if keys.are_integers and keys.bits <= 2 * WIDEST and not _goes_by_parts(keys):
             return by_two_keys()
         return _sort_rows(operation, keys, given, bits, [])[0]
@@ -394,7 +419,7 @@ def _sort_keys(operation: str, keys: Any, given: dict[str, Any], bits: int) -> A
     on_gpu, elsewhere = as_any, as_any
     if given["method"] == Method.FASTEST:
         (n,) = keys.shape
-        if keys.are_two_words and n >= (LONG_WORDS if keys.are_integers else LONG_FLOATS):
+        if keys.are_two_words and n >= (MOST_WORDS if keys.are_integers else LONG_FLOATS):
             on_gpu = by_two_keys
         if keys.is_code and keys.bits > WORD and n >= LONG_COLUMNS:
             elsewhere = by_parts
@@ -432,40 +457,38 @@ def _sort_rows(
             return _sort_by_parts(operation, keys, cuts, carried, given)
     if is_columns and not keys.is_code:
         return by_indices()
-    code = keys.codes()[0] if is_columns else keys
-
-    def restored(code: jax.Array) -> Any:
-        return keys.restored([code]) if is_columns else code
-
     if not ordered and carried_leaf(leaves) is not None:
-        sorted_keys, moved = _sort_carrying(code, leaves, given, bits)
-        return restored(sorted_keys), moved
+        return _sort_carrying(keys, leaves, given, bits)
+    form = keys.replaced([]) if is_columns else None  # what JAX keeps of these functions must hold no arrays
+
+    def keys_of(arrays: list[jax.Array]) -> Any:
+        return arrays[0] if form is None else form.replaced(arrays)
 
     def packed() -> tuple[Any, list[jax.Array]]:
-        sorted_keys, moved = _with_derivatives_by_indices(
-            lambda code, leaves, given: _sort_carrying(code, leaves, given, bits),
-            lambda code, given: _sort_indices(operation, code, given, bits),
-            *(code, carried, given),
+        return _with_derivatives_by_indices(
+            lambda arrays, leaves, given: _sort_carrying(keys_of(arrays), leaves, given, bits),
+            lambda arrays, given: _sort_indices(operation, keys_of(arrays), given, bits),
+            *(keys.arrays if is_columns else [keys], carried, given),
         )
-        return restored(sorted_keys), moved
 
-    if not is_long_permutation(n) or given["heads"].size or not travel_with_keys(carried):
+    goes_by_indices = not is_long_permutation(n) or given["heads"].size or not travel_with_keys(carried)
+    if goes_by_indices or (ordered and not leaves):  # kernels count positions by themselves
         return by_indices()
     return jax.lax.platform_dependent(cuda=packed, default=by_indices)
 
 
 def _sort_carrying(
-    keys: jax.Array, leaves: Sequence[jax.Array], given: dict[str, Any], bits: int
-) -> tuple[jax.Array, list[jax.Array]]:
+    keys: Any, leaves: Sequence[jax.Array], given: dict[str, Any], bits: int
+) -> tuple[Any, list[jax.Array]]:
     """Keys, and leaves that travel with them as one payload. Those that are packed for it have no derivatives."""
     if not leaves:
-        return _SORT(**given, keys=keys, bits=bits, payload=Payload.NONE)[0], []
+        return _sorted(keys, given, bits, Payload.NONE)[0], []
     payload = carried_leaf(leaves)
     if payload is not None:
-        sorted_keys, moved = _SORT(**given, keys=keys, bits=bits, values=payload, payload=Payload.GIVEN)
+        sorted_keys, moved = _sorted(keys, given, bits, Payload.GIVEN, payload)
         return sorted_keys, [moved]
     packed, unpacked = packed_rows(leaves) or (ABSENT, list)
-    sorted_keys, moved = _SORT(**given, keys=keys, bits=bits, values=packed, payload=Payload.GIVEN)
+    sorted_keys, moved = _sorted(keys, given, bits, Payload.GIVEN, packed)
     return sorted_keys, unpacked(moved)
 
 
@@ -613,6 +636,38 @@ def _fallback(
     return results
 
 
+def _column_shapes(high: Any, low: Any, values: Any, payload: int) -> Sequence[Any]:
+    return [high, *_shapes(low, values, payload)]
+
+
+def _column_fallback(
+    high: jax.Array,
+    low: jax.Array,
+    count: jax.Array,
+    values: jax.Array,
+    *,
+    high_descending: int,
+    low_descending: int,
+    payload: int,
+) -> Sequence[jax.Array]:
+    """The sort of one code."""
+    keys = Columns("sort_columns", "keys", (high, low), (bool(high_descending), bool(low_descending)))
+    codes, *moved = _SORT(
+        keys=keys.codes()[0], count=count, values=values,
+        descending=False, method=Method.FASTEST, bits=keys.bits, payload=payload,
+    )  # fmt: skip
+    return [*keys.restored([codes]), *moved]
+
+
+def _column_jvp(primals: Any, tangents: Any, *, payload: int, **attributes: int) -> tuple[Any, Any]:
+    if payload != Payload.GIVEN:
+        results = _SORT_COLUMNS.run(primals, **attributes, payload=payload)
+        return results, [None] * len(results)
+    high, low, indices = _SORT_COLUMNS.run(primals._replace(values=ABSENT), **attributes, payload=Payload.INDICES)
+    moved = take_rows(primals.values, indices), take_moved(tangents.values, indices)
+    return [high, low, moved[0]], [None, None, moved[1]]
+
+
 def _jvp(primals: Any, tangents: Any, *, payload: int, **attributes: int) -> tuple[Any, Any]:
     without_values = primals._replace(values=ABSENT)
     sorted_keys, indices = _SORT.run(without_values, **attributes, payload=Payload.INDICES)
@@ -634,3 +689,15 @@ _SORT = Operation(
     streamed=("keys", "values"),
 )
 _SORT.def_jvp(_jvp)
+
+_SORT_COLUMNS = Operation(
+    "sort_columns",
+    operands={"high": 1, "low": 1, "count": 1, "values": 1},
+    results=("high", "low", "values"),
+    attributes={"high_descending": bool, "low_descending": bool, "payload": Payload},
+    shapes=_column_shapes,
+    fallback=_column_fallback,
+    streamed=("high", "low", "values"),
+    only="cuda",
+)
+_SORT_COLUMNS.def_jvp(_column_jvp)

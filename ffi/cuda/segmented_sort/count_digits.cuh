@@ -7,47 +7,31 @@
 namespace mgpu::cuda::sorting {
 
 constexpr int kCountThreads = 512;
-constexpr int kCounterCopies = 8;  // a lane adds to one of them: lanes seldom meet in a bank, whatever the keys
 
 __device__ inline void add_to(uint32_t* sum, uint32_t count) { atomicAdd(sum, count); }
 __device__ inline void add_to(uint64_t* sum, uint32_t count) {
   atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(count));
 }
 
-// Copies what lies past the live items of a segment, which stays where it is. The segment begins at `origin`, and at
-// `position` of its row.
-template <typename P>
-__device__ void copy_dead(const P& problem, int64_t origin, int64_t position, int64_t begin, int64_t end) {
-  const auto& [keys, payload] = problem.buffers[0];
-  for (int64_t i = begin + threadIdx.x; i < end; i += kCountThreads) {
-    keys[origin + i] = problem.input.keys[origin + i];
-    if constexpr (P::kHasPayload) {
-      payload[origin + i] =
-          problem.input.payload ? problem.input.payload[origin + i] : P::position_payload(position + i);
-    }
-  }
-}
-
 template <typename P>
 __device__ void clear_counters(const P& problem, unsigned* counters) {
-  const int all = problem.places * kDigits * kCounterCopies;
+  const int all = problem.places * kDigits * P::kCounterCopies;
   for (int i = threadIdx.x; i < all; i += kCountThreads) counters[i] = 0;
 }
 
 // Adds keys [begin, end) to the block's counters.
-template <typename P>
-__device__ void count_keys(const P& problem, const typename P::Word* keys, int64_t begin, int64_t end,
-                           unsigned* counters) {
+template <typename P, typename Keys>
+__device__ void count_keys(const P& problem, const Keys& keys, int64_t begin, int64_t end, unsigned* counters) {
   using Word = typename P::Word;
   constexpr int kInFlight = 8;  // loads before the first use
   const int places = problem.places;
   const int skipped_bits = kDigitBits * problem.place(0);
-  unsigned* const own = counters + threadIdx.x % kCounterCopies;
+  unsigned* const own = counters + threadIdx.x % P::kCounterCopies;
   const auto count = [&](Word key) {
     const auto rank = static_cast<Word>(problem.order.rank(problem.order.encode(key)) >> skipped_bits);
 #pragma unroll
     for (int place = 0; place < static_cast<int>(sizeof(Word)); ++place) {
-      if (place < places) atomicAdd(own + (place * kDigits + digit_at(rank, place)) * kCounterCopies, 1u);
+      if (place < places) atomicAdd(own + (place * kDigits + digit_at(rank, place)) * P::kCounterCopies, 1u);
     }
   };
   int64_t at = begin + threadIdx.x;
@@ -65,12 +49,12 @@ __device__ void count_keys(const P& problem, const typename P::Word* keys, int64
 template <typename P>
 __device__ void add_counters(const P& problem, int64_t segment, const unsigned* counters) {
   typename P::Offset* const counts = problem.starts + segment * problem.places * kDigits;
-  const int all = problem.places * kDigits * kCounterCopies;
+  const int all = problem.places * kDigits * P::kCounterCopies;
   for (int i = threadIdx.x; i < all; i += kCountThreads) {
     unsigned sum = counters[i];
 #pragma unroll
-    for (int distance = 1; distance < kCounterCopies; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-    if (i % kCounterCopies == 0 && sum > 0) add_to(counts + i / kCounterCopies, sum);
+    for (int distance = 1; distance < P::kCounterCopies; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+    if (i % P::kCounterCopies == 0 && sum > 0) add_to(counts + i / P::kCounterCopies, sum);
   }
 }
 
@@ -123,7 +107,7 @@ __device__ void clear_sums(const P& problem, int64_t tiles) {
 }
 
 // Counts the digits of `part_items` items of a whole row, of which `parts` blocks have one part each. The last of them
-// to be done finds the starts. Shared memory is for problem.places * kDigits * kCounterCopies counters.
+// to be done finds the starts. Shared memory is for problem.places * kDigits * P::kCounterCopies counters.
 template <typename P>
 __global__ void __launch_bounds__(kCountThreads)
     count_digits(const __grid_constant__ P problem, int64_t parts, int64_t part_items) {
@@ -136,8 +120,9 @@ __global__ void __launch_bounds__(kCountThreads)
   const int64_t row_begin = row * problem.length;
   clear_counters(problem, counters);
   __syncthreads();
-  count_keys(problem, problem.input.keys + row_begin, begin, minimum(limit, problem.live(row)), counters);
-  copy_dead(problem, row_begin, 0, maximum(begin, problem.live(row)), limit);
+  count_keys(problem, problem.input_keys() + row_begin, begin, minimum(limit, problem.live(row)), counters);
+  if constexpr (!P::kOfColumns)
+    copy_dead<kCountThreads>(problem, row_begin, 0, maximum(begin, problem.live(row)), limit);
   __syncthreads();
   add_counters(problem, row, counters);
   __shared__ bool is_last;
@@ -189,8 +174,8 @@ __global__ void __launch_bounds__(kCountThreads) count_segments(const __grid_con
     clear_counters(problem, counters);
     __syncthreads();
     count_keys(problem, problem.input.keys + segment.begin, part.begin(), minimum(part.end(), segment.live), counters);
-    copy_dead(problem, segment.begin, segment.position, maximum(part.begin(), segment.live),
-              minimum(part.end(), segment.size));
+    copy_dead<kCountThreads>(problem, segment.begin, segment.position, maximum(part.begin(), segment.live),
+                             minimum(part.end(), segment.size));
     __syncthreads();
     add_counters(problem, part.number, counters);
     __threadfence();

@@ -39,10 +39,13 @@ struct DigitProblem {
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
   static constexpr DigitShape kShape = digit_shape(sizeof(Word), kHasPayload ? sizeof(Payload) : 0);
   static constexpr int kTile = kShape.tile();
+  // Copies of the counters: a lane adds to one of them, so that lanes seldom meet in a bank, whatever the keys.
+  static constexpr int kCounterCopies = 8;
+  static constexpr bool kOfColumns = false;
   // Two words of 4 bytes travel as one of 8: half the loads and stores, and longer runs in memory. Only through the
   // scratch memory, as key and payload of the output are two arrays.
   static constexpr bool kJoined = kHasPayload && sizeof(Word) == 4 && sizeof(Payload) == 4;
-  static constexpr int kScratch = 1;  // of the buffers
+  static constexpr int kOutput = 0, kScratch = 1;  // of the buffers
 
   Order order;
   int64_t length;  // of a row
@@ -77,6 +80,11 @@ struct DigitProblem {
 
   __device__ int64_t live(int64_t row) const { return counts(row, length); }
 
+  __device__ __forceinline__ const Word* input_keys() const { return input.keys; }
+  __device__ __forceinline__ void copy_key(int64_t position) const {
+    buffers[kOutput].keys[position] = input.keys[position];
+  }
+
   __device__ __forceinline__ static Payload position_payload(int64_t position) {
     if constexpr (kHasPayload) {
       return static_cast<Payload>(position);
@@ -95,6 +103,19 @@ __device__ __forceinline__ int digit_at(Word rank, int place) {
     place &= 3;
   }
   return static_cast<int>(__byte_perm(bits, 0, 0x4440 | place));
+}
+
+// Copies what lies past the live items of a segment, which stays where it is. The segment begins at `origin`, and at
+// `position` of its row. By all threads of a block.
+template <int kThreads, typename P>
+__device__ void copy_dead(const P& problem, int64_t origin, int64_t position, int64_t begin, int64_t end) {
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+    problem.copy_key(origin + i);
+    if constexpr (P::kHasPayload) {
+      problem.buffers[P::kOutput].payload[origin + i] =
+          problem.input.payload ? problem.input.payload[origin + i] : P::position_payload(position + i);
+    }
+  }
 }
 
 }  // namespace mgpu::cuda::sorting

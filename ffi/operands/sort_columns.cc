@@ -1,0 +1,63 @@
+#include "operands/sort_columns.h"
+
+#include "operands/read.h"
+
+namespace mgpu {
+
+const Signature signature::sort_columns{
+    .operands = {"high", "low", "count", "values"},
+    .results = {"high", "low", "values"},
+    .attributes = {{"high_descending"}, {"low_descending"}, {"payload", &kPayloadValues}},
+    .tiles =
+        [](TileSizes& sizes) {
+          for (int width : {0, 4, 8}) {
+            for (bool small : {false, true}) sizes["sort_columns"].insert(column_digit_shape(width, small).tile());
+          }
+        },
+};
+
+SortColumnsOperands::SortColumnsOperands(const Call& call) {
+  const Arguments in(call, signature::sort_columns);
+  const auto flip = [&](const char* column, const char* descending) {
+    const DType type = in[column].dtype;
+    call.expect(type == DType::u32 || type == DType::s32, "columns: expected integers of 32 bits");
+    return uint64_t{IntegerOrder<uint32_t>::make(key_kind(type), 0, in.flag(descending)).flip};
+  };
+  order = {flip("high", "high_descending") << 32 | flip("low", "low_descending")};
+  length = Call::length(in.result("high"));
+  rows = Call::batch(in.result("high"), 1);
+  call.expect(length < int64_t{1} << 30, "columns: expected less than 2^30 items");
+  for (const char* column : {"high", "low"}) {
+    call.expect(in[column].size() == total() && in.result(column).size() == total(),
+                "columns: expected the same shapes of operands and results");
+  }
+  high = in["high"].as<uint32_t>();
+  low = in["low"].as<uint32_t>();
+  sorted_high = in.result("high").as<uint32_t>();
+  sorted_low = in.result("low").as<uint32_t>();
+  counts = call.live_counts(in["count"], rows);
+  payload_mode = static_cast<PayloadMode>(in.attribute("payload"));
+  if (payload_mode == PayloadMode::kNone) return;
+  const Array& payload_out = in.result("values");
+  payload_width = byte_width(payload_out.dtype);
+  sorted_payload = payload_out.data;
+  call.expect(payload_out.size() == total(), "payload: expected the shape of the keys");
+  if (payload_mode == PayloadMode::kGiven) {
+    call.expect(in["values"].size() == total(), "payload: expected the shape of the keys");
+    payload = in["values"].data;
+  }
+}
+
+SortColumnsOperands::Scratch SortColumnsOperands::layout(Workspace& workspace) const {
+  const int tile =
+      minimum(column_digit_shape(payload_width, false).tile(), column_digit_shape(payload_width, true).tile());
+  Scratch scratch{};
+  scratch.words = workspace.take<uint64_t>(total() + 1);
+  scratch.payload = workspace.take<char>(total() * payload_width);
+  scratch.digits = DigitCounts::take(workspace, rows, length, kPlaces, tile, sizeof(uint32_t));
+  return scratch;
+}
+
+int64_t workspace::sort_columns(const Call& call) { return layout_bytes(SortColumnsOperands(call)); }
+
+}  // namespace mgpu
