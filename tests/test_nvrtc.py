@@ -74,7 +74,10 @@ SPECIAL = {
     ],
     "segmented_sort/cut_rows.cuh": [f"sorting::cut_cells<{ROWS}>", f"sorting::start_segments<{ROWS}>"],
     "segmented_sort/describe_tiles.cuh": ["sorting::connect_tiles<512>"],
-    "segmented_sort/list_segments.cuh": ["sorting::list_segments<1024>"],
+    "segmented_sort/list_segments.cuh": [
+        "sorting::list_segments<1024>",
+        f"sorting::list_long_segments<{DIGITS[1]}>",
+    ],
     "segmented_sort/merge_rows.cuh": [
         f"sorting::split_rows<{ROWS}>",
         f"sorting::merge_rows<{ROWS}>",

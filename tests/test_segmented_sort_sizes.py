@@ -284,6 +284,90 @@ def test_broken_heads_of_long_segments_stay_in_their_row(rng):
         same_bits(np.sort(indices[broken]), np.arange(n, dtype=np.int32))
 
 
+# ---- Long segments among short ones ---------------------------------------------------------------------------------
+
+# Of so many items and heads, CUDA kernels sort segments by digits from the lengths of LONG_MEANS on, and merge others.
+MIXED = 2**22 + 4321
+MIXED_HEADS = 2047
+
+
+def mixed_heads(lengths, n=MIXED):
+    """Heads of segments of these lengths, padded: those past n are cut off."""
+    heads = data.heads_of(np.asarray(lengths))[:MIXED_HEADS]
+    return np.concatenate([heads, np.full(MIXED_HEADS - len(heads), n + 3)]).astype(np.int32)
+
+
+def check_mixed(keys, heads, form="heads", descending=False, count=None):
+    sort = jitted(descending=descending)
+    order = oracle.segmented_sort_indices(keys, heads, descending, count)
+    sorted_keys, indices = sort(keys, **forms(len(keys), heads)[form], count=count)
+    same_bits(sorted_keys, keys[order])
+    same_bits(indices, order.astype(np.int32))
+
+
+def mixed_lengths(rng, dtype):
+    """Lengths round the least long one and round the tiles of both kinds, in any order, and one of a third of all."""
+    least = LONG_MEANS[jnp.dtype(dtype).itemsize]
+    edges = [least + d for d in (-1, 0, 1)] + [least + tile + d for tile in TILES for d in (-1, 0, 1)]
+    edges += [4 * tile + d for tile in data.tile_sizes("sort_digits") for d in (-1, 0, 1)] + [MIXED // 3]
+    short = [0, 0, 1, 2, *rng.integers(0, 900, 400)]
+    return rng.permutation(np.concatenate([edges, short]))
+
+
+@pytest.mark.parametrize("form", ["heads", "bool", "words"])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32"])
+def test_long_segments_among_short_ones(rng, dtype, form):
+    keys = data.random_keys(rng, dtype, MIXED)
+    check_mixed(keys, mixed_heads(mixed_lengths(rng, dtype)), form)
+    check_mixed(keys, mixed_heads(mixed_lengths(rng, dtype)), form, count=np.int32(rng.integers(MIXED)))
+
+
+@pytest.mark.parametrize("lengths", [[5, 700_000, 3, 100_000, 1, 1, 60_000, 9], [1, MIXED - 1], [7] * MIXED_HEADS, []])
+def test_one_segment_of_almost_everything_among_short_ones(rng, lengths):
+    check_mixed(data.random_keys(rng, "int32", MIXED), mixed_heads(lengths))
+
+
+@pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
+@pytest.mark.parametrize("dtype", [dtype for dtype in data.KEY_DTYPES if jnp.dtype(dtype).itemsize <= 4])
+def test_long_segments_among_short_ones_of_every_narrow_key_type(rng, dtype, descending):
+    keys = data.random_keys(rng, dtype, MIXED)
+    check_mixed(keys, mixed_heads(mixed_lengths(rng, dtype)), descending=descending)
+
+
+@pytest.mark.parametrize("width", [4, 8])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32"])
+def test_values_of_long_segments_among_short_ones(rng, dtype, width):
+    keys = data.random_keys(rng, dtype, MIXED)
+    values = rng.integers(0, 2**62, MIXED).astype(f"u{width}")
+    heads = mixed_heads(mixed_lengths(rng, dtype))
+    order = oracle.segmented_sort_indices(keys, heads)
+    sorted_keys, moved = jax.jit(mgpu.segmented_sort)(keys, heads, values)
+    same_bits(sorted_keys, keys[order])
+    same_bits(moved, values[order])
+    same_bits(jax.jit(mgpu.segmented_sort)(keys, heads), keys[order])
+
+
+def test_broken_heads_do_not_reach_the_long_segments_of_other_rows(rng):
+    """Of heads in no order, tiles have segments that overlap: none of them is sorted by digits."""
+    batch, n = 3, 2**21 + 77
+    sort = jax.jit(jax.vmap(mgpu.segmented_sort_indices))
+    for step in range(4):
+        keys = data.random_keys(rng, "int32", batch, n)
+        lengths = [np.append(rng.integers(0, 5000, 50), [n // 4, 9, n // 5]) for _ in range(batch)]
+        heads = np.stack([mixed_heads(row, n) for row in lengths])
+        broken = step % batch
+        if step < 2:
+            heads[broken] = rng.permutation(heads[broken])
+        else:
+            far = 2**31 - 1 if step == 3 else n + 9
+            heads[broken] = rng.integers(-far, far, MIXED_HEADS)
+        sorted_keys, indices = sort(keys, heads)
+        for b in set(range(batch)) - {broken}:
+            order = oracle.segmented_sort_indices(keys[b], heads[b])
+            same_bits(sorted_keys[b], keys[b][order])
+            same_bits(indices[b], order.astype(np.int32))
+
+
 # ---- Batches --------------------------------------------------------------------------------------------------------
 
 

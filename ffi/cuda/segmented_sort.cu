@@ -228,8 +228,7 @@ struct SegmentKernels {
     const auto kernel = sort_tiles<Order, Payload>;
     constexpr int kShared = sizeof(SortShared<Order, Payload>);
     allow_shared(call, kernel, kShared);
-    kernel<<<problem.tiles, P::kShape.threads, kShared, stream>>>(problem);
-    check_launch(call);
+    launch_overlapping(call, stream, kernel, problem.tiles, P::kShape.threads, kShared, problem);
   }
   int merge_blocks(int64_t tiles) const {
     const auto kernel = merge_tiles<Order, Payload>;
@@ -275,8 +274,7 @@ void segmented_sort(const Call& call, cudaStream_t stream) {
   const SegmentedSortOperands operands(call);
   if (operands.segments.total() == 0) return;
   if (operands.row_sort() == SegmentedSortOperands::RowSort::kDigits) {
-    const Array& scratch = call.results.back();
-    Workspace workspace(scratch.data, scratch.bytes());
+    Workspace workspace = workspace_of(call);
     if (sorting::sort_by_digits(call, operands, operands.layout(workspace), sorting::Disorder{}, stream)) return;
   }
   dispatch_order(call, operands.key_type, operands.descending, [&](auto order) {
@@ -284,8 +282,13 @@ void segmented_sort(const Call& call, cudaStream_t stream) {
       using Order = decltype(order);
       using Payload = decltype(payload);
       if (sorting::run_rows<Order, Payload>(call, operands, order, stream)) return;
+      const int64_t least_long = sorting::least_long_segment(call, operands);
       const sorting::SegmentKernels<Order, Payload> kernels{call, stream};
-      sorting::sort_segments<Order, Payload>(call, operands, order, stream, kernels);
+      sorting::sort_segments<Order, Payload>(call, operands, order, least_long, stream, kernels);
+      if (least_long == INT64_MAX) return;
+      // After the merges, as pairs on their way through the scratch memory lie where those have other items.
+      Workspace workspace = workspace_of(call);
+      sorting::sort_by_digits(call, operands, operands.layout(workspace), sorting::Disorder{}, stream);
     });
   });
 }

@@ -9,18 +9,30 @@ namespace mgpu::cuda::sorting {
 namespace {
 
 template <typename P>
-void launch_count_of_segments(const Call& call, const P& problem, const Segments& segments, const DigitCounts& counts,
-                              cudaStream_t stream) {
-  constexpr int kListThreads = 1024;
-  list_segments<kListThreads><<<1, kListThreads, 0, stream>>>(segments, P::kTile, counts.segments, counts.totals);
-  check_launch(call);
+void launch_list(const Call& call, const P& problem, const SegmentedSortOperands& operands,
+                 const SegmentedSortOperands::Scratch& scratch, cudaStream_t stream) {
+  const DigitCounts& counts = scratch.digits;
+  if (operands.may_have_long_segments()) {
+    constexpr int kThreads = 256;
+    const int tile_width = tile_items(sizeof(typename P::Word));
+    const int64_t tiles = ceil_div<int64_t>(operands.segments.total(), tile_width);
+    launch_overlapping(call, stream, list_long_segments<P>, ceil_div<int64_t>(tiles, kThreads / kWarp), kThreads, 0,
+                       problem, operands.segments, scratch.tiles, tiles, tile_width, counts.segments, counts.totals);
+  } else {
+    constexpr int kThreads = 1024;
+    list_segments<kThreads><<<1, kThreads, 0, stream>>>(operands.segments, P::kTile, counts.segments, counts.totals);
+    check_launch(call);
+  }
+}
+
+template <typename P>
+void launch_count_of_segments(const Call& call, const P& problem, int64_t most_tiles, cudaStream_t stream) {
   const auto count = count_segments<P>;
   const int shared = count_shared_bytes<P>(problem.places);
   allow_shared(call, count, shared);
-  const int64_t most = ceil_div<int64_t>(counts.most_tiles * P::kTile, kLeastItems);
+  const int64_t most = ceil_div<int64_t>(most_tiles * P::kTile, kLeastItems);
   const int blocks = resident_blocks(call, count, kCountThreads, shared, most);
-  count<<<blocks, kCountThreads, shared, stream>>>(problem);
-  check_launch(call);
+  launch_overlapping(call, stream, count, blocks, kCountThreads, shared, problem);
 }
 
 // If the device has enough shared memory.
@@ -53,9 +65,10 @@ bool try_run(const Call& call, const SegmentedSortOperands& operands, const type
                   counts.taken,
                   counts.passes,
                   disorder};
-  check(call, cudaMemsetAsync(counts.starts, 0, counts.zeroed_bytes, stream));
+  if (!operands.may_have_long_segments()) check(call, cudaMemsetAsync(counts.tickets, 0, counts.zeroed_bytes, stream));
   if constexpr (P::kListed) {
-    launch_count_of_segments(call, problem, operands.segments, counts, stream);
+    launch_list(call, problem, operands, scratch, stream);
+    launch_count_of_segments(call, problem, counts.most_tiles, stream);
   } else {
     launch_count(call, problem, stream);
   }
@@ -63,7 +76,22 @@ bool try_run(const Call& call, const SegmentedSortOperands& operands, const type
   return true;
 }
 
+template <typename Order, typename Payload>
+using ListedProblem = DigitProblem<Order, Payload, uint32_t, true>;
+
 }  // namespace
+
+int64_t least_long_segment(const Call& call, const SegmentedSortOperands& operands) {
+  int64_t items = INT64_MAX;
+  if (!operands.may_have_long_segments()) return items;
+  dispatch_order(call, operands.key_type, operands.descending, [&](auto order) {
+    dispatch_payload(call, operands.payload_width, [&](auto payload) {
+      using P = ListedProblem<decltype(order), decltype(payload)>;
+      if (most_shared_bytes<P>() <= shared_memory_limit(call)) items = long_segment(operands.digit_places());
+    });
+  });
+  return items;
+}
 
 bool sort_by_digits(const Call& call, const SegmentedSortOperands& operands,
                     const SegmentedSortOperands::Scratch& scratch, const Disorder& disorder, cudaStream_t stream) {
@@ -73,7 +101,7 @@ bool sort_by_digits(const Call& call, const SegmentedSortOperands& operands,
       using Order = decltype(order);
       using Payload = decltype(payload);
       if (!operands.whole_rows) {
-        done = try_run<DigitProblem<Order, Payload, uint32_t, true>>(call, operands, order, scratch, disorder, stream);
+        done = try_run<ListedProblem<Order, Payload>>(call, operands, order, scratch, disorder, stream);
       } else if (operands.has_long_offsets()) {
         done = try_run<DigitProblem<Order, Payload, uint64_t, false>>(call, operands, order, scratch, disorder, stream);
       } else {

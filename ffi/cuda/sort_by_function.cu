@@ -68,7 +68,7 @@ void run(const Call& call, const SortFunctionOperands& operands, std::string_vie
   constexpr bool kHasPayload = Problem<Order, Payload>::kHasPayload;
   const SegmentKernels<Order, Payload> kernels{sort_kernels(source, sizeof(Word), kHasPayload, current_device()),
                                                stream};
-  sort_segments<Order, Payload>(call, operands.sort, Order{operands.captures}, stream, kernels);
+  sort_segments<Order, Payload>(call, operands.sort, Order{operands.captures}, INT64_MAX, stream, kernels);
 }
 
 template <typename Word>
@@ -113,7 +113,7 @@ void sort_indices_by_function(const Call& call, std::string_view source, CUstrea
   order.length = static_cast<uint32_t>(segments.length);
   order.last = static_cast<uint32_t>(segments.total() - 1);
   const SegmentKernels<AnyIndexOrder, NoPayload> kernels{index_kernels(source, current_device()), stream};
-  sort_segments<AnyIndexOrder, NoPayload>(call, operands.sort, order, stream, kernels);
+  sort_segments<AnyIndexOrder, NoPayload>(call, operands.sort, order, INT64_MAX, stream, kernels);
 }
 
 }  // namespace mgpu::cuda

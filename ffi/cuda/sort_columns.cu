@@ -33,7 +33,7 @@ void run_columns(const Call& call, const SortColumnsOperands& operands, cudaStre
   problem.input_columns = {operands.high, operands.low};
   problem.sorted_columns = {operands.sorted_high, operands.sorted_low};
   problem.apart = scratch.words + operands.total();
-  check(call, cudaMemsetAsync(scratch.digits.starts, 0, scratch.digits.zeroed_bytes, stream));
+  check(call, cudaMemsetAsync(scratch.digits.tickets, 0, scratch.digits.zeroed_bytes, stream));
   launch_count(call, problem, stream);
   launch_scatters(call, problem, problem.rows * problem.row_tiles, stream);
 }

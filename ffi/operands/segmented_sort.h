@@ -39,10 +39,16 @@ struct CellCut {
 
 // The segment of a tile's first position, and the first listed head at or after that position.
 struct TileDescriptor {
+  static constexpr int kByDigits = -1;
+
   Range<int64_t> segment;
   int64_t listed;
-  int64_t first_tile;  // in which the segment starts
-  int rounds;          // that the segment takes
+  int64_t first_tile;       // in which the segment starts
+  int rounds;               // that the segment takes, or kByDigits
+  int32_t is_left_out = 0;  // a segment by digits whose first whole tile this is overlaps others
+
+  // The first tile that starts in a segment, if any does.
+  MGPU_HOST_DEVICE int64_t first_start(int tile_width) const { return ceil_div<int64_t>(segment.begin, tile_width); }
 };
 
 // One segment's part of a tile of outputs in one round of merging: outputs [begin, end) of the tile come from four
@@ -86,32 +92,40 @@ struct alignas(16) DigitTile {
   uint32_t passes;  // that the segment takes, a bit each
 };
 
-// How much there is of the segments that are not empty.
-struct DigitTotals {
-  int64_t segments;
-  int64_t tiles;
+// How much there is of the segments that are sorted by digits: one word, so that one atomic addition counts both.
+struct alignas(8) DigitTotals {
+  uint32_t tiles;
+  uint32_t segments;
 };
 
 // What the kernels that sort by digits tell each other.
 struct DigitCounts {
-  void* starts;  // as in the problem of the kernels; 4 bytes each, or 8 for rows of 2^30 items and more
   uint64_t* tickets;
   unsigned* counted;
   uint32_t* taken;
-  int64_t zeroed_bytes;    // of these four, before the first kernel
+  DigitTotals* totals;
+  void* starts;            // as in the problem of the kernels; 4 bytes each, or 8 for rows of 2^30 items and more
+  int64_t zeroed_bytes;    // of these five, before the first kernel
+  int64_t starts_bytes;    // of the last of them
   void* sums;              // as starts; zeroed by the kernel that counts
   uint32_t* passes;        // of whole rows
-  DigitSegment* segments;  // these three are of segments that heads list, else null
+  DigitSegment* segments;  // these two are of segments, else null
   DigitTile* tiles;
-  DigitTotals* totals;
   int64_t most_tiles;  // of all segments
 
   // Those of whole rows.
   static DigitCounts take(Workspace& workspace, int64_t rows, int64_t length, int places, int tile,
                           int64_t offset_bytes);
-  // Those of so many segments at most that heads list.
+  // Those of so many segments at most.
   static DigitCounts take_listed(Workspace& workspace, int64_t segments, int64_t total, int places, int tile);
 };
+// The items of a segment that is sorted by digits whatever the others are: where are_segments_for_digits has it of
+// their mean.
+constexpr int64_t long_segment(int places) {
+  int64_t items = 1;
+  while (!are_segments_for_digits(int64_t{1} << 62, items, places)) items *= 2;
+  return items;
+}
 
 // kMerging: whole rows by merging, segments in the fastest way. kNearlySorted: by merging, with a look at what is in
 // its place already. kPartitioning: in the order of the highest `bits` bits at least; items that share these may come
@@ -154,6 +168,8 @@ struct SegmentedSortOperands {
   int first_place() const { return method == SortMethod::kPartitioning ? byte_width(key_type) - digit_places() : 0; }
   // Whether rows of nearly sorted items are sorted by digits where samples tell that they are not nearly sorted.
   bool may_turn_to_digits() const;
+  // Whether kSegments merges the short segments alone, and leaves long ones to the kernels that sort by digits.
+  bool may_have_long_segments() const;
 
   bool has_long_offsets() const { return segments.length >= int64_t{1} << 30; }
 
@@ -164,6 +180,7 @@ struct SegmentedSortOperands {
     void* payload;
     TileDescriptor* tiles;
     int* rounds;  // kCounters counters: the rounds, and the queued tiles of each; of whole rows a flag, and the phases'
+    int64_t zeroed_bytes;  // from the rounds on, before the kernels for segments
     MergePlan* plans;
     int64_t* splits;  // kRuns a tile
     CellCut* cuts;    // of nearly sorted rows

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/cta/partition.cuh"
+#include "cuda/cta/ptx.cuh"
 #include "cuda/segmented_sort/digit_problem.cuh"
 
 namespace mgpu::cuda::sorting {
@@ -159,6 +160,7 @@ __global__ void __launch_bounds__(kCountThreads) count_segments(const __grid_con
   extern __shared__ unsigned counters[];
   __shared__ CountedPart<P> part;
   __shared__ bool is_last;
+  wait_for_last_kernel();
   const int64_t tiles = problem.totals->tiles;
   clear_sums(problem, tiles);
   const int64_t size = ceil_div<int64_t>(tiles * P::kTile, gridDim.x);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/cta/partition.cuh"
+#include "cuda/cta/ptx.cuh"
 #include "cuda/cta/scan.cuh"
 #include "operands/segmented_sort.h"
 
@@ -9,15 +10,19 @@ namespace mgpu::cuda::sorting {
 
 constexpr int64_t kNowhere = int64_t{1} << 62;
 
-inline __device__ TileDescriptor described(Range<int64_t> segment, int64_t listed, int tile_width, int* most_rounds) {
-  const int rounds = group_rounds<int64_t>(segment, tile_width);
+// Segments of `least_long` items and more are not merged but sorted by digits.
+inline __device__ TileDescriptor described(Range<int64_t> segment, int64_t listed, int tile_width, int64_t least_long,
+                                           int* most_rounds) {
+  const bool is_long = segment.size() >= least_long;
+  const int rounds = is_long ? TileDescriptor::kByDigits : group_rounds<int64_t>(segment, tile_width);
   if (rounds > *most_rounds) atomicMax(most_rounds, rounds);
   return {segment, listed, segment.begin / tile_width, rounds};
 }
 
 // From heads: a warp a tile, two searches.
 static __global__ void describe_tiles(Segments segments, int64_t tiles, int tile_width, TileDescriptor* descriptors,
-                                      int* rounds) {
+                                      int64_t least_long, int* rounds) {
+  start_next_kernel();
   const int64_t tile = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) / kWarp;
   if (tile > tiles) return;
   const auto find = [](auto begin, auto end, auto before) { return warp_partition_point(begin, end, before); };
@@ -25,7 +30,7 @@ static __global__ void describe_tiles(Segments segments, int64_t tiles, int tile
   Range<int64_t> segment{kNowhere, kNowhere};
   if (tile < tiles) segment = segments.segment_of(position, find);
   const int64_t listed = segments.listed_from(position, find);
-  if (threadIdx.x % kWarp == 0) descriptors[tile] = described(segment, listed, tile_width, rounds);
+  if (threadIdx.x % kWarp == 0) descriptors[tile] = described(segment, listed, tile_width, least_long, rounds);
 }
 
 // From flags, first step: a warp a tile finds its first head past the start (in `end`) and its last head (in `begin`),
@@ -57,7 +62,9 @@ static __global__ void find_tile_heads(Segments segments, int64_t tiles, int til
 // From flags, second step: one block carries the last head to the right and the next head to the left over all tiles.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
-    connect_tiles(int64_t total, int64_t tiles, int tile_width, TileDescriptor* descriptors, int* rounds) {
+    connect_tiles(int64_t total, int64_t tiles, int tile_width, TileDescriptor* descriptors, int64_t least_long,
+                  int* rounds) {
+  start_next_kernel();
   __shared__ int64_t warps[kThreads / kWarp];
   int64_t last = 0;  // the last head left of this batch of tiles
   for (int64_t base = 0; base < tiles; base += kThreads) {
@@ -82,7 +89,7 @@ __global__ void __launch_bounds__(kThreads)
                                                     [](int64_t a, int64_t b) { return minimum(a, b); });
     if (inside) {
       descriptor.segment.end = minimum(descriptor.segment.end, minimum(heads.before, next));
-      descriptors[tile] = described(descriptor.segment, 0, tile_width, rounds);
+      descriptors[tile] = described(descriptor.segment, 0, tile_width, least_long, rounds);
     }
     next = minimum(next, heads.all);
     __syncthreads();

@@ -8,6 +8,10 @@
 
 namespace mgpu::cuda::sorting {
 
+// Segments of so many items are left to this where the others are merged. INT64_MAX if none are, or the device has too
+// little shared memory.
+int64_t least_long_segment(const Call& call, const SegmentedSortOperands& operands);
+
 // Launches all of it, which does nothing where `disorder` says that rows are to be merged. False if the device has too
 // little shared memory.
 bool sort_by_digits(const Call& call, const SegmentedSortOperands& operands,

@@ -1,13 +1,14 @@
-// The segments of a sort by digits that are not empty, where heads say which there are, and the tiles of each.
+// The segments of a sort by digits, and the tiles of each.
 #pragma once
 
+#include "cuda/cta/ptx.cuh"
 #include "cuda/cta/scan.cuh"
-#include "operands/segmented_sort.h"
+#include "cuda/segmented_sort/digit_problem.cuh"
 
 namespace mgpu::cuda::sorting {
 
-// One block: there are few heads for all items. A head that comes before an earlier one is taken for that one, so that
-// segments never overlap.
+// All that are not empty, where heads list few: one block. A head that comes before an earlier one is taken for that
+// one, so that segments never overlap.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
     list_segments(Segments segments, int tile_items, DigitSegment* listed, DigitTotals* totals) {
@@ -25,9 +26,9 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t begin = maximum(head, maximum(heads.before, last));
     const int64_t next = i + 1 < count ? segments.flat_head(i + 1) : segments.total();
     const int64_t size = i < count ? maximum(next - begin, int64_t{0}) : 0;
-    const DigitTotals own{size > 0, ceil_div<int64_t>(size, tile_items)};
+    const DigitTotals own{static_cast<uint32_t>(ceil_div<int64_t>(size, tile_items)), size > 0};
     const auto add = [](const DigitTotals& a, const DigitTotals& b) {
-      return DigitTotals{a.segments + b.segments, a.tiles + b.tiles};
+      return DigitTotals{a.tiles + b.tiles, a.segments + b.segments};
     };
     const auto sums = scan_block<kWarps>(warp_totals, own, DigitTotals{0, 0}, add);
     const DigitTotals before = add(all, sums.before);
@@ -42,6 +43,35 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
   }
   if (threadIdx.x == 0) *totals = all;
+}
+
+// The long ones alone, in any order, where tiles of `tile_width` items have been described: a warp a tile. Clears the
+// counters of those that it lists.
+template <typename P>
+__global__ void list_long_segments(const __grid_constant__ P problem, Segments segments,
+                                   const TileDescriptor* descriptors, int64_t tiles, int tile_width,
+                                   DigitSegment* listed, DigitTotals* totals) {
+  start_next_kernel();
+  wait_for_last_kernel();
+  const int64_t tile = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) / kWarp;
+  if (tile >= tiles) return;
+  const TileDescriptor of = descriptors[tile];
+  if (of.rounds != TileDescriptor::kByDigits || of.is_left_out || of.first_start(tile_width) != tile) return;
+  const int64_t begin = of.segment.begin, size = of.segment.size();
+  const int lane = threadIdx.x % kWarp;
+  // One addition for both, so that the list is in the order of its tiles.
+  using Sum = unsigned long long;
+  static_assert(sizeof(DigitTotals) == sizeof(Sum));
+  Sum before = 0;
+  if (lane == 0) {
+    before = atomicAdd(reinterpret_cast<Sum*>(totals),
+                       Sum{1} << 32 | static_cast<unsigned>(ceil_div<int64_t>(size, P::kTile)));
+    const int64_t position = begin - segments.row(begin) * segments.length;
+    listed[before >> 32] = {begin, position, size, size, static_cast<unsigned>(before)};
+  }
+  const int64_t counts = problem.places * kDigits;
+  typename P::Offset* const starts = problem.starts + (__shfl_sync(~0u, before, 0) >> 32) * counts;
+  for (int i = lane; i < counts; i += kWarp) starts[i] = 0;
 }
 
 }  // namespace mgpu::cuda::sorting

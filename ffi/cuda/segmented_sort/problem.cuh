@@ -34,9 +34,14 @@ struct Problem {
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
   static constexpr TileShape kShape = tile_shape(sizeof(typename Order::Word));
   static constexpr int kTile = kShape.threads * kShape.items;
+  // Whether there are kernels that sort long segments of such keys by digits beside these.
+  static constexpr bool kLeavesLongSegments =
+      sizeof(typename Order::Word) <= 4 && !IsOfPositions<Order> && !IsCompiled<Order>;
   // Blocks that a multiprocessor should hold: caps registers where that costs no spill.
-  static constexpr int kBlocksPerProcessor =
-      (sizeof(typename Order::Word) == 4 && !IsOfPositions<Order> ? 5 : 3) - (kHasPayload ? sizeof(Payload) / 4 : 0);
+  static constexpr int kBlocksPerProcessor = (sizeof(typename Order::Word) == 4 && !IsOfPositions<Order> ? 5
+                                              : kLeavesLongSegments && !kHasPayload                      ? 4
+                                                                                                         : 3) -
+                                             (kHasPayload ? sizeof(Payload) / 4 : 0);
 
   Order order;
   Segments segments;
@@ -62,6 +67,8 @@ struct Problem {
     if (input.payload) return input.payload[position];
     return static_cast<Payload>(position - segments.row(position) * segments.length);
   }
+
+  __device__ static bool is_merged(int rounds) { return !kLeavesLongSegments || rounds != TileDescriptor::kByDigits; }
 
   __device__ int tile_size(int64_t tile) const {
     return static_cast<int>(minimum<int64_t>(kTile, total - tile * kTile));

@@ -110,10 +110,10 @@ struct ScatterShared {
   typename P::Offset bases[kDigits];  // from places in the tile to places in the segment
   unsigned sums[kDigits / kWarp];
   int64_t ticket;
-  DigitTile tile;  // of a segment that heads list
   int place;
   typename P::Order order;
   DigitTileItems<P> items;
+  DigitTile tile;  // of a segment that heads list; before the items it cost 2^22 uint32 keys 0.117 ms for 0.111
 };
 
 template <typename P>

@@ -17,10 +17,11 @@ Buffer<Order, Payload> buffer(const void* keys, const void* payload) {
 }
 
 // `kernels` launches what depends on the order, compiled with this project or while the program runs: sort(problem),
-// merge_blocks(tiles), plan(problem, blocks, round), merge(problem, blocks, round).
+// merge_blocks(tiles), plan(problem, blocks, round), merge(problem, blocks, round). Segments of `least_long` items and
+// more are described, but left to the kernels that sort by digits.
 template <typename Order, typename Payload, typename Kernels>
-void sort_segments(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream,
-                   const Kernels& kernels) {
+void sort_segments(const Call& call, const SegmentedSortOperands& operands, Order order, int64_t least_long,
+                   cudaStream_t stream, const Kernels& kernels) {
   using P = Problem<Order, Payload>;
   Workspace workspace = workspace_of(call);
   const SegmentedSortOperands::Scratch scratch = operands.layout(workspace);
@@ -36,24 +37,25 @@ void sort_segments(const Call& call, const SegmentedSortOperands& operands, Orde
                   scratch.plans,
                   scratch.rounds + 1};
 
-  check(call, cudaMemsetAsync(scratch.rounds, 0, SegmentedSortOperands::kCounters * sizeof(int), stream));
+  check(call, cudaMemsetAsync(scratch.rounds, 0, scratch.zeroed_bytes, stream));
   constexpr int kDescribeThreads = 128;
   const int64_t describe_blocks = ceil_div<int64_t>(problem.tiles + 1, kDescribeThreads / kWarp);
   if (operands.segments.has_flags()) {
     find_tile_heads<<<describe_blocks, kDescribeThreads, 0, stream>>>(operands.segments, problem.tiles, P::kTile,
                                                                       problem.descriptors);
     check_launch(call);
-    connect_tiles<512>
-        <<<1, 512, 0, stream>>>(problem.total, problem.tiles, P::kTile, problem.descriptors, problem.rounds);
+    connect_tiles<512><<<1, 512, 0, stream>>>(problem.total, problem.tiles, P::kTile, problem.descriptors, least_long,
+                                              problem.rounds);
   } else {
     describe_tiles<<<describe_blocks, kDescribeThreads, 0, stream>>>(operands.segments, problem.tiles, P::kTile,
-                                                                     problem.descriptors, problem.rounds);
+                                                                     problem.descriptors, least_long, problem.rounds);
   }
   check_launch(call);
   kernels.sort(problem);
-  // A segment lies within a row: no more rounds than the tiles that a row can touch need.
-  const int64_t row_tiles = minimum(problem.tiles, ceil_div<int64_t>(operands.segments.length, P::kTile) + 1);
-  const int most_rounds = group_rounds<int64_t>({0, row_tiles}, 1);
+  // A segment lies within a row: no more rounds than the tiles that a row can touch need, or a segment that is merged.
+  const int64_t most_items = minimum(operands.segments.length, least_long);
+  const int64_t most_tiles = minimum(problem.tiles, ceil_div<int64_t>(most_items, P::kTile) + 1);
+  const int most_rounds = group_rounds<int64_t>({0, most_tiles}, 1);
   const int64_t plan_blocks = ceil_div<int64_t>(problem.tiles, kPlanTiles);
   const int merge_blocks = kernels.merge_blocks(problem.tiles);
   for (int round = 0; round < most_rounds; ++round) {
