@@ -199,12 +199,22 @@ def test_forms_of_the_exchange(rng, form, monkeypatch):
     [(2, "_ragged", "bfloat16"), (3, "_gathered", "int32"), (3, "_chunked", "uint8"), (4, "_ragged", "int64")],
 )
 def test_runs_are_merged_in_pairs(rng, devices, form, dtype, monkeypatch):
-    """Received in rows where all are short enough."""
+    """Where they lie, however long each is."""
     use(monkeypatch, form)
     monkeypatch.setattr(sorts, "FEW_KEYS", 0)
-    # In vmap the choice between two ways selects among floats, of which narrow ones lose bits of NaNs on the CPU.
-    call = mesh.by_devices(every_sort, devices) if dtype == "bfloat16" else mesh.by_vmap(every_sort)
-    check_every_sort(rng, call, dtype, devices)
+    check_every_sort(rng, mesh.by_vmap(every_sort), dtype, devices)
+
+
+def every_wide_sort(keys, values, count):
+    """Values that travel by their indices."""
+    up, rows, n = mgpu.mergesort(keys, {"ids": values, "rows": values[:, None] + 1.0}, count=count, axis_name=mesh.AXIS)
+    down, *rest = every_sort(keys, values, count)[1]
+    return (up, rows["ids"] + (rows["rows"][:, 0] != rows["ids"] + 1), n), (down, *rest)
+
+
+def test_runs_with_values_of_several_leaves(rng, monkeypatch):
+    monkeypatch.setattr(sorts, "FEW_KEYS", 0)
+    check_every_sort(rng, mesh.by_vmap(every_wide_sort), "int32", 3)
 
 
 # ---- Derivatives, transformations -----------------------------------------------------------------------------------

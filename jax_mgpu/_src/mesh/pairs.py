@@ -12,9 +12,9 @@ from jax_mgpu._src.bits import part_of, special_case
 from jax_mgpu._src.check import fill_operand
 from jax_mgpu._src.columns import KeyPair
 from jax_mgpu._src.live import live_items, live_mask
-from jax_mgpu._src.merge import merged
+from jax_mgpu._src.merge import merged, merged_runs
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.exchange import Parts, exchange
+from jax_mgpu._src.mesh.exchange import Parts, exchange, exchange_together
 from jax_mgpu._src.mesh.splitters import (
     Sorted,
     Words,
@@ -195,12 +195,13 @@ def merge(
     """The merge of two arrays that are sorted over all devices: keys, leaves, and how many items this device has."""
     slots = a.shape[0] + b.shape[0]
     dtype = axis.index_dtype("a and b", slots)
-    a_live, b_live = live_items(a.shape[0], a_count, dtype), live_items(b.shape[0], b_count, dtype)
     if axis.size > 1 and not aligned:
         a_parts, b_parts = pair_parts(axis, (a, b), (a_count, b_count), descending=descending, even=even)
-        a, *a_leaves = exchange(a_parts, [a, *a_leaves])
-        b, *b_leaves = exchange(b_parts, [b, *b_leaves])
-        a_live, b_live = a_parts.total, b_parts.total
+        sources = [a, *a_leaves], [b, *b_leaves]
+        keys, *leaves = exchange_together([a_parts, b_parts.behind(a_parts)], sources)
+        ends = jnp.stack([a_parts.total, a_parts.total + b_parts.total])
+        return *merged_runs("merge", keys, leaves, ends, descending=descending, size=slots), ends[1]
+    a_live, b_live = live_items(a.shape[0], a_count, dtype), live_items(b.shape[0], b_count, dtype)
     keys, leaves = _merged(a, b, a_leaves, b_leaves, a_live, b_live, slots, descending=descending)
     return keys, leaves, a_live + b_live
 
