@@ -66,6 +66,7 @@ TWO = {
     "set_difference": lambda k, i, c: mgpu.set_difference(k, k, i, **KEYS),
     "set_intersection": lambda k, i, c: mgpu.set_intersection(k, k, i, b_count=c, **KEYS),
     "set_symmetric_difference": lambda k, i, c: mgpu.set_symmetric_difference(k, k, **KEYS),
+    "set_difference, columns": lambda k, i, c: mgpu.set_difference((k, i), (k, i), i, a_count=c, **KEYS),
     "set_union": lambda k, i, c: mgpu.set_union(k, k, i, i, **KEYS),
     "sorted_equal_count": lambda k, i, c: mgpu.sorted_equal_count(k, k, a_count=c, **KEYS),
     "sorted_match": lambda k, i, c: mgpu.sorted_match(k, k, a_count=c, **KEYS),
