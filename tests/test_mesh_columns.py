@@ -88,10 +88,10 @@ def test_keys_alone(rng):
     same_columns(got, np.full(DEVICES, SLOTS), columns, order)
 
 
-def pairs(rng, dtypes, descending):
+def pairs(rng, dtypes, descending, devices=DEVICES):
     """Two tables of columns in order, dealt out in every way."""
     for a_counts, b_counts in zip(
-        mesh.counts_of(rng, DEVICES, SLOTS), rng.permutation(mesh.counts_of(rng, DEVICES, OTHERS)), strict=True
+        mesh.counts_of(rng, devices, SLOTS), rng.permutation(mesh.counts_of(rng, devices, OTHERS)), strict=True
     ):
         columns = draw(rng, dtypes, int(a_counts.sum() + b_counts.sum()))
         rank, n_a = oracle.column_ranks(columns, descending), int(a_counts.sum())
@@ -162,9 +162,9 @@ def test_searches_and_joins(rng, name):
 SETS = ("intersection", "union", "difference", "symmetric_difference")
 
 
-def check_sets(rng, run, dtypes, with_values):
+def check_sets(rng, run, dtypes, with_values, devices=DEVICES):
     """Parts one after the other are what one device gives, with the fill value behind each."""
-    for a, b, a_rank, b_rank, given in pairs(rng, dtypes, (False, False)):
+    for a, b, a_rank, b_rank, given in pairs(rng, dtypes, (False, False), devices):
         ids = np.split(np.arange(len(a_rank) + len(b_rank), dtype=np.int32), [len(a_rank)])
         ids = [mesh.deal(x, counts, slots) for x, counts, slots in zip(ids, given[2:], (SLOTS, OTHERS), strict=True)]
         both = [np.concatenate(x) for x in zip(a, b, strict=True)]
@@ -216,7 +216,7 @@ def test_sets(rng, name, with_values):
 
 
 def test_sets_on_devices(rng):
-    check_sets(rng, mesh.by_devices(sets(True), DEVICES), TYPES["two of 32"][0], True)
+    check_sets(rng, mesh.by_devices(sets(True), 2), TYPES["two of 32"][0], True, 2)
 
 
 @each_type
