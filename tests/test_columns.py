@@ -578,7 +578,7 @@ def test_plain_jax(rng):
 
     found = run("sorted_search", *codes, *counts, right=0)[0]
     np.testing.assert_array_equal(found, oracle.sorted_search(a_ranks, b_ranks))
-    merged = run("merge", *codes, ABSENT, ABSENT, *counts, descending=0, payload=2)[1]
+    merged = run("merge", *codes, ABSENT, ABSENT, *counts, ABSENT, descending=0, payload=2, size=120)[1]
     np.testing.assert_array_equal(merged, oracle.merge_indices(a_ranks, b_ranks))
     *rows, count = run("join", *codes, *counts, size=5000, keep_a=1, keep_b=1)
     np.testing.assert_array_equal(np.stack(rows, 1)[: int(count)], oracle.join_rows("outer", a_ranks, b_ranks))

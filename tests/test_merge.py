@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
+from jax_mgpu._src.merge import _merge, merged_runs
 from tests import data, oracle
 from tests.oracle import same_bits
 
@@ -264,6 +265,154 @@ def test_unsorted_input_stays_inside(rng):
         assert np.all((np.asarray(moved) >= 1) & (np.asarray(moved) <= 100))
 
 
+# ---- Neighbouring runs ----------------------------------------------------------------------------------------------
+
+
+def ends_of_runs(rng, runs, n):
+    """Where runs in an array of n end: anywhere, evenly, all items in the first or in the last, nothing."""
+    yield np.sort(rng.integers(0, n + 1, runs)).astype(np.int32)
+    yield (n * (np.arange(runs) + 1) // runs).astype(np.int32)
+    yield np.full(runs, n, np.int32)
+    yield np.append(np.zeros(runs - 1, np.int32), np.int32(n))
+    yield np.zeros(runs, np.int32)
+
+
+def in_runs(keys, ends, descending=False):
+    keys, begin = keys.copy(), 0
+    for end in ends:
+        keys[begin:end] = data.in_order(keys[begin:end], descending)
+        begin = end
+    return keys
+
+
+def order_of_pairs(keys, ends, descending=False):
+    """The places in an array of what a round of merges leaves, for the live items."""
+    order, begin = [], 0
+    for end in (*ends[1::2], *ends[-1:]):
+        order.append(begin + oracle.sort_indices(keys[begin:end], descending))
+        begin = end
+    return np.concatenate(order)
+
+
+def a_round(keys, values, ends, *, descending, size):
+    """A round of merges, alone, with values and with indices."""
+    given = {"a": keys, "run_ends": ends, "descending": descending, "size": size}
+    alone = _merge(**given, payload=0)
+    return *alone, *_merge(**given, a_values=values, payload=1), *_merge(**given, payload=2)
+
+
+def check_round(got, keys, values, ends, *, descending, size):
+    alone, with_values, moved, with_indices, indices = map(np.asarray, got)
+    order = order_of_pairs(keys, ends, descending)
+    for x in (alone, with_values, with_indices):
+        same_bits(x, live_part(keys, order, size))
+    same_bits(moved, live_part(values, order, size))
+    np.testing.assert_array_equal(indices, np.append(order, np.full(size - len(order), -1)))
+
+
+RUN_SIZES = sorted(
+    {1, 2, 3, 700, LONG, *(tile + by for tile in TILES[:: max(1, len(TILES) // 4)] for by in (-1, 0, 1))}
+)
+
+
+@pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+def test_rounds_of_runs(rng, dtype, descending):
+    n, size = 5001, 4997
+    options = {"descending": descending, "size": size}
+    call = jax.jit(functools.partial(a_round, **options))
+    for runs in (2, 5):
+        for ends in ends_of_runs(rng, runs, size):
+            keys, values = in_runs(data.random_keys(rng, dtype, n), ends, descending), rng.integers(0, 99, n)
+            check_round(call(keys, values, ends), keys, values, ends, **options)
+
+
+@pytest.mark.parametrize("runs", [1, 2, 3, 8])
+@pytest.mark.parametrize("n", RUN_SIZES)
+def test_runs_of_every_size(rng, n, runs):
+    """Tiles end with each pair."""
+    options = {"descending": False, "size": n}
+    call = jax.jit(functools.partial(a_round, **options))
+    for dtype in ("uint8", "float32"):
+        for ends in ends_of_runs(rng, runs, n):
+            keys, values = in_runs(data.random_keys(rng, dtype, n), ends), np.arange(n, dtype=np.uint32) * 3
+            check_round(call(keys, values, ends), keys, values, ends, **options)
+
+
+def test_batches_of_runs(rng):
+    """Each row has runs of its own, or all rows the same keys or ends."""
+    rows, n, runs = 3, 3001, 6
+    options = {"descending": False, "size": n}
+    ends = np.stack([*ends_of_runs(rng, runs, n)][:rows])
+    keys = np.stack([in_runs(data.random_keys(rng, "int16", n), row) for row in ends])
+    values = rng.integers(0, 2**32, (rows, n), dtype=np.uint32)
+    one = data.in_order(data.random_keys(rng, "int16", n))  # cut anywhere, it is runs
+    call = jax.jit(jax.vmap(functools.partial(a_round, **options)))
+    of_one = jax.jit(jax.vmap(functools.partial(a_round, **options), (None, None, 0)))
+    of_ends = jax.jit(jax.vmap(functools.partial(a_round, **options), (0, 0, None)))
+    same_ends = np.stack([in_runs(row, ends[0]) for row in keys])
+    for got, of in (
+        (call(keys, values, ends), [*zip(keys, values, ends, strict=True)]),
+        (of_one(one, values[0], ends), [(one, values[0], row) for row in ends]),
+        (of_ends(same_ends, values, ends[0]), [(*x, ends[0]) for x in zip(same_ends, values, strict=True)]),
+    ):
+        for row, given in enumerate(of):
+            check_round([x[row] for x in got], *given, **options)
+
+
+@pytest.mark.parametrize("runs", [1, 2, 5, 8])
+def test_runs_as_one(rng, runs):
+    """Rounds until one run is left, with leaves that travel and others that are fetched."""
+    n, size = 700, 690
+    rows = rng.normal(size=(n, 2)).astype(np.float16)
+    for ends in ends_of_runs(rng, runs, size):
+        keys, ids = in_runs(data.random_keys(rng, "float32", n), ends), np.arange(n, dtype=np.int32) + 1
+        order = oracle.sort_indices(keys[: ends[-1]])
+        for leaves in ([], [ids], [ids, rows]):
+            options = {"descending": False, "size": size}
+            call = jax.jit(functools.partial(merged_runs, "test", **options))
+            got, moved = jax.device_get(call(keys, leaves, ends))
+            same_bits(got, live_part(keys, order, size))
+            for x, leaf in zip(moved, leaves, strict=True):
+                same_bits(x, live_part(leaf, order, size))
+
+
+def test_derivatives_of_runs(rng):
+    ends = np.array([3, 5, 9], np.int32)
+    keys, values = in_runs(rng.normal(size=11), ends), rng.normal(size=11)
+    call = jax.jit(lambda k, v: merged_runs("test", k, [v], ends, descending=False, size=10))
+    check_grads(call, (keys, values), order=2, eps=1e-6)
+
+
+def test_broken_runs_stay_inside(rng):
+    """Ends in no order and out of range, keys in no order: what is there is 0 or some of the items."""
+    for n in (100, LONG):
+        keys = rng.integers(1, 100, n, dtype=np.uint32)
+        ends = np.array([n - 3, -5, n // 2, 2_000_000_000, 3, n - 1, -2_000_000_000, n], np.int32)
+        for some in (ends, ends[::-1], ends[:3]):
+            got, moved = map(np.asarray, _merge(a=keys, a_values=keys, run_ends=some, descending=0, payload=1, size=n))
+            assert np.all(got < 100) and np.all(moved < 100)
+
+
+def test_the_plain_lowering_of_runs_agrees(rng):
+    n, size = 90, 85
+    for dtype, descending, runs in itertools.product(("uint8", "float32"), (False, True), (1, 2, 5)):
+        for ends in ends_of_runs(rng, runs, size):
+            keys = data.random_keys(rng, dtype, n)
+            keys = data.without_subnormals(keys) if dtype == "float32" else keys
+            keys, values = in_runs(keys, ends, descending), rng.integers(0, 99, n)
+
+            def fallback(a, a_values, run_ends, *, payload, descending=descending):
+                given = dict.fromkeys(_merge.operands, np.zeros(0, np.int32))
+                given.update(a=a, a_values=a_values, run_ends=run_ends)
+                return _merge.fallback(
+                    *map(jnp.asarray, given.values()), descending=descending, payload=payload, size=size
+                )
+
+            got = [x for p in range(3) for x in fallback(keys, values, ends, payload=p)]
+            check_round(got, keys, values, ends, descending=descending, size=size)
+
+
 def test_what_a_misuse_says():
     a, b = np.arange(3), np.arange(2)
     for error, message, call in [
@@ -283,8 +432,6 @@ def test_what_a_misuse_says():
 
 
 def test_the_plain_lowering_agrees(rng):
-    from jax_mgpu._src.merge import _merge
-
     for dtype, descending in itertools.product(("uint8", "float32"), (False, True)):
         a, b = rng.integers(0, 40, 90).astype(dtype), rng.integers(0, 40, 50).astype(dtype)
         if dtype == "float32":
@@ -292,7 +439,10 @@ def test_the_plain_lowering_agrees(rng):
         a[:70], b = a[:70][oracle.sort_indices(a[:70], descending)], b[oracle.sort_indices(b, descending)]
         counts = np.array([70], np.int32), np.zeros(0, np.int32)
         keys, indices = _merge.fallback(
-            *map(jnp.asarray, (a, b, counts[1], counts[1], *counts)), descending=descending, payload=2
+            *map(jnp.asarray, (a, b, counts[1], counts[1], *counts, counts[1])),
+            descending=descending,
+            payload=2,
+            size=140,
         )
         order = oracle.merge_indices(a, b, descending, a_count=70)
         same_bits(keys, live_part(np.concatenate([a, b]), order, 140))

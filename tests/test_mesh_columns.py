@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -87,10 +88,10 @@ def test_keys_alone(rng):
     same_columns(got, np.full(DEVICES, SLOTS), columns, order)
 
 
-def pairs(rng, dtypes, descending):
+def pairs(rng, dtypes, descending, devices=DEVICES):
     """Two tables of columns in order, dealt out in every way."""
     for a_counts, b_counts in zip(
-        mesh.counts_of(rng, DEVICES, SLOTS), rng.permutation(mesh.counts_of(rng, DEVICES, OTHERS)), strict=True
+        mesh.counts_of(rng, devices, SLOTS), rng.permutation(mesh.counts_of(rng, devices, OTHERS)), strict=True
     ):
         columns = draw(rng, dtypes, int(a_counts.sum() + b_counts.sum()))
         rank, n_a = oracle.column_ranks(columns, descending), int(a_counts.sum())
@@ -158,6 +159,66 @@ def test_searches_and_joins(rng, name):
             np.testing.assert_array_equal(pairs_found, np.array(expected, int).reshape(-1, 2))
 
 
+SETS = ("intersection", "union", "difference", "symmetric_difference")
+
+
+def check_sets(rng, run, dtypes, with_values, devices=DEVICES):
+    """Parts one after the other are what one device gives, with the fill value behind each."""
+    for a, b, a_rank, b_rank, given in pairs(rng, dtypes, (False, False), devices):
+        ids = np.split(np.arange(len(a_rank) + len(b_rank), dtype=np.int32), [len(a_rank)])
+        ids = [mesh.deal(x, counts, slots) for x, counts, slots in zip(ids, given[2:], (SLOTS, OTHERS), strict=True)]
+        both = [np.concatenate(x) for x in zip(a, b, strict=True)]
+        for results in jax.device_get(run(*given, *ids)):
+            for kind, found in zip(SETS, results, strict=True):
+                sources = oracle.set_sources(f"set_{kind}", a_rank, b_rank)
+                n = found.count
+                assert isinstance(found.keys, tuple)
+                for x, y in zip(found.keys, both, strict=True):
+                    oracle.same_bits(mesh.gather(x, n), y[sources])
+                    assert all(
+                        (row[m:] == jnp.asarray(FILL).astype(x.dtype)).all() for row, m in zip(x, n, strict=True)
+                    )
+                if with_values:
+                    np.testing.assert_array_equal(mesh.gather(found.values["x"][..., 0], n), sources)
+                    assert all((row[m:] == FILL).all() for row, m in zip(found.values["x"], n, strict=True))
+
+
+FILL = 7
+
+
+def sets(with_values):
+    """All set operations of columns as they are dealt out, and aligned."""
+
+    def call(a, b, a_count, b_count, a_ids, b_ids):
+        named = {"a_count": a_count, "b_count": b_count, "axis_name": mesh.AXIS}
+        both = mgpu.align(a, b, a_ids, b_ids, **named)
+        aligned = {"a_count": both.a_count, "b_count": both.b_count, "axis_name": mesh.AXIS, "aligned": True}
+
+        def every(a, b, a_ids, b_ids, named):
+            a_values, b_values = ({"x": x[:, None]} if with_values else None for x in (a_ids, b_ids))
+            return [
+                getattr(mgpu, f"set_{kind}")(
+                    a, b, a_values, *([b_values] if kind in ("union", "symmetric_difference") else []),
+                    fill_value=FILL, **named,
+                )
+                for kind in SETS
+            ]  # fmt: skip
+
+        return every(a, b, a_ids, b_ids, named), every(both.a, both.b, both.a_values, both.b_values, aligned)
+
+    return call
+
+
+@pytest.mark.parametrize("with_values", [False, True], ids=["keys", "values"])
+@each_type
+def test_sets(rng, name, with_values):
+    check_sets(rng, mesh.by_vmap(sets(with_values)), TYPES[name][0], with_values)
+
+
+def test_sets_on_devices(rng):
+    check_sets(rng, mesh.by_devices(sets(True), 2), TYPES["two of 32"][0], True, 2)
+
+
 @each_type
 def test_segmented_sorts(rng, name):
     dtypes, descending = TYPES[name]
@@ -214,5 +275,7 @@ def test_errors():
         over_axis(lambda k: mgpu.merge((k, k, k), (k, k, k), axis_name=mesh.AXIS))
     with pytest.raises(ValueError, match="sort: bits: expected None where the keys are columns"):
         over_axis(lambda k: mgpu.sort((k, k), bits=3, axis_name=mesh.AXIS))
-    with pytest.raises(ValueError, match="set_union: axis_name: expected None where the keys are columns"):
-        over_axis(lambda k: mgpu.set_union((k, k), (k, k), axis_name=mesh.AXIS))
+    with pytest.raises(ValueError, match="set_union: axis_name: expected None where columns have more than 64 bits"):
+        over_axis(lambda k: mgpu.set_union((k, k, k), (k, k, k), axis_name=mesh.AXIS))
+    with pytest.raises(ValueError, match="set_union: a_values and b_values: expected both or neither"):
+        over_axis(lambda k: mgpu.set_union((k, k), (k, k), k, axis_name=mesh.AXIS))

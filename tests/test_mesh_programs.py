@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
 from jax_mgpu._src import library, primitive
+from jax_mgpu._src.mesh import exchange
 from jax_mgpu._src.sort import LONG_PERMUTATION
 from tests import mesh
 
@@ -65,6 +66,7 @@ TWO = {
     "set_difference": lambda k, i, c: mgpu.set_difference(k, k, i, **KEYS),
     "set_intersection": lambda k, i, c: mgpu.set_intersection(k, k, i, b_count=c, **KEYS),
     "set_symmetric_difference": lambda k, i, c: mgpu.set_symmetric_difference(k, k, **KEYS),
+    "set_difference, columns": lambda k, i, c: mgpu.set_difference((k, i), (k, i), i, a_count=c, **KEYS),
     "set_union": lambda k, i, c: mgpu.set_union(k, k, i, i, **KEYS),
     "sorted_equal_count": lambda k, i, c: mgpu.sorted_equal_count(k, k, a_count=c, **KEYS),
     "sorted_match": lambda k, i, c: mgpu.sorted_match(k, k, a_count=c, **KEYS),
@@ -119,6 +121,30 @@ def test_no_data_is_gathered(name, devices, form):
     gathered = [mesh.elements(line.rsplit("->", 1)[1]) for line in lines if "stablehlo.all_gather" in line]
     assert max(gathered, default=0) <= 2 * devices * (devices + 1)
     assert (form in text) == (name not in WITHOUT_EXCHANGE[form])
+
+
+# What a device needs for its operands, its results and in between, as a multiple of its operands: these, the results,
+# and what is received. Four devices take two rounds of merges, so that one more array lies between the two.
+PLANS = {
+    "sort": (lambda k, v: mgpu.sort(k, v, **KEYS), {2: 3.1, 4: 4.1}),
+    "merge": (lambda k, v: mgpu.merge(k, v, **KEYS), {2: 3.1, 4: 3.1}),
+}
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("name", PLANS)
+def test_memory_that_is_planned(name, devices, monkeypatch):
+    """With the exchange of GPUs, which has its results in an array that it is given."""
+    monkeypatch.setattr(exchange, "_gathered", exchange._ragged)
+    monkeypatch.setattr(jax.lax, "ragged_all_to_all", lambda x, into, *sizes, axis_name: into)
+    call, most = PLANS[name]
+    slots, options = 1 << 20, {"mesh": mesh.mesh_of(devices), "in_specs": P(mesh.AXIS), "out_specs": P(mesh.AXIS)}
+    if options["mesh"].devices.flat[0].platform != "cpu":
+        pytest.skip("CPU devices alone take the stand-in for the exchange")
+    given = jax.ShapeDtypeStruct((devices * slots,), np.uint32, sharding=NamedSharding(options["mesh"], P(mesh.AXIS)))
+    plan = jax.jit(jax.shard_map(call, **options)).lower(given, given).compile().memory_analysis()
+    needed = plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
+    assert 2 < needed / plan.argument_size_in_bytes <= most[devices]
 
 
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")

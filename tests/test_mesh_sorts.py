@@ -125,13 +125,24 @@ def every_merge(a, b, a_values, b_values, a_count, b_count):
 
 @pytest.mark.parametrize("devices", mesh.FEW)
 def test_merges(rng, devices):
-    call = mesh.by_vmap(every_merge)
+    check_merges(rng, mesh.by_vmap(every_merge), devices, MERGED[devices])
+
+
+@pytest.mark.parametrize("form", [None, "_ragged", "_chunked"])
+def test_merges_on_devices(rng, form, monkeypatch):
+    """Both sides received in one array: by the exchange of the platform, and by others."""
+    if form is not None:
+        use(monkeypatch, form)
+    check_merges(rng, mesh.by_devices(every_merge, 2), 2, "float16" if form else "int32")
+
+
+def check_merges(rng, call, devices, dtype):
     slots = SLOTS + 17
     for a_counts, b_counts in zip(
         mesh.counts_of(rng, devices, SLOTS), rng.permutation(mesh.counts_of(rng, devices, 17)), strict=True
     ):
         total = int(a_counts.sum() + b_counts.sum())
-        for keys in arrays(rng, MERGED[devices], total):
+        for keys in arrays(rng, dtype, total):
             a, b = (data.in_order(x) for x in np.split(keys, [a_counts.sum()]))
             ids = np.arange(total, dtype=np.int32)
             a_ids, b_ids = np.split(ids, [len(a)])
@@ -199,12 +210,29 @@ def test_forms_of_the_exchange(rng, form, monkeypatch):
     [(2, "_ragged", "bfloat16"), (3, "_gathered", "int32"), (3, "_chunked", "uint8"), (4, "_ragged", "int64")],
 )
 def test_runs_are_merged_in_pairs(rng, devices, form, dtype, monkeypatch):
-    """Received in rows where all are short enough."""
+    """Where they lie, however long each is."""
     use(monkeypatch, form)
     monkeypatch.setattr(sorts, "FEW_KEYS", 0)
-    # In vmap the choice between two ways selects among floats, of which narrow ones lose bits of NaNs on the CPU.
-    call = mesh.by_devices(every_sort, devices) if dtype == "bfloat16" else mesh.by_vmap(every_sort)
-    check_every_sort(rng, call, dtype, devices)
+    check_every_sort(rng, mesh.by_vmap(every_sort), dtype, devices)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint64"])
+def test_runs_on_devices(rng, dtype, monkeypatch):
+    """By the exchange of the platform."""
+    monkeypatch.setattr(sorts, "FEW_KEYS", 0)
+    check_every_sort(rng, mesh.by_devices(every_sort, 2), dtype, 2)
+
+
+def every_wide_sort(keys, values, count):
+    """Values that travel by their indices."""
+    up, rows, n = mgpu.mergesort(keys, {"ids": values, "rows": values[:, None] + 1.0}, count=count, axis_name=mesh.AXIS)
+    down, *rest = every_sort(keys, values, count)[1]
+    return (up, rows["ids"] + (rows["rows"][:, 0] != rows["ids"] + 1), n), (down, *rest)
+
+
+def test_runs_with_values_of_several_leaves(rng, monkeypatch):
+    monkeypatch.setattr(sorts, "FEW_KEYS", 0)
+    check_every_sort(rng, mesh.by_vmap(every_wide_sort), "int32", 3)
 
 
 # ---- Derivatives, transformations -----------------------------------------------------------------------------------

@@ -27,8 +27,16 @@ void launch_stream(const Call& call, cudaStream_t stream, const Operands& operan
   const auto kernel = large ? kernels(std::true_type{}) : kernels(std::false_type{});
   const int width = shape(large).tile();
   const int bytes = 2 * shape(large).stage_bytes;
-  const StreamTiles<Order> tiles{
-      {operands.pair, order}, width, ceil_div<int64_t>(operands.pair.row_slots(), width), operands.layout(workspace)};
+  const int64_t row_count = ceil_div<int64_t>(operands.pair.row_slots(), width);
+  const MergeSplits splits = operands.layout(workspace);
+  const auto tiles = [&] {
+    if constexpr (requires { operands.runs; }) {
+      return StreamTiles<Order, true>{
+          {operands.pair, order}, width, row_count + operands.pairs_beyond_first(), splits, operands.runs};
+    } else {
+      return StreamTiles<Order>{{operands.pair, order}, width, row_count, splits};
+    }
+  }();
   split_tiles<<<ceil_div<int64_t>(tiles.count() * kSplitLanes, kSplitThreads), kSplitThreads, 0, stream>>>(tiles);
   check_launch(call);
   allow_shared(call, kernel, bytes);

@@ -15,10 +15,13 @@ void run(const Call& call, const MergeOperands& operands, Order order, cudaStrea
   launch_stream(
       call, stream, operands, order, [](bool large) { return merge_shape(kWidth, kPayloadWidth<Payload>, large); },
       [](auto large) { return merge_tiles<Order, Payload, large()>; },
-      [&](const auto& start, const StreamTiles<Order>& tiles) {
-        const Problem<Order, Payload> problem{tiles, static_cast<typename Order::Word*>(operands.keys),
-                                              operands.a_payload, operands.b_payload,
-                                              static_cast<Payload*>(operands.payload)};
+      [&](const auto& start, const StreamTiles<Order, true>& tiles) {
+        const Problem<Order, Payload> problem{tiles,
+                                              static_cast<typename Order::Word*>(operands.keys),
+                                              operands.a_payload,
+                                              operands.b_payload,
+                                              static_cast<Payload*>(operands.payload),
+                                              operands.b_index};
         start(problem);
       });
 }
@@ -56,7 +59,7 @@ void merge(const Call& call, cudaStream_t stream) {
     using Order = decltype(order);
     dispatch_payload(call, operands.payload_width, [&](auto payload) {
       using Payload = decltype(payload);
-      ShortPair<Order>::fits(operands.pair, operands.pair.row_slots())
+      !operands.runs.given() && ShortPair<Order>::fits(operands.pair, operands.pair.row_slots())
           ? merging::run_short_rows<Order, Payload>(call, operands, order, stream)
           : merging::run<Order, Payload>(call, operands, order, stream);
     });

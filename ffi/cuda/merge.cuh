@@ -10,11 +10,12 @@ namespace mgpu::cuda::merging {
 
 template <typename Order, typename Payload>
 struct Problem {
-  StreamTiles<Order> stream;
+  StreamTiles<Order, true> stream;
   typename Order::Word* keys;
   MergeOperands::Payload a_payload;
   MergeOperands::Payload b_payload;
   Payload* payload;
+  int64_t b_index;  // that of B's first item, as payload
 };
 
 template <typename Payload>
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
       int a = cursor.a - keys.runs.a;
       int b = cursor.b - keys.runs.b;
       if (gives_indices) {
-        const int64_t a_shift = tile.a, b_shift = pair.a.length + tile.b;
+        const int64_t a_shift = tile.a, b_shift = problem.b_index + tile.b;
 #pragma unroll
         for (int i = 0; i < kItems; ++i) {
           const bool is_b = (from_b >> i) & 1;

@@ -8,9 +8,9 @@
 namespace mgpu {
 
 const Signature signature::merge{
-    .operands = {"a", "b", "a_values", "b_values", "a_count", "b_count"},
+    .operands = {"a", "b", "a_values", "b_values", "a_count", "b_count", "run_ends"},
     .results = {"keys", "values"},
-    .attributes = {{"descending"}, {"payload", &kPayloadValues}},
+    .attributes = {{"descending"}, {"payload", &kPayloadValues}, {"size", &kNumber}},
     .tiles =
         [](TileSizes& sizes) {
           sizes["merge"] = {cpu::kMergeTile};
@@ -28,9 +28,23 @@ MergeOperands::MergeOperands(const Call& call) {
   const Array& keys_out = in.result("keys");
   key_type = keys_out.dtype;
   descending = in.flag("descending");
-  pair = read_sorted_pair(call, in["a"], in["b"], in["a_count"], in["b_count"], Call::batch(keys_out, 1));
+  const int64_t rows = Call::batch(keys_out, 1);
+  const Array& ends = in["run_ends"];
+  const bool of_runs = Call::length(ends) > 0;
+  const char* const b_name = of_runs ? "a" : "b";
+  const char* const b_values_name = of_runs ? "a_values" : "b_values";
+  pair = read_sorted_pair(call, in["a"], in[b_name], in["a_count"], in["b_count"], rows);
+  b_index = pair.a.length;
+  if (of_runs) {
+    runs = {call.index_vector(ends, "run_ends"), call.row_stride(ends, Call::length(ends), rows, "run_ends"),
+            Call::length(ends)};
+    call.expect(Call::length(keys_out) <= pair.a.length, "expected no more results than keys");
+    pair.a.length = Call::length(keys_out);
+    pair.b.length = b_index = 0;
+  }
   call.expect(in["a"].dtype == key_type && Call::length(keys_out) == pair.row_slots(),
               "expected a result of the keys' type and total length");
+  call.expect(Call::length(keys_out) == in.attribute("size"), "expected `size` results");
   keys = keys_out.data;
   const auto mode = static_cast<PayloadMode>(in.attribute("payload"));
   if (mode == PayloadMode::kNone) return;
@@ -39,17 +53,20 @@ MergeOperands::MergeOperands(const Call& call) {
   payload = payload_out.data;
   payload_width = byte_width(payload_out.dtype);
   if (mode == PayloadMode::kIndices) return;
-  const auto side = [&](const char* name, const SortedRows& keys) -> Payload {
+  const auto side = [&](const char* name, const Array& keys) -> Payload {
     const Array& values = in[name];
+    const int64_t length = Call::length(keys);
     call.expect(values.dtype == payload_out.dtype, "values: expected the type of the result");
-    call.expect(Call::length(values) == keys.length, "values: expected one a key");
-    return {values.data, call.row_stride(values, keys.length, pair.rows, name), values.size()};
+    call.expect(Call::length(values) == length, "values: expected one a key");
+    return {values.data, call.row_stride(values, length, pair.rows, name), values.size()};
   };
-  a_payload = side("a_values", pair.a);
-  b_payload = side("b_values", pair.b);
+  a_payload = side("a_values", in["a"]);
+  b_payload = side(b_values_name, in[b_name]);
 }
 
-MergeSplits MergeOperands::layout(Workspace& workspace) const { return MergeSplits::layout(pair, workspace); }
+MergeSplits MergeOperands::layout(Workspace& workspace) const {
+  return MergeSplits::layout(pair, workspace, pairs_beyond_first());
+}
 
 int64_t workspace::merge(const Call& call) { return layout_bytes(MergeOperands(call)); }
 

@@ -25,8 +25,8 @@ SortedPair read_sorted_pair(const Call& call, const Array& a, const Array& b, co
   return {rows, sorted_rows(call, a, a_count, rows, "a"), sorted_rows(call, b, b_count, rows, "b")};
 }
 
-MergeSplits MergeSplits::layout(const SortedPair& pair, Workspace& workspace) {
-  return {workspace.take<int64_t>(pair.rows * ceil_div(pair.row_slots(), kLeastMergeTile)),
+MergeSplits MergeSplits::layout(const SortedPair& pair, Workspace& workspace, int64_t short_tiles) {
+  return {workspace.take<int64_t>(pair.rows * (ceil_div(pair.row_slots(), kLeastMergeTile) + short_tiles)),
           workspace.take<unsigned long long>(1)};
 }
 

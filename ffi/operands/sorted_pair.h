@@ -14,7 +14,8 @@ struct MergeSplits {
   int64_t* splits;
   unsigned long long* taken;
 
-  static MergeSplits layout(const SortedPair& pair, Workspace& workspace);
+  // With so many tiles of a row beyond those that its slots fill.
+  static MergeSplits layout(const SortedPair& pair, Workspace& workspace, int64_t short_tiles = 0);
 };
 
 }  // namespace mgpu

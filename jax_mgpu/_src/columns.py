@@ -20,6 +20,7 @@ the merge of both replaces these bits. This is repeated until 64 bits hold the r
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise, product
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.bits import keeping_bits, ordered_integers, shifted
+from jax_mgpu._src.bits import ordered_integers, shifted
 from jax_mgpu._src.check import (
     as_array,
     count_operand,
@@ -47,14 +48,13 @@ from jax_mgpu._src.live import is_first, live_items
 from jax_mgpu._src.operators import Kind
 from jax_mgpu._src.preconditions import sorted_columns, sorted_keys
 from jax_mgpu._src.primitive import REGISTRY
-from jax_mgpu._src.values import take_from_pair
+from jax_mgpu._src.values import filled_behind, take_from_pair
 
 __all__ = [
     "Columns",
     "KeyPair",
     "SortKey",
     "expect_keys",
-    "expect_one_array",
     "expect_one_code",
     "key_starts",
     "sorted_pair",
@@ -233,16 +233,17 @@ class Columns:
         expect_one_code(operation, self)
         return self.codes()[0], [] if self.are_integers else [x for x in self.arrays if not _is_integer(x)]
 
-    def of_code_and_rest(self, code: jax.Array, rest: Sequence[jax.Array], live: jax.Array) -> Any:
-        """The columns of moved codes in the structure of the input; 0 past the live ones."""
-        is_live = jnp.arange(code.shape[0], dtype=live.dtype) < live
-
-        def cleared(x: jax.Array) -> jax.Array:
-            return jnp.where(is_live, x, jnp.zeros((), x.dtype))
-
+    def of_code_and_rest(
+        self,
+        code: jax.Array,
+        rest: Sequence[jax.Array],
+        live: jax.Array,
+        fill: Callable[[Any], jax.Array] = lambda dtype: jnp.zeros((1,), dtype),
+    ) -> Any:
+        """The columns of moved codes in the structure of the input; past the live ones, the fill element of a dtype."""
         floats = iter(rest)
         columns = [next(floats) if x is None else x for x in self.unpacked([code])]
-        return self.structure([keeping_bits(cleared, x) for x in columns])
+        return self.structure([filled_behind(x, live, fill(x.dtype)) for x in columns])
 
     def run_keys(self) -> jax.Array:
         """Codes, or the numbers of the runs: neighbours are equal exactly where those of the columns are."""
@@ -307,14 +308,8 @@ class KeyPair:
         return self.a, self.b, self.a_count, self.b_count
 
     @property
-    def single_operands(self) -> tuple[jax.Array, jax.Array, Any, Any]:
-        """The same over a mesh axis, of an operation for which keys cannot be columns."""
-        expect_one_array(self._operation, self._columns and self._columns[0])
-        return self.operands
-
-    @property
     def code_operands(self) -> tuple[jax.Array, jax.Array, Any, Any]:
-        """The same over a mesh axis, where a code has to hold all columns."""
+        """The same over a mesh axis, where one code has to hold all columns."""
         if self._columns is not None:
             expect_one_code(self._operation, self._columns[0])
         return self.operands
@@ -324,9 +319,17 @@ class KeyPair:
         """The columns of both sides that do not follow from their codes."""
         return [[], []] if self._columns is None else [x.code_and_rest(self._operation)[1] for x in self._columns]
 
-    def of_code_and_rest(self, keys: jax.Array, rest: Sequence[jax.Array], live: jax.Array) -> Any:
+    @property
+    def are_columns(self) -> bool:
+        """Whether the keys are columns."""
+        return self._columns is not None
+
+    def of_code_and_rest(self, keys: jax.Array, rest: Sequence[jax.Array], live: jax.Array, fill_value: Any = 0) -> Any:
         """Keys as the caller has them, from what was moved over a mesh axis."""
-        return keys if self._columns is None else self._columns[0].of_code_and_rest(keys, rest, live)
+        if self._columns is None:
+            return keys
+        fill = functools.partial(fill_operand, self._operation, fill_value)
+        return self._columns[0].of_code_and_rest(keys, rest, live, fill)
 
     @property
     def codes(self) -> tuple[jax.Array, jax.Array, Any, Any]:
@@ -398,12 +401,6 @@ def _nans_apart(x: jax.Array) -> jax.Array:
 
 def _one_column(operation: str, keys: jax.Array) -> Columns:
     return Columns(operation, "keys", (keys,), False)
-
-
-def expect_one_array(operation: str, keys: Any) -> None:
-    """Keys over a mesh axis of an operation for which they cannot be columns."""
-    if isinstance(keys, Columns):
-        raise value_error(operation, "axis_name", "None where the keys are columns", "an axis")
 
 
 def sorted_pair(

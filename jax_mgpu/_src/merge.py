@@ -12,7 +12,7 @@ from jax_mgpu._src.annotations import ArrayLike, AxisName, Directions, Keys, Les
 from jax_mgpu._src.by_less import ranked_pair
 from jax_mgpu._src.check import expect_no_axis, index_dtype, static_flag
 from jax_mgpu._src.columns import KeyPair, sorted_pair
-from jax_mgpu._src.live import live_items
+from jax_mgpu._src.live import live_items, wide_enough
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.values import (
@@ -21,9 +21,10 @@ from jax_mgpu._src.values import (
     flatten_pair,
     sort_operands,
     take_from_pair,
+    take_or_fill,
 )
 
-__all__ = ["merge"]
+__all__ = ["merge", "merged", "merged_runs"]
 
 
 @overload
@@ -171,25 +172,56 @@ def merged(
 ) -> tuple[Any, list[jax.Array]]:
     """The keys of both sides in order, and the leaves that go with them."""
     given = {"a": pair.a, "b": pair.b, "a_count": pair.a_count, "b_count": pair.b_count, "descending": pair.descending}
+    n_a, n_b = pair.a.shape[0], pair.b.shape[0]
+    given["size"] = n_a + n_b
     if pair.is_code and not a_leaves:
         return pair.restored(_merge(**given, payload=Payload.NONE)[0]), []
     if pair.is_code and carried_leaf(a_leaves) is not None:
         keys, values = _merge(**given, a_values=a_leaves[0], b_values=b_leaves[0], payload=Payload.GIVEN)
         return pair.restored(keys), [values]
-    n_a, n_b = pair.a.shape[0], pair.b.shape[0]
     index_dtype(name, "a and b", n_a + n_b)
     keys, indices = _merge(**given, payload=Payload.INDICES)
     leaves = zip(a_leaves, b_leaves, strict=True)
     return pair.restored(keys, indices), [take_from_pair(*both, indices, n_a) for both in leaves]
 
 
-def _shapes(a: Any, b: Any, a_values: Any, payload: int) -> Sequence[Any]:
-    slots = a.shape[0] + b.shape[0]
-    keys = jax.ShapeDtypeStruct((slots,), a.dtype)
+def merged_runs(
+    name: str, keys: jax.Array, leaves: Sequence[jax.Array], ends: jax.Array, *, descending: bool, size: int
+) -> tuple[jax.Array, list[jax.Array]]:
+    """Sorted runs of keys that lie one behind the other as one, and the leaves that go with them; stable.
+
+    The first run begins at 0, and `ends` says where each ends, all within the first `size` slots, which are those of
+    the result. Behind the last it has 0. Neighbours are merged where they lie, then pairs of these, so memory is that
+    of two arrays whatever the lengths of the runs.
+    """
+    carried = carried_leaf(leaves)
+    payload = Payload.NONE if not leaves else Payload.INDICES if carried is None else Payload.GIVEN
+    if payload == Payload.INDICES:
+        index_dtype(name, "keys", size)
+    given: dict[str, Any] = {"descending": descending, "size": size}
+    moved = [] if carried is None else [carried]
+    rest = ends
+    while True:
+        values = {"a_values": moved[0]} if payload == Payload.GIVEN else {}
+        keys, *moved = _merge(a=keys, **values, run_ends=rest, payload=payload, **given)
+        if rest.shape[0] <= 2:
+            break
+        payload = Payload.GIVEN if moved else Payload.NONE
+        rest = rest[1::2] if rest.shape[0] % 2 == 0 else jnp.append(rest[1::2], rest[-1:])
+    if not leaves or carried is not None:
+        return keys, moved
+    live = jnp.arange(size, dtype=ends.dtype) < ends[-1]
+    indices = jnp.where(live, moved[0], -1)
+    return keys, [take_or_fill(x, indices) for x in leaves]
+
+
+def _shapes(a: Any, b: Any, a_values: Any, *, payload: int, size: int) -> Sequence[Any]:
+    keys = jax.ShapeDtypeStruct((size,), a.dtype)
     if payload == Payload.NONE:
         return [keys]
+    slots = a.shape[0] + b.shape[0]
     dtype = a_values.dtype if payload == Payload.GIVEN else index_dtype("derivative of merge", "a and b", slots)
-    return [keys, jax.ShapeDtypeStruct((slots,), dtype)]
+    return [keys, jax.ShapeDtypeStruct((size,), dtype)]
 
 
 def _fallback(
@@ -199,19 +231,27 @@ def _fallback(
     b_values: jax.Array,
     a_count: jax.Array,
     b_count: jax.Array,
+    run_ends: jax.Array,
     *,
     descending: int,
     payload: int,
+    size: int,
 ) -> Sequence[jax.Array]:
-    """lax.sort of the concatenation: dead items last, then by key, and stable."""
+    """lax.sort of the concatenation: dead items last, or pair of runs after pair, then by key, and stable."""
     n_a, n_b = a.shape[0], b.shape[0]
-    keys = jnp.concatenate([a, b])
+    runs = run_ends.shape[0]
+    keys = a if runs else jnp.concatenate([a, b])
     positions = jnp.arange(n_a + n_b, dtype=index_dtype("merge", "a and b", n_a + n_b))
-    a_live, b_live = live_items(n_a, a_count, positions.dtype), live_items(n_b, b_count, positions.dtype)
-    dead = jnp.where(positions < n_a, positions >= a_live, positions >= n_a + b_live)
-    order = (dead, *sort_operands(keys, descending), positions)
-    dead, *_, indices = jax.lax.sort(order, num_keys=len(order) - 1, is_stable=True)
-    indices = jnp.where(dead, -1, indices)
+    if runs:
+        ends = jax.lax.cummax(jnp.clip(wide_enough(run_ends, n_a), 0, size)).astype(positions.dtype)
+        group = jnp.sum(positions[:, None] >= ends[1::2], axis=1, dtype=positions.dtype)
+        group = jnp.where(positions < ends[-1], group, runs)
+    else:
+        a_live, b_live = live_items(n_a, a_count, positions.dtype), live_items(n_b, b_count, positions.dtype)
+        group = jnp.where(positions < n_a, positions >= a_live, positions >= n_a + b_live)
+    order = (group, *sort_operands(keys, descending), positions)
+    group, *_, indices = jax.lax.sort(order, num_keys=len(order) - 1, is_stable=True)
+    indices = jnp.where(group == max(runs, 1), -1, indices)[:size]
     results = [take_from_pair(a, b, indices, n_a)]
     if payload == Payload.GIVEN:
         results.append(take_from_pair(a_values, b_values, indices, n_a))
@@ -220,10 +260,10 @@ def _fallback(
     return results
 
 
-def _jvp(primals: Any, tangents: Any, *, descending: int, payload: int) -> tuple[Any, Any]:
+def _jvp(primals: Any, tangents: Any, *, descending: int, payload: int, size: int) -> tuple[Any, Any]:
     n_a = primals.a.shape[0]
     without_values = primals._replace(a_values=ABSENT, b_values=ABSENT)
-    keys, indices = _merge.run(without_values, descending=descending, payload=Payload.INDICES)
+    keys, indices = _merge.run(without_values, descending=descending, payload=Payload.INDICES, size=size)
     moved_keys = take_from_pair(tangents.a, tangents.b, indices, n_a, tangents=True)
     if payload == Payload.NONE:
         return [keys], [moved_keys]
@@ -236,9 +276,9 @@ def _jvp(primals: Any, tangents: Any, *, descending: int, payload: int) -> tuple
 
 _merge = Operation(
     "merge",
-    operands={"a": 1, "b": 1, "a_values": 1, "b_values": 1, "a_count": 1, "b_count": 1},
+    operands={"a": 1, "b": 1, "a_values": 1, "b_values": 1, "a_count": 1, "b_count": 1, "run_ends": 1},
     results=("keys", "values"),
-    attributes={"descending": bool, "payload": Payload},
+    attributes={"descending": bool, "payload": Payload, "size": int},
     shapes=_shapes,
     fallback=_fallback,
 )

@@ -15,7 +15,7 @@ from jax_mgpu._src.any_order import in_order_with
 from jax_mgpu._src.bits import ordered_together
 from jax_mgpu._src.by_less import ranked_pair
 from jax_mgpu._src.check import expect_no_axis, fill_operand, index_dtype, static_flag, static_size, value_error
-from jax_mgpu._src.columns import sorted_pair
+from jax_mgpu._src.columns import KeyPair, sorted_pair
 from jax_mgpu._src.live import live_items
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.preconditions import room
@@ -23,6 +23,7 @@ from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.values import (
     Payload,
     carried_leaf,
+    filled_behind,
     flatten_pair,
     flatten_values,
     take_from_pair,
@@ -99,10 +100,10 @@ def set_intersection(
       b_count: the same for b (default `n_b`).
       less: the order, in place of that of numbers; see `mergesort`. Keys are equal where neither comes first. It
         excludes `axis_name`.
-      axis_name: work on the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; not for
-        columns. Each device gets a part of the result, of about equally many items of a and b. `size` and the number
-        are the device's own. The default of `size` is the most that a part can have: n_a + n_b, half for the
-        intersection.
+      axis_name: work on the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`;
+        columns have up to 64 bits then. Each device gets a part of the result, of about equally many items of a and b.
+        `size` and the number are the device's own. The default of `size` is the most that a part can have: n_a + n_b,
+        half for the intersection.
       aligned: over a mesh axis, whether a and b are results of `align`. Then no item moves to another device. The
         default of `size` is n_a, for a union or symmetric difference n_a + n_b.
 
@@ -320,11 +321,9 @@ def _operate(
     pair = sorted_pair(name, a, b, *counts, unique=not duplicates)
     n_a, n_b = pair.a.shape[0], pair.b.shape[0]
     if axis_name is not None:
-        a, b, a_count, b_count = pair.single_operands
         size = None if size is None else static_size(name, "size", size)
-        options = {"size": size, "duplicates": duplicates, "fill_value": fill_value, "aligned": aligned}
-        operands = (kind, a, b, a_values, b_values, a_count, b_count)
-        return over_axis("pairs.set_operation", name, axis_name, *operands, **options)
+        options = {"size": size, "duplicates": duplicates, "aligned": aligned}
+        return _over_axis(name, kind, pair, a_values, b_values, fill_value, axis_name, options)
     index_dtype(name, "a and b", n_a + n_b)
     default = {Kind.INTERSECTION: min(n_a, n_b), Kind.DIFFERENCE: n_a}.get(kind, n_a + n_b)
     size = default if size is None else static_size(name, "size", size)
@@ -358,6 +357,32 @@ def _operate(
         for x, y in zip(a_leaves, b_leaves, strict=True)
     ]
     return SetResult(keys, unflatten(moved), room(name, count, size))
+
+
+def _over_axis(
+    name: str, kind: Kind, pair: KeyPair, a_values: Any, b_values: Any, fill_value: Any, axis_name: Any, options: Any
+) -> SetResult:
+    """A device's part of the result. Columns are the code that holds them, and floats among them travel as values."""
+    a, b, a_count, b_count = pair.code_operands
+
+    def run(a_values: Any, b_values: Any, fill_value: Any) -> SetResult:
+        operands = (kind, a, b, a_values, b_values, a_count, b_count)
+        return over_axis("pairs.set_operation", name, axis_name, *operands, fill_value=fill_value, **options)
+
+    if not pair.are_columns:
+        return run(a_values, b_values, fill_value)
+    if kind in TAKES_B:
+        a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, a.shape[0], b.shape[0])
+    else:
+        a_leaves, unflatten = flatten_values(name, "a_values", a_values, a.shape[0], "a")
+        b_leaves = []
+    (a_rest, b_rest), number = pair.rest, len(a_leaves)
+    of_a, of_b = [*a_leaves, *a_rest], [*b_leaves, *b_rest]
+    found = run(of_a or None, of_b if of_a and kind in TAKES_B else None, 0)
+    moved = found.values or []
+    keys = pair.of_code_and_rest(found.keys, moved[number:], found.count, fill_value)
+    leaves = [filled_behind(x, found.count, fill_operand(name, fill_value, x.dtype)) for x in moved[:number]]
+    return SetResult(keys, None if a_values is None else unflatten(leaves), found.count)
 
 
 def _shapes(a: Any, b: Any, a_values: Any, *, size: int, payload: int) -> Sequence[Any]:

@@ -26,6 +26,7 @@ __all__ = [
     "Payload",
     "carried_leaf",
     "fill_missing",
+    "filled_behind",
     "flatten_pair",
     "flatten_values",
     "is_random_key",
@@ -256,6 +257,16 @@ def take_or_fill(
         return taken if fill is None else jnp.where(_along(inside, taken), taken, fill)
 
     return take((x, fill), indices) if tangents else keeping_bits(take, (x, fill), indices)
+
+
+def filled_behind(x: jax.Array, live: jax.Array, fill: jax.Array) -> jax.Array:
+    """The live rows of x, and behind them the fill element, `[1]`."""
+    is_live = jnp.arange(x.shape[0], dtype=live.dtype) < live
+
+    def filled(arrays: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return jnp.where(_along(is_live, arrays[0]), *arrays)
+
+    return keeping_bits(filled, (x, fill))
 
 
 def fill_missing(operation: str, indices: jax.Array, fill_value: Any) -> jax.Array:

@@ -306,16 +306,20 @@ void load_balance_search(Garbage& make) {
 void merge(Garbage& make) {
   const DType dtype = make.key_type(), payload = make.payload_type();
   const int64_t n = make.length(), m = make.length();
+  const bool of_runs = make.flip();
+  const int64_t runs = make.draw(1, 9), size = of_runs ? make.draw(0, n) : n + m;
   make.attribute("descending", 0, 1);
+  make.attribute("size", size, size);
   const auto mode = static_cast<PayloadMode>(make.attribute("payload", 0, 2));
   make.keys(dtype, n);
-  make.keys(dtype, m);
+  of_runs ? make.absent() : make.keys(dtype, m);
   mode == PayloadMode::kGiven ? make.keys(payload, n) : make.absent();
-  mode == PayloadMode::kGiven ? make.keys(payload, m) : make.absent();
-  make.count(n);
-  make.count(m);
-  make.result(dtype, {n + m});
-  if (mode != PayloadMode::kNone) make.result(payload, {n + m});
+  mode == PayloadMode::kGiven && !of_runs ? make.keys(payload, m) : make.absent();
+  of_runs ? make.absent() : make.count(n);
+  of_runs ? make.absent() : make.count(m);
+  of_runs ? make.indices(runs, n) : make.absent();
+  make.result(dtype, {size});
+  if (mode != PayloadMode::kNone) make.result(payload, {size});
 }
 
 // The operator of a reduction or scan, its elements, and its results.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "algorithm/key_order.h"
+#include "algorithm/neighbour_runs.h"
 #include "cuda/cta/copy_bulk.cuh"
 #include "cuda/cta/partition.cuh"
 #include "cuda/cta/ptx.cuh"
@@ -83,27 +84,108 @@ struct TileKeys {
 
 constexpr int kStreamThreads = kStreamWorkers + kWarp;
 
-// The tiles of a stream: those of each row in order, row by row.
-template <typename Order>
+// A tile, and where the live items of A and of B end: those of its row, or of the pair of runs that it is of.
+struct StreamTile : MergeTile {
+  int64_t a_end;
+  int64_t b_end;
+};
+
+struct NoRuns {};
+
+// The tiles of a stream: those of each row in order, row by row. With kMayBeRuns, A may be neighbouring runs, and B
+// the same array. Then a row has the tiles of each pair, and behind them empty ones, so that all rows have equally
+// many.
+template <typename Order, bool kMayBeRuns = false>
 struct StreamTiles {
   MergeTiles<Order> tiles;
   int64_t width;
   int64_t row_count;  // tiles of a row
   MergeSplits found;
+  std::conditional_t<kMayBeRuns, NeighbourRuns, NoRuns> runs;
 
   __host__ __device__ int64_t count() const { return tiles.pair.rows * row_count; }
   __device__ int64_t row_of(int64_t i) const { return tiles.pair.rows == 1 ? 0 : i / row_count; }
 
-  // Tile i with its items; an empty one past the last.
-  __device__ MergeTile operator[](int64_t i) const {
-    MergeTile tile{};
-    if (i >= count()) return tile;
+  // Tile i with its items; one of a negative size past the last.
+  __device__ StreamTile operator[](int64_t i) const {
+    StreamTile tile{};
+    if (i >= count()) {
+      tile.size = -1;
+      return tile;
+    }
     tile.row = row_of(i);
+    if constexpr (kMayBeRuns) {
+      if (runs.given()) {
+        const auto [pair, slot] = place_in_pair(i);
+        tile.begin = slot;
+        tile.size = minimum(width, pair.slots() - slot);
+        set_items(tile, i, tiles_of(tile.row, pair), pair.slots());
+        tile.begin += pair.begin;
+        tile.a += pair.begin;
+        tile.b += pair.middle;
+        tile.a_end = pair.middle;
+        tile.b_end = pair.end;
+        return tile;
+      }
+    }
     tile.begin = (i - tile.row * row_count) * width;
     tile.size = minimum(width, tiles.pair.row_slots() - tile.begin);
-    const bool last = tile.begin + tile.size == tiles.pair.row_slots();
-    tiles.set_items(tile, found.splits[i], last ? tiles.pair.a.live(tile.row) : found.splits[i + 1]);
+    set_items(tile, i, tiles, tiles.pair.row_slots());
+    tile.a_end = tiles.pair.a.live(tile.row);
+    tile.b_end = tiles.pair.b.live(tile.row);
     return tile;
+  }
+
+  // Where A is split at the begin of tile i. The whole warp calls it.
+  template <typename Find>
+  __device__ int64_t split(int64_t i, Find find) const {
+    const int64_t row = row_of(i);
+    if constexpr (kMayBeRuns) {
+      if (runs.given()) {
+        const auto [pair, slot] = place_in_pair(i);
+        return tiles_of(row, pair).likely_split(0, slot, find);
+      }
+    }
+    return tiles.likely_split(row, (i - row * row_count) * width, find);
+  }
+
+ private:
+  // A pair of runs, and one of its slots, counted from its first.
+  struct PairPlace {
+    RunPair pair;
+    int64_t slot;
+  };
+
+  // Where tile i begins: in a pair of empty runs if it is behind those of all pairs of its row.
+  __device__ PairPlace place_in_pair(int64_t i) const {
+    const int64_t row = row_of(i);
+    PairPlace place{{}, (i - row * row_count) * width};
+    runs.for_each_pair(row, tiles.pair.a.length, [&](const RunPair& pair) {
+      const bool found = place.slot < pair.slots();
+      if (found) {
+        place.pair = pair;
+      } else {
+        place.slot -= ceil_div(pair.slots(), width) * width;
+      }
+      return found;
+    });
+    if (place.pair.slots() == 0) place.slot = 0;
+    return place;
+  }
+
+  // The tiles of a pair of runs, as those of one row.
+  __device__ MergeTiles<Order> tiles_of(int64_t row, const RunPair& pair) const {
+    using Word = typename Order::Word;
+    const SortedRows& rows = tiles.pair.a;
+    const Word* const keys = static_cast<const Word*>(rows.keys) + row * rows.stride;
+    const SortedRows a{keys + pair.begin, pair.middle - pair.begin}, b{keys + pair.middle, pair.end - pair.middle};
+    return {{1, a, b}, tiles.order};
+  }
+
+  // Sets the items of tile i, which is one of `of`, in a row of so many slots.
+  __device__ void set_items(StreamTile& tile, int64_t i, const MergeTiles<Order>& of, int64_t slots) const {
+    const bool last = tile.begin + tile.size == slots;
+    of.set_items(tile, found.splits[i], last ? of.pair.a.live(tile.row) : found.splits[i + 1]);
   }
 };
 
@@ -112,16 +194,15 @@ struct StreamTiles {
 constexpr int kSplitLanes = 4;
 constexpr int kSplitThreads = 128;
 
-template <typename Order>
-__global__ void __launch_bounds__(kSplitThreads) split_tiles(const __grid_constant__ StreamTiles<Order> stream) {
+template <typename Order, bool kMayBeRuns>
+__global__ void __launch_bounds__(kSplitThreads)
+    split_tiles(const __grid_constant__ StreamTiles<Order, kMayBeRuns> stream) {
   start_next_kernel();
   const int64_t thread = int64_t{blockIdx.x} * kSplitThreads + threadIdx.x;
   if (thread == 0) *stream.found.taken = 0;
   const int64_t i = minimum(thread / kSplitLanes, stream.count() - 1);
-  const int64_t row = stream.row_of(i);
-  const int64_t split = stream.tiles.likely_split(
-      row, (i - row * stream.row_count) * stream.width,
-      [](auto begin, auto end, auto before) { return warp_partition_point<kSplitLanes>(begin, end, before); });
+  const int64_t split = stream.split(
+      i, [](auto begin, auto end, auto before) { return warp_partition_point<kSplitLanes>(begin, end, before); });
   if (threadIdx.x % kSplitLanes == 0) stream.found.splits[i] = split;
 }
 
@@ -138,7 +219,7 @@ struct MergeStream {
   using Keys = TileKeys<Order, kTile>;
 
   struct Plan {
-    MergeTile tile;    // empty after the last one
+    MergeTile tile;    // of a negative size after the last one
     MergeCursor runs;  // in the stage's shared memory
     int a_after;       // live items of A, and of B, that follow and are loaded too
     int b_after;
@@ -154,9 +235,9 @@ struct MergeStream {
   // For each tile that the block takes: load(plan, stage) and store(plan, stage) by one warp, which give what is copied
   // beside the keys and what is copied back, each as a function that starts it; work(plan, keys, stage) by the workers
   // in between. `stages` are 2 of stage_bytes, of which the keys take the first kKeyBytes.
-  template <typename Load, typename Work, typename Store>
-  __device__ static void run(const StreamTiles<Order>& stream, Shared& shared, unsigned char* stages, int stage_bytes,
-                             Load load, Work work, Store store) {
+  template <typename Tiles, typename Load, typename Work, typename Store>
+  __device__ static void run(const Tiles& stream, Shared& shared, unsigned char* stages, int stage_bytes, Load load,
+                             Work work, Store store) {
     if (threadIdx.x == 0) {
       for (CopyBarrier& barrier : shared.loaded) barrier.init();
     }
@@ -168,7 +249,7 @@ struct MergeStream {
         const int stage = count % 2;
         shared.loaded[stage].template wait<kLoadedBarrier, kThreads>(count);
         const Plan& plan = plan_of(shared, count);
-        if (plan.tile.size <= 0) break;
+        if (plan.tile.size < 0) break;
         unsigned char* const buffer = stages + stage * stage_bytes;
         work(plan, tile_keys(stream.tiles.order, plan, reinterpret_cast<Word*>(buffer)), buffer);
         fence_bulk_copies();
@@ -187,9 +268,9 @@ struct MergeStream {
   __device__ static Plan& plan_of(Shared& shared, int count) { return shared.plans[count % 4]; }
 
   // Takes tiles, copies each one's keys to its stage, and what became of them back.
-  template <typename Load, typename Store>
-  __device__ static void copy_tiles(const StreamTiles<Order>& stream, Shared& shared, unsigned char* stages,
-                                    int stage_bytes, Load load, Store store) {
+  template <typename Tiles, typename Load, typename Store>
+  __device__ static void copy_tiles(const Tiles& stream, Shared& shared, unsigned char* stages, int stage_bytes,
+                                    Load load, Store store) {
     const bool first_lane = threadIdx.x % kWarp == 0;
     const SortedPair& pair = stream.tiles.pair;
     const auto finish = [&](int count) {
@@ -211,7 +292,7 @@ struct MergeStream {
       taken = take();  // long before it is needed
       unsigned char* const buffer = stages + count % 2 * stage_bytes;
       CopyBarrier& loaded = shared.loaded[count % 2];
-      const bool more = next.tile.size > 0;
+      const bool more = next.tile.size >= 0;
       const KeyLoads keys(pair, next, reinterpret_cast<Word*>(buffer));
       const auto others = load(next, buffer);
       if (count >= 2) finish(count - 2);
@@ -249,22 +330,18 @@ struct MergeStream {
     return keys;
   }
 
-  __device__ static Plan plan(const SortedPair& pair, const MergeTile& tile) {
+  __device__ static Plan plan(const SortedPair& pair, const StreamTile& tile) {
     if (tile.size <= 0) return {tile, {}, 0, 0};
-    const auto after = [](const SortedRows& side, int64_t row, int64_t end) {
-      return static_cast<int>(minimum<int64_t>(kItems, side.live(row) - end));
-    };
-    const int a_after = after(pair.a, tile.row, tile.a + tile.a_count);
+    const auto after = [](int64_t left) { return static_cast<int>(minimum<int64_t>(kItems, left)); };
+    const int a_after = after(tile.a_end - (tile.a + tile.a_count));
     const int before = has_before(tile);
     const int a =
         before + place_in_line(static_cast<const Word*>(pair.a.keys), tile.row * pair.a.stride + tile.a - before);
     const int a_end = a + static_cast<int>(tile.a_count);
     const int b = round_up_to_line<Word>(a_end + a_after) +
                   place_in_line(static_cast<const Word*>(pair.b.keys), tile.row * pair.b.stride + tile.b);
-    return {tile,
-            {a, a_end, b, b + static_cast<int>(tile.b_count)},
-            a_after,
-            after(pair.b, tile.row, tile.b + tile.b_count)};
+    return {
+        tile, {a, a_end, b, b + static_cast<int>(tile.b_count)}, a_after, after(tile.b_end - (tile.b + tile.b_count))};
   }
 
   struct KeyLoads {

@@ -13,7 +13,7 @@ from jax_mgpu._src.bits import keeping_bits
 from jax_mgpu._src.compat import axes_bound
 from jax_mgpu._src.mesh.axis import Axis
 
-__all__ = ["Parts", "exchange"]
+__all__ = ["Parts", "exchange", "exchange_together"]
 
 # XLA:GPU copies an update of a ragged all-to-all by one block: on four H200s one update a device reaches 4 GB/s, 32
 # reach 93, 128 reach 199 and 512 reach 227.
@@ -30,13 +30,17 @@ class Parts:
       starts: `[from, to]`, the position of the part's first item in the sender's array.
       sizes: `[from, to]`, the number of its items.
       slots: the number of slots that receive.
+      behind: parts that come to the same slots; these come behind them.
     """
 
-    def __init__(self, axis: Axis, starts: jax.Array, sizes: jax.Array, slots: int):
+    sizes: jax.Array
+
+    def __init__(self, axis: Axis, starts: jax.Array, sizes: jax.Array, slots: int, *, behind: Parts | None = None):
         self.axis, self.starts, self.slots = axis, starts, slots
+        first = jnp.zeros_like(sizes[0]) if behind is None else behind.sizes.sum(0, dtype=sizes.dtype)
         # What has no room, as where keys are not in the order that they should be in, is not sent.
-        ends = jnp.minimum(jnp.cumsum(sizes, axis=0, dtype=sizes.dtype), slots)
-        offsets = jnp.concatenate([jnp.zeros_like(ends[:1]), ends])
+        ends = jnp.minimum(first + jnp.cumsum(sizes, axis=0, dtype=sizes.dtype), slots)
+        offsets = jnp.concatenate([first[None], ends])
         self.places, self.sizes = offsets[:-1], offsets[1:] - offsets[:-1]  # on the receiver, [from, to]
 
     @classmethod
@@ -44,17 +48,17 @@ class Parts:
         """Device i sends its items `edges[i, j]` to `edges[i, j + 1]` to device j."""
         return cls(axis, edges[:, :-1], edges[:, 1:] - edges[:, :-1], slots)
 
+    def behind(self, other: Parts) -> Parts:
+        """The same parts received behind others, in the same slots."""
+        return Parts(self.axis, self.starts, self.sizes, self.slots, behind=other)
+
     def back(self, slots: int) -> Parts:
         """The same parts returned to where they came from, which is the devices' own order."""
         return Parts(self.axis, self.places.T, self.sizes.T, slots)
 
-    def in_rows(self, row: int) -> Parts:
-        """The same parts in rows of so many slots, one for each sender, on the receivers where each part fits a row."""
-        fits = jnp.max(self.sizes, axis=0) <= row
-        rows = row * self.axis.devices.astype(self.places.dtype)[:, None]
-        places = jnp.where(fits, rows, self.places)
-        arrays = (self.starts, places, self.sizes)
-        return Parts.unflatten((self.axis, max(self.slots, row * self.axis.size)), arrays)
+    def in_slots(self, slots: int) -> Parts:
+        """The same parts where there are more slots."""
+        return Parts.unflatten((self.axis, slots), (self.starts, self.places, self.sizes))
 
     @property
     def received(self) -> jax.Array:
@@ -88,42 +92,66 @@ jax.tree_util.register_pytree_node(Parts, Parts.flatten, Parts.unflatten)
 
 def exchange(parts: Parts, leaves: Sequence[jax.Array]) -> list[jax.Array]:
     """Arrays of the parts that this device receives, in the order of the devices; 0 behind each."""
+    return exchange_together([parts], [leaves])
+
+
+def exchange_together(parts: Sequence[Parts], sources: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:
+    """The same of the leaves of several sources, whose parts are received in the same slots."""
+    axis = parts[0].axis
     forms: dict[str, Callable[..., jax.Array]]
-    if not parts.axis.is_of_devices:
+    if not axis.is_of_devices:
         forms = {"default": _gathered}
     elif jax.process_count() > 1:  # XLA:GPU refuses ragged ones, and CPU devices of two processes share no memory
         forms = {"default": _chunked}
-    elif parts.axis.size <= MOST_RAGGED:
+    elif axis.size <= MOST_RAGGED:
         forms = {"cpu": _gathered, "default": _ragged}
     else:
         forms = {"cpu": _gathered, "default": _chunked}
-    bound = axes_bound(parts.axis.name)
+    bound = axes_bound(axis.name)
 
-    def move(x: jax.Array, parts: Parts) -> jax.Array:
-        if x.shape[0] == 0:
-            return parts.axis.varying(jnp.zeros((parts.slots, *x.shape[1:]), x.dtype))
+    def move(arrays: Sequence[jax.Array], parts: Sequence[Parts]) -> jax.Array:
+        sent = [(of, x) for of, x in zip(parts, arrays, strict=True) if x.shape[0] > 0]
+        into = axis.varying(jnp.zeros((parts[0].slots, *arrays[0].shape[1:]), arrays[0].dtype))
         with bound():
-            if len(forms) == 1:
-                return forms["default"](parts, x)
-            return jax.lax.platform_dependent(parts, x, **forms)
+            if not sent or len(forms) == 1:
+                return forms["default"](sent, into)
+            return jax.lax.platform_dependent(sent, into, **forms)
 
-    return [keeping_bits(move, x, parts) for x in leaves]
+    return [keeping_bits(move, list(arrays), list(parts)) for arrays in zip(*sources, strict=True)]
 
 
-def _gathered(parts: Parts, x: jax.Array) -> jax.Array:
+def _gathered(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.Array:
     """All arrays on all devices: for CPU devices, which share their memory, and for axes within one device."""
-    slot = jnp.arange(parts.slots, dtype=parts.sizes.dtype)
-    begun = slot[:, None] >= parts.begins
-    source = jnp.sum(begun[:, 1:], axis=1, dtype=slot.dtype)
-    item = parts.starts[source, parts.axis.index] + slot - parts.begins[source]
-    used = jnp.any(begun & (slot[:, None] < parts.begins + parts.received), axis=1)
-    everything = jax.lax.all_gather(x, parts.axis.name, tiled=True).reshape(parts.axis.size, *x.shape)
-    taken = everything.at[source, item].get(mode="clip")
-    return jnp.where(_along(used, taken), taken, jnp.zeros((), x.dtype))
+    for parts, x in sent:
+        slot = jnp.arange(parts.slots, dtype=parts.sizes.dtype)
+        begun = slot[:, None] >= parts.begins
+        source = jnp.sum(begun[:, 1:], axis=1, dtype=slot.dtype)
+        item = parts.starts[source, parts.axis.index] + slot - parts.begins[source]
+        used = jnp.any(begun & (slot[:, None] < parts.begins + parts.received), axis=1)
+        everything = jax.lax.all_gather(x, parts.axis.name, tiled=True).reshape(parts.axis.size, *x.shape)
+        taken = everything.at[source, item].get(mode="clip")
+        into = jnp.where(_along(used, taken), taken, into)
+    return into
 
 
-def _ragged(parts: Parts, x: jax.Array) -> jax.Array:
-    """One ragged all-to-all, with each part cut into updates; what a device keeps does not take part."""
+def _ragged(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.Array:
+    """Ragged all-to-alls, with each part cut into updates; what a device keeps does not take part.
+
+    That is copied first, from all sources in one pass, and all exchanges then write to the same array.
+    """
+    for parts, x in sent:
+        me = parts.axis.index
+        rank = jnp.arange(parts.slots, dtype=parts.sizes.dtype) - parts.places[me, me]
+        kept = (rank >= 0) & (rank < parts.sizes[me, me])
+        own = x.at[rank + parts.starts[me, me]].get(mode="clip")
+        into = parts.axis.varying(jnp.where(_along(kept, own), own, into))
+    for parts, x in sent:
+        into = jax.lax.ragged_all_to_all(x, into, *_updates(parts), axis_name=parts.axis.name)
+    return into
+
+
+def _updates(parts: Parts) -> list[jax.Array]:
+    """Where the updates to other devices begin, their sizes, their places there, and the sizes of those from others."""
     axis, updates = parts.axis, jnp.arange(UPDATES + 1, dtype=parts.sizes.dtype)
 
     def cut(sizes: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -136,15 +164,17 @@ def _ragged(parts: Parts, x: jax.Array) -> jax.Array:
     others = axis.devices != me
     (sent, sent_sizes), (_, received_sizes) = cut(parts.sizes[me] * others), cut(parts.received * others)
     starts, places = parts.starts[me][:, None] + sent, parts.places[me][:, None] + sent
-    rank = jnp.arange(parts.slots, dtype=parts.sizes.dtype) - parts.places[me, me]
-    kept = (rank >= 0) & (rank < parts.sizes[me, me])
-    own = x.at[rank + parts.starts[me, me]].get(mode="clip")
-    into = axis.varying(jnp.where(_along(kept, own), own, jnp.zeros((), x.dtype)))
-    arguments = (starts, sent_sizes, places, received_sizes)
-    return jax.lax.ragged_all_to_all(x, into, *(y.reshape(-1) for y in arguments), axis_name=axis.name)
+    return [x.reshape(-1) for x in (starts, sent_sizes, places, received_sizes)]
 
 
-def _chunked(parts: Parts, x: jax.Array) -> jax.Array:
+def _chunked(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.Array:
+    """Rounds of all-to-alls of equal chunks."""
+    for parts, x in sent:
+        into = _in_chunks(parts, x, parts.axis.varying(into))
+    return into
+
+
+def _in_chunks(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
     """Rounds of all-to-alls of equal chunks: one where the parts are about even, as many as devices at worst."""
     axis, slots, dtype = parts.axis, x.shape[0], parts.sizes.dtype
     chunk = max(1, -(-slots // axis.size) + -(-slots // (32 * axis.size)))
@@ -166,7 +196,6 @@ def _chunked(parts: Parts, x: jax.Array) -> jax.Array:
     def round_of(done: jax.Array, into: jax.Array) -> jax.Array:
         return jax.lax.cond(jnp.asarray(done, dtype) < needed, send, lambda _, into: into, done, into)
 
-    into = axis.varying(jnp.zeros((parts.slots, *x.shape[1:]), x.dtype))
     return jax.lax.fori_loop(0, most, round_of, into)
 
 

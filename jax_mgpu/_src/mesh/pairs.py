@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import part_of, special_case
+from jax_mgpu._src.bits import as_columns, is_words, of_words, part_of, special_case
 from jax_mgpu._src.check import fill_operand
 from jax_mgpu._src.columns import KeyPair
 from jax_mgpu._src.live import live_items, live_mask
-from jax_mgpu._src.merge import merged
+from jax_mgpu._src.merge import merged, merged_runs
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.exchange import Parts, exchange
+from jax_mgpu._src.mesh.exchange import Parts, exchange, exchange_together
 from jax_mgpu._src.mesh.splitters import (
     Sorted,
     Words,
@@ -195,12 +195,13 @@ def merge(
     """The merge of two arrays that are sorted over all devices: keys, leaves, and how many items this device has."""
     slots = a.shape[0] + b.shape[0]
     dtype = axis.index_dtype("a and b", slots)
-    a_live, b_live = live_items(a.shape[0], a_count, dtype), live_items(b.shape[0], b_count, dtype)
     if axis.size > 1 and not aligned:
         a_parts, b_parts = pair_parts(axis, (a, b), (a_count, b_count), descending=descending, even=even)
-        a, *a_leaves = exchange(a_parts, [a, *a_leaves])
-        b, *b_leaves = exchange(b_parts, [b, *b_leaves])
-        a_live, b_live = a_parts.total, b_parts.total
+        sources = [a, *a_leaves], [b, *b_leaves]
+        keys, *leaves = exchange_together([a_parts, b_parts.behind(a_parts)], sources)
+        ends = jnp.stack([a_parts.total, a_parts.total + b_parts.total])
+        return *merged_runs("merge", keys, leaves, ends, descending=descending, size=slots), ends[1]
+    a_live, b_live = live_items(a.shape[0], a_count, dtype), live_items(b.shape[0], b_count, dtype)
     keys, leaves = _merged(a, b, a_leaves, b_leaves, a_live, b_live, slots, descending=descending)
     return keys, leaves, a_live + b_live
 
@@ -291,9 +292,30 @@ def set_operation(
     (a, *a_moved), (b, *b_moved) = (
         exchange(p, [x, *leaves]) for p, x, leaves in zip(parts, (a, b), (a_leaves, b_leaves), strict=True)
     )
-    of_a, of_b = [None, None] if a_values is None else [unflatten(a_moved), unflatten(b_moved) if b_moved else None]
+    of_a, of_b = (
+        [None, None] if a_values is None else [unflatten(a_moved), unflatten(b_moved) if kind in TAKES_B else None]
+    )
     counts = (parts[0].total, parts[1].total)
-    return _operate(name, kind, a, b, of_a, of_b, size, duplicates, fill_value, True, counts)
+    return _own_set(axis, kind, a, b, of_a, of_b, counts, size=size, duplicates=duplicates, fill_value=fill_value)
+
+
+def _own_set(
+    axis: Axis,
+    kind: Kind,
+    a: jax.Array,
+    b: jax.Array,
+    a_values: Any,
+    b_values: Any,
+    counts: tuple[Any, Any],
+    *,
+    size: int,
+    duplicates: bool,
+    fill_value: Any,
+) -> SetResult:
+    """One device's own operation; its function takes keys of two words as columns."""
+    options = size, duplicates, fill_value, True, counts
+    result = _operate(axis.operation, kind, as_columns(a), as_columns(b), a_values, b_values, *options)
+    return result._replace(keys=of_words(*result.keys)) if is_words(a) else result
 
 
 def _aligned_set(
@@ -319,7 +341,9 @@ def _aligned_set(
         counts = (pair.live[0], pair.live[1])
         of_a, of_b = a[1:] or None, (b[1:] or None) if kind in TAKES_B else None
         with by_construction():  # the outer call has checked them
-            result = _operate(axis.operation, kind, a[0], b[0], of_a, of_b, size, duplicates, fill_value, True, counts)
+            result = _own_set(
+                axis, kind, a[0], b[0], of_a, of_b, counts, size=size, duplicates=duplicates, fill_value=fill_value
+            )
         return [result.keys, *(result.values or [])], result.count.astype(pair.dtype)
 
     def by_ranks(a: list[jax.Array], b: list[jax.Array]) -> tuple[list[jax.Array], jax.Array]:
