@@ -243,14 +243,15 @@ def _fallback(
     positions = jnp.arange(size, dtype=index_dtype("merge", "a and b", size))
     if runs:
         ends = jax.lax.cummax(jnp.clip(wide_enough(run_ends, size), 0, size)).astype(positions.dtype)
-        group = jnp.sum(positions[:, None] >= ends[1::2], axis=1, dtype=positions.dtype)
-        group = jnp.where(positions < ends[-1], group, runs)
+        dead = positions >= ends[-1]
+        pairs = [jnp.sum(positions[:, None] >= ends[1::2], axis=1, dtype=positions.dtype)]
     else:
         a_live, b_live = live_items(n_a, a_count, positions.dtype), live_items(n_b, b_count, positions.dtype)
-        group = jnp.where(positions < n_a, positions >= a_live, positions >= n_a + b_live)
-    order = (group, *sort_operands(keys, descending), positions)
-    group, *_, indices = jax.lax.sort(order, num_keys=len(order) - 1, is_stable=True)
-    indices = jnp.where(group == max(runs, 1), -1, indices)
+        dead = jnp.where(positions < n_a, positions >= a_live, positions >= n_a + b_live)
+        pairs = []
+    order = (dead, *pairs, *sort_operands(keys, descending), positions)
+    dead, *_, indices = jax.lax.sort(order, num_keys=len(order) - 1, is_stable=True)
+    indices = jnp.where(dead, -1, indices)
     results = [take_from_pair(a, b, indices, n_a)]
     if payload == Payload.GIVEN:
         results.append(take_from_pair(a_values, b_values, indices, n_a))
