@@ -9,11 +9,11 @@ namespace mgpu {
 
 struct Call;
 
-// Operands: a [.., n_a], b [.., n_b], their payloads of the same shapes, a_count [.., 1], b_count [.., 1]; payloads and
-// counts may be absent (empty). Attributes: descending, payload, size. Results: keys [.., size], and the payload; size is
-// n_a + n_b. With run_ends [.., runs], A is neighbouring runs that end there, the first beginning at 0; all of B and the
-// counts are absent. Runs 0 and 1 are merged in the place of both, then 2 and 3. The results are then the first `size`
-// slots of A, in which all runs end; those behind the last run get 0.
+// Operands: a [.., n_a], b [.., n_b], their payloads of the same shapes, a_count [.., 1], b_count [.., 1], run_ends
+// [.., runs]; payloads, counts and ends may be absent (empty). Attributes: descending, payload, size. Results: keys
+// [.., size], and the payload; size is n_a + n_b. With run_ends, A is neighbouring runs that end there, the first
+// beginning at 0; all of B and the counts are absent. Runs 0 and 1 are merged in the place of both, then 2 and 3. The
+// results are then the first `size` slots of A, in which all runs end; those behind the last run get 0.
 struct MergeOperands {
   // One side's payload; rows as of its keys.
   struct Payload {

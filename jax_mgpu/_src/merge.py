@@ -215,12 +215,11 @@ def merged_runs(
     return keys, [take_or_fill(x, indices) for x in leaves]
 
 
-def _shapes(a: Any, b: Any, a_values: Any, *, payload: int, size: int) -> Sequence[Any]:
+def _shapes(a: Any, a_values: Any, *, payload: int, size: int) -> Sequence[Any]:
     keys = jax.ShapeDtypeStruct((size,), a.dtype)
     if payload == Payload.NONE:
         return [keys]
-    slots = a.shape[0] + b.shape[0]
-    dtype = a_values.dtype if payload == Payload.GIVEN else index_dtype("derivative of merge", "a and b", slots)
+    dtype = a_values.dtype if payload == Payload.GIVEN else index_dtype("derivative of merge", "a and b", size)
     return [keys, jax.ShapeDtypeStruct((size,), dtype)]
 
 
@@ -240,18 +239,19 @@ def _fallback(
     """lax.sort of the concatenation: dead items last, or pair of runs after pair, then by key, and stable."""
     n_a, n_b = a.shape[0], b.shape[0]
     runs = run_ends.shape[0]
-    keys = a if runs else jnp.concatenate([a, b])
-    positions = jnp.arange(n_a + n_b, dtype=index_dtype("merge", "a and b", n_a + n_b))
+    keys = a[:size] if runs else jnp.concatenate([a, b])
+    positions = jnp.arange(size, dtype=index_dtype("merge", "a and b", size))
     if runs:
-        ends = jax.lax.cummax(jnp.clip(wide_enough(run_ends, n_a), 0, size)).astype(positions.dtype)
-        group = jnp.sum(positions[:, None] >= ends[1::2], axis=1, dtype=positions.dtype)
-        group = jnp.where(positions < ends[-1], group, runs)
+        ends = jax.lax.cummax(jnp.clip(wide_enough(run_ends, size), 0, size)).astype(positions.dtype)
+        dead = positions >= ends[-1]
+        pairs = [jnp.sum(positions[:, None] >= ends[1::2], axis=1, dtype=positions.dtype)]
     else:
         a_live, b_live = live_items(n_a, a_count, positions.dtype), live_items(n_b, b_count, positions.dtype)
-        group = jnp.where(positions < n_a, positions >= a_live, positions >= n_a + b_live)
-    order = (group, *sort_operands(keys, descending), positions)
-    group, *_, indices = jax.lax.sort(order, num_keys=len(order) - 1, is_stable=True)
-    indices = jnp.where(group == max(runs, 1), -1, indices)[:size]
+        dead = jnp.where(positions < n_a, positions >= a_live, positions >= n_a + b_live)
+        pairs = []
+    order = (dead, *pairs, *sort_operands(keys, descending), positions)
+    dead, *_, indices = jax.lax.sort(order, num_keys=len(order) - 1, is_stable=True)
+    indices = jnp.where(dead, -1, indices)
     results = [take_from_pair(a, b, indices, n_a)]
     if payload == Payload.GIVEN:
         results.append(take_from_pair(a_values, b_values, indices, n_a))

@@ -24,10 +24,10 @@ __all__ = ["one_key", "sort", "sort_indices"]
 
 # A sort of no more keys takes less time than rounds of merges.
 FEW_KEYS = 1 << 14
-# What is received takes the place of the local sort's scratch memory if that is no larger: of keys of 4 bytes and more
-# it is at most so much longer than the keys, 2.9%. XLA:GPU has them in one allocation then, and otherwise in two, as
-# what GPUs receive needs memory of its own kind.
-SCRATCH = 32
+# What is received has n / SPARE slots more than n keys need. The local sort's scratch memory is up to 2.9% longer
+# than keys of 4 bytes and more, and XLA:GPU puts it in the same allocation if it fits: otherwise it makes a second one,
+# as what GPUs receive needs memory of a kind of its own.
+SPARE = 32
 
 
 def sort(
@@ -110,7 +110,7 @@ def received_in_order(
         keys, *leaves = exchange(parts, [keys, *leaves])
         options.update(bits=bits, method=Method.FASTEST)
         return _sorted(operation, keys, leaves, count=parts.total, **options)
-    keys, *leaves = exchange(parts.in_slots(n + n // SCRATCH), [keys, *leaves])
+    keys, *leaves = exchange(parts.in_slots(n + n // SPARE), [keys, *leaves])
     return merged_runs(operation, keys, leaves, parts.begins + parts.received, size=n, **options)
 
 
