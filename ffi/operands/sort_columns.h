@@ -9,8 +9,8 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// The tiles of such sorts: longer than those of keys of 64 bits, which also sort fewer items. Small ones are for devices
-// with less shared memory.
+// The tiles of such sorts: longer than those of keys of 64 bits, which also sort fewer items. Small ones are for
+// devices with less shared memory.
 constexpr DigitShape column_digit_shape(int payload_width, bool small) {
   if (small) return {{256, payload_width == 0 ? 23 : payload_width == 4 ? 15 : 13}, 1};
   return {{512, payload_width == 0 ? 19 : payload_width == 4 ? 13 : 11}, 2};
