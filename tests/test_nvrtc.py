@@ -46,6 +46,7 @@ SPECIAL = {
         f"counting::count_parts<mgpu::cuda::counting::{bins}>"
         for bins in ("NumberedBins<int32_t>", f"BinsBetweenEdges<{ORDER}>")
     ],
+    "cta/merge_stream.cuh": [f"split_tiles<{ORDER}, {may_be_runs}>" for may_be_runs in ("false", "true")],
     "group_search.cuh": [
         f"group_searching::{kernel}<{arguments}>"
         for kernel in ("find_lasts", "search_parts")

@@ -24,7 +24,7 @@ struct MergeOperands {
 
   DType key_type;
   bool descending;
-  SortedPair pair;     // of runs: both sides are all of A, and B has no slots of its own
+  SortedPair pair;  // of runs: both sides are all of A, and B has no slots of its own
   NeighbourRuns runs;
   Payload a_payload;
   Payload b_payload;

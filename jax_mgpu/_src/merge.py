@@ -24,7 +24,7 @@ from jax_mgpu._src.values import (
     take_or_fill,
 )
 
-__all__ = ["merge", "merged", "merged_runs"]
+__all__ = ["merge"]
 
 
 @overload
