@@ -29,7 +29,7 @@ void run_columns(const Call& call, const SortColumnsOperands& operands, cudaStre
   problem.starts = static_cast<uint32_t*>(scratch.digits.starts);
   problem.tickets = scratch.digits.tickets;
   problem.counted = scratch.digits.counted;
-  problem.passes = scratch.digits.passes;
+  problem.taken = scratch.digits.taken;
   problem.input_columns = {operands.high, operands.low};
   problem.sorted_columns = {operands.sorted_high, operands.sorted_low};
   problem.apart = scratch.words + operands.total();

@@ -52,6 +52,9 @@ struct ColumnProblem : DigitProblem<IntegerOrder<uint64_t>, Payload_, uint32_t, 
   KeyColumns sorted_columns;
   uint64_t* apart;  // room for a word
 
+  // All rows take the passes that any of them does: what a row has between passes lies where others have their results.
+  __device__ DigitPasses row_passes(int64_t /*row*/) const { return {*this->taken}; }
+
   __device__ __forceinline__ const KeyColumns& input_keys() const { return input_columns; }
   __device__ __forceinline__ void copy_key(int64_t position) const {
     sorted_columns.put(position, input_columns[position]);

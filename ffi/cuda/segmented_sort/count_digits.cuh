@@ -134,7 +134,13 @@ __global__ void __launch_bounds__(kCountThreads)
   if (!is_last) return;
   __threadfence();
   const uint32_t passes = find_starts(problem, row, problem.live(row));
-  if (threadIdx.x == 0) problem.passes[row] = passes;
+  if (threadIdx.x == 0) {
+    if constexpr (P::kOfColumns) {
+      atomicOr(problem.taken, passes);
+    } else {
+      problem.passes[row] = passes;
+    }
+  }
 }
 
 // A block's part of what all tiles have room for. The same for all threads: in registers it would leave fewer blocks.

@@ -63,8 +63,8 @@ struct DigitProblem {
   Offset* sums;       // [tiles, kDigits], of the look-back
   uint64_t* tickets;  // [places]
   unsigned* counted;  // blocks that are done with a row; places in a listed segment's tiles that are counted
-  uint32_t* taken;    // passes that any listed segment takes
-  uint32_t* passes;   // [rows], of whole rows
+  uint32_t* taken;    // passes that any listed segment takes, or any row of columns
+  uint32_t* passes;   // [rows], of whole rows of one column
   Disorder disorder;  // where somebody has looked and it is not large, nothing is done
 
   // The place of a pass's digit. Only keys of 4 bytes are partitioned: the kernels of others have no registers to
@@ -79,6 +79,8 @@ struct DigitProblem {
   __device__ bool is_left_to_merging() const { return disorder.inversions && !disorder.is_large(); }
 
   __device__ int64_t live(int64_t row) const { return counts(row, length); }
+
+  __device__ DigitPasses row_passes(int64_t row) const { return {passes[row]}; }
 
   __device__ __forceinline__ const Word* input_keys() const { return input.keys; }
   __device__ __forceinline__ void copy_key(int64_t position) const {

@@ -157,7 +157,7 @@ class DigitScatter {
       const auto place = static_cast<unsigned>(ticket), row_tiles = static_cast<unsigned>(problem_.row_tiles);
       tile.segment = problem_.rows == 1 ? 0 : static_cast<int>(place / row_tiles);
       tile.index = static_cast<int>(place - tile.segment * row_tiles);
-      passes = {problem_.passes[tile.segment]};
+      passes = problem_.row_passes(tile.segment);
       left = problem_.live(tile.segment) - int64_t{tile.index} * P::kTile;
     }
     tile.size = passes.takes(pass_) ? static_cast<int>(clamp<int64_t>(left, 0, P::kTile)) : 0;
@@ -202,7 +202,7 @@ class DigitScatter {
 
   // Where the last pass leaves two columns, what lies past the live items: until then the passes need its memory.
   __device__ __forceinline__ void finish(const PassTile& tile) const {
-    if (tile.after != 0 || !DigitPasses{problem_.passes[tile.segment]}.takes(pass_)) return;
+    if (tile.after != 0 || !problem_.row_passes(tile.segment).takes(pass_)) return;
     const int64_t begin = int64_t{tile.index} * P::kTile;
     copy_dead<kThreads>(problem_, segment_begin(tile), 0, begin + tile.size,
                         minimum(begin + P::kTile, problem_.length));
@@ -451,7 +451,7 @@ __global__ void __launch_bounds__(P::kShape.tiles.threads, P::kShape.blocks)
   if constexpr (P::kListed) {
     if (!DigitPasses{*problem.taken}.takes(pass) || blockIdx.x >= problem.totals->tiles) return;
   } else {
-    if (problem.rows == 1 && !DigitPasses{problem.passes[0]}.takes(pass)) return;
+    if (problem.rows == 1 && !problem.row_passes(0).takes(pass)) return;
   }
   DigitScatter<P> scatter(problem, shared, pass);
   const PassTile tile = scatter.take();

@@ -180,11 +180,19 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Probl
   // The segments that cross the tile's edges start in the buffer from which their rounds end in the output, as codes.
   const int64_t first_end = descriptor.segment.end - origin;
   const int64_t last_begin = next.segment.begin - origin;
+  const auto rounds_at = [&](int position) {
+    return position < first_end ? descriptor.rounds : position >= last_begin ? next.rounds : 0;
+  };
+  // Segments that are sorted by digits begin or end the tile, and are not stored.
+  const int store_begin = P::is_merged(descriptor.rounds) ? 0 : static_cast<int>(first_end);
+  const int store_end =
+      P::is_merged(next.rounds) ? size : static_cast<int>(clamp<int64_t>(maximum(first_end, last_begin), 0, size));
+  const auto is_stored = [&](int position) { return position >= store_begin && position < store_end; };
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const int position = i * kThreads + threadIdx.x;
-    const int rounds = position < first_end ? descriptor.rounds : position >= last_begin ? next.rounds : 0;
-    if (position < size && P::is_merged(rounds)) {
+    const int rounds = rounds_at(position);
+    if (is_stored(position)) {
       const Word code = shared.codes[position];
       problem.buffers[rounds % 2].keys[origin + position] = rounds == 0 ? order.decode(code) : code;
     }
@@ -199,8 +207,7 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Probl
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       const int position = i * kThreads + threadIdx.x;
-      const int rounds = position < first_end ? descriptor.rounds : position >= last_begin ? next.rounds : 0;
-      if (position < size && P::is_merged(rounds)) problem.buffers[rounds % 2].payload[origin + position] = payload[i];
+      if (is_stored(position)) problem.buffers[rounds_at(position) % 2].payload[origin + position] = payload[i];
     }
   }
 }
