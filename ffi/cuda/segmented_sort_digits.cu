@@ -46,25 +46,25 @@ bool try_run(const Call& call, const SegmentedSortOperands& operands, const type
                    static_cast<typename P::Payload*>(const_cast<void*>(payload))};
   };
   const DigitCounts& counts = scratch.digits;
-  const P problem{order,
-                  operands.segments.length,
-                  operands.segments.rows,
-                  operands.segments.counts,
-                  operands.digit_places(),
-                  operands.first_place(),
-                  ceil_div<int64_t>(operands.segments.length, P::kTile),
-                  columns(operands.keys, operands.payload),
-                  {columns(operands.sorted_keys, operands.sorted_payload), columns(scratch.keys, scratch.payload)},
-                  counts.segments,
-                  counts.tiles,
-                  counts.totals,
-                  static_cast<typename P::Offset*>(counts.starts),
-                  static_cast<typename P::Offset*>(counts.sums),
-                  counts.tickets,
-                  counts.counted,
-                  counts.taken,
-                  counts.passes,
-                  disorder};
+  P problem{{},
+            order,
+            operands.segments.length,
+            operands.segments.rows,
+            operands.segments.counts,
+            operands.digit_places(),
+            operands.first_place(),
+            ceil_div<int64_t>(operands.segments.length, P::kTile),
+            columns(operands.keys, operands.payload),
+            {columns(operands.sorted_keys, operands.sorted_payload), columns(scratch.keys, scratch.payload)},
+            static_cast<typename P::Offset*>(counts.starts),
+            static_cast<typename P::Offset*>(counts.sums),
+            counts.tickets,
+            counts.counted,
+            counts.passes,
+            disorder};
+  if constexpr (P::kListed) {
+    static_cast<ListedSegments&>(problem) = {counts.segments, counts.tiles, counts.totals, counts.taken};
+  }
   if (!operands.may_have_long_segments()) check(call, cudaMemsetAsync(counts.tickets, 0, counts.zeroed_bytes, stream));
   if constexpr (P::kListed) {
     launch_list(call, problem, operands, scratch, stream);

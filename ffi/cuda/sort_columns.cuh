@@ -51,6 +51,7 @@ struct ColumnProblem : DigitProblem<IntegerOrder<uint64_t>, Payload_, uint32_t, 
   KeyColumns input_columns;
   KeyColumns sorted_columns;
   uint64_t* apart;  // room for a word
+  uint32_t* taken;  // passes that any row takes
 
   // All rows take the passes that any of them does: what a row has between passes lies where others have their results.
   __device__ DigitPasses row_passes(int64_t /*row*/) const { return {*this->taken}; }

@@ -55,6 +55,7 @@ struct Problem {
   int* rounds;       // the most rounds that any segment takes
   MergePlan* plans;  // of the tiles with something to merge in this round, in no order
   int* planned;      // how many, for each round
+  bool leaves_long;  // segments to the kernels that sort by digits
 
   __device__ typename Order::Word input_code(int64_t position) const {
     if constexpr (IsOfPositions<Order>) {
@@ -68,7 +69,9 @@ struct Problem {
     return static_cast<Payload>(position - segments.row(position) * segments.length);
   }
 
-  __device__ static bool is_merged(int rounds) { return !kLeavesLongSegments || rounds != TileDescriptor::kByDigits; }
+  __device__ bool is_merged(int rounds) const {
+    return !kLeavesLongSegments || !leaves_long || rounds != TileDescriptor::kByDigits;
+  }
 
   __device__ int tile_size(int64_t tile) const {
     return static_cast<int>(minimum<int64_t>(kTile, total - tile * kTile));

@@ -35,7 +35,8 @@ void sort_segments(const Call& call, const SegmentedSortOperands& operands, Orde
                   scratch.tiles,
                   scratch.rounds,
                   scratch.plans,
-                  scratch.rounds + 1};
+                  scratch.rounds + 1,
+                  least_long != INT64_MAX};
 
   check(call, cudaMemsetAsync(scratch.rounds, 0, scratch.zeroed_bytes, stream));
   constexpr int kDescribeThreads = 128;

@@ -109,8 +109,10 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Probl
   const TileDescriptor next = problem.descriptors[tile + 1];
   if constexpr (P::kLeavesLongSegments) {
     // Not before the codes are asked for, with which sorts of short segments took 2 to 4% longer.
-    if (threadIdx.x == 0) leave_out_overlapping(problem, tile);
-    if (!P::is_merged(descriptor.rounds) && descriptor.segment.end >= origin + size) return;
+    if (problem.leaves_long) {
+      if (threadIdx.x == 0) leave_out_overlapping(problem, tile);
+      if (!problem.is_merged(descriptor.rounds) && descriptor.segment.end >= origin + size) return;
+    }
   }
   Heads::mark(shared.heads, problem.segments, origin, size, {descriptor.listed, next.listed});
   const typename Heads::Thread thread = Heads::of_thread(shared.heads, size);
@@ -184,9 +186,9 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Probl
     return position < first_end ? descriptor.rounds : position >= last_begin ? next.rounds : 0;
   };
   // Segments that are sorted by digits begin or end the tile, and are not stored.
-  const int store_begin = P::is_merged(descriptor.rounds) ? 0 : static_cast<int>(first_end);
+  const int store_begin = problem.is_merged(descriptor.rounds) ? 0 : static_cast<int>(first_end);
   const int store_end =
-      P::is_merged(next.rounds) ? size : static_cast<int>(clamp<int64_t>(maximum(first_end, last_begin), 0, size));
+      problem.is_merged(next.rounds) ? size : static_cast<int>(clamp<int64_t>(maximum(first_end, last_begin), 0, size));
   const auto is_stored = [&](int position) { return position >= store_begin && position < store_end; };
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
