@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
 from jax_mgpu._src import by_function, library, primitive
-from jax_mgpu._src.sort import LONG_PERMUTATION
+from jax_mgpu._src.sort import LONG_PERMUTATION, LONG_WORDS
 from tests.families import EXAMPLES
 from tests.transformed import (
     AXIS_TYPES,
@@ -41,6 +41,8 @@ def test_every_operation_has_an_example(rng):
     covered = set().union(*(primitives(example.call, *example.make(rng, np.float32)) for example in EXAMPLES.values()))
     long = jax.ShapeDtypeStruct((LONG_PERMUTATION,), np.int32)  # rows, which join takes by buckets
     covered |= primitives(lambda a, b: mgpu.join(a, b, size=8, assume_sorted=False), long, long)
+    column = jax.ShapeDtypeStruct((LONG_WORDS,), np.int32)  # two of them are operands of their own
+    covered |= primitives(lambda high, low: mgpu.sort((high, low)), column, column)
     assert covered - set(by_function.OPERATIONS) == set(primitive.REGISTRY)
     information = {"backends", "checks", "has_cuda"} | {"align"}  # which is there over a mesh axis alone
     functions = {name for name in mgpu.__all__ if callable(getattr(mgpu, name)) and name[0].islower()} - information
