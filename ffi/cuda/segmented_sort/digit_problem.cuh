@@ -33,8 +33,8 @@ struct ListedSegments {
   const DigitTotals* totals;
   uint32_t* taken;  // passes that any of them takes
 };
-// Nothing: with 32 bytes of parameters more, passes over 2^22 uint32 keys took 26.4 us for 23.5 in the same
-// instructions.
+// Nothing: with 32 bytes of parameters more, and the same instructions, passes over 2^22 uint32 keys took 26.4 us for
+// 23.5 (H200). docs/performance.md has what else was tried.
 struct WholeRows {};
 
 // A whole row is a segment, and its tiles follow from the row's number. Of segments that heads list (kListed), a kernel
