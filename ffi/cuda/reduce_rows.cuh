@@ -39,12 +39,14 @@ struct RowReduction {
   State* open;         // since each tile's last end
   ResultVector<Operator> result;
 
-  // Of a block of reduce_tiles: two states a thread, the place and the entry of each end, where each worker's ends
-  // begin, and whether it has one.
+  // Of a block of reduce_tiles: two states a thread, six bytes a unit, where each worker's ends begin, and whether it
+  // has one.
   MGPU_HOST_DEVICE int64_t shared_bytes(int vector) const {
-    return 2 * kThreads * vector * static_cast<int64_t>(sizeof(State)) + tiles.units * int64_t{6} + (kThreads + 1) * 4 +
-           kThreads;
+    return 2 * kThreads * vector * static_cast<int64_t>(sizeof(State)) + unit_slots() * int64_t{6} +
+           (kThreads + 1) * 4 + kThreads;
   }
+  // Some more than the units of a tile: a worker reads the sources of the rows behind its last one too.
+  MGPU_HOST_DEVICE int unit_slots() const { return tiles.units + kRowsInFlight; }
 };
 
 // A few neighbouring elements or results, moved as one word.
@@ -105,10 +107,12 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
   extern __shared__ uint4 shared[];
   State* const exchanged = reinterpret_cast<State*>(shared);  // by vector place, then by thread
   State* const openings = exchanged + kThreads * kVector;
-  int* const bounds = reinterpret_cast<int*>(openings + kThreads * kVector);  // the items before each end
-  int* const worker_ends = bounds + reduction.tiles.units;
-  uint16_t* const entries = reinterpret_cast<uint16_t*>(worker_ends + kThreads + 1);  // of the results, from the first
-  uint8_t* const has_ended = reinterpret_cast<uint8_t*>(entries + reduction.tiles.units);
+  // Of each end the items before it and its entry of the results, from the first; behind them of each gathered row the
+  // low and the high bits of its source.
+  int* const bounds = reinterpret_cast<int*>(openings + kThreads * kVector);
+  int* const worker_ends = bounds + reduction.unit_slots();
+  uint16_t* const entries = reinterpret_cast<uint16_t*>(worker_ends + kThreads + 1);
+  uint8_t* const has_ended = reinterpret_cast<uint8_t*>(entries + reduction.unit_slots());
 
   const int64_t tile_index = blockIdx.x / static_cast<unsigned>(reduction.slices);
   const int64_t slice = blockIdx.x - tile_index * reduction.slices;
@@ -129,6 +133,16 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
     bounds[i] = static_cast<int>(clamp<int64_t>(reduction.tiles.ends[end] - tile.first_item, 0, tile.items));
     const int64_t entry = reduction.tiles.ends.entry(end);
     entries[i] = entry < 0 ? kNoEntry : static_cast<uint16_t>(entry - first_entry);
+  }
+  if constexpr (kGathers) {
+    // Once, not by all lanes of a worker: their choices by the width of indices and their divisions by the length of a
+    // problem let one load wait for the other.
+#pragma unroll 4
+    for (int i = threadIdx.x; i < tile.items; i += kThreads) {
+      const int64_t source = reduction.sources(tile.first_item + i);
+      bounds[tile.ends + i] = static_cast<int>(source);
+      entries[tile.ends + i] = static_cast<uint16_t>(source >> 32);
+    }
   }
   __syncthreads();
   for (int i = threadIdx.x; i <= reduction.workers; i += kThreads) {
@@ -178,12 +192,18 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
 #pragma unroll 1
     for (int row = first_row; row < last_row; row += kRowsInFlight) {
       int64_t sources[kRowsInFlight];
+      unsigned missing = 0;  // gathered rows
 #pragma unroll
       for (int i = 0; i < kRowsInFlight; ++i) {
-        sources[i] = tile.first_item + row + i;
-        if constexpr (kGathers) sources[i] = row + i < last_row ? reduction.sources(sources[i]) : RowSources::kNone;
+        if constexpr (kGathers) {
+          const int at = tile.ends + row + i;
+          sources[i] = int64_t{static_cast<int16_t>(entries[at])} << 32 | static_cast<uint32_t>(bounds[at]);
+          if (sources[i] < 0) missing |= 1u << i;
+        } else {
+          sources[i] = tile.first_item + row + i;
+        }
       }
-      const auto exists = [&](int i) { return kGathers ? sources[i] >= 0 : row + i < last_row; };
+      const auto exists = [&](int i) { return row + i < last_row && !(kGathers && missing >> i & 1); };
       Items items[kRowsInFlight];
 #pragma unroll
       for (int i = 0; i < kRowsInFlight; ++i) {
