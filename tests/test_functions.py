@@ -275,6 +275,15 @@ def test_traced_captures(rng) -> None:
     expect_equal(rows, np.cumsum(x.reshape(3, -1) + 2, 1, dtype=I32) - 2)
 
 
+def test_captures_leak_no_tracers() -> None:
+    """What is kept of a function and of an order has no values in it, which newer JAX has in its jaxprs."""
+    x = np.arange(40, dtype=I32)
+    with jax.checking_leaks():
+        jax.jit(lambda x, k: mgpu.scan(x, lambda a, b: a + b + k))(x, 3)
+        jax.jit(lambda x, k: mgpu.reduce(x, map=lambda item: item + k))(x, 4)
+        jax.jit(lambda x, k: mgpu.mergesort(x, less=lambda a, b: a * k < b * k))(x, -1)
+
+
 def test_floats_are_the_same_in_every_run(rng) -> None:
     x = (rng.random(200_000).astype(np.float32), rng.normal(size=200_000).astype(np.float32))
     for run in (jax.jit(lambda x: mgpu.scan(x, affine)), jax.jit(lambda x: mgpu.reduce(x, affine))):

@@ -19,7 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import library
-from jax_mgpu._src.compat import evaluate, free_of_explicit_axes, inner_jaxprs, is_eager, whole_axes
+from jax_mgpu._src.compat import (
+    evaluate,
+    free_of_explicit_axes,
+    inner_jaxprs,
+    is_eager,
+    whole_axes,
+    without_values,
+)
 from jax_mgpu._src.emit import Layout, Stage, Unsupported, emit_operator
 from jax_mgpu._src.live import segment_bounds
 from jax_mgpu._src.mapped import Load, map_leaves
@@ -338,7 +345,9 @@ def _written(
     # Where the kernels need none, the identity is that of an empty segment, which plain JAX fills in.
     known = None if identity is None else tuple(_place(value, written.captures) for value in identity)
     traced = [
-        None if one is None else _Traced(one.jaxpr, tuple(_place(const, written.captures) for const in one.consts))
+        None
+        if one is None
+        else _Traced(without_values(one), tuple(_place(const, written.captures) for const in one.consts))
         for one in (closed, load_closed)
     ]
     consts = [const for one in traced if one is not None for const in one.consts]

@@ -29,7 +29,7 @@ from jax_mgpu._src.check import (
     value_error,
 )
 from jax_mgpu._src.comparator import compare_all, compares_keys, plain_sort_indices
-from jax_mgpu._src.compat import evaluate, free_of_explicit_axes, whole_axes
+from jax_mgpu._src.compat import evaluate, free_of_explicit_axes, whole_axes, without_values
 from jax_mgpu._src.emit import Unsupported, emit_order
 from jax_mgpu._src.live import live_mask
 from jax_mgpu._src.primitive import ABSENT, Operation
@@ -299,7 +299,7 @@ def _written(items: Items) -> tuple[int, Sequence[Any]] | None:
     key = (written.text, captured, by_keys, jax.sharding.get_abstract_mesh())
     if key not in _NUMBERS:
         _NUMBERS[key] = len(_ORDERS)
-        _ORDERS.append(_Order(written.text, tuple(items.item), closed.jaxpr, consts, by_keys))
+        _ORDERS.append(_Order(written.text, tuple(items.item), without_values(closed), consts, by_keys))
     return _NUMBERS[key], written.captures
 
 

@@ -85,6 +85,15 @@ def vary_as(x: Any, *like: Any) -> Any:
     return vary_together([x, *(y for y in like if isinstance(y, jax.core.Tracer))])[0]
 
 
+def without_values(closed: Any) -> Any:
+    """The jaxpr of what was traced, to keep: its captured values are arguments before the others.
+
+    A jaxpr of newer JAX holds the values itself, among them tracers that nothing may keep.
+    """
+    jaxpr = closed.jaxpr
+    return jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
+
+
 def evaluate(jaxpr: Any, consts: Sequence[Any], *arguments: Any) -> list[Any]:
     """What a function gives that was traced elsewhere, where it did not know what varies over a mesh.
 
