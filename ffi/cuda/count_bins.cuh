@@ -6,6 +6,7 @@
 #include "cuda/cta/partition.cuh"
 #include "cuda/cta/ptx.cuh"
 #include "cuda/cta/scan.cuh"
+#include "cuda/cta/shared_counters.cuh"
 #include "cuda/cta/vectors.cuh"
 #include "operands/count_bins.h"
 
@@ -248,7 +249,7 @@ __global__ void __launch_bounds__(kThreads) count_parts(const __grid_constant__ 
   const int64_t end = minimum(begin + task.part, operands.length);
   const int bin_count = static_cast<int>(operands.bins);
   const int copies = task.copies;
-  const int copy = static_cast<int>(threadIdx.x) & (copies - 1);
+  const SharedCounters own(counters + (static_cast<int>(threadIdx.x) & (copies - 1)));
   for (int i = threadIdx.x; i < bin_count * copies; i += kThreads) counters[i] = 0;
   __syncthreads();
   const Item* const items = static_cast<const Item*>(operands.x) + row * operands.x_stride;
@@ -259,7 +260,7 @@ __global__ void __launch_bounds__(kThreads) count_parts(const __grid_constant__ 
   bins.with_bins(task, row, shared_memory, [&](const auto& bin_of) {
     const auto count = [&](Item item) {
       const int bin = bin_of(item);
-      if (bin != kNoBin) atomicAdd(counters + bin * copies + copy, 1u);
+      if (bin != kNoBin) own.add_one(bin * copies);
     };
     if (begin + threadIdx.x < first) count(items[begin + threadIdx.x]);
     if (last + threadIdx.x < end) count(items[last + threadIdx.x]);

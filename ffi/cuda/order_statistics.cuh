@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/cta/scan.cuh"
+#include "cuda/cta/shared_counters.cuh"
 #include "cuda/order_task.cuh"
 
 namespace mgpu::cuda::ranking {
@@ -123,18 +124,18 @@ __device__ void count_digits(const RanksTask<Order>& task, int64_t row, const ty
 
   const int distinct = shared.distinct;
   const int copies = kMostRanks / distinct;
-  unsigned* const own = counters + threadIdx.x % copies * kRankCounters;
+  const SharedCounters own(counters + threadIdx.x % copies * kRankCounters);
   const int stride = copies * kRankCounters;
   const unsigned digits = (1u << task.digit_bits) - 1;
   const auto count = [&](Word key) {
     const Word rank = task.order.rank(task.order.encode(key));
-    const unsigned digit = static_cast<unsigned>(rank >> task.shift) & digits;
+    const int digit = static_cast<int>(static_cast<unsigned>(rank >> task.shift) & digits);
     if (task.is_first) {
-      atomicAdd(own + digit, 1u);
+      own.add_one(digit);
     } else {
       const Word known = static_cast<Word>(rank >> above);
       for (int i = 0; i < distinct; ++i) {
-        if (known == shared.prefixes[i]) atomicAdd(own + i * stride + digit, 1u);
+        if (known == shared.prefixes[i]) own.add_one(i * stride + digit);
       }
     }
   };

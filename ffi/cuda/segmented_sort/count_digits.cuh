@@ -3,6 +3,7 @@
 
 #include "cuda/cta/partition.cuh"
 #include "cuda/cta/ptx.cuh"
+#include "cuda/cta/shared_counters.cuh"
 #include "cuda/segmented_sort/digit_problem.cuh"
 
 namespace mgpu::cuda::sorting {
@@ -27,17 +28,12 @@ __device__ void count_keys(const P& problem, const Keys& keys, int64_t begin, in
   constexpr int kInFlight = 8;  // loads before the first use
   const int places = problem.places;
   const int skipped_bits = kDigitBits * problem.place(0);
-  constexpr uint32_t kCounterBytes = P::kCounterCopies * sizeof(unsigned);  // of all copies
-  // By its address: beside a pointer the compiler works out the base of shared memory again for each addition.
-  const uint32_t own = shared_address(counters + threadIdx.x % P::kCounterCopies);
+  const SharedCounters own(counters + threadIdx.x % P::kCounterCopies);
   const auto count = [&](Word key) {
     const auto rank = static_cast<Word>(problem.order.rank(problem.order.encode(key)) >> skipped_bits);
 #pragma unroll
     for (int place = 0; place < static_cast<int>(sizeof(Word)); ++place) {
-      const auto counter = static_cast<uint32_t>(place * kDigits + digit_at(rank, place));
-      if (place < places) {
-        atomicAdd(static_cast<unsigned*>(__cvta_shared_to_generic(own + counter * kCounterBytes)), 1u);
-      }
+      if (place < places) own.add_one((place * kDigits + digit_at(rank, place)) * P::kCounterCopies);
     }
   };
   int64_t at = begin + threadIdx.x;
