@@ -97,11 +97,12 @@ endif()
 
 if(MGPU_BUILD_CUDA)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    # Real code for the common ones, PTX of the last for what comes after. A GPU of 8.9 runs the code for 8.6. What nvcc
-    # makes for 8.9 is the same, bit for bit, and would be an eighth of a package.
+    # Real code for the common ones, PTX of the last for what comes after. GPUs of 8.6 and 8.9 run the code for 8.0:
+    # code runs on later devices of its major version. Code for 8.6, or 8.9, would be an eighth of a package. Where the
+    # build sees such a GPU, it compiles for it.
     if(MGPU_KERNEL_PACKAGE)  # those that nvcc knows
       execute_process(COMMAND ${MGPU_NVCC} --list-gpu-arch OUTPUT_VARIABLE known COMMAND_ERROR_IS_FATAL ANY)
-      foreach(architecture 75 80 86 90 100 120)
+      foreach(architecture 75 80 90 100 120)
         if(known MATCHES "compute_${architecture}\n")
           list(APPEND CMAKE_CUDA_ARCHITECTURES ${architecture}-real)
         endif()
@@ -110,7 +111,7 @@ if(MGPU_BUILD_CUDA)
     elseif(MGPU_GPU_SEEN)
       set(CMAKE_CUDA_ARCHITECTURES native)
     else()
-      set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 90)
+      set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 90)
     endif()
   endif()
   set(CMAKE_CUDA_COMPILER ${MGPU_NVCC})
