@@ -347,6 +347,39 @@ def test_ids_by_sorting_give_the_same(rng):
             same(got, by_id(x[:count], ids[:count], 7, op))
 
 
+@pytest.mark.parametrize(
+    "dtype, width", [("bfloat16", 128), ("float32", 4), ("float64", 6), ("int16", 2), ("uint8", 4160), ("int32", 3)]
+)
+@pytest.mark.parametrize("op", ["add", "argmax"])
+def test_gathered_rows_over_tiles(rng, dtype, width, op):
+    """A batch of rows by indices, some of no row: several tiles, which span problems, by vectors of each width."""
+    from jax_mgpu._src.operators import Kind
+    from jax_mgpu._src.reduce import reduce_rows
+
+    batch, n, items, segments, live = 3, 60, 3000, 400, np.array([3000, 2500, 0])
+    with jax.enable_x64(dtype == "float64"):
+        x = rng.integers(0, 3, (batch, n, width)).astype(jnp.dtype(dtype))
+        heads = np.sort(rng.integers(0, items + 9, (batch, segments)), axis=1).astype(np.int32)
+        indices = rng.integers(-2, n + 2, (batch, items)).astype(np.int32)
+        form = {"op": Kind[op.upper()], "wide": 0}
+        run = jax.jit(jax.vmap(lambda *operands: reduce_rows.run(operands, **form)[0]))
+        got = np.asarray(run(x, heads, indices, live[:, None].astype(np.int32)))
+    for row in range(batch):
+        ends = np.minimum(np.append(heads[row], live[row]), live[row])
+        for i in range(0, segments, 7):
+            places = indices[row, ends[i] : max(ends[i], ends[i + 1])]
+            places = places[(places >= 0) & (places < n)]
+            rows_of = x[row, places].astype(np.float64)
+            if op == "add":
+                expected = rows_of.sum(axis=0).astype(got.dtype)
+            elif len(places) == 0:
+                expected = np.full(width, -1)
+            else:  # the least index among the rows that have the largest value
+                largest = rows_of == rows_of.max(axis=0)
+                expected = np.where(largest, places[:, None], n).min(axis=0)
+            np.testing.assert_array_equal(got[row, i].astype(np.float64), expected.astype(np.float64))
+
+
 # ---- Transformations ------------------------------------------------------------------------------------------------
 
 
