@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+
+import pytest
+
 from scripts import changed_kernels
 
 LISTING = """
@@ -38,5 +42,6 @@ def test_each_kernel_has_one_fate():
     }
 
 
+@pytest.mark.skipif(shutil.which("c++filt") is None, reason="needs c++filt, of binutils")
 def test_kernels_are_named_by_their_templates():
     assert changed_kernels.templates([INTEGERS, FLOATS]) == {"scan": 2}
