@@ -14,7 +14,8 @@ namespace mgpu {
 
 namespace cuda {
 void check_precondition(const Call& call, std::string_view expected, CUstream_st* stream);
-}
+int driver_version();
+}  // namespace cuda
 
 namespace {
 
@@ -98,8 +99,9 @@ const char* jax_mgpu_describe(const char* what) {
         json_description({{"architectures", json(MGPU_CUDA_ARCHITECTURES)}, {"compiler", json(MGPU_CUDA_COMPILER)}},
                          XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR));
   }
-  if (name == "compiler_problem") return keep(json(cuda::compiler_problem()));  // nothing where NVRTC can be used
-  if (name == "compiled_functions") return keep(json_compiled_functions());     // in this process, and read from disk
+  if (name == "compiler_problem") return keep(json(cuda::compiler_problem()));       // nothing where NVRTC can be used
+  if (name == "driver_version") return keep(json(int64_t{cuda::driver_version()}));  // of CUDA, as 12040
+  if (name == "compiled_functions") return keep(json_compiled_functions());  // in this process, and read from disk
   if (name == "kernel_shapes") return keep(json_kernel_shapes());
   return nullptr;
 }

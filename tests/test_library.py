@@ -127,6 +127,26 @@ def test_a_gpu_without_the_kernels_is_one_warning(monkeypatch, is_wheel, command
     ]
 
 
+def test_a_driver_that_is_too_old_is_one_warning(monkeypatch):
+    needs = "a driver of CUDA 12.4 (550.54.14) or later, where this one is of CUDA 12.2"
+    assert [library.driver_problem(version) for version in (0, 12020, 12040, 13000)] == ["", needs, "", ""]
+    monkeypatch.setattr(library, "cuda_library", None)
+    monkeypatch.setattr(library, "missing_driver", needs)
+    assert library.backends()["cuda"].endswith(f". To get the kernels: {needs}")
+    monkeypatch.setattr(primitive, "_WARNED", set())
+    with pytest.warns(UserWarning, match="without its kernels on cuda: every operation works") as warned:
+        primitive._warn_without_kernels(["cuda"])
+    assert str(warned[0].message).endswith(f"To get the kernels: {needs}")
+
+
+@pytest.mark.skipif(not mgpu.has_cuda(), reason="a build without CUDA kernels")
+def test_the_driver_of_a_machine_with_a_gpu_is_known():
+    version = library.cuda_library.describe("driver_version")
+    assert version == 0 or version >= library.OLDEST_DRIVER
+    if jax.default_backend() == "gpu":
+        assert version > 0
+
+
 @without_cuda
 def test_an_import_beside_kernels_of_another_version(tmp_path):
     """As a user meets it: the whole package, of another version than a package of kernels beside it."""

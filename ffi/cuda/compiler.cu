@@ -17,6 +17,14 @@
 
 namespace mgpu::cuda {
 
+// The CUDA version of the driver, as 12040; 0 where there is none.
+int driver_version() {
+  int version = 0;
+  const bool is_there = cudaDriverGetVersion(&version) == cudaSuccess;
+  cudaGetLastError();
+  return is_there ? version : 0;
+}
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -104,13 +112,11 @@ struct Nvrtc {
   bool compiles_in_threads() const { return major >= 13; }
 
   static Nvrtc load() {
-    int driver_version = 0;
-    if (cudaDriverGetVersion(&driver_version) != cudaSuccess || driver_version == 0) driver_version = 13000;
-    cudaGetLastError();
+    const int driver = driver_version() > 0 ? driver_version() : 13000;
     std::vector<std::string> places = folders();
     places.insert(places.end(), {"", "/usr/local/cuda/lib64", "/usr/local/cuda/lib"});
     for (const std::string& folder : places) {
-      for (int release = driver_version / 1000; release >= 12; --release) {
+      for (int release = driver / 1000; release >= 12; --release) {
         const std::string name = "libnvrtc.so." + std::to_string(release);
         const fs::path path = folder.empty() ? fs::path(name) : fs::path(folder) / name;
         std::error_code error;

@@ -24,6 +24,7 @@ __all__ = [
     "cpu_library",
     "cuda_extra",
     "cuda_library",
+    "driver_problem",
     "expect_names",
     "has_cuda",
     "how_to_get_cuda",
@@ -35,6 +36,8 @@ __all__ = [
 PACKAGE = pathlib.Path(__file__).parent.parent
 # The packages of CUDA kernels, the newest first, each with the plugin of the JAX that it is meant for.
 CUDA_PACKAGES = {"jax_mgpu_cuda13": "jax_cuda13_plugin", "jax_mgpu_cuda12": "jax_cuda12_plugin"}
+# CUDA's version of the oldest driver that unpacks kernels as the build compresses them, and the release that had it.
+OLDEST_DRIVER, OLDEST_DRIVER_RELEASE = 12040, "550.54.14"
 # Whether functions of callers are compiled for the CPU too, by a C++ compiler. Read once.
 COMPILES_ON_CPU = os.environ.get("MGPU_CPU_JIT", "0") not in ("", "0")
 
@@ -194,6 +197,14 @@ def _load_cuda(version: str) -> Library | None:
     return None
 
 
+def driver_problem(version: int) -> str:
+    """Why no kernel can be loaded by a driver of this version of CUDA (12040 for 12.4, 0 for none); or nothing."""
+    if version == 0 or version >= OLDEST_DRIVER:
+        return ""
+    has, needs = (f"CUDA {v // 1000}.{v % 1000 // 10}" for v in (version, OLDEST_DRIVER))
+    return f"a driver of {needs} ({OLDEST_DRIVER_RELEASE}) or later, where this one is of {has}"
+
+
 def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises an error where a library was not built of these sources: it has other operations, or other names.
 
@@ -280,7 +291,9 @@ def build_decision() -> str:
 
 
 def how_to_get_cuda() -> str:
-    """The command that gives this installation the CUDA kernels."""
+    """The command that gives this installation the CUDA kernels, or the driver that it takes."""
+    if missing_driver:
+        return missing_driver
     is_wheel = cpu_library.description["is_wheel"]
     return f"pip install 'jax_mgpu[{cuda_extra()}]'" if is_wheel else "MGPU_CUDA=ON pip install ."
 
@@ -299,7 +312,7 @@ def backends() -> dict[str, str]:
     """
     plain = "plain JAX, slower"
     cuda = f"{plain}: {build_decision()}"
-    if cpu_library.description["is_wheel"]:
+    if missing_driver or cpu_library.description["is_wheel"]:
         cuda += f". To get the kernels: {how_to_get_cuda()}"
     if cuda_library is not None:
         architectures, compiler = cuda_library.description["architectures"], cuda_library.description["compiler"]
@@ -323,6 +336,9 @@ def _register(library: Library, platform: str) -> None:
 
 cpu_library = _load_cpu()
 cuda_library = _load_cuda(jax_mgpu.__version__)
+missing_driver = driver_problem(cuda_library.describe("driver_version")) if cuda_library else ""
+if missing_driver:  # every launch would fail
+    cuda_library = None
 _register(cpu_library, "cpu")
 if cuda_library is not None:
     _register(cuda_library, "CUDA")
