@@ -253,6 +253,19 @@ GAPS = [
 ]
 
 
+def test_a_batch_of_ends_over_an_explicit_mesh(rng):
+    """The batch has one head for all."""
+    devices = jax.devices()
+    mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
+    x = rng.integers(-9, 9, (2 * len(devices), 12)).astype(np.int32)
+    heads, ends = np.array([0, 5], np.int32), rng.integers([0, 5], [6, 13], (len(x), 2)).astype(np.int32)
+    expected = [[row[:first].sum(), row[5:last].sum()] for row, (first, last) in zip(x, ends, strict=True)]
+    with jax.set_mesh(mesh):
+        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+        run = jax.jit(jax.vmap(lambda x, ends: mgpu.segmented_reduce(x, heads, ends=ends)))
+        np.testing.assert_array_equal(run(jax.device_put(x, sharding), jax.device_put(ends, sharding)), expected)
+
+
 @pytest.mark.parametrize("heads, ends", GAPS)
 def test_segments_with_gaps(rng, heads, ends):
     n = 40

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.check import count_operand
 from jax_mgpu._src.columns import Columns, expect_keys
-from jax_mgpu._src.compat import is_local
+from jax_mgpu._src.compat import is_local, stack
 from jax_mgpu._src.library import cpu_library
 from jax_mgpu._src.live import live_items, partition_points
 from jax_mgpu._src.operators import Kind
@@ -102,7 +102,7 @@ class BucketTables(NamedTuple):
         live = live_items(n, count, jnp.int32)
         if bits == 0:
             rows = jnp.arange(n, dtype=jnp.int32) if rows is None else rows
-            return Partition(codes, rows, jnp.stack([jnp.zeros_like(live), live]))
+            return Partition(codes, rows, stack([jnp.zeros_like(live), live]))
         codes, rows = partitioned(codes, bits, count, rows)
         numbers = jnp.arange(2**bits + 1, dtype=codes.dtype)
         first, behind = jnp.zeros(numbers.shape, jnp.int32), jnp.full(numbers.shape, live)

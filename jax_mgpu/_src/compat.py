@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax._src import config as _config
 from jax._src import core as _core
@@ -53,6 +54,7 @@ __all__ = [
     "rows_sharding",
     "scan_operands",
     "sort_by_region",
+    "stack",
     "switch",
     "vary_as",
     "vary_together",
@@ -261,6 +263,11 @@ def broadcast(x: Any, shape: Sequence[int], axes: Sequence[int], spec: Sequence[
     """`x` with its axes at `axes` of `shape`, sharded by `spec` under an Explicit mesh."""
     sharding = PartitionSpec(*spec) if jax.sharding.get_abstract_mesh().explicit_axes else None
     return jax.lax.broadcast_in_dim(x, shape, axes, out_sharding=sharding)
+
+
+def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
+    """`jnp.stack`, for a batch too that maps some of the arrays alone over Explicit axes, which JAX cannot stack."""
+    return jnp.concatenate([jnp.expand_dims(x, axis) for x in arrays], axis)
 
 
 def rows_sharding(x: Any, rank: int = 1) -> PartitionSpec | None:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax_mgpu._src.annotations import ArrayLike, AxisName, ItemFunction, OperatorName, OperatorTree, PairFunction
 from jax_mgpu._src.by_function import scan_by_function, scan_mapped, without_mapped_items
 from jax_mgpu._src.check import count_operand, expect_no_ends, index_dtype, segment_operands, static_flag
+from jax_mgpu._src.compat import stack
 from jax_mgpu._src.live import heads_inside, live_mask
 from jax_mgpu._src.mapped import Load, mapped, one_leaf
 from jax_mgpu._src.mesh import devices_of, over_axis
@@ -270,7 +271,7 @@ def heads_with_gaps(heads: jax.Array, ends: jax.Array) -> jax.Array:
     """
     if not heads.size:  # a batch over an Explicit mesh cannot reshape them
         return heads
-    return scan_columns(jnp.stack([heads, jnp.maximum(heads, ends)], -1).reshape(-1), Kind.MAX)
+    return scan_columns(stack([heads, jnp.maximum(heads, ends)], -1).reshape(-1), Kind.MAX)
 
 
 def _covered(n: int, heads: jax.Array, ends: jax.Array) -> jax.Array:

@@ -18,7 +18,7 @@ import numpy as np
 
 from jax_mgpu._src.bits import is_words, keeping_bits, of_words, words_of
 from jax_mgpu._src.check import as_array, describe, expect_leading_axis, type_error, value_error
-from jax_mgpu._src.compat import rows_sharding
+from jax_mgpu._src.compat import rows_sharding, stack
 from jax_mgpu._src.digits import WIDEST, WORD, Digit, code_digits, code_of, part
 from jax_mgpu._src.live import wide_enough
 
@@ -160,7 +160,7 @@ def _columns(x: jax.Array, width: int) -> list[jax.Array]:
 
 def _of_columns(columns: Sequence[jax.Array], like: jax.Array) -> jax.Array:
     """Rows of their columns."""
-    words = columns[0] if like.ndim == 1 else jnp.stack(columns, axis=1).reshape(like.shape)
+    words = columns[0] if like.ndim == 1 else stack(columns, axis=1).reshape(like.shape)
     return words != 0 if like.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(words, like.dtype)
 
 

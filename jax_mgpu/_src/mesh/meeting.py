@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.bits import is_words, words_of
 from jax_mgpu._src.bucket_join import mixed
+from jax_mgpu._src.compat import stack
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.splitters import Sorted, search
@@ -73,7 +74,7 @@ def meet(axis: Axis, codes: Sequence[jax.Array], lives: Sequence[jax.Array], beg
         jnp.where(device == 0, 0, jnp.where(device < axis.size, jnp.append(jnp.zeros_like(live), x)[cuts], live))
         for x, live in zip(before, lives, strict=True)
     ]
-    every = axis.gather(jnp.stack(edges))  # [from, side, to + 1]
+    every = axis.gather(stack(edges))  # [from, side, to + 1]
     slots = [with_room(code.shape[0]) for code in codes]
     needed = jnp.sum(every[:, :, 1:] - every[:, :, :-1], axis=0, dtype=every.dtype)
     fits = jnp.all(jnp.max(needed, axis=1) <= jnp.asarray(slots, every.dtype))

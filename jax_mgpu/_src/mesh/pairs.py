@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax_mgpu._src.bits import as_columns, is_words, of_words, part_of, special_case
 from jax_mgpu._src.check import fill_operand
 from jax_mgpu._src.columns import KeyPair
+from jax_mgpu._src.compat import stack
 from jax_mgpu._src.live import live_items, live_mask
 from jax_mgpu._src.merge import merged, merged_runs
 from jax_mgpu._src.mesh.axis import Axis
@@ -60,7 +61,7 @@ def pair_parts(
     slots = sum(x.shape[0] for x in arrays) + pairs  # a pair that a cut would part comes late
     dtype = axis.index_dtype("a and b", slots)
     live = [live_items(x.shape[0], count, dtype) for x, count in zip(arrays, counts, strict=True)]
-    every = axis.gather(jnp.stack(live))
+    every = axis.gather(stack(live))
     sequences = [Sorted(x, jnp.zeros_like(n), n, descending) for x, n in zip(arrays, live, strict=True)]
     ranks = even_ranks(axis, every.sum(dtype=dtype), None if even else slots)
     cuts = cut_at(axis, sequences, ranks, pairs=pairs)
@@ -85,7 +86,7 @@ class AlignedPair:
         self._least = _chosen(precede(firsts[0], firsts[1]), *firsts)
         self._greatest = _chosen(precede(lasts[0], lasts[1]), lasts[1], lasts[0])
         told = (has, self._least, self._greatest, self._copies(least=True), self._copies(least=False))
-        every, counts = axis.gather((told, jnp.stack(live)))
+        every, counts = axis.gather((told, stack(live)))
         have, least, greatest, copies_of_least, copies_of_greatest = every
         before = have & (axis.devices < axis.index) & equal(greatest, self._least)
         behind = have & (axis.devices > axis.index) & equal(least, self._greatest)
@@ -101,7 +102,7 @@ class AlignedPair:
         for x, n in zip(self.keys, self.live, strict=True):
             place = search(Sorted(x, jnp.zeros_like(n), n), code, after_equals=least)[0, 0] if x.shape[0] else 0
             found.append(jnp.asarray(place if least else n - place, self.dtype))
-        return jnp.stack(found)
+        return stack(found)
 
     def is_apart(self, axis: Axis) -> jax.Array:
         """Whether no key has copies on several devices; the same on all of them."""
@@ -199,7 +200,7 @@ def merge(
         a_parts, b_parts = pair_parts(axis, (a, b), (a_count, b_count), descending=descending, even=even)
         sources = [a, *a_leaves], [b, *b_leaves]
         keys, *leaves = exchange_together([a_parts, b_parts.behind(a_parts)], sources)
-        ends = jnp.stack([a_parts.total, a_parts.total + b_parts.total])
+        ends = stack([a_parts.total, a_parts.total + b_parts.total])
         return *merged_runs("merge", keys, leaves, ends, descending=descending, size=slots), ends[1]
     a_live, b_live = live_items(a.shape[0], a_count, dtype), live_items(b.shape[0], b_count, dtype)
     keys, leaves = _merged(a, b, a_leaves, b_leaves, a_live, b_live, slots, descending=descending)

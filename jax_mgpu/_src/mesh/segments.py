@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax_mgpu._src.bits import special_case
 from jax_mgpu._src.check import count_operand
 from jax_mgpu._src.columns import Columns
+from jax_mgpu._src.compat import stack
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.reductions import own_ends
@@ -83,7 +84,7 @@ def segmented_sort(
             return keys, leaves
 
         def is_short() -> jax.Array:
-            return jnp.max(jnp.stack([end - begin for begin, end in ends])) <= window
+            return jnp.max(stack([end - begin for begin, end in ends])) <= window
 
         keys, leaves = special_case(is_short, sort_ends, sort_locally, keys, leaves)
     result, leaves = restored(keys, leaves, live)

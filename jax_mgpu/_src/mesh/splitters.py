@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.bits import is_words, ordered_integers, words_of
+from jax_mgpu._src.compat import stack
 from jax_mgpu._src.mesh.axis import Axis
 
 __all__ = ["Sorted", "Words", "cut_at", "edges_of", "equal", "even_ranks", "order_codes", "precede", "search"]
@@ -133,8 +134,8 @@ def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: 
 
     for _ in words:
         code.append(next_word(code))
-    low, high = (jnp.stack([search(s, code, after_equals=after)[:, 0] for s in sequences]) for after in (False, True))
-    begins = jnp.stack([jnp.broadcast_to(s.begin, (cuts,)) for s in sequences])
+    low, high = (stack([search(s, code, after_equals=after)[:, 0] for s in sequences]) for after in (False, True))
+    begins = stack([jnp.broadcast_to(s.begin, (cuts,)) for s in sequences])
     # [sequences, devices, cuts]
     low, equal, begins = (jnp.moveaxis(x, 0, 1) for x in axis.gather((low, high - low, begins)))
     rest = ranks - (low - begins).sum((0, 1)).astype(ranks.dtype)  # so many of the equal keys come before the cut
@@ -150,7 +151,7 @@ def _paired(equal: jax.Array, rest: jax.Array) -> jax.Array:
     a, b = equal.sum(1, dtype=equal.dtype)
     paired = jnp.minimum((rest + 1) // 2, jnp.minimum(a, b))
     alone = jnp.maximum(rest - 2 * jnp.minimum(a, b), 0)
-    shares = jnp.stack([paired + jnp.where(a > b, alone, 0), paired + jnp.where(b > a, alone, 0)])
+    shares = stack([paired + jnp.where(a > b, alone, 0), paired + jnp.where(b > a, alone, 0)])
     earlier = jnp.cumsum(equal, 1, dtype=equal.dtype) - equal
     return jnp.clip(shares[:, None] - earlier, 0, equal)
 
