@@ -24,7 +24,7 @@ from benchmarks.case import array_bytes
 from benchmarks.inputs import random_key, random_keys
 from benchmarks.measure import Program, compile_program, time_program
 from benchmarks.report import describe_run
-from benchmarks.runner import CACHE_BYTES, TINY_MS, Runner
+from benchmarks.runner import CACHE_BYTES, ROUNDS, TINY_MS, Runner
 
 __all__ = ["Shape", "failures", "shapes"]
 
@@ -284,7 +284,7 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
     def compile_all(these: list[Shape], calls: int) -> list[tuple[Program, Program | None]]:
         def compile_one(call: Callable[..., Any]) -> Program:
             with jax.enable_x64(True):
-                return compile_program(call, [sets[i % len(sets)] for i in range(calls)])
+                return compile_program(call, [sets[i % len(sets)] for i in range(calls)], rounds=ROUNDS)
 
         submitted = [
             (pool.submit(compile_one, shape.ours), pool.submit(compile_one, shape.xla) if shape.xla else None)

@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import pytest
 
 import benchmarks
+import jax_mgpu as mgpu
 from benchmarks import measure, mesh, report, shapes
 from benchmarks.__main__ import main
 from benchmarks.case import Case, agree_counted, agree_within, equal
@@ -173,6 +175,17 @@ def test_short_calls_of_shapes_are_timed_in_longer_programs(tmp_path, monkeypatc
         assert set(calls) == expected
     assert calls[-1] == 32
     assert [row["ours_ms"] for row in json.loads((tmp_path / "shapes.json").read_text())["rows"]] == [0.01]
+
+
+def test_each_round_of_a_program_makes_its_calls():
+    """On a GPU: XLA for CPUs would make them once, so there is one round there."""
+    inputs = [(jnp.arange(9) + i,) for i in range(3)]
+    program = measure.compile_program(mgpu.mergesort, inputs, rounds=5)
+    assert [list(result) for result in program()] == [list(range(i, 9 + i)) for i in range(3)]
+    rounds = 5 if jax.default_backend() == "gpu" else 1
+    assert program.calls == 3 * rounds
+    if mgpu.has_cuda() or rounds == 1:  # once before the loop, and once in it
+        assert program.run.as_text().count('custom_call_target="jax_mgpu.segmented_sort"') == 3 * min(2, rounds)
 
 
 def test_what_becomes_of_slow_shapes():
