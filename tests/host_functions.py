@@ -57,21 +57,42 @@ def operator(function, item) -> emit.OperatorSource:
     return emit.emit_operator(closed, leaves)
 
 
+@functools.cache
+def working_compiler() -> str | None:
+    """A C++ compiler that makes a library: not without its assembler and linker."""
+    name = shutil.which("c++") or shutil.which("g++")
+    if name is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        command = [name, "-shared", "-x", "c++", "-", "-o", f"{folder}/empty.so"]
+        made = subprocess.run(command, input="", text=True, capture_output=True, check=False)
+    return name if made.returncode == 0 else None
+
+
+def needs_compiler() -> str:
+    """The compiler, without which a test is skipped."""
+    return working_compiler() or pytest.skip("needs a C++ compiler, with assembler and linker")
+
+
+def compile_library(text: str) -> ctypes.CDLL:
+    """A source of these headers as a library."""
+    command = [needs_compiler(), "-std=c++20", "-O0", "-ffp-contract=off", "-w", "-fPIC", "-shared", f"-I{FFI}"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder)
+        (path / "functions.cc").write_text(text)
+        subprocess.run([*command, str(path / "functions.cc"), "-o", str(path / "functions.so")], check=True)
+        return ctypes.CDLL(str(path / "functions.so"))
+
+
 def build(operators) -> ctypes.CDLL:
     """All of them in one library."""
-    compiler = shutil.which("c++") or shutil.which("g++") or pytest.skip("needs a C++ compiler")
     text = [
         '#include <cstring>\n#include "function/item.h"\n#include "function/primitives.h"\nnamespace xla = mgpu::xla;'
     ]
     for number, source in enumerate(operators):
         loop = LOOP.format(number=number, captures=len(source.captures))
         text.append(f"namespace function{number} {{\n{source.text}{loop}}}")
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder)
-        (path / "functions.cc").write_text("\n".join(text))
-        command = [compiler, "-std=c++20", "-O0", "-ffp-contract=off", "-w", "-fPIC", "-shared", f"-I{FFI}"]
-        subprocess.run([*command, str(path / "functions.cc"), "-o", str(path / "functions.so")], check=True)
-        return ctypes.CDLL(str(path / "functions.so"))
+    return compile_library("\n".join(text))
 
 
 def apply(library, number: int, source: emit.OperatorSource, a, b) -> list[np.ndarray]:

@@ -23,6 +23,7 @@ import jax_mgpu as mgpu
 from jax_mgpu._src import library
 from tests import test_functions as functions
 from tests import test_less as orders
+from tests.host_functions import needs_compiler
 
 ROOT = pathlib.Path(__file__).parent.parent
 I32, F32 = np.int32, np.float32
@@ -37,9 +38,14 @@ def cache(tmp_path_factory):
         yield
 
 
+COMPILE_NOTHING = ("test_the_call_is_in_the_program", "test_without_a_compiler", "test_a_compiler_that_fails")
+
+
 @pytest.fixture(autouse=True)
-def compiled(monkeypatch):
+def compiled(request, monkeypatch):
     """What MGPU_CPU_JIT=1 does at the import, on a CPU, whatever else the machine has."""
+    if request.node.originalname not in COMPILE_NOTHING:
+        needs_compiler()
     monkeypatch.setattr(library, "COMPILES_ON_CPU", True)
     with jax.default_device(jax.devices("cpu")[0]):
         yield

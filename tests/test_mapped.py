@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import pathlib
-import shutil
-import subprocess
-import tempfile
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +12,7 @@ import pytest
 
 import jax_mgpu as mgpu
 from jax_mgpu._src import by_function, library
-from tests.host_functions import FFI
+from tests.host_functions import compile_library
 from tests.jaxprs import kernel_calls
 
 F32, I32, U8 = np.float32, np.int32, np.uint8
@@ -348,7 +344,6 @@ extern "C" void fold{number}(const void* const* x, long n, const void* const* ca
 
 def test_cpp(rng, monkeypatch) -> None:
     """What the kernels do with each item: load it, combine, finish."""
-    compiler = shutil.which("c++") or shutil.which("g++") or pytest.skip("needs a C++ compiler")
     monkeypatch.setattr(by_function, "has_kernels", lambda: True)
     n, table = 40, rng.integers(0, 99, 500).astype(I32)
     floats, pairs = whole(rng, n), {"a": rng.integers(0, 9, n).astype(U8), "b": whole(rng, 3 * n).reshape(n, 3)}
@@ -361,29 +356,25 @@ def test_cpp(rng, monkeypatch) -> None:
         (pairs, lambda x: mgpu.reduce(x, lambda a, b: a + b, map=lambda x, i: x["b"] * i)),
         (pairs, lambda x: mgpu.reduce(x, "max", map=lambda x: jnp.asarray(table)[x["a"]])),
     ]
-    with tempfile.TemporaryDirectory() as folder:
-        path, text, sources = pathlib.Path(folder), [], []
-        for number, (x, call) in enumerate(calls):
-            function, equation = source_of(call, x)
-            operands = len(equation.invars)
-            captured = operands - 2 - len(function.element.leaves)
-            text.append(LOOP.format(number=number, source=function.source, captures=captured))
-            sources.append((function, captured))
-        (path / "functions.cc").write_text(HEAD + "".join(text))
-        command = [compiler, "-std=c++20", "-O0", "-ffp-contract=off", "-w", "-fPIC", "-shared", f"-I{FFI}"]
-        subprocess.run([*command, str(path / "functions.cc"), "-o", str(path / "functions.so")], check=True)
-        compiled = ctypes.CDLL(str(path / "functions.so"))
-        for number, ((x, call), (function, captured)) in enumerate(zip(calls, sources, strict=True)):
-            given = floats.astype(np.float16) if number == len(NAMED) else floats[:1] if number == len(NAMED) + 1 else x
-            leaves = [np.ascontiguousarray(leaf) for leaf in jax.tree.leaves(given)]
-            results = [np.zeros(one.shape, one.dtype) for one in function.results]
-            pointers = [
-                (ctypes.c_void_p * max(1, len(arrays)))(*(array.ctypes.data for array in arrays))
-                for arrays in (leaves, [table] * captured, results)
-            ]
-            getattr(compiled, f"fold{number}")(pointers[0], ctypes.c_long(len(leaves[0])), pointers[1], pointers[2])
-            for got, wanted in zip(results, jax.tree.leaves(call(x)), strict=True):
-                np.testing.assert_allclose(got.astype(np.float64), np.asarray(wanted, np.float64), rtol=1e-2)
+    text, sources = [], []
+    for number, (x, call) in enumerate(calls):
+        function, equation = source_of(call, x)
+        operands = len(equation.invars)
+        captured = operands - 2 - len(function.element.leaves)
+        text.append(LOOP.format(number=number, source=function.source, captures=captured))
+        sources.append((function, captured))
+    compiled = compile_library(HEAD + "".join(text))
+    for number, ((x, call), (function, captured)) in enumerate(zip(calls, sources, strict=True)):
+        given = floats.astype(np.float16) if number == len(NAMED) else floats[:1] if number == len(NAMED) + 1 else x
+        leaves = [np.ascontiguousarray(leaf) for leaf in jax.tree.leaves(given)]
+        results = [np.zeros(one.shape, one.dtype) for one in function.results]
+        pointers = [
+            (ctypes.c_void_p * max(1, len(arrays)))(*(array.ctypes.data for array in arrays))
+            for arrays in (leaves, [table] * captured, results)
+        ]
+        getattr(compiled, f"fold{number}")(pointers[0], ctypes.c_long(len(leaves[0])), pointers[1], pointers[2])
+        for got, wanted in zip(results, jax.tree.leaves(call(x)), strict=True):
+            np.testing.assert_allclose(got.astype(np.float64), np.asarray(wanted, np.float64), rtol=1e-2)
 
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
