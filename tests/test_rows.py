@@ -254,7 +254,7 @@ GAPS = [
 
 
 def test_a_batch_of_ends_over_an_explicit_mesh(rng):
-    """The batch has one head for all."""
+    """All of the batch have the same heads."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x = rng.integers(-9, 9, (2 * len(devices), 12)).astype(np.int32)
