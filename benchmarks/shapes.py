@@ -276,10 +276,12 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
     """Times shapes that share their inputs: all are compiled at once, then run one by one."""
     with jax.enable_x64(True):
         sets = [jax.block_until_ready(some[0].inputs(np.random.default_rng(0)))]
-        distinct = max(
-            1, min(CALLS, -(-CACHE_BYTES // array_bytes(sets[0])))
-        )  # none is in the cache when it comes again
-        sets += [jax.block_until_ready(some[0].inputs(np.random.default_rng(seed))) for seed in range(1, distinct)]
+        # None is in the cache when it comes again, even to a call that reads the least of its arrays alone.
+        least = min(array_bytes(x) for x in jax.tree.leaves(sets[0]))
+        distinct = min(4 * CALLS, -(-CACHE_BYTES // max(least, 1)))
+        drawn = min(distinct, CALLS)
+        sets += [jax.block_until_ready(some[0].inputs(np.random.default_rng(seed))) for seed in range(1, drawn)]
+        sets += [jax.tree.map(jnp.copy, sets[i % drawn]) for i in range(drawn, distinct)]
 
     def compile_all(these: list[Shape], calls: int) -> list[tuple[Program, Program | None]]:
         def compile_one(call: Callable[..., Any]) -> Program:

@@ -61,7 +61,11 @@ SPECIAL = {
     ],
     "load_balance.cuh": ["load_balancing::search_tiles<int32_t, true>"],
     "merge.cuh": [f"merging::merge_tiles<{ORDER}, uint32_t, true>"],
-    "reduce.cuh": [f"reducing::reduce_whole_rows<{threads}, {OPERATOR}>" for threads in (32, 256)],
+    "reduce.cuh": [
+        *(f"reducing::reduce_whole_rows<{threads}, {OPERATOR}>" for threads in (32, 256)),
+        f"reducing::reduce_by_lanes<{OPERATOR}, 4, 2>",
+        f"reducing::reduce_by_blocks<{OPERATOR}, 4, 4>",
+    ],
     "reduce_rows.cuh": [f"row_reducing::reduce_tiles<4, {gathers}, {OPERATOR}>" for gathers in ("false", "true")],
     "scan/scan_rows.cuh": [f"scanning::scan_rows<{OPERATOR}, {whole}>" for whole in ("true", "false")],
     "segmented_softmax.cuh": [

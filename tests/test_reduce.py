@@ -241,10 +241,22 @@ def test_batches(rng, op, rows, n):
         same(segmented[row], oracle.segmented_reduce(x[row], heads[row], op, counts[row]))
 
 
-@pytest.mark.parametrize("n", [1, 4, 7, 8, 16, 48, 100, 128, 144, 496, 512, 528, 1000, 1024, 2048, 4096])
+# Equal shares of one to eight vectors a lane, of lanes and of blocks, rows of less than a vector, and rows of neither.
+ROW_LENGTHS = [1, 2, 4, 7, 8, 16, 24, 48, 96, 100, 128, 144, 384, 496, 512, 528, 768, 1000, 1024, 1536, 2048, 4096]
+ROW_LENGTHS += [8192, 16_384]
+
+
+@pytest.mark.parametrize("n", ROW_LENGTHS)
 @pytest.mark.parametrize(
     ("op", "dtype"),
-    [("add", "float32"), ("mul", "int64"), ("max", "bfloat16"), ("argmax", "float32"), ("argmin", "uint8")],
+    [
+        ("add", "float32"),
+        ("add", "uint8"),
+        ("mul", "int64"),
+        ("max", "bfloat16"),
+        ("argmax", "float32"),
+        ("argmin", "uint8"),
+    ],
     ids=str,
 )
 def test_short_whole_rows(rng, op, dtype, n):

@@ -38,19 +38,73 @@ RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
   return {lanes, vectors >= kManyVectors * lanes};
 }
 
-// Rows of whole vectors by kernels that do nothing else. False where rows are others, or too long for packs and better
-// left to a few lanes each. By a bare driver (H200), 2^22 floats in rows of 8, 32, 128, 512, 2,048 and 8,192 take
-// 0.0061, 0.0059, 0.0059, 0.0055, 0.0058 and 0.0057 ms, by kernels for any rows 0.0065, 0.0064, 0.0060, 0.0060, 0.0061
-// and 0.0060.
+// How a row of whole vectors is dealt out in equal shares; none where it cannot be. By a bare driver (H100), 2^22
+// floats in rows of 8, 32, 128, 512, 2,048 and 8,192 take 6.7, 6.9, 6.8, 6.8, 6.9 and 6.9 us so, and 6.9, 7.0, 7.1,
+// 6.9, 7.2 and 7.2 by packs and by loops; 16-bit floats 4.2, 4.2, 4.2, 4.3, 4.4 and 4.4, before 4.4, 4.5, 4.8, 5.1, 4.5
+// and 4.6.
+reducing::EqualShares equal_shares(int64_t vectors, int item_bytes) {
+  const int block_vectors = item_bytes < 4 ? 2 : 4;
+  const int64_t threads = vectors / block_vectors;
+  if (vectors >= kWarp * 16) {
+    const bool fits = threads * block_vectors == vectors && threads % kWarp == 0;
+    return fits && threads <= reducing::kMostShareThreads
+               ? reducing::EqualShares{block_vectors, static_cast<int>(threads)}
+               : reducing::EqualShares{};
+  }
+  const int size = static_cast<int>(vectors);
+  int lanes = minimum(kWarp, size & -size);
+  if (lanes > 1 && lanes == size) lanes /= 2;  // two loads on their way
+  const int share = size / lanes;
+  const bool fits = share <= 4 || share == 6 || share == 8;
+  return fits ? reducing::EqualShares{share, lanes} : reducing::EqualShares{};
+}
+
+// False where rows have no equal shares.
+template <typename Operator>
+bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& rows, const Operator& op,
+                         cudaStream_t stream) {
+  using namespace reducing;
+  using Element = typename Operator::Element;
+  constexpr int kItems = Vector<Element>::kItems;
+  const auto launch = [&]<int kVectorItems, int kVectors>(int lanes) {
+    const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(rows.rows * lanes, kThreads));
+    reduce_by_lanes<Operator, kVectorItems, kVectors><<<blocks, kThreads, 0, stream>>>(rows, lanes, op);
+    check_launch(call);
+    return true;
+  };
+  if constexpr (kItems >= 4) {  // rows that are less than a vector
+    if (rows.length == kItems / 2) return launch.template operator()<kItems / 2, 1>(1);
+    if (rows.length == kItems / 4) return launch.template operator()<kItems / 4, 1>(1);
+  }
+  if (rows.length % kItems != 0) return false;
+  const EqualShares shares = equal_shares(rows.length / kItems, sizeof(Element));
+  if (shares.threads > kWarp) {
+    constexpr int kVectors = sizeof(Element) < 4 ? 2 : 4;
+    reduce_by_blocks<Operator, kItems, kVectors>
+        <<<static_cast<unsigned>(rows.rows), static_cast<unsigned>(shares.threads), 0, stream>>>(rows, op);
+    check_launch(call);
+    return true;
+  }
+  switch (shares.vectors) {
+    case 1: return launch.template operator()<kItems, 1>(shares.threads);
+    case 2: return launch.template operator()<kItems, 2>(shares.threads);
+    case 3: return launch.template operator()<kItems, 3>(shares.threads);
+    case 4: return launch.template operator()<kItems, 4>(shares.threads);
+    case 6: return launch.template operator()<kItems, 6>(shares.threads);
+    case 8: return launch.template operator()<kItems, 8>(shares.threads);
+    default: return false;
+  }
+}
+
+// Whole rows by kernels that do nothing else: in equal shares, or of whole vectors by packs or by loops. False where
+// rows are others, or too long for packs and better left to a few lanes each.
 template <typename Operator>
 bool launch_whole_rows(const Call& call, const ReduceOperands& operands, const reducing::Reduction<Operator>& reduction,
                        const Operator& op, cudaStream_t stream) {
   using namespace reducing;
   constexpr int kItems = Vector<typename Operator::Element>::kItems;
   const Segments& segments = operands.segments;
-  if (!reduction.aligned || segments.counts.given() || segments.length == 0 || segments.length % kItems != 0) {
-    return false;
-  }
+  if (!reduction.aligned || segments.counts.given() || segments.length == 0) return false;
   const WholeRows<Operator> rows{reduction.x, reduction.result, segments.rows, static_cast<int>(segments.length)};
   const auto blocks = [&](int64_t block_rows) {
     return static_cast<unsigned>(ceil_div<int64_t>(segments.rows, block_rows));
@@ -59,6 +113,10 @@ bool launch_whole_rows(const Call& call, const ReduceOperands& operands, const r
   using State = typename Operator::State;
   constexpr bool kFoldsQuickly =
       !Operator::kGivesIndex && sizeof(State) <= maximum<size_t>(4, sizeof(typename Operator::Element));
+  if constexpr (kFoldsQuickly) {
+    if (launch_equal_shares(call, rows, op, stream)) return true;
+  }
+  if (segments.length % kItems != 0) return false;
   const PackedRows packed(segments.length, kItems);
   if (packed.rows > 0 && (kFoldsQuickly || segments.length <= 8 * kItems)) {
     reduce_packs<<<blocks(packed.rows * kPacks * (kThreads / kWarp)), kThreads, 0, stream>>>(rows, packed, op);
