@@ -178,6 +178,35 @@ def test_batches(rng, n, dtype):
             same_bits(indices[b], order.astype(np.int32))
 
 
+@pytest.mark.parametrize("n", [0, 1])
+def test_rows_of_one_item_or_none_call_no_kernel(rng, n):
+    """A batch of a million of them costs nothing, with columns, values and indices too."""
+    keys, low, values = (
+        data.random_keys(rng, dtype, 30).reshape(-1, 1)[:, :n] for dtype in ("float32", "int64", "uint8")
+    )
+    counts = np.arange(30, dtype=np.int32) % (n + 1)
+
+    def sorts(keys, low, values, count):
+        columns = mgpu.sort((keys, low), values, descending=(True, False), count=count)
+        return (
+            mgpu.sort(keys, values),
+            mgpu.sort(keys, count=count),
+            columns,
+            mgpu.argsort((low, keys)),
+            mgpu.argsort(low),
+        )
+
+    program = jax.jit(jax.vmap(sorts))
+    (alone, moved), counted, ((first, second), third), *indices = program(keys, low, values, counts)
+    for got, expected in zip(
+        (alone, moved, counted, first, second, third), (keys, values, keys, keys, low, values), strict=True
+    ):
+        same_bits(got, expected)
+    for got in indices:
+        same_bits(got, np.zeros((30, n), np.int32))
+    assert "custom_call" not in program.lower(keys, low, values, counts).as_text()
+
+
 def test_derivatives_go_through_the_permutation(rng):
     n = 200
     keys, values = rng.permutation(n).astype(np.float64), rng.normal(size=n)

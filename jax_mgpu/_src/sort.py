@@ -234,10 +234,18 @@ def run_sort(
         bits = keys.code_bits[0]
     else:
         keys, bits = _few_bits(operation, keys, given["count"], bits)
-    if values is None:
+    if keys.shape[0] <= 1:
+        sorted_keys, moved = _as_they_are(keys), leaves
+    elif values is None:
         return _sort_keys(operation, keys, given, bits)
-    sorted_keys, moved = _sort_rows(operation, keys, given, bits, leaves)
-    return sorted_keys, unflatten(moved)
+    else:
+        sorted_keys, moved = _sort_rows(operation, keys, given, bits, leaves)
+    return sorted_keys if values is None else (sorted_keys, unflatten(moved))
+
+
+def _as_they_are(keys: Any) -> Any:
+    """Keys of one item at most: a batch of such rows has nothing to sort."""
+    return keys.structure(keys.arrays) if isinstance(keys, Columns) else keys
 
 
 def run_sort_indices(
@@ -258,10 +266,15 @@ def run_sort_indices(
         options = _mesh_options(operation, keys, descending, count, even, method, bits)
         return over_axis("sorts.sort_indices", operation, axis_name, keys, **options)
     given = _given(operation, keys, heads, flags, descending, count, method)
-    if not isinstance(keys, Columns):
+    if isinstance(keys, Columns):
+        _expect_no_bits(operation, bits)
+    else:
         keys, bits = _few_bits(operation, keys, given["count"], bits)
+    if keys.shape[0] <= 1:
+        first = keys.arrays[0] if isinstance(keys, Columns) else keys
+        return _as_they_are(keys), jnp.zeros_like(first, index_dtype(operation, "keys", keys.shape[0]))
+    if not isinstance(keys, Columns):
         return _sort_indices(operation, keys, given, bits)
-    _expect_no_bits(operation, bits)
     sorted_keys, moved = _sort_rows(operation, keys, given, keys.code_bits[0], [], ordered=True)
     return sorted_keys, moved[0]
 
