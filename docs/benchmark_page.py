@@ -29,7 +29,7 @@ def write(results: pathlib.Path, folder: pathlib.Path) -> None:
     folder.mkdir(exist_ok=True)
     families: dict[str, list[tuple[str, Run, list[Row]]]] = {}
     for path in sorted(results.glob("*.json")):
-        file = json.loads(path.read_text())
+        file = json.loads(path.read_text(encoding="utf-8"))
         for family in dict.fromkeys(row["family"] for row in file["rows"]):
             rows = [row for row in file["rows"] if row["family"] == family]
             families.setdefault(family, []).append((path.name, file["run"], rows))

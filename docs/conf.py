@@ -84,8 +84,8 @@ def is_no_empty_glob(record: logging.LogRecord) -> bool:
 def table_of_operations(folder: pathlib.Path) -> str:
     """The pages of the reference in the order of the site, each with the public names that it documents."""
     rows = ["| family | operations |", "|---|---|"]
-    for page in re.findall(r"^reference/(\w+)$", (folder / "index.md").read_text(), re.MULTILINE):
-        text = (folder / "reference" / f"{page}.md").read_text()
+    for page in re.findall(r"^reference/(\w+)$", (folder / "index.md").read_text(encoding="utf-8"), re.MULTILINE):
+        text = (folder / "reference" / f"{page}.md").read_text(encoding="utf-8")
         names = reference_pages.names_of_page(text)
         operations = [name for name in names if not hasattr(getattr(jax_mgpu, name), "_fields")]  # no types of results
         if operations:

@@ -57,16 +57,18 @@ def test_docstring(name):
     run_session(text, {}, name, 0)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if FENCE.search(page.read_text())], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if FENCE.search(page.read_text(encoding="utf-8"))], ids=lambda page: page.name
+)
 def test_page(page):
-    text, namespace = page.read_text(), {}
+    text, namespace = page.read_text(encoding="utf-8"), {}
     for block in FENCE.finditer(text):
         run = run_session if block[1] == "pycon" else run_script
         run(block[2], namespace, str(page), text[: block.start(2)].count("\n"))
 
 
 def test_the_first_pages_have_examples():
-    with_examples = {page.name for page in PAGES if FENCE.search(page.read_text())}
+    with_examples = {page.name for page in PAGES if FENCE.search(page.read_text(encoding="utf-8"))}
     assert {"README.md", "quickstart.md", "coming_from.md"} <= with_examples
 
 
@@ -74,5 +76,9 @@ def test_every_public_name_is_on_one_reference_page(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
     import reference_pages
 
-    listed = [name for page in REFERENCE.glob("*.md") for name in reference_pages.names_of_page(page.read_text())]
+    listed = [
+        name
+        for page in REFERENCE.glob("*.md")
+        for name in reference_pages.names_of_page(page.read_text(encoding="utf-8"))
+    ]
     assert sorted(listed) == sorted(mgpu.__all__)

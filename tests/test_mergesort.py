@@ -236,7 +236,9 @@ def test_batches(rng, n, name):
 
 # On CUDA, by what is worth it: ranks counted, blocks of 1024 or 4096 items a row, or rows that share tiles.
 @pytest.mark.parametrize("dtype", ["uint8", "int64"])
-@pytest.mark.parametrize(("rows", "n"), [(1000, 33), (300, 1000), (270, 1001), (90, 3000)])
+@pytest.mark.parametrize(
+    ("rows", "n"), [(1000, 33), (300, 1000), (270, 1001), (90, 3000), (70_000, 2), (40_000, 4), (20_000, 17)]
+)
 def test_many_short_rows(rng, rows, n, dtype):
     keys = rng.integers(0, 100, (rows, n)).astype(dtype)
     counts = rng.integers(0, n + 1, rows).astype(np.int32)

@@ -121,7 +121,7 @@ def base(kernel: str) -> str:
 
 def kernels_of(header: str) -> list[str]:
     """A header's kernels, as they are to be compiled."""
-    source = (FFI / "cuda" / header).read_text()
+    source = (FFI / "cuda" / header).read_text(encoding="utf-8")
     found = KERNEL.findall(source)
     assert source.count("__global__") == len(found), header
     special = SPECIAL.get(header, [])
@@ -198,7 +198,9 @@ def compile_log(source: str, expressions: list[str], architecture: int) -> str:
 def test_special_kernels_are_there() -> None:
     """What a special template is of, in the header that it is listed for or in one that this one includes."""
     assert set(SPECIAL) <= set(HEADERS)
-    names = {name for header in HEADERS for _, name in KERNEL.findall((FFI / "cuda" / header).read_text())}
+    names = {
+        name for header in HEADERS for _, name in KERNEL.findall((FFI / "cuda" / header).read_text(encoding="utf-8"))
+    }
     assert {base(kernel).rpartition("::")[2] for kernels in SPECIAL.values() for kernel in kernels} <= names
 
 

@@ -41,7 +41,7 @@ assert importlib.util.find_spec("jax_mgpu.merge") is None
 def test_private_jax_is_used_in_one_file():
     package = pathlib.Path(mgpu.__file__).parent
     private = re.compile(r"\bjax\.(_src|extend|interpreters)\b|\bjaxlib\.(?!__version__)\w|from jaxlib\b")
-    users = {path.name for path in package.rglob("*.py") if private.search(path.read_text())}
+    users = {path.name for path in package.rglob("*.py") if private.search(path.read_text(encoding="utf-8"))}
     assert users == {"compat.py"}
 
 

@@ -18,7 +18,7 @@ SIZES = (200, 1)
 @pytest.fixture(scope="module")
 def recipes():
     """What the page defines; what it shows is compared in test_documentation.py."""
-    text = (ROOT / "docs" / "recipes.md").read_text()
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     namespace = {}
     for block in FENCE.finditer(text):
         for example in PARSER.get_examples(block[2]):
