@@ -51,8 +51,6 @@ constexpr RowShape kFewItemsShape{{256, 4}, {128, 2}};
 constexpr int64_t kFewItems = int64_t{1} << 18;
 // So few comparisons are made at once, those of every two items of a row.
 constexpr int64_t kFewComparisons = int64_t{1} << 24;
-// In so few rows, as each has blocks of its own: 2^16 rows of 4 items take 0.042 ms, 2^20 take 0.64 (H100).
-constexpr int64_t kFewRankedRows = int64_t{1} << 14;
 
 // ---- Sorts by digits of 8 bits: blocks put tiles in the order of one.
 constexpr int kDigitBits = 8;

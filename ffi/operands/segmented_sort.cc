@@ -128,8 +128,7 @@ SegmentedSortOperands::RowSort SegmentedSortOperands::row_sort() const {
     const int64_t cell = shape.cell();
     return segments.rows == 1 || ceil_div(segments.length, cell) * cell <= 2 * segments.length;
   };
-  if (segments.length <= kOneCellShape.cell() && segments.rows <= kFewRankedRows &&
-      segments.total() * segments.length <= kFewComparisons) {
+  if (segments.length <= kOneCellShape.cell() && segments.total() * segments.length <= kFewComparisons) {
     return RowSort::kRanks;
   }
   const bool nearly_sorted = method == SortMethod::kNearlySorted;
