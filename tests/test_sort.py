@@ -184,27 +184,32 @@ def test_rows_of_one_item_or_none_call_no_kernel(rng, n):
     keys, low, values = (
         data.random_keys(rng, dtype, 30).reshape(-1, 1)[:, :n] for dtype in ("float32", "int64", "uint8")
     )
-    counts = np.arange(30, dtype=np.int32) % (n + 1)
 
-    def sorts(keys, low, values, count):
-        columns = mgpu.sort((keys, low), values, descending=(True, False), count=count)
-        return (
-            mgpu.sort(keys, values),
-            mgpu.sort(keys, count=count),
-            columns,
-            mgpu.argsort((low, keys)),
-            mgpu.argsort(low),
-        )
+    def sorts(keys, low, values):
+        columns = mgpu.sort((keys, low), values, descending=(True, False))
+        return mgpu.sort(keys, values), columns, mgpu.argsort((low, keys)), mgpu.argsort(low)
 
     program = jax.jit(jax.vmap(sorts))
-    (alone, moved), counted, ((first, second), third), *indices = program(keys, low, values, counts)
-    for got, expected in zip(
-        (alone, moved, counted, first, second, third), (keys, values, keys, keys, low, values), strict=True
-    ):
+    (alone, moved), ((first, second), third), *indices = program(keys, low, values)
+    for got, expected in zip((alone, moved, first, second, third), (keys, values, keys, low, values), strict=True):
         same_bits(got, expected)
     for got in indices:
         same_bits(got, np.zeros((30, n), np.int32))
-    assert "custom_call" not in program.lower(keys, low, values, counts).as_text()
+    assert "custom_call" not in program.lower(keys, low, values).as_text()
+
+
+def test_what_is_checked_of_many_items_is_checked_of_one():
+    """A count that is not used would not be checked."""
+    one = jnp.ones(1, jnp.int32)
+    for call in (
+        lambda: mgpu.sort(one, count=3),
+        lambda: mgpu.argsort(one, count=3),
+        lambda: mgpu.sort((one, one), one, count=3),
+        lambda: mgpu.segmented_sort(one, jnp.array([5, 2])),
+        lambda: mgpu.segmented_sort_indices(one, jnp.array([5, 2])),
+    ):
+        with mgpu.checks(), pytest.raises(Exception, match="expected"):
+            jax.block_until_ready(call())
 
 
 def test_derivatives_go_through_the_permutation(rng):

@@ -234,17 +234,20 @@ def run_sort(
         bits = keys.code_bits[0]
     else:
         keys, bits = _few_bits(operation, keys, given["count"], bits)
-    if keys.shape[0] <= 1:
-        sorted_keys, moved = _as_they_are(keys), leaves
-    elif values is None:
+    if _has_nothing_to_sort(keys, given):
+        return _as_they_are(keys) if values is None else (_as_they_are(keys), unflatten(leaves))
+    if values is None:
         return _sort_keys(operation, keys, given, bits)
-    else:
-        sorted_keys, moved = _sort_rows(operation, keys, given, bits, leaves)
-    return sorted_keys if values is None else (sorted_keys, unflatten(moved))
+    sorted_keys, moved = _sort_rows(operation, keys, given, bits, leaves)
+    return sorted_keys, unflatten(moved)
+
+
+def _has_nothing_to_sort(keys: Any, given: dict[str, Any]) -> bool:
+    """Whether there is one item at most. Counts, heads and flags go to the sort, with which their checks run."""
+    return keys.shape[0] <= 1 and not any(given[name].size for name in ("heads", "flags", "count"))
 
 
 def _as_they_are(keys: Any) -> Any:
-    """Keys of one item at most: a batch of such rows has nothing to sort."""
     return keys.structure(keys.arrays) if isinstance(keys, Columns) else keys
 
 
@@ -270,7 +273,7 @@ def run_sort_indices(
         _expect_no_bits(operation, bits)
     else:
         keys, bits = _few_bits(operation, keys, given["count"], bits)
-    if keys.shape[0] <= 1:
+    if _has_nothing_to_sort(keys, given):
         first = keys.arrays[0] if isinstance(keys, Columns) else keys
         return _as_they_are(keys), jnp.zeros_like(first, index_dtype(operation, "keys", keys.shape[0]))
     if not isinstance(keys, Columns):
