@@ -38,28 +38,10 @@ RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
   return {lanes, vectors >= kManyVectors * lanes};
 }
 
-// How a row of whole vectors is dealt out in equal shares; none where it cannot be. By a bare driver (H100), 2^22
-// floats in rows of 8, 32, 128, 512, 2,048 and 8,192 take 6.7, 6.9, 6.8, 6.8, 6.9 and 6.9 us so, and 6.9, 7.0, 7.1,
-// 6.9, 7.2 and 7.2 by packs and by loops; 16-bit floats 4.2, 4.2, 4.2, 4.3, 4.4 and 4.4, before 4.4, 4.5, 4.8, 5.1, 4.5
-// and 4.6.
-reducing::EqualShares equal_shares(int64_t vectors, int item_bytes) {
-  const int block_vectors = item_bytes < 4 ? 2 : 4;
-  const int64_t threads = vectors / block_vectors;
-  if (vectors >= kWarp * 16) {
-    const bool fits = threads * block_vectors == vectors && threads % kWarp == 0;
-    return fits && threads <= reducing::kMostShareThreads
-               ? reducing::EqualShares{block_vectors, static_cast<int>(threads)}
-               : reducing::EqualShares{};
-  }
-  const int size = static_cast<int>(vectors);
-  int lanes = minimum(kWarp, size & -size);
-  if (lanes > 1 && lanes == size) lanes /= 2;  // two loads on their way
-  const int share = size / lanes;
-  const bool fits = share <= 4 || share == 6 || share == 8;
-  return fits ? reducing::EqualShares{share, lanes} : reducing::EqualShares{};
-}
-
-// False where rows have no equal shares.
+// Rows in equal shares: a block a row, or a few lanes, of two vectors at least where rows have them. False where they
+// have none. By a bare driver (H100), 2^22 floats in rows of 8, 32, 128, 512, 2,048 and 8,192 take 6.7, 6.9, 6.8, 6.8,
+// 6.9 and 6.9 us so, and 6.9, 7.0, 7.1, 6.9, 7.2 and 7.2 by packs and by loops; 16-bit floats 4.2, 4.2, 4.2, 4.3, 4.4
+// and 4.4, before 4.4, 4.5, 4.8, 5.1, 4.5 and 4.6.
 template <typename Operator>
 bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& rows, const Operator& op,
                          cudaStream_t stream) {
@@ -77,21 +59,25 @@ bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& 
     if (rows.length == kItems / 4) return launch.template operator()<kItems / 4, 1>(1);
   }
   if (rows.length % kItems != 0) return false;
-  const EqualShares shares = equal_shares(rows.length / kItems, sizeof(Element));
-  if (shares.threads > kWarp) {
+  const int vectors = rows.length / kItems;
+  if (vectors >= kLeastBlockVectors) {
     constexpr int kVectors = sizeof(Element) < 4 ? 2 : 4;
+    const int threads = vectors / kVectors;
+    if (vectors % (kVectors * kWarp) != 0 || threads > kMostShareThreads) return false;
     reduce_by_blocks<Operator, kItems, kVectors>
-        <<<static_cast<unsigned>(rows.rows), static_cast<unsigned>(shares.threads), 0, stream>>>(rows, op);
+        <<<static_cast<unsigned>(rows.rows), static_cast<unsigned>(threads), 0, stream>>>(rows, op);
     check_launch(call);
     return true;
   }
-  switch (shares.vectors) {
-    case 1: return launch.template operator()<kItems, 1>(shares.threads);
-    case 2: return launch.template operator()<kItems, 2>(shares.threads);
-    case 3: return launch.template operator()<kItems, 3>(shares.threads);
-    case 4: return launch.template operator()<kItems, 4>(shares.threads);
-    case 6: return launch.template operator()<kItems, 6>(shares.threads);
-    case 8: return launch.template operator()<kItems, 8>(shares.threads);
+  int lanes = minimum(kWarp, vectors & -vectors);
+  if (lanes > 1 && lanes == vectors) lanes /= 2;  // two loads on their way
+  switch (vectors / lanes) {
+    case 1: return launch.template operator()<kItems, 1>(lanes);
+    case 2: return launch.template operator()<kItems, 2>(lanes);
+    case 3: return launch.template operator()<kItems, 3>(lanes);
+    case 4: return launch.template operator()<kItems, 4>(lanes);
+    case 6: return launch.template operator()<kItems, 6>(lanes);
+    case 8: return launch.template operator()<kItems, 8>(lanes);
     default: return false;
   }
 }

@@ -196,6 +196,7 @@ __global__ void __launch_bounds__(kThreads) reduce_short_rows(Reduction<Operator
 }
 
 constexpr int kPacks = 2;                // of a warp
+constexpr int kLeastBlockVectors = 512;  // of a row that a block has, in equal shares
 constexpr int kMostShareThreads = 1024;  // of a row
 
 // Rows of whole vectors, of which all items are live. A kernel that takes as little time as these waits for its
@@ -208,14 +209,8 @@ struct WholeRows {
   int length;
 };
 
-// A row in equal shares, of a power of two lanes of a warp or of the threads of a block. No thread asks where the row
-// ends, which costs sums of a few microseconds 2 to 25% of their time.
-struct EqualShares {
-  int vectors;  // a thread
-  int threads;  // a row: up to a warp, or whole warps
-};
-
 // A thread's share of the row that begins at `begin`: kVectors vectors of kItems items, each beside the other threads'.
+// No thread asks where the row ends, which costs sums of a few microseconds 2 to 25% of their time.
 template <typename Operator, int kItems, int kVectors>
 __device__ __forceinline__ typename Operator::State fold_share(const WholeRows<Operator>& rows, const Operator& op,
                                                                int64_t begin, int thread, int threads) {
