@@ -252,6 +252,40 @@ def test_many_short_rows(rng, rows, n, dtype):
     same_bits(indices, order)
 
 
+# As many rows as are too many to count ranks on CUDA: several of them share a block.
+@pytest.mark.parametrize(
+    "case",
+    long_but(
+        [("float32", 200, False), ("uint16", 256, True), ("int64", 128, True), ("bfloat16", 512, False)],
+        [
+            (dtype, n, descending)
+            for dtype in data.KEY_DTYPES
+            for n, descending in [(64, False), (128, True), (129, False), (200, False), (256, True), (512, False)]
+        ],
+    ),
+    ids=str,
+)
+def test_rows_that_share_a_block(rng, case):
+    dtype, n, descending = case
+    rows = max(2**24 // n**2 + 3, 70)
+    keys = data.random_keys(rng, dtype, rows, n)
+    keys[rows // 2 :] = rng.integers(1, 100, (rows - rows // 2, n)).astype(keys.dtype)  # neither NaNs nor zeros
+    counts = rng.integers(0, n + 2, rows).astype(np.int32)
+    counts[:3] = n, 0, 1
+    ranks = oracle.rank(keys).astype(np.int64)
+    for live in (None, counts):
+        dead = np.arange(n) >= (n if live is None else live[:, None])
+        order = np.argsort(np.where(dead, 2**60, -ranks if descending else ranks), axis=1, kind="stable")
+        expected = np.take_along_axis(keys, order, axis=1)
+        axes = (0, None if live is None else 0)
+        sort = jax.vmap(lambda k, c: mgpu.mergesort(k, count=c, descending=descending), axes)
+        same_bits(jax.jit(sort)(keys, live), expected)
+        indices = jax.vmap(lambda k, c: mgpu.mergesort_indices(k, count=c, descending=descending), axes)
+        got, places = jax.jit(indices)(keys, live)
+        same_bits(got, expected)
+        same_bits(places, order.astype(np.int32))
+
+
 @pytest.mark.parametrize("name", SORTS)
 def test_derivatives_go_through_the_permutation(rng, name):
     n = 200

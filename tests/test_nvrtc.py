@@ -29,6 +29,7 @@ PAIRS = f"mgpu::cuda::sorting::RowProblem<{ORDER}, uint32_t, mgpu::pairs_shape(4
 DIGITS = [f"mgpu::cuda::sorting::DigitProblem<{ORDER}, uint32_t, uint32_t, {listed}>" for listed in ("false", "true")]
 COLUMNS = "mgpu::cuda::sorting::ColumnProblem<uint32_t, false>"
 FEW = f"mgpu::cuda::sorting::RowProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape>"
+PACKED = f"mgpu::cuda::sorting::PackedProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape>"
 
 # What a kernel's template gets, by the declarations of its parameters.
 ARGUMENTS = {
@@ -90,7 +91,7 @@ SPECIAL = {
     ],
     "segmented_sort/rank_rows.cuh": [f"sorting::rank_rows<{FEW}>", f"sorting::merge_rows_by_rank<{FEW}>"],
     "segmented_sort/scatter_digits.cuh": [f"sorting::scatter_digits<{problem}>" for problem in DIGITS],
-    "segmented_sort/sort_rows.cuh": [f"sorting::sort_rows<{ROWS}>"],
+    "segmented_sort/sort_rows.cuh": [f"sorting::sort_rows<{problem}>" for problem in (ROWS, PACKED)],
     "select.cuh": [
         "sum_tiles<mgpu::cuda::selecting::SetKept>",
         *(

@@ -88,9 +88,15 @@ void launch_sort_rows(const Call& call, const P& problem, cudaStream_t stream) {
   const auto sort = sort_rows<P>;
   constexpr int kShared = sizeof(SortRowsShared<P>);
   allow_shared(call, sort, kShared);
-  sort<<<problem.segments.rows * problem.row_cells, P::kSort.threads, kShared, stream>>>(problem);
+  const Segments& segments = problem.segments;
+  const int cell_rows = P::kPacked ? P::kSort.threads / packed_row_threads(segments.length, P::kSort) : 1;
+  sort<<<ceil_div<int64_t>(segments.rows, cell_rows) * problem.row_cells, P::kSort.threads, kShared, stream>>>(problem);
   check_launch(call);
 }
+
+// Cells of wide keys with payload are small.
+template <typename Order, typename Payload>
+constexpr bool kHasLargeCells = sizeof(typename Order::Word) < 8 || std::is_same_v<Payload, NoPayload>;
 
 // Whole rows of few comparisons.
 template <typename Order, typename Payload>
@@ -101,6 +107,19 @@ void run_ranks(const Call& call, const SegmentedSortOperands& operands, Order or
   rank_rows<<<operands.segments.rows * groups, warps * kWarp, 0, stream>>>(
       row_problem<P>(operands, order, SegmentedSortOperands::Scratch{}), groups);
   check_launch(call);
+}
+
+// Short rows, several to a cell.
+template <typename Order, typename Payload>
+void run_packed(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
+  const SegmentedSortOperands::Scratch none{};
+  if constexpr (kHasLargeCells<Order, Payload>) {
+    if (operands.packs_large_cells()) {
+      return launch_sort_rows(call, row_problem<PackedProblem<Order, Payload, kOneCellShape>>(operands, order, none),
+                              stream);
+    }
+  }
+  launch_sort_rows(call, row_problem<PackedProblem<Order, Payload, kFewItemsShape>>(operands, order, none), stream);
 }
 
 // Whole rows of few items.
@@ -198,6 +217,10 @@ bool run_rows(const Call& call, const SegmentedSortOperands& operands, Order ord
     run_ranks<Order, Payload>(call, operands, order, stream);
     return true;
   }
+  if (sort == RowSort::kPackedRows) {
+    run_packed<Order, Payload>(call, operands, order, stream);
+    return true;
+  }
   if (sort == RowSort::kFewItems) {
     run_few_items<Order, Payload>(call, operands, order, scratch, stream);
     return true;
@@ -205,7 +228,7 @@ bool run_rows(const Call& call, const SegmentedSortOperands& operands, Order ord
   if (sort == RowSort::kPairs) {
     return try_rows<pairs_shape(kWidth, kHasPayload), Order, Payload>(call, operands, order, scratch, stream);
   }
-  if constexpr (kWidth < 8 || !kHasPayload) {
+  if constexpr (kHasLargeCells<Order, Payload>) {
     if (sort == RowSort::kOneCell) {
       launch_sort_rows(call, row_problem<RowProblem<Order, Payload, kOneCellShape>>(operands, order, scratch), stream);
       return true;
@@ -260,9 +283,11 @@ void list_segmented_sort_shapes(const Call& call, KernelShapeList& list) {
     add("sort of tiles", sizeof(SortShared<Order, Payload>), false);
     add("merge of tiles", sizeof(MergeShared<Order, Payload>), false);
     add("sort of few items", sizeof(SortRowsShared<RowProblem<Order, Payload, kFewItemsShape>>), false);
+    add("sort of rows in small cells", sizeof(SortRowsShared<PackedProblem<Order, Payload, kFewItemsShape>>), false);
     add("sort of pairs of cells", row_shared_bytes<RowProblem<Order, Payload, pairs_shape(kWidth, kHasPayload)>>(),
         true);
-    if constexpr (kWidth < 8 || !kHasPayload) {
+    if constexpr (kHasLargeCells<Order, Payload>) {
+      add("sort of rows in large cells", sizeof(SortRowsShared<PackedProblem<Order, Payload, kOneCellShape>>), false);
       add("sort of one cell", sizeof(SortRowsShared<RowProblem<Order, Payload, kOneCellShape>>), false);
       add("sort of long rows", row_shared_bytes<RowProblem<Order, Payload, row_shape(kWidth, kHasPayload)>>(), true);
     }

@@ -128,16 +128,23 @@ SegmentedSortOperands::RowSort SegmentedSortOperands::row_sort() const {
     const int64_t cell = shape.cell();
     return segments.rows == 1 || ceil_div(segments.length, cell) * cell <= 2 * segments.length;
   };
-  if (segments.length <= kOneCellShape.cell() && segments.total() * segments.length <= kFewComparisons) {
-    return RowSort::kRanks;
+  const int64_t comparisons = segments.total() * segments.length;
+  // A row that is sorted by ranks has a block of its own, which takes 0.6 ns. More rows share the tiles of the kernels
+  // for segments: 2^20 rows of 4 keys of 4 bytes take 36 us for 650.
+  constexpr int64_t kFewRows = int64_t{1} << 15;
+  const bool has_few_comparisons =
+      segments.length <= kOneCellShape.cell() && segments.rows <= kFewRows && comparisons <= kFewComparisons;
+  const bool wide = width == 8 && has_payload;  // their cells are slower, and large ones no better than segments
+  if (packs_rows() && !(has_few_comparisons && (wide || comparisons <= kFewComparisons / 4))) {
+    return RowSort::kPackedRows;
   }
+  if (has_few_comparisons) return RowSort::kRanks;
   const bool nearly_sorted = method == SortMethod::kNearlySorted;
   const bool merges_overlaps = nearly_sorted && width >= 4 && (!has_payload || (width == 4 && payload_width == 4));
   if (method != SortMethod::kMerging && !merges_overlaps &&
       is_for_digits(segments.total(), segments.length, digit_places(), has_payload)) {
     return RowSort::kDigits;
   }
-  const bool wide = width == 8 && has_payload;  // their blocks are slower, and no better than those for segments
   const bool one_small_cell = !wide && segments.length <= kFewItemsShape.cell();
   if ((segments.total() <= kFewItems || one_small_cell) && fills(kFewItemsShape)) return RowSort::kFewItems;
   if (!wide && segments.length <= kOneCellShape.cell()) {
@@ -148,6 +155,22 @@ SegmentedSortOperands::RowSort SegmentedSortOperands::row_sort() const {
   }
   if (wide || (has_payload && !nearly_sorted && (width != 4 || payload_width != 4))) return RowSort::kSegments;
   return fills(row_shape(width, has_payload)) ? RowSort::kLong : RowSort::kSegments;
+}
+
+bool SegmentedSortOperands::packs_rows() const {
+  constexpr int64_t kShortest = 64, kLongest = 512;
+  constexpr int64_t kNotMany = int64_t{1} << 20;
+  if (segments.rows == 1 || segments.length < kShortest || segments.length > kLongest) return false;
+  // The kernels for segments take 20 us for any rows. From there on what counts is how much of a cell is filled.
+  const int width = byte_width(key_type);
+  if (width == 8) return segments.total() <= (payload_width > 0 ? kFewItems : kNotMany);
+  return segments.total() <= kNotMany || 4 * segments.length >= 3 * packed_slot(segments.length, kFewItemsShape);
+}
+
+bool SegmentedSortOperands::packs_large_cells() const {
+  const int64_t slot = packed_slot(segments.length, kOneCellShape);
+  // Of fewer items, large cells would leave multiprocessors without a block.
+  return 2 * segments.length > slot && segments.rows * slot > kFewItems;
 }
 
 bool SegmentedSortOperands::may_turn_to_digits() const {
@@ -185,7 +208,7 @@ SegmentedSortOperands::Scratch SegmentedSortOperands::layout(Workspace& workspac
   scratch.zeroed_bytes = workspace.used() - begin;
   const RowSort sort = row_sort();
   const bool one_cell = sort == RowSort::kFewItems && segments.length <= kFewItemsShape.cell();
-  if (sort == RowSort::kRanks || sort == RowSort::kOneCell || one_cell) return scratch;
+  if (sort == RowSort::kRanks || sort == RowSort::kPackedRows || sort == RowSort::kOneCell || one_cell) return scratch;
   if (may_turn_to_digits() || may_have_long_segments()) scratch.digits = take_digit_counts(workspace);
   // Long segments are yet to be found: who lists them clears their starts.
   if (may_have_long_segments()) scratch.zeroed_bytes += scratch.digits.zeroed_bytes - scratch.digits.starts_bytes;

@@ -127,6 +127,16 @@ constexpr int64_t long_segment(int places) {
   return items;
 }
 
+// The threads that sort a row in a block that sorts several, a power of two of warps, and the items for which they have
+// room.
+MGPU_HOST_DEVICE constexpr int packed_row_threads(int64_t length, TileShape cell) {
+  constexpr int kWarp = 32;
+  return kWarp << ceil_log2(ceil_div<int64_t>(length, kWarp * cell.items));
+}
+constexpr int64_t packed_slot(int64_t length, RowShape shape) {
+  return int64_t{packed_row_threads(length, shape.sort)} * shape.sort.items;
+}
+
 // kMerging: whole rows by merging, segments in the fastest way. kNearlySorted: by merging, with a look at what is in
 // its place already. kPartitioning: in the order of the highest `bits` bits at least; items that share these may come
 // in any order, but equal ones stay in theirs.
@@ -156,11 +166,15 @@ struct SegmentedSortOperands {
   // The length of a row where the payload is the indices of its items, else 0.
   int64_t index_row_length() const { return payload_mode == PayloadMode::kIndices ? segments.length : 0; }
 
+  // Whether several short rows share a cell, and whether that is one of kOneCellShape, not of kFewItemsShape.
+  bool packs_rows() const;
+  bool packs_large_cells() const;
   // How whole rows are sorted. kSegments: by the kernels for segments, which are as fast for many items with wide
   // payload or narrow keys, and fill their tiles with short rows. kRanks: by counting, for each item, what comes before
-  // it. kFewItems: in small cells, merged by ranks. kOneCell: a row is a cell. kPairs, kLong: in large cells. kDigits:
-  // by digits. Segments take kSegments, or kDigits where heads list few of them.
-  enum class RowSort { kSegments, kRanks, kFewItems, kOneCell, kPairs, kLong, kDigits };
+  // it. kPackedRows: several rows to a cell. kFewItems: in small cells, merged by ranks. kOneCell: a row is a cell.
+  // kPairs, kLong: in large cells. kDigits: by digits. Segments take kSegments, or kDigits where heads list few of
+  // them.
+  enum class RowSort { kSegments, kRanks, kPackedRows, kFewItems, kOneCell, kPairs, kLong, kDigits };
   RowSort row_sort() const;
 
   int digit_places() const { return ceil_div(bits, kDigitBits); }

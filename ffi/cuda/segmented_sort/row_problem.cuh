@@ -51,7 +51,15 @@ struct LiveRow {
   int rounds;
 };
 
-template <typename Order_, typename Payload_, RowShape kShape>
+// What a thread of a block that sorts a cell works on. It is one of `threads` that sort a row, or a cell of one.
+struct CellPart {
+  int64_t row;
+  int64_t first;  // the cell's first position in the row
+  int thread, threads;
+};
+
+// kPacked: a cell has several rows.
+template <typename Order_, typename Payload_, RowShape kShape, bool kPacked_ = false>
 struct RowProblem {
   using Order = Order_;
   using Payload = Payload_;
@@ -61,6 +69,7 @@ struct RowProblem {
   using Entry = typename Entries::Entry;
   static constexpr TileShape kSort = kShape.sort;
   static constexpr TileShape kMerge = kShape.merge;
+  static constexpr bool kPacked = kPacked_;
   static constexpr bool kPairs = kShape.runs == 2;
   static constexpr int kCell = kShape.cell();
   static constexpr int kTile = kShape.tile();
@@ -87,6 +96,16 @@ struct RowProblem {
   __device__ LiveRow row(int64_t index) const {
     const int64_t live = segments.live(index);
     return {index * segments.length, live, groups ? 2 : rounds(live)};
+  }
+  __device__ CellPart cell_part() const {
+    const int thread = static_cast<int>(threadIdx.x);
+    if constexpr (kPacked) {
+      const int threads = packed_row_threads(segments.length, kSort);
+      return {blockIdx.x * int64_t{kSort.threads / threads} + thread / threads, 0, thread % threads, threads};
+    } else {
+      const int64_t row = segments.rows == 1 ? 0 : blockIdx.x / row_cells;
+      return {row, (blockIdx.x - row * row_cells) * kCell, thread, kSort.threads};
+    }
   }
   __device__ RowMerge merge(int64_t index, int round) const {
     if (groups) {
@@ -117,5 +136,8 @@ struct RowProblem {
     return input.payload ? input.payload[row_begin + position] : static_cast<Payload>(position);
   }
 };
+
+template <typename Order, typename Payload, RowShape kShape>
+using PackedProblem = RowProblem<Order, Payload, kShape, true>;
 
 }  // namespace mgpu::cuda::sorting

@@ -1,4 +1,4 @@
-// The cells of rows sorted: one block sorts one cell.
+// The cells of rows sorted: one block sorts one cell, of a row or of several short ones.
 #pragma once
 
 #include "algorithm/serial_merge.h"
@@ -65,11 +65,18 @@ struct SortRowsShared {
   // A warp's run and the greatest words behind it, by which merges know its end.
   static constexpr int kRegion = kWarp * kTaken + 1;
   alignas(16) typename P::Entry entries[kWarps * kRegion];
+  // Of a warp's items.
+  struct Equals {
+    int zeros, nans;
+    int lesser;  // than zero, in the order of the sort
+  };
+  Equals equals[P::Entries::kPlain ? 1 : kWarps];
 };
 
-// Sorts a cell whose equal entries are the same. A thread's entries come in any order.
+// Sorts a cell whose equal entries are the same, or each of its rows of so many items. A thread's entries come in any
+// order.
 template <typename P>
-__device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int live, SortRowsShared<P>& shared) {
+__device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int count, SortRowsShared<P>& shared) {
   using Entry = typename P::Entry;
   constexpr int kItems = P::kSort.items;
   constexpr int kTaken = SortRowsShared<P>::kTaken;
@@ -94,7 +101,7 @@ __device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int l
   __syncthreads();
 
 #pragma unroll 1
-  for (int warps = 1; warps * kWarp * kItems < live; warps *= 2) {
+  for (int warps = 1; warps * kWarp * kItems < count; warps *= 2) {
     const int run = warps * kWarp * kItems;
     const int thread = threadIdx.x & (2 * warps * kWarp - 1);
     Entry* const pair = shared.entries + (threadIdx.x - thread) / kWarp * kRegion;
@@ -110,38 +117,55 @@ __device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int l
   }
 }
 
-// Sorts a cell of any codes: threads sort their own, then merge runs of threads. The greatest codes past the live ones
-// stay last.
+// Ranks do not tell zeros from each other, nor NaNs. Puts the codes of these where the sorted ranks have them, in the
+// order of the items, a warp's after those of the warps before.
 template <typename P>
-__device__ void sort_any_codes(const typename P::Word* keys, int live, const typename P::Order& order,
-                               typename P::Word* codes) {
+__device__ void restore_equals(const typename P::Order& order, const typename P::Word* keys, int live,
+                               const CellPart& part, typename P::Word* sorted, SortRowsShared<P>& shared) {
   using Word = typename P::Word;
-  constexpr int kTaken = SortRowsShared<P>::kTaken;
-  const auto less = [&](Word a, Word b) { return order.less(a, b); };
-  for (int i = threadIdx.x; i < P::kSort.threads * kTaken; i += P::kSort.threads) {
-    codes[i] = i < live ? order.encode(keys[i]) : static_cast<Word>(~Word{0});
-  }
-  __syncthreads();
-  const int begin = threadIdx.x * kTaken;
-  Word taken[kTaken];
-#pragma unroll
-  for (int i = 0; i < kTaken; ++i) taken[i] = codes[begin + i];
-  odd_even_sort(taken, less, [](int) { return false; });
-#pragma unroll
-  for (int i = 0; i < kTaken; ++i) codes[begin + i] = taken[i];
-  __syncthreads();
+  constexpr int kItems = P::kSort.items;
+  const Word zero = order.rank(order.encode(Word{0}));
+  const Word nan = order.rank(order.encode(static_cast<Word>(~Word{0} >> 1)));
+  const int lane = threadIdx.x % kWarp;
+  const int warp = threadIdx.x / kWarp;
+  const int begin = part.thread / kWarp * kWarp * kItems + lane;
+  // Calls take(code, rank, whether it is there) with the thread's items.
+  const auto for_each = [&](auto take) {
 #pragma unroll 1
-  for (int threads = 1; threads * kTaken < live; threads *= 2) {
-    const int run = threads * kTaken;
-    const int pair = (threadIdx.x & ~(2 * threads - 1)) * kTaken;
-    const MergeCursor cursor = merge_cursor(codes, pair, pair + run, pair + 2 * run, begin - pair, less);
-    uint32_t from[kTaken];
-    take_merged(codes, cursor, less, taken, from);
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kTaken; ++i) codes[begin + i] = taken[i];
-    __syncthreads();
+    for (int i = 0; i < kItems; ++i) {
+      const int position = begin + i * kWarp;
+      const Word code = order.encode(position < live ? keys[position] : Word{0});
+      take(code, order.rank(code), position < live);
+    }
+  };
+  int zeros = 0, nans = 0, lesser = 0;
+  for_each([&](Word, Word rank, bool there) {
+    zeros += __popc(__ballot_sync(~0u, there && rank == zero));
+    nans += __popc(__ballot_sync(~0u, there && rank == nan));
+    lesser += __popc(__ballot_sync(~0u, there && rank < zero));
+  });
+  if (lane == 0) shared.equals[warp] = {zeros, nans, lesser};
+  __syncthreads();
+  const int first = warp - part.thread / kWarp;
+  int next_zero = 0, next_nan = 0, all_nans = 0;
+  for (int w = first; w < first + part.threads / kWarp; ++w) {
+    const auto& of_warp = shared.equals[w];
+    next_zero += of_warp.lesser + (w < warp ? of_warp.zeros : 0);
+    next_nan += w < warp ? of_warp.nans : 0;
+    all_nans += of_warp.nans;
   }
+  if (nan > zero) next_nan += live - all_nans;
+  const unsigned lanes_before = (1u << lane) - 1;
+  const auto put = [&](Word code, bool takes_part, int& next) {
+    const unsigned lanes = __ballot_sync(~0u, takes_part);
+    if (takes_part) sorted[next + __popc(lanes & lanes_before)] = code;
+    next += __popc(lanes);
+  };
+  for_each([&](Word code, Word rank, bool there) {
+    put(code, there && rank == zero, next_zero);
+    put(code, there && rank == nan, next_nan);
+  });
+  __syncthreads();
 }
 
 template <typename P>
@@ -150,22 +174,23 @@ __global__ void __launch_bounds__(P::kSort.threads, 1024 / P::kSort.threads)
   using Word = typename P::Word;
   using Entries = typename P::Entries;
   constexpr int kItems = P::kSort.items;
-  constexpr int kThreads = P::kSort.threads;
   extern __shared__ __align__(16) unsigned char storage[];
   auto& shared = *reinterpret_cast<SortRowsShared<P>*>(storage);
   if (problem.disorder.is_large()) return;
 
-  const int64_t row_index = problem.segments.rows == 1 ? 0 : blockIdx.x / problem.row_cells;
-  const LiveRow row = problem.row(row_index);
-  const int64_t first = (blockIdx.x - row_index * problem.row_cells) * P::kCell;
-  const int size = static_cast<int>(minimum<int64_t>(P::kCell, problem.segments.length - first));
+  const CellPart part = problem.cell_part();
+  const bool exists = !P::kPacked || part.row < problem.segments.rows;
+  const LiveRow row = exists ? problem.row(part.row) : LiveRow{};
+  const int64_t first = part.first;
+  const int size = exists ? static_cast<int>(minimum<int64_t>(P::kCell, problem.segments.length - first)) : 0;
   const int live = static_cast<int>(clamp<int64_t>(row.live - first, 0, size));
+  const int count = P::kPacked ? static_cast<int>(problem.segments.length) : live;  // the same for all of the block
   const auto order = problem.order;
   const Word* const keys = problem.input.keys + row.begin + first;
   bool plain = true;
   {
     typename P::Entry entries[kItems];
-    const int begin = threadIdx.x / kWarp * kWarp * kItems + threadIdx.x % kWarp;
+    const int begin = part.thread / kWarp * kWarp * kItems + part.thread % kWarp;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       const int position = begin + i * kWarp;
@@ -180,10 +205,19 @@ __global__ void __launch_bounds__(P::kSort.threads, 1024 / P::kSort.threads)
       plain = __syncthreads_and(plain);
       if (!plain && threadIdx.x == 0 && row.rounds > 0) *problem.unplain = 1;
     }
-    if (Entries::kPlain || plain) sort_entries<P>(entries, live, shared);
+    if constexpr (!Entries::kPlain) {
+      if (!plain) {
+#pragma unroll
+        for (int i = 0; i < kItems; ++i) {
+          if (begin + i * kWarp < live) entries[i] = order.rank(entries[i]);
+        }
+      }
+    }
+    sort_entries<P>(entries, count, shared);
   }
+  auto* const sorted = shared.entries + (threadIdx.x - part.thread) / kWarp * SortRowsShared<P>::kRegion;
   if constexpr (!Entries::kPlain) {
-    if (!plain) sort_any_codes<P>(keys, live, order, shared.entries);
+    if (!plain) restore_equals<P>(order, keys, live, part, sorted, shared);
   }
 
   const Buffer<typename P::Order, typename P::Payload> target = problem.buffers[row.rounds % 2];
@@ -192,17 +226,17 @@ __global__ void __launch_bounds__(P::kSort.threads, 1024 / P::kSort.threads)
   if constexpr (P::kHasPayload) {
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const int position = i * kThreads + threadIdx.x;
-      const int place = position < live ? Entries::place(shared.entries[position]) : position;
+      const int position = i * part.threads + part.thread;
+      const int place = position < live ? Entries::place(sorted[position]) : position;
       if (position < size) payload[i] = problem.input_payload(row.begin, first + place);
     }
   }
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    const int position = i * kThreads + threadIdx.x;
+    const int position = i * part.threads + part.thread;
     const int64_t at = row.begin + first + position;
     if (position < live) {
-      const typename P::Entry entry = shared.entries[position];
+      const typename P::Entry entry = sorted[position];
       Word code;
       if constexpr (P::kHasPayload) {
         code = Entries::rank(entry);
