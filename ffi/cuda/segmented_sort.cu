@@ -86,7 +86,7 @@ P row_problem(const SegmentedSortOperands& operands, const typename P::Order& or
 template <typename P>
 void launch_sort_rows(const Call& call, const P& problem, cudaStream_t stream) {
   const auto sort = sort_rows<P>;
-  constexpr int kShared = sizeof(SortRowsShared<P>);
+  constexpr int kShared = sizeof(CellShared<P>);
   allow_shared(call, sort, kShared);
   const Segments& segments = problem.segments;
   const int cell_rows = P::kPacked ? P::kSort.threads / packed_row_threads(segments.length, P::kSort) : 1;
@@ -191,7 +191,7 @@ void run_rows(const Call& call, const SegmentedSortOperands& operands, Order ord
 
 template <typename P>
 constexpr int64_t row_shared_bytes() {
-  return maximum(sizeof(SortRowsShared<P>), sizeof(MergeRowsShared<P>));
+  return maximum(sizeof(CellShared<P>), sizeof(MergeRowsShared<P>));
 }
 
 // The same if the device has enough shared memory.
@@ -282,13 +282,13 @@ void list_segmented_sort_shapes(const Call& call, KernelShapeList& list) {
     };
     add("sort of tiles", sizeof(SortShared<Order, Payload>), false);
     add("merge of tiles", sizeof(MergeShared<Order, Payload>), false);
-    add("sort of few items", sizeof(SortRowsShared<RowProblem<Order, Payload, kFewItemsShape>>), false);
-    add("sort of rows in small cells", sizeof(SortRowsShared<PackedProblem<Order, Payload, kFewItemsShape>>), false);
+    add("sort of few items", sizeof(CellShared<RowProblem<Order, Payload, kFewItemsShape>>), false);
+    add("sort of rows in small cells", sizeof(CellShared<PackedProblem<Order, Payload, kFewItemsShape>>), false);
     add("sort of pairs of cells", row_shared_bytes<RowProblem<Order, Payload, pairs_shape(kWidth, kHasPayload)>>(),
         true);
     if constexpr (kHasLargeCells<Order, Payload>) {
-      add("sort of rows in large cells", sizeof(SortRowsShared<PackedProblem<Order, Payload, kOneCellShape>>), false);
-      add("sort of one cell", sizeof(SortRowsShared<RowProblem<Order, Payload, kOneCellShape>>), false);
+      add("sort of rows in large cells", sizeof(CellShared<PackedProblem<Order, Payload, kOneCellShape>>), false);
+      add("sort of one cell", sizeof(CellShared<RowProblem<Order, Payload, kOneCellShape>>), false);
       add("sort of long rows", row_shared_bytes<RowProblem<Order, Payload, row_shape(kWidth, kHasPayload)>>(), true);
     }
   });

@@ -282,4 +282,6 @@ def flags_of_gaps(heads: jax.Array, ends: jax.Array, n: int) -> jax.Array:
         flags = scatter_rows(marks, gap_starts, offsets, total[None], nothing)[:, 0]
         return flags.at[jnp.where(stops > starts, starts, n)].set(True, mode="drop")
 
-    return automatic(flags_of)(heads, ends) if n else jnp.zeros((0,), jnp.bool_)
+    if not heads.size or n == 0:  # everything lies in a gap
+        return jnp.ones((n,), jnp.bool_)
+    return automatic(flags_of)(heads, ends)

@@ -51,15 +51,7 @@ struct LiveRow {
   int rounds;
 };
 
-// What a thread of a block that sorts a cell works on. It is one of `threads` that sort a row, or a cell of one.
-struct CellPart {
-  int64_t row;
-  int64_t first;  // the cell's first position in the row
-  int thread, threads;
-};
-
-// kPacked: a cell has several rows.
-template <typename Order_, typename Payload_, RowShape kShape, bool kPacked_ = false>
+template <typename Order_, typename Payload_, RowShape kShape>
 struct RowProblem {
   using Order = Order_;
   using Payload = Payload_;
@@ -69,7 +61,7 @@ struct RowProblem {
   using Entry = typename Entries::Entry;
   static constexpr TileShape kSort = kShape.sort;
   static constexpr TileShape kMerge = kShape.merge;
-  static constexpr bool kPacked = kPacked_;
+  static constexpr bool kPacked = false;
   static constexpr bool kPairs = kShape.runs == 2;
   static constexpr int kCell = kShape.cell();
   static constexpr int kTile = kShape.tile();
@@ -97,16 +89,15 @@ struct RowProblem {
     const int64_t live = segments.live(index);
     return {index * segments.length, live, groups ? 2 : rounds(live)};
   }
-  __device__ CellPart cell_part() const {
-    const int thread = static_cast<int>(threadIdx.x);
-    if constexpr (kPacked) {
-      const int threads = packed_row_threads(segments.length, kSort);
-      return {blockIdx.x * int64_t{kSort.threads / threads} + thread / threads, 0, thread % threads, threads};
-    } else {
-      const int64_t row = segments.rows == 1 ? 0 : blockIdx.x / row_cells;
-      return {row, (blockIdx.x - row * row_cells) * kCell, thread, kSort.threads};
-    }
-  }
+  // What a block sorts: a cell of a row, which begins there in the row. So many threads sort the row.
+  struct Cell {
+    const RowProblem& problem;
+    __device__ int64_t row() const { return problem.segments.rows == 1 ? 0 : blockIdx.x / problem.row_cells; }
+    __device__ int64_t begin(int64_t row) const { return (blockIdx.x - row * problem.row_cells) * kCell; }
+    __device__ static unsigned thread() { return threadIdx.x; }
+    __device__ static constexpr int threads() { return kSort.threads; }
+  };
+  __device__ Cell cell() const { return {*this}; }
   __device__ RowMerge merge(int64_t index, int round) const {
     if (groups) {
       if (index >= *group_tiles_count) return {};
@@ -137,7 +128,30 @@ struct RowProblem {
   }
 };
 
+// A cell of several rows, to a thread that sorts one of them.
+class PackedCell {
+ public:
+  __device__ PackedCell(int64_t row, int thread, int threads) : row_(row), thread_(thread), threads_(threads) {}
+  __device__ int64_t row() const { return row_; }
+  __device__ static int64_t begin(int64_t /*row*/) { return 0; }
+  __device__ int thread() const { return thread_; }
+  __device__ int threads() const { return threads_; }
+
+ private:
+  int64_t row_;
+  int thread_, threads_;
+};
+
+// The same of short rows, several of which share a cell.
 template <typename Order, typename Payload, RowShape kShape>
-using PackedProblem = RowProblem<Order, Payload, kShape, true>;
+struct PackedProblem : RowProblem<Order, Payload, kShape> {
+  static constexpr bool kPacked = true;
+  __device__ PackedCell cell() const {
+    constexpr TileShape kSort = kShape.sort;
+    const int thread = static_cast<int>(threadIdx.x);
+    const int threads = packed_row_threads(this->segments.length, kSort);
+    return {blockIdx.x * int64_t{kSort.threads / threads} + thread / threads, thread % threads, threads};
+  }
+};
 
 }  // namespace mgpu::cuda::sorting
