@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -116,6 +117,17 @@ def test_a_failure_that_ends_all_is_summed_up(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["fuzz", "--family", "load_balance", "--cases", "5"])
     assert fuzz.main() == 1
     assert re.search(r"^cases 1, programs 1, failures 1 of 1 kinds, \d+ s$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_a_program_of_slow_cases_does_not_hang(monkeypatch, capsys):
+    """Each of them is heard, not the program alone when its last one has run."""
+    monkeypatch.setattr(fuzz, "HEARD_EVERY", -1)
+    monkeypatch.setattr(sys, "argv", ["fuzz", "--report", "--family", "load_balance", "--case", "1:0"])
+    fuzz.main()
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith(workers.LINE)]
+    cases = json.loads(told[-1].removeprefix(workers.LINE))
+    assert cases["what"] == "ran"
+    assert sum("goes on" in line for line in told) == cases["cases"] > 1
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from tests.fuzz import workers
 from tests.fuzz.program import FAMILIES, Failure, Program
 
 REMEMBERED = 300  # programs compiled before JAX forgets them: all would fill the memory
+HEARD_EVERY = 5  # seconds, from a process that runs cases
 SHOWN = 2  # failures of one kind that are printed
 
 
@@ -57,12 +58,19 @@ class Report:
 
     def __init__(self, tells: bool = False) -> None:
         self.tells = tells  # to the process that counts
+        self.told = 0.0
         self.cases: collections.Counter[tuple[str, str]] = collections.Counter()
         self.programs: collections.Counter[str] = collections.Counter()
         self.failures: collections.Counter[tuple[str, str]] = collections.Counter()
         self.kinds: collections.Counter[str] = collections.Counter()
         self.repeats: dict[str, str] = {}
         self.left_out: collections.Counter[str] = collections.Counter()
+
+    def goes_on(self) -> None:
+        """A case of a program has run: the oracle may take seconds for one, and a program has many."""
+        if self.tells and time.monotonic() - self.told > HEARD_EVERY:
+            self.told = time.monotonic()
+            workers.tell(what="goes on")
 
     def ran(self, family: str, mode: str, cases: int) -> None:
         """A program has run."""
@@ -163,6 +171,7 @@ def run_program(
     try:
         for failure in program.run(itertools.islice(range(program.draws) if draws is None else draws, most)):
             cases += 1
+            report.goes_on()
             if failure is None:
                 continue
             failures += 1

@@ -110,6 +110,6 @@ def take(worker: Worker, facts: dict[str, Any], report: Any) -> None:
         report.failed(**facts)
     elif what == "left":
         report.left(**facts)
-    else:
+    elif what == "ran":
         worker.cases += facts["cases"]
         report.ran(**facts)
