@@ -1,6 +1,6 @@
 """Sort and argsort along the axes of a grid: types, forms, sizes, rows of a batch, and the order of the input.
 
-`CASES` leave all but one or two axes at their first value, `GRID` is the whole.
+`CASES` leave all but one or two axes at their first value, and have short rows of any length; `GRID` is the whole.
 """
 
 from __future__ import annotations
@@ -29,6 +29,15 @@ DTYPES = (
 EXPONENTS = (26, 10, 14, 18, 20, 22, 24, 28)
 ROWS = (0, 6, 10, 16, 20)  # exponents
 ORDERS = ("random", "sorted", "few values", "nearly sorted")
+# Forms and types, and the lengths of their rows; in two sizes.
+SHORT_ROWS = (
+    ("keys", "uint8"),
+    ("keys", "float32"),
+    ("indices", "uint32"),
+    ("indices", "bfloat16"),
+    ("indices", "float64"),
+)
+LENGTHS = (4, 64, 128, 200, 256, 512)
 
 # Milliseconds for 2^26 random keys: must reach, aim.
 FIGURES = {
@@ -40,11 +49,13 @@ FIGURES = {
 
 
 @functools.cache
-def _inputs(dtype: str, exponent: int, rows: int, order: str) -> Any:
-    """Keys, and their positions as values."""
+def _inputs(dtype: str, exponent: int, rows: int, order: str, length: int | None) -> Any:
+    """Keys, and their positions as values: in 2^rows rows, or in rows of a length."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         items = max(1, size_at(scale, 2**exponent) >> rows) << rows
+        if length is not None:
+            items = max(1, items // length) * length
         random, places = random_keys(rng, items, jnp.dtype(dtype)), jnp.arange(items, dtype=jnp.uint32)
         keys = {
             "random": lambda: random,
@@ -52,7 +63,10 @@ def _inputs(dtype: str, exponent: int, rows: int, order: str) -> Any:
             "few values": lambda: (random_keys(rng, items) % 16).astype(dtype),
             "nearly sorted": lambda: (places + random_keys(rng, items) % 4096).astype(dtype),
         }[order]()
-        return (keys, places) if rows == 0 else (keys.reshape(2**rows, -1), places.reshape(2**rows, -1))
+        if rows == 0 and length is None:
+            return keys, places
+        shape = (2**rows, -1) if length is None else (-1, length)
+        return keys.reshape(shape), places.reshape(shape)
 
     return make
 
@@ -86,27 +100,27 @@ TORCH = {"keys": _torch_keys, "pairs": _torch_pairs, "indices": _torch_indices}
 ITEM_BYTES = {**mergesort.ITEM_BYTES, "indices": lambda width: width + 4}
 
 
-def _over_rows(function: Callable[..., Any], rows: int) -> Callable[..., Any]:
-    return jax.vmap(function) if rows else function
-
-
-def _case(form: str, dtype: str, exponent: int = 26, rows: int = 0, order: str = "random") -> Case:
-    rivals: dict[str, Any] = {"XLA": _over_rows(XLA[form], rows)}
-    if dtype in mergesort.CUB_KEYS and rows == 0:
+def _case(
+    form: str, dtype: str, exponent: int = 26, rows: int = 0, order: str = "random", length: int | None = None
+) -> Case:
+    of_one_row = rows == 0 and length is None
+    over_rows = (lambda function: function) if of_one_row else jax.vmap
+    rivals: dict[str, Any] = {"XLA": over_rows(XLA[form])}
+    if dtype in mergesort.CUB_KEYS and of_one_row:
         for name, sort in (("CUB radix", "radix_sort"), ("CUB merge", "merge_sort")):
             cub = functools.partial(mergesort.CUB[form], sort)
             rivals[name] = _indices(cub) if form == "indices" else cub
     rivals["torch"] = TorchPeer(TORCH[form])
-    if rows == 0:
+    if of_one_row:
         rivals["NumPy"] = HostPeer(NUMPY[form])
-    plain = (exponent, rows, order) == (26, 0, "random")
+    plain = of_one_row and (exponent, order) == (26, "random")
     must_reach, aim = FIGURES.get(f"{form} {dtype}", (None, None)) if plain else (None, None)
-    in_rows = f", 2^{rows} rows" if rows else ""
+    in_rows = f", 2^{rows} rows" if rows else f" in rows of {length}" if length else ""
     return Case(
         family="sort",
         name=f"{form} {dtype}, 2^{exponent}{in_rows}{'' if order == 'random' else ', ' + order}",
-        inputs=_inputs(dtype, exponent, rows, order),
-        ours=_over_rows(OURS[form], rows),
+        inputs=_inputs(dtype, exponent, rows, order, length),
+        ours=over_rows(OURS[form]),
         peers=rivals,
         bytes=lambda keys, values: ITEM_BYTES[form](keys.dtype.itemsize) * keys.size,
         must_reach=must_reach,
@@ -124,6 +138,7 @@ def _axes() -> Iterator[tuple[Any, ...]]:
 
 
 CASES = [_case(form, *values) for values in _axes() for form in FORMS]
+CASES += [_case(*kind, exponent, length=length) for exponent in (18, 22) for length in LENGTHS for kind in SHORT_ROWS]
 GRID = [
     _case(form, *values)
     for values in itertools.product(DTYPES, EXPONENTS, ROWS, ORDERS)
