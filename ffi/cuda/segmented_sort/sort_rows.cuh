@@ -263,7 +263,8 @@ __global__ void __launch_bounds__(P::kSort.threads, 1024 / P::kSort.threads)
   if constexpr (!Entries::kPlain && !kRestores<P>) {
     if (!plain) sort_any_codes<P>(keys, live, order, shared.entries);
   }
-  auto* const sorted = shared.entries + (threadIdx.x - cell.thread()) / kWarp * SortRowsShared<P>::kRegion;
+  auto* sorted = shared.entries;
+  if constexpr (P::kPacked) sorted += (threadIdx.x - cell.thread()) / kWarp * SortRowsShared<P>::kRegion;
   if constexpr (kRestores<P>) {
     if (!plain) restore_equals<P>(order, keys, live, cell, sorted, shared);
   }
