@@ -14,7 +14,7 @@ from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
 from jax_mgpu._src import library
-from tests import data, oracle
+from tests import data, mesh, oracle
 from tests.jaxprs import kernel_calls
 from tests.oracle import same_bits
 from tests.segmented_sorts import SEVERAL_TILES, batched_cases, check, forms, jitted, random_heads
@@ -165,13 +165,9 @@ def test_batches_of_segments_with_gaps(rng):
 
 def test_no_segments_over_devices(rng):
     """XLA of jaxlib 0.11 ended the process where all that is made of an empty array under shard_map folds away."""
-    devices = jax.devices()
-    mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
-    keys, none = data.random_keys(rng, "int32", len(devices), 300), np.zeros((len(devices), 0), np.uint16)
-    sort = jax.vmap(lambda k, h, e: mgpu.segmented_sort(k, h, ends=e))
-    sort = jax.jit(jax.shard_map(sort, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x")))
-    over_devices = jax.device_put((keys, none, none), jax.NamedSharding(mesh, jax.P("x")))
-    same_bits(sort(*over_devices), keys)
+    keys, none = data.random_keys(rng, "int32", 2, 300), np.zeros((2, 0), np.uint16)
+    sort = mesh.by_devices(lambda k, h, e: mgpu.segmented_sort(k, h, ends=e), 2)
+    same_bits(sort(keys, none, none), keys)
 
 
 def test_a_gradient_leaves_what_lies_in_no_segment(rng):
