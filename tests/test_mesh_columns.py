@@ -215,7 +215,6 @@ def test_sets(rng, name, with_values):
     check_sets(rng, mesh.by_vmap(sets(with_values)), TYPES[name][0], with_values)
 
 
-@pytest.mark.long
 def test_sets_on_devices(rng):
     check_sets(rng, mesh.by_devices(sets(True), 2), TYPES["two of 32"][0], True, 2)
 

@@ -188,7 +188,6 @@ def test_nothing_in_any_order(n_a, n_b, size):
     check(jax.device_get(got), rows_of("outer", a.reshape(-1), b.reshape(-1)), 3, size)
 
 
-@pytest.mark.long
 def test_any_order_by_buckets(rng, monkeypatch):
     """What a GPU does with long tables."""
     monkeypatch.setattr(sort, "LONG_PERMUTATION", 1)

@@ -238,8 +238,7 @@ def test_runs_with_values_of_several_leaves(rng, monkeypatch):
 # ---- Derivatives, transformations -----------------------------------------------------------------------------------
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("form", ["_gathered", "_chunked"])
+@pytest.mark.parametrize("form", long_but(["_gathered"], ["_gathered", "_chunked"]))
 def test_derivatives(rng, form, monkeypatch):
     """Through the exchange, by both modes, in vmap and in shard_map."""
     use(monkeypatch, form)

@@ -7,9 +7,8 @@ import pathlib
 import re
 import subprocess
 import sys
-import types
 
-from tests.variants import ONE_IN, pytest_collection_modifyitems
+from tests.variants import ONE_IN
 
 ROOT = pathlib.Path(__file__).parents[1]
 VARIANTS = 20
@@ -50,19 +49,3 @@ def test_named_tests_run_whole(tmp_path):
         assert passed("-n", processes) == 2 * sample
         assert passed("-n", processes, "folder/test_some.py::test_others") == VARIANTS
     assert passed("--long") == 2 * VARIANTS + 1
-    assert passed("--long", "--one-in", "5") == 2 * VARIANTS // 5 + 1
-
-
-def test_draws_differ():
-    """Of the same tests, as CI draws others for each commit."""
-
-    def drawn(text):
-        items = [types.SimpleNamespace(nodeid=f"test_some.py::test[{i}]", markers=[]) for i in range(VARIANTS)]
-        for item in items:
-            item.get_closest_marker, item.add_marker = lambda name: None, item.markers.append
-        options = {"long": True, "one_in": 4, "draw": text}
-        pytest_collection_modifyitems(types.SimpleNamespace(getoption=options.get), items)
-        return {item.nodeid for item in items if not item.markers}
-
-    assert len(drawn("a")) == VARIANTS // 4 and drawn("a") == drawn("a")
-    assert len(set().union(*(drawn(text) for text in "abcdefghijklmnop"))) > VARIANTS // 2

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 # Of a test's variants a run of everything takes one in so many, without --long.
-ONE_IN = 8
+ONE_IN = 6
 
 
 def long_but(quick: Iterable[Any], variants: Iterable[Any]) -> list[Any]:
@@ -23,8 +23,6 @@ def long_but(quick: Iterable[Any], variants: Iterable[Any]) -> list[Any]:
 
 def pytest_addoption(parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the tests that take long, and all variants of each")
-    parser.addoption("--one-in", type=int, metavar="N", help="of each test's variants run one in N, with --long too")
-    parser.addoption("--draw", default="", metavar="TEXT", help="which ones: the same text draws the same variants")
 
 
 def is_of_everything(config) -> bool:
@@ -34,16 +32,17 @@ def is_of_everything(config) -> bool:
 
 
 def pytest_collection_modifyitems(config, items) -> None:
-    long, one_in, draw = (config.getoption(name) for name in ("long", "one_in", "draw"))
-    if one_in is None:
-        one_in = ONE_IN if is_of_everything(config) and not long else 1
+    if config.getoption("--long"):
+        return
     variants = collections.defaultdict(list)
     for item in items:
-        if item.get_closest_marker("long") and not long:
+        if item.get_closest_marker("long"):
             item.add_marker(pytest.mark.skip(reason="takes long: pytest --long runs it"))
         else:
             variants[item.nodeid.partition("[")[0]].append(item)
+    if not is_of_everything(config):
+        return
     for alike in variants.values():  # the same ones in every run, and others of each test
-        alike.sort(key=lambda item: zlib.crc32(f"{draw}{item.nodeid}".encode()))
-        for item in alike[-(-len(alike) // one_in) :]:
+        alike.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
+        for item in alike[-(-len(alike) // ONE_IN) :]:
             item.add_marker(pytest.mark.skip(reason="another variant of the test runs: pytest --long runs all"))
