@@ -46,6 +46,16 @@ HIDDEN unsigned arc4random(void) {
   if (getrandom(&number, sizeof number, 0) != sizeof number) abort();
   return number;
 }
+/* Since 2.38 under these names for C23, whose numbers may be binary. */
+#define KNOWN_BEFORE(type, name)                                            \\
+  extern type before_##name(const char*, char**, int) __asm__(#name);       \\
+  HIDDEN type __isoc23_##name(const char* text, char** end, int base) {     \\
+    return before_##name(text, end, base);                                  \\
+  }
+KNOWN_BEFORE(long, strtol)
+KNOWN_BEFORE(unsigned long, strtoul)
+KNOWN_BEFORE(long long, strtoll)
+KNOWN_BEFORE(unsigned long long, strtoull)
 """
 
 

@@ -241,6 +241,7 @@ def test_rows_stay_in_place_where_groups_fit_a_table(rng):
     assert "mgpu_group_search" not in primitives(np.int32, assume_sorted=False)
 
 
+@pytest.mark.long
 def test_asof_joins_with_groups_in_batches(rng):
     a, b = (np.sort(rng.integers(0, 30, (3, n)), axis=1).astype(np.int32) for n in (40, 25))
     by_a, by_b = (rng.integers(0, 4, (3, n)).astype(np.int8) for n in (40, 25))

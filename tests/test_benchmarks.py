@@ -33,6 +33,7 @@ def test_first_row(family):
     assert result.ours.timing is not None
 
 
+@pytest.mark.long
 def test_rows_over_all_devices(capsys):
     assert mesh.main(2.0**-15, 1, ["segmented_reduce", "sorted_search, aligned", "1,000"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -41,6 +42,7 @@ def test_rows_over_all_devices(capsys):
     assert mesh.main(2.0**-15, 1, ["no row"]) == 1
 
 
+@pytest.mark.long
 def test_a_library_beside_the_rows_is_no_module(tmp_path):
     """That of the rivals lies there once it is built."""
     folder = tmp_path / "benchmarks"

@@ -205,6 +205,7 @@ def test_buckets_up_to_their_capacity_and_beyond(rng):
         np.testing.assert_array_equal(np.stack(found[:2], axis=1), padded(pairs(a.tolist(), b.tolist(), True), 3 * n_b))
 
 
+@pytest.mark.long
 def test_batches_of_joins_by_buckets(rng):
     """All of a batch fit, or not all of them, or results have not room."""
     n_b, size = CAPACITY + 10, 9000

@@ -171,6 +171,7 @@ def test_garbage_is_safe(rng):
         assert mgpu.bulk_insert(x, garbage, rng.normal(size=(5000, 3))).shape == (5300, 3)
 
 
+@pytest.mark.long
 def test_derivatives(rng):
     x, values, fill = (jnp.asarray(rng.normal(size=shape)) for shape in ((12, 2), (5, 2), ()))
     gone, places = np.array([-1, 0, 3, 4, 12], np.int32), np.array([-1, 2, 2, 11, 13], np.int32)

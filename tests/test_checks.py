@@ -200,6 +200,7 @@ def test_inside_loops_and_under_grad():
         error_of(lambda: gradient(keys, broken[1]))
 
 
+@pytest.mark.long
 def test_environment_variable():
     code = "import jax, jax_mgpu; jax.block_until_ready(jax_mgpu.segmented_sort(jax.numpy.arange(4), [2, 1]))"
     for value, fails in (("1", True), ("0", False)):

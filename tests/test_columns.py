@@ -256,6 +256,7 @@ def test_digits_of_words_that_differ(rng):
 
 
 @pytest.mark.usefixtures("as_if_long")
+@pytest.mark.long
 def test_tile_edges_and_live_words(rng):
     tiles = data.tile_sizes("sort_columns")
     n = 2 * max(tiles) + 3
@@ -306,6 +307,7 @@ def test_derivatives_of_what_words_carry(rng):
     check_grads(lambda v: mgpu.sort(columns, v)[1], (values[:500],), order=2, modes=("fwd", "rev"))
 
 
+@pytest.mark.long
 def test_many_words(rng):
     """An even number, and an odd one."""
     for n in (sorting.LONG_WORDS, sorting.LONG_WORDS + 1):
@@ -501,11 +503,13 @@ def test_batches(rng, form):
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["64 bits", "96 bits"])
+@pytest.mark.long
 def test_derivatives(rng, wide):
     check_derivatives(rng, wide)
 
 
 @pytest.mark.usefixtures("as_if_long")
+@pytest.mark.long
 def test_derivatives_of_long_columns(rng):
     check_derivatives(rng, False)
 

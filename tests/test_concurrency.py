@@ -35,6 +35,7 @@ def programs():
     ]
 
 
+@pytest.mark.long
 def test_threads_trace_compile_and_call(programs):
     """All threads begin at once, with programs that nobody has compiled; a lone call says what is right."""
     start = threading.Barrier(THREADS)

@@ -71,6 +71,7 @@ FEW = {
 
 
 @pytest.mark.parametrize("what", FEW)
+@pytest.mark.long
 def test_few(what, rng) -> None:
     FEW[what](rng)
 
@@ -130,6 +131,7 @@ def quotients(rng, n):
     return x, x[0] / x[1].astype(np.float64)
 
 
+@pytest.mark.long
 def test_sorts_over_tiles(rng) -> None:
     """Rounds of merging within segments and over the whole, up to a count."""
     n, live = 5 * TILE // 2 + 3, 2 * TILE + 5
@@ -145,6 +147,7 @@ def test_sorts_over_tiles(rng) -> None:
     np.testing.assert_array_equal(indices, np.lexsort((numbers, segments)))
 
 
+@pytest.mark.long
 def test_broken_orders_over_tiles(rng) -> None:
     """What is no order gives a permutation: neighbouring tiles never take the same item."""
     x = rng.integers(0, 1000, 3 * TILE + 1, np.uint32)
@@ -226,6 +229,7 @@ def test_a_compiler_that_fails(tmp_path) -> None:
     assert "no room left" in got["results"]
 
 
+@pytest.mark.long
 def test_export_and_disk(tmp_path) -> None:
     """A process that loads a program compiles its functions, whatever it is set to, or reads them from the disk."""
     pytest.importorskip("flatbuffers", reason="jax.export serialises with flatbuffers, which is not installed")

@@ -75,6 +75,7 @@ def test_what_the_jax_at_hand_cannot_run_is_left_out(monkeypatch, capsys):
     assert re.search(r"left out 1 times: JAX 0.10 .*\ncases 0, programs 0, failures 0", capsys.readouterr().out)
 
 
+@pytest.mark.long
 def test_processes_share_the_programs():
     command = [
         sys.executable,
@@ -135,6 +136,7 @@ def test_a_program_of_slow_cases_does_not_hang(monkeypatch, capsys):
     [("os.kill(os.getpid(), 9)", -9), ("time.sleep(60)", -9), ("raise ValueError", 1)],
     ids=["dies", "hangs", "raises"],
 )
+@pytest.mark.long
 def test_a_process_that_ends_is_a_failure(monkeypatch, end, code):
     """It is told with the line that repeats the program, and started anew behind it."""
     tell = f"print({workers.LINE!r} + json.dumps(dict(what='program', begin=begin, repeat='--family f --case 1:7')))"

@@ -536,6 +536,7 @@ def test_calls_for_cuda(monkeypatch) -> None:
     assert "sort_by_function" not in lowered(monkeypatch, lambda x: mgpu.mergesort(x, less=slow), x)
 
 
+@pytest.mark.long
 def test_counts_of_a_batch_over_an_explicit_mesh() -> None:
     """The items serve the whole batch."""
     devices = jax.devices()

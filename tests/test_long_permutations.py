@@ -116,6 +116,7 @@ def test_asof_joins(rng, dtype):
     test_asof_join.test_asof_join(rng, dtype, "nearest")
 
 
+@pytest.mark.long
 def test_groups(rng):
     test_tables.test_groups_as_pandas(rng)
     test_tables.test_an_operator_a_column(rng)

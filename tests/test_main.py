@@ -20,6 +20,7 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
+@pytest.mark.long
 def test_default_input_is_sorted_and_checked():
     done = run()
     assert done.returncode == 0, done.stderr

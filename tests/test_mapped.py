@@ -148,6 +148,7 @@ def test_batches(rng) -> None:
 
 
 @pytest.mark.usefixtures("way")
+@pytest.mark.long
 def test_derivatives(rng) -> None:
     """Of any order, in the items and in what a map captured; none comes from items past the count."""
     x = rng.random(12).astype(F32) + 1
@@ -238,6 +239,7 @@ def test_derivatives_of_choices_over_an_explicit_mesh(rng) -> None:
 
 
 @pytest.mark.parametrize("operation", ["reduce", "scan", "segmented_reduce"])
+@pytest.mark.long
 def test_derivatives_of_items_made_of_positions(operation, rng) -> None:
     """Under shard_map, with a jitted choice in the function, and a part of an item that its position alone makes."""
     devices = jax.devices()

@@ -241,6 +241,7 @@ def test_vmap_of_vmap(rng):
         same_bits(got[i, j], np.concatenate([a[i, j], b[j]])[oracle.merge_indices(a[i, j], b[j])])
 
 
+@pytest.mark.long
 def test_derivatives_go_with_the_items(rng):
     a, b = np.sort(rng.normal(size=7)), np.sort(rng.normal(size=5))
     v, w = rng.normal(size=(7, 2)), rng.normal(size=(5, 2))

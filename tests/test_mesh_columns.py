@@ -121,6 +121,7 @@ def test_merges(rng, name):
 
 
 @each_type
+@pytest.mark.long
 def test_searches_and_joins(rng, name):
     """As the columns are dealt out, and aligned."""
     dtypes, ascending = TYPES[name][0], (False, False)
@@ -211,10 +212,12 @@ def sets(with_values):
 
 @pytest.mark.parametrize("with_values", [False, True], ids=["keys", "values"])
 @each_type
+@pytest.mark.long
 def test_sets(rng, name, with_values):
     check_sets(rng, mesh.by_vmap(sets(with_values)), TYPES[name][0], with_values)
 
 
+@pytest.mark.long
 def test_sets_on_devices(rng):
     check_sets(rng, mesh.by_devices(sets(True), 2), TYPES["two of 32"][0], True, 2)
 

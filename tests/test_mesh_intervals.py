@@ -90,6 +90,7 @@ def test_intervals_on_devices(rng):
     check(rng, mesh.by_devices(every_interval, 3), 3)
 
 
+@pytest.mark.long
 def test_derivatives(rng):
     """The cotangent of a row goes to where the row came from, whichever device that is."""
     offsets, total = np.array([[0, 5], [5, 6]], np.int32), np.full(2, 7, np.int32)

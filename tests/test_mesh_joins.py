@@ -188,6 +188,7 @@ def test_nothing_in_any_order(n_a, n_b, size):
     check(jax.device_get(got), rows_of("outer", a.reshape(-1), b.reshape(-1)), 3, size)
 
 
+@pytest.mark.long
 def test_any_order_by_buckets(rng, monkeypatch):
     """What a GPU does with long tables."""
     monkeypatch.setattr(sort, "LONG_PERMUTATION", 1)
@@ -240,6 +241,7 @@ def test_aligned_on_devices(rng):
     check_aligned(rng, mesh.by_devices(aligned_joins(("left",), 500), 2), 2, ("left",), 500)
 
 
+@pytest.mark.long
 def test_aligned_keys_on_one_device_each():
     """No key has copies on two devices, so each joins what it has."""
     a, b = np.array([[1, 2, 2], [5, 6, 9]]), np.array([[2, 2, 3], [5, 9, 9]])
@@ -259,12 +261,14 @@ def test_any_order_on_devices(rng):
     check_any_order(rng, mesh.by_devices(any_order(("outer",), 99), 2), 2, ("outer",), "int32", 99)
 
 
+@pytest.mark.long
 def test_sorted_keys_on_devices(rng):
     call = mesh.by_devices(every_join(("right",), 500), 2)
     for a, b, _, _, dealt in problems(rng, 2, "int32"):
         check(jax.device_get(call(*dealt))[0], rows_of("right", a, b), 2, 500)
 
 
+@pytest.mark.long
 def test_derivatives_of_columns(rng):
     """The cotangent of each row of the join goes to the row of the table that it came from."""
     a = np.array([[1, 2, 2], [2, 4, 5]])

@@ -71,10 +71,12 @@ def check_searches(rng, call, devices, dtype):
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.long
 def test_searches(rng, devices):
     check_searches(rng, mesh.by_vmap(searches), devices, TYPES[devices])
 
 
+@pytest.mark.long
 def test_searches_on_devices(rng):
     check_searches(rng, mesh.by_devices(searches, 3), 3, "int32")
 
@@ -101,10 +103,12 @@ def check_sets(rng, call, devices, dtype):
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.long
 def test_sets(rng, devices):
     check_sets(rng, mesh.by_vmap(sets), devices, {**TYPES, 3: "int32", 8: "int32"}[devices])
 
 
+@pytest.mark.long
 def test_sets_on_devices(rng):
     check_sets(rng, mesh.by_devices(sets, 3), 3, "int32")
 
@@ -168,6 +172,7 @@ def check_aligned(rng, call, devices, dtype):
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.long
 def test_aligned(rng, devices):
     check_aligned(rng, mesh.by_vmap(all_aligned), devices, {**TYPES, 3: "float32", 8: "int32"}[devices])
 

@@ -176,6 +176,7 @@ def prefixes_of(x, firsts, reverse):
 
 
 @pytest.mark.parametrize("identity", (True, False), ids=["identity", "none"])
+@pytest.mark.long
 def test_functions(rng, identity):
     """A function of two items, over devices of which some are empty."""
     devices = 3
@@ -254,6 +255,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("op", long_but(["add", "logsumexp"], LOSSES))
+@pytest.mark.long
 def test_derivatives(rng, op):
     """Both modes against differences, through vmap and through shard_map."""
     devices = 2

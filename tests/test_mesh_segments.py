@@ -132,6 +132,7 @@ def check_reduce_by_key(rng, call, devices):
                 assert (dead == nothing).all()
 
 
+@pytest.mark.long
 def test_derivatives(rng):
     keys = rng.permutation(12).reshape(2, 6).astype(np.float64)
     values = rng.normal(size=(2, 6))

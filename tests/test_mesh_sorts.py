@@ -124,11 +124,13 @@ def every_merge(a, b, a_values, b_values, a_count, b_count):
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.long
 def test_merges(rng, devices):
     check_merges(rng, mesh.by_vmap(every_merge), devices, MERGED[devices])
 
 
 @pytest.mark.parametrize("form", [None, "_ragged", "_chunked"])
+@pytest.mark.long
 def test_merges_on_devices(rng, form, monkeypatch):
     """Both sides received in one array: by the exchange of the platform, and by others."""
     if form is not None:
@@ -199,6 +201,7 @@ def use(monkeypatch, form):
 
 
 @pytest.mark.parametrize("form", ("_ragged", "_chunked"))
+@pytest.mark.long
 def test_forms_of_the_exchange(rng, form, monkeypatch):
     use(monkeypatch, form)
     check_every_sort(rng, mesh.by_vmap(every_sort), "int32", 4)
@@ -209,6 +212,7 @@ def test_forms_of_the_exchange(rng, form, monkeypatch):
     "devices, form, dtype",
     [(2, "_ragged", "bfloat16"), (3, "_gathered", "int32"), (3, "_chunked", "uint8"), (4, "_ragged", "int64")],
 )
+@pytest.mark.long
 def test_runs_are_merged_in_pairs(rng, devices, form, dtype, monkeypatch):
     """Where they lie, however long each is."""
     use(monkeypatch, form)
@@ -239,6 +243,7 @@ def test_runs_with_values_of_several_leaves(rng, monkeypatch):
 
 
 @pytest.mark.parametrize("form", long_but(["_gathered"], ["_gathered", "_chunked"]))
+@pytest.mark.long
 def test_derivatives(rng, form, monkeypatch):
     """Through the exchange, by both modes, in vmap and in shard_map."""
     use(monkeypatch, form)
@@ -265,6 +270,7 @@ def test_derivatives(rng, form, monkeypatch):
         np.testing.assert_allclose(got, expected, atol=1e-9)
 
 
+@pytest.mark.long
 def test_a_batch_within(rng):
     """Rows, each sorted over the axis, with counts of its own."""
     keys = rng.integers(0, 9, (2, 3, SLOTS)).astype(np.int32)

@@ -127,6 +127,7 @@ FUNCTION_CALLS = {
 
 
 @pytest.mark.parametrize("call", FUNCTION_CALLS.values(), ids=FUNCTION_CALLS)
+@pytest.mark.long
 def test_functions_on_an_explicit_mesh(call, devices):
     mesh = mesh_of(devices, AxisType.Explicit)
     arguments = (

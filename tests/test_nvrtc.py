@@ -258,6 +258,7 @@ def source_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, *MAPPED])
+@pytest.mark.long
 def test_functions_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels of callers' functions, as ffi/cuda/functions.cu asks for them."""
     source = source_of(name, monkeypatch)
@@ -311,6 +312,7 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.long
 def test_orders_compile(name: str) -> None:
     """The kernels of callers' orders, as ffi/cuda/sort_by_function.cu asks for them."""
     item, function, bits = ORDERS[name]
@@ -337,6 +339,7 @@ WIDE_ORDERS = {
 
 
 @pytest.mark.parametrize("name", WIDE_ORDERS)
+@pytest.mark.long
 def test_orders_of_wide_items_compile(name: str) -> None:
     """The kernels of orders whose items stay in memory, as ffi/cuda/sort_by_function.cu asks for them."""
     item, function = WIDE_ORDERS[name]

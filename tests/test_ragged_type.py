@@ -204,6 +204,7 @@ def test_vmap_and_scan(ragged):
     same_rows(carried, [np.sort(row) + 3 for row in floats(ROWS)])
 
 
+@pytest.mark.long
 def test_grad(ragged):
     def loss(r):
         return (r.softmax() * r).map(jnp.sin).reduce().sum()

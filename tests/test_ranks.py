@@ -202,6 +202,7 @@ def short_rows(rng, dtype, rows, n):
     "dtype",
     long_but(["float32"], ["int8", "uint8", "bfloat16", "float16", "float32", "int32", "uint64", "float64"]),
 )
+@pytest.mark.long
 def test_top_k_of_short_rows(rng, dtype):
     for i, n in enumerate(SHORT_ROWS):
         rows = 67 if n <= 33 else 9  # on CUDA more than a warp has of them
@@ -324,6 +325,7 @@ def test_quantiles_of_long_rows(rng, case):
         np.testing.assert_array_equal([np.float64(each[row]) for each in got], expected.astype(np.float64))
 
 
+@pytest.mark.long
 def test_quantiles_of_a_batch(rng):
     """Of rows of their own, and of one array for all."""
     x, q = rng.normal(size=(5, 20_000)), rng.random((5, 2))

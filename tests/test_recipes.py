@@ -144,6 +144,7 @@ def test_keys_of_64_bits(rng, recipes):
             assert mgpu.argsort(recipes[columns](x)).tolist() == np.argsort(x, kind="stable").tolist()
 
 
+@pytest.mark.long
 def test_sums_of_64_bits(rng, recipes):
     keys, x = integers(rng, 9, 300), rng.integers(-(2**50), 2**50, 300)
     with jax.enable_x64(False):

@@ -440,6 +440,7 @@ def test_reduce_by_key_of_pytrees_functions_and_batches(rng):
 # ---- Functions ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_affine_maps_and_matrices(rng):
     maps = rng.integers(-2, 3, (2, 13))
     same(np.stack(mgpu.reduce(tuple(maps), compose)), np.stack(functools.reduce(compose, maps.T)))

@@ -267,6 +267,7 @@ def test_a_batch_of_ends_over_an_explicit_mesh(rng):
 
 
 @pytest.mark.parametrize("heads, ends", GAPS)
+@pytest.mark.long
 def test_segments_with_gaps(rng, heads, ends):
     n = 40
     x = rows(rng, "int32", "add", n, 2)

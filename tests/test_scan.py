@@ -83,6 +83,7 @@ def test_every_operator_and_type(rng, op, dtype):
 
 @pytest.mark.parametrize("dtype", long_but(["int32"], ["int32", "float32"]))
 @pytest.mark.parametrize("op", ["add", "argmax"])
+@pytest.mark.long
 def test_sizes_round_the_edges_of_tiles(rng, op, dtype):
     sizes = {0, 1, 2, 3, 31, 32, 33, 127, 128, 129, MANY_TILES}
     sizes |= {tile * k + d for tile in TILES for k, d in ((1, -1), (1, 0), (1, 1), (2, 1))}

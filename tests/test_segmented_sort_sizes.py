@@ -347,6 +347,7 @@ def test_values_of_long_segments_among_short_ones(rng, dtype, width):
     same_bits(jax.jit(mgpu.segmented_sort)(keys, heads), keys[order])
 
 
+@pytest.mark.long
 def test_broken_heads_do_not_reach_the_long_segments_of_other_rows(rng):
     """Of heads in no order, tiles have segments that overlap: none of them is sorted by digits."""
     batch, n = 3, 2**21 + 77

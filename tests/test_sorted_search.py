@@ -452,6 +452,7 @@ def test_positions_of_64_bits_in_segments(rng):
         same(found, found_in_segments(needles, ids, haystack, heads, "right", ends=ends), np.int64)
 
 
+@pytest.mark.long
 def test_the_plain_lowering_of_a_segmented_search_agrees(rng):
     from jax_mgpu._src.sorted_search import _segmented_search
 
@@ -506,6 +507,7 @@ def test_what_a_misuse_of_segments_says():
             call()
 
 
+@pytest.mark.long
 def test_the_plain_lowering_agrees(rng):
     from jax_mgpu._src.sorted_search import _match, _search
 

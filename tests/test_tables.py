@@ -173,6 +173,7 @@ def test_nothing_to_look_up():
 OPERATORS = ["add", "mul", "min", "max", "mean", "median", "nunique", "count", "first", "last"]
 
 
+@pytest.mark.long
 def test_groups_as_pandas(rng):
     table = pd.DataFrame({"a": rng.integers(0, 4, 200), "b": rng.integers(-3, 3, 200)})
     values = {"x": rng.integers(1, 5, 200).astype(np.int32), "y": rng.integers(-9, 9, 200).astype(np.float32)}
@@ -311,6 +312,7 @@ def test_segmented_shift_of_batches(rng, n):
 # ---- Transformations -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_derivatives(rng):
     keys, table = np.array([3, 1, 9, 3]), np.array([1, 3, 5])
     values = rng.normal(size=3).astype(np.float32)

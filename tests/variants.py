@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 # Of a test's variants a run of everything takes one in so many, without --long.
-ONE_IN = 6
+ONE_IN = 16
 
 
 def long_but(quick: Iterable[Any], variants: Iterable[Any]) -> list[Any]:
