@@ -38,6 +38,9 @@ SHORT_ROWS = (
     ("indices", "float64"),
 )
 LENGTHS = (4, 64, 128, 200, 256, 512)
+# The same of rows that a block sorts by digits, or merges.
+BLOCK_ROWS = (("keys", "uint8"), ("keys", "uint16"), ("indices", "int8"), ("indices", "bfloat16"), ("pairs", "float16"))
+BLOCK_LENGTHS = (600, 1024, 2048, 4096, 8192, 16384)
 
 # Milliseconds for 2^26 random keys: must reach, aim.
 FIGURES = {
@@ -139,6 +142,12 @@ def _axes() -> Iterator[tuple[Any, ...]]:
 
 CASES = [_case(form, *values) for values in _axes() for form in FORMS]
 CASES += [_case(*kind, exponent, length=length) for exponent in (18, 22) for length in LENGTHS for kind in SHORT_ROWS]
+CASES += [
+    _case(*kind, exponent, length=length)
+    for exponent in (16, 18, 22)
+    for length in BLOCK_LENGTHS
+    for kind in BLOCK_ROWS
+]
 GRID = [
     _case(form, *values)
     for values in itertools.product(DTYPES, EXPONENTS, ROWS, ORDERS)

@@ -91,6 +91,10 @@ SPECIAL = {
     ],
     "segmented_sort/rank_rows.cuh": [f"sorting::rank_rows<{FEW}>", f"sorting::merge_rows_by_rank<{FEW}>"],
     "segmented_sort/scatter_digits.cuh": [f"sorting::scatter_digits<{problem}>" for problem in DIGITS],
+    "segmented_sort/sort_rows_by_digits.cuh": [
+        f"sorting::sort_rows_by_digits<mgpu::cuda::sorting::RowDigitsProblem<{order}, {payload}>>"
+        for order, payload in ((ORDER, "uint32_t"), ("mgpu::FloatOrder<uint16_t>", "mgpu::NoPayload"))
+    ],
     "segmented_sort/sort_rows.cuh": [f"sorting::sort_rows<{problem}>" for problem in (ROWS, PACKED)],
     "select.cuh": [
         "sum_tiles<mgpu::cuda::selecting::SetKept>",

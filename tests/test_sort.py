@@ -15,6 +15,7 @@ from jax_mgpu._src import library
 from jax_mgpu._src.sort import Method
 from tests import data, oracle
 from tests.oracle import same_bits
+from tests.variants import long_but
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -137,6 +138,46 @@ def test_few_bits(rng, dtype, bits):
 def test_all_bits(rng):
     for dtype in ("uint8", "int32", "uint64"):
         check(data.random_keys(rng, dtype, 1000), bits=8 * np.dtype(dtype).itemsize)
+
+
+# ---- Rows of few digits, each of which a block of a GPU sorts --------------------------------------------------------
+
+
+ROWS = data.tile_sizes("sort_row_digits")
+LENGTHS = sorted({520, 1000, 3001} | {tile + d for tile in ROWS for d in (-1, 0, 1)})
+FEW_DIGITS = {
+    **{dtype: {} for dtype in ("uint8", "int8", "int16", "uint16", "float16", "bfloat16")},
+    "int32": {"bits": 7},
+    "uint64": {"bits": 16},
+}
+
+
+@pytest.mark.parametrize("dtype", FEW_DIGITS)
+@pytest.mark.parametrize("n", long_but([1000, ROWS[0] + 1], LENGTHS))
+def test_rows_of_few_digits(rng, n, dtype):
+    batch = N // n + 1
+    attributes = FEW_DIGITS[dtype]
+    if "bits" in attributes:
+        keys = rng.integers(0, 2 ** attributes["bits"], (batch, n)).astype(dtype)
+    else:
+        keys = data.random_keys(rng, dtype, batch, n)
+    keys[1] = keys[1, 0]
+    keys[2] = rng.choice(keys[0, :5], n)
+    if jnp.issubdtype(dtype, jnp.floating):  # equal ones of other bits, many of them
+        keys[3] = rng.choice(np.array([0.0, -0.0, np.nan, -np.nan, 1.0], dtype), n)
+    counts = rng.integers(0, n + 3, batch).astype(np.int32)
+    counts[:4] = n
+    four = rng.integers(0, 2**32, (batch, n), dtype=np.uint32)
+    eight = rng.integers(0, 2**63, (batch, n), dtype=np.uint64)
+    for descending in (False, True):
+        sorts = jax.jit(jax.vmap(jitted(descending=descending, **attributes)))
+        alone, (with_four, moved_four), (with_eight, moved_eight), indices = sorts(keys, four, eight, counts)
+        order = np.stack([order_of(row, descending, min(n, live)) for row, live in zip(keys, counts, strict=True)])
+        for got in (alone, with_four, with_eight):
+            same_bits(got, np.take_along_axis(keys, order, 1))
+        same_bits(moved_four, np.take_along_axis(four, order, 1))
+        same_bits(moved_eight, np.take_along_axis(eight, order, 1))
+        same_bits(indices, order.astype(np.int32))
 
 
 # ---- Values, batches, derivatives -----------------------------------------------------------------------------------

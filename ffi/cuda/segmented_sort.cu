@@ -293,6 +293,7 @@ void list_segmented_sort_shapes(const Call& call, KernelShapeList& list) {
     }
   });
   list_digit_shapes(call, list);
+  list_row_digit_shapes(call, list);
 }
 
 void segmented_sort(const Call& call, cudaStream_t stream) {
@@ -301,6 +302,10 @@ void segmented_sort(const Call& call, cudaStream_t stream) {
   if (operands.row_sort() == SegmentedSortOperands::RowSort::kDigits) {
     Workspace workspace = workspace_of(call);
     if (sorting::sort_by_digits(call, operands, operands.layout(workspace), sorting::Disorder{}, stream)) return;
+  }
+  if (operands.row_sort() == SegmentedSortOperands::RowSort::kRowDigits &&
+      sorting::sort_rows_by_digits(call, operands, stream)) {
+    return;
   }
   dispatch_order(call, operands.key_type, operands.descending, [&](auto order) {
     dispatch_payload(call, operands.payload_width, [&](auto payload) {

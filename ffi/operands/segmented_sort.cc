@@ -2,6 +2,7 @@
 
 #include "cpu/tunings.h"
 #include "cuda/tunings.h"
+#include "operands/dispatch.h"
 #include "operands/read.h"
 
 namespace mgpu {
@@ -51,6 +52,9 @@ const Signature signature::segmented_sort{
         [](TileSizes& sizes) {
           sizes["segmented_sort"] = {cpu::kSortTile};
           sizes["sort_cells"] = {kOneCellShape.cell(), kFewItemsShape.cell()};
+          for (int64_t threads = kDigits; threads <= kRowDigitThreads; threads *= 2) {
+            sizes["sort_row_digits"].insert(threads * kRowDigitItems);
+          }
           for (int width : kKeyWidths) {
             for (int payload_width : {0, 4, 8}) sizes["sort_digits"].insert(digit_shape(width, payload_width).tile());
             sizes["sort_items"].insert(tile_shape(width).items);
@@ -124,6 +128,7 @@ SegmentedSortOperands::RowSort SegmentedSortOperands::row_sort() const {
     const bool by_digits = are_segments_for_digits(segments.total(), mean, digit_places());
     return by_digits ? RowSort::kDigits : RowSort::kSegments;
   }
+  if (sorts_rows_by_digits()) return RowSort::kRowDigits;
   const auto fills = [&](RowShape shape) {
     const int64_t cell = shape.cell();
     return segments.rows == 1 || ceil_div(segments.length, cell) * cell <= 2 * segments.length;
@@ -165,6 +170,22 @@ bool SegmentedSortOperands::packs_rows() const {
   const int width = byte_width(key_type);
   if (width == 8) return segments.total() <= (payload_width > 0 ? kFewItems : kNotMany);
   return segments.total() <= kNotMany || 4 * segments.length >= 3 * packed_slot(segments.length, kFewItemsShape);
+}
+
+bool SegmentedSortOperands::sorts_rows_by_digits() const {
+  constexpr int64_t kLongest = kRowDigitThreads * kRowDigitItems;
+  const int places = digit_places();
+  const int64_t length = segments.length, total = segments.total();
+  if (segments.rows == 1 || places > 2 || length > kLongest) return false;
+  if (method == SortMethod::kMerging || method == SortMethod::kPartitioning) return false;
+  // A digit costs a row as much as 500 items. Merging shares few long rows among more blocks. A block needs longer for
+  // codes of floats.
+  const bool is_long = length > kLongest / 2;
+  if (places == 1) return length > 512 && total > int64_t{1} << (is_long ? 15 : 12);
+  const bool is_float = key_kind(key_type) == KeyKind::kFloat;
+  const int least = is_long ? 18 : is_float && length > 2048 ? 17 : 14;
+  const bool fills_merged_cell = byte_width(key_type) == 4 && payload_width == 0 && 4 * length > 3 * kLongest;
+  return length > 1024 && total >= int64_t{1} << least && !fills_merged_cell;
 }
 
 bool SegmentedSortOperands::packs_large_cells() const {

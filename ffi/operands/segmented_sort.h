@@ -137,6 +137,16 @@ constexpr int64_t packed_slot(int64_t length, RowShape shape) {
   return int64_t{packed_row_threads(length, shape.sort)} * shape.sort.items;
 }
 
+// A block that sorts a row by digits: at most so many threads, each of at most so many items. Few rows gain nothing by
+// more threads of fewer items: each warp has counts of its own to add up.
+constexpr int kRowDigitItems = 16;
+constexpr int kRowDigitThreads = 1024;
+constexpr int row_digit_threads(int64_t length) {
+  int threads = kDigits;  // each adds up the counts of a digit
+  while (threads < kRowDigitThreads && int64_t{threads} * kRowDigitItems < length) threads *= 2;
+  return threads;
+}
+
 // kMerging: whole rows by merging, segments in the fastest way. kNearlySorted: by merging, with a look at what is in
 // its place already. kPartitioning: in the order of the highest `bits` bits at least; items that share these may come
 // in any order, but equal ones stay in theirs.
@@ -169,12 +179,14 @@ struct SegmentedSortOperands {
   // Whether several short rows share a cell, and whether that is one of kOneCellShape, not of kFewItemsShape.
   bool packs_rows() const;
   bool packs_large_cells() const;
+  // Whether rows are sorted by digits, each in a block.
+  bool sorts_rows_by_digits() const;
   // How whole rows are sorted. kSegments: by the kernels for segments, which are as fast for many items with wide
   // payload or narrow keys, and fill their tiles with short rows. kRanks: by counting, for each item, what comes before
-  // it. kPackedRows: several rows to a cell. kFewItems: in small cells, merged by ranks. kOneCell: a row is a cell.
-  // kPairs, kLong: in large cells. kDigits: by digits. Segments take kSegments, or kDigits where heads list few of
-  // them.
-  enum class RowSort { kSegments, kRanks, kPackedRows, kFewItems, kOneCell, kPairs, kLong, kDigits };
+  // it. kPackedRows: several rows to a cell. kRowDigits: by digits, a row to a block. kFewItems: in small cells, merged
+  // by ranks. kOneCell: a row is a cell. kPairs, kLong: in large cells. kDigits: by digits. Segments take kSegments, or
+  // kDigits where heads list few of them.
+  enum class RowSort { kSegments, kRanks, kPackedRows, kRowDigits, kFewItems, kOneCell, kPairs, kLong, kDigits };
   RowSort row_sort() const;
 
   int digit_places() const { return ceil_div(bits, kDigitBits); }

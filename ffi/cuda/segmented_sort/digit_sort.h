@@ -17,6 +17,10 @@ int64_t least_long_segment(const Call& call, const SegmentedSortOperands& operan
 bool sort_by_digits(const Call& call, const SegmentedSortOperands& operands,
                     const SegmentedSortOperands::Scratch& scratch, const Disorder& disorder, cudaStream_t stream);
 
+// Launches the sort of whole rows that fit into a block. False if the device has too little shared memory.
+bool sort_rows_by_digits(const Call& call, const SegmentedSortOperands& operands, cudaStream_t stream);
+
 void list_digit_shapes(const Call& call, KernelShapeList& list);
+void list_row_digit_shapes(const Call& call, KernelShapeList& list);
 
 }  // namespace mgpu::cuda::sorting

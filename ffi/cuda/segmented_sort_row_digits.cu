@@ -1,0 +1,59 @@
+// Whole rows that fit into a block, sorted by digits.
+#include "cuda/launch_overlapping.h"
+#include "cuda/segmented_sort/digit_sort.h"
+#include "cuda/segmented_sort/sort_rows_by_digits.cuh"
+
+namespace mgpu::cuda::sorting {
+
+namespace {
+
+// Calls visit(problem) with the kind of problem of these keys and payload. Floats of more than 16 bits have more
+// than two digits.
+template <typename Order, typename Payload, typename Visit>
+void for_row_digits(Visit visit) {
+  if constexpr (Order::kTotal || sizeof(typename Order::Word) <= 2) visit(RowDigitsProblem<Order, Payload>{});
+}
+
+}  // namespace
+
+bool sort_rows_by_digits(const Call& call, const SegmentedSortOperands& operands, cudaStream_t stream) {
+  bool done = false;
+  dispatch_order(call, operands.key_type, operands.descending, [&](auto order) {
+    dispatch_payload(call, operands.payload_width, [&](auto payload) {
+      for_row_digits<decltype(order), decltype(payload)>([&](auto problem) {
+        using P = decltype(problem);
+        using Word = typename P::Word;
+        using Payload = typename P::Payload;
+        const Segments& segments = operands.segments;
+        const int threads = row_digit_threads(segments.length);
+        const int shared = row_digits_shared_bytes<P>(threads);
+        const auto kernel = sorting::sort_rows_by_digits<P>;
+        constexpr int kStatic = 64;  // the kernel has some more
+        if (shared + kStatic > shared_memory_limit(call)) return;
+        problem = {order,
+                   segments.length,
+                   segments.counts,
+                   operands.digit_places(),
+                   static_cast<int>(ceil_div<int64_t>(segments.length, threads)),
+                   {static_cast<const Word*>(operands.keys), static_cast<const Payload*>(operands.payload)},
+                   {static_cast<Word*>(operands.sorted_keys), static_cast<Payload*>(operands.sorted_payload)}};
+        allow_shared(call, kernel, shared);
+        kernel<<<static_cast<unsigned>(segments.rows), threads, shared, stream>>>(problem);
+        check_launch(call);
+        done = true;
+      });
+    });
+  });
+  return done;
+}
+
+void list_row_digit_shapes(const Call& call, KernelShapeList& list) {
+  for_each_kind(call, "", {0, 4, 8}, [&](auto order, auto payload, const std::string& kind) {
+    for_row_digits<decltype(order), decltype(payload)>([&](auto problem) {
+      const int64_t bytes = row_digits_shared_bytes<decltype(problem)>(kRowDigitThreads) + 64;
+      list.push_back({"sort of rows by digits" + kind, {{bytes, bytes}}, true});
+    });
+  });
+}
+
+}  // namespace mgpu::cuda::sorting
