@@ -137,9 +137,10 @@ def sort(
 
     Time is O(n b) for keys of b bits; scratch memory is one copy of keys and values. On a GPU, long arrays are sorted
     by digits of 8 bits (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs", 2022);
-    a digit that all keys share costs nothing. Short arrays are sorted by merging, as `mergesort` does. Values of up to
-    8 bytes a row travel with the keys; others are gathered by the sorted indices. Several columns are sorted by one
-    code, or one after the other.
+    a digit that all keys share costs nothing. Short arrays are sorted by merging, as `mergesort` does; rows of a batch
+    whose keys have 16 bits at most, or `bits` of no more, by digits in one launch. Values of up to 8 bytes a row travel
+    with the keys; others are gathered by the sorted indices. Several columns are sorted by one code, or one after the
+    other.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
