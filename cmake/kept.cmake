@@ -1,6 +1,6 @@
 # Each `pip install .` builds in an empty folder, for every Python, environment and extra again, and the libraries know
 # nothing of Python. So a clone keeps what its last build made, in build/kept, by a hash of all that went into it; the
-# next one installs that where nothing has changed: 2 s in place of 100 on two cores, and of 10 minutes with CUDA.
+# next one installs that where nothing has changed (docs/performance.md, Building, has the times).
 # `rm -r build/kept` forgets it. Wheels for other machines are always compiled.
 
 set(MGPU_KEPT "")
