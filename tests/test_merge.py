@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
+from jax_mgpu._src import library
 from jax_mgpu._src.merge import _merge, merged_runs
 from tests import data, oracle
+from tests.jaxprs import kernel_calls
 from tests.oracle import same_bits
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -338,6 +340,30 @@ def test_runs_of_every_size(rng, n, runs):
         for ends in ends_of_runs(rng, runs, n):
             keys, values = in_runs(data.random_keys(rng, dtype, n), ends), np.arange(n, dtype=np.uint32) * 3
             check_round(call(keys, values, ends), keys, values, ends, **options)
+
+
+def test_many_runs(rng):
+    """Each pair ends a tile, so that tiles and scratch memory follow the number of runs."""
+    n, runs = 40_000, 501
+    options = {"descending": False, "size": n}
+    call = jax.jit(functools.partial(a_round, **options))
+    for ends in ends_of_runs(rng, runs, n):
+        keys, values = in_runs(data.random_keys(rng, "float32", n), ends), np.arange(n, dtype=np.uint32) * 3
+        check_round(call(keys, values, ends), keys, values, ends, **options)
+
+
+def test_scratch_memory_of_runs():
+    """Where runs end is not known when it is sized; how many there are is."""
+
+    def scratch(runs):
+        keys, ends = np.zeros(n, np.float32), np.zeros(runs, np.int32)
+        (call,) = kernel_calls(lambda a, run_ends: _merge(a=a, run_ends=run_ends, **options), keys, ends)
+        operands, results = ([variable.aval for variable in some] for some in (call.invars, call.outvars))
+        return library.workspace_bytes("merge", operands, results, call.params)
+
+    n, runs = 40_000, 501
+    options = {"descending": False, "size": n, "payload": 0}
+    assert scratch(runs) - scratch(1) >= (runs - 1) // 2 * 8
 
 
 def test_batches_of_runs(rng):

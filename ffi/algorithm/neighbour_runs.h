@@ -16,14 +16,21 @@ struct RunPair {
   MGPU_HOST_DEVICE int64_t slots() const { return slots_end - begin; }
 };
 
+// A tile of runs that are merged in pairs: its pair, and its first slot, counted from the pair's first.
+struct RunTile {
+  RunPair pair;
+  int64_t slot;
+};
+
 // Where runs end: the first begins with its row. Ends out of order or out of range give other runs, never any outside
 // the row.
 struct NeighbourRuns {
-  IndexVector ends;    // [rows or 1, count], or null: no runs of one array are merged
+  IndexVector ends;    // [rows or 1, count]
   int64_t stride = 0;  // from row to row
-  int64_t count = 0;   // a row
+  int64_t count = 0;   // a row; 0: no runs of one array are merged
 
-  MGPU_HOST_DEVICE bool given() const { return ends.data; }
+  // By the count, as the size of scratch memory is asked for before there are data.
+  MGPU_HOST_DEVICE bool given() const { return count > 0; }
   MGPU_HOST_DEVICE int64_t pairs() const { return (count + 1) / 2; }
 
   // Calls visit(pair) for the pairs of a row of `length` items, in order, until it returns true.

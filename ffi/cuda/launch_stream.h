@@ -28,16 +28,19 @@ void launch_stream(const Call& call, cudaStream_t stream, const Operands& operan
   const int width = shape(large).tile();
   const int bytes = 2 * shape(large).stage_bytes;
   const int64_t row_count = ceil_div<int64_t>(operands.pair.row_slots(), width);
-  const MergeSplits splits = operands.layout(workspace);
-  const auto tiles = [&] {
-    if constexpr (requires { operands.runs; }) {
-      return StreamTiles<Order, true>{
-          {operands.pair, order}, width, row_count + operands.pairs_beyond_first(), splits, operands.runs};
-    } else {
-      return StreamTiles<Order>{{operands.pair, order}, width, row_count, splits};
-    }
-  }();
-  split_tiles<<<ceil_div<int64_t>(tiles.count() * kSplitLanes, kSplitThreads), kSplitThreads, 0, stream>>>(tiles);
+  const auto found = operands.layout(workspace);
+  constexpr bool kMayBeRuns = std::is_same_v<decltype(operands.layout(workspace)), RunSplits>;
+  StreamTiles<Order, kMayBeRuns> tiles{{operands.pair, order}, width, row_count, found};
+  const auto split = [&](auto split_kernel, const auto&... runs) {
+    const int64_t blocks = ceil_div<int64_t>(tiles.count() * kSplitLanes, kSplitThreads);
+    split_kernel<<<blocks, kSplitThreads, 0, stream>>>(tiles, runs...);
+  };
+  if constexpr (kMayBeRuns) {
+    tiles.row_count += operands.pairs_beyond_first();
+    found.run_tiles ? split(split_run_tiles<Order>, operands.runs) : split(split_tiles<Order, true>);
+  } else {
+    split(split_tiles<Order, false>);
+  }
   check_launch(call);
   allow_shared(call, kernel, bytes);
   const int blocks = resident_blocks(call, kernel, kStreamThreads, bytes, tiles.count());

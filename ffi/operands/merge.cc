@@ -64,8 +64,10 @@ MergeOperands::MergeOperands(const Call& call) {
   b_payload = side(b_values_name, in[b_name]);
 }
 
-MergeSplits MergeOperands::layout(Workspace& workspace) const {
-  return MergeSplits::layout(pair, workspace, pairs_beyond_first());
+RunSplits MergeOperands::layout(Workspace& workspace) const {
+  const int64_t short_tiles = pairs_beyond_first();
+  const MergeSplits splits = MergeSplits::layout(pair, workspace, short_tiles);
+  return {splits, runs.given() ? workspace.take<RunTile>(MergeSplits::most_tiles(pair, short_tiles)) : nullptr};
 }
 
 int64_t workspace::merge(const Call& call) { return layout_bytes(MergeOperands(call)); }

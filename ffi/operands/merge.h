@@ -34,7 +34,7 @@ struct MergeOperands {
   void* payload = nullptr;
 
   explicit MergeOperands(const Call& call);
-  MergeSplits layout(Workspace& workspace) const;
+  RunSplits layout(Workspace& workspace) const;
   // Tiles of a row that cutting at the ends of pairs may add.
   int64_t pairs_beyond_first() const { return runs.given() ? runs.pairs() - 1 : 0; }
   bool gives_indices() const { return payload && !a_payload.data && !b_payload.data; }

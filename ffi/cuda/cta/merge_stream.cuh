@@ -90,8 +90,6 @@ struct StreamTile : MergeTile {
   int64_t b_end;
 };
 
-struct NoRuns {};
-
 // The tiles of a stream: those of each row in order, row by row. With kMayBeRuns, A may be neighbouring runs, and B
 // the same array. Then a row has the tiles of each pair, and behind them empty ones, so that all rows have equally
 // many.
@@ -100,11 +98,12 @@ struct StreamTiles {
   MergeTiles<Order> tiles;
   int64_t width;
   int64_t row_count;  // tiles of a row
-  MergeSplits found;
-  std::conditional_t<kMayBeRuns, NeighbourRuns, NoRuns> runs;
+  std::conditional_t<kMayBeRuns, RunSplits, MergeSplits> found;
 
   __host__ __device__ int64_t count() const { return tiles.pair.rows * row_count; }
   __device__ int64_t row_of(int64_t i) const { return tiles.pair.rows == 1 ? 0 : i / row_count; }
+  // Where tile i begins, if it is one of a row.
+  __device__ int64_t begin_of(int64_t i, int64_t row) const { return (i - row * row_count) * width; }
 
   // Tile i with its items; one of a negative size past the last.
   __device__ StreamTile operator[](int64_t i) const {
@@ -115,8 +114,8 @@ struct StreamTiles {
     }
     tile.row = row_of(i);
     if constexpr (kMayBeRuns) {
-      if (runs.given()) {
-        const auto [pair, slot] = place_in_pair(i);
+      if (found.run_tiles) {
+        const auto [pair, slot] = found.run_tiles[i];
         tile.begin = slot;
         tile.size = minimum(width, pair.slots() - slot);
         set_items(tile, i, tiles_of(tile.row, pair), pair.slots());
@@ -128,7 +127,7 @@ struct StreamTiles {
         return tile;
       }
     }
-    tile.begin = (i - tile.row * row_count) * width;
+    tile.begin = begin_of(i, tile.row);
     tile.size = minimum(width, tiles.pair.row_slots() - tile.begin);
     set_items(tile, i, tiles, tiles.pair.row_slots());
     tile.a_end = tiles.pair.a.live(tile.row);
@@ -136,41 +135,20 @@ struct StreamTiles {
     return tile;
   }
 
-  // Where A is split at the begin of tile i. The whole warp calls it.
-  template <typename Find>
-  __device__ int64_t split(int64_t i, Find find) const {
-    const int64_t row = row_of(i);
-    if constexpr (kMayBeRuns) {
-      if (runs.given()) {
-        const auto [pair, slot] = place_in_pair(i);
-        return tiles_of(row, pair).likely_split(0, slot, find);
-      }
-    }
-    return tiles.likely_split(row, (i - row * row_count) * width, find);
-  }
-
- private:
-  // A pair of runs, and one of its slots, counted from its first.
-  struct PairPlace {
-    RunPair pair;
-    int64_t slot;
-  };
-
-  // Where tile i begins: in a pair of empty runs if it is behind those of all pairs of its row.
-  __device__ PairPlace place_in_pair(int64_t i) const {
-    const int64_t row = row_of(i);
-    PairPlace place{{}, (i - row * row_count) * width};
+  // Where tile i of neighbouring runs begins: in a pair of empty runs if it is behind those of all pairs of its row.
+  __device__ RunTile run_tile(int64_t i, int64_t row, const NeighbourRuns& runs) const {
+    RunTile tile{{}, begin_of(i, row)};
     runs.for_each_pair(row, tiles.pair.a.length, [&](const RunPair& pair) {
-      const bool found = place.slot < pair.slots();
+      const bool found = tile.slot < pair.slots();
       if (found) {
-        place.pair = pair;
+        tile.pair = pair;
       } else {
-        place.slot -= ceil_div(pair.slots(), width) * width;
+        tile.slot -= ceil_div(pair.slots(), width) * width;
       }
       return found;
     });
-    if (place.pair.slots() == 0) place.slot = 0;
-    return place;
+    if (tile.pair.slots() == 0) tile.slot = 0;
+    return tile;
   }
 
   // The tiles of a pair of runs, as those of one row.
@@ -182,6 +160,7 @@ struct StreamTiles {
     return {{1, a, b}, tiles.order};
   }
 
+ private:
   // Sets the items of tile i, which is one of `of`, in a row of so many slots.
   __device__ void set_items(StreamTile& tile, int64_t i, const MergeTiles<Order>& of, int64_t slots) const {
     const bool last = tile.begin + tile.size == slots;
@@ -190,20 +169,40 @@ struct StreamTiles {
 };
 
 // Finds where A is split at the begin of each tile: it is the number of sectors read that takes time. A few lanes a
-// tile make the same guesses, and share the search in what is left.
+// tile make the same guesses, and share the search in what is left. split(i, find) is that of tile i.
 constexpr int kSplitLanes = 4;
 constexpr int kSplitThreads = 128;
 
-template <typename Order, bool kMayBeRuns>
-__global__ void __launch_bounds__(kSplitThreads)
-    split_tiles(const __grid_constant__ StreamTiles<Order, kMayBeRuns> stream) {
+template <typename Tiles, typename Split>
+__device__ void split_each_tile(const Tiles& stream, Split split) {
   start_next_kernel();
   const int64_t thread = int64_t{blockIdx.x} * kSplitThreads + threadIdx.x;
   if (thread == 0) *stream.found.taken = 0;
   const int64_t i = minimum(thread / kSplitLanes, stream.count() - 1);
-  const int64_t split = stream.split(
-      i, [](auto begin, auto end, auto before) { return warp_partition_point<kSplitLanes>(begin, end, before); });
-  if (threadIdx.x % kSplitLanes == 0) stream.found.splits[i] = split;
+  const int64_t found =
+      split(i, [](auto begin, auto end, auto before) { return warp_partition_point<kSplitLanes>(begin, end, before); });
+  if (threadIdx.x % kSplitLanes == 0) stream.found.splits[i] = found;
+}
+
+template <typename Order, bool kMayBeRuns>
+__global__ void __launch_bounds__(kSplitThreads)
+    split_tiles(const __grid_constant__ StreamTiles<Order, kMayBeRuns> stream) {
+  split_each_tile(stream, [&](int64_t i, auto find) {
+    const int64_t row = stream.row_of(i);
+    return stream.tiles.likely_split(row, stream.begin_of(i, row), find);
+  });
+}
+
+// The same of neighbouring runs, in a kernel of its own: the two searches in one cost a small merge 0.4 us.
+template <typename Order>
+__global__ void __launch_bounds__(kSplitThreads)
+    split_run_tiles(const __grid_constant__ StreamTiles<Order, true> stream, const NeighbourRuns runs) {
+  split_each_tile(stream, [&](int64_t i, auto find) {
+    const int64_t row = stream.row_of(i);
+    const RunTile tile = stream.run_tile(i, row, runs);
+    if (threadIdx.x % kSplitLanes == 0) stream.found.run_tiles[i] = tile;
+    return stream.tiles_of(row, tile.pair).likely_split(0, tile.slot, find);
+  });
 }
 
 // With kNeighbours, the item of A before a tile is loaded too, at runs.a - 1, where it exists: tile.a > 0. Up to kItems
