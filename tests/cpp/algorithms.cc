@@ -16,6 +16,7 @@
 #include "algorithm/row_tiles.h"
 #include "algorithm/segments.h"
 #include "algorithm/serial_merge.h"
+#include "algorithm/upper_rank.h"
 #include "check.h"
 #include "operands/dispatch.h"
 #include "values.h"
@@ -241,6 +242,9 @@ void check_order_of_all_keys(DType dtype) {
         const Word word = static_cast<Word>(code);
         CHECK(order.has_equals(word) == (equals_next(code - 1) || equals_next(code)));
         CHECK(order.has_equals(word) || order.rank(word) == word);
+        if constexpr (sizeof(Word) == 2) {
+          CHECK(upper_rank(order, order.decode(word)) == uint32_t{order.rank(word)} << 16);
+        }
         CHECK(!equals_next(code) || !order.is_plain(static_cast<Word>(key_of_code[code])) ||
               !order.is_plain(static_cast<Word>(key_of_code[code + 1])));
       }
