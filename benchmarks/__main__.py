@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import pathlib
 import random
 import sys
@@ -11,6 +12,7 @@ import jax
 
 from benchmarks import cpu, eager, first_calls, latency, mesh, report, shapes
 from benchmarks.runner import Runner, all_cases, grid_cases, select
+from benchmarks.turns import Turns, part_of, run_parts
 
 CPU_SCALE = 2.0**-6
 
@@ -38,6 +40,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--grid", action="store_true", help="the rows of a family's whole grid instead: sort")
     parser.add_argument("--sample", type=int, metavar="N", help="so many of the rows, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="of --sample (default 0)")
+    parser.add_argument("--quick", action="store_true", help="short timings where no rival comes close")
+    parser.add_argument("--processes", type=int, metavar="N", help="N processes compile, and take turns on the device")
+    parser.add_argument("--part", metavar="I/N", help=argparse.SUPPRESS)  # of one of these processes
+    parser.add_argument("--turns", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--calls", type=int, default=40, metavar="N", help="calls in a chain of --latency")
     options = parser.parse_args(arguments)
     options.families = [name for name in options.families.split(",") if name]
@@ -56,6 +62,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
             parser.error(f"--sample: expected a number from 1 to {len(cases)}, got {options.sample}")
         drawn = sorted(random.Random(options.seed).sample(range(len(cases)), options.sample))
         cases = [cases[i] for i in drawn]
+    if options.processes is not None and options.processes < 1:
+        parser.error(f"--processes: expected a positive number, got {options.processes}")
+    if options.part is not None:
+        cases, options.processes = part_of(cases, *map(int, options.part.split("/"))), None
     options.cases = cases
     return options
 
@@ -71,6 +81,7 @@ def main(arguments: list[str]) -> int:
         "cpu": lambda: cpu.main(options.match),
         "latency": lambda: latency.main(options),
         "first_calls": lambda: first_calls.main(options.calls),
+        "processes": lambda: run_parts(arguments, options.processes, options.output),
     }
     for name, other in others.items():
         if getattr(options, name):
@@ -80,7 +91,8 @@ def main(arguments: list[str]) -> int:
         return mesh.main(scale, options.repeat, options.match)
     if options.shapes:
         return shapes.main(scale, options.output, options.match)
-    runner = Runner(scale, options.repeat, with_peers=not options.only_ours)
+    turn = Turns(options.turns) if options.turns else contextlib.nullcontext
+    runner = Runner(scale, options.repeat, with_peers=not options.only_ours, quick=options.quick, turn=turn)
     if options.once:
         results = [runner.once(case) for case in options.cases]
         for result in results:

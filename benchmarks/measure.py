@@ -22,7 +22,7 @@ from typing import Any
 
 import jax
 
-__all__ = ["Program", "Timing", "compile_program", "time_program"]
+__all__ = ["QUEUED_MS", "SHORT_MS", "Program", "Timing", "compile_program", "time_program"]
 
 SHORT_MS = 0.25  # below this, several calls to a program
 QUEUED_MS = 20.0
@@ -110,13 +110,13 @@ def run_queued(program: Program, programs: int, *, waiting: bool = False) -> flo
     return 1e3 * (time.perf_counter() - begin)
 
 
-def time_program(program: Program, repeats: int, *, waiting: bool = False) -> Timing:
+def time_program(program: Program, repeats: int, *, waiting: bool = False, queued_ms: float = QUEUED_MS) -> Timing:
     """Times a program, after a warm-up that also raises the clocks; `waiting` for each before the next is begun."""
     estimate = run_once(program)
     for programs in (1, 3, 10):
-        if estimate * programs < 4 * QUEUED_MS:
+        if estimate * programs < 4 * queued_ms:
             estimate = run_queued(program, programs, waiting=waiting) / programs
-    programs = max(1, min(100, round(QUEUED_MS / estimate)))
+    programs = max(1, min(100, round(queued_ms / estimate)))
     calls = programs * program.calls
     samples = sorted(run_queued(program, programs, waiting=waiting) / calls for _ in range(repeats))
     return Timing(statistics.median(samples), samples[0], samples[-1], repeats, calls)

@@ -18,7 +18,7 @@ import numpy as np
 
 import benchmarks
 from benchmarks.case import Case, HostPeer, TorchPeer, array_bytes, equal
-from benchmarks.measure import SHORT_MS, Program, Timing, compile_program, time_program
+from benchmarks.measure import QUEUED_MS, SHORT_MS, Program, Timing, compile_program, time_program
 from benchmarks.peers import NotBuilt
 
 __all__ = ["Outcome", "Result", "Runner", "all_cases", "grid_cases", "select"]
@@ -28,6 +28,11 @@ MOST_SETS = 8  # input sets of a program of short calls
 ROUNDS = 16  # of such a program
 TINY_MS = 0.02  # below this a call, four times as many calls
 CLOSE_TO = "NVIDIA H200"
+KEPT_BYTES = 2 << 30  # of inputs
+# Of quick timings; rows in which a rival takes less than so many times our time are then timed as all others.
+QUICK_REPEATS = 3
+QUICK_MS = 4.0
+QUICK_RATIO = 1.1
 
 
 @dataclasses.dataclass
@@ -93,15 +98,34 @@ def _first_line(error: BaseException) -> str:
 
 
 class Runner:
-    """Runs rows on the default device."""
+    """Runs rows on the default device.
 
-    def __init__(self, scale: float, repeats: int, with_peers: bool = True):
+    Args:
+      scale: of the inputs.
+      repeats: samples a timing.
+      with_peers: whether to run the rivals.
+      quick: fewer and shorter samples for rows that no rival comes close in.
+      turn: entered while the device is in use.
+    """
+
+    def __init__(
+        self,
+        scale: float,
+        repeats: int,
+        with_peers: bool = True,
+        *,
+        quick: bool = False,
+        turn: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    ):
         self.scale = scale
         self.repeats = repeats
         self.with_peers = with_peers
+        self.quick = quick
+        self.turn = turn
         self.device = jax.devices()[0]
         self.on_cpu = self.device.platform == "cpu"
         self._inputs: collections.OrderedDict[Any, tuple[Any, ...]] = collections.OrderedDict()
+        self._samples, self._queued_ms = repeats, QUEUED_MS
 
     @property
     def judged(self) -> bool:
@@ -112,18 +136,23 @@ class Runner:
         """Bytes a millisecond, read plus written, of a device-to-device copy of 2^28 bytes (2^25 on a CPU)."""
         x = jnp.zeros(2 ** (23 if self.on_cpu else 26), jnp.float32) + 1
         program = compile_program(jnp.copy, [(x,)])
-        return 2 * array_bytes(x) / time_program(program, self.repeats).median
+        return 2 * array_bytes(x) / self._timing(program).median
 
     def inputs(self, case: Case, seed: int) -> tuple[Any, ...]:
         """Inputs on the device; the last few are kept, because rows share them."""
         key = (case.inputs, case.x64, seed)
         if key not in self._inputs:
-            made = case.inputs(np.random.default_rng(seed), self.scale)
-            self._inputs[key] = jax.block_until_ready(tuple(jnp.asarray(x) for x in made))
-            while len(self._inputs) > 2 * MOST_SETS:
+            while len(self._inputs) >= 2 * MOST_SETS or array_bytes(list(self._inputs.values())) > KEPT_BYTES:
                 self._inputs.popitem(last=False)
+            with self.turn():
+                made = case.inputs(np.random.default_rng(seed), self.scale)
+                self._inputs[key] = jax.block_until_ready(tuple(jnp.asarray(x) for x in made))
         self._inputs.move_to_end(key)
         return self._inputs[key]
+
+    def _timing(self, program: Program) -> Timing:
+        with self.turn():
+            return time_program(program, self._samples, queued_ms=self._queued_ms)
 
     def once(self, case: Case) -> Result:
         """Runs our side of a row a single time, for a profiler or a memory checker."""
@@ -134,6 +163,16 @@ class Runner:
 
     def run(self, case: Case) -> Result:
         """Runs a row."""
+        if self.quick:
+            self._samples, self._queued_ms = QUICK_REPEATS, QUICK_MS
+            result = self._run(case)
+            self._samples, self._queued_ms = self.repeats, QUEUED_MS
+            ratios = [ratio for ratio in map(result.ratio, result.peers) if ratio is not None]
+            if result.failed or min(ratios, default=QUICK_RATIO) >= QUICK_RATIO:
+                return result
+        return self._run(case)
+
+    def _run(self, case: Case) -> Result:
         begin = time.perf_counter()
         peers = dict(case.peers) if self.with_peers else {}
         result = Result(case, Outcome(), {name: Outcome() for name in peers})
@@ -188,7 +227,7 @@ class Runner:
         for name, program in list(programs.items()):
             if "" not in programs:
                 break
-            with self._guard(case, outcomes[name]):
+            with self._guard(case, outcomes[name]), self.turn():
                 results = jax.block_until_ready(program()[0])
                 if name == "":
                     ours = results
@@ -199,17 +238,17 @@ class Runner:
 
     def _time(self, case: Case, side: Callable[..., Any], program: Program) -> Timing:
         """Times one call a program, or several where one is too short."""
-        timing = time_program(program, self.repeats)
+        timing = self._timing(program)
         if self.on_cpu or timing.median > SHORT_MS:
             return timing
         one_set = array_bytes(program.input_sets)
         distinct = max(1, min(MOST_SETS, -(-CACHE_BYTES // one_set)))
         sets = [self.inputs(case, seed) for seed in range(distinct)]
         several = compile_program(side, [sets[i % distinct] for i in range(MOST_SETS)], rounds=ROUNDS)
-        timing = time_program(several, self.repeats)
+        timing = self._timing(several)
         if timing.median < TINY_MS:
             several = compile_program(side, [sets[i % distinct] for i in range(4 * MOST_SETS)], rounds=ROUNDS)
-            timing = time_program(several, self.repeats)
+            timing = self._timing(several)
         return timing
 
     def _host_peers(
@@ -226,7 +265,7 @@ class Runner:
                 host_inputs = tuple(np.asarray(x) for x in inputs)
                 program = Program(lambda sets, peer=peer: [peer.function(*sets[0])], [host_inputs])
                 outcomes[name].agrees = bool((case.agree or equal)(ours()[0], program()[0]))
-                outcomes[name].timing = time_program(program, self.repeats)
+                outcomes[name].timing = self._timing(program)
 
     def _torch_peers(self, case: Case, peers: dict[str, Any], outcomes: dict[str, Outcome]) -> None:
         """Rivals on PyTorch's arrays: on a GPU only, in a CUDA graph where a call is short and has no wait."""
@@ -240,8 +279,9 @@ class Runner:
             if self.on_cpu or torch is None or not torch.cuda.is_available():
                 outcomes[name].note = "GPU only" if self.on_cpu else "no PyTorch with CUDA"
                 continue
-            with self._guard(case, outcomes[name]):
+            with self._guard(case, outcomes[name]), self.turn():
                 outcomes[name].timing = self._time_torch(torch, case, peer)
+                torch.cuda.empty_cache()
 
     def _time_torch(self, torch: Any, case: Case, peer: TorchPeer) -> Timing:
         def arrays(seed: int) -> tuple[Any, ...]:
@@ -257,7 +297,7 @@ class Runner:
                 torch.cuda.synchronize()
 
         one = arrays(0)
-        timing = time_program(Program(lambda sets: Waiting(peer.function(torch, *sets[0])), [one]), self.repeats)
+        timing = self._timing(Program(lambda sets: Waiting(peer.function(torch, *sets[0])), [one]))
         if timing.median > SHORT_MS or peer.waits:
             return timing
         distinct = max(1, min(MOST_SETS, -(-CACHE_BYTES // sum(x.nbytes for x in one))))
@@ -270,7 +310,7 @@ class Runner:
             graph.replay()
             return Waiting(results)
 
-        return time_program(Program(replay, [sets[i % distinct] for i in range(MOST_SETS)]), self.repeats)
+        return self._timing(Program(replay, [sets[i % distinct] for i in range(MOST_SETS)]))
 
 
 def _signed(x: jax.Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import pathlib
@@ -15,9 +16,10 @@ import pytest
 
 import benchmarks
 import jax_mgpu as mgpu
-from benchmarks import measure, mesh, report, shapes
+from benchmarks import measure, mesh, report, runner, shapes, turns
 from benchmarks.__main__ import main
 from benchmarks.case import Case, agree_counted, agree_within, equal
+from benchmarks.measure import QUEUED_MS
 from benchmarks.runner import Runner, all_cases, grid_cases
 from scripts import compare
 
@@ -73,6 +75,46 @@ def test_a_sample_of_rows_is_drawn_by_its_seed(capsys):
     merges = [case.row for case in all_cases() if case.family == "merge"]
     assert main(["--families", "merge", "--list", "--sample", str(len(merges))]) == 0
     assert capsys.readouterr().out.splitlines() == merges
+
+
+@pytest.mark.long
+def test_processes_share_the_rows(tmp_path, capfd):
+    """Each row is run once, and those of all processes are saved together."""
+    chosen = ["--families", "load_balance", "--scale", str(SCALE), "--repeat", "1", "--only-ours"]
+    assert main([*chosen, "--processes", "2", "--output", str(tmp_path)]) == 0
+    saved = json.loads((tmp_path / "benchmarks.json").read_text())
+    names = sorted(case.name for case in all_cases() if case.family == "load_balance")
+    assert sorted(row["name"] for row in saved["rows"]) == names
+    assert f"{len(names)} rows: 0 miss" in capfd.readouterr().out
+
+
+def test_parts_of_rows_are_all_of_them():
+    """Rows that share their inputs are in one part."""
+    rows = grid_cases()[:300]
+    parts = [turns.part_of(rows, part, 7) for part in range(7)]
+    assert sorted(case.row for part in parts for case in part) == sorted(case.row for case in rows)
+    owners = collections.defaultdict(set)
+    for number, part in enumerate(parts):
+        for case in part:
+            owners[case.inputs].add(number)
+    assert all(len(of_inputs) == 1 for of_inputs in owners.values())
+
+
+@pytest.mark.parametrize("rival_ms, samples", [(3.0, [3]), (1.05, [3, 5])])
+def test_quick_rows_are_timed_again_where_a_rival_is_close(monkeypatch, rival_ms, samples):
+    """With the samples and the time of all other rows."""
+    taken = []
+
+    def time_program(program, repeats, *, queued_ms):
+        taken.append((repeats, queued_ms))
+        ms = 1.0 if len(taken) % 2 else rival_ms
+        return measure.Timing(ms, ms, ms, repeats, 1)
+
+    monkeypatch.setattr(runner, "time_program", time_program)
+    case = Case("family", "name", lambda rng, scale: (jnp.ones(3),), jnp.negative, {"XLA": jnp.negative}, len)
+    runner.Runner(1.0, 5, quick=True).run(case)
+    ms = {3: runner.QUICK_MS, 5: QUEUED_MS}
+    assert taken == [(number, ms[number]) for number in samples for _ in range(2)]
 
 
 def test_rows_slower_than_saved_ones_are_found(monkeypatch, tmp_path, capsys):
