@@ -380,6 +380,29 @@ def test_runs_round_the_edges_of_tiles(rng, dtype):
             same(got, np.append(expected, np.zeros(n - len(expected), np.int32)))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("length", [2, 30, 100_000])
+def test_runs_of_many_keys(rng, rows, length):
+    """So many that blocks of the CUDA kernels mark several tiles; with room for all runs, and for half of them."""
+    n = 10_000_019 // rows
+    heads = rng.random((rows, n)) < 1 / length
+    heads[:, 0] = True
+    keys = np.cumsum(heads, 1).astype(np.int32)
+    count = np.arange(n, n - rows, -1, dtype=np.int32)
+    runs = np.array([np.count_nonzero(row[:live]) for row, live in zip(heads, count, strict=True)])
+    for size in (runs.max() + 1000, runs.min() // 2):
+        reduced = jax.vmap(lambda k, c, size=size: mgpu.reduce_by_key(k, k * 0 + 1, size=int(size), count=c))
+        got_keys, got, found = jax.device_get(reduced(keys, count))
+        np.testing.assert_array_equal(found, runs)
+        for row in range(rows):
+            starts = np.append(np.flatnonzero(heads[row, : count[row]]), count[row])
+            kept = min(size, runs[row])
+            same(got_keys[row, :kept], np.arange(1, kept + 1, dtype=np.int32))
+            same(got[row, :kept], np.diff(starts)[:kept].astype(np.int32))
+            assert not got_keys[row, kept:].any() and not got[row, kept:].any()
+
+
 @pytest.mark.parametrize("op", OPERATORS)
 def test_slots_past_the_runs(rng, op):
     keys, values = np.repeat(np.arange(9), 5).astype(np.int32), items(rng, "int32", op, 45)

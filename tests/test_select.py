@@ -40,6 +40,25 @@ def test_select_and_indices(rng, n):
             assert int(found) == len(indices)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("rows", [1, 2])
+def test_select_of_many(rng, rows):
+    """So many that blocks of the CUDA kernels mark several tiles."""
+    n = 10_000_019 // rows
+    x = rng.integers(0, 2**31, (rows, n)).astype(np.int32)
+    keep = rng.random((rows, n)) < 0.3
+    count = np.arange(n, n - rows, -1, dtype=np.int32)
+    size = n // 4
+    got = jax.vmap(lambda x, keep, count: mgpu.select(x, keep, size=size, count=count))(x, keep, count)
+    moved = jax.vmap(lambda x, keep, count: mgpu.partition(x, keep, count=count)[0])(x, keep, count)
+    for row in range(rows):
+        indices, live = kept(keep[row], count[row]), count[row]
+        same_bits(got.values[row], x[row][indices[:size]])
+        assert int(got.count[row]) == len(indices)
+        others = np.flatnonzero(~keep[row, :live])
+        same_bits(moved[row], x[row][np.concatenate([indices, others, np.arange(live, n)])])
+
+
 @pytest.mark.parametrize("n", EDGES)
 def test_partition(rng, n):
     x = rng.integers(0, 2**31, n).astype(np.int32)
