@@ -29,6 +29,16 @@ concept IsOfPositions = requires(const Order& order) { order.input_code(int64_t{
 template <typename Order>
 concept IsCompiled = requires { typename Order::Item; };
 
+// Blocks that a multiprocessor should hold: caps registers where that costs no spill, or few.
+template <typename Order, typename Payload>
+constexpr int sort_blocks_per_processor() {
+  constexpr int kWidth = sizeof(typename Order::Word);
+  constexpr int kPayloadWords = std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload) / 4;
+  if (IsOfPositions<Order> || (IsCompiled<Order> && kWidth != 4)) return 3 - kPayloadWords;
+  if (kWidth == 8) return 3;
+  return kWidth == 4 || kPayloadWords > 0 ? 5 - kPayloadWords : 4;
+}
+
 template <typename Order, typename Payload>
 struct Problem {
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
@@ -37,11 +47,10 @@ struct Problem {
   // Whether there are kernels that sort long segments of such keys by digits beside these.
   static constexpr bool kLeavesLongSegments =
       sizeof(typename Order::Word) <= 4 && !IsOfPositions<Order> && !IsCompiled<Order>;
-  // Blocks that a multiprocessor should hold: caps registers where that costs no spill.
-  static constexpr int kBlocksPerProcessor = (sizeof(typename Order::Word) == 4 && !IsOfPositions<Order> ? 5
-                                              : kLeavesLongSegments && !kHasPayload                      ? 4
-                                                                                                         : 3) -
-                                             (kHasPayload ? sizeof(Payload) / 4 : 0);
+  // Whether tiles hold ranks in place of codes, which are read again at the end: a comparison of codes of 16 bits cuts
+  // each result to these, and took as long as the rest of the sort.
+  static constexpr bool kRanksInTiles = kHasPayload && std::is_same_v<Order, FloatOrder<uint16_t>>;
+  static constexpr int kBlocksPerProcessor = sort_blocks_per_processor<Order, Payload>();
 
   Order order;
   Segments segments;
@@ -62,6 +71,22 @@ struct Problem {
       return order.input_code(position);
     } else {
       return order.encode(input.keys[position]);
+    }
+  }
+  // The order of what a tile holds, and what it holds of the item at a position.
+  __device__ static decltype(auto) order_in_tile(const Order& order) {
+    if constexpr (kRanksInTiles) {
+      return IntegerOrder<uint16_t>{};
+    } else {
+      return (order);
+    }
+  }
+  __device__ typename Order::Word tile_code(int64_t position) const {
+    const auto code = input_code(position);
+    if constexpr (kRanksInTiles) {
+      return order.rank(code);
+    } else {
+      return code;
     }
   }
   __device__ Payload input_payload(int64_t position) const {

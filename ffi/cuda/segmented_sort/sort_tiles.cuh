@@ -99,11 +99,12 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Probl
   const int64_t origin = tile * P::kTile;
   const int size = problem.tile_size(tile);
   const Order order = problem.order;
-  const auto less = [&](Word a, Word b) { return order.less(a, b); };
+  const auto& order_in_tile = P::order_in_tile(order);
+  const auto less = [&](Word a, Word b) { return order_in_tile.less(a, b); };
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const int position = i * kThreads + threadIdx.x;
-    if (position < size) shared.codes[position] = problem.input_code(origin + position);
+    if (position < size) shared.codes[position] = problem.tile_code(origin + position);
   }
   const TileDescriptor descriptor = problem.descriptors[tile];
   const TileDescriptor next = problem.descriptors[tile + 1];
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Probl
       items[i].code = shared.codes[begin + i];
       if constexpr (P::kHasPayload) items[i].from = begin + i;
     }
-    sort_items(items, order, thread.heads);
+    sort_items(items, order_in_tile, thread.heads);
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       shared.codes[begin + i] = items[i].code;
@@ -195,7 +196,8 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Probl
     const int position = i * kThreads + threadIdx.x;
     const int rounds = rounds_at(position);
     if (is_stored(position)) {
-      const Word code = shared.codes[position];
+      Word code = shared.codes[position];
+      if constexpr (P::kRanksInTiles) code = problem.input_code(origin + shared.from[position]);
       problem.buffers[rounds % 2].keys[origin + position] = rounds == 0 ? order.decode(code) : code;
     }
   }
