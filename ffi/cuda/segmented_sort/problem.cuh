@@ -1,6 +1,7 @@
 // What the kernels of a segmented sort work on.
 #pragma once
 
+#include "algorithm/key_order.h"
 #include "cuda/cta/tile_heads.cuh"
 #include "operands/segmented_sort.h"
 
