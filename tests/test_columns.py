@@ -13,8 +13,7 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import library
-from jax_mgpu._src import sort as sorting
+from jax_mgpu._src import library, sort_ways
 from jax_mgpu._src.columns import Columns, _pair_codes
 from jax_mgpu._src.digits import code_of
 from jax_mgpu._src.primitive import ABSENT, REGISTRY, _run_fallback
@@ -133,7 +132,7 @@ def as_if_long(monkeypatch, request):
     """Short columns are sorted in the way that long ones are, on a GPU or elsewhere."""
     jax.clear_caches()
     for name in ("LONG_WORDS", "LONG_PAIRS", "LONG_INDICES", "LONG_FLOATS", "LONG_COLUMNS"):
-        monkeypatch.setattr(sorting, name, 1)
+        monkeypatch.setattr(sort_ways, name, 1)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda **ways: ways[request.param]())
     yield
     jax.clear_caches()
@@ -310,7 +309,7 @@ def test_derivatives_of_what_words_carry(rng):
 @pytest.mark.long
 def test_many_words(rng):
     """An even number, and an odd one."""
-    for n in (sorting.LONG_WORDS, sorting.LONG_WORDS + 1):
+    for n in (sort_ways.LONG_WORDS, sort_ways.LONG_WORDS + 1):
         columns = words(rng, n, ("uint32", "uint32"))
         same(jax.device_get(jax.jit(mgpu.sort)(columns)), taken(columns, np.lexsort(columns[::-1])))
 
@@ -330,9 +329,9 @@ def test_scratch_memory_of_words_is_a_copy_and_little_more(payload):
 @pytest.mark.parametrize(
     ("dtypes", "least", "calls"),
     [
-        (("uint32", "int32"), sorting.LONG_WORDS, {"sort_columns": 1}),
-        (("float32", "float32"), sorting.LONG_FLOATS, {"segmented_sort": 2}),
-        (("uint32", "int32", "float32"), sorting.LONG_COLUMNS, {"segmented_sort": 3}),
+        (("uint32", "int32"), sort_ways.LONG_WORDS, {"sort_columns": 1}),
+        (("float32", "float32"), sort_ways.LONG_FLOATS, {"segmented_sort": 2}),
+        (("uint32", "int32", "float32"), sort_ways.LONG_COLUMNS, {"segmented_sort": 3}),
     ],
 )
 def test_long_columns_travel(dtypes, least, calls):
@@ -347,7 +346,7 @@ def test_long_columns_travel(dtypes, least, calls):
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
 def test_words_are_not_packed():
     """Nor are the positions made that the kernels count by themselves."""
-    sorts = {sorting.LONG_PAIRS: lambda *x: mgpu.sort(x, x[0]), sorting.LONG_INDICES: lambda *x: mgpu.argsort(x)}
+    sorts = {sort_ways.LONG_PAIRS: lambda *x: mgpu.sort(x, x[0]), sort_ways.LONG_INDICES: lambda *x: mgpu.argsort(x)}
     for least, sort in sorts.items():
         columns = [jax.ShapeDtypeStruct((least,), d) for d in ("uint32", "int32")]
         text = jax.jit(sort).trace(*columns).lower(lowering_platforms=("cuda",)).as_text()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import sort as sorting
+from jax_mgpu._src import ordered, sort_ways
 from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.values import packed_rows
 from tests import oracle, test_asof_join, test_sort, test_tables
@@ -22,7 +22,7 @@ from tests.oracle import same_bits
 def every_permutation_is_long(monkeypatch):
     """What is compiled for CUDA and long arrays runs here."""
     jax.clear_caches()
-    monkeypatch.setattr(sorting, "LONG_PERMUTATION", 1)
+    monkeypatch.setattr(sort_ways, "LONG_PERMUTATION", 1)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *operands, cuda, default: cuda(*operands))
     yield
     jax.clear_caches()
@@ -128,8 +128,8 @@ def test_back_to_the_rows(rng, monkeypatch):
     for x, longest in itertools.product(
         (rng.integers(0, 99, 3001).astype(np.int32), rng.random(3001) < 0.5), (1, 10**9)
     ):
-        monkeypatch.setattr(sorting, "LONG_PERMUTATION", longest)
+        monkeypatch.setattr(sort_ways, "LONG_PERMUTATION", longest)
         wanted = np.zeros_like(x)
         wanted[order] = x
-        got = jax.jit(lambda order, x: sorting.Ordered(None, order, ABSENT).to_rows(x))(order, x)
+        got = jax.jit(lambda order, x: ordered.Ordered(None, order, ABSENT).to_rows(x))(order, x)
         np.testing.assert_array_equal(got, wanted)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import columns, sort
+from jax_mgpu._src import columns, sort_ways
 from jax_mgpu._src.mesh import meeting
 from jax_mgpu._src.mesh.axis import Axis
 from tests import mesh, oracle
@@ -191,7 +191,7 @@ def test_nothing_in_any_order(n_a, n_b, size):
 @pytest.mark.long
 def test_any_order_by_buckets(rng, monkeypatch):
     """What a GPU does with long tables."""
-    monkeypatch.setattr(sort, "LONG_PERMUTATION", 1)
+    monkeypatch.setattr(sort_ways, "LONG_PERMUTATION", 1)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *operands, cuda, default: cuda(*operands))
     kinds, size = ("left", "anti"), 90
     check_any_order(rng, mesh.by_vmap(any_order(kinds, size)), 3, kinds, "int32", size)

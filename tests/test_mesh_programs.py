@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 import jax_mgpu as mgpu
 from jax_mgpu._src import library, primitive
 from jax_mgpu._src.mesh import exchange
-from jax_mgpu._src.sort import LONG_PERMUTATION
+from jax_mgpu._src.sort_ways import LONG_PERMUTATION
 from tests import mesh
 
 SLOTS = 1 << 12

@@ -12,7 +12,7 @@ from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
 from jax_mgpu._src import library
-from jax_mgpu._src.sort import Method
+from jax_mgpu._src.sort_primitives import Method
 from tests import data, oracle
 from tests.oracle import same_bits
 from tests.variants import long_but

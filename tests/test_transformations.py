@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
 from jax_mgpu._src import by_function, library, primitive
-from jax_mgpu._src.sort import LONG_PERMUTATION, LONG_WORDS
+from jax_mgpu._src.sort_ways import LONG_PERMUTATION, LONG_WORDS
 from tests.families import EXAMPLES
 from tests.transformed import (
     AXIS_TYPES,

@@ -13,9 +13,11 @@ import jax.numpy as jnp
 from jax_mgpu._src.check import count_operand
 from jax_mgpu._src.columns import KeyPair, expect_keys, sorted_pair
 from jax_mgpu._src.live import live_mask
+from jax_mgpu._src.ordered import Ordered, count_name, count_of, in_order
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT
-from jax_mgpu._src.sort import Method, Ordered, count_name, count_of, in_order, run_sort
+from jax_mgpu._src.sort import run_sort
+from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.sorted_search import _search
 from jax_mgpu._src.values import flatten_values
 

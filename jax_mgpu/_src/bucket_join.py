@@ -20,7 +20,7 @@ from jax_mgpu._src.live import live_items, partition_points
 from jax_mgpu._src.operators import Kind
 from jax_mgpu._src.primitive import ABSENT, REGISTRY, Operation
 from jax_mgpu._src.scan import _scan
-from jax_mgpu._src.sort import is_long_permutation, partitioned
+from jax_mgpu._src.sort_ways import is_long_permutation, partitioned
 from jax_mgpu._src.values import take_or_fill
 
 __all__ = ["BucketTables", "bucket_tables", "fit_for_buckets", "mixed"]

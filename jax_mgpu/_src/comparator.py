@@ -45,9 +45,11 @@ from jax_mgpu._src.emit.jaxpr import CALLS, SAME_VALUE
 from jax_mgpu._src.emit.moves import MOVES
 from jax_mgpu._src.emit.scalars import MOST_ITEM_SCALARS, MOST_SCALARS, Unsupported, scalar_type
 from jax_mgpu._src.live import live_mask, segment_numbers
+from jax_mgpu._src.ordered import count_of
 from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.scan import scan
-from jax_mgpu._src.sort import Method, count_of, run_sort_indices
+from jax_mgpu._src.sort import run_sort_indices
+from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.values import is_random_key
 
 __all__ = ["compare_all", "compares_keys", "plain_sort_indices"]

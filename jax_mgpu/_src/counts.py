@@ -24,7 +24,8 @@ from jax_mgpu._src.operators import Kind
 from jax_mgpu._src.preconditions import by_construction, sorted_keys
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.reduce_by_id import _reduce_by_id
-from jax_mgpu._src.sort import Method, run_sort
+from jax_mgpu._src.sort import run_sort
+from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.sorted_search import _search
 
 __all__ = ["bincount", "histogram"]

@@ -33,13 +33,15 @@ from jax_mgpu._src.intervals import filled_tangent
 from jax_mgpu._src.live import heads_from_zero, heads_inside, live_items, live_mask, segment_starts
 from jax_mgpu._src.named import named_leaves
 from jax_mgpu._src.operators import Kind, select
+from jax_mgpu._src.ordered import Ordered, count_of, rows_in_order
 from jax_mgpu._src.preconditions import non_decreasing, room
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.ranks import segmented_quantile
 from jax_mgpu._src.reduce import _run_heads, _segmented_reduce, reduce_segments, run_reduce_by_key
 from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.scan import _scan
-from jax_mgpu._src.sort import Method, Ordered, count_of, rows_in_order, run_sort, run_sort_indices
+from jax_mgpu._src.sort import run_sort, run_sort_indices
+from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.values import flatten_values, is_random_key, plain_leaves, take_or_fill
 
 __all__ = ["group_by", "rank", "segmented_shift"]

@@ -35,11 +35,14 @@ from jax_mgpu._src.live import live_items, live_mask, of_all
 from jax_mgpu._src.load_balance import load_balance_search
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.operators import Kind
+from jax_mgpu._src.ordered import Ordered, count_of
 from jax_mgpu._src.preconditions import by_construction, room, row_indices
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.scan import _scan
 from jax_mgpu._src.select import positions
-from jax_mgpu._src.sort import Method, Ordered, count_of, is_long_permutation, run_sort
+from jax_mgpu._src.sort import run_sort
+from jax_mgpu._src.sort_primitives import Method
+from jax_mgpu._src.sort_ways import is_long_permutation
 from jax_mgpu._src.values import plain_leaves, take_or_fill
 
 __all__ = ["JoinResult", "JoinedColumns", "join", "join_columns"]

@@ -11,7 +11,8 @@ from jax_mgpu._src.by_less import sort_by_less, sort_indices_by_less
 from jax_mgpu._src.check import expect_no_axis
 from jax_mgpu._src.columns import expect_keys
 from jax_mgpu._src.primitive import ABSENT, one_program
-from jax_mgpu._src.sort import Method, run_sort, run_sort_indices
+from jax_mgpu._src.sort import run_sort, run_sort_indices
+from jax_mgpu._src.sort_primitives import Method
 
 __all__ = ["locality_sort", "locality_sort_indices", "mergesort", "mergesort_indices"]
 

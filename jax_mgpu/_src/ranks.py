@@ -25,10 +25,12 @@ from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.live import live_items, segment_bounds
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.operators import accumulator_dtype
+from jax_mgpu._src.ordered import count_of
 from jax_mgpu._src.preconditions import by_construction, fractions, non_decreasing
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.ragged import rows_of_segments
-from jax_mgpu._src.sort import Method, count_of, run_sort, run_sort_indices
+from jax_mgpu._src.sort import run_sort, run_sort_indices
+from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.values import take_or_fill
 
 __all__ = ["TopK", "quantile", "segmented_quantile", "segmented_top_k", "top_k"]

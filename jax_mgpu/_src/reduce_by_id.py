@@ -18,7 +18,8 @@ from jax_mgpu._src.operators import Kind, accumulator_dtype, result_dtype
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.reduce import reduce_rows, segmented_reduce, take_columns
-from jax_mgpu._src.sort import Method, run_sort_indices, sort
+from jax_mgpu._src.sort import run_sort_indices, sort
+from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.sorted_search import sorted_search
 from jax_mgpu._src.values import take_or_fill
 

@@ -32,7 +32,8 @@ from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.reduce import _run_heads
 from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.scan import scan
-from jax_mgpu._src.sort import Method, run_sort, run_sort_indices
+from jax_mgpu._src.sort import run_sort, run_sort_indices
+from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.values import fill_missing, plain_leaves, take_or_fill
 
 __all__ = ["Runs", "Selection", "partition", "run_starts", "select", "select_indices", "unique"]

@@ -26,9 +26,9 @@ from jax_mgpu._src.check import (
 from jax_mgpu._src.columns import Columns, expect_keys, sorted_pair
 from jax_mgpu._src.live import live_items, live_mask, partition_points, segment_bounds, wide_enough
 from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.ordered import count_of, in_order
 from jax_mgpu._src.preconditions import by_construction, sorted_columns, sorted_keys
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
-from jax_mgpu._src.sort import count_of, in_order
 from jax_mgpu._src.values import fill_missing, take_or_fill
 
 __all__ = ["SortedMatch", "segmented_search", "sorted_equal_count", "sorted_match", "sorted_search"]

@@ -32,9 +32,9 @@ from jax_mgpu._src.columns import Columns, expect_keys, sorted_pair
 from jax_mgpu._src.compat import is_local, whole_axes
 from jax_mgpu._src.library import cpu_library
 from jax_mgpu._src.live import live_items, live_mask, of_all, partition_points
+from jax_mgpu._src.ordered import Ordered, count_of, in_order, rows_in_order
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
-from jax_mgpu._src.sort import Ordered, count_of, in_order, rows_in_order
 from jax_mgpu._src.sorted_search import _search
 from jax_mgpu._src.values import flatten_values, take_or_fill
 

@@ -18,7 +18,7 @@ from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.reduce import _run_heads, reduce_rows, take_columns
 from jax_mgpu._src.reduce_by_id import _has_id, _reduce_by_id
-from jax_mgpu._src.sort import Method
+from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.sorted_search import insertion_points
 
 __all__ = ["reduce_by_id"]

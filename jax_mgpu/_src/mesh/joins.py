@@ -23,7 +23,7 @@ from jax_mgpu._src.mesh.sorts import sort, sort_indices
 from jax_mgpu._src.preconditions import by_construction, room
 from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.select import positions
-from jax_mgpu._src.sort import Method
+from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.values import take_or_fill
 
 __all__ = ["join", "join_columns"]

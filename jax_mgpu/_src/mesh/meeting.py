@@ -14,7 +14,7 @@ from jax_mgpu._src.compat import stack
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.splitters import Sorted, search
-from jax_mgpu._src.sort import partitioned
+from jax_mgpu._src.sort_ways import partitioned
 from jax_mgpu._src.values import take_rows
 
 __all__ = ["Meeting", "meet", "with_room"]

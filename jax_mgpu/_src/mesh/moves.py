@@ -14,7 +14,8 @@ from jax_mgpu._src.compat import axes_bound
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.primitive import ABSENT
-from jax_mgpu._src.sort import Method, run_sort_indices
+from jax_mgpu._src.sort import run_sort_indices
+from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.sorted_search import insertion_points
 from jax_mgpu._src.values import take_or_fill, take_rows
 

@@ -17,13 +17,15 @@ from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.moves import begins_of, put
 from jax_mgpu._src.mesh.sorts import sort_indices
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at
+from jax_mgpu._src.ordered import count_of
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.ranks import TopK
 from jax_mgpu._src.ranks import top_k as local_top_k
 from jax_mgpu._src.select import Runs, positions, ranks, select_rows
 from jax_mgpu._src.select import partition as local_partition
-from jax_mgpu._src.sort import Method, count_of, run_sort
+from jax_mgpu._src.sort import run_sort
+from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.values import take_from_pair, take_or_fill
 
 __all__ = ["partition", "run_starts", "select", "select_indices", "top_k", "unique"]

@@ -16,8 +16,8 @@ from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of, even_ranks
 from jax_mgpu._src.primitive import ABSENT
-from jax_mgpu._src.sort import Method
 from jax_mgpu._src.sort import run_sort as local_sort
+from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.values import flatten_values
 
 __all__ = ["one_key", "sort", "sort_indices"]
