@@ -99,6 +99,50 @@ def test_named_operators_of_segments(name, rng) -> None:
             np.testing.assert_array_equal(got[i], fold(part) + (begin if op == "argmax" else 0))
 
 
+NEGATIVES = {
+    "negative": lambda x: -x,
+    "from zero": lambda x: 0 - x,
+    "times -1": lambda x: x * -1,
+    "of complements": lambda x: ~x + 1,
+    "wide": lambda x: (-x.astype(jnp.int32)).astype(x.dtype),
+    "signless": lambda x: (-x.view(jnp.uint16)).view(x.dtype) if x.dtype == jnp.int16 else -x,
+}
+
+
+@pytest.mark.parametrize("name", NEGATIVES)
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32"])
+def test_the_least_integer_is_its_own_negative(dtype, name, rng) -> None:
+    """ptxas compares such a negative of 16 bits as if it were positive."""
+    least = np.iinfo(dtype).min
+    x = np.where(rng.random(7554) < 0.06, least, rng.integers(least + 1, 5 - least, 7554)).astype(dtype)
+    x[rng.integers(100, 7000, 99)] = least + 1
+    negative = (0 - x.astype(np.int64)).astype(dtype)
+    function = NEGATIVES[name]
+    heads = np.arange(0, 7554, 100, dtype=I32)
+    parts = np.split(negative, heads[1:])
+    extrema = {"max": np.max, "min": np.min, "argmax": np.argmax, "argmin": np.argmin}
+
+    @jax.jit
+    def results(x, heads):
+        return (
+            [mgpu.reduce(x, op, map=function) for op in extrema],
+            [mgpu.segmented_reduce(x, heads, op, map=function) for op in extrema],
+            [mgpu.scan(x, op, map=function) for op in ("max", "min")],
+            mgpu.reduce(x, lambda a, b: jnp.where(function(b) < function(a), b, a)),
+            mgpu.mergesort(x, less=lambda a, b: function(a) < function(b)),
+        )
+
+    reduced, of_parts, scanned, least_first, in_order = results(x, heads)
+    for op, fold, got, got_parts in zip(extrema, extrema.values(), reduced, of_parts, strict=True):
+        begins = heads if op.startswith("arg") else 0 * heads
+        np.testing.assert_array_equal(got, fold(negative))
+        np.testing.assert_array_equal(got_parts, np.array([fold(part) for part in parts]) + begins)
+    np.testing.assert_array_equal(scanned[0], np.maximum.accumulate(negative))
+    np.testing.assert_array_equal(scanned[1], np.minimum.accumulate(negative))
+    np.testing.assert_array_equal(least_first, x[np.argmin(negative)])
+    np.testing.assert_array_equal(in_order, x[np.argsort(negative, kind="stable")])
+
+
 @pytest.mark.usefixtures("way")
 def test_another_structure(rng) -> None:
     """Pytrees of items become pairs; a function combines these."""

@@ -31,6 +31,21 @@ struct Wide<BFloat16> {
 template <typename T>
 using WideOf = typename Wide<T>::Type;
 
+// An integer cut to fewer bits. ptxas 13.0 compares the negative of a register of 16 bits without cutting it to these
+// (neg.s16, setp.s16): -(-32768) > 32767. So no such instruction may be made of what was negated: the compiler knows
+// nothing of the word that 16 bits are cut from.
+template <typename To, typename From>
+MGPU_HOST_DEVICE To cut(From x) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(To) == 2 && sizeof(From) > 2) {
+    uint32_t word = static_cast<uint32_t>(x);
+    asm("" : "+r"(word));
+    return static_cast<To>(word);
+  }
+#endif
+  return static_cast<To>(x);
+}
+
 template <typename T>
 MGPU_HOST_DEVICE WideOf<T> up(T x) {
   if constexpr (is_small<T>) {
@@ -43,6 +58,8 @@ template <typename T>
 MGPU_HOST_DEVICE T down(WideOf<T> x) {
   if constexpr (is_small<T>) {
     return narrow_to(x, T{});
+  } else if constexpr (is_integer<T>) {
+    return cut<T>(x);
   } else {
     return static_cast<T>(x);
   }
@@ -98,6 +115,8 @@ MGPU_HOST_DEVICE To convert(From x) {
     return x != From{0};
   } else if constexpr (is_float<From> && is_integer<To>) {
     return saturate<To>(x);
+  } else if constexpr (is_integer<From> && is_integer<To>) {
+    return cut<To>(x);
   } else {
     return static_cast<To>(x);
   }
