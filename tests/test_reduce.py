@@ -384,7 +384,7 @@ def test_runs_round_the_edges_of_tiles(rng, dtype):
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("length", [2, 30, 100_000])
 def test_runs_of_many_keys(rng, rows, length):
-    """So many that blocks of the CUDA kernels mark several tiles; with room for all runs, and for half of them."""
+    """Many tiles, in many groups; with room for all runs, and for half of them."""
     n = 10_000_019 // rows
     heads = rng.random((rows, n)) < 1 / length
     heads[:, 0] = True
