@@ -93,33 +93,36 @@ class Mix:
             function=function, draw=draw, oracle=oracle, linear=(),
         )  # fmt: skip
 
+    def vmapped(self, call: Call, text: str, over: Callable[[dict[str, Any]], Any]) -> Call:
+        """The call of a batch by `jax.vmap`: `over` is that, alone or over a mesh."""
+        batch = self.of(call, text, lambda **operands: over(operands))
+        if self.whole or not self.size or jax.default_backend() != "cpu":
+            return batch
 
-def batched(call: Call, rng: np.random.Generator) -> Call:
-    mix = Mix.draw(call, rng, (0, 1, 2, 2, 3, 5))
-    one = _over_dict(call)
-    batch = mix.of(call, "vmap", lambda **operands: jax.vmap(one, in_axes=(mix.axes,))(operands))
-    if mix.whole or jax.default_backend() != "cpu":
-        return batch
+        def oracle(**operands: Any) -> list[Any]:
+            return [
+                Batch(list(map(_repeated, leaf.leaves))) if self.jax_repeats(call, k, leaf, operands) else leaf
+                for k, leaf in enumerate(batch.oracle(**operands))
+            ]
 
-    def oracle(**operands: Any) -> list[Any]:
-        rows = [call.oracle(**mix.row(operands, b)) for b in range(mix.size)]
-        return [
-            Batch([_repeated(row) for row in leaf] if jax_repeats(k, leaf[0], operands) else leaf)
-            for k, leaf in enumerate(zip(*rows, strict=True))
-        ]
+        return dataclasses.replace(batch, oracle=oracle)
 
-    def jax_repeats(k: int, leaf: Any, operands: dict[str, Any]) -> bool:
+    def jax_repeats(self, call: Call, k: int, leaf: Any, operands: dict[str, Any]) -> bool:
         """Whether result k depends on nothing that the batch has: XLA's CPU code repeats it by way of float32."""
         if not _is_narrow(leaf):
             return False
-        alone = jax.vmap(lambda operands: jax.tree.leaves(one(operands))[k], in_axes=(mix.axes,), out_axes=None)
+        one = _over_dict(call)
+        alone = jax.vmap(lambda operands: jax.tree.leaves(one(operands))[k], in_axes=(self.axes,), out_axes=None)
         try:
             jax.eval_shape(alone, operands)
         except ValueError:  # it has a batch axis
             return False
         return True
 
-    return dataclasses.replace(batch, oracle=oracle) if mix.size else batch
+
+def batched(call: Call, rng: np.random.Generator) -> Call:
+    mix = Mix.draw(call, rng, (0, 1, 2, 2, 3, 5))
+    return mix.vmapped(call, "vmap", jax.vmap(_over_dict(call), in_axes=(mix.axes,)))
 
 
 def _is_narrow(leaf: Any) -> bool:
@@ -343,7 +346,7 @@ def meshed(call: Call, rng: np.random.Generator) -> tuple[str, Call, Runner]:
         over = jax.vmap(one, in_axes=(mix.axes,))
         if kind == "shard_map":
             over = jax.shard_map(over, mesh=mesh, in_specs=(specs,), out_specs=P("x"))
-        batch = mix.of(call, kind, lambda **operands: over(operands))
+        batch = mix.vmapped(call, kind, over)
 
     def start(call: Call, sample: Any) -> Start:
         del sample
