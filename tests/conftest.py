@@ -9,7 +9,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from tests import variants
+from tests import quick, variants
 from tests.variants import pytest_collection_modifyitems  # noqa: F401
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # meshes are tested on any machine
@@ -26,23 +26,8 @@ def pytest_addoption(parser) -> None:
 def pytest_configure(config) -> None:
     config.addinivalue_line("markers", "long: takes long, and is run with --long alone")
     if not config.getoption("--optimized"):
-        compile_quickly()
-
-
-def compile_quickly() -> None:
-    """On a CPU, most of a run is the compilation of programs that are called a few times.
-
-    It takes half as long by XLA's older emitters of loops: 7 ms instead of 17 for an addition. XLA reads the flag when
-    the first devices are asked for; a version that does not know this extra option ignores it.
-    """
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_backend_extra_options" not in flags:
-        option = "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"
-        os.environ["XLA_FLAGS"] = f"{flags} {option}".strip()
-    import jax
-
-    if jax.default_backend() == "cpu":
-        jax.config.update("jax_disable_most_optimizations", True)
+        quick.compile_quickly()
+    quick.lower_quickly()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the processes
 
 import jax
 
+from tests import quick
 from tests.fuzz import workers
 from tests.fuzz.program import FAMILIES, Failure, Program
 
@@ -209,6 +210,7 @@ def main() -> int:
     options = arguments()
     if jax.default_backend() == "cpu":  # most of the time goes to compilation
         jax.config.update("jax_disable_most_optimizations", True)
+    quick.lower_quickly()
     began = time.monotonic()
     report = Report(options.report)
     try:
