@@ -141,6 +141,10 @@ def run_tests(options: argparse.Namespace, clock: Clock) -> bool:
         return True
     log = options.output / "tests.log"
     environment = child_environment(options, XLA_PYTHON_CLIENT_PREALLOCATE="false", COLUMNS="220")
+    if options.gpus:
+        from scripts import device_worker
+
+        environment[device_worker.GPUS] = str(options.gpus)
     seconds = clock.left() * (TEST_SHARE if options.benchmarks else 1)
     status = run(pytest_command(options, files), log, environment, seconds)
     if status is None:
@@ -398,6 +402,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tests-match", default="", metavar="EXPRESSION", help="pytest -k")
     parser.add_argument("--test-timeout", type=float, default=120, help="seconds a test (default 120)")
     parser.add_argument("--workers", type=int, default=min(12, os.cpu_count() or 1), help="processes at a time")
+    parser.add_argument("--gpus", type=int, help="spread the tests' processes over so many (default: each sees all)")
     parser.add_argument("--match", action="append", default=[], metavar="TEXT", help="rows whose name holds TEXT")
     parser.add_argument("--scale", type=float, help="of the benchmarks and the profile")
     parser.add_argument("--repeat", type=int, default=5, help="samples a timing")

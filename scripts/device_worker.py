@@ -1,4 +1,4 @@
-"""A plugin for pytest-xdist's workers: one that lost its device stops, and a fresh one takes over its tests.
+"""A plugin for pytest-xdist's workers: each has its GPU, and one that lost its device stops; a fresh one takes over.
 
 After an illegal address or a failed launch every later call of the process fails too, and would hide which test did it.
 """
@@ -17,6 +17,11 @@ LOST = (
     "misaligned address",
     "unspecified launch failure",
 )
+
+GPUS = "JAX_MGPU_TEST_GPUS"  # over so many the workers are spread; unset: each sees all
+
+if (worker := os.environ.get("PYTEST_XDIST_WORKER", "")) and GPUS in os.environ:  # before JAX looks for devices
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(int(worker.removeprefix("gw")) % int(os.environ[GPUS]))
 
 _lost = False
 
