@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -40,7 +41,7 @@ from jax_mgpu._src.operators import (
     segmented_results,
     select,
 )
-from jax_mgpu._src.primitive import ABSENT, REGISTRY, Operation
+from jax_mgpu._src.primitive import ABSENT, REGISTRY, Operation, number_of
 
 __all__ = [
     "OPERATIONS",
@@ -329,10 +330,11 @@ def _written(
         else:
             assert load is not None and load_closed is not None
             closed, given, finished = _traced_builtin(operator, items[0], load.position_dtype)
-    if jax.sharding.get_abstract_mesh().explicit_axes:
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.explicit_axes or mesh.manual_axes:
         for one in (closed, load_closed):
-            if one is not None and _has_rules(one.jaxpr):  # JAX batches these rules as if they were of no mesh
-                raise Unsupported("a function with derivative rules of its own under a mesh with Explicit axes")
+            if one is not None and _has_rules(one.jaxpr):  # JAX batches and derives these as if they were of no mesh
+                raise Unsupported("a function with derivative rules of its own under a mesh, Explicit or of shard_map")
     stages = given.pop("stages", ())
     if load is not None:
         given["load"] = Stage((load_closed, *stages), tuple(load.item))
@@ -352,34 +354,71 @@ def _written(
     ]
     consts = [const for one in traced if one is not None for const in one.consts]
     captured = tuple(const for const in (*consts, *(known or ())) if isinstance(const, _Captured))
-    key = (written.text, captured, known is None, operator.kind, jax.sharding.get_abstract_mesh())
-    if key not in _NUMBERS:
-        _NUMBERS[key] = len(_FUNCTIONS)
-        combine, loaded = traced
-        assert combine is not None
-        _FUNCTIONS.append(
-            _Function(
-                source=written.text,
-                element=written.element,
-                results=tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in finished),
-                largest_bytes=written.largest_bytes,
-                state_bytes=written.state_bytes,
-                combine=combine,
-                identity=known,
-                load=loaded,
-                kind=operator.kind,
-                position_dtype=None if load is None else load.position_dtype,
-            )
-        )
-    return _NUMBERS[key], written.captures
+    rules = tuple(map(_rules, (closed, load_closed)))
+    key = (written.text, rules, captured, known is None, operator.kind, mesh)
+    combine, loaded = traced
+    assert combine is not None
+    function = _Function(
+        source=written.text,
+        element=written.element,
+        results=tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in finished),
+        largest_bytes=written.largest_bytes,
+        state_bytes=written.state_bytes,
+        combine=combine,
+        identity=known,
+        load=loaded,
+        kind=operator.kind,
+        position_dtype=None if load is None else load.position_dtype,
+    )
+    return number_of(_NUMBERS, _FUNCTIONS, key, function), written.captures
 
 
-def _has_rules(jaxpr: Any) -> bool:
-    """Whether a jaxpr calls functions with derivative rules of their own."""
+def _has_rules(jaxpr: Any, names: tuple[str, ...] = ("custom_jvp", "custom_vjp")) -> bool:
+    """Whether a jaxpr calls functions with derivative rules of their own, or what else the names begin with."""
     return any(
-        equation.primitive.name.startswith(("custom_jvp", "custom_vjp")) or any(map(_has_rules, inner_jaxprs(equation)))
+        equation.primitive.name.startswith(names) or any(_has_rules(inner, names) for inner in inner_jaxprs(equation))
         for equation in jaxpr.eqns
     )
+
+
+def _rules(closed: Any) -> Any:
+    """What tells apart functions that are the same C++ and have other derivatives: these, of first and second order."""
+    texts: list[Any] = []
+    for _ in range(2):
+        if closed is None or not _has_rules(closed.jaxpr, ("custom_jvp", "custom_vjp", "stop_gradient")):
+            break
+        variables = (*closed.jaxpr.constvars, *closed.jaxpr.invars)
+        texts.append(_text(closed.jaxpr))
+        try:
+            closed = jax.make_jaxpr(functools.partial(_gradient, closed))(
+                *(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in variables)
+            )
+        except (TypeError, ValueError, NotImplementedError):  # there is none, as of a loop
+            break
+        texts.append(_text(closed.jaxpr))
+        texts += [np.asarray(const).tobytes() for const in closed.consts if not isinstance(const, jax.core.Tracer)]
+    return tuple(texts)
+
+
+def _text(jaxpr: Any) -> str:
+    """A jaxpr without the addresses of the rules that it names: they are others in each trace."""
+    return re.sub("0x[0-9a-f]+", "", str(jaxpr))
+
+
+def _gradient(closed: Any, *operands: Any) -> Sequence[Any]:
+    """The cotangents of a function's constants and arguments, for cotangents like its results."""
+    moving = [i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    consts = len(closed.jaxpr.constvars)
+
+    def function(*moved: Any) -> Any:
+        given = list(operands)
+        for i, x in zip(moving, moved, strict=True):
+            given[i] = x
+        results = jax.core.eval_jaxpr(closed.jaxpr, given[:consts], *given[consts:])
+        return [x for x in results if jnp.issubdtype(x.dtype, jnp.inexact)]
+
+    results, pullback = jax.vjp(function, *(operands[i] for i in moving))
+    return pullback(results)
 
 
 def _scalar(dtype: Any) -> Any:

@@ -32,7 +32,7 @@ from jax_mgpu._src.comparator import compare_all, compares_keys, plain_sort_indi
 from jax_mgpu._src.compat import evaluate, free_of_explicit_axes, whole_axes, without_values
 from jax_mgpu._src.emit import Unsupported, emit_order
 from jax_mgpu._src.live import live_mask
-from jax_mgpu._src.primitive import ABSENT, Operation
+from jax_mgpu._src.primitive import ABSENT, Operation, number_of
 from jax_mgpu._src.values import Payload, flatten_values, plain_leaves, take_or_fill, take_rows
 
 __all__ = ["Items", "expect_items", "key_count", "ranked_pair", "sort_by_less", "sort_indices_by_less"]
@@ -297,10 +297,8 @@ def _written(items: Items) -> tuple[int, Sequence[Any]] | None:
     consts = tuple(by_function._place(const, written.captures) for const in closed.consts)
     captured = tuple(const for const in consts if isinstance(const, by_function._Captured))
     key = (written.text, captured, by_keys, jax.sharding.get_abstract_mesh())
-    if key not in _NUMBERS:
-        _NUMBERS[key] = len(_ORDERS)
-        _ORDERS.append(_Order(written.text, tuple(items.item), without_values(closed), consts, by_keys))
-    return _NUMBERS[key], written.captures
+    order = _Order(written.text, tuple(items.item), without_values(closed), consts, by_keys)
+    return number_of(_NUMBERS, _ORDERS, key, order), written.captures
 
 
 class _OrderOperation(Operation):

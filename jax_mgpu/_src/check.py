@@ -70,6 +70,8 @@ def as_array(operation: str, argument: str, x: Any, limit: int | None = None) ->
     """
     if isinstance(x, jax.Array):
         return x
+    if isinstance(x, np.ma.MaskedArray):
+        raise type_error(operation, argument, "an array without a mask", type(x).__name__)
     try:
         if hasattr(x, "__jax_array__") or any(isinstance(leaf, jax.Array) for leaf in _items(x)):
             return jnp.asarray(x)
@@ -97,9 +99,10 @@ def _numbers(operation: str, argument: str, host: np.ndarray, x: Any) -> np.ndar
         numeric = host.size > 0 and all(isinstance(i, int) for i in host.flat)
     else:
         numeric = jnp.issubdtype(host.dtype, jnp.number) or host.dtype == bool
+        numeric = numeric and host.dtype not in (np.longdouble, np.clongdouble)
     if not numeric:
         raise type_error(operation, argument, "an array of numbers", describe(host) if host.ndim else repr(x))
-    return host
+    return host if host.dtype.isnative else host.astype(host.dtype.newbyteorder("="))
 
 
 def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None) -> np.ndarray:
@@ -239,6 +242,8 @@ def fill_operand(operation: str, fill_value: Any, dtype: Any, argument: str = "f
         value = _numbers(operation, argument, np.asarray(value), value)
     if value.ndim != 0:
         raise value_error(operation, argument, "a scalar", describe(value))
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        raise type_error(operation, argument, "a number, for each word of random keys", describe(value))
     try:
         return jnp.asarray(value.astype(dtype)).reshape(1)
     except OverflowError as error:

@@ -46,7 +46,7 @@ from jax_mgpu._src.emit.moves import MOVES
 from jax_mgpu._src.emit.scalars import MOST_ITEM_SCALARS, MOST_SCALARS, Unsupported, scalar_type
 from jax_mgpu._src.live import live_mask, segment_numbers
 from jax_mgpu._src.ordered import count_of
-from jax_mgpu._src.primitive import ABSENT
+from jax_mgpu._src.primitive import ABSENT, number_of
 from jax_mgpu._src.scan import scan
 from jax_mgpu._src.sort import run_sort_indices
 from jax_mgpu._src.sort_primitives import Method
@@ -597,11 +597,7 @@ _NUMBERS: dict[Any, int] = {}
 
 def _number_of(closed: Any) -> int:
     """The number of a comparator of scalars: the same of one that is written alike, so that jit knows it again."""
-    key = _written(closed)
-    if key not in _NUMBERS:
-        _NUMBERS[key] = len(_PROGRAMS)
-        _PROGRAMS.append(closed)
-    return _NUMBERS[key]
+    return number_of(_NUMBERS, _PROGRAMS, _written(closed), closed)
 
 
 _SORT = Primitive("comparator_sort")

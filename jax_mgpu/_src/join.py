@@ -430,7 +430,8 @@ def _gather(
     for x in leaves:
         length = x.shape[0] if length is None and x.ndim else length
         if x.ndim == 0 or x.shape[0] != length:
-            raise value_error(name, f"{side}_columns", f"arrays with one leading axis, of {length} rows", describe(x))
+            how_many = "" if length is None else f", of {length} rows"
+            raise value_error(name, f"{side}_columns", f"arrays with one leading axis{how_many}", describe(x))
     if length is None:
         return structure.unflatten([]), indices < 0
     live = count_operand(name, f"{side}_count", count, length)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jax_mgpu._src.bits import shifted
 from jax_mgpu._src.check import (
@@ -116,11 +118,11 @@ def builtin(kind: int, dtype: Any, result: Any = None) -> Operator:
             extract=lambda x, positions: x.astype(wide),
             combine=jnp.add if kind == Kind.ADD else jnp.multiply,
             finish=lambda state: state.astype(dtype if result is None else result),
-            identity=jnp.asarray(0 if kind == Kind.ADD else 1, wide),
+            identity=np.asarray(0 if kind == Kind.ADD else 1, wide),
             **known,
         )
     if kind in (Kind.AND, Kind.OR, Kind.XOR):
-        none = jnp.zeros((), dtype)
+        none = np.zeros((), dtype)
         return Operator(
             extract=lambda x, positions: x,
             combine={Kind.AND: jnp.bitwise_and, Kind.OR: jnp.bitwise_or, Kind.XOR: jnp.bitwise_xor}[kind],
@@ -132,7 +134,7 @@ def builtin(kind: int, dtype: Any, result: Any = None) -> Operator:
             extract=lambda x, positions: x.astype(wide),
             combine=jnp.logaddexp,
             finish=lambda state: state.astype(dtype),
-            identity=jnp.asarray(-jnp.inf, wide),
+            identity=np.asarray(-np.inf, wide),
         )
     largest = kind in (Kind.MAX, Kind.ARGMAX)
     if not kind.gives_index:
@@ -142,7 +144,7 @@ def builtin(kind: int, dtype: Any, result: Any = None) -> Operator:
             extract=lambda x, positions: x,
             combine=jnp.maximum if largest else jnp.minimum,
             finish=lambda state: state,
-            identity=jnp.asarray(bounds[0 if largest else 1], dtype),
+            identity=np.asarray(bounds[0 if largest else 1], dtype),
             **known,
         )
 
@@ -162,7 +164,7 @@ def builtin(kind: int, dtype: Any, result: Any = None) -> Operator:
         extract=extract,
         combine=combine,
         finish=lambda state: state[1],
-        identity=(jnp.zeros((), dtype), jnp.asarray(-1)),
+        identity=(np.zeros((), dtype), np.asarray(-1)),
         dead=-1,
         **known,
     )
@@ -206,7 +208,9 @@ def custom(
         return structure.unflatten(restore_leaves(jax.tree.leaves(tree)))
 
     def combine_items(a: Any, b: Any) -> Any:
-        return structure.unflatten(plain_leaves(jax.tree.leaves(op(restore(a), restore(b))))[0])
+        results = zip(jax.tree.leaves(op(restore(a), restore(b))), leaves, strict=True)
+        arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x, leaf.dtype) for x, leaf in results]
+        return structure.unflatten(plain_leaves(arrays)[0])
 
     operator = Operator(
         extract=lambda x, positions: x,
@@ -237,7 +241,8 @@ def _expect_items(operation: str, op: Callable[..., Any], item: Sequence[Any], s
     """A caller's function of two items, which must give one like them."""
     expected = "a function of two items that gives one like them, "
     try:
-        result = jax.eval_shape(op, *[structure.unflatten(item)] * 2)
+        # A partial, as JAX keeps weak references to what it traces, which not every callable allows.
+        result = jax.eval_shape(functools.partial(op), *[structure.unflatten(item)] * 2)
     except TypeError as error:  # another number of arguments, or a result that is no array
         raise type_error(operation, "op", f"{expected}{structure}", f"the error: {error}") from error
     leaves, result_structure = jax.tree.flatten(result)
@@ -286,9 +291,12 @@ def general_scan(
 
     def step(a: Any, b: Any) -> Any:
         (a_starts, a_states), (b_starts, b_states) = a, b
-        return a_starts | b_starts, select(b_starts, b_states, operator.combine(a_states, b_states))
+        # States that are not combined have no derivatives here: those may be infinite, and zero times that is NaN.
+        pair = [select(b_starts, jax.tree.map(jax.lax.stop_gradient, s), s) for s in (a_states, b_states)]
+        return a_starts | b_starts, select(b_starts, b_states, operator.combine(*pair))
 
-    _, scanned = jax.lax.associative_scan(step, (starts, states), reverse=bool(reverse))
+    apart = starts | (positions >= live)  # what is dead is not combined with what lives
+    _, scanned = jax.lax.associative_scan(step, (apart, states), reverse=bool(reverse))
     last = jax.tree.map(lambda s: s[0] if reverse else _rows_at(s, jnp.maximum(live - 1, 0)[None])[0], scanned)
     total = last if operator.identity is None else select(live > 0, last, identities(operator, last))
     if exclusive:

@@ -98,6 +98,11 @@ def inside(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array
     return _require(operation, argument, f"an integer from 0 to {limit}", x, lambda x: (x >= 0) & (x <= limit))
 
 
+def not_negative(operation: str, argument: str, x: jax.Array) -> jax.Array:
+    """Numbers from 0 on."""
+    return _require(operation, argument, "a number from 0 on", x, lambda x: x >= 0)
+
+
 def fractions(operation: str, argument: str, x: jax.Array) -> jax.Array:
     """Numbers from 0 to 1."""
     return _require(operation, argument, "numbers from 0 to 1", x, lambda x: (x >= 0) & (x <= 1))

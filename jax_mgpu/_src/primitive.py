@@ -19,6 +19,7 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
+import threading
 import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -394,13 +395,22 @@ class _Settings:
 
     def __init__(self, values: dict[str, Any]):
         self.values = values
-        self._key = tuple((name, repr(value)) for name, value in values.items())
+        self._key = tuple((name, _bits(value)) for name, value in values.items())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Settings) and self._key == other._key
 
     def __hash__(self) -> int:
         return hash(self._key)
+
+
+def _bits(value: Any) -> Any:
+    """What tells a setting from all others. A scalar of NumPy's kind may print as another one of another type."""
+    if isinstance(value, tuple):
+        return tuple(map(_bits, value))
+    if isinstance(value, dict):
+        return tuple((name, _bits(x)) for name, x in value.items())
+    return type(value), value.tobytes() if isinstance(value, np.generic) else repr(value)
 
 
 def _is_plain(leaf: Any) -> bool:
@@ -417,6 +427,18 @@ NARROW_DTYPES = frozenset(
     map(np.dtype, ["bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32", "complex64"])
 ) | {np.dtype(jnp.bfloat16)}
 WIDE_DTYPES = frozenset(map(np.dtype, ["int64", "uint64", "float64", "complex128"]))
+
+
+def number_of(numbers: dict[Any, int], entries: list[Any], key: Any, entry: Any) -> int:
+    """The place of an entry in a list, the same for all entries of one key, whichever thread comes first."""
+    with _NUMBERING:
+        if key not in numbers:
+            entries.append(entry)
+            numbers[key] = len(entries) - 1
+        return numbers[key]
+
+
+_NUMBERING = threading.Lock()
 
 
 def _register_lowerings(operation: Operation) -> None:

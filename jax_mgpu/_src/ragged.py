@@ -229,8 +229,8 @@ def rows_of_segments(
     form = RowForm(operation, "x", x)
     rows = width * jnp.arange(m, dtype=dtype)
     # each row is two intervals: its items, and places outside of x, which give the fill value
-    offsets = rows[:, None] + lengths.astype(dtype)[:, None] * np.arange(2, dtype=dtype)
-    starts = jnp.where(np.array([True, False]), begin.astype(dtype)[:, None], n)
+    offsets = rows[:, None] + lengths.astype(dtype)[:, None] * np.arange(2, dtype=dtype)[None]
+    starts = jnp.where(np.array([[True, False]]), begin.astype(dtype)[:, None], n)
     if m == 0:  # a batch over an Explicit mesh cannot reshape it
         offsets = starts = jnp.zeros((0,), dtype)
     gathered = gather_rows(

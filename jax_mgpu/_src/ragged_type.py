@@ -38,7 +38,7 @@ from jax_mgpu._src.scan import scan, segmented_scan
 from jax_mgpu._src.segmented_softmax import segmented_log_softmax, segmented_softmax
 from jax_mgpu._src.segmented_sort import segmented_sort
 from jax_mgpu._src.select import ranks, run_starts, select_rows
-from jax_mgpu._src.values import take_or_fill
+from jax_mgpu._src.values import is_random_key, take_or_fill
 
 __all__ = ["Ragged"]
 
@@ -96,6 +96,7 @@ class Ragged:
         if not isinstance(offsets, jax.Array):
             _expect_ends(name, offsets, first.shape[0])
         offsets = index_vector(name, "offsets", offsets, first.shape[0])
+        offsets = offsets.astype(index_dtype(name, "values", first.shape[0]))
         if offsets.shape[0] == 0:
             raise value_error(name, "offsets", "where each row starts, and where the last one ends", "none")
         self.values = structure.unflatten(arrays)
@@ -126,7 +127,7 @@ class Ragged:
         """Rows of the given lengths, `[m]` integers; `values` holds their items, one row after the other."""
         name = "Ragged.from_lengths"
         leaves = jax.tree.leaves(values)
-        capacity = as_array(name, "values", leaves[0]).shape[0] if leaves else 0
+        capacity = (*as_array(name, "values", leaves[0]).shape, 0)[0] if leaves else 0
         lengths = index_vector(name, "lengths", lengths, capacity)
         dtype = index_dtype(name, "values", capacity)
         ends = row_ends(name, scan(lengths.astype(dtype)), capacity)
@@ -145,12 +146,19 @@ class Ragged:
     def from_rows(cls, rows: Sequence[Any], *, size: int | None = None) -> Ragged:
         """A list of rows, each an array or list, or a pytree of arrays; not within `jit`. Room for `size` items."""
         name = "Ragged.from_rows"
-        is_list = all(isinstance(row, (list, tuple)) and not any(map(_is_array, row)) for row in rows)
-        trees = [np.asarray(row) for row in rows] if is_list else list(rows)
-        if is_list and any(len(row) for row in trees):  # an empty list says nothing of its type
-            kind = np.result_type(*(row.dtype for row in trees if row.size))
-            like = next(row for row in trees if row.size)
-            trees = [row.astype(kind) if row.size else np.zeros((0, *like.shape[1:]), kind) for row in trees]
+        lists = [
+            isinstance(row, (list, tuple)) and not any(_is_array(item) and item.ndim for item in row) for row in rows
+        ]
+        trees = [np.asarray(row) if is_list else row for row, is_list in zip(rows, lists, strict=True)]
+        if any(lists) and all(map(_is_array, trees)) and any(row.size for row in trees):
+            # An empty list says nothing of its type, and the items of a list take that of an array.
+            known = [row for row, is_list in zip(trees, lists, strict=True) if not is_list]
+            known = known or [row for row in trees if row.size]
+            kind, like = np.result_type(*(row.dtype for row in known)), known[0]
+            trees = [
+                row if not is_list else row.astype(kind) if row.size else np.zeros((0, *like.shape[1:]), kind)
+                for row, is_list in zip(trees, lists, strict=True)
+            ]
         if not trees:
             raise value_error(name, "rows", "one row at least", "none")
         structure: Any = jax.tree.structure(trees[0])
@@ -159,7 +167,10 @@ class Ragged:
             if jax.tree.structure(row) != structure:
                 got = f"{jax.tree.structure(row)} in row {i}"
                 raise value_error(name, "rows", f"the structure of row 0, {structure}", got)
-            flat.append([np.asarray(leaf) for leaf in jax.tree.leaves(row)])
+            leaves = jax.tree.leaves(row)
+            if not leaves or any(is_random_key(leaf.dtype) for leaf in leaves if isinstance(leaf, jax.Array)):
+                raise value_error(name, "rows", "an array or a pytree of arrays, of numbers", f"{row} in row {i}")
+            flat.append([np.asarray(leaf) for leaf in leaves])
             for leaf, first in zip(flat[i], flat[0], strict=True):
                 if leaf.ndim == 0 or (leaf.dtype, leaf.shape[1:]) != (first.dtype, first.shape[1:]):
                     got = f"{describe(leaf)} in row {i}"

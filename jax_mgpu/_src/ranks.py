@@ -305,7 +305,7 @@ def _quantile(name: str, x: Any, heads: Any, q: Any, count: Any) -> jax.Array:
     begin, end = (bound.astype(index) for bound in segment_bounds(heads, n, live))
     lower, upper, weight = _neighbours(q[:, None], (end - begin)[None])
     last = jnp.broadcast_to(jnp.maximum(end - 1, 0), (1, *end.shape))
-    positions = jnp.concatenate([begin + lower, begin + upper, last])
+    positions = jnp.concatenate([begin[None] + lower, begin[None] + upper, last])
     if segments is ABSENT:
         items = _order_statistics(x=x, ranks=positions[:, 0], count=live)[0][:, None]
     else:
@@ -313,9 +313,9 @@ def _quantile(name: str, x: Any, heads: Any, q: Any, count: Any) -> jax.Array:
         items = take_or_fill(ordered, positions.reshape(-1)).reshape(positions.shape)
     below, above = (part.astype(wide) for part in jnp.split(items[:-1], 2))
     found = jnp.where(weight > 0, below * (1 - weight) + above * weight, below)  # no infinity times 0
-    undefined = (begin == end) | jnp.isnan(q)[:, None]
+    undefined = (begin == end)[None] | jnp.isnan(q)[:, None]
     if is_float:  # NaNs come last
-        undefined |= jnp.isnan(items[-1])
+        undefined |= jnp.isnan(items[-1:])
     return jnp.where(undefined, jnp.nan, found).astype(dtype).reshape(shape)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from jax_mgpu._src.named import Leaf, named_leaves
 from jax_mgpu._src.operators import Kind, accumulator_dtype, result_dtype
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
-from jax_mgpu._src.reduce import reduce_rows, segmented_reduce, take_columns
+from jax_mgpu._src.reduce import logsumexp_weights, reduce_rows, segmented_reduce, take_columns
 from jax_mgpu._src.sort import run_sort_indices, sort
 from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.sorted_search import sorted_search
@@ -141,8 +142,9 @@ def _jvp(primals: Any, tangents: Any, *, op: int, wide: int, size: int) -> tuple
         return results, [reduced(dx, kind, wide)]
     if kind == Kind.LOGSUMEXP:
         exact = reduced(x, kind).astype(accumulator_dtype(x.dtype))
-        of_items = _of_items(jnp.where(jnp.isfinite(exact), exact, 0), primals.ids, primals.count)
-        return results, [reduced((jnp.exp(x - of_items) * dx).astype(dx.dtype), Kind.ADD)]
+        of_items = functools.partial(_of_items, ids=primals.ids, count=primals.count)
+        weights = logsumexp_weights(x, exact, of_items, lambda x: reduced(x, Kind.ADD))
+        return results, [reduced((weights * dx).astype(dx.dtype), Kind.ADD)]
     if kind == Kind.MUL:
 
         def products(x: jax.Array) -> jax.Array:

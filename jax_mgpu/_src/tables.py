@@ -33,7 +33,7 @@ from jax_mgpu._src.compat import is_local, whole_axes
 from jax_mgpu._src.library import cpu_library
 from jax_mgpu._src.live import live_items, live_mask, of_all, partition_points
 from jax_mgpu._src.ordered import Ordered, count_of, in_order, rows_in_order
-from jax_mgpu._src.preconditions import by_construction
+from jax_mgpu._src.preconditions import by_construction, not_negative
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.sorted_search import _search
 from jax_mgpu._src.values import flatten_values, take_or_fill
@@ -390,10 +390,12 @@ def _tolerance(name: str, tolerance: Any, dtype: Any) -> jax.Array:
     given = as_array(name, "tolerance", tolerance)
     if given.ndim != 0:
         raise value_error(name, "tolerance", "a scalar", describe(given))
+    given = not_negative(name, "tolerance", given.reshape(1))[0]
     if jnp.issubdtype(dtype, jnp.floating):
         return given.astype(dtype)
     if not jnp.issubdtype(given.dtype, jnp.integer):
         raise type_error(name, "tolerance", f"an integer, as the times are {dtype.name}", describe(given))
+    given = jnp.maximum(given, 0)  # one that is negative is no large unsigned number
     word = jnp.dtype(f"uint{8 * dtype.itemsize}")
     if given.dtype.itemsize > word.itemsize:
         given = jnp.minimum(given, jnp.asarray(jnp.iinfo(word).max, given.dtype))
