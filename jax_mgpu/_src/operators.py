@@ -291,8 +291,8 @@ def general_scan(
 
     def step(a: Any, b: Any) -> Any:
         (a_starts, a_states), (b_starts, b_states) = a, b
-        # States that are not combined have no derivatives here: those may be infinite, and zero times that is NaN.
-        pair = [select(b_starts, jax.tree.map(jax.lax.stop_gradient, s), s) for s in (a_states, b_states)]
+        # Ones for what is not combined: its derivatives may be infinite, and zero times that is NaN.
+        pair = [select(b_starts, jax.tree.map(jnp.ones_like, s), s) for s in (a_states, b_states)]
         return a_starts | b_starts, select(b_starts, b_states, operator.combine(*pair))
 
     apart = starts | (positions >= live)  # what is dead is not combined with what lives

@@ -89,6 +89,11 @@ BROKEN = {
     "asof_join: b": (lambda: mgpu.asof_join(np.arange(3), np.array([1, 3, 2])), keys_in("ascending"), 2),
     "asof_join: a_count": (lambda: mgpu.asof_join(np.arange(3), np.arange(3), a_count=4), integer_to(3), 0),
     "asof_join: b_count": (lambda: mgpu.asof_join(np.arange(3), np.arange(3), b_count=4), integer_to(3), 0),
+    "asof_join: tolerance": (
+        lambda: mgpu.asof_join(np.arange(3), np.arange(3), tolerance=-1),
+        "a number from 0 on",
+        0,
+    ),
     "group_by: count": (lambda: mgpu.group_by(KEYS, KEYS, size=6, count=7), integer_to(6), 0),
     "group_by: size": (lambda: mgpu.group_by(np.arange(6), KEYS, size=2), "at most 2 results", 0),
     "rank: count": (lambda: mgpu.rank(KEYS, [0, 3], count=7), integer_to(6), 0),
