@@ -44,8 +44,8 @@ def compile_quickly() -> None:
     """XLA's part on a CPU, whose compilation is most of a run: call it before JAX is asked for devices.
 
     XLA's older emitters of loops take half as long: 7 ms instead of 17 for an addition. A version that does not know
-    this extra option ignores it. Programs in one part, not in parts for several threads, take a
-    twentieth of a run's time off.
+    this extra option ignores it. Programs in one part, not in parts for several threads, take a twentieth of a run's
+    time off.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_backend_extra_options" not in flags:

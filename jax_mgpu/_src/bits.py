@@ -11,6 +11,7 @@ import numpy as np
 
 __all__ = [
     "as_columns",
+    "is_random_key",
     "is_words",
     "keeping_bits",
     "of_words",
@@ -21,6 +22,11 @@ __all__ = [
     "special_case",
     "words_of",
 ]
+
+
+def is_random_key(dtype: Any) -> bool:
+    """Whether a dtype is that of typed random keys, which only JAX itself can store."""
+    return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def ordered_integers(keys: jax.Array) -> jax.Array:

@@ -56,6 +56,8 @@ __all__ = [
 
 Caller = TypeVar("Caller", bound=Callable[..., Any])
 
+RULES = "custom_jvp", "custom_vjp"  # how names of primitives with derivative rules of the caller begin
+
 # Operations by functions, which are no part of the registry (ffi/operations.h).
 OPERATIONS = (
     *("reduce_by_function", "scan_by_function", "segmented_reduce_by_function"),
@@ -373,7 +375,7 @@ def _written(
     return number_of(_NUMBERS, _FUNCTIONS, key, function), written.captures
 
 
-def _has_rules(jaxpr: Any, names: tuple[str, ...] = ("custom_jvp", "custom_vjp")) -> bool:
+def _has_rules(jaxpr: Any, names: tuple[str, ...] = RULES) -> bool:
     """Whether a jaxpr calls functions with derivative rules of their own, or what else the names begin with."""
     return any(
         equation.primitive.name.startswith(names) or any(_has_rules(inner, names) for inner in inner_jaxprs(equation))
@@ -385,7 +387,7 @@ def _rules(closed: Any) -> Any:
     """What tells apart functions that are the same C++ and have other derivatives: these, of first and second order."""
     texts: list[Any] = []
     for _ in range(2):
-        if closed is None or not _has_rules(closed.jaxpr, ("custom_jvp", "custom_vjp", "stop_gradient")):
+        if closed is None or not _has_rules(closed.jaxpr, (*RULES, "stop_gradient")):
             break
         variables = (*closed.jaxpr.constvars, *closed.jaxpr.invars)
         texts.append(_text(closed.jaxpr))

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.bits import is_random_key
 from jax_mgpu._src.preconditions import inside, non_decreasing, segments_apart
 
 __all__ = [
@@ -99,7 +100,7 @@ def _numbers(operation: str, argument: str, host: np.ndarray, x: Any) -> np.ndar
         numeric = host.size > 0 and all(isinstance(i, int) for i in host.flat)
     else:
         numeric = jnp.issubdtype(host.dtype, jnp.number) or host.dtype == bool
-        numeric = numeric and host.dtype not in (np.longdouble, np.clongdouble)
+        numeric = numeric and host.dtype.type not in (np.longdouble, np.clongdouble)
     if not numeric:
         raise type_error(operation, argument, "an array of numbers", describe(host) if host.ndim else repr(x))
     return host if host.dtype.isnative else host.astype(host.dtype.newbyteorder("="))
@@ -242,7 +243,7 @@ def fill_operand(operation: str, fill_value: Any, dtype: Any, argument: str = "f
         value = _numbers(operation, argument, np.asarray(value), value)
     if value.ndim != 0:
         raise value_error(operation, argument, "a scalar", describe(value))
-    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+    if is_random_key(value.dtype):
         raise type_error(operation, argument, "a number, for each word of random keys", describe(value))
     try:
         return jnp.asarray(value.astype(dtype)).reshape(1)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from jax_mgpu._src.bits import is_random_key
 from jax_mgpu._src.check import index_dtype
 from jax_mgpu._src.columns import MOST_COLUMNS, expect_keys
 from jax_mgpu._src.compat import (
@@ -50,7 +51,6 @@ from jax_mgpu._src.primitive import ABSENT, number_of
 from jax_mgpu._src.scan import scan
 from jax_mgpu._src.sort import run_sort_indices
 from jax_mgpu._src.sort_primitives import Method
-from jax_mgpu._src.values import is_random_key
 
 __all__ = ["compare_all", "compares_keys", "plain_sort_indices"]
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.annotations import ArrayLike, Directions, Keys, RankMethod
+from jax_mgpu._src.bits import is_random_key
 from jax_mgpu._src.check import (
     as_array,
     count_operand,
@@ -42,7 +43,7 @@ from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.scan import _scan
 from jax_mgpu._src.sort import run_sort, run_sort_indices
 from jax_mgpu._src.sort_primitives import Method
-from jax_mgpu._src.values import flatten_values, is_random_key, plain_leaves, take_or_fill
+from jax_mgpu._src.values import flatten_values, plain_leaves, take_or_fill
 
 __all__ = ["group_by", "rank", "segmented_shift"]
 

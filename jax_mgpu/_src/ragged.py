@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.annotations import ArrayLike
+from jax_mgpu._src.bits import is_random_key
 from jax_mgpu._src.check import (
     as_array,
     count_operand,
@@ -27,7 +28,7 @@ from jax_mgpu._src.preconditions import inside, non_decreasing, room, segments_f
 from jax_mgpu._src.primitive import one_program
 from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.scan import scan
-from jax_mgpu._src.values import is_random_key, take_or_fill
+from jax_mgpu._src.values import take_or_fill
 
 __all__ = ["from_dense", "segment_ids", "take_segments", "to_dense"]
 

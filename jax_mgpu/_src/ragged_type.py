@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.annotations import ArrayLike, OperatorTree, PairFunction
+from jax_mgpu._src.bits import is_random_key
 from jax_mgpu._src.check import (
     as_array,
     describe,
@@ -38,7 +39,7 @@ from jax_mgpu._src.scan import scan, segmented_scan
 from jax_mgpu._src.segmented_softmax import segmented_log_softmax, segmented_softmax
 from jax_mgpu._src.segmented_sort import segmented_sort
 from jax_mgpu._src.select import ranks, run_starts, select_rows
-from jax_mgpu._src.values import is_random_key, take_or_fill
+from jax_mgpu._src.values import take_or_fill
 
 __all__ = ["Ragged"]
 
@@ -96,11 +97,11 @@ class Ragged:
         if not isinstance(offsets, jax.Array):
             _expect_ends(name, offsets, first.shape[0])
         offsets = index_vector(name, "offsets", offsets, first.shape[0])
-        offsets = offsets.astype(index_dtype(name, "values", first.shape[0]))
         if offsets.shape[0] == 0:
             raise value_error(name, "offsets", "where each row starts, and where the last one ends", "none")
         self.values = structure.unflatten(arrays)
-        self.offsets = non_decreasing(name, "offsets", offsets)
+        dtype = index_dtype(name, "values", first.shape[0])
+        self.offsets = non_decreasing(name, "offsets", offsets).astype(dtype)
 
     # ---- A pytree ----------------------------------------------------------------------------------------------------
 

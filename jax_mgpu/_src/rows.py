@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.bits import is_random_key
 from jax_mgpu._src.check import as_array, describe, fill_operand, type_error, value_error
-from jax_mgpu._src.values import is_random_key
 
 __all__ = ["RowForm"]
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.bits import is_words, keeping_bits, of_words, words_of
+from jax_mgpu._src.bits import is_random_key, is_words, keeping_bits, of_words, words_of
 from jax_mgpu._src.check import as_array, describe, expect_leading_axis, type_error, value_error
 from jax_mgpu._src.compat import rows_sharding, stack
 from jax_mgpu._src.digits import WIDEST, WORD, Digit, code_digits, code_of, part
@@ -29,7 +29,6 @@ __all__ = [
     "filled_behind",
     "flatten_pair",
     "flatten_values",
-    "is_random_key",
     "packed_rows",
     "plain_leaves",
     "sort_operands",
@@ -71,11 +70,6 @@ def plain_leaves(
         return [x if kind is None else jax.random.wrap_key_data(x, impl=kind) for x, kind in pairs]
 
     return plain, restore
-
-
-def is_random_key(dtype: Any) -> bool:
-    """Whether a dtype is that of typed random keys, which only JAX itself can store."""
-    return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def flatten_pair(

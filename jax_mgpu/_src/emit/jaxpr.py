@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jax_mgpu._src.bits import is_random_key
 from jax_mgpu._src.compat import scan_operands
 from jax_mgpu._src.emit import along_axes, elementwise, indexing
 from jax_mgpu._src.emit.elementwise import COSTLY
@@ -15,7 +16,6 @@ from jax_mgpu._src.emit.lines import Emitted, Lines, stored
 from jax_mgpu._src.emit.memory import VIEWS, Memory
 from jax_mgpu._src.emit.moves import MOVES, row
 from jax_mgpu._src.emit.scalars import MOST_ITEM_SCALARS, Names, Unsupported, expect_small, neutral
-from jax_mgpu._src.values import is_random_key
 
 __all__ = ["CALLS", "SAME_VALUE", "Writer", "emit_function", "emit_stages"]
 

@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from jax_mgpu._src.bits import is_random_key
 from jax_mgpu._src.emit.memory import Memory
 from jax_mgpu._src.emit.scalars import Names, Unsupported, expect_small, scalar_text, scalar_type
-from jax_mgpu._src.values import is_random_key
 
 __all__ = ["Emitted", "Lines", "stored"]
 
