@@ -380,6 +380,26 @@ def test_runs_round_the_edges_of_tiles(rng, dtype):
             same(got, np.append(expected, np.zeros(n - len(expected), np.int32)))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
+def test_tiles_with_few_runs_and_with_many(rng, dtype):
+    """A tile leaves its heads as places or as bits; the last slot falls into one of each kind."""
+    for tile in data.tile_sizes("run_heads"):
+        few = tile // 16
+        counts = np.array([few, 0, tile, few + 1, 1, few - 1, few, 0, 2, tile // 2])
+        heads = np.zeros((len(counts), tile), bool)
+        for row, count in zip(heads, counts, strict=True):
+            row[rng.permutation(tile)[:count]] = True
+        heads[0, 0] = True
+        n = heads.size - 5
+        keys = (np.cumsum(heads) % 100).astype(dtype)[:n]
+        starts = np.flatnonzero(heads.reshape(-1)[:n])
+        for size in (len(starts), few // 2, few + 3, few + tile - 9, few + tile + few // 2, len(starts) - 1):
+            got_keys, got, runs = mgpu.reduce_by_key(keys, np.ones(n, np.int32), size=size)
+            assert runs == len(starts)
+            same(got_keys, keys[starts[:size]])
+            same(got, np.diff(np.append(starts, n))[:size].astype(np.int32))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("length", [2, 30, 100_000])

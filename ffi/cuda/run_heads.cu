@@ -22,7 +22,6 @@ void run(const Call& call, const RunHeadsOperands& operands, Order order, cudaSt
                   order,
                   rows,
                   row_tiles,
-                  operands.row_groups(),
                   operands.size,
                   operands.heads,
                   static_cast<Word*>(operands.firsts),
@@ -32,8 +31,9 @@ void run(const Call& call, const RunHeadsOperands& operands, Order order, cudaSt
   const auto tiles = static_cast<unsigned>(rows.rows * row_tiles);
   mark_heads<<<tiles, kThreads, 0, stream>>>(task);
   check_launch(call);
-  const int sum_threads = kWarp << minimum(ceil_log2(ceil_div<int64_t>(task.row_groups, kWarp)), 5);
-  launch_overlapping(call, stream, sum_tiles<Order>, rows.rows, sum_threads, 0, task);
+  const TileCounts& counts = task.scratch.tiles;
+  launch_overlapping(call, stream, sum_tiles<SetRuns>, rows.rows, sum_threads(counts), 0, counts,
+                     SetRuns{operands.runs, operands.covered, rows, operands.size});
   launch_overlapping(call, stream, write_heads<Order>, tiles, Task::kTileWords, 0, task);
   const int64_t pieces = tail_pieces(rows.rows, operands.size);
   if (pieces == 0) return;

@@ -1,20 +1,17 @@
-// The kernels of run_heads: one pass over the keys marks the heads, a bit each, and counts them by tile; the counts are
-// summed up; then the heads go to their slots. A single pass with look-back waited longer than the bits take to write
-// and read.
+// The kernels of run_heads: one pass over the keys finds the heads and counts them by tile; the counts are summed up;
+// then the heads go to their slots. A tile with few heads leaves their places and keys, one with many a bit a key, so
+// that its keys are read again. A single pass with look-back waited longer than these take to write and read.
 #pragma once
 
 #include "cuda/cta/ptx.cuh"
-#include "cuda/cta/scan.cuh"
 #include "cuda/cta/tail.cuh"
-#include "cuda/cta/vectors.cuh"
+#include "cuda/tile_counts.cuh"
 #include "operands/run_heads.h"
 
 namespace mgpu::cuda::run_marking {
 
 constexpr int kThreads = run_heads_shape(4).threads;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kSumThreads = 1024;
-constexpr int kGroupTiles = kTileGroup;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 template <typename Order>
@@ -22,13 +19,13 @@ struct RunTask {
   using Word = typename Order::Word;
   static constexpr int kTile = run_heads_shape(sizeof(Word)).tile();
   static constexpr int kTileWords = kTile / 32;
+  static constexpr int kKept = RunHeadsOperands::kept(kTile);
 
   const Word* keys;
   bool aligned;  // each row
   Order order;
   Segments rows;
   int64_t row_tiles;
-  int64_t row_groups;
   int64_t size;
   IndexResult heads;
   Word* firsts;
@@ -37,7 +34,34 @@ struct RunTask {
   RunHeadsOperands::Scratch scratch;
 
   __device__ __forceinline__ int64_t row_of(int64_t tile) const { return rows.rows == 1 ? 0 : tile / row_tiles; }
+  // Of the heads of tiles that have few, kKept each.
+  __device__ __forceinline__ uint16_t* places() const { return reinterpret_cast<uint16_t*>(scratch.bits); }
+  __device__ __forceinline__ Word* kept_keys() const { return static_cast<Word*>(scratch.kept_keys); }
 };
+
+// The words of a warp's heads, by lane: a bit each for 32 neighbours. `bits` are a lane's: kVector of each of its kRows
+// vectors, from bit 32 / kRows * row on. Neighbouring lanes share the rows between them while a lane has several, so
+// that a word takes one shuffle for each doubling.
+template <int kVector, int kRows>
+__device__ __forceinline__ unsigned words_of_bits(unsigned bits) {
+  constexpr int kWordLanes = 32 / kVector;  // whose bits make a word
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int distance = 1; distance < kWordLanes; distance *= 2) {
+    const bool is_upper = lane & distance;
+    unsigned own = bits, other = bits;
+    if (distance < kRows) {
+      const int room = 32 / kRows * distance;  // of a row
+      const unsigned even_rows = room == 8 ? 0x00ff00ffu : 0x0000ffffu;
+      own = (is_upper ? bits >> room : bits) & even_rows;
+      other = (is_upper ? bits : bits >> room) & even_rows;
+    }
+    other = __shfl_xor_sync(kAllLanes, other, distance);
+    bits = is_upper ? other | own << kVector * distance : own | other << kVector * distance;
+  }
+  const unsigned word = __shfl_sync(kAllLanes, bits, lane % kVector * kWordLanes + lane / kVector);
+  return lane < kRows * kVector ? word : 0;
+}
 
 // A block a tile. A lane's keys are vectors of 16 bytes, in rows of 32 lanes.
 template <typename Order>
@@ -49,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) mark_heads(RunTask<Order> task) {
   using Vector = Vector<Word>;
   constexpr int kVector = Vector::kItems;
   constexpr int kRows = Task::kTile / kThreads / kVector;
-  constexpr int kWordLanes = 32 / kVector;  // whose bits make a word
+  constexpr int kWarpWords = Task::kTileWords / kWarps;
   __shared__ int warp_heads[kWarps];
 
   const int64_t tile = blockIdx.x;
@@ -58,153 +82,127 @@ __global__ void __launch_bounds__(kThreads) mark_heads(RunTask<Order> task) {
   const int64_t begin = tile_in_row * Task::kTile;
   const int live = static_cast<int>(clamp<int64_t>(task.rows.live(row) - begin, 0, Task::kTile));
   const Word* const keys = task.keys + row * task.rows.length + begin;
-  const int lane = threadIdx.x % kWarp;
-  const int first_place = (static_cast<int>(threadIdx.x) / kWarp * kRows * kWarp + lane) * kVector;
-  const auto place_of = [&](int row) { return first_place + row * kWarp * kVector; };
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int first = (warp * kRows * kWarp + lane) * kVector;
 
   Vector vectors[kRows];
-  Word before_row[kRows];  // lane 0 loads the key before the row
+  if (task.aligned && live == Task::kTile) {
 #pragma unroll
-  for (int row = 0; row < kRows; ++row) {
-    const int place = place_of(row);
-    if (task.aligned && live == Task::kTile) {
-      vectors[row] = Vector::load(keys, place);
-    } else {
+    for (int row = 0; row < kRows; ++row) vectors[row] = Vector::load(keys, first + row * kWarp * kVector);
+  } else {
 #pragma unroll
-      for (int k = 0; k < kVector; ++k) vectors[row].items[k] = place + k < live ? keys[place + k] : Word{};
+    for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) {
+        const int place = first + row * kWarp * kVector + k;
+        vectors[row].items[k] = place < live ? keys[place] : Word{};
+      }
     }
-    before_row[row] = lane == 0 && begin + place > 0 && place < live ? keys[place - 1] : Word{};
   }
+  const bool has_before = lane == 0 && first < live && (warp != 0 || tile_in_row != 0);
+  const Word before_warp = has_before ? keys[first - 1] : Word{};
 
-  int heads = 0;
+  const auto class_of = [&](Word key) { return static_cast<Class>(task.order.rank(task.order.encode(key))); };
+  Class before_row = class_of(before_warp);  // in lane 0
+  unsigned bits = 0;
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
-    const int place = place_of(row);
-    const auto class_of = [&](Word key) { return static_cast<Class>(task.order.rank(task.order.encode(key))); };
     Class classes[kVector];
 #pragma unroll
     for (int k = 0; k < kVector; ++k) classes[k] = class_of(vectors[row].items[k]);
-    const Class below = shuffle_up(classes[kVector - 1], 1);
-    Class before = lane == 0 ? class_of(before_row[row]) : below;
-    unsigned bits = 0;
+    const Class below = shuffle(classes[kVector - 1], (lane + kWarp - 1) % kWarp);
+    Class before = lane == 0 ? before_row : below;
 #pragma unroll
     for (int k = 0; k < kVector; ++k) {
-      if (classes[k] != before) bits |= 1u << k;
+      if (classes[k] != before) bits |= 1u << (32 / kRows * row + k);
       before = classes[k];
     }
-    if (begin + place == 0) bits |= 1;
-    if (place + kVector > live) bits &= (1u << maximum(live - place, 0)) - 1;
-    heads += __popc(bits);
-    bits <<= lane % kWordLanes * kVector;
-#pragma unroll
-    for (int distance = 1; distance < kWordLanes; distance *= 2) {
-      bits |= __shfl_xor_sync(kAllLanes, bits, distance);
-    }
-    if (lane % kWordLanes == 0) task.scratch.head_bits[tile * Task::kTileWords + place / 32] = bits;
+    before_row = below;
   }
-  const auto add = [](int x, int y) { return x + y; };
-  heads = fold_warp(heads, add);
-  const auto in_block = scan_warps<kWarps>(warp_heads, heads, 0, add);
-  const int64_t slot = tile_in_row + threadIdx.x;
-  const bool last = tile_in_row == task.row_tiles - 1;
-  if (threadIdx.x == 0 || (last && slot < task.row_groups * kGroupTiles)) {  // no heads past the last tile
-    task.scratch.tile_heads[row * task.row_groups * kGroupTiles + slot] = threadIdx.x == 0 ? in_block.all : 0;
+  unsigned word = words_of_bits<kVector, kRows>(bits);
+  const int tile_word = warp * kWarpWords + lane;
+  if (tile_in_row == 0 && threadIdx.x == 0) word |= 1;
+  if (live < Task::kTile) word &= static_cast<unsigned>((uint64_t{1} << clamp(live - tile_word * 32, 0, 32)) - 1);
+
+  const auto in_block = sum_block<kWarps>(warp_heads, __popc(word));
+  if (warp == 0) set_tile_count(task.scratch.tiles, row, tile_in_row, task.row_tiles, in_block.all);
+  if (in_block.all > Task::kKept) {
+    if (lane < kWarpWords) task.scratch.bits[tile * Task::kTileWords + tile_word] = word;
+    return;
+  }
+  uint16_t* const places = task.places() + tile * Task::kKept;
+  Word* const kept_keys = task.kept_keys() + tile * Task::kKept;
+  for (int rank = in_block.before; word != 0; word &= word - 1, ++rank) {
+    const int place = tile_word * 32 + __ffs(word) - 1;
+    places[rank] = static_cast<uint16_t>(place);
+    kept_keys[rank] = keys[place];
   }
 }
 
-// A block a row, a thread a group of tiles: the heads before each group, and the row's runs.
-template <typename Order>
-__global__ void __launch_bounds__(kSumThreads) sum_tiles(RunTask<Order> task) {
-  wait_for_last_kernel();
-  start_next_kernel();
-  __shared__ int64_t warp_sums[kSumThreads / kWarp];
-  const int64_t row = blockIdx.x;
-  const int lane = threadIdx.x % kWarp;
-  const int warp = threadIdx.x / kWarp;
-  const int warps = blockDim.x / kWarp;
-  int64_t runs = 0;
-  for (int64_t begin = 0; begin < task.row_groups; begin += blockDim.x) {
-    const int64_t group = begin + threadIdx.x;
-    int own = 0;
-    if (group < task.row_groups) {
-      Vector<int> heads[kGroupTiles / 4];
-#pragma unroll
-      for (int i = 0; i < kGroupTiles; i += 4) {
-        heads[i / 4] = Vector<int>::load(task.scratch.tile_heads, (row * task.row_groups + group) * kGroupTiles + i);
-      }
-#pragma unroll
-      for (int i = 0; i < kGroupTiles; ++i) own += heads[i / 4].items[i % 4];
-    }
-    const int up_to = sum_up_to(own);
-    if (lane == kWarp - 1) warp_sums[warp] = up_to;
-    __syncthreads();
-    const int64_t warp_sum = lane < warps ? warp_sums[lane] : 0;
-    const int64_t up_to_warp = sum_up_to(warp_sum);
-    const int64_t before_warp = shuffle(up_to_warp - warp_sum, warp);
-    if (group < task.row_groups) {
-      task.scratch.before_group[row * task.row_groups + group] = runs + before_warp + up_to - own;
-    }
-    runs += shuffle(up_to_warp, kWarp - 1);
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) {
-    task.runs.set(row, runs);
-    if (runs <= task.size) task.covered.set(row, task.rows.live(row));
-  }
-}
+struct SetRuns {
+  IndexResult runs;
+  IndexResult covered;
+  Segments rows;
+  int64_t size;
 
-// A thread a word of a tile's bits.
+  __device__ void operator()(int64_t row, int64_t all) const {
+    runs.set(row, all);
+    if (all <= size) covered.set(row, rows.live(row));
+  }
+};
+
+// A block a tile, a thread a word of what the tile left: 32 bits, or two places.
 template <typename Order>
-__global__ void __launch_bounds__(RunTask<Order>::kTileWords) write_heads(RunTask<Order> task) {
+__global__ void __launch_bounds__(RunTask<Order>::kTileWords, 2048 / RunTask<Order>::kTileWords)
+    write_heads(RunTask<Order> task) {
   wait_for_last_kernel();
-  start_next_kernel();
+  start_next_kernel();  // which fills the tails: it reads what sum_tiles wrote, and that is there
   using Task = RunTask<Order>;
   __shared__ int warp_heads[Task::kTileWords / kWarp];
-  __shared__ uint16_t places[Task::kTile];
+  __shared__ __align__(4) uint16_t places[Task::kTile];
 
   const int64_t tile = blockIdx.x;
-  unsigned bits = task.scratch.head_bits[tile * Task::kTileWords + threadIdx.x];
+  unsigned word = task.scratch.bits[tile * Task::kTileWords + threadIdx.x];
   const int64_t row = task.row_of(tile);
   const int64_t tile_in_row = tile - row * task.row_tiles;
-  const int64_t group = row * task.row_groups + tile_in_row / kGroupTiles;
-  const int64_t before_group = task.scratch.before_group[group];
-  const int lane = threadIdx.x % kWarp;
-  const bool earlier = lane < tile_in_row % kGroupTiles;
-  const int earlier_heads = earlier ? task.scratch.tile_heads[group * kGroupTiles + lane] : 0;
-  if (before_group > task.size || !__syncthreads_or(bits)) return;
-  const auto add = [](int x, int y) { return x + y; };
-  const int64_t before = before_group + fold_warp(earlier_heads, add);
-  const int own = __popc(bits);
-  const auto in_block = sum_block<Task::kTileWords / kWarp>(warp_heads, own);
-  for (int rank = in_block.before; bits != 0; bits &= bits - 1) {
-    places[rank++] = static_cast<uint16_t>(threadIdx.x * 32 + __ffs(bits) - 1);
+  const TileCounts& tiles = task.scratch.tiles;
+  const int heads = tiles.counts[row * tiles.row_groups * kTileGroup + tile_in_row];
+  const int64_t before = before_tile(tiles, row, tile_in_row);
+  if (heads == 0 || before > task.size) return;
+  const bool are_few = heads <= Task::kKept;
+  if (are_few) {
+    reinterpret_cast<unsigned*>(places)[threadIdx.x] = word;
+  } else {
+    int rank = sum_block<Task::kTileWords / kWarp>(warp_heads, __popc(word)).before;
+    for (; word != 0; word &= word - 1) {
+      places[rank++] = static_cast<uint16_t>(threadIdx.x * 32 + __ffs(word) - 1);
+    }
   }
   __syncthreads();
 
   const int64_t begin = tile_in_row * Task::kTile;
-  const auto* const keys = task.keys + row * task.rows.length + begin;
-  for (int i = threadIdx.x; i < in_block.all; i += Task::kTileWords) {
-    const int64_t slot = before + i;
+  const auto* const keys = are_few ? task.kept_keys() + tile * Task::kKept : task.keys + row * task.rows.length + begin;
+  const int64_t room = task.size - before;
+  const int64_t slot = row * task.size + before;
+  for (int i = threadIdx.x; i < minimum<int64_t>(heads, room); i += Task::kTileWords) {
     const int place = places[i];
-    if (slot < task.size) {
-      task.heads.set(row * task.size + slot, begin + place);
-      task.firsts[row * task.size + slot] = keys[place];
-    } else if (slot == task.size) {
-      task.covered.set(row, begin + place);
-    }
+    task.heads.set(slot + i, begin + place);
+    task.firsts[slot + i] = keys[are_few ? i : place];
   }
+  if (threadIdx.x == 0 && room < heads) task.covered.set(row, begin + places[room]);
 }
 
+// Runs beside the last blocks of write_heads, which writes other slots.
 template <typename Word>
 __global__ void __launch_bounds__(kTailThreads)
     pad_tails(int64_t rows, int64_t length, int64_t size, IndexVector runs, IndexResult heads, Word* firsts) {
-  wait_for_last_kernel();
   for_each_tail_slot(
       rows, size, [&](int64_t row) { return runs[row]; },
       [&](int64_t row, int64_t slot) {
         heads.set(row * size + slot, length);
         firsts[row * size + slot] = 0;
       });
+  wait_for_last_kernel();
 }
 
 }  // namespace mgpu::cuda::run_marking

@@ -34,9 +34,11 @@ RunHeadsOperands::RunHeadsOperands(const Call& call) {
 }
 
 RunHeadsOperands::Scratch RunHeadsOperands::layout(Workspace& workspace) const {
-  const int64_t words = rows.rows * cuda_row_tiles() * run_heads_shape(byte_width(key_type)).tile() / 32;
-  const int64_t groups = rows.rows * row_groups();
-  return {workspace.take<unsigned>(words), workspace.take<int>(groups * kTileGroup), workspace.take<int64_t>(groups)};
+  const int tile = run_heads_shape(byte_width(key_type)).tile();
+  const int64_t tiles = rows.rows * row_tiles(tile);
+  auto* const bits = workspace.take<unsigned>(tiles * tile / 32);
+  auto* const keys = workspace.take<std::byte>(tiles * kept(tile) * byte_width(key_type));
+  return {bits, keys, take_tile_counts(workspace, rows.rows, row_tiles(tile))};
 }
 
 int64_t workspace::run_heads(const Call& call) { return layout_bytes(RunHeadsOperands(call)); }

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "algorithm/segments.h"
-#include "cuda/tunings.h"
 #include "dtype.h"
+#include "operands/tile_counts.h"
 
 namespace mgpu {
 
@@ -29,13 +29,14 @@ struct RunHeadsOperands {
   int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(rows.length, tile)); }
   int64_t cuda_row_tiles() const { return row_tiles(run_heads_shape(byte_width(key_type)).tile()); }
 
-  // Scratch memory of the CUDA kernels: a bit for each place in a tile, the heads in each tile, and those in the row
-  // before each group of tiles.
-  int64_t row_groups() const { return ceil_div<int64_t>(cuda_row_tiles(), kTileGroup); }
+  // Of how many heads a tile of the CUDA kernels keeps places of 16 bits, which take as much memory as a bit a key.
+  static constexpr int kept(int tile) { return tile / 16; }
+
+  // Scratch memory of the CUDA kernels.
   struct Scratch {
-    unsigned* head_bits;
-    int* tile_heads;  // rows begin with a group
-    int64_t* before_group;
+    unsigned* bits;   // of each tile: a bit a key, or the places of its heads
+    void* kept_keys;  // the keys of these
+    TileCounts tiles;
   };
   Scratch layout(Workspace& workspace) const;
 };

@@ -43,10 +43,9 @@ SelectOperands::SelectOperands(const Call& call) {
 }
 
 SelectOperands::Scratch SelectOperands::layout(Workspace& workspace) const {
-  const int64_t groups = rows * row_groups();
-  unsigned* const bits = workspace.take<unsigned>(rows * row_tiles(kSelectTile) * kSelectTile / 32);
-  int* const tile_counts = workspace.take<int>(groups * kTileGroup);
-  return {bits, {rows, row_groups(), tile_counts, workspace.take<int64_t>(groups)}};
+  const int64_t tiles = row_tiles(kSelectTile);
+  unsigned* const bits = workspace.take<unsigned>(rows * tiles * kSelectTile / 32);
+  return {bits, take_tile_counts(workspace, rows, tiles)};
 }
 
 int64_t workspace::select(const Call& call) { return layout_bytes(SelectOperands(call)); }

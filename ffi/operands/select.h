@@ -33,7 +33,6 @@ struct SelectOperands {
   MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
   // A row has one tile at least, which tells its number.
   int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(length, tile)); }
-  int64_t row_groups() const { return ceil_div<int64_t>(row_tiles(kSelectTile), kTileGroup); }
 
   // Scratch memory of the CUDA kernels: a bit for each place in a tile, and the tiles' counts.
   struct Scratch {
