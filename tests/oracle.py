@@ -11,11 +11,17 @@ import numpy as np
 def rank(keys: np.ndarray) -> np.ndarray:
     """Integers that order as lax.sort orders the keys: all NaNs last and equal, the zeros equal."""
     keys = np.asarray(keys)
-    if keys.dtype.kind in "iub":
+    is_integer, is_narrow = keys.dtype.kind in "iub", keys.dtype.itemsize <= 4
+    if is_integer and is_narrow:
+        return keys.astype(np.int64)
+    if is_integer:
         return np.unique(keys, return_inverse=True)[1].reshape(keys.shape)
     with np.errstate(invalid="ignore"):  # signalling NaNs
-        wide = keys.astype(np.float64) + 0.0
+        wide = keys.astype(np.float32 if is_narrow else np.float64) + 0.0
     nan = np.isnan(wide)
+    if is_narrow:  # a float's bits are a sign and a magnitude
+        words = wide.view(np.int32).astype(np.int64)
+        return np.where(nan, 2**31, np.where(words < 0, -(words & 0x7FFFFFFF), words))
     ranks = np.unique(np.where(nan, 0.0, wide), return_inverse=True)[1].reshape(keys.shape)
     return np.where(nan, keys.size + 1, ranks)
 
@@ -31,8 +37,7 @@ def column_ranks(columns: Sequence[np.ndarray], descending: bool | Sequence[bool
 
 def sort_indices(keys: np.ndarray, descending: bool = False) -> np.ndarray:
     """The stable order of keys."""
-    ranks = rank(keys).astype(np.int64)
-    return np.argsort(-ranks if descending else ranks, kind="stable")
+    return np.lexsort(sort_columns(np.asarray(keys), descending))
 
 
 def segment_bounds(n: int, heads: np.ndarray, count: int | None = None) -> list[tuple[int, int]]:
@@ -60,8 +65,20 @@ def segmented_sort_indices(
             order[segment] = order[segment][sort_indices(keys[segment], descending)]
         return order
     segments = np.cumsum(np.bincount(heads[(heads >= 0) & (heads < live)], minlength=live))
-    ranks = rank(keys[:live]).astype(np.int64)
-    return np.concatenate([np.lexsort((-ranks if descending else ranks, segments)), np.arange(live, n)])
+    if segments.size and segments[-1] < 2**16:
+        segments = segments.astype(np.uint16)  # which NumPy sorts by digits
+    return np.concatenate([np.lexsort((*sort_columns(keys[:live], descending), segments)), np.arange(live, n)])
+
+
+def sort_columns(keys: np.ndarray, descending: bool) -> list[np.ndarray]:
+    """By what NumPy sorts as lax.sort does, the first column last: ranks of keys would take a sort of their own."""
+    if keys.dtype.kind in "iub":
+        return [~keys if descending else keys]
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        wide = keys.astype(np.promote_types(keys.dtype, np.float32))
+    nan = np.isnan(wide)
+    numbers = np.where(nan, 0, wide)
+    return [-numbers, ~nan] if descending else [numbers, nan]
 
 
 def bits(x: np.ndarray) -> np.ndarray:
@@ -189,7 +206,7 @@ def segmented_scan(
             results = states.astype(x.dtype)
         else:
             ranks = rank(x[:live]).astype(np.int64)
-            ranks = np.where(np.isnan(x[:live].astype(np.float64)), -live - 2, -ranks if op.endswith("max") else ranks)
+            ranks = np.where(np.isnan(x[:live].astype(np.float64)), -(2**33), -ranks if op.endswith("max") else ranks)
             codes = ranks * live + np.arange(live)  # among equals the lowest index
             (codes,) = prefixes([codes[turn]], begins, lambda a, b: [np.minimum(a[0], b[0])])
             indices = codes % max(live, 1)
