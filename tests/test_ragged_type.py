@@ -300,6 +300,17 @@ def test_checks_within_jit(ragged):
             jax.block_until_ready(mgpu.Ragged.from_lengths(X, jnp.array([3, 3])))
 
 
+@pytest.mark.parametrize(
+    ("offsets", "position"), [([1, 2, 5], 0), ([0, 4, 3], 2), ([0, 2, 6], 2), ([-1, 0, 5], 0)], ids=str
+)
+def test_checks_of_offsets(offsets, position):
+    message = f"Ragged: offsets: expected integers from 0, the first one, to 5 in non-decreasing order, .* {position}"
+    with mgpu.checks():
+        jax.block_until_ready(mgpu.Ragged(X, jnp.array([0, 5, 5])).offsets)
+        with pytest.raises(Exception, match=message):
+            jax.block_until_ready(mgpu.Ragged(X, jnp.array(offsets)).offsets)
+
+
 # ---- Experts ---------------------------------------------------------------------------------------------------------
 
 

@@ -156,7 +156,7 @@ def test_a_function_with_rules_is_one_function() -> None:
 
 
 @pytest.mark.usefixtures("way")
-@pytest.mark.filterwarnings("ignore:reduce:UserWarning")  # a function with rules runs in plain JAX there
+@pytest.mark.filterwarnings("ignore:jax_mgpu. reduce. op or map. runs in plain JAX")  # those with rules do there
 def test_functions_within_shard_map(devices) -> None:
     """Outside of jit too, where all that is made there varies over the mesh."""
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
@@ -261,3 +261,46 @@ def test_second_derivatives_of_logsumexp() -> None:
     x = jnp.array([1.0, 2, -1])
     expected = jax.hessian(jax.scipy.special.logsumexp)(x)
     np.testing.assert_allclose(jax.hessian(lambda x: mgpu.reduce(x, "logsumexp"))(x), expected, atol=1e-6)
+
+
+GAPS = {
+    "mul": ("mul", None, jnp.prod, jnp.cumprod),
+    "logsumexp": ("logsumexp", None, jax.nn.logsumexp, jax.lax.cumlogsumexp),
+    "a function": (lambda a, b: a * b, None, jnp.prod, jnp.cumprod),
+    "a map": ("add", jnp.sqrt, lambda x: jnp.sqrt(x).sum(), lambda x: jnp.cumsum(jnp.sqrt(x))),
+    "a map for a function": (lambda a, b: a * b, jnp.sqrt, lambda x: jnp.sqrt(x).prod(), lambda x: jnp.cumprod(x**0.5)),
+}
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_derivatives_where_items_of_no_segment_are_infinite(name) -> None:
+    """The items between segments, before the first and after the last: 0, infinite, or NaN."""
+    op, item_map, reduced, scanned = GAPS[name]
+    x = np.array([0, 2, 3, np.inf, 2, 0, 4, 5, np.nan, np.inf], np.float32)
+    heads, ends, identity = np.array([1, 6]), np.array([3, 8]), {"identity": 1.0} if callable(op) else {}
+    inside = np.array([1, 2, 6, 7])
+
+    def pairs(x):
+        return x[1:3], x[6:8]
+
+    def reduce(x):
+        return mgpu.segmented_reduce(x, heads, op, ends=ends, map=item_map, **identity)
+
+    def scan(x):
+        return mgpu.segmented_scan(x, heads, op, ends=ends, map=item_map)[inside]
+
+    for ours, by_slices in (
+        (reduce, lambda x: jnp.stack([reduced(part) for part in pairs(x)])),
+        (scan, lambda x: jnp.concatenate([scanned(part) for part in pairs(x)])),
+    ):
+        expected = jax.jacrev(by_slices)(x)
+        for derivative in (jax.jacrev, jax.jacfwd):
+            np.testing.assert_allclose(derivative(ours)(x), expected, rtol=1e-6)
+            np.testing.assert_allclose(jax.jit(derivative(ours))(x), expected, rtol=1e-6)
+        np.testing.assert_allclose(jax.vmap(jax.jacrev(ours))(np.stack([x, x[::-1]]))[0], expected, rtol=1e-6)
+
+    x, heads = np.array([np.inf, 0, np.nan, 2, 3, 4, np.inf], np.float32), np.array([3, 5])
+    expected = jax.jacrev(lambda x: jnp.stack([reduced(x[3:5]), reduced(x[5:6])]))(x)
+    for derivative in (jax.jacrev, jax.jacfwd):
+        of_heads = derivative(lambda x: mgpu.segmented_reduce(x, heads, op, count=6, map=item_map, **identity))(x)
+        np.testing.assert_allclose(of_heads, expected, rtol=1e-6)

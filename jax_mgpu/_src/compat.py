@@ -15,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import config as _config
 from jax._src import core as _core
+from jax._src import shard_map as _shard_map
 from jax._src.array import ArrayImpl
+from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
 from jax._src.sharding_impls import SPMDAxisContext as _SPMDAxisContext
@@ -44,6 +46,7 @@ __all__ = [
     "invariant_gather",
     "ir",
     "is_eager",
+    "is_in_eager_shard_map",
     "is_local",
     "is_of_one_device",
     "is_sharded",
@@ -305,6 +308,14 @@ def axes_bound(name: Any) -> Callable[[], AbstractContextManager[Any]]:
 def is_eager() -> bool:
     """Whether nothing is being traced, batched or differentiated here."""
     return _core.trace_ctx.is_top_level()
+
+
+def is_in_eager_shard_map() -> bool:
+    """Whether what is called here runs under shard_map, each operation as a program of its own."""
+    trace = _core.trace_ctx.trace
+    while not isinstance(trace, _partial_eval.DynamicJaxprTrace) and hasattr(trace, "parent_trace"):
+        trace = trace.parent_trace  # of a batch or a derivative
+    return isinstance(trace, _shard_map.ShardMapTrace)
 
 
 def inner_jaxprs(equation: Any) -> Iterable[Any]:

@@ -55,11 +55,18 @@ class Load:
 
 
 def mapped(
-    operation: str, function: Any, x: Any, count: Any, argument: str = "x", axis_name: Any = None
+    operation: str,
+    function: Any,
+    x: Any,
+    count: Any,
+    argument: str = "x",
+    axis_name: Any = None,
+    inside: Callable[[jax.Array], jax.Array] | None = None,
 ) -> tuple[Any, Load | None]:
     """The items that the operation works on, and how they are loaded; without a function, as they came.
 
-    `count` is the caller's. Over a mesh axis positions are those in the global array.
+    `count` is the caller's. Over a mesh axis positions are those in the global array. `inside` takes items that belong
+    to no segment out of the derivatives of an array.
     """
     if function is None:
         return x, None
@@ -78,6 +85,8 @@ def mapped(
     count = count_operand(operation, "count", count, n)
     plain, restore = plain_leaves(leaves)
     plain = [whole_axes(leaf) for leaf in plain]
+    if inside is not None:
+        plain = [inside(leaf) for leaf in plain]
     position_dtype = index_dtype(operation, argument, n)
     takes_position = _takes_position(function)
 

@@ -123,6 +123,17 @@ def same_rows(operation: str, offsets: jax.Array, others: jax.Array) -> jax.Arra
     return _require(operation, "other", "rows of the same lengths", offsets, lambda offsets: offsets == others)
 
 
+def row_offsets(operation: str, offsets: jax.Array, capacity: int) -> jax.Array:
+    """Where rows of an array of `capacity` items start, the first one at 0, and where the last one ends."""
+    return _require(
+        operation,
+        "offsets",
+        f"integers from 0, the first one, to {capacity} in non-decreasing order",
+        offsets,
+        lambda x: _is_ascending(x) & (x <= capacity) & ((x == 0) | (jnp.arange(x.shape[0]) > 0)),
+    )
+
+
 def row_ends(operation: str, ends: jax.Array, capacity: int) -> jax.Array:
     """Ends of rows within an array of `capacity` items, each as far as the one before at least."""
     return _require(

@@ -45,6 +45,7 @@ from jax_mgpu._src.compat import (
     filling_element,
     in_place,
     is_eager,
+    is_in_eager_shard_map,
     is_sharded,
     is_zero,
     mlir,
@@ -156,6 +157,10 @@ class Operation:
         attributes = {name: int(value) for name, value in attributes.items()}
         if is_eager():
             return self._impl(*operands, **attributes)  # arguments of a program: nothing is made beforehand
+        if is_in_eager_shard_map():  # where an operand without items cannot be an argument of a program
+            absent = tuple((i, x.shape, np.dtype(x.dtype)) for i, x in enumerate(operands) if not x.size)
+            present = [x for x in operands if x.size]
+            return _run_within_shard_map(self, tuple(attributes.items()), absent, *present)
         return self.primitive.bind(*vary_together([in_program(x) for x in operands]), **attributes)
 
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -338,6 +343,19 @@ def _arrays(values: Iterable[Any]) -> list[Any]:
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _run_primitive(operation: Operation, attributes: tuple[tuple[str, int], ...], *operands: Any) -> list[jax.Array]:
     return operation.primitive.bind(*operands, **dict(attributes))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _run_within_shard_map(
+    operation: Operation,
+    attributes: tuple[tuple[str, int], ...],
+    absent: tuple[tuple[int, tuple[int, ...], np.dtype], ...],
+    *present: Any,
+) -> list[jax.Array]:
+    operands = list(present)
+    for i, shape, dtype in absent:
+        operands.insert(i, np.zeros(shape, dtype))
+    return operation.run(operands, **dict(attributes))
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -26,7 +26,7 @@ from jax_mgpu._src.check import (
     value_error,
 )
 from jax_mgpu._src.intervals import interval_expand
-from jax_mgpu._src.preconditions import non_decreasing, row_ends, same_rows
+from jax_mgpu._src.preconditions import row_ends, row_offsets, same_rows
 from jax_mgpu._src.ragged import (
     from_dense,
     segment_ids,
@@ -101,7 +101,7 @@ class Ragged:
             raise value_error(name, "offsets", "where each row starts, and where the last one ends", "none")
         self.values = structure.unflatten(arrays)
         dtype = index_dtype(name, "values", first.shape[0])
-        self.offsets = non_decreasing(name, "offsets", offsets).astype(dtype)
+        self.offsets = row_offsets(name, offsets, first.shape[0]).astype(dtype)
 
     # ---- A pytree ----------------------------------------------------------------------------------------------------
 

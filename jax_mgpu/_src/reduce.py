@@ -47,7 +47,7 @@ from jax_mgpu._src.operators import (
 )
 from jax_mgpu._src.preconditions import room
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
-from jax_mgpu._src.scan import heads_with_gaps, scan_columns
+from jax_mgpu._src.scan import before_map, heads_with_gaps, inside_segments, leaf_inside_segments, scan_columns
 from jax_mgpu._src.values import flatten_values, take_or_fill
 
 __all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
@@ -266,7 +266,8 @@ def segmented_reduce(
     """
     name = "segmented_reduce"
     commutative = static_flag(name, "commutative", commutative)
-    x, load = mapped(name, map, x, count, axis_name=axis_name)
+    inside = before_map(name, heads, ends) if axis_name is None else None  # else a segment may begin elsewhere
+    x, load = mapped(name, map, x, count, axis_name=axis_name, inside=inside)
     if callable(op):
         operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty segments", commutative=commutative)
     else:
@@ -285,9 +286,14 @@ def segmented_reduce(
             return restore(reduced(operator, x)[0])
         dtype = index_dtype(name, "x", n * devices_of(name, axis_name))
         return restore([over_devices(leaf, reduced, [heads.shape], dtype)[0] for leaf in leaves])
+    gaps = ends is not None
     if callable(op):
+        if load is None:
+            x = inside_segments(x, heads, gaps=gaps)
         results = restore(segmented_reduce_by_function(name, operator, x, n, heads, count, load))
     else:
+        if load is None:
+            leaves = [leaf_inside_segments(leaf, heads, gaps=gaps) for leaf in leaves]
         load = one_leaf(load, leaves, x)
         results = restore([_reduce_segments_leaf(name, leaf, heads, count, load) for leaf in leaves])
     return results if ends is None else jax.tree.map(lambda x: x[::2], results)
@@ -329,8 +335,8 @@ def reduce_by_key(
       ValueError: as `reduce`; also a size that is not a non-negative integer, and 2^31 items or more without
         `jax_enable_x64`.
 
-    Time is O(n + size): one pass over the keys finds the heads of the runs, with decoupled look-back (Merrill and
-    Garland, 2016), and a segmented reduction combines the values.
+    Time is O(n + size): one pass over the keys finds the heads of the runs, and a segmented reduction combines the
+    values.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
 import jax
@@ -26,6 +28,7 @@ from jax_mgpu._src.operators import (
     scan_results,
     select,
 )
+from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.values import take_or_fill
 
@@ -223,7 +226,9 @@ def _run(
             return "a total that may be over nothing"
         return "an exclusive scan" if exclusive else None
 
-    x, load = mapped(name, item_map, x, count, axis_name=axis_name)
+    x, load = mapped(
+        name, item_map, x, count, axis_name=axis_name, inside=None if ends is None else before_map(name, heads, ends)
+    )
     if callable(op):
         operator, x, n, restore = custom(name, op, x, identity, needs_identity, commutative=commutative)
     else:
@@ -232,6 +237,10 @@ def _run(
         heads, ends = segment_operands(name, heads, ends, n)
     if ends is not None:
         heads = heads_with_gaps(heads, ends)
+        if load is None and callable(op):
+            x = inside_segments(x, heads, gaps=True)
+        elif load is None:
+            leaves = [leaf_inside_segments(leaf, heads, gaps=True) for leaf in leaves]
     count = count_operand(name, "count", count, n)
     flags = {"exclusive": exclusive, "reverse": reverse, "total": return_total}
     if axis_name is not None:
@@ -279,6 +288,46 @@ def _covered(n: int, heads: jax.Array, ends: jax.Array) -> jax.Array:
     marks = jnp.zeros((n,), jnp.int32).at[heads_inside(heads, n)].add(1, mode="drop")
     marks = marks.at[heads_inside(ends, n)].add(-1, mode="drop")
     return scan_columns(marks, Kind.ADD) > 0
+
+
+def inside_segments(x: Any, heads: jax.Array, *, gaps: bool) -> Any:
+    """The arrays of x, whose items of no segment take no part in derivatives: infinite ones there would give NaN.
+
+    These items are those before the first head, or, with `gaps`, those of every second head.
+    """
+    return jax.tree.map(lambda x: _inside(x, heads, gaps) if jnp.issubdtype(x.dtype, jnp.inexact) else x, x)
+
+
+def leaf_inside_segments(leaf: Leaf, heads: jax.Array, *, gaps: bool) -> Leaf:
+    """The same of an array by an operator whose partial derivatives depend on the items."""
+    if leaf.kind not in (Kind.MUL, Kind.LOGSUMEXP):
+        return leaf
+    return dataclasses.replace(leaf, x=inside_segments(leaf.x, heads, gaps=gaps))
+
+
+def before_map(name: str, heads: Any, ends: Any) -> Callable[[jax.Array], jax.Array]:
+    """The same of arrays that are mapped, whose number of items is not known yet."""
+
+    def inside(x: jax.Array) -> jax.Array:
+        with by_construction():  # the heads are checked where they are used
+            starts, stops = segment_operands(name, heads, ends, x.shape[0])
+        return inside_segments(x, starts if stops is None else heads_with_gaps(starts, stops), gaps=stops is not None)
+
+    return inside
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _inside(x: jax.Array, heads: jax.Array, gaps: bool) -> jax.Array:
+    del heads, gaps
+    return x
+
+
+@_inside.defjvp
+def _inside_jvp(gaps: bool, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    x, heads = primals
+    n = x.shape[0]
+    covered = _covered(n, heads[::2], heads[1::2]) if gaps else jnp.arange(n) >= (heads[0] if heads.size else n)
+    return x, select(covered, tangents[0], jnp.zeros_like(tangents[0]))
 
 
 def _scan_leaf(
