@@ -295,9 +295,7 @@ def test_derivatives_where_items_of_no_segment_are_infinite(name) -> None:
     ):
         expected = jax.jacrev(by_slices)(x)
         for derivative in (jax.jacrev, jax.jacfwd):
-            np.testing.assert_allclose(derivative(ours)(x), expected, rtol=1e-6)
             np.testing.assert_allclose(jax.jit(derivative(ours))(x), expected, rtol=1e-6)
-        np.testing.assert_allclose(jax.vmap(jax.jacrev(ours))(np.stack([x, x[::-1]]))[0], expected, rtol=1e-6)
 
     x, heads = np.array([np.inf, 0, np.nan, 2, 3, 4, np.inf], np.float32), np.array([3, 5])
     expected = jax.jacrev(lambda x: jnp.stack([reduced(x[3:5]), reduced(x[5:6])]))(x)
