@@ -172,6 +172,26 @@ def test_functions_within_shard_map(devices) -> None:
             np.testing.assert_allclose(run(jax.grad(lambda x, over=over: over(x).sum()))(x), expected)
 
 
+def test_operations_within_shard_map_outside_of_jit(devices) -> None:
+    """Whose absent operands have no items: the compiler of jaxlib 0.11 ends the process where these are arguments."""
+    mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
+    x = jnp.arange(6.0 * len(devices)) % 4 - 1
+    heads = jnp.array([0, 2])
+    calls = {
+        "scan": mgpu.scan,
+        "sort": lambda x: mgpu.sort(x, -x),
+        "segmented_reduce": lambda x: mgpu.segmented_reduce(x, heads, "mul"),
+        "batch": lambda x: jax.vmap(lambda x: mgpu.segmented_scan(x, heads, "max"))(x.reshape(2, 3)),
+        "reduce_by_key": lambda x: mgpu.reduce_by_key(x, x, size=3)[:2],
+        "derivative": jax.grad(lambda x: mgpu.segmented_reduce(x * x, heads, "mul").sum()),
+    }
+    for name, call in calls.items():
+        over = jax.shard_map(call, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+        expected = [call(part) for part in jnp.split(x, len(devices))]
+        together = jax.tree.map(lambda *parts: np.concatenate(parts), *expected)
+        jax.tree.map(lambda a, b, name=name: np.testing.assert_array_equal(a, b, name), over(x), together)
+
+
 def test_numbers_of_many_threads() -> None:
     numbers: dict[int, int] = {}
     entries: list[int] = []
@@ -296,6 +316,8 @@ def test_derivatives_where_items_of_no_segment_are_infinite(name) -> None:
         expected = jax.jacrev(by_slices)(x)
         for derivative in (jax.jacrev, jax.jacfwd):
             np.testing.assert_allclose(jax.jit(derivative(ours))(x), expected, rtol=1e-6)
+        of_rows = jax.jit(jax.vmap(jax.jacrev(ours)))(np.stack([x, x[::-1]]))
+        np.testing.assert_allclose(of_rows[0], expected, rtol=1e-6)
 
     x, heads = np.array([np.inf, 0, np.nan, 2, 3, 4, np.inf], np.float32), np.array([3, 5])
     expected = jax.jacrev(lambda x: jnp.stack([reduced(x[3:5]), reduced(x[5:6])]))(x)
