@@ -44,6 +44,21 @@ def integers(rng, n, dtype, *shape):
     return rng.integers(0, 200, (n, *shape)).astype(dtype)
 
 
+def odd(rng, n, dtype):
+    """Factors that have inverses: a product never forgets what was multiplied first, as it does after 32 even ones."""
+    return integers(rng, n, dtype) | dtype(1)
+
+
+def invertible(rng, n, size):
+    """Matrices of determinant 1, of which a product never forgets one either."""
+    below, above = (np.tril(integers(rng, n, U32, size, size), -1) + np.eye(size, dtype=U32) for _ in range(2))
+    return matmul_rows(below, above.transpose(0, 2, 1))
+
+
+def matmul_rows(a, b):
+    return (a[:, :, :, None] * b[:, None]).sum(2, dtype=a.dtype)
+
+
 def mixed(rng, n):
     return {"set": rng.random(n) < 0.3, "x": rng.integers(0, 99, n).astype(I32)}
 
@@ -59,13 +74,13 @@ CASES = {
     "maximum": (lambda rng, n: integers(rng, n, np.int16), jnp.maximum, np.maximum),
     "last": (lambda rng, n: integers(rng, n, np.uint16), lambda a, b: b, None),
     "first": (lambda rng, n: integers(rng, n, I32), lambda a, b: a, None),
-    "affine": (lambda rng, n: (integers(rng, n, U32), integers(rng, n, U32)), affine, affine),
-    "affine bytes": (lambda rng, n: (integers(rng, n, U8), integers(rng, n, U8)), affine, affine),
+    "affine": (lambda rng, n: (odd(rng, n, U32), integers(rng, n, U32)), affine, affine),
+    "affine bytes": (lambda rng, n: (odd(rng, n, U8), integers(rng, n, U8)), affine, affine),
     "last set": (mixed, last_set, np_last_set),
-    "matmul 2x2": (lambda rng, n: integers(rng, n, U32, 2, 2), matmul, matmul),
-    "matmul 3x3": (lambda rng, n: integers(rng, n, U32, 3, 3), matmul, matmul),
-    "matmul 4x4": (lambda rng, n: integers(rng, n, U32, 4, 4), matmul, matmul),
-    "matmul 8x8": (lambda rng, n: integers(rng, n, U32, 8, 8), matmul, matmul),
+    "matmul 2x2": (lambda rng, n: invertible(rng, n, 2), matmul, matmul),
+    "matmul 3x3": (lambda rng, n: invertible(rng, n, 3), matmul, matmul),
+    "matmul 4x4": (lambda rng, n: invertible(rng, n, 4), matmul, matmul),
+    "matmul 8x8": (lambda rng, n: invertible(rng, n, 8), matmul, matmul),
     "gcd": (
         lambda rng, n: integers(rng, n, U32) * 12,
         lambda a, b: lax.while_loop(lambda s: s[1] != 0, lambda s: (s[1], s[0] % s[1]), (a, b))[0],
@@ -210,11 +225,18 @@ def test_segments(case, reverse, rng) -> None:
 
 @pytest.mark.parametrize("case", long_but(["affine bytes", "last set", "matmul 8x8"], CASES))
 def test_segments_over_tiles(case, rng) -> None:
-    """Items of every size that tiles of segments are cut for, and of one that has no room there; ends many or few."""
+    """Items of every size that tiles of segments are cut for, and of one that has no room there; ends many or few, or
+    many between long segments, of which each takes several rows of warps."""
     make, function, _ = CASES[case]
-    for n, live, segments in ((9000, 9000, 700), (9000, 8123, 700), (9000, 8123, 4)):
+    ends_between = (np.arange(0, 9000, 600)[:, None] + np.arange(20)).ravel()
+    for n, live, ends in (
+        (9000, 9000, rng.integers(0, 9000, 700)),
+        (9000, 8123, rng.integers(0, 9000, 700)),
+        (9000, 8123, rng.integers(0, 9000, 4)),
+        (9000, 8123, ends_between),
+    ):
         x = make(rng, n)
-        heads = np.sort(np.concatenate([rng.integers(0, n, segments), [7, 7, 7, 4096, 8992]])).astype(I32)
+        heads = np.sort(np.concatenate([ends, [7, 7, 7, 4096, 8992]])).astype(I32)
         spans = [(min(int(a), live), min(int(b), live)) for a, b in zip(heads, [*heads[1:], live], strict=True)]
         got = jax.jit(lambda x, heads, live: mgpu.segmented_reduce(x, heads, function, count=live, identity=ones(x)))(
             x, heads, live
@@ -231,7 +253,7 @@ def test_runs_of_keys_and_batches_of_segments(rng) -> None:
     n = 2000
     keys = np.repeat(rng.integers(0, 9, n // 4), rng.integers(1, 9, n // 4))[:n].astype(I32)
     n = len(keys)
-    x = (integers(rng, n, U32), integers(rng, n, U32))
+    x = (odd(rng, n, U32), integers(rng, n, U32))
     begins = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
     ends = np.append(begins[1:], n)
     totals = [scanned(affine, at(x, slice(b, e)), e - b, e - b)[1] for b, e in zip(begins, ends, strict=True)]
@@ -255,8 +277,17 @@ def test_many_items(rng) -> None:
         factor = np.multiply.accumulate(x[0], dtype=U32)
         inverse = np.multiply.accumulate(np.where(x[0] == 3, U32(0xAAAAAAAB), U32(1)), dtype=U32)  # of 3, modulo 2^32
         wanted = factor, factor * np.add.accumulate(x[1] * inverse, dtype=U32)
+        heads = np.array([0, 17, 2_000_003, 2_000_004], I32)
+        before = np.repeat(heads, np.diff(np.append(heads, n))) - 1
+        of_segments = factor * np.where(before < 0, U32(1), inverse[before])
+        of_segments = of_segments, wanted[1] - np.where(before < 0, U32(0), wanted[1][before]) * of_segments
     expect_equal(mgpu.scan(x, affine), wanted)
     expect_equal(mgpu.reduce(x, affine), [leaf[-1] for leaf in wanted])
+    expect_equal(mgpu.segmented_scan(x, heads, affine), of_segments)
+    lasts = np.append(heads[1:], n) - 1
+    expect_equal(
+        mgpu.segmented_reduce(x, heads, affine, identity=(U32(1), U32(0))), [leaf[lasts] for leaf in of_segments]
+    )
 
 
 def test_traced_captures(rng) -> None:

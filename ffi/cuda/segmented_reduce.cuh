@@ -385,8 +385,8 @@ __device__ __forceinline__ void store_segments(const SegmentedReduction<Operator
       if (begin / kRun < last / kRun) {
         state = op.combine(memory.before_run[last / kRun], state);
 #pragma unroll 1
-        for (unsigned r = begin / Shape::kRowPlaces; r < last / Shape::kRowPlaces; ++r) {
-          state = op.combine(memory.row_sums[r], state);
+        for (unsigned r = last / Shape::kRowPlaces; r > begin / Shape::kRowPlaces; --r) {
+          state = op.combine(memory.row_sums[r - 1], state);
         }
       }
     }

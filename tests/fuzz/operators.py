@@ -136,7 +136,9 @@ class Function:
         signed = np.dtype(self.dtype).kind != "u"
         if not self.leaves:
             return leaf(-9 if signed else 0, 10)
-        return {"m": leaf(-1 if signed else 0, 2), "t": leaf(0, 5)}
+        if rng.random() < 0.3:  # from a zero on all before it is forgotten
+            return {"m": leaf(-1 if signed else 0, 2), "t": leaf(0, 5)}
+        return {"m": np.where(leaf(0, 2) == 1, 1, -1 if signed else 3).astype(self.dtype), "t": leaf(0, 5)}
 
     def _combine(self, a: list[np.ndarray], b: list[np.ndarray]) -> list[np.ndarray]:
         with np.errstate(over="ignore"):

@@ -37,6 +37,20 @@ def _function(lines: Lines, equation: Any, *operands: Names, function: str) -> N
     return lines.each(lambda *xs: lines.called(function, xs, aval.dtype), operands, aval.shape)
 
 
+def _product(lines: Lines, equation: Any, x: Names, y: Names) -> Names:
+    """Compilers make a negative of a product with -1; `neg` says how (ffi/function/primitives.h, `complement`)."""
+    aval = equation.outvars[0].aval
+    turns = np.asarray(-1).astype(aval.dtype) if aval.dtype.kind in "iu" else None
+
+    def write(x: str, y: str) -> str:
+        for factor, other in ((x, y), (y, x)):
+            if turns is not None and factor in lines.constants and lines.constants[factor] == turns:
+                return lines.called("neg", (other,), aval.dtype)
+        return lines.called("mul", (x, y), aval.dtype)
+
+    return lines.each(write, [x, y], aval.shape)
+
+
 def _integer_pow(lines: Lines, equation: Any, x: Names) -> Names:
     aval, power = equation.outvars[0].aval, equation.params["y"]
     one = scalar_text(1, aval.dtype)
@@ -137,6 +151,7 @@ RULES: dict[str, Callable[..., Names]] = {
     "convert_element_type": _convert_element_type,
     "integer_pow": _integer_pow,
     "iota": _iota,
+    "mul": _product,
     "polynomial": _polynomial,
     "reduce_precision": _reduce_precision,
     "round": _round,
