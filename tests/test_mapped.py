@@ -116,10 +116,11 @@ def test_extrema_of_negatives(dtype, name, items, rng) -> None:
     """ptxas compares the negative of the least integer of 16 bits as if it were positive. Of 32 bits it loses the sign
     of a negative among three operands, which a scan shows where the least item is not its own negative."""
     least = np.iinfo(dtype).min
-    x = np.where(rng.random(7554) < 0.06, least, rng.integers(least + 1, 5 - least, 7554)).astype(dtype)
-    x[rng.integers(100, 7000, 99)] = least + 1
     if items == "small":
         x = rng.integers(-3, 1, 7554).astype(dtype)
+    else:
+        x = np.where(rng.random(7554) < 0.06, least, rng.integers(least + 1, 5 - least, 7554)).astype(dtype)
+        x[rng.integers(100, 7000, 99)] = least + 1
     negative = (0 - x.astype(np.int64)).astype(dtype)
     function = NEGATIVES[name]
     heads = np.arange(0, 7554, 100, dtype=I32)
