@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import faulthandler
 import itertools
 import os
 import re
@@ -226,4 +227,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    faulthandler.enable()  # a process that a signal ends says which call it was in
     sys.exit(main())
