@@ -11,6 +11,7 @@ import sys
 import jax
 
 from benchmarks import cpu, eager, first_calls, latency, mesh, report, shapes
+from benchmarks.case import Case
 from benchmarks.runner import Runner, all_cases, grid_cases, select
 from benchmarks.turns import Turns, part_of, run_parts
 
@@ -42,6 +43,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of --sample (default 0)")
     parser.add_argument("--quick", action="store_true", help="short timings where no rival comes close")
     parser.add_argument("--processes", type=int, metavar="N", help="N processes compile, and take turns on the device")
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="spread these processes over N GPUs")
+    parser.add_argument("--skip", type=pathlib.Path, metavar="FILE", help="leave out rows that this file has saved")
     parser.add_argument("--part", metavar="I/N", help=argparse.SUPPRESS)  # of one of these processes
     parser.add_argument("--turns", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--calls", type=int, default=40, metavar="N", help="calls in a chain of --latency")
@@ -53,21 +56,31 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.error(f"--families: expected some of {', '.join(sorted(known))}, got {', '.join(unknown)}")
     if options.scale is not None and not options.scale > 0:
         parser.error(f"--scale: expected a positive number, got {options.scale}")
+    if options.processes is not None and options.processes < 1:
+        parser.error(f"--processes: expected a positive number, got {options.processes}")
+    if not 1 <= options.gpus <= (options.processes or 1):
+        parser.error(f"--gpus: expected a number from 1 to that of --processes, got {options.gpus}")
+    options.cases = chosen(options, parser)
+    if options.part is not None:
+        options.processes = None
+    return options
+
+
+def chosen(options: argparse.Namespace, parser: argparse.ArgumentParser) -> list[Case]:
+    """The rows that the options leave."""
     rows = grid_cases() if options.grid else all_cases()
     cases = select(rows, options.families, options.match)
     if not (cases or options.shapes or options.mesh or options.cpu):
         parser.error(f"--match: no row holds {' or '.join(options.match)}")
+    if options.skip is not None:
+        saved = report.saved_rows(options.skip)
+        cases = [case for case in cases if case.row not in saved]
     if options.sample is not None:
         if not 1 <= options.sample <= len(cases):
             parser.error(f"--sample: expected a number from 1 to {len(cases)}, got {options.sample}")
         drawn = sorted(random.Random(options.seed).sample(range(len(cases)), options.sample))
         cases = [cases[i] for i in drawn]
-    if options.processes is not None and options.processes < 1:
-        parser.error(f"--processes: expected a positive number, got {options.processes}")
-    if options.part is not None:
-        cases, options.processes = part_of(cases, *map(int, options.part.split("/"))), None
-    options.cases = cases
-    return options
+    return cases if options.part is None else part_of(cases, *map(int, options.part.split("/")))
 
 
 def main(arguments: list[str]) -> int:
@@ -81,7 +94,7 @@ def main(arguments: list[str]) -> int:
         "cpu": lambda: cpu.main(options.match),
         "latency": lambda: latency.main(options),
         "first_calls": lambda: first_calls.main(options.calls),
-        "processes": lambda: run_parts(arguments, options.processes, options.output),
+        "processes": lambda: run_parts(arguments, options.processes, options.gpus, options.output),
     }
     for name, other in others.items():
         if getattr(options, name):

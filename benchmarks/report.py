@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks import peers
 from benchmarks.runner import Outcome, Result, Runner
 
-__all__ = ["describe_run", "merge_files", "save", "table"]
+__all__ = ["describe_run", "merge_files", "save", "saved_rows", "table"]
 
 CLOSE = 1.02  # times a rival: as fast
 
@@ -107,6 +107,11 @@ def save(folder: pathlib.Path, run: dict[str, Any], rows: Sequence[dict[str, Any
     unfinished = folder / "benchmarks.json.part"
     unfinished.write_text(json.dumps({"run": run, "rows": list(rows)}, indent=1))
     unfinished.rename(folder / "benchmarks.json")
+
+
+def saved_rows(path: pathlib.Path) -> set[str]:
+    """The rows of such a file, by family and name."""
+    return {f"{row['family']}/{row['name']}" for row in json.loads(path.read_text())["rows"]}
 
 
 def table(run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:

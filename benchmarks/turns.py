@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks import report
 from benchmarks.case import Case
 
-__all__ = ["Turns", "part_of", "run_parts"]
+__all__ = ["Turns", "command_of", "part_of", "run_parts"]
 
 
 class Turns:
@@ -49,26 +49,37 @@ def part_of(cases: Sequence[Case], part: int, parts: int) -> list[Case]:
     return [case for group in groups[part::parts] for case in group]
 
 
+def command_of(
+    arguments: Sequence[str], part: int, processes: int, gpus: int, folder: pathlib.Path
+) -> tuple[list[str], dict[str, str]]:
+    """What one process runs, and its environment: with several GPUs it sees one, and takes turns with that one's."""
+    environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    if gpus > 1:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = visible.split(",") if visible else [str(gpu) for gpu in range(gpus)]
+        environment["CUDA_VISIBLE_DEVICES"] = names[part % gpus]
+    own = ["--gpus", "1", "--turns", f"{folder}/turns{part % gpus}", "--part", f"{part}/{processes}"]
+    return [sys.executable, "-m", "benchmarks", *arguments, *own, "--output", f"{folder}/{part}"], environment
+
+
 def run_parts(
-    arguments: Sequence[str], processes: int, output: pathlib.Path | None, echo: Callable[[str], Any] = print
+    arguments: Sequence[str],
+    processes: int,
+    gpus: int,
+    output: pathlib.Path | None,
+    echo: Callable[[str], Any] = print,
 ) -> int:
     """Runs `python -m benchmarks` with these arguments in so many processes, and prints and saves their rows as one.
+
+    An interrupt ends them all and saves the rows that they have.
 
     Returns:
       1 where a row or a process failed.
     """
     with tempfile.TemporaryDirectory() as folder:
         outputs = [pathlib.Path(folder) / str(part) for part in range(processes)]
-        environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-        command = [sys.executable, "-m", "benchmarks", *arguments, "--turns", f"{folder}/turns"]
-        children = [
-            subprocess.Popen(
-                [*command, "--part", f"{part}/{processes}", "--output", str(own)],
-                stdout=subprocess.DEVNULL,
-                env=environment,
-            )
-            for part, own in enumerate(outputs)
-        ]
+        commands = [command_of(arguments, part, processes, gpus, pathlib.Path(folder)) for part in range(processes)]
+        children = [subprocess.Popen(command, stdout=subprocess.DEVNULL, env=own) for command, own in commands]
         try:
             broken = [code for code in [child.wait() for child in children] if code not in (0, 1)]
         finally:

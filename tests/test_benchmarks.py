@@ -88,6 +88,26 @@ def test_processes_share_the_rows(tmp_path, capfd):
     assert f"{len(names)} rows: 0 miss" in capfd.readouterr().out
 
 
+def test_processes_spread_over_gpus(monkeypatch):
+    """Each sees one GPU, and shares the turns with the processes that see the same."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    commands = [turns.command_of(["--grid"], part, 4, 2, pathlib.Path("there")) for part in range(4)]
+    assert [own["CUDA_VISIBLE_DEVICES"] for _, own in commands] == ["3", "1", "3", "1"]
+    locks = [command[command.index("--turns") + 1] for command, _ in commands]
+    assert locks == ["there/turns0", "there/turns1", "there/turns0", "there/turns1"]
+    assert len({command[command.index("--output") + 1] for command, _ in commands}) == 4
+    _, alone = turns.command_of(["--grid"], 1, 2, 1, pathlib.Path("there"))
+    assert alone["CUDA_VISIBLE_DEVICES"] == "3,1"
+
+
+def test_saved_rows_are_skipped(tmp_path, capsys):
+    rows = [case for case in all_cases() if case.family == "load_balance"]
+    first = {"family": "load_balance", "name": rows[0].name}
+    (tmp_path / "saved.json").write_text(json.dumps({"run": {}, "rows": [first]}))
+    assert main(["--families", "load_balance", "--list", "--skip", str(tmp_path / "saved.json")]) == 0
+    assert capsys.readouterr().out.splitlines() == [case.row for case in rows[1:]]
+
+
 def test_parts_of_rows_are_all_of_them():
     """Rows that share their inputs are in one part."""
     rows = grid_cases()[:300]
