@@ -13,7 +13,7 @@ import jax
 from benchmarks import cpu, eager, first_calls, latency, mesh, report, shapes
 from benchmarks.case import Case
 from benchmarks.runner import Runner, all_cases, grid_cases, select
-from benchmarks.turns import Turns, part_of, run_parts
+from benchmarks.turns import Turns, part_of, run_parts, visible_gpus
 
 CPU_SCALE = 2.0**-6
 
@@ -60,6 +60,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.error(f"--processes: expected a positive number, got {options.processes}")
     if not 1 <= options.gpus <= (options.processes or 1):
         parser.error(f"--gpus: expected a number from 1 to that of --processes, got {options.gpus}")
+    if visible_gpus() and options.gpus > len(visible_gpus()):
+        parser.error(f"--gpus: expected those of CUDA_VISIBLE_DEVICES, {len(visible_gpus())}, got {options.gpus}")
     options.cases = chosen(options, parser)
     if options.part is not None:
         options.processes = None
@@ -73,6 +75,8 @@ def chosen(options: argparse.Namespace, parser: argparse.ArgumentParser) -> list
     if not (cases or options.shapes or options.mesh or options.cpu):
         parser.error(f"--match: no row holds {' or '.join(options.match)}")
     if options.skip is not None:
+        if not options.skip.is_file():
+            parser.error(f"--skip: expected a file, got {options.skip}")
         saved = report.saved_rows(options.skip)
         cases = [case for case in cases if case.row not in saved]
     if options.sample is not None:

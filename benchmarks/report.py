@@ -109,9 +109,14 @@ def save(folder: pathlib.Path, run: dict[str, Any], rows: Sequence[dict[str, Any
     unfinished.rename(folder / "benchmarks.json")
 
 
+def row_of(record: dict[str, Any]) -> str:
+    """The `Case.row` of a saved row."""
+    return f"{record['family']}/{record['name']}"
+
+
 def saved_rows(path: pathlib.Path) -> set[str]:
-    """The rows of such a file, by family and name."""
-    return {f"{row['family']}/{row['name']}" for row in json.loads(path.read_text())["rows"]}
+    """The rows of such a file."""
+    return {row_of(record) for record in json.loads(path.read_text())["rows"]}
 
 
 def table(run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
@@ -141,7 +146,7 @@ def _behind(rows: Sequence[dict[str, Any]]) -> list[str]:
     """The rows that are slower than the fastest rival by more than 2%, the worst first."""
     fastest = [(min((peer["ratio"] or 9 for peer in row["peers"].values()), default=9), row) for row in rows]
     behind = sorted((pair for pair in fastest if 1 / pair[0] > CLOSE), key=lambda pair: pair[0])
-    return [f"behind by {1 / ratio - 1:.0%}: {row['family']}/{row['name']}" for ratio, row in behind]
+    return [f"behind by {1 / ratio - 1:.0%}: {row_of(row)}" for ratio, row in behind]
 
 
 def row_failures(row: dict[str, Any]) -> list[str]:
@@ -149,9 +154,9 @@ def row_failures(row: dict[str, Any]) -> list[str]:
     failures = []
     for name, outcome in {"ours": row["ours"], **row["peers"]}.items():
         if "error" in outcome:
-            failures.append(f"{row['family']}/{row['name']}: {name}: {outcome['error']}")
+            failures.append(f"{row_of(row)}: {name}: {outcome['error']}")
         if outcome.get("agrees") is False:
-            failures.append(f"{row['family']}/{row['name']}: {name}: another result than ours")
+            failures.append(f"{row_of(row)}: {name}: another result than ours")
     return failures
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks import report
 from benchmarks.case import Case
 
-__all__ = ["Turns", "command_of", "part_of", "run_parts"]
+__all__ = ["Turns", "command_of", "part_of", "run_parts", "visible_gpus"]
 
 
 class Turns:
@@ -49,15 +49,18 @@ def part_of(cases: Sequence[Case], part: int, parts: int) -> list[Case]:
     return [case for group in groups[part::parts] for case in group]
 
 
+def visible_gpus() -> list[str]:
+    """The names of the GPUs that the environment leaves; none where it leaves all."""
+    return [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+
+
 def command_of(
     arguments: Sequence[str], part: int, processes: int, gpus: int, folder: pathlib.Path
 ) -> tuple[list[str], dict[str, str]]:
     """What one process runs, and its environment: with several GPUs it sees one, and takes turns with that one's."""
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     if gpus > 1:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names = visible.split(",") if visible else [str(gpu) for gpu in range(gpus)]
-        environment["CUDA_VISIBLE_DEVICES"] = names[part % gpus]
+        environment["CUDA_VISIBLE_DEVICES"] = (visible_gpus() or list(map(str, range(gpus))))[part % gpus]
     own = ["--gpus", "1", "--turns", f"{folder}/turns{part % gpus}", "--part", f"{part}/{processes}"]
     return [sys.executable, "-m", "benchmarks", *arguments, *own, "--output", f"{folder}/{part}"], environment
 

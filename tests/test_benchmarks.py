@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -98,6 +99,34 @@ def test_processes_spread_over_gpus(monkeypatch):
     assert len({command[command.index("--output") + 1] for command, _ in commands}) == 4
     _, alone = turns.command_of(["--grid"], 1, 2, 1, pathlib.Path("there"))
     assert alone["CUDA_VISIBLE_DEVICES"] == "3,1"
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--gpus", "2"], "--gpus: expected a number from 1 to that of --processes, got 2"),
+        (["--gpus", "3", "--processes", "3"], "--gpus: expected those of CUDA_VISIBLE_DEVICES, 2, got 3"),
+        (["--skip", "missing.json"], "--skip: expected a file, got missing.json"),
+    ],
+)
+def test_bad_options_of_many_rows_are_told(monkeypatch, capsys, options, words):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    with pytest.raises(SystemExit):
+        main(["--families", "load_balance", *options])
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_an_interrupt_saves_the_rows_of_all_processes(tmp_path):
+    """And ends the processes, long before the hundreds of rows that were asked for."""
+    chosen = ["--families", "sort", "--scale", str(SCALE), "--repeat", "1", "--only-ours", "--processes", "2"]
+    command = [sys.executable, "-m", "benchmarks", *chosen, "--output", str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr.readline().startswith("sort/")
+        running.send_signal(signal.SIGINT)
+        assert "KeyboardInterrupt" in running.communicate(timeout=60)[1]
+    rows = report.saved_rows(tmp_path / "benchmarks.json")
+    assert 0 < len(rows) < len([case for case in all_cases() if case.family == "sort"])
 
 
 def test_saved_rows_are_skipped(tmp_path, capsys):
