@@ -7,6 +7,11 @@ from typing import Any
 
 import jax
 import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src import library
+from jax_mgpu._src.primitive import REGISTRY
 
 
 def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
@@ -20,3 +25,26 @@ def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]
                 yield from walk(inner)
 
     return walk(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def scratch_bytes(call: Any) -> int:
+    """The scratch memory that a kernel call has on CUDA, by the formula that the lowering uses; 0 for plain JAX."""
+    operation = REGISTRY[call.primitive.name.removeprefix("mgpu_")]
+    operands, results = ([_stored(variable.aval) for variable in some] for some in (call.invars, call.outvars))
+    if operation.lowers_plainly(operands, call.params, "cuda", 1):
+        return 0
+    return library.workspace_bytes(operation.name, operands, results, operation.call_attributes(operands, call.params))
+
+
+def size_scratch_memory(function: Callable[..., Any], *arguments: Any) -> None:
+    """Asks what the lowering for CUDA asks, where programs are not lowered for it."""
+    if jax.default_backend() == "cpu":
+        for call in kernel_calls(function, *arguments):
+            if call.primitive.name.removeprefix("mgpu_") in REGISTRY:
+                scratch_bytes(call)
+
+
+def _stored(aval: Any) -> Any:
+    """As handlers get it: float8 moves as bytes."""
+    is_float8 = jnp.issubdtype(aval.dtype, jnp.floating) and aval.dtype.itemsize == 1
+    return jax.ShapeDtypeStruct(aval.shape, np.uint8 if is_float8 else aval.dtype)

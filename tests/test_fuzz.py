@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
+from jax_mgpu._src import library
 from tests import families
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz import broken, misuse, workers
@@ -57,6 +58,17 @@ def test_a_wrong_result_is_found(monkeypatch):
     found = [failure for program in programs for failure in program.run(iter(range(3))) if failure]
     assert found
     assert "wrong, first at" in str(found[0].error)
+
+
+def test_the_scratch_memory_of_every_program_is_sized(monkeypatch):
+    """On a CPU too: its formulas are the lowering's for CUDA, and what they cannot size would end a process there."""
+
+    def broken(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(library, "workspace_bytes", broken)
+    failures = [next(iter(Program(1, family, 0).run(iter([0])))) for family in ("sort", "sets")]
+    assert all("ZeroDivisionError" in repr(failure.error) for failure in failures)
 
 
 def _one_more(results):

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import library
 from jax_mgpu._src.merge import _merge, merged_runs
 from tests import data, oracle
-from tests.jaxprs import kernel_calls
+from tests.jaxprs import kernel_calls, scratch_bytes
 from tests.oracle import same_bits
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -358,8 +357,7 @@ def test_scratch_memory_of_runs():
     def scratch(runs):
         keys, ends = np.zeros(n, np.float32), np.zeros(runs, np.int32)
         (call,) = kernel_calls(lambda a, run_ends: _merge(a=a, run_ends=run_ends, **options), keys, ends)
-        operands, results = ([variable.aval for variable in some] for some in (call.invars, call.outvars))
-        return library.workspace_bytes("merge", operands, results, call.params)
+        return scratch_bytes(call)
 
     n, runs = 40_000, 501
     options = {"descending": False, "size": n, "payload": 0}

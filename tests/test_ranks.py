@@ -13,6 +13,7 @@ from jax.test_util import check_grads
 import jax_mgpu as mgpu
 from jax_mgpu._src.primitive import REGISTRY
 from tests import data, oracle
+from tests.jaxprs import kernel_calls, scratch_bytes
 from tests.oracle import same_bits
 from tests.variants import long_but
 
@@ -175,6 +176,20 @@ def test_top_k_of_many_parts(rng, dtype, rows, n, k, kind):
         order = first_of(x[row], 0, count, k, True)
         same_bits(best.values[row], x[row, order])
         same_bits(best.indices[row], order.astype(np.int32))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2048, 2049, 100_000, 2**20])
+def test_top_k_of_no_items(n):
+    """Rows in parts too, which give nothing to those that take what parts have kept."""
+
+    def call(x):
+        return jax.vmap(lambda x: mgpu.top_k(x, 0))(x)
+
+    x = jnp.zeros((2, n), jnp.float32)
+    assert all(scratch_bytes(equation) >= 0 for equation in kernel_calls(call, x))
+    best = jax.device_get(jax.jit(call)(x))
+    assert best.values.shape == best.indices.shape == (2, 0)
+    same_bits(best.count, np.zeros(2, np.int32))
 
 
 # Lengths round the edges of all shapes of CUDA's kernel for short rows, and the first one that is too long for it.

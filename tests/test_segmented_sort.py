@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import library
 from tests import data, mesh, oracle
-from tests.jaxprs import kernel_calls
+from tests.jaxprs import kernel_calls, scratch_bytes
 from tests.oracle import same_bits
 from tests.segmented_sorts import SEVERAL_TILES, batched_cases, check, forms, jitted, random_heads
 
@@ -389,7 +388,5 @@ def test_scratch_memory_is_one_copy_and_five_percent(name, dtype):
     for m, most in cases.items():
         heads = [jax.ShapeDtypeStruct((m,), np.int32)] if m else []
         (call,) = kernel_calls(getattr(mgpu, name), keys, *heads)
-        operands, results = ([variable.aval for variable in some] for some in (call.invars, call.outvars))
-        scratch = library.workspace_bytes(call.primitive.name.removeprefix("mgpu_"), operands, results, call.params)
-        copy = sum(result.size * result.dtype.itemsize for result in results)
-        assert copy <= scratch <= most * copy
+        copy = sum(result.aval.size * result.aval.dtype.itemsize for result in call.outvars)
+        assert copy <= scratch_bytes(call) <= most * copy

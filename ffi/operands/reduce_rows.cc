@@ -18,6 +18,7 @@ ReduceRowsOperands::ReduceRowsOperands(const Call& call, const Arguments& in)
       sources{Call::length(in["x"]), segments.length, segments.length, segments.rows, {}},
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {
+  call.expect(sources.width > 0, "x: expected an element in each row");
   wide = in.flag("wide");
   const Array& indices = in["indices"];
   if (Call::length(indices) > 0) {

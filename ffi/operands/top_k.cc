@@ -49,8 +49,8 @@ TopKOperands::Levels TopKOperands::levels() const {
   const int64_t blocks = maximum<int64_t>(1, kTopKBlocks / maximum<int64_t>(1, rows));  // of a row
   add(length, clamp<int64_t>(ceil_div(length, blocks), maximum(kTopKLeastTiles * tile, 4 * k), kMostPart));
   while (levels.parts[levels.count - 1] > 1) {
-    const int64_t items = levels.parts[levels.count - 1] * k;
-    add(items, items <= 2 * kTopKMergedPart ? items : kTopKMergedPart);
+    const int64_t items = levels.parts[levels.count - 1] * k;  // none where k is 0
+    add(items, items <= 2 * kTopKMergedPart ? maximum<int64_t>(1, items) : kTopKMergedPart);
   }
   return levels;
 }

@@ -91,6 +91,7 @@ def group_by(
     name = "group_by"
     checked, _ = expect_keys(name, "keys", keys)
     (n,) = checked.shape
+    index_dtype(name, "keys", n)
     size = static_size(name, "size", size)
     if callable(op):
         leaves, unflatten = flatten_values(name, "values", values, n, "keys")

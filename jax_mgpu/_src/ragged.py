@@ -96,6 +96,7 @@ def to_dense(x: Any, heads: ArrayLike, width: int, *, fill_value: ArrayLike = 0,
     name = "to_dense"
     width = static_size(name, "width", width)
     leaves, structure, n = _items(name, x)
+    index_dtype(name, "x", n)
     starts = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
     count = count_operand(name, "count", count, n)
     index_dtype(name, "width", starts.shape[0] * width)
@@ -203,10 +204,10 @@ def take_segments(
     name = "take_segments"
     size = static_size(name, "size", size)
     leaves, structure, n = _items(name, x)
+    dtype = index_dtype(name, "x", max(n, size))
     heads = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
     order = whole_axes(index_vector(name, "order", order, heads.shape[0]))
     begin, end = segment_bounds(heads, n, count_operand(name, "count", count, n))
-    dtype = index_dtype(name, "x", max(n, size))
     starts = take_or_fill(begin, order).astype(dtype)
     heads, total = _offsets(take_or_fill(end - begin, order).astype(dtype), n)
 

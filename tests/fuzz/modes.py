@@ -111,7 +111,7 @@ class Mix:
         """Whether result k depends on nothing that the batch has: XLA's CPU code repeats it by way of float32."""
         if not _is_narrow(leaf):
             return False
-        one = _over_dict(call)
+        one = over_dict(call)
         alone = jax.vmap(lambda operands: jax.tree.leaves(one(operands))[k], in_axes=(self.axes,), out_axes=None)
         try:
             jax.eval_shape(alone, operands)
@@ -122,7 +122,7 @@ class Mix:
 
 def batched(call: Call, rng: np.random.Generator) -> Call:
     mix = Mix.draw(call, rng, (0, 1, 2, 2, 3, 5))
-    return mix.vmapped(call, "vmap", jax.vmap(_over_dict(call), in_axes=(mix.axes,)))
+    return mix.vmapped(call, "vmap", jax.vmap(over_dict(call), in_axes=(mix.axes,)))
 
 
 def _is_narrow(leaf: Any) -> bool:
@@ -166,7 +166,7 @@ def looped(call: Call, rng: np.random.Generator) -> Call:
     del rng
 
     def function(**operands: Any) -> Any:
-        shapes = jax.eval_shape(_over_dict(call), operands)
+        shapes = jax.eval_shape(over_dict(call), operands)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         return jax.lax.while_loop(
             lambda state: state[0] < 2, lambda state: (state[0] + 1, call.function(**operands)), (0, zeros)
@@ -184,7 +184,7 @@ def branched(call: Call, rng: np.random.Generator) -> Call:
         return {**call.draw(rng, apart), "on": np.asarray(rng.random() < 0.7)}
 
     def function(on: Any, **operands: Any) -> Any:
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(_over_dict(call), operands))
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(over_dict(call), operands))
         return jax.lax.cond(on, lambda: call.function(**operands), lambda: zeros)
 
     def oracle(on: Any, **operands: Any) -> list[Any]:
@@ -193,7 +193,7 @@ def branched(call: Call, rng: np.random.Generator) -> Call:
     return dataclasses.replace(call, text=f"cond of {call.text}", function=function, draw=draw, oracle=oracle)
 
 
-def _over_dict(call: Call) -> Callable[[dict[str, Any]], Any]:
+def over_dict(call: Call) -> Callable[[dict[str, Any]], Any]:
     return lambda operands: call.function(**operands)
 
 
@@ -223,11 +223,11 @@ def eager(call: Call, sample: Any) -> Start:
 
 def jitted(call: Call, sample: Any) -> Start:
     del sample
-    return jax.jit(_over_dict(call))
+    return jax.jit(over_dict(call))
 
 
 def ahead_of_time(call: Call, sample: Any) -> Start:
-    return jax.jit(_over_dict(call)).lower(sample).compile()
+    return jax.jit(over_dict(call)).lower(sample).compile()
 
 
 def exported(call: Call, sample: Any) -> Start:
@@ -241,7 +241,7 @@ def exported(call: Call, sample: Any) -> Start:
 
 def donated(call: Call, sample: Any) -> Start:
     del sample
-    program = jax.jit(_over_dict(call), donate_argnums=0)
+    program = jax.jit(over_dict(call), donate_argnums=0)
 
     def start(operands: dict[str, Any]) -> Any:
         with warnings.catch_warnings(action="ignore"):  # not every operand's buffer has a use
@@ -253,7 +253,7 @@ def donated(call: Call, sample: Any) -> Start:
 def twice(call: Call, sample: Any) -> Start:
     """The same bits again: results of a second run are the first's."""
     del sample
-    program = jax.jit(_over_dict(call))
+    program = jax.jit(over_dict(call))
 
     def start(operands: dict[str, Any]) -> Any:
         first, second = jax.device_get((program(operands), program(operands)))
@@ -333,7 +333,7 @@ def meshed(call: Call, rng: np.random.Generator) -> tuple[str, Call, Runner]:
         rng.choice(["shard_map", "explicit", "auto", *["own_explicit"] * (call.finite and " of " not in call.text)])
     )
     mesh = mesh_of(AxisType.Explicit if "explicit" in kind else AxisType.Auto)
-    one = _over_dict(call)
+    one = over_dict(call)
     if kind == "own_explicit":
         specs = {}
         for name, x in call.draw(np.random.default_rng(0), True).items():
@@ -350,7 +350,7 @@ def meshed(call: Call, rng: np.random.Generator) -> tuple[str, Call, Runner]:
 
     def start(call: Call, sample: Any) -> Start:
         del sample
-        program = jax.jit(_over_dict(call))
+        program = jax.jit(over_dict(call))
 
         def run(operands: dict[str, Any]) -> Any:
             placed = {

@@ -19,6 +19,7 @@ from tests.fuzz import any_order, broken, functions, misuse, modes, programs, ro
 from tests.fuzz.compare import Zeros, compare, holds_items, values_of
 from tests.fuzz.derivatives import derivative
 from tests.fuzz.draw import Call, Shape
+from tests.jaxprs import size_scratch_memory
 
 
 def mapped(shape: Shape) -> Call:
@@ -106,7 +107,9 @@ class Program:
         call = self.call
         with jax.enable_x64(call.x64), self.runner.context(), optimizations(self.optimizes):
             try:
-                start = self.runner.start(call, call.draw(generator(self.seed, self.family, self.index, 0), False))
+                sample = call.draw(generator(self.seed, self.family, self.index, 0), False)
+                size_scratch_memory(modes.over_dict(call), sample)
+                start = self.runner.start(call, sample)
             except Exception as error:
                 yield Failure(-1, self.mode, self.text, error)
                 return

@@ -1,4 +1,7 @@
-"""Arrays of 2^31 items and more, which are traced and never made: no error but the one that asks for jax_enable_x64."""
+"""Arrays of up to 2^31 items and more, which are traced and never made.
+
+There is no error but the one that asks for jax_enable_x64, and the scratch memory of every kernel call has a size.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests.fuzz.broken import Other
+from tests.jaxprs import size_scratch_memory
 
-SIZES = (2**31 - 2, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 2, 2**32 - 1, 2**32, 2**33 + 5)
+SIZES = (100_000, 2**20, 2**24 + 1, 2**31 - 2, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 2, 2**32 - 1, 2**32, 2**33 + 5)
 
 
 def plus(a: Any, b: Any) -> Any:
@@ -52,6 +56,37 @@ CALLS: dict[str, Callable[..., Any]] = {
     "reduce_by_id": lambda x, h, k: mgpu.reduce_by_id(x, jnp.zeros(x.shape, h.dtype), 9, count=h[0]),
     "reduce_by_key": lambda x, h, k: mgpu.reduce_by_key(x, x, size=9),
     "reduce_by_key, function": lambda x, h, k: mgpu.reduce_by_key(x, x, plus, size=9),
+    "group_by": lambda x, h, k: mgpu.group_by(x, x, size=9),
+    "unique": lambda x, h, k: mgpu.unique(x, size=9),
+    "top_k": lambda x, h, k: mgpu.top_k(x, 9, count=h[0]),
+    "top_k, none": lambda x, h, k: mgpu.top_k(x, 0),
+    "top_k, many": lambda x, h, k: mgpu.top_k(x, 2048, largest=False),
+    "segmented_top_k": lambda x, h, k: mgpu.segmented_top_k(x, h, 9),
+    "quantile": lambda x, h, k: mgpu.quantile(x, k),
+    "segmented_quantile": lambda x, h, k: mgpu.segmented_quantile(x, h, k, count=h[0]),
+    "segmented_softmax": lambda x, h, k: mgpu.segmented_softmax(x, h),
+    "segmented_shift": lambda x, h, k: mgpu.segmented_shift(x, h, 2),
+    "rank": lambda x, h, k: mgpu.rank(x, h),
+    "run_starts": lambda x, h, k: mgpu.run_starts(x),
+    "histogram": lambda x, h, k: mgpu.histogram(x, k),
+    "bincount": lambda x, h, k: mgpu.bincount(jnp.zeros(x.shape, h.dtype), 9),
+    "select": lambda x, h, k: mgpu.select(x, x > 0, count=h[0]),
+    "partition": lambda x, h, k: mgpu.partition(x, x > 0),
+    "segmented_search": lambda x, h, k: mgpu.segmented_search(k, h, x, h),
+    "lookup": lambda x, h, k: mgpu.lookup(x, k, k),
+    "asof_join": lambda x, h, k: mgpu.asof_join(x, k),
+    "load_balance_search": lambda x, h, k: mgpu.load_balance_search(h, x.shape[0]),
+    "segment_ids": lambda x, h, k: mgpu.segment_ids(h, x.shape[0]),
+    "to_dense": lambda x, h, k: mgpu.to_dense(x, h, 9),
+    "take_segments": lambda x, h, k: mgpu.take_segments(x, h, jnp.arange(9), size=9),
+    "from_dense": lambda x, h, k: mgpu.from_dense(x[:, None], x.astype(h.dtype), size=9),
+    "segmented_log_softmax": lambda x, h, k: mgpu.segmented_log_softmax(x, h),
+    "segmented_sort_indices": lambda x, h, k: mgpu.segmented_sort_indices(x, h),
+    "mergesort_indices": lambda x, h, k: mgpu.mergesort_indices(x),
+    "locality_sort": lambda x, h, k: mgpu.locality_sort(x, x),
+    "select_indices": lambda x, h, k: mgpu.select_indices(x > 0, size=9),
+    "set_intersection": lambda x, h, k: mgpu.set_intersection(x, k, x),
+    "set_symmetric_difference": lambda x, h, k: mgpu.set_symmetric_difference(x, k, size=9),
     "interval_expand": lambda x, h, k: mgpu.interval_expand(k, jnp.arange(9, dtype=h.dtype), x.shape[0]),
     "interval_gather": lambda x, h, k: mgpu.interval_gather(x, h, h, 9),
     "interval_gather, long": lambda x, h, k: mgpu.interval_gather(k, h, h, x.shape[0]),
@@ -88,6 +123,7 @@ def sizes(rng: np.random.Generator) -> Other:
 
             try:
                 jax.eval_shape(function, x, h, k)
+                size_scratch_memory(function, x, h, k)
             except ValueError as error:
                 # the error is of this very operation or its derivative, and only where 64-bit types are off
                 own = name.split(",", maxsplit=1)[0]
