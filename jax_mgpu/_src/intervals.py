@@ -108,7 +108,7 @@ def interval_gather(
 
     Raises:
       TypeError: starts, offsets or total are not integers, or `size` is not static.
-      ValueError: an argument's shape is not one of the above.
+      ValueError: an argument's shape is not one of the above; 2^31 rows or more without `jax_enable_x64`.
 
     Linear in `x`; the transpose is `interval_scatter`, which adds where intervals overlap. Time is O(size + m), by a
     load-balancing search (Baxter, moderngpu, 2013).
@@ -122,6 +122,7 @@ def interval_gather(
     size = static_size(name, "size", size)
     form = RowForm(name, "x", x)
     rows = form.pack("x", x)
+    _expect_rows(name, x=rows.shape[0], size=size)
     devices = devices_of(name, axis_name)
     starts = index_vector(name, "starts", starts, rows.shape[0] * devices)
     offsets = _offsets(name, offsets, size * devices, starts.shape[0], "starts")
@@ -164,7 +165,7 @@ def interval_scatter(
 
     Raises:
       TypeError: starts, offsets or total are not integers, or the dtypes of `x` and `into` differ.
-      ValueError: an argument's shape is not one of the above.
+      ValueError: an argument's shape is not one of the above; 2^31 rows or more without `jax_enable_x64`.
 
     Linear in `x` and `into`; the transpose for `x` is `interval_gather`. Time is O(n + m), by a load-balancing search
     (Baxter, moderngpu, 2013), and a copy of `into` unless it is donated.
@@ -177,6 +178,7 @@ def interval_scatter(
     name = "interval_scatter"
     form = RowForm(name, "x", x)
     rows, into = form.pack("x", x), form.pack("into", into)
+    _expect_rows(name, x=rows.shape[0], into=into.shape[0])
     devices = devices_of(name, axis_name)
     n = rows.shape[0] * devices
     starts = index_vector(name, "starts", starts, into.shape[0] * devices)
@@ -222,7 +224,7 @@ def interval_move(
 
     Raises:
       TypeError: starts, offsets or total are not integers, or the dtypes of `x` and `into` differ.
-      ValueError: an argument's shape is not one of the above.
+      ValueError: an argument's shape is not one of the above; 2^31 rows or more without `jax_enable_x64`.
 
     Linear in `x` and `into`. Time is O(n + k + m), by a load-balancing search (Baxter, moderngpu, 2013), and a copy of
     `into` unless it is donated.
@@ -236,6 +238,7 @@ def interval_move(
     name = "interval_move"
     form = RowForm(name, "x", x)
     rows, into = form.pack("x", x), form.pack("into", into)
+    _expect_rows(name, x=rows.shape[0], into=into.shape[0])
     devices = devices_of(name, axis_name)
     size = max(rows.shape[0], into.shape[0]) * devices
     gather_starts = index_vector(name, "gather_starts", gather_starts, rows.shape[0] * devices)
@@ -264,6 +267,12 @@ def interval_move(
 def scatter_rows(rows: jax.Array, starts: Any, offsets: Any, total: Any, into: jax.Array) -> jax.Array:
     """interval_scatter of rows: an interval_move from where the rows lie."""
     return _move(x=rows, scatter_starts=starts, offsets=offsets, total=total, into=into, gathers=False)[0]
+
+
+def _expect_rows(name: str, **counts: int) -> None:
+    """Raises an error where the kernels need 64 bits for places and JAX has 32."""
+    for argument, count in counts.items():
+        index_dtype(name, argument, count)
 
 
 def _offsets(name: str, offsets: Any, size: int, count: int, of: str) -> jax.Array:
