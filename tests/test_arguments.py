@@ -288,11 +288,17 @@ def test_errors_of_derivatives_name_what_was_called():
             ("reduce: x", mgpu.reduce, x),
             ("segmented_reduce: x", lambda x: mgpu.segmented_reduce(x, heads, "max"), x),
             ("interval_expand: size", lambda x: mgpu.interval_expand(x, heads, 2**31), rows),
-            ("interval_gather: x or size", lambda x: mgpu.interval_gather(x, heads, heads, 9), x),
-            ("interval_move: x or into", lambda x: mgpu.interval_move(x, heads, heads, heads, jnp.zeros(9)), x),
         ):
             message = raised(lambda call=call, operand=operand: gradient(call, operand))
             assert message.startswith(f"derivative of {name}: {limit}")
+        for name, call in (  # these themselves need places of 64 bits
+            ("interval_gather: x", lambda x: mgpu.interval_gather(x, heads, heads, 9)),
+            ("interval_gather: size", lambda x: mgpu.interval_gather(x[:9], heads, heads, 2**31)),
+            ("interval_scatter: into", lambda x: mgpu.interval_scatter(x[:9], heads, heads, x)),
+            ("interval_move: x", lambda x: mgpu.interval_move(x, heads, heads, heads, jnp.zeros(9))),
+        ):
+            message = raised(lambda call=call: jax.eval_shape(call, x))
+            assert message.startswith(f"{name}: {limit}")
         for name, call in {
             "scan": lambda x: mgpu.scan(x, jnp.add),
             "segmented_scan": lambda x: mgpu.segmented_scan(x, heads, jnp.add),

@@ -387,7 +387,6 @@ def _expand_transpose(cotangents: Sequence[Any], operands: Any, *, size: int) ->
 
 def _gather_transpose(cotangents: Sequence[Any], operands: Any, *, size: int, disjoint: int) -> jax.Array:
     x, starts, offsets, total, _ = operands
-    index_dtype("derivative of interval_gather", "x or size", max(x.shape[0], size))
     return _add_intervals(cotangents[0], starts, offsets, total, x.shape[0], disjoint)
 
 
@@ -404,8 +403,6 @@ def _move_transpose_into(cotangents: Sequence[Any], operands: Any, *, gathers: i
 def _move_transpose(cotangents: Sequence[Any], operands: Any, *, gathers: int) -> jax.Array:
     x, gather_starts, scatter_starts, offsets, total, into = operands
     size = _moved_items(x, into, gathers)
-    if gathers:
-        index_dtype("derivative of interval_move", "x or into", max(x.shape[0], size))
     fill = jnp.zeros((1,), x.dtype)
     items = gather_rows(
         x=cotangents[0], starts=scatter_starts, offsets=offsets, total=total, fill_value=fill, size=size, disjoint=True
