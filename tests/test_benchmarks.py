@@ -121,7 +121,10 @@ def test_an_interrupt_saves_the_rows_of_all_processes(tmp_path):
     """And ends the processes, long before the hundreds of rows that were asked for."""
     chosen = ["--families", "sort", "--scale", str(SCALE), "--repeat", "1", "--only-ours", "--processes", "2"]
     command = [sys.executable, "-m", "benchmarks", *chosen, "--output", str(tmp_path)]
+    # A process that ignores interrupts, as jobs in the background of a shell do, starts others that ignore them.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        signal.signal(signal.SIGINT, before)
         assert running.stderr.readline().startswith("sort/")
         running.send_signal(signal.SIGINT)
         assert "KeyboardInterrupt" in running.communicate(timeout=60)[1]

@@ -254,6 +254,22 @@ def test_strict_promotion(example, rng, wide, monkeypatch):
         jax.eval_shape(functools.partial(example.call), *arguments)  # traced anew
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64"])
+def test_strict_promotion_of_positions(x64, dtype):
+    """They meet positions of the library's own, and counts do under checks."""
+    heads, count, x = jnp.array([2, 4], dtype), jnp.array(5, dtype), jnp.array([jnp.inf, 1, 2, 3, 4, 5])
+
+    def product(x):
+        return mgpu.segmented_reduce(x, heads, lambda a, b: a * b, identity=1.0, count=count)
+
+    with jax.numpy_dtype_promotion("strict"):
+        _, tangent = jax.jvp(product, (x,), (jnp.ones_like(x),))
+        with mgpu.checks():
+            found = mgpu.sorted_search(x[1:], x[1:], needles_count=count, haystack_count=count)
+    assert tangent.tolist() == [5.0, 1.0]
+    assert found.tolist() == [0, 1, 2, 3, 4]
+
+
 @every_kernel
 def test_plain_jax_gives_the_same(example, rng, monkeypatch):
     """The lowering of platforms without kernels, run here."""

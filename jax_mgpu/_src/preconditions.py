@@ -301,7 +301,8 @@ def _require(
         return x
 
     def first_broken(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        broken = ~holds(x)
+        with jax.numpy_dtype_promotion("standard"):  # positions are compared with counts of any type
+            broken = ~holds(x)
         position = jnp.where(broken.any(), jnp.argmax(broken), -1).astype(jnp.int32)
         value = x.reshape(-1)[jnp.maximum(position, 0)]
         return position, value.astype(jnp.float32) if value.dtype.name in ("float16", "bfloat16") else value

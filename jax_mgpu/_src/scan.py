@@ -283,6 +283,14 @@ def heads_with_gaps(heads: jax.Array, ends: jax.Array) -> jax.Array:
     return scan_columns(stack([heads, jnp.maximum(heads, ends)], -1).reshape(-1), Kind.MAX)
 
 
+def _from_first(n: int, heads: jax.Array) -> jax.Array:
+    """Which of n positions do not lie before the first segment."""
+    if not heads.size:
+        return jnp.zeros((n,), bool)
+    first = heads_inside(heads[0], n)
+    return jnp.arange(n, dtype=first.dtype) >= first
+
+
 def _covered(n: int, heads: jax.Array, ends: jax.Array) -> jax.Array:
     """Which of n positions lie in a segment."""
     marks = jnp.zeros((n,), jnp.int32).at[heads_inside(heads, n)].add(1, mode="drop")
@@ -326,7 +334,7 @@ def _inside(x: jax.Array, heads: jax.Array, gaps: bool) -> jax.Array:
 def _inside_jvp(gaps: bool, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     x, heads = primals
     n = x.shape[0]
-    covered = _covered(n, heads[::2], heads[1::2]) if gaps else jnp.arange(n) >= (heads[0] if heads.size else n)
+    covered = _covered(n, heads[::2], heads[1::2]) if gaps else _from_first(n, heads)
     return x, select(covered, tangents[0], jnp.zeros_like(tangents[0]))
 
 

@@ -272,6 +272,13 @@ def fits_checks(words: list[str]) -> bool:
     return "derivative" not in words or not any(word.startswith("size=") for word in words)
 
 
+@contextlib.contextmanager
+def strict_checks() -> Iterator[None]:
+    """Checks, under strict promotion, which asks more of the checks themselves."""
+    with mgpu.checks(), jax.numpy_dtype_promotion("strict"):
+        yield
+
+
 @dataclasses.dataclass(frozen=True)
 class Runner:
     """How a call is run.
@@ -304,7 +311,7 @@ RUNNERS = {
     "no_jit": Runner(eager, jax.disable_jit, weight=0.2, draws=3),
     "checks": Runner(
         jitted,
-        mgpu.checks,
+        strict_checks,
         weight=1.2,
         draws=32,
         fits=lambda call: fits_checks(call.text.replace(")", " ").split()),
