@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -109,6 +111,22 @@ def test_derivatives(rng):
 
     arguments = rng.normal(size=(2, 2)), rng.normal(size=(2, 3)), rng.normal(size=(2, 4))
     check_grads(jax.jit(call), jax.tree.map(jnp.asarray, arguments), order=1, modes=["fwd", "rev"], eps=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_gradient_of_a_scatter(dtype):
+    """Narrow floats move as integers, and their cotangents as they are."""
+    starts, offsets = np.array([[5, 0], [1, 9]], np.int32), np.array([[0, 2], [3, 7]], np.int32)
+    weights = jnp.arange(1, 9, dtype=dtype).reshape(2, 4)
+
+    def loss(x, into):
+        one = functools.partial(mgpu.interval_scatter, axis_name=mesh.AXIS)
+        return jnp.vdot(jax.vmap(one, axis_name=mesh.AXIS)(x, starts, offsets, into), weights)
+
+    of_x, of_into = jax.grad(loss, argnums=(0, 1))(weights, weights)
+    # Rows 0 and 1 go to 5 and 6, row 2 to 0, rows 3 to 6 to 1 and after; the last one goes nowhere.
+    assert of_x.reshape(-1).tolist() == [6, 7, 1, 2, 3, 4, 5, 0]
+    assert of_into.reshape(-1).tolist() == [0, 0, 0, 0, 0, 0, 0, 8]
 
 
 # ---- Bulk operations ------------------------------------------------------------------------------------------------

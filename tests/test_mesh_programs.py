@@ -175,6 +175,14 @@ def test_other_axes_are_left_to_jax(name, kind):
     assert all(x.shape[0] == 4 for x in jax.tree.leaves(results))
 
 
+@pytest.mark.parametrize("wide", [False, True], ids=["x32", "x64"])
+@pytest.mark.parametrize("name", [*ONE, *TWO])
+def test_strict_promotion(name, wide):
+    """A setting of the caller's, under which JAX refuses to mix the types of arrays."""
+    with jax.enable_x64(wide), jax.numpy_dtype_promotion("strict"):
+        traced(ONE.get(name) or TWO[name], 4, 64)
+
+
 def test_all_operations_are_here():
     over_axis = {name for name in mgpu.__all__ if "axis_name" in _parameters(getattr(mgpu, name))}
     assert {name.split(",")[0] for name in (*ONE, *TWO)} == over_axis

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+import jax
+
 __all__ = ["devices_of", "over_axis"]
 
 
@@ -23,4 +25,6 @@ def over_axis(form: str, operation: str, axis_name: Any, *operands: Any, **attri
     """Runs an operation over the devices of a mesh axis; its form is named as `module.function` of this package."""
     axis = importlib.import_module("jax_mgpu._src.mesh.axis").Axis(operation, axis_name)
     module, function = form.split(".")
-    return getattr(importlib.import_module(f"jax_mgpu._src.mesh.{module}"), function)(axis, *operands, **attributes)
+    run = getattr(importlib.import_module(f"jax_mgpu._src.mesh.{module}"), function)
+    with jax.numpy_dtype_promotion("standard"):  # whatever the caller's is: places and counts of several types meet
+        return run(axis, *operands, **attributes)

@@ -98,7 +98,8 @@ def interval_move(
     (moved,), slots = put(axis, [fetched], jnp.where(inside, places, -1), _slots(axis, into), into.shape[0])
 
     def set_rows(arrays: Any, slots: jax.Array) -> jax.Array:
-        return arrays[0].at[slots].set(arrays[1], mode="drop")
+        # JAX transposes no other scatter, and narrow floats need it; intervals do not overlap.
+        return arrays[0].at[slots].set(arrays[1], mode="drop", unique_indices=True)
 
     return keeping_bits(set_rows, (into, moved), slots)
 
