@@ -48,6 +48,8 @@ def test_31_bits_are_not_enough_without_x64():
     x, y, h = (jax.ShapeDtypeStruct(*of) for of in (((2**31,), np.int8), ((2**31 + 1,), np.int8), ((4,), np.int32)))
     calls = {
         "interval_move": lambda: jax.eval_shape(lambda y, h, x: mgpu.interval_move(y, h, h, h, x), y, h, x),
+        "interval_gather": lambda: jax.eval_shape(lambda x, h: mgpu.interval_gather(x, h, h, 9), x, h),
+        "interval_scatter": lambda: jax.eval_shape(lambda x, h: mgpu.interval_scatter(x, h, h, x), x, h),
         "join": lambda: jax.eval_shape(lambda a, b: mgpu.join(a, b, size=10), x, x),
         "load_balance_search": lambda: jax.eval_shape(lambda h: mgpu.load_balance_search(h, 2**31), h),
         "reduce": lambda: jax.eval_shape(lambda x: mgpu.reduce(x, "argmax"), x),

@@ -145,8 +145,8 @@ def large_interval_scatter(n, index):
     same(mgpu.interval_scatter(x, starts, offsets, np.zeros(n, np.uint8)), expected)
 
 
-LARGE = {
-    "interval_expand": large_interval_expand,
+LARGE = {"interval_expand": large_interval_expand}
+LARGE_WITH_INDICES = {
     "interval_gather": large_interval_gather,
     "interval_move": large_interval_move,
     "interval_scatter": large_interval_scatter,
