@@ -7,11 +7,10 @@ from typing import Any
 
 import jax
 import jax.extend.core
-import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import library
-from jax_mgpu._src.primitive import REGISTRY
+from jax_mgpu._src.primitive import REGISTRY, _is_float8
 
 
 def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
@@ -46,5 +45,4 @@ def size_scratch_memory(function: Callable[..., Any], *arguments: Any) -> None:
 
 def _stored(aval: Any) -> Any:
     """As handlers get it: float8 moves as bytes."""
-    is_float8 = jnp.issubdtype(aval.dtype, jnp.floating) and aval.dtype.itemsize == 1
-    return jax.ShapeDtypeStruct(aval.shape, np.uint8 if is_float8 else aval.dtype)
+    return jax.ShapeDtypeStruct(aval.shape, np.uint8 if _is_float8(aval) else aval.dtype)

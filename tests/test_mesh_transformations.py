@@ -90,6 +90,36 @@ def test_shard_map(example, rng, devices):
         assert "all-gather" not in compiled.lower(*placed).compile().as_text()
 
 
+ROWS_WITHOUT_ELEMENTS = {
+    "bulk_insert": lambda keys, x, h: mgpu.bulk_insert(x, h, x[:2]),
+    "bulk_remove": lambda keys, x, h: mgpu.bulk_remove(x, h),
+    "interval_expand": lambda keys, x, h: mgpu.interval_expand(x[:2], h, 6),
+    "interval_gather": lambda keys, x, h: mgpu.interval_gather(x, h, h, 6),
+    "interval_move": lambda keys, x, h: mgpu.interval_move(x, h, h, h, x),
+    "interval_scatter": lambda keys, x, h: mgpu.interval_scatter(x, h, h, x),
+    "merge": lambda keys, x, h: mgpu.merge(keys, keys, x, x)[1],
+    "mergesort": lambda keys, x, h: mgpu.mergesort(keys, x)[1],
+}
+
+
+@pytest.mark.parametrize("is_shared", [False, True], ids=["own", "shared"])
+@pytest.mark.parametrize("name", ROWS_WITHOUT_ELEMENTS)
+def test_derivatives_of_rows_without_elements_under_shard_map(name, is_shared, devices):
+    """Their shapes, and what varies over the mesh."""
+    mesh, spread = mesh_of(devices, AxisType.Auto), P(("x", "y"))
+    keys, x = jnp.arange(6.0 * DEVICES).reshape(DEVICES, 6), jnp.zeros((DEVICES, 6, 0))
+    heads = jnp.tile(jnp.array([0, 3]), (DEVICES, 1))
+    axes_in, specs = (0, None if is_shared else 0, 0), (spread, P() if is_shared else spread, spread)
+    call = jax.shard_map(
+        jax.vmap(ROWS_WITHOUT_ELEMENTS[name], in_axes=axes_in), mesh=mesh, in_specs=specs, out_specs=spread
+    )
+    given = x[0] if is_shared else x
+    _, tangent = jax.jit(lambda x: jax.jvp(lambda x: call(keys, x, heads), (x,), (x,)))(given)
+    gradient = jax.jit(jax.grad(lambda x: call(keys, x, heads).sum()))(given)
+    assert tangent.shape[0] == DEVICES and tangent.shape[-1] == 0
+    assert gradient.shape == given.shape
+
+
 @differentiable_cases(KERNELS)
 def test_gradient_of_a_replicated_argument_under_shard_map(example, rng, devices):
     """Each differentiable argument in turn serves all devices: its gradient is the sum over them."""

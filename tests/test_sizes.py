@@ -48,6 +48,9 @@ def test_31_bits_are_not_enough_without_x64():
     x, y, h = (jax.ShapeDtypeStruct(*of) for of in (((2**31,), np.int8), ((2**31 + 1,), np.int8), ((4,), np.int32)))
     calls = {
         "interval_move": lambda: jax.eval_shape(lambda y, h, x: mgpu.interval_move(y, h, h, h, x), y, h, x),
+        "group_by": lambda: jax.eval_shape(lambda x: mgpu.group_by(x, x, size=3), x),
+        "take_segments": lambda: jax.eval_shape(lambda x, h: mgpu.take_segments(x, h, h, size=3), x, h),
+        "to_dense": lambda: jax.eval_shape(lambda x, h: mgpu.to_dense(x, h, 3), x, h),
         "interval_gather": lambda: jax.eval_shape(lambda x, h: mgpu.interval_gather(x, h, h, 9), x, h),
         "interval_scatter": lambda: jax.eval_shape(lambda x, h: mgpu.interval_scatter(x, h, h, x), x, h),
         "join": lambda: jax.eval_shape(lambda a, b: mgpu.join(a, b, size=10), x, x),

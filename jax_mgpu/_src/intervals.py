@@ -471,8 +471,8 @@ class _IntervalOperation(Operation):
         names = zip(self.operands, operands, strict=True)
         indices = [x for name, x in names if name.endswith(("starts", "offsets")) and x.size]
         dtype = common_dtype(*indices) if indices else np.dtype(np.int32)
-        if max([*counts, attributes.get("size", 0)]) > np.iinfo(dtype).max:
-            dtype = np.dtype(np.int64)
+        if (most := max([*counts, attributes.get("size", 0)])) > np.iinfo(dtype).max:
+            dtype = index_dtype(self.name, "x", most)
         operands = [x.astype(dtype) if any(x is y for y in indices) and x.dtype != dtype else x for x in operands]
         return super().run(operands, **attributes)
 
