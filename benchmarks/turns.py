@@ -57,8 +57,17 @@ def visible_gpus() -> list[str]:
 def command_of(
     arguments: Sequence[str], part: int, processes: int, gpus: int, folder: pathlib.Path
 ) -> tuple[list[str], dict[str, str]]:
-    """What one process runs, and its environment: with several GPUs it sees one, and takes turns with that one's."""
-    environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    """What one process runs, and its environment: with several GPUs it sees one, and takes turns with that one's.
+
+    All share what they compile, as the programs that make and compare arrays differ by shapes and types alone.
+    """
+    environment = {
+        **os.environ,
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "JAX_COMPILATION_CACHE_DIR": f"{folder}/compiled",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
     if gpus > 1:
         environment["CUDA_VISIBLE_DEVICES"] = (visible_gpus() or list(map(str, range(gpus))))[part % gpus]
     own = ["--gpus", "1", "--turns", f"{folder}/turns{part % gpus}", "--part", f"{part}/{processes}"]

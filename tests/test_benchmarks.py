@@ -152,21 +152,38 @@ def test_parts_of_rows_are_all_of_them():
     assert all(len(of_inputs) == 1 for of_inputs in owners.values())
 
 
-@pytest.mark.parametrize("rival_ms, samples", [(3.0, [3]), (1.05, [3, 5])])
-def test_quick_rows_are_timed_again_where_a_rival_is_close(monkeypatch, rival_ms, samples):
-    """With the samples and the time of all other rows."""
+@pytest.mark.parametrize("near_ms, again", [(3.0, ""), (1.05, "ours near")])
+def test_quick_rows_are_timed_again_where_a_rival_is_close(monkeypatch, near_ms, again):
+    """We and that rival, with the samples and the time of all other rows; the others keep their quick timing."""
     taken = []
 
+    def compile_program(function, input_sets):
+        return measure.Program(function, input_sets)
+
     def time_program(program, repeats, *, queued_ms):
-        taken.append((repeats, queued_ms))
-        ms = 1.0 if len(taken) % 2 else rival_ms
+        name = program.run.__name__
+        taken.append((name, repeats, queued_ms))
+        ms = {"ours": 1.0, "near": near_ms, "far": 2.0}[name]
         return measure.Timing(ms, ms, ms, repeats, 1)
 
+    def ours(sets):
+        return [sets[0][0]]
+
+    def near(sets):
+        return [sets[0][0]]
+
+    def far(sets):
+        return [sets[0][0]]
+
+    monkeypatch.setattr(runner, "compile_program", compile_program)
     monkeypatch.setattr(runner, "time_program", time_program)
-    case = Case("family", "name", lambda rng, scale: (jnp.ones(3),), jnp.negative, {"XLA": jnp.negative}, len)
-    runner.Runner(1.0, 5, quick=True).run(case)
-    ms = {3: runner.QUICK_MS, 5: QUEUED_MS}
-    assert taken == [(number, ms[number]) for number in samples for _ in range(2)]
+    case = Case("family", "name", lambda rng, scale: (jnp.ones(3),), ours, {"near": near, "far": far}, len)
+    result = runner.Runner(1.0, 5, quick=True).run(case)
+    assert taken[:3] == [(name, 3, runner.QUICK_MS) for name in ("ours", "near", "far")]
+    assert taken[3:] == [(name, 5, QUEUED_MS) for name in again.split()]
+    samples = {name: outcome.timing.repeats for name, outcome in result.peers.items()}
+    assert samples == {"near": 5 if again else 3, "far": 3}
+    assert not result.failed
 
 
 def test_rows_slower_than_saved_ones_are_found(monkeypatch, tmp_path, capsys):
