@@ -313,7 +313,7 @@ class Runner:
         distinct = max(1, min(MOST_SETS, -(-CACHE_BYTES // sum(x.nbytes for x in one))))
         sets = [arrays(seed) for seed in range(distinct)]
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # XLA works in other threads
             results = [peer.function(torch, *sets[i % distinct]) for i in range(MOST_SETS)]
 
         def replay(sets: Any) -> Waiting:
