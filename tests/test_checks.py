@@ -48,6 +48,19 @@ def test_each_broken_precondition_under_jit(name):
         assert error_of(jax.jit(call)) == f"{name}: expected {expected}, first broken at position {position}"
 
 
+def test_errors_of_a_program_that_has_run():
+    """JAX raises them otherwise then, if it runs the program at once."""
+    with mgpu.checks():
+        program = jax.jit(lambda x, count: mgpu.reduce(x, count=count))
+        assert program(np.arange(5), np.int32(3)) == 3
+        with pytest.raises((jax.errors.JaxRuntimeError, ValueError)):
+            jax.block_until_ready(program(np.arange(5), np.int32(6)))
+        assert error_of(lambda: program(np.arange(5), np.int32(6))) == (
+            "reduce: count: expected an integer from 0 to 5, first broken at position 0"
+        )
+        assert program(np.arange(5), np.int32(5)) == 10
+
+
 def test_every_precondition_is_here(monkeypatch):
     """Whatever the operations ask of their arguments' values, in the examples or above."""
     asked = set()

@@ -51,6 +51,7 @@ def checks(on: bool = True) -> AbstractContextManager[None]:
 
     The error, a `jax.errors.JaxRuntimeError`, names the operation, the argument, the first offending position and the
     value there. The running program raises it, so under asynchronous dispatch it appears where you wait for the result.
+    A program that has run before, and that a CPU runs at once, raises it as a `ValueError`; so JAX does with callbacks.
     A `size` other than 0 that is less than the number of results is an error too. An argument is not checked where the
     compiler sees that no result depends on it. Checked calls cost more time, and on a GPU they wait for the device.
     JAX_MGPU_CHECKS=1 in the environment turns checks on everywhere. Platforms without kernels check nothing.
