@@ -26,6 +26,7 @@ __all__ = ["Outcome", "Result", "Runner", "all_cases", "grid_cases", "select"]
 CACHE_BYTES = 120 << 20  # twice the L2 of an H200
 MOST_SETS = 8  # input sets of a program of short calls
 ROUNDS = 16  # of such a program
+LEAST_ROUNDS = 4  # of more than one: of two, XLA makes a program without a loop, and leaves the first out
 TINY_MS = 0.02  # below this a call, four times as many calls
 CLOSE_TO = "NVIDIA H200"
 KEPT_BYTES = 2 << 30  # of inputs
@@ -34,6 +35,7 @@ QUICK_REPEATS = 3
 QUICK_MS = 4.0
 QUICK_RATIO = 1.1
 QUICK_PROGRAM_MS = 2.0  # of a program of short calls: long beside the host's 0.2 ms for each
+QUICK_SHORT_MS = 1.0  # below this, several calls to a program: other processes keep the host busy
 
 
 @dataclasses.dataclass
@@ -127,7 +129,7 @@ class Runner:
         self.on_cpu = self.device.platform == "cpu"
         self._inputs: collections.OrderedDict[Any, tuple[Any, ...]] = collections.OrderedDict()
         self._samples, self._queued_ms = repeats, QUEUED_MS
-        self._program_ms: float | None = None  # of a program of short calls, which has ROUNDS at most
+        self._is_quick = False
 
     @property
     def judged(self) -> bool:
@@ -156,6 +158,9 @@ class Runner:
         with self.turn():
             return time_program(program, self._samples, queued_ms=self._queued_ms)
 
+    def _short_ms(self) -> float:
+        return QUICK_SHORT_MS if self._is_quick else SHORT_MS
+
     def once(self, case: Case) -> Result:
         """Runs our side of a row a single time, for a profiler or a memory checker."""
         result = Result(case, Outcome(), {})
@@ -168,9 +173,9 @@ class Runner:
         peers = dict(case.peers) if self.with_peers else {}
         if not self.quick:
             return self._run(case, peers)
-        self._samples, self._queued_ms, self._program_ms = QUICK_REPEATS, QUICK_MS, QUICK_PROGRAM_MS
+        self._samples, self._queued_ms, self._is_quick = QUICK_REPEATS, QUICK_MS, True
         quick = self._run(case, peers)
-        self._samples, self._queued_ms, self._program_ms = self.repeats, QUEUED_MS, None
+        self._samples, self._queued_ms, self._is_quick = self.repeats, QUEUED_MS, False
         ratios = {name: quick.ratio(name) for name in peers}
         close = [name for name, ratio in ratios.items() if ratio is not None and ratio < QUICK_RATIO]
         if quick.failed or not close:
@@ -246,14 +251,15 @@ class Runner:
     def _time(self, case: Case, side: Callable[..., Any], program: Program) -> Timing:
         """Times one call a program, or several where one is too short."""
         timing = self._timing(program)
-        if self.on_cpu or timing.median > SHORT_MS:
+        if self.on_cpu or timing.median > self._short_ms():
             return timing
         one_set = array_bytes(program.input_sets)
         distinct = max(1, min(MOST_SETS, -(-CACHE_BYTES // one_set)))
         sets = [self.inputs(case, seed) for seed in range(distinct)]
         rounds = ROUNDS
-        if self._program_ms is not None:
-            rounds = min(ROUNDS, max(2, round(self._program_ms / (MOST_SETS * timing.median))))
+        if self._is_quick:
+            rounds = round(QUICK_PROGRAM_MS / (MOST_SETS * timing.median))
+            rounds = 1 if rounds <= 1 else min(max(rounds, LEAST_ROUNDS), ROUNDS)
         several = compile_program(side, [sets[i % distinct] for i in range(MOST_SETS)], rounds=rounds)
         timing = self._timing(several)
         if timing.median < TINY_MS:
@@ -308,7 +314,7 @@ class Runner:
 
         one = arrays(0)
         timing = self._timing(Program(lambda sets: Waiting(peer.function(torch, *sets[0])), [one]))
-        if timing.median > SHORT_MS or peer.waits:
+        if timing.median > self._short_ms() or peer.waits:
             return timing
         distinct = max(1, min(MOST_SETS, -(-CACHE_BYTES // sum(x.nbytes for x in one))))
         sets = [arrays(seed) for seed in range(distinct)]

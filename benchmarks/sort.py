@@ -1,6 +1,7 @@
 """Sort and argsort along the axes of a grid: types, forms, sizes, rows of a batch, and the order of the input.
 
-`CASES` leave all but one or two axes at their first value, and have short rows of any length; `GRID` is the whole.
+`CASES` leave all but one or two axes at their first value, and have short rows of any length; `GRID` is the whole, but
+for rows of one item. For these neither side has a kernel, as a test of `sort` asserts, and a clock would show noise.
 """
 
 from __future__ import annotations
@@ -152,5 +153,5 @@ GRID = [
     _case(form, *values)
     for values in itertools.product(DTYPES, EXPONENTS, ROWS, ORDERS)
     for form in FORMS
-    if values[2] <= values[1]
+    if values[2] < values[1]
 ]
