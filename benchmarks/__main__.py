@@ -41,7 +41,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--grid", action="store_true", help="the rows of a family's whole grid instead: sort")
     parser.add_argument("--sample", type=int, metavar="N", help="so many of the rows, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="of --sample (default 0)")
-    parser.add_argument("--quick", action="store_true", help="short timings of rivals that do not come close")
+    parser.add_argument("--quick", action="store_true", help="short timings, but of us and rivals that come close")
     parser.add_argument("--processes", type=int, metavar="N", help="N processes compile, and take turns on the device")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="spread these processes over N GPUs")
     parser.add_argument("--skip", type=pathlib.Path, metavar="FILE", help="leave out rows that this file has saved")

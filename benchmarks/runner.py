@@ -26,16 +26,42 @@ __all__ = ["Outcome", "Result", "Runner", "all_cases", "grid_cases", "select"]
 CACHE_BYTES = 120 << 20  # twice the L2 of an H200
 MOST_SETS = 8  # input sets of a program of short calls
 ROUNDS = 16  # of such a program
-LEAST_ROUNDS = 4  # of more than one: of two, XLA makes a program without a loop, and leaves the first out
 TINY_MS = 0.02  # below this a call, four times as many calls
 CLOSE_TO = "NVIDIA H200"
 KEPT_BYTES = 2 << 30  # of inputs
-# Of quick timings; we and the rivals that take less than so many times our time are then timed as in all other rows.
-QUICK_REPEATS = 3
-QUICK_MS = 4.0
+# We and the rivals whose quick timing is less than so many times ours are timed again as in all other rows.
 QUICK_RATIO = 1.1
-QUICK_PROGRAM_MS = 2.0  # of a program of short calls: long beside the host's 0.2 ms for each
-QUICK_SHORT_MS = 1.0  # below this, several calls to a program: other processes keep the host busy
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """How long timings are.
+
+    Args:
+      samples: a timing.
+      queued_ms: of work a sample.
+      short_ms: below this a call, several to a program.
+      program_ms: of such a program; none where it has all rounds.
+    """
+
+    samples: int
+    queued_ms: float = QUEUED_MS
+    short_ms: float = SHORT_MS
+    program_ms: float | None = None
+
+    def rounds(self, call_ms: float) -> int:
+        """Of a program of short calls: one, or at least four.
+
+        Two are a program without a loop. By them rows took half of what they take by 16.
+        """
+        if self.program_ms is None:
+            return ROUNDS
+        rounds = round(self.program_ms / (MOST_SETS * call_ms))
+        return 1 if rounds <= 1 else min(max(rounds, 4), ROUNDS)
+
+
+# Programs are long beside the host's 0.2 ms for each, and calls short for longer, as other processes keep it busy.
+QUICK = Pace(3, 4.0, 1.0, 2.0)
 
 
 @dataclasses.dataclass
@@ -107,7 +133,7 @@ class Runner:
       scale: of the inputs.
       repeats: samples a timing.
       with_peers: whether to run the rivals.
-      quick: fewer and shorter samples for rows that no rival comes close in.
+      quick: fewer and shorter samples, but of us and the rivals that come close.
       turn: entered while the device is in use.
     """
 
@@ -128,8 +154,7 @@ class Runner:
         self.device = jax.devices()[0]
         self.on_cpu = self.device.platform == "cpu"
         self._inputs: collections.OrderedDict[Any, tuple[Any, ...]] = collections.OrderedDict()
-        self._samples, self._queued_ms = repeats, QUEUED_MS
-        self._is_quick = False
+        self._pace = Pace(repeats)
 
     @property
     def judged(self) -> bool:
@@ -156,10 +181,7 @@ class Runner:
 
     def _timing(self, program: Program) -> Timing:
         with self.turn():
-            return time_program(program, self._samples, queued_ms=self._queued_ms)
-
-    def _short_ms(self) -> float:
-        return QUICK_SHORT_MS if self._is_quick else SHORT_MS
+            return time_program(program, self._pace.samples, queued_ms=self._pace.queued_ms)
 
     def once(self, case: Case) -> Result:
         """Runs our side of a row a single time, for a profiler or a memory checker."""
@@ -173,9 +195,9 @@ class Runner:
         peers = dict(case.peers) if self.with_peers else {}
         if not self.quick:
             return self._run(case, peers)
-        self._samples, self._queued_ms, self._is_quick = QUICK_REPEATS, QUICK_MS, True
+        usual, self._pace = self._pace, QUICK
         quick = self._run(case, peers)
-        self._samples, self._queued_ms, self._is_quick = self.repeats, QUEUED_MS, False
+        self._pace = usual
         ratios = {name: quick.ratio(name) for name in peers}
         close = [name for name, ratio in ratios.items() if ratio is not None and ratio < QUICK_RATIO]
         if quick.failed or not close:
@@ -251,15 +273,12 @@ class Runner:
     def _time(self, case: Case, side: Callable[..., Any], program: Program) -> Timing:
         """Times one call a program, or several where one is too short."""
         timing = self._timing(program)
-        if self.on_cpu or timing.median > self._short_ms():
+        if self.on_cpu or timing.median > self._pace.short_ms:
             return timing
         one_set = array_bytes(program.input_sets)
         distinct = max(1, min(MOST_SETS, -(-CACHE_BYTES // one_set)))
         sets = [self.inputs(case, seed) for seed in range(distinct)]
-        rounds = ROUNDS
-        if self._is_quick:
-            rounds = round(QUICK_PROGRAM_MS / (MOST_SETS * timing.median))
-            rounds = 1 if rounds <= 1 else min(max(rounds, LEAST_ROUNDS), ROUNDS)
+        rounds = self._pace.rounds(timing.median)
         several = compile_program(side, [sets[i % distinct] for i in range(MOST_SETS)], rounds=rounds)
         timing = self._timing(several)
         if timing.median < TINY_MS:
@@ -314,7 +333,7 @@ class Runner:
 
         one = arrays(0)
         timing = self._timing(Program(lambda sets: Waiting(peer.function(torch, *sets[0])), [one]))
-        if timing.median > self._short_ms() or peer.waits:
+        if timing.median > self._pace.short_ms or peer.waits:
             return timing
         distinct = max(1, min(MOST_SETS, -(-CACHE_BYTES // sum(x.nbytes for x in one))))
         sets = [arrays(seed) for seed in range(distinct)]

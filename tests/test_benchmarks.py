@@ -97,6 +97,7 @@ def test_processes_spread_over_gpus(monkeypatch):
     locks = [command[command.index("--turns") + 1] for command, _ in commands]
     assert locks == ["there/turns0", "there/turns1", "there/turns0", "there/turns1"]
     assert len({command[command.index("--output") + 1] for command, _ in commands}) == 4
+    assert {own["JAX_COMPILATION_CACHE_DIR"] for _, own in commands} == {"there/compiled"}
     _, alone = turns.command_of(["--grid"], 1, 2, 1, pathlib.Path("there"))
     assert alone["CUDA_VISIBLE_DEVICES"] == "3,1"
 
@@ -166,24 +167,29 @@ def test_quick_rows_are_timed_again_where_a_rival_is_close(monkeypatch, near_ms,
         ms = {"ours": 1.0, "near": near_ms, "far": 2.0}[name]
         return measure.Timing(ms, ms, ms, repeats, 1)
 
-    def ours(sets):
-        return [sets[0][0]]
+    def side(name):
+        def call(sets):
+            return [sets[0][0]]
 
-    def near(sets):
-        return [sets[0][0]]
-
-    def far(sets):
-        return [sets[0][0]]
+        call.__name__ = name
+        return call
 
     monkeypatch.setattr(runner, "compile_program", compile_program)
     monkeypatch.setattr(runner, "time_program", time_program)
-    case = Case("family", "name", lambda rng, scale: (jnp.ones(3),), ours, {"near": near, "far": far}, len)
+    peers = {name: side(name) for name in ("near", "far")}
+    case = Case("family", "name", lambda rng, scale: (jnp.ones(3),), side("ours"), peers, len)
     result = runner.Runner(1.0, 5, quick=True).run(case)
-    assert taken[:3] == [(name, 3, runner.QUICK_MS) for name in ("ours", "near", "far")]
+    assert taken[:3] == [(name, 3, runner.QUICK.queued_ms) for name in ("ours", "near", "far")]
     assert taken[3:] == [(name, 5, QUEUED_MS) for name in again.split()]
     samples = {name: outcome.timing.repeats for name, outcome in result.peers.items()}
     assert samples == {"near": 5 if again else 3, "far": 3}
     assert not result.failed
+
+
+def test_rounds_of_short_calls():
+    """Never two or three of a quick timing, whose program has some milliseconds."""
+    assert [runner.Pace(5).rounds(ms) for ms in (0.001, 0.2)] == [runner.ROUNDS] * 2
+    assert [runner.QUICK.rounds(ms) for ms in (0.001, 0.05, 0.1, 0.5, 1.0)] == [runner.ROUNDS, 5, 4, 1, 1]
 
 
 def test_rows_slower_than_saved_ones_are_found(monkeypatch, tmp_path, capsys):

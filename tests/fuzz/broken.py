@@ -172,9 +172,9 @@ def preconditions(rng: np.random.Generator) -> Other:
             return
         operands[argument], position = found
         where = "" if position is None else rf" first broken at position {position}\b"
-        wanted = rf"{name}: {argument}: expected .*,{where}"
+        wanted = rf"INVALID_ARGUMENT: {name}: {argument}: expected .*,{where}"
         if argument == "offsets":  # where these are wrong, so is what is said of the intervals
-            wanted = rf"{name}: (offsets|\w*starts): expected"
+            wanted = rf"INVALID_ARGUMENT: {name}: (offsets|\w*starts): expected"
         with jax.enable_x64(call.x64), mgpu.checks():
             try:
                 results = jax.block_until_ready(program(operands))
