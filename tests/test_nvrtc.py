@@ -80,6 +80,10 @@ SPECIAL = {
     ],
     "segmented_sort/cut_rows.cuh": [f"sorting::cut_cells<{ROWS}>", f"sorting::start_segments<{ROWS}>"],
     "segmented_sort/describe_tiles.cuh": ["sorting::connect_tiles<512>"],
+    "segmented_sort/fill_digits.cuh": [
+        "sorting::fill_digits<"
+        "mgpu::cuda::sorting::DigitProblem<mgpu::IntegerOrder<uint8_t>, mgpu::NoPayload, uint32_t, false>>"
+    ],
     "segmented_sort/list_segments.cuh": [
         "sorting::list_segments<1024>",
         f"sorting::list_long_segments<{DIGITS[1]}>",
@@ -92,8 +96,12 @@ SPECIAL = {
     "segmented_sort/rank_rows.cuh": [f"sorting::rank_rows<{FEW}>", f"sorting::merge_rows_by_rank<{FEW}>"],
     "segmented_sort/scatter_digits.cuh": [f"sorting::scatter_digits<{problem}>" for problem in DIGITS],
     "segmented_sort/sort_rows_by_digits.cuh": [
-        f"sorting::sort_rows_by_digits<mgpu::cuda::sorting::RowDigitsProblem<{order}, {payload}>>"
-        for order, payload in ((ORDER, "uint32_t"), ("mgpu::FloatOrder<uint16_t>", "mgpu::NoPayload"))
+        f"sorting::sort_rows_by_digits<mgpu::cuda::sorting::{problem}>"
+        for problem in (
+            f"RowDigitsProblem<{ORDER}, uint32_t>",
+            "RowDigitsProblem<mgpu::FloatOrder<uint16_t>, mgpu::NoPayload>",
+            "RowRanksProblem<mgpu::FloatOrder<uint64_t>, uint32_t>",
+        )
     ],
     "segmented_sort/sort_rows.cuh": [f"sorting::sort_rows<{problem}>" for problem in (ROWS, PACKED)],
     "select.cuh": [

@@ -140,25 +140,21 @@ def test_all_bits(rng):
         check(data.random_keys(rng, dtype, 1000), bits=8 * np.dtype(dtype).itemsize)
 
 
-# ---- Rows of few digits, each of which a block of a GPU sorts --------------------------------------------------------
+# ---- Rows that a block of a GPU sorts by digits ----------------------------------------------------------------------
 
 
 ROWS = data.tile_sizes("sort_row_digits")
 LENGTHS = sorted({520, 1000, 3001} | {tile + d for tile in ROWS for d in (-1, 0, 1)})
-FEW_DIGITS = {
-    **{dtype: {} for dtype in ("uint8", "int8", "int16", "uint16", "float16", "bfloat16")},
-    "int32": {"bits": 7},
-    "uint64": {"bits": 16},
-}
+DTYPES = ("uint8", "int8", "int16", "uint16", "float16", "bfloat16", "int32", "float32", "uint64", "int64", "float64")
+IN_BLOCKS = [*((dtype, None) for dtype in DTYPES), ("int32", 7), ("uint64", 16), ("uint32", 17), ("int64", 33)]
 
 
-@pytest.mark.parametrize("dtype", FEW_DIGITS)
+@pytest.mark.parametrize("dtype, bits", IN_BLOCKS)
 @pytest.mark.parametrize("n", long_but([1000, ROWS[0] + 1], LENGTHS))
-def test_rows_of_few_digits(rng, n, dtype):
+def test_rows_in_blocks(rng, n, dtype, bits):
     batch = N // n + 1
-    attributes = FEW_DIGITS[dtype]
-    if "bits" in attributes:
-        keys = rng.integers(0, 2 ** attributes["bits"], (batch, n)).astype(dtype)
+    if bits is not None:
+        keys = rng.integers(0, 2**bits, (batch, n)).astype(dtype)
     else:
         keys = data.random_keys(rng, dtype, batch, n)
     keys[1] = keys[1, 0]
@@ -170,7 +166,7 @@ def test_rows_of_few_digits(rng, n, dtype):
     four = rng.integers(0, 2**32, (batch, n), dtype=np.uint32)
     eight = rng.integers(0, 2**63, (batch, n), dtype=np.uint64)
     for descending in (False, True):
-        sorts = jax.jit(jax.vmap(jitted(descending=descending, **attributes)))
+        sorts = jax.jit(jax.vmap(jitted(descending=descending, bits=bits)))
         alone, (with_four, moved_four), (with_eight, moved_eight), indices = sorts(keys, four, eight, counts)
         order = np.stack([order_of(row, descending, min(n, live)) for row, live in zip(keys, counts, strict=True)])
         for got in (alone, with_four, with_eight):

@@ -1,6 +1,7 @@
 // Whole rows of many items, and long segments, sorted by digits, the least significant first: one pass over the keys
 // counts the digits at all places, then each place takes a pass that reads and writes everything once.
 #include "cuda/segmented_sort/digit_sort.h"
+#include "cuda/segmented_sort/fill_digits.cuh"
 #include "cuda/segmented_sort/launch_digits.h"
 #include "cuda/segmented_sort/list_segments.cuh"
 
@@ -35,6 +36,17 @@ void launch_count_of_segments(const Call& call, const P& problem, int64_t most_t
   launch_overlapping(call, stream, count, blocks, kCountThreads, shared, problem);
 }
 
+template <typename P>
+void launch_fill(const Call& call, const P& problem, cudaStream_t stream) {
+  const auto fill = fill_digits<P>;
+  const int64_t most = ceil_div<int64_t>(problem.length, kFillThreads * kFilledBytes);
+  const int blocks = resident_blocks(call, fill, kFillThreads, 0, problem.rows * most);
+  const int64_t parts = clamp<int64_t>(blocks / problem.rows, 1, most);
+  const int64_t part_items = ceil_div<int64_t>(problem.length, parts * kFilledBytes) * kFilledBytes;
+  launch_overlapping(call, stream, fill, static_cast<unsigned>(problem.rows * parts), kFillThreads, 0, problem, parts,
+                     part_items);
+}
+
 // If the device has enough shared memory.
 template <typename P>
 bool try_run(const Call& call, const SegmentedSortOperands& operands, const typename P::Order& order,
@@ -53,7 +65,7 @@ bool try_run(const Call& call, const SegmentedSortOperands& operands, const type
             operands.segments.counts,
             operands.digit_places(),
             operands.first_place(),
-            ceil_div<int64_t>(operands.segments.length, P::kTile),
+            kFillsDigits<P> ? 0 : ceil_div<int64_t>(operands.segments.length, P::kTile),
             columns(operands.keys, operands.payload),
             {columns(operands.sorted_keys, operands.sorted_payload), columns(scratch.keys, scratch.payload)},
             static_cast<typename P::Offset*>(counts.starts),
@@ -72,7 +84,11 @@ bool try_run(const Call& call, const SegmentedSortOperands& operands, const type
   } else {
     launch_count(call, problem, stream);
   }
-  launch_scatters(call, problem, counts.most_tiles, stream);
+  if constexpr (kFillsDigits<P>) {
+    launch_fill(call, problem, stream);
+  } else {
+    launch_scatters(call, problem, counts.most_tiles, stream);
+  }
   return true;
 }
 

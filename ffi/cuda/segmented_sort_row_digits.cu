@@ -7,11 +7,17 @@ namespace mgpu::cuda::sorting {
 
 namespace {
 
-// Calls visit(problem) with the kind of problem of these keys and payload. Floats of more than 16 bits have more
-// than two digits.
+// Calls visit(problem) with the kinds of problems of these keys and payload, with those of keys of so many digits if
+// that is not 0. Floats of more than 16 bits have more than two digits. Without payload merging takes less time.
 template <typename Order, typename Payload, typename Visit>
-void for_row_digits(Visit visit) {
-  if constexpr (Order::kTotal || sizeof(typename Order::Word) <= 2) visit(RowDigitsProblem<Order, Payload>{});
+void for_row_digits(int places, Visit visit) {
+  constexpr int kWidth = sizeof(typename Order::Word);
+  if constexpr (Order::kTotal || kWidth <= 2) {
+    if (places <= 2) visit(RowDigitsProblem<Order, Payload>{});
+  }
+  if constexpr (kWidth > 2 && !std::is_same_v<Payload, NoPayload>) {
+    if (places == 0 || places > 2) visit(RowRanksProblem<Order, Payload>{});
+  }
 }
 
 }  // namespace
@@ -20,23 +26,24 @@ bool sort_rows_by_digits(const Call& call, const SegmentedSortOperands& operands
   bool done = false;
   dispatch_order(call, operands.key_type, operands.descending, [&](auto order) {
     dispatch_payload(call, operands.payload_width, [&](auto payload) {
-      for_row_digits<decltype(order), decltype(payload)>([&](auto problem) {
+      for_row_digits<decltype(order), decltype(payload)>(operands.digit_places(), [&](auto problem) {
         using P = decltype(problem);
         using Word = typename P::Word;
         using Payload = typename P::Payload;
         const Segments& segments = operands.segments;
         const int threads = row_digit_threads(segments.length);
-        const int shared = row_digits_shared_bytes<P>(threads);
+        const int groups = static_cast<int>(ceil_div<int64_t>(segments.length, threads));
+        const int shared = row_digits_shared_bytes<P>(threads, groups);
         const auto kernel = sorting::sort_rows_by_digits<P>;
         constexpr int kStatic = 64;  // the kernel has some more
         if (shared + kStatic > shared_memory_limit(call)) return;
-        problem = {order,
-                   segments.length,
-                   segments.counts,
-                   operands.digit_places(),
-                   static_cast<int>(ceil_div<int64_t>(segments.length, threads)),
-                   {static_cast<const Word*>(operands.keys), static_cast<const Payload*>(operands.payload)},
-                   {static_cast<Word*>(operands.sorted_keys), static_cast<Payload*>(operands.sorted_payload)}};
+        problem = {{order,
+                    segments.length,
+                    segments.counts,
+                    operands.digit_places(),
+                    groups,
+                    {static_cast<const Word*>(operands.keys), static_cast<const Payload*>(operands.payload)},
+                    {static_cast<Word*>(operands.sorted_keys), static_cast<Payload*>(operands.sorted_payload)}}};
         allow_shared(call, kernel, shared);
         kernel<<<static_cast<unsigned>(segments.rows), threads, shared, stream>>>(problem);
         check_launch(call);
@@ -49,9 +56,11 @@ bool sort_rows_by_digits(const Call& call, const SegmentedSortOperands& operands
 
 void list_row_digit_shapes(const Call& call, KernelShapeList& list) {
   for_each_kind(call, "", {0, 4, 8}, [&](auto order, auto payload, const std::string& kind) {
-    for_row_digits<decltype(order), decltype(payload)>([&](auto problem) {
-      const int64_t bytes = row_digits_shared_bytes<decltype(problem)>(kRowDigitThreads) + 64;
-      list.push_back({"sort of rows by digits" + kind, {{bytes, bytes}}, true});
+    for_row_digits<decltype(order), decltype(payload)>(0, [&](auto problem) {
+      using P = decltype(problem);
+      const int64_t bytes = row_digits_shared_bytes<P>(kRowDigitThreads, kRowDigitItems) + 64;
+      list.push_back(
+          {(P::kLooksUp ? "sort of rows by ranks" : "sort of rows by digits") + kind, {{bytes, bytes}}, true});
     });
   });
 }

@@ -25,6 +25,19 @@ DigitCounts take_counts(Workspace& workspace, int64_t segments, int64_t tiles, i
   return counts;
 }
 
+// Whether rows with payload are sorted by digits that are looked up in ranks.
+bool sorts_rows_by_ranks(const SegmentedSortOperands& operands) {
+  // Merging shares few rows among more blocks. Rows that are nearly in order it merges in less time.
+  constexpr int64_t kFewRows = 64;
+  const int64_t length = operands.segments.length, rows = operands.segments.rows;
+  const int width = byte_width(operands.key_type);
+  if (operands.payload_width == 0 || width < 4 || operands.method != SortMethod::kFastest) return false;
+  if (rows < kFewRows || length <= 1024) return false;
+  if (width == 4) return true;
+  // Eight digits of a short row take its block as long as merging takes many rows, or a few with many blocks.
+  return operands.segments.total() > kFewItems && (length > 2048 || rows <= 2048);
+}
+
 const Enumeration kMethods{"sort_method", {"merging", "fastest", "nearly_sorted", "partitioning"}};
 
 }  // namespace
@@ -150,7 +163,10 @@ SegmentedSortOperands::RowSort SegmentedSortOperands::row_sort() const {
       is_for_digits(segments.total(), segments.length, digit_places(), has_payload)) {
     return RowSort::kDigits;
   }
-  const bool one_small_cell = !wide && segments.length <= kFewItemsShape.cell();
+  // Wide cells take longer, but half as long as two in one where there are no more than the device has room for.
+  constexpr int64_t kFewWideItems = int64_t{1} << 20;
+  const bool one_small_cell =
+      segments.length <= kFewItemsShape.cell() && (!wide || segments.rows * kFewItemsShape.cell() <= kFewWideItems);
   if ((segments.total() <= kFewItems || one_small_cell) && fills(kFewItemsShape)) return RowSort::kFewItems;
   if (!wide && segments.length <= kOneCellShape.cell()) {
     return fills(kOneCellShape) ? RowSort::kOneCell : RowSort::kSegments;
@@ -176,16 +192,22 @@ bool SegmentedSortOperands::sorts_rows_by_digits() const {
   constexpr int64_t kLongest = kRowDigitThreads * kRowDigitItems;
   const int places = digit_places();
   const int64_t length = segments.length, total = segments.total();
-  if (segments.rows == 1 || places > 2 || length > kLongest) return false;
+  if (segments.rows == 1 || length > kLongest) return false;
   if (method == SortMethod::kMerging || method == SortMethod::kPartitioning) return false;
+  if (places > 2) return sorts_rows_by_ranks(*this);
   // A digit costs a row as much as 500 items. Merging shares few long rows among more blocks. A block needs longer for
   // codes of floats.
   const bool is_long = length > kLongest / 2;
   if (places == 1) return length > 512 && total > int64_t{1} << (is_long ? 15 : 12);
   const bool is_float = key_kind(key_type) == KeyKind::kFloat;
+  // Merging takes longer for floats of 16 bits, whose zeros are equal, and not for integers with payload.
+  if (length <= 1024) {
+    const bool merges_slowly = byte_width(key_type) == 2 && (is_float || payload_width == 0);
+    return length > 512 && total >= int64_t{1} << 18 && merges_slowly;
+  }
   const int least = is_long ? 18 : is_float && length > 2048 ? 17 : 14;
   const bool fills_merged_cell = byte_width(key_type) == 4 && payload_width == 0 && 4 * length > 3 * kLongest;
-  return length > 1024 && total >= int64_t{1} << least && !fills_merged_cell;
+  return total >= int64_t{1} << least && !fills_merged_cell;
 }
 
 bool SegmentedSortOperands::packs_large_cells() const {
