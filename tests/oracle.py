@@ -101,8 +101,7 @@ def work_items(offsets: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]
     ends = np.append(offsets[1:], total)[: len(offsets)]
     lengths = np.clip(ends, 0, total) - np.clip(offsets, 0, total)
     objects = np.repeat(np.arange(len(offsets)), lengths)
-    ranks = [r for length in lengths.tolist() for r in range(length)]
-    return objects, np.array(ranks, np.int64)
+    return objects, np.arange(len(objects)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 def padded(rows: np.ndarray, size: int, fill_value) -> np.ndarray:

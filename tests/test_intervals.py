@@ -151,6 +151,82 @@ def test_short_intervals_into_a_result_larger_than_a_cache(rng, mean, in_order):
     same_bits(got, oracle.moved(x, items, places, into))
 
 
+# Rows of 4 bytes that no GPU's cache holds.
+LARGE = 2**23 if jax.default_backend() == "gpu" else 2**16
+HALF = LARGE // 2
+
+
+def ones_but(*changes):
+    """Offsets of one row an interval, with some of them set anew."""
+
+    def offsets_of(size):
+        offsets = np.arange(size, dtype=np.int32)
+        for at, offset in changes:
+            offsets[at] = offset
+        return offsets
+
+    return offsets_of
+
+
+ONES = {
+    "one row each": (ones_but(), None),
+    "fewer items than intervals": (ones_but((slice(HALF, None), HALF)), HALF),
+    "the last ones past the total": (ones_but(), HALF - 3),
+    "one of two rows, by one of none": (ones_but((HALF, HALF - 1)), None),
+    "the last item by an interval past the total": (ones_but((HALF - 1, HALF - 2), (HALF, HALF - 2)), HALF - 1),
+    "the first of two rows, by one before it": (ones_but((0, -5), (1, 0)), None),
+}
+
+
+@pytest.mark.parametrize("dtype", long_but(["uint32"], ["bool", "float16", "uint32", "float64", "complex128"]))
+@pytest.mark.parametrize("case", ONES)
+def test_one_row_each_of_an_array_larger_than_a_cache(rng, case, dtype):
+    size = LARGE // min(4, np.dtype(dtype).itemsize) * 4 + 77
+    offsets_of, total = ONES[case]
+    offsets = offsets_of(size)
+    objects, ranks = oracle.work_items(offsets, size if total is None else total)
+    x, into = rows(rng, dtype, size), rows(rng, dtype, size)
+    places, sources = rng.permutation(size).astype(np.int32), rng.integers(-3, size + 3, size).astype(np.int32)
+    places[rng.integers(0, size, 9)] = [-1, -size, size, size + 1, 2**31 - 1, -(2**31), -7, size + 77, 2**30]
+    second = places[objects[ranks > 0]] + np.int32(1)
+    places[np.isin(places, second)] = -5  # not over each other
+    to, source = (at[objects].astype(np.int64) + ranks for at in (places, sources))
+    assert np.bincount(to[(to >= 0) & (to < size)]).max() == 1
+    items = np.arange(len(objects))
+    taken = np.where((source >= 0) & (source < size), x[source % size], np.zeros((), x.dtype))
+    got = mgpu.interval_gather(x, sources, offsets, size, total=total)
+    same_bits(got, oracle.padded(taken, size, 0))
+    got = mgpu.interval_scatter(x, places, offsets, into, total=total)
+    same_bits(got, oracle.moved(x, items, to, into))
+    got = mgpu.interval_move(x, sources, places, offsets, into, total=total)
+    same_bits(got, oracle.moved(x, source, to, into))
+
+
+def test_rows_of_one_place_are_as_many_as_come(rng):
+    """Where places meet, it is one of the rows that stays; of what goes elsewhere nothing is lost."""
+    size = LARGE + 77
+    x = rng.integers(1, 2**32, size, np.uint32)
+    places = np.where(np.arange(size) % 3 > 0, np.arange(size), 5).astype(np.int32)
+    got = np.asarray(mgpu.interval_scatter(x, places, np.arange(size, dtype=np.int32), np.zeros(size, np.uint32)))
+    same_bits(got[6:], np.where(np.arange(size) % 3 > 0, x, 0)[6:])
+    assert got[5] in x[places == 5]
+
+
+@pytest.mark.parametrize("odd", [None, 1, HALF // 4, HALF - 1])
+def test_gathers_of_pairs(rng, odd):
+    size = LARGE
+    offsets = np.arange(0, size, 2, dtype=np.int32)
+    if odd is not None:
+        offsets[odd] += 1
+    sources, x = rng.integers(-2, size, size // 2).astype(np.int32), rng.integers(0, 2**32, size, np.uint32)
+    for total in (size, size - 1, HALF + 1):
+        objects, ranks = oracle.work_items(offsets, total)
+        source = sources[objects] + ranks
+        taken = np.where((source >= 0) & (source < size), x[source % size], 7).astype(np.uint32)
+        got = mgpu.interval_gather(x, sources, offsets, size, total=total, fill_value=7)
+        same_bits(got, oracle.padded(taken, size, 7))
+
+
 @pytest.mark.parametrize(
     "indices",
     long_but(

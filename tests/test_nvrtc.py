@@ -117,6 +117,11 @@ SPECIAL = {
     "sort_columns.cuh": [f"sorting::{kernel}<{COLUMNS}>" for kernel in ("count_digits", "scatter_digits")],
     "sorted_search.cuh": [f"searching::search_tiles<{ORDER}, true>", f"searching::match_tiles<{ORDER}, false>"],
     "top_k.cuh": [f"ranking::keep_first<{ORDER}, {rest}>" for rest in ("true, 256", "true, 512", "false, 512")],
+    "unit_intervals.cuh": [
+        "put_units_in_order<ulonglong2>",
+        "move_ordered_units<uint32_t>",
+        *(f"gather_intervals_of<{length}, uint8_t>" for length in (1, 2)),
+    ],
 }
 HEADERS = sorted(str(path.relative_to(FFI / "cuda")) for path in (FFI / "cuda").rglob("*.cuh"))
 NAMESPACE = re.compile(r"^namespace mgpu::cuda(?:::(\w+))? {", re.MULTILINE)

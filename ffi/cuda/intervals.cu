@@ -2,11 +2,29 @@
 #include "cuda/intervals.cuh"
 #include "cuda/move_rows.h"
 #include "cuda/region_order.cuh"
+#include "cuda/unit_intervals.cuh"
 #include "operations.h"
 
 namespace mgpu::cuda {
 
 namespace {
+
+// Launches what moves intervals of one item each, if they are.
+void move_units(const Call& call, const RegionIntervals& intervals, const IntervalMoveOperands& operands,
+                cudaStream_t stream) {
+  const RegionOrder& order = intervals.order;
+  check(call, cudaMemsetAsync(order.unit_counts, 0, sizeof(unsigned) * (RegionOrder::kRegions + 1), stream));
+  dispatch_row_word(operands.out.row_bytes, [&](auto word) {
+    using Word = decltype(word);
+    const int64_t tiles = ceil_div<int64_t>(operands.work.objects, kOrderThreads * kUnitItems<Word>);
+    put_units_in_order<Word>
+        <<<static_cast<unsigned>(tiles), kOrderThreads, 0, stream>>>(intervals, operands.x, operands.out.count);
+    check_launch(call);
+    const int64_t places = ceil_div(operands.out.count, int64_t{1} << order.shift) << order.shift;
+    launch_overlapping(call, stream, move_ordered_units<Word>, ceil_div<int64_t>(places, kMovedUnits), kOrderThreads, 0,
+                       order, operands.out);
+  });
+}
 
 // Launches what makes the order, in the first part of the workspace.
 RegionOrder order_by_region(const Call& call, const IntervalMoveOperands& operands, Workspace& workspace,
@@ -16,6 +34,7 @@ RegionOrder order_by_region(const Call& call, const IntervalMoveOperands& operan
   const RegionIntervals intervals{operands.work, data(operands.work.offsets), data(operands.gather.at),
                                   data(operands.scatter.at), order};
   const int blocks = static_cast<int>(ceil_div<int64_t>(operands.work.objects, kOrderTile));
+  if (order.is_mixed) move_units(call, intervals, operands, stream);
   check(call, cudaMemsetAsync(order.sums, 0, sizeof(RegionOrder::Sum) * (RegionOrder::kRegions + 1), stream));
   count_regions<<<blocks, kOrderThreads, 0, stream>>>(intervals);
   check_launch(call);
@@ -48,6 +67,29 @@ void move_in_order(const Call& call, IntervalMoveOperands operands, cudaStream_t
   move_rows(call, operands, route, stream);
 }
 
+// Gathers intervals of one length, if they have it.
+void gather_units(const Call& call, IntervalMoveOperands operands, cudaStream_t stream) {
+  Workspace workspace = workspace_of(call);
+  const UnitGather units = operands.take_unit_gather(workspace);
+  check(call, cudaMemsetAsync(units.is_done, 0xff, 2 * sizeof(int64_t), stream));
+  const WorkList& work = operands.work;
+  dispatch_row_word(operands.out.row_bytes, [&](auto word) {
+    using Word = decltype(word);
+    const auto kernel = operands.unit_length() == 1 ? gather_intervals_of<1, Word> : gather_intervals_of<2, Word>;
+    const int64_t tiles = ceil_div<int64_t>(work.size, kWorkThreads * kGatheredUnits);
+    kernel<<<static_cast<unsigned>(tiles), kWorkThreads, 0, stream>>>(
+        work, static_cast<const int32_t*>(operands.gather.at.data), operands.x, operands.fill, operands.out,
+        units.is_done);
+    check_launch(call);
+  });
+  operands.work.is_replaced = units.is_done;
+  operands.work.other_offsets = work.offsets;
+  operands.work.other_count = units.none;
+  MoveRoute<true, false, uint32_t> route(operands);
+  route.is_gathered = units.is_done;
+  move_rows(call, operands, route, stream);
+}
+
 void fill(const Call& call, const Array& result, const Fill& element, cudaStream_t stream) {
   constexpr int64_t kBlockBytes = int64_t{kWorkThreads} * 16 * 8;
   const int64_t blocks = ceil_div(result.bytes(), kBlockBytes);
@@ -69,7 +111,9 @@ void interval_expand(const Call& call, cudaStream_t stream) {
 }
 
 void interval_gather(const Call& call, cudaStream_t stream) {
-  move<true, false>(call, interval_gather_operands(call), stream);
+  const IntervalMoveOperands operands = interval_gather_operands(call);
+  if (operands.unit_length() > 0) return gather_units(call, operands, stream);
+  move<true, false>(call, operands, stream);
 }
 
 void interval_move(const Call& call, cudaStream_t stream) {

@@ -67,6 +67,7 @@ struct MoveRoute {
   Starts scatter_starts;
   int64_t scatter_stride;
   RegionOrder order{};
+  const int32_t* is_gathered = nullptr;
   Fill fill;
   Rows out;
 
@@ -78,6 +79,12 @@ struct MoveRoute {
         scatter_stride(operands.scatter.stride),
         fill(operands.fill),
         out(operands.out) {}
+
+  __device__ bool is_done() const
+    requires(!kScatters)
+  {
+    return is_gathered && *is_gathered != 0;
+  }
 
   template <int kRowBytes, typename Tile>
   __device__ char* out_row(const Tile& tile, int i) const {

@@ -15,6 +15,10 @@ static __global__ void partition_cells(const __grid_constant__ WorkList work, co
   start_next_kernel();
   const int64_t cells = work.problems * (tiles.tiles + 1);
   const int64_t thread = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (work.replaced() && work.live(0) == 0) {  // by nothing: other kernels did it all
+    if (thread < tiles.stride()) tiles.cells[thread] = 0;
+    return;
+  }
   const int64_t cell = minimum(thread / kCellLanes, cells - 1);  // the lanes of a warp stay together
   const int64_t problem = cell / (tiles.tiles + 1);
   const auto find = [](auto begin, auto end, auto before) {

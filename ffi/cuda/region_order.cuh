@@ -42,6 +42,7 @@ static __global__ void __launch_bounds__(kOrderThreads)
   static_assert(kRegions < kOrderThreads);
   __shared__ unsigned counts[kCopies][kRegions];
   __shared__ unsigned items[kCopies][kRegions];
+  if (intervals.order.is_done()) return;
   for (int i = threadIdx.x; i < kCopies * kRegions; i += kOrderThreads) counts[0][i] = items[0][i] = 0;
   __syncthreads();
   const int last = static_cast<int>(intervals.work.objects) - 1;
@@ -80,6 +81,11 @@ static __global__ void __launch_bounds__(kOrderThreads)
 static __global__ void begin_regions(RegionOrder order, int blocks) {
   __shared__ RegionOrder::Sum sums[RegionOrder::kRegions];
   const int region = threadIdx.x;
+  if (order.is_done()) {
+    *order.items = 0;
+    *order.is_used = 1;
+    return;
+  }
   const RegionOrder::Sum sum = order.sums[region];
   RegionOrder::Sum end = sum;
   for (int distance = 1; distance < RegionOrder::kRegions; distance *= 2) {
@@ -106,7 +112,7 @@ static __global__ void __launch_bounds__(kOrderThreads, 4)
   __shared__ int2 moves[kOrderTile];
   __shared__ unsigned offsets[kOrderTile + 1];
   const RegionOrder& order = intervals.order;
-  if (*order.is_used == 0) return;
+  if (order.is_done() || *order.is_used == 0) return;
   if (threadIdx.x < kRegions) counts[threadIdx.x] = 0;
   __syncthreads();
 

@@ -47,14 +47,41 @@ RegionOrder IntervalMoveOperands::take_order(Workspace& workspace) const {
   order.ends = workspace.take<RegionOrder::Sum>(RegionOrder::kRegions);
   order.is_used = workspace.take<int32_t>(1);
   order.items = workspace.take<int64_t>(1);
-  order.offsets = workspace.take<int32_t>(work.objects);
-  order.gather_starts = workspace.take<int32_t>(work.objects);
-  order.scatter_starts = workspace.take<int32_t>(work.objects);
+  const auto take_intervals = [&](Workspace& from) {
+    order.offsets = from.take<int32_t>(work.objects);
+    order.gather_starts = from.take<int32_t>(work.objects);
+    order.scatter_starts = from.take<int32_t>(work.objects);
+  };
+  if (!may_have_units()) {
+    take_intervals(workspace);
+    return order;
+  }
+  order.unit_counts = workspace.take<unsigned>(RegionOrder::kRegions + 1);
+  order.is_mixed = reinterpret_cast<int32_t*>(order.unit_counts + RegionOrder::kRegions);
+  // Intervals are put in order only where items are not, so they share memory.
+  const auto take_units = [&](Workspace& from) {
+    const int64_t places = ceil_div(out.count, int64_t{1} << order.shift) << order.shift;
+    order.unit_moves = from.take<char>(places * unit_move_bytes(out.row_bytes));
+  };
+  Workspace intervals, units;
+  take_intervals(intervals);
+  take_units(units);
+  const int64_t bytes = maximum(intervals.used(), units.used());
+  char* const shared = workspace.take<char>(bytes);
+  Workspace first(shared, bytes), second(shared, bytes);
+  take_intervals(first);
+  take_units(second);
   return order;
+}
+
+UnitGather IntervalMoveOperands::take_unit_gather(Workspace& workspace) const {
+  int64_t* const words = workspace.take<int64_t>(2);
+  return {reinterpret_cast<int32_t*>(words), words + 1};
 }
 
 WorkTiles IntervalMoveOperands::layout(Workspace& workspace) const {
   if (has_order()) take_order(workspace);
+  if (unit_length() > 0) take_unit_gather(workspace);
   return take_work_tiles(workspace, work, work_items(out.row_bytes, row_word(out.row_bytes)));
 }
 

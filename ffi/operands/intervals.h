@@ -46,6 +46,24 @@ struct RegionOrder {
   int32_t* offsets;     // [objects], as the others, in the new order
   int32_t* gather_starts;
   int32_t* scatter_starts;
+
+  // Where there are as many intervals as items, each may have one. Then the items themselves are put in the order of
+  // the regions, with no counts before: a region of `1 << shift` items gets no more, unless intervals overlap.
+  unsigned* unit_counts = nullptr;  // [kRegions], of the items that have come
+  int32_t* is_mixed = nullptr;      // whether some interval has not one item, or a region would get too many
+  void* unit_moves = nullptr;       // [regions << shift] of unit_move_bytes each
+
+  // Whether the items are moved, and nothing is left to do.
+  MGPU_HOST_DEVICE bool is_done() const { return is_mixed && *is_mixed == 0; }
+};
+
+// An item and its place.
+constexpr int64_t unit_move_bytes(int64_t row_bytes) { return row_bytes <= 4 ? 8 : 2 * row_bytes; }
+
+// What the kernels of gathers of intervals of one length tell those that take over where lengths differ.
+struct UnitGather {
+  int32_t* is_done;
+  int64_t* none;  // a count below zero, which stands for no items: what is left to do
 };
 
 // What interval_gather and interval_move share: output `position` of object j moves row `gather.target` of x to row
@@ -84,9 +102,24 @@ struct IntervalMoveOperands {
            work.objects < int64_t{1} << 30 && bytes <= work.objects * kMostBytesAnInterval;
   }
 
-  RegionOrder take_order(Workspace& workspace) const;
+  // Whether the intervals of that order may have one item each.
+  bool may_have_units() const { return has_order() && work.objects == work.size; }
 
-  // The order, if there is one, comes first.
+  // The length that all intervals of a gather have if they have the same one, where there are kernels for that length;
+  // else 0.
+  int64_t unit_length() const {
+    constexpr int64_t kLeastItems = int64_t{1} << 22;
+    constexpr int64_t kLongest = 2;
+    const bool is_large = work.problems == 1 && work.size >= kLeastItems && work.objects > 0;
+    if (scatters || !is_large || is_wide() || is_wide_row(out.row_bytes) || work.size % work.objects != 0) return 0;
+    const int64_t length = work.size / work.objects;
+    return length <= kLongest ? length : 0;
+  }
+
+  RegionOrder take_order(Workspace& workspace) const;
+  UnitGather take_unit_gather(Workspace& workspace) const;
+
+  // The order, or what gathers of one length need, comes first.
   WorkTiles layout(Workspace& workspace) const;
 };
 
