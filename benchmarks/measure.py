@@ -61,6 +61,11 @@ class Program:
         """Calls of the function."""
         return self.rounds * len(self.input_sets)
 
+    @property
+    def has_kernels(self) -> bool:
+        """Whether it calls kernels of this library: what it lowers to plain JAX is XLA's own."""
+        return "jax_mgpu" in self.run.as_text()
+
 
 def compile_program(
     function: Callable[..., Any],
