@@ -418,6 +418,24 @@ def test_batches_over_a_mesh(case, rng, monkeypatch) -> None:
     np.testing.assert_array_equal(of_shards, expected)
 
 
+def test_an_order_for_each_problem_of_a_shard(rng, monkeypatch) -> None:
+    """It is traced where what it captured varies over the mesh and its items do not, and run where both do."""
+    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    devices = jax.devices()
+    mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
+    x, signs = few(rng, 2 * len(devices) * 3 * 20).reshape(-1, 3, 20), rng.choice([-1, 1], (2 * len(devices), 3))
+
+    def run(x, sign):
+        return mgpu.segmented_sort_indices(x, np.array([0, 7], I32), less=lambda a, b: a * sign < b * sign)[1]
+
+    spec = jax.sharding.PartitionSpec("x")
+    run = jax.shard_map(jax.vmap(jax.vmap(run)), mesh=mesh, in_specs=(spec, spec), out_specs=spec)
+    got = jax.jit(run)(x, signs.astype(F32))
+    keys = x * signs[..., None]
+    expected = np.concatenate([np.argsort(part, axis=-1, kind="stable") for part in (keys[..., :7], keys[..., 7:])], -1)
+    np.testing.assert_array_equal(got, expected + np.where(np.arange(20) < 7, 0, 7))
+
+
 def test_same_programs_are_compiled_once(rng, monkeypatch) -> None:
     """A comparator that is written alike is the same to jit."""
     monkeypatch.setattr(by_function, "has_kernels", lambda: False)
