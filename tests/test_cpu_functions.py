@@ -110,6 +110,18 @@ def test_others(test, rng) -> None:
     test(rng)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("n", [9, 3 * TILE])
+def test_subnormals_count(n, rng) -> None:
+    """XLA's threads take them for zeros: then what is least of some would be any of them."""
+    x = (rng.integers(-9, 10, n) * float(np.finfo(F32).smallest_subnormal)).astype(F32)
+    np.testing.assert_array_equal(mgpu.scan(x, "max", map=lambda x: -x), np.maximum.accumulate(-x))
+    least = np.minimum.accumulate(x)
+    first = np.maximum.accumulate(np.where(x == least, np.arange(n), 0) * (np.append(1, np.diff(least)) != 0))
+    np.testing.assert_array_equal(mgpu.scan(x, "argmin", map=lambda x: x + 0), first)
+    np.testing.assert_array_equal(mgpu.reduce(x, jnp.maximum), x.max())
+
+
 def test_the_call_is_in_the_program() -> None:
     """Of a function of both items; what compares keys is sorted by these."""
     x = jnp.arange(10.0)
