@@ -64,7 +64,8 @@ class Program:
     @property
     def has_kernels(self) -> bool:
         """Whether it calls kernels of this library: what it lowers to plain JAX is XLA's own."""
-        return "jax_mgpu" in self.run.as_text()
+        compiled: Any = self.run
+        return "jax_mgpu" in compiled.as_text()
 
 
 def compile_program(

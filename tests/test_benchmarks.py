@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 import os
 import pathlib
@@ -316,7 +317,16 @@ def test_what_becomes_of_slow_shapes():
     assert shapes.failures([fast, even]) == []
     assert shapes.failures([fast, measured("rows of 8", 3.1)]) == ["merge, rows of 8: 3.100 ms, by its bytes 1.000"]
     assert shapes.failures([fast, measured("int8", 3.1, same_rate=False)]) == []
-    assert shapes.failures([measured("rows of 8", 1.1, 1.0)]) == ["merge, rows of 8: 1.100 ms, XLA 1.000"]
+    slower = measured("rows of 8", 1.1, 1.0)
+    assert shapes.failures([slower]) == ["merge, rows of 8: 1.100 ms, XLA 1.000"]
+    assert shapes.failures([dataclasses.replace(slower, is_xla=True)]) == []
+
+
+@pytest.mark.skipif(not mgpu.has_cuda() and jax.default_backend() == "gpu", reason="there are no kernels for the GPU")
+def test_programs_without_kernels_are_told():
+    inputs = [(jnp.arange(9),)]
+    assert measure.compile_program(mgpu.mergesort, inputs).has_kernels
+    assert not measure.compile_program(jnp.sort, inputs).has_kernels
 
 
 def test_names_of_shapes_are_unique():

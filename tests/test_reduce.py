@@ -11,6 +11,7 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
+from jax_mgpu._src import reduce as reduce_primitives
 from tests import data, oracle
 from tests.test_scan import OPERATORS, compose, items, random_heads, same
 
@@ -23,6 +24,18 @@ SIZES = sorted(
     | {tile + d for tile in data.tile_sizes("reduce") for d in (0, 1)}
     | {tile + d for tile in data.tile_sizes("segmented_reduce") for d in (-HEADS - 2, -2, -1)}
 )
+
+
+@pytest.fixture(autouse=True)
+def by_kernels(request, monkeypatch):
+    """Batches of sums of any size by this library's kernels, where a test does not ask for what is XLA's."""
+    if "most_plain_bytes" not in request.fixturenames:
+        monkeypatch.setattr(reduce_primitives, "MOST_PLAIN_BYTES", -1)
+
+
+@pytest.fixture
+def most_plain_bytes():
+    return reduce_primitives.MOST_PLAIN_BYTES
 
 
 @functools.partial(jax.jit, static_argnames="op")
@@ -266,6 +279,36 @@ def test_short_whole_rows(rng, op, dtype, n):
         whole = np.asarray(jax.jit(jax.vmap(lambda row: mgpu.reduce(row, op)))(x))
         for row in range(batch):
             same(whole[row], oracle.reduce(x[row], op))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float16", "bfloat16", "float32", "int64", "float64"])
+def test_small_batches_of_sums(rng, dtype, most_plain_bytes):
+    """They are XLA's own on a GPU; each sum is the same wherever its batch stands in a program."""
+    batches = [items(rng, dtype, "add", *shape) for shape in ((1, 9), (70, 1000), (300, 7), (3, 0))]
+    sums = jax.jit(lambda batches: [jax.vmap(mgpu.reduce)(x) for x in batches])
+    others = jax.jit(lambda batches: [jax.vmap(mgpu.reduce)(x * 1) * 2 for x in batches])
+    for x, got, twice in zip(batches, sums(batches), others(batches), strict=True):
+        assert x.nbytes <= most_plain_bytes
+        for row, one in zip(x, np.asarray(got), strict=True):
+            same(one, oracle.reduce(row, "add"))
+        np.testing.assert_array_equal(np.asarray(twice), np.asarray(got * 2))
+
+
+@pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
+def test_which_batches_of_sums_are_left_to_xla(most_plain_bytes):
+    def is_own(call, dtype, *shape):
+        traced = jax.jit(call).trace(jax.ShapeDtypeStruct(shape, dtype))
+        return "jax_mgpu.reduce" in traced.lower(lowering_platforms=("cuda",)).as_text()
+
+    sums, n = jax.vmap(mgpu.reduce), most_plain_bytes // 4
+    for shape in ((1, n), (n, 1), (1024, n // 1024)):
+        assert not is_own(sums, np.float32, *shape)
+        assert is_own(sums, np.float32, shape[0] + 1, shape[1])
+        assert is_own(sums, np.float64, *shape)
+        assert is_own(jax.vmap(lambda x: mgpu.reduce(x, "max")), np.float32, *shape)
+        assert is_own(jax.vmap(lambda x: mgpu.reduce(x, count=3)), np.float32, *shape)
+    assert is_own(mgpu.reduce, np.float32, n)
+    assert not is_own(jax.vmap(sums), np.float32, 4, n // 64, 16)
 
 
 # Columns that vector instructions take together and those left over; rows of one tile and of several.

@@ -628,7 +628,7 @@ class _SegmentedReduce(Operation):
 
 # XLA's kernels of such a batch may start before the last kernel ends, and take up to 0.5 us less (H200). Of larger
 # batches ours take less, most of all of long rows.
-_MOST_PLAIN_BYTES = 1 << 24
+MOST_PLAIN_BYTES = 1 << 24
 
 
 class _Reduce(Operation):
@@ -638,7 +638,7 @@ class _Reduce(Operation):
         self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
     ) -> bool:
         x, count = operands
-        is_small = x.ndim > 1 and x.size * x.dtype.itemsize <= _MOST_PLAIN_BYTES
+        is_small = x.ndim > 1 and x.size * x.dtype.itemsize <= MOST_PLAIN_BYTES
         return platform == "cuda" and attributes["op"] == Kind.ADD and is_small and count.size == 0
 
 
