@@ -319,7 +319,9 @@ def test_what_becomes_of_slow_shapes():
     assert shapes.failures([fast, measured("int8", 3.1, same_rate=False)]) == []
     slower = measured("rows of 8", 1.1, 1.0)
     assert shapes.failures([slower]) == ["merge, rows of 8: 1.100 ms, XLA 1.000"]
-    assert shapes.failures([dataclasses.replace(slower, is_xla=True)]) == []
+    assert len(shapes.failures([dataclasses.replace(slower, is_xla=True)])) == 1
+    assert len(shapes.failures([measured("rows of 8", 1.01, 1.0)])) == 1
+    assert shapes.failures([dataclasses.replace(slower, ours=1.01, is_xla=True)]) == []
 
 
 @pytest.mark.skipif(not mgpu.has_cuda() and jax.default_backend() == "gpu", reason="there are no kernels for the GPU")

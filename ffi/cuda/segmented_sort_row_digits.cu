@@ -58,9 +58,16 @@ void list_row_digit_shapes(const Call& call, KernelShapeList& list) {
   for_each_kind(call, "", {0, 4, 8}, [&](auto order, auto payload, const std::string& kind) {
     for_row_digits<decltype(order), decltype(payload)>(0, [&](auto problem) {
       using P = decltype(problem);
-      const int64_t bytes = row_digits_shared_bytes<P>(kRowDigitThreads, kRowDigitItems) + 64;
-      list.push_back(
-          {(P::kLooksUp ? "sort of rows by ranks" : "sort of rows by digits") + kind, {{bytes, bytes}}, true});
+      const auto bytes = [](int groups) -> int64_t {
+        return row_digits_shared_bytes<P>(kRowDigitThreads, groups) + 64;
+      };
+      const int64_t most = bytes(kRowDigitItems);
+      if constexpr (P::kLooksUp) {  // ranks of half as many items fit into smaller devices
+        const int64_t half = bytes(kRowDigitItems / 2);
+        list.push_back({"sort of rows by ranks" + kind, {{most, most}, {half, half}}, true});
+      } else {
+        list.push_back({"sort of rows by digits" + kind, {{most, most}}, true});
+      }
     });
   });
 }
