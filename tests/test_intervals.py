@@ -214,7 +214,7 @@ def test_rows_of_one_place_are_as_many_as_come(rng):
 
 @pytest.mark.parametrize("odd", [None, 1, HALF // 4, HALF - 1])
 def test_gathers_of_pairs(rng, odd):
-    size = LARGE
+    size = LARGE + 76
     offsets = np.arange(0, size, 2, dtype=np.int32)
     if odd is not None:
         offsets[odd] += 1
@@ -225,6 +225,13 @@ def test_gathers_of_pairs(rng, odd):
         taken = np.where((source >= 0) & (source < size), x[source % size], 7).astype(np.uint32)
         got = mgpu.interval_gather(x, sources, offsets, size, total=total, fill_value=7)
         same_bits(got, oracle.padded(taken, size, 7))
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_gathers_from_no_rows(length):
+    offsets = np.arange(0, LARGE, length, dtype=np.int32)
+    got = mgpu.interval_gather(np.zeros(0, np.float32), offsets, offsets, LARGE, fill_value=3)
+    same_bits(got, np.full(LARGE, 3, np.float32))
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ SPECIAL = {
     "unit_intervals.cuh": [
         "put_units_in_order<ulonglong2>",
         "move_ordered_units<uint32_t>",
-        *(f"gather_intervals_of<{length}, uint8_t>" for length in (1, 2)),
+        *(f"gather_intervals_of<{length}, {is_first}, uint8_t>" for length in (1, 2) for is_first in ("true", "false")),
     ],
 }
 HEADERS = sorted(str(path.relative_to(FFI / "cuda")) for path in (FFI / "cuda").rglob("*.cuh"))

@@ -73,14 +73,20 @@ void gather_units(const Call& call, IntervalMoveOperands operands, cudaStream_t 
   const UnitGather units = operands.take_unit_gather(workspace);
   check(call, cudaMemsetAsync(units.is_done, 0xff, 2 * sizeof(int64_t), stream));
   const WorkList& work = operands.work;
+  const auto* const starts = static_cast<const int32_t*>(operands.gather.at.data);
+  const bool is_one = operands.unit_length() == 1;
+  const int64_t sweeps = gather_sweeps(operands.x);
+  const int64_t part = ceil_div(operands.x.count, sweeps);
   dispatch_row_word(operands.out.row_bytes, [&](auto word) {
     using Word = decltype(word);
-    const auto kernel = operands.unit_length() == 1 ? gather_intervals_of<1, Word> : gather_intervals_of<2, Word>;
+    const auto first = is_one ? gather_intervals_of<1, true, Word> : gather_intervals_of<2, true, Word>;
+    const auto next = is_one ? gather_intervals_of<1, false, Word> : gather_intervals_of<2, false, Word>;
     const int64_t tiles = ceil_div<int64_t>(work.size, kWorkThreads * kGatheredUnits);
-    kernel<<<static_cast<unsigned>(tiles), kWorkThreads, 0, stream>>>(
-        work, static_cast<const int32_t*>(operands.gather.at.data), operands.x, operands.fill, operands.out,
-        units.is_done);
-    check_launch(call);
+    for (int64_t sweep = 0; sweep < sweeps; ++sweep) {
+      const Range<int64_t> rows{sweep * part, minimum((sweep + 1) * part, operands.x.count)};
+      launch_overlapping(call, stream, sweep == 0 ? first : next, tiles, kWorkThreads, 0, work, starts, operands.x,
+                         rows, operands.fill, operands.out, units.is_done);
+    }
   });
   operands.work.is_replaced = units.is_done;
   operands.work.other_offsets = work.offsets;

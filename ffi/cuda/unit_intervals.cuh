@@ -121,40 +121,60 @@ __global__ void __launch_bounds__(kOrderThreads)
 // Items that a thread gathers: more wait for memory no longer together.
 constexpr int kGatheredUnits = 4;
 
-// Gathers intervals of one length. Loads and stores that pass by leave the second cache to what is gathered.
-template <int kLength, typename Word>
+// The sweeps over the outputs of a gather. Each takes what lies in one part of x, which stays in the second cache: an
+// H200's has 50 MB, and takes 0.29 ms for 2^24 items of 64 MB in one sweep, 0.21 in two. Each sweep reads the indices
+// again, so that four gain nothing more, and three nothing from 512 MB on.
+inline int64_t gather_sweeps(const Rows& x) {
+  constexpr int64_t kPart = int64_t{1} << 25;
+  constexpr int64_t kMost = 3;
+  const int64_t parts = maximum<int64_t>(ceil_div(x.count * x.row_bytes, kPart), 1);
+  return parts <= 8 ? minimum(parts, kMost) : 1;
+}
+
+// Gathers intervals of one length from these rows of x; the first sweep compares the offsets and stores all outputs.
+// Loads and stores that pass by leave the second cache to what is gathered.
+template <int kLength, bool kIsFirst, typename Word>
 __global__ void __launch_bounds__(kWorkThreads)
     gather_intervals_of(const __grid_constant__ WorkList work, const int32_t* starts, const __grid_constant__ Rows x,
-                        const __grid_constant__ Fill fill, const __grid_constant__ Rows out, int32_t* is_done) {
-  if (*static_cast<const volatile int32_t*>(is_done) == 0) return;
+                        Range<int64_t> part, const __grid_constant__ Fill fill, const __grid_constant__ Rows out,
+                        int32_t* is_done) {
+  wait_for_last_kernel();
+  const bool is_mixed = *static_cast<const volatile int32_t*>(is_done) == 0;
   const int32_t* const offsets = static_cast<const int32_t*>(work.offsets.data);
   const int size = static_cast<int>(work.size);
   const int live = static_cast<int>(minimum(work.live(0), work.size));
   const int begin = static_cast<int>(blockIdx.x * kWorkThreads * kGatheredUnits + threadIdx.x);
-  const Word filling = fill_word<Word>(fill.data, fill.element_bytes);
+  [[maybe_unused]] const Word filling = kIsFirst ? fill_word<Word>(fill.data, fill.element_bytes) : Word{};
   const Word* const rows = reinterpret_cast<const Word*>(x.data);
   Word* const results = reinterpret_cast<Word*>(out.data);
-  int start[kGatheredUnits], offset[kGatheredUnits];
+  int start[kGatheredUnits];
+  [[maybe_unused]] int offset[kGatheredUnits];
   Word row[kGatheredUnits];
 #pragma unroll
   for (int k = 0; k < kGatheredUnits; ++k) {
     const int i = begin + k * kWorkThreads;
-    start[k] = i < size ? __ldcs(starts + i / kLength) : -1;
-    offset[k] = i < size ? __ldcs(offsets + i / kLength) : live;
+    start[k] = i < size ? __ldcs(starts + i / kLength) : 0;
+    if constexpr (kIsFirst) offset[k] = i < size ? __ldcs(offsets + i / kLength) : live;
   }
+  if (is_mixed) return;
+  const auto source = [&](int k) { return static_cast<uint32_t>(start[k]) + (begin + k * kWorkThreads) % kLength; };
+  const auto is_here = [&](int k) {
+    return begin + k * kWorkThreads < live && source(k) >= part.begin && source(k) < part.end;
+  };
 #pragma unroll
   for (int k = 0; k < kGatheredUnits; ++k) {
-    const int i = begin + k * kWorkThreads;
-    const uint32_t source = static_cast<uint32_t>(start[k]) + i % kLength;
-    row[k] = i < live && source < static_cast<uint64_t>(x.count) ? rows[source] : filling;
+    if constexpr (kIsFirst) row[k] = filling;
+    if (is_here(k)) row[k] = rows[source(k)];
   }
   bool is_unit = true;
 #pragma unroll
   for (int k = 0; k < kGatheredUnits; ++k) {
     const int i = begin + k * kWorkThreads;
-    const int first = i / kLength * kLength;
-    is_unit &= first < live ? offset[k] == first : offset[k] >= live;
-    if (i < size) __stcs(results + i, row[k]);
+    if constexpr (kIsFirst) {
+      const int first = i / kLength * kLength;
+      is_unit &= first < live ? offset[k] == first : offset[k] >= live;
+    }
+    if (kIsFirst ? i < size : is_here(k)) __stcs(results + i, row[k]);
   }
   if (!is_unit) *is_done = 0;
 }

@@ -98,17 +98,22 @@ struct IntervalMoveOperands {
     constexpr int64_t kLeastBytes = int64_t{1} << 25;
     constexpr int64_t kMostBytesAnInterval = 4096;
     const int64_t bytes = out.count * out.row_bytes;
-    return scatters && work.problems == 1 && !is_wide() && !is_wide_row(out.row_bytes) && bytes >= kLeastBytes &&
+    // Single items go to a result of just so many in less time as they come.
+    const bool is_larger = has_as_many() ? bytes > kLeastBytes : bytes >= kLeastBytes;
+    return scatters && work.problems == 1 && !is_wide() && !is_wide_row(out.row_bytes) && is_larger &&
            work.objects < int64_t{1} << 30 && bytes <= work.objects * kMostBytesAnInterval;
   }
 
+  // Whether there are as many intervals as items, so that each may have one.
+  bool has_as_many() const { return work.objects == work.size; }
+
   // Whether the intervals of that order may have one item each.
-  bool may_have_units() const { return has_order() && work.objects == work.size; }
+  bool may_have_units() const { return has_order() && has_as_many(); }
 
   // The length that all intervals of a gather have if they have the same one, where there are kernels for that length;
   // else 0.
   int64_t unit_length() const {
-    constexpr int64_t kLeastItems = int64_t{1} << 22;
+    constexpr int64_t kLeastItems = int64_t{1} << 20;
     constexpr int64_t kLongest = 2;
     const bool is_large = work.problems == 1 && work.size >= kLeastItems && work.objects > 0;
     if (scatters || !is_large || is_wide() || is_wide_row(out.row_bytes) || work.size % work.objects != 0) return 0;
