@@ -120,6 +120,28 @@ def test_long_segments(rng, op, dtype):
             check_every_form(x, heads, count, op)
 
 
+@pytest.mark.parametrize("m", [2, 3, 40, 700, 1150, 1300])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_few_segments_of_many_tiles(rng, rows, m):
+    """Up to 16 ends a tile of 4,064 units say where CUDA's tiles begin, unless a tile is one of 64 and more an end."""
+    n = 300_001
+    x = items(rng, "int32", "add", rows, n)
+    anywhere = rng.integers(0, n + 1, m)
+    for places in (
+        anywhere,
+        np.where(anywhere < n // 2, 7, anywhere),  # many empty ones, and then a long one
+        np.where(anywhere < n // 2, 0, n),
+        n - 50 + anywhere % 99,
+        np.arange(m) * 4064,
+        np.arange(m) * 4063 - 9,
+    ):
+        heads = np.sort(places).astype(np.int32)
+        counts = np.array([n, n // 3, 0], np.int32)[:rows]
+        results = jax.vmap(lambda x, count, heads=heads: mgpu.segmented_reduce(x, heads, count=count))(x, counts)
+        for row in range(rows):
+            same(results[row], oracle.segmented_reduce(x[row], heads, "add", counts[row]))
+
+
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 @pytest.mark.parametrize("op", OPERATORS)
 def test_short_segments(rng, op, dtype):
@@ -161,6 +183,7 @@ def test_heads_out_of_order_or_range_are_safe(rng):
     wrapping[5000:5002] = 2**31 - 1, -5
     for heads in (
         rng.integers(-n, 2 * n, 9000),
+        rng.integers(-n, 2 * n, 50),
         np.arange(9000)[::-1],
         np.full(9000, -7),
         np.full(9000, 2**31 - 1),
@@ -170,7 +193,7 @@ def test_heads_out_of_order_or_range_are_safe(rng):
         wrapping,
     ):
         for count in (n, 100):
-            assert mgpu.segmented_reduce(x, heads.astype(np.int32), count=count).shape == (9000,)
+            assert mgpu.segmented_reduce(x, heads.astype(np.int32), count=count).shape == heads.shape
 
 
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
