@@ -140,11 +140,11 @@ def test_all_bits(rng):
         check(data.random_keys(rng, dtype, 1000), bits=8 * np.dtype(dtype).itemsize)
 
 
-# ---- Rows that a block of a GPU sorts by digits ----------------------------------------------------------------------
+# ---- Rows of batches, which a block of a GPU sorts by digits up to some length ---------------------------------------
 
 
 ROWS = data.tile_sizes("sort_row_digits")
-LENGTHS = sorted({520, 1000, 3001} | {tile + d for tile in ROWS for d in (-1, 0, 1)})
+LENGTHS = sorted({520, 1000, 3001, 40001} | {tile + d for tile in ROWS for d in (-1, 0, 1)})
 DTYPES = ("uint8", "int8", "int16", "uint16", "float16", "bfloat16", "int32", "float32", "uint64", "int64", "float64")
 IN_BLOCKS = [*((dtype, None) for dtype in DTYPES), ("int32", 7), ("uint64", 16), ("uint32", 17), ("int64", 33)]
 
