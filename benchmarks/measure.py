@@ -65,7 +65,7 @@ class Program:
     def has_kernels(self) -> bool:
         """Whether it calls kernels of this library: what it lowers to plain JAX is XLA's own."""
         compiled: Any = self.run
-        return "jax_mgpu" in compiled.as_text()
+        return 'custom_call_target="jax_mgpu.' in compiled.as_text()
 
 
 def compile_program(
