@@ -332,6 +332,12 @@ def test_which_batches_of_sums_are_left_to_xla(most_plain_bytes):
         assert is_own(jax.vmap(lambda x: mgpu.reduce(x, count=3)), np.float32, *shape)
     assert is_own(mgpu.reduce, np.float32, n)
     assert not is_own(jax.vmap(sums), np.float32, 4, n // 64, 16)
+    for length in (96, 512, 8192):
+        assert not is_own(sums, np.int64, n // length, length)
+        assert is_own(sums, np.int64, n // length + 1, length)
+        assert is_own(sums, np.float64, n // length, length)
+    for length in (64, 1003, 16_384):
+        assert is_own(sums, np.int64, n // length, length)
 
 
 # Columns that vector instructions take together and those left over; rows of one tile and of several.

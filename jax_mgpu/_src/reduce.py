@@ -627,7 +627,8 @@ class _SegmentedReduce(Operation):
 
 
 # XLA's kernels of such a batch may start before the last kernel ends, and take less, by up to 3 us (H200). Of larger
-# batches ours take less, most of all of long rows.
+# batches ours take less, most of all of long rows. Integers of 64 bits, in rows that XLA reads by 16 bytes and adds up
+# by a warp or a block, take XLA up to 9% less even of twice as many bytes.
 MOST_PLAIN_BYTES = 1 << 24
 
 
@@ -638,7 +639,11 @@ class _Reduce(Operation):
         self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
     ) -> bool:
         x, count = operands
-        is_small = x.ndim > 1 and x.size * x.dtype.itemsize <= MOST_PLAIN_BYTES
+        length, itemsize = x.shape[-1], x.dtype.itemsize
+        is_wide = jnp.issubdtype(x.dtype, jnp.integer) and itemsize == 8
+        adds_quickly = is_wide and length % 2 == 0 and 96 <= length <= 8192
+        most = (2 if adds_quickly else 1) * MOST_PLAIN_BYTES
+        is_small = x.ndim > 1 and x.size * itemsize <= most
         return platform == "cuda" and attributes["op"] == Kind.ADD and is_small and count.size == 0
 
 
