@@ -16,6 +16,7 @@ from jax.test_util import check_grads
 import jax_mgpu as mgpu
 from jax_mgpu._src.primitive import REGISTRY
 from tests import data, oracle
+from tests.jaxprs import kernel_calls, scratch_bytes
 from tests.oracle import same_bits
 from tests.variants import long_but
 
@@ -225,6 +226,16 @@ def test_gathers_of_pairs(rng, odd):
         taken = np.where((source >= 0) & (source < size), x[source % size], 7).astype(np.uint32)
         got = mgpu.interval_gather(x, sources, offsets, size, total=total, fill_value=7)
         same_bits(got, oracle.padded(taken, size, 7))
+
+
+@pytest.mark.parametrize("rows", [2**20, 2**24, 2**28])
+def test_scratch_memory_of_scatters_follows_what_is_moved(rows):
+    """Not what it is moved into: of intervals that may have one row each, and of few that may go anywhere."""
+    m = min(rows, 2**24)
+    x, starts = jax.ShapeDtypeStruct((m,), np.float32), jax.ShapeDtypeStruct((m,), np.int32)
+    into = jax.ShapeDtypeStruct((rows,), np.float32)
+    (call,) = kernel_calls(mgpu.interval_scatter, x, starts, starts, into)
+    assert scratch_bytes(call) <= 17 * m
 
 
 @pytest.mark.parametrize("length", [1, 2])

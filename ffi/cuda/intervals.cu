@@ -75,7 +75,7 @@ void gather_units(const Call& call, IntervalMoveOperands operands, cudaStream_t 
   const WorkList& work = operands.work;
   const auto* const starts = static_cast<const int32_t*>(operands.gather.at.data);
   const bool is_one = operands.unit_length() == 1;
-  const int64_t sweeps = gather_sweeps(operands.x);
+  const int64_t sweeps = gather_sweeps(operands.x, work.size);
   const int64_t part = ceil_div(operands.x.count, sweeps);
   dispatch_row_word(operands.out.row_bytes, [&](auto word) {
     using Word = decltype(word);

@@ -123,10 +123,11 @@ constexpr int kGatheredUnits = 4;
 
 // The sweeps over the outputs of a gather. Each takes what lies in one part of x, which stays in the second cache: an
 // H200's has 50 MB, and takes 0.29 ms for 2^24 items of 64 MB in one sweep, 0.21 in two. Each sweep reads the indices
-// again, so that four gain nothing more, and three nothing from 512 MB on.
-inline int64_t gather_sweeps(const Rows& x) {
+// again, so that four gain nothing more, and three nothing from 512 MB on. Few outputs read no part often.
+inline int64_t gather_sweeps(const Rows& x, int64_t outputs) {
   constexpr int64_t kPart = int64_t{1} << 25;
   constexpr int64_t kMost = 3;
+  if (2 * outputs < x.count) return 1;
   const int64_t parts = maximum<int64_t>(ceil_div(x.count * x.row_bytes, kPart), 1);
   return parts <= 8 ? minimum(parts, kMost) : 1;
 }

@@ -107,8 +107,8 @@ struct IntervalMoveOperands {
   // Whether there are as many intervals as items, so that each may have one.
   bool has_as_many() const { return work.objects == work.size; }
 
-  // Whether the intervals of that order may have one item each.
-  bool may_have_units() const { return has_order() && has_as_many(); }
+  // Whether the intervals of that order may have one item each. Then a region has room for all its places.
+  bool may_have_units() const { return has_order() && has_as_many() && out.count <= 2 * work.size; }
 
   // The length that all intervals of a gather have if they have the same one, where there are kernels for that length;
   // else 0.
