@@ -69,12 +69,12 @@ constexpr DigitShape digit_shape(int key_width, int payload_width) {
   if (registers == 2) return {{512, key_width == 4 ? 19 : 15}, 2};
   return {{512, registers == 3 ? 11 : 9}, 2};
 }
-// Merging takes a round for each doubling of a row beyond a cell, digits as many passes for any length. A block of its
-// own sorts most rows of up to 2^14 keys of one or two digits.
+// Merging takes a round for each doubling of a row beyond a cell, digits as many passes for any length.
 constexpr bool is_for_digits(int64_t items, int64_t row_items, int places, bool has_payload) {
-  if (places <= 2) return items >= int64_t{1} << (places == 1 ? 17 : 18) && row_items > int64_t{1} << 14;
-  const int least_items = places <= 4 ? 19 : has_payload ? 20 : 22;
-  const int least_row = places <= 4 && has_payload ? 16 : has_payload ? 18 : 19;
+  const int least_items = places == 1 ? 17 : places == 2 ? 18 : places <= 4 ? 19 : has_payload ? 20 : 22;
+  const int least_row = places <= 2 || (places <= 4 && has_payload) ? 16 : has_payload ? 18 : 19;
+  // Rows of one or two digits that are too long for a block of their own, where there are many items.
+  if (places <= 2 && items >= int64_t{1} << 22) return row_items > int64_t{1} << 14;
   return items >= int64_t{1} << least_items && row_items >= int64_t{1} << least_row;
 }
 // The same for segments of so many items on average. Those that are merged have smaller tiles than whole rows have

@@ -98,7 +98,7 @@ struct IntervalMoveOperands {
     constexpr int64_t kLeastBytes = int64_t{1} << 25;
     constexpr int64_t kMostBytesAnInterval = 4096;
     const int64_t bytes = out.count * out.row_bytes;
-    // Single items go to a result of just so many in less time as they come.
+    // Single items go to a result of just so many bytes in less time as they come.
     const bool is_larger = has_as_many() ? bytes > kLeastBytes : bytes >= kLeastBytes;
     return scatters && work.problems == 1 && !is_wide() && !is_wide_row(out.row_bytes) && is_larger &&
            work.objects < int64_t{1} << 30 && bytes <= work.objects * kMostBytesAnInterval;
@@ -113,7 +113,7 @@ struct IntervalMoveOperands {
   // The length that all intervals of a gather have if they have the same one, where there are kernels for that length;
   // else 0.
   int64_t unit_length() const {
-    constexpr int64_t kLeastItems = int64_t{1} << 20;
+    constexpr int64_t kLeastItems = int64_t{1} << 22;
     constexpr int64_t kLongest = 2;
     const bool is_large = work.problems == 1 && work.size >= kLeastItems && work.objects > 0;
     if (scatters || !is_large || is_wide() || is_wide_row(out.row_bytes) || work.size % work.objects != 0) return 0;

@@ -76,8 +76,8 @@ struct UnitTiles {
 };
 
 // A thread an end, or behind the last one, has the tiles that begin after the end before it and not after its own. Each
-// thread reads two ends at once; a search waits for memory six times, which takes 4 us longer for 22,000 ends. Ends out
-// of order give some tiles to several threads, and none to nobody.
+// thread reads two ends at once, where a search waits for memory once a step: sums of 2^22 items in one giant segment
+// among short ones take 12.9 us for 14.2. Ends out of order give some tiles to several threads, and none to nobody.
 __device__ __forceinline__ void place_tiles_by_ends(const UnitTiles& tiles) {
   constexpr int kOwnTiles = 4;  // a warp shares what is left
   const int64_t end = int64_t{blockIdx.x} * kPartitionThreads + threadIdx.x;
