@@ -152,39 +152,40 @@ def test_short_intervals_into_a_result_larger_than_a_cache(rng, mean, in_order):
     same_bits(got, oracle.moved(x, items, places, into))
 
 
-# Rows of 4 bytes that no GPU's cache holds.
+# Rows of 4 bytes that no GPU's cache holds, and such that it holds.
 LARGE = 2**23 if jax.default_backend() == "gpu" else 2**16
-HALF = LARGE // 2
+CACHED = 2**14
 
 
-def ones_but(*changes):
+def ones_but(size, *changes):
     """Offsets of one row an interval, with some of them set anew."""
-
-    def offsets_of(size):
-        offsets = np.arange(size, dtype=np.int32)
-        for at, offset in changes:
-            offsets[at] = offset
-        return offsets
-
-    return offsets_of
+    offsets = np.arange(size, dtype=np.int32)
+    for at, offset in changes:
+        offsets[at] = offset
+    return offsets
 
 
-ONES = {
-    "one row each": (ones_but(), None),
-    "fewer items than intervals": (ones_but((slice(HALF, None), HALF)), HALF),
-    "the last ones past the total": (ones_but(), HALF - 3),
-    "one of two rows, by one of none": (ones_but((HALF, HALF - 1)), None),
-    "the last item by an interval past the total": (ones_but((HALF - 1, HALF - 2), (HALF, HALF - 2)), HALF - 1),
-    "the first of two rows, by one before it": (ones_but((0, -5), (1, 0)), None),
-}
+def ones_of_each_case(size, half):
+    """Offsets and totals."""
+    return {
+        "one row each": (ones_but(size), None),
+        "fewer items than intervals": (ones_but(size, (slice(half, None), half)), half),
+        "the last ones past the total": (ones_but(size), half - 3),
+        "one of two rows, by one of none": (ones_but(size, (half, half - 1)), None),
+        "the last item by an interval past the total": (
+            ones_but(size, (half - 1, half - 2), (half, half - 2)),
+            half - 1,
+        ),
+        "the first of two rows, by one before it": (ones_but(size, (0, -5), (1, 0)), None),
+    }
 
 
 @pytest.mark.parametrize("dtype", long_but(["uint32"], ["bool", "float16", "uint32", "float64", "complex128"]))
-@pytest.mark.parametrize("case", ONES)
-def test_one_row_each_of_an_array_larger_than_a_cache(rng, case, dtype):
-    size = LARGE // min(4, np.dtype(dtype).itemsize) * 4 + 77
-    offsets_of, total = ONES[case]
-    offsets = offsets_of(size)
+@pytest.mark.parametrize("case", ones_of_each_case(4, 2))
+@pytest.mark.parametrize("least", [CACHED, LARGE])
+def test_one_row_each(rng, least, case, dtype):
+    size = least // min(4, np.dtype(dtype).itemsize) * 4 + 77
+    offsets, total = ones_of_each_case(size, least // 2)[case]
     objects, ranks = oracle.work_items(offsets, size if total is None else total)
     x, into = rows(rng, dtype, size), rows(rng, dtype, size)
     places, sources = rng.permutation(size).astype(np.int32), rng.integers(-3, size + 3, size).astype(np.int32)
@@ -213,14 +214,15 @@ def test_rows_of_one_place_are_as_many_as_come(rng):
     assert got[5] in x[places == 5]
 
 
-@pytest.mark.parametrize("odd", [None, 1, HALF // 4, HALF - 1])
-def test_gathers_of_pairs(rng, odd):
-    size = LARGE + 76
+@pytest.mark.parametrize("odd", ["none", "the second", "the first of a tile", "the last of a tile"])
+@pytest.mark.parametrize("least", [CACHED, LARGE])
+def test_gathers_of_pairs(rng, least, odd):
+    size, half = least + 76, least // 2
     offsets = np.arange(0, size, 2, dtype=np.int32)
-    if odd is not None:
-        offsets[odd] += 1
+    if odd != "none":
+        offsets[{"the second": 1, "the first of a tile": half // 4, "the last of a tile": half - 1}[odd]] += 1
     sources, x = rng.integers(-2, size, size // 2).astype(np.int32), rng.integers(0, 2**32, size, np.uint32)
-    for total in (size, size - 1, HALF + 1):
+    for total in (size, size - 1, half + 1):
         objects, ranks = oracle.work_items(offsets, total)
         source = sources[objects] + ranks
         taken = np.where((source >= 0) & (source < size), x[source % size], 7).astype(np.uint32)

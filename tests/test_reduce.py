@@ -324,7 +324,7 @@ def test_which_batches_of_sums_are_left_to_xla(most_plain_bytes):
         return "jax_mgpu.reduce" in traced.lower(lowering_platforms=("cuda",)).as_text()
 
     sums, n = jax.vmap(mgpu.reduce), most_plain_bytes // 4
-    for shape in ((1, n), (n, 1), (1024, n // 1024)):
+    for shape in ((1, n), (n, 1), (64, n // 64)):
         assert not is_own(sums, np.float32, *shape)
         assert is_own(sums, np.float32, shape[0] + 1, shape[1])
         assert is_own(sums, np.float64, *shape)
@@ -332,12 +332,12 @@ def test_which_batches_of_sums_are_left_to_xla(most_plain_bytes):
         assert is_own(jax.vmap(lambda x: mgpu.reduce(x, count=3)), np.float32, *shape)
     assert is_own(mgpu.reduce, np.float32, n)
     assert not is_own(jax.vmap(sums), np.float32, 4, n // 64, 16)
-    for length in (96, 512, 8192):
-        assert not is_own(sums, np.int64, n // length, length)
-        assert is_own(sums, np.int64, n // length + 1, length)
-        assert is_own(sums, np.float64, n // length, length)
-    for length in (64, 1003, 16_384):
-        assert is_own(sums, np.int64, n // length, length)
+    for dtype in (np.int64, np.float64):
+        for length in (96, 512, 1003, 8192):
+            assert not is_own(sums, dtype, n // length, length)
+            assert is_own(sums, dtype, n // length + 1, length)
+        for length in (64, 16_384):
+            assert is_own(sums, dtype, n // length, length)
 
 
 # Columns that vector instructions take together and those left over; rows of one tile and of several.

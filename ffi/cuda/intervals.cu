@@ -45,6 +45,21 @@ RegionOrder order_by_region(const Call& call, const IntervalMoveOperands& operan
   return order;
 }
 
+// Moves intervals that may have one length, and others, by one kernel.
+template <typename Route>
+void launch_likely_units(const Call& call, const IntervalMoveOperands& operands, const Route& route,
+                         cudaStream_t stream) {
+  dispatch_row_word(operands.out.row_bytes, [&](auto word) {
+    using Word = decltype(word);
+    auto kernel = move_likely_units<1, Word, Route>;
+    if constexpr (!Route::kScatters) {
+      if (operands.unit_length() == 2) kernel = move_likely_units<2, Word, Route>;
+    }
+    const int64_t tiles = ceil_div<int64_t>(operands.work.size, kWorkThreads * kUnitMoves);
+    launch_overlapping(call, stream, kernel, tiles, kWorkThreads, 0, operands.work, route);
+  });
+}
+
 template <bool kGathers, bool kScatters>
 void move(const Call& call, const IntervalMoveOperands& operands, cudaStream_t stream) {
   if (operands.is_wide()) {
@@ -52,7 +67,10 @@ void move(const Call& call, const IntervalMoveOperands& operands, cudaStream_t s
                 "starts and offsets: expected int64, as one of them is or there are many rows");
     return move_rows(call, operands, MoveRoute<kGathers, kScatters, uint64_t>(operands), stream);
   }
-  move_rows(call, operands, MoveRoute<kGathers, kScatters, uint32_t>(operands), stream);
+  const MoveRoute<kGathers, kScatters, uint32_t> route(operands);
+  const bool is_short = ShortWork::fits(operands.work, 1);
+  if (!is_short && operands.has_likely_units()) return launch_likely_units(call, operands, route, stream);
+  move_rows(call, operands, route, stream);
 }
 
 // Moves intervals in the order of their targets' regions.
@@ -118,7 +136,7 @@ void interval_expand(const Call& call, cudaStream_t stream) {
 
 void interval_gather(const Call& call, cudaStream_t stream) {
   const IntervalMoveOperands operands = interval_gather_operands(call);
-  if (operands.unit_length() > 0) return gather_units(call, operands, stream);
+  if (operands.has_unit_gather()) return gather_units(call, operands, stream);
   move<true, false>(call, operands, stream);
 }
 

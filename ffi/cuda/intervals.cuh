@@ -55,11 +55,13 @@ __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Word)))
 // Gathers, scatters or both. Distances, from outputs to rows, wrap: uint32_t where that tells all rows from what is no
 // row, which takes half the instructions of uint64_t. Starts are as wide, and are never read by a width that a kernel
 // learns as it runs: such reads left arrays (docs/reliability.md).
-template <bool kGathers, bool kScatters, typename Distance>
+template <bool kGathers_, bool kScatters_, typename Distance>
 struct MoveRoute {
+  static constexpr bool kGathers = kGathers_;
+  static constexpr bool kScatters = kScatters_;
+  static constexpr bool kNarrowOffsets = sizeof(Distance) == sizeof(int32_t);
   using Slot = Pack<Distance, kGathers + kScatters>;  // to an object's row of x, of the result
   using Starts = IndicesOf<std::make_signed_t<Distance>>;
-  static constexpr bool kNarrowOffsets = sizeof(Distance) == sizeof(int32_t);
   static constexpr bool fills = !kScatters;
   Rows x;
   Starts gather_starts;

@@ -31,9 +31,8 @@ void run(const Call& call, const LoadBalanceOperands& operands, cudaStream_t str
 
 void partition_work(const Call& call, cudaStream_t stream, const WorkList& work, const WorkTiles& tiles) {
   using namespace load_balancing;
-  constexpr int kThreads = 128;
-  const int64_t cells = work.problems * (tiles.tiles + 1);
-  partition_cells<<<ceil_div<int64_t>(cells, kThreads / kCellLanes), kThreads, 0, stream>>>(work, tiles);
+  const int64_t blocks = work.problems * CellSearch(work, tiles).blocks();
+  partition_cells<<<static_cast<unsigned>(blocks), kCellThreads, 0, stream>>>(work, tiles);
   check_launch(call);
 }
 

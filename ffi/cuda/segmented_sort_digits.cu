@@ -95,6 +95,13 @@ bool try_run(const Call& call, const SegmentedSortOperands& operands, const type
 template <typename Order, typename Payload>
 using ListedProblem = DigitProblem<Order, Payload, uint32_t, true>;
 
+// The same problem as of many items where the tiles are the same.
+template <typename Order, typename Payload>
+constexpr bool kFewHaveOtherTiles =
+    kDigitShape<typename Order::Word, Payload, true>.tile() != kDigitShape<typename Order::Word, Payload, false>.tile();
+template <typename Order, typename Payload>
+using FewProblem = DigitProblem<Order, Payload, uint32_t, false, kFewHaveOtherTiles<Order, Payload>>;
+
 }  // namespace
 
 int64_t least_long_segment(const Call& call, const SegmentedSortOperands& operands) {
@@ -120,6 +127,8 @@ bool sort_by_digits(const Call& call, const SegmentedSortOperands& operands,
         done = try_run<ListedProblem<Order, Payload>>(call, operands, order, scratch, disorder, stream);
       } else if (operands.has_long_offsets()) {
         done = try_run<DigitProblem<Order, Payload, uint64_t, false>>(call, operands, order, scratch, disorder, stream);
+      } else if (operands.has_few_digit_items()) {
+        done = try_run<FewProblem<Order, Payload>>(call, operands, order, scratch, disorder, stream);
       } else {
         done = try_run<DigitProblem<Order, Payload, uint32_t, false>>(call, operands, order, scratch, disorder, stream);
       }

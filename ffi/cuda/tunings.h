@@ -63,19 +63,22 @@ struct DigitShape {
 };
 // A tile has an odd multiple of the number of digits, or twice that: where all are as frequent, lanes that write to
 // shared memory would meet in a bank otherwise.
-constexpr DigitShape digit_shape(int key_width, int payload_width) {
+constexpr DigitShape digit_shape(int key_width, int payload_width, bool few_items = false) {
   const int registers = maximum(key_width, 4) / 4 + payload_width / 4;  // of an item
   if (registers == 1) return {{384, key_width == 4 ? 23 : key_width == 2 ? 27 : 21}, 3};
   if (registers == 2) return {{512, key_width == 4 ? 19 : 15}, 2};
-  return {{512, registers == 3 ? 11 : 9}, 2};
+  if (registers == 4) return {{512, 9}, 2};
+  // Longer tiles take 5.04 ms for 2^26 pairs, which took 5.22, and 139 us for 2^20, which take 131.
+  return {{512, key_width == 8 && !few_items ? 13 : 11}, 2};
 }
+constexpr int64_t kFewDigitItems = int64_t{1} << 22;  // of whole rows
 // Merging takes a round for each doubling of a row beyond a cell, digits as many passes for any length.
 constexpr bool is_for_digits(int64_t items, int64_t row_items, int places, bool has_payload) {
   const int least_items = places == 1 ? 17 : places == 2 ? 18 : places <= 4 ? 19 : has_payload ? 20 : 22;
-  const int least_row = places <= 2 || (places <= 4 && has_payload) ? 16 : has_payload ? 18 : 19;
-  // Rows of one or two digits that are too long for a block of their own, where there are many items.
-  if (places <= 2 && items >= int64_t{1} << 22) return row_items > int64_t{1} << 14;
-  return items >= int64_t{1} << least_items && row_items >= int64_t{1} << least_row;
+  const int least_row = places <= 4 && has_payload ? 16 : has_payload ? 18 : 19;
+  if (items < int64_t{1} << least_items) return false;
+  // Rows of one or two digits go by digits where they are too long for a block of their own.
+  return places <= 2 ? row_items > int64_t{1} << 14 : row_items >= int64_t{1} << least_row;
 }
 // The same for segments of so many items on average. Those that are merged have smaller tiles than whole rows have
 // cells, and take more rounds. By digits each has half a tile more than it fills, and 1 KB of counts a place: 7% of the

@@ -2,7 +2,7 @@
 // offsets tell. Where they tell otherwise, the kernels for intervals of any lengths do all again.
 #pragma once
 
-#include "cuda/move_rows.cuh"
+#include "cuda/intervals.cuh"
 #include "cuda/region_order.cuh"
 
 namespace mgpu::cuda {
@@ -121,6 +121,10 @@ __global__ void __launch_bounds__(kOrderThreads)
 // Items that a thread gathers: more wait for memory no longer together.
 constexpr int kGatheredUnits = 4;
 
+// Items that a thread moves where it may be that all intervals have one length. Other lengths take fewer searches for
+// objects with larger tiles.
+constexpr int kUnitMoves = 8;
+
 // The sweeps over the outputs of a gather. Each takes what lies in one part of x, which stays in the second cache, 50
 // MB on an H200. There a prototype took 0.29 ms for 2^24 words of 4 bytes in one sweep, 0.21 in two, 0.20 in three,
 // 0.22 in four. Of larger x, and first of longer words, less of a part is read again. Few outputs read no part often.
@@ -178,6 +182,91 @@ __global__ void __launch_bounds__(kWorkThreads)
     if (kIsFirst ? i < size : is_here(k)) __stcs(results + i, row[k]);
   }
   if (!is_unit) *is_done = 0;
+}
+
+// The cells of tile blockIdx.x of a single problem, found by the block itself, in shared memory. For TileWork they are
+// those of the last tile.
+__device__ inline WorkTiles find_cells(const WorkList& work, int64_t tile, int64_t (&cells)[4]) {
+  const auto find = [](int64_t begin, int64_t end, auto before) {
+    int64_t begins[1] = {begin}, ends[1] = {end};
+    block_partition_points<kWorkThreads>(begins, ends, [&](int, int64_t j) { return before(j); });
+    return begins[0];
+  };
+  WorkRow row = work.row(0);
+  row.first = row.find_first(find);
+  row.total = row.find_total(work.size, find);
+  const int64_t begin = int64_t{blockIdx.x} * tile;
+  const int64_t positions[2] = {begin, minimum(begin + tile, work.size)};
+  int64_t heads[2] = {row.first, row.first}, ends[2] = {work.objects, work.objects};
+  block_partition_points<kWorkThreads>(heads, ends,
+                                       [&](int k, int64_t j) { return row.starts_before(j, positions[k]); });
+  if (threadIdx.x == 0) {
+    cells[0] = heads[0];
+    cells[1] = heads[1];
+    cells[2] = row.first;
+    cells[3] = row.total;
+  }
+  __syncthreads();
+  return {tile, int64_t{blockIdx.x} + 1, cells - blockIdx.x};
+}
+
+// Moves one-word rows of intervals that most likely have one length, as many times as there are objects: an index an
+// output. A tile of other ones finds its objects by itself, so that there is no kernel before or after this one.
+template <int kLength, typename Word, typename Route>
+__global__ void __launch_bounds__(kWorkThreads)
+    move_likely_units(const __grid_constant__ WorkList work, const __grid_constant__ Route route) {
+  static_assert(kLength == 1 || !Route::kScatters);
+  using Tile = RouteTile<kUnitMoves, Route, true>;
+  __shared__ typename Tile::Shared shared;
+  __shared__ int64_t cells[4];
+  wait_for_last_kernel();
+  const int32_t* const offsets = static_cast<const int32_t*>(work.offsets.data);
+  const int size = static_cast<int>(work.size);
+  const int live = static_cast<int>(minimum(work.live(0), work.size));
+  const int tile_begin = static_cast<int>(blockIdx.x) * Tile::kTile;
+  const int begin = tile_begin + static_cast<int>(threadIdx.x);
+  const int behind = tile_begin + Tile::kTile;
+  const Word* const rows = reinterpret_cast<const Word*>(route.x.data);
+  Word* const results = reinterpret_cast<Word*>(route.out.data);
+  const Word filling = route_fill<Word>(route, 0);
+  int offset[kUnitMoves];
+  uint32_t source[kUnitMoves], target[kUnitMoves];
+#pragma unroll
+  for (int k = 0; k < kUnitMoves; ++k) {
+    const int i = begin + k * kWorkThreads;
+    const int j = i / kLength;
+    offset[k] = i < size ? offsets[j] : live;
+    source[k] = target[k] = static_cast<uint32_t>(i);
+    if constexpr (Route::kGathers) {
+      source[k] = static_cast<uint32_t>(i < size ? route.gather_starts[j] : 0) + i % kLength;
+    }
+    if constexpr (Route::kScatters) target[k] = static_cast<uint32_t>(i < size ? route.scatter_starts[j] : 0);
+  }
+  // That no later object makes the last output of the tile.
+  bool is_unit = threadIdx.x > 0 || behind >= size || offsets[behind / kLength] >= minimum(behind, live);
+  Word row[kUnitMoves];
+  bool has_source[kUnitMoves];
+#pragma unroll
+  for (int k = 0; k < kUnitMoves; ++k) {
+    const int i = begin + k * kWorkThreads;
+    const int first = i / kLength * kLength;
+    is_unit &= first < live ? offset[k] == first : offset[k] >= live;
+    has_source[k] = i < live && source[k] < static_cast<uint64_t>(route.x.count);
+    row[k] = has_source[k] ? rows[source[k]] : filling;
+  }
+  if (!__syncthreads_and(is_unit)) {
+    const Tile tile(shared, work, find_cells(work, Tile::kTile, cells), slots_of(route));
+    with_moves<sizeof(Word)>(tile, route, [&](auto move_of, auto most) {
+      copy_words<most(), Word>(Route::fills ? tile.size : tile.live, [=](int) { return filling; }, move_of);
+    });
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < kUnitMoves; ++k) {
+    const bool writes = Route::kScatters ? has_source[k] && target[k] < static_cast<uint64_t>(route.out.count)
+                                         : begin + k * kWorkThreads < size;
+    if (writes) results[target[k]] = row[k];
+  }
 }
 
 }  // namespace mgpu::cuda

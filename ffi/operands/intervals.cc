@@ -80,8 +80,9 @@ UnitGather IntervalMoveOperands::take_unit_gather(Workspace& workspace) const {
 }
 
 WorkTiles IntervalMoveOperands::layout(Workspace& workspace) const {
+  if (has_likely_units()) return {};
   if (has_order()) take_order(workspace);
-  if (unit_length() > 0) take_unit_gather(workspace);
+  if (has_unit_gather()) take_unit_gather(workspace);
   return take_work_tiles(workspace, work, work_items(out.row_bytes, row_word(out.row_bytes)));
 }
 

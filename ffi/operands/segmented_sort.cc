@@ -69,7 +69,9 @@ const Signature signature::segmented_sort{
             sizes["sort_row_digits"].insert(threads * kRowDigitItems);
           }
           for (int width : kKeyWidths) {
-            for (int payload_width : {0, 4, 8}) sizes["sort_digits"].insert(digit_shape(width, payload_width).tile());
+            for (int payload_width : {0, 4, 8}) {
+              for (bool few : {false, true}) sizes["sort_digits"].insert(digit_shape(width, payload_width, few).tile());
+            }
             sizes["sort_items"].insert(tile_shape(width).items);
             sizes["segmented_sort"].insert(tile_items(width));
             for (bool has_payload : {false, true}) {
@@ -232,7 +234,7 @@ bool SegmentedSortOperands::may_have_long_segments() const {
 }
 
 DigitCounts SegmentedSortOperands::take_digit_counts(Workspace& workspace) const {
-  const int tile = digit_shape(byte_width(key_type), payload_width).tile();
+  const int tile = digit_shape(byte_width(key_type), payload_width, has_few_digit_items()).tile();
   if (!whole_rows) {
     const int64_t most =
         may_have_long_segments() ? segments.total() / long_segment(digit_places()) : segments.flat_heads_count();

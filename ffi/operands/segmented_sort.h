@@ -198,6 +198,7 @@ struct SegmentedSortOperands {
   bool may_have_long_segments() const;
 
   bool has_long_offsets() const { return segments.length >= int64_t{1} << 30; }
+  bool has_few_digit_items() const { return whole_rows && segments.total() < kFewDigitItems; }
 
   // Scratch memory of the CUDA kernels: the other buffer of the merge rounds, and a descriptor a tile; or where the
   // runs are split at the start of each tile.

@@ -37,9 +37,14 @@ struct ListedSegments {
 // 23.5 (H200). docs/performance.md has what else was tried.
 struct WholeRows {};
 
+// The shape of the tiles of few items, or of more.
+template <typename Word, typename Payload, bool kFew>
+constexpr DigitShape kDigitShape =
+    digit_shape(sizeof(Word), std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload), kFew);
+
 // A whole row is a segment, and its tiles follow from the row's number. Of segments that heads list (kListed), a kernel
 // makes a list of those that are not empty. Tiles lie within segments, and are numbered over all of them.
-template <typename Order_, typename Payload_, typename Offset_, bool kListed_>
+template <typename Order_, typename Payload_, typename Offset_, bool kListed_, bool kFew = false>
 struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   using Order = Order_;
   using Payload = Payload_;
@@ -47,7 +52,7 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   using Word = typename Order::Word;
   static constexpr bool kListed = kListed_;
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
-  static constexpr DigitShape kShape = digit_shape(sizeof(Word), kHasPayload ? sizeof(Payload) : 0);
+  static constexpr DigitShape kShape = kDigitShape<Word, Payload, kFew>;
   static constexpr int kTile = kShape.tile();
   // Copies of the counters: a lane adds to one of them, so that lanes seldom meet in a bank, whatever the keys.
   static constexpr int kCounterCopies = 8;
