@@ -31,6 +31,10 @@ CLOSE_TO = "NVIDIA H200"
 KEPT_BYTES = 2 << 30  # of inputs
 # We and the rivals whose quick timing is less than so many times ours are timed again as in all other rows.
 QUICK_RATIO = 1.1
+# Samples of a GPU that differ by more were disturbed, as those of a fifth of 615 rows by 18 processes. They are taken
+# again, at most so many times.
+DISTURBED = 0.2
+AGAIN = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +185,13 @@ class Runner:
 
     def _timing(self, program: Program) -> Timing:
         with self.turn():
-            return time_program(program, self._pace.samples, queued_ms=self._pace.queued_ms)
+            timing = time_program(program, self._pace.samples, queued_ms=self._pace.queued_ms)
+            for _ in range(0 if self.on_cpu else AGAIN):
+                if timing.spread <= DISTURBED:
+                    break
+                again = time_program(program, self._pace.samples, queued_ms=self._pace.queued_ms)
+                timing = min(timing, again, key=lambda each: each.spread)
+        return timing
 
     def once(self, case: Case) -> Result:
         """Runs our side of a row a single time, for a profiler or a memory checker."""

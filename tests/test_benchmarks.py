@@ -188,6 +188,23 @@ def test_quick_rows_are_timed_again_where_a_rival_is_close(monkeypatch, near_ms,
     assert not result.failed
 
 
+@pytest.mark.parametrize("on_cpu", [False, True])
+@pytest.mark.parametrize("spreads", [[0.2], [0.3, 0.1], [0.5, 0.3, 0.4]], ids=str)
+def test_disturbed_samples_are_taken_again(monkeypatch, spreads, on_cpu):
+    """On a GPU, twice at most; those that differ least count."""
+    samples = iter(spreads)
+
+    def time_program(program, repeats, *, queued_ms):
+        return measure.Timing(1.0, 1.0, 1.0 + next(samples), repeats, 1)
+
+    monkeypatch.setattr(runner, "time_program", time_program)
+    one = runner.Runner(1.0, 5)
+    one.on_cpu = on_cpu
+    timing = one._timing(measure.Program(len, []))
+    assert timing.spread == pytest.approx(spreads[0] if on_cpu else min(spreads))
+    assert list(samples) == (spreads[1:] if on_cpu else [])
+
+
 def test_rounds_of_short_calls():
     """Never two or three of a quick timing, whose program has some milliseconds."""
     assert [runner.Pace(5).rounds(ms) for ms in (0.001, 0.2)] == [runner.ROUNDS] * 2
