@@ -117,6 +117,21 @@ def test_many_tiles(rng):
     same_bits(jax.jit(mgpu.argsort)(few), np.argsort(few, kind="stable").astype(np.int32))
 
 
+@pytest.mark.parametrize("what", ["random", "in order", "few values"])
+@pytest.mark.parametrize("dtype", ["int64", "float64"])
+def test_long_keys_of_many_items(rng, dtype, what):
+    """With values, their tiles are longer on a GPU from 2^22 items on."""
+    n = 2**22 + 4321 if jax.default_backend() == "gpu" else N
+    keys = data.random_keys(rng, dtype, n)
+    if what == "in order":
+        keys = np.sort(keys)
+    elif what == "few values":
+        keys = keys[:5][rng.integers(0, 5, n)]
+    tile = max(data.tile_sizes("sort_digits"))
+    check(keys)
+    check(keys, count=n // tile * tile - 1, descending=True)
+
+
 def test_the_order_is_that_of_lax_sort(rng):
     keys = data.without_subnormals(data.random_keys(rng, "float32", 1000))
     same_bits(mgpu.sort(keys), jax.lax.sort(jnp.asarray(keys), is_stable=True))
