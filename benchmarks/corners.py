@@ -1,4 +1,4 @@
-"""Corners: types, lengths and layouts where the time of an operation once did not follow its bytes, 2^24 items each."""
+"""Corners: types, lengths and layouts where the time of an operation once did not follow its bytes."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def _scan_case(op: str, dtype: str, xla: Callable[..., Any], must_reach: float, 
 
 
 @functools.cache
-def _even_intervals(length: int) -> Callable[..., Any]:
+def _even_intervals(length: int, items: int) -> Callable[..., Any]:
     """Items, offsets of intervals of this length, their places in random order, and the place of each item."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-        m = size_at(scale, ITEMS // length)
+        m = size_at(scale, items // length)
         starts = rng.permutation(m).astype(np.int32) * length
         offsets = np.arange(m, dtype=np.int32) * length
         places = (starts[:, None] + np.arange(length, dtype=np.int32)).reshape(-1)
@@ -84,7 +84,7 @@ def _even_intervals(length: int) -> Callable[..., Any]:
     return make
 
 
-def _interval_cases(length: int) -> list[Case]:
+def _interval_cases(length: int, items: int = ITEMS) -> list[Case]:
     def bytes_of(x: Any, offsets: Any, starts: Any, places: Any) -> int:
         del places
         return 2 * array_bytes(x) + array_bytes(offsets, starts)
@@ -98,8 +98,8 @@ def _interval_cases(length: int) -> list[Case]:
         into = jax.lax.empty(x.shape, x.dtype)
         return into.at[places].set(x, unique_indices=True, mode="promise_in_bounds")
 
-    inputs = _even_intervals(length)
-    name = f"intervals of {length}"
+    inputs = _even_intervals(length, items)
+    name = f"intervals of {length}" + (f", 2^{items.bit_length() - 1}" if items != ITEMS else "")
     return [
         Case(
             "corners",
@@ -158,8 +158,8 @@ CASES = [
     _scan_case("mul", "float64", jnp.cumprod, 0.13),
     _scan_case("min", "int64", jax.lax.cummin, 0.13),
     _scan_case("argmin", "float32", _first_least, 0.13),
-    *_interval_cases(1),
-    *_interval_cases(2),
+    *(case for length in (1, 2) for case in _interval_cases(length)),
+    *(case for log in (14, 18, 20, 22) for length in (1, 2) for case in _interval_cases(length, 2**log)),
     ZIPF,
     _into_zeros("scatter", lambda of, into: mgpu.interval_scatter(of.x, of.scatter_starts, of.offsets, into)),
     _into_zeros(

@@ -406,6 +406,14 @@ def test_batch(rng, operation, in_axes):
         same_bits(got[i], np.asarray(function(*[x if a is None else x[i] for x, a in zip(one, in_axes, strict=True)])))
 
 
+def test_a_batch_of_no_problems():
+    """Of as many intervals as items, which one problem would move in a way of its own."""
+    x, starts = np.zeros((0, CACHED), np.float32), np.arange(CACHED, dtype=np.int32)
+    gather = jax.vmap(lambda x: mgpu.interval_gather(x, starts, starts, CACHED))
+    scatter = jax.vmap(lambda x: mgpu.interval_scatter(x, starts, starts, x))
+    assert gather(x).shape == scatter(x).shape == x.shape
+
+
 SHORT_ROWS = [(1, 1), (4, 8), (17, 3), (9, 100), (200, 700), (1100, 3000)]
 SHORT_WIDE_ROWS = [(shape, trailing) for trailing in ((3,), (9,)) for shape in SHORT_ROWS] + [((4, 8), (600,))]
 

@@ -112,7 +112,7 @@ struct IntervalMoveOperands {
 
   // The length that all intervals have if they have the same one, where there are kernels for that length; else 0.
   int64_t unit_length() const {
-    if (work.problems > 1 || work.objects == 0 || is_wide() || is_wide_row(out.row_bytes)) return 0;
+    if (work.problems != 1 || work.objects == 0 || is_wide() || is_wide_row(out.row_bytes)) return 0;
     const int64_t length = work.size % work.objects == 0 ? work.size / work.objects : 0;
     return length <= (scatters ? 1 : 2) ? length : 0;
   }
