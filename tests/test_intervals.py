@@ -127,6 +127,12 @@ def test_patterns(rng, pattern):
         check_all(rng, lengths, 6500, int(lengths.sum()), trailing=trailing)
 
 
+@jax.jit
+def scatter_into_nines(x, starts, offsets, total):
+    """Into an array that the kernels fill."""
+    return mgpu.interval_scatter(x, starts, offsets, jnp.full_like(x, 9), total=total)
+
+
 @pytest.mark.parametrize(
     ("mean", "in_order"),
     [(1, False), (5, True), *(pytest.param(mean, False, marks=pytest.mark.long) for mean in (5, 700))],
@@ -150,6 +156,8 @@ def test_short_intervals_into_a_result_larger_than_a_cache(rng, mean, in_order):
     same_bits(got, oracle.moved(x, np.repeat(sources - offsets, lengths) + items, places, into))
     got = mgpu.interval_scatter(x, targets_given, offsets_given, into, total=total)
     same_bits(got, oracle.moved(x, items, places, into))
+    got = scatter_into_nines(x, targets_given, offsets_given, total)
+    same_bits(got, oracle.moved(x, items, places, np.full_like(into, 9)))
 
 
 # Rows of 4 bytes that no GPU's cache holds, and such that it holds.
@@ -200,6 +208,8 @@ def test_one_row_each(rng, least, case, dtype):
     same_bits(got, oracle.padded(taken, size, 0))
     got = mgpu.interval_scatter(x, places, offsets, into, total=total)
     same_bits(got, oracle.moved(x, items, to, into))
+    got = scatter_into_nines(x, places, offsets, size if total is None else total)
+    same_bits(got, oracle.moved(x, items, to, np.full_like(into, 9)))
     got = mgpu.interval_move(x, sources, places, offsets, into, total=total)
     same_bits(got, oracle.moved(x, source, to, into))
 
@@ -216,7 +226,7 @@ def test_rows_of_one_place_are_as_many_as_come(rng):
 
 @pytest.mark.parametrize("odd", ["none", "the second", "the first of a tile", "the last of a tile"])
 @pytest.mark.parametrize("least", [CACHED, LARGE])
-def test_gathers_of_pairs(rng, least, odd):
+def test_pairs_of_rows(rng, least, odd):
     size, half = least + 76, least // 2
     offsets = np.arange(0, size, 2, dtype=np.int32)
     if odd != "none":
@@ -228,6 +238,12 @@ def test_gathers_of_pairs(rng, least, odd):
         taken = np.where((source >= 0) & (source < size), x[source % size], 7).astype(np.uint32)
         got = mgpu.interval_gather(x, sources, offsets, size, total=total, fill_value=7)
         same_bits(got, oracle.padded(taken, size, 7))
+        places = (rng.permutation(size // 2) * 4 - 1).astype(np.int32)  # not over each other
+        items, to, into = np.arange(len(objects)), places[objects] + ranks, np.zeros(2 * size - 5, np.uint32)
+        got = mgpu.interval_scatter(x, places, offsets, into, total=total)
+        same_bits(got, oracle.moved(x, items, to, into))
+        got = mgpu.interval_move(x, sources, places, offsets, into, total=total)
+        same_bits(got, oracle.moved(x, source, to, into))
 
 
 @pytest.mark.parametrize("rows", [2**20, 2**24, 2**28])

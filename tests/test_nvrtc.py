@@ -120,9 +120,10 @@ SPECIAL = {
     "unit_intervals.cuh": [
         "put_units_in_order<ulonglong2>",
         "move_ordered_units<uint32_t>",
-        *(f"gather_intervals_of<{length}, {is_first}, uint8_t>" for length in (1, 2) for is_first in ("true", "false")),
-        f"move_likely_units<1, uint32_t, {ROUTE}>",
-        "move_likely_units<2, uint8_t, mgpu::cuda::MoveRoute<true, false, uint32_t>>",
+        f"move_likely_units<1, false, uint32_t, {ROUTE}>",
+        "move_likely_units<2, true, uint8_t, mgpu::cuda::MoveRoute<true, false, uint32_t>>",
+        *(f"gather_next_part<{length}, uint8_t>" for length in (1, 2)),
+        "gather_mixed_tiles<uint32_t, mgpu::cuda::MoveRoute<true, false, uint32_t>>",
     ],
 }
 HEADERS = sorted(str(path.relative_to(FFI / "cuda")) for path in (FFI / "cuda").rglob("*.cuh"))

@@ -9,6 +9,18 @@ namespace mgpu::cuda {
 
 namespace {
 
+// What fills the result with this element, if there is one.
+ArrayFill array_fill(const Call& call, const Fill& element) {
+  const Array& result = call.results[0];
+  return {result.as<char>(), element.data ? result.bytes() : 0, element};
+}
+
+void launch_fill(const Call& call, const ArrayFill& fill, cudaStream_t stream) {
+  if (fill.bytes == 0) return;
+  fill_array<<<static_cast<unsigned>(fill.blocks()), kWorkThreads, 0, stream>>>(fill);
+  check_launch(call);
+}
+
 // Launches what moves intervals of one item each, if they are.
 void move_units(const Call& call, const RegionIntervals& intervals, const IntervalMoveOperands& operands,
                 cudaStream_t stream) {
@@ -26,7 +38,7 @@ void move_units(const Call& call, const RegionIntervals& intervals, const Interv
   });
 }
 
-// Launches what makes the order, in the first part of the workspace.
+// Launches what makes the order, in the first part of the workspace, and fills the result where it is to be filled.
 RegionOrder order_by_region(const Call& call, const IntervalMoveOperands& operands, Workspace& workspace,
                             cudaStream_t stream) {
   const RegionOrder order = operands.take_order(workspace);
@@ -34,30 +46,59 @@ RegionOrder order_by_region(const Call& call, const IntervalMoveOperands& operan
   const RegionIntervals intervals{operands.work, data(operands.work.offsets), data(operands.gather.at),
                                   data(operands.scatter.at), order};
   const int blocks = static_cast<int>(ceil_div<int64_t>(operands.work.objects, kOrderTile));
-  if (order.is_mixed) move_units(call, intervals, operands, stream);
+  ArrayFill fill = array_fill(call, operands.background);
+  if (order.is_mixed) {
+    launch_fill(call, fill, stream);
+    fill.bytes = 0;
+    move_units(call, intervals, operands, stream);
+  }
   check(call, cudaMemsetAsync(order.sums, 0, sizeof(RegionOrder::Sum) * (RegionOrder::kRegions + 1), stream));
   count_regions<<<blocks, kOrderThreads, 0, stream>>>(intervals);
   check_launch(call);
-  begin_regions<<<1, RegionOrder::kRegions, 0, stream>>>(order, blocks);
-  check_launch(call);
-  place_intervals<<<blocks, kOrderThreads, 0, stream>>>(intervals);
-  check_launch(call);
+  launch_overlapping(call, stream, begin_regions, 1, RegionOrder::kRegions, 0, order, blocks);
+  launch_overlapping(call, stream, place_intervals, blocks + fill.blocks(), kOrderThreads, 0, intervals, fill);
   return order;
 }
 
-// Moves intervals that may have one length, and others, by one kernel.
-template <typename Route>
+// Moves intervals that most likely have one length.
+template <int kLength, bool kIsLarge, typename Route>
 void launch_likely_units(const Call& call, const IntervalMoveOperands& operands, const Route& route,
                          cudaStream_t stream) {
+  const WorkList& work = operands.work;
+  const uint32_t count = static_cast<uint32_t>(operands.x.count);
   dispatch_row_word(operands.out.row_bytes, [&](auto word) {
     using Word = decltype(word);
-    auto kernel = move_likely_units<1, Word, Route>;
-    if constexpr (!Route::kScatters) {
-      if (operands.unit_length() == 2) kernel = move_likely_units<2, Word, Route>;
+    const auto launch = [&](auto kernel, int64_t items, const auto&... arguments) {
+      launch_overlapping(call, stream, kernel, ceil_div<int64_t>(work.size, kWorkThreads * items), kWorkThreads, 0,
+                         arguments...);
+    };
+    const auto first = move_likely_units<kLength, kIsLarge, Word, Route>;
+    if constexpr (kIsLarge) {
+      Workspace workspace = workspace_of(call);
+      uint8_t* const is_mixed = operands.take_mixed_tiles(workspace);
+      const uint32_t size = static_cast<uint32_t>(ceil_div<int64_t>(count, operands.sweeps()));
+      launch(first, kUnitMoves, work, route, RowPart{0, size}, is_mixed);
+      for (uint32_t begin = size; begin < count; begin += size) {
+        launch(gather_next_part<kLength, Word>, kUnitMoves, route.gather_starts.data, work, operands.x,
+               RowPart{begin, minimum(size, count - begin)}, is_mixed, operands.out);
+      }
+      launch(gather_mixed_tiles<Word, Route>, kWordItems, work, route, is_mixed);
+    } else {
+      launch(first, kUnitMoves, work, route, RowPart{0, count}, nullptr);
     }
-    const int64_t tiles = ceil_div<int64_t>(operands.work.size, kWorkThreads * kUnitMoves);
-    launch_overlapping(call, stream, kernel, tiles, kWorkThreads, 0, operands.work, route);
   });
+}
+
+template <typename Route>
+void move_likely_units_by(const Call& call, const IntervalMoveOperands& operands, const Route& route,
+                          cudaStream_t stream) {
+  const bool is_one = operands.unit_length() == 1;
+  auto launch = is_one ? launch_likely_units<1, false, Route> : launch_likely_units<2, false, Route>;
+  if constexpr (!Route::kScatters) {
+    if (operands.is_large())
+      launch = is_one ? launch_likely_units<1, true, Route> : launch_likely_units<2, true, Route>;
+  }
+  launch(call, operands, route, stream);
 }
 
 template <bool kGathers, bool kScatters>
@@ -69,7 +110,7 @@ void move(const Call& call, const IntervalMoveOperands& operands, cudaStream_t s
   }
   const MoveRoute<kGathers, kScatters, uint32_t> route(operands);
   const bool is_short = ShortWork::fits(operands.work, 1);
-  if (!is_short && operands.has_likely_units()) return launch_likely_units(call, operands, route, stream);
+  if (!is_short && operands.has_likely_units()) return move_likely_units_by(call, operands, route, stream);
   move_rows(call, operands, route, stream);
 }
 
@@ -85,44 +126,6 @@ void move_in_order(const Call& call, IntervalMoveOperands operands, cudaStream_t
   move_rows(call, operands, route, stream);
 }
 
-// Gathers intervals of one length, if they have it.
-void gather_units(const Call& call, IntervalMoveOperands operands, cudaStream_t stream) {
-  Workspace workspace = workspace_of(call);
-  const UnitGather units = operands.take_unit_gather(workspace);
-  check(call, cudaMemsetAsync(units.is_done, 0xff, 2 * sizeof(int64_t), stream));
-  const WorkList& work = operands.work;
-  const auto* const starts = static_cast<const int32_t*>(operands.gather.at.data);
-  const bool is_one = operands.unit_length() == 1;
-  const int64_t sweeps = gather_sweeps(operands.x, work.size);
-  const int64_t part = ceil_div(operands.x.count, sweeps);
-  dispatch_row_word(operands.out.row_bytes, [&](auto word) {
-    using Word = decltype(word);
-    const auto first = is_one ? gather_intervals_of<1, true, Word> : gather_intervals_of<2, true, Word>;
-    const auto next = is_one ? gather_intervals_of<1, false, Word> : gather_intervals_of<2, false, Word>;
-    const int64_t tiles = ceil_div<int64_t>(work.size, kWorkThreads * kGatheredUnits);
-    for (int64_t sweep = 0; sweep < sweeps; ++sweep) {
-      const Range<int64_t> rows{sweep * part, minimum((sweep + 1) * part, operands.x.count)};
-      launch_overlapping(call, stream, sweep == 0 ? first : next, tiles, kWorkThreads, 0, work, starts, operands.x,
-                         rows, operands.fill, operands.out, units.is_done);
-    }
-  });
-  operands.work.is_replaced = units.is_done;
-  operands.work.other_offsets = work.offsets;
-  operands.work.other_count = units.none;
-  MoveRoute<true, false, uint32_t> route(operands);
-  route.is_gathered = units.is_done;
-  move_rows(call, operands, route, stream);
-}
-
-void fill(const Call& call, const Array& result, const Fill& element, cudaStream_t stream) {
-  constexpr int64_t kBlockBytes = int64_t{kWorkThreads} * 16 * 8;
-  const int64_t blocks = ceil_div(result.bytes(), kBlockBytes);
-  if (blocks == 0) return;
-  fill_array<<<static_cast<unsigned>(minimum<int64_t>(blocks, 1 << 20)), kWorkThreads, 0, stream>>>(
-      result.as<char>(), result.bytes(), element);
-  check_launch(call);
-}
-
 }  // namespace
 
 void interval_expand(const Call& call, cudaStream_t stream) {
@@ -135,9 +138,7 @@ void interval_expand(const Call& call, cudaStream_t stream) {
 }
 
 void interval_gather(const Call& call, cudaStream_t stream) {
-  const IntervalMoveOperands operands = interval_gather_operands(call);
-  if (operands.has_unit_gather()) return gather_units(call, operands, stream);
-  move<true, false>(call, operands, stream);
+  move<true, false>(call, interval_gather_operands(call), stream);
 }
 
 void interval_move(const Call& call, cudaStream_t stream) {
@@ -146,8 +147,8 @@ void interval_move(const Call& call, cudaStream_t stream) {
   if (operands.into) {
     check(call, cudaMemcpyAsync(result.data, operands.into, result.bytes(), cudaMemcpyDeviceToDevice, stream));
   }
-  if (operands.background.data) fill(call, result, operands.background, stream);
   if (operands.has_order()) return move_in_order(call, operands, stream);
+  launch_fill(call, array_fill(call, operands.background), stream);
   operands.gather.at.data ? move<true, true>(call, operands, stream) : move<false, true>(call, operands, stream);
 }
 

@@ -69,7 +69,6 @@ struct MoveRoute {
   Starts scatter_starts;
   int64_t scatter_stride;
   RegionOrder order{};
-  const int32_t* is_gathered = nullptr;
   Fill fill;
   Rows out;
 
@@ -81,12 +80,6 @@ struct MoveRoute {
         scatter_stride(operands.scatter.stride),
         fill(operands.fill),
         out(operands.out) {}
-
-  __device__ bool is_done() const
-    requires(!kScatters)
-  {
-    return is_gathered && *is_gathered != 0;
-  }
 
   template <int kRowBytes, typename Tile>
   __device__ char* out_row(const Tile& tile, int i) const {
@@ -131,16 +124,29 @@ struct MoveRoute {
   }
 };
 
-// Fills an array with one element; thread i stores every 16 bytes of number i, i + threads, and so on.
-static __global__ void __launch_bounds__(kWorkThreads) fill_array(char* out, int64_t bytes, Fill fill) {
-  const ulonglong2 word = fill_word<ulonglong2>(fill.data, fill.element_bytes);
-  const int64_t words = reinterpret_cast<uintptr_t>(out) % sizeof(word) == 0 ? bytes / int64_t{sizeof(word)} : 0;
-  const int64_t first = int64_t{blockIdx.x} * kWorkThreads + threadIdx.x;
-  const int64_t threads = int64_t{gridDim.x} * kWorkThreads;
-  for (int64_t i = first; i < words; i += threads) reinterpret_cast<ulonglong2*>(out)[i] = word;
-  for (int64_t i = words * int64_t{sizeof(word)} + first; i < bytes; i += threads) {
-    out[i] = fill.data[i % fill.element_bytes];
+// An array that blocks fill with one element: thread i stores every 16 bytes of number i, i + threads, and so on.
+struct ArrayFill {
+  char* out;
+  int64_t bytes;
+  Fill element;
+
+  int64_t blocks() const {
+    constexpr int64_t kBlockBytes = int64_t{kWorkThreads} * 16 * 8;
+    return minimum<int64_t>(ceil_div(bytes, kBlockBytes), 1 << 20);
   }
-}
+
+  __device__ void store(int64_t block, int64_t blocks) const {
+    const ulonglong2 word = fill_word<ulonglong2>(element.data, element.element_bytes);
+    const int64_t words = reinterpret_cast<uintptr_t>(out) % sizeof(word) == 0 ? bytes / int64_t{sizeof(word)} : 0;
+    const int64_t first = block * kWorkThreads + threadIdx.x;
+    const int64_t threads = blocks * kWorkThreads;
+    for (int64_t i = first; i < words; i += threads) reinterpret_cast<ulonglong2*>(out)[i] = word;
+    for (int64_t i = words * int64_t{sizeof(word)} + first; i < bytes; i += threads) {
+      out[i] = element.data[i % element.element_bytes];
+    }
+  }
+};
+
+static __global__ void __launch_bounds__(kWorkThreads) fill_array(ArrayFill fill) { fill.store(blockIdx.x, gridDim.x); }
 
 }  // namespace mgpu::cuda

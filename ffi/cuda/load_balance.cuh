@@ -73,6 +73,7 @@ __device__ __forceinline__ void search_cell(const WorkTiles& tiles, Row row, int
 static __global__ void __launch_bounds__(kCellThreads)
     partition_cells(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles) {
   start_next_kernel();
+  wait_for_last_kernel();
   const CellSearch search(work, tiles);
   const unsigned blocks = static_cast<unsigned>(search.blocks());
   const int64_t problem = blockIdx.x / blocks;

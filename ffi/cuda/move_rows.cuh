@@ -78,8 +78,7 @@ __device__ int64_t width_of(const Rows& rows) {
 // A route says where rows come from and go to. route.of_tile<kRowBytes>(tile) is a function (i, slot, is_made) that
 // gives the RowMove of output i, made by the object with this Route::Slot if is_made; without slots it gets the mark
 // instead, of object tile.before + mark. It is called only in tiles with live outputs. If route.fills, outputs without
-// a source are filled with route.fill, and route.out_row<kRowBytes>(tile, i) is their place. A route may have
-// is_done(): whether other kernels have made all moves of rows of one word.
+// a source are filled with route.fill, and route.out_row<kRowBytes>(tile, i) is their place.
 template <typename Word, typename Route>
 __device__ Word route_fill(const Route& route, int64_t problem) {
   if constexpr (Route::fills) {
@@ -146,9 +145,6 @@ __global__ void __launch_bounds__(kWorkThreads, word_blocks<Word, Route>())
   using Tile = RouteTile<kWordItems, Route, Route::kNarrowOffsets>;
   __shared__ typename Tile::Shared shared;
   wait_for_last_kernel();
-  if constexpr (requires { route.is_done(); }) {
-    if (route.is_done()) return;
-  }
   const Tile tile(shared, work, tiles, slots_of(route));
   const Word fill = route_fill<Word>(route, tile.problem);
   with_moves<sizeof(Word)>(tile, route, [&](auto move_of, auto most) {

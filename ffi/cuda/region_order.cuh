@@ -3,12 +3,14 @@
 #pragma once
 
 #include "cuda/cta/partition.cuh"
+#include "cuda/cta/ptx.cuh"
 #include "cuda/cta/scan.cuh"
+#include "cuda/intervals.cuh"
 #include "operands/intervals.h"
 
 namespace mgpu::cuda {
 
-constexpr int kOrderThreads = 256;
+constexpr int kOrderThreads = kWorkThreads;
 constexpr int kOrderItems = 10;
 constexpr int kOrderTile = kOrderThreads * kOrderItems;
 
@@ -40,6 +42,7 @@ static __global__ void __launch_bounds__(kOrderThreads)
   constexpr int kRegions = RegionOrder::kRegions;
   constexpr int kCopies = 4;  // a warp adds to one of them
   static_assert(kRegions < kOrderThreads);
+  start_next_kernel();
   __shared__ unsigned counts[kCopies][kRegions];
   __shared__ unsigned items[kCopies][kRegions];
   if (intervals.order.is_done()) return;
@@ -81,6 +84,8 @@ static __global__ void __launch_bounds__(kOrderThreads)
 static __global__ void begin_regions(RegionOrder order, int blocks) {
   __shared__ RegionOrder::Sum sums[RegionOrder::kRegions];
   const int region = threadIdx.x;
+  start_next_kernel();
+  wait_for_last_kernel();
   if (order.is_done()) {
     *order.items = 0;
     *order.is_used = 1;
@@ -100,9 +105,11 @@ static __global__ void begin_regions(RegionOrder order, int blocks) {
   *order.is_used = *order.touched > int64_t{blocks} * RegionOrder::kRegions / 8;
 }
 
-// Puts a tile of intervals in the order of their regions, and each region's part of it behind what the region has.
+// Puts a tile of intervals in the order of their regions, and each region's part of it behind what the region has. What
+// blocks there are besides fill the result, which need not wait: these kernels wait for memory, and a fill for its
+// bandwidth.
 static __global__ void __launch_bounds__(kOrderThreads, 4)
-    place_intervals(const __grid_constant__ RegionIntervals intervals) {
+    place_intervals(const __grid_constant__ RegionIntervals intervals, const __grid_constant__ ArrayFill fill) {
   constexpr int kRegions = RegionOrder::kRegions;
   __shared__ unsigned warp_sums[kOrderThreads / kWarp];
   __shared__ unsigned counts[kRegions];
@@ -112,6 +119,10 @@ static __global__ void __launch_bounds__(kOrderThreads, 4)
   __shared__ int2 moves[kOrderTile];
   __shared__ unsigned offsets[kOrderTile + 1];
   const RegionOrder& order = intervals.order;
+  start_next_kernel();
+  const int64_t tiles = ceil_div<int64_t>(intervals.work.objects, kOrderTile);
+  if (blockIdx.x >= tiles) return fill.store(blockIdx.x - tiles, gridDim.x - tiles);
+  wait_for_last_kernel();
   if (order.is_done() || *order.is_used == 0) return;
   if (threadIdx.x < kRegions) counts[threadIdx.x] = 0;
   __syncthreads();

@@ -74,15 +74,16 @@ RegionOrder IntervalMoveOperands::take_order(Workspace& workspace) const {
   return order;
 }
 
-UnitGather IntervalMoveOperands::take_unit_gather(Workspace& workspace) const {
-  int64_t* const words = workspace.take<int64_t>(2);
-  return {reinterpret_cast<int32_t*>(words), words + 1};
+uint8_t* IntervalMoveOperands::take_mixed_tiles(Workspace& workspace) const {
+  return workspace.take<uint8_t>(ceil_div(work.size, kUnitTile));
 }
 
 WorkTiles IntervalMoveOperands::layout(Workspace& workspace) const {
-  if (has_likely_units()) return {};
+  if (has_likely_units()) {
+    if (is_large()) take_mixed_tiles(workspace);
+    return {};
+  }
   if (has_order()) take_order(workspace);
-  if (has_unit_gather()) take_unit_gather(workspace);
   return take_work_tiles(workspace, work, work_items(out.row_bytes, row_word(out.row_bytes)));
 }
 
