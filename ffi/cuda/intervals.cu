@@ -89,14 +89,16 @@ void launch_likely_units(const Call& call, const IntervalMoveOperands& operands,
   });
 }
 
+// The same, of the length that the shapes allow.
 template <typename Route>
-void move_likely_units_by(const Call& call, const IntervalMoveOperands& operands, const Route& route,
-                          cudaStream_t stream) {
+void dispatch_likely_units(const Call& call, const IntervalMoveOperands& operands, const Route& route,
+                           cudaStream_t stream) {
   const bool is_one = operands.unit_length() == 1;
   auto launch = is_one ? launch_likely_units<1, false, Route> : launch_likely_units<2, false, Route>;
   if constexpr (!Route::kScatters) {
-    if (operands.is_large())
+    if (operands.is_large()) {
       launch = is_one ? launch_likely_units<1, true, Route> : launch_likely_units<2, true, Route>;
+    }
   }
   launch(call, operands, route, stream);
 }
@@ -110,7 +112,7 @@ void move(const Call& call, const IntervalMoveOperands& operands, cudaStream_t s
   }
   const MoveRoute<kGathers, kScatters, uint32_t> route(operands);
   const bool is_short = ShortWork::fits(operands.work, 1);
-  if (!is_short && operands.has_likely_units()) return move_likely_units_by(call, operands, route, stream);
+  if (!is_short && operands.has_likely_units()) return dispatch_likely_units(call, operands, route, stream);
   move_rows(call, operands, route, stream);
 }
 

@@ -124,7 +124,7 @@ constexpr int kUnitMoves = 4;
 constexpr int kUnitTile = kUnitMoves * kWorkThreads;
 static_assert(kUnitTile == IntervalMoveOperands::kUnitTile);
 
-// Blocks on a multiprocessor: what few registers allow where a block may move any lengths.
+// Blocks on a multiprocessor: as many as registers allow without spills or, where a block moves any lengths, with few.
 template <bool kIsLarge, typename Word>
 constexpr int unit_blocks() {
   if (kIsLarge) return sizeof(Word) <= 4 ? 8 : 1;
