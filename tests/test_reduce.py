@@ -120,26 +120,36 @@ def test_long_segments(rng, op, dtype):
             check_every_form(x, heads, count, op)
 
 
-@pytest.mark.parametrize("m", [2, 3, 40, 700, 1150, 1300])
+@pytest.mark.parametrize("m", [2, 3, 9, 35, 63, 72, 73, 100, 145, 700, 1150, 1300])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_few_segments_of_many_tiles(rng, rows, m):
-    """Up to 16 ends a tile of 4,064 units say where CUDA's tiles begin, unless a tile is one of 64 and more an end."""
+@pytest.mark.parametrize(("op", "dtype"), [("add", "int32"), ("argmax", "int8")])
+def test_few_segments_of_many_tiles(rng, op, dtype, rows, m):
+    """On CUDA, where there are no more ends than tiles, these are of 4,096 items (argmax: 2,048), and every 31st end
+    begins a further one. Up to 16 ends a tile of 4,064 units say where tiles begin. Both, unless a tile is one of many
+    an end.
+    """
     n = 300_001
-    x = items(rng, "int32", "add", rows, n)
+    x = items(rng, dtype, op, rows, n)
     anywhere = rng.integers(0, n + 1, m)
+    tile = {"int32": 4096, "int8": 2048}[dtype]
     for places in (
         anywhere,
         np.where(anywhere < n // 2, 7, anywhere),  # many empty ones, and then a long one
         np.where(anywhere < n // 2, 0, n),
         n - 50 + anywhere % 99,
+        n // 2 + np.arange(m) // 4 * 3,
+        tile * 5 + np.arange(m) - m // 2,
+        np.arange(m) // 31 * tile + tile // 2,  # no more in a tile than it may have
+        np.arange(m) * tile,
+        np.arange(m) * tile + 1,
         np.arange(m) * 4064,
         np.arange(m) * 4063 - 9,
     ):
         heads = np.sort(places).astype(np.int32)
         counts = np.array([n, n // 3, 0], np.int32)[:rows]
-        results = jax.vmap(lambda x, count, heads=heads: mgpu.segmented_reduce(x, heads, count=count))(x, counts)
+        results = jax.vmap(lambda x, count, heads=heads: mgpu.segmented_reduce(x, heads, op, count=count))(x, counts)
         for row in range(rows):
-            same(results[row], oracle.segmented_reduce(x[row], heads, "add", counts[row]))
+            same(results[row], oracle.segmented_reduce(x[row], heads, op, counts[row]))
 
 
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
@@ -186,6 +196,8 @@ def test_heads_out_of_order_or_range_are_safe(rng):
         rng.integers(-n, 2 * n, 50),
         np.arange(9000)[::-1],
         np.full(9000, -7),
+        rng.integers(-n, 2 * n, 9),
+        np.arange(20)[::-1] * 1000,
         np.full(9000, 2**31 - 1),
         2**31 - 100 + np.arange(9000),
         np.arange(9000) - 4500,

@@ -191,6 +191,32 @@ def test_rows_in_blocks(rng, n, dtype, bits):
         same_bits(indices, order.astype(np.int32))
 
 
+@pytest.mark.parametrize(("dtype", "bits"), [("uint16", None), ("bfloat16", None), ("int16", 8), ("uint16", 11)])
+@pytest.mark.parametrize("n", long_but([20737], [16385, 20736, 20737, 31105, 65536, 2**18 - 1]))
+def test_rows_of_two_byte_keys_by_several_blocks(rng, n, dtype, bits):
+    """A row takes a pass where its digits differ: none, either or both, and rows of all kinds go through one call."""
+    batch = max(2**18 // n + 2, 9)
+    keys = rng.integers(0, 2 ** (bits or 16), (batch, n)).astype(np.uint16)
+    keys[0] &= 0xFF
+    keys[1] &= 0xFF00
+    keys[2] = keys[2, 0]
+    keys[3] = rng.choice(keys[3, :5], n)
+    keys[5].sort()
+    keys = keys.view(dtype)
+    counts = np.full(batch, n, np.int32)
+    counts[4:9] = 0, 1, n - 1, n // 3, 10369
+    four = rng.integers(0, 2**32, (batch, n), dtype=np.uint32)
+    eight = rng.integers(0, 2**63, (batch, n), dtype=np.uint64)
+    sorts = jax.jit(jax.vmap(jitted(bits=bits)))
+    alone, (with_four, moved_four), (with_eight, moved_eight), indices = sorts(keys, four, eight, counts)
+    order = np.stack([order_of(row, count=live) for row, live in zip(keys, counts, strict=True)])
+    for got in (alone, with_four, with_eight):
+        same_bits(got, np.take_along_axis(keys, order, 1))
+    same_bits(moved_four, np.take_along_axis(four, order, 1))
+    same_bits(moved_eight, np.take_along_axis(eight, order, 1))
+    same_bits(indices, order.astype(np.int32))
+
+
 # ---- Values, batches, derivatives -----------------------------------------------------------------------------------
 
 
@@ -288,18 +314,31 @@ def test_a_gradient_of_many_items(rng):
 # ---- Memory ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("payload", [None, "uint32", "uint64"])
-@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
-def test_scratch_memory_is_a_copy_and_little_more(dtype, payload):
-    n = 2**26
-    keys = jax.ShapeDtypeStruct((n,), jnp.dtype(dtype))
-    values = [jax.ShapeDtypeStruct((n,), jnp.dtype(payload))] if payload else []
-    absent = jax.ShapeDtypeStruct((0,), np.int32)
+def scratch_share(dtype, payload, shape):
+    """The scratch memory of a sort, in copies of keys and values."""
+    keys = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
+    values = [jax.ShapeDtypeStruct(shape, jnp.dtype(payload))] if payload else []
+    absent = jax.ShapeDtypeStruct((*shape[:-1], 0), np.int32)
     operands = [keys, absent, absent, absent, *(values or [absent])]
     bits = 8 * keys.dtype.itemsize
     attributes = {"descending": 0, "method": Method.FASTEST, "bits": bits, "payload": 1 if payload else 0}
     taken = library.workspace_bytes("segmented_sort", operands, [keys, *values], attributes)
-    assert taken <= 1.05 * sum(x.size * x.dtype.itemsize for x in [keys, *values])
+    return taken / sum(x.size * x.dtype.itemsize for x in [keys, *values])
+
+
+@pytest.mark.parametrize("payload", [None, "uint32", "uint64"])
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+def test_scratch_memory_is_a_copy_and_little_more(dtype, payload):
+    for items in (18, 19, 20, 21, 22, 24, 26, 28):
+        for rows in (0, 2, 4, 6, 8, 10, 16, 20):
+            if rows < items:
+                assert scratch_share(dtype, payload, (2**rows, 2 ** (items - rows))) <= 1.05, (items, rows)
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "float16", "bfloat16"])
+def test_scratch_memory_of_rows_of_any_length_without_values(dtype):
+    for length in range(2**14 + 1, 2**18, 997):
+        assert scratch_share(dtype, None, (2**22 // length, length)) <= 1.05, length
 
 
 # ---- Misuse ---------------------------------------------------------------------------------------------------------

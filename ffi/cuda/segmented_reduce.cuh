@@ -164,13 +164,74 @@ struct WarpParts {
   int ends;
 };
 
+template <typename Operator>
+__device__ __forceinline__ typename Operator::State combine_run(
+    const Operator& op, const typename Operator::State (&states)[Shape<Operator>::kRun]) {
+  typename Operator::State state = states[0];
+#pragma unroll
+  for (int k = 1; k < Shape<Operator>::kRun; ++k) state = op.combine(state, states[k]);
+  return state;
+}
+
+// A thread's runs of a tile, in registers.
+template <typename Operator>
+struct LoadedRuns {
+  using States = typename Operator::State[Shape<Operator>::kRun];
+  static constexpr bool kLoaded = true;
+  static constexpr int kUnrolledRows = Shape<Operator>::kRows;
+
+  const Operator& op;
+  const TilePlaces& places;
+  const RowVectors<Operator>& vectors;
+
+  __device__ __forceinline__ void items(int row, States& states) const {
+    extract_run(op, places, row, vectors, states);
+  }
+  __device__ __forceinline__ typename Operator::State sum(int row) const {
+    States states;
+    items(row, states);
+    return combine_run<Operator>(op, states);
+  }
+  // The place of a lane's end, or one behind all.
+  __device__ __forceinline__ int place_of_end(const SegmentEnds& ends, const TileUnits& units) const {
+    const int lane = threadIdx.x % kWarp;
+    int own_place = places.lead;
+    if (lane < units.ends) {
+      const int64_t place = ends[units.first_end + lane] - places.origin;
+      own_place = static_cast<int>(clamp<int64_t>(place, places.lead, places.limit));
+    }
+#pragma unroll
+    for (int distance = 1; distance < kFewEnds; distance *= 2) {  // in order, whatever the heads
+      const int below = __shfl_up_sync(~0u, own_place, distance);
+      if (lane >= distance) own_place = maximum(own_place, below);
+    }
+    return lane < units.ends ? own_place : Shape<Operator>::kPlaces + 1;
+  }
+};
+
+// The segment that an end closes.
+template <typename Operator>
+__device__ __forceinline__ void store_segment(const SegmentedReduction<Operator>& reduction, const Operator& op,
+                                              int64_t end, const typename Operator::State& state) {
+  const SegmentEnds& ends = reduction.tiles.ends;
+  const int64_t entry = ends.entry(end);
+  if (entry < 0) return;
+  reduction.result.store(entry, op.finish(state, ends.row(end) * ends.segments.length));
+}
+
+template <typename Operator>
+__device__ __forceinline__ typename Operator::State fold_lanes(const Operator& op,
+                                                               const typename Operator::State& state) {
+  using State = typename Operator::State;
+  return fold_warp(state, [&](const State& a, const State& b) { return op.combine(a, b); });
+}
+
 // A tile with few ends: each warp takes its rows one after the other, and folds its lanes at an end alone. A lane has
 // an end. An end is a warp's that has items before it in the warp's rows; the first warp's are also those before all.
-template <typename Operator>
-__device__ __forceinline__ void reduce_few_ends(const SegmentedReduction<Operator>& reduction, const Operator& op,
-                                                const TileUnits& units, const TilePlaces& places,
-                                                const RowVectors<Operator>& vectors,
-                                                WarpParts<typename Operator::State>* parts) {
+template <typename Operator, typename Runs>
+__device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Operator>& reduction, const Operator& op,
+                                                    const TileUnits& units, const TilePlaces& places, const Runs& runs,
+                                                    WarpParts<typename Operator::State>* parts) {
   using State = typename Operator::State;
   using Shape = Shape<Operator>;
   constexpr int kRun = Shape::kRun;
@@ -178,51 +239,37 @@ __device__ __forceinline__ void reduce_few_ends(const SegmentedReduction<Operato
   const SegmentEnds& ends = reduction.tiles.ends;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int warp_begin = warp * Shape::kRows * Shape::kRowPlaces;
-  int own_place = places.lead;
-  if (lane < units.ends) {
-    const int64_t place = ends[units.first_end + lane] - places.origin;
-    own_place = static_cast<int>(clamp<int64_t>(place, places.lead, places.limit));
-  }
-#pragma unroll
-  for (int distance = 1; distance < kFewEnds; distance *= 2) {  // in order, whatever the heads
-    const int below = __shfl_up_sync(~0u, own_place, distance);
-    if (lane >= distance) own_place = maximum(own_place, below);
-  }
-  if (lane >= units.ends) own_place = Shape::kPlaces + 1;  // behind all
+  const int own_place = runs.place_of_end(ends, units);
   const int first = warp == 0 ? 0 : __popc(__ballot_sync(~0u, own_place <= warp_begin));
   int next = first;
   int next_place = shuffle(own_place, next);
   State sum = op.identity();  // since the last end: a lane's own where items may change places, else the warp's
-  const auto fold = [&](const State& state) {
-    return fold_warp(state, [&](const State& a, const State& b) { return op.combine(a, b); });
+  const auto add = [&](const State& state) {
+    sum = op.combine(sum, Operator::kCommutes ? state : fold_lanes(op, state));
   };
-  const auto add = [&](const State& state) { sum = op.combine(sum, Operator::kCommutes ? state : fold(state)); };
-  const auto total = [&] { return Operator::kCommutes ? fold(sum) : sum; };
-  const auto store = [&](int i, const State& state) {
-    const int64_t entry = ends.entry(units.first_end + i);
-    if (entry < 0) return;
-    reduction.result.store(entry, op.finish(state, ends.row(units.first_end + i) * ends.segments.length));
-  };
+  const auto total = [&] { return Operator::kCommutes ? fold_lanes(op, sum) : sum; };
   const auto close = [&] {
     const State state = total();
     if (lane == 0 && next == first) parts[warp].opening = state;
-    if (lane == 0 && next > first) store(next, state);
+    if (lane == 0 && next > first) store_segment(reduction, op, units.first_end + next, state);
     sum = op.identity();
     next_place = shuffle(own_place, ++next);
   };
-#pragma unroll
+#pragma unroll(Runs::kUnrolledRows)
   for (int row = 0; row < Shape::kRows; ++row) {
     const int place = place_of<Operator>(row);
     const int row_end = warp_begin + (row + 1) * Shape::kRowPlaces;
     if (row_end - Shape::kRowPlaces >= places.limit) break;
     State states[kRun];
-    extract_run(op, places, row, vectors, states);
+    if constexpr (Runs::kLoaded) runs.items(row, states);
     if (next_place > row_end) {
-      State state = states[0];
-#pragma unroll
-      for (int k = 1; k < kRun; ++k) state = op.combine(state, states[k]);
-      add(state);
+      if constexpr (Runs::kLoaded) {
+        add(combine_run<Operator>(op, states));
+      } else {
+        add(runs.sum(row));
+      }
     } else {
+      if constexpr (!Runs::kLoaded) runs.items(row, states);
       int begin = 0;
       bool is_last;
       do {  // from end to end, and from the last end on
@@ -245,6 +292,16 @@ __device__ __forceinline__ void reduce_few_ends(const SegmentedReduction<Operato
     parts[warp].first = first;
     parts[warp].ends = next - first;
   }
+}
+
+// Puts together what the warps leave.
+template <typename Operator>
+__device__ __forceinline__ void join_warps(const SegmentedReduction<Operator>& reduction, const Operator& op,
+                                           int64_t tile, const TileUnits& units,
+                                           const WarpParts<typename Operator::State>* parts) {
+  using State = typename Operator::State;
+  constexpr int kWarps = kThreads / kWarp;
+  const SegmentEnds& ends = reduction.tiles.ends;
   __syncthreads();
   if (threadIdx.x > kWarps || (threadIdx.x < kWarps && parts[threadIdx.x].ends == 0)) return;
   // A thread has a warp's first end, or what follows the last end of all.
@@ -254,12 +311,12 @@ __device__ __forceinline__ void reduce_few_ends(const SegmentedReduction<Operato
     if (parts[before].ends > 0) break;
   }
   if (threadIdx.x == kWarps) {
-    reduction.open[blockIdx.x] = {state, units.ends > 0};
-    if (units.ends == 0) reduction.opening[blockIdx.x] = state;  // of no meaning, but read
+    reduction.open[tile] = {state, units.ends > 0};
+    if (units.ends == 0) reduction.opening[tile] = state;  // of no meaning, but read
   } else if (parts[threadIdx.x].first == 0) {
-    reduction.opening[blockIdx.x] = state;
+    reduction.opening[tile] = state;
   } else {
-    store(parts[threadIdx.x].first, state);
+    store_segment(reduction, op, units.first_end + parts[threadIdx.x].first, state);
   }
 }
 
@@ -437,7 +494,8 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8
   load_items(reduction, places, vectors);
   if (units.ends <= kFewEnds) {
     __shared__ WarpParts<State> parts[kThreads / kWarp];
-    reduce_few_ends(reduction, op, units, places, vectors, parts);
+    reduce_rows_to_ends(reduction, op, units, places, LoadedRuns<Operator>{op, places, vectors}, parts);
+    join_warps(reduction, op, blockIdx.x, units, parts);
     return;
   }
   const TileEnds ends = mark_ends(reduction, units, places, memory);
@@ -487,7 +545,8 @@ __global__ void __launch_bounds__(kJoinThreads) join_tiles(SegmentedReduction<Op
     __syncthreads();
     before_block = sums(scan_block(sum).all, before_block);
   }
-  if (!own.restarted) return;
+  // Heads out of order may leave tiles to nobody, and their ends unknown.
+  if (!own.restarted || end < 0 || end >= reduction.tiles.total_ends) return;
   const SegmentEnds& ends = reduction.tiles.ends;
   const int64_t entry = ends.entry(end);
   if (entry < 0) return;

@@ -234,14 +234,34 @@ bool SegmentedSortOperands::may_have_long_segments() const {
 }
 
 DigitCounts SegmentedSortOperands::take_digit_counts(Workspace& workspace) const {
-  const int tile = digit_shape(byte_width(key_type), payload_width, has_few_digit_items()).tile();
+  const int tile = digit_tile();
   if (!whole_rows) {
     const int64_t most =
         may_have_long_segments() ? segments.total() / long_segment(digit_places()) : segments.flat_heads_count();
     return DigitCounts::take_listed(workspace, most, segments.total(), digit_places(), tile);
   }
-  const int64_t offset_bytes = has_long_offsets() ? 8 : 4;
-  return DigitCounts::take(workspace, segments.rows, segments.length, digit_places(), tile, offset_bytes);
+  return DigitCounts::take(workspace, segments.rows, segments.length, digit_places(), tile, digit_offset_bytes());
+}
+
+bool SegmentedSortOperands::saves_digit_memory() const {
+  return whole_rows && byte_width(key_type) == 2 && payload_width == 0 && row_sort() == RowSort::kDigits;
+}
+
+void SegmentedSortOperands::take_keys_behind_counts(Workspace& workspace, Scratch& scratch) const {
+  DigitCounts& counts = scratch.digits;
+  const int64_t rows = segments.rows, places = digit_places();
+  const int64_t begin = workspace.used();
+  counts.most_tiles = rows * ceil_div<int64_t>(segments.length, digit_tile());
+  // In one piece: each has 256 bytes at least, 0.05% of the fewest keys.
+  auto* const words = reinterpret_cast<uint32_t*>(workspace.take<uint64_t>(places + rows));
+  if (words) {
+    counts.tickets = reinterpret_cast<uint64_t*>(words);
+    counts.counted = words + 2 * places;
+    counts.passes = counts.counted + rows;
+  }
+  counts.starts_bytes = rows * places * kDigits * digit_offset_bytes();
+  counts.zeroed_bytes = workspace.used() - begin + counts.starts_bytes;
+  scratch.keys = counts.starts = workspace.take<char>(segments.total() * byte_width(key_type));
 }
 
 SegmentedSortOperands::Scratch SegmentedSortOperands::layout(Workspace& workspace) const {
@@ -257,7 +277,11 @@ SegmentedSortOperands::Scratch SegmentedSortOperands::layout(Workspace& workspac
   if (may_turn_to_digits() || may_have_long_segments()) scratch.digits = take_digit_counts(workspace);
   // Long segments are yet to be found: who lists them clears their starts.
   if (may_have_long_segments()) scratch.zeroed_bytes += scratch.digits.zeroed_bytes - scratch.digits.starts_bytes;
-  scratch.keys = workspace.take<char>(total * width);
+  if (saves_digit_memory()) {
+    take_keys_behind_counts(workspace, scratch);
+  } else {
+    scratch.keys = workspace.take<char>(total * width);
+  }
   scratch.payload = workspace.take<char>(total * payload_width);
   if (sort == RowSort::kFewItems) return scratch;
   if (sort == RowSort::kLong) {
@@ -285,8 +309,17 @@ SegmentedSortOperands::Scratch SegmentedSortOperands::layout(Workspace& workspac
   // Only one of the two is used, so they share memory. One pass goes from the input to the output: its counts take the
   // place of the second buffer.
   Workspace digits, tiles;
-  take_digit_counts(digits);
   take_tiles(tiles);
+  if (saves_digit_memory()) {
+    const int64_t words = (scratch.digits.most_tiles - segments.rows) * kDigits * digit_offset_bytes();
+    const int64_t bytes = maximum(words, tiles.used());
+    char* const shared = workspace.take<char>(bytes);
+    Workspace descriptors(shared, bytes);
+    scratch.digits.sums = shared;
+    take_tiles(descriptors);
+    return scratch;
+  }
+  take_digit_counts(digits);
   if (digit_places() == 1 && digits.used() <= total * width) {
     Workspace keys(scratch.keys, total * width);
     scratch.digits = take_digit_counts(keys);

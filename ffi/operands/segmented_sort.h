@@ -198,7 +198,9 @@ struct SegmentedSortOperands {
   bool may_have_long_segments() const;
 
   bool has_long_offsets() const { return segments.length >= int64_t{1} << 30; }
+  int64_t digit_offset_bytes() const { return has_long_offsets() ? 8 : 4; }
   bool has_few_digit_items() const { return whole_rows && segments.total() < kFewDigitItems; }
+  int digit_tile() const { return digit_shape(byte_width(key_type), payload_width, has_few_digit_items()).tile(); }
 
   // Scratch memory of the CUDA kernels: the other buffer of the merge rounds, and a descriptor a tile; or where the
   // runs are split at the start of each tile.
@@ -220,6 +222,9 @@ struct SegmentedSortOperands {
 
  private:
   DigitCounts take_digit_counts(Workspace& workspace) const;
+  // As DigitProblem::kSavesMemory. What is zeroed lies right before the memory for keys, where digits are counted.
+  bool saves_digit_memory() const;
+  void take_keys_behind_counts(Workspace& workspace, Scratch& scratch) const;
 };
 
 }  // namespace mgpu

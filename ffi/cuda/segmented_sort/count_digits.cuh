@@ -71,7 +71,7 @@ __device__ uint32_t find_starts(const P& problem, int64_t segment, int64_t live_
   const int place = threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
   if (place < problem.places) {
-    Offset* const starts = problem.starts + (segment * problem.places + place) * kDigits + lane * kEach;
+    Offset* starts = problem.starts + (segment * problem.places + place) * kDigits + lane * kEach;
     const Offset live = static_cast<Offset>(live_items);
     Offset counts[kEach];
     Offset sum = 0;
@@ -89,6 +89,7 @@ __device__ uint32_t find_starts(const P& problem, int64_t segment, int64_t live_
       if (lane >= distance) before += below;
     }
     before -= sum;
+    if constexpr (P::kSavesMemory) starts = problem.row_starts(segment) + place * kDigits + lane * kEach;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       starts[i] = before;
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(kCountThreads)
     count_digits(const __grid_constant__ P problem, int64_t parts, int64_t part_items) {
   extern __shared__ unsigned counters[];
   if (problem.is_left_to_merging()) return;
-  clear_sums(problem, problem.rows * problem.row_tiles);
+  clear_sums(problem, problem.rows * problem.row_word_tiles());
   const int64_t row = blockIdx.x / parts;
   const int64_t begin = (blockIdx.x - row * parts) * part_items;
   const int64_t limit = minimum(begin + part_items, problem.length);
@@ -123,7 +124,7 @@ __global__ void __launch_bounds__(kCountThreads)
   clear_counters(problem, counters);
   __syncthreads();
   count_keys(problem, problem.input_keys() + row_begin, begin, minimum(limit, problem.live(row)), counters);
-  if constexpr (!P::kOfColumns)
+  if constexpr (!P::kOfColumns && !P::kSavesMemory)
     copy_dead<kCountThreads>(problem, row_begin, 0, maximum(begin, problem.live(row)), limit);
   __syncthreads();
   add_counters(problem, row, counters);

@@ -61,6 +61,10 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   // scratch memory, as key and payload of the output are two arrays.
   static constexpr bool kJoined = kHasPayload && sizeof(Word) == 4 && sizeof(Payload) == 4;
   static constexpr int kOutput = 0, kScratch = 1;  // of the buffers
+  // 256 words of a look-back for a tile of keys of 2 bytes are 5% of them. So a row's last tile has none, digits are
+  // counted in the scratch memory for keys, and the starts found are at the beginning of the row's result. There they
+  // stay until the row's first tile has read them: all others wait for its words before they store a key.
+  static constexpr bool kSavesMemory = sizeof(Word) == 2 && !kHasPayload && !kListed;
 
   Order order;
   int64_t length;  // of a row
@@ -92,6 +96,14 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   __device__ int64_t live(int64_t row) const { return counts(row, length); }
 
   __device__ DigitPasses row_passes(int64_t row) const { return {passes[row]}; }
+
+  // A row's tiles that have words.
+  __device__ __forceinline__ int64_t row_word_tiles() const { return row_tiles - kSavesMemory; }
+  // Where memory is saved: a row's starts, [places, kDigits].
+  __device__ __forceinline__ Offset* row_starts(int64_t row) const {
+    const auto result = reinterpret_cast<uintptr_t>(buffers[kOutput].keys + row * length);
+    return reinterpret_cast<Offset*>((result + sizeof(Offset) - 1) / sizeof(Offset) * sizeof(Offset));
+  }
 
   __device__ __forceinline__ const Word* input_keys() const { return input.keys; }
   __device__ __forceinline__ void copy_key(int64_t position) const {

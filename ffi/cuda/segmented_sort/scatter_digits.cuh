@@ -193,9 +193,9 @@ class DigitScatter {
     }
   }
 
-  // Where the last pass leaves two columns, what lies past the live items: until then the passes need its memory.
+  // Where the passes need the result's memory before the last one, what lies past the live items.
   __device__ __forceinline__ void finish(const PassTile& tile) const {
-    if (tile.after != 0 || !problem_.row_passes(tile.segment).takes(pass_)) return;
+    if (tile.size == P::kTile || tile.after != 0 || !problem_.row_passes(tile.segment).takes(pass_)) return;
     const int64_t begin = int64_t{tile.index} * P::kTile;
     copy_dead<kThreads>(problem_, segment_begin(tile), 0, begin + tile.size,
                         minimum(begin + P::kTile, problem_.length));
@@ -245,9 +245,13 @@ class DigitScatter {
     if constexpr (P::kListed) {
       first_tile = shared_.ticket - tile.index;
     } else {
-      first_tile = tile.segment * problem_.row_tiles;
+      first_tile = tile.segment * problem_.row_word_tiles();
     }
     return problem_.sums + first_tile * kDigits + threadIdx.x;
+  }
+  // Whether later tiles look back to the tile's words.
+  __device__ __forceinline__ bool has_words(const PassTile& tile) const {
+    return !P::kSavesMemory || tile.index < problem_.row_word_tiles();
   }
   // What lies past the segment's end is taken for the greatest digit, and comes last of all.
   template <bool kWhole>
@@ -296,9 +300,10 @@ class DigitScatter {
     DigitColumn column{0, 0, count};
     if (!kWhole && digit == kDigits - 1) column.count -= P::kTile - tile.size;
     if (tile.index == 0) {
-      column.base = problem_.starts[(tile.segment * problem_.places + pass_) * kDigits + digit];
-      store_relaxed(words(tile), sums.word(sums.kPrefix, column.base + column.count));
-    } else {
+      column.base = P::kSavesMemory ? problem_.row_starts(tile.segment)[pass_ * kDigits + digit]
+                                    : problem_.starts[(tile.segment * problem_.places + pass_) * kDigits + digit];
+      if (has_words(tile)) store_relaxed(words(tile), sums.word(sums.kPrefix, column.base + column.count));
+    } else if (has_words(tile)) {
       store_relaxed(words(tile) + int64_t{tile.index} * kDigits, sums.word(sums.kSum, column.count));
     }
     // As turn_into_places: with that in its place, the compiler makes other code of 11 kernels, which was not timed.
@@ -355,7 +360,9 @@ class DigitScatter {
     if (tile.index > 0) {
       const DigitSums<Offset> sums{tile.before % 2 ? 2u : 0u};
       base = sums.template before<P::kShape.window>(words(tile), tile.index);
-      store_relaxed(words(tile) + int64_t{tile.index} * kDigits, sums.word(sums.kPrefix, base + column.count));
+      if (has_words(tile)) {
+        store_relaxed(words(tile) + int64_t{tile.index} * kDigits, sums.word(sums.kPrefix, base + column.count));
+      }
     }
     shared_.bases[threadIdx.x] = base - static_cast<Offset>(column.start);
   }
@@ -450,7 +457,7 @@ __global__ void __launch_bounds__(P::kShape.tiles.threads, P::kShape.blocks)
     scatter.template load<false>(tile);
     scatter.template scatter<false>(tile);
   }
-  if constexpr (P::kOfColumns) scatter.finish(tile);
+  if constexpr (P::kOfColumns || P::kSavesMemory) scatter.finish(tile);
 }
 
 }  // namespace mgpu::cuda::sorting
