@@ -235,7 +235,6 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
   using State = typename Operator::State;
   using Shape = Shape<Operator>;
   constexpr int kRun = Shape::kRun;
-  constexpr int kWarps = kThreads / kWarp;
   const SegmentEnds& ends = reduction.tiles.ends;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int warp_begin = warp * Shape::kRows * Shape::kRowPlaces;
