@@ -39,7 +39,6 @@ NOISE = 1.02  # between two timings of one program
 CALLS = 8  # to a program; four times as many where a call takes less than TINY_MS
 SAMPLES = 3  # of a timing
 AGAIN = 2  # timings of both sides, in turn, where XLA seems the faster one
-NEW_PROGRAMS = 4  # of both sides, where it still does
 LEAST_MS = 0.012  # what a call takes whatever its bytes: launches, and the host that queues them
 
 
@@ -327,7 +326,7 @@ def _measured_again(m: Measured, pool: ThreadPoolExecutor) -> Measured:
 
     These have programs and memory of their own: of XLA's kernels alone, one program took 5.9 us and another 5.5 (H200).
     """
-    for _ in range(NEW_PROGRAMS):
+    for _ in range(AGAIN):
         if not m.is_behind:
             break
         m = m.or_less(_measure([m.shape], pool)[0])

@@ -47,21 +47,6 @@ static __global__ void __launch_bounds__(kPartitionThreads) partition_items(Item
   put_ranges<8>(tile, limit, end, [&](int64_t t, int64_t j) { tiles.ends_before[t] = static_cast<int>(j); });
 }
 
-// The items of a whole tile that begins at a multiple of 16 bytes.
-template <typename Operator>
-__device__ __forceinline__ void load_whole(const SegmentedReduction<Operator>& reduction, int64_t item,
-                                           RowVectors<Operator>& vectors) {
-  using Shape = Shape<Operator>;
-  const auto x = reduction.x + item;
-#pragma unroll
-  for (int row = 0; row < Shape::kRows; ++row) {
-#pragma unroll
-    for (int k = 0; k < Shape::kRun; k += Shape::kVector) {
-      vectors[row][k / Shape::kVector] = Vector<typename Operator::Element>::load(x, place_of<Operator>(row) + k);
-    }
-  }
-}
-
 // A tile that begins with the items of tile `item_tile`, or at an end among them.
 struct ItemTile {
   int item_tile;
@@ -173,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, 8)
   const int64_t item = int64_t{item_tile} * Shape::kPlaces;
   const bool is_whole = item_tile >= 0 && reduction.aligned && item + Shape::kPlaces <= tiles.total_items;
   RowVectors<Operator> vectors;
-  if (is_whole) load_whole(reduction, item, vectors);
+  if (is_whole) load_vectors<true, Operator>(reduction.x + item, Shape::kPlaces, vectors);
   wait_for_last_kernel();
   const ItemTile tile = ItemTile::find<Shape::kPlaces>(tiles, item_tile);
   const TilePlaces places{int64_t{tile.item_tile} * Shape::kPlaces, tile.begin, tile.limit};

@@ -104,20 +104,30 @@ __device__ __forceinline__ int place_of(int row) {
   return (first_row + row) * Shape<Operator>::kRowPlaces + lane * Shape<Operator>::kRun;
 }
 
+// Vectors from x on, which lies at a multiple of 16 bytes, of a whole tile or up to place `limit`.
+template <bool kWhole, typename Operator>
+__device__ __forceinline__ void load_vectors(SourceOf<typename Operator::Element> x, int limit,
+                                             RowVectors<Operator>& vectors) {
+  using Shape = Shape<Operator>;
+#pragma unroll
+  for (int row = 0; row < Shape::kRows; ++row) {
+#pragma unroll
+    for (int k = 0; k < Shape::kRun; k += Shape::kVector) {
+      const int place = place_of<Operator>(row) + k;
+      if (kWhole || place < limit) {
+        vectors[row][k / Shape::kVector] = Vector<typename Operator::Element>::load(x, place);
+      }
+    }
+  }
+}
+
 template <typename Operator>
 __device__ __forceinline__ void load_items(const SegmentedReduction<Operator>& reduction, const TilePlaces& places,
                                            RowVectors<Operator>& vectors) {
   using Shape = Shape<Operator>;
   const auto x = reduction.x + places.origin;
   if (reduction.aligned && places.origin + Shape::kPlaces <= reduction.tiles.total_items) {
-#pragma unroll
-    for (int row = 0; row < Shape::kRows; ++row) {
-#pragma unroll
-      for (int k = 0; k < Shape::kRun; k += Shape::kVector) {
-        const int place = place_of<Operator>(row) + k;
-        if (place < places.limit) vectors[row][k / Shape::kVector] = Vector<typename Operator::Element>::load(x, place);
-      }
-    }
+    load_vectors<false, Operator>(x, places.limit, vectors);
   } else {
 #pragma unroll
     for (int row = 0; row < Shape::kRows; ++row) {
@@ -260,6 +270,7 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
     const int row_end = warp_begin + (row + 1) * Shape::kRowPlaces;
     if (row_end - Shape::kRowPlaces >= places.limit) break;
     State states[kRun];
+    // Here, not twice below: of int8 of mean 700, maxima took 149 us in place of 126.
     if constexpr (Runs::kLoaded) runs.items(row, states);
     if (next_place > row_end) {
       if constexpr (Runs::kLoaded) {
