@@ -12,6 +12,8 @@ from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
 from jax_mgpu._src import reduce as reduce_primitives
+from jax_mgpu._src.operators import Kind
+from jax_mgpu._src.primitive import ABSENT
 from tests import data, oracle
 from tests.test_scan import OPERATORS, compose, items, random_heads, same
 
@@ -316,7 +318,7 @@ def test_short_whole_rows(rng, op, dtype, n):
             same(whole[row], oracle.reduce(x[row], op))
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int16", "float16", "bfloat16", "float32", "int64", "float64"])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32", "float16", "bfloat16", "float32", "int64", "float64"])
 def test_small_batches_of_sums(rng, dtype, most_plain_bytes):
     """They are XLA's own on a GPU; each sum is the same wherever its batch stands in a program."""
     batches = [items(rng, dtype, "add", *shape) for shape in ((1, 9), (70, 1000), (300, 7), (3, 0))]
@@ -327,6 +329,28 @@ def test_small_batches_of_sums(rng, dtype, most_plain_bytes):
         for row, one in zip(x, np.asarray(got), strict=True):
             same(one, oracle.reduce(row, "add"))
         np.testing.assert_array_equal(np.asarray(twice), np.asarray(got * 2))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint32", "int64"])
+def test_plain_sums_of_integers_wrap(rng, dtype):
+    """They are made in a wider type where there is one."""
+    limits = np.iinfo(dtype)
+    x = rng.integers(limits.min, limits.max, 1000, dtype, endpoint=True)
+    for x64 in (False, True) if x.itemsize < 8 else (True,):
+        with jax.enable_x64(x64):
+            (got,) = reduce_primitives._reduce.fallback(x, ABSENT, op=Kind.ADD, wide=0)
+        same(got, oracle.reduce(x, "add"))
+
+
+@pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
+@pytest.mark.parametrize(("dtype", "length"), [("uint8", 512), ("bfloat16", 256), ("float32", 128), ("int64", 64)])
+def test_which_plain_sums_xla_has_one_kernel_for(dtype, length, most_plain_bytes):
+    def is_native(n):
+        traced = jax.jit(jax.vmap(mgpu.reduce)).trace(jax.ShapeDtypeStruct((9, n), dtype))
+        return "popcnt" in traced.lower(lowering_platforms=("cuda",)).as_text()
+
+    assert is_native(length)
+    assert not is_native(length - 1)
 
 
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")

@@ -8,6 +8,7 @@ from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName, ItemFunction, Keys, OperatorName, OperatorTree, PairFunction
 from jax_mgpu._src.bits import ordered_together, shifted
@@ -115,8 +116,10 @@ def reduce(
       ValueError: an argument's shape is not one of the above, `op` is not known, or `identity` is missing; indices into
         2^31 items or more without `jax_enable_x64`.
 
-    Time is O(n), in one pass over memory; the tree is fixed, so float results are the same in every run. A function is
-    compiled into the CUDA kernels; elsewhere, and where it cannot be compiled, it takes several passes over memory.
+    Time is O(n), in one pass over memory; the tree is fixed, so float results are the same in every run. Sums of
+    a small batch by `jax.vmap` are XLA's on a GPU: in rows of less than 512 bytes, floats may have other last bits in
+    another process. A function is compiled into the CUDA kernels; elsewhere, and where it cannot be compiled, it takes
+    several passes over memory.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -439,10 +442,31 @@ def _reduce_shapes(x: Any, *, op: int, wide: int) -> Sequence[Any]:
 def _reduce_fallback(x: jax.Array, count: jax.Array, *, op: int, wide: int) -> Sequence[jax.Array]:
     dtype = result_dtype("reduce", op, x, wide)
     if op == Kind.ADD and not count.size:
-        # Behind the barrier, as the bits of a sum follow from its shape, not from what else is in the program.
-        return [jnp.sum(jax.lax.optimization_barrier(x), dtype=accumulator_dtype(x.dtype)).astype(dtype)]
+        return [_plain_sum(x).astype(dtype)]
     results = scan_results(builtin(op, x.dtype, dtype), x, x.shape[0], ABSENT, count, exclusive=0, reverse=0, total=1)
     return [results[1].astype(dtype)]
+
+
+# XLA times two kernels for a sum when it compiles, of its own emitter and of Triton, and keeps one. That is not always
+# the faster one: of int16 in rows of 512 it kept one of 3.8 us in 8 of 12 processes, one of 3.5 in the others (H200).
+# Their sums of floats differ in the last bits. Rows of 512 bytes and more, which a warp reads at a time, take its own
+# emitter's no longer than Triton's; shorter ones take it up to twice as long.
+LEAST_NATIVE_BYTES = 512
+
+
+def _plain_sum(x: jax.Array) -> jax.Array:
+    """The sum in plain JAX, of integers in the type that JAX sums them in.
+
+    It is behind a barrier, as its bits follow from the shape alone, not from what else is in the program.
+    """
+    is_integer = jnp.issubdtype(x.dtype, jnp.integer)
+    dtype = jax.eval_shape(jnp.sum, x).dtype if is_integer else accumulator_dtype(x.dtype)
+    x, zero = jax.lax.optimization_barrier((x, np.int32(0)))
+    if x.size * x.dtype.itemsize < LEAST_NATIVE_BYTES:
+        return jnp.sum(x, dtype=dtype)
+    # XLA does not give a sum to Triton whose start has this instruction. It is 0 to LLVM, so nothing is read.
+    start = jax.lax.population_count(zero) >> 8
+    return jax.lax.reduce(x.astype(dtype), start.astype(dtype), jax.lax.add, (0,))
 
 
 def _segmented_shapes(x: Any, heads: Any, *, op: int, wide: int) -> Sequence[Any]:
