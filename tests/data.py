@@ -74,9 +74,12 @@ SHORT_ROWS = {
 }  # fmt: skip
 
 
-def batch_of(row_slots: int) -> int:
-    """Rows for two tiles of short ones and a part of a third."""
-    return 2 * min(max(2048 // max(row_slots, 1), 1), 256) + 1
+def batch_of(row_slots: int, most_rows: int = 256) -> int:
+    """Rows for two tiles of short ones, of `most_rows` each at most, and a part of a third."""
+    return 2 * min(max(2048 // max(row_slots, 1), 1), most_rows) + 1
+
+
+WORK_ROWS = 1024  # most rows of a tile of a load-balancing search
 
 
 def sorted_rows(rng: np.random.Generator, dtype: str, n: int, counts: np.ndarray, **options) -> np.ndarray:

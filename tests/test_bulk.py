@@ -134,11 +134,11 @@ def test_batch(rng, in_axes):
 
 @pytest.mark.parametrize("trailing", [(), (3,), (17,)], ids=str)
 @pytest.mark.parametrize(
-    "shape", [(1, 1), (3, 0), (8, 3), (17, 30), (100, 33), (700, 300), (3000, 1096), (4096, 1)], ids=str
+    "shape", [(1, 1), (3, 0), (2, 1), (8, 3), (17, 30), (100, 33), (700, 300), (3000, 1096), (4096, 1)], ids=str
 )
 def test_short_rows(rng, shape, trailing):
     n, m = shape
-    batch = data.batch_of(n + m)
+    batch = data.batch_of(n + m, data.WORK_ROWS)
     x, values = (rng.integers(0, 99, (batch, k, *trailing)).astype(np.int16) for k in (n, m))
     counts = data.row_counts(rng, n, batch)
     gone = np.stack([np.append(sorted_unique(rng, n, m), np.full(m - min(n, m), n)) for _ in range(batch)])

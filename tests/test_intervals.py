@@ -437,7 +437,7 @@ SHORT_WIDE_ROWS = [(shape, trailing) for trailing in ((3,), (9,)) for shape in S
 @pytest.mark.parametrize(("shape", "trailing"), [(shape, ()) for shape in SHORT_ROWS] + SHORT_WIDE_ROWS, ids=str)
 def test_short_rows(rng, shape, trailing):
     m, size = shape
-    batch = data.batch_of(max(shape) * (1 if trailing == () else 4))
+    batch = data.batch_of(max(shape) * (1 if trailing == () else 4), data.WORK_ROWS)
     lengths = rng.integers(0, 2 * size // m + 2, (batch, m))
     offsets = np.stack([data.heads_of(row) for row in lengths])
     totals = np.minimum(data.row_counts(rng, size, batch), lengths.sum(1)).astype(np.int32)

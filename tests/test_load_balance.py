@@ -105,6 +105,7 @@ def test_batch_is_one_launch(rng, in_axes):
 
 SHORT_ROWS = [
     (1, 1),
+    (2, 3),
     (0, 5),
     (5, 0),
     (4, 8),
@@ -122,7 +123,7 @@ SHORT_ROWS = [
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_short_rows(rng, shape, dtype):
     objects, size = shape
-    batch = data.batch_of(max(shape))
+    batch = data.batch_of(max(shape), data.WORK_ROWS)
     most = 2 * size // max(objects, 1) + 2
     offsets = np.array([data.heads_of(rng.integers(0, most, objects)) for _ in range(batch)], dtype)
     totals = data.row_counts(rng, size, batch)

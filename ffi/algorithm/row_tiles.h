@@ -36,10 +36,11 @@ struct RowTiles {
   Divisor lanes;      // threads of a row
 
   RowTiles() = default;
-  // `row_slots` is what a tile holds of a row, of operands or of results.
-  RowTiles(int64_t rows, int64_t row_slots)
+  // `row_slots` is what a tile holds of a row, of operands or of results. Of more than kMostRows, none has a thread to
+  // itself.
+  RowTiles(int64_t rows, int64_t row_slots, int most_rows = kMostRows)
       : rows(rows),
-        tile_rows(static_cast<int>(clamp<int64_t>(kSlots / maximum<int64_t>(row_slots, 1), 1, kMostRows))),
+        tile_rows(static_cast<int>(clamp<int64_t>(kSlots / maximum<int64_t>(row_slots, 1), 1, most_rows))),
         lanes(kThreads / tile_rows) {}
 
   int64_t tiles() const { return ceil_div<int64_t>(rows, tile_rows); }
