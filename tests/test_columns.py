@@ -470,6 +470,41 @@ def test_reduce_by_key(rng, form):
         same_bits(sums, oracle.padded(np.add.reduceat(values[:live], heads, dtype=np.int32), 300, 0))
 
 
+def test_run_starts(rng, form):
+    n, heads = 500, np.array([0, 100, 100, 333, 510], np.int32)
+    columns = tuple(np.repeat(x, 2)[:n] for x in random_columns(rng, form[0], n))
+    ranks = oracle.column_ranks(columns)
+    for count in (None, 311):
+        live = oracle.live_count(count, n)
+        for given in (None, heads):
+            starts = np.flatnonzero(np.append(True, ranks[1:live] != ranks[: live - 1]))
+            starts = starts if given is None else np.union1d(starts, heads[heads < live])
+            runs = mgpu.run_starts(columns, given, size=450, count=count)
+            assert runs.count == len(starts)
+            same_bits(runs.starts, oracle.padded(starts.astype(np.int32), 450, n))
+            begins = [0] if given is None else np.searchsorted(starts, np.minimum(heads, live))
+            np.testing.assert_array_equal(runs.heads, begins)
+
+
+def test_unique(rng, form):
+    flags = {"return_index": True, "return_inverse": True, "return_counts": True}
+    for n, count in ((500, None), (500, 311), (1, None), (0, None)):
+        columns = random_columns(rng, form[0], n)
+        live = oracle.live_count(count, n)
+        ranks = oracle.column_ranks(columns)[:live]
+        _, first, inverse, times = np.unique(ranks, return_index=True, return_inverse=True, return_counts=True)
+        for size in (len(first) // 2, n + 2):
+            keys, index, ids, repeats, found = mgpu.unique(columns, size=size, count=count, **flags)
+            assert found == len(first)
+            expected = tuple(oracle.padded(x[first], size, 0) for x in columns)
+            same(keys, expected)
+            same_bits(index, oracle.padded(first.astype(np.int32), size, -1))
+            same_bits(repeats, oracle.padded(times.astype(np.int32), size, 0))
+            kept = np.where(inverse < size, inverse, -1)
+            np.testing.assert_array_equal(ids, np.append(kept, np.full(n - live, -1)))
+            same(mgpu.unique(columns, size=size, count=count)[0], expected)
+
+
 # ---- Transformations -------------------------------------------------------------------------------------------------
 
 

@@ -266,6 +266,38 @@ def test_runs(rng, name):
         np.testing.assert_array_equal(mesh.gather(sums, n), np.add.reduceat(values, starts) if total else [])
 
 
+@each_type
+def test_run_starts_and_distinct_keys(rng, name):
+    """A distinct key is on the device that has the first of its copies once all are sorted."""
+    dtypes = TYPES[name][0]
+    flags = {"return_index": True, "return_inverse": True, "return_counts": True}
+
+    def call(keys, count):
+        named = {"count": count, "axis_name": mesh.AXIS}
+        return mgpu.run_starts(keys, **named), mgpu.unique(keys, size=SLOTS, **flags, **named)
+
+    run = mesh.by_vmap(call)
+    for counts in mesh.counts_of(rng, DEVICES, SLOTS):
+        total = int(counts.sum())
+        columns = draw(rng, dtypes, total)
+        ranks = oracle.column_ranks(columns, (False, False))
+        runs, (keys, indices, inverse, repeats, numbers) = jax.device_get(run(dealt(columns, counts, SLOTS), counts))
+        starts = np.flatnonzero(np.append(np.ones(min(total, 1), bool), ranks[1:] != ranks[:-1]))
+        owner = np.searchsorted(np.cumsum(counts), starts, "right")
+        np.testing.assert_array_equal(runs.count, np.bincount(owner, minlength=DEVICES))
+        begins = np.cumsum(counts) - counts
+        np.testing.assert_array_equal(mesh.gather(runs.starts, runs.count), starts - begins[owner])
+
+        _, first, inverse_of, times = np.unique(ranks, return_index=True, return_inverse=True, return_counts=True)
+        cuts = np.cumsum(mesh.even(total, DEVICES))
+        owner = np.searchsorted(cuts, np.cumsum(times) - times, "right")
+        np.testing.assert_array_equal(numbers, np.bincount(owner, minlength=DEVICES))
+        same_columns(keys, numbers, columns, first)
+        np.testing.assert_array_equal(mesh.gather(indices, numbers), first)
+        np.testing.assert_array_equal(mesh.gather(repeats, numbers), times)
+        np.testing.assert_array_equal(mesh.gather(inverse, counts), inverse_of)
+
+
 def test_errors():
     keys = np.arange(3, dtype=np.int32)[None]
 

@@ -363,10 +363,8 @@ def run_reduce_by_key(
     axis_name: Any = None,
 ) -> tuple[Any, Any, jax.Array]:
     """`reduce_by_key` of the operation of this name."""
-    given, _ = expect_keys(name, "keys", keys)
+    given, columns = keys_of_runs(name, keys, axis_name)
     n = given.shape[0]
-    columns = given.replaced(map(whole_axes, given.arrays)) if isinstance(given, Columns) else None
-    given = whole_axes(given) if columns is None else columns.run_keys()
     size, commutative = static_size(name, "size", size), static_flag(name, "commutative", commutative)
     values, named, restore, load = _items_of_runs(name, values, op, n, count, item_map, axis_name)
     index_dtype(name, "keys", n)
@@ -374,15 +372,12 @@ def run_reduce_by_key(
 
     on_mesh = axis_name is not None and n > 0
     if on_mesh:
-        if columns is not None:
-            expect_one_code(name, columns)
         heads, firsts, runs = over_axis("segments.run_heads", name, axis_name, given, live, size=size)
     else:
         heads, firsts, covered, runs = _run_heads(keys=given, count=live, size=size)
         covered = covered.reshape(1)
     used = live_mask(size, runs.reshape(1))
-    if columns is not None:
-        firsts = columns.structure([_firsts(x, heads[:size]) for x in columns.arrays])
+    firsts = first_keys(columns, firsts, heads[:size])
 
     def keep(x: jax.Array, filler: int) -> jax.Array:
         return jnp.where(used.reshape(size, *[1] * (x.ndim - 1)), x, jnp.asarray(filler, x.dtype))
@@ -412,6 +407,22 @@ def run_reduce_by_key(
     else:
         reduced = restore([reduce_leaf(leaf) for leaf in named])
     return firsts, reduced, room(name, runs, size)
+
+
+def keys_of_runs(name: str, keys: Any, axis_name: Any) -> tuple[jax.Array, Columns | None]:
+    """An array whose neighbours are equal where those of the keys are, and the columns if the keys are such."""
+    given, _ = expect_keys(name, "keys", keys)
+    if not isinstance(given, Columns):
+        return whole_axes(given), None
+    if axis_name is not None:
+        expect_one_code(name, given)
+    columns = given.replaced(map(whole_axes, given.arrays))
+    return columns.run_keys(), columns
+
+
+def first_keys(columns: Columns | None, firsts: jax.Array, starts: jax.Array) -> Any:
+    """The first keys of runs: of columns those at the starts, past the runs 0."""
+    return firsts if columns is None else columns.structure([_firsts(x, starts) for x in columns.arrays])
 
 
 def _items_of_runs(

@@ -10,11 +10,9 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName
-from jax_mgpu._src.bits import ordered_integers, shifted
+from jax_mgpu._src.annotations import ArrayLike, AxisName, Keys
 from jax_mgpu._src.check import (
     count_operand,
-    expect_key,
     expect_mask,
     expect_rows,
     index_dtype,
@@ -22,6 +20,7 @@ from jax_mgpu._src.check import (
     static_flag,
     static_size,
 )
+from jax_mgpu._src.columns import Columns, expect_keys, expect_one_code, key_starts
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.intervals import filled_tangent
 from jax_mgpu._src.live import live_mask, segment_bounds, segment_starts
@@ -29,7 +28,7 @@ from jax_mgpu._src.load_balance import _search
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.preconditions import non_decreasing, room
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
-from jax_mgpu._src.reduce import _run_heads
+from jax_mgpu._src.reduce import _run_heads, first_keys, keys_of_runs
 from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.scan import scan
 from jax_mgpu._src.sort import run_sort, run_sort_indices
@@ -241,7 +240,7 @@ def partition(
 
 @one_program("size")
 def run_starts(
-    keys: ArrayLike,
+    keys: Keys,
     heads: ArrayLike | None = None,
     *,
     size: int | None = None,
@@ -252,6 +251,7 @@ def run_starts(
 
     Args:
       keys: `[n]`, integers or floats of 8 to 64 bits; not necessarily sorted. All NaNs are equal, and so are the zeros.
+        Or columns: a tuple of 1 to 8 such arrays.
       heads: `[m]`, non-decreasing integers: the start positions of segments, which no run crosses. Position 0 starts a
         segment whether listed or not; a repeated head is an empty segment; a head past the last item is padding.
       size: the static number of starts (default `n`).
@@ -259,7 +259,7 @@ def run_starts(
       axis_name: find the runs of the items of all devices of a mesh axis, or of a tuple of axes, within
         `jax.shard_map`. A device's starts and heads are those among its own items, counted from the first of these; a
         run continues on the devices that follow, up to the next start. Position 0 starts a segment on the first device
-        that has items, and on another device if it is listed.
+        that has items, and on another device if it is listed. Columns may have up to 64 bits in all.
 
     Returns:
       `Runs`: the starts, the place among them where the runs of each segment begin, and the number of runs.
@@ -276,7 +276,7 @@ def run_starts(
       Array([0, 2, 3], dtype=int32)
     """
     name = "run_starts"
-    keys = whole_axes(expect_key(name, "keys", keys))
+    keys, columns = keys_of_runs(name, keys, axis_name)
     n = keys.shape[0]
     size = n if size is None else static_size(name, "size", size)
     dtype = index_dtype(name, "keys", n)
@@ -289,8 +289,7 @@ def run_starts(
     if heads is None:
         starts, _, _, runs = _run_heads(keys=keys, count=count, size=size)
         return Runs(starts, jnp.zeros((1,), dtype), room(name, runs, size))
-    classes = ordered_integers(keys)
-    is_start = (classes != shifted(classes, 1)) | segment_starts(n, heads)
+    is_start = key_starts(keys if columns is None else columns) | segment_starts(n, heads)
     starts, total = positions(is_start, count, size)
     before = take_or_fill(ranks(is_start, count), heads, total[None])
     return Runs(starts, before, room(name, total, size))
@@ -298,7 +297,7 @@ def run_starts(
 
 @one_program("size", "return_index", "return_inverse", "return_counts")
 def unique(
-    keys: ArrayLike,
+    keys: Keys,
     *,
     size: int,
     count: ArrayLike | None = None,
@@ -306,11 +305,12 @@ def unique(
     return_inverse: bool = False,
     return_counts: bool = False,
     axis_name: AxisName | None = None,
-) -> tuple[jax.Array, ...]:
+) -> tuple[Any, ...]:
     """The distinct keys in ascending order, as `jnp.unique` gives them.
 
     Args:
-      keys: `[n]`, integers or floats of 8 to 64 bits, in any order. All NaNs are equal, and so are the zeros.
+      keys: `[n]`, integers or floats of 8 to 64 bits, in any order. All NaNs are equal, and so are the zeros. Or
+        columns: a tuple of 1 to 8 such arrays, compared column by column, the first one first.
       size: the static number of results.
       count: the number of live items, an integer scalar (default `n`).
       return_index: whether to tell where each key occurs first.
@@ -319,13 +319,13 @@ def unique(
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. The keys
         are sorted over all devices; a distinct key is on the device that then has the first of its copies. `size` and
         the number are the device's own. Indices are positions in the global array. The inverse stays with its item, and
-        tells the place among the results of all devices.
+        tells the place among the results of all devices. Columns may have up to 64 bits in all.
 
     Returns:
-      A tuple. First come the keys, `[size]`, each the first of its equal keys in the input. Then come indices `[size]`,
-      inverse `[n]` and counts `[size]`, in this order, if asked for. Last comes the number of distinct keys, which can
-      exceed `size`. Past it, keys and counts are 0 and indices -1. The inverse is -1 past `count`, and for keys that
-      are not among the first `size`.
+      A tuple. First come the keys, `[size]`, or the tuple of columns, each the first of its equal keys in the input.
+      Then come indices `[size]`, inverse `[n]` and counts `[size]`, in this order, if asked for. Last comes the number
+      of distinct keys, which can exceed `size`. Past it, keys and counts are 0 and indices -1. The inverse is -1 past
+      `count`, and for keys that are not among the first `size`.
 
     Raises:
       TypeError: an argument's dtype is not one of the above, or `size` or a flag is not static.
@@ -339,27 +339,32 @@ def unique(
       (Array([2, 5, 7, 0], dtype=int32), Array([1, 1, 2, 0], dtype=int32), Array(3, dtype=int32))
     """
     name = "unique"
-    keys = whole_axes(expect_key(name, "keys", keys))
+    given, _ = expect_keys(name, "keys", keys)
+    given = given.replaced(map(whole_axes, given.arrays)) if isinstance(given, Columns) else whole_axes(given)
     size = static_size(name, "size", size)
     return_index = static_flag(name, "return_index", return_index)
     return_inverse = static_flag(name, "return_inverse", return_inverse)
     return_counts = static_flag(name, "return_counts", return_counts)
-    n = keys.shape[0]
+    n = given.shape[0]
     dtype = index_dtype(name, "keys", max(n, size))
     if axis_name is not None:
+        if isinstance(given, Columns):
+            expect_one_code(name, given)
         wanted = {"return_index": return_index, "return_inverse": return_inverse, "return_counts": return_counts}
         live = count_operand(name, "count", count, n)
-        results, found = over_axis("selections.unique", name, axis_name, keys, size, live, **wanted)
+        results, found = over_axis("selections.unique", name, axis_name, given, size, live, **wanted)
         return *results, room(name, found, size)
     options: dict[str, Any] = {"descending": False, "count": count, "method": Method.FASTEST}
     if return_index or return_inverse:
-        ordered, order = run_sort_indices(name, keys, ABSENT, ABSENT, **options)
+        ordered, order = run_sort_indices(name, given, ABSENT, ABSENT, **options)
     else:
-        ordered = run_sort(name, keys, ABSENT, ABSENT, None, **options)
+        ordered = run_sort(name, given, ABSENT, ABSENT, None, **options)
     live = count_operand(name, "count", count, n)
-    starts, firsts, covered, found = _run_heads(keys=ordered, count=live, size=size)
+    columns = given.replaced(ordered) if isinstance(given, Columns) else None
+    keys = ordered if columns is None else columns.run_keys()
+    starts, firsts, covered, found = _run_heads(keys=keys, count=live, size=size)
     covered = covered.reshape(1)
-    results = [firsts]
+    results = [first_keys(columns, firsts, starts)]
     if return_index:
         results.append(take_or_fill(order, starts, jnp.full((1,), -1, order.dtype)))
     if return_inverse:

@@ -66,6 +66,12 @@ EXAMPLES = {
         counts=(1,),
         composed=True,
     ),
+    "unique, columns": Example(
+        lambda a, b, count: mgpu.unique((a, b), size=20, return_inverse=True, return_counts=True, count=count),
+        lambda rng, real: (rng.integers(0, 4, N).astype(np.int32), rng.integers(0, 5, N).astype(real), live(rng)),
+        counts=(2,),
+        composed=True,
+    ),
     "bincount": Example(
         lambda ids, weights: (mgpu.bincount(ids, 9), mgpu.bincount(ids, 9, weights)),
         lambda rng, real: (rng.integers(-1, 10, N).astype(np.int32), numbers(rng, real)),

@@ -38,6 +38,12 @@ EXAMPLES = {
         lambda rng, real: (few(rng), positions(rng), live(rng)),
         counts=(2,),
     ),
+    "run_starts, columns": Example(
+        lambda a, b, heads, count: mgpu.run_starts((a, b), heads, size=50, count=count),
+        lambda rng, real: (few(rng), few(rng).astype(real), positions(rng), live(rng)),
+        counts=(3,),
+        composed=True,
+    ),
     "run_starts, one segment": Example(lambda keys: mgpu.run_starts(keys, size=20), lambda rng, real: (few(rng),)),
 }
 

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import ordered_integers, shifted
+from jax_mgpu._src.bits import shifted
+from jax_mgpu._src.columns import Columns
 from jax_mgpu._src.compat import axes_bound
 from jax_mgpu._src.live import is_first, segment_starts
 from jax_mgpu._src.load_balance import load_balance_search
@@ -16,7 +17,7 @@ from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.moves import begins_of, put
 from jax_mgpu._src.mesh.sorts import sort_indices
-from jax_mgpu._src.mesh.splitters import Sorted, cut_at
+from jax_mgpu._src.mesh.splitters import Sorted, cut_at, equal, order_codes
 from jax_mgpu._src.ordered import count_of
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT
@@ -85,10 +86,13 @@ def _earlier(axis: Axis, has: jax.Array, found: Any) -> tuple[jax.Array, Any]:
 
 def _run_marks(axis: Axis, keys: jax.Array, live: jax.Array, heads: Any = ABSENT) -> jax.Array:
     """Which items start a run, over all devices; `heads` start segments, which no run crosses."""
-    n, codes = keys.shape[0], ordered_integers(keys)
-    is_there, code = _earlier(axis, live > 0, take_or_fill(codes, live.reshape(1) - 1)[0])
-    first = ~is_there | (take_or_fill(codes, jnp.zeros((1,), jnp.int32)) != code)
-    marks = codes != shifted(codes, 1)
+    n, codes = keys.shape[0], order_codes(keys, False)
+    lasts, firsts = (
+        [take_or_fill(x, at)[0] for x in codes] for at in (live.reshape(1) - 1, jnp.zeros((1,), jnp.int32))
+    )
+    is_there, earlier = _earlier(axis, live > 0, lasts)
+    first = ~(is_there & equal(firsts, earlier))
+    marks = ~equal(codes, [shifted(x, 1) for x in codes])
     if heads.size:
         marks |= segment_starts(n, heads)
         first |= jnp.any(heads == 0)
@@ -105,17 +109,18 @@ def run_starts(axis: Axis, keys: jax.Array, heads: Any, size: int, count: Any) -
     return Runs(starts, take_or_fill(ranks(marks, count), heads, total[None]), total)
 
 
-def unique(axis: Axis, keys: jax.Array, size: int, count: Any, **wanted: bool) -> tuple[list[jax.Array], jax.Array]:
+def unique(axis: Axis, keys: jax.Array | Columns, size: int, count: Any, **wanted: bool) -> tuple[list[Any], jax.Array]:
     """Keys are sorted over all devices; a distinct one is on the device on which its run starts."""
     n = keys.shape[0]
     given = axis.live("keys", n, count)
     options: dict[str, Any] = {"even": True, "method": Method.FASTEST, "bits": None}
     with by_construction():
         ordered, order, live = sort_indices(axis, keys, descending=False, count=given, **options)
-    starts, found = positions(_run_marks(axis, ordered, live), live.reshape(1), size + 1)
+    codes = keys.replaced(ordered).run_keys() if isinstance(keys, Columns) else ordered
+    starts, found = positions(_run_marks(axis, codes, live), live.reshape(1), size + 1)
     firsts, past, starts = starts[:1], starts[size], starts[:size]
     slots = jnp.arange(size, dtype=found.dtype)
-    results = [take_or_fill(ordered, starts)]
+    results: list[Any] = [jax.tree.map(lambda x: take_or_fill(x, starts), ordered)]
     if wanted["return_index"]:
         results.append(take_or_fill(order, starts, jnp.full((1,), -1, order.dtype)))
     every_live, every_found, every_first = axis.gather((live, found.astype(live.dtype), firsts[0].astype(live.dtype)))
