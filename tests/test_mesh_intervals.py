@@ -38,6 +38,32 @@ def dealt(x, devices):
     return np.asarray(x).reshape(devices, -1, *np.shape(x)[1:])
 
 
+def searches(offsets, total):
+    named = {"total": total, "axis_name": mesh.AXIS}
+    return (
+        mgpu.load_balance_search(offsets, SIZE, return_rank=True, **named),
+        mgpu.load_balance_search(offsets, SIZE, fill_value=99, **named),
+    )
+
+
+def check_searches(rng, call, devices):
+    for lengths, offsets, total in problems(rng, devices):
+        given = dealt(offsets.astype(np.int32), devices), np.full(devices, total, np.int32)
+        (objects, ranks), filled = jax.tree.map(lambda x: np.asarray(x).reshape(-1), call(*given))
+        owner, place = rows_of(np.zeros(len(lengths), int), lengths)
+        for got, expected, fill in ((objects, owner, -1), (ranks, place, -1), (filled, owner, 99)):
+            np.testing.assert_array_equal(got, oracle.padded(expected, devices * SIZE, fill))
+
+
+@pytest.mark.parametrize("devices", mesh.FEW)
+def test_load_balance_search(rng, devices):
+    check_searches(rng, mesh.by_vmap(searches), devices)
+
+
+def test_load_balance_search_on_devices(rng):
+    check_searches(rng, mesh.by_devices(searches, 3), 3)
+
+
 def every_interval(values, offsets, total, x, starts, places, into):
     named = {"total": total, "axis_name": mesh.AXIS}
     return (

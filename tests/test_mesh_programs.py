@@ -31,6 +31,7 @@ ONE = {
     "interval_move": lambda k, i, c: mgpu.interval_move(k, i, i, i, k, **KEYS),
     "interval_scatter": lambda k, i, c: mgpu.interval_scatter(k, i, i, k, **KEYS),
     "join_columns": lambda k, i, c: mgpu.join_columns(mgpu.JoinResult(i, i, c), k, **KEYS),
+    "load_balance_search": lambda k, i, c: mgpu.load_balance_search(i, SLOTS, return_rank=True, **KEYS),
     "locality_sort": lambda k, i, c: mgpu.locality_sort(k, **KEYS),
     "locality_sort_indices": lambda k, i, c: mgpu.locality_sort_indices(k, **KEYS),
     "join_columns, derivative": lambda k, i, c: jax.grad(
@@ -39,14 +40,18 @@ ONE = {
     "mergesort": lambda k, i, c: jax.grad(lambda k: mgpu.mergesort(k, **KEYS)[3])(k),
     "mergesort_indices": lambda k, i, c: mgpu.mergesort_indices(k, even=False, **KEYS),
     "partition": lambda k, i, c: mgpu.partition({"k": k, "i": i}, k > 0, count=c, **KEYS),
+    "quantile": lambda k, i, c: mgpu.quantile(k, [0.1, 0.5], count=c, **KEYS),
     "reduce": lambda k, i, c: mgpu.reduce(k, "argmax", count=c, **KEYS),
     "reduce_by_id": lambda k, i, c: mgpu.reduce_by_id(k, i, SLOTS, count=c, **KEYS),
     "reduce_by_id, few": lambda k, i, c: mgpu.reduce_by_id(k, i, SLOTS // 16, "argmin", **KEYS),
     "reduce_by_key": lambda k, i, c: mgpu.reduce_by_key(k, i, size=SLOTS, **KEYS),
     "run_starts": lambda k, i, c: mgpu.run_starts(k, i, count=c, **KEYS),
     "scan": lambda k, i, c: mgpu.scan(k, exclusive=True, count=c, **KEYS),
+    "segment_ids": lambda k, i, c: mgpu.segment_ids(i, SLOTS, count=c, **KEYS),
+    "segmented_log_softmax": lambda k, i, c: mgpu.segmented_log_softmax(k, i, count=c, **KEYS),
     "segmented_reduce": lambda k, i, c: mgpu.segmented_reduce(k, i, "max", count=c, **KEYS),
     "segmented_scan": lambda k, i, c: mgpu.segmented_scan(k, i, count=c, **KEYS),
+    "segmented_softmax": lambda k, i, c: mgpu.segmented_softmax(k, i, count=c, **KEYS),
     "segmented_sort": lambda k, i, c: mgpu.segmented_sort(k, i, i, count=c, **KEYS),
     "segmented_sort_indices": lambda k, i, c: mgpu.segmented_sort_indices(k, i, **KEYS),
     "select": lambda k, i, c: mgpu.select(k, k > 0, count=c, **KEYS),
@@ -74,7 +79,7 @@ TWO = {
 }
 # These send nothing, or requests and rows, or equal parts, for which all devices need one all-to-all.
 IN_PLACE = {"reduce", "reduce_by_key", "run_starts", "scan", "segmented_reduce", "segmented_scan", "select", "top_k"}
-IN_PLACE |= {"histogram", "select_indices"}
+IN_PLACE |= {"histogram", "segment_ids", "segmented_log_softmax", "segmented_softmax", "select_indices"}
 EQUAL_PARTS = {"join_columns", "join_columns, derivative", "reduce_by_id, few"}
 WITHOUT_EXCHANGE = {"ragged_all_to_all": IN_PLACE | EQUAL_PARTS, "all_to_all": IN_PLACE}
 

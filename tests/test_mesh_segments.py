@@ -147,3 +147,57 @@ def test_derivatives(rng):
     check_grads(
         jax.jit(lambda k, v: function(k, v, heads, runs)), (keys, values), order=1, modes=["fwd", "rev"], eps=1e-4
     )
+
+
+# ---- Ids and softmaxes -----------------------------------------------------------------------------------------------
+
+
+def ids_and_softmaxes(x, rows, heads, count):
+    named = {"count": count, "axis_name": mesh.AXIS}
+    return (
+        mgpu.segment_ids(heads, SLOTS, **named),
+        mgpu.segmented_softmax(x, heads, **named),
+        mgpu.segmented_log_softmax(rows, heads, **named),
+    )
+
+
+def softmax_of(x, heads):
+    """Of the segments of a global array, in float64."""
+    parts = np.split(x.astype(np.float64), heads)
+    return np.concatenate([np.exp(part) / np.exp(part).sum(0, keepdims=True) for part in parts])
+
+
+def check_ids_and_softmaxes(rng, call, devices):
+    for counts in mesh.counts_of(rng, devices, SLOTS):
+        total = int(counts.sum())
+        for heads in heads_of(rng, counts):
+            dealt, _ = mesh.deal_heads(heads, counts, SLOTS, 3 * SLOTS)
+            x, rows = rng.normal(size=total).astype(np.float32), rng.normal(size=(total, 2)).astype(np.float16)
+            given = (mesh.deal(x, counts, SLOTS), mesh.deal(rows, counts, SLOTS), dealt, counts)
+            ids, weights, logs = jax.device_get(call(*given))
+            expected = np.searchsorted(heads, np.arange(total), "right") - 1
+            np.testing.assert_array_equal(mesh.gather(ids, counts), expected)
+            assert all((row[count:] == -1).all() for row, count in zip(ids, counts, strict=True))
+            assert (weights.dtype, logs.dtype) == (np.float32, np.float16)
+            np.testing.assert_allclose(mesh.gather(weights, counts), softmax_of(x, heads), rtol=1e-5)
+            np.testing.assert_allclose(mesh.gather(logs, counts), np.log(softmax_of(rows, heads)), rtol=1e-2, atol=2e-3)
+            for result in (weights, logs):
+                assert all((row[count:] == 0).all() for row, count in zip(result, counts, strict=True))
+
+
+@pytest.mark.parametrize("devices", mesh.FEW)
+def test_ids_and_softmaxes(rng, devices):
+    check_ids_and_softmaxes(rng, mesh.by_vmap(ids_and_softmaxes), devices)
+
+
+def test_ids_and_softmaxes_on_devices(rng):
+    check_ids_and_softmaxes(rng, mesh.by_devices(ids_and_softmaxes, 3), 3)
+
+
+def test_derivatives_of_softmaxes(rng):
+    counts, heads = np.array([6, 0, 5], np.int32), np.array([2, 8], np.int32)
+    dealt, _ = mesh.deal_heads(heads, counts, 6, 3)
+    x = mesh.deal(rng.normal(size=11), counts, 6)
+    for function in (mgpu.segmented_softmax, mgpu.segmented_log_softmax):
+        call = jax.vmap(lambda x, h, c, f=function: f(x, h, count=c, axis_name=mesh.AXIS), axis_name=mesh.AXIS)
+        check_grads(lambda x, call=call: call(x, dealt, counts), (jnp.asarray(x),), 2)

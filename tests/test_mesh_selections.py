@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
 from tests import data, mesh, oracle
@@ -153,3 +155,40 @@ def test_the_best_are_the_same_on_all_devices():
     assert best.indices.tolist() == [1, 3, 0]
     grad = jax.jit(jax.grad(lambda x: (over(x).values * np.array([1.0, 10.0, 100.0])).sum()))(x)
     assert grad.tolist() == [100, 1, 0, 10]
+
+
+QUANTILES = np.array([[0.0, 0.3], [0.5, 1.0]])
+
+
+def quantiles(x, count):
+    return mgpu.quantile(x, QUANTILES, count=count, axis_name=mesh.AXIS)
+
+
+def check_quantiles(rng, call, devices, dtype):
+    for counts in mesh.counts_of(rng, devices, SLOTS):
+        x = rng.integers(0, 99, int(counts.sum())).astype(jnp.dtype(dtype))
+        expected = np.asarray(mgpu.quantile(x, QUANTILES))
+        if len(x):
+            near = np.quantile(x.astype(np.float64), QUANTILES)
+            np.testing.assert_allclose(expected.astype(np.float64), near, rtol=1e-2 if dtype == "bfloat16" else 1e-6)
+        got = np.asarray(call(mesh.deal(x, counts, SLOTS), counts))
+        assert got.dtype == expected.dtype
+        np.testing.assert_array_equal(got, np.broadcast_to(expected, got.shape))
+
+
+@pytest.mark.parametrize("devices", mesh.FEW)
+def test_quantiles(rng, devices):
+    check_quantiles(rng, mesh.by_vmap(quantiles), devices, TYPES[devices])
+
+
+def test_quantiles_on_devices(rng):
+    check_quantiles(rng, mesh.by_devices(quantiles, 3), 3, "float32")
+
+
+def test_quantiles_of_nan_and_their_derivatives(rng):
+    counts = np.array([5, 0, 6], np.int32)
+    call = jax.vmap(lambda x, c: mgpu.quantile(x, [0.25, 0.6], count=c, axis_name=mesh.AXIS), axis_name=mesh.AXIS)
+    x = mesh.deal(rng.permutation(11) * 1.5, counts, 6)
+    check_grads(lambda x: call(x, counts), (jnp.asarray(x),), 1)
+    x[2, 3] = np.nan
+    assert np.isnan(call(x, counts)).all()

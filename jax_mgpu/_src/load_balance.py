@@ -8,9 +8,10 @@ from typing import Any, Literal, overload
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike
+from jax_mgpu._src.annotations import ArrayLike, AxisName
 from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_flag, static_size
 from jax_mgpu._src.live import live_mask, wide_enough
+from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.preconditions import non_decreasing
 from jax_mgpu._src.primitive import Operation, one_program
 from jax_mgpu._src.values import fill_missing
@@ -26,6 +27,7 @@ def load_balance_search(
     total: ArrayLike | None = None,
     return_rank: Literal[False] = False,
     fill_value: ArrayLike = -1,
+    axis_name: AxisName | None = None,
 ) -> jax.Array: ...
 @overload
 def load_balance_search(
@@ -35,6 +37,7 @@ def load_balance_search(
     total: ArrayLike | None = None,
     return_rank: Literal[True],
     fill_value: ArrayLike = -1,
+    axis_name: AxisName | None = None,
 ) -> tuple[jax.Array, jax.Array]: ...
 @overload
 def load_balance_search(
@@ -44,6 +47,7 @@ def load_balance_search(
     total: ArrayLike | None = None,
     return_rank: bool,
     fill_value: ArrayLike = -1,
+    axis_name: AxisName | None = None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]: ...
 @one_program("size", "return_rank", "fill_value")
 def load_balance_search(
@@ -53,6 +57,7 @@ def load_balance_search(
     total: ArrayLike | None = None,
     return_rank: bool = False,
     fill_value: ArrayLike = -1,
+    axis_name: AxisName | None = None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
     """Finds the object that made each work item.
 
@@ -67,6 +72,9 @@ def load_balance_search(
       return_rank: whether to return each item's position within its object too.
       fill_value: the value of results past `total`, and of items before the first object, an integer scalar. `m` is an
         index past every object, which JAX drops or fills; -1 would be the last object.
+      axis_name: take the objects of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Offsets
+        and `total` count over all devices, and each has `size` of the results, one device after the other. Objects are
+        numbered over all devices, `m` of each.
 
     Returns:
       `[size]` indices into `offsets`, with `return_rank` a pair of them and the ranks. int32, or int64 where `size` or
@@ -89,6 +97,11 @@ def load_balance_search(
     offsets = non_decreasing(name, "offsets", index_vector(name, "offsets", offsets, size))
     index_dtype(name, "size", max(size, offsets.shape[0]))
     return_rank = static_flag(name, "return_rank", return_rank)
+    if axis_name is not None and offsets.shape[0]:
+        total = count_operand(name, "total", total, size * devices_of(name, axis_name))
+        searched = over_axis("intervals.load_balance_search", name, axis_name, offsets, total, size=size)
+        results = [fill_missing(name, x, fill_value) for x in searched[: 1 + return_rank]]
+        return (results[0], results[1]) if return_rank else results[0]
     total = count_operand(name, "total", total, size)
     results = _search(offsets=offsets, total=total, size=size, return_rank=return_rank)
     results = [fill_missing(name, x, fill_value) for x in results]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.annotations import ArrayLike
+from jax_mgpu._src.annotations import ArrayLike, AxisName
 from jax_mgpu._src.bits import is_random_key
 from jax_mgpu._src.check import (
     as_array,
@@ -24,6 +24,7 @@ from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.intervals import gather_rows
 from jax_mgpu._src.live import segment_bounds
 from jax_mgpu._src.load_balance import _search
+from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.preconditions import inside, non_decreasing, room, segments_fit
 from jax_mgpu._src.primitive import one_program
 from jax_mgpu._src.rows import RowForm
@@ -34,7 +35,9 @@ __all__ = ["from_dense", "segment_ids", "take_segments", "to_dense"]
 
 
 @one_program("n")
-def segment_ids(heads: ArrayLike, n: int, *, count: ArrayLike | None = None) -> jax.Array:
+def segment_ids(
+    heads: ArrayLike, n: int, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
+) -> jax.Array:
     """The segment of each item.
 
     Args:
@@ -42,6 +45,9 @@ def segment_ids(heads: ArrayLike, n: int, *, count: ArrayLike | None = None) -> 
         head past the last item is padding.
       n: the static number of items.
       count: the number of live items, an integer scalar (default `n`).
+      axis_name: number the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A
+        device's heads are those of the segments that start among its own items, counted from the first of these. The
+        segments of earlier devices come first, and the last one of these goes on up to the first head.
 
     Returns:
       `[n]` indices into `heads`; -1 past `count`, and for items before the first head. int32, or int64 where `n` or `m`
@@ -62,6 +68,8 @@ def segment_ids(heads: ArrayLike, n: int, *, count: ArrayLike | None = None) -> 
     n = static_size(name, "n", n)
     heads = non_decreasing(name, "heads", index_vector(name, "heads", heads, n))
     index_dtype(name, "n", max(n, heads.shape[0]))
+    if axis_name is not None:
+        return over_axis("segments.segment_ids", name, axis_name, heads, n, count_operand(name, "count", count, n))
     return _search(offsets=heads, total=count_operand(name, "count", count, n), size=n, return_rank=False)[0]
 
 

@@ -225,13 +225,17 @@ _select_first.def_jvp(_first_jvp)
 
 
 @one_program(either=["q"])
-def quantile(x: ArrayLike, q: ArrayLike, *, count: ArrayLike | None = None) -> jax.Array:
+def quantile(
+    x: ArrayLike, q: ArrayLike, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
+) -> jax.Array:
     """Quantiles of all items, as `jnp.quantile` with its linear method.
 
     Args:
       x: `[n]`, integers or floats of 8 to 64 bits.
       q: numbers from 0 to 1, an array of any shape or a scalar.
       count: the number of live items, an integer scalar (default `n`).
+      axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. `q` is the
+        same on all of them, and so is the result.
 
     Returns:
       An array of the shape of `q`, of the type of `x` or, for integers, JAX's default float. NaN over nothing, and if
@@ -242,14 +246,14 @@ def quantile(x: ArrayLike, q: ArrayLike, *, count: ArrayLike | None = None) -> j
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     Derivatives go to the two items around each quantile, and to `q`. Time is O(n), in a few passes over memory; on
-    CUDA, for more than three quantiles or with a derivative, it is that of a sort.
+    CUDA, for more than three quantiles or with a derivative, and over a mesh axis, it is that of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
       >>> mgpu.quantile(jnp.array([3.0, 1.0, 4.0, 1.0]), jnp.array([0.0, 0.5]))
       Array([1., 2.], dtype=float32)
     """
-    return _quantile("quantile", x, ABSENT, q, count)
+    return _quantile("quantile", x, ABSENT, q, count, axis_name)
 
 
 @one_program(either=["q"])
@@ -281,7 +285,7 @@ def segmented_quantile(x: ArrayLike, heads: ArrayLike, q: ArrayLike, *, count: A
     return _quantile("segmented_quantile", x, heads, q, count)
 
 
-def _quantile(name: str, x: Any, heads: Any, q: Any, count: Any) -> jax.Array:
+def _quantile(name: str, x: Any, heads: Any, q: Any, count: Any, axis_name: Any = None) -> jax.Array:
     x = whole_axes(expect_key(name, "x", x))
     n = x.shape[0]
     q = as_array(name, "q", q)
@@ -303,10 +307,15 @@ def _quantile(name: str, x: Any, heads: Any, q: Any, count: Any) -> jax.Array:
     if 0 in shape:  # a batch over an Explicit mesh cannot reshape it
         return jnp.zeros(shape, dtype)
     begin, end = (bound.astype(index) for bound in segment_bounds(heads, n, live))
+    if axis_name is not None:
+        total, item_at = over_axis("selections.ordered_items", name, axis_name, x, live)
+        begin, end = jnp.zeros((1,), total.dtype), total.reshape(1)
     lower, upper, weight = _neighbours(q[:, None], (end - begin)[None])
     last = jnp.broadcast_to(jnp.maximum(end - 1, 0), (1, *end.shape))
     positions = jnp.concatenate([begin[None] + lower, begin[None] + upper, last])
-    if segments is ABSENT:
+    if axis_name is not None:
+        items = item_at(positions[:, 0])[:, None]
+    elif segments is ABSENT:
         items = _order_statistics(x=x, ranks=positions[:, 0], count=live)[0][:, None]
     else:
         ordered = run_sort(name, x, segments, ABSENT, None, descending=False, count=count, method=Method.MERGING)

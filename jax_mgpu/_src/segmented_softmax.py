@@ -8,11 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike
+from jax_mgpu._src.annotations import ArrayLike, AxisName
 from jax_mgpu._src.check import as_array, count_operand, describe, index_dtype, index_vector, type_error, value_error
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.intervals import _expand
 from jax_mgpu._src.live import heads_from_zero, live_mask
+from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.operators import Kind, accumulator_dtype
 from jax_mgpu._src.preconditions import non_decreasing
 from jax_mgpu._src.primitive import Operation, in_program, one_program
@@ -22,7 +23,9 @@ __all__ = ["segmented_log_softmax", "segmented_softmax"]
 
 
 @one_program()
-def segmented_softmax(x: ArrayLike, heads: ArrayLike, *, count: ArrayLike | None = None) -> jax.Array:
+def segmented_softmax(
+    x: ArrayLike, heads: ArrayLike, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
+) -> jax.Array:
     """The softmax of each segment, as `jax.nn.softmax` over axis 0 of it.
 
     Args:
@@ -30,6 +33,9 @@ def segmented_softmax(x: ArrayLike, heads: ArrayLike, *, count: ArrayLike | None
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
         listed or not; a repeated head is an empty segment; a head past the last item is padding.
       count: the number of live items, an integer scalar (default `n`). Results past it are 0.
+      axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
+        heads are those of the segments that start among its own items, counted from the first of these; a segment goes
+        on over the devices that follow, up to the next head.
 
     Returns:
       `[n, …]`, of the type of `x`: positive numbers whose sum over each segment is 1. float16 and bfloat16 are computed
@@ -42,24 +48,28 @@ def segmented_softmax(x: ArrayLike, heads: ArrayLike, *, count: ArrayLike | None
     Sums are in a fixed order. Derivatives of any order. Time is O(n + m), whatever the lengths of the segments. On a
     GPU, where an item is one number, a tile reads and writes items of segments inside the tile once, and items of
     segments that cross its edges twice (the parts are joined as in Milakov and Gimelshein, "Online normalizer
-    calculation for softmax", 2018). Otherwise the results of two segmented reductions are repeated over the segments.
+    calculation for softmax", 2018). Otherwise the results of two segmented reductions are repeated over the segments;
+    over a mesh axis there are four segmented scans.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
       >>> mgpu.segmented_softmax(jnp.array([1.0, 1.0, 5.0, 2.0, 2.0]), jnp.array([0, 2, 3]))
       Array([0.5, 0.5, 1. , 0.5, 0.5], dtype=float32)
     """
-    return _normalize("segmented_softmax", x, heads, count, log=False)
+    return _normalize("segmented_softmax", x, heads, count, axis_name, log=False)
 
 
 @one_program()
-def segmented_log_softmax(x: ArrayLike, heads: ArrayLike, *, count: ArrayLike | None = None) -> jax.Array:
+def segmented_log_softmax(
+    x: ArrayLike, heads: ArrayLike, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
+) -> jax.Array:
     """The logarithm of `segmented_softmax`, as `jax.nn.log_softmax`: precise where the softmax is small.
 
     Args:
       x: see `segmented_softmax`.
       heads: see `segmented_softmax`.
       count: see `segmented_softmax`.
+      axis_name: see `segmented_softmax`.
 
     Returns:
       `[n, …]`, of the type of `x`; 0 past `count`.
@@ -75,10 +85,10 @@ def segmented_log_softmax(x: ArrayLike, heads: ArrayLike, *, count: ArrayLike | 
       >>> mgpu.segmented_log_softmax(jnp.array([1.0, 1.0, 5.0]), jnp.array([0, 2]))
       Array([-0.6931472, -0.6931472,  0.       ], dtype=float32)
     """
-    return _normalize("segmented_log_softmax", x, heads, count, log=True)
+    return _normalize("segmented_log_softmax", x, heads, count, axis_name, log=True)
 
 
-def _normalize(name: str, x: Any, heads: Any, count: Any, *, log: bool) -> jax.Array:
+def _normalize(name: str, x: Any, heads: Any, count: Any, axis_name: Any, *, log: bool) -> jax.Array:
     """Reads the arguments; each trailing position is a column of its own, with a segment in front of the first head."""
     x = as_array(name, "x", x)
     if x.ndim == 0:
@@ -91,6 +101,9 @@ def _normalize(name: str, x: Any, heads: Any, count: Any, *, log: bool) -> jax.A
     count = count_operand(name, "count", count, n)
     if x.size == 0:
         return x
+    if axis_name is not None:
+        wide = _wide(whole_axes(x))
+        return over_axis("segments.segmented_softmax", name, axis_name, wide, heads, count, log=log).astype(x.dtype)
     # A compiled function may close over NumPy's arrays, which jax.custom_jvp refuses; a copy is JAX's own.
     rows = jnp.copy(whole_axes(x)).reshape(n, -1)
     function = _log_softmax if log else _softmax

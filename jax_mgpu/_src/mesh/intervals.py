@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax_mgpu._src.bits import keeping_bits
 from jax_mgpu._src.intervals import _expand
 from jax_mgpu._src.live import live_items
-from jax_mgpu._src.load_balance import load_balance_search
+from jax_mgpu._src.load_balance import load_balance_search as local_search
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.moves import Share, deal, fetch, put
 from jax_mgpu._src.preconditions import by_construction
@@ -19,7 +19,7 @@ from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.select import positions
 from jax_mgpu._src.values import take_or_fill
 
-__all__ = ["interval_expand", "interval_gather", "interval_move"]
+__all__ = ["interval_expand", "interval_gather", "interval_move", "load_balance_search"]
 
 
 class _Own:
@@ -53,11 +53,15 @@ class _Own:
         self.first = take_or_fill(jnp.maximum(share.low - begins, 0), jnp.zeros((1,), jnp.int32))[0]
         self._size = size
 
+    def owners(self) -> tuple[jax.Array, jax.Array]:
+        """For each slot, which of the intervals fills it, -1 where none does, and how far it lies behind its begin."""
+        with by_construction():
+            owner, rank = local_search(self.offsets, self._size, total=self.total[0], return_rank=True)
+        return owner, rank.astype(self.first.dtype) + jnp.where(owner == 0, self.first, 0)
+
     def places(self, *starts: jax.Array) -> list[jax.Array]:
         """For each slot, where it lies in intervals that begin at these places; -1 where nothing is."""
-        with by_construction():
-            owner, rank = load_balance_search(self.offsets, self._size, total=self.total[0], return_rank=True)
-        rank = rank.astype(self.first.dtype) + jnp.where(owner == 0, self.first, 0)
+        owner, rank = self.owners()
         return [jnp.where(owner >= 0, take_or_fill(x, owner) + rank.astype(x.dtype), -1) for x in starts]
 
 
@@ -67,6 +71,16 @@ def interval_expand(
     """Rows repeated over their intervals, which go on over as many devices as they fill."""
     own = _Own(axis, [rows], offsets, size, total)
     return _expand(values=own.leaves[0], offsets=own.offsets, total=own.total, fill_value=fill, size=size)[0]
+
+
+def load_balance_search(axis: Axis, offsets: jax.Array, total: Any, *, size: int) -> list[jax.Array]:
+    """The objects of this device's slots, numbered over all devices, and the ranks; -1 where nothing is."""
+    (m,) = offsets.shape
+    dtype = axis.index_dtype("size", max(size, m))
+    numbers = axis.index.astype(dtype) * m + jnp.arange(m, dtype=dtype)
+    own = _Own(axis, [numbers], offsets, size, total)
+    owner, rank = own.owners()
+    return [jnp.where(owner >= 0, x.astype(dtype), -1) for x in (take_or_fill(own.leaves[0], owner), rank)]
 
 
 def interval_gather(

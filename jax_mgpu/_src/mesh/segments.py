@@ -11,18 +11,23 @@ from jax_mgpu._src.bits import special_case
 from jax_mgpu._src.check import count_operand
 from jax_mgpu._src.columns import Columns
 from jax_mgpu._src.compat import stack
+from jax_mgpu._src.live import live_mask, wide_enough
+from jax_mgpu._src.load_balance import _search
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.reductions import own_ends
 from jax_mgpu._src.mesh.sorts import one_key
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of, equal, order_codes
+from jax_mgpu._src.ordered import count_of
+from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.reduce import _firsts, _run_heads
+from jax_mgpu._src.scan import segmented_scan
 from jax_mgpu._src.segmented_sort import flags_of_gaps
 from jax_mgpu._src.sort import run_sort as local_sort
 from jax_mgpu._src.values import flatten_values
 
-__all__ = ["run_heads", "segmented_sort", "segmented_sort_indices"]
+__all__ = ["run_heads", "segment_ids", "segmented_softmax", "segmented_sort", "segmented_sort_indices"]
 
 # What comes from other devices is sorted alone where it is no longer, and with all that is there otherwise.
 FEW_ITEMS = 1 << 16
@@ -128,3 +133,28 @@ def run_heads(axis: Axis, keys: jax.Array, count: Any, *, size: int) -> tuple[ja
     goes_on = (live > 0) & (earlier >= 0) & is_equal
     own = jax.lax.dynamic_slice_in_dim(heads, goes_on.astype(jnp.int32), size + 1)
     return own, _firsts(keys, own[:size]), runs - goes_on.astype(runs.dtype)
+
+
+def segment_ids(axis: Axis, heads: jax.Array, n: int, count: Any) -> jax.Array:
+    """The segments of earlier devices come first; the last of these goes on up to this device's first head."""
+    dtype = axis.index_dtype("n", max(n, heads.shape[0]))
+    live = axis.live("n", n, count)
+    (ids,) = _search(offsets=heads, total=count, size=n, return_rank=False)
+    heads = wide_enough(heads, n)
+    own = jnp.sum(heads < live.astype(heads.dtype), dtype=dtype)
+    return jnp.where(live_mask(n, count), ids.astype(dtype) + axis.begin(axis.gather(own)), -1)
+
+
+def segmented_softmax(axis: Axis, x: jax.Array, heads: jax.Array, count: Any, *, log: bool) -> jax.Array:
+    """Scans from both ends give each item what its whole segment has."""
+    named: dict[str, Any] = {"count": count_of(count), "axis_name": axis.name}
+    is_live = live_mask(x.shape[0], count).reshape(-1, *[1] * (x.ndim - 1))
+    x = jnp.where(is_live, x, 0)
+    with by_construction():
+        most = (segmented_scan(jax.lax.stop_gradient(x), heads, "max", reverse=down, **named) for down in (False, True))
+        shifted = x - jnp.maximum(*most)
+        powers = jnp.exp(shifted)
+        sums = segmented_scan(powers, heads, **named)
+        sums += segmented_scan(powers, heads, reverse=True, exclusive=True, **named)
+    sums = jnp.where(is_live, sums, 1)
+    return jnp.where(is_live, shifted - jnp.log(sums) if log else powers / sums, 0)

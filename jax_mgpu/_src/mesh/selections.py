@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from jax_mgpu._src.load_balance import load_balance_search
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.moves import begins_of, put
-from jax_mgpu._src.mesh.sorts import sort_indices
+from jax_mgpu._src.mesh.sorts import sort, sort_indices
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, equal, order_codes
 from jax_mgpu._src.ordered import count_of
 from jax_mgpu._src.preconditions import by_construction
@@ -29,7 +29,7 @@ from jax_mgpu._src.sort import run_sort
 from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.values import take_from_pair, take_or_fill
 
-__all__ = ["partition", "run_starts", "select", "select_indices", "top_k", "unique"]
+__all__ = ["ordered_items", "partition", "run_starts", "select", "select_indices", "top_k", "unique"]
 
 
 def select(
@@ -175,6 +175,22 @@ def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: Any) -> TopK:
     with by_construction():
         values, indices = run_sort(axis.operation, values, ABSENT, ABSENT, indices, **options)
     return TopK(values, indices, taken)
+
+
+def ordered_items(axis: Axis, x: jax.Array, count: Any) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
+    """The number of all items, and a function that gives all devices the items at some positions in their order."""
+    options: dict[str, Any] = {"even": True, "method": Method.FASTEST, "bits": None}
+    with by_construction():
+        ordered, live = sort(axis, x, None, descending=False, count=axis.live("x", x.shape[0], count), **options)
+    lives = axis.gather(live)
+    begin = axis.begin(lives)
+
+    def item_at(positions: jax.Array) -> jax.Array:
+        own = positions.astype(live.dtype) - begin
+        slots = jnp.where((own >= 0) & (own < live), jnp.arange(positions.shape[0], dtype=live.dtype), positions.size)
+        return _added_bits(axis, take_or_fill(ordered, jnp.where(slots < positions.size, own, -1)), slots)
+
+    return lives.sum(dtype=live.dtype), item_at
 
 
 def _added(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:
