@@ -41,6 +41,8 @@ ONE = {
     "mergesort_indices": lambda k, i, c: mgpu.mergesort_indices(k, even=False, **KEYS),
     "partition": lambda k, i, c: mgpu.partition({"k": k, "i": i}, k > 0, count=c, **KEYS),
     "quantile": lambda k, i, c: mgpu.quantile(k, [0.1, 0.5], count=c, **KEYS),
+    "rank": lambda k, i, c: mgpu.rank(k, count=c, **KEYS),
+    "rank, segments": lambda k, i, c: mgpu.rank(k, i, "dense", count=c, **KEYS),
     "reduce": lambda k, i, c: mgpu.reduce(k, "argmax", count=c, **KEYS),
     "reduce_by_id": lambda k, i, c: mgpu.reduce_by_id(k, i, SLOTS, count=c, **KEYS),
     "reduce_by_id, few": lambda k, i, c: mgpu.reduce_by_id(k, i, SLOTS // 16, "argmin", **KEYS),
@@ -51,6 +53,7 @@ ONE = {
     "segmented_log_softmax": lambda k, i, c: mgpu.segmented_log_softmax(k, i, count=c, **KEYS),
     "segmented_reduce": lambda k, i, c: mgpu.segmented_reduce(k, i, "max", count=c, **KEYS),
     "segmented_scan": lambda k, i, c: mgpu.segmented_scan(k, i, count=c, **KEYS),
+    "segmented_shift": lambda k, i, c: mgpu.segmented_shift(k, i, 3, count=c, **KEYS),
     "segmented_softmax": lambda k, i, c: mgpu.segmented_softmax(k, i, count=c, **KEYS),
     "segmented_sort": lambda k, i, c: mgpu.segmented_sort(k, i, i, count=c, **KEYS),
     "segmented_sort_indices": lambda k, i, c: mgpu.segmented_sort_indices(k, i, **KEYS),
@@ -80,7 +83,7 @@ TWO = {
 # These send nothing, or requests and rows, or equal parts, for which all devices need one all-to-all.
 IN_PLACE = {"reduce", "reduce_by_key", "run_starts", "scan", "segmented_reduce", "segmented_scan", "select", "top_k"}
 IN_PLACE |= {"histogram", "segment_ids", "segmented_log_softmax", "segmented_softmax", "select_indices"}
-EQUAL_PARTS = {"join_columns", "join_columns, derivative", "reduce_by_id, few"}
+EQUAL_PARTS = {"join_columns", "join_columns, derivative", "reduce_by_id, few", "segmented_shift"}
 WITHOUT_EXCHANGE = {"ragged_all_to_all": IN_PLACE | EQUAL_PARTS, "all_to_all": IN_PLACE}
 
 

@@ -201,3 +201,106 @@ def test_derivatives_of_softmaxes(rng):
     for function in (mgpu.segmented_softmax, mgpu.segmented_log_softmax):
         call = jax.vmap(lambda x, h, c, f=function: f(x, h, count=c, axis_name=mesh.AXIS), axis_name=mesh.AXIS)
         check_grads(lambda x, call=call: call(x, dealt, counts), (jnp.asarray(x),), 2)
+
+
+# ---- Shifts and ranks ------------------------------------------------------------------------------------------------
+
+
+def shifts(x, rows, heads, by, count):
+    named = {"count": count, "axis_name": mesh.AXIS}
+    return mgpu.segmented_shift({"x": x, "rows": rows}, heads, by, 7, **named)
+
+
+def shifted(x, heads, by):
+    """Row i of each segment of a global array is row i - by of it, or 7."""
+    moved = np.full_like(x, 7)
+    for begin, end in oracle.segment_bounds(len(x), heads):
+        for i in range(begin, end):
+            if begin <= i - by < end:
+                moved[i] = x[i - by]
+    return moved
+
+
+def check_shifts(rng, call, devices):
+    for counts in mesh.counts_of(rng, devices, SLOTS):
+        total = int(counts.sum())
+        for heads in heads_of(rng, counts):
+            dealt, _ = mesh.deal_heads(heads, counts, SLOTS, 3 * SLOTS)
+            x, rows = rng.integers(8, 99, total), rng.normal(size=(total, 2)).astype(np.float16)
+            for by in (1, -1, int(rng.integers(-SLOTS, SLOTS)), 10_000):
+                given = (mesh.deal(x, counts, SLOTS), mesh.deal(rows, counts, SLOTS), dealt)
+                found = jax.device_get(call(*given, np.full(devices, by), counts))
+                for key, expected in (("x", shifted(x, heads, by)), ("rows", shifted(rows, heads, by))):
+                    oracle.same_bits(mesh.gather(found[key], counts), expected)
+                    assert all((row[count:] == 7).all() for row, count in zip(found[key], counts, strict=True))
+
+
+@pytest.mark.parametrize("devices", mesh.FEW)
+def test_segmented_shift(rng, devices):
+    check_shifts(rng, mesh.by_vmap(shifts), devices)
+
+
+def test_segmented_shift_on_devices(rng):
+    check_shifts(rng, mesh.by_devices(shifts, 3), 3)
+
+
+def test_derivative_of_a_shift(rng):
+    counts, heads = np.array([6, 0, 5], np.int32), np.array([2, 8], np.int32)
+    dealt, _ = mesh.deal_heads(heads, counts, 6, 3)
+    named = {"axis_name": mesh.AXIS}
+    call = jax.vmap(lambda x, h, c: mgpu.segmented_shift(x, h, 2, count=c, **named), axis_name=mesh.AXIS)
+    check_grads(lambda x: call(x, dealt, counts), (jnp.asarray(mesh.deal(rng.normal(size=11), counts, 6)),), 2)
+
+
+FORMS = ("min", "dense", "ordinal")
+
+
+def every_rank(keys, other, heads, count):
+    named = {"count": count, "axis_name": mesh.AXIS}
+    return (
+        [mgpu.rank(keys, method=form, **named) for form in FORMS],
+        [mgpu.rank(keys, heads, form, descending=True, **named) for form in FORMS],
+        mgpu.rank((other, keys), method="dense", descending=(True, False), **named),
+    )
+
+
+def ranks_of(keys, heads, form, descending=False):
+    """By plain Python, of the segments of the global array."""
+    ranks = oracle.column_ranks([keys], descending) if not isinstance(keys, list) else keys[0]
+    found = np.zeros(len(ranks), int)
+    for begin, end in oracle.segment_bounds(len(ranks), heads):
+        part = ranks[begin:end].tolist()
+        for i, key in enumerate(part):
+            smaller = [other for other in part if other < key]
+            ties = sum(other == key for other in part[:i])
+            found[begin + i] = (
+                1 + {"min": len(smaller), "dense": len(set(smaller)), "ordinal": len(smaller) + ties}[form]
+            )
+    return found
+
+
+def check_ranks(rng, call, devices):
+    for counts in mesh.counts_of(rng, devices, SLOTS):
+        total = int(counts.sum())
+        for heads in heads_of(rng, counts):
+            dealt, _ = mesh.deal_heads(heads, counts, SLOTS, 3 * SLOTS)
+            keys = rng.choice(data.special_keys("float32"), total)
+            other = rng.integers(0, 3, total).astype(np.int8)
+            given = (mesh.deal(keys, counts, SLOTS), mesh.deal(other, counts, SLOTS), dealt, counts)
+            whole, parts, columns = jax.device_get(call(*given))
+            both = oracle.column_ranks([other, keys], (True, False))
+            expected = [ranks_of(keys, [], form) for form in FORMS]
+            expected += [ranks_of(keys, heads, form, descending=True) for form in FORMS]
+            expected.append(ranks_of([both], [], "dense"))
+            for got, ranks in zip([*whole, *parts, columns], expected, strict=True):
+                np.testing.assert_array_equal(mesh.gather(got, counts), ranks)
+                assert all((row[count:] == 0).all() for row, count in zip(got, counts, strict=True))
+
+
+@pytest.mark.parametrize("devices", mesh.FEW)
+def test_rank(rng, devices):
+    check_ranks(rng, mesh.by_vmap(every_rank), devices)
+
+
+def test_rank_on_devices(rng):
+    check_ranks(rng, mesh.by_devices(every_rank, 3), 3)

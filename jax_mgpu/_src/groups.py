@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.annotations import ArrayLike, Directions, Keys, RankMethod
+from jax_mgpu._src.annotations import ArrayLike, AxisName, Directions, Keys, RankMethod
 from jax_mgpu._src.bits import is_random_key
 from jax_mgpu._src.check import (
     as_array,
@@ -28,10 +28,11 @@ from jax_mgpu._src.check import (
     type_error,
     value_error,
 )
-from jax_mgpu._src.columns import Columns, expect_keys, key_starts
+from jax_mgpu._src.columns import Columns, expect_keys, expect_one_code, key_starts
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.intervals import filled_tangent
 from jax_mgpu._src.live import heads_from_zero, heads_inside, live_items, live_mask, segment_starts
+from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.named import named_leaves
 from jax_mgpu._src.operators import Kind, select
 from jax_mgpu._src.ordered import Ordered, count_of, rows_in_order
@@ -187,6 +188,7 @@ def rank(
     *,
     descending: Directions = False,
     count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> jax.Array:
     """The rank of each key among all keys, or within its segment, from 1 on.
 
@@ -198,6 +200,9 @@ def rank(
         smaller keys. `"ordinal"`: a different rank for each item, equal keys in input order.
       descending: rank the greatest first; a tuple of bools is a direction a column.
       count: the number of live items, an integer scalar (default `n`).
+      axis_name: rank the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
+        heads are those of the segments that start among its own items, counted from the first of these; a segment goes
+        on over the devices that follow, up to the next head. Columns may have up to 64 bits in all.
 
     Returns:
       `[n]` ranks, 0 past `count`; int32, or int64 from 2^31 items on.
@@ -220,6 +225,11 @@ def rank(
     starts = (
         ABSENT if heads is None else whole_axes(non_decreasing(name, "heads", index_vector(name, "heads", heads, n)))
     )
+    if axis_name is not None:
+        if isinstance(checked, Columns):
+            expect_one_code(name, checked)
+        given = {"ties": form, "descending": down, "count": count_operand(name, "count", count, n)}
+        return over_axis("selections.rank", name, axis_name, checked, starts, **given)
     method_of_sort = Method.FASTEST if heads is None else Method.MERGING
     sorted_keys, order = run_sort_indices(
         name, checked, starts, ABSENT, descending=down, count=count, method=method_of_sort
@@ -249,7 +259,13 @@ def _last_marked(places: jax.Array, marked: jax.Array) -> jax.Array:
 
 @one_program("fill_value")
 def segmented_shift(
-    x: Any, heads: ArrayLike, by: ArrayLike, fill_value: ArrayLike = 0, *, count: ArrayLike | None = None
+    x: Any,
+    heads: ArrayLike,
+    by: ArrayLike,
+    fill_value: ArrayLike = 0,
+    *,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> Any:
     """Moves rows along within their segment: row `i` gets the value of row `i - by` of the same segment.
 
@@ -260,6 +276,8 @@ def segmented_shift(
       by: how far, an integer; negative to get the values of later rows.
       fill_value: the value of rows that get nothing, a scalar; converted to each dtype.
       count: the number of live rows, an integer scalar (default `n`). Rows past it get nothing.
+      axis_name: move the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Rows that
+        lie in one segment of the global array may come from other devices. Heads as for `rank`.
 
     Returns:
       A pytree like x.
@@ -286,16 +304,21 @@ def segmented_shift(
     step = as_array(name, "by", by)
     if step.ndim != 0 or not jnp.issubdtype(step.dtype, jnp.integer):
         raise type_error(name, "by", "an integer scalar", describe(step))
-    dtype = index_dtype(name, "x", 2 * n)
+    slots = n * devices_of(name, axis_name)
+    dtype = index_dtype(name, "x", 2 * slots)
     limits = jnp.iinfo(step.dtype)
     given = {
         "heads": heads_from_zero(heads_inside(heads, n).astype(dtype)),
-        "by": jnp.clip(step, max(-n, limits.min), min(n, limits.max)).astype(dtype)[None],
+        "by": jnp.clip(step, max(-slots, limits.min), min(slots, limits.max)).astype(dtype)[None],
         "count": count_operand(name, "count", count, n),
     }
 
     def shifted(leaf: jax.Array) -> jax.Array:
         form = RowForm(name, "x", leaf)
+        if axis_name is not None:
+            rows, fill = form.pack("x", leaf), form.fill(fill_value)
+            operands = (rows, heads, given["by"], given["count"], fill)
+            return form.unpack(over_axis("segments.segmented_shift", name, axis_name, *operands))
         return form.unpack(_shift(x=form.pack("x", leaf), fill_value=form.fill(fill_value), **given)[0])
 
     return unflatten(list(map(shifted, plain)))

@@ -15,9 +15,11 @@ from jax_mgpu._src.live import live_mask, wide_enough
 from jax_mgpu._src.load_balance import _search
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
+from jax_mgpu._src.mesh.moves import fetch
 from jax_mgpu._src.mesh.reductions import own_ends
 from jax_mgpu._src.mesh.sorts import one_key
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of, equal, order_codes
+from jax_mgpu._src.operators import select
 from jax_mgpu._src.ordered import count_of
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT
@@ -27,7 +29,14 @@ from jax_mgpu._src.segmented_sort import flags_of_gaps
 from jax_mgpu._src.sort import run_sort as local_sort
 from jax_mgpu._src.values import flatten_values
 
-__all__ = ["run_heads", "segment_ids", "segmented_softmax", "segmented_sort", "segmented_sort_indices"]
+__all__ = [
+    "run_heads",
+    "segment_ids",
+    "segmented_shift",
+    "segmented_softmax",
+    "segmented_sort",
+    "segmented_sort_indices",
+]
 
 # What comes from other devices is sorted alone where it is no longer, and with all that is there otherwise.
 FEW_ITEMS = 1 << 16
@@ -143,6 +152,21 @@ def segment_ids(axis: Axis, heads: jax.Array, n: int, count: Any) -> jax.Array:
     heads = wide_enough(heads, n)
     own = jnp.sum(heads < live.astype(heads.dtype), dtype=dtype)
     return jnp.where(live_mask(n, count), ids.astype(dtype) + axis.begin(axis.gather(own)), -1)
+
+
+def segmented_shift(
+    axis: Axis, x: jax.Array, heads: jax.Array, by: jax.Array, count: Any, fill: jax.Array
+) -> jax.Array:
+    """Rows fetched from the device on which they lie, with the number of their segment."""
+    n = x.shape[0]
+    live = axis.live("x", n, count)
+    lives = axis.gather(live)
+    ids = segment_ids(axis, heads, n, count)
+    slots = jnp.arange(n, dtype=live.dtype)
+    sources = jnp.where(slots < live, axis.begin(lives) + slots - by.astype(live.dtype), -1)
+    none = jnp.full((1,), -2, ids.dtype)
+    rows, their_ids = fetch(axis, [x, ids], lives, sources, [fill, none])
+    return select((their_ids == ids)[:, None], rows, jnp.broadcast_to(fill.astype(x.dtype), rows.shape))
 
 
 def segmented_softmax(axis: Axis, x: jax.Array, heads: jax.Array, count: Any, *, log: bool) -> jax.Array:

@@ -16,6 +16,7 @@ from jax_mgpu._src.load_balance import load_balance_search
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.moves import begins_of, put
+from jax_mgpu._src.mesh.segments import segmented_sort_indices
 from jax_mgpu._src.mesh.sorts import sort, sort_indices
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, equal, order_codes
 from jax_mgpu._src.ordered import count_of
@@ -23,13 +24,14 @@ from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT
 from jax_mgpu._src.ranks import TopK
 from jax_mgpu._src.ranks import top_k as local_top_k
+from jax_mgpu._src.scan import scan, segmented_scan
 from jax_mgpu._src.select import Runs, positions, ranks, select_rows
 from jax_mgpu._src.select import partition as local_partition
 from jax_mgpu._src.sort import run_sort
 from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.values import take_from_pair, take_or_fill
 
-__all__ = ["ordered_items", "partition", "run_starts", "select", "select_indices", "top_k", "unique"]
+__all__ = ["ordered_items", "partition", "rank", "run_starts", "select", "select_indices", "top_k", "unique"]
 
 
 def select(
@@ -175,6 +177,36 @@ def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: Any) -> TopK:
     with by_construction():
         values, indices = run_sort(axis.operation, values, ABSENT, ABSENT, indices, **options)
     return TopK(values, indices, taken)
+
+
+def rank(axis: Axis, keys: jax.Array | Columns, heads: Any, *, ties: str, descending: Any, count: Any) -> jax.Array:
+    """Ranks are made where the items lie in their order, and go back to where they came from."""
+    n = keys.shape[0]
+    given = axis.live("keys", n, count)
+    with by_construction():
+        if heads.size:
+            keys_in_order, order = segmented_sort_indices(axis, keys, heads, ABSENT, descending=descending, count=given)
+            live = given
+        else:
+            options: dict[str, Any] = {"even": True, "method": Method.FASTEST, "bits": None}
+            keys_in_order, order, live = sort_indices(axis, keys, descending=descending, count=given, **options)
+        begin = axis.begin(axis.gather(live))
+        slots = jnp.arange(n, dtype=live.dtype)
+        places = begin + slots
+        starts = is_first(n) & (begin == 0)
+        if heads.size:
+            starts = jnp.where(is_first(n), starts | jnp.any(heads == 0), segment_starts(n, heads))
+        codes = keys.replaced(keys_in_order).run_keys() if isinstance(keys, Columns) else keys_in_order
+        differs = _run_marks(axis, codes, live, heads)
+        named: dict[str, Any] = {"count": live, "axis_name": axis.name}
+        if ties == "dense":
+            marks = differs.astype(live.dtype)
+            ranks = segmented_scan(marks, heads, **named) if heads.size else scan(marks, **named)
+        else:
+            ends = places if ties == "ordinal" else scan(jnp.where(differs, places, 0), "max", **named)
+            ranks = ends - scan(jnp.where(starts, places, 0), "max", **named) + 1
+    (ranks,), slots_of = put(axis, [ranks], jnp.where(slots < live, order, -1), axis.gather(given), n)
+    return jnp.zeros((n,), ranks.dtype).at[slots_of].set(ranks, mode="drop", unique_indices=True)
 
 
 def ordered_items(axis: Axis, x: jax.Array, count: Any) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
