@@ -25,6 +25,8 @@ ONE = {
     "argsort": lambda k, i, c: mgpu.argsort(k, count=c, **KEYS),
     "bincount": lambda k, i, c: mgpu.bincount(i, SLOTS, k, **KEYS),
     "bulk_remove": lambda k, i, c: mgpu.bulk_remove(k, i, count=c, size=SLOTS, **KEYS),
+    "group_by": lambda k, i, c: mgpu.group_by(k, (i, k, i), ("add", "last", "argmax"), size=SLOTS, count=c, **KEYS),
+    "group_by, ranks": lambda k, i, c: mgpu.group_by(i, (k, i), ("median", "nunique"), size=SLOTS, count=c, **KEYS),
     "histogram": lambda k, i, c: mgpu.histogram(k, np.arange(9, dtype=np.float32), **KEYS),
     "interval_expand": lambda k, i, c: mgpu.interval_expand(k, i, SLOTS, **KEYS),
     "interval_gather": lambda k, i, c: mgpu.interval_gather(k, i, i, SLOTS, **KEYS),

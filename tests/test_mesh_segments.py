@@ -199,8 +199,8 @@ def test_derivatives_of_softmaxes(rng):
     dealt, _ = mesh.deal_heads(heads, counts, 6, 3)
     x = mesh.deal(rng.normal(size=11), counts, 6)
     for function in (mgpu.segmented_softmax, mgpu.segmented_log_softmax):
-        call = jax.vmap(lambda x, h, c, f=function: f(x, h, count=c, axis_name=mesh.AXIS), axis_name=mesh.AXIS)
-        check_grads(lambda x, call=call: call(x, dealt, counts), (jnp.asarray(x),), 2)
+        call = mesh.by_vmap(lambda x, h, c, f=function: f(x, h, count=c, axis_name=mesh.AXIS))
+        check_grads(jax.jit(lambda x, call=call: call(x, dealt, counts)), (jnp.asarray(x),), 2)
 
 
 # ---- Shifts and ranks ------------------------------------------------------------------------------------------------
@@ -248,8 +248,8 @@ def test_derivative_of_a_shift(rng):
     counts, heads = np.array([6, 0, 5], np.int32), np.array([2, 8], np.int32)
     dealt, _ = mesh.deal_heads(heads, counts, 6, 3)
     named = {"axis_name": mesh.AXIS}
-    call = jax.vmap(lambda x, h, c: mgpu.segmented_shift(x, h, 2, count=c, **named), axis_name=mesh.AXIS)
-    check_grads(lambda x: call(x, dealt, counts), (jnp.asarray(mesh.deal(rng.normal(size=11), counts, 6)),), 2)
+    call = mesh.by_vmap(lambda x, h, c: mgpu.segmented_shift(x, h, 2, count=c, **named))
+    check_grads(jax.jit(lambda x: call(x, dealt, counts)), (jnp.asarray(mesh.deal(rng.normal(size=11), counts, 6)),), 2)
 
 
 FORMS = ("min", "dense", "ordinal")

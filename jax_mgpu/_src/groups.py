@@ -55,7 +55,13 @@ GIVE_POSITIONS = ("first", "last", "argmin", "argmax")
 
 @one_program("op", "size")
 def group_by(
-    keys: Keys, values: Any, op: Any = "add", *, size: int, count: ArrayLike | None = None
+    keys: Keys,
+    values: Any,
+    op: Any = "add",
+    *,
+    size: int,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> tuple[Any, Any, jax.Array]:
     """Combines the values of each key: `reduce_by_key` for keys in any order.
 
@@ -68,6 +74,9 @@ def group_by(
         `"nunique"`, the number of different values; `"first"` and `"last"`, of any dtype and trailing shape.
       size: the static number of results.
       count: the number of live items, an integer scalar (default `n`).
+      axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. The keys
+        are sorted over all devices; a group is on the device that then has the first of its copies. `size` and the
+        number of keys are the device's own. Columns may have up to 64 bits in all.
 
     Returns:
       `(keys, values, count)`: each key once, in order, its combined values, and the number of keys, which can exceed
@@ -94,8 +103,15 @@ def group_by(
     (n,) = checked.shape
     index_dtype(name, "keys", n)
     size = static_size(name, "size", size)
+    live = count_operand(name, "count", count, n)
+    if axis_name is not None and isinstance(checked, Columns):
+        expect_one_code(name, checked)
     if callable(op):
         leaves, unflatten = flatten_values(name, "values", values, n, "keys")
+        if axis_name is not None:
+            ordered_keys, leaves, own = over_axis("groups.sorted_rows", name, axis_name, checked, leaves, live)
+            given = {"size": size, "count": own, "axis_name": axis_name}
+            return run_reduce_by_key(name, ordered_keys, unflatten(leaves), op, **given)
         rows, leaves = rows_in_order(name, "keys", keys, leaves, count, ordered=False)
         return run_reduce_by_key(name, rows.keys, unflatten(leaves), op, size=size, count=count_of(rows.count))
     structure: Any = jax.tree.structure(values)
@@ -104,6 +120,10 @@ def group_by(
         names = jax.tree.leaves(jax.tree.broadcast(op, values)) if not isinstance(op, str) else [op] * len(leaves)
     except ValueError as error:
         raise value_error(name, "op", f"a name, or a pytree of names like values, {structure}", repr(op)) from error
+    if axis_name is not None:
+        operands = (checked, leaves, names, size, live)
+        keys, results, runs = over_axis("groups.group_by", name, axis_name, *operands)
+        return keys, structure.unflatten(results), runs
     moving = [x for x, operator in zip(leaves, names, strict=True) if operator not in STAY]
     ordered = any(operator in GIVE_POSITIONS for operator in names)
     rows, moved = rows_in_order(name, "keys", keys, moving, count, ordered=ordered)
@@ -152,7 +172,7 @@ class Groups:
         if operator in special:
             return special[operator](expect_key(self.name, "values", x))
         if operator == "mean" and not is_random_key(x.dtype):
-            x = x.astype(_float_dtype(x.dtype))
+            x = x.astype(float_dtype(x.dtype))
         (leaf,), _, _ = named_leaves(self.name, "values", x, operator)
         reduced = reduce_segments(leaf, self.heads, self.covered)
         if leaf.kind.gives_index:
@@ -170,10 +190,10 @@ class Groups:
 
     def _median(self, x: jax.Array) -> jax.Array:
         found = segmented_quantile(x, self.heads, 0.5, count=self.covered[0])
-        return jnp.where(self.used, found, jnp.zeros((), found.dtype)).astype(_float_dtype(x.dtype))
+        return jnp.where(self.used, found, jnp.zeros((), found.dtype)).astype(float_dtype(x.dtype))
 
 
-def _float_dtype(dtype: Any) -> Any:
+def float_dtype(dtype: Any) -> Any:
     """The dtype of means and medians."""
     if jnp.issubdtype(dtype, jnp.floating):
         return dtype

@@ -31,7 +31,17 @@ from jax_mgpu._src.sort import run_sort
 from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.values import take_from_pair, take_or_fill
 
-__all__ = ["ordered_items", "partition", "rank", "run_starts", "select", "select_indices", "top_k", "unique"]
+__all__ = [
+    "ordered_items",
+    "partition",
+    "rank",
+    "run_marks",
+    "run_starts",
+    "select",
+    "select_indices",
+    "top_k",
+    "unique",
+]
 
 
 def select(
@@ -86,7 +96,7 @@ def _earlier(axis: Axis, has: jax.Array, found: Any) -> tuple[jax.Array, Any]:
     return device >= 0, jax.tree.map(lambda x: x[jnp.maximum(device, 0)], found)
 
 
-def _run_marks(axis: Axis, keys: jax.Array, live: jax.Array, heads: Any = ABSENT) -> jax.Array:
+def run_marks(axis: Axis, keys: jax.Array, live: jax.Array, heads: Any = ABSENT) -> jax.Array:
     """Which items start a run, over all devices; `heads` start segments, which no run crosses."""
     n, codes = keys.shape[0], order_codes(keys, False)
     lasts, firsts = (
@@ -104,7 +114,7 @@ def _run_marks(axis: Axis, keys: jax.Array, live: jax.Array, heads: Any = ABSENT
 def run_starts(axis: Axis, keys: jax.Array, heads: Any, size: int, count: Any) -> Runs:
     """The runs that start on this device, by positions among its own items."""
     live = axis.live("keys", keys.shape[0], count)
-    marks = _run_marks(axis, keys, live, ABSENT if heads is None else heads)
+    marks = run_marks(axis, keys, live, ABSENT if heads is None else heads)
     starts, total = positions(marks, count, size)
     if heads is None:
         return Runs(starts, jnp.zeros((1,), starts.dtype), total)
@@ -119,7 +129,7 @@ def unique(axis: Axis, keys: jax.Array | Columns, size: int, count: Any, **wante
     with by_construction():
         ordered, order, live = sort_indices(axis, keys, descending=False, count=given, **options)
     codes = keys.replaced(ordered).run_keys() if isinstance(keys, Columns) else ordered
-    starts, found = positions(_run_marks(axis, codes, live), live.reshape(1), size + 1)
+    starts, found = positions(run_marks(axis, codes, live), live.reshape(1), size + 1)
     firsts, past, starts = starts[:1], starts[size], starts[:size]
     slots = jnp.arange(size, dtype=found.dtype)
     results: list[Any] = [jax.tree.map(lambda x: take_or_fill(x, starts), ordered)]
@@ -197,7 +207,7 @@ def rank(axis: Axis, keys: jax.Array | Columns, heads: Any, *, ties: str, descen
         if heads.size:
             starts = jnp.where(is_first(n), starts | jnp.any(heads == 0), segment_starts(n, heads))
         codes = keys.replaced(keys_in_order).run_keys() if isinstance(keys, Columns) else keys_in_order
-        differs = _run_marks(axis, codes, live, heads)
+        differs = run_marks(axis, codes, live, heads)
         named: dict[str, Any] = {"count": live, "axis_name": axis.name}
         if ties == "dense":
             marks = differs.astype(live.dtype)
