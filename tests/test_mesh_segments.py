@@ -304,3 +304,18 @@ def test_rank(rng, devices):
 
 def test_rank_on_devices(rng):
     check_ranks(rng, mesh.by_devices(every_rank, 3), 3)
+
+
+def test_lists_of_no_heads(rng):
+    """Of no length: all items are one segment, and no segment is numbered."""
+    counts, none = np.array([5, 0, 6], np.int32), np.zeros((3, 0), np.int32)
+    x = rng.normal(size=11).astype(np.float32)
+    for run in (mesh.by_vmap, lambda function: mesh.by_devices(function, 3)):
+        ids, weights, _ = jax.device_get(run(ids_and_softmaxes)(*[mesh.deal(x, counts, SLOTS)] * 2, none, counts))
+        assert (ids == -1).all()
+        np.testing.assert_allclose(mesh.gather(weights, counts), softmax_of(x, []), rtol=1e-5)
+        given = [mesh.deal(x, counts, SLOTS)] * 2
+        moved = jax.device_get(run(shifts)(*given, none, np.full(3, 2), counts))
+        oracle.same_bits(mesh.gather(moved["x"], counts), shifted(x, [], 2))
+        _, parts, _ = jax.device_get(run(every_rank)(*given, none, counts))
+        np.testing.assert_array_equal(mesh.gather(parts[0], counts), ranks_of(x, [], "min", descending=True))

@@ -147,6 +147,8 @@ def run_heads(axis: Axis, keys: jax.Array, count: Any, *, size: int) -> tuple[ja
 def segment_ids(axis: Axis, heads: jax.Array, n: int, count: Any) -> jax.Array:
     """The segments of earlier devices come first; the last of these goes on up to this device's first head."""
     dtype = axis.index_dtype("n", max(n, heads.shape[0]))
+    if heads.shape[0] == 0:  # on all devices
+        return axis.varying(jnp.full((n,), -1, dtype))
     live = axis.live("n", n, count)
     (ids,) = _search(offsets=heads, total=count, size=n, return_rank=False)
     heads = wide_enough(heads, n)
