@@ -152,6 +152,13 @@ def test_derivatives(rng):
 # ---- Ids and softmaxes -----------------------------------------------------------------------------------------------
 
 
+def segments_of(rng, devices):
+    """Live counts, how many items they are, global heads, and each device's own of these."""
+    for counts in mesh.counts_of(rng, devices, SLOTS):
+        for heads in heads_of(rng, counts):
+            yield counts, int(counts.sum()), heads, mesh.deal_heads(heads, counts, SLOTS, 3 * SLOTS)[0]
+
+
 def ids_and_softmaxes(x, rows, heads, count):
     named = {"count": count, "axis_name": mesh.AXIS}
     return (
@@ -168,21 +175,18 @@ def softmax_of(x, heads):
 
 
 def check_ids_and_softmaxes(rng, call, devices):
-    for counts in mesh.counts_of(rng, devices, SLOTS):
-        total = int(counts.sum())
-        for heads in heads_of(rng, counts):
-            dealt, _ = mesh.deal_heads(heads, counts, SLOTS, 3 * SLOTS)
-            x, rows = rng.normal(size=total).astype(np.float32), rng.normal(size=(total, 2)).astype(np.float16)
-            given = (mesh.deal(x, counts, SLOTS), mesh.deal(rows, counts, SLOTS), dealt, counts)
-            ids, weights, logs = jax.device_get(call(*given))
-            expected = np.searchsorted(heads, np.arange(total), "right") - 1
-            np.testing.assert_array_equal(mesh.gather(ids, counts), expected)
-            assert all((row[count:] == -1).all() for row, count in zip(ids, counts, strict=True))
-            assert (weights.dtype, logs.dtype) == (np.float32, np.float16)
-            np.testing.assert_allclose(mesh.gather(weights, counts), softmax_of(x, heads), rtol=1e-5)
-            np.testing.assert_allclose(mesh.gather(logs, counts), np.log(softmax_of(rows, heads)), rtol=1e-2, atol=2e-3)
-            for result in (weights, logs):
-                assert all((row[count:] == 0).all() for row, count in zip(result, counts, strict=True))
+    for counts, total, heads, dealt in segments_of(rng, devices):
+        x, rows = rng.normal(size=total).astype(np.float32), rng.normal(size=(total, 2)).astype(np.float16)
+        given = (mesh.deal(x, counts, SLOTS), mesh.deal(rows, counts, SLOTS), dealt, counts)
+        ids, weights, logs = jax.device_get(call(*given))
+        expected = np.searchsorted(heads, np.arange(total), "right") - 1
+        np.testing.assert_array_equal(mesh.gather(ids, counts), expected)
+        assert all((row[count:] == -1).all() for row, count in zip(ids, counts, strict=True))
+        assert (weights.dtype, logs.dtype) == (np.float32, np.float16)
+        np.testing.assert_allclose(mesh.gather(weights, counts), softmax_of(x, heads), rtol=1e-5)
+        np.testing.assert_allclose(mesh.gather(logs, counts), np.log(softmax_of(rows, heads)), rtol=1e-2, atol=2e-3)
+        for result in (weights, logs):
+            assert all((row[count:] == 0).all() for row, count in zip(result, counts, strict=True))
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
@@ -222,17 +226,14 @@ def shifted(x, heads, by):
 
 
 def check_shifts(rng, call, devices):
-    for counts in mesh.counts_of(rng, devices, SLOTS):
-        total = int(counts.sum())
-        for heads in heads_of(rng, counts):
-            dealt, _ = mesh.deal_heads(heads, counts, SLOTS, 3 * SLOTS)
-            x, rows = rng.integers(8, 99, total), rng.normal(size=(total, 2)).astype(np.float16)
-            for by in (1, -1, int(rng.integers(-SLOTS, SLOTS)), 10_000):
-                given = (mesh.deal(x, counts, SLOTS), mesh.deal(rows, counts, SLOTS), dealt)
-                found = jax.device_get(call(*given, np.full(devices, by), counts))
-                for key, expected in (("x", shifted(x, heads, by)), ("rows", shifted(rows, heads, by))):
-                    oracle.same_bits(mesh.gather(found[key], counts), expected)
-                    assert all((row[count:] == 7).all() for row, count in zip(found[key], counts, strict=True))
+    for counts, total, heads, dealt in segments_of(rng, devices):
+        x, rows = rng.integers(8, 99, total), rng.normal(size=(total, 2)).astype(np.float16)
+        for by in (1, -1, int(rng.integers(-SLOTS, SLOTS)), 10_000):
+            given = (mesh.deal(x, counts, SLOTS), mesh.deal(rows, counts, SLOTS), dealt)
+            found = jax.device_get(call(*given, np.full(devices, by), counts))
+            for key, expected in (("x", shifted(x, heads, by)), ("rows", shifted(rows, heads, by))):
+                oracle.same_bits(mesh.gather(found[key], counts), expected)
+                assert all((row[count:] == 7).all() for row, count in zip(found[key], counts, strict=True))
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
@@ -280,21 +281,18 @@ def ranks_of(keys, heads, form, descending=False):
 
 
 def check_ranks(rng, call, devices):
-    for counts in mesh.counts_of(rng, devices, SLOTS):
-        total = int(counts.sum())
-        for heads in heads_of(rng, counts):
-            dealt, _ = mesh.deal_heads(heads, counts, SLOTS, 3 * SLOTS)
-            keys = rng.choice(data.special_keys("float32"), total)
-            other = rng.integers(0, 3, total).astype(np.int8)
-            given = (mesh.deal(keys, counts, SLOTS), mesh.deal(other, counts, SLOTS), dealt, counts)
-            whole, parts, columns = jax.device_get(call(*given))
-            both = oracle.column_ranks([other, keys], (True, False))
-            expected = [ranks_of(keys, [], form) for form in FORMS]
-            expected += [ranks_of(keys, heads, form, descending=True) for form in FORMS]
-            expected.append(ranks_of([both], [], "dense"))
-            for got, ranks in zip([*whole, *parts, columns], expected, strict=True):
-                np.testing.assert_array_equal(mesh.gather(got, counts), ranks)
-                assert all((row[count:] == 0).all() for row, count in zip(got, counts, strict=True))
+    for counts, total, heads, dealt in segments_of(rng, devices):
+        keys = rng.choice(data.special_keys("float32"), total)
+        other = rng.integers(0, 3, total).astype(np.int8)
+        given = (mesh.deal(keys, counts, SLOTS), mesh.deal(other, counts, SLOTS), dealt, counts)
+        whole, parts, columns = jax.device_get(call(*given))
+        both = oracle.column_ranks([other, keys], (True, False))
+        expected = [ranks_of(keys, [], form) for form in FORMS]
+        expected += [ranks_of(keys, heads, form, descending=True) for form in FORMS]
+        expected.append(ranks_of([both], [], "dense"))
+        for got, ranks in zip([*whole, *parts, columns], expected, strict=True):
+            np.testing.assert_array_equal(mesh.gather(got, counts), ranks)
+            assert all((row[count:] == 0).all() for row, count in zip(got, counts, strict=True))
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)

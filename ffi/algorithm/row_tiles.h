@@ -36,8 +36,8 @@ struct RowTiles {
   Divisor lanes;      // threads of a row
 
   RowTiles() = default;
-  // `row_slots` is what a tile holds of a row, of operands or of results. Of more than kMostRows, none has a thread to
-  // itself.
+  // `row_slots` is what a tile holds of a row, of operands or of results. Where a tile may have more rows than threads,
+  // rows have no lanes.
   RowTiles(int64_t rows, int64_t row_slots, int most_rows = kMostRows)
       : rows(rows),
         tile_rows(static_cast<int>(clamp<int64_t>(kSlots / maximum<int64_t>(row_slots, 1), 1, most_rows))),

@@ -59,6 +59,7 @@ __all__ = [
     "key_starts",
     "sorted_pair",
     "travelling",
+    "whole_keys",
 ]
 
 MOST_COLUMNS = 8
@@ -387,10 +388,18 @@ class KeyPair:
         return live_items(n_a, self.a_count, dtype) + live_items(n_b, self.b_count, dtype)
 
 
-def expect_one_code(operation: str, keys: Columns) -> None:
-    """Columns over a mesh axis, which one code has to hold."""
-    if not keys.fits:
+def expect_one_code(operation: str, keys: Any) -> None:
+    """Keys over a mesh axis, which one code has to hold if they are columns."""
+    if isinstance(keys, Columns) and not keys.fits:
         raise value_error(operation, "axis_name", f"None where columns have more than {WIDEST} bits", "an axis")
+
+
+def whole_keys(operation: str, argument: str, keys: Any, axis_name: Any) -> Any:
+    """Keys that no axis of a mesh divides, in ascending order: an array, or `Columns`."""
+    given, _ = expect_keys(operation, argument, keys)
+    if axis_name is not None:
+        expect_one_code(operation, given)
+    return given.replaced(map(whole_axes, given.arrays)) if isinstance(given, Columns) else whole_axes(given)
 
 
 def _nans_apart(x: jax.Array) -> jax.Array:

@@ -103,12 +103,12 @@ def group_by(
     (n,) = checked.shape
     index_dtype(name, "keys", n)
     size = static_size(name, "size", size)
-    live = count_operand(name, "count", count, n)
-    if axis_name is not None and isinstance(checked, Columns):
+    if axis_name is not None:
         expect_one_code(name, checked)
     if callable(op):
         leaves, unflatten = flatten_values(name, "values", values, n, "keys")
         if axis_name is not None:
+            live = count_operand(name, "count", count, n)
             ordered_keys, leaves, own = over_axis("groups.sorted_rows", name, axis_name, checked, leaves, live)
             given = {"size": size, "count": own, "axis_name": axis_name}
             return run_reduce_by_key(name, ordered_keys, unflatten(leaves), op, **given)
@@ -121,7 +121,7 @@ def group_by(
     except ValueError as error:
         raise value_error(name, "op", f"a name, or a pytree of names like values, {structure}", repr(op)) from error
     if axis_name is not None:
-        operands = (checked, leaves, names, size, live)
+        operands = (checked, leaves, names, size, count_operand(name, "count", count, n))
         keys, results, runs = over_axis("groups.group_by", name, axis_name, *operands)
         return keys, structure.unflatten(results), runs
     moving = [x for x, operator in zip(leaves, names, strict=True) if operator not in STAY]
@@ -246,8 +246,7 @@ def rank(
         ABSENT if heads is None else whole_axes(non_decreasing(name, "heads", index_vector(name, "heads", heads, n)))
     )
     if axis_name is not None:
-        if isinstance(checked, Columns):
-            expect_one_code(name, checked)
+        expect_one_code(name, checked)
         given = {"ties": form, "descending": down, "count": count_operand(name, "count", count, n)}
         return over_axis("selections.rank", name, axis_name, checked, starts, **given)
     method_of_sort = Method.FASTEST if heads is None else Method.MERGING

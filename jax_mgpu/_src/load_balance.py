@@ -97,13 +97,12 @@ def load_balance_search(
     offsets = non_decreasing(name, "offsets", index_vector(name, "offsets", offsets, size))
     index_dtype(name, "size", max(size, offsets.shape[0]))
     return_rank = static_flag(name, "return_rank", return_rank)
+    total = count_operand(name, "total", total, size * devices_of(name, axis_name))
     if axis_name is not None and offsets.shape[0]:
-        total = count_operand(name, "total", total, size * devices_of(name, axis_name))
         searched = over_axis("intervals.load_balance_search", name, axis_name, offsets, total, size=size)
-        results = [fill_missing(name, x, fill_value) for x in searched[: 1 + return_rank]]
-        return (results[0], results[1]) if return_rank else results[0]
-    total = count_operand(name, "total", total, size)
-    results = _search(offsets=offsets, total=total, size=size, return_rank=return_rank)
+        results = searched[: 1 + return_rank]
+    else:
+        results = _search(offsets=offsets, total=total, size=size, return_rank=return_rank)
     results = [fill_missing(name, x, fill_value) for x in results]
     return (results[0], results[1]) if return_rank else results[0]
 

@@ -306,10 +306,11 @@ def _quantile(name: str, x: Any, heads: Any, q: Any, count: Any, axis_name: Any 
     live = count_operand(name, "count", count, n)
     if 0 in shape:  # a batch over an Explicit mesh cannot reshape it
         return jnp.zeros(shape, dtype)
-    begin, end = (bound.astype(index) for bound in segment_bounds(heads, n, live))
     if axis_name is not None:
         total, item_at = over_axis("selections.ordered_items", name, axis_name, x, live)
         begin, end = jnp.zeros((1,), total.dtype), total.reshape(1)
+    else:
+        begin, end = (bound.astype(index) for bound in segment_bounds(heads, n, live))
     lower, upper, weight = _neighbours(q[:, None], (end - begin)[None])
     last = jnp.broadcast_to(jnp.maximum(end - 1, 0), (1, *end.shape))
     positions = jnp.concatenate([begin[None] + lower, begin[None] + upper, last])

@@ -29,8 +29,8 @@ from jax_mgpu._src.check import (
     static_size,
     value_error,
 )
-from jax_mgpu._src.columns import Columns, expect_keys, expect_one_code
-from jax_mgpu._src.compat import partition_spec, whole_axes
+from jax_mgpu._src.columns import Columns, whole_keys
+from jax_mgpu._src.compat import partition_spec
 from jax_mgpu._src.live import heads_inside, live_items, live_mask, segment_bounds, wide_enough
 from jax_mgpu._src.mapped import Load, mapped, one_leaf
 from jax_mgpu._src.mesh import devices_of, over_axis
@@ -411,13 +411,8 @@ def run_reduce_by_key(
 
 def keys_of_runs(name: str, keys: Any, axis_name: Any) -> tuple[jax.Array, Columns | None]:
     """An array whose neighbours are equal where those of the keys are, and the columns if the keys are such."""
-    given, _ = expect_keys(name, "keys", keys)
-    if not isinstance(given, Columns):
-        return whole_axes(given), None
-    if axis_name is not None:
-        expect_one_code(name, given)
-    columns = given.replaced(map(whole_axes, given.arrays))
-    return columns.run_keys(), columns
+    given = whole_keys(name, "keys", keys, axis_name)
+    return (given.run_keys(), given) if isinstance(given, Columns) else (given, None)
 
 
 def first_keys(columns: Columns | None, firsts: jax.Array, starts: jax.Array) -> Any:
@@ -468,7 +463,7 @@ LEAST_NATIVE_BYTES = 512
 def _plain_sum(x: jax.Array) -> jax.Array:
     """The sum in plain JAX, of integers in the type that JAX sums them in.
 
-    It is behind a barrier, as its bits follow from the shape alone, not from what else is in the program.
+    It is behind a barrier, so that its bits do not depend on what else is in the program.
     """
     is_integer = jnp.issubdtype(x.dtype, jnp.integer)
     dtype = jax.eval_shape(jnp.sum, x).dtype if is_integer else accumulator_dtype(x.dtype)

@@ -20,7 +20,7 @@ from jax_mgpu._src.check import (
     static_flag,
     static_size,
 )
-from jax_mgpu._src.columns import Columns, expect_keys, expect_one_code, key_starts
+from jax_mgpu._src.columns import Columns, key_starts, whole_keys
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.intervals import filled_tangent
 from jax_mgpu._src.live import live_mask, segment_bounds, segment_starts
@@ -339,8 +339,7 @@ def unique(
       (Array([2, 5, 7, 0], dtype=int32), Array([1, 1, 2, 0], dtype=int32), Array(3, dtype=int32))
     """
     name = "unique"
-    given, _ = expect_keys(name, "keys", keys)
-    given = given.replaced(map(whole_axes, given.arrays)) if isinstance(given, Columns) else whole_axes(given)
+    given = whole_keys(name, "keys", keys, axis_name)
     size = static_size(name, "size", size)
     return_index = static_flag(name, "return_index", return_index)
     return_inverse = static_flag(name, "return_inverse", return_inverse)
@@ -348,8 +347,6 @@ def unique(
     n = given.shape[0]
     dtype = index_dtype(name, "keys", max(n, size))
     if axis_name is not None:
-        if isinstance(given, Columns):
-            expect_one_code(name, given)
         wanted = {"return_index": return_index, "return_inverse": return_inverse, "return_counts": return_counts}
         live = count_operand(name, "count", count, n)
         results, found = over_axis("selections.unique", name, axis_name, given, size, live, **wanted)

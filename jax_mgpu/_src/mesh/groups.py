@@ -38,10 +38,10 @@ class _Rows:
         self.axis, self.lives = axis, axis.gather(self.live)
         self.places = axis.begin(self.lives) + jnp.arange(keys.shape[0], dtype=self.live.dtype)
 
-    def combined(self, values: Any, ops: Any, size: int) -> tuple[Any, Any, jax.Array]:
+    def combined(self, keys: Any, values: Any, ops: Any, size: int) -> tuple[Any, Any, jax.Array]:
         """The first key of each group, what its values give, and the number of groups."""
         options: dict[str, Any] = {"size": size, "count": self.live, "axis_name": self.axis.name}
-        return run_reduce_by_key(self.axis.operation, self.keys, values, ops, **options)
+        return run_reduce_by_key(self.axis.operation, keys, values, ops, **options)
 
     def at(self, x: jax.Array, places: jax.Array, fill: int = 0) -> jax.Array:
         """Rows of x, which is in order, from anywhere."""
@@ -71,8 +71,6 @@ def group_by(
         "count": (jnp.ones_like(rows.places), "add"),
         "first": (rows.places, "min"),
         "last": (rows.places, "max"),
-        "nunique": (rows.places, "min"),
-        "median": (rows.places, "min"),
     }
 
     def asked(x: jax.Array, like: jax.Array, name: Any) -> tuple[jax.Array, Any]:
@@ -85,22 +83,22 @@ def group_by(
         named_leaves(axis.operation, "values", x, name)  # an error names values, not a leaf of a list
         return x, name
 
-    values = [asked(x, like, name) for x, like, name in zip(moved, leaves, names, strict=True)]
-    found, combined, runs = rows.combined([x for x, _ in values], [name for _, name in values], size)
-    used = live_mask(size, runs.reshape(1))
+    of_ranks = ("nunique", "median")
+    given_values = list(zip(moved, leaves, names, strict=True))
+    values = [asked(*value) for value in given_values if value[2] not in of_ranks]
+    found, combined, runs = rows.combined(rows.keys, [x for x, _ in values], [name for _, name in values], size)
+    used, in_turn = live_mask(size, runs.reshape(1)), iter(combined)
 
-    def result(x: jax.Array, like: jax.Array, restore: Any, name: Any, got: jax.Array) -> jax.Array:
-        if name in ("first", "last"):
-            return restore([rows.at(x, jnp.where(used, got, -1))])[0]
-        if name in GIVE_POSITIONS:
-            return rows.at(order, got, -1)
-        if name in ("nunique", "median"):
+    def result(x: jax.Array, like: jax.Array, name: Any, restore: Any) -> jax.Array:
+        if name in of_ranks:
             special = _distinct if name == "nunique" else _median
             return special(axis, keys, expect_key(axis.operation, "values", like), size, count)
-        return got
+        got = next(in_turn)
+        if name in ("first", "last"):
+            return restore([rows.at(x, jnp.where(used, got, -1))])[0]
+        return rows.at(order, got, -1) if name in GIVE_POSITIONS else got
 
-    restores = [restore for _, restore in plain]
-    results = [result(*given) for given in zip(moved, leaves, restores, names, combined, strict=True)]
+    results = [result(*value, restore) for value, (_, restore) in zip(given_values, plain, strict=True)]
     return found, results, runs
 
 
@@ -120,16 +118,14 @@ def _distinct(axis: Axis, keys: jax.Array | Columns, x: jax.Array, size: int, co
     rows = _by_value(axis, keys, x, count)
     both = expect_keys(axis.operation, "keys", rows.keys)[0]
     marks = run_marks(axis, both.run_keys(), rows.live).astype(rows.live.dtype)
-    rows.keys = rows.keys[0]
-    return rows.combined(marks, "add", size)[1]
+    return rows.combined(rows.keys[0], marks, "add", size)[1]
 
 
 def _median(axis: Axis, keys: jax.Array | Columns, x: jax.Array, size: int, count: Any) -> jax.Array:
     """The middle item of each group, or the mean of two."""
     rows = _by_value(axis, keys, x, count)
-    rows.keys = rows.keys[0]
     values = {"first": rows.places, "count": jnp.ones_like(rows.places)}
-    _, found, runs = rows.combined(values, {"first": "min", "count": "add"}, size)
+    _, found, runs = rows.combined(rows.keys[0], values, {"first": "min", "count": "add"}, size)
     first, number, used = found["first"], found["count"], live_mask(size, runs.reshape(1))
     dtype = float_dtype(x.dtype)
 
