@@ -81,6 +81,8 @@ def pytest_terminal_summary(terminalreporter) -> None:
         terminalreporter.line(
             "NO KERNEL RAN ON A GPU: on a machine with one, MGPU_CUDA=ON pip install '.[test]' && pytest"
         )
+    if not terminalreporter.config.getoption("--long"):
+        terminalreporter.line("without --long: no test that takes long, and of everything one variant in sixteen")
     terminalreporter.line(f"skipped: {sum(skipped.values())}")
     for reason, times in skipped.most_common():
         terminalreporter.line(f"  {times} x {reason}")

@@ -34,15 +34,19 @@ def is_of_everything(config) -> bool:
 def pytest_collection_modifyitems(config, items) -> None:
     if config.getoption("--long"):
         return
-    variants = collections.defaultdict(list)
-    for item in items:
-        if item.get_closest_marker("long"):
-            item.add_marker(pytest.mark.skip(reason="takes long: pytest --long runs it"))
-        else:
+    quick = [item for item in items if not item.get_closest_marker("long")]
+    if is_of_everything(config):
+        variants = collections.defaultdict(list)
+        for item in quick:
             variants[item.nodeid.partition("[")[0]].append(item)
-    if not is_of_everything(config):
-        return
-    for alike in variants.values():  # the same ones in every run, and others of each test
-        alike.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
-        for item in alike[-(-len(alike) // ONE_IN) :]:
-            item.add_marker(pytest.mark.skip(reason="another variant of the test runs: pytest --long runs all"))
+        chosen = {item for alike in variants.values() for item in _some_of(alike)}
+        quick = [item for item in quick if item in chosen]
+    run = set(quick)
+    config.hook.pytest_deselected(items=[item for item in items if item not in run])
+    items[:] = quick
+
+
+def _some_of(variants: list[Any]) -> list[Any]:
+    """One in `ONE_IN` of a test's variants, one at least: the same ones in every run, and others of each test."""
+    alike = sorted(variants, key=lambda item: zlib.crc32(item.nodeid.encode()))
+    return alike[: -(-len(alike) // ONE_IN)]
