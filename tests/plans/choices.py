@@ -1,0 +1,59 @@
+"""What runs for a drawn problem, as a line of text, and the file that remembers it."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+
+import jax
+
+from jax_mgpu._src import library
+from jax_mgpu._src.primitive import REGISTRY
+from tests.plans.problems import OPERATIONS, Problem, drawn
+
+# 33 operations have 97 blocks of 32 problems each. The file has the lines of an operation's first block, and a hash of
+# each of the others.
+BLOCK, BLOCKS = 32, 97
+PLATFORMS = ("cpu", "cuda")
+FILE = pathlib.Path(__file__).parent / "choices.txt"
+
+
+def choice(problem: Problem) -> str:
+    """On which platforms plain JAX runs, and the scratch memory of the kernels on CUDA."""
+    operation, operands, results, attributes = problem
+    of, plain = REGISTRY.get(operation), []
+    if of is not None:
+        plain = [platform for platform in PLATFORMS if of.lowers_plainly(operands, attributes, platform, 1)]
+    scratch = [] if "cuda" in plain else [f"{library.workspace_bytes(operation, operands, results, attributes)} bytes"]
+    return ", ".join([*(f"plain on {platform}" for platform in plain), *scratch])
+
+
+def block(operation: str, number: int) -> list[str]:
+    """The lines of a block of problems."""
+    with jax.enable_x64(True):
+        problems = [drawn(operation, i) for i in range(number * BLOCK, (number + 1) * BLOCK)]
+        return [f"{problem}: {choice(problem)}" for problem in problems]
+
+
+def summary(lines: list[str]) -> str:
+    """A hash of a block."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
+
+
+def write() -> None:
+    """Writes the file afresh."""
+    with FILE.open("w") as file:
+        for operation in OPERATIONS:
+            print(*block(operation, 0), sep="\n", file=file)
+            print(operation, *(summary(block(operation, number)) for number in range(1, BLOCKS)), file=file)
+
+
+def remembered() -> dict[str, tuple[list[str], list[str]]]:
+    """By operation: the lines of the first block, and the hashes of the others."""
+    lines = FILE.read_text().splitlines()
+    table = {}
+    for begin in range(0, len(lines), BLOCK + 1):
+        *first, hashes = lines[begin : begin + BLOCK + 1]
+        operation, *others = hashes.split()
+        table[operation] = first, others
+    return table
