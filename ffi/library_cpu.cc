@@ -88,6 +88,24 @@ int64_t workspace_bytes(const Call& call) {
   throw CallError("no operation of this name: " + std::string(call.operation));
 }
 
+// The plan of a call on a device, and the scratch memory that the call gets.
+std::string json_plan(const Call& call, const Traits& traits) {
+  PlanReport plan;
+#define MGPU_PLAN(name) \
+  if (call.operation == #name && signature::name.plan) plan = signature::name.plan(call, traits);
+  MGPU_OPERATIONS(MGPU_PLAN)
+  MGPU_CUDA_OPERATIONS(MGPU_PLAN)
+#undef MGPU_PLAN
+  std::map<std::string, std::string> tiles;
+  for (const auto& [name, size] : plan.tiles) tiles[name] = json(size);
+  return json_object({{"variant", json(plan.variant)},
+                      {"condition", json(plan.condition)},
+                      {"tiles", json_object(tiles)},
+                      {"passes", std::to_string(plan.passes)},
+                      {"workspace", json(plan.workspace)},
+                      {"scratch", json(workspace_bytes(call))}});
+}
+
 // By what is cut into tiles: the sizes of these, on both platforms, for tests.
 std::string json_tile_sizes() {
   TileSizes all;
@@ -105,7 +123,7 @@ std::string json_tile_sizes() {
 
 }  // namespace
 
-// An array and an attribute of a call whose workspace is asked for.
+// A call whose workspace or plan is asked for: an array, an attribute, all of them.
 struct ArraySpec {
   const char* dtype;
   const int64_t* dimensions;
@@ -115,7 +133,37 @@ struct AttributeSpec {
   const char* name;
   int64_t value;
 };
+struct CallSpec {
+  const char* operation;
+  const ArraySpec* arrays;  // operands, then results
+  int64_t operand_count;
+  int64_t result_count;
+  const AttributeSpec* attributes;
+  int64_t attribute_count;
+};
 
+namespace {
+
+// What `answer` says of the call. Where there is no such call, `otherwise` and `error`.
+template <typename Answer, typename Value>
+Value answer_for(const CallSpec& spec, const char** error, Value otherwise, Answer answer) {
+  try {
+    MapAttributes values;
+    for (int64_t i = 0; i < spec.attribute_count; ++i) values.map[spec.attributes[i].name] = spec.attributes[i].value;
+    Call call{spec.operation, {}, {}, values};
+    for (int64_t i = 0; i < spec.operand_count + spec.result_count; ++i) {
+      const ArraySpec& array = spec.arrays[i];
+      (i < spec.operand_count ? call.operands : call.results)
+          .push_back({nullptr, dtype_named(array.dtype), {array.dimensions, array.dimensions + array.rank}});
+    }
+    return answer(call);
+  } catch (const std::exception& exception) {
+    *error = keep(exception.what());
+    return otherwise;
+  }
+}
+
+}  // namespace
 }  // namespace mgpu
 
 const char* jax_mgpu_describe(const char* what) {
@@ -143,23 +191,13 @@ const mgpu::HandlerEntry* jax_mgpu_handlers() {
 }
 
 // Bytes of scratch memory of the CUDA handler. Where there is no such call, -1 and `error`.
-MGPU_EXPORT int64_t jax_mgpu_workspace_bytes(const char* operation, const mgpu::ArraySpec* arrays,
-                                             int64_t operand_count, int64_t result_count,
-                                             const mgpu::AttributeSpec* attributes, int64_t attribute_count,
-                                             const char** error) {
+MGPU_EXPORT int64_t jax_mgpu_workspace_bytes(const mgpu::CallSpec* call, const char** error) {
+  return mgpu::answer_for(*call, error, int64_t{-1}, mgpu::workspace_bytes);
+}
+
+// The plan of a call on a device of these traits, as JSON. Where there is no such call, null and `error`.
+MGPU_EXPORT const char* jax_mgpu_plan(const mgpu::CallSpec* call, const mgpu::Traits* traits, const char** error) {
   using namespace mgpu;
-  try {
-    MapAttributes values;
-    for (int64_t i = 0; i < attribute_count; ++i) values.map[attributes[i].name] = attributes[i].value;
-    Call call{operation, {}, {}, values};
-    for (int64_t i = 0; i < operand_count + result_count; ++i) {
-      const ArraySpec& spec = arrays[i];
-      Array array{nullptr, dtype_named(spec.dtype), {spec.dimensions, spec.dimensions + spec.rank}};
-      (i < operand_count ? call.operands : call.results).push_back(std::move(array));
-    }
-    return workspace_bytes(call);
-  } catch (const std::exception& exception) {
-    *error = keep(exception.what());
-    return -1;
-  }
+  return answer_for(*call, error, static_cast<const char*>(nullptr),
+                    [&](const Call& call) { return keep(json_plan(call, *traits)); });
 }

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "call.h"
+#include "plan.h"
 
 namespace mgpu {
 
@@ -38,7 +39,8 @@ struct Signature {
   std::string_view operands[8] = {};
   std::string_view results[8] = {};  // beside the workspace
   Attribute attributes[4] = {};
-  void (*tiles)(TileSizes& sizes) = nullptr;  // adds those of its kernels
+  void (*tiles)(TileSizes& sizes) = nullptr;                             // adds those of its kernels
+  PlanReport (*plan)(const Call& call, const Traits& traits) = nullptr;  // null: one kernel, whatever the call
 };
 
 inline std::string_view name_of(std::string_view name) { return name; }

@@ -82,6 +82,17 @@ const Signature signature::segmented_sort{
             }
           }
         },
+    .plan =
+        [](const Call& call, const Traits&) {
+          static const char* const kNames[] = {"segments", "ranks", "packed rows", "row digits", "few items",
+                                               "one cell", "pairs", "long rows",   "digits"};
+          const SegmentedSortOperands operands(call);
+          PlanReport report;
+          report.variant = kNames[static_cast<int>(operands.row_sort())];
+          if (operands.may_turn_to_digits()) report.variant += ", or digits";
+          if (operands.may_have_long_segments()) report.variant += ", long ones by digits";
+          return report;
+        },
 };
 
 SegmentedSortOperands::SegmentedSortOperands(const Call& call) {

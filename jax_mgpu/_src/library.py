@@ -17,6 +17,7 @@ from jax_mgpu._src.compat import ffi_api_version
 
 __all__ = [
     "Library",
+    "Traits",
     "backends",
     "build_decision",
     "compiler_problem",
@@ -28,6 +29,7 @@ __all__ = [
     "expect_names",
     "has_cuda",
     "how_to_get_cuda",
+    "plan",
     "platforms",
     "target",
     "workspace_bytes",
@@ -40,6 +42,9 @@ CUDA_PACKAGES = {"jax_mgpu_cuda13": "jax_cuda13_plugin", "jax_mgpu_cuda12": "jax
 OLDEST_DRIVER, OLDEST_DRIVER_RELEASE = 12040, "550.54.14"
 # Whether functions of callers are compiled for the CPU too, by a C++ compiler. Read once.
 COMPILES_ON_CPU = os.environ.get("MGPU_CPU_JIT", "0") not in ("", "0")
+
+
+Shaped = tuple[str, Sequence[int]]  # the name of a type, and a shape
 
 
 class _Entry(ctypes.Structure):
@@ -62,6 +67,42 @@ class _Attribute(ctypes.Structure):
     """`AttributeSpec` of ffi/library_cpu.cc."""
 
     _fields_ = [("name", ctypes.c_char_p), ("value", ctypes.c_int64)]
+
+
+class _Call(ctypes.Structure):
+    """`CallSpec` of ffi/library_cpu.cc."""
+
+    _fields_ = [
+        ("operation", ctypes.c_char_p),
+        ("arrays", ctypes.POINTER(_Array)),
+        ("operand_count", ctypes.c_int64),
+        ("result_count", ctypes.c_int64),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("attribute_count", ctypes.c_int64),
+    ]
+
+    @classmethod
+    def of(
+        cls, operation: str, operands: Sequence[Shaped], results: Sequence[Shaped], attributes: Mapping[str, int]
+    ) -> _Call:
+        arrays = [
+            _Array(dtype.encode(), (ctypes.c_int64 * len(shape))(*shape), len(shape))
+            for dtype, shape in (*operands, *results)
+        ]
+        pairs = [_Attribute(name.encode(), value) for name, value in attributes.items()]
+        of = (_Array * len(arrays))(*arrays), (_Attribute * len(pairs))(*pairs)
+        return cls(operation.encode(), of[0], len(operands), len(results), of[1], len(pairs))
+
+
+class Traits(ctypes.Structure):
+    """`Traits` of ffi/plan.h: what plans ask of a device."""
+
+    _fields_ = [
+        ("multiprocessors", ctypes.c_int64),
+        ("shared_memory", ctypes.c_int64),
+        ("l2_cache", ctypes.c_int64),
+        ("capability", ctypes.c_int64),
+    ]
 
 
 class Library:
@@ -98,32 +139,32 @@ class Library:
         return {name: stages if len(stages) > 1 else stages["execute"] for name, stages in table.items()}
 
     def workspace_bytes(
-        self,
-        operation: str,
-        operands: Sequence[tuple[str, Sequence[int]]],
-        results: Sequence[tuple[str, Sequence[int]]],
-        attributes: Mapping[str, int],
+        self, operation: str, operands: Sequence[Shaped], results: Sequence[Shaped], attributes: Mapping[str, int]
     ) -> int:
-        """Bytes of scratch memory of the CUDA handler; operands and results are (dtype name, shape) pairs."""
-        arrays = [
-            _Array(dtype.encode(), (ctypes.c_int64 * len(shape))(*shape), len(shape))
-            for dtype, shape in (*operands, *results)
-        ]
-        pairs = [_Attribute(name.encode(), value) for name, value in attributes.items()]
+        """Bytes of scratch memory of the CUDA handler."""
         ask, error = self._c.jax_mgpu_workspace_bytes, ctypes.c_char_p()
         ask.restype = ctypes.c_int64
-        size = ask(
-            operation.encode(),
-            (_Array * len(arrays))(*arrays),
-            ctypes.c_int64(len(operands)),
-            ctypes.c_int64(len(results)),
-            (_Attribute * len(pairs))(*pairs),
-            ctypes.c_int64(len(pairs)),
-            ctypes.byref(error),
-        )
+        size = ask(ctypes.byref(_Call.of(operation, operands, results, attributes)), ctypes.byref(error))
         if size < 0:
             raise ValueError((error.value or b"").decode())
         return size
+
+    def plan(
+        self,
+        operation: str,
+        operands: Sequence[Shaped],
+        results: Sequence[Shaped],
+        attributes: Mapping[str, int],
+        traits: Traits,
+    ) -> dict[str, Any]:
+        """What runs for a call on a CUDA device of these traits: `PlanReport` of ffi/plan.h."""
+        ask, error = self._c.jax_mgpu_plan, ctypes.c_char_p()
+        ask.restype = ctypes.c_char_p
+        call = _Call.of(operation, operands, results, attributes)
+        report = ask(ctypes.byref(call), ctypes.byref(traits), ctypes.byref(error))
+        if report is None:
+            raise ValueError((error.value or b"").decode())
+        return json.loads(report)
 
     def set_compiler_folders(self, folders: Sequence[str]) -> None:
         """Where the CUDA kernels look for NVRTC."""
@@ -324,8 +365,18 @@ def workspace_bytes(
     operation: str, operands: Sequence[Any], results: Sequence[Any], attributes: Mapping[str, int]
 ) -> int:
     """Bytes of scratch memory of the CUDA handler for avals of these shapes."""
-    taken, given = ([(aval.dtype.name, aval.shape) for aval in avals] for avals in (operands, results))
-    return cpu_library.workspace_bytes(operation, taken, given, attributes)
+    return cpu_library.workspace_bytes(operation, _shaped(operands), _shaped(results), attributes)
+
+
+def plan(
+    operation: str, operands: Sequence[Any], results: Sequence[Any], attributes: Mapping[str, int], traits: Traits
+) -> dict[str, Any]:
+    """What runs for avals of these shapes on a CUDA device of these traits."""
+    return cpu_library.plan(operation, _shaped(operands), _shaped(results), attributes, traits)
+
+
+def _shaped(avals: Sequence[Any]) -> list[Shaped]:
+    return [(aval.dtype.name, aval.shape) for aval in avals]
 
 
 def _register(library: Library, platform: str) -> None:

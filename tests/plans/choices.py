@@ -15,17 +15,21 @@ from tests.plans.problems import OPERATIONS, Problem, drawn
 # each of the others.
 BLOCK, BLOCKS = 32, 97
 PLATFORMS = ("cpu", "cuda")
+H200 = library.Traits(multiprocessors=132, shared_memory=227 << 10, l2_cache=50 << 20, capability=90)
 FILE = pathlib.Path(__file__).parent / "choices.txt"
 
 
 def choice(problem: Problem) -> str:
-    """On which platforms plain JAX runs, and the scratch memory of the kernels on CUDA."""
+    """On which platforms plain JAX runs; on CUDA, the plan of the kernels for an H200, and their scratch memory."""
     operation, operands, results, attributes = problem
     of, plain = REGISTRY.get(operation), []
     if of is not None:
         plain = [platform for platform in PLATFORMS if of.lowers_plainly(operands, attributes, platform, 1)]
-    scratch = [] if "cuda" in plain else [f"{library.workspace_bytes(operation, operands, results, attributes)} bytes"]
-    return ", ".join([*(f"plain on {platform}" for platform in plain), *scratch])
+    words = [f"plain on {platform}" for platform in plain]
+    if "cuda" not in plain:
+        plan = library.plan(operation, operands, results, attributes, H200)
+        words += [*filter(None, [plan["variant"]]), f"{plan['scratch']} bytes"]
+    return ", ".join(words)
 
 
 def block(operation: str, number: int) -> list[str]:
