@@ -65,6 +65,52 @@ def test_moving_sums(rng, recipes, n):
     assert jax.jit(recipes["moving_sums"])(frame.x.to_numpy(), heads, 4).tolist() == expected.tolist()
 
 
+def test_moving_sums_of_floats(rng, recipes):
+    """A window's sum knows nothing of the rows outside: large ones, infinities."""
+    moving_sums = jax.jit(recipes["moving_sums"])
+    assert moving_sums(np.array([1e8, 1, 1, 1, 1], np.float32), np.array([0]), 2).tolist()[2:] == [2, 2, 2]
+    x = (rng.random(300) * 10.0 ** rng.integers(-4, 5, 300)).astype(np.float32)
+    x[[40, 200]] = np.inf
+    heads = np.array([0, 3, 150, 150])
+    found = moving_sums(x, heads, 7)
+    frame = pd.DataFrame({"segment": np.searchsorted(heads, np.arange(300), "right"), "x": x.astype(float)})
+    expected = [
+        group.x.iloc[max(i - 6, 0) : i + 1].sum() for _, group in frame.groupby("segment") for i in range(len(group))
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert moving_sums(np.full(300, 100, np.int8), heads, 7).max() == 700  # in the type of jnp.sum
+
+
+TIMES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "float32")
+
+
+def times_of(rng, dtype, n, steps=300):
+    """Times over the whole range of a type, many of them near its ends, a power of two of a unit apart."""
+    if dtype.startswith("float"):
+        return (rng.integers(-steps, steps, n) / 4).astype(dtype), 2.5, float
+    limits = np.iinfo(dtype)
+    times = rng.integers(limits.min, limits.max, n, endpoint=True)
+    near = [limits.min + 20, limits.max - 20] @ np.eye(2, dtype=np.int64)[rng.integers(0, 2, n)].T
+    times[::2] = np.clip(near + rng.integers(-20, 21, n), limits.min, limits.max)[::2]
+    return times.astype(dtype), 7, int
+
+
+@pytest.mark.parametrize("dtype", TIMES)
+def test_windows_and_sessions_of_times_of_any_type(rng, recipes, dtype):
+    users, (times, gap, number) = integers(rng, 9, 200), times_of(rng, dtype, 200)
+    order = np.lexsort((times, users))
+    expected, session = np.zeros(200, int), -1
+    for before, i in itertools.pairwise([None, *order]):
+        same = before is not None and users[i] == users[before]
+        session += not (same and number(times[i]) - number(times[before]) <= gap)
+        expected[i] = session
+    assert jax.jit(recipes["sessions"])(users, times, gap).tolist() == expected.tolist()
+    times, x = np.sort(times), integers(rng, 99, 200)
+    found = jax.jit(recipes["sums_of_the_last"])(gap, times, x)
+    wide = times.astype(float if number is float else np.int64)
+    assert found.tolist() == [int(x[(wide > t - gap) & (wide <= t)].sum()) for t in wide]
+
+
 @pytest.mark.parametrize("n", SIZES)
 def test_sums_of_the_last(rng, recipes, n):
     times, x = np.sort(integers(rng, 300, n)), integers(rng, 99, n)
@@ -126,6 +172,15 @@ def test_csr(rng, recipes, n):
     np.testing.assert_array_equal(found, dense)
 
 
+def test_csr_of_narrow_rows(recipes):
+    for dtype, height in (("int8", 128), ("uint8", 256), ("int16", 2**15)):
+        rows = np.array([0, height - 1, height - 1, 3], dtype)
+        columns, values = np.array([1, 0, 2, 5], dtype), np.array([1, 2, 3, 4], np.float32)
+        offsets, column, value = recipes["csr"](rows, columns, values, height, 4)
+        assert np.flatnonzero(np.diff(offsets)).tolist() == [0, 3, height - 1]
+        assert (int(offsets[-1]), column.tolist(), value.tolist()) == (4, [1, 5, 0, 2], [1, 4, 2, 3])
+
+
 @pytest.mark.parametrize("n", SIZES)
 def test_run_lengths(rng, recipes, n):
     x = integers(rng, 3, n)
@@ -138,7 +193,7 @@ def test_run_lengths(rng, recipes, n):
 def test_keys_of_64_bits(rng, recipes):
     whole = rng.integers(-(2**63), 2**63, 300)
     whole[::3] = rng.integers(-5, 5, 100)
-    real = np.concatenate([whole * 1e-30, [0.0, -0.0, np.inf, -np.inf, np.nan, 5e-324, -5e-324]])
+    real = np.concatenate([whole * 1e-30, [0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 5e-324, -5e-324]])
     with jax.enable_x64(False):
         for x, columns in ((whole, "columns_of_int64"), (real, "columns_of_float64")):
             assert mgpu.argsort(recipes[columns](x)).tolist() == np.argsort(x, kind="stable").tolist()
@@ -170,6 +225,25 @@ def test_sample_edges(rng, recipes, n):
         begin, row = bounds[node], weights[bounds[node] : bounds[node + 1]]
         expected = begin + np.searchsorted(np.cumsum(row), u * row.sum(), "right") if row.sum() else -1
         assert edge == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "uint8"])
+def test_no_edge_of_weight_0_is_sampled(rng, recipes, dtype):
+    """Wherever the running sums round, and for the largest random number below 1."""
+    n, heads = 1000, np.array([0, 600], np.int32)
+    weights = rng.random(n) if dtype.startswith("float") else rng.integers(1, 100, n)
+    weights = np.where(rng.random(n) < 0.7, 0, weights).astype(dtype)
+    sample = jax.jit(lambda u, nodes: recipes["sample_edges"](u, nodes, heads, weights))
+    exact = weights.astype(float)
+    for node, (begin, end) in enumerate(((0, 600), (600, n))):
+        ends = np.cumsum(exact[begin:end]) / exact[begin:end].sum()
+        near = (ends.astype(np.float32)[:, None] * np.float32([1 - 1e-7, 1, 1 + 1e-7])).ravel()
+        random = np.concatenate([rng.random(4000).astype(np.float32), near, np.nextafter(np.float32([0, 1]), 0)])
+        random = np.clip(random, 0, np.nextafter(np.float32(1), np.float32(0)))
+        found = np.asarray(sample(random, np.full(random.shape, node, np.int32)))
+        assert ((found >= begin) & (found < end)).all() and (weights[found] > 0).all()
+        expected = begin + np.searchsorted(ends, random, "right")
+        assert (found[:4000] == expected[:4000]).mean() > 0.99
 
 
 @pytest.mark.parametrize("n", SIZES)
