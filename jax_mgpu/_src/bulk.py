@@ -235,7 +235,7 @@ def _insert_transpose_values(cotangents: Sequence[Any], operands: Any, *, size: 
     """The rows where the values went."""
     x, indices, _, count, _ = operands
     _, in_range, starts, _ = _starts(x, indices, count, 1, size)
-    return take_or_fill(cotangents[0], jnp.where(in_range, starts, -1), tangents=True)
+    return take_or_fill(cotangents[0], jnp.where(in_range, starts, -1), unique=True)
 
 
 _remove = Operation(

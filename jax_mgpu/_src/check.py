@@ -26,6 +26,7 @@ __all__ = [
     "expect_same_dtype",
     "expect_vector",
     "fill_operand",
+    "index_array",
     "index_dtype",
     "index_vector",
     "segment_operands",
@@ -173,7 +174,12 @@ def index_dtype(operation: str, argument: str, length: int) -> np.dtype:
 
 def index_vector(operation: str, argument: str, x: Any, limit: int) -> jax.Array:
     """A 1-D array of positions up to `limit`, as int32 or int64 (positions beyond `limit` stay beyond it)."""
-    x = expect_vector(operation, argument, x, limit)
+    return index_array(operation, argument, expect_vector(operation, argument, x, limit), limit)
+
+
+def index_array(operation: str, argument: str, x: Any, limit: int) -> jax.Array:
+    """The same of any shape."""
+    x = as_array(operation, argument, x, limit)
     if x.size == 0 and not jnp.issubdtype(x.dtype, jnp.integer):
         x = x.astype(jnp.int32)  # an empty list
     return _as_index(operation, argument, x, limit)

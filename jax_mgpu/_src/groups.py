@@ -157,7 +157,7 @@ class Groups:
 
     def first(self, x: jax.Array) -> jax.Array:
         """The first row of each group of `x`, which is in sorted order; 0 past the groups."""
-        return take_or_fill(x, jnp.where(self.used, self.heads, -1))
+        return take_or_fill(x, jnp.where(self.used, self.heads, -1), unique=True)
 
     def combined(self, x: jax.Array, operator: Any) -> jax.Array:
         """One result a group of the values x, in sorted order, or as they were given where they stay."""
@@ -167,7 +167,7 @@ class Groups:
             places = self.heads if operator == "first" else self.ends - 1
             plain, restore = plain_leaves([x])
             found = jnp.where(self.used, take_or_fill(self.order, places), -1)
-            return restore([take_or_fill(plain[0], found)])[0]
+            return restore([take_or_fill(plain[0], found, unique=True)])[0]
         special = {"nunique": self._distinct, "median": self._median}
         if operator in special:
             return special[operator](expect_key(self.name, "values", x))

@@ -22,7 +22,7 @@ from jax_mgpu._src.mergesort import mergesort_indices
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.preconditions import apart, interval_lengths, intervals_inside, non_decreasing
 from jax_mgpu._src.primitive import Operation, one_program
-from jax_mgpu._src.reduce import segmented_reduce
+from jax_mgpu._src.reduce import as_floats, segmented_reduce
 from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.values import take_or_fill, take_rows
 
@@ -412,11 +412,7 @@ def _move_transpose(cotangents: Sequence[Any], operands: Any, *, gathers: int) -
 
 def _add_runs(rows: jax.Array, heads: jax.Array, live: Any) -> jax.Array:
     """The sum of each run of the live rows, in a fixed order; `heads` are the runs' starts."""
-    if jnp.iscomplexobj(rows):
-        return jax.lax.complex(_add_runs(rows.real, heads, live), _add_runs(rows.imag, heads, live))
-    if jnp.finfo(rows.dtype).bits == 8:
-        return _add_runs(rows.astype(jnp.float32), heads, live).astype(rows.dtype)
-    return segmented_reduce(rows, heads, count=live)
+    return as_floats(lambda rows: segmented_reduce(rows, heads, count=live), rows)
 
 
 def _add_intervals(

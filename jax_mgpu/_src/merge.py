@@ -212,7 +212,7 @@ def merged_runs(
         return keys, moved
     live = jnp.arange(size, dtype=ends.dtype) < ends[-1]
     indices = jnp.where(live, moved[0], -1)
-    return keys, [take_or_fill(x, indices) for x in leaves]
+    return keys, [take_or_fill(x, indices, unique=True) for x in leaves]
 
 
 def _shapes(a: Any, a_values: Any, *, payload: int, size: int) -> Sequence[Any]:

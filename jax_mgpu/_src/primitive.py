@@ -79,8 +79,8 @@ class Operation:
         result themselves.
       streamed: operands that the kernels read as one run over the whole batch: one that serves the whole batch is
         repeated for them.
-      only: the one platform with kernels, where the others have none. There the plain-JAX form runs, which is made of
-        other kernels, or warns itself.
+      only: the one platform with kernels, where the others have none ("" where none has). There the plain-JAX form
+        runs, which is made of other kernels, or warns itself.
       is_registered: whether the libraries know the operation by these names.
 
     Every rule takes the operands and attributes that it names among its parameters. The rules of derivatives get the

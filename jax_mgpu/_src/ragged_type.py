@@ -319,7 +319,7 @@ class Ragged:
         """The distinct items of each row in ascending order."""
         ordered = segmented_sort(self._array("unique"), self.heads, count=self.count)
         runs = run_starts(ordered, self.heads, count=self.count)
-        return Ragged(take_or_fill(ordered, runs.starts), jnp.append(runs.heads, runs.count))
+        return Ragged(take_or_fill(ordered, runs.starts, unique=True), jnp.append(runs.heads, runs.count))
 
     def take(self, order: ArrayLike, *, size: int | None = None) -> Ragged:
         """Rows in another order, repeated or left out: see `take_segments`. Room for `size` items (default as here)."""

@@ -194,7 +194,7 @@ def _first_fallback(x: jax.Array, count: jax.Array, *, k: int, largest: int) -> 
 
 def _first_jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
     values, indices = _select_first.run(primals, **attributes)
-    moved = None if tangents.x is None else take_or_fill(tangents.x, indices, tangents=True)
+    moved = None if tangents.x is None else take_or_fill(tangents.x, indices, unique=True)
     return [values, indices], [moved, None]
 
 
@@ -368,7 +368,7 @@ def _statistics_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
             "quantile", primals.x, ABSENT, ABSENT, descending=False, count=count_of(primals.count),
             method=Method.FASTEST,
         )[1]  # fmt: skip
-    return values, [take_or_fill(tangents.x, take_or_fill(order, primals.ranks), tangents=True)]
+    return values, [take_or_fill(tangents.x, take_or_fill(order, primals.ranks))]
 
 
 _order_statistics = _OrderStatistics(

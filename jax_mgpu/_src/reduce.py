@@ -507,6 +507,15 @@ def _rows_fallback(
     return [segmented_results(gathered, x, items, heads, count).astype(dtype)]
 
 
+def as_floats(add: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
+    """`add(rows)`, a linear function of floats, of the parts of complex numbers and the values of float8."""
+    if jnp.iscomplexobj(rows):
+        return jax.lax.complex(as_floats(add, rows.real), as_floats(add, rows.imag))
+    if jnp.finfo(rows.dtype).bits < 16:
+        return add(rows.astype(jnp.float32)).astype(rows.dtype)
+    return add(rows)
+
+
 def _derivatives(operation: Operation, name: str) -> None:
     """Sets the derivatives of a reduction: of an array, its segments, or segments of rows."""
 
@@ -582,7 +591,7 @@ def _of_items(name: str, values: jax.Array, shape: tuple[int, ...], heads: Any, 
         inside = (indices >= 0) & (indices < n)
         places = jnp.where(inside, wide_enough(indices, n), n)
         segments = jnp.full((n,), -1, segments.dtype).at[places].set(segments, mode="drop", unique_indices=True)
-    taken = take_or_fill(values, segments, tangents=True)
+    taken = take_or_fill(values, segments)
     return jnp.where((segments >= 0).reshape(-1, *trailing), taken, 0)
 
 
@@ -603,13 +612,13 @@ def _products(x: jax.Array, heads: Any, indices: Any, count: Any) -> tuple[jax.A
 
 
 def take_columns(x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Items of x by index, in each column by its own; 0 at -1."""
+    """Items of x by index, in each column by its own, none twice; 0 at -1."""
     if x.ndim == 1:
-        return take_or_fill(x, indices, tangents=True)
+        return take_or_fill(x, indices, unique=True)
     if x.shape[0] == 0:
         return jnp.zeros(indices.shape, x.dtype)
-    rows = jnp.maximum(indices, 0).reshape(-1, x.shape[1])
-    return jnp.where(indices < 0, 0, jnp.take_along_axis(x, rows, axis=0).reshape(indices.shape))
+    places = (wide_enough(indices, x.shape[0]), jnp.arange(x.shape[1], dtype=jnp.int32))
+    return x.at[places].get(mode="fill", fill_value=0, unique_indices=True, wrap_negative_indices=False)
 
 
 def _run_heads_shapes(keys: Any, *, size: int) -> Sequence[Any]:
@@ -633,12 +642,12 @@ def _run_heads_fallback(keys: jax.Array, count: jax.Array, *, size: int) -> Sequ
 
 def _run_heads_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
     results = _run_heads.run(primals, size=size)
-    firsts = None if tangents.keys is None else _firsts(tangents.keys, results[0], tangents=True)
+    firsts = None if tangents.keys is None else _firsts(tangents.keys, results[0])
     return results, [None, firsts, None, None]
 
 
-def _firsts(keys: jax.Array, heads: jax.Array, *, tangents: bool = False) -> jax.Array:
-    return take_or_fill(keys, jnp.where(heads < keys.shape[0], heads, -1), tangents=tangents)
+def _firsts(keys: jax.Array, heads: jax.Array) -> jax.Array:
+    return take_or_fill(keys, heads, unique=True)
 
 
 def _expect_indices(name: str, x: Any) -> None:

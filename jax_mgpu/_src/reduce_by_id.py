@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,13 +13,14 @@ import numpy as np
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName, OperatorTree
 from jax_mgpu._src.check import count_operand, describe, index_dtype, index_vector, static_size, value_error
+from jax_mgpu._src.gather import set_sums
 from jax_mgpu._src.live import live_mask, wide_enough
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.named import Leaf, named_leaves
 from jax_mgpu._src.operators import Kind, accumulator_dtype, result_dtype
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
-from jax_mgpu._src.reduce import logsumexp_weights, reduce_rows, segmented_reduce, take_columns
+from jax_mgpu._src.reduce import as_floats, logsumexp_weights, reduce_rows, segmented_reduce, take_columns
 from jax_mgpu._src.sort import run_sort_indices, sort
 from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.sorted_search import sorted_search
@@ -165,7 +167,19 @@ def _of_items(values: jax.Array, ids: jax.Array, count: jax.Array) -> jax.Array:
     """The values of each item's id; 0 for items without an id."""
     index_dtype("derivative of reduce_by_id", "x", ids.shape[0])
     ids = jnp.where(_has_id(ids, count, values.shape[0]), ids, -1)
-    return take_or_fill(values, ids, tangents=True)
+    return take_or_fill(values, ids)
+
+
+def _add_rows(rows: jax.Array, indices: jax.Array, like: Any) -> jax.Array:
+    """The transpose of a gather from an array like this: each of its rows gets the sum of what was taken of it."""
+    if not rows.size or not math.prod(like.shape):
+        return jnp.zeros(like.shape, like.dtype)
+
+    def add(rows: jax.Array) -> jax.Array:
+        return _reduce_by_id(x=rows, ids=ids, count=ABSENT, op=Kind.ADD, wide=False, size=like.shape[0])[0]
+
+    ids = indices.reshape(-1)
+    return as_floats(add, rows.reshape(ids.size, math.prod(like.shape[1:]))).reshape(like.shape)
 
 
 class _ReduceById(Operation):
@@ -197,3 +211,4 @@ _reduce_by_id = _ReduceById(
 )
 _reduce_by_id.def_jvp(_jvp)
 _reduce_by_id.def_transpose("x", _transpose)
+set_sums(_add_rows)

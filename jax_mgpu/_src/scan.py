@@ -411,7 +411,7 @@ def _jvp(primals: Any, tangents: Any, *, op: int, **flags: int) -> tuple[Any, An
     if kind == Kind.MUL:
         return results, _product_tangents(primals.x, dx, primals.heads, primals.count, **flags)
     indices = _scan.run(primals, op=kind.index_of, **flags)
-    return results, [take_or_fill(dx, i, tangents=True) for i in indices]
+    return results, [take_or_fill(dx, i) for i in indices]
 
 
 def _expect_indices(x: Any, heads: Any) -> None:

@@ -1,4 +1,4 @@
-"""Selection: the items that a mask keeps, in front or alone, and the starts of runs of equal neighbours."""
+"""Selection: rows by index, the items that a mask keeps, in front or alone, and the starts of runs of equal items."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ import numpy as np
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName, Keys
 from jax_mgpu._src.check import (
+    as_array,
     count_operand,
+    describe,
     expect_mask,
     expect_rows,
+    fill_operand,
+    index_array,
     index_dtype,
     index_vector,
     static_flag,
     static_size,
+    value_error,
 )
 from jax_mgpu._src.columns import Columns, key_starts, whole_keys
 from jax_mgpu._src.compat import whole_axes
@@ -33,9 +38,9 @@ from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.scan import scan
 from jax_mgpu._src.sort import run_sort, run_sort_indices
 from jax_mgpu._src.sort_primitives import Method
-from jax_mgpu._src.values import fill_missing, plain_leaves, take_or_fill
+from jax_mgpu._src.values import fill_missing, flatten_values, plain_leaves, take_or_fill
 
-__all__ = ["Runs", "Selection", "partition", "run_starts", "select", "select_indices", "unique"]
+__all__ = ["Runs", "Selection", "partition", "run_starts", "select", "select_indices", "take", "unique"]
 
 NO_ROWS, NO_FILL = np.zeros((0, 1), np.int32), np.zeros((1,), np.int32)
 
@@ -81,6 +86,49 @@ class Runs(NamedTuple):
 
 jax.export.register_namedtuple_serialization(Selection, serialized_name="jax_mgpu.Selection")
 jax.export.register_namedtuple_serialization(Runs, serialized_name="jax_mgpu.Runs")
+
+
+@one_program("fill_value")
+def take(x: Any, indices: ArrayLike, *, fill_value: ArrayLike | None = None) -> Any:
+    """Takes rows by their indices.
+
+    A gradient adds up what a row receives in float32 at least, in one order in every run. `jnp.take` adds in the type
+    of `x`, where a sum of bfloat16 ones stops at 256, and on a GPU in any order.
+
+    Args:
+      x: an array or a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
+      indices: an array of integers of any shape. They may repeat.
+      fill_value: the value of rows whose index lies outside of `x`, a scalar; converted to each dtype. None is 0. A
+        negative index lies outside too: -1 stands for no row.
+
+    Returns:
+      The pytree of rows, `[*indices.shape, ...]` each.
+
+    Raises:
+      TypeError: indices are not integers, or `fill_value` is no number.
+      ValueError: an argument's shape is not one of the above; 2^31 rows or more without `jax_enable_x64`.
+
+    Linear in `x` without a `fill_value`; the transpose is `reduce_by_id`, and the transpose of that is `take`. An index
+    outside has no gradient. Time is that of a gather, and of a gradient that of `reduce_by_id`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu
+      >>> table, indices = jnp.array([0.5, 0.7, 0.9]), jnp.array([2, 0, 2, -1])
+      >>> mgpu.take(table, indices, fill_value=-1)
+      Array([ 0.9,  0.5,  0.9, -1. ], dtype=float32)
+      >>> jax.grad(lambda table: mgpu.take(table, indices).sum())(table)
+      Array([1., 0., 2.], dtype=float32)
+    """
+    name = "take"
+    leaves = [as_array(name, "x", leaf) for leaf in jax.tree.leaves(x)]
+    if not leaves or leaves[0].ndim == 0:
+        raise value_error(name, "x", "an array or a pytree of arrays, with a leading axis", describe(x))
+    n = leaves[0].shape[0]
+    plain, restore = flatten_values(name, "x", x, n, "each other")
+    index_dtype(name, "x", n)
+    indices = index_array(name, "indices", indices, n)
+    fills = [None if fill_value is None else fill_operand(name, fill_value, leaf.dtype) for leaf in plain]
+    return restore([take_or_fill(leaf, indices, fill) for leaf, fill in zip(plain, fills, strict=True)])
 
 
 @one_program("size", "fill_value")
@@ -427,7 +475,7 @@ def _fallback(
     (n,) = keep.shape
     places, total = _places(keep, count, partition)
     sources = jnp.full((size,), n, places.dtype).at[places].set(jnp.arange(n, dtype=places.dtype), mode="drop")
-    return [sources if indices else take_or_fill(x, sources, fill_value), total]
+    return [sources if indices else take_or_fill(x, sources, fill_value, unique=True), total]
 
 
 def _places(keep: jax.Array, count: jax.Array, partition: int) -> tuple[jax.Array, jax.Array]:
@@ -462,7 +510,7 @@ def _transpose(cotangents: Sequence[Any], operands: Any, *, size: int, indices: 
     del indices
     places, _ = _places(operands.keep, operands.count, partition)
     places = jnp.where(places < size, places, size)
-    return take_or_fill(cotangents[0], places, tangents=True)
+    return take_or_fill(cotangents[0], places, unique=True)
 
 
 # With `indices` the result is the positions, and x and fill_value are not read. With `partition` the other items follow

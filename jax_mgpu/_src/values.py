@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.bits import is_random_key, is_words, keeping_bits, of_words, words_of
+from jax_mgpu._src.bits import is_narrow_float, is_random_key, is_words, keeping_bits, of_words, words_of
 from jax_mgpu._src.check import as_array, describe, expect_leading_axis, type_error, value_error
 from jax_mgpu._src.compat import rows_sharding, stack
 from jax_mgpu._src.digits import WIDEST, WORD, Digit, code_digits, code_of, part
+from jax_mgpu._src.gather import gather
 from jax_mgpu._src.live import wide_enough
 
 __all__ = [
@@ -226,31 +227,27 @@ def take_from_pair(
 
 def _along(mask: jax.Array, rows: jax.Array) -> jax.Array:
     """A mask of rows, of the rank of the rows."""
-    return mask.reshape(-1, *[1] * (rows.ndim - 1))
+    return mask.reshape(*mask.shape, *[1] * (rows.ndim - mask.ndim))
 
 
-def take_or_fill(
-    x: jax.Array, indices: jax.Array, fill: jax.Array | None = None, *, tangents: bool = False
-) -> jax.Array:
+def take_or_fill(x: jax.Array, indices: jax.Array, fill: jax.Array | None = None, *, unique: bool = False) -> jax.Array:
     """Rows of x at the indices; at those outside of x, such as -1, the fill element, `[1]`, or 0.
 
-    `tangents` as for `take_from_pair`.
+    `unique` says that no row is taken twice. Then the transpose of the derivative scatters rows and adds none.
     """
-    n = x.shape[0]
-    shape = (*indices.shape, *x.shape[1:])
+    taken = gather(x, indices, unique=unique)
+    if fill is None:
+        return taken
+    inside = (indices >= 0) & (wide_enough(indices, x.shape[0]) < x.shape[0])
+    return keeping_bits(_fill, (taken, fill), inside)
 
-    def take(arrays: Any, indices: jax.Array) -> jax.Array:
-        x, fill = arrays
-        indices = wide_enough(indices, n)
-        inside = (indices >= 0) & (indices < n)
-        if n == 0:  # there is nothing to take, but what is made varies under shard_map as what is taken
-            nothing = jax.lax.full_like(x, 0, shape=shape)
-            return jnp.where(_along(inside, x), nothing, nothing if fill is None else fill)
-        sharding = rows_sharding(x, indices.ndim)
-        taken = x.at[jnp.where(inside, indices, n)].get(mode="fill", fill_value=0, out_sharding=sharding)
-        return taken if fill is None else jnp.where(_along(inside, taken), taken, fill)
 
-    return take((x, fill), indices) if tangents else keeping_bits(take, (x, fill), indices)
+def _fill(arrays: tuple[jax.Array, jax.Array], inside: jax.Array) -> jax.Array:
+    """Rows where they lie inside, else the fill element, whose narrow cotangents are added in float32."""
+    rows, fill = arrays
+    wide = jnp.float32 if is_narrow_float(fill.dtype) else fill.dtype
+    element = fill.astype(wide).reshape([1] * rows.ndim)
+    return jnp.where(_along(inside, rows), rows.astype(wide), element).astype(rows.dtype)
 
 
 def filled_behind(x: jax.Array, live: jax.Array, fill: jax.Array) -> jax.Array:

@@ -15,6 +15,17 @@ from tests.fuzz.shared import filled_rows, int32, rows_of
 from tests.many_items import bytes_of, same, spots
 
 EXAMPLES = {
+    "take": Example(
+        lambda x, rows, indices: mgpu.take({"x": x, "rows": rows}, indices, fill_value=2),
+        lambda rng, real: (numbers(rng, real), numbers(rng, real, N, 2), rng.integers(-3, N + 3, N).astype(np.int32)),
+        differentiable=(0, 1),
+    ),
+    "take, indices of any shape": Example(
+        mgpu.take,
+        lambda rng, real: (numbers(rng, real), rng.integers(0, 9, (4, 3)).astype(np.int32)),
+        differentiable=(0,),
+        composed=True,
+    ),
     "select": Example(
         lambda x, keep, rows, count: mgpu.select({"x": x, "rows": rows}, keep, size=N, count=count),
         lambda rng, real: (numbers(rng, real), rng.random(N) < 0.5, numbers(rng, real, N, 2), live(rng)),
@@ -48,6 +59,7 @@ EXAMPLES = {
 }
 
 GARBAGE = {
+    "take": lambda keys, few, near, far: mgpu.take(keys, far),
     "select": lambda keys, few, near, far: mgpu.select(keys, few > 5, size=1000, count=near[0]),
     "select_indices": lambda keys, few, near, far: mgpu.select_indices(few > 5, count=far[0]),
     "partition": lambda keys, few, near, far: mgpu.partition(keys, few > 5, count=far[0]),
@@ -65,7 +77,11 @@ BROKEN = {
     "partition: count": (lambda: mgpu.partition(KEYS, KEYS > 2, count=7), integer_to(6), 0),
 }
 
+WITHOUT_PRECONDITIONS = ("take",)
+
 ARGUMENTS = {
+    "take: indices": Argument("indices of any shape"),
+    "take: fill_value": Argument("fill or none"),
     "select: x": Argument("values"),
     "partition: x": Argument("values"),
     "run_starts: heads": Argument("ends"),  # may be left out
@@ -80,6 +96,11 @@ def mask_of(n, at):
     mask = np.zeros(n, bool)
     mask[at] = True
     return mask
+
+
+def large_take(n, index):
+    at = spots(n, index)
+    same(mgpu.take(bytes_of(n), np.append(at, n), fill_value=7), np.append(bytes_of(n)[at], np.uint8(7)))
 
 
 def large_select(n, index):
@@ -112,6 +133,7 @@ def large_run_starts(n, index):
 
 
 LARGE_WITH_INDICES = {
+    "take": large_take,
     "select": large_select,
     "select_indices": large_select_indices,
     "partition": large_partition,
@@ -120,6 +142,32 @@ LARGE_WITH_INDICES = {
 
 
 # ---- Drawn calls, and their oracles ----------------------------------------------------------------------------------
+
+
+def takes(shape: Shape) -> Call:
+    """take."""
+    n, k = shape.size(), shape.size()
+    form, fill, index = rows_of(shape, n), shape.choice((None, 0, 2)), shape.index_dtype(0)
+    spread, form_of = shape.choice((1, 2, n + 3)), shape.choice(((k,), (k,), (k, 1), (2, k // 2), ()))
+    shape.say(f"k={k}", f"fill={fill}", f"spread={spread}", f"indices={form_of}", index)
+
+    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+        del apart
+        low, high = max(-3, np.iinfo(index).min), min(spread, np.iinfo(index).max)
+        return {"x": form.draw(rng, n), "indices": rng.integers(low, high, form_of).astype(index)}
+
+    def function(x: Any, indices: Any) -> Any:
+        return form.leave(mgpu.take({"x": form.enter(x)}, indices, fill_value=fill)["x"])
+
+    def expected(x: Any, indices: Any) -> list[Any]:
+        at = indices.astype(np.int64)
+        inside = (at >= 0) & (at < n)
+        out = np.full((*at.shape, *x.shape[1:]), np.asarray(fill or 0).astype(x.dtype), x.dtype)
+        out[inside] = x[at[inside]]
+        return [out]
+
+    linear = ("x",) if fill is None else ()
+    return Call("take", function, draw_operands, expected, shape.x64, ("x",), linear, finite=shape.finite)
 
 
 def selections(shape: Shape) -> Call:
@@ -192,4 +240,4 @@ def runs(shape: Shape) -> Call:
     return Call("run_starts", function, draw_operands, expected, shape.x64, finite=shape.finite)
 
 
-DRAWN = {"selection": selections, "runs": runs}
+DRAWN = {"take": takes, "selection": selections, "runs": runs}

@@ -67,6 +67,7 @@ BAD: dict[str, Callable[[], list[Any]]] = {
         np.ones(3, np.complex64), np.int32(1), jax.random.split(jax.random.key(0), 3),
     ],
     "ends": lambda: [x for x in BAD["positions"]() if x is not None],
+    "indices of any shape": lambda: [x for x in BAD["positions"]() if getattr(x, "dtype", None) != np.int32],
     "mask": lambda: [
         *NOT_ARRAYS, np.ones(N, np.int32), np.ones((N, 2), bool), np.True_, ITEMS, np.ones(N, np.complex64),
         jax.random.split(jax.random.key(0), N),
@@ -87,6 +88,7 @@ BAD: dict[str, Callable[[], list[Any]]] = {
     "side": lambda: ["middle", None, 1, Traced(1), b"left", ["left"]],
     "kind": lambda: ["cross", None, 1, Traced(1), ["inner"], "INNER"],
     "fill": lambda: ["x", [1, 2], None, object(), np.ones(2, np.float32), {}],
+    "fill or none": lambda: [x for x in BAD["fill"]() if x is not None],
     "index fill": lambda: ["x", [1, 2], object(), 0.5, np.ones(2, np.int32), {}],
     "identity": lambda: [0, 1.0, "x", (1, 2)],
     "direction": lambda: ["left", None, 1, Traced(1), ["backward"]],

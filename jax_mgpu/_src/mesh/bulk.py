@@ -61,4 +61,4 @@ def bulk_insert(
     )
     slots = jnp.arange(size, dtype=found.dtype)
     fill = fill_operand(axis.operation, fill_value[0], rows.dtype)
-    return take_or_fill(moved, jnp.where(slots < found, slots, -1), fill), found
+    return take_or_fill(moved, jnp.where(slots < found, slots, -1), fill, unique=True), found

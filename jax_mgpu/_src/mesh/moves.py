@@ -135,7 +135,9 @@ def fetch(
 
     found = [keeping_bits(move, x) for x in leaves]
     own = jnp.where(inside, jnp.arange(n), -1)
-    return [x if fill is None else take_or_fill(x, own, fill) for x, fill in zip(found, fills, strict=True)]
+    return [
+        x if fill is None else take_or_fill(x, own, fill, unique=True) for x, fill in zip(found, fills, strict=True)
+    ]
 
 
 def put(

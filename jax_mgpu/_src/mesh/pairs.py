@@ -374,5 +374,5 @@ def _set_by_ranks(
     keys, leaves = _merged(a_keys, b_keys, a_leaves, b_leaves, a_live, b_live, slots)
     places = jnp.arange(size, dtype=pair.dtype)
     places = jnp.where(places < a_live + b_live, places, -1)
-    rows = [take_or_fill(x, places, fill_operand(name, fill_value, x.dtype)) for x in (keys, *leaves)]
+    rows = [take_or_fill(x, places, fill_operand(name, fill_value, x.dtype), unique=True) for x in (keys, *leaves)]
     return rows, a_live + b_live

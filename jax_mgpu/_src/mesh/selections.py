@@ -132,7 +132,7 @@ def unique(axis: Axis, keys: jax.Array | Columns, size: int, count: Any, **wante
     starts, found = positions(run_marks(axis, codes, live), live.reshape(1), size + 1)
     firsts, past, starts = starts[:1], starts[size], starts[:size]
     slots = jnp.arange(size, dtype=found.dtype)
-    results: list[Any] = [jax.tree.map(lambda x: take_or_fill(x, starts), ordered)]
+    results: list[Any] = [jax.tree.map(lambda x: take_or_fill(x, starts, unique=True), ordered)]
     if wanted["return_index"]:
         results.append(take_or_fill(order, starts, jnp.full((1,), -1, order.dtype)))
     every_live, every_found, every_first = axis.gather((live, found.astype(live.dtype), firsts[0].astype(live.dtype)))
