@@ -179,10 +179,15 @@ def test_fill_values(name):
     jax.tree.map(np.testing.assert_array_equal, jax.jit(call)(7), call(7))
 
 
+CODES = "np.unique(x, return_inverse=True)[1] or pandas.factorize(x, sort=True)[0] gives codes in the same order"
+TIME_NUMBERS = f"({CODES}; x.astype(np.int64) the numbers of times)"
 ODD_ARRAYS = {
     "object[3]": np.array([1, None, 2], object),
-    "str32[2]": np.array(["a", "b"]),
-    "datetime64[s][2]": np.array(["2026-01-01", "2026-01-02"], "datetime64[s]"),
+    f"object[3] ({CODES})": np.array(["a", None, "b"], object),
+    f"str32[2] ({CODES})": np.array(["a", "b"]),
+    f"bytes8[2] ({CODES})": np.array([b"a", b"b"]),
+    f"datetime64[s][2] {TIME_NUMBERS}": np.array(["2026-01-01", "2026-01-02"], "datetime64[s]"),
+    f"timedelta64[h][2] {TIME_NUMBERS}": np.array([1, 2], "timedelta64[h]"),
 }
 
 
@@ -199,7 +204,68 @@ def test_arrays_of_no_numbers(got):
         assert raised(call) == f"{name}: expected an array of numbers, got {got}"
 
 
+HOUR = np.timedelta64(1, "h")
+TIMES = {
+    "bulk_remove: fill_value": lambda: mgpu.bulk_remove(KEYS, [1], fill_value=HOUR),
+    "lookup: default": lambda: mgpu.lookup(KEYS, KEYS, KEYS, default=HOUR),
+    "sorted_search: fill_value": lambda: mgpu.sorted_search(KEYS, KEYS, fill_value=HOUR),
+    "asof_join: tolerance": lambda: mgpu.asof_join(KEYS, KEYS, tolerance=HOUR),
+    "reduce: count": lambda: mgpu.reduce(KEYS, count=HOUR),
+    "reduce: identity": lambda: mgpu.reduce(KEYS, jnp.add, identity=HOUR),
+    "segmented_shift: by": lambda: mgpu.segmented_shift(KEYS, [0], HOUR),
+    "quantile: q": lambda: mgpu.quantile(KEYS, HOUR),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_scalar_times_are_no_numbers(name):
+    assert raised(TIMES[name]) == f"{name}: expected an array of numbers, got {HOUR!r}"
+
+
+NAMES = "add, sum, mul, prod, min, max, argmin, argmax, mean, any, all, and, or, xor, logsumexp"
+OF_GROUPS = f"{NAMES}, count, nunique, median, first, last"
+FUNCTIONS_OF_ARRAYS = [(jnp.sum, "add"), (jnp.max, "max"), (np.prod, "mul"), (jnp.cumsum, "add"), (sum, "add")]
+FUNCTIONS_OF_ARRAYS += [(max, "max"), (jnp.argmin, "argmin"), (jax.nn.logsumexp, "logsumexp"), (jax.lax.cummin, "min")]
+
+
+@pytest.mark.parametrize("op, operator", FUNCTIONS_OF_ARRAYS)
+def test_functions_of_arrays_are_no_operators(op, operator):
+    """Which take an array, as people's first try of an operator does."""
+    got = f"got {op.__name__}, a function of an array"
+    for name, call in {
+        "reduce": lambda: mgpu.reduce(KEYS, op),
+        "scan": lambda: mgpu.scan(KEYS, op),
+        "segmented_reduce": lambda: mgpu.segmented_reduce(KEYS, [0], op),
+        "segmented_scan": lambda: mgpu.segmented_scan(KEYS, [0], op, exclusive=True),
+        "reduce_by_key": lambda: mgpu.reduce_by_key(KEYS, KEYS, op, size=3),
+        "group_by": lambda: mgpu.group_by(KEYS, KEYS, op, size=3),
+        "group_by ": lambda: mgpu.group_by(KEYS, {"x": KEYS}, {"x": op}, size=3),
+    }.items():
+        message = f"{name.strip()}: op: expected the name {operator!r}, or a function of two items, {got}"
+        assert raised(call) == message
+    by_id = f"reduce_by_id: op: expected the name {operator!r}, {got}"
+    assert raised(lambda: mgpu.reduce_by_id(KEYS, KEYS, 9, op)) == by_id
+
+
 ERRORS = {
+    f"reduce: op: expected one of {NAMES}, or a function of two items, got 'sum of'": (
+        lambda: mgpu.reduce(KEYS, "sum of")
+    ),
+    f"reduce_by_id: op: expected one of {NAMES}, got 'sum of'": lambda: mgpu.reduce_by_id(KEYS, KEYS, 9, "sum of"),
+    f"group_by: op: expected one of {OF_GROUPS}, or a function of two items, got 'sum of'": (
+        lambda: mgpu.group_by(KEYS, KEYS, "sum of", size=9)
+    ),
+    f"group_by: op: expected one of {OF_GROUPS}, or a function of two items, got 3": (
+        lambda: mgpu.group_by(KEYS, [KEYS, KEYS], ["first", 3], size=9)
+    ),
+    "reduce: count: expected an integer scalar, got 3.0": lambda: mgpu.reduce(KEYS, count=3.0),
+    "reduce: count: expected an integer scalar, got True": lambda: mgpu.reduce(KEYS, count=True),
+    "sort: keys: expected a 1-D array, or columns as a tuple, got a list of 2 arrays": lambda: mgpu.sort([KEYS, KEYS]),
+    "sort: values: expected arrays with the leading axis of keys, 3, got int32[] (a list or tuple is a pytree of its "
+    "items)": lambda: mgpu.sort([3, 1, 2], [1, 2, 3]),
+    f"sort: keys: expected {NUMBERS}, got bool[2] (x.astype(jnp.uint8) gives numbers)": (
+        lambda: mgpu.sort(np.array([True, False]))
+    ),
     f"mergesort: keys: expected {NUMBERS}, got float8_e4m3fn[2]": lambda: mgpu.mergesort(
         jnp.zeros(2, jnp.float8_e4m3fn)
     ),
@@ -210,7 +276,9 @@ ERRORS = {
     ),
     "segmented_scan: heads: expected an array of numbers, got None": lambda: mgpu.segmented_scan(KEYS, None),
     "mergesort: keys: expected an array of numbers, got 'abc'": lambda: mgpu.mergesort("abc"),
-    "mergesort: keys: expected an array of numbers, got list": lambda: mgpu.mergesort([[1, 2], [3]]),
+    "segmented_reduce: heads: expected an array of numbers, got list": (
+        lambda: mgpu.segmented_reduce(KEYS, [[1, 2], [3]])
+    ),
     "join: kind: expected 'inner' or 'left' or 'right' or 'outer' or 'semi' or 'anti', got ['inner']": (
         lambda: mgpu.join(KEYS, KEYS, ["inner"], size=3)
     ),

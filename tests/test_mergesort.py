@@ -314,7 +314,8 @@ def test_derivatives_go_through_the_permutation(rng, name):
             np.zeros(4, bool),
             None,
             TypeError,
-            "keys: expected integers of 8 to 64 bits, float16, bfloat16, float32 or float64, got bool[4]",
+            "keys: expected integers of 8 to 64 bits, float16, bfloat16, float32 or float64, got bool[4] "
+            "(x.astype(jnp.uint8) gives numbers)",
         ),
         (None, None, TypeError, "keys: expected an array of numbers, got None"),
         (
@@ -323,7 +324,7 @@ def test_derivatives_go_through_the_permutation(rng, name):
             ValueError,
             "keys: expected a 1-D array (batches come from jax.vmap), got float32[1,4]",
         ),
-        (np.zeros(4, np.float32), 1.5, TypeError, "count: expected integers, got float64[]"),
+        (np.zeros(4, np.float32), 1.5, TypeError, "count: expected an integer scalar, got 1.5"),
         (np.zeros(4, np.float32), np.zeros(2, np.int32), ValueError, "count: expected an integer scalar, got int32[2]"),
     ],
     ids=lambda x: x.split(":")[0] if isinstance(x, str) else None,

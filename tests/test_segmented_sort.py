@@ -270,7 +270,8 @@ HEADS = np.zeros(2, np.int32)
         (
             (KEYS.astype(bool), HEADS),
             TypeError,
-            "keys: expected integers of 8 to 64 bits, float16, bfloat16, float32 or float64, got bool[4]",
+            "keys: expected integers of 8 to 64 bits, float16, bfloat16, float32 or float64, got bool[4] "
+            "(x.astype(jnp.uint8) gives numbers)",
         ),
         (
             (KEYS.astype(complex), HEADS),
@@ -293,7 +294,7 @@ HEADS = np.zeros(2, np.int32)
         ((KEYS, None, HEADS), TypeError, "flags: expected bool[n] or uint32[ceil(n / 32)], got int32[2]"),
         ((KEYS, None, np.zeros(3, bool)), ValueError, "flags: expected bool[4] for 4 keys, got bool[3]"),
         ((KEYS, None, np.zeros(4, np.uint32)), ValueError, "flags: expected uint32[1] for 4 keys, got uint32[4]"),
-        ((KEYS, HEADS, None, 1.5), TypeError, "count: expected integers, got float64[]"),
+        ((KEYS, HEADS, None, 1.5), TypeError, "count: expected an integer scalar, got 1.5"),
         ((KEYS, HEADS, None, HEADS), ValueError, "count: expected an integer scalar, got int32[2]"),
     ],
     ids=lambda x: x.split(":")[0] if isinstance(x, str) else None,
@@ -308,7 +309,11 @@ def test_error_messages(arguments, error, message):
 
 @pytest.mark.parametrize(
     ("values", "got"),
-    [(np.zeros(3, np.float32), "float32[3]"), (np.float32(0), "float32[]"), ([KEYS, np.zeros((1, 4))], "float64[1,4]")],
+    [
+        (np.zeros(3, np.float32), "float32[3]"),
+        (np.float32(0), "float32[] (a list or tuple is a pytree of its items)"),
+        ([KEYS, np.zeros((1, 4))], "float64[1,4]"),
+    ],
     ids=str,
 )
 def test_values_of_another_length(values, got):

@@ -351,7 +351,8 @@ def test_scratch_memory_of_rows_of_any_length_without_values(dtype):
             np.zeros(4, bool),
             {},
             TypeError,
-            "keys: expected integers of 8 to 64 bits, float16, bfloat16, float32 or float64, got bool[4]",
+            "keys: expected integers of 8 to 64 bits, float16, bfloat16, float32 or float64, got bool[4] "
+            "(x.astype(jnp.uint8) gives numbers)",
         ),
         (None, {}, TypeError, "keys: expected an array of numbers, got None"),
         (
@@ -360,7 +361,7 @@ def test_scratch_memory_of_rows_of_any_length_without_values(dtype):
             ValueError,
             "keys: expected a 1-D array (batches come from jax.vmap), got float32[1,4]",
         ),
-        (np.zeros(4, np.float32), {"count": 1.5}, TypeError, "count: expected integers, got float64[]"),
+        (np.zeros(4, np.float32), {"count": 1.5}, TypeError, "count: expected an integer scalar, got 1.5"),
         (
             np.zeros(4, np.float32),
             {"bits": 8},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -101,10 +102,24 @@ def _numbers(operation: str, argument: str, host: np.ndarray, x: Any) -> np.ndar
         numeric = host.size > 0 and all(isinstance(i, int) for i in host.flat)
     else:
         numeric = jnp.issubdtype(host.dtype, jnp.number) or host.dtype == bool
-        numeric = numeric and host.dtype.type not in (np.longdouble, np.clongdouble)
+        numeric = numeric and host.dtype.type not in (np.longdouble, np.clongdouble, np.timedelta64)
     if not numeric:
-        raise type_error(operation, argument, "an array of numbers", describe(host) if host.ndim else repr(x))
+        got = describe(host) if host.ndim else repr(x)
+        raise type_error(operation, argument, "an array of numbers", got + _numbers_instead(host))
     return host if host.dtype.isnative else host.astype(host.dtype.newbyteorder("="))
+
+
+def _numbers_instead(host: np.ndarray) -> str:
+    """How to make numbers of texts and times; nothing for anything else."""
+    not_numbers = (str, bytes, datetime.date, datetime.time, datetime.timedelta)
+    if host.ndim == 0 or not (
+        host.dtype.kind in "USTmM"  # T: of NumPy 2
+        or (host.dtype == object and any(isinstance(item, not_numbers) for item in host.flat))
+    ):
+        return ""
+    numbers = "; x.astype(np.int64) the numbers of times" if host.dtype.kind in "mM" else ""
+    codes = "np.unique(x, return_inverse=True)[1] or pandas.factorize(x, sort=True)[0]"
+    return f" ({codes} gives codes in the same order{numbers})"
 
 
 def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None) -> np.ndarray:
@@ -143,7 +158,8 @@ def expect_key(operation: str, argument: str, x: Any) -> jax.Array:
     """An argument as a 1-D array of a type that has an order."""
     x = expect_vector(operation, argument, x)
     if x.dtype.name not in KEY_DTYPES:
-        raise type_error(operation, argument, NUMBERS, describe(x))
+        instead = " (x.astype(jnp.uint8) gives numbers)" if x.dtype == jnp.bool_ else ""
+        raise type_error(operation, argument, NUMBERS, describe(x) + instead)
     return x
 
 
@@ -236,9 +252,11 @@ def count_operand(operation: str, argument: str, count: Any, length: int) -> Any
     """A live count as an operand of shape [1], or the absent operand where there is none."""
     if count is None:
         return np.zeros((0,), np.int32)
-    count = as_array(operation, argument, count)
+    given, count = count, as_array(operation, argument, count)
     if count.ndim != 0:
         raise value_error(operation, argument, "an integer scalar", describe(count))
+    if not jnp.issubdtype(count.dtype, jnp.integer):
+        raise type_error(operation, argument, "an integer scalar", describe(given))
     return inside(operation, argument, _as_index(operation, argument, count, length).reshape(1), length)
 
 
@@ -281,5 +299,7 @@ def expect_leading_axis(operation: str, argument: str, leaves: Sequence[Any], le
     arrays = [as_array(operation, argument, leaf) for leaf in leaves]
     for x in arrays:
         if x.ndim == 0 or x.shape[0] != length:
-            raise value_error(operation, argument, f"arrays with the leading axis of {of}, {length}", describe(x))
+            pytree = "" if x.ndim else " (a list or tuple is a pytree of its items)"
+            expected = f"arrays with the leading axis of {of}, {length}"
+            raise value_error(operation, argument, expected, describe(x) + pytree)
     return arrays

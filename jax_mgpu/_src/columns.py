@@ -268,12 +268,18 @@ def expect_keys(operation: str, argument: str, keys: Any, descending: Any = Fals
     """Keys, and whether they are in descending order: an array, or `Columns`, which know their directions."""
     if _is_columns(keys):
         return Columns(operation, argument, keys, descending), False
+    if isinstance(keys, list) and _has_arrays(keys):
+        raise value_error(operation, argument, "a 1-D array, or columns as a tuple", f"a list of {len(keys)} arrays")
     return expect_key(operation, argument, keys), static_flag(operation, "descending", descending)
 
 
 def _is_columns(keys: Any) -> bool:
     """Whether keys are columns; a tuple of numbers is one array."""
-    return isinstance(keys, tuple) and any(isinstance(x, (list, tuple)) or getattr(x, "ndim", 0) for x in keys)
+    return isinstance(keys, tuple) and _has_arrays(keys)
+
+
+def _has_arrays(items: Iterable[Any]) -> bool:
+    return any(isinstance(x, (list, tuple)) or getattr(x, "ndim", 0) for x in items)
 
 
 def _directions(operation: str, descending: Any, columns: int) -> tuple[bool, ...]:

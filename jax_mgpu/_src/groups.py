@@ -33,7 +33,7 @@ from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.intervals import filled_tangent
 from jax_mgpu._src.live import heads_from_zero, heads_inside, live_items, live_mask, segment_starts
 from jax_mgpu._src.mesh import devices_of, over_axis
-from jax_mgpu._src.named import named_leaves
+from jax_mgpu._src.named import NAMES, expect_name, named_leaves
 from jax_mgpu._src.operators import Kind, select
 from jax_mgpu._src.ordered import Ordered, count_of, rows_in_order
 from jax_mgpu._src.preconditions import non_decreasing, room
@@ -48,6 +48,7 @@ from jax_mgpu._src.values import flatten_values, plain_leaves, take_or_fill
 
 __all__ = ["group_by", "rank", "segmented_shift"]
 
+GROUP_NAMES = ("count", "nunique", "median", "first", "last")  # which other reductions do not have
 # Operators of group_by whose values are not moved into the order of the keys, and those that ask for this order.
 STAY = ("count", "first", "last")
 GIVE_POSITIONS = ("first", "last", "argmin", "argmax")
@@ -120,6 +121,8 @@ def group_by(
         names = jax.tree.leaves(jax.tree.broadcast(op, values)) if not isinstance(op, str) else [op] * len(leaves)
     except ValueError as error:
         raise value_error(name, "op", f"a name, or a pytree of names like values, {structure}", repr(op)) from error
+    for operator in names:
+        expect_name(name, operator, (*NAMES, *GROUP_NAMES))
     if axis_name is not None:
         operands = (checked, leaves, names, size, count_operand(name, "count", count, n))
         keys, results, runs = over_axis("groups.group_by", name, axis_name, *operands)

@@ -17,9 +17,9 @@ import numpy as np
 
 from jax_mgpu._src.check import KEY_DTYPES, NUMBERS, as_array, describe, index_dtype, type_error, value_error
 from jax_mgpu._src.compat import whole_axes
-from jax_mgpu._src.operators import Kind, accumulator_dtype
+from jax_mgpu._src.operators import Kind, accumulator_dtype, expect_no_array_function
 
-__all__ = ["NAMES", "Leaf", "named_leaves", "over_devices"]
+__all__ = ["NAMES", "Leaf", "expect_name", "named_leaves", "over_devices"]
 
 KINDS = {
     "add": Kind.ADD,
@@ -106,7 +106,13 @@ def over_devices(
 
 
 def named_leaves(
-    operation: str, argument: str, x: Any, op: Any, identity: Any = None, devices: int = 1
+    operation: str,
+    argument: str,
+    x: Any,
+    op: Any,
+    identity: Any = None,
+    devices: int = 1,
+    takes_functions: bool = True,
 ) -> tuple[list[Leaf], Callable[[Sequence[Any]], Any], int]:
     """The leaves of a pytree of arrays `[n, ...]`, what puts results in their places, and n.
 
@@ -118,7 +124,7 @@ def named_leaves(
     paths, structure = jax.tree_util.tree_flatten_with_path(x)
     if not paths:
         paths, structure = [((), x)], jax.tree.structure(0)
-    names = _names(operation, op, x, structure)
+    names = _names(operation, op, x, structure, takes_functions)
     if identity is not None:
         raise value_error(operation, "identity", f"none, as {names[0] if names else 'op'} has its own", "one")
     leaves: list[Leaf] = []
@@ -136,7 +142,7 @@ def named_leaves(
     return leaves, structure.unflatten, n
 
 
-def _names(operation: str, op: Any, x: Any, structure: Any) -> list[str]:
+def _names(operation: str, op: Any, x: Any, structure: Any, takes_functions: bool) -> list[str]:
     """The operator's name of each leaf."""
     if isinstance(op, str):
         names = [op] * structure.num_leaves
@@ -148,9 +154,17 @@ def _names(operation: str, op: Any, x: Any, structure: Any) -> list[str]:
             raise value_error(operation, "op", f"names in the structure of x, {structure}", repr(op)) from error
         names = given
     for name in names:
-        if not isinstance(name, str) or name not in NAMES:
-            raise value_error(operation, "op", f"one of {', '.join(NAMES)}, or a function of two items", repr(name))
+        expect_name(operation, name, NAMES, takes_functions)
     return names
+
+
+def expect_name(operation: str, name: Any, names: Sequence[str], takes_functions: bool = True) -> None:
+    """The name of an operator; an error tells whether a function may take its place."""
+    if isinstance(name, str) and name in names:
+        return
+    expect_no_array_function(operation, name, takes_functions)
+    expected = f"one of {', '.join(names)}" + ", or a function of two items" * takes_functions
+    raise value_error(operation, "op", expected, repr(name))
 
 
 def _leaf(operation: str, argument: str, x: jax.Array, name: str, n: int) -> Leaf:

@@ -6,6 +6,7 @@ an operator extracts a state from an item and its position, combines states, and
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import enum
 import functools
@@ -35,6 +36,7 @@ __all__ = [
     "accumulator_dtype",
     "builtin",
     "custom",
+    "expect_no_array_function",
     "general_scan",
     "result_dtype",
     "scan_results",
@@ -184,6 +186,7 @@ def custom(
     Random keys are rows of words everywhere but in the function itself. `needs_identity` says what the identity is
     needed for, if it is, by the number of items. `commutative` is the caller's promise.
     """
+    expect_no_array_function(operation, op)
     structure: Any
     leaves, structure = jax.tree.flatten(x)
     if not leaves:
@@ -221,6 +224,31 @@ def custom(
         commutes=commutative,
     )
     return operator, structure.unflatten(plain), n, restore
+
+
+# Functions of a whole array, and the name of the operator that does what each does.
+ARRAY_FUNCTIONS = [
+    (getattr(module, function), name)
+    for module in (builtins, np, jnp, jax.lax, jax.nn, jax.scipy.special)
+    for names, name in (
+        ("sum cumsum cumulative_sum", "add"),
+        ("prod cumprod cumulative_prod", "mul"),
+        ("min amin cummin", "min"),
+        ("max amax cummax", "max"),
+        ("logsumexp cumlogsumexp", "logsumexp"),
+        *((name, name) for name in ("argmin", "argmax", "mean", "any", "all")),
+    )
+    for function in names.split()
+    if hasattr(module, function)
+]
+
+
+def expect_no_array_function(operation: str, op: Any, takes_functions: bool = True) -> None:
+    """An operator that is no `jnp.sum` or the like."""
+    for function, name in ARRAY_FUNCTIONS:
+        if op is function:
+            expected = f"the name {name!r}" + ", or a function of two items" * takes_functions
+            raise type_error(operation, "op", expected, f"{function.__name__}, a function of an array")
 
 
 def _identity(operation: str, identity: Any, leaves: Sequence[jax.Array], structure: Any) -> Any:

@@ -79,7 +79,7 @@ def reduce_by_id(
     """
     name = "reduce_by_id"
     devices = devices_of(name, axis_name)
-    leaves, restore, n = named_leaves(name, "x", x, op, devices=devices)
+    leaves, restore, n = named_leaves(name, "x", x, op, devices=devices, takes_functions=False)
     size = static_size(name, "size", size)
     ids = index_vector(name, "ids", ids, size * devices)
     if ids.shape[0] != n:

@@ -31,6 +31,10 @@ MASK = KEYS_A > 2
 ROWS = mgpu.JoinResult(ints(0, 1, 2), ints(0, -1, 3), np.int32(3))
 
 
+HOUR = np.timedelta64(1, "h")
+HOURS = np.arange(N).astype("timedelta64[h]")
+
+
 def plus(a: Any, b: Any) -> Any:
     return a + b
 
@@ -48,6 +52,7 @@ class Traced:
 NOT_ARRAYS = (
     *(None, "abc", object(), len, b"abc", [1, "a"], [[1], [2, 3]]),
     *(np.array([1, "a", None], object), np.array(["a", "b"]), np.array(["2020-01-01"], "datetime64[D]")),
+    HOURS,
 )
 BAD: dict[str, Callable[[], list[Any]]] = {
     "keys": lambda: [
@@ -59,8 +64,10 @@ BAD: dict[str, Callable[[], list[Any]]] = {
         *(jnp.ones(N, jnp.float8_e5m2), jnp.ones(N, jnp.int4), jax.random.split(jax.random.key(0), N)),
     ],
     "rows": lambda: [*NOT_ARRAYS, np.int32(3)],
-    "values": lambda: ["abc", object(), np.float32(1), ITEMS[:3], {"v": ITEMS[:2]}, np.array([1, None] * 3, object)],
-    "columns": lambda: ["abc", object(), len, [1, "a"], np.float32(1), np.array([1, None], object)],
+    "values": lambda: [
+        *("abc", HOURS, object(), np.float32(1), ITEMS[:3], {"v": ITEMS[:2]}, np.array([1, None] * 3, object)),
+    ],
+    "columns": lambda: ["abc", HOURS, object(), len, [1, "a"], np.float32(1), np.array([1, None], object)],
     "result": lambda: [None, "abc", (ITEMS, ITEMS), ITEMS, object()],
     "positions": lambda: [
         *NOT_ARRAYS, np.array([0.0, 1.0, 2.0]), np.ones((3, 1), np.int32), np.array([True, False, True]),
@@ -76,26 +83,27 @@ BAD: dict[str, Callable[[], list[Any]]] = {
     "weights": lambda: [*BAD["keys"]()[1:], ITEMS],
     "floats": lambda: [*NOT_ARRAYS, np.float32(3), ints(1, 2), np.ones(N, np.complex64), jnp.ones(N, jnp.float8_e5m2)],
     "count": lambda: [
-        *(1.5, "3", [1], ints(1), True, 2**31, -(2**31) - 1, 2**70, object(), np.float32(2), jax.random.key(0)),
+        *(1.5, "3", [1], ints(1), True, 2**31, -(2**31) - 1, 2**70, object(), np.float32(2), jax.random.key(0), HOUR),
     ],
     "flag": lambda: [0.5, "yes", None, [True], np.array([True, False]), 2, Traced(True), -1, np.float32(1), object()],
-    "size": lambda: [-1, 2.5, "3", Traced(3), [3], np.array([3]), True, np.float32(3), object(), -(2**70)],
+    "size": lambda: [HOUR, -1, 2.5, "3", Traced(3), [3], np.array([3]), True, np.float32(3), object(), -(2**70)],
     "needed size": lambda: [None],
     "op": lambda: [
+        *(jnp.sum, np.max, jnp.cumsum, sum),
         *("sum of", "ADD", None, 3, b"add", ["add"], lambda a: a, lambda a, b: (a, b), lambda a, b: None),
         *(lambda a, b: jnp.stack([a, b]), lambda a, b: (a + b).astype(jnp.int8), lambda a, b: "x"),
     ],
     "side": lambda: ["middle", None, 1, Traced(1), b"left", ["left"]],
     "kind": lambda: ["cross", None, 1, Traced(1), ["inner"], "INNER"],
-    "fill": lambda: ["x", [1, 2], None, object(), np.ones(2, np.float32), {}],
+    "fill": lambda: [HOUR, "x", [1, 2], None, object(), np.ones(2, np.float32), {}],
     "fill or none": lambda: [x for x in BAD["fill"]() if x is not None],
-    "index fill": lambda: ["x", [1, 2], object(), 0.5, np.ones(2, np.int32), {}],
-    "identity": lambda: [0, 1.0, "x", (1, 2)],
+    "index fill": lambda: [HOUR, "x", [1, 2], object(), 0.5, np.ones(2, np.int32), {}],
+    "identity": lambda: [HOUR, 0, 1.0, "x", (1, 2)],
     "direction": lambda: ["left", None, 1, Traced(1), ["backward"]],
     "by": lambda: [None, "abc", ITEMS, np.ones(N, bool), np.ones((N, 2), np.int32), KEYS_A[:3], (KEYS_A,) * 8, {}],
-    "tolerance": lambda: ["x", 1.5, [1], ints(1), object()],
+    "tolerance": lambda: [HOUR, "x", 1.5, [1], ints(1), object()],
     "method": lambda: ["max", None, 1, Traced(1), ["min"]],
-    "step": lambda: [1.5, "3", [1], ints(1), True, None, 2**31, object(), np.float32(2), jax.random.key(0)],
+    "step": lambda: [HOUR, 1.5, "3", [1], ints(1), True, None, 2**31, object(), np.float32(2), jax.random.key(0)],
 }  # fmt: skip
 # What kind each argument is, by its name; `ARGUMENTS` of its family says where it is of another kind.
 NAMES = {
@@ -228,7 +236,8 @@ def error_of(name: str, argument: str, value: Any) -> BaseException | None:
     return None
 
 
-CONTRADICTIONS = (r"an array, got (ndarray|list)$", r"8 to 64 bits, got float8")
+CONTRADICTIONS = (r"an array, got (ndarray|list)$", r"8 to 64 bits, got float8", r", ([\w\[\],]+), got \1\b")
+CONTRADICTIONS += (r"or a function of two items, got <function",)
 
 
 def misuse(rng: np.random.Generator) -> Other:
