@@ -54,11 +54,14 @@ struct CallError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+struct FunctionData;
+
 struct Call {
   std::string_view operation;
   std::vector<Array> operands;
   std::vector<Array> results;
   const Attributes& attributes;
+  const FunctionData* function = nullptr;  // where the operation is by one; not there where only sizes are asked for
 
   // The number of problems in the batch: the product of the leading dimensions of an array whose own rank is `rank`.
   static int64_t batch(const Array& array, int rank) { return array.extent(0, array.rank() - rank); }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "call.h"
+#include "operands/function_data.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace mgpu {
@@ -59,8 +60,10 @@ inline std::string_view attribute_text(const ffi::Dictionary& dictionary, std::s
 template <typename Prepare>
 ffi::Error prepare_call(const char* operation, const ffi::Dictionary& attributes, Prepare prepare) {
   try {
-    prepare(FrameAttributes(attributes), attribute_text(attributes, "source"));
+    prepare(FrameAttributes(attributes), function_of(attribute_text(attributes, "function")));
     return ffi::Error::Success();
+  } catch (const CallError& error) {
+    return ffi::Error::InvalidArgument(std::string(operation) + ": " + error.what());
   } catch (const std::exception& error) {
     return ffi::Error::Internal(std::string(operation) + ": " + error.what());
   }

@@ -32,19 +32,21 @@ struct XlaExecutor final : cpu::Executor {
 MGPU_OPERATIONS(MGPU_HANDLER)
 #undef MGPU_HANDLER
 
-#define MGPU_HANDLER(name)                                                                                       \
-  ffi::Error name##_instantiate(ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary attributes) {            \
-    return prepare_call(#name, attributes, cpu::prepare_##name);                                                 \
-  }                                                                                                              \
-  ffi::Error name##_handler(ffi::ThreadPool pool, ffi::RemainingArgs operands, ffi::RemainingRets results,       \
-                            ffi::Dictionary attributes) {                                                        \
-    XlaExecutor executor(pool);                                                                                  \
-    return run_call(#name, operands, results, attributes,                                                        \
-                    [&](const Call& call) { cpu::name(call, attribute_text(attributes, "source"), executor); }); \
-  }                                                                                                              \
-  XLA_FFI_DEFINE_HANDLER(name##_instantiate_ffi, name##_instantiate,                                             \
-                         ffi::Ffi::BindInstantiate().RemainingArgs().RemainingRets().Attrs());                   \
-  XLA_FFI_DEFINE_HANDLER(name##_ffi, name##_handler,                                                             \
+#define MGPU_HANDLER(name)                                                                                 \
+  ffi::Error name##_instantiate(ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary attributes) {      \
+    return prepare_call(#name, attributes, cpu::prepare_##name);                                           \
+  }                                                                                                        \
+  ffi::Error name##_handler(ffi::ThreadPool pool, ffi::RemainingArgs operands, ffi::RemainingRets results, \
+                            ffi::Dictionary attributes) {                                                  \
+    XlaExecutor executor(pool);                                                                            \
+    return run_call(#name, operands, results, attributes, [&](Call& call) {                                \
+      call.function = &function_of(attribute_text(attributes, "function"));                                \
+      cpu::name(call, executor);                                                                           \
+    });                                                                                                    \
+  }                                                                                                        \
+  XLA_FFI_DEFINE_HANDLER(name##_instantiate_ffi, name##_instantiate,                                       \
+                         ffi::Ffi::BindInstantiate().RemainingArgs().RemainingRets().Attrs());             \
+  XLA_FFI_DEFINE_HANDLER(name##_ffi, name##_handler,                                                       \
                          ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs());
 MGPU_FUNCTION_OPERATIONS(MGPU_HANDLER)
 #undef MGPU_HANDLER
@@ -188,6 +190,17 @@ const mgpu::HandlerEntry* jax_mgpu_handlers() {
 #undef MGPU_ENTRIES
 #undef MGPU_ENTRY
   return table;
+}
+
+// The C++ that a function's data become. Where they are of no function, null and `error`.
+MGPU_EXPORT const char* jax_mgpu_function_source(const char* data, const char** error) {
+  using namespace mgpu;
+  try {
+    return keep(FunctionData(data).source);
+  } catch (const std::exception& exception) {
+    *error = keep(exception.what());
+    return nullptr;
+  }
 }
 
 // Bytes of scratch memory of the CUDA handler. Where there is no such call, -1 and `error`.

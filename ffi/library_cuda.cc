@@ -33,20 +33,22 @@ MGPU_CUDA_OPERATIONS(MGPU_HANDLER)
 #undef MGPU_HANDLER
 
 // XLA instantiates a call when it loads a program, and records its execution alone.
-#define MGPU_HANDLER(name)                                                                                      \
-  ffi::Error name##_instantiate(ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary attributes) {           \
-    return prepare_call(#name, attributes, cuda::prepare_##name);                                               \
-  }                                                                                                             \
-  ffi::Error name##_handler(CUstream_st* stream, ffi::RemainingArgs operands, ffi::RemainingRets results,       \
-                            ffi::Dictionary attributes) {                                                       \
-    return run_call(#name, operands, results, attributes,                                                       \
-                    [&](const Call& call) { cuda::name(call, attribute_text(attributes, "source"), stream); }); \
-  }                                                                                                             \
-  XLA_FFI_DEFINE_HANDLER(name##_instantiate_ffi, name##_instantiate,                                            \
-                         ffi::Ffi::BindInstantiate().RemainingArgs().RemainingRets().Attrs());                  \
-  XLA_FFI_DEFINE_HANDLER(                                                                                       \
-      name##_ffi, name##_handler,                                                                               \
-      ffi::Ffi::Bind().Ctx<ffi::PlatformStream<CUstream_st*>>().RemainingArgs().RemainingRets().Attrs(),        \
+#define MGPU_HANDLER(name)                                                                                \
+  ffi::Error name##_instantiate(ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary attributes) {     \
+    return prepare_call(#name, attributes, cuda::prepare_##name);                                         \
+  }                                                                                                       \
+  ffi::Error name##_handler(CUstream_st* stream, ffi::RemainingArgs operands, ffi::RemainingRets results, \
+                            ffi::Dictionary attributes) {                                                 \
+    return run_call(#name, operands, results, attributes, [&](Call& call) {                               \
+      call.function = &function_of(attribute_text(attributes, "function"));                               \
+      cuda::name(call, stream);                                                                           \
+    });                                                                                                   \
+  }                                                                                                       \
+  XLA_FFI_DEFINE_HANDLER(name##_instantiate_ffi, name##_instantiate,                                      \
+                         ffi::Ffi::BindInstantiate().RemainingArgs().RemainingRets().Attrs());            \
+  XLA_FFI_DEFINE_HANDLER(                                                                                 \
+      name##_ffi, name##_handler,                                                                         \
+      ffi::Ffi::Bind().Ctx<ffi::PlatformStream<CUstream_st*>>().RemainingArgs().RemainingRets().Attrs(),  \
       {ffi::Traits::kCmdBufferCompatible});
 MGPU_FUNCTION_OPERATIONS(MGPU_HANDLER)
 MGPU_CUDA_FUNCTION_OPERATIONS(MGPU_HANDLER)

@@ -87,23 +87,23 @@ MGPU_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
 }  // namespace cpu
 
-// `source` is the function. The first makes its kernels ready on all devices, from the attributes alone.
-#define MGPU_DECLARE(name)                                                    \
-  namespace cuda {                                                            \
-  void prepare_##name(const Attributes& attributes, std::string_view source); \
-  void name(const Call& call, std::string_view source, CUstream_st* stream);  \
-  }                                                                           \
-  namespace workspace {                                                       \
-  int64_t name(const Call& call);                                             \
+// The first makes the kernels of a function ready on all devices, from the attributes alone.
+#define MGPU_DECLARE(name)                                                         \
+  namespace cuda {                                                                 \
+  void prepare_##name(const Attributes& attributes, const FunctionData& function); \
+  void name(const Call& call, CUstream_st* stream);                                \
+  }                                                                                \
+  namespace workspace {                                                            \
+  int64_t name(const Call& call);                                                  \
   }
 MGPU_FUNCTION_OPERATIONS(MGPU_DECLARE)
 MGPU_CUDA_FUNCTION_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
 
 namespace cpu {
-#define MGPU_DECLARE(name)                                                    \
-  void prepare_##name(const Attributes& attributes, std::string_view source); \
-  void name(const Call& call, std::string_view source, Executor& executor);
+#define MGPU_DECLARE(name)                                                         \
+  void prepare_##name(const Attributes& attributes, const FunctionData& function); \
+  void name(const Call& call, Executor& executor);
 MGPU_FUNCTION_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
 }  // namespace cpu

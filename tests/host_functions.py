@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from jax_mgpu._src import emit
+from jax_mgpu._src import emit, library
 
 FFI = pathlib.Path(__file__).parent.parent / "ffi"
 
@@ -39,6 +39,11 @@ extern "C" void apply{number}(const void* const* a, const void* const* b, void* 
 """
 
 
+def cpp(data: str) -> str:
+    """The C++ that the library makes of a function."""
+    return library.cpu_library.function_source(data)
+
+
 def trace(function, item):
     """A function of two items as a closed jaxpr of their leaves, and these."""
     leaves, structure = jax.tree.flatten(item)
@@ -50,8 +55,8 @@ def trace(function, item):
     return jax.make_jaxpr(flat)(*leaves, *leaves), leaves
 
 
-def operator(function, item) -> emit.OperatorSource:
-    """The source of a function of two items like `item`, a pytree of jax.ShapeDtypeStructs."""
+def operator(function, item) -> emit.OperatorData:
+    """The data of a function of two items like `item`, a pytree of jax.ShapeDtypeStructs."""
     closed, leaves = trace(function, item)
     assert [(x.shape, x.dtype) for x in closed.out_avals] == [(x.shape, x.dtype) for x in leaves]
     return emit.emit_operator(closed, leaves)
@@ -91,11 +96,11 @@ def build(operators) -> ctypes.CDLL:
     ]
     for number, source in enumerate(operators):
         loop = LOOP.format(number=number, captures=len(source.captures))
-        text.append(f"namespace function{number} {{\n{source.text}{loop}}}")
+        text.append(f"namespace function{number} {{\n{cpp(source.data)}{loop}}}")
     return compile_library("\n".join(text))
 
 
-def apply(library, number: int, source: emit.OperatorSource, a, b) -> list[np.ndarray]:
+def apply(library, number: int, source: emit.OperatorData, a, b) -> list[np.ndarray]:
     """A function of arrays of items, item by item."""
     a, b = ([np.ascontiguousarray(x) for x in jax.tree.leaves(items)] for items in (a, b))
     results = [np.zeros_like(x) for x in a]

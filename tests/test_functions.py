@@ -339,7 +339,7 @@ def test_derivatives(rng) -> None:
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
 def test_calls_for_cuda(monkeypatch) -> None:
-    """The source is an attribute of the call, and the arrays that the function captured are its operands."""
+    """The function is an attribute of the call, and the arrays that the function captured are its operands."""
     if library.cuda_library is None:
         monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
     monkeypatch.setattr(library, "compiler_problem", lambda platform: "")
@@ -351,8 +351,8 @@ def test_calls_for_cuda(monkeypatch) -> None:
 
     text = jax.jit(run).trace(x, table).lower(lowering_platforms=("cuda",)).as_text()
     call = next(line for line in text.splitlines() if "jax_mgpu.scan_by_function" in line)
-    assert "struct Function" in call
-    assert "captures.get<float>(0)[0 + 7 * 1 + 0]" in call
+    assert "function combine" in call
+    assert "f32 load 0 7" in call
     assert "captures = 1 : i64" in call
     by_function._operation.cache_clear()
 

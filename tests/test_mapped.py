@@ -12,7 +12,7 @@ import pytest
 
 import jax_mgpu as mgpu
 from jax_mgpu._src import by_function, library
-from tests.host_functions import compile_library
+from tests.host_functions import compile_library, cpp
 from tests.jaxprs import kernel_calls
 
 F32, I32, U8 = np.float32, np.int32, np.uint8
@@ -220,7 +220,7 @@ def test_derivatives(rng) -> None:
 
 
 def test_promise_of_commutativity(monkeypatch) -> None:
-    """It is in the source, of which the kernels that need not keep the order are made."""
+    """It is in the data, of which the kernels that need not keep the order are made."""
     monkeypatch.setattr(by_function, "has_kernels", lambda: True)
     x = jnp.arange(5.0)
 
@@ -229,8 +229,8 @@ def test_promise_of_commutativity(monkeypatch) -> None:
 
     for promised in (False, True):
         assert mgpu.reduce(x, choose, commutative=promised) == 4
-        source = source_of(lambda x, promised=promised: mgpu.reduce(x, choose, commutative=promised), x)[0].source
-        assert f"kCommutes = {str(promised).lower()}" in source
+        source = source_of(lambda x, promised=promised: mgpu.reduce(x, choose, commutative=promised), x)[0].data
+        assert ("\nflags commutes\n" in source) == promised
     with pytest.raises(TypeError, match="scan: commutative: expected"):
         mgpu.scan(x, choose, commutative=2)
 
@@ -412,7 +412,7 @@ def test_cpp(rng, monkeypatch) -> None:
         function, equation = source_of(call, x)
         operands = len(equation.invars)
         captured = operands - 2 - len(function.element.leaves)
-        text.append(LOOP.format(number=number, source=function.source, captures=captured))
+        text.append(LOOP.format(number=number, source=cpp(function.data), captures=captured))
         sources.append((function, captured))
     compiled = compile_library(HEAD + "".join(text))
     for number, ((x, call), (function, captured)) in enumerate(zip(calls, sources, strict=True)):

@@ -270,11 +270,11 @@ def source_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The source of a function that its kernels are compiled of."""
     if name in FUNCTIONS:
         item, function = FUNCTIONS[name]
-        return host_functions.operator(function, item).text
+        return host_functions.cpp(host_functions.operator(function, item).data)
     dtype, call = MAPPED[name]
     monkeypatch.setattr(by_function, "has_kernels", lambda: True)
     (equation,) = kernel_calls(call, np.zeros(9, dtype))
-    return by_function._FUNCTIONS[equation.params["function"]].source
+    return host_functions.cpp(by_function._FUNCTIONS[equation.params["function"]].data)
 
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, *MAPPED])
@@ -305,9 +305,10 @@ def test_everything_in_functions_compiles(names: list[str], monkeypatch: pytest.
     items, apply = test_emit.group_of(names)
     pairs = [jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape), leaf.dtype), items)] * 2
     (equation,) = kernel_calls(lambda pairs: test_emit.apply_in_kernels(apply, pairs), pairs)
+    source = host_functions.cpp(by_function._FUNCTIONS[equation.params["function"]].data)
     text = (
         '#include "cuda/scan/scan_segments.cuh"\n#include "function/operator.h"\n#include "function/primitives.h"\n'
-        f"namespace mgpu::function {{\n{by_function._FUNCTIONS[equation.params['function']].source}}}\n"
+        f"namespace mgpu::function {{\n{source}}}\n"
     )
     log = compile_log(text, [f"mgpu::cuda::scanning::scan_segments<{OPERATOR_OF_FUNCTION}>"], 90)
     assert not log, log[:4000]
@@ -336,7 +337,7 @@ ORDERS = {
 def test_orders_compile(name: str) -> None:
     """The kernels of callers' orders, as ffi/cuda/sort_by_function.cu asks for them."""
     item, function, bits = ORDERS[name]
-    source = emit_order(jax.make_jaxpr(function)(*item, *item), item).text
+    source = host_functions.cpp(emit_order(jax.make_jaxpr(function)(*item, *item), item).data)
     text = (
         '#include "cuda/segmented_sort/by_function.cuh"\n#include "function/primitives.h"\n'
         f"namespace mgpu::function {{\n{source}}}\n"
@@ -363,7 +364,7 @@ WIDE_ORDERS = {
 def test_orders_of_wide_items_compile(name: str) -> None:
     """The kernels of orders whose items stay in memory, as ffi/cuda/sort_by_function.cu asks for them."""
     item, function = WIDE_ORDERS[name]
-    source = emit_order(jax.make_jaxpr(function)(*item, *item), item).text
+    source = host_functions.cpp(emit_order(jax.make_jaxpr(function)(*item, *item), item).data)
     text = (
         '#include "cuda/segmented_sort/by_function.cuh"\n#include "function/primitives.h"\n'
         f"namespace mgpu::function {{\n{source}}}\n"

@@ -5,6 +5,7 @@
 #include "cuda/reduce.cuh"
 #include "cuda/scan/scan_tiles.cuh"
 #include "cuda/segmented_reduce.cuh"
+#include "operands/function_data.h"
 #include "operands/functions.h"
 #include "operations.h"
 #include "workspace.h"
@@ -67,23 +68,18 @@ const std::vector<Kernel>& scan_kernels(std::string_view source, bool in_tiles, 
                   : kernels_of(source, "cuda/scan/scan_segments.cuh", segments, device);
 }
 
-ItemShape shape_of(const Attributes& attributes) {
-  return {static_cast<int>(attributes["item_bytes"]), static_cast<int>(attributes["widest"]),
-          static_cast<int>(attributes["packed"])};
-}
-
 }  // namespace
 
-void prepare_reduce_by_function(const Attributes&, std::string_view source) {
-  for (const int device : distinct_devices()) reduce_kernels(source, device);
+void prepare_reduce_by_function(const Attributes&, const FunctionData& function) {
+  for (const int device : distinct_devices()) reduce_kernels(function.source, device);
 }
 
-void reduce_by_function(const Call& call, std::string_view source, CUstream_st* stream) {
+void reduce_by_function(const Call& call, CUstream_st* stream) {
   using namespace reducing;
   const ReduceFunctionOperands operands(call);
   const Segments& segments = operands.segments;
   if (segments.rows == 0) return;
-  const auto& kernels = reduce_kernels(source, current_device());
+  const auto& kernels = reduce_kernels(call.function->source, current_device());
   Workspace workspace = workspace_of(call);
   const Reduction<AnyOperator> reduction{operands.sources(),
                                          operands.rows_aligned(),
@@ -108,16 +104,16 @@ void reduce_by_function(const Call& call, std::string_view source, CUstream_st* 
   }
 }
 
-void prepare_segmented_reduce_by_function(const Attributes&, std::string_view source) {
-  for (const int device : distinct_devices()) segmented_reduce_kernels(source, device);
+void prepare_segmented_reduce_by_function(const Attributes&, const FunctionData& function) {
+  for (const int device : distinct_devices()) segmented_reduce_kernels(function.source, device);
 }
 
-void segmented_reduce_by_function(const Call& call, std::string_view source, CUstream_st* stream) {
+void segmented_reduce_by_function(const Call& call, CUstream_st* stream) {
   using namespace segment_reducing;
   const SegmentedReduceFunctionOperands operands(call);
   const Segments& segments = operands.segments;
   if (segments.rows * segments.heads_count == 0) return;
-  const auto& kernels = segmented_reduce_kernels(source, current_device());
+  const auto& kernels = segmented_reduce_kernels(call.function->source, current_device());
   Workspace workspace = workspace_of(call);
   const auto scratch = operands.layout(workspace);
   const UnitTiles tiles = unit_tiles(operands.tiling(), scratch.items_before);
@@ -133,21 +129,20 @@ void segmented_reduce_by_function(const Call& call, std::string_view source, CUs
   if (tiles.tiles > 1) launch(kernels[kSegmentJoins], join_blocks(tiles.tiles), kJoinThreads, 0, stream, reduction, op);
 }
 
-void prepare_scan_by_function(const Attributes& attributes, std::string_view source) {
+void prepare_scan_by_function(const Attributes& attributes, const FunctionData& function) {
   for (const int device : distinct_devices()) {
-    const bool in_tiles =
-        attributes["segmented"] == 0 && has_stages(shape_of(attributes), attributes["state_bytes"], device);
-    scan_kernels(source, in_tiles, device);
+    const bool in_tiles = attributes["segmented"] == 0 && has_stages(function.shape(), function.state_bytes(), device);
+    scan_kernels(function.source, in_tiles, device);
   }
 }
 
-void scan_by_function(const Call& call, std::string_view source, CUstream_st* stream) {
+void scan_by_function(const Call& call, CUstream_st* stream) {
   using namespace scanning;
   const ScanFunctionOperands operands(call);
   const Segments& segments = operands.segments;
   const int device = current_device();
   const bool in_tiles = !operands.segmented && has_stages(operands.shape, operands.state_bytes, device);
-  const auto& kernels = scan_kernels(source, in_tiles, device);
+  const auto& kernels = scan_kernels(call.function->source, in_tiles, device);
   if (segments.total() == 0) return;  // a total over no items is the caller's
   Workspace workspace = workspace_of(call);
   const auto scratch = operands.layout(workspace);

@@ -7,6 +7,7 @@
 #include "cuda/segmented_sort/sort_segments.h"
 #include "cuda/segmented_sort/sort_tiles.cuh"
 #include "function/order.h"
+#include "operands/function_data.h"
 #include "operands/sort_by_function.h"
 #include "operations.h"
 
@@ -63,47 +64,48 @@ struct SegmentKernels {
 };
 
 template <typename Word, typename Payload>
-void run(const Call& call, const SortFunctionOperands& operands, std::string_view source, CUstream_st* stream) {
+void run(const Call& call, const SortFunctionOperands& operands, CUstream_st* stream) {
   using Order = AnyOrder<Word>;
   constexpr bool kHasPayload = Problem<Order, Payload>::kHasPayload;
-  const SegmentKernels<Order, Payload> kernels{sort_kernels(source, sizeof(Word), kHasPayload, current_device()),
-                                               stream};
+  const SegmentKernels<Order, Payload> kernels{
+      sort_kernels(call.function->source, sizeof(Word), kHasPayload, current_device()), stream};
   sort_segments<Order, Payload>(call, operands.sort, Order{operands.captures}, INT64_MAX, stream, kernels);
 }
 
 template <typename Word>
-void run_words(const Call& call, const SortFunctionOperands& operands, std::string_view source, CUstream_st* stream) {
+void run_words(const Call& call, const SortFunctionOperands& operands, CUstream_st* stream) {
   if (operands.sort.payload_mode == PayloadMode::kNone) {
-    run<Word, NoPayload>(call, operands, source, stream);
+    run<Word, NoPayload>(call, operands, stream);
   } else {
-    run<Word, uint32_t>(call, operands, source, stream);
+    run<Word, uint32_t>(call, operands, stream);
   }
 }
 
 }  // namespace
 
-void prepare_sort_by_function(const Attributes& attributes, std::string_view source) {
+void prepare_sort_by_function(const Attributes& attributes, const FunctionData& function) {
   const bool has_payload = attributes["payload"] != static_cast<int64_t>(PayloadMode::kNone);
-  for (const int device : distinct_devices()) sort_kernels(source, attributes["word_bytes"], has_payload, device);
+  for (const int device : distinct_devices())
+    sort_kernels(function.source, attributes["word_bytes"], has_payload, device);
 }
 
-void sort_by_function(const Call& call, std::string_view source, CUstream_st* stream) {
+void sort_by_function(const Call& call, CUstream_st* stream) {
   const SortFunctionOperands operands(call);
   if (operands.sort.segments.total() == 0) return;
   switch (byte_width(operands.sort.key_type)) {
-    case 1: return run_words<uint8_t>(call, operands, source, stream);
-    case 2: return run_words<uint16_t>(call, operands, source, stream);
-    case 4: return run_words<uint32_t>(call, operands, source, stream);
-    case 8: return run_words<uint64_t>(call, operands, source, stream);
-    default: return run_words<unsigned __int128>(call, operands, source, stream);
+    case 1: return run_words<uint8_t>(call, operands, stream);
+    case 2: return run_words<uint16_t>(call, operands, stream);
+    case 4: return run_words<uint32_t>(call, operands, stream);
+    case 8: return run_words<uint64_t>(call, operands, stream);
+    default: return run_words<unsigned __int128>(call, operands, stream);
   }
 }
 
-void prepare_sort_indices_by_function(const Attributes&, std::string_view source) {
-  for (const int device : distinct_devices()) index_kernels(source, device);
+void prepare_sort_indices_by_function(const Attributes&, const FunctionData& function) {
+  for (const int device : distinct_devices()) index_kernels(function.source, device);
 }
 
-void sort_indices_by_function(const Call& call, std::string_view source, CUstream_st* stream) {
+void sort_indices_by_function(const Call& call, CUstream_st* stream) {
   const SortIndicesFunctionOperands operands(call);
   const Segments& segments = operands.sort.segments;
   if (segments.total() == 0) return;
@@ -112,7 +114,8 @@ void sort_indices_by_function(const Call& call, std::string_view source, CUstrea
   order.captures = operands.captures;
   order.length = static_cast<uint32_t>(segments.length);
   order.last = static_cast<uint32_t>(segments.total() - 1);
-  const SegmentKernels<AnyIndexOrder, NoPayload> kernels{index_kernels(source, current_device()), stream};
+  const SegmentKernels<AnyIndexOrder, NoPayload> kernels{index_kernels(call.function->source, current_device()),
+                                                         stream};
   sort_segments<AnyIndexOrder, NoPayload>(call, operands.sort, order, INT64_MAX, stream, kernels);
 }
 

@@ -38,7 +38,7 @@ struct OperatorOfFunction {
       return item;
     }
   }
-  MGPU_HOST_DEVICE Result dead() const { return Function::dead(); }
+  MGPU_HOST_DEVICE Result dead() const { return function().dead(); }
 };
 
 // With a neutral item.

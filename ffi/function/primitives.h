@@ -1,5 +1,6 @@
 // What compiled functions are made of: the meaning that XLA gives each primitive, on scalars, once for host and device.
-// An emitted line is `const float v7 = xla::add(v3, v5);` and no more, so types and corner cases live here alone.
+// A line of a function becomes `const float v7 = xla::add(v3, v5);` and no more, so corner cases live here alone.
+// operands/function_data.cc lets only types in that each is for.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -245,6 +246,16 @@ MGPU_HOST_DEVICE T clamp(T low, T x, T high) {
   return min(max(low, x), high);
 }
 
+// Whether an item takes the place of the extremum of those before it: a NaN comes first.
+template <typename T>
+MGPU_HOST_DEVICE bool above(T item, T extremum) {
+  return !ne(extremum, extremum) && (ne(item, item) || gt(item, extremum));
+}
+template <typename T>
+MGPU_HOST_DEVICE bool below(T item, T extremum) {
+  return !ne(extremum, extremum) && (ne(item, item) || lt(item, extremum));
+}
+
 // ---- Bits. A shift by the width or more leaves zeros, or copies of the sign.
 
 #define MGPU_BITS(name, op)           \
@@ -458,5 +469,8 @@ template <typename T, typename... Rest>
 MGPU_HOST_DEVICE T pick(int64_t i, T first, Rest... rest) {
   return i == 0 ? first : pick<T>(i - 1, rest...);
 }
+
+// In a loop that may not end. C++ lets a compiler take it that a loop without effects ends, and this is one.
+MGPU_HOST_DEVICE void make_progress() { asm volatile(""); }
 
 }  // namespace mgpu::xla

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "call.h"
+#include "operands/function_data.h"
 #include "operations.h"
 #include "workspace.h"
 
@@ -39,6 +40,15 @@ FunctionOperands::FunctionOperands(const Call& call) {
   }
   call.expect(widest == shape.widest && packed == shape.packed, "expected leaves of the sizes that are attributes");
   for (size_t i = 0; i < captured; ++i) captures.arrays[i] = call.operands[count + i].data;
+  if (const FunctionData* const function = call.function) {
+    const ItemShape own = function->shape();
+    call.expect(!function->is_order && shape.size == own.size && shape.widest == own.widest &&
+                    shape.packed == own.packed && state_bytes == function->state_bytes() &&
+                    count == function->element.size() && result_leaves == static_cast<int64_t>(function->result.size()),
+                "expected the sizes of the function");
+    function->expect_leaves(call, batch_rank, segments.total());
+    function->expect_captures(call, count, captured);
+  }
   const Array& heads = call.operands[count + captured];
   if (heads.size() > 0) {
     segments.heads_count = Call::length(heads);
@@ -49,6 +59,7 @@ FunctionOperands::FunctionOperands(const Call& call) {
 }
 
 std::vector<void*> FunctionOperands::results(const Call& call, size_t first, int64_t items) const {
+  if (call.function) call.function->expect_results(call, first, items);
   std::vector<void*> pointers;
   int64_t bytes = 0;
   for (int64_t i = 0; i < result_leaves; ++i) {
@@ -80,6 +91,10 @@ ScanFunctionOperands::ScanFunctionOperands(const Call& call)
       result(results(call, 0, segments.total())) {
   if (call.attributes["total"] != 0) totals = results(call, result_leaves, segments.rows);
   call.expect(segmented || segments.heads_count == 0, "heads: expected none");
+  if (call.function) {
+    call.expect(exclusive == call.function->exclusive && reverse == call.function->reverse,
+                "expected the directions of the function");
+  }
   for (const void* data : result) aligned = aligned && reinterpret_cast<uintptr_t>(data) % 16 == 0;
 }
 

@@ -1,6 +1,7 @@
 #include "operands/sort_by_function.h"
 
 #include "call.h"
+#include "operands/function_data.h"
 #include "operations.h"
 #include "workspace.h"
 
@@ -62,6 +63,10 @@ SegmentedSortOperands word_operands(const Call& call) {
   call.expect(byte_width(keys.dtype) == minimum<int64_t>(word_bytes, 4), "keys: expected words of that width");
   call.expect(word_bytes <= 4 || (keys.rank() >= 2 && 4 * keys.dimensions.back() == word_bytes),
               "keys: expected rows of words of 4 bytes");
+  if (const FunctionData* const function = call.function) {
+    call.expect(function->is_order && function->shape().packed <= word_bytes, "expected an order of such words");
+    function->expect_captures(call, 1 + kSegmentOperands, captured);
+  }
   const int64_t payload = call.attributes["payload"];
   call.expect(payload != static_cast<int64_t>(PayloadMode::kGiven), "payload: expected none");
   return sort_of_words(call, as_words(keys, word_bytes), as_words(call.results.at(0), word_bytes), 1, payload);
@@ -80,6 +85,11 @@ SegmentedSortOperands index_operands(const Call& call) {
   int64_t bytes = 0;
   for (size_t i = 0; i < leaves; ++i) bytes += call.operands[i].bytes();
   call.expect(bytes == indices.size() * call.attributes["item_bytes"], "expected leaves of one length");
+  if (const FunctionData* const function = call.function) {
+    call.expect(function->is_order && leaves == function->item.size(), "expected an order of such items");
+    function->expect_leaves(call, indices.rank() - 1, indices.size());
+    function->expect_captures(call, leaves + kSegmentOperands, captured);
+  }
   const Array positions{nullptr, DType::u32, indices.dimensions};
   return sort_of_words(call, positions, {indices.data, DType::u32, indices.dimensions}, leaves,
                        static_cast<int64_t>(PayloadMode::kNone));

@@ -1,9 +1,9 @@
 """Reductions and scans by a function of the caller, in kernels that are compiled for it.
 
-The function is traced once, on one item, and written as C++ (emit/). The C++ is an attribute of the call. The handler
-compiles it when XLA loads the program; for an exported program, that may be another process. Plain JAX runs functions
-that cannot be written as C++, derivatives, other platforms, and machines without a compiler. On a CPU it runs all of
-them, unless MGPU_CPU_JIT=1 asks for kernels.
+The function is traced once, on one item, and written as lines of operations (emit/), an attribute of the call. The
+handler checks and compiles them when XLA loads the program; for an exported program, that may be another process. Plain
+JAX runs functions that cannot be written so, derivatives, other platforms, and machines without a compiler. On a CPU it
+runs all of them, unless MGPU_CPU_JIT=1 asks for kernels.
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ class _Traced:
 
 @dataclasses.dataclass(frozen=True)
 class _Function:
-    """A function as C++, without the values that it captured.
+    """A function as data, without the values that it captured.
 
     Args:
-      source: the C++.
+      data: its lines, which the call carries.
       element: what lies in memory.
       results: the leaves of one result.
-      largest_bytes: as in `OperatorSource`.
+      largest_bytes: as in `OperatorData`.
       state_bytes: the size of a state of the kernels.
       combine: the operator.
       identity: the result over nothing, where there may be one.
@@ -105,7 +105,7 @@ class _Function:
       position_dtype: the dtype of the positions that `load` takes.
     """
 
-    source: str
+    data: str
     element: Layout
     results: tuple[Any, ...]
     largest_bytes: int
@@ -265,7 +265,7 @@ def _directions(flags: Mapping[str, bool]) -> dict[str, bool]:
 
 
 def _builtin(kind: Kind, dtype: Any) -> Operator:
-    with jax.ensure_compile_time_eval():  # its identity is part of the source
+    with jax.ensure_compile_time_eval():  # its identity is part of the function
         return builtin(kind, dtype)
 
 
@@ -357,11 +357,11 @@ def _written(
     consts = [const for one in traced if one is not None for const in one.consts]
     captured = tuple(const for const in (*consts, *(known or ())) if isinstance(const, _Captured))
     rules = tuple(map(_rules, (closed, load_closed)))
-    key = (written.text, rules, captured, known is None, operator.kind, mesh)
+    key = (written.data, rules, captured, known is None, operator.kind, mesh)
     combine, loaded = traced
     assert combine is not None
     function = _Function(
-        source=written.text,
+        data=written.data,
         element=written.element,
         results=tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in finished),
         largest_bytes=written.largest_bytes,
@@ -384,7 +384,7 @@ def _has_rules(jaxpr: Any, names: tuple[str, ...] = RULES) -> bool:
 
 
 def _rules(closed: Any) -> Any:
-    """What tells apart functions that are the same C++ and have other derivatives: these, of first and second order."""
+    """What tells functions apart that are the same lines: their derivatives, of first and second order."""
     texts: list[Any] = []
     for _ in range(2):
         if closed is None or not _has_rules(closed.jaxpr, (*RULES, "stop_gradient")):
@@ -519,7 +519,7 @@ class FunctionOperation(Operation):
         return needs_plain_jax("operators", self.captures, platform, devices)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
-        """The function's source and sizes in the place of its number."""
+        """The function and its sizes in the place of its number."""
         function = _FUNCTIONS[attributes["function"]]
         widths = [function.element.leaf_bytes(leaf) for leaf in range(self.leaves)]
         batch_rank = self._batch_rank(operands)
@@ -539,7 +539,7 @@ class FunctionOperation(Operation):
             "results": len(function.results),
             "result_bytes": Layout.of(function.results).item_bytes,
             "state_bytes": function.state_bytes,
-            "source": function.source,
+            "function": function.data,
         }
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: int) -> tuple[Any, Any]:

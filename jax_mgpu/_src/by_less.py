@@ -157,14 +157,14 @@ class _Order:
     """An order that has been written, without the values that it captured.
 
     Args:
-      source: the C++.
+      data: its lines, which the call carries.
       item: the leaves of a key.
       jaxpr: the comparator.
       consts: its values, or the captured operands in their places.
       compares_keys: whether a sort of columns does its work, as far as a CPU is to know.
     """
 
-    source: str
+    data: str
     item: tuple[Any, ...]
     jaxpr: Any
     consts: tuple[Any, ...]
@@ -296,8 +296,8 @@ def _written(items: Items) -> tuple[int, Sequence[Any]] | None:
     written = emit_order(closed, items.item)
     consts = tuple(by_function._place(const, written.captures) for const in closed.consts)
     captured = tuple(const for const in consts if isinstance(const, by_function._Captured))
-    key = (written.text, captured, by_keys, jax.sharding.get_abstract_mesh())
-    order = _Order(written.text, tuple(items.item), without_values(closed), consts, by_keys)
+    key = (written.data, captured, by_keys, jax.sharding.get_abstract_mesh())
+    order = _Order(written.data, tuple(items.item), without_values(closed), consts, by_keys)
     return number_of(_NUMBERS, _ORDERS, key, order), written.captures
 
 
@@ -330,9 +330,9 @@ class _OrderOperation(Operation):
         return by_function.needs_plain_jax("orders", self.captures, platform, devices)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
-        """The order's source in the place of its number."""
+        """The order in the place of its number."""
         own = {name: value for name, value in attributes.items() if name != "order"}
-        return {**own, "captures": self.captures, "source": _ORDERS[attributes["order"]].source}
+        return {**own, "captures": self.captures, "function": _ORDERS[attributes["order"]].data}
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
         if any(axis is not None for axis in axes[self.given :]):  # an order of its own for each problem
@@ -372,7 +372,7 @@ class LessOperation(_OrderOperation):
         )
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
-        """The order's source and sizes in the place of its number."""
+        """The order and its sizes in the place of its number."""
         words = operands[0].shape[-1] if self.word_rank == 2 else 1
         return {**super().call_attributes(operands, attributes), "word_bytes": words * operands[0].dtype.itemsize}
 
@@ -420,7 +420,7 @@ class LessIndexOperation(_OrderOperation):
         return super().lowers_plainly(operands, attributes, platform, devices)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
-        """The order's source and sizes in the place of its number."""
+        """The order and its sizes in the place of its number."""
         item_bytes = sum(map(_item_bytes, _ORDERS[attributes["order"]].item))
         return {
             **super().call_attributes(operands, attributes),

@@ -166,6 +166,15 @@ class Library:
             raise ValueError((error.value or b"").decode())
         return json.loads(report)
 
+    def function_source(self, data: str) -> str:
+        """The C++ that the data of a function become, where they are of one."""
+        make, error = self._c.jax_mgpu_function_source, ctypes.c_char_p()
+        make.restype = ctypes.c_char_p
+        source = make(data.encode(), ctypes.byref(error))
+        if source is None:
+            raise ValueError((error.value or b"").decode())
+        return source.decode()
+
     def set_compiler_folders(self, folders: Sequence[str]) -> None:
         """Where the CUDA kernels look for NVRTC."""
         self._c.jax_mgpu_set_compiler_folders("\n".join(folders).encode())

@@ -7,6 +7,7 @@
 #include "cpu/reduce.h"
 #include "cpu/scan.h"
 #include "cpu/segmented_sort.h"
+#include "operands/function_data.h"
 #include "operands/sort_by_function.h"
 #include "operations.h"
 
@@ -54,21 +55,25 @@ CompiledKernel sort_kernel(std::string_view source, int64_t word_bytes, bool has
 
 }  // namespace
 
-void prepare_reduce_by_function(const Attributes&, std::string_view source) { reduce_kernel<false>(source); }
-
-void reduce_by_function(const Call& call, std::string_view source, Executor& executor) {
-  run_reduce<false>(ReduceFunctionOperands(call), source, executor);
+void prepare_reduce_by_function(const Attributes&, const FunctionData& function) {
+  reduce_kernel<false>(function.source);
 }
 
-void prepare_segmented_reduce_by_function(const Attributes&, std::string_view source) { reduce_kernel<true>(source); }
-
-void segmented_reduce_by_function(const Call& call, std::string_view source, Executor& executor) {
-  run_reduce<true>(SegmentedReduceFunctionOperands(call), source, executor);
+void reduce_by_function(const Call& call, Executor& executor) {
+  run_reduce<false>(ReduceFunctionOperands(call), call.function->source, executor);
 }
 
-void prepare_scan_by_function(const Attributes&, std::string_view source) { scan_kernel(source); }
+void prepare_segmented_reduce_by_function(const Attributes&, const FunctionData& function) {
+  reduce_kernel<true>(function.source);
+}
 
-void scan_by_function(const Call& call, std::string_view source, Executor& executor) {
+void segmented_reduce_by_function(const Call& call, Executor& executor) {
+  run_reduce<true>(SegmentedReduceFunctionOperands(call), call.function->source, executor);
+}
+
+void prepare_scan_by_function(const Attributes&, const FunctionData& function) { scan_kernel(function.source); }
+
+void scan_by_function(const Call& call, Executor& executor) {
   const ScanFunctionOperands operands(call);
   if (operands.segments.total() == 0) return;  // a total over no items is the caller's
   const ScanProblem<AnyOperator> problem{operands.sources(),
@@ -78,14 +83,15 @@ void scan_by_function(const Call& call, std::string_view source, Executor& execu
                                          FunctionOperands::targets(operands.result),
                                          FunctionOperands::targets(operands.totals),
                                          operands.op()};
-  run(scan_kernel(source), &problem, executor);
+  run(scan_kernel(call.function->source), &problem, executor);
 }
 
-void prepare_sort_by_function(const Attributes& attributes, std::string_view source) {
-  sort_kernel(source, attributes["word_bytes"], attributes["payload"] != static_cast<int64_t>(PayloadMode::kNone));
+void prepare_sort_by_function(const Attributes& attributes, const FunctionData& function) {
+  sort_kernel(function.source, attributes["word_bytes"],
+              attributes["payload"] != static_cast<int64_t>(PayloadMode::kNone));
 }
 
-void sort_by_function(const Call& call, std::string_view source, Executor& executor) {
+void sort_by_function(const Call& call, Executor& executor) {
   const SortFunctionOperands operands(call);
   const SegmentedSortOperands& sort = operands.sort;
   if (sort.segments.total() == 0) return;
@@ -97,7 +103,7 @@ void sort_by_function(const Call& call, std::string_view source, Executor& execu
         {Order{operands.captures}, sort.sorted_keys, sort.sorted_payload},
     };
     constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
-    run(sort_kernel(source, byte_width(sort.key_type), kHasPayload), &problem, executor);
+    run(sort_kernel(call.function->source, byte_width(sort.key_type), kHasPayload), &problem, executor);
   };
   sort.payload_mode == PayloadMode::kNone ? run_sort(NoPayload{}) : run_sort(uint32_t{});
 }

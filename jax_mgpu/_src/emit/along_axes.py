@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jax_mgpu._src.emit.lines import Lines
-from jax_mgpu._src.emit.scalars import Names, neutral, scalar_text, scalar_type
+from jax_mgpu._src.emit.scalars import Names, neutral, scalar_text
 
 __all__ = ["FOLDS", "RULES"]
 
@@ -28,7 +28,7 @@ PREFIXES = {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}
 def _folded(lines: Lines, function: str, items: Sequence[str], dtype: Any) -> str:
     total = items[0]
     for item in items[1:]:
-        total = lines.called(function, (total, item), dtype)
+        total = lines.value(dtype, function, total, item)
     return total
 
 
@@ -51,7 +51,7 @@ def _prefixes(lines: Lines, equation: Any, x: Names, *, function: str) -> Names:
     names = rows.copy()
     for i in range(1, len(rows)):
         for index in np.ndindex(*rows.shape[1:]):
-            names[(i, *index)] = lines.called(function, (names[(i - 1, *index)], rows[(i, *index)]), dtype)
+            names[(i, *index)] = lines.value(dtype, function, names[(i - 1, *index)], rows[(i, *index)])
     return np.moveaxis(names[::-1] if params["reverse"] else names, 0, params["axis"])
 
 
@@ -62,12 +62,10 @@ def _argument(lines: Lines, equation: Any, x: Names, *, order: str) -> Names:
     names = np.empty(aval.shape, object)
     for index in np.ndindex(*aval.shape):
         best, place = rows[index][0], scalar_text(0, aval.dtype)
-        for i, item in enumerate(rows[index][1:], 1):  # a NaN comes first
-            better = lines.scalar(
-                f"!xla::ne({best}, {best}) && (xla::ne({item}, {item}) || xla::{order}({item}, {best}))", np.bool_
-            )
-            best = lines.scalar(f"{better} ? {item} : {best}", item_dtype)
-            place = lines.scalar(f"{better} ? {scalar_text(i, aval.dtype)} : {place}", aval.dtype)
+        for i, item in enumerate(rows[index][1:], 1):
+            better = lines.value(np.bool_, order, item, best)
+            best = lines.value(item_dtype, "select", better, item, best)
+            place = lines.value(aval.dtype, "select", better, scalar_text(i, aval.dtype), place)
         names[index] = place
     return names
 
@@ -75,7 +73,6 @@ def _argument(lines: Lines, equation: Any, x: Names, *, order: str) -> Names:
 def _dot_general(lines: Lines, equation: Any, a: Names, b: Names) -> Names:
     aval = equation.outvars[0].aval
     (a_folded, b_folded), (a_batch, b_batch) = equation.params["dimension_numbers"]
-    kind = scalar_type(aval.dtype)
 
     def arranged(x: Names, batch: Sequence[int], folded: Sequence[int]) -> Names:
         free = [axis for axis in range(x.ndim) if axis not in batch and axis not in folded]
@@ -83,14 +80,14 @@ def _dot_general(lines: Lines, equation: Any, a: Names, b: Names) -> Names:
         return np.transpose(x, (*batch, *free, *folded)).reshape(sizes)
 
     def wide(x: str, dtype: Any) -> str:
-        return x if dtype == aval.dtype else f"xla::convert<{kind}>({x})"
+        return x if dtype == aval.dtype else lines.value(aval.dtype, "convert", x)
 
     a_dtype, b_dtype = (var.aval.dtype for var in equation.invars)
     a, b = arranged(a, a_batch, a_folded), arranged(b, b_batch, b_folded)
     names = np.empty((a.shape[0], a.shape[1], b.shape[1]), object)
     for batch, i, j in np.ndindex(*names.shape):
         products = [
-            lines.called("mul", (wide(x, a_dtype), wide(y, b_dtype)), aval.dtype)
+            lines.value(aval.dtype, "mul", wide(x, a_dtype), wide(y, b_dtype))
             for x, y in zip(a[batch, i], b[batch, j], strict=True)
         ]
         names[batch, i, j] = _folded(lines, "add", products, aval.dtype) if products else scalar_text(0, aval.dtype)
@@ -100,7 +97,7 @@ def _dot_general(lines: Lines, equation: Any, a: Names, b: Names) -> Names:
 RULES: dict[str, Callable[..., Names]] = {
     **{name: functools.partial(_fold, function=function) for name, function in FOLDS.items()},
     **{name: functools.partial(_prefixes, function=function) for name, function in PREFIXES.items()},
-    "argmax": functools.partial(_argument, order="gt"),
-    "argmin": functools.partial(_argument, order="lt"),
+    "argmax": functools.partial(_argument, order="above"),
+    "argmin": functools.partial(_argument, order="below"),
     "dot_general": _dot_general,
 }

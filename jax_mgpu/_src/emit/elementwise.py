@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.emit.lines import Lines, stored
-from jax_mgpu._src.emit.scalars import Names, Unsupported, scalar_text, scalar_type
+from jax_mgpu._src.emit.scalars import Names, Unsupported, scalar_text
 
 __all__ = ["COSTLY", "FUNCTIONS", "RULES"]
 
-# Those that are one function of ffi/function/primitives.h.
+# Those that are one operation of ffi/operands/function_data.cc.
 _PLAIN = (
     "add sub mul div rem max min neg abs sign eq ne lt le gt ge clamp shift_left shift_right_logical "
     "shift_right_arithmetic population_count clz mulhi floor ceil is_finite exp exp2 expm1 log log1p log2 sin cos tan "
@@ -34,7 +34,7 @@ COSTLY = frozenset(_COSTLY.split())
 
 def _function(lines: Lines, equation: Any, *operands: Names, function: str) -> Names:
     aval = equation.outvars[0].aval
-    return lines.each(lambda *xs: lines.called(function, xs, aval.dtype), operands, aval.shape)
+    return lines.each(lambda *xs: lines.value(aval.dtype, function, *xs), operands, aval.shape)
 
 
 def _product(lines: Lines, equation: Any, x: Names, y: Names) -> Names:
@@ -45,8 +45,8 @@ def _product(lines: Lines, equation: Any, x: Names, y: Names) -> Names:
     def write(x: str, y: str) -> str:
         for factor, other in ((x, y), (y, x)):
             if turns is not None and factor in lines.constants and lines.constants[factor] == turns:
-                return lines.called("neg", (other,), aval.dtype)
-        return lines.called("mul", (x, y), aval.dtype)
+                return lines.value(aval.dtype, "neg", other)
+        return lines.value(aval.dtype, "mul", x, y)
 
     return lines.each(write, [x, y], aval.shape)
 
@@ -59,12 +59,12 @@ def _integer_pow(lines: Lines, equation: Any, x: Names) -> Names:
         product, bits = None, abs(power)
         while bits:
             if bits & 1:
-                product = base if product is None else lines.called("mul", (product, base), aval.dtype)
+                product = base if product is None else lines.value(aval.dtype, "mul", product, base)
             bits >>= 1
             if bits:
-                base = lines.called("mul", (base, base), aval.dtype)
+                base = lines.value(aval.dtype, "mul", base, base)
         product = one if product is None else product
-        return lines.called("div", (one, product), aval.dtype) if power < 0 else product
+        return lines.value(aval.dtype, "div", one, product) if power < 0 else product
 
     return lines.each(write, [x], aval.shape)
 
@@ -76,7 +76,7 @@ def _polynomial(lines: Lines, equation: Any, x: Names, *coefficients: Names) -> 
     def write(x: str, *coefficients: str) -> str:
         *lower, value = coefficients
         for coefficient in reversed(lower):
-            value = lines.called("add", (lines.called("mul", (value, x), aval.dtype), coefficient), aval.dtype)
+            value = lines.value(aval.dtype, "add", lines.value(aval.dtype, "mul", value, x), coefficient)
         return value
 
     return lines.each(write, [x, *coefficients], aval.shape)
@@ -85,17 +85,16 @@ def _polynomial(lines: Lines, equation: Any, x: Names, *coefficients: Names) -> 
 def _round(lines: Lines, equation: Any, x: Names) -> Names:
     aval = equation.outvars[0].aval
     function = "round_even" if int(equation.params["rounding_method"]) == 1 else "round_away"
-    return lines.each(lambda i: lines.called(function, (i,), aval.dtype), [x], aval.shape)
+    return lines.each(lambda i: lines.value(aval.dtype, function, i), [x], aval.shape)
 
 
 def _convert_element_type(lines: Lines, equation: Any, x: Names) -> Names:
     aval = equation.outvars[0].aval
-    kind = scalar_type(aval.dtype)
 
     def write(i: str) -> str:
         if i in lines.constants and aval.dtype.kind in "iub" and np.asarray(lines.constants[i]).dtype.kind in "iub":
             return lines.constant(np.asarray(lines.constants[i]).astype(aval.dtype), aval.dtype).item()
-        return lines.scalar(f"xla::convert<{kind}>({i})", aval.dtype)
+        return lines.value(aval.dtype, "convert", i)
 
     return lines.each(write, [x], aval.shape)
 
@@ -106,21 +105,17 @@ def _reduce_precision(lines: Lines, equation: Any, x: Names) -> Names:
     info = jnp.finfo(aval.dtype)
     if kept == (info.nexp, info.nmant):
         return x
-    narrow = {(5, 10): "mgpu::Half", (8, 7): "mgpu::BFloat16", (8, 23): "float"}.get(kept)
+    narrow = {(5, 10): np.float16, (8, 7): jnp.bfloat16, (8, 23): np.float32}.get(kept)
     if narrow is None or kept[0] > info.nexp or kept[1] > info.nmant:
         raise Unsupported(f"reduce_precision to {kept[0]} and {kept[1]} bits")
-    kind = scalar_type(aval.dtype)
-    return lines.each(
-        lambda i: lines.scalar(f"xla::convert<{kind}>(xla::convert<{narrow}>({i}))", aval.dtype), [x], aval.shape
-    )
+    return lines.each(lambda i: lines.value(aval.dtype, "convert", lines.value(narrow, "convert", i)), [x], aval.shape)
 
 
 def _bitcast_convert_type(lines: Lines, equation: Any, x: Names) -> Names:
     aval = equation.outvars[0].aval
     if aval.shape != equation.invars[0].aval.shape:
         raise Unsupported("bitcast_convert_type to a type of another width")
-    kind = scalar_type(aval.dtype)
-    return lines.each(lambda i: lines.scalar(f"xla::bits<{kind}>({i})", aval.dtype), [x], aval.shape)
+    return lines.each(lambda i: lines.value(aval.dtype, "bits", i), [x], aval.shape)
 
 
 def _select_n(lines: Lines, equation: Any, which: Names, *cases: Names) -> Names:
@@ -130,9 +125,9 @@ def _select_n(lines: Lines, equation: Any, which: Names, *cases: Names) -> Names
     def write(which: str, *cases: str) -> str:
         if which in lines.constants:
             return cases[int(lines.constants[which])]
-        if len(cases) == 2:
-            return lines.scalar(f"{which} ? {cases[1]} : {cases[0]}", aval.dtype)
-        return lines.scalar(f"xla::pick({which}, {', '.join(cases)})", aval.dtype)
+        if equation.invars[0].aval.dtype == np.bool_:
+            return lines.value(aval.dtype, "select", which, cases[1], cases[0])
+        return lines.value(aval.dtype, "pick", which, *cases)
 
     return lines.each(write, [which, *cases], aval.shape)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,13 +23,20 @@ def _place(lines: Lines, start: str, size: int) -> str:
         return "0"
     if start in lines.constants:
         return str(int(np.clip(lines.constants[start], 0, size - 1)))
-    return lines.scalar(f"xla::nearest_place({start}, {size})", np.int64)
+    return lines.value(np.int64, "nearest_place", start, size)
 
 
 def _picked(lines: Lines, place: str, choices: Sequence[str], dtype: Any) -> str:
     if place.isdecimal():
         return choices[int(place)]
-    return lines.scalar(f"xla::pick({place}, {', '.join(choices)})", dtype)
+    return lines.value(dtype, "pick", place, *choices)
+
+
+def _all_of(lines: Lines, conditions: Sequence[str]) -> str | None:
+    """Whether all of these hold; nothing where there are none."""
+    if not conditions:
+        return None
+    return functools.reduce(lambda a, b: lines.value(np.bool_, "and_", a, b), conditions)
 
 
 def _window(lines: Lines, x: Names, places: Sequence[str], sizes: Sequence[int], dtype: Any) -> Names:
@@ -71,16 +79,11 @@ def _gather(lines: Lines, equation: Any, x: Any, indices: Any) -> list[Any]:
         offset = [0] * x.ndim
         for axis, place in zip(offset_axes, dims.offset_dims, strict=True):
             offset[axis] = index[place]
-        if isinstance(window, Memory):
-            place = sum(i * stride for i, stride in zip(offset, window.strides, strict=True))
-            load = f"{window.name}[{window.offset} + {place}]"
-        else:
-            load = window[tuple(offset)]
-        if inside is None:
-            names[index] = lines.scalar(load, aval.dtype) if isinstance(window, Memory) else load
-        else:
+        name = lines.element(window, offset) if isinstance(window, Memory) else window[tuple(offset)]
+        if inside is not None:
             fill = scalar_text(_gather_fill(params["fill_value"], aval.dtype), aval.dtype)
-            names[index] = lines.scalar(f"{inside} ? {load} : {fill}", aval.dtype)
+            name = lines.value(aval.dtype, "select", inside, name, fill)
+        names[index] = name
     return [names]
 
 
@@ -102,8 +105,8 @@ def _gathered(
         start, room = indices[(*batch, k)], x.shape[axis] - sizes[axis] + 1
         places[axis] = _place(lines, start, room)
         if fills:
-            checks.append(f"xla::is_place({start}, {room})")
-    inside = lines.scalar(" && ".join(checks), np.bool_) if checks else None
+            checks.append(lines.value(np.bool_, "is_place", start, room))
+    inside = _all_of(lines, checks)
     if isinstance(x, Memory):
         return x.shifted(zip(places, x.strides, strict=True), sizes, x.strides), inside
     return _window(lines, x, places, sizes, dtype), inside
@@ -132,9 +135,16 @@ def _dynamic_update_slice(lines: Lines, equation: Any, x: Names, update: Names, 
             inside = tuple(i - b for i, b in zip(index, begin, strict=True))
             if not all(0 <= i < size for i, size in zip(inside, update.shape, strict=True)):
                 continue
-            here = [f"{p} == {b}" for p, b in zip(places, begin, strict=True) if not p.isdecimal()]
+            here = _all_of(
+                lines,
+                [
+                    lines.value(np.bool_, "eq", p, scalar_text(b, np.int64))
+                    for p, b in zip(places, begin, strict=True)
+                    if not p.isdecimal()
+                ],
+            )
             chosen = update[inside]
-            name = lines.scalar(f"{' && '.join(here)} ? {chosen} : {name}", dtype) if here else chosen
+            name = chosen if here is None else lines.value(dtype, "select", here, chosen, name)
         names[index] = name
     return names
 

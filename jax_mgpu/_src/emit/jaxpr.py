@@ -120,36 +120,33 @@ def _expect_no_random_keys(primitive: str, equation: Any) -> None:
 def _cond(writer: Writer, equation: Any, which: Any, *operands: Any) -> list[Any]:
     branches = equation.params["branches"]
     results = [writer.variables(var.aval) for var in equation.outvars]
-    which_name = writer.loaded(which).item()
-    index = f"xla::nearest_place(static_cast<int32_t>({which_name}), {len(branches)})"
     writer.branches = True
-    writer.line(f"switch ({index}) {{")
-    for i, branch in enumerate(branches):
-        writer.line("default: {" if i == len(branches) - 1 else f"case {i}: {{")
-        writer.depth += 1
+    writer.line("switch", writer.loaded(which).item(), len(branches))
+    for branch in branches:
+        writer.line("case")
         for variables, values in zip(results, writer.closed(branch, operands), strict=True):
             writer.assign(variables, writer.loaded(values))
-        writer.depth -= 1
-        writer.line("} break;")
-    writer.line("}")
+    writer.line("end")
     return results
 
 
 def _loop(
-    writer: Writer, opening: str, carry: Sequence[Names], avals: Sequence[Any], body: Callable[[], list[Any]]
+    writer: Writer,
+    opening: Sequence[object],
+    carry: Sequence[Names],
+    avals: Sequence[Any],
+    body: Callable[[], list[Any]],
 ) -> None:
     """A loop whose body gives the next values of the carried variables."""
     writer.branches = True
-    writer.line(opening)
-    writer.depth += 1
+    writer.line(*opening)
     held = []
     for values, aval in zip(body(), avals, strict=True):
         names = writer.loaded(values)
-        held.append(writer.each(lambda x, dtype=aval.dtype: writer.scalar(x, dtype), [names], aval.shape))
+        held.append(writer.each(lambda x, dtype=aval.dtype: writer.value(dtype, "copy", x), [names], aval.shape))
     for variables, values in zip(carry, held, strict=True):
         writer.assign(variables, values)
-    writer.depth -= 1
-    writer.line("}")
+    writer.line("end")
 
 
 def _carried(writer: Writer, avals: Sequence[Any], values: Sequence[Any]) -> list[Names]:
@@ -170,10 +167,10 @@ def _while(writer: Writer, equation: Any, *operands: Any) -> list[Any]:
 
     def body() -> list[Any]:
         (goes_on,) = writer.closed(params["cond_jaxpr"], [*cond_consts, *carry])
-        writer.line(f"if (!{writer.loaded(goes_on).item()}) break;")
+        writer.line("while", writer.loaded(goes_on).item())
         return writer.closed(params["body_jaxpr"], [*body_consts, *carry])
 
-    _loop(writer, "for (;;) {", carry, avals, body)
+    _loop(writer, ["loop"], carry, avals, body)
     return carry
 
 
@@ -186,14 +183,7 @@ def _scan(writer: Writer, equation: Any, *operands: Any) -> list[Any]:
         avals = [var.aval for var in equation.outvars]
         carry = _carried(writer, avals, initial)
         writer.costly += 1
-        step = writer.fresh("i")
-        _loop(
-            writer,
-            f"for (int64_t {step} = 0; {step} < {length}; ++{step}) {{",
-            carry,
-            avals,
-            lambda: writer.closed(params["jaxpr"], [*fixed, *carry]),
-        )
+        _loop(writer, ["repeat", length], carry, avals, lambda: writer.closed(params["jaxpr"], [*fixed, *carry]))
         return carry
     if length > MOST_STEPS:
         raise Unsupported(f"a scan of {length} steps over arrays, more than {MOST_STEPS}")
@@ -211,9 +201,9 @@ CONTROL_FLOW: dict[str, Callable[..., list[Any]]] = {"cond": _cond, "scan": _sca
 
 
 def emit_function(closed: Any, arguments: Sequence[Names], capture: Callable[[Any], Memory]) -> Emitted:
-    """A closed jaxpr, applied to values by these names, in C++.
+    """A closed jaxpr, applied to values by these names.
 
-    `capture` gives the name of a captured array that stays in memory.
+    `capture` gives a captured array that stays in memory its place there.
     """
     writer = Writer(capture)
     results = [writer.loaded(x) for x in writer.closed(closed, arguments)]

@@ -1,4 +1,4 @@
-"""The C++ struct of an item."""
+"""The leaves of an item, and the struct that kernels have of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_LEAVES = 16  # as ffi/function/item.h has room for
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The C++ struct of an item: its fields in memory, the wide ones first, so that only the end is padded."""
+    """The leaves of an item. In the kernels' struct the wide ones come first, so that only the end is padded."""
 
     leaves: tuple[tuple[str, tuple[int, ...]], ...]  # dtype name and shape
 
@@ -56,33 +56,19 @@ class Layout:
         return sum(self.leaf_bytes(leaf) for leaf in range(len(self.leaves)))
 
     def names(self, variable: str) -> list[Names]:
-        """The leaves of a struct in C++."""
+        """The scalars of an item, leaf by leaf."""
         leaves = []
         for leaf, (_, shape) in enumerate(self.leaves):
             names = np.empty(shape, object)
             for place, index in enumerate(np.ndindex(*shape)):
-                names[index] = f"{variable}.f{leaf}[{place}]"
+                names[index] = f"{variable}{leaf}.{place}"
             leaves.append(names)
         return leaves
 
-    def text(self, name: str, largest: int | None = None) -> str:
-        """The struct in C++, and the bytes of the largest struct that is made of it, where that is another."""
-        order = sorted(range(len(self.leaves)), key=lambda leaf: -self.width(leaf))
-        fields = "".join(
-            f"  {SCALARS[self.leaves[leaf][0]]} f{leaf}[{max(1, self.elements(leaf))}];\n" for leaf in order
-        )
-        leaf = "".join(
-            f"    {'else ' if leaf else ''}if constexpr (kLeaf == {leaf}) return (item.f{leaf});\n"
-            for leaf in range(len(self.leaves))
-        )
-        return (
-            f"struct alignas({self.align}) {name} {{\n{fields}"
-            f"  static constexpr int kLeaves = {len(self.leaves)};\n"
-            f"  static constexpr int kLargest = {max(self.bytes, largest or 0)};\n"
-            "  template <int kLeaf, typename Item>\n"
-            f"  MGPU_HOST_DEVICE static auto& leaf(Item& item) {{\n{leaf}  }}\n"
-            "};\n"
-        )
+    def line(self, what: str) -> str:
+        """The leaves as a line: the type of each, and how many scalars it has."""
+        leaves = range(len(self.leaves))
+        return " ".join([what, *(f"{SCALARS[self.leaves[leaf][0]]} {self.elements(leaf)}" for leaf in leaves)])
 
 
 def expect_layout(layout: Layout) -> Layout:

@@ -1,9 +1,8 @@
-"""The lines of a function in C++, and the names that they give to values."""
+"""The lines of a function, and the names that they give to values."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,10 +24,10 @@ COSTLY_LINES = 12
 
 @dataclasses.dataclass(frozen=True)
 class Emitted:
-    """A function in C++.
+    """A function that has been written.
 
     Args:
-      body: the lines that compute the results, and their last names.
+      body: the lines that compute the results.
       results: the names of the results' elements.
       is_large: whether it is to be called and not copied.
       branches: whether it is large or has control flow, so that it is not to be run for nothing.
@@ -36,7 +35,7 @@ class Emitted:
         primitive that has such a value; all of these commute.
     """
 
-    body: str
+    body: tuple[str, ...]
     results: list[Names]
     is_large: bool
     branches: bool
@@ -47,44 +46,33 @@ class Lines:
     """The lines of one function, as far as they are written.
 
     Attributes:
-      lines: the text, indented by `depth` steps.
+      lines: the text.
       costly: how many scalars are computed by primitives that take many instructions.
       branches: whether there is control flow.
       may_not_end: whether there is a while loop.
-      made: for the name of a call's result, the function and its arguments.
+      made: for the name of a value, the operation that gives it and its operands.
       constants: for the text of a constant, its value.
     """
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.depth = 2
         self.costly = 0
         self.branches = False
         self.may_not_end = False
         self.made: dict[str, tuple[str, ...]] = {}
         self.constants: dict[str, Any] = {}
-        self._numbers = itertools.count()
 
-    def fresh(self, prefix: str) -> str:
-        """A name that no line has yet."""
-        return f"{prefix}{next(self._numbers)}"
-
-    def line(self, text: str) -> None:
+    def line(self, *words: object) -> None:
         """Writes a line."""
-        self.lines.append("  " * self.depth + text)
+        self.lines.append(" ".join(map(str, words)))
         if len(self.lines) > MOST_LINES:
             raise Unsupported(f"more than {MOST_LINES} operations on scalars")
 
-    def scalar(self, expression: str, dtype: Any) -> str:
-        """The name of a new constant."""
-        name = self.fresh("v")
-        self.line(f"const {scalar_type(dtype)} {name} = {expression};")
-        return name
-
-    def called(self, function: str, arguments: Sequence[str], dtype: Any) -> str:
-        """The name of what a function of ffi/function/primitives.h gives."""
-        name = self.scalar(f"xla::{function}({', '.join(arguments)})", dtype)
-        self.made[name] = (function, *arguments)
+    def value(self, dtype: Any, operation: str, *operands: object) -> str:
+        """The name of what an operation of ffi/operands/function_data.cc gives."""
+        name = f"v{len(self.made)}"
+        self.made[name] = (operation, *map(str, operands))
+        self.line(name, scalar_type(dtype), operation, *operands)
         return name
 
     def variables(self, aval: Any) -> Names:
@@ -92,14 +80,13 @@ class Lines:
         expect_small(aval.shape, "a value")
         names = np.empty(aval.shape, object)
         for index in np.ndindex(*aval.shape):
-            names[index] = self.fresh("v")
-            self.line(f"{scalar_type(aval.dtype)} {names[index]};")
+            names[index] = self.value(aval.dtype, "variable")
         return names
 
     def assign(self, variables: Names, values: Names) -> None:
         """Gives variables their values."""
         for index in np.ndindex(*variables.shape):
-            self.line(f"{variables[index]} = {values[index]};")
+            self.line("set", variables[index], values[index])
 
     def constant(self, value: Any, dtype: Any) -> Names:
         """Constants, written where names are used."""
@@ -118,9 +105,13 @@ class Lines:
         expect_small(x.shape, "a captured array, used other than by indexing it,")
         names = np.empty(x.shape, object)
         for index in np.ndindex(*x.shape):
-            place = sum(i * stride for i, stride in zip(index, x.strides, strict=True))
-            names[index] = self.scalar(f"{x.name}[{x.offset} + {place}]", x.dtype)
+            names[index] = self.element(x, index)
         return names
+
+    def element(self, x: Memory, index: Sequence[int]) -> str:
+        """The name of an element of memory, once it is loaded."""
+        place = x.offset + sum(i * stride for i, stride in zip(index, x.strides, strict=True))
+        return self.value(x.dtype, "load", x.capture, place, *(word for step in x.steps for word in step))
 
     def each(self, write: Callable[..., str], arguments: Sequence[Names], shape: tuple[int, ...]) -> Names:
         """The names that `write` gives for each element of the arguments."""
@@ -133,7 +124,7 @@ class Lines:
     def emitted(self, results: list[Names], neutral: list[Any] | None) -> Emitted:
         """All that has been written, as one function."""
         is_large = len(self.lines) + COSTLY_LINES * self.costly > MOST_INLINE_LINES
-        return Emitted("\n".join(self.lines), results, is_large, is_large or self.branches, neutral)
+        return Emitted(tuple(self.lines), results, is_large, is_large or self.branches, neutral)
 
 
 def stored(aval: Any) -> Any:

@@ -20,17 +20,18 @@ MOST_CAPTURES = 16  # as ffi/function/item.h has room for
 class Memory:
     """A captured array, or a view of one, that stays in memory."""
 
-    name: str  # of a pointer
+    capture: int  # which of the arrays
     dtype: Any
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    offset: str = "0"
+    offset: int = 0
+    steps: tuple[tuple[str, int], ...] = ()  # the names of places, and how far apart these are
 
     @classmethod
-    def of(cls, name: str, dtype: Any, shape: Sequence[int]) -> Memory:
+    def of(cls, capture: int, dtype: Any, shape: Sequence[int]) -> Memory:
         """A whole array."""
         strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
-        return cls(name, np.dtype(dtype), tuple(shape), tuple(strides))
+        return cls(capture, np.dtype(dtype), tuple(shape), tuple(strides))
 
     @property
     def size(self) -> int:
@@ -43,9 +44,14 @@ class Memory:
         return len(self.shape)
 
     def shifted(self, steps: Iterable[tuple[str, int]], shape: Sequence[int], strides: Sequence[int]) -> Memory:
-        """A view that begins so many strides on."""
-        offset = " + ".join([self.offset, *(f"{index} * {stride}" for index, stride in steps if index != "0")])
-        return dataclasses.replace(self, shape=tuple(shape), strides=tuple(strides), offset=offset)
+        """A view that begins so many strides on: a number of them, or the place of that name."""
+        offset, named = self.offset, list(self.steps)
+        for place, stride in steps:
+            if place.isdecimal():
+                offset += int(place) * stride
+            else:
+                named.append((place, stride))
+        return dataclasses.replace(self, shape=tuple(shape), strides=tuple(strides), offset=offset, steps=tuple(named))
 
 
 class Captures:
@@ -62,7 +68,8 @@ class Captures:
             self.arrays.append(const)
         if len(self.arrays) > MOST_CAPTURES:
             raise Unsupported(f"more than {MOST_CAPTURES} captured arrays")
-        return Memory.of(f"captures.get<{scalar_type(const.dtype)}>({known[0]})", const.dtype, const.shape)
+        scalar_type(const.dtype)
+        return Memory.of(known[0], const.dtype, const.shape)
 
 
 def _view_squeeze(x: Memory, params: Any) -> Memory:
@@ -93,12 +100,12 @@ def _view_broadcast(x: Memory, params: Any) -> Memory:
 
 
 def _view_reshape(x: Memory, params: Any) -> Memory:
-    whole = Memory.of(x.name, x.dtype, x.shape)
+    whole = Memory.of(x.capture, x.dtype, x.shape)
     axes = [axis for axis, n in enumerate(x.shape) if n != 1]
     if params.get("dimensions") is not None or any(x.strides[axis] != whole.strides[axis] for axis in axes):
         raise Unsupported(f"reshape of a part of a captured array, {describe(x)}")
     shape = tuple(params["new_sizes"])
-    return x.shifted([], shape, Memory.of(x.name, x.dtype, shape).strides)
+    return x.shifted([], shape, Memory.of(x.capture, x.dtype, shape).strides)
 
 
 # The primitives that only move elements, of what stays in memory.

@@ -1,4 +1,4 @@
-"""Writes an operator as C++: the struct `Function`, which combines states, and makes them of items."""
+"""Writes an operator as data: how states are combined, and made of items."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jax_mgpu._src.emit.layout import Layout, expect_layout
 from jax_mgpu._src.emit.memory import Captures
 from jax_mgpu._src.emit.scalars import Names, scalar_type
 
-__all__ = ["OperatorSource", "Stage", "emit_operator"]
+__all__ = ["OperatorData", "Stage", "emit_operator", "function_lines"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,19 +30,19 @@ class Stage:
 
 
 @dataclasses.dataclass(frozen=True)
-class OperatorSource:
-    """An operator as C++: `Function` and its structs. ffi/function/operator.h makes the kernels' operators of them.
+class OperatorData:
+    """An operator as data. ffi/operands/function_data.cc reads it; ffi/function/operator.h makes the kernels' of it.
 
     Args:
-      text: the structs.
+      data: its lines.
       item: what it combines.
       element: what lies in memory.
-      captures: the arrays that stay in memory, in the order of their pointers.
+      captures: the arrays that stay in memory, in the order of their numbers.
       commutes: whether it certainly does.
       has_neutral: whether states need not say that they are of nothing.
     """
 
-    text: str
+    data: str
     item: Layout
     element: Layout
     captures: tuple[Any, ...]
@@ -72,7 +72,7 @@ def emit_operator(
     dead: int = 0,
     load: Stage | None = None,
     finish: Stage | None = None,
-) -> OperatorSource:
+) -> OperatorData:
     """The operator of a closed jaxpr, which takes the leaves of two states and gives those of one.
 
     Args:
@@ -99,73 +99,41 @@ def emit_operator(
         return [writer.constant(np.full(aval.shape, value), aval.dtype) for aval in avals]
 
     known = emitted.neutral if nothing is None else None
-    members = [
-        _member(
-            "Item combine(const Item& a, const Item& b) const", emitted.body, emitted.results, item, emitted.is_large
-        ),
-        _member("static Item zero()", "", filled(0, avals), item),
-        _member("static Result dead()", "", filled(dead, result_avals), result, kind="Result"),
-    ]
-    if neutral is not None:
-        values = [writer.constant(value, aval.dtype) for value, aval in zip(neutral, avals, strict=True)]
-        members.append(_member("Item neutral() const", "", values, item))
-    elif known is not None:
-        values = [filled(value, [aval])[0] for value, aval in zip(known, avals, strict=True)]
-        members.append(_member("Item neutral() const", "", values, item))
-    else:
-        values = filled(0, result_avals) if nothing is None else [writer.loaded(writer.captured(v)) for v in nothing]
-        members.append(_member("Result nothing() const", "\n".join(writer.lines), values, result, kind="Result"))
-    if load is not None:
-        position = _named(f"static_cast<{scalar_type(load.closed[0].in_avals[-1].dtype)}>(position)")
-        made = emit_stages(load.closed, element.names("x"), [position], capture)
-        signature = "Item load(const Element& x, int64_t position) const"
-        members.append(_member(signature, made.body, made.results, item, made.is_large))
-    if finish is not None:
-        made = emit_stages(finish.closed, item.names("x"), [], capture)
-        members.append(_member("Result finish(const Item& x) const", made.body, made.results, result, kind="Result"))
     has_neutral = neutral is not None or known is not None
     commutes = commutes or emitted.neutral is not None
-    flags = {
-        "HasNeutral": has_neutral,
-        "Commutes": commutes,
-        "Branches": emitted.branches,
-        "Loads": load is not None,
-        "Finishes": finish is not None,
-        "Reverse": reverse,
-        "Exclusive": exclusive,
-    }
-    structs, names = [], {"Item": "FunctionItem", "Element": "FunctionItem", "Result": "FunctionItem"}
-    for name, layout in (("Item", item), ("Element", element), ("Result", result)):
-        if name == "Item" or layout is not item:
-            names[name] = f"Function{name}"
-            largest = max(item.bytes, layout.bytes) if name == "Element" else None
-            structs.append(
-                f"{layout.text(names[name], largest)}static_assert(sizeof({names[name]}) == {layout.bytes});\n"
-            )
-    text = (
-        "".join(structs)
-        + "struct Function {\n"
-        + "".join(f"  using {name} = {struct};\n" for name, struct in names.items())
-        + "".join(f"  static constexpr bool k{flag} = {'true' if on else 'false'};\n" for flag, on in flags.items())
-        + f"  mgpu::Captures captures;\n{''.join(members)}}};\n"
-    )
-    return OperatorSource(text, item, element, tuple(capture.arrays), commutes, has_neutral)
+    flags = {"commutes": commutes, "reverse": reverse, "exclusive": exclusive}
+    text = [item.line("item")]
+    if load is not None:
+        text += [element.line("element"), f"position {scalar_type(load.closed[0].in_avals[-1].dtype)}"]
+    if finish is not None:
+        text.append(result.line("result"))
+    text.append(" ".join(["flags", *(name for name, on in flags.items() if on)]))
+    text += function_lines("combine", emitted.body, emitted.results, emitted.is_large, emitted.branches)
+    text += function_lines("dead", [], filled(dead, result_avals))
+    if neutral is not None:
+        values = [writer.constant(value, aval.dtype) for value, aval in zip(neutral, avals, strict=True)]
+        text += function_lines("neutral", [], values)
+    elif known is not None:
+        values = [filled(value, [aval])[0] for value, aval in zip(known, avals, strict=True)]
+        text += function_lines("neutral", [], values)
+    else:
+        values = filled(0, result_avals) if nothing is None else [writer.loaded(writer.captured(v)) for v in nothing]
+        text += function_lines("nothing", writer.lines, values)
+    if load is not None:
+        position = np.empty((), object)
+        position[()] = "position"
+        made = emit_stages(load.closed, element.names("x"), [position], capture)
+        text += function_lines("load", made.body, made.results, made.is_large)
+    if finish is not None:
+        made = emit_stages(finish.closed, item.names("x"), [], capture)
+        text += function_lines("finish", made.body, made.results)
+    return OperatorData("\n".join(text), item, element, tuple(capture.arrays), commutes, has_neutral)
 
 
-def _member(
-    signature: str, body: str, results: Sequence[Names], item: Layout, is_large: bool = False, kind: str = "Item"
-) -> str:
-    """A member function that gives a struct."""
-    lines = [body] if body else []
-    lines.append(f"    {kind} result;")
-    for variable, values in zip(item.names("result"), results, strict=True):
-        lines += [f"    {variable[index]} = {values[index]};" for index in np.ndindex(*variable.shape)]
-    marker = "MGPU_CALLED" if is_large else "MGPU_HOST_DEVICE"
-    return f"  {marker} {signature} {{\n" + "\n".join([*lines, "    return result;"]) + "\n  }\n"
-
-
-def _named(name: str) -> Names:
-    """A scalar of this name."""
-    names = np.empty((), object)
-    names[()] = name
-    return names
+def function_lines(
+    name: str, body: Sequence[str], results: Sequence[Names], is_large: bool = False, branches: bool = False
+) -> list[str]:
+    """The lines of a function that gives these values."""
+    marks = [mark for mark, on in (("called", is_large), ("branches", branches)) if on]
+    given = [value for values in results for value in values.flat]
+    return [" ".join(["function", name, *marks]), *body, " ".join(["give", *given])]

@@ -1,4 +1,4 @@
-"""Writes an order of items as C++: the struct `Function`, which says whether an item comes before another."""
+"""Writes an order of items as data: whether an item comes before another."""
 
 from __future__ import annotations
 
@@ -9,37 +9,33 @@ from typing import Any
 from jax_mgpu._src.emit.jaxpr import Writer
 from jax_mgpu._src.emit.layout import Layout, expect_layout
 from jax_mgpu._src.emit.memory import Captures
+from jax_mgpu._src.emit.operator import function_lines
 from jax_mgpu._src.emit.scalars import Unsupported
 
-__all__ = ["OrderSource", "emit_order"]
+__all__ = ["OrderData", "emit_order"]
 
 
 @dataclasses.dataclass(frozen=True)
-class OrderSource:
-    """An order of items as C++: `Function` and its item. ffi/function/order.h makes the kernels' order of them.
+class OrderData:
+    """An order of items as data. ffi/operands/function_data.cc reads it; ffi/function/order.h makes the kernels' of it.
 
     Args:
-      text: the structs.
-      captures: the arrays that stay in memory, in the order of their pointers.
+      data: its lines.
+      captures: the arrays that stay in memory, in the order of their numbers.
     """
 
-    text: str
+    data: str
     captures: tuple[Any, ...]
 
 
-def emit_order(closed: Any, avals: Sequence[Any]) -> OrderSource:
+def emit_order(closed: Any, avals: Sequence[Any]) -> OrderData:
     """The order of a closed jaxpr, which takes the leaves of two items and says whether the first comes first."""
     item, capture = expect_layout(Layout.of(avals)), Captures()
     writer = Writer(capture)
     (result,) = writer.closed(closed, item.names("a") + item.names("b"))
-    name = writer.loaded(result).item()
+    given = writer.loaded(result)
     if writer.may_not_end:
         raise Unsupported("a while loop in an order, which the kernels also ask about what is no key")
-    emitted = writer.emitted([], None)
-    marker = "MGPU_CALLED" if emitted.is_large else "MGPU_HOST_DEVICE"
-    text = (
-        f"{item.text('FunctionItem')}static_assert(sizeof(FunctionItem) == {item.bytes});\n"
-        "struct Function {\n  using Item = FunctionItem;\n  mgpu::Captures captures;\n"
-        f"  {marker} bool less(const Item& a, const Item& b) const {{\n{emitted.body}\n    return {name};\n  }}\n}};\n"
-    )
-    return OrderSource(text, tuple(capture.arrays))
+    emitted = writer.emitted([given], None)
+    lines = [item.line("item"), *function_lines("less", emitted.body, [given], emitted.is_large)]
+    return OrderData("\n".join(lines), tuple(capture.arrays))

@@ -1,4 +1,4 @@
-"""Scalars in C++: their types, constants and neutral values, and how many of them a value may have."""
+"""Scalars: their types, constants and neutral values, and how many of them a value may have."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = [
     "scalar_type",
 ]
 
-Names = Any  # a NumPy array of the C++ names of an array's elements
+Names = Any  # a NumPy array of the names of an array's elements
 
 SCALARS = {
     "bool": "bool",
-    **{f"{kind}int{width}": f"{kind}int{width}_t" for kind in ("", "u") for width in (8, 16, 32, 64)},
-    "float16": "mgpu::Half",
-    "bfloat16": "mgpu::BFloat16",
-    "float32": "float",
-    "float64": "double",
+    **{f"{kind}int{width}": f"{kind or 'i'}{width}" for kind in ("", "u") for width in (8, 16, 32, 64)},
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float32": "f32",
+    "float64": "f64",
 }
 MOST_SCALARS = 512  # of a value, unless it stays in memory
 MOST_ITEM_SCALARS = 128
@@ -40,7 +40,7 @@ class Unsupported(Exception):
 
 
 def scalar_type(dtype: Any) -> str:
-    """The C++ type of a dtype."""
+    """The type of a dtype, as lines name it."""
     name = np.dtype(dtype).name if not jnp.issubdtype(dtype, jax.dtypes.extended) else str(dtype)
     if name not in SCALARS:
         raise Unsupported(f"values of {name}")
@@ -48,22 +48,10 @@ def scalar_type(dtype: Any) -> str:
 
 
 def scalar_text(value: Any, dtype: Any) -> str:
-    """A constant in C++, to the bit."""
+    """A constant: its type and its bits."""
     dtype = np.dtype(dtype)
-    kind = scalar_type(dtype)
-    scalar = np.asarray(value).astype(dtype)[()]
-    if dtype == np.bool_:
-        return "true" if scalar else "false"
-    if dtype.kind in "iu":
-        number = int(scalar)
-        if number == -(2**63):
-            return f"{kind}(-0x7fffffffffffffffll - 1)"
-        suffix = "ull" if number >= 2**63 else "ll" if abs(number) >= 2**31 else ""
-        return f"{kind}({number}{suffix})"
-    if dtype.itemsize > 2 and np.isfinite(scalar):
-        return float(scalar).hex() + ("f" if dtype.itemsize == 4 else "")
-    word = int(np.asarray(scalar).view(f"u{dtype.itemsize}"))
-    return f"xla::bits<{kind}>(uint{8 * dtype.itemsize}_t({word}{'ull' if dtype.itemsize == 8 else 'u'}))"
+    bits = int(np.asarray(value).astype(dtype).view(f"u{dtype.itemsize}"))
+    return f"{scalar_type(dtype)}:{bits:x}"
 
 
 def expect_small(shape: Sequence[int], what: str) -> None:
