@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName, ItemFunction, OperatorName, OperatorTree, PairFunction
+from jax_mgpu._src.bits import shifted
 from jax_mgpu._src.by_function import scan_by_function, scan_mapped, without_mapped_items
 from jax_mgpu._src.check import count_operand, expect_no_ends, index_dtype, segment_operands, static_flag
 from jax_mgpu._src.compat import stack
-from jax_mgpu._src.live import heads_inside, live_mask
+from jax_mgpu._src.live import heads_inside, live_items, live_mask
 from jax_mgpu._src.mapped import Load, mapped, one_leaf
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.named import Leaf, named_leaves, over_devices
 from jax_mgpu._src.operators import (
     Kind,
-    Operator,
     accumulator_dtype,
     builtin,
     custom,
@@ -30,6 +30,7 @@ from jax_mgpu._src.operators import (
 )
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
+from jax_mgpu._src.recurrence import neighbours, recurrence, weighted
 from jax_mgpu._src.values import take_or_fill
 
 __all__ = ["scan", "segmented_scan"]
@@ -367,10 +368,7 @@ def _without_dead(leaf: Leaf, results: jax.Array, n: int, count: Any) -> jax.Arr
 
 
 def _scan_rows(x: jax.Array, heads: Any, count: Any, **attributes: int) -> list[jax.Array]:
-    """A scan of each column. No kernel's states are pairs, as those of logsumexp are: that is plain JAX."""
-    if attributes["op"] == Kind.LOGSUMEXP:
-        flags = {name: value for name, value in attributes.items() if name != "op"}
-        return list(scan_results(builtin(Kind.LOGSUMEXP, x.dtype), x, x.shape[0], heads, count, **flags))
+    """A scan of each column."""
     if x.ndim == 1:
         return _scan(x=x, heads=heads, count=count, **attributes)
 
@@ -408,10 +406,8 @@ def _jvp(primals: Any, tangents: Any, *, op: int, **flags: int) -> tuple[Any, An
     if kind == Kind.ADD:
         return results, _scan.run(primals._replace(x=dx), op=op, **flags)
     _expect_indices(primals.x, primals.heads)
-    if kind == Kind.MUL:
-        return results, _product_tangents(primals.x, dx, primals.heads, primals.count, **flags)
-    indices = _scan.run(primals, op=kind.index_of, **flags)
-    return results, [take_or_fill(dx, i) for i in indices]
+    rules = {Kind.MUL: _product_tangents, Kind.LOGSUMEXP: _logsumexp_tangents}
+    return results, rules.get(kind, functools.partial(_extremum_tangents, kind))(primals, dx, **flags)
 
 
 def _expect_indices(x: Any, heads: Any) -> None:
@@ -419,26 +415,85 @@ def _expect_indices(x: Any, heads: Any) -> None:
     index_dtype(f"derivative of {'segmented_scan' if heads.size else 'scan'}", "x", x.shape[0])
 
 
-def _product_tangents(
-    x: jax.Array, dx: jax.Array, heads: jax.Array, count: jax.Array, *, exclusive: int, reverse: int, total: int
+def _extremum_tangents(
+    kind: Kind, primals: Any, dx: jax.Array, *, exclusive: int, reverse: int, total: int
 ) -> Sequence[jax.Array]:
+    """Tangents of a scan of minima or maxima: at each place, that of the extremum so far.
+
+    An index stays until the scan reaches a better item, so the places of one index are a run that begins at that item.
+    A sum over each run, in which only the tangent of its first item is not 0, gives that tangent to all of them. Its
+    transpose is the sum the other way: nothing is gathered, and the index itself lists the heads of the runs.
+    """
+    flags = {"exclusive": exclusive, "reverse": reverse, "total": total}
+    indices, *last = _scan.run(primals, op=kind.index_of, **flags)
+    positions = jnp.arange(dx.shape[0], dtype=indices.dtype)
+    by = (-1 if reverse else 1) if exclusive else 0  # from an item to the first place that has its index
+    firsts = jnp.where(indices == positions - by, shifted(dx, by), 0)
+    # A place without an index is a run of its own. Backwards, the index is where a run ends, and the next one begins.
+    heads = jnp.where(indices < 0, positions, indices + by) + int(reverse)
+    tangents = _scan(x=firsts, heads=heads, op=Kind.ADD, exclusive=False, reverse=reverse, total=False)
+    return [*tangents, *(take_or_fill(dx, i, unique=True) for i in last)]
+
+
+def _product_tangents(primals: Any, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
     """Tangents of a scan of products, right where items are zero.
 
-    y[i] = x[i] y[i - 1] has the tangent dy[i] = x[i] dy[i - 1] + y[i - 1] dx[i], a scan of affine maps.
+    y[i] = x[i] y[i - 1] has the tangent dy[i] = x[i] dy[i - 1] + y[i - 1] dx[i].
     """
-    wide = accumulator_dtype(x.dtype)
-    is_live = live_mask(x.shape[0], count)
-    x = jnp.where(is_live, x, 0).astype(wide)
-    dx = jnp.where(is_live, dx, 0)
-    before = _scan(x=x, heads=heads, count=count, op=Kind.MUL, exclusive=True, reverse=reverse, total=False)[0]
-    affine = Operator(
-        extract=lambda maps, positions: maps,
-        combine=lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]),
-        finish=lambda maps: maps[1].astype(dx.dtype),
-        identity=(jnp.ones((), wide), jnp.zeros((), wide)),
-    )
-    maps = (x, before * dx.astype(wide))
-    return scan_results(affine, maps, x.shape[0], heads, count, exclusive=exclusive, reverse=reverse, total=total)
+    wide = accumulator_dtype(dx.dtype)
+    x = primals.x.astype(wide)
+    whole = primals._replace(x=x)
+    before = _scan.run(whole, op=Kind.MUL, exclusive=True, reverse=reverse, total=False)[0]
+    return _along(primals, x, weighted(before, dx.astype(wide)), None, dx.dtype, reverse=reverse, **flags)
+
+
+def _logsumexp_tangents(primals: Any, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
+    """Tangents of a scan of logarithms of sums of powers: means of tangents, weighted by the powers.
+
+    Powers are relative to the largest item so far, and running sums of them shrink by its growth. As in reductions, an
+    infinite item has the weight NaN, beside which all others have 0, and a NaN makes the weights of all items NaN.
+    """
+    wide = accumulator_dtype(dx.dtype)
+    x, heads, count = primals.x.astype(wide), primals.heads, primals.count
+    inclusive = {"exclusive": False, "reverse": reverse, "total": False}
+    largest = jax.lax.stop_gradient(_scan(x=x, heads=heads, count=count, op=Kind.MAX, **inclusive)[0])
+    before = shifted(largest, -1 if reverse else 1)
+    is_same = (before == largest) | jnp.isnan(largest)
+    # Where a segment starts the factor is not used, but has to be a number.
+    factors = jnp.where(is_same, 1, jnp.nan_to_num(jnp.exp(jnp.minimum(before - largest, 0))))
+    nothing = x == -jnp.inf
+    powers = jnp.where(nothing, 0, jnp.exp(jnp.where(nothing, 0, x) - jnp.where(nothing, 0, largest)))
+    is_number = jnp.isfinite(largest)
+    sums = recurrence(factors, jnp.where(jnp.isfinite(powers), powers, 0), heads, count, reverse=reverse)
+    shares = 1 / jnp.where(is_number & (sums > 0), sums, 1)
+    shares = jnp.where(jnp.isnan(largest), jnp.nan, shares)
+    return _along(primals, factors, weighted(powers, dx.astype(wide)), shares, dx.dtype, reverse=reverse, **flags)
+
+
+def _along(
+    primals: Any,
+    factors: jax.Array,
+    terms: jax.Array,
+    shares: jax.Array | None,
+    dtype: Any,
+    *,
+    exclusive: int,
+    reverse: int,
+    total: int,
+) -> Sequence[jax.Array]:
+    """Tangents of a scan and its total: a linear recurrence of the terms, and a part of each of its values."""
+    heads, count = primals.heads, primals.count
+    tangents = recurrence(factors, terms, heads, count, reverse=reverse)
+    if shares is not None:
+        tangents = weighted(shares, tangents)
+    tangents = tangents.astype(dtype)
+    results = [neighbours(tangents, heads, count, reverse=reverse) if exclusive else tangents]
+    if total:
+        n = tangents.shape[0]
+        live = live_items(n, count)
+        last = jnp.where(live > 0, 0, -1) if reverse else live - 1
+        results.append(take_or_fill(tangents, last, unique=True))
+    return results
 
 
 def _transpose(
@@ -457,7 +512,17 @@ def _transpose(
     return result
 
 
-_scan = Operation(
+class _Scan(Operation):
+    """A scan. No kernel's states are pairs, as those of logsumexp are."""
+
+    def lowers_plainly(
+        self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
+    ) -> bool:
+        del operands, platform, devices
+        return attributes["op"] == Kind.LOGSUMEXP
+
+
+_scan = _Scan(
     "scan",
     operands={"x": 1, "heads": 1, "count": 1},
     results=("result", "totals"),
