@@ -231,7 +231,8 @@ def test_what_is_written_is_of_few_words() -> None:
         data = [ADD, MAPPED, LESS][rng.integers(3)]
         for _ in range(rng.integers(1, 4)):
             at = rng.integers(len(data))
-            data = data[:at] + letters[rng.integers(len(letters))] * rng.integers(0, 2) + data[at + rng.integers(0, 2) :]
+            new = letters[rng.integers(len(letters))] * rng.integers(0, 2)
+            data = data[:at] + new + data[at + rng.integers(0, 2) :]
         try:
             text = source(data.replace("\0", ""))
         except ValueError:
