@@ -175,3 +175,39 @@ def test_the_extras_ask_for_packages_of_the_same_version():
         assert extras[extra] == [f"{package}=={mgpu.__version__}"]
         assert project(f"wheels/{extra}")["name"] == package
     assert {name for name in extras if name.startswith("cuda")} == {path.name for path in (ROOT / "wheels").iterdir()}
+
+
+AGAIN = """
+import sys
+import jax, jax.numpy as jnp, jax.export
+import jax_mgpu as first
+for name in [name for name in sys.modules if name.partition(".")[0] == "jax_mgpu"]:
+    del sys.modules[name]
+import jax_mgpu as second
+assert second is not first
+x, mask = jnp.array([3, 1, 2]), jnp.array([True, False, True])
+for mgpu in (second, first):
+    assert mgpu.mergesort(x).tolist() == [1, 2, 3]
+    assert jax.jit(mgpu.segmented_sort)(x, jnp.array([0, 1])).tolist() == [3, 1, 2]
+    assert jax.grad(lambda x: mgpu.scan(x)[1])(jnp.ones(3)).tolist() == [1, 1, 0]
+    with mgpu.checks():
+        try:
+            mgpu.segmented_sort(x, jnp.array([0, 2, 1])).block_until_ready()
+        except jax.errors.JaxRuntimeError as error:
+            assert "heads" in str(error)
+        else:
+            raise AssertionError
+known = [jax.export.DisabledSafetyCheck.custom_call("jax_mgpu.select")]
+exported = jax.export.export(jax.jit(lambda x, mask: second.select(x, mask)), disabled_checks=known)(x, mask)
+try:
+    data = exported.serialize()
+except ImportError:  # flatbuffers
+    sys.exit()
+got = jax.export.deserialize(data).call(x, mask)
+assert type(got) is second.Selection and got.count == 2
+"""
+
+
+def test_the_package_is_imported_again() -> None:
+    """As notebooks and test runners do that drop its modules."""
+    subprocess.run([sys.executable, "-c", AGAIN], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}, cwd=ROOT)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
-import jax.export
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName, Directions, Keys
 from jax_mgpu._src.columns import sorted_pair
+from jax_mgpu._src.compat import exportable
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.primitive import one_program
 from jax_mgpu._src.values import flatten_values
@@ -47,7 +47,7 @@ class Aligned(NamedTuple):
     b_count: jax.Array
 
 
-jax.export.register_namedtuple_serialization(Aligned, serialized_name="jax_mgpu.Aligned")
+exportable(Aligned)
 
 
 @one_program("descending")

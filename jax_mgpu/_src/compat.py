@@ -11,12 +11,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import shard_map as _shard_map
 from jax._src.array import ArrayImpl
+from jax._src.export import _export
 from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
@@ -38,6 +40,7 @@ __all__ = [
     "compiling",
     "evaluate",
     "evaluate_equation",
+    "exportable",
     "ffi_api_version",
     "filling_element",
     "free_of_explicit_axes",
@@ -71,7 +74,17 @@ WHOLE = PartitionSpec()
 
 def switch(name: str, what: str) -> Any:
     """A setting of JAX that is off by default: an environment variable, and a context manager that jit traces anew."""
+    known = _config.config._value_holders.get(name)  # where the package was imported before, and is again
+    if known is not None:
+        return known
     return _config.bool_state(name, False, what, include_in_jit_key=True, include_in_trace_context=True)
+
+
+def exportable(result: type) -> None:
+    """Has `jax.export` write and read results of a named tuple, by its public name."""
+    name = f"jax_mgpu.{result.__name__}"
+    _export.deserialization_registry.pop(name, None)  # as the package may have been imported before
+    jax.export.register_namedtuple_serialization(result, serialized_name=name)
 
 
 def compiling() -> AbstractContextManager[Any]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.export
 import jax.numpy as jnp
 import numpy as np
 
@@ -30,7 +29,7 @@ from jax_mgpu._src.check import (
     value_error,
 )
 from jax_mgpu._src.columns import KeyPair, sorted_pair
-from jax_mgpu._src.compat import is_of_one_device
+from jax_mgpu._src.compat import exportable, is_of_one_device
 from jax_mgpu._src.live import live_items, live_mask, of_all
 from jax_mgpu._src.load_balance import load_balance_search
 from jax_mgpu._src.mesh import over_axis
@@ -95,8 +94,8 @@ class JoinedColumns(NamedTuple):
     b_null: jax.Array
 
 
-jax.export.register_namedtuple_serialization(JoinResult, serialized_name="jax_mgpu.JoinResult")
-jax.export.register_namedtuple_serialization(JoinedColumns, serialized_name="jax_mgpu.JoinedColumns")
+exportable(JoinResult)
+exportable(JoinedColumns)
 
 
 @one_program("kind", "size", "assume_sorted", "null_equal", "aligned", "less")

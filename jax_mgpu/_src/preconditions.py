@@ -56,6 +56,9 @@ def checks(on: bool = True) -> AbstractContextManager[None]:
     compiler sees that no result depends on it. Checked calls cost more time, and on a GPU they wait for the device.
     JAX_MGPU_CHECKS=1 in the environment turns checks on everywhere. Platforms without kernels check nothing.
 
+    As every setting of JAX that its programs depend on, this one is the thread's. A generator or an asyncio task that
+    is suspended within the context leaves checks on for what else the thread runs: leave it before `yield` and `await`.
+
     Args:
       on: whether to check.
 

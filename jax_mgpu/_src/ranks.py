@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.export
 import jax.numpy as jnp
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName
@@ -21,7 +20,7 @@ from jax_mgpu._src.check import (
     static_size,
     type_error,
 )
-from jax_mgpu._src.compat import whole_axes
+from jax_mgpu._src.compat import exportable, whole_axes
 from jax_mgpu._src.live import live_items, segment_bounds
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.operators import accumulator_dtype
@@ -57,7 +56,7 @@ class TopK(NamedTuple):
     count: jax.Array  # type: ignore[assignment]
 
 
-jax.export.register_namedtuple_serialization(TopK, serialized_name="jax_mgpu.TopK")
+exportable(TopK)
 
 
 @one_program("k", "largest")

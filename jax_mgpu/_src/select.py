@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.export
 import jax.numpy as jnp
 import numpy as np
 
@@ -26,7 +25,7 @@ from jax_mgpu._src.check import (
     value_error,
 )
 from jax_mgpu._src.columns import Columns, key_starts, whole_keys
-from jax_mgpu._src.compat import whole_axes
+from jax_mgpu._src.compat import exportable, whole_axes
 from jax_mgpu._src.intervals import filled_tangent
 from jax_mgpu._src.live import live_mask, segment_bounds, segment_starts
 from jax_mgpu._src.load_balance import _search
@@ -84,8 +83,8 @@ class Runs(NamedTuple):
     count: jax.Array  # type: ignore[assignment]
 
 
-jax.export.register_namedtuple_serialization(Selection, serialized_name="jax_mgpu.Selection")
-jax.export.register_namedtuple_serialization(Runs, serialized_name="jax_mgpu.Runs")
+exportable(Selection)
+exportable(Runs)
 
 
 @one_program("fill_value")

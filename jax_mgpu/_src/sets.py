@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.export
 import jax.numpy as jnp
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName, Keys, LessFunction
@@ -16,6 +15,7 @@ from jax_mgpu._src.bits import ordered_together
 from jax_mgpu._src.by_less import ranked_pair
 from jax_mgpu._src.check import expect_no_axis, fill_operand, index_dtype, static_flag, static_size, value_error
 from jax_mgpu._src.columns import KeyPair, sorted_pair
+from jax_mgpu._src.compat import exportable
 from jax_mgpu._src.live import live_items
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.preconditions import room
@@ -64,7 +64,7 @@ class SetResult(NamedTuple):
     count: jax.Array  # type: ignore[assignment]
 
 
-jax.export.register_namedtuple_serialization(SetResult, serialized_name="jax_mgpu.SetResult")
+exportable(SetResult)
 
 
 @one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned", "less")

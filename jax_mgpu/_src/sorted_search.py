@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.export
 import jax.numpy as jnp
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName, Keys, LessFunction, Side
@@ -24,6 +23,7 @@ from jax_mgpu._src.check import (
     value_error,
 )
 from jax_mgpu._src.columns import Columns, expect_keys, sorted_pair
+from jax_mgpu._src.compat import exportable
 from jax_mgpu._src.live import live_items, live_mask, partition_points, segment_bounds, wide_enough
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ordered import count_of, in_order
@@ -60,7 +60,7 @@ class SortedMatch(NamedTuple):
     b_match_count: jax.Array
 
 
-jax.export.register_namedtuple_serialization(SortedMatch, serialized_name="jax_mgpu.SortedMatch")
+exportable(SortedMatch)
 
 
 @one_program("side", "fill_value", "aligned", "less")
