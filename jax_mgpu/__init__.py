@@ -9,18 +9,19 @@ __path__ = _pkgutil.extend_path(__path__, __name__)
 
 # The public names of a family are `__all__` of its module; all public names are those imported here.
 from jax_mgpu._src.align import *
-from jax_mgpu._src.annotations import document_fields as _document_fields
 from jax_mgpu._src.bulk import *
 from jax_mgpu._src.counts import *
 from jax_mgpu._src.groups import *
 from jax_mgpu._src.intervals import *
 from jax_mgpu._src.join import *
-from jax_mgpu._src.library import backends, has_cuda
+from jax_mgpu._src.library import backends as backends
+from jax_mgpu._src.library import has_cuda as has_cuda
 from jax_mgpu._src.load_balance import *
 from jax_mgpu._src.merge import *
 from jax_mgpu._src.mergesort import *
-from jax_mgpu._src.preconditions import checks
+from jax_mgpu._src.preconditions import checks as checks
 from jax_mgpu._src.primitive import expect_compiled_names as _expect_compiled_names
+from jax_mgpu._src.publish import publish as _publish
 from jax_mgpu._src.ragged import *
 from jax_mgpu._src.ragged_type import *
 from jax_mgpu._src.ranks import *
@@ -39,8 +40,7 @@ __all__ = [name for name in sorted(globals()) if not name.startswith("_")]
 
 _expect_compiled_names()
 for _name in __all__:
-    if hasattr(globals()[_name], "_fields"):
-        _document_fields(globals()[_name])
+    _publish(globals()[_name])
 
 
 def __dir__() -> list[str]:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import pathlib
+import pickle
 import re
 import subprocess
 import sys
+import typing
+
+import jax
+import jax.export
+import numpy as np
+import pytest
 
 import jax_mgpu as mgpu
+from tests import typed_program
 
 
 def test_dir_is_the_public_names():
@@ -18,7 +27,7 @@ def test_public_names_are_distinct_and_defined_here():
     assert sorted(set(mgpu.__all__)) == sorted(mgpu.__all__)
     for name in mgpu.__all__:
         assert not name.startswith("_"), name
-        assert getattr(mgpu, name).__module__.split(".")[0] == "jax_mgpu", name
+        assert getattr(mgpu, name).__module__ == "jax_mgpu", name
 
 
 def test_star_import_gives_the_public_names():
@@ -43,6 +52,41 @@ def test_private_jax_is_used_in_one_file():
     private = re.compile(r"\bjax\.(_src|extend|interpreters)\b|\bjaxlib\.(?!__version__)\w|from jaxlib\b")
     users = {path.name for path in package.rglob("*.py") if private.search(path.read_text(encoding="utf-8"))}
     assert users == {"compat.py"}
+
+
+CLASSES = [value for name in mgpu.__all__ if inspect.isclass(value := getattr(mgpu, name))]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_pickles_and_exported_programs_know_public_types(kind):
+    """By their public names, whichever module defines them."""
+    names = getattr(kind, "_fields", ("values", "offsets"))
+    made = kind(*(np.arange(i, i + 3) * 0 for i in range(len(names))))
+    for value in (kind, made):
+        stored = pickle.dumps(value)
+        assert b"jax_mgpu._src" not in stored
+        again = pickle.loads(stored)
+        assert again is kind or type(again) is kind
+    assert typing.get_type_hints(kind).keys() == set(names)
+    pytest.importorskip("flatbuffers", reason="jax.export serialises with flatbuffers, which is not installed")
+    program = jax.export.export(jax.jit(lambda x: jax.tree.map(lambda leaf: leaf + 1, x)))(made)
+    got = jax.export.deserialize(program.serialize()).call(made)
+    assert type(got) is kind
+    for name in names:
+        assert getattr(got, name).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["sort", "checks", "group_by", "to_dense"])
+def test_pickles_know_public_functions(name):
+    function = getattr(mgpu, name)
+    stored = pickle.dumps(function)
+    assert b"_src" not in stored
+    assert pickle.loads(stored) is function
+
+
+def test_a_program_with_types():
+    """That it runs; .ci/run has mypy and pyright check its types."""
+    typed_program.main()
 
 
 def test_version():

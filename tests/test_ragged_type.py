@@ -70,6 +70,70 @@ def test_ways_to_make_one(ragged):
         same_bits(got["b"], want["b"])
 
 
+def test_any_iterable_of_rows(ragged):
+    same_rows(mgpu.Ragged.from_rows(row for row in floats(ROWS)), floats(ROWS))
+    same_rows(mgpu.Ragged.from_rows(np.ones((2, 3), np.float32)), [np.ones(3, np.float32)] * 2)
+    same_rows(mgpu.Ragged.from_rows(ragged), floats(ROWS))
+    for dtype in (np.uint8, np.int8, np.int64, np.uint64):
+        lengths = np.array([3, 0, 2, 1], dtype)
+        same_rows(mgpu.Ragged.from_lengths(np.resize(ragged.values, 1000), lengths), floats(ROWS))
+
+
+INDICES = {
+    "slice": slice(1, 3),
+    "reversed": slice(None, None, -1),
+    "none": slice(4, None),
+    "list": [3, 0, -2, 0, 0, 2, 2],
+    "array": np.array([1, -1, 0], np.int8),
+    "device": jnp.array([2, -4, 0]),
+    "mask": np.array([True, False, False, True]),
+    "device mask": jnp.array([True, True, False, True]),
+    "empty": np.zeros(0, np.int32),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_rows_by_index(ragged, name):
+    index = INDICES[name]
+    expected = [floats(ROWS)[i] for i in np.arange(4)[np.asarray(index) if not isinstance(index, slice) else index]]
+    same_rows(ragged[index], expected)
+    if isinstance(index, slice):
+        same_rows(jax.jit(lambda r: r[index])(ragged), expected)
+    elif np.asarray(index).dtype != bool:
+        traced = jax.jit(lambda r, i: r[i])(ragged, np.asarray(index, np.int32))
+        kept = np.concatenate([*expected, np.zeros(0, np.float32)])[:9]  # there is room for as many as before
+        same_bits(np.concatenate([*traced.to_rows(), np.zeros(0, np.float32)]), kept)
+
+
+def test_one_row_and_iteration(ragged):
+    for i in range(-4, 4):
+        same_bits(ragged[i], floats(ROWS)[i])
+        same_bits(ragged[np.int8(i)], floats(ROWS)[i])
+    assert [row.tolist() for row in ragged] == ROWS
+    tree = ragged.map(lambda x: {"a": x, "b": jnp.stack([x, x])})
+    assert [row["b"].shape for row in tree] == [(3, 2), (0, 2), (2, 2), (1, 2)]
+    gradient = jax.grad(lambda x: (ragged.with_values(x)[2] ** 2).sum())(ragged.values)
+    assert gradient.tolist() == [0, 0, 0, 4, 10, 0, 0, 0, 0]
+
+
+def test_a_ragged_is_no_array(ragged):
+    """One error, which says what to do."""
+    for call in (
+        np.asarray,
+        jnp.asarray,
+        jnp.exp,
+        jnp.sum,
+        jax.nn.relu,
+        lambda r: jnp.add(r, 1),
+        lambda r: np.array([r]),
+    ):
+        with pytest.raises(TypeError, match=r"got a Ragged|of a Ragged") as caught:
+            call(ragged)
+        assert "(.map(function) applies a function to its items; " in str(caught.value)
+    with pytest.raises(TypeError, match="sort: keys: expected an array of numbers, got Ragged"):
+        mgpu.sort(ragged)
+
+
 def test_repr(ragged):
     assert repr(ragged) == "Ragged([[3., 1., 3.], [], [2., 5.], [4.]], float32)"
     assert repr(ragged > 2) == "Ragged([[True, False, True], [], [False, True], [True]], bool)"
@@ -250,6 +314,26 @@ def test_tree_map_and_paths(ragged):
 
 X = np.arange(5, dtype=np.float32)
 ERRORS = {
+    "Ragged.from_lengths: lengths: expected a length of row 1 from 0 to 4, the number of items left, got 5": (
+        lambda r: mgpu.Ragged.from_lengths(X, [1, 5])
+    ),
+    "Ragged.from_lengths: lengths: expected a length of row 1 from 0 to 3, the number of items left, got -1": (
+        lambda r: mgpu.Ragged.from_lengths(X, [2, -1, 1])
+    ),
+    f"Ragged.from_lengths: lengths: expected a length of row 0 from 0 to 5, the number of items left, got {2**40}": (
+        lambda r: mgpu.Ragged.from_lengths(X, [2**40])
+    ),
+    "Ragged.from_rows: rows: expected an array or a list for each row, got 1 in row 0": (
+        lambda r: mgpu.Ragged.from_rows([1, 2])
+    ),
+    "Ragged.from_rows: rows: expected a list of rows, got 3": lambda r: mgpu.Ragged.from_rows(3),
+    "Ragged[]: index: expected one for 4 rows, got 4": lambda r: r[4],
+    "Ragged[]: index: expected one for 4 rows, got 'a'": lambda r: r["a"],
+    "Ragged[]: index: expected a row, a slice or [k] rows, got [[1]]": lambda r: r[[[1]]],
+    "Ragged[]: index: expected within jit a slice or [k] rows, got 0": jax.jit(lambda r: r[0]),
+    "Ragged[]: index: expected within jit a slice or an array of integers, got int32[]": (
+        lambda r: jax.jit(lambda r, i: r[i])(r, np.int32(0))
+    ),
     "Ragged: offsets: expected an end of row 1 from 3, its start, to 5, the number of items, got 2": lambda r: (
         mgpu.Ragged(X, [0, 3, 2])
     ),
@@ -285,7 +369,7 @@ ERRORS = {
 
 @pytest.mark.parametrize("message", ERRORS)
 def test_errors(ragged, message):
-    with pytest.raises((TypeError, ValueError)) as caught:
+    with pytest.raises((TypeError, ValueError, IndexError)) as caught:
         ERRORS[message](ragged)
     assert str(caught.value) == message
 
@@ -296,8 +380,15 @@ def test_checks_within_jit(ragged):
         with pytest.raises(Exception, match=r"Ragged \+: other: expected rows of the same lengths, .* position 2"):
             jax.block_until_ready(jax.jit(lambda a, b: a + b)(ragged, other))
         jax.block_until_ready(jax.jit(lambda a, b: a + b)(ragged, jax.tree.map(jnp.array, ragged)))
-        with pytest.raises(Exception, match=r"Ragged\.from_lengths: lengths: expected rows of 5 items in all at most"):
-            jax.block_until_ready(mgpu.Ragged.from_lengths(X, jnp.array([3, 3])))
+        for lengths, at in (
+            ([3, 3], "1, got 3"),
+            ([2, -1, 3], "1, got -1"),
+            ([0, 2**31 - 1, 9], f"1, got {2**31 - 1}"),
+        ):
+            message = rf"Ragged\.from_lengths: lengths: expected lengths from 0 on, 5 items in all at most, .* {at}"
+            with pytest.raises(Exception, match=message):
+                jax.block_until_ready(mgpu.Ragged.from_lengths(X, jnp.array(lengths)))
+        jax.block_until_ready(mgpu.Ragged.from_lengths(X, jnp.array([3, 0, 2])))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import jax
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName, Directions, Keys
 from jax_mgpu._src.columns import sorted_pair
-from jax_mgpu._src.compat import exportable
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.primitive import one_program
 from jax_mgpu._src.values import flatten_values
@@ -45,9 +44,6 @@ class Aligned(NamedTuple):
     b_values: Any
     a_count: jax.Array
     b_count: jax.Array
-
-
-exportable(Aligned)
 
 
 @one_program("descending")

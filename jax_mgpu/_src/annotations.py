@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -22,7 +20,6 @@ __all__ = [
     "PairFunction",
     "RankMethod",
     "Side",
-    "document_fields",
 ]
 
 OperatorName: TypeAlias = Literal[
@@ -39,11 +36,3 @@ AsofDirection: TypeAlias = Literal["backward", "forward", "nearest"]
 RankMethod: TypeAlias = Literal["min", "dense", "ordinal"]
 AxisName: TypeAlias = str | Sequence[str]  # of a mesh, inside jax.shard_map
 Side: TypeAlias = Literal["left", "right"]
-
-
-def document_fields(result: type[tuple]) -> None:
-    """Gives each field of a named tuple the words of its line under `Attributes:`, which `help` shows for it."""
-    words = inspect.getdoc(result) or ""
-    listed = re.search(r"^Attributes:\n((?:  .*\n?)+)", words, re.MULTILINE)
-    for name, text in re.findall(r"^  (\w+): ((?:.*\n?)(?:    .*\n?)*)", listed[1] if listed else "", re.MULTILINE):
-        getattr(result, name).__doc__ = " ".join(text.split())

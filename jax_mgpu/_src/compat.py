@@ -81,10 +81,18 @@ def switch(name: str, what: str) -> Any:
 
 
 def exportable(result: type) -> None:
-    """Has `jax.export` write and read results of a named tuple, by its public name."""
+    """Has `jax.export` write and read a named tuple, or a pytree without auxiliary data, by its public name."""
     name = f"jax_mgpu.{result.__name__}"
     _export.deserialization_registry.pop(name, None)  # as the package may have been imported before
-    jax.export.register_namedtuple_serialization(result, serialized_name=name)
+    if hasattr(result, "_fields"):
+        jax.export.register_namedtuple_serialization(result, serialized_name=name)
+        return
+    jax.export.register_pytree_node_serialization(
+        result,
+        serialized_name=name,
+        serialize_auxdata=lambda _: b"",
+        deserialize_auxdata=lambda _: None,
+    )
 
 
 def compiling() -> AbstractContextManager[Any]:

@@ -29,7 +29,7 @@ from jax_mgpu._src.check import (
     value_error,
 )
 from jax_mgpu._src.columns import KeyPair, sorted_pair
-from jax_mgpu._src.compat import exportable, is_of_one_device
+from jax_mgpu._src.compat import is_of_one_device
 from jax_mgpu._src.live import live_items, live_mask, of_all
 from jax_mgpu._src.load_balance import load_balance_search
 from jax_mgpu._src.mesh import over_axis
@@ -92,10 +92,6 @@ class JoinedColumns(NamedTuple):
     b: Any
     a_null: jax.Array
     b_null: jax.Array
-
-
-exportable(JoinResult)
-exportable(JoinedColumns)
 
 
 @one_program("kind", "size", "assume_sorted", "null_equal", "aligned", "less")

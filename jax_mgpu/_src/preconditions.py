@@ -34,8 +34,8 @@ __all__ = [
     "keys_of_few_bits",
     "non_decreasing",
     "room",
-    "row_ends",
     "row_indices",
+    "row_lengths",
     "same_rows",
     "segments_apart",
     "segments_fit",
@@ -138,15 +138,14 @@ def row_offsets(operation: str, offsets: jax.Array, capacity: int) -> jax.Array:
     )
 
 
-def row_ends(operation: str, ends: jax.Array, capacity: int) -> jax.Array:
-    """Ends of rows within an array of `capacity` items, each as far as the one before at least."""
-    return _require(
-        operation,
-        "lengths",
-        f"rows of {capacity} items in all at most",
-        ends,
-        lambda x: _is_ascending(x) & (x <= capacity),
-    )
+def row_lengths(operation: str, lengths: jax.Array, capacity: int) -> jax.Array:
+    """Lengths of rows of `capacity` items in all at most."""
+
+    def holds(lengths: jax.Array) -> jax.Array:
+        ends = jnp.cumsum(jnp.minimum(lengths, capacity + 1))  # the first that is too large may turn negative
+        return (lengths >= 0) & (ends >= 0) & (ends <= capacity)
+
+    return _require(operation, "lengths", f"lengths from 0 on, {capacity} items in all at most", lengths, holds)
 
 
 def room(operation: str, count: jax.Array, size: int) -> jax.Array:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import operator
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from jax_mgpu._src.check import (
     value_error,
 )
 from jax_mgpu._src.intervals import interval_expand
-from jax_mgpu._src.preconditions import row_ends, row_offsets, same_rows
+from jax_mgpu._src.preconditions import row_lengths, row_offsets, same_rows
 from jax_mgpu._src.ragged import (
     from_dense,
     segment_ids,
@@ -44,6 +44,22 @@ from jax_mgpu._src.values import take_or_fill
 __all__ = ["Ragged"]
 
 SHOWN = 3  # rows at either end of a repr, and items at either end of a row
+
+
+Binary: TypeAlias = "Callable[[Ragged, Any], Ragged]"
+
+
+def _binary(symbol: str, function: Callable[..., Any]) -> Binary:
+    return lambda self, other: self._combine(f"Ragged {symbol}", function, other)
+
+
+def _binaries(symbol: str, function: Callable[..., Any]) -> tuple[Binary, Binary]:
+    """An operator with a Ragged on its left, and on its right."""
+    return _binary(symbol, function), _binary(symbol, lambda x, y: function(y, x))
+
+
+def _unary(function: Callable[[Any], Any]) -> Callable[[Ragged], Ragged]:
+    return lambda self: self.with_values(jax.tree.map(function, self.values))
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -70,6 +86,9 @@ class Ragged:
     row, or a scalar. Two Ragged with different rows are an error: always outside of `jit`, within `jit` with
     `checks()`.
 
+    Outside of `jit`, `ragged[i]` is row i, and a loop goes over the rows. `ragged[a:b]`, an array of indices and a mask
+    give these rows as a Ragged.
+
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
       >>> scores = mgpu.Ragged.from_rows([[3.0, 1.0], [], [2.0, 5.0, 4.0]])
@@ -77,7 +96,7 @@ class Ragged:
       Ragged([[3., 1.], [], [2., 5., 4.]], float32)
       >>> scores - scores.reduce("max")
       Ragged([[0., -2.], [], [-3., 0., -1.]], float32)
-      >>> scores.sort().take(jnp.array([2, 0]))
+      >>> scores.sort()[jnp.array([2, 0])]
       Ragged([[2., 4., 5.], [1., 3.]], float32)
     """
 
@@ -129,10 +148,11 @@ class Ragged:
         name = "Ragged.from_lengths"
         leaves = jax.tree.leaves(values)
         capacity = (*as_array(name, "values", leaves[0]).shape, 0)[0] if leaves else 0
-        lengths = index_vector(name, "lengths", lengths, capacity)
+        if not isinstance(lengths, jax.Array):
+            _expect_lengths(name, lengths, capacity)
         dtype = index_dtype(name, "values", capacity)
-        ends = row_ends(name, scan(lengths.astype(dtype)), capacity)
-        return cls(values, jnp.concatenate([jnp.zeros((1,), dtype), ends]))
+        lengths = row_lengths(name, index_vector(name, "lengths", lengths, capacity).astype(dtype), capacity)
+        return cls(values, jnp.concatenate([jnp.zeros((1,), dtype), scan(lengths)]))
 
     @classmethod
     def from_dense(cls, x: Any, lengths: ArrayLike, *, size: int | None = None) -> Ragged:
@@ -144,9 +164,13 @@ class Ragged:
         return cls(values, jnp.minimum(jnp.append(heads, count), jax.tree.leaves(values)[0].shape[0]))
 
     @classmethod
-    def from_rows(cls, rows: Sequence[Any], *, size: int | None = None) -> Ragged:
+    def from_rows(cls, rows: Iterable[Any], *, size: int | None = None) -> Ragged:
         """A list of rows, each an array or list, or a pytree of arrays; not within `jit`. Room for `size` items."""
         name = "Ragged.from_rows"
+        try:
+            rows = list(rows)
+        except TypeError as error:
+            raise type_error(name, "rows", "a list of rows", describe(rows)) from error
         lists = [
             isinstance(row, (list, tuple)) and not any(_is_array(item) and item.ndim for item in row) for row in rows
         ]
@@ -173,7 +197,9 @@ class Ragged:
                 raise value_error(name, "rows", "an array or a pytree of arrays, of numbers", f"{row} in row {i}")
             flat.append([np.asarray(leaf) for leaf in leaves])
             for leaf, first in zip(flat[i], flat[0], strict=True):
-                if leaf.ndim == 0 or (leaf.dtype, leaf.shape[1:]) != (first.dtype, first.shape[1:]):
+                if leaf.ndim == 0:
+                    raise value_error(name, "rows", "an array or a list for each row", f"{row!r} in row {i}")
+                if (leaf.dtype, leaf.shape[1:]) != (first.dtype, first.shape[1:]):
                     got = f"{describe(leaf)} in row {i}"
                     raise value_error(name, "rows", f"items as those of row 0, {describe(first)}", got)
                 if len(leaf) != len(flat[i][0]):
@@ -219,6 +245,42 @@ class Ragged:
 
     def __len__(self) -> int:
         return self.offsets.shape[0] - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice | ArrayLike | Sequence[int]) -> Ragged: ...
+    def __getitem__(self, index: Any) -> Any:
+        """Row `i` (not within `jit`), or the rows of a slice, of an array of indices or of a mask, as a Ragged.
+
+        Within `jit` there is room for as many items as here, which rows that are repeated may exceed: see `take`.
+        """
+        name = "Ragged[]"
+        if isinstance(index, jax.core.Tracer):
+            if index.ndim != 1 or not jnp.issubdtype(index.dtype, jnp.integer):
+                raise type_error(name, "index", "within jit a slice or an array of integers", describe(index))
+            return self.take(jnp.where(index < 0, index + len(self), index))
+        try:
+            rows = np.arange(len(self))[_on_host(index) if isinstance(index, jax.Array) else index]
+        except IndexError as error:
+            raise IndexError(f"{name}: index: expected one for {len(self)} rows, got {index!r}") from error
+        is_known = _is_concrete(self.offsets)
+        if rows.ndim > 1 or (rows.ndim == 0 and not is_known):
+            expected = "a row, a slice or [k] rows" if is_known else "within jit a slice or [k] rows"
+            raise type_error(name, "index", expected, repr(index))
+        begins, ends = (np.asarray(x)[rows] for x in (self.heads, self.offsets[1:])) if is_known else (0, 0)
+        if rows.ndim == 0:
+            return jax.tree.map(lambda x: x[begins:ends], self.values)
+        return self.take(rows, size=max(self.capacity, int(np.sum(ends - begins))))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        return np.asarray(_NoArray())
+
+    def __jax_array__(self) -> Any:
+        return _NoArray()  # not an array: operators of `jax.Array` then leave the work to ours, functions raise errors
 
     def to_rows(self) -> list[Any]:
         """A list of the rows as NumPy arrays, or as pytrees of them; not within `jit`."""
@@ -288,6 +350,28 @@ class Ragged:
             raise value_error(name, "other", expected, int(theirs[row]))
         return self.offsets
 
+    __add__, __radd__ = _binaries("+", operator.add)
+    __sub__, __rsub__ = _binaries("-", operator.sub)
+    __mul__, __rmul__ = _binaries("*", operator.mul)
+    __truediv__, __rtruediv__ = _binaries("/", operator.truediv)
+    __floordiv__, __rfloordiv__ = _binaries("//", operator.floordiv)
+    __mod__, __rmod__ = _binaries("%", operator.mod)
+    __pow__, __rpow__ = _binaries("**", operator.pow)
+    __and__, __rand__ = _binaries("&", operator.and_)
+    __or__, __ror__ = _binaries("|", operator.or_)
+    __xor__, __rxor__ = _binaries("^", operator.xor)
+    __lt__, __gt__ = _binary("<", operator.lt), _binary(">", operator.gt)
+    __le__, __ge__ = _binary("<=", operator.le), _binary(">=", operator.ge)
+    __neg__, __abs__, __invert__ = _unary(operator.neg), _unary(operator.abs), _unary(operator.invert)
+    __hash__ = None  # type: ignore[assignment]  # as an array: == compares items
+    __array_ufunc__ = None  # an array of NumPy on the left leaves the operator to us
+
+    def __eq__(self, other: Any) -> Ragged:  # type: ignore[override]
+        return self._combine("Ragged ==", operator.eq, other)
+
+    def __ne__(self, other: Any) -> Ragged:  # type: ignore[override]
+        return self._combine("Ragged !=", operator.ne, other)
+
     # ---- Row by row --------------------------------------------------------------------------------------------------
 
     def sort(self, *, descending: bool = False) -> Ragged:
@@ -349,6 +433,18 @@ class Ragged:
         return self.values
 
 
+class _NoArray:
+    """What JAX gets where it asks a Ragged for an array."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "a Ragged (.map(function) applies a function to its items; .values and .to_dense(width) are arrays)"
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise type_error("Ragged", "conversion", "an array", repr(self))
+
+
 def _is_array(x: Any) -> bool:
     return isinstance(x, (jax.Array, np.ndarray))
 
@@ -360,6 +456,20 @@ def _is_concrete(x: Any) -> bool:
 
 def _on_host(x: Any) -> np.ndarray:
     return np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+
+
+def _expect_lengths(name: str, lengths: Any, capacity: int) -> None:
+    """Lengths from the host, which are not negative and have as many items as there are."""
+    host = np.asarray(lengths)
+    if host.ndim != 1 or host.dtype.kind not in "iu":
+        return  # told by the checks that follow
+    ends = np.cumsum(np.where(host > capacity, np.int64(capacity + 1), host), dtype=np.int64)
+    broken = np.flatnonzero((host < 0) | (ends > capacity))
+    if broken.size:
+        row = int(broken[0])
+        left = capacity - int(ends[row - 1] if row else 0)
+        expected = f"a length of row {row} from 0 to {left}, the number of items left"
+        raise value_error(name, "lengths", expected, int(host[row]))
 
 
 def _expect_ends(name: str, offsets: Any, capacity: int) -> None:
@@ -399,29 +509,3 @@ class _Text(str):
 
     def __repr__(self) -> str:
         return str(self)
-
-
-def _binary(symbol: str, function: Callable[..., Any], *, swapped: bool = False) -> Callable[[Ragged, Any], Any]:
-    def method(self: Ragged, other: Any) -> Any:
-        return self._combine(f"Ragged {symbol}", (lambda x, y: function(y, x)) if swapped else function, other)
-
-    return method
-
-
-def _unary(function: Callable[[Any], Any]) -> Callable[[Ragged], Ragged]:
-    return lambda self: self.with_values(jax.tree.map(function, self.values))
-
-
-for _name, _symbol in {
-    **{"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**"},
-    **{"and": "&", "or": "|", "xor": "^"},
-}.items():
-    _function = getattr(operator, f"__{_name}__")
-    setattr(Ragged, f"__{_name}__", _binary(_symbol, _function))
-    setattr(Ragged, f"__r{_name}__", _binary(_symbol, _function, swapped=True))
-for _name, _symbol in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.items():
-    setattr(Ragged, f"__{_name}__", _binary(_symbol, getattr(operator, _name)))
-for _name in ("neg", "abs", "invert"):
-    setattr(Ragged, f"__{_name}__", _unary(getattr(operator, _name)))
-Ragged.__hash__ = None  # type: ignore[assignment]  # as an array: == compares items
-Ragged.__array_ufunc__ = None  # type: ignore[attr-defined]  # an array of NumPy on the left leaves the operator to us

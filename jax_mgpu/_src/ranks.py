@@ -20,7 +20,7 @@ from jax_mgpu._src.check import (
     static_size,
     type_error,
 )
-from jax_mgpu._src.compat import exportable, whole_axes
+from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.live import live_items, segment_bounds
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.operators import accumulator_dtype
@@ -54,9 +54,6 @@ class TopK(NamedTuple):
     values: jax.Array
     indices: jax.Array
     count: jax.Array  # type: ignore[assignment]
-
-
-exportable(TopK)
 
 
 @one_program("k", "largest")

@@ -25,7 +25,7 @@ from jax_mgpu._src.check import (
     value_error,
 )
 from jax_mgpu._src.columns import Columns, key_starts, whole_keys
-from jax_mgpu._src.compat import exportable, whole_axes
+from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.intervals import filled_tangent
 from jax_mgpu._src.live import live_mask, segment_bounds, segment_starts
 from jax_mgpu._src.load_balance import _search
@@ -81,10 +81,6 @@ class Runs(NamedTuple):
     starts: jax.Array
     heads: jax.Array
     count: jax.Array  # type: ignore[assignment]
-
-
-exportable(Selection)
-exportable(Runs)
 
 
 @one_program("fill_value")

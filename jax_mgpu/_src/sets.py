@@ -15,7 +15,6 @@ from jax_mgpu._src.bits import ordered_together
 from jax_mgpu._src.by_less import ranked_pair
 from jax_mgpu._src.check import expect_no_axis, fill_operand, index_dtype, static_flag, static_size, value_error
 from jax_mgpu._src.columns import KeyPair, sorted_pair
-from jax_mgpu._src.compat import exportable
 from jax_mgpu._src.live import live_items
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.preconditions import room
@@ -62,9 +61,6 @@ class SetResult(NamedTuple):
     keys: Any
     values: Any
     count: jax.Array  # type: ignore[assignment]
-
-
-exportable(SetResult)
 
 
 @one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned", "less")

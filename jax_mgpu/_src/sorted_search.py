@@ -23,7 +23,6 @@ from jax_mgpu._src.check import (
     value_error,
 )
 from jax_mgpu._src.columns import Columns, expect_keys, sorted_pair
-from jax_mgpu._src.compat import exportable
 from jax_mgpu._src.live import live_items, live_mask, partition_points, segment_bounds, wide_enough
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ordered import count_of, in_order
@@ -58,9 +57,6 @@ class SortedMatch(NamedTuple):
     b_match: jax.Array
     a_match_count: jax.Array
     b_match_count: jax.Array
-
-
-exportable(SortedMatch)
 
 
 @one_program("side", "fill_value", "aligned", "less")

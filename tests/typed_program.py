@@ -1,0 +1,62 @@
+"""A program as a user writes it, which mypy and pyright check strictly (.ci/run) and a test runs."""
+
+# pyright: strict, reportUnknownMemberType=false
+# (jax.numpy has members whose types are not whole)
+
+from __future__ import annotations
+
+from typing import assert_type
+
+import jax
+import jax.numpy as jnp
+
+import jax_mgpu as mgpu
+
+
+def centred(rows: mgpu.Ragged) -> mgpu.Ragged:
+    """Each row less its largest item."""
+    largest: jax.Array = rows.reduce("max")
+    return rows - largest
+
+
+def arithmetic(rows: mgpu.Ragged) -> None:
+    x = jnp.ones(len(rows))
+    assert_type(rows + 1, mgpu.Ragged)
+    assert_type(2 * rows - x, mgpu.Ragged)
+    assert_type(rows / rows**2, mgpu.Ragged)
+    assert_type(-abs(rows), mgpu.Ragged)
+    assert_type((rows < 2) & ~(rows >= 3), mgpu.Ragged)
+    assert_type(rows == 2, mgpu.Ragged)
+    assert_type(rows[1:], mgpu.Ragged)
+    assert_type(rows[jnp.array([1, 0])], mgpu.Ragged)
+    assert_type(rows.map(jnp.exp).softmax(), mgpu.Ragged)
+    assert_type(rows.lengths, jax.Array)
+    for row in rows:
+        first: jax.Array = row[:1]
+        assert first.ndim == 1
+
+
+def tables(keys: jax.Array, values: jax.Array) -> None:
+    assert_type(mgpu.sort(keys), jax.Array)
+    assert_type(mgpu.argsort((keys, values), descending=(True, False)), jax.Array)
+    joined = mgpu.join(keys, keys, "left", size=9, assume_sorted=False)
+    assert_type(joined, mgpu.JoinResult)
+    assert_type(joined.count, jax.Array)
+    selected = mgpu.select(values, values > 0)
+    assert_type(selected.count, jax.Array)
+    assert_type(mgpu.top_k(values, 2).indices, jax.Array)
+    assert_type(mgpu.run_starts(keys).starts, jax.Array)
+    assert_type(mgpu.segmented_softmax(values, jnp.array([0, 1])), jax.Array)
+
+
+def main() -> None:
+    """Runs it all."""
+    rows = mgpu.Ragged.from_rows([[1.0, 2.0], [3.0]])
+    with mgpu.checks():
+        arithmetic(centred(rows))
+        tables(jnp.array([1, 1, 2]), jnp.array([1.0, 2.0, 3.0]))
+    assert_type(mgpu.has_cuda(), bool)
+
+
+if __name__ == "__main__":
+    main()
