@@ -1,8 +1,7 @@
 """What is asked of the CPU kernels: `python -m benchmarks --cpu` holds each row against its rival.
 
 Data are made once, both sides are jitted, and each figure is the least of several calls: a call by itself, as a program
-on a CPU makes it. A row fails where the sides disagree or the rival is not slower by the factor asked for. Where
-MGPU_CPU_JIT=1 compiles functions, more is asked of them.
+on a CPU makes it. A row fails where the sides disagree or the rival is not slower by the factor asked for.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import jax_mgpu as mgpu
 from benchmarks.case import agree_within, equal
 from benchmarks.columns import lax_sort
 from benchmarks.inputs import random_key, random_keys
-from jax_mgpu._src import library
 
 __all__ = ["ROWS", "Row", "main"]
 
@@ -108,9 +106,7 @@ def _scanned_by_jax(*maps: jax.Array) -> Any:
 
 
 def _by_function(name: str, factor: float, ours: Callable[..., Any], rival: Callable[..., Any], **given: Any) -> Row:
-    """A row by a function. Where functions are compiled it has to reach the factor; of plain JAX nothing is asked."""
-    asked = factor if library.compiles_functions("cpu") else 0
-    return Row(f"{name} of 2^20 by a function", asked, given.pop("inputs", _maps), ours, rival, agree_within(1e-4))
+    return Row(f"{name} of 2^20 by a function", factor, given.pop("inputs", _maps), ours, rival, agree_within(1e-4))
 
 
 def _numbers(rng: np.random.Generator) -> tuple[Any, ...]:
@@ -163,11 +159,7 @@ ROWS = [
     ),
     *map(_top_k, (8, 50, 1000)),
     _by_less("a comparison of keys", 5, lambda a, b: jnp.abs(a) < jnp.abs(b)),
-    _by_less(
-        "a function of both items",
-        5 if library.compiles_functions("cpu") else 0.5,
-        lambda a, b: jnp.abs(a) - jnp.abs(b) < 0,
-    ),
+    _by_less("a function of both items", 0.5, lambda a, b: jnp.abs(a) - jnp.abs(b) < 0),
     _by_function("scan, affine maps,", 3, lambda *x: mgpu.scan(x, _affine), _scanned_by_jax),
     _by_function(
         "reduce, affine maps,", 3, lambda *x: mgpu.reduce(x, _affine), lambda *x: [y[-1] for y in _scanned_by_jax(*x)]

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <utility>
 
-#include "compiled/images.h"
 #include "operations.h"
 #include "signature.h"
 
@@ -93,12 +92,6 @@ std::string json_names(const Item (&items)[kMost]) {
 
 inline std::string json_pair(int64_t first, int64_t second) {
   return JsonParts('[').add(json(first)).add(json(second)).done(']');
-}
-
-// Functions that this process has compiled, and has read from the disk.
-inline std::string json_compiled_functions() {
-  const auto [compiled, read] = compiled::image_counts();
-  return json_pair(compiled, read);
 }
 
 // By the name of the operation, on whatever platforms its kernels are: the names of its operands and results in order,

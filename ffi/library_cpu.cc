@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "check.h"
-#include "cpu/compiled/compiler.h"
 #include "handler.h"
 #include "library.h"
 #include "operations.h"
@@ -30,25 +29,6 @@ struct XlaExecutor final : cpu::Executor {
   XLA_FFI_DEFINE_HANDLER(name##_ffi, name##_handler,                                                             \
                          ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs());
 MGPU_OPERATIONS(MGPU_HANDLER)
-#undef MGPU_HANDLER
-
-#define MGPU_HANDLER(name)                                                                                 \
-  ffi::Error name##_instantiate(ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary attributes) {      \
-    return prepare_call(#name, attributes, cpu::prepare_##name);                                           \
-  }                                                                                                        \
-  ffi::Error name##_handler(ffi::ThreadPool pool, ffi::RemainingArgs operands, ffi::RemainingRets results, \
-                            ffi::Dictionary attributes) {                                                  \
-    XlaExecutor executor(pool);                                                                            \
-    return run_call(#name, operands, results, attributes, [&](Call& call) {                                \
-      call.function = &function_of(attribute_text(attributes, "function"));                                \
-      cpu::name(call, executor);                                                                           \
-    });                                                                                                    \
-  }                                                                                                        \
-  XLA_FFI_DEFINE_HANDLER(name##_instantiate_ffi, name##_instantiate,                                       \
-                         ffi::Ffi::BindInstantiate().RemainingArgs().RemainingRets().Attrs());             \
-  XLA_FFI_DEFINE_HANDLER(name##_ffi, name##_handler,                                                       \
-                         ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs());
-MGPU_FUNCTION_OPERATIONS(MGPU_HANDLER)
 #undef MGPU_HANDLER
 
 ffi::Error check_handler(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary attributes) {
@@ -85,7 +65,6 @@ int64_t workspace_bytes(const Call& call) {
   MGPU_OPERATIONS(MGPU_WORKSPACE)
   MGPU_CUDA_OPERATIONS(MGPU_WORKSPACE)
   MGPU_FUNCTION_OPERATIONS(MGPU_WORKSPACE)
-  MGPU_CUDA_FUNCTION_OPERATIONS(MGPU_WORKSPACE)
 #undef MGPU_WORKSPACE
   throw CallError("no operation of this name: " + std::string(call.operation));
 }
@@ -175,8 +154,6 @@ const char* jax_mgpu_describe(const char* what) {
     return keep(json_description({{"build", json(MGPU_BUILD)}, {"is_wheel", MGPU_IS_WHEEL ? "true" : "false"}},
                                  XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR));
   }
-  if (name == "compiler_problem") return keep(json(cpu::compiler_problem()));
-  if (name == "compiled_functions") return keep(json_compiled_functions());
   if (name == "tile_sizes") return keep(json_tile_sizes());
   return nullptr;
 }
@@ -184,10 +161,7 @@ const char* jax_mgpu_describe(const char* what) {
 const mgpu::HandlerEntry* jax_mgpu_handlers() {
   using namespace mgpu;
 #define MGPU_ENTRY(name) {#name, "execute", reinterpret_cast<void*>(name##_ffi)},
-#define MGPU_ENTRIES(name) {#name, "instantiate", reinterpret_cast<void*>(name##_instantiate_ffi)}, MGPU_ENTRY(name)
-  static const HandlerEntry table[] = {MGPU_ENTRY(check) MGPU_OPERATIONS(MGPU_ENTRY)
-                                           MGPU_FUNCTION_OPERATIONS(MGPU_ENTRIES){nullptr, nullptr, nullptr}};
-#undef MGPU_ENTRIES
+  static const HandlerEntry table[] = {MGPU_ENTRY(check) MGPU_OPERATIONS(MGPU_ENTRY){nullptr, nullptr, nullptr}};
 #undef MGPU_ENTRY
   return table;
 }

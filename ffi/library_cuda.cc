@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "check.h"
+#include "compiled/images.h"
 #include "cuda/compiler.h"
 #include "cuda/shapes.h"
 #include "handler.h"
@@ -51,7 +52,6 @@ MGPU_CUDA_OPERATIONS(MGPU_HANDLER)
       ffi::Ffi::Bind().Ctx<ffi::PlatformStream<CUstream_st*>>().RemainingArgs().RemainingRets().Attrs(),  \
       {ffi::Traits::kCmdBufferCompatible});
 MGPU_FUNCTION_OPERATIONS(MGPU_HANDLER)
-MGPU_CUDA_FUNCTION_OPERATIONS(MGPU_HANDLER)
 #undef MGPU_HANDLER
 
 // Waits for the device, so it must not be recorded into a CUDA graph.
@@ -103,7 +103,10 @@ const char* jax_mgpu_describe(const char* what) {
   }
   if (name == "compiler_problem") return keep(json(cuda::compiler_problem()));       // nothing where NVRTC can be used
   if (name == "driver_version") return keep(json(int64_t{cuda::driver_version()}));  // of CUDA, as 12040
-  if (name == "compiled_functions") return keep(json_compiled_functions());  // in this process, and read from disk
+  if (name == "compiled_functions") {
+    const auto [compiled, read] = compiled::image_counts();  // in this process, and read from the disk
+    return keep(json_pair(compiled, read));
+  }
   if (name == "kernel_shapes") return keep(json_kernel_shapes());
   return nullptr;
 }
@@ -113,8 +116,7 @@ const mgpu::HandlerEntry* jax_mgpu_handlers() {
 #define MGPU_ENTRY(name) {#name, "execute", reinterpret_cast<void*>(name##_ffi)},
 #define MGPU_ENTRIES(name) {#name, "instantiate", reinterpret_cast<void*>(name##_instantiate_ffi)}, MGPU_ENTRY(name)
   static const HandlerEntry table[] = {MGPU_ENTRY(check) MGPU_OPERATIONS(MGPU_ENTRY) MGPU_CUDA_OPERATIONS(MGPU_ENTRY)
-                                           MGPU_FUNCTION_OPERATIONS(MGPU_ENTRIES)
-                                               MGPU_CUDA_FUNCTION_OPERATIONS(MGPU_ENTRIES){nullptr, nullptr, nullptr}};
+                                           MGPU_FUNCTION_OPERATIONS(MGPU_ENTRIES){nullptr, nullptr, nullptr}};
 #undef MGPU_ENTRIES
 #undef MGPU_ENTRY
   return table;

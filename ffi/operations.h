@@ -44,20 +44,14 @@
   // one line each, in alphabetical order
 // clang-format on
 
-// Operations by a function that is compiled when a program is loaded.
+// Operations by a function that is compiled when a program is loaded, on CUDA: elsewhere plain JAX runs them.
 // clang-format off
 #define MGPU_FUNCTION_OPERATIONS(OPERATION) \
   OPERATION(reduce_by_function)             \
   OPERATION(scan_by_function)               \
   OPERATION(segmented_reduce_by_function)   \
   OPERATION(sort_by_function)               \
-  // one line each, in alphabetical order
-// clang-format on
-
-// The same on CUDA alone: elsewhere plain JAX runs them.
-// clang-format off
-#define MGPU_CUDA_FUNCTION_OPERATIONS(OPERATION) \
-  OPERATION(sort_indices_by_function)            \
+  OPERATION(sort_indices_by_function)       \
   // one line each, in alphabetical order
 // clang-format on
 
@@ -97,15 +91,6 @@ MGPU_OPERATIONS(MGPU_DECLARE)
   int64_t name(const Call& call);                                                  \
   }
 MGPU_FUNCTION_OPERATIONS(MGPU_DECLARE)
-MGPU_CUDA_FUNCTION_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
-
-namespace cpu {
-#define MGPU_DECLARE(name)                                                         \
-  void prepare_##name(const Attributes& attributes, const FunctionData& function); \
-  void name(const Call& call, Executor& executor);
-MGPU_FUNCTION_OPERATIONS(MGPU_DECLARE)
-#undef MGPU_DECLARE
-}  // namespace cpu
 
 }  // namespace mgpu

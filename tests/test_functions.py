@@ -342,7 +342,7 @@ def test_calls_for_cuda(monkeypatch) -> None:
     """The function is an attribute of the call, and the arrays that the function captured are its operands."""
     if library.cuda_library is None:
         monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
-    monkeypatch.setattr(library, "compiler_problem", lambda platform: "")
+    monkeypatch.setattr(library, "compiler_problem", lambda: "")
     by_function._operation.cache_clear()
     x, table = jnp.arange(10.0), jnp.arange(1000.0)
 
@@ -399,7 +399,7 @@ def test_without_a_compiler(monkeypatch) -> None:
     """Plain JAX is in the program, with one warning that says what is missing."""
     if library.cuda_library is None:
         monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
-    monkeypatch.setattr(library, "compiler_problem", lambda platform: "NVRTC is missing: pip install it")
+    monkeypatch.setattr(library, "compiler_problem", lambda: "NVRTC is missing: pip install it")
     monkeypatch.setattr(by_function, "_WARNED", set())
     by_function._operation.cache_clear()
     traced = jax.jit(lambda x: mgpu.scan(x, lambda a, b: a * b + 1)).trace(jnp.arange(10.0))

@@ -510,7 +510,7 @@ def lowered(monkeypatch, function, *arguments):
     monkeypatch.setattr(by_function, "has_kernels", lambda: True)
     if library.cuda_library is None:
         monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
-    monkeypatch.setattr(library, "compiler_problem", lambda platform: "")
+    monkeypatch.setattr(library, "compiler_problem", lambda: "")
     by_less._operation.cache_clear()
     by_less._position_operation.cache_clear()
     text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()

@@ -434,7 +434,7 @@ def test_calls_for_cuda(monkeypatch) -> None:
     monkeypatch.setattr(by_function, "has_kernels", lambda: True)
     if library.cuda_library is None:
         monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
-    monkeypatch.setattr(library, "compiler_problem", lambda platform: "")
+    monkeypatch.setattr(library, "compiler_problem", lambda: "")
     by_function._operation.cache_clear()
     x = jnp.arange(1000, dtype=jnp.uint8)
     text = jax.jit(lambda x: mgpu.scan(x, map=lambda x: jnp.exp(x.astype(jnp.float32))))

@@ -79,13 +79,9 @@ Item* thread_scratch(int64_t count) {
 }
 
 // Merges two runs from both ends at once: two chains of dependent steps instead of one, and for as many steps as the
-// shorter run has items neither run can end, so nothing else is compared. Where `less` is no order the ends may
-// contradict each other, and take items twice; the runs are then merged again from one end, which loses none.
+// shorter run has items neither run can end, so nothing else is compared.
 template <typename Item, typename Less>
 void merge_runs(const Item* a, int64_t a_count, const Item* b, int64_t b_count, Item* out, Less less) {
-  const Item* const a_first = a;
-  const Item* const b_first = b;
-  Item* const out_first = out;
   const Item* a_last = a + a_count - 1;
   const Item* b_last = b + b_count - 1;
   Item* out_last = out + a_count + b_count - 1;
@@ -98,9 +94,6 @@ void merge_runs(const Item* a, int64_t a_count, const Item* b, int64_t b_count, 
     *out_last-- = *select(take_a, b_last, a_last);
     a_last -= take_a;
     b_last -= 1 - take_a;
-  }
-  if (a > a_last + 1 || b > b_last + 1) {
-    return serial_merge(a_first, a_first + a_count, b_first, b_first + b_count, out_first, less);
   }
   serial_merge(a, a_last + 1, b, b_last + 1, out, less);
 }
@@ -181,16 +174,10 @@ void radix_sort(Item* items, Item* scratch, int64_t count, const Order& order) {
   if (from != items) std::copy(from, from + count, items);
 }
 
-// Whether keys have a rank. Those of a compiled order have none.
-template <typename Order>
-constexpr bool kHasRanks = requires(const Order& order, typename Order::Word code) { order.rank(code); };
-
 // Stable sort, by whichever is faster for so many.
 template <bool kTotalOrder, typename Item, typename Order>
 void sort_entries(Item* items, Item* scratch, int64_t count, const Order& order) {
-  if constexpr (!kHasRanks<Order>) {
-    merge_sort<kTotalOrder>(items, scratch, count, false, EntryLess<Order>{order});
-  } else if (count < 64 * static_cast<int64_t>(sizeof(typename Order::Word))) {
+  if (count < 64 * static_cast<int64_t>(sizeof(typename Order::Word))) {
     merge_sort<kTotalOrder>(items, scratch, count, false, EntryLess<Order>{order});
   } else {
     radix_sort(items, scratch, count, order);

@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include "algorithm/operators.h"
-#include "function/item.h"
 
 namespace mgpu::cpu {
 
@@ -137,7 +136,7 @@ void fold_few_of_group(const Operator op, const typename Operator::Element* x, c
 // items that fill no whole step are those of the range's last window that no step has taken. So the number of steps is
 // all that a branch predictor can miss: segments of 30 items took 26 ns with the last items one by one, take 20.
 template <typename Operator>
-typename Operator::State fold_block(const Operator& op, const SourceOf<typename Operator::Element>& x, int64_t begin,
+typename Operator::State fold_block(const Operator& op, const typename Operator::Element* x, int64_t begin,
                                     int64_t end) {
   using State = typename Operator::State;
   constexpr int kWide = 2 * kFew;
@@ -168,63 +167,16 @@ typename Operator::State fold_block(const Operator& op, const SourceOf<typename 
   return fold_lanes(op, lanes);
 }
 
-// Whether items may be combined in steps of several at a time. States that say whether they are of nothing would ask
-// that in each step.
-template <typename Operator>
-constexpr bool kTakesSteps = Operator::kCommutes && !requires(typename Operator::State state) { state.some; };
-
-// The combination of a short run of states, item(0) to item(count - 1), in their order. Parts of the run are combined
-// in step, so that no step waits for the one before it.
-template <typename Operator, typename Item>
-typename Operator::State fold_block_in_order(const Operator& op, int64_t count, const Item& item) {
-  using State = typename Operator::State;
-  constexpr int kParts = sizeof(State) <= 16 ? 8 : sizeof(State) <= 64 ? 4 : 1;
-  if (count == 0) return op.identity();
-  const int64_t part = count / kParts;
-  if (part < 4 || kParts == 1) {
-    State state = item(0);
-    for (int64_t i = 1; i < count; ++i) state = op.combine(state, item(i));
-    return state;
-  }
-  State parts[kParts];
-  for (int p = 0; p < kParts; ++p) parts[p] = item(p * part);
-  for (int64_t i = 1; i < part; ++i) {
-    for (int p = 0; p < kParts; ++p) parts[p] = op.combine(parts[p], item(p * part + i));
-  }
-  State state = parts[0];
-  for (int p = 1; p < kParts; ++p) state = op.combine(state, parts[p]);
-  for (int64_t i = kParts * part; i < count; ++i) state = op.combine(state, item(i));
-  return state;
-}
-
 constexpr int64_t kFoldBlock = 512;
 
-// The same of a run of any length.
-template <typename Operator, typename Item>
-typename Operator::State fold_in_order(const Operator& op, int64_t count, const Item& item) {
-  if (count <= kFoldBlock) return fold_block_in_order(op, count, item);
-  Running<Operator> running(op);
-  for (int64_t i = 0; i < count; i += kFoldBlock) {
-    const int64_t size = count - i < kFoldBlock ? count - i : kFoldBlock;
-    running.add(fold_block_in_order(op, size, [&](int64_t k) { return item(i + k); }));
-  }
-  return running.state();
-}
-
-// The combination of x[begin .. end), in an order that depends on the length alone: that of the items, where the
-// operator does not commute.
+// The combination of x[begin .. end), in an order that depends on the length alone.
 template <typename Operator>
-typename Operator::State fold(const Operator& op, const SourceOf<typename Operator::Element>& x, int64_t begin,
-                              int64_t end) {
-  if constexpr (!kTakesSteps<Operator>) {
-    return fold_in_order(op, end - begin, [&](int64_t i) { return op.extract(x[begin + i], begin + i); });
-  } else {
-    if (end - begin <= kFoldBlock) return fold_block(op, x, begin, end);
-    Running<Operator> running(op);
-    for (; begin < end; begin += kFoldBlock)
-      running.add(fold_block(op, x, begin, begin + kFoldBlock < end ? begin + kFoldBlock : end));
-    return running.state();
-  }
+typename Operator::State fold(const Operator& op, const typename Operator::Element* x, int64_t begin, int64_t end) {
+  if (end - begin <= kFoldBlock) return fold_block(op, x, begin, end);
+  Running<Operator> running(op);
+  for (; begin < end; begin += kFoldBlock)
+    running.add(fold_block(op, x, begin, begin + kFoldBlock < end ? begin + kFoldBlock : end));
+  return running.state();
 }
 
 }  // namespace mgpu::cpu

@@ -8,6 +8,7 @@
 
 #include "algorithm/segments.h"
 #include "cpu/entries.h"
+#include "cpu/executor.h"
 
 namespace mgpu {
 
@@ -36,8 +37,7 @@ class RankBuckets {
 
   // Writes the keys, bucket by bucket and in each as they came, to `to`. Adds where buckets start, but the first, to
   // `heads`.
-  template <typename Executor>
-  void deal(Executor& executor, const Buffer& to, std::vector<int64_t>& heads) const {
+  void deal(cpu::Executor& executor, const Buffer& to, std::vector<int64_t>& heads) const {
     const int64_t tasks = 4 * executor.concurrency();
     std::vector<std::vector<int64_t>> next(tasks);  // by bin: how many; then by bucket: the next one's place
     parallel_for(executor, tasks, [&](int64_t task) {

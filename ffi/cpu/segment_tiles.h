@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "algorithm/partition_point.h"
+#include "cpu/executor.h"
 #include "operands/reduce.h"
 
 namespace mgpu::cpu {
@@ -17,7 +18,6 @@ struct SegmentTiles {
   std::vector<int64_t> items_before;  // each tile, and all of them
 
   // Heads out of order give tiles that overlap; held apart, each end is in one tile.
-  template <typename Executor>
   SegmentTiles(const SegmentEnds& ends, int64_t tile, Executor& executor)
       : units(ends.units()), tile(tile), count(ceil_div(units, tile)), items_before(count + 1) {
     parallel_for(executor, count + 1, [&](int64_t i) {

@@ -2,8 +2,7 @@
 
 The function is traced once, on one item, and written as lines of operations (emit/), an attribute of the call. The
 handler checks and compiles them when XLA loads the program; for an exported program, that may be another process. Plain
-JAX runs functions that cannot be written so, derivatives, other platforms, and machines without a compiler. On a CPU it
-runs all of them, unless MGPU_CPU_JIT=1 asks for kernels.
+JAX runs functions that cannot be written so, derivatives, other platforms than CUDA, and machines without NVRTC.
 """
 
 from __future__ import annotations
@@ -302,14 +301,13 @@ def _prepare(
 
 
 def has_kernels() -> bool:
-    """Whether functions can be compiled, on some platform."""
-    return any(map(library.compiles_functions, library.platforms()))
+    """Whether functions can be compiled."""
+    return library.has_cuda()
 
 
 def warn_of_plain_jax(operation: str, what: str, error: Unsupported) -> None:
     """Says once that a function cannot be compiled, where others are."""
-    backend = jax.default_backend()
-    if library.compiles_functions("cuda" if backend == "gpu" else backend):
+    if jax.default_backend() == "gpu" and has_kernels():
         _warn(f"{operation}: {what}: runs in plain JAX, which is slower: no kernel can be made of {error}")
 
 
@@ -463,13 +461,11 @@ def _traced_builtin(operator: Operator, item: Any, position_dtype: Any) -> tuple
     return jax.make_jaxpr(flat)(*avals, *avals), given, finish.out_avals
 
 
-def needs_plain_jax(what: str, captures: int, platform: str, devices: int) -> bool:
+def needs_plain_jax(what: str, captures: int, devices: int) -> bool:
     """Whether a program by functions that are `what` runs in plain JAX, with a warning where a compiler is missing."""
-    if not library.compiles_functions(platform):
-        return True
     if devices > 1 and captures:
         return True  # each device has rows of its own, but no part of what was captured
-    problem = library.compiler_problem(platform)
+    problem = library.compiler_problem()
     if problem:
         _warn(f"functions as {what} run in plain JAX, which is slower: {problem}")
     return bool(problem)
@@ -505,6 +501,7 @@ class FunctionOperation(Operation):
             shapes=shapes,
             fallback=plain,
             streamed=tuple(leaves),
+            only="cuda",
             is_registered=False,
         )
         self.def_jvp(self._jvp)
@@ -516,7 +513,7 @@ class FunctionOperation(Operation):
         self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
     ) -> bool:
         """Whether a program that could have kernels is to have plain JAX."""
-        return needs_plain_jax("operators", self.captures, platform, devices)
+        return needs_plain_jax("operators", self.captures, devices)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
         """The function and its sizes in the place of its number."""

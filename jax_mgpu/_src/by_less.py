@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src import by_function, library
+from jax_mgpu._src import by_function
 from jax_mgpu._src.check import (
     as_array,
     count_operand,
@@ -161,14 +161,12 @@ class _Order:
       item: the leaves of a key.
       jaxpr: the comparator.
       consts: its values, or the captured operands in their places.
-      compares_keys: whether a sort of columns does its work, as far as a CPU is to know.
     """
 
     data: str
     item: tuple[Any, ...]
     jaxpr: Any
     consts: tuple[Any, ...]
-    compares_keys: bool
 
 
 _ORDERS: list[_Order] = []
@@ -287,17 +285,15 @@ def _of_words(words: jax.Array, item: Sequence[Any]) -> list[jax.Array]:
 def _written(items: Items) -> tuple[int, Sequence[Any]] | None:
     """The number of an order, and what it captured; None where a sort of columns is better."""
     is_wide = sum(map(_item_bytes, items.item)) > FEW_BYTES
-    compiles_on_cpu = library.compiles_functions("cpu")
     with free_of_explicit_axes():
         closed = jax.make_jaxpr(items.less)(*items.item, *items.item)
-        by_keys = (is_wide or compiles_on_cpu) and compares_keys(closed, len(items.item))
-    if is_wide and by_keys:
+    if is_wide and compares_keys(closed, len(items.item)):
         return None  # that is O(n) for each column, and moves no other
     written = emit_order(closed, items.item)
     consts = tuple(by_function._place(const, written.captures) for const in closed.consts)
     captured = tuple(const for const in consts if isinstance(const, by_function._Captured))
-    key = (written.data, captured, by_keys, jax.sharding.get_abstract_mesh())
-    order = _Order(written.data, tuple(items.item), without_values(closed), consts, by_keys)
+    key = (written.data, captured, jax.sharding.get_abstract_mesh())
+    order = _Order(written.data, tuple(items.item), without_values(closed), consts)
     return number_of(_NUMBERS, _ORDERS, key, order), written.captures
 
 
@@ -313,6 +309,7 @@ class _OrderOperation(Operation):
                 **{f"c{i}": rank for i, rank in enumerate(capture_ranks)},
             },
             streamed=tuple(keys),
+            only="cuda",
             is_registered=False,
             **description,
         )
@@ -324,10 +321,8 @@ class _OrderOperation(Operation):
     def lowers_plainly(
         self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
     ) -> bool:
-        """Whether a program that could have kernels is to have plain JAX. A CPU sorts columns faster."""
-        if platform == "cpu" and _ORDERS[attributes["order"]].compares_keys:
-            return True
-        return by_function.needs_plain_jax("orders", self.captures, platform, devices)
+        """Whether a program that could have kernels is to have plain JAX."""
+        return by_function.needs_plain_jax("orders", self.captures, devices)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
         """The order in the place of its number."""
@@ -406,7 +401,6 @@ class LessIndexOperation(_OrderOperation):
             attributes={"order": int},
             shapes=self._index_shapes,
             fallback=self._plain_positions,
-            only="cuda",
         )
 
     def lowers_plainly(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import json
-import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +20,6 @@ __all__ = [
     "backends",
     "build_decision",
     "compiler_problem",
-    "compiles_functions",
     "cpu_library",
     "cuda_extra",
     "cuda_library",
@@ -40,8 +38,6 @@ PACKAGE = pathlib.Path(__file__).parent.parent
 CUDA_PACKAGES = {"jax_mgpu_cuda13": "jax_cuda13_plugin", "jax_mgpu_cuda12": "jax_cuda12_plugin"}
 # CUDA's version of the oldest driver that unpacks kernels as the build compresses them, and the release that had it.
 OLDEST_DRIVER, OLDEST_DRIVER_RELEASE = 12040, "550.54.14"
-# Whether functions of callers are compiled for the CPU too, by a C++ compiler. Read once.
-COMPILES_ON_CPU = os.environ.get("MGPU_CPU_JIT", "0") not in ("", "0")
 
 
 Shaped = tuple[str, Sequence[int]]  # the name of a type, and a shape
@@ -297,15 +293,9 @@ def target(operation: str) -> str:
     return f"jax_mgpu.{operation}"
 
 
-def compiles_functions(platform: str) -> bool:
-    """Whether functions have kernels on a platform, or are to have them: on a CPU they are asked for."""
-    return COMPILES_ON_CPU if platform == "cpu" else platform in platforms()
-
-
-def compiler_problem(platform: str) -> str:
-    """Why no function can be compiled for this platform; nothing where all is well."""
-    library = cpu_library if platform == "cpu" else cuda_library
-    return "" if library is None else library.describe("compiler_problem")
+def compiler_problem() -> str:
+    """Why no function can be compiled for CUDA; nothing where all is well."""
+    return "" if cuda_library is None else cuda_library.describe("compiler_problem")
 
 
 def _compiler_folders() -> list[str]:

@@ -82,9 +82,8 @@ def mergesort(
     sorted by a block each, then runs of tiles are merged, each output tile by its own share of the merge path (Odeh,
     Green, Mwassi, Shmueli, Birk, "Merge Path", 2012). Columns of up to 64 bits in all are one key; each 64 bits more
     are one more sort. By `less` the CUDA kernels, compiled for it, sort keys of any width, those of more than 16 bytes
-    by their positions. With MGPU_CPU_JIT=1 in the environment those of a CPU sort keys of up to 16 bytes. Others, and
-    those of other platforms, are sorted in plain JAX: as columns where `less` compares such, by XLA's sort, or, where
-    `less` is too much for that, by merges of O(n log^2 n) comparisons.
+    by their positions. Others, and those of other platforms, are sorted in plain JAX: as columns where `less` compares
+    such, by XLA's sort, or, where `less` is too much for that, by merges of O(n log^2 n) comparisons.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
