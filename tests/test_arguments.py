@@ -103,6 +103,59 @@ def test_counts_that_do_not_fit_are_an_error(count):
         mgpu.reduce(KEYS, count=2**70)
 
 
+# ---- Floats of 64 bits, where JAX has 32 -----------------------------------------------------------------------------
+
+
+NOW = [1.7e9, 1.7e9 + 60]  # float32 has one number for both
+MATCHES = {
+    "lookup: keys and table_keys": lambda a, b: mgpu.lookup(a, b, np.ones(len(b), np.float32)),
+    "asof_join: a and b": mgpu.asof_join,
+    "asof_join: by_a and by_b": lambda a, b: mgpu.asof_join(KEYS[: len(a)], KEYS[: len(b)], by_a=a, by_b=b),
+    "join: a and b": lambda a, b: mgpu.join(a, b, size=4),
+    "join: a and b, in any order": lambda a, b: mgpu.join(a, b, "outer", size=4, assume_sorted=False),
+    "set_union: a and b": mgpu.set_union,
+    "set_intersection: a and b": lambda a, b: mgpu.set_intersection(a, b, assume_sorted=False),
+    "set_difference: a and b": mgpu.set_difference,
+    "set_symmetric_difference: a and b": mgpu.set_symmetric_difference,
+    "sorted_match: a and b": mgpu.sorted_match,
+    "sorted_equal_count: a and b": mgpu.sorted_equal_count,
+    "unique: keys": lambda a, b: mgpu.unique(_both(a, b), size=4),
+    "run_starts: keys": lambda a, b: mgpu.run_starts(_both(a, b)),
+    "reduce_by_key: keys": lambda a, b: mgpu.reduce_by_key(_both(a, b), None, size=4),
+    "group_by: keys": lambda a, b: mgpu.group_by(_both(a, b), None, size=4),
+}
+
+
+def _both(a, b):
+    return tuple(map(_both, a, b)) if isinstance(a, tuple) else [*a, *b]
+
+
+@pytest.mark.parametrize("name", MATCHES)
+def test_floats_that_float32_does_not_tell_apart_are_no_matches(name):
+    call, words = MATCHES[name], f"{name.split(',')[0]}: expected floats that float32 tells apart "
+    message = f"{words}(float64 needs jax_enable_x64), got 1700000000.0 and 1700000060.0"
+    far = [1.0, 2.0]
+    with jax.enable_x64(False):
+        for kind in (list, np.array, pd.Series):
+            a, b = kind(NOW[:1]), kind(NOW[1:])
+            assert raised(lambda a=a, b=b: call(a, b)) == message
+            if name not in ("asof_join: a and b",):
+                columns = [(np.int8([3]), x) for x in (a, b)]
+                assert raised(lambda columns=columns: call(*columns)) == message
+            for x, y in ((kind([0.1, np.nan]), kind([0.1, np.inf])), (kind(far), kind(far))):
+                jax.block_until_ready(call(x, y))
+        assert "1e+300 and 2e+300" in raised(lambda: call([1e300], [2e300]))  # both are infinite in float32
+        jax.block_until_ready(call(jnp.array(NOW[:1]), jnp.array(NOW[1:])))  # which were cut before
+    with jax.enable_x64(True):
+        jax.block_until_ready(call(NOW[:1], NOW[1:]))
+
+
+def test_sorts_convert_floats_as_jax_does():
+    with jax.enable_x64(False):
+        np.testing.assert_array_equal(mgpu.sort(NOW[::-1]), jnp.sort(jnp.array(NOW)))
+        assert mgpu.argsort(NOW[::-1]).tolist() == [0, 1]
+
+
 def first(a):
     return a
 

@@ -56,6 +56,7 @@ __all__ = [
     "SortKey",
     "expect_keys",
     "expect_one_code",
+    "expect_told_apart",
     "key_starts",
     "sorted_pair",
     "travelling",
@@ -273,6 +274,35 @@ def expect_keys(operation: str, argument: str, keys: Any, descending: Any = Fals
     return expect_key(operation, argument, keys), static_flag(operation, "descending", descending)
 
 
+def expect_told_apart(operation: str, **keys: Any) -> None:
+    """Keys of which equal ones are found: floats of 64 bits from the host that JAX cuts to 32 bits remain apart."""
+    if jax.config.jax_enable_x64:
+        return
+    for columns in zip(*(x if _is_columns(x) else (x,) for x in keys.values()), strict=False):
+        sides = zip(keys, map(_wide_floats, columns), strict=True)
+        host = {argument: floats for argument, floats in sides if floats is not None}
+        numbers = np.sort(np.concatenate([np.zeros(0), *host.values()]))
+        with np.errstate(over="ignore"):
+            cut = numbers.astype(np.float32)
+        merged = np.flatnonzero((numbers[1:] != numbers[:-1]) & (cut[1:] == cut[:-1]))
+        if merged.size:
+            first, second = numbers[merged[0] : merged[0] + 2].tolist()
+            expected = "floats that float32 tells apart (float64 needs jax_enable_x64)"
+            raise value_error(operation, " and ".join(host), expected, f"{first} and {second}")
+
+
+def _wide_floats(x: Any) -> np.ndarray | None:
+    """Floats of 64 bits from the host, which are Python's own too; nothing of anything else."""
+    leaves = x if isinstance(x, (list, tuple)) else [x]
+    if any(isinstance(leaf, jax.Array) or hasattr(leaf, "__jax_array__") for leaf in leaves):
+        return None
+    try:
+        host = np.asarray(x)
+    except (TypeError, ValueError):
+        return None
+    return host if (host.dtype.kind, host.dtype.itemsize, host.ndim) == ("f", 8, 1) else None
+
+
 def _is_columns(keys: Any) -> bool:
     """Whether keys are columns; a tuple of numbers is one array."""
     return isinstance(keys, tuple) and _has_arrays(keys)
@@ -402,6 +432,7 @@ def expect_one_code(operation: str, keys: Any) -> None:
 
 def whole_keys(operation: str, argument: str, keys: Any, axis_name: Any) -> Any:
     """Keys that no axis of a mesh divides, in ascending order: an array, or `Columns`."""
+    expect_told_apart(operation, **{argument: keys})
     given, _ = expect_keys(operation, argument, keys)
     if axis_name is not None:
         expect_one_code(operation, given)

@@ -28,7 +28,7 @@ from jax_mgpu._src.check import (
     type_error,
     value_error,
 )
-from jax_mgpu._src.columns import Columns, expect_keys, expect_one_code, key_starts
+from jax_mgpu._src.columns import Columns, expect_keys, expect_one_code, expect_told_apart, key_starts
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.intervals import filled_tangent
 from jax_mgpu._src.live import heads_from_zero, heads_inside, live_items, live_mask, segment_starts
@@ -100,6 +100,7 @@ def group_by(
       (Array([1, 2], dtype=int32), {'n': Array([1, 2], dtype=int32), 'sum': Array([3., 6.], dtype=float32)})
     """
     name = "group_by"
+    expect_told_apart(name, keys=keys)
     checked, _ = expect_keys(name, "keys", keys)
     (n,) = checked.shape
     index_dtype(name, "keys", n)

@@ -28,7 +28,7 @@ from jax_mgpu._src.check import (
     type_error,
     value_error,
 )
-from jax_mgpu._src.columns import KeyPair, sorted_pair
+from jax_mgpu._src.columns import KeyPair, expect_told_apart, sorted_pair
 from jax_mgpu._src.compat import is_of_one_device
 from jax_mgpu._src.live import live_items, live_mask, of_all
 from jax_mgpu._src.load_balance import load_balance_search
@@ -169,6 +169,7 @@ def join(
         if not null_equal:
             raise value_error(name, "null_equal", "True where less is given", "False")
         a, b = ranked_pair(name, a, b, less, a_count, b_count).ranks
+    expect_told_apart(name, a=a, b=b)
     aligned = static_flag(name, "aligned", aligned)
     if axis_name is not None:
         if aligned and not assume_sorted:

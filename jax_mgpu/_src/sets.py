@@ -14,7 +14,7 @@ from jax_mgpu._src.any_order import in_order_with
 from jax_mgpu._src.bits import ordered_together
 from jax_mgpu._src.by_less import ranked_pair
 from jax_mgpu._src.check import expect_no_axis, fill_operand, index_dtype, static_flag, static_size, value_error
-from jax_mgpu._src.columns import KeyPair, sorted_pair
+from jax_mgpu._src.columns import KeyPair, expect_told_apart, sorted_pair
 from jax_mgpu._src.live import live_items
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.preconditions import room
@@ -308,6 +308,7 @@ def _operate(
             keys, values = result.values
             return SetResult(ranked.restore(keys), values, result.count)
         flatten_pair(name, a_values, b_values, 0, 0)
+    expect_told_apart(name, a=a, b=b)
     duplicates, aligned = static_flag(name, "duplicates", duplicates), static_flag(name, "aligned", aligned)
     if not static_flag(name, "assume_sorted", assume_sorted):
         if axis_name is not None:

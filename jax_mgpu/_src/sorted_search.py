@@ -22,7 +22,7 @@ from jax_mgpu._src.check import (
     static_flag,
     value_error,
 )
-from jax_mgpu._src.columns import Columns, expect_keys, sorted_pair
+from jax_mgpu._src.columns import Columns, expect_keys, expect_told_apart, sorted_pair
 from jax_mgpu._src.live import live_items, live_mask, partition_points, segment_bounds, wide_enough
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ordered import count_of, in_order
@@ -167,6 +167,7 @@ def sorted_match(
       (Array([0, 0, 0], dtype=int32), Array([3, 3], dtype=int32), Array(2, dtype=int32))
     """
     name = "sorted_match"
+    expect_told_apart(name, a=a, b=b)
     if not static_flag(name, "assume_sorted", assume_sorted):
         if axis_name is not None:
             raise value_error(name, "assume_sorted", "True over a mesh axis", "False")
@@ -214,6 +215,7 @@ def sorted_equal_count(
       Array([0, 3, 3, 1], dtype=int32)
     """
     name = "sorted_equal_count"
+    expect_told_apart(name, a=a, b=b)
     pair = sorted_pair(name, a, b, a_count, b_count)
     aligned = static_flag(name, "aligned", aligned)
     if axis_name is not None:

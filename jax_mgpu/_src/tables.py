@@ -28,7 +28,7 @@ from jax_mgpu._src.check import (
     type_error,
     value_error,
 )
-from jax_mgpu._src.columns import Columns, expect_keys, sorted_pair
+from jax_mgpu._src.columns import Columns, expect_keys, expect_told_apart, sorted_pair
 from jax_mgpu._src.compat import is_local, whole_axes
 from jax_mgpu._src.library import cpu_library
 from jax_mgpu._src.live import live_items, live_mask, of_all, partition_points
@@ -78,6 +78,7 @@ def lookup(
       Array([ 0.5, -1. ,  0.5], dtype=float32)
     """
     name = "lookup"
+    expect_told_apart(name, keys=keys, table_keys=table_keys)
     checked, _ = expect_keys(name, "keys", keys)
     live = count_operand(name, "count", count, checked.shape[0])
     table = in_order(name, "table_keys", table_keys, table_count)
@@ -214,6 +215,8 @@ def asof_join(
     assume_sorted = static_flag(name, "assume_sorted", assume_sorted)
     if (by_a is None) != (by_b is None):
         raise value_error(name, "by_a and by_b", "both or neither", "one of them")
+    expect_told_apart(name, a=a, b=b)
+    expect_told_apart(name, by_a=by_a, by_b=by_b)
     times = [expect_key(name, side, x) for side, x in (("a", a), ("b", b))]
     expect_same_dtype(name, "a", times[0], "b", times[1])
     groups = [
