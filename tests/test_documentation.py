@@ -9,6 +9,7 @@ import pathlib
 import re
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 import jax_mgpu as mgpu
@@ -70,6 +71,15 @@ def test_page(page):
 def test_the_first_pages_have_examples():
     with_examples = {page.name for page in PAGES if FENCE.search(page.read_text(encoding="utf-8"))}
     assert {"README.md", "quickstart.md", "coming_from.md"} <= with_examples
+
+
+def test_keys_are_said_to_be_the_types_that_are_taken():
+    texts = [getattr(mgpu, name).__doc__ for name in mgpu.__all__]
+    texts += [page.read_text(encoding="utf-8") for page in [*PAGES, *REFERENCE.glob("*.md"), ROOT / "CHANGELOG.md"]]
+    assert any("floats of 16 to 64 bits" in " ".join(text.split()) for text in texts)
+    assert not any("floats of 8 " in " ".join(text.split()) for text in texts)
+    with pytest.raises(TypeError, match="got float8"):
+        mgpu.sort(jnp.zeros(2, jnp.float8_e5m2))
 
 
 def test_every_public_name_is_on_one_reference_page(monkeypatch):

@@ -66,9 +66,9 @@ def align(
     several of them work on the same arrays.
 
     Args:
-      a: `[n_a]`, sorted integers or floats of 8 to 64 bits, over all devices of the axis. Floats are in the order of
-        `jax.lax.sort`: NaN is largest, the two zeros are equal. Or columns of up to 64 bits in all: a tuple of such
-        arrays, compared one after the other.
+      a: `[n_a]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits, over all devices of the axis. Floats are
+        in the order of `jax.lax.sort`: NaN is largest, the two zeros are equal. Or columns of up to 64 bits in all: a
+        tuple of such arrays, compared one after the other.
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape, moved along with a.
       b_values: a pytree of arrays with leading axis `n_b`, moved along with b.

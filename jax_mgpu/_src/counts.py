@@ -40,7 +40,7 @@ def bincount(
     Args:
       ids: `[n]` integers. One outside of 0 to `length - 1` is not counted.
       length: the static number of results.
-      weights: `[n]`, integers or floats of 8 to 64 bits: what each item counts (default 1).
+      weights: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits: what each item counts (default 1).
       axis_name: see `reduce_by_id`: each device has `length` of the results.
 
     Returns:
@@ -85,7 +85,7 @@ def histogram(x: ArrayLike, edges: ArrayLike, *, axis_name: AxisName | None = No
     """How many items lie between each two neighbouring edges, as `jnp.histogram`.
 
     Args:
-      x: `[n]`, integers or floats of 8 to 64 bits.
+      x: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits.
       edges: `[m]`, sorted, of the same dtype, at least two. A bin has its lower edge and not its upper one; the last
         bin has both.
       axis_name: count the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. All

@@ -67,8 +67,8 @@ def group_by(
     """Combines the values of each key: `reduce_by_key` for keys in any order.
 
     Args:
-      keys: `[n]`, integers or floats of 8 to 64 bits, in any order; or columns, a tuple of 1 to 8 such arrays. All NaNs
-        are equal, and so are the zeros.
+      keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order; or columns, a tuple of 1 to 8 such
+        arrays. All NaNs are equal, and so are the zeros.
       values: a pytree of arrays with leading axis `n`.
       op: how to combine each value: one name for all, a pytree of names that is a prefix of `values`, or a function, as
         for `reduce_by_key`. Names are those of `reduce`; `"mean"` and `"median"`; `"count"`, the number of rows;
@@ -217,8 +217,8 @@ def rank(
     """The rank of each key among all keys, or within its segment, from 1 on.
 
     Args:
-      keys: `[n]`, integers or floats of 8 to 64 bits, in any order; or columns, a tuple of 1 to 8 such arrays. NaN is
-        largest, all NaNs are equal, and so are the zeros.
+      keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order; or columns, a tuple of 1 to 8 such
+        arrays. NaN is largest, all NaNs are equal, and so are the zeros.
       heads: `[m]`, non-decreasing integers: the start positions of segments, each of which is ranked on its own.
       method: `"min"`: one more than the number of smaller keys. `"dense"`: one more than the number of different
         smaller keys. `"ordinal"`: a different rank for each item, equal keys in input order.

@@ -119,9 +119,9 @@ def join(
     the rows that have none; `b_indices` is -1 then.
 
     Args:
-      a: `[n_a]`, sorted integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest,
-        all NaNs are equal, and so are the two zeros. Or columns: a tuple of 1 to 8 such arrays, compared one after the
-        other.
+      a: `[n_a]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits. Floats are in the order of `jax.lax.sort`:
+        NaN is largest, all NaNs are equal, and so are the two zeros. Or columns: a tuple of 1 to 8 such arrays,
+        compared one after the other.
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       kind: `"inner"`, `"left"`, `"right"`, `"outer"`, `"semi"` or `"anti"`.
       size: the static length of the result.

@@ -103,8 +103,9 @@ def merge(
     """Merges two sorted arrays, stable, with the values that belong to them; A comes before B among equals.
 
     Args:
-      a: `[n_a]`, sorted integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest,
-        the two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one after the other.
+      a: `[n_a]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits. Floats are in the order of `jax.lax.sort`:
+        NaN is largest, the two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one after the
+        other.
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape.
       b_values: a pytree of the same structure, dtypes and trailing shapes with leading axis `n_b`.

@@ -68,8 +68,8 @@ def top_k(
     """The `k` largest items, or the smallest.
 
     Args:
-      x: `[n]`, integers or floats of 8 to 64 bits, in the order of `jax.lax.sort`: NaN is largest, the two zeros are
-        equal.
+      x: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in the order of `jax.lax.sort`: NaN is largest, the
+        two zeros are equal.
       k: a static number; it may exceed `n`.
       largest: True for the largest items, largest first; False for the smallest, smallest first. Among equal items, the
         first ones are taken.
@@ -227,7 +227,7 @@ def quantile(
     """Quantiles of all items, as `jnp.quantile` with its linear method.
 
     Args:
-      x: `[n]`, integers or floats of 8 to 64 bits.
+      x: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits.
       q: numbers from 0 to 1, an array of any shape or a scalar.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. `q` is the

@@ -90,8 +90,8 @@ def reduce(
     """Combines all items.
 
     Args:
-      x: an array `[n, ...]` or a pytree of such, integers or floats of 8 to 64 bits, or bools; each trailing position
-        is combined on its own. With a function as `op`, arrays of any type, combined together.
+      x: an array `[n, ...]` or a pytree of such, integers of 8 to 64 bits or floats of 16 to 64 bits, or bools; each
+        trailing position is combined on its own. With a function as `op`, arrays of any type, combined together.
       op: a name, or a pytree of names over that of x, or any associative function of two items, which need not commute.
         `"add"` or `"sum"`, `"mul"` or `"prod"`: integers wrap, float16 and bfloat16 accumulate in float32, bools are
         counted. `"min"`, `"max"`: a NaN makes the result NaN. `"argmin"`, `"argmax"`: the index of the first extremum,
@@ -318,8 +318,8 @@ def reduce_by_key(
     """Combines the values of each run of equal neighbouring keys.
 
     Args:
-      keys: `[n]`, integers or floats of 8 to 64 bits; not necessarily sorted. All NaNs are equal, and so are the zeros.
-        Or columns: a tuple of 1 to 8 such arrays.
+      keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits; not necessarily sorted. All NaNs are equal, and
+        so are the zeros. Or columns: a tuple of 1 to 8 such arrays.
       values: as x of `reduce`.
       op: see `reduce`.
       size: the static number of results.

@@ -105,8 +105,8 @@ def segmented_sort(
     """Sorts each segment of `keys`, stable, with the values that belong to them.
 
     Args:
-      keys: `[n]`, integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest, the
-        two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one after the other.
+      keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN
+        is largest, the two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one after the other.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
         listed or not; a repeated head is an empty segment; a head past the last item is padding.
       values: a pytree of arrays with leading axis `n`, of any dtype and trailing shape, moved along with the keys.

@@ -293,8 +293,8 @@ def run_starts(
     """Where each run of equal neighbours starts.
 
     Args:
-      keys: `[n]`, integers or floats of 8 to 64 bits; not necessarily sorted. All NaNs are equal, and so are the zeros.
-        Or columns: a tuple of 1 to 8 such arrays.
+      keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits; not necessarily sorted. All NaNs are equal, and
+        so are the zeros. Or columns: a tuple of 1 to 8 such arrays.
       heads: `[m]`, non-decreasing integers: the start positions of segments, which no run crosses. Position 0 starts a
         segment whether listed or not; a repeated head is an empty segment; a head past the last item is padding.
       size: the static number of starts (default `n`).
@@ -352,8 +352,8 @@ def unique(
     """The distinct keys in ascending order, as `jnp.unique` gives them.
 
     Args:
-      keys: `[n]`, integers or floats of 8 to 64 bits, in any order. All NaNs are equal, and so are the zeros. Or
-        columns: a tuple of 1 to 8 such arrays, compared column by column, the first one first.
+      keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order. All NaNs are equal, and so are the
+        zeros. Or columns: a tuple of 1 to 8 such arrays, compared column by column, the first one first.
       size: the static number of results.
       count: the number of live items, an integer scalar (default `n`).
       return_index: whether to tell where each key occurs first.

@@ -82,9 +82,9 @@ def set_intersection(
     """The multiset intersection of two sorted arrays: for p copies in a and q in b, the first min(p, q) of a.
 
     Args:
-      a: `[n_a]`, sorted integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest,
-        all NaNs are equal, and so are the two zeros. Or columns: a tuple of 1 to 8 such arrays, compared one after the
-        other.
+      a: `[n_a]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits. Floats are in the order of `jax.lax.sort`:
+        NaN is largest, all NaNs are equal, and so are the two zeros. Or columns: a tuple of 1 to 8 such arrays,
+        compared one after the other.
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape.
       size: the static length of the result (default `min(n_a, n_b)`).

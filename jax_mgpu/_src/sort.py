@@ -72,8 +72,8 @@ def sort(
     """Sorts `keys`, stable, with the values that belong to them, in the fastest way for their type and number.
 
     Args:
-      keys: `[n]`, integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is largest, the
-        two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one after the other.
+      keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN
+        is largest, the two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one after the other.
       values: a pytree of arrays with leading axis `n`, of any dtype and trailing shape, moved along with the keys.
       descending: sort in the reverse order; equal keys stay in input order. A tuple of bools is a direction a column.
       count: the number of live items, an integer scalar (default `n`). Items past it stay where they are.

@@ -75,8 +75,9 @@ def sorted_search(
     """The insertion points of sorted needles in a sorted haystack, as `jnp.searchsorted` gives them.
 
     Args:
-      needles: `[n]`, sorted integers or floats of 8 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN is
-        largest, the two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one after the other.
+      needles: `[n]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits. Floats are in the order of
+        `jax.lax.sort`: NaN is largest, the two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one
+        after the other.
       haystack: `[m]`, sorted, of the same dtype, or as many columns of the same dtypes.
       side: `"left"` for the first position whose item is not less than the needle (lower bound), `"right"` for the
         first whose item is greater (upper bound).
@@ -138,7 +139,8 @@ def sorted_match(
     """Looks up the items of two sorted arrays in each other, in one pass over both.
 
     Args:
-      a: `[n_a]`, sorted integers or floats of 8 to 64 bits, in the order of `jax.lax.sort`, or a tuple of columns.
+      a: `[n_a]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits, in the order of `jax.lax.sort`, or a tuple
+        of columns.
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       side: `"left"` gives the lower bounds of A in B and the upper bounds of B in A, which are the places of the items
         in a merge with A first; `"right"` gives the reverse.
@@ -193,7 +195,8 @@ def sorted_equal_count(
     """Counts, for each item of one sorted array, the items of another that equal it.
 
     Args:
-      a: `[n_a]`, sorted integers or floats of 8 to 64 bits, in the order of `jax.lax.sort`, or a tuple of columns.
+      a: `[n_a]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits, in the order of `jax.lax.sort`, or a tuple
+        of columns.
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
@@ -241,8 +244,8 @@ def segmented_search(
     """The insertion point of each needle in a segment of its own of a ragged haystack.
 
     Args:
-      needles: `[n]`, integers or floats of 8 to 64 bits, in any order. Or columns: a tuple of 1 to 8 such arrays,
-        compared one after the other.
+      needles: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order. Or columns: a tuple of 1 to 8
+        such arrays, compared one after the other.
       ids: `[n]`, integers: the segment of each needle. A needle whose id is negative, or not below the number of
         segments, belongs to none.
       haystack: `[size]`, of the dtype of needles, or as many columns of the same dtypes; sorted within each segment.

@@ -54,7 +54,8 @@ def lookup(
     """Looks up, for each key, the values of the row of a table that has this key.
 
     Args:
-      keys: `[n]`, integers or floats of 8 to 64 bits, in any order; or columns, a tuple of 1 to 8 such arrays.
+      keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order; or columns, a tuple of 1 to 8 such
+        arrays.
       table_keys: `[m]` keys of the same types, in any order, each once; among equal keys the first counts.
       values: a pytree of arrays with leading axis `m`, of any dtype and trailing shape.
       default: the value of a key that is not in the table, a scalar; converted to each dtype.
@@ -181,7 +182,7 @@ def asof_join(
     """For each row of a, the row of b that is nearest in time.
 
     Args:
-      a: `[n_a]`, the times of a: integers or floats of 8 to 64 bits.
+      a: `[n_a]`, the times of a: integers of 8 to 64 bits or floats of 16 to 64 bits.
       b: `[n_b]`, the times of b, of the same dtype.
       by_a: `[n_a]` keys in any order, or columns, a tuple of 1 to 7 such arrays. A row of a is matched only with rows
         of b that have the same keys.
