@@ -437,6 +437,7 @@ def _add_intervals(
 
     if disjoint or starts.shape[0] == 0 or count == 0:
         return scatter(rows)
+    starts, offsets = jax.lax.optimization_barrier((starts, offsets))  # XLA would sort constants while it compiles
     dtype = common_dtype(starts, offsets, live)
     bounds = jnp.clip(jnp.append(offsets.astype(dtype), live.astype(dtype)), 0, live.astype(dtype))
     lengths = bounds[1:] - bounds[:-1]

@@ -84,17 +84,16 @@ def wide_enough(positions: jax.Array, n: int) -> jax.Array:
 
 
 def heads_inside(heads: jax.Array, n: int) -> jax.Array:
-    """Heads from 0 to n, where n is padding: JAX's scatters cut larger positions to 32 bits."""
-    return jnp.clip(wide_enough(heads, n), 0, n)
+    """Heads from 0 to n, where n is padding: JAX's scatters cut larger positions to 32 bits.
+
+    XLA would evaluate a scatter of constant heads while it compiles, which takes seconds. The barrier hides them.
+    """
+    return jnp.clip(jax.lax.optimization_barrier(wide_enough(heads, n)), 0, n)
 
 
 def is_first(n: int) -> jax.Array:
-    """Which of n positions is the first, however many they are.
-
-    Not by `.at[:1].set`: of one position its index is empty, and under shard_map the CPU compiler of jaxlib 0.11.2 then
-    ends the process.
-    """
-    return jax.lax.pad(jnp.ones((1,), bool), jnp.zeros((), bool), [(0, n - 1, 0)])
+    """Which of n positions is the first."""
+    return jnp.arange(n, dtype=index_dtype("positions", "n", n)) == 0
 
 
 def segment_starts(n: int, heads: Any) -> jax.Array:
@@ -129,7 +128,8 @@ def segment_bounds(heads: jax.Array, n: int, count: Any) -> tuple[jax.Array, jax
     dtype = common_dtype(heads, live)
     live = live.astype(dtype)
     begin = jnp.clip(heads.astype(dtype), 0, live)
-    is_last = np.arange(heads.shape[0]) == heads.shape[0] - 1
+    m = heads.shape[0]
+    is_last = jnp.arange(m, dtype=index_dtype("heads", "heads", m)) == m - 1
     return begin, jnp.where(is_last, live, shifted(begin, -1))
 
 

@@ -22,6 +22,7 @@ from jax_mgpu._src.check import (
 )
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.intervals import gather_rows
+from jax_mgpu._src.join import saturated_offsets
 from jax_mgpu._src.live import segment_bounds
 from jax_mgpu._src.load_balance import _search
 from jax_mgpu._src.mesh import over_axis
@@ -283,5 +284,4 @@ def _offsets(lengths: jax.Array, longest: int) -> tuple[jax.Array, jax.Array]:
     if lengths.shape[0] * longest <= largest:
         offsets, total = scan(lengths, exclusive=True, return_total=True)
         return offsets, total
-    ends = jax.lax.associative_scan(lambda a, b: a + jnp.minimum(b, largest - a), lengths)
-    return jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]]), ends[-1]
+    return saturated_offsets(lengths)

@@ -1,0 +1,87 @@
+"""What a program holds does not grow with its operands: no constant of many items, and none that XLA makes of them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import jax_mgpu as mgpu
+from tests import families
+from tests.examples import N
+from tests.families import EXAMPLES, GARBAGE
+from tests.transformed import loss_of_sums
+
+ITEMS = 1 << 26
+MOST_TEXT = 64 << 10
+MOST_CONSTANT = 1 << 10
+CONSTANT = re.compile(r"stablehlo\.constant dense<[\"\[].*tensor<((?:\d+x)*)(\w+)>")
+
+
+@pytest.fixture
+def many_items(monkeypatch):
+    """The examples over many items; their own lengths are those of N."""
+    for module in families.MODULES:
+        for name in ("N", "MANY"):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, ITEMS)
+
+
+def expect_short(function, *operands):
+    text = jax.jit(function).trace(*operands).lower().as_text()
+    for sizes, kind in CONSTANT.findall(text):
+        bits = int("".join(filter(str.isdigit, kind)) or 8)
+        assert math.prod(map(int, sizes.split("x")[:-1])) * bits // 8 <= MOST_CONSTANT, f"a constant {sizes}{kind}"
+    assert len(text) <= MOST_TEXT
+
+
+def larger(x):
+    """An operand of the examples, of as many items."""
+    x = np.asarray(x)
+    return jax.ShapeDtypeStruct([ITEMS * (n // N) if n and n % N == 0 else n for n in x.shape], x.dtype)
+
+
+# Its flags are the bits of 60 items.
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "segmented_sort_indices"])
+def test_programs_of_many_items_are_short(name, many_items):
+    example = EXAMPLES[name]
+    operands = [larger(x) for x in example.make(np.random.default_rng(1), np.float32)]
+    expect_short(example.call, *operands)
+    if example.differentiable:
+        expect_short(jax.grad(loss_of_sums(example), argnums=example.differentiable), *operands)
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_programs_of_many_segments_are_short(name, many_items):
+    lengths = (ITEMS, ITEMS, ITEMS // 8, ITEMS // 8)
+    expect_short(GARBAGE[name], *(jax.ShapeDtypeStruct((n,), np.int32) for n in lengths))
+
+
+def test_counts_of_unique_keys_are_no_constant():
+    keys = jax.ShapeDtypeStruct((ITEMS,), np.int32)
+    flags = {"return_index": True, "return_inverse": True, "return_counts": True}
+    expect_short(lambda keys: mgpu.unique(keys, size=ITEMS, **flags), keys)
+
+
+FEW_ITEMS = 1 << 14
+HEADS = np.arange(0, FEW_ITEMS, 7, dtype=np.int32)
+OF_CONSTANT_HEADS = {
+    "segmented_reduce": lambda x: (mgpu.segmented_reduce(x, HEADS) ** 2).sum(),
+    "segmented_softmax": lambda x: (mgpu.segmented_softmax(x, HEADS) ** 2).sum(),
+    "interval_gather": lambda x: (mgpu.interval_gather(x, HEADS, HEADS, FEW_ITEMS) ** 2).sum(),
+    "rank": lambda x: x.sum() * mgpu.rank(x, HEADS).max(),
+    "take_segments": lambda x: (mgpu.take_segments(x, HEADS, HEADS // 7, size=FEW_ITEMS)[0] ** 2).sum(),
+}
+
+
+@pytest.mark.parametrize("name", OF_CONSTANT_HEADS)
+def test_xla_evaluates_nothing_of_constant_heads(name):
+    """It would take seconds of compiling for millions of items."""
+    x = jax.ShapeDtypeStruct((FEW_ITEMS,), np.float32)
+    text = jax.jit(jax.grad(OF_CONSTANT_HEADS[name])).lower(x).compile().as_text()
+    made = {line.split(" = ")[1].split("{")[0] for line in text.splitlines() if " constant({" in line}
+    sizes = [math.prod(map(int, re.findall(r"\d+", shape.split("[")[1]))) for shape in made]
+    assert all(size < FEW_ITEMS for size in sizes), made
