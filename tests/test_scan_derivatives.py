@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from tests import oracle
+from tests import mesh, oracle
 
 N = 9
 INF, NAN = np.inf, np.nan
@@ -49,12 +49,13 @@ def weights_of(x, op):
 
 def jacobian(x, op, heads, exclusive, reverse, live):
     """Of each prefix of each segment, and of the total."""
-    rows = np.zeros((N + 1, N))
-    for begin, end in oracle.segment_bounds(N, heads, live):
+    n = len(x)
+    rows = np.zeros((n + 1, n))
+    for begin, end in oracle.segment_bounds(n, heads, live):
         for i in range(begin, end):
             part = slice(i + exclusive, end) if reverse else slice(begin, i + 1 - exclusive)
             rows[i, part] = weights_of(x[part], op)
-    rows[N, :live] = weights_of(x[:live], op)
+    rows[n, :live] = weights_of(x[:live], op)
     return rows
 
 
@@ -112,3 +113,56 @@ def test_derivatives_of_each_prefix(op, segmented, exclusive, reverse, counted, 
         got = gradient(jnp.asarray(x, jnp.float32), jnp.asarray(cotangents, jnp.float32))
         for row, one in zip(got, cotangents, strict=True):
             np.testing.assert_allclose(row, times(rows, one), rtol=2e-5, atol=1e-6, err_msg=f"{name} {one}")
+
+
+@pytest.mark.parametrize("op", ["max", "logsumexp"])
+def test_derivatives_over_a_mesh_axis(op, rng):
+    """Of prefixes and segments that several devices hold."""
+    slots, heads = 3, np.array([0, 4, 10])
+    own = mesh.deal_heads(heads, np.full(4, slots), slots, 2)[0]
+    named = {"axis_name": mesh.AXIS}
+
+    def local(x, heads):
+        scanned = [mgpu.scan(x, op, **form, **named) for form in ({}, {"exclusive": True, "reverse": True})]
+        segmented = mgpu.segmented_scan(x, heads, op, **named)
+        return (*scanned, segmented, mgpu.segmented_reduce(x, heads, op, **named), mgpu.reduce(x, op, **named)[None])
+
+    call = mesh.by_devices(local, 4)
+    gradient = jax.jit(lambda x, cts: jax.vjp(lambda x: call(x, own), x)[1](cts)[0])
+    for name, items in ITEMS.items():
+        x = np.append(items, [0.5, 0.25, 3])
+        cotangents = [rng.integers(0, 3, shape) for shape in ((4, slots),) * 3 + ((4, 2), (4, 1))]
+        one = np.zeros(1, int)
+        parts = [
+            (jacobian(x, op, one, False, False, 12)[:12], cotangents[0]),
+            (jacobian(x, op, one, True, True, 12)[:12], cotangents[1]),
+            (jacobian(x, op, heads, False, False, 12)[:12], cotangents[2]),
+            (jacobian(x, op, heads, False, False, 12)[[3, 9, 11]], cotangents[3][[0, 1, 3], 0]),  # at the last items
+            (jacobian(x, op, one, False, False, 12)[[12] * 4], cotangents[4]),
+        ]
+        for kept in (range(5), (2,), (3,)):
+            given = [ct if i in kept else ct * 0 for i, ct in enumerate(cotangents)]
+            got = gradient(
+                jnp.asarray(x, jnp.float32).reshape(4, slots), tuple(jnp.asarray(c, jnp.float32) for c in given)
+            )
+            expected = sum(times(rows, ct.ravel()) for i, (rows, ct) in enumerate(parts) if i in kept)
+            tolerance = 1e-3 if name == "large" else 3e-5  # states that devices exchange are rounded
+            np.testing.assert_allclose(got.ravel(), expected, rtol=tolerance, atol=1e-6, err_msg=f"{name} {kept}")
+
+
+def test_reductions_by_the_same_rules():
+    x = jnp.array([0, 1000, INF, 1, 2, -INF, -INF])
+    heads, ids = jnp.array([0, 3, 5]), jnp.array([0, 0, 0, 1, 1, 2, 2])
+    calls = [
+        lambda x: mgpu.segmented_reduce(x, heads, "logsumexp"),
+        lambda x: mgpu.reduce_by_id(x, ids, 3, "logsumexp"),
+        lambda x: mgpu.segmented_reduce(jnp.stack([x, x], 1), heads, "logsumexp")[:, 0],
+        lambda x: jnp.stack([mgpu.reduce(x[i:j], "logsumexp") for i, j in ((0, 3), (3, 5), (5, 7))]),
+    ]
+    used = np.array([[0, 0, NAN, 0, 0, 0, 0], [0, 0, 0, 0.26894143, 0.7310586, 0, 0], np.zeros(7)])
+    for call in calls:
+        gradients = jax.jit(jax.jacrev(call))(x)
+        np.testing.assert_allclose(gradients, used, rtol=1e-5)
+    # segments of products that the loss does not use
+    products = jax.jit(jax.jacrev(lambda x: mgpu.segmented_reduce(x, jnp.array([0, 3, 5]), "mul")))(x)
+    np.testing.assert_allclose(products[1], [0, 0, 0, 2, 1, 0, 0])

@@ -11,6 +11,7 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
+from tests import mesh
 
 NARROW_AND_WIDE = ["bfloat16", "float16", "float32"]
 MANY = 1000
@@ -176,6 +177,19 @@ def test_a_batch_of_indices_adds_into_one_table():
     total = jax.jit(jax.grad(lambda t: jax.vmap(mgpu.take, in_axes=(None, 0))(t, indices).astype(jnp.float32).sum()))
     np.testing.assert_array_equal(total(table), jnp.array([1000, 0, 0], jnp.bfloat16))
     assert "1000,3]" not in str(jax.make_jaxpr(total)(table))
+
+
+@pytest.mark.parametrize("dtype", NARROW_AND_WIDE)
+def test_rows_fetched_over_a_mesh_axis_add_without_loss(dtype):
+    def local(table):
+        columns = mgpu.join_columns(joined(MANY), table, axis_name=mesh.AXIS, a_count=1)[0]
+        return columns, mgpu.quantile(table, ZEROS.astype(np.float32), axis_name=mesh.AXIS)
+
+    call = mesh.by_devices(local, 4)
+    table = jnp.arange(4, dtype=dtype)[:, None]
+    for part in (0, 1):
+        gradient = jax.jit(jax.grad(lambda t, part=part: call(t)[part].astype(jnp.float32).sum()))(table)
+        np.testing.assert_array_equal(np.asarray(gradient, np.float32).ravel(), [4 * MANY, 0, 0, 0])
 
 
 def test_reduce_by_id_differentiates_in_any_order(rng):

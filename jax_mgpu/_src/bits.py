@@ -94,11 +94,14 @@ def is_narrow_float(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits in (8, 16)
 
 
-def keeping_bits(move: Callable[..., jax.Array], arrays: Any, *others: Any, repeats: bool = False) -> jax.Array:
+def keeping_bits(
+    move: Callable[..., jax.Array], arrays: Any, *others: Any, repeats: bool = False, adds: bool = False
+) -> jax.Array:
     """`move(arrays, *others)`, which moves items of the arrays (or None), linear in them, to the bit.
 
     Narrow floats move as integers. Their tangents move as they are, since integers would hide that the move is
-    linear. Where `move` only repeats, a barrier hides from XLA that floats could be repeated as well.
+    linear, or as float32 where the transpose `adds` several. Where `move` only repeats, a barrier hides from XLA that
+    floats could be repeated as well.
     """
     dtype = jax.tree.leaves(arrays)[0].dtype
     if not is_narrow_float(dtype):
@@ -116,8 +119,9 @@ def keeping_bits(move: Callable[..., jax.Array], arrays: Any, *others: Any, repe
 
     @move_bits.defjvp
     def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-        moving = jax.tree.map(jnp.asarray, tangents[0])  # they may be NumPy's own, outside of jit
-        return move_bits(*primals), move(moving, *primals[1:])
+        wide = jnp.float32 if adds else dtype
+        moving = jax.tree.map(lambda x: jnp.asarray(x).astype(wide), tangents[0])  # NumPy's own, outside of jit
+        return move_bits(*primals), move(moving, *primals[1:]).astype(dtype)
 
     return move_bits(arrays, *others)
 

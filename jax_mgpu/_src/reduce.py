@@ -48,6 +48,7 @@ from jax_mgpu._src.operators import (
 )
 from jax_mgpu._src.preconditions import room
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
+from jax_mgpu._src.recurrence import weighted
 from jax_mgpu._src.scan import before_map, heads_with_gaps, inside_segments, leaf_inside_segments, scan_columns
 from jax_mgpu._src.values import flatten_values, take_or_fill
 
@@ -542,12 +543,13 @@ def _derivatives(operation: Operation, name: str) -> None:
         if kind == Kind.LOGSUMEXP:
             exact = reduced(x, kind).astype(accumulator_dtype(x.dtype))
             weights = logsumexp_weights(x, exact, of_items, lambda x: reduced(x, Kind.ADD))
-            return results, [reduced((weights * dx).astype(dx.dtype), Kind.ADD)]
+            return results, [reduced(weighted(weights, dx.astype(exact.dtype)), Kind.ADD).astype(dx.dtype)]
         if kind == Kind.MUL:
             # each item's partial derivative is the product of the others, right where items are zero
             factors = x.astype(accumulator_dtype(x.dtype))
             before, after = _products(factors, heads_of(primals), indices_of(primals), primals.count)
-            return results, [reduced(before * after * dx.astype(factors.dtype), Kind.ADD).astype(dx.dtype)]
+            parts = weighted(before * after, dx.astype(factors.dtype))
+            return results, [reduced(parts, Kind.ADD).astype(dx.dtype)]
         _expect_indices(name, x)
         return results, [take_columns(dx, reduced(x, kind.index_of))]
 
@@ -567,11 +569,12 @@ def logsumexp_weights(
     """The partial derivative of each item: its share of the sum of powers; 0 for an item of no segment.
 
     `exact` is rounded, so powers of the differences to it do not sum to 1, at 1e6 by 3%: they are divided by their sum.
+    An infinite item has NaN, beside which all others have 0; with a NaN all have NaN.
     """
-    shift = jax.lax.stop_gradient(jnp.where(jnp.isfinite(exact), exact, 0))
+    shift = jax.lax.stop_gradient(jnp.where(exact == -jnp.inf, 0, exact))
     inside = of_items(jnp.ones_like(exact)) > 0
-    powers = jnp.where(inside, jnp.exp(jnp.where(inside, x - of_items(shift), 0)), 0)
-    total = of_items(summed(powers))
+    powers = jnp.where(inside, jnp.exp(jnp.where(inside, x.astype(exact.dtype) - of_items(shift), 0)), 0)
+    total = of_items(summed(jnp.where(jnp.isnan(powers), 0, powers)))
     return powers / jnp.where(total == 0, 1, total)
 
 

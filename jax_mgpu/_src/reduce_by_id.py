@@ -20,6 +20,7 @@ from jax_mgpu._src.named import Leaf, named_leaves
 from jax_mgpu._src.operators import Kind, accumulator_dtype, result_dtype
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
+from jax_mgpu._src.recurrence import weighted
 from jax_mgpu._src.reduce import as_floats, logsumexp_weights, reduce_rows, segmented_reduce, take_columns
 from jax_mgpu._src.sort import run_sort_indices, sort
 from jax_mgpu._src.sort_primitives import Method
@@ -146,7 +147,7 @@ def _jvp(primals: Any, tangents: Any, *, op: int, wide: int, size: int) -> tuple
         exact = reduced(x, kind).astype(accumulator_dtype(x.dtype))
         of_items = functools.partial(_of_items, ids=primals.ids, count=primals.count)
         weights = logsumexp_weights(x, exact, of_items, lambda x: reduced(x, Kind.ADD))
-        return results, [reduced((weights * dx).astype(dx.dtype), Kind.ADD)]
+        return results, [reduced(weighted(weights, dx.astype(exact.dtype)), Kind.ADD).astype(dx.dtype)]
     if kind == Kind.MUL:
 
         def products(x: jax.Array) -> jax.Array:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.bits import keeping_bits
 from jax_mgpu._src.compat import axes_bound
+from jax_mgpu._src.gather import gather
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.primitive import ABSENT
@@ -109,19 +110,22 @@ def fetch(
         nowhere = jnp.full((n,), -1, jnp.int32)
         return [take_or_fill(x, nowhere, fill) for x, fill in zip(leaves, fills, strict=True)]
     asked, order, edges = _in_order(axis, places, counts)
-    starts, sizes = edges[:-1, None], (edges[1:] - edges[:-1])[:, None]
     chunk = max(1, -(-n // axis.size) + -(-n // (32 * axis.size)))
+    sizes = edges[1:] - edges[:-1]
     needed = -(-jnp.max(axis.gather(sizes)) // chunk)  # the same on all devices, who all enter a round or none
-    item = jnp.arange(chunk, dtype=edges.dtype)
-    unused = n + jnp.arange(axis.size * chunk, dtype=edges.dtype).reshape(-1, chunk)
     bound = axes_bound(axis.name)
 
-    def move(x: jax.Array) -> jax.Array:
+    # All that is traced is an argument: a rule of jax.custom_jvp that closes over it fails under shard_map.
+    def move(x: jax.Array, asked: jax.Array, order: jax.Array, edges: jax.Array, begins: jax.Array, needed: Any) -> Any:
+        starts, sizes = edges[:-1, None], (edges[1:] - edges[:-1])[:, None]
+        item = jnp.arange(chunk, dtype=edges.dtype)
+        unused = n + jnp.arange(axis.size * chunk, dtype=edges.dtype).reshape(-1, chunk)
+
         def ask(done: jax.Array, into: jax.Array) -> jax.Array:
             at = jnp.asarray(done, edges.dtype) * chunk + item
-            wanted = asked.at[starts + at].get(mode="clip") - begins_of(counts)[:, None]
+            wanted = asked.at[starts + at].get(mode="clip") - begins[:, None]
             wanted = jax.lax.all_to_all(wanted, axis.name, 0, 0)
-            rows = jax.lax.all_to_all(x.at[wanted].get(mode="clip"), axis.name, 0, 0)
+            rows = jax.lax.all_to_all(gather(x, wanted), axis.name, 0, 0)
             return into.at[jnp.where(at < sizes, starts + at, unused)].set(rows, mode="drop", unique_indices=True)
 
         @functools.partial(jax.checkpoint, prevent_cse=False)  # as in `exchange`
@@ -133,7 +137,8 @@ def fetch(
             rows = jax.lax.fori_loop(0, -(-n // chunk), round_of, into)
             return jnp.zeros_like(rows).at[order].set(rows, unique_indices=True)
 
-    found = [keeping_bits(move, x) for x in leaves]
+    traced = (asked, order, edges, begins_of(counts), needed)
+    found = [keeping_bits(move, x, *traced, adds=True) for x in leaves]
     own = jnp.where(inside, jnp.arange(n), -1)
     return [
         x if fill is None else take_or_fill(x, own, fill, unique=True) for x, fill in zip(found, fills, strict=True)

@@ -22,6 +22,7 @@ from jax_mgpu._src.operators import (
     select,
 )
 from jax_mgpu._src.primitive import ABSENT
+from jax_mgpu._src.recurrence import weighted
 from jax_mgpu._src.reduce import _reduce, _segmented_reduce, reduce_rows, take_columns
 from jax_mgpu._src.scan import scan_columns
 
@@ -65,6 +66,8 @@ class _Named:
         """Among equal extrema the earlier item's wins, whichever way the scan goes: it has the derivative."""
         if self.kind.gives_index:
             return self._first_extremum
+        if self.kind == Kind.LOGSUMEXP:
+            return _log_add
         if self.kind not in (Kind.MIN, Kind.MAX):
             return self.builtin.combine
         return lambda a, b: jnp.where(self._better(a, b) if reverse else ~self._better(b, a), a, b)
@@ -92,6 +95,22 @@ class _Named:
         equal = ~self._better(x, y) & ~self._better(y, x)
         take_b = (j >= 0) & ((i < 0) | self._better(y, x) | (equal & (j < i)))
         return jnp.where(take_b, y, x), jnp.where(take_b, j, i)
+
+
+@jax.custom_jvp
+def _log_add(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.logaddexp(a, b)
+
+
+@_log_add.defjvp
+def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    """Each state's share. An infinite one has all of it: the infinite item that it comes of has a derivative of NaN."""
+    largest = jax.lax.stop_gradient(jnp.maximum(*primals))
+    same = [jnp.where(x == largest, 0, -jnp.inf).astype(x.dtype) for x in primals]  # of infinities
+    powers = [jnp.exp(jnp.where(jnp.isinf(largest), y, x - largest)) for x, y in zip(primals, same, strict=True)]
+    total = powers[0] + powers[1]
+    parts = [weighted(power / total, tangent) for power, tangent in zip(powers, tangents, strict=True)]
+    return _log_add(*primals), parts[0] + parts[1]
 
 
 class _Function:
