@@ -372,6 +372,63 @@ def test_ranks_of_long_segments_are_exact():
             assert int(upper[0, 0]) == -(-exact // 4)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_quantiles_rise_between_their_neighbours(rng, dtype):
+    """In order of q, also beside the multiples of 1 / 4096; equal neighbours give what they are."""
+    dtype = jnp.dtype(dtype)
+    wide = np.float64 if dtype == np.float64 else np.float32
+    edges = (np.arange(0, 4097, 17) / 4096).astype(wide)
+    q = np.concatenate([edges, np.nextafter(edges, wide(2)), np.nextafter(edges, wide(-2)), rng.random(300)])
+    q = np.unique(np.clip(q.astype(wide), 0, 1))
+    largest = float(jnp.finfo(dtype).max)
+    for n in (2, 3, 7, 8, 97):
+        for scale in (0.1, 1.0, 3.7e4, largest):
+            x = (rng.uniform(-1, 1, n) * scale).astype(dtype)
+            if scale == 0.1:
+                x = rng.choice(np.array([0.1, -0.3], dtype), n)
+            elif scale == largest:
+                x[:2] = -largest, largest
+            ordered = np.sort(x.astype(np.float64))
+            places = q.astype(np.float64) * (n - 1)
+            below, above = (ordered[part(places).astype(int)] for part in (np.floor, np.ceil))
+            slack = 1e-6 if wide == np.float32 else 1e-13
+            near_rank = np.abs(places - np.round(places)) < n * slack
+            for found in (mgpu.quantile(x, q), mgpu.segmented_quantile(x, [0], q)[:, 0]):
+                got = np.asarray(found).astype(np.float64)
+                assert np.all(np.diff(got) >= 0)
+                assert np.all((near_rank | (got >= below)) & (near_rank | (got <= above)))
+                exact = below * (1 - places % 1) + above * (places % 1)
+                error = np.maximum(np.abs(below), np.abs(above)) * (4 * float(jnp.finfo(dtype).eps) + n * slack)
+                assert np.all(near_rank | (np.abs(got - exact) <= error))
+
+
+def test_quantiles_of_equal_items_are_that_item():
+    for dtype in ("float16", "bfloat16", "float32", "float64"):
+        for value in (0.1, -0.1, 1 / 3, float(jnp.finfo(dtype).max), np.inf, -np.inf):
+            x = np.full(3, value, jnp.dtype(dtype))
+            q = np.linspace(0, 1, 50, dtype=np.float32)
+            assert np.all(np.asarray(mgpu.quantile(x, q)) == x[0])
+            assert np.all(np.asarray(mgpu.segmented_quantile(x, [0], q)) == x[0])
+
+
+def test_quantiles_beside_infinities():
+    x = np.array([-np.inf, -2.0, 3.0, np.inf], np.float32)
+    got = mgpu.quantile(x, np.array([0.1, 0.5, 0.9], np.float32))
+    np.testing.assert_array_equal(got, [-np.inf, 0.5, np.inf])
+
+
+def test_derivatives_of_quantiles_that_are_rounded():
+    """Two items share a derivative of 1 also where rounding decides."""
+    x = np.array([-0.3, 0.1, 0.1, 0.7, 1e8], np.float32)
+    q = np.linspace(0, 1, 501, dtype=np.float32)
+    shares = jax.jit(jax.jacrev(mgpu.quantile))(x, q)
+    np.testing.assert_allclose(np.sum(shares, axis=1), 1, rtol=1e-6)
+    slopes = jax.jit(jax.vmap(jax.grad(mgpu.quantile, 1), (None, 0)))(x, q[1:-1])
+    gaps = np.diff(np.sort(x))[np.floor(q[1:-1] * np.float64(4)).astype(int)]
+    inside = np.abs(q[1:-1] * 4 % 1 - 0.5) < 0.49
+    np.testing.assert_allclose(slopes[inside], 4 * gaps[inside], rtol=1e-5)
+
+
 def test_gradient_of_quantiles(rng):
     x = rng.permutation(40).astype(float)
     q = np.array([0.21, 0.52, 0.83])  # between two items of each segment

@@ -318,7 +318,7 @@ def _quantile(name: str, x: Any, heads: Any, q: Any, count: Any, axis_name: Any 
         ordered = run_sort(name, x, segments, ABSENT, None, descending=False, count=count, method=Method.MERGING)
         items = take_or_fill(ordered, positions.reshape(-1)).reshape(positions.shape)
     below, above = (part.astype(wide) for part in jnp.split(items[:-1], 2))
-    found = jnp.where(weight > 0, below * (1 - weight) + above * weight, below)  # no infinity times 0
+    found = between(below, above, weight)
     undefined = (begin == end)[None] | jnp.isnan(q)[:, None]
     if is_float:  # NaNs come last
         undefined |= jnp.isnan(items[-1:])
@@ -379,19 +379,58 @@ _order_statistics.def_jvp(_statistics_jvp)
 
 
 def _neighbours(q: jax.Array, lengths: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The ranks below and above each quantile, and the weight of the upper one.
+    """The ranks below and above each quantile, and the weight of the upper one, from 0 to less than 1.
 
-    A rank of a long segment has more digits than a float32. So the rank is computed in three parts: with q = k / 4096 +
-    r, and the last rank 4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last one is rounded.
+    A rank of a long segment has more digits than a float32. So the rank is computed in parts: with q = k / 4096 + r and
+    the last rank 4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last part is rounded. Rounding
+    never takes it past the rank of (k + 1) / 4096, so that ranks rise with q.
     """
     last = jnp.maximum(lengths - 1, 0)
-    coarse = jnp.round(jnp.nan_to_num(q) * 4096)
+
+    def rank(k: jax.Array) -> tuple[jax.Array, jax.Array]:
+        middle = k * (last % 4096)
+        return k * (last // 4096) + middle // 4096, (middle % 4096).astype(q.dtype) / 4096
+
+    coarse = jnp.floor(jnp.nan_to_num(q) * 4096)
     k = jnp.clip(coarse, 0, 4096).astype(last.dtype)
-    middle = k * (last % 4096)
-    rest = (middle % 4096).astype(q.dtype) / 4096 + (q - coarse / 4096) * last.astype(q.dtype)
+    lower, rest = rank(k)
+    rest = rest + (q - coarse / 4096) * last.astype(q.dtype)
     whole = jnp.floor(rest)
     weight = rest - whole
-    lower = k * (last // 4096) + middle // 4096 + jnp.nan_to_num(whole).astype(last.dtype)
-    lower = jnp.clip(lower, 0, last)
+    lower = lower + jnp.nan_to_num(whole).astype(last.dtype)
+    next_lower, next_weight = rank(jnp.minimum(k + 1, 4096))
+    is_past = (lower > next_lower) | ((lower == next_lower) & (weight > next_weight))
+    lower = jnp.clip(jnp.where(is_past, next_lower, lower), 0, last)
+    weight = with_derivative(jnp.where(is_past, next_weight, weight), weight)
     upper = jnp.minimum(lower + (weight > 0).astype(lower.dtype), last)
     return lower, upper, weight
+
+
+def between(below: jax.Array, above: jax.Array, weight: jax.Array) -> jax.Array:
+    """`below + weight * (above - below)` for weights from 0 to less than 1, which never falls as the weight grows.
+
+    It lies within the two, and is the same as they are if they are equal. It starts from the one nearer to 0, whose
+    digits matter. A difference of other signs may overflow: there each of the two has its share.
+    """
+    is_inner = ((below < 0) == (above < 0)) & jnp.isfinite(below) & jnp.isfinite(above)
+    falls = below < 0
+    near, far, share = (
+        jnp.where(falls, above, below),
+        jnp.where(falls, below, above),
+        jnp.where(falls, 1 - weight, weight),
+    )
+    inner = near + share * (jnp.where(is_inner, far, near) - near)
+    inner = with_derivative(jnp.where(jnp.abs(inner) > jnp.abs(far), far, inner), inner)
+    return jnp.where(weight > 0, jnp.where(is_inner, inner, below * (1 - weight) + above * weight), below)
+
+
+@jax.custom_jvp
+def with_derivative(value: jax.Array, like: jax.Array) -> jax.Array:
+    """The value, with the derivative of another that differs from it by rounding."""
+    del like
+    return value
+
+
+@with_derivative.defjvp
+def _with_derivative_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    return with_derivative(*primals), tangents[1]

@@ -21,6 +21,7 @@ from jax_mgpu._src.named import named_leaves
 from jax_mgpu._src.operators import accumulator_dtype
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT
+from jax_mgpu._src.ranks import between
 from jax_mgpu._src.reduce import run_reduce_by_key
 from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.values import plain_leaves
@@ -133,7 +134,7 @@ def _median(axis: Axis, keys: jax.Array | Columns, x: jax.Array, size: int, coun
         return rows.at(rows.leaves[0], jnp.where(used, first + rank, -1)).astype(accumulator_dtype(dtype))
 
     below, above = item((number - 1) // 2), item(number // 2)
-    middle = jnp.where(number % 2 == 1, below, below * 0.5 + above * 0.5)
+    middle = between(below, above, jnp.where(number % 2 == 1, 0, 0.5).astype(below.dtype))
     if jnp.issubdtype(x.dtype, jnp.floating):  # NaNs come last
         middle = jnp.where(jnp.isnan(item(number - 1)), jnp.nan, middle)
     return jnp.where(used, middle, 0).astype(dtype)
