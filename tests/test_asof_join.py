@@ -80,6 +80,26 @@ def test_distances_that_need_every_bit():
     assert mgpu.asof_join(infinite, infinite, tolerance=1.0).tolist() == [0, 1, 2, -1]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_distances_that_overflow(dtype, x64):
+    """One beyond the largest float is less than an infinite one, and among two of them the less is nearer."""
+    dtype = jnp.dtype(dtype)
+    most = float(jnp.finfo(dtype).max)
+    b = np.array([-np.inf, -most, most, np.inf]).astype(dtype)
+    cases = [  # a time of a, the rows of b, which of them is nearest
+        (-0.3 * most, [0, 2], 1),
+        (0.3 * most, [1, 3], 0),
+        (0.3 * most, [0, 3], 0),
+        (0.3 * most, [1, 2], 1),
+        (np.inf, [2, 3], 1),
+        (-np.inf, [0, 2], 0),
+    ]
+    for time, rows, nearest in cases:
+        a = np.array([time]).astype(dtype)
+        for by in ({}, *({"by_a": np.zeros(1, of), "by_b": np.zeros(2, of)} for of in ("int32", "float32"))):
+            assert mgpu.asof_join(a, b[rows], direction="nearest", **by).tolist() == [nearest], (time, rows)
+
+
 # ---- As-of joins with groups that fit a table ------------------------------------------------------------------------
 
 MOST_GROUPS = tables.MOST_GROUPS

@@ -305,18 +305,24 @@ class AsofJoin(NamedTuple):
         side left; -1 where there is none.
         """
 
-        def partner(is_later: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def partner(is_later: bool) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
             """The row of b on one side of the cut, whether it is near enough, and how far it is in time."""
             position = beside_cut(not is_later)
-            other = take_or_fill(b_time, position)
-            gap = _distance(time, other) if is_later else _distance(other, time)
-            return position, position >= 0 if self.largest is None else (position >= 0) & (gap <= self.largest), gap
+            pair = (time, take_or_fill(b_time, position))
+            gaps = [_distance(*(pair if is_later else pair[::-1]))]
+            if jnp.issubdtype(time.dtype, jnp.floating):  # half of it too, which does not overflow
+                gaps.append(_distance(*(x * 0.5 for x in (pair if is_later else pair[::-1]))))
+            near = position >= 0
+            return position, near if self.largest is None else near & (gaps[0] <= self.largest), gaps
 
         if self.looks != "nearest":
             position, is_near, _ = partner(self.looks == "forward")
             return position if self.largest is None else jnp.where(is_near, position, -1)
-        (before, is_before, gap_before), (after, is_after, gap_after) = partner(False), partner(True)
-        take_after = is_after & ~(is_before & (gap_before <= gap_after))
+        (before, is_before, gaps_before), (after, is_after, gaps_after) = partner(False), partner(True)
+        is_later, *half_is_later = (x > y for x, y in zip(gaps_before, gaps_after, strict=True))
+        if half_is_later:
+            is_later = jnp.where(jnp.isinf(gaps_before[0]) & jnp.isinf(gaps_after[0]), half_is_later[0], is_later)
+        take_after = is_after & (~is_before | is_later)
         return jnp.where(take_after, after, jnp.where(is_before, before, -1))
 
 
