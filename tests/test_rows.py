@@ -156,6 +156,48 @@ def test_narrow_floats_accumulate_in_float32(rng, dtype):
     same(mgpu.reduce(np.full((2_000, 2), 1_000, jnp.dtype(dtype)), "mean"), np.full(2, 1_000, jnp.dtype(dtype)))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int32", "float16", "bfloat16", "float32"])
+def test_means_of_equal_items_are_that_item(dtype):
+    """Of numbers whose product with the reciprocal of the number of items is another one; as NumPy divides."""
+    with jax.enable_x64(False):
+        for n, value in ((41, 127), (49, 98), (107, 101)):
+            x = np.full(n, value, jnp.dtype(dtype))
+            zeros = np.zeros(n, np.int32)
+            means = {
+                "reduce": lambda x: mgpu.reduce(x, "mean"),
+                "count": lambda x, n=n: mgpu.reduce(x, "mean", count=n),
+                "rows": lambda x: mgpu.reduce(jnp.stack([x, x], 1), "mean"),
+                "segmented_reduce": lambda x: mgpu.segmented_reduce(x, [0], "mean"),
+                "by_id": lambda x, ids=zeros: mgpu.reduce_by_id(x, ids, 1, "mean"),
+                "by_key": lambda x, ids=zeros: mgpu.reduce_by_key(ids, x, "mean", size=1)[1],
+                "group_by": lambda x, ids=zeros: mgpu.group_by(ids, x, "mean", size=1)[1],
+                "scan": lambda x: mgpu.scan(x, "mean")[-1],
+                "Ragged": lambda x, n=n: mgpu.Ragged.from_lengths(x, [n]).reduce("mean"),
+                "batch": lambda x: jax.vmap(lambda x: mgpu.reduce(x, "mean"))(jnp.stack([x, x])),
+            }
+            for name, mean in means.items():
+                assert np.all(np.asarray(mean(x)) == x[0]), (name, n)
+                assert np.all(np.asarray(jax.jit(mean)(x)) == x[0]), (name, n)
+
+
+def test_means_of_more_items_than_int32_counts():
+    from jax_mgpu._src.live import segment_lengths
+
+    none = np.zeros((0,), np.int32)
+    for wide in (False, True):
+        with jax.enable_x64(wide):
+            heads = jnp.array([0, 5, 5, 2**31 - 1], jnp.int32)
+            for n in (2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**33 + 7):
+                got = segment_lengths(heads, n, none, jnp.float32)
+                np.testing.assert_array_equal(got, np.float32([5, 0, 2**31 - 6, n - (2**31 - 1)]))
+                got = segment_lengths(heads, n, jnp.array([9]), jnp.float32)
+                np.testing.assert_array_equal(got, np.float32([5, 0, 4, 0]))
+                for dtype in ("float32", "int8", "bool"):
+                    x = jax.ShapeDtypeStruct((n,), dtype)
+                    assert jax.eval_shape(lambda x: mgpu.reduce(x, "mean"), x).shape == ()
+                    assert jax.eval_shape(lambda x, h=heads: mgpu.segmented_reduce(x, h, "mean"), x).shape == (4,)
+
+
 def test_a_tree_with_an_operator_a_leaf(rng):
     x = {"a": rows(rng, "float32", "mean", 90, 3), "b": (rng.random(90) < 0.9, rows(rng, "int16", "xor", 90, 2, 2))}
     ops = {"a": "mean", "b": ("all", "xor")}

@@ -27,6 +27,7 @@ __all__ = [
     "of_all",
     "partition_points",
     "segment_bounds",
+    "segment_lengths",
     "segment_numbers",
     "segment_starts",
     "wide_enough",
@@ -122,15 +123,24 @@ def segment_numbers(positions: jax.Array, heads: Any, flags: Any, count: Any) ->
     return segments
 
 
-def segment_bounds(heads: jax.Array, n: int, count: Any) -> tuple[jax.Array, jax.Array]:
-    """Where the segment of each head begins and ends, among the live ones of n items."""
-    live = live_items(n, count)
+def segment_bounds(heads: jax.Array, n: int, count: Any, index: Any = None) -> tuple[jax.Array, jax.Array]:
+    """Where the segment of each head begins and ends, among the live ones of n items, whose number has that dtype."""
+    live = live_items(n, count, index)
     dtype = common_dtype(heads, live)
     live = live.astype(dtype)
     begin = jnp.clip(heads.astype(dtype), 0, live)
     m = heads.shape[0]
     is_last = jnp.arange(m, dtype=index_dtype("heads", "heads", m)) == m - 1
     return begin, jnp.where(is_last, live, shifted(begin, -1))
+
+
+def segment_lengths(heads: jax.Array, n: int, count: Any, dtype: Any) -> jax.Array:
+    """How many live items the segment of each head has, as floats: also of 2^31 items and more, in any mode of JAX."""
+    positions = jax.dtypes.canonicalize_dtype(np.uint64)
+    most = min(n, int(jnp.iinfo(positions).max))
+    begin, end = segment_bounds(jnp.maximum(heads, 0).astype(positions), most, count, positions)
+    lengths = jnp.where(end > begin, end - begin, 0).astype(dtype)
+    return lengths if most == n or count.size else lengths.at[-1:].add(np.asarray(n - most, dtype))
 
 
 def common_dtype(*integers: Any) -> np.dtype:

@@ -18,6 +18,7 @@ import numpy as np
 from jax_mgpu._src.check import KEY_DTYPES, NUMBERS, as_array, describe, index_dtype, type_error, value_error
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.operators import Kind, accumulator_dtype, expect_no_array_function
+from jax_mgpu._src.primitive import Operation
 
 __all__ = ["NAMES", "Leaf", "expect_name", "named_leaves", "over_devices"]
 
@@ -79,8 +80,9 @@ class Leaf:
         """The results, `[*leading, *trailing]`, of what the kernels gave; `counts` are the items in each."""
         combined = combined.reshape(*leading, *self.trailing)
         if self.mean:
-            items = counts().astype(combined.dtype)
-            combined = combined / items.reshape(*leading, *[1] * len(self.trailing))
+            items = counts().astype(combined.dtype).reshape(*leading, *[1] * len(self.trailing))
+            items = jnp.broadcast_to(items, combined.shape).reshape(-1)
+            combined = _divide(sums=combined.reshape(-1), items=items)[0].reshape(combined.shape)
         return combined.astype(self.dtype)
 
     def nothing(self, leading: tuple[int, ...]) -> jax.Array:
@@ -189,7 +191,6 @@ def _leaf(operation: str, argument: str, x: jax.Array, name: str, n: int) -> Lea
     elif name == "logsumexp":
         expect(is_float, "floats")
     elif mean:
-        index_dtype(operation, argument, n)  # the number of items
         if is_float:
             wide = x.dtype.itemsize < 4
         else:
@@ -207,3 +208,32 @@ def _leaf(operation: str, argument: str, x: jax.Array, name: str, n: int) -> Lea
     rows = items.reshape(x.shape[0]) if width == 1 else items.reshape(x.shape[0], width)
     fill = -1 if kind.gives_index else 0
     return Leaf(argument, rows, kind, wide, mean, x.shape[1:], np.dtype(dtype), fill)
+
+
+def _exact_quotient(sums: jax.Array, items: jax.Array) -> Sequence[jax.Array]:
+    """Sums divided by numbers of items.
+
+    XLA divides by a constant or a broadcast number by multiplying by its reciprocal, of which the mean of 41 times 127
+    is not 127. The greater of the number and what is not above 0 is neither.
+    """
+    return [sums / jnp.maximum(items, -jnp.abs(sums))]
+
+
+# An operation of its own, as it is linear in the sums, which JAX could not tell.
+_divide = Operation(
+    "divide",
+    operands={"sums": 1, "items": 1},
+    results=("means",),
+    attributes={},
+    shapes=lambda sums: [sums],
+    fallback=_exact_quotient,
+    only="",
+    is_registered=False,
+)
+_divide.def_jvp(
+    lambda primals, tangents: (
+        _divide.run(primals),
+        [None] if tangents.sums is None else _divide.run(primals._replace(sums=tangents.sums)),
+    )
+)
+_divide.def_transpose("sums", lambda cotangents, operands: _divide.run(operands._replace(sums=cotangents[0]))[0])

@@ -31,7 +31,7 @@ from jax_mgpu._src.check import (
 )
 from jax_mgpu._src.columns import Columns, whole_keys
 from jax_mgpu._src.compat import partition_spec
-from jax_mgpu._src.live import heads_inside, live_items, live_mask, segment_bounds, wide_enough
+from jax_mgpu._src.live import heads_inside, live_items, live_mask, segment_lengths, wide_enough
 from jax_mgpu._src.mapped import Load, mapped, one_leaf
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.named import Leaf, named_leaves, over_devices
@@ -166,7 +166,8 @@ def _reduce_leaf(name: str, leaf: Leaf, count: Any, load: Load | None) -> jax.Ar
     else:
         heads = jnp.zeros((1,), jnp.int32)
         combined = reduce_rows(x=leaf.x, heads=heads, count=count, op=leaf.kind, wide=leaf.wide)[0].squeeze(0)
-    return leaf.results(combined, (), lambda: live_items(leaf.x.shape[0], count))
+    first = jnp.zeros((1,), jnp.int32)
+    return leaf.results(combined, (), lambda: segment_lengths(first, leaf.x.shape[0], count, combined.dtype))
 
 
 def reduce_segments(leaf: Leaf, heads: Any, count: Any, indices: Any = ABSENT) -> jax.Array:
@@ -179,12 +180,7 @@ def reduce_segments(leaf: Leaf, heads: Any, count: Any, indices: Any = ABSENT) -
         combined = _segmented_reduce(x=leaf.x, heads=heads, count=count, op=leaf.kind, wide=leaf.wide)[0]
     else:
         combined = reduce_rows(x=leaf.rows, heads=heads, indices=indices, count=count, op=leaf.kind, wide=leaf.wide)[0]
-
-    def lengths() -> jax.Array:
-        begin, end = segment_bounds(heads, n, count)
-        return jnp.maximum(end - begin, 0)
-
-    return leaf.results(combined, leading, lengths)
+    return leaf.results(combined, leading, lambda: segment_lengths(heads, n, count, combined.dtype))
 
 
 def _reduce_segments_leaf(name: str, leaf: Leaf, heads: Any, count: Any, load: Load | None) -> jax.Array:

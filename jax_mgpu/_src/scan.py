@@ -352,7 +352,8 @@ def _scan_leaf(
     combined = _scan_rows(x, heads, count, op=leaf.kind, **flags)
     counts: list[jax.Array] = []
     if leaf.mean:  # of each place, the items that its sum has
-        counts = _scan(x=jnp.ones((n,), jnp.int32), heads=heads, count=count, op=Kind.ADD, **flags)
+        ones = jnp.ones((n,), index_dtype(name, "x", n))
+        counts = _scan(x=ones, heads=heads, count=count, op=Kind.ADD, **flags)
     results = [
         leaf.results(part, shape, lambda i=i: counts[i])  # type: ignore[misc]
         for i, (part, shape) in enumerate(zip(combined, shapes, strict=True))
