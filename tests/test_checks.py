@@ -63,7 +63,7 @@ def test_every_precondition_is_here(monkeypatch):
     """Whatever the operations ask of their arguments' values, in the examples or above."""
     asked = set()
 
-    def require(operation, argument, expected, x, holds):
+    def require(operation, argument, expected, x, holds, shown=None):
         if not preconditions.BY_CONSTRUCTION.get():
             asked.add(f"{operation}: {argument}")
         return x
@@ -152,6 +152,71 @@ def test_the_offending_value_is_told(x64, value):
     if OFFENDERS[value].dtype == jnp.bfloat16:
         value = "3.0040553e+38"
     assert message == f"merge: a: expected keys in ascending order, first broken at position 1, got {value.strip()}"
+
+
+ITEMS = KEYS.astype(np.float32)
+WITH_HEADS = {
+    "rank": lambda heads: mgpu.rank(KEYS, heads),
+    "run_starts": lambda heads: mgpu.run_starts(KEYS, heads),
+    "segment_ids": lambda heads: mgpu.segment_ids(heads, 6),
+    "segmented_quantile": lambda heads: mgpu.segmented_quantile(KEYS, heads, 0.5),
+    "segmented_reduce": lambda heads: mgpu.segmented_reduce(ITEMS, heads),
+    "segmented_scan": lambda heads: mgpu.segmented_scan(ITEMS, heads),
+    "segmented_shift": lambda heads: mgpu.segmented_shift(KEYS, heads, 1),
+    "segmented_softmax": lambda heads: mgpu.segmented_softmax(ITEMS, heads),
+    "segmented_sort": lambda heads: mgpu.segmented_sort(KEYS, heads),
+    "segmented_top_k": lambda heads: mgpu.segmented_top_k(KEYS, heads, 2),
+    "take_segments": lambda heads: mgpu.take_segments(KEYS, heads, [0], size=9),
+    "to_dense": lambda heads: mgpu.to_dense(KEYS, heads, 9),
+}
+
+
+@pytest.mark.parametrize("name", WITH_HEADS)
+def test_ids_given_as_heads_are_told_where_they_exceed_the_items(name):
+    call = jax.jit(WITH_HEADS[name])
+    ids = np.int32([6, 7, 7, 7, 90, 90])
+    expected = "heads: expected where segments start, not the segment of each item, first broken at position 2"
+    jax.block_until_ready(call(ids))
+    with mgpu.checks():
+        assert error_of(lambda: call(ids)).endswith(expected)
+        for padded in (
+            [0, 0, 3, 3, 6, 6],
+            [0, 2, 6, 6, 7, 7],
+            [0, 2, 6, 2**31 - 1, 2**31 - 1, 2**31 - 1],
+            [0, 5, 6, 7, 8, 9],
+        ):
+            jax.block_until_ready(call(np.int32(padded)))
+
+
+def test_mistaken_structure_is_told():
+    """In what is easily confused: numbers from 0 to 1 and from 0 to 100, ends and lengths, counts of other arrays."""
+    heads = np.int32([0, 2])
+    calls = {
+        "quantile: q: expected numbers from 0 to 1, first broken at position 0, got 50": lambda: mgpu.quantile(
+            KEYS, 50
+        ),
+        "segmented_quantile: q: expected numbers from 0 to 1, first broken at position 1, got 50": (
+            lambda: mgpu.segmented_quantile(KEYS, heads, [0.5, 50])
+        ),
+        "segmented_reduce: count: expected an integer from 0 to 6, first broken at position 0, got 7": (
+            lambda: mgpu.segmented_reduce(KEYS, heads, count=7)
+        ),
+        "sort: count: expected an integer from 0 to 6, first broken at position 0, got -1": (
+            lambda: mgpu.sort(KEYS, count=-1)
+        ),
+        "to_dense: width: expected segments of at most 3 items, first broken at position 1, got 4": (
+            lambda: mgpu.to_dense(KEYS, heads, 3)
+        ),
+        "to_dense: width: expected segments of at most 2 items, first broken at position 0, got 3": (
+            lambda: mgpu.to_dense({"x": KEYS}, np.int32([0, 3]), 2)
+        ),
+        f"interval_expand: offsets: expected {HEADS}, first broken at position 2, got 1": (
+            lambda: mgpu.interval_expand(KEYS[:3], np.int32([0, 4, 1]), 6)
+        ),
+    }
+    with mgpu.checks():
+        for message, call in calls.items():
+            assert full_error_of(call) == message
 
 
 def test_padding_between_count_and_the_end_may_repeat():

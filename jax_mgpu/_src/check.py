@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.bits import is_random_key
-from jax_mgpu._src.preconditions import inside, non_decreasing, segments_apart
+from jax_mgpu._src.preconditions import inside, segment_heads, segments_apart
 
 __all__ = [
     "as_array",
@@ -27,6 +27,7 @@ __all__ = [
     "expect_same_dtype",
     "expect_vector",
     "fill_operand",
+    "head_vector",
     "index_array",
     "index_dtype",
     "index_vector",
@@ -201,9 +202,14 @@ def index_array(operation: str, argument: str, x: Any, limit: int) -> jax.Array:
     return _as_index(operation, argument, x, limit)
 
 
+def head_vector(operation: str, heads: Any, length: int) -> jax.Array:
+    """The start positions of segments of an array of this length, checked."""
+    return segment_heads(operation, index_vector(operation, "heads", heads, length), length)
+
+
 def segment_operands(operation: str, heads: Any, ends: Any, limit: int) -> tuple[jax.Array, jax.Array | None]:
     """The heads of segments, checked, and their ends, if they are given."""
-    heads = non_decreasing(operation, "heads", index_vector(operation, "heads", heads, limit))
+    heads = head_vector(operation, heads, limit)
     if ends is None:
         return heads, None
     ends = index_vector(operation, "ends", ends, limit)

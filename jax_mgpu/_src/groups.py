@@ -22,8 +22,8 @@ from jax_mgpu._src.check import (
     expect_choice,
     expect_key,
     expect_leading_axis,
+    head_vector,
     index_dtype,
-    index_vector,
     static_size,
     type_error,
     value_error,
@@ -36,7 +36,7 @@ from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.named import NAMES, expect_name, named_leaves
 from jax_mgpu._src.operators import Kind, select
 from jax_mgpu._src.ordered import Ordered, count_of, rows_in_order
-from jax_mgpu._src.preconditions import non_decreasing, room
+from jax_mgpu._src.preconditions import room
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.ranks import segmented_quantile
 from jax_mgpu._src.reduce import _run_heads, _segmented_reduce, reduce_segments, run_reduce_by_key
@@ -246,9 +246,7 @@ def rank(
     form = expect_choice(name, "method", method, ("min", "dense", "ordinal"))
     checked, down = expect_keys(name, "keys", keys, descending)
     n = checked.shape[0]
-    starts = (
-        ABSENT if heads is None else whole_axes(non_decreasing(name, "heads", index_vector(name, "heads", heads, n)))
-    )
+    starts = ABSENT if heads is None else whole_axes(head_vector(name, heads, n))
     if axis_name is not None:
         expect_one_code(name, checked)
         given = {"ties": form, "descending": down, "count": count_operand(name, "count", count, n)}
@@ -323,7 +321,7 @@ def segmented_shift(
         return x
     n = as_array(name, "x", leaves[0]).shape[0] if np.ndim(leaves[0]) else 0
     plain, unflatten = flatten_values(name, "x", x, n, "x")
-    heads = whole_axes(non_decreasing(name, "heads", index_vector(name, "heads", heads, n)))
+    heads = whole_axes(head_vector(name, heads, n))
     step = as_array(name, "by", by)
     if step.ndim != 0 or not jnp.issubdtype(step.dtype, jnp.integer):
         raise type_error(name, "by", "an integer scalar", describe(step))

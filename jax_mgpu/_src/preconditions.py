@@ -37,6 +37,8 @@ __all__ = [
     "row_indices",
     "row_lengths",
     "same_rows",
+    "segment_heads",
+    "segment_numbers",
     "segments_apart",
     "segments_fit",
     "sorted_columns",
@@ -52,7 +54,8 @@ def checks(on: bool = True) -> AbstractContextManager[None]:
     The error, a `jax.errors.JaxRuntimeError`, names the operation, the argument, the first offending position and the
     value there. The running program raises it, so under asynchronous dispatch it appears where you wait for the result.
     A program that has run before, and that a CPU runs at once, raises it as a `ValueError`; so JAX does with callbacks.
-    A `size` other than 0 that is less than the number of results is an error too. An argument is not checked where the
+    A `size` other than 0 that is less than the number of results is an error too, and so are ids of items in the place
+    of heads, where they exceed the number of items: one of them repeats, and another follows. An argument is not checked where the
     compiler sees that no result depends on it. Checked calls cost more time, and on a GPU they wait for the device.
     JAX_MGPU_CHECKS=1 in the environment turns checks on everywhere. Platforms without kernels check nothing.
 
@@ -82,6 +85,27 @@ def checks(on: bool = True) -> AbstractContextManager[None]:
 def non_decreasing(operation: str, argument: str, x: jax.Array) -> jax.Array:
     """Positions in non-decreasing order, none negative."""
     return _require(operation, argument, "non-negative integers in non-decreasing order", x, _is_ascending)
+
+
+def segment_heads(operation: str, heads: jax.Array, length: int) -> jax.Array:
+    """Start positions of segments, those past the last of `length` items being padding.
+
+    The segment of each item, given in their place, is in order too. It is told from them where it exceeds `length`:
+    padding has no reason to repeat one number and go on to another.
+    """
+
+    def holds(heads: jax.Array) -> jax.Array:
+        repeats = jnp.concatenate([jnp.zeros((1,), bool), heads[1:] == heads[:-1]])
+        return ~(repeats & (heads > length) & (heads < heads[-1]))
+
+    heads = non_decreasing(operation, "heads", heads)
+    return _require(operation, "heads", "where segments start, not the segment of each item", heads, holds)
+
+
+def segment_numbers(operation: str, argument: str, x: jax.Array, number: int) -> jax.Array:
+    """Segments by their numbers; -1, and `number`, are padding."""
+    expected = f"numbers of {number} segments, or as padding -1 or {number}"
+    return _require(operation, argument, expected, x, lambda x: (x >= -1) & (x <= number))
 
 
 def distinct_positions(operation: str, argument: str, x: jax.Array, count: Any, length: int) -> jax.Array:
@@ -119,7 +143,8 @@ def row_indices(operation: str, argument: str, x: jax.Array, length: int) -> jax
 
 def segments_fit(operation: str, heads: jax.Array, lengths: Callable[[], jax.Array], width: int) -> jax.Array:
     """Heads of segments of at most `width` items."""
-    return _require(operation, "width", f"segments of at most {width} items", heads, lambda heads: lengths() <= width)
+    expected = f"segments of at most {width} items"
+    return _require(operation, "width", expected, heads, lambda heads: lengths() <= width, shown=lengths)
 
 
 def same_rows(operation: str, offsets: jax.Array, others: jax.Array) -> jax.Array:
@@ -297,9 +322,17 @@ def by_construction(holds: bool = True) -> Iterator[None]:
 
 
 def _require(
-    operation: str, argument: str, expected: str, x: jax.Array, holds: Callable[[jax.Array], jax.Array]
+    operation: str,
+    argument: str,
+    expected: str,
+    x: jax.Array,
+    holds: Callable[[jax.Array], jax.Array],
+    shown: Callable[[], jax.Array] | None = None,
 ) -> jax.Array:
-    """`x`; with checks on, tied to an error at the first position where `holds(x)` is false."""
+    """`x`; with checks on, tied to an error at the first position where `holds(x)` is false.
+
+    The error shows what is there in x, or in the array that `shown` gives.
+    """
     if not _ON.value or x.size == 0 or BY_CONSTRUCTION.get():
         return x
 
@@ -307,7 +340,7 @@ def _require(
         with jax.numpy_dtype_promotion("standard"):  # positions are compared with counts of any type
             broken = ~holds(x)
         position = jnp.where(broken.any(), jnp.argmax(broken), -1).astype(jnp.int32)
-        value = x.reshape(-1)[jnp.maximum(position, 0)]
+        value = (x if shown is None else shown()).reshape(-1)[jnp.maximum(position, 0)]
         return position, value.astype(jnp.float32) if value.dtype.name in ("float16", "bfloat16") else value
 
     position, value = automatic(first_broken)(jax.lax.stop_gradient(x))

@@ -15,6 +15,7 @@ from jax_mgpu._src.check import (
     count_operand,
     describe,
     expect_rows,
+    head_vector,
     index_dtype,
     index_vector,
     static_size,
@@ -26,7 +27,7 @@ from jax_mgpu._src.join import saturated_offsets
 from jax_mgpu._src.live import segment_bounds
 from jax_mgpu._src.load_balance import _search
 from jax_mgpu._src.mesh import over_axis
-from jax_mgpu._src.preconditions import inside, non_decreasing, room, segments_fit
+from jax_mgpu._src.preconditions import inside, room, segment_numbers, segments_fit
 from jax_mgpu._src.primitive import one_program
 from jax_mgpu._src.rows import RowForm
 from jax_mgpu._src.scan import scan
@@ -67,7 +68,7 @@ def segment_ids(
     """
     name = "segment_ids"
     n = static_size(name, "n", n)
-    heads = non_decreasing(name, "heads", index_vector(name, "heads", heads, n))
+    heads = head_vector(name, heads, n)
     index_dtype(name, "n", max(n, heads.shape[0]))
     if axis_name is not None:
         return over_axis("segments.segment_ids", name, axis_name, heads, n, count_operand(name, "count", count, n))
@@ -106,7 +107,7 @@ def to_dense(x: Any, heads: ArrayLike, width: int, *, fill_value: ArrayLike = 0,
     width = static_size(name, "width", width)
     leaves, structure, n = _items(name, x)
     index_dtype(name, "x", n)
-    starts = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
+    starts = whole_axes(head_vector(name, heads, n))
     count = count_operand(name, "count", count, n)
     index_dtype(name, "width", starts.shape[0] * width)
 
@@ -189,7 +190,8 @@ def take_segments(
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to
         none; a repeated head is an empty segment, and so is a head past the last item.
-      order: `[k]` integers: the segments to take. A number outside of 0 to `m - 1` is padding, an empty segment.
+      order: `[k]` integers: the segments to take. The numbers -1 and `m` are padding, empty segments. So is any other
+        outside of 0 to `m - 1`, which `checks()` makes an error.
       size: the static number of items in the result.
       fill_value: the value of items past the last segment.
       count: the number of live items, an integer scalar (default `n`).
@@ -214,8 +216,9 @@ def take_segments(
     size = static_size(name, "size", size)
     leaves, structure, n = _items(name, x)
     dtype = index_dtype(name, "x", max(n, size))
-    heads = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
-    order = whole_axes(index_vector(name, "order", order, heads.shape[0]))
+    heads = whole_axes(head_vector(name, heads, n))
+    m = heads.shape[0]
+    order = segment_numbers(name, "order", whole_axes(index_vector(name, "order", order, m)), m)
     begin, end = segment_bounds(heads, n, count_operand(name, "count", count, n))
     starts = take_or_fill(begin, order).astype(dtype)
     heads, total = _offsets(take_or_fill(end - begin, order).astype(dtype), n)

@@ -14,8 +14,8 @@ from jax_mgpu._src.check import (
     count_operand,
     describe,
     expect_key,
+    head_vector,
     index_dtype,
-    index_vector,
     static_flag,
     static_size,
     type_error,
@@ -25,7 +25,7 @@ from jax_mgpu._src.live import live_items, segment_bounds
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.operators import accumulator_dtype
 from jax_mgpu._src.ordered import count_of
-from jax_mgpu._src.preconditions import by_construction, fractions, non_decreasing
+from jax_mgpu._src.preconditions import by_construction, fractions
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.ragged import rows_of_segments
 from jax_mgpu._src.sort import run_sort, run_sort_indices
@@ -137,7 +137,7 @@ def segmented_top_k(
     name = "segmented_top_k"
     x, k, largest = _read(name, x, k, largest)
     n = x.shape[0]
-    heads = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
+    heads = whole_axes(head_vector(name, heads, n))
     items, order = run_sort_indices(name, x, heads, ABSENT, descending=largest, count=count)
     begin, end = segment_bounds(heads, n, count_operand(name, "count", count, n))
     taken = jnp.minimum(end - begin, k).astype(order.dtype)
@@ -296,7 +296,7 @@ def _quantile(name: str, x: Any, heads: Any, q: Any, count: Any, axis_name: Any 
     if heads is ABSENT:
         segments, heads = ABSENT, jnp.zeros((1,), jnp.int32)
     else:
-        segments = heads = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
+        segments = heads = whole_axes(head_vector(name, heads, n))
         shape = (*shape, heads.shape[0])
     index = index_dtype(name, "x", n)
     live = count_operand(name, "count", count, n)

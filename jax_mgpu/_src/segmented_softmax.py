@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName
-from jax_mgpu._src.check import as_array, count_operand, describe, index_dtype, index_vector, type_error, value_error
+from jax_mgpu._src.check import as_array, count_operand, describe, head_vector, index_dtype, type_error, value_error
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.intervals import _expand
 from jax_mgpu._src.live import heads_from_zero, live_mask
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.operators import Kind, accumulator_dtype
-from jax_mgpu._src.preconditions import non_decreasing
 from jax_mgpu._src.primitive import Operation, in_program, one_program
 from jax_mgpu._src.reduce import _segmented_reduce, reduce_rows
 
@@ -97,7 +96,7 @@ def _normalize(name: str, x: Any, heads: Any, count: Any, axis_name: Any, *, log
         raise type_error(name, "x", "float16, bfloat16, float32 or float64", describe(x))
     n = x.shape[0]
     index_dtype(name, "x", n)
-    heads = non_decreasing(name, "heads", whole_axes(index_vector(name, "heads", heads, n)))
+    heads = whole_axes(head_vector(name, heads, n))
     count = count_operand(name, "count", count, n)
     if x.size == 0:
         return x

@@ -17,9 +17,9 @@ from jax_mgpu._src.check import (
     expect_mask,
     expect_rows,
     fill_operand,
+    head_vector,
     index_array,
     index_dtype,
-    index_vector,
     static_flag,
     static_size,
     value_error,
@@ -30,7 +30,7 @@ from jax_mgpu._src.intervals import filled_tangent
 from jax_mgpu._src.live import live_mask, segment_bounds, segment_starts
 from jax_mgpu._src.load_balance import _search
 from jax_mgpu._src.mesh import over_axis
-from jax_mgpu._src.preconditions import non_decreasing, room
+from jax_mgpu._src.preconditions import room
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.reduce import _run_heads, first_keys, keys_of_runs
 from jax_mgpu._src.rows import RowForm
@@ -325,7 +325,7 @@ def run_starts(
     dtype = index_dtype(name, "keys", n)
     count = count_operand(name, "count", count, n)
     if heads is not None:
-        heads = whole_axes(non_decreasing(name, "heads", index_vector(name, "heads", heads, n)))
+        heads = whole_axes(head_vector(name, heads, n))
     if axis_name is not None:
         runs = over_axis("selections.run_starts", name, axis_name, keys, heads, size, count)
         return runs._replace(count=room(name, runs.count, size))

@@ -86,6 +86,11 @@ BROKEN = {
     ),
     "from_dense: size": (lambda: mgpu.from_dense(KEYS.reshape(3, 2), [2, 0, 1], size=2), at_most(2), 0),
     "take_segments: heads": (lambda: mgpu.take_segments(KEYS, [0, 4, 2], [0], size=6), HEADS, 2),
+    "take_segments: order": (
+        lambda: mgpu.take_segments(KEYS, [0, 4], [1, -1, 2, 3], size=9),
+        "numbers of 2 segments, or as padding -1 or 2",
+        3,
+    ),
     "take_segments: count": (lambda: mgpu.take_segments(KEYS, [0, 4], [0], size=9, count=7), integer_to(6), 0),
     "take_segments: size": (lambda: mgpu.take_segments(KEYS, [0, 4], [0, 0], size=6), at_most(6), 0),
     "segmented_softmax: count": (

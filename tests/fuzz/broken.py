@@ -134,6 +134,23 @@ def decreasing(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
     return x, at
 
 
+def ids_as_heads(x: np.ndarray) -> Broken | None:
+    """The segment of each item, in order, where heads are asked for: told where they exceed the items."""
+    if len(x) < 3 or x.dtype.name not in ("int32", "int64"):  # what is past every array is all one without a sign
+        return None
+    return (100_000 + np.arange(len(x)) // 2).astype(x.dtype), 1
+
+
+def unknown(rng: np.random.Generator, x: np.ndarray, m: int) -> Broken | None:
+    """Numbers of segments of which one is no segment's."""
+    limits = np.iinfo(x.dtype)
+    options = [i for i in (-7, -2, m + 1, m + 90) if limits.min <= i <= limits.max]
+    if len(x) == 0 or not options:
+        return None
+    at = int(rng.integers(len(x)))
+    return np.where(np.arange(len(x)) == at, rng.choice(options), x).astype(x.dtype), at
+
+
 def outside(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
     """A count that is negative, or larger than any array here."""
     options = [-1] * (x.dtype.kind == "i") + [100_000] * (np.iinfo(x.dtype).max > 100_000)
@@ -148,16 +165,17 @@ def preconditions(rng: np.random.Generator) -> Other:
 
     def broken(rng: np.random.Generator, operands: dict[str, Any], argument: str) -> Broken | None:
         x = operands[argument]
-        if isinstance(x, tuple):  # keys of several columns, which tests/test_checks.py breaks
-            return None
-        # Its needles are in any order, its haystack within segments: tests/test_checks.py breaks that.
-        if name == "segmented_search" and argument in KEYS:
+        # Keys of several columns, and the needles in any order and the haystack within segments of a search, are what
+        # tests/test_checks.py breaks. The indices of `take` may be any.
+        if isinstance(x, tuple) or (name == "segmented_search" and argument in KEYS) or name == "take":
             return None
         if argument in KEYS:
             live = oracle.live_count(operands.get(f"{argument}_count"), len(x))
             return unsorted(rng, x, live, descending="descending" in text, unique="duplicates=False" in text)
+        if argument == "order":
+            return unknown(rng, x, len(operands["heads"]))
         if argument in ("heads", "offsets", "indices"):
-            return decreasing(rng, x)
+            return ids_as_heads(x) if argument == "heads" and rng.random() < 0.3 else decreasing(rng, x)
         return outside(rng, x) if argument.endswith(("count", "total")) else None
 
     def run(rng: np.random.Generator) -> None:
