@@ -55,9 +55,10 @@ def checks(on: bool = True) -> AbstractContextManager[None]:
     value there. The running program raises it, so under asynchronous dispatch it appears where you wait for the result.
     A program that has run before, and that a CPU runs at once, raises it as a `ValueError`; so JAX does with callbacks.
     A `size` other than 0 that is less than the number of results is an error too, and so are ids of items in the place
-    of heads, where they exceed the number of items: one of them repeats, and another follows. An argument is not checked where the
-    compiler sees that no result depends on it. Checked calls cost more time, and on a GPU they wait for the device.
-    JAX_MGPU_CHECKS=1 in the environment turns checks on everywhere. Platforms without kernels check nothing.
+    of heads, where they exceed the number of items: one of them repeats, and another follows. An argument is not
+    checked where the compiler sees that no result depends on it. Checked calls cost more time, and on a GPU they wait
+    for the device. JAX_MGPU_CHECKS=1 in the environment turns checks on everywhere. Platforms without kernels check
+    nothing.
 
     As every setting of JAX that its programs depend on, this one is the thread's. A generator or an asyncio task that
     is suspended within the context leaves checks on for what else the thread runs: leave it before `yield` and `await`.
