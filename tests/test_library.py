@@ -16,6 +16,7 @@ import tomllib
 import jax
 import jax.numpy as jnp
 import pytest
+from packaging.requirements import Requirement
 
 import jax_mgpu as mgpu
 from jax_mgpu._src import library, primitive
@@ -174,7 +175,9 @@ def test_the_extras_ask_for_packages_of_the_same_version():
         extra = package.removeprefix("jax_mgpu_")
         assert extras[extra] == [f"{package}=={mgpu.__version__}"]
         assert project(f"wheels/{extra}")["name"] == package
-    assert {name for name in extras if name.startswith("cuda")} == {path.name for path in (ROOT / "wheels").iterdir()}
+    assert {name for name in extras if name.startswith("cuda")} == {
+        path.name for path in (ROOT / "wheels").glob("cuda*")
+    }
 
 
 AGAIN = """
@@ -211,3 +214,30 @@ assert type(got) is second.Selection and got.count == 2
 def test_the_package_is_imported_again() -> None:
     """As notebooks and test runners do that drop its modules."""
     subprocess.run([sys.executable, "-c", AGAIN], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}, cwd=ROOT)
+
+
+PACKAGES = {"base": ROOT, "cuda13": ROOT / "wheels" / "cuda13", "cuda12": ROOT / "wheels" / "cuda12"}
+HASHED = re.compile(r"^([\w.-]+)==(\S+) \\\n(?: +--hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_wheels_are_built_by_what_has_hashes(name) -> None:
+    """Each build requirement is one of those that scripts/build_wheels.py installs, as pip would choose it."""
+    project = tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text())
+    files = {ROOT / "wheels" / "requirements.txt", PACKAGES[name] / "requirements.txt"}
+    texts = [file.read_text() for file in sorted(files) if file.exists()]
+    hashed = {package: version for text in texts for package, version in HASHED.findall(text)}
+    assert all(len(HASHED.findall(text)) == text.count("==") for text in texts)
+    for given in project["build-system"]["requires"]:
+        requirement = Requirement(given)
+        assert requirement.specifier.contains(hashed[requirement.name]), given
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_wheels_carry_notices(name) -> None:
+    """Of what is linked into them."""
+    project = tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text())["project"]
+    assert project["license-files"] == ["LICENSE", "NOTICE"]
+    notice = (PACKAGES[name] / "NOTICE").read_text()
+    for part in ("libstdc++", "XLA", "CUDA runtime"):
+        assert part in notice
