@@ -2,6 +2,7 @@
 // compile fast, run in C++ tests under sanitizers, and answer for their workspace without a device.
 #pragma once
 
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -52,6 +53,11 @@ struct Attributes {
 // An error of the caller or of the lowering: says operation, argument, expected, got.
 struct CallError : std::runtime_error {
   using std::runtime_error::runtime_error;
+};
+
+// A GPU's memory does not suffice. That of the host is a std::bad_alloc as well.
+struct DeviceMemoryError final : std::bad_alloc {
+  const char* what() const noexcept override { return "out of memory on the GPU"; }
 };
 
 struct FunctionData;

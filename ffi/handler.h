@@ -4,6 +4,8 @@
 
 #include <array>
 #include <exception>
+#include <new>
+#include <stdexcept>
 #include <string>
 
 #include "call.h"
@@ -56,6 +58,31 @@ inline std::string_view attribute_text(const ffi::Dictionary& dictionary, std::s
   return *value;
 }
 
+// What XLA is told of the exception that is being handled.
+inline ffi::Error handled_error(const char* operation) {
+  const auto exhausted = [&](const char* what) {
+    std::string message = "out of memory";  // short enough to need none
+    try {
+      message = std::string(operation) + ": " + what;
+    } catch (const std::bad_alloc&) {
+    }
+    return ffi::Error(ffi::ErrorCode::kResourceExhausted, std::move(message));
+  };
+  try {
+    throw;
+  } catch (const CallError& error) {
+    return ffi::Error::InvalidArgument(error.what());
+  } catch (const DeviceMemoryError& error) {
+    return exhausted(error.what());
+  } catch (const std::bad_alloc&) {
+    return exhausted("out of memory");
+  } catch (const std::length_error&) {  // more than any vector holds
+    return exhausted("out of memory");
+  } catch (const std::exception& error) {
+    return ffi::Error::Internal(std::string(operation) + ": " + error.what());
+  }
+}
+
 // Makes the function of a call ready, when XLA loads a program.
 template <typename Prepare>
 ffi::Error prepare_call(const char* operation, const ffi::Dictionary& attributes, Prepare prepare) {
@@ -64,8 +91,8 @@ ffi::Error prepare_call(const char* operation, const ffi::Dictionary& attributes
     return ffi::Error::Success();
   } catch (const CallError& error) {
     return ffi::Error::InvalidArgument(std::string(operation) + ": " + error.what());
-  } catch (const std::exception& error) {
-    return ffi::Error::Internal(std::string(operation) + ": " + error.what());
+  } catch (...) {
+    return handled_error(operation);
   }
 }
 
@@ -79,10 +106,8 @@ ffi::Error run_call(const char* operation, ffi::RemainingArgs operands, ffi::Rem
     for (size_t i = 0; i < results.size(); ++i) call.results.push_back(array_of(**results.get<ffi::AnyBuffer>(i)));
     run(call);
     return ffi::Error::Success();
-  } catch (const CallError& error) {
-    return ffi::Error::InvalidArgument(error.what());
-  } catch (const std::exception& error) {
-    return ffi::Error::Internal(std::string(operation) + ": " + error.what());
+  } catch (...) {
+    return handled_error(operation);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -69,14 +70,41 @@ struct TemporaryBuffer {
   std::unique_ptr<Payload[]> payload;
 };
 
-// Room for `count` items that the calling thread keeps from task to task: fresh pages for each tile would cost more
-// than sorting it.
-template <typename Item>
-Item* thread_scratch(int64_t count) {
-  thread_local std::vector<Item> room;
-  if (static_cast<int64_t>(room.size()) < count) room.resize(count);
-  return room.data();
+struct ThreadRoom {
+  std::unique_ptr<std::byte[]> data;
+  size_t bytes = 0;
+};
+inline ThreadRoom& kept_room() {
+  thread_local ThreadRoom room;
+  return room;
 }
+
+// Two arrays for a task, in room that the calling thread keeps from task to task: fresh pages for each tile would cost
+// more than sorting it. A thread keeps one room, whatever the types, and none that is large.
+template <typename First, typename Second>
+class ThreadScratch {
+ public:
+  ThreadScratch(int64_t first_count, int64_t second_count)
+      : first_count_(first_count), room_(std::exchange(kept_room(), {})) {
+    const size_t bytes = first_count * sizeof(First) + second_count * sizeof(Second);
+    if (room_.bytes < bytes) room_ = {std::make_unique_for_overwrite<std::byte[]>(bytes), bytes};
+  }
+  ~ThreadScratch() {
+    constexpr size_t kMostKept = 2 << 20;
+    if (room_.bytes <= kMostKept) kept_room() = std::move(room_);
+  }
+  ThreadScratch(const ThreadScratch&) = delete;
+  ThreadScratch& operator=(const ThreadScratch&) = delete;
+
+  First* first() const { return reinterpret_cast<First*>(room_.data.get()); }
+  Second* second() const { return reinterpret_cast<Second*>(first() + first_count_); }
+
+ private:
+  static_assert(alignof(Second) <= alignof(First) && alignof(First) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+
+  int64_t first_count_;
+  ThreadRoom room_;
+};
 
 // Merges two runs from both ends at once: two chains of dependent steps instead of one, and for as many steps as the
 // shorter run has items neither run can end, so nothing else is compared.

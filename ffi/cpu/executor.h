@@ -13,11 +13,12 @@ struct Executor {
   virtual void schedule(std::function<void()> task) = 0;
 };
 
-// Calls run(body, i) for every i in [0, count).
+// Calls run(body, i) for every i in [0, count). Where calls throw, those that have not begun are left out, and the
+// first exception is thrown on the calling thread when no helper is in the body any more.
 void run_tasks(Executor& executor, int64_t count, void (*run)(const void* body, int64_t i), const void* body);
 
 // Runs body(i) for every i in [0, count). The calling thread takes tasks like any helper and can finish all of them
-// alone, so it never waits for a helper that has not started; body must not throw and must not wait for another task.
+// alone, so it never waits for a helper that has not started; body may throw, and must not wait for another task.
 // The body is called by its address, so that it is compiled once and not for each place that calls it: tasks are long.
 template <typename Body>
 void parallel_for(Executor& executor, int64_t count, const Body& body) {

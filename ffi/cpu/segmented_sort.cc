@@ -153,8 +153,9 @@ class SegmentedSort {
 
   void sort_tile(int64_t tile, const std::vector<Range<int64_t>>& crossing, const Buffer (&buffers)[2]) const {
     const Range<int64_t> range = tile_range(tile);
-    Item* const items = thread_scratch<Item>(2 * width_);
-    uint8_t* const is_head = thread_scratch<uint8_t>(width_ + 1);
+    const ThreadScratch<Item, uint8_t> scratch(2 * width_, width_ + 1);
+    Item* const items = scratch.first();
+    uint8_t* const is_head = scratch.second();
     std::fill_n(is_head, range.size(), uint8_t{0});
     load_tile(range, buffers[1], items);
     mark_heads(tile, [&](int64_t position) { is_head[position - range.begin] = 1; });

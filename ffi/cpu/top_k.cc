@@ -31,10 +31,15 @@ class Best {
       : order_(order),
         k_(k),
         room_(std::min(most, k + std::max<int64_t>(8 * kBlock, 3 * k))),
-        items_(thread_scratch<Item>(2 * (room_ + kBlock))),
-        ranks_(thread_scratch<Word>(room_ + kBlock)) {}
+        scratch_(2 * (room_ + kBlock), room_ + kBlock),
+        items_(scratch_.first()),
+        ranks_(scratch_.second()) {}
 
-  // Keys at positions [begin, end).
+  // That of keys at positions [begin, end).
+  Best(Order order, int64_t k, const Word* keys, int64_t begin, int64_t end) : Best(order, k, end - begin) {
+    if (k > 0) add_keys(keys, begin, end);
+  }
+
   void add_keys(const Word* keys, int64_t begin, int64_t end) {
     const Order order = order_;
     for (; begin < end; begin += kBlock) {
@@ -98,6 +103,7 @@ class Best {
   Order order_;
   int64_t k_;
   int64_t room_;
+  ThreadScratch<Item, Word> scratch_;
   Item* items_;
   Word* ranks_;
   int64_t count_ = 0;
@@ -147,9 +153,7 @@ class TopK {
   }
 
   Best<Order> best_of(int64_t row, int64_t begin, int64_t end) const {
-    Best<Order> best(order_, operands_.k, end - begin);
-    if (operands_.k > 0) best.add_keys(static_cast<const Word*>(operands_.x) + row * operands_.length, begin, end);
-    return best;
+    return {order_, operands_.k, static_cast<const Word*>(operands_.x) + row * operands_.length, begin, end};
   }
 
   void store(int64_t row, Best<Order>& best) const {

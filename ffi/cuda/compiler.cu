@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "algorithm/common.h"
+#include "call.h"
 #include "compiled/embedded_headers.h"
 #include "compiled/images.h"
 #include "compiled/registry.h"
@@ -60,6 +61,7 @@ struct Driver {
 
   void check(CUresult status, const char* what) const {
     if (status == CUDA_SUCCESS) return;
+    if (status == CUDA_ERROR_OUT_OF_MEMORY) throw DeviceMemoryError();
     const char* text = nullptr;
     cuGetErrorString(status, &text);
     fail(std::string(what) + ": " + (text ? text : "unknown error"));

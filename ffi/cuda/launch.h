@@ -11,11 +11,12 @@
 
 namespace mgpu::cuda {
 
-// A failure of CUDA is no error of the caller's: the handler makes an internal error of it. It is also the thread's
-// last error until that is read, and would be taken for one of the next launch.
+// A failure of CUDA is no error of the caller's: the handler makes an internal error of it, or one of memory. It is
+// also the thread's last error until that is read, and would be taken for one of the next launch.
 inline void check(const Call&, cudaError_t status) {
   if (status == cudaSuccess) return;
   cudaGetLastError();
+  if (status == cudaErrorMemoryAllocation) throw DeviceMemoryError();
   throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(status));
 }
 

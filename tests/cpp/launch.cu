@@ -26,4 +26,16 @@ TEST(a_failed_call_is_not_taken_for_one_of_the_next_launch) {
   cuda::check_launch(call);
 }
 
+TEST(a_gpu_without_memory_is_told_apart) {
+  const None none;
+  const Call call{"test", {}, {}, none};
+  bool is_memory = false;
+  try {
+    cuda::check(call, cudaErrorMemoryAllocation);
+  } catch (const std::bad_alloc&) {
+    is_memory = true;
+  }
+  CHECK(is_memory);
+}
+
 }  // namespace mgpu::testing

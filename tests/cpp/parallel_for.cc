@@ -1,9 +1,48 @@
+#include <atomic>
+#include <memory>
+#include <new>
+#include <string>
 #include <vector>
 
 #include "check.h"
 #include "executors.h"
 
 namespace mgpu::testing {
+
+namespace {
+
+struct Failure {
+  std::string text;
+};
+
+// Runs tasks of which some throw, on a body that is dead right afterwards. `fails(is_caller, i)`: whether task i does.
+template <typename Fails>
+void expect_failure(cpu::Executor& executor, Fails fails) {
+  constexpr int64_t kTasks = 200;
+  const std::thread::id caller = std::this_thread::get_id();
+  std::atomic<int64_t> inside{0}, failures{0};
+  std::string caught;
+  try {
+    const auto body = std::make_unique<std::vector<int>>(kTasks);
+    cpu::parallel_for(executor, kTasks, [&](int64_t i) {
+      ++inside;
+      (*body)[i] = 1;
+      if (fails(std::this_thread::get_id() == caller, i)) {
+        ++failures;
+        --inside;
+        throw Failure{std::string(40, 'x')};
+      }
+      std::this_thread::yield();
+      --inside;
+    });
+  } catch (const Failure& failure) {
+    caught = failure.text;
+  }
+  CHECK(inside == 0);  // no helper is in the body any more
+  CHECK(caught == std::string(failures > 0 ? 40 : 0, 'x'));
+}
+
+}  // namespace
 
 TEST(parallel_for_runs_each_task_once) {
   ThreadPool pool(3);
@@ -25,6 +64,49 @@ TEST(parallel_for_needs_no_helper) {
   }
   CHECK(late.tasks.size() == 3);
   for (const auto& task : late.tasks) task();  // the body is gone, and no task is left that would call it
+}
+
+TEST(parallel_for_throws_what_tasks_throw_when_no_helper_is_in_the_body) {
+  ThreadPool pool(3);
+  SerialExecutor serial;
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    expect_failure(pool, [](bool is_caller, int64_t) { return is_caller; });
+    expect_failure(pool, [](bool is_caller, int64_t) { return !is_caller; });
+    expect_failure(pool, [](bool, int64_t) { return true; });
+    expect_failure(pool, [&](bool, int64_t i) { return i == repeat; });
+    expect_failure(serial, [&](bool, int64_t i) { return i == repeat; });
+  }
+}
+
+TEST(parallel_for_that_fails_leaves_nothing_for_late_helpers) {
+  LateExecutor late;
+  int64_t begun = 0;
+  expect_failure(late, [&](bool, int64_t) { return ++begun == 5; });
+  CHECK(begun == 5 && late.tasks.size() == 3);
+  for (const auto& task : late.tasks) task();
+  CHECK(begun == 5);
+}
+
+TEST(parallel_for_waits_for_helpers_where_one_cannot_be_scheduled) {
+  struct Refusing final : cpu::Executor {
+    ThreadPool pool{2};
+    int scheduled = 0;
+    int concurrency() const override { return 3; }
+    void schedule(std::function<void()> task) override {
+      if (++scheduled % 2 == 0) throw std::bad_alloc();
+      pool.schedule(std::move(task));
+    }
+  } refusing;
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    bool failed = false;
+    try {
+      std::vector<int> runs(500);
+      cpu::parallel_for(refusing, 500, [&](int64_t i) { ++runs[i]; });
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+    CHECK(failed);
+  }
 }
 
 TEST(parallel_for_called_by_several_threads) {
