@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
 from benchmarks import experts
+from jax_mgpu._src import library, primitive
 from tests.oracle import same_bits
 
 ROWS = [[3.0, 1.0, 3.0], [], [2.0, 5.0], [4.0]]
@@ -299,6 +301,16 @@ def test_donation(ragged):
     expected = [np.sort(row) for row in floats(ROWS)]
     given = jax.tree.map(jnp.array, ragged)
     same_rows(jax.jit(lambda r: r.sort(), donate_argnums=0)(given), expected)
+
+
+def test_exported_programs_take_and_give_a_ragged(ragged):
+    pytest.importorskip("flatbuffers", reason="jax.export serialises with flatbuffers, which is not installed")
+    ours = [jax.export.DisabledSafetyCheck.custom_call(library.target(name)) for name in primitive.REGISTRY]
+    function = jax.jit(lambda r: {"sorted": r.sort()[::-1], "best": r.top_k(1)})
+    stored = jax.export.export(function, disabled_checks=ours)(ragged).serialize()
+    got = jax.export.deserialize(stored).call(ragged)
+    same_rows(got["sorted"], [np.sort(row) for row in floats(ROWS)[::-1]])
+    assert got["best"].indices.tolist() == [[0], [-1], [4], [5]]
 
 
 def test_tree_map_and_paths(ragged):

@@ -103,7 +103,7 @@ def test_rows_of_lists_and_arrays() -> None:
         ValueError, match=r"Ragged.from_rows: rows: expected an array or a pytree of arrays, of numbers"
     ):
         mgpu.Ragged.from_rows([None])
-    with pytest.raises(ValueError, match=r"Ragged: values: expected arrays with a leading axis"):
+    with pytest.raises(ValueError, match=r"Ragged\.from_lengths: values: expected arrays with a leading axis"):
         mgpu.Ragged.from_lengths(1, [1, 2])
 
 

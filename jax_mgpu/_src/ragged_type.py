@@ -105,22 +105,13 @@ class Ragged:
 
     def __init__(self, values: Any, offsets: ArrayLike):
         name = "Ragged"
-        structure: Any
-        leaves, structure = jax.tree.flatten(values)
-        if not leaves:
-            raise value_error(name, "values", "an array or a pytree of arrays", "no array")
-        first = as_array(name, "values", leaves[0])
-        if first.ndim == 0:
-            raise value_error(name, "values", "arrays with a leading axis", describe(first))
-        arrays = expect_leading_axis(name, "values", leaves, first.shape[0], "each other")
+        self.values, capacity = _items(name, values)
         if not isinstance(offsets, jax.Array):
-            _expect_ends(name, offsets, first.shape[0])
-        offsets = index_vector(name, "offsets", offsets, first.shape[0])
+            _expect_ends(name, offsets, capacity)
+        offsets = index_vector(name, "offsets", offsets, capacity)
         if offsets.shape[0] == 0:
             raise value_error(name, "offsets", "where each row starts, and where the last one ends", "none")
-        self.values = structure.unflatten(arrays)
-        dtype = index_dtype(name, "values", first.shape[0])
-        self.offsets = row_offsets(name, offsets, first.shape[0]).astype(dtype)
+        self.offsets = row_offsets(name, offsets, capacity).astype(index_dtype(name, "values", capacity))
 
     # ---- A pytree ----------------------------------------------------------------------------------------------------
 
@@ -146,8 +137,7 @@ class Ragged:
     def from_lengths(cls, values: Any, lengths: ArrayLike) -> Ragged:
         """Rows of the given lengths, `[m]` integers; `values` holds their items, one row after the other."""
         name = "Ragged.from_lengths"
-        leaves = jax.tree.leaves(values)
-        capacity = (*as_array(name, "values", leaves[0]).shape, 0)[0] if leaves else 0
+        values, capacity = _items(name, values)
         if not isinstance(lengths, jax.Array):
             _expect_lengths(name, lengths, capacity)
         dtype = index_dtype(name, "values", capacity)
@@ -456,6 +446,19 @@ def _is_concrete(x: Any) -> bool:
 
 def _on_host(x: Any) -> np.ndarray:
     return np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+
+
+def _items(name: str, values: Any) -> tuple[Any, int]:
+    """A pytree of items as arrays, and their number."""
+    structure: Any
+    leaves, structure = jax.tree.flatten(values)
+    if not leaves:
+        raise value_error(name, "values", "an array or a pytree of arrays", "no array")
+    first = as_array(name, "values", leaves[0])
+    if first.ndim == 0:
+        raise value_error(name, "values", "arrays with a leading axis", describe(first))
+    capacity = first.shape[0]
+    return structure.unflatten(expect_leading_axis(name, "values", leaves, capacity, "each other")), capacity
 
 
 def _expect_lengths(name: str, lengths: Any, capacity: int) -> None:
