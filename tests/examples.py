@@ -25,7 +25,6 @@ class Example:
       exact: whether a batch gives the bits of the single calls (float sums may be ordered otherwise).
       composed: whether it is made of operations that have examples of their own. It takes part in the tests that can
         find what a composition does wrong; the others are about the rules of kernels.
-      function: whether an argument is a function: called outside jit, the operation is then several programs.
     """
 
     call: Callable[..., Any]
@@ -34,7 +33,6 @@ class Example:
     counts: tuple[int, ...] = ()
     exact: bool = True
     composed: bool = False
-    function: bool = False
 
 
 N = 60

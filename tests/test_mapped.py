@@ -317,31 +317,6 @@ def test_derivatives_of_items_made_of_positions(operation, rng) -> None:
     np.testing.assert_allclose(tangents(x), (expected * x).sum(1), rtol=1e-4, atol=1e-4)
 
 
-def test_eager_calls_map_nothing_beforehand(rng, monkeypatch) -> None:
-    """Where kernels evaluate the function, a call outside of jit does not."""
-    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
-    programs, evaluate = [], jax.core.eval_jaxpr
-    monkeypatch.setattr(jax.core, "eval_jaxpr", lambda *xs: (programs.append(str(xs[0])), evaluate(*xs))[1])
-    x, heads = whole(rng, 30), np.array([0, 7])
-    wanted = np.sin(x).astype(F32)
-    calls = [
-        (lambda: mgpu.reduce(x, map=jnp.sin), wanted.sum()),
-        (lambda: mgpu.reduce(x, lambda a, b: a + b, map=jnp.sin), wanted.sum()),
-        (lambda: mgpu.segmented_reduce(x, heads, map=jnp.sin), [wanted[:7].sum(), wanted[7:].sum()]),
-        (lambda: mgpu.scan(x, map=lambda x, i: jnp.sin(x) + 0 * i, return_total=True)[0], wanted.cumsum()),
-        (lambda: mgpu.reduce_by_key(x // 100, x, lambda a, b: a + b, map=jnp.sin, size=2)[1], None),
-    ]
-    for call, values in calls:
-        programs.clear()
-        got = call()
-        assert "by_function[" in programs[0]
-        assert "sin" not in programs[0]
-        if values is not None:
-            np.testing.assert_allclose(got, values, rtol=1e-5, atol=1e-5)
-    monkeypatch.setattr(by_function, "has_kernels", lambda: False)
-    assert mgpu.reduce(x, map=lambda x: x > 0) == (x > 0).sum()
-
-
 def test_defaults_and_nothing() -> None:
     """An argument with a default gets no position; without items nothing is mapped."""
     x = jnp.arange(5.0)

@@ -209,29 +209,6 @@ def test_without_jit(example, rng):
             agree(example.call(*arguments), expected, example.exact)
 
 
-@pytest.mark.parametrize("example", [pytest.param(e, id=name) for name, e in EXAMPLES.items() if not e.function])
-def test_an_eager_call_is_one_program(example, rng):
-    """Arrays in, one program run: nothing is converted, padded or gathered by a dispatch of its own."""
-    arguments = tuple(map(jnp.asarray, example.make(rng, np.float32)))
-    programs = []
-    jax.clear_caches()
-
-    def count(event, seconds, **_):
-        if event == "/jax/core/compile/backend_compile_duration":
-            programs.append(seconds)
-
-    jax.monitoring.register_event_duration_secs_listener(count)
-    try:
-        example.call(*arguments)
-        # join_columns takes what a join gives; bincount is called with weights and without
-        functions = 2 if example in (EXAMPLES["join_columns"], EXAMPLES["bincount"]) else 1
-        assert len(programs) == functions
-        example.call(*arguments)
-        assert len(programs) == functions
-    finally:
-        jax.monitoring.unregister_event_duration_listener(count)
-
-
 def plain_jax(operation, operands, **attributes):
     return primitive._run_fallback(operation, [jnp.asarray(x) for x in operands], attributes)
 

@@ -21,7 +21,7 @@ from jax_mgpu._src.values import take_or_fill
 __all__ = ["bulk_insert", "bulk_remove"]
 
 
-@one_program("size", "fill_value")
+@one_program("size")
 def bulk_remove(
     x: ArrayLike,
     indices: ArrayLike,
@@ -75,7 +75,7 @@ def bulk_remove(
     return form.unpack(_remove(x=rows, indices=indices, count=count, fill_value=form.fill(fill_value), size=size)[0])
 
 
-@one_program("size", "fill_value")
+@one_program("size")
 def bulk_insert(
     x: ArrayLike,
     indices: ArrayLike,

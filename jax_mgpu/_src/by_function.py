@@ -12,7 +12,7 @@ import functools
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,6 @@ from jax_mgpu._src.compat import (
     evaluate,
     free_of_explicit_axes,
     inner_jaxprs,
-    is_eager,
     whole_axes,
     without_values,
 )
@@ -50,10 +49,7 @@ __all__ = [
     "scan_mapped",
     "segmented_reduce_by_function",
     "segmented_reduce_mapped",
-    "without_mapped_items",
 ]
-
-Caller = TypeVar("Caller", bound=Callable[..., Any])
 
 RULES = "custom_jvp", "custom_vjp"  # how names of primitives with derivative rules of the caller begin
 
@@ -228,34 +224,6 @@ def scan_mapped(
     """The scan of mapped items by a built-in operator, or None where it is not for kernels that map."""
     prepared = _prepare_mapped(operation, kind, x, load, **_directions(flags))
     return None if prepared is None else prepared.run("scan_by_function", heads, count, **flags)
-
-
-def without_mapped_items(function: Caller) -> Caller:
-    """Has calls with `map=` outside of any program compute nothing that their results do not need."""
-
-    @functools.wraps(function)
-    def call(*positional: Any, **named: Any) -> Any:
-        if named.get("map") is None or not is_eager() or not has_kernels():
-            return function(*positional, **named)
-        closed, shapes = jax.make_jaxpr(lambda: function(*positional, **named), return_shape=True)()
-        results = jax.core.eval_jaxpr(_needed(closed.jaxpr), closed.consts)
-        return jax.tree.unflatten(jax.tree.structure(shapes), results)
-
-    return call  # type: ignore[return-value]
-
-
-def _needed(jaxpr: Any) -> Any:
-    """A jaxpr without the equations that nothing needs."""
-    needed, equations = set(filter(_is_variable, jaxpr.outvars)), []
-    for equation in reversed(jaxpr.eqns):
-        if equation.effects or not needed.isdisjoint(equation.outvars):
-            equations.append(equation)
-            needed.update(filter(_is_variable, equation.invars))
-    return jaxpr.replace(eqns=equations[::-1])
-
-
-def _is_variable(atom: Any) -> bool:
-    return not hasattr(atom, "val")
 
 
 def _directions(flags: Mapping[str, bool]) -> dict[str, bool]:

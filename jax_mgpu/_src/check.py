@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.bits import is_random_key
+from jax_mgpu._src.eager import on_host
 from jax_mgpu._src.preconditions import inside, segment_heads, segments_apart
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "expect_vector",
     "fill_operand",
     "head_vector",
+    "host_array",
     "index_array",
     "index_dtype",
     "index_vector",
@@ -72,8 +74,11 @@ def as_array(operation: str, argument: str, x: Any, limit: int | None = None) ->
     Integers that JAX would cut to 32 bits, without `jax_enable_x64`, are an error if they do not fit. Positions are an
     exception: all positions beyond `limit` mean the same, so they become other positions beyond it.
     """
-    if isinstance(x, jax.Array):
-        return x
+    return x if isinstance(x, jax.Array) else on_host(host_array, x, operation, argument, limit)
+
+
+def host_array(x: Any, operation: str, argument: str, limit: int | None) -> Any:
+    """The same of what the host has, as JAX takes it."""
     if isinstance(x, np.ma.MaskedArray):
         raise type_error(operation, argument, "an array without a mask", type(x).__name__)
     try:
@@ -89,7 +94,7 @@ def as_array(operation: str, argument: str, x: Any, limit: int | None = None) ->
             host = np.asarray(x, object)  # NumPy makes floats of integers about 2^63
     except (TypeError, ValueError) as error:
         raise type_error(operation, argument, "an array of numbers", type(x).__name__) from error
-    return jnp.asarray(_fitting(operation, argument, _numbers(operation, argument, host, x), limit))
+    return _fitting(operation, argument, _numbers(operation, argument, host, x), limit)
 
 
 def _items(x: Any) -> Iterable[Any]:
@@ -268,17 +273,24 @@ def count_operand(operation: str, argument: str, count: Any, length: int) -> Any
 
 def fill_operand(operation: str, fill_value: Any, dtype: Any, argument: str = "fill_value") -> jax.Array:
     """What fills results past the live ones, converted to their dtype, as an operand of shape [1]."""
-    value = fill_value
-    if not isinstance(value, jax.Array):
-        value = _numbers(operation, argument, np.asarray(value), value)
+    if not isinstance(fill_value, jax.Array):
+        return on_host(_host_fill, fill_value, operation, argument, dtype)
+    return _fill(fill_value, fill_value, operation, argument, dtype)
+
+
+def _host_fill(x: Any, operation: str, argument: str, dtype: Any) -> np.ndarray:
+    return _fill(_numbers(operation, argument, np.asarray(x), x), x, operation, argument, dtype)
+
+
+def _fill(value: Any, given: Any, operation: str, argument: str, dtype: Any) -> Any:
     if value.ndim != 0:
         raise value_error(operation, argument, "a scalar", describe(value))
     if is_random_key(value.dtype):
         raise type_error(operation, argument, "a number, for each word of random keys", describe(value))
     try:
-        return jnp.asarray(value.astype(dtype)).reshape(1)
+        return value.astype(dtype).reshape(1)
     except OverflowError as error:
-        raise value_error(operation, argument, f"a scalar that {dtype.name} holds", repr(fill_value)) from error
+        raise value_error(operation, argument, f"a scalar that {dtype.name} holds", repr(given)) from error
 
 
 def _as_index(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array:

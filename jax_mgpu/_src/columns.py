@@ -44,6 +44,7 @@ from jax_mgpu._src.check import (
 )
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.digits import WIDEST, WORD, Digit, code_digits, code_dtype, code_of, part, split
+from jax_mgpu._src.eager import check_on_host
 from jax_mgpu._src.live import is_first, live_items
 from jax_mgpu._src.operators import Kind
 from jax_mgpu._src.preconditions import sorted_columns, sorted_keys
@@ -276,16 +277,16 @@ def expect_keys(operation: str, argument: str, keys: Any, descending: Any = Fals
 
 def expect_told_apart(operation: str, **keys: Any) -> None:
     """Keys of which equal ones are found: floats of 64 bits from the host that JAX cuts to 32 bits remain apart."""
-    if jax.config.jax_enable_x64:
-        return
-    for columns in zip(*(x if _is_columns(x) else (x,) for x in keys.values()), strict=False):
-        sides = zip(keys, map(_wide_floats, columns), strict=True)
+    if not jax.config.jax_enable_x64:
+        check_on_host(_expect_told_apart, tuple(keys.values()), operation, tuple(keys))
+
+
+def _expect_told_apart(keys: Sequence[Any], operation: str, names: Sequence[str]) -> None:
+    for columns in zip(*(x if _is_columns(x) else (x,) for x in keys), strict=False):
+        sides = zip(names, map(_wide_floats, columns), strict=True)
         host = {argument: floats for argument, floats in sides if floats is not None}
-        numbers = np.concatenate([np.zeros(0), *host.values()])
+        numbers = np.sort(np.concatenate([np.zeros(0), *host.values()]))
         with np.errstate(over="ignore"):
-            if np.array_equal(numbers, numbers.astype(np.float32), equal_nan=True):
-                continue  # one pass, where float32 holds them as they are
-            numbers.sort()
             cut = numbers.astype(np.float32)
         merged = np.flatnonzero((numbers[1:] != numbers[:-1]) & (cut[1:] == cut[:-1]))
         if merged.size:

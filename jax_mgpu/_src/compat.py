@@ -53,6 +53,7 @@ __all__ = [
     "is_local",
     "is_of_one_device",
     "is_sharded",
+    "is_within_program",
     "is_zero",
     "mlir",
     "partition_spec",
@@ -333,12 +334,27 @@ def is_eager() -> bool:
     return _core.trace_ctx.is_top_level()
 
 
+def is_within_program() -> bool:
+    """Whether what is called here becomes a part of a program, or runs under shard_map.
+
+    Batches over Explicit axes of a mesh count too: JAX cannot map a program over them that holds Auto ones.
+    """
+    if _core.trace_ctx.is_top_level():
+        return False
+    return not isinstance(_outermost_trace(), _core.EvalTrace) or bool(jax.sharding.get_abstract_mesh().explicit_axes)
+
+
 def is_in_eager_shard_map() -> bool:
     """Whether what is called here runs under shard_map, each operation as a program of its own."""
+    return isinstance(_outermost_trace(), _shard_map.ShardMapTrace)
+
+
+def _outermost_trace() -> Any:
+    """What runs here without batches and derivatives."""
     trace = _core.trace_ctx.trace
     while not isinstance(trace, _partial_eval.DynamicJaxprTrace) and hasattr(trace, "parent_trace"):
-        trace = trace.parent_trace  # of a batch or a derivative
-    return isinstance(trace, _shard_map.ShardMapTrace)
+        trace = trace.parent_trace
+    return trace
 
 
 def inner_jaxprs(equation: Any) -> Iterable[Any]:

@@ -278,7 +278,7 @@ def _last_marked(places: jax.Array, marked: jax.Array) -> jax.Array:
     return _scan(x=marks, op=Kind.MAX, exclusive=False, reverse=False, total=False)[0]
 
 
-@one_program("fill_value")
+@one_program()
 def segmented_shift(
     x: Any,
     heads: ArrayLike,

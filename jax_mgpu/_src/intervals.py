@@ -29,7 +29,7 @@ from jax_mgpu._src.values import take_or_fill, take_rows
 __all__ = ["interval_expand", "interval_gather", "interval_move", "interval_scatter"]
 
 
-@one_program("size", "fill_value")
+@one_program("size")
 def interval_expand(
     values: ArrayLike,
     offsets: ArrayLike,
@@ -81,7 +81,7 @@ def interval_expand(
     return form.unpack(_expand(values=rows, offsets=offsets, total=total, fill_value=fill, size=size)[0])
 
 
-@one_program("size", "fill_value")
+@one_program("size")
 def interval_gather(
     x: ArrayLike,
     starts: ArrayLike,

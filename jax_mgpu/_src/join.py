@@ -358,7 +358,7 @@ def expanded_rows(
     return rows, jnp.where(has_partner, first + ranks.astype(first.dtype), -1), count
 
 
-@one_program("fill_value")
+@one_program()
 def join_columns(
     result: JoinResult,
     a_columns: Any = None,

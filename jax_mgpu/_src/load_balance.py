@@ -49,7 +49,7 @@ def load_balance_search(
     fill_value: ArrayLike = -1,
     axis_name: AxisName | None = None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]: ...
-@one_program("size", "return_rank", "fill_value")
+@one_program("size", "return_rank")
 def load_balance_search(
     offsets: ArrayLike,
     size: int,

@@ -1,8 +1,7 @@
 """What `map=` of reductions and scans is: a caller's function of an item, or of an item and its position.
 
 Kernels that are compiled for a function evaluate it as they load an item. Everywhere else the items are mapped first,
-by `jax.vmap`, and the operation works on what that gives. Where a kernel needs no mapped array, XLA drops it from a
-program, and `without_mapped_items` (by_function.py) from a call outside of any.
+by `jax.vmap`, and the operation works on what that gives. Where a kernel needs no mapped array, XLA drops it.
 """
 
 from __future__ import annotations

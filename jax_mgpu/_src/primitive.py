@@ -23,8 +23,7 @@ import threading
 import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +33,6 @@ from jax.sharding import PartitionSpec
 from jax_mgpu._src import library
 from jax_mgpu._src.bits import keeping_bits
 from jax_mgpu._src.compat import (
-    ArrayImpl,
     Primitive,
     ad,
     automatic,
@@ -55,6 +53,7 @@ from jax_mgpu._src.compat import (
     vary_together,
     zero_tangent,
 )
+from jax_mgpu._src.eager import one_program
 from jax_mgpu._src.partition import declare_batch, workspace_shape
 
 __all__ = ["ABSENT", "REGISTRY", "Operation", "expect_compiled_names", "in_program", "one_program"]
@@ -356,95 +355,6 @@ def _run_within_shard_map(
     for i, shape, dtype in absent:
         operands.insert(i, np.zeros(shape, dtype))
     return operation.run(operands, **dict(attributes))
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def one_program(*static: str, either: Sequence[str] = ()) -> Callable[[Function], Function]:
-    """Makes an eager call of a public function one program. Otherwise each conversion, kernel and gather would be one.
-
-    The arguments named `static` are part of the program, and so are those named `either` if they are numbers; all
-    others are arrays or pytrees of arrays. A call with other arguments runs as the function is written: with traced
-    values, functions, lists, and NumPy arrays that JAX would narrow, whose values the checks of arguments must see.
-    """
-    fixed = frozenset(static)
-    numbers = fixed.union(either)
-
-    def decorate(function: Function) -> Function:
-        names = tuple(inspect.signature(function).parameters)
-        assert numbers <= set(names)
-
-        @functools.wraps(function)
-        def call(*positional: Any, **named: Any) -> Any:
-            if len(positional) > len(names):
-                return function(*positional, **named)
-            settings, arrays = {}, {}
-            for name, value in chain(zip(names, positional, strict=False), named.items()):
-                if value is None or (name in numbers and _is_setting(value)):
-                    settings[name] = value
-                else:
-                    arrays[name] = value
-            if not fixed.isdisjoint(arrays) or not all(map(_is_plain, jax.tree.leaves(arrays))):
-                return function(*positional, **named)
-            return _run_function(function, _Settings(settings), arrays)
-
-        return call  # type: ignore[return-value]
-
-    return decorate
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _run_function(function: Callable[..., Any], settings: _Settings, arrays: dict[str, Any]) -> Any:
-    return function(**settings.values, **arrays)
-
-
-def _is_setting(value: Any) -> bool:
-    """Whether a static argument may be part of a program."""
-    if type(value) is tuple:
-        return all(map(_is_setting, value))
-    if type(value) is dict:
-        return all(map(_is_setting, chain(value, value.values())))
-    return isinstance(value, (bool, int, float, complex, str, np.generic))
-
-
-class _Settings:
-    """Static arguments, equal only where they are the same to the bit: 1 is not True, nor 0.0 -0.0."""
-
-    def __init__(self, values: dict[str, Any]):
-        self.values = values
-        self._key = tuple((name, _bits(value)) for name, value in values.items())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Settings) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-
-def _bits(value: Any) -> Any:
-    """What tells a setting from all others. A scalar of NumPy's kind may print as another one of another type."""
-    if isinstance(value, tuple):
-        return tuple(map(_bits, value))
-    if isinstance(value, dict):
-        return tuple((name, _bits(x)) for name, x in value.items())
-    return type(value), value.tobytes() if isinstance(value, np.generic) else repr(value)
-
-
-def _is_plain(leaf: Any) -> bool:
-    """Whether a program takes an argument as it is: an array of a type that JAX keeps, or an int, for a count."""
-    if type(leaf) is ArrayImpl:
-        return True
-    if type(leaf) is np.ndarray or isinstance(leaf, np.generic):
-        wide = jax.config.jax_enable_x64
-        return leaf.dtype in NARROW_DTYPES or (wide and leaf.dtype in WIDE_DTYPES)
-    return type(leaf) is int and -(2**31) <= leaf < 2**31
-
-
-NARROW_DTYPES = frozenset(
-    map(np.dtype, ["bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32", "complex64"])
-) | {np.dtype(jnp.bfloat16)}
-WIDE_DTYPES = frozenset(map(np.dtype, ["int64", "uint64", "float64", "complex128"]))
 
 
 def number_of(numbers: dict[Any, int], entries: list[Any], key: Any, entry: Any) -> int:

@@ -75,7 +75,7 @@ def segment_ids(
     return _search(offsets=heads, total=count_operand(name, "count", count, n), size=n, return_rank=False)[0]
 
 
-@one_program("width", "fill_value")
+@one_program("width")
 def to_dense(x: Any, heads: ArrayLike, width: int, *, fill_value: ArrayLike = 0, count: ArrayLike | None = None) -> Any:
     """Lays out each segment as a row of a dense array.
 
@@ -121,7 +121,7 @@ def to_dense(x: Any, heads: ArrayLike, width: int, *, fill_value: ArrayLike = 0,
     return structure.unflatten([rows_of_segments(name, leaf, begin, kept, width, fill_value) for leaf in leaves])
 
 
-@one_program("size", "fill_value")
+@one_program("size")
 def from_dense(x: Any, lengths: ArrayLike, *, size: int, fill_value: ArrayLike = 0) -> tuple[Any, jax.Array, jax.Array]:
     """Packs the rows of a dense array, each of its own length, one after the other.
 
@@ -174,7 +174,7 @@ def from_dense(x: Any, lengths: ArrayLike, *, size: int, fill_value: ArrayLike =
     return structure.unflatten(map(packed, leaves)), heads, room(name, count, size)
 
 
-@one_program("size", "fill_value")
+@one_program("size")
 def take_segments(
     x: Any,
     heads: ArrayLike,

@@ -220,7 +220,7 @@ _select_first = _TopK(
 _select_first.def_jvp(_first_jvp)
 
 
-@one_program(either=["q"])
+@one_program()
 def quantile(
     x: ArrayLike, q: ArrayLike, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
 ) -> jax.Array:
@@ -252,7 +252,7 @@ def quantile(
     return _quantile("quantile", x, ABSENT, q, count, axis_name)
 
 
-@one_program(either=["q"])
+@one_program()
 def segmented_quantile(x: ArrayLike, heads: ArrayLike, q: ArrayLike, *, count: ArrayLike | None = None) -> jax.Array:
     """Quantiles of each segment, as `jnp.quantile` with its linear method.
 

@@ -17,7 +17,6 @@ from jax_mgpu._src.by_function import (
     reduce_mapped,
     segmented_reduce_by_function,
     segmented_reduce_mapped,
-    without_mapped_items,
 )
 from jax_mgpu._src.check import (
     count_operand,
@@ -77,7 +76,6 @@ def reduce(
     axis_name: AxisName | None = None,
 ) -> Any: ...
 @one_program("op", "commutative", "map")
-@without_mapped_items
 def reduce(
     x: Any,
     op: OperatorTree | PairFunction = "add",
@@ -213,7 +211,6 @@ def segmented_reduce(
     axis_name: AxisName | None = None,
 ) -> Any: ...
 @one_program("op", "commutative", "map")
-@without_mapped_items
 def segmented_reduce(
     x: Any,
     heads: ArrayLike,
@@ -300,7 +297,6 @@ def segmented_reduce(
 
 
 @one_program("op", "size", "commutative", "map")
-@without_mapped_items
 def reduce_by_key(
     keys: Keys,
     values: Any,

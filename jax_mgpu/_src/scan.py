@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName, ItemFunction, OperatorName, OperatorTree, PairFunction
 from jax_mgpu._src.bits import shifted
-from jax_mgpu._src.by_function import scan_by_function, scan_mapped, without_mapped_items
+from jax_mgpu._src.by_function import scan_by_function, scan_mapped
 from jax_mgpu._src.check import count_operand, expect_no_ends, index_dtype, segment_operands, static_flag
 from jax_mgpu._src.compat import stack
 from jax_mgpu._src.live import heads_inside, live_items, live_mask
@@ -64,7 +64,6 @@ def scan(
     axis_name: AxisName | None = None,
 ) -> Any: ...
 @one_program("op", "exclusive", "reverse", "return_total", "commutative", "map")
-@without_mapped_items
 def scan(
     x: Any,
     op: OperatorTree | PairFunction = "add",
@@ -151,7 +150,6 @@ def segmented_scan(
     axis_name: AxisName | None = None,
 ) -> Any: ...
 @one_program("op", "exclusive", "reverse", "commutative", "map")
-@without_mapped_items
 def segmented_scan(
     x: Any,
     heads: ArrayLike,

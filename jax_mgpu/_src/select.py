@@ -83,7 +83,7 @@ class Runs(NamedTuple):
     count: jax.Array  # type: ignore[assignment]
 
 
-@one_program("fill_value")
+@one_program()
 def take(x: Any, indices: ArrayLike, *, fill_value: ArrayLike | None = None) -> Any:
     """Takes rows by their indices.
 
@@ -126,7 +126,7 @@ def take(x: Any, indices: ArrayLike, *, fill_value: ArrayLike | None = None) -> 
     return restore([take_or_fill(leaf, indices, fill) for leaf, fill in zip(plain, fills, strict=True)])
 
 
-@one_program("size", "fill_value")
+@one_program("size")
 def select(
     x: Any,
     keep: ArrayLike,
@@ -177,7 +177,7 @@ def select(
     return Selection(structure.unflatten(values), room(name, total, size))
 
 
-@one_program("size", "fill_value")
+@one_program("size")
 def select_indices(
     keep: ArrayLike,
     *,

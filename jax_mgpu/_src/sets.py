@@ -63,7 +63,7 @@ class SetResult(NamedTuple):
     count: jax.Array  # type: ignore[assignment]
 
 
-@one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned", "less")
+@one_program("size", "duplicates", "assume_sorted", "aligned", "less")
 def set_intersection(
     a: Keys,
     b: Keys,
@@ -125,7 +125,7 @@ def set_intersection(
     return _operate("set_intersection", Kind.INTERSECTION, a, b, a_values, None, size, *options)
 
 
-@one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned", "less")
+@one_program("size", "duplicates", "assume_sorted", "aligned", "less")
 def set_union(
     a: Keys,
     b: Keys,
@@ -177,7 +177,7 @@ def set_union(
     return _operate("set_union", Kind.UNION, a, b, a_values, b_values, size, *options)
 
 
-@one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned", "less")
+@one_program("size", "duplicates", "assume_sorted", "aligned", "less")
 def set_difference(
     a: Keys,
     b: Keys,
@@ -227,7 +227,7 @@ def set_difference(
     return _operate("set_difference", Kind.DIFFERENCE, a, b, a_values, None, size, *options)
 
 
-@one_program("size", "duplicates", "fill_value", "assume_sorted", "aligned", "less")
+@one_program("size", "duplicates", "assume_sorted", "aligned", "less")
 def set_symmetric_difference(
     a: Keys,
     b: Keys,

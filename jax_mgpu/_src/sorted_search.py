@@ -59,7 +59,7 @@ class SortedMatch(NamedTuple):
     b_match_count: jax.Array
 
 
-@one_program("side", "fill_value", "aligned", "less")
+@one_program("side", "aligned", "less")
 def sorted_search(
     needles: Keys,
     haystack: Keys,
@@ -228,7 +228,7 @@ def sorted_equal_count(
     return _search.run(operands, right=True)[0] - _search.run(operands, right=False)[0]
 
 
-@one_program("side", "fill_value")
+@one_program("side")
 def segmented_search(
     needles: Keys,
     ids: ArrayLike,

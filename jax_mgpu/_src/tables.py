@@ -41,7 +41,7 @@ from jax_mgpu._src.values import flatten_values, take_or_fill
 __all__ = ["asof_join", "lookup"]
 
 
-@one_program("default")
+@one_program()
 def lookup(
     keys: Keys,
     table_keys: Keys,

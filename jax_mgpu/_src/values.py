@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.bits import is_narrow_float, is_random_key, is_words, keeping_bits, of_words, words_of
-from jax_mgpu._src.check import as_array, describe, expect_leading_axis, type_error, value_error
+from jax_mgpu._src.check import describe, expect_leading_axis, host_array, type_error, value_error
 from jax_mgpu._src.compat import rows_sharding, stack
 from jax_mgpu._src.digits import WIDEST, WORD, Digit, code_digits, code_of, part
+from jax_mgpu._src.eager import on_host
 from jax_mgpu._src.gather import gather
 from jax_mgpu._src.live import wide_enough
 
@@ -264,12 +265,18 @@ def fill_missing(operation: str, indices: jax.Array, fill_value: Any) -> jax.Arr
     """Indices with the caller's value in the place of -1."""
     if type(fill_value) is int and fill_value == -1:
         return indices
-    fill, bounds = as_array(operation, "fill_value", fill_value), np.iinfo(indices.dtype)
+    fill = fill_value if isinstance(fill_value, jax.Array) else on_host(_index, fill_value, operation, indices.dtype)
     if fill.ndim != 0 or not jnp.issubdtype(fill.dtype, jnp.integer):
         raise type_error(operation, "fill_value", "an integer scalar", describe(fill_value))
-    if isinstance(fill_value, int) and not bounds.min <= fill_value <= bounds.max:
-        raise value_error(operation, "fill_value", f"an integer that fits {indices.dtype.name}", fill_value)
     return jnp.where(indices < 0, fill.astype(indices.dtype), indices)
+
+
+def _index(x: Any, operation: str, dtype: np.dtype) -> Any:
+    """What stands in the place of an index, of the host's."""
+    fill, bounds = host_array(x, operation, "fill_value", None), np.iinfo(dtype)
+    if isinstance(x, int) and fill.dtype != bool and not bounds.min <= x <= bounds.max:
+        raise value_error(operation, "fill_value", f"an integer that fits {dtype.name}", x)
+    return fill
 
 
 def sort_operands(keys: jax.Array, descending: int) -> tuple[jax.Array, ...]:

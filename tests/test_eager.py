@@ -1,0 +1,181 @@
+"""Calls outside of `jax.jit`: one program for all calls of the same shapes, which goes with the caller's functions."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_mgpu as mgpu
+from jax_mgpu._src import eager
+from tests.families import EXAMPLES
+from tests.transformed import loss_of_sums, stack
+
+CALLS = 5
+
+
+@contextlib.contextmanager
+def compilations():
+    """The programs that are compiled within it."""
+    programs = []
+
+    def count(event, seconds, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            programs.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    try:
+        yield programs
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count)
+
+
+def of_host(x):
+    """An operand as a notebook has it: NumPy's integers of 64 bits, Python's numbers."""
+    x = np.asarray(x)
+    x = x.astype(np.int64) if x.dtype == np.int32 else x
+    return x.item() if x.ndim == 0 else x
+
+
+def mapped(call, arguments):
+    """A call on a batch of the floats; what else there is, the host has."""
+    of_batch = [i for i, x in enumerate(arguments) if np.asarray(x).dtype == np.float32 and np.ndim(x)]
+
+    def one(*floats):
+        given = dict(zip(of_batch, floats, strict=True))
+        return call(*(given.get(i, x) for i, x in enumerate(arguments)))
+
+    batch = [np.stack([arguments[i]] * 2) for i in of_batch]
+    return jax.vmap(one)(*batch) if batch else one()
+
+
+def derived(example, arguments):
+    """The gradient of a call."""
+    of_argument = example.differentiable
+    return jax.grad(loss_of_sums(example), argnums=of_argument)(*arguments) if of_argument else None
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_call_is_one_program(name):
+    """Arrays in, one program run: nothing is converted, padded or gathered by a dispatch of its own."""
+    arguments = tuple(map(jnp.asarray, EXAMPLES[name].make(np.random.default_rng(1), np.float32)))
+    jax.clear_caches()
+    with compilations() as programs:
+        for _ in range(2):
+            EXAMPLES[name].call(*arguments)
+    # join_columns takes what a join gives; bincount is called with weights and without
+    assert len(programs) == (2 if name in ("join_columns", "bincount") else 1)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_call_compiles_once(name):
+    """Of the same shapes: whatever the values, which JAX or the host has, and whatever is mapped or derived."""
+    example, rng = EXAMPLES[name], np.random.default_rng(1)
+    for run in (lambda xs: example.call(*xs), lambda xs: mapped(example.call, xs), lambda xs: derived(example, xs)):
+        for kind in (jnp.asarray, np.asarray, of_host):
+            run([kind(x) for x in example.make(rng, np.float32)])
+            with compilations() as programs:
+                for _ in range(CALLS):
+                    run([kind(x) for x in example.make(rng, np.float32)])
+            assert not programs
+
+
+def test_numbers_compile_once():
+    keys, rows = np.arange(6), np.arange(6, dtype=np.float32)
+    calls = {
+        "lookup": lambda i: mgpu.lookup(keys + i, keys, rows, default=0.5 * i),
+        "quantile": lambda i: mgpu.quantile(rows, 0.1 * i),
+        "segmented_quantile": lambda i: mgpu.segmented_quantile(rows, [0, i], 0.1 * i),
+        "select": lambda i: mgpu.select(rows, rows > i, size=4, fill_value=i / 3, count=i),
+        "sorted_search": lambda i: mgpu.sorted_search(keys, keys + i, fill_value=np.int64(i + 7)),
+        "to_dense": lambda i: mgpu.to_dense({"x": rows, "y": keys}, [i], 3, fill_value=i),
+        "segmented_shift": lambda i: mgpu.segmented_shift(rows, [0, i], 1, fill_value=complex(i).real),
+        "take": lambda i: mgpu.take(rows, [i, -1], fill_value=np.float64(i)),
+        "reduce": lambda i: mgpu.reduce(rows, jnp.add, identity=float(i), count=i),
+    }
+    for name, call in calls.items():
+        call(1)
+        with compilations() as programs:
+            for i in range(2, 6):
+                call(i)
+        assert not programs, name
+
+
+def test_values_of_the_host_are_those_of_each_call():
+    keys = np.arange(5)
+    for i in range(3):
+        np.testing.assert_array_equal(mgpu.lookup(keys + i, keys, keys * 10, default=-i), [*(keys[i:] * 10), *[-i] * i])
+        np.testing.assert_array_equal(mgpu.sort([3, i, 1]), sorted([3, i, 1]))
+        x = np.array([0.5, 2.0, i])
+        np.testing.assert_allclose(mgpu.quantile(x, i / 2), np.quantile(x, i / 2))
+    with pytest.raises(ValueError, match=r"^lookup: keys: expected integers that fit int32 .* got 1099511627776"):
+        mgpu.lookup(keys + 2**40, keys, keys * 10, default=-2)
+    with pytest.raises(ValueError, match=r"^lookup: default: expected a scalar that int32 holds, got 1180"):
+        mgpu.lookup(keys, keys, (keys * 10).astype(np.int32), default=2**70)
+
+
+def test_settings_are_told_apart_to_the_bit():
+    x = np.array([1, 0, 2])
+    assert mgpu.reduce(x, "max") == 2
+    assert mgpu.reduce(x, "min") == 0
+    assert mgpu.scan(x, exclusive=True).tolist() == mgpu.scan(x, exclusive=1).tolist() == [0, 1, 1]
+    assert jax.tree.map(np.shape, mgpu.top_k(x, 2)) != jax.tree.map(np.shape, mgpu.top_k(x, 1))
+
+
+class Operators:
+    """A method is made anew each time that it is read."""
+
+    def add(self, a, b):
+        return a + b
+
+
+def test_a_function_as_operator_is_one_program():
+    x = np.arange(1000, dtype=np.float32)
+    calls = {
+        "reduce": lambda op: mgpu.reduce(x, op),
+        "scan": lambda op: mgpu.scan(x, op, exclusive=True, identity=0.0),
+        "segmented_reduce": lambda op: mgpu.segmented_reduce(x, [0, 10], op, identity=0),
+        "reduce_by_key": lambda op: mgpu.reduce_by_key(x // 7, x, op, size=1000),
+    }
+    operators = Operators()
+    for call in calls.values():
+        with compilations() as programs:
+            for _ in range(3):
+                call(operators.add)
+        assert len(programs) == 1
+
+
+def test_a_program_goes_with_the_function():
+    x = np.arange(3, dtype=np.float32)
+    gc.collect()
+    kept = len(eager._PROGRAMS)
+    for i in range(5):
+        assert mgpu.reduce(x, lambda a, b, i=i: a + b + i) == 3 + 2 * i
+        mgpu.mergesort(x, less=lambda a, b: a < b)
+        mgpu.scan(x, map=lambda x, i=i: x + i)
+    gc.collect()
+    assert len(eager._PROGRAMS) == kept
+
+
+def test_programs_are_bounded(monkeypatch):
+    monkeypatch.setattr(eager, "MOST_PROGRAMS", len(eager._PROGRAMS) + 2)
+    for k in range(1, 6):
+        assert mgpu.top_k(np.arange(9), k)[0].shape == (k,)
+    assert len(eager._PROGRAMS) <= eager.MOST_PROGRAMS
+
+
+def test_batches_and_derivatives_of_values_of_the_host():
+    keys, rows = np.arange(5), jnp.arange(5.0)
+
+    def found(i, rows):
+        return mgpu.lookup(keys + i, keys, rows, default=0.5)
+
+    for i in range(3):
+        expected = [*range(i, 5), *[0.5] * i]
+        np.testing.assert_array_equal(jax.vmap(lambda x, i=i: found(i, x))(stack([rows, rows])), [expected] * 2)
+        gradient = jax.grad(lambda x, i=i: (found(i, x) * keys).sum())(rows)
+        np.testing.assert_array_equal(gradient, [*[0] * i, *range(5 - i)])
