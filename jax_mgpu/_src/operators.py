@@ -229,7 +229,7 @@ def custom(
 # Functions of a whole array, and the name of the operator that does what each does.
 ARRAY_FUNCTIONS = [
     (getattr(module, function), name)
-    for module in (builtins, np, jnp, jax.lax, jax.nn, jax.scipy.special)
+    for module in (builtins, np, jnp, jax.lax, jax.nn)
     for names, name in (
         ("sum cumsum cumulative_sum", "add"),
         ("prod cumprod cumulative_prod", "mul"),
