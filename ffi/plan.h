@@ -2,7 +2,9 @@
 // types, attributes and from what the device has. It is made without a device, so tests and `explain` can ask for it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <string>
 
@@ -10,11 +12,52 @@ namespace mgpu {
 
 // What plans ask of a device.
 struct Traits {
-  int64_t multiprocessors;
-  int64_t shared_memory;  // bytes that a block is granted if it asks for them
-  int64_t l2_cache;       // bytes
-  int64_t capability;     // 90 of sm_90
+  int64_t multiprocessors = 0;
+  int64_t shared_memory = 0;  // bytes that a block is granted if it asks for them
+  int64_t l2_cache = 0;       // bytes
+  int64_t capability = 0;     // 90 of sm_90
 };
+
+// What every device grants a block that asks for it.
+constexpr int64_t kLeastSharedMemory = 64 << 10;
+
+// A row of a table: a way to run a problem. The first row whose condition holds, and whose blocks get the shared memory
+// that they ask for, is the plan.
+template <typename Variant, typename Problem>
+struct PlanRow {
+  Variant variant;
+  const char* name;
+  const char* condition;                                      // in words
+  bool (*holds)(const Problem& problem) = nullptr;            // null: always
+  int64_t (*shared_bytes)(const Problem& problem) = nullptr;  // null: no more than every device grants
+
+  bool is_for(const Problem& problem) const { return !holds || holds(problem); }
+  // What a device has to grant a block.
+  int64_t demand(const Problem& problem) const {
+    return shared_bytes ? std::max(shared_bytes(problem), kLeastSharedMemory) : kLeastSharedMemory;
+  }
+};
+
+template <typename Table, typename Problem>
+const auto& plan_row(const Table& table, const Problem& problem, const Traits& traits) {
+  for (const auto& row : table) {
+    if (row.is_for(problem) && row.demand(problem) <= traits.shared_memory) return row;
+  }
+  return *(std::end(table) - 1);  // whose condition always holds
+}
+
+// The most that `bytes(row)` is for a row that some device takes. A program may be lowered without a device.
+template <typename Table, typename Problem, typename Bytes>
+int64_t most_bytes(const Table& table, const Problem& problem, Bytes bytes) {
+  int64_t most = 0, granted = INT64_MAX;  // less than this, or an earlier row is taken
+  for (const auto& row : table) {
+    if (!row.is_for(problem) || row.demand(problem) >= granted) continue;
+    most = std::max(most, bytes(row));
+    granted = row.demand(problem);
+    if (granted <= kLeastSharedMemory) break;
+  }
+  return most;
+}
 
 // A plan as others see it.
 struct PlanReport {

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+from jax_mgpu._src import library
 from jax_mgpu._src.primitive import REGISTRY
 from tests.plans.choices import BLOCKS, block, remembered, summary
-from tests.plans.problems import FUNCTION_DRAWS, OPERATIONS
+from tests.plans.problems import FUNCTION_DRAWS, OPERATIONS, drawn
 
 REMEMBERED = remembered()
 
@@ -25,3 +28,36 @@ def test_choices_are_those_remembered() -> None:
 def test_all_choices_are_those_remembered(operation: str) -> None:
     hashes = [summary(block(operation, number)) for number in range(1, BLOCKS)]
     assert hashes == REMEMBERED[operation][1], "`python -m tests.plans` prints them, to compare with the tree before"
+
+
+KIB = 1024
+DEVICES = [library.Traits(shared_memory=limit * KIB) for limit in (64, 99, 163, 227)]
+
+
+def test_no_plan_of_any_device_needs_more_than_the_scratch_memory() -> None:
+    with jax.enable_x64(True):
+        for operation in ("segmented_sort", "sort_columns"):
+            for number in range(300):
+                _, *call = drawn(operation, number)
+                plans = [library.plan(operation, *call, device) for device in DEVICES]
+                assert all(plan["variant"] and plan["workspace"] <= plan["scratch"] for plan in plans), (number, plans)
+
+
+def sort_plan(n: int, dtype: str, shared_memory: int) -> str:
+    keys, absent = jax.ShapeDtypeStruct((n,), jnp.dtype(dtype)), jax.ShapeDtypeStruct((0,), jnp.dtype("int32"))
+    attributes = {"descending": 0, "method": 1, "bits": 8 * keys.dtype.itemsize, "payload": 0}
+    operands = [keys, absent, absent, absent, absent]
+    device = library.Traits(shared_memory=shared_memory)
+    return library.plan("segmented_sort", operands, [keys], attributes, device)["variant"]
+
+
+def test_a_device_with_less_shared_memory_takes_a_later_row() -> None:
+    for dtype, least in (("uint8", 64), ("uint32", 64), ("uint64", 99)):
+        assert [sort_plan(1 << 24, dtype, limit * KIB) for limit in (64, 99)] == [
+            "digits" if limit >= least else "segments" for limit in (64, 99)
+        ]
+
+
+def test_plans_of_one_row_by_its_length() -> None:
+    sizes = [1 << 10, 1 << 16, 1 << 19, 1 << 21]
+    assert [sort_plan(n, "uint64", 227 * KIB) for n in sizes] == ["ranks", "few items", "pairs", "pairs"]

@@ -8,6 +8,7 @@
 
 #include "algorithm/row_tiles.h"
 #include "call.h"
+#include "plan.h"
 
 namespace mgpu::cuda {
 
@@ -34,6 +35,22 @@ inline int64_t shared_memory_limit(const Call& call) {
   check(call, cudaGetDevice(&device));
   check(call, cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   return minimum<int64_t>(bytes, kCap);
+}
+
+// What plans ask of the device.
+inline Traits device_traits(const Call& call) {
+  int device = 0;
+  check(call, cudaGetDevice(&device));
+  const auto attribute = [&](cudaDeviceAttr name) {
+    int value = 0;
+    check(call, cudaDeviceGetAttribute(&value, name, device));
+    return int64_t{value};
+  };
+  return {
+      .multiprocessors = attribute(cudaDevAttrMultiProcessorCount),
+      .shared_memory = maximum(shared_memory_limit(call), kLeastSharedMemory),
+      .l2_cache = attribute(cudaDevAttrL2CacheSize),
+      .capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor)};
 }
 
 // Lets a kernel have more dynamic shared memory than every device grants unasked.

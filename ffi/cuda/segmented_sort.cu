@@ -20,8 +20,7 @@ namespace sorting {
 
 // The rounds of nearly sorted rows, whose cells are sorted.
 template <typename P>
-void run_phases(const Call& call, P problem, const SegmentedSortOperands::Scratch& scratch, int most_rounds,
-                cudaStream_t stream) {
+void run_phases(const Call& call, P problem, const SortScratch& scratch, int most_rounds, cudaStream_t stream) {
   const Segments& segments = problem.segments;
   const int64_t tiles = segments.rows * problem.row_tiles;
   const auto merge = merge_rows<P>;
@@ -67,8 +66,7 @@ void run_phases(const Call& call, P problem, const SegmentedSortOperands::Scratc
 }
 
 template <typename P>
-P row_problem(const SegmentedSortOperands& operands, const typename P::Order& order,
-              const SegmentedSortOperands::Scratch& scratch) {
+P row_problem(const SegmentedSortOperands& operands, const typename P::Order& order, const SortScratch& scratch) {
   using Order = typename P::Order;
   using Payload = typename P::Payload;
   const Segments& segments = operands.segments;
@@ -105,16 +103,17 @@ void run_ranks(const Call& call, const SegmentedSortOperands& operands, Order or
   const int64_t groups = ceil_div<int64_t>(operands.segments.length, kWarp);
   const int warps = static_cast<int>(minimum<int64_t>(groups, kRankWarps));
   rank_rows<<<operands.segments.rows * groups, warps * kWarp, 0, stream>>>(
-      row_problem<P>(operands, order, SegmentedSortOperands::Scratch{}), groups);
+      row_problem<P>(operands, order, SortScratch{}), groups);
   check_launch(call);
 }
 
 // Short rows, several to a cell.
 template <typename Order, typename Payload>
-void run_packed(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
-  const SegmentedSortOperands::Scratch none{};
+void run_packed(const Call& call, const SortPlan& plan, Order order, cudaStream_t stream) {
+  const SegmentedSortOperands& operands = plan.operands();
+  const SortScratch none{};
   if constexpr (kHasLargeCells<Order, Payload>) {
-    if (operands.packs_large_cells()) {
+    if (plan.packs_large_cells()) {
       return launch_sort_rows(call, row_problem<PackedProblem<Order, Payload, kOneCellShape>>(operands, order, none),
                               stream);
     }
@@ -124,8 +123,8 @@ void run_packed(const Call& call, const SegmentedSortOperands& operands, Order o
 
 // Whole rows of few items.
 template <typename Order, typename Payload>
-void run_few_items(const Call& call, const SegmentedSortOperands& operands, Order order,
-                   const SegmentedSortOperands::Scratch& scratch, cudaStream_t stream) {
+void run_few_items(const Call& call, const SegmentedSortOperands& operands, Order order, const SortScratch& scratch,
+                   cudaStream_t stream) {
   using P = RowProblem<Order, Payload, kFewItemsShape>;
   const P problem = row_problem<P>(operands, order, scratch);
   launch_sort_rows(call, problem, stream);
@@ -141,8 +140,8 @@ void run_few_items(const Call& call, const SegmentedSortOperands& operands, Orde
 // Where the number of inversions is found, of items so far from each other.
 template <typename Order>
 const int* look_at_order(const Call& call, const SegmentedSortOperands& operands, const Order& order,
-                         const SegmentedSortOperands::Scratch& scratch, int64_t distance, cudaStream_t stream) {
-  int* const inversions = scratch.rounds + SegmentedSortOperands::kCounters - 1;  // zeroed with the others
+                         const SortScratch& scratch, int64_t distance, cudaStream_t stream) {
+  int* const inversions = scratch.rounds + SortScratch::kCounters - 1;  // zeroed with the others
   const int64_t samples = ceil_div<int64_t>(operands.segments.total(), kSampleItems);
   measure_disorder<<<ceil_div<int64_t>(samples, kDisorderThreads), kDisorderThreads, 0, stream>>>(
       order, operands.segments, static_cast<const typename Order::Word*>(operands.keys), distance, inversions);
@@ -152,22 +151,26 @@ const int* look_at_order(const Call& call, const SegmentedSortOperands& operands
 
 // Whole rows: what a block works on follows from its index, so nothing is described.
 template <RowShape kShape, typename Order, typename Payload>
-void run_rows(const Call& call, const SegmentedSortOperands& operands, Order order,
-              const SegmentedSortOperands::Scratch& scratch, cudaStream_t stream) {
+void run_rows(const Call& call, const SortPlan& plan, Order order, const SortScratch& scratch, cudaStream_t stream) {
   using P = RowProblem<Order, Payload, kShape>;
+  constexpr int kWidth = sizeof(typename Order::Word);
+  static_assert(maximum(sizeof(CellShared<P>), sizeof(MergeRowsShared<P>)) <=
+                row_shared_bytes(kWidth, P::kHasPayload, P::kPairs));
+  const SegmentedSortOperands& operands = plan.operands();
   P problem = row_problem<P>(operands, order, scratch);
   const Segments& segments = operands.segments;
   const int most_rounds = problem.rounds(segments.length);
-  const bool phases = operands.method == SortMethod::kNearlySorted && most_rounds > 0;
+  const bool may_be_digits = plan.variant() == SortVariant::kNearlySortedOrDigits;
+  const bool phases = (may_be_digits || plan.variant() == SortVariant::kNearlySorted) && most_rounds > 0;
   if (phases) problem.groups = scratch.groups;
   if (phases || (!Order::kTotal && most_rounds > 0)) {
-    check(call, cudaMemsetAsync(scratch.rounds, 0, SegmentedSortOperands::kCounters * sizeof(int), stream));
+    check(call, cudaMemsetAsync(scratch.rounds, 0, SortScratch::kCounters * sizeof(int), stream));
   }
-  if (phases && operands.may_turn_to_digits()) {
+  if (phases && may_be_digits) {
     // Left to digits is what has, by the samples, an item far from its place in every fourth cell.
     const int* const inversions = look_at_order(call, operands, order, scratch, int64_t{4} * P::kCell, stream);
-    const Disorder disorder{inversions, static_cast<int>(segments.total() / kSampleItems / P::kCell / 4)};
-    if (sort_by_digits(call, operands, scratch, disorder, stream)) problem.disorder = disorder;
+    problem.disorder = {inversions, static_cast<int>(segments.total() / kSampleItems / P::kCell / 4)};
+    sort_by_digits(call, plan, scratch, problem.disorder, stream);
   }
   launch_sort_rows(call, problem, stream);
   if constexpr (!P::kPairs) {
@@ -187,57 +190,6 @@ void run_rows(const Call& call, const SegmentedSortOperands& operands, Order ord
       check_launch(call);
     }
   }
-}
-
-template <typename P>
-constexpr int64_t row_shared_bytes() {
-  return maximum(sizeof(CellShared<P>), sizeof(MergeRowsShared<P>));
-}
-
-// The same if the device has enough shared memory.
-template <RowShape kShape, typename Order, typename Payload>
-bool try_rows(const Call& call, const SegmentedSortOperands& operands, Order order,
-              const SegmentedSortOperands::Scratch& scratch, cudaStream_t stream) {
-  using P = RowProblem<Order, Payload, kShape>;
-  if (row_shared_bytes<P>() > shared_memory_limit(call)) return false;
-  run_rows<kShape, Order, Payload>(call, operands, order, scratch, stream);
-  return true;
-}
-
-// Whole rows in the way that suits. False where rows are left to the kernels for segments.
-template <typename Order, typename Payload>
-bool run_rows(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
-  using RowSort = SegmentedSortOperands::RowSort;
-  constexpr int kWidth = sizeof(typename Order::Word);
-  constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
-  Workspace workspace = workspace_of(call);
-  const SegmentedSortOperands::Scratch scratch = operands.layout(workspace);
-  const RowSort sort = operands.row_sort();
-  if (sort == RowSort::kRanks) {
-    run_ranks<Order, Payload>(call, operands, order, stream);
-    return true;
-  }
-  if (sort == RowSort::kPackedRows) {
-    run_packed<Order, Payload>(call, operands, order, stream);
-    return true;
-  }
-  if (sort == RowSort::kFewItems) {
-    run_few_items<Order, Payload>(call, operands, order, scratch, stream);
-    return true;
-  }
-  if (sort == RowSort::kPairs) {
-    return try_rows<pairs_shape(kWidth, kHasPayload), Order, Payload>(call, operands, order, scratch, stream);
-  }
-  if constexpr (kHasLargeCells<Order, Payload>) {
-    if (sort == RowSort::kOneCell) {
-      launch_sort_rows(call, row_problem<RowProblem<Order, Payload, kOneCellShape>>(operands, order, scratch), stream);
-      return true;
-    }
-    if (sort == RowSort::kLong) {
-      return try_rows<row_shape(kWidth, kHasPayload), Order, Payload>(call, operands, order, scratch, stream);
-    }
-  }
-  return false;
 }
 
 template <typename Order, typename Payload>
@@ -268,6 +220,44 @@ struct SegmentKernels {
   }
 };
 
+// Of keys and payload as their kernels are compiled.
+template <typename Order, typename Payload>
+void run_plan(const Call& call, const SortPlan& plan, const SortScratch& scratch, Order order, cudaStream_t stream) {
+  constexpr int kWidth = sizeof(typename Order::Word);
+  constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
+  const SegmentedSortOperands& operands = plan.operands();
+  switch (plan.variant()) {
+    case SortVariant::kRanks: return run_ranks<Order, Payload>(call, operands, order, stream);
+    case SortVariant::kPackedRows: return run_packed<Order, Payload>(call, plan, order, stream);
+    case SortVariant::kFewItems: return run_few_items<Order, Payload>(call, operands, order, scratch, stream);
+    case SortVariant::kPairs:
+      return run_rows<pairs_shape(kWidth, kHasPayload), Order, Payload>(call, plan, order, scratch, stream);
+    case SortVariant::kOneCell:
+      if constexpr (kHasLargeCells<Order, Payload>) {
+        using P = RowProblem<Order, Payload, kOneCellShape>;
+        return launch_sort_rows(call, row_problem<P>(operands, order, scratch), stream);
+      }
+      break;
+    case SortVariant::kNearlySortedOrDigits:
+    case SortVariant::kNearlySorted:
+    case SortVariant::kLongRows:
+      if constexpr (kHasLargeCells<Order, Payload>) {
+        return run_rows<row_shape(kWidth, kHasPayload), Order, Payload>(call, plan, order, scratch, stream);
+      }
+      break;
+    case SortVariant::kLongSegments:
+    case SortVariant::kSegments: {
+      const SegmentKernels<Order, Payload> kernels{call, stream};
+      sort_segments<Order, Payload>(call, plan, scratch, order, stream, kernels);
+      // After the merges, as pairs on their way through the scratch memory lie where those have other items.
+      if (plan.variant() == SortVariant::kLongSegments) sort_by_digits(call, plan, scratch, Disorder{}, stream);
+      return;
+    }
+    default: break;
+  }
+  call.fail(std::string("plan: expected a way that has kernels for these keys, got ") + plan.name());
+}
+
 }  // namespace sorting
 
 void list_segmented_sort_shapes(const Call& call, KernelShapeList& list) {
@@ -284,12 +274,11 @@ void list_segmented_sort_shapes(const Call& call, KernelShapeList& list) {
     add("merge of tiles", sizeof(MergeShared<Order, Payload>), false);
     add("sort of few items", sizeof(CellShared<RowProblem<Order, Payload, kFewItemsShape>>), false);
     add("sort of rows in small cells", sizeof(CellShared<PackedProblem<Order, Payload, kFewItemsShape>>), false);
-    add("sort of pairs of cells", row_shared_bytes<RowProblem<Order, Payload, pairs_shape(kWidth, kHasPayload)>>(),
-        true);
+    add("sort of pairs of cells", row_shared_bytes(kWidth, kHasPayload, true), true);
     if constexpr (kHasLargeCells<Order, Payload>) {
       add("sort of rows in large cells", sizeof(CellShared<PackedProblem<Order, Payload, kOneCellShape>>), false);
       add("sort of one cell", sizeof(CellShared<RowProblem<Order, Payload, kOneCellShape>>), false);
-      add("sort of long rows", row_shared_bytes<RowProblem<Order, Payload, row_shape(kWidth, kHasPayload)>>(), true);
+      add("sort of long rows", row_shared_bytes(kWidth, kHasPayload, false), true);
     }
   });
   list_digit_shapes(call, list);
@@ -299,26 +288,20 @@ void list_segmented_sort_shapes(const Call& call, KernelShapeList& list) {
 void segmented_sort(const Call& call, cudaStream_t stream) {
   const SegmentedSortOperands operands(call);
   if (operands.segments.total() == 0) return;
-  if (operands.row_sort() == SegmentedSortOperands::RowSort::kDigits) {
-    Workspace workspace = workspace_of(call);
-    if (sorting::sort_by_digits(call, operands, operands.layout(workspace), sorting::Disorder{}, stream)) return;
-  }
-  if (operands.row_sort() == SegmentedSortOperands::RowSort::kRowDigits &&
-      sorting::sort_rows_by_digits(call, operands, stream)) {
-    return;
+  const SortPlan plan(operands, device_traits(call));
+  Workspace workspace = workspace_of(call);
+  const SortScratch scratch = plan.layout(workspace);
+  switch (plan.variant()) {
+    case SortVariant::kDigits:
+    case SortVariant::kSegmentsByDigits:
+      return sorting::sort_by_digits(call, plan, scratch, sorting::Disorder{}, stream);
+    case SortVariant::kRowDigits:
+    case SortVariant::kRowRanks: return sorting::sort_rows_by_digits(call, plan, stream);
+    default: break;
   }
   dispatch_order(call, operands.key_type, operands.descending, [&](auto order) {
     dispatch_payload(call, operands.payload_width, [&](auto payload) {
-      using Order = decltype(order);
-      using Payload = decltype(payload);
-      if (sorting::run_rows<Order, Payload>(call, operands, order, stream)) return;
-      const int64_t least_long = sorting::least_long_segment(call, operands);
-      const sorting::SegmentKernels<Order, Payload> kernels{call, stream};
-      sorting::sort_segments<Order, Payload>(call, operands, order, least_long, stream, kernels);
-      if (least_long == INT64_MAX) return;
-      // After the merges, as pairs on their way through the scratch memory lie where those have other items.
-      Workspace workspace = workspace_of(call);
-      sorting::sort_by_digits(call, operands, operands.layout(workspace), sorting::Disorder{}, stream);
+      sorting::run_plan<decltype(order), decltype(payload)>(call, plan, scratch, order, stream);
     });
   });
 }

@@ -10,10 +10,11 @@ namespace mgpu::cuda::sorting {
 namespace {
 
 template <typename P>
-void launch_list(const Call& call, const P& problem, const SegmentedSortOperands& operands,
-                 const SegmentedSortOperands::Scratch& scratch, cudaStream_t stream) {
+void launch_list(const Call& call, const P& problem, const SortPlan& plan, const SortScratch& scratch,
+                 cudaStream_t stream) {
+  const SegmentedSortOperands& operands = plan.operands();
   const DigitCounts& counts = scratch.digits;
-  if (operands.may_have_long_segments()) {
+  if (plan.variant() == SortVariant::kLongSegments) {
     constexpr int kThreads = 256;
     const int tile_width = tile_items(sizeof(typename P::Word));
     const int64_t tiles = ceil_div<int64_t>(operands.segments.total(), tile_width);
@@ -47,12 +48,13 @@ void launch_fill(const Call& call, const P& problem, cudaStream_t stream) {
                      part_items);
 }
 
-// If the device has enough shared memory.
 template <typename P>
-bool try_run(const Call& call, const SegmentedSortOperands& operands, const typename P::Order& order,
-             const SegmentedSortOperands::Scratch& scratch, const Disorder& disorder, cudaStream_t stream) {
+void run(const Call& call, const SortPlan& plan, const typename P::Order& order, const SortScratch& scratch,
+         const Disorder& disorder, cudaStream_t stream) {
   using Columns = Columns<typename P::Word, typename P::Payload>;
-  if (most_shared_bytes<P>() > shared_memory_limit(call)) return false;
+  constexpr int kPayloadWidth = P::kHasPayload ? sizeof(typename P::Payload) : 0;
+  static_assert(most_shared_bytes<P>() <= digit_shared_bytes(sizeof(typename P::Word), kPayloadWidth));
+  const SegmentedSortOperands& operands = plan.operands();
   const auto columns = [](const void* keys, const void* payload) {
     return Columns{static_cast<typename P::Word*>(const_cast<void*>(keys)),
                    static_cast<typename P::Payload*>(const_cast<void*>(payload))};
@@ -63,8 +65,8 @@ bool try_run(const Call& call, const SegmentedSortOperands& operands, const type
             operands.segments.length,
             operands.segments.rows,
             operands.segments.counts,
-            operands.digit_places(),
-            operands.first_place(),
+            plan.digit_places(),
+            plan.first_place(),
             kFillsDigits<P> ? 0 : ceil_div<int64_t>(operands.segments.length, P::kTile),
             columns(operands.keys, operands.payload),
             {columns(operands.sorted_keys, operands.sorted_payload), columns(scratch.keys, scratch.payload)},
@@ -77,9 +79,10 @@ bool try_run(const Call& call, const SegmentedSortOperands& operands, const type
   if constexpr (P::kListed) {
     static_cast<ListedSegments&>(problem) = {counts.segments, counts.tiles, counts.totals, counts.taken};
   }
-  if (!operands.may_have_long_segments()) check(call, cudaMemsetAsync(counts.tickets, 0, counts.zeroed_bytes, stream));
+  if (plan.variant() != SortVariant::kLongSegments)
+    check(call, cudaMemsetAsync(counts.tickets, 0, counts.zeroed_bytes, stream));
   if constexpr (P::kListed) {
-    launch_list(call, problem, operands, scratch, stream);
+    launch_list(call, problem, plan, scratch, stream);
     launch_count_of_segments(call, problem, counts.most_tiles, stream);
   } else {
     launch_count(call, problem, stream);
@@ -89,7 +92,6 @@ bool try_run(const Call& call, const SegmentedSortOperands& operands, const type
   } else {
     launch_scatters(call, problem, counts.most_tiles, stream);
   }
-  return true;
 }
 
 template <typename Order, typename Payload>
@@ -104,37 +106,24 @@ using FewProblem = DigitProblem<Order, Payload, uint32_t, false, kFewHaveOtherTi
 
 }  // namespace
 
-int64_t least_long_segment(const Call& call, const SegmentedSortOperands& operands) {
-  int64_t items = INT64_MAX;
-  if (!operands.may_have_long_segments()) return items;
-  dispatch_order(call, operands.key_type, operands.descending, [&](auto order) {
-    dispatch_payload(call, operands.payload_width, [&](auto payload) {
-      using P = ListedProblem<decltype(order), decltype(payload)>;
-      if (most_shared_bytes<P>() <= shared_memory_limit(call)) items = long_segment(operands.digit_places());
-    });
-  });
-  return items;
-}
-
-bool sort_by_digits(const Call& call, const SegmentedSortOperands& operands,
-                    const SegmentedSortOperands::Scratch& scratch, const Disorder& disorder, cudaStream_t stream) {
-  bool done = false;
+void sort_by_digits(const Call& call, const SortPlan& plan, const SortScratch& scratch, const Disorder& disorder,
+                    cudaStream_t stream) {
+  const SegmentedSortOperands& operands = plan.operands();
   dispatch_order(call, operands.key_type, operands.descending, [&](auto order) {
     dispatch_payload(call, operands.payload_width, [&](auto payload) {
       using Order = decltype(order);
       using Payload = decltype(payload);
       if (!operands.whole_rows) {
-        done = try_run<ListedProblem<Order, Payload>>(call, operands, order, scratch, disorder, stream);
-      } else if (operands.has_long_offsets()) {
-        done = try_run<DigitProblem<Order, Payload, uint64_t, false>>(call, operands, order, scratch, disorder, stream);
-      } else if (operands.has_few_digit_items()) {
-        done = try_run<FewProblem<Order, Payload>>(call, operands, order, scratch, disorder, stream);
+        run<ListedProblem<Order, Payload>>(call, plan, order, scratch, disorder, stream);
+      } else if (plan.has_long_offsets()) {
+        run<DigitProblem<Order, Payload, uint64_t, false>>(call, plan, order, scratch, disorder, stream);
+      } else if (plan.has_few_digit_items()) {
+        run<FewProblem<Order, Payload>>(call, plan, order, scratch, disorder, stream);
       } else {
-        done = try_run<DigitProblem<Order, Payload, uint32_t, false>>(call, operands, order, scratch, disorder, stream);
+        run<DigitProblem<Order, Payload, uint32_t, false>>(call, plan, order, scratch, disorder, stream);
       }
     });
   });
-  return done;
 }
 
 void list_digit_shapes(const Call& call, KernelShapeList& list) {

@@ -22,36 +22,35 @@ void for_row_digits(int places, Visit visit) {
 
 }  // namespace
 
-bool sort_rows_by_digits(const Call& call, const SegmentedSortOperands& operands, cudaStream_t stream) {
-  bool done = false;
+void sort_rows_by_digits(const Call& call, const SortPlan& plan, cudaStream_t stream) {
+  const SegmentedSortOperands& operands = plan.operands();
+  const Segments& segments = operands.segments;
+  bool has_kernel = false;
   dispatch_order(call, operands.key_type, operands.descending, [&](auto order) {
     dispatch_payload(call, operands.payload_width, [&](auto payload) {
-      for_row_digits<decltype(order), decltype(payload)>(operands.digit_places(), [&](auto problem) {
+      for_row_digits<decltype(order), decltype(payload)>(plan.digit_places(), [&](auto problem) {
         using P = decltype(problem);
         using Word = typename P::Word;
         using Payload = typename P::Payload;
-        const Segments& segments = operands.segments;
         const int threads = row_digit_threads(segments.length);
         const int groups = static_cast<int>(ceil_div<int64_t>(segments.length, threads));
-        const int shared = row_digits_shared_bytes<P>(threads, groups);
+        const int shared = row_digit_bytes(segments.length, P::kItemBytes, P::kLooksUp);
         const auto kernel = sorting::sort_rows_by_digits<P>;
-        constexpr int kStatic = 64;  // the kernel has some more
-        if (shared + kStatic > shared_memory_limit(call)) return;
         problem = {{order,
                     segments.length,
                     segments.counts,
-                    operands.digit_places(),
+                    plan.digit_places(),
                     groups,
                     {static_cast<const Word*>(operands.keys), static_cast<const Payload*>(operands.payload)},
                     {static_cast<Word*>(operands.sorted_keys), static_cast<Payload*>(operands.sorted_payload)}}};
         allow_shared(call, kernel, shared);
         kernel<<<static_cast<unsigned>(segments.rows), threads, shared, stream>>>(problem);
         check_launch(call);
-        done = true;
+        has_kernel = true;
       });
     });
   });
-  return done;
+  call.expect(has_kernel, "keys: expected a type that blocks sort by digits");
 }
 
 void list_row_digit_shapes(const Call& call, KernelShapeList& list) {
@@ -59,7 +58,7 @@ void list_row_digit_shapes(const Call& call, KernelShapeList& list) {
     for_row_digits<decltype(order), decltype(payload)>(0, [&](auto problem) {
       using P = decltype(problem);
       const auto bytes = [](int groups) -> int64_t {
-        return row_digits_shared_bytes<P>(kRowDigitThreads, groups) + 64;
+        return row_digit_bytes(kRowDigitThreads * groups, P::kItemBytes, P::kLooksUp) + kRowDigitStaticBytes;
       };
       const int64_t most = bytes(kRowDigitItems);
       if constexpr (P::kLooksUp) {  // ranks of half as many items fit into smaller devices

@@ -10,6 +10,8 @@
 #include "operands/function_data.h"
 #include "operands/sort_by_function.h"
 #include "operations.h"
+#include "plans/segmented_sort.h"
+#include "workspace.h"
 
 namespace mgpu::cuda {
 
@@ -69,7 +71,9 @@ void run(const Call& call, const SortFunctionOperands& operands, CUstream_st* st
   constexpr bool kHasPayload = Problem<Order, Payload>::kHasPayload;
   const SegmentKernels<Order, Payload> kernels{
       sort_kernels(call.function->source, sizeof(Word), kHasPayload, current_device()), stream};
-  sort_segments<Order, Payload>(call, operands.sort, Order{operands.captures}, INT64_MAX, stream, kernels);
+  const SortPlan plan(operands.sort, SortVariant::kSegments);
+  Workspace workspace = workspace_of(call);
+  sort_segments<Order, Payload>(call, plan, plan.layout(workspace), Order{operands.captures}, stream, kernels);
 }
 
 template <typename Word>
@@ -116,7 +120,9 @@ void sort_indices_by_function(const Call& call, CUstream_st* stream) {
   order.last = static_cast<uint32_t>(segments.total() - 1);
   const SegmentKernels<AnyIndexOrder, NoPayload> kernels{index_kernels(call.function->source, current_device()),
                                                          stream};
-  sort_segments<AnyIndexOrder, NoPayload>(call, operands.sort, order, INT64_MAX, stream, kernels);
+  const SortPlan plan(operands.sort, SortVariant::kSegments);
+  Workspace workspace = workspace_of(call);
+  sort_segments<AnyIndexOrder, NoPayload>(call, plan, plan.layout(workspace), order, stream, kernels);
 }
 
 }  // namespace mgpu::cuda

@@ -10,17 +10,18 @@ namespace mgpu::cuda {
 namespace sorting {
 
 template <typename P>
-void run_columns(const Call& call, const SortColumnsOperands& operands, cudaStream_t stream) {
+void run_columns(const Call& call, const SortColumnsPlan& plan, cudaStream_t stream) {
   using Payload = typename P::Payload;
+  const SortColumnsOperands& operands = plan.operands;
   Workspace workspace = workspace_of(call);
-  const SortColumnsOperands::Scratch scratch = operands.layout(workspace);
+  const SortColumnsScratch scratch = plan.layout(workspace);
   const auto payload = [](const void* of) { return static_cast<Payload*>(const_cast<void*>(of)); };
   P problem{};
   problem.order = operands.order;
   problem.length = operands.length;
   problem.rows = operands.rows;
   problem.counts = operands.counts;
-  problem.places = SortColumnsOperands::kPlaces;
+  problem.places = SortColumnsPlan::kPlaces;
   problem.row_tiles = ceil_div<int64_t>(operands.length, P::kTile);
   problem.input = {nullptr, payload(operands.payload)};
   problem.buffers[P::kOutput] = {nullptr, payload(operands.sorted_payload)};
@@ -56,13 +57,14 @@ void sort_columns(const Call& call, cudaStream_t stream) {
   using namespace sorting;
   const SortColumnsOperands operands(call);
   if (operands.total() == 0) return;
+  const SortColumnsPlan plan(operands, device_traits(call));
   dispatch_payload(call, operands.payload_width, [&](auto payload) {
     using Payload = decltype(payload);
-    if (most_shared_bytes<ColumnProblem<Payload, false>>() <= shared_memory_limit(call)) {
-      run_columns<ColumnProblem<Payload, false>>(call, operands, stream);
-    } else {
-      run_columns<ColumnProblem<Payload, true>>(call, operands, stream);
-    }
+    using Large = ColumnProblem<Payload, false>;
+    using Small = ColumnProblem<Payload, true>;
+    constexpr int kPayloadWidth = Large::kHasPayload ? sizeof(Payload) : 0;
+    static_assert(most_shared_bytes<Large>() <= SortColumnsPlan::shared_bytes(kPayloadWidth));
+    plan.is_small ? run_columns<Small>(call, plan, stream) : run_columns<Large>(call, plan, stream);
   });
 }
 

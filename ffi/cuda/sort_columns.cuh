@@ -4,7 +4,7 @@
 #include "algorithm/key_order.h"
 #include "cuda/segmented_sort/count_digits.cuh"
 #include "cuda/segmented_sort/scatter_digits.cuh"
-#include "operands/sort_columns.h"
+#include "plans/sort_columns.h"
 
 namespace mgpu::cuda::sorting {
 

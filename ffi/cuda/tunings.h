@@ -4,88 +4,9 @@
 #pragma once
 
 #include "algorithm/common.h"
+#include "plans/tile_shape.h"
 
 namespace mgpu {
-
-// A block's threads and the items that each takes. The latter is odd where lanes read their items from shared memory,
-// so that they meet different banks.
-struct TileShape {
-  int threads;
-  int items;
-  constexpr int tile() const { return threads * items; }
-};
-
-// ---- Sorts of segments: tiles that are sorted, then merged.
-// Keys of 16 bytes are those of a caller's order. A merging block of them fills the 64 KB of the smallest devices.
-constexpr TileShape tile_shape(int key_width) { return {256, key_width == 16 ? 7 : key_width == 8 ? 11 : 17}; }
-constexpr int tile_items(int key_width) { return tile_shape(key_width).tile(); }
-
-// ---- Sorts of whole rows, without heads, by kernels of their own: blocks of `sort` sort cells, blocks of `merge`
-// merge tiles of a cell's half or fewer. One thread of a merging block is spare: its two merges of the first level,
-// each dealt out by whole threads, take one more.
-struct RowShape {
-  TileShape sort;
-  TileShape merge;
-  int runs = 4;  // that a round merges
-  constexpr int cell() const { return sort.threads * sort.items; }
-  constexpr int tile() const { return cell() / ceil_div(cell(), (merge.threads - 1) * merge.items); }
-};
-constexpr RowShape row_shape(int key_width, bool has_payload) {
-  if (key_width == 8) return {{512, 16}, {256, 17}};
-  return {{512, key_width == 4 && !has_payload ? 32 : 16}, {256, 33}};
-}
-// Of so few items that all blocks run at once, a round takes as long as one of them: merging two runs, whose block
-// finds its tile's edges by itself, takes less than half of what merging four does.
-constexpr RowShape pairs_shape(int key_width, bool has_payload) {
-  if (key_width == 8 && has_payload) return {{512, 4}, {256, 9}, 2};
-  return {row_shape(key_width, has_payload).sort, {256, 17}, 2};
-}
-constexpr bool is_for_pairs(int64_t items, int item_bytes) {
-  return items * maximum(item_bytes, 4) <= int64_t{1} << 24;
-}
-// Rows that fit one cell of this shape take one launch.
-constexpr RowShape kOneCellShape{{512, 8}, {256, 9}};
-// For few items, whose sort waits for one launch and one memory latency after the other. The runs are merged by ranks:
-// a warp of `merge` finds the places of so many items of each lane.
-constexpr RowShape kFewItemsShape{{256, 4}, {128, 2}};
-constexpr int64_t kFewItems = int64_t{1} << 18;
-// So few comparisons are made at once, those of every two items of a row.
-constexpr int64_t kFewComparisons = int64_t{1} << 24;
-
-// ---- Sorts by digits of 8 bits: blocks put tiles in the order of one.
-constexpr int kDigitBits = 8;
-constexpr int kDigits = 1 << kDigitBits;
-struct DigitShape {
-  TileShape tiles;
-  int blocks;      // that a multiprocessor should hold
-  int window = 8;  // tiles that a look-back reads at once
-  constexpr int tile() const { return tiles.tile(); }
-};
-// A tile has an odd multiple of the number of digits, or twice that: where all are as frequent, lanes that write to
-// shared memory would meet in a bank otherwise.
-constexpr DigitShape digit_shape(int key_width, int payload_width, bool few_items = false) {
-  const int registers = maximum(key_width, 4) / 4 + payload_width / 4;  // of an item
-  if (registers == 1) return {{384, key_width == 4 ? 23 : key_width == 2 ? 27 : 21}, 3};
-  if (registers == 2) return {{512, key_width == 4 ? 19 : 15}, 2};
-  if (registers == 4) return {{512, 9}, 2};
-  // Longer tiles take 5.04 ms for 2^26 pairs, which took 5.22, and 139 us for 2^20, which take 131.
-  return {{512, key_width == 8 && !few_items ? 13 : 11}, 2};
-}
-constexpr int64_t kFewDigitItems = int64_t{1} << 22;  // of whole rows
-// Merging takes a round for each doubling of a row beyond a cell, digits as many passes for any length.
-constexpr bool is_for_digits(int64_t items, int64_t row_items, int places, bool has_payload) {
-  const int least_items = places == 1 ? 17 : places == 2 ? 18 : places <= 4 ? 19 : has_payload ? 20 : 22;
-  const int least_row = places <= 4 && has_payload ? 16 : has_payload ? 18 : 19;
-  if (items < int64_t{1} << least_items) return false;
-  // Rows of one or two digits go by digits where they are too long for a block of their own.
-  return places <= 2 ? row_items > int64_t{1} << 14 : row_items >= int64_t{1} << least_row;
-}
-// The same for segments of so many items on average. Those that are merged have smaller tiles than whole rows have
-// cells, and take more rounds. By digits each has half a tile more than it fills, and 1 KB of counts a place: 7% of the
-// memory of keys of 4 bytes that have 2^15 items a segment.
-constexpr bool are_segments_for_digits(int64_t items, int64_t mean_items, int places) {
-  return items >= int64_t{1} << 17 && mean_items >= int64_t{1} << (places <= 2 ? 14 : places <= 4 ? 15 : 19);
-}
 
 // ---- Set operations: a tile of both inputs is one item less than its block has room for, as a split may take one
 // more.

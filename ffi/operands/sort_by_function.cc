@@ -2,8 +2,6 @@
 
 #include "call.h"
 #include "operands/function_data.h"
-#include "operations.h"
-#include "workspace.h"
 
 namespace mgpu {
 
@@ -34,7 +32,6 @@ SegmentedSortOperands sort_of_words(const Call& call, const Array& keys, const A
   sort.results[0] = sorted_keys;
   SegmentedSortOperands operands(sort);
   call.expect(operands.payload_width == 0 || operands.payload_width == 4, "values: expected indices of 4 bytes");
-  operands.within_segments = true;
   return operands;
 }
 
@@ -108,11 +105,6 @@ SortIndicesFunctionOperands::SortIndicesFunctionOperands(const Call& call) : sor
   const auto count = static_cast<size_t>(call.attributes["leaves"]);
   for (size_t i = 0; i < count; ++i) leaves[i] = call.operands[i].data;
   captures = captured_from(call, count + kSegmentOperands);
-}
-
-int64_t workspace::sort_by_function(const Call& call) { return layout_bytes(SortFunctionOperands(call).sort); }
-int64_t workspace::sort_indices_by_function(const Call& call) {
-  return layout_bytes(SortIndicesFunctionOperands(call).sort);
 }
 
 }  // namespace mgpu

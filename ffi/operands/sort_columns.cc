@@ -4,16 +4,16 @@
 
 namespace mgpu {
 
+// Of plans/sort_columns.cc.
+void column_tile_sizes(TileSizes& sizes);
+PlanReport report_columns(const Call& call, const Traits& traits);
+
 const Signature signature::sort_columns{
     .operands = {"high", "low", "count", "values"},
     .results = {"high", "low", "values"},
     .attributes = {{"high_descending"}, {"low_descending"}, {"payload", &kPayloadValues}},
-    .tiles =
-        [](TileSizes& sizes) {
-          for (int width : {0, 4, 8}) {
-            for (bool small : {false, true}) sizes["sort_columns"].insert(column_digit_shape(width, small).tile());
-          }
-        },
+    .tiles = column_tile_sizes,
+    .plan = report_columns,
 };
 
 SortColumnsOperands::SortColumnsOperands(const Call& call) {
@@ -47,17 +47,5 @@ SortColumnsOperands::SortColumnsOperands(const Call& call) {
     payload = in["values"].data;
   }
 }
-
-SortColumnsOperands::Scratch SortColumnsOperands::layout(Workspace& workspace) const {
-  const int tile =
-      minimum(column_digit_shape(payload_width, false).tile(), column_digit_shape(payload_width, true).tile());
-  Scratch scratch{};
-  scratch.words = workspace.take<uint64_t>(total() + 1);
-  scratch.payload = workspace.take<char>(total() * payload_width);
-  scratch.digits = DigitCounts::take(workspace, rows, length, kPlaces, tile, sizeof(uint32_t));
-  return scratch;
-}
-
-int64_t workspace::sort_columns(const Call& call) { return layout_bytes(SortColumnsOperands(call)); }
 
 }  // namespace mgpu

@@ -2,8 +2,8 @@
 // first.
 #pragma once
 
+#include "algorithm/digits.h"
 #include "cuda/cta/scan.cuh"
-#include "cuda/tunings.h"
 
 namespace mgpu::cuda {
 

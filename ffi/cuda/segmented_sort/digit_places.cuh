@@ -2,9 +2,9 @@
 // same digit in the warps before. Each warp has neighbouring items, a lane every 32nd of them.
 #pragma once
 
+#include "algorithm/digits.h"
 #include "cuda/cta/partition.cuh"
 #include "cuda/cta/ptx.cuh"
-#include "cuda/tunings.h"
 
 namespace mgpu::cuda::sorting {
 

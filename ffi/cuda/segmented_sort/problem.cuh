@@ -3,7 +3,7 @@
 
 #include "algorithm/key_order.h"
 #include "cuda/cta/tile_heads.cuh"
-#include "operands/segmented_sort.h"
+#include "plans/segmented_sort.h"
 
 namespace mgpu::cuda::sorting {
 

@@ -62,9 +62,7 @@ struct RowDigitsProblem : RowOfDigits<Order_, Payload_> {
   static constexpr int kPlaceBits = 16;
   static_assert(kRowDigitItems * kRowDigitThreads <= 1 << kPlaceBits);
 
-  static constexpr int item_bytes(int threads, int /*groups*/) {
-    return threads * kRowDigitItems * static_cast<int>(sizeof(Entry));
-  }
+  static constexpr int kItemBytes = sizeof(Entry);
 
   __device__ __forceinline__ Entry entry(Word key, int place) const {
     static_assert(kPlaceBits == 16);
@@ -105,9 +103,7 @@ struct RowRanksProblem : RowOfDigits<Order_, Payload_> {
   using Entry = uint16_t;
   static_assert(kRowDigitItems * kRowDigitThreads <= 1 << 16);
 
-  static constexpr int item_bytes(int threads, int groups) {
-    return threads * groups * static_cast<int>(sizeof(Entry) + sizeof(Word));
-  }
+  static constexpr int kItemBytes = sizeof(Entry) + sizeof(Word);
   __device__ __forceinline__ static bool stores_entries() { return false; }
   __device__ __forceinline__ Item item(int64_t origin, Entry place) const {
     return {this->input.keys[origin + place], this->payload(origin, place)};
@@ -133,12 +129,6 @@ class RowRanks {
   uint32_t* words_;
   int items_;
 };
-
-// The counters of the warps, then the row's items, then their ranks if digits are looked up in these.
-template <typename P>
-constexpr int row_digits_shared_bytes(int threads, int groups) {
-  return threads / kWarp * kDigits * static_cast<int>(sizeof(unsigned)) + P::item_bytes(threads, groups);
-}
 
 template <typename P>
 __global__ void __launch_bounds__(kRowDigitThreads) sort_rows_by_digits(const __grid_constant__ P problem) {

@@ -5,8 +5,7 @@
 #include "cuda/launch.h"
 #include "cuda/segmented_sort/describe_tiles.cuh"
 #include "cuda/segmented_sort/plan_tiles.cuh"
-#include "operands/segmented_sort.h"
-#include "workspace.h"
+#include "plans/segmented_sort.h"
 
 namespace mgpu::cuda::sorting {
 
@@ -17,14 +16,14 @@ Buffer<Order, Payload> buffer(const void* keys, const void* payload) {
 }
 
 // `kernels` launches what depends on the order, compiled with this project or while the program runs: sort(problem),
-// merge_blocks(tiles), plan(problem, blocks, round), merge(problem, blocks, round). Segments of `least_long` items and
-// more are described, but left to the kernels that sort by digits.
+// merge_blocks(tiles), plan(problem, blocks, round), merge(problem, blocks, round). Long segments are described, but
+// left to the kernels that sort by digits if the plan has these.
 template <typename Order, typename Payload, typename Kernels>
-void sort_segments(const Call& call, const SegmentedSortOperands& operands, Order order, int64_t least_long,
-                   cudaStream_t stream, const Kernels& kernels) {
+void sort_segments(const Call& call, const SortPlan& plan, const SortScratch& scratch, Order order, cudaStream_t stream,
+                   const Kernels& kernels) {
   using P = Problem<Order, Payload>;
-  Workspace workspace = workspace_of(call);
-  const SegmentedSortOperands::Scratch scratch = operands.layout(workspace);
+  const SegmentedSortOperands& operands = plan.operands();
+  const int64_t least_long = plan.least_long_segment();
   const P problem{order,
                   operands.segments,
                   operands.segments.total(),

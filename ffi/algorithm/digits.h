@@ -1,0 +1,9 @@
+// Digits of keys, as sorts and selections take them.
+#pragma once
+
+namespace mgpu {
+
+constexpr int kDigitBits = 8;
+constexpr int kDigits = 1 << kDigitBits;
+
+}  // namespace mgpu
