@@ -11,6 +11,7 @@ __path__ = _pkgutil.extend_path(__path__, __name__)
 from jax_mgpu._src.align import *
 from jax_mgpu._src.bulk import *
 from jax_mgpu._src.counts import *
+from jax_mgpu._src.explain import *
 from jax_mgpu._src.groups import *
 from jax_mgpu._src.intervals import *
 from jax_mgpu._src.join import *

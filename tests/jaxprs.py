@@ -7,10 +7,9 @@ from typing import Any
 
 import jax
 import jax.extend.core
-import numpy as np
 
 from jax_mgpu._src import library
-from jax_mgpu._src.primitive import REGISTRY, _is_float8
+from jax_mgpu._src.primitive import REGISTRY, stored_aval
 
 
 def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
@@ -29,7 +28,7 @@ def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]
 def scratch_bytes(call: Any) -> int:
     """The scratch memory that a kernel call has on CUDA, by the formula that the lowering uses; 0 for plain JAX."""
     operation = REGISTRY[call.primitive.name.removeprefix("mgpu_")]
-    operands, results = ([_stored(variable.aval) for variable in some] for some in (call.invars, call.outvars))
+    operands, results = ([stored_aval(variable.aval) for variable in some] for some in (call.invars, call.outvars))
     if operation.lowers_plainly(operands, call.params, "cuda", 1):
         return 0
     return library.workspace_bytes(operation.name, operands, results, operation.call_attributes(operands, call.params))
@@ -41,8 +40,3 @@ def size_scratch_memory(function: Callable[..., Any], *arguments: Any) -> None:
         for call in kernel_calls(function, *arguments):
             if call.primitive.name.removeprefix("mgpu_") in REGISTRY:
                 scratch_bytes(call)
-
-
-def _stored(aval: Any) -> Any:
-    """As handlers get it: float8 moves as bytes."""
-    return jax.ShapeDtypeStruct(aval.shape, np.uint8 if _is_float8(aval) else aval.dtype)

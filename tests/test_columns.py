@@ -16,7 +16,7 @@ import jax_mgpu as mgpu
 from jax_mgpu._src import library, sort_ways
 from jax_mgpu._src.columns import Columns, _pair_codes
 from jax_mgpu._src.digits import code_of
-from jax_mgpu._src.primitive import ABSENT, REGISTRY, _run_fallback
+from jax_mgpu._src.primitive import ABSENT, REGISTRY, run_fallback
 from jax_mgpu._src.values import travel_with_keys
 from tests import data, oracle
 from tests.oracle import same_bits
@@ -612,7 +612,7 @@ def test_plain_jax(rng):
     counts = [ABSENT, ABSENT]
 
     def run(name, *operands, **options):
-        return jax.jit(lambda *xs: _run_fallback(REGISTRY[name], xs, options))(*map(jnp.asarray, operands))
+        return jax.jit(lambda *xs: run_fallback(REGISTRY[name], xs, options))(*map(jnp.asarray, operands))
 
     found = run("sorted_search", *codes, *counts, right=0)[0]
     np.testing.assert_array_equal(found, oracle.sorted_search(a_ranks, b_ranks))

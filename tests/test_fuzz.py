@@ -26,6 +26,7 @@ FUNCTIONS = {name for name in mgpu.__all__ if inspect.isfunction(getattr(mgpu, n
     "align",  # over a mesh axis alone
     "backends",
     "checks",
+    "explain",
     "has_cuda",
 }
 

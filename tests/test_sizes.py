@@ -157,7 +157,7 @@ def test_sizes_past_int32_are_traced(n, index, monkeypatch, x64):
         return
 
     def plain(operation, operands, **attributes):
-        return primitive._run_fallback(operation, [jax.numpy.asarray(x) for x in operands], attributes)
+        return primitive.run_fallback(operation, [jax.numpy.asarray(x) for x in operands], attributes)
 
     monkeypatch.setattr(primitive.Operation, "run", plain)
     for call, arguments in trace_calls(n, index).values():

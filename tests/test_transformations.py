@@ -210,7 +210,7 @@ def test_without_jit(example, rng):
 
 
 def plain_jax(operation, operands, **attributes):
-    return primitive._run_fallback(operation, [jnp.asarray(x) for x in operands], attributes)
+    return primitive.run_fallback(operation, [jnp.asarray(x) for x in operands], attributes)
 
 
 @pytest.mark.parametrize("wide", [False, pytest.param(True, marks=long)], ids=["x32", "x64"])

@@ -56,7 +56,16 @@ from jax_mgpu._src.compat import (
 from jax_mgpu._src.eager import one_program
 from jax_mgpu._src.partition import declare_batch, workspace_shape
 
-__all__ = ["ABSENT", "REGISTRY", "Operation", "expect_compiled_names", "in_program", "one_program"]
+__all__ = [
+    "ABSENT",
+    "REGISTRY",
+    "Operation",
+    "expect_compiled_names",
+    "in_program",
+    "one_program",
+    "run_fallback",
+    "stored_aval",
+]
 
 ABSENT = np.zeros((0,), np.int32)
 
@@ -370,7 +379,7 @@ _NUMBERING = threading.Lock()
 
 
 def _register_lowerings(operation: Operation) -> None:
-    lower_fallback = mlir.lower_fun(lambda *xs, **attributes: _run_fallback(operation, xs, attributes), True)
+    lower_fallback = mlir.lower_fun(lambda *xs, **attributes: run_fallback(operation, xs, attributes), True)
 
     def pure(ctx: Any, *operands: Any, **attributes: int) -> Any:
         """In plain JAX. Functions that were traced apart know nothing of values that vary over manual axes."""
@@ -435,6 +444,11 @@ def _is_float8(aval: Any) -> bool:
     return jnp.issubdtype(aval.dtype, jnp.floating) and aval.dtype.itemsize == 1
 
 
+def stored_aval(aval: Any) -> jax.ShapeDtypeStruct:
+    """An operand or result as handlers get it."""
+    return jax.ShapeDtypeStruct(aval.shape, np.dtype(np.uint8) if _is_float8(aval) else aval.dtype)
+
+
 def _run_as_bytes(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, int]) -> list[Any]:
     """The operation on float8 rows, which handlers move as bytes; everywhere else they are floats with derivatives."""
     avals = operation._abstract(*map(jax.typeof, operands), **attributes)
@@ -478,7 +492,9 @@ def _workspace_shape(
     return workspace_shape(avals_out[0].shape[:batch_rank], devices, bytes_of)
 
 
-def _run_fallback(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, int]) -> Sequence[Any]:
+def run_fallback(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, int]) -> Sequence[Any]:
+    """The operation in plain JAX, with the axes of a batch."""
+
     def function(*xs: Any) -> list[Any]:
         return list(operation.fallback(*xs, **attributes))
 

@@ -173,7 +173,7 @@ def function_of(name: str) -> Function:
 
 # Arguments that no kind of misuse fits; the tests of their families break them.
 WITHOUT_KIND = {"a_order", "aligned", "axis_name", "b_order", "bits", "even", "flags", "less", "map"}
-WITHOUT_ARRAYS = ("align", "backends", "checks", "has_cuda")  # `align` works over a mesh axis alone
+WITHOUT_ARRAYS = ("align", "backends", "checks", "explain", "has_cuda")  # `align` works over a mesh axis alone
 FUNCTIONS = {
     name: function_of(name)
     for name in mgpu.__all__
