@@ -285,8 +285,11 @@ def _expect_told_apart(keys: Sequence[Any], operation: str, names: Sequence[str]
     for columns in zip(*(x if _is_columns(x) else (x,) for x in keys), strict=False):
         sides = zip(names, map(_wide_floats, columns), strict=True)
         host = {argument: floats for argument, floats in sides if floats is not None}
-        numbers = np.sort(np.concatenate([np.zeros(0), *host.values()]))
+        numbers = np.concatenate([np.zeros(0), *host.values()])
         with np.errstate(over="ignore"):
+            if np.array_equal(numbers, numbers.astype(np.float32), equal_nan=True):
+                continue  # one pass, where float32 holds them as they are
+            numbers.sort()
             cut = numbers.astype(np.float32)
         merged = np.flatnonzero((numbers[1:] != numbers[:-1]) & (cut[1:] == cut[:-1]))
         if merged.size:

@@ -134,6 +134,7 @@ BROKEN = {
 
 ARGUMENTS = {
     **{f"{name}: x": Argument("items") for name in ("reduce", "segmented_reduce", "reduce_by_id")},
+    "reduce_by_key: keys": Argument("matched keys"),
     "reduce_by_key: values": Argument("items"),
 }
 

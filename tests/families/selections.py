@@ -80,6 +80,8 @@ BROKEN = {
 WITHOUT_PRECONDITIONS = ("take",)
 
 ARGUMENTS = {
+    "run_starts: keys": Argument("matched keys"),
+    "unique: keys": Argument("matched keys"),
     "take: indices": Argument("indices of any shape"),
     "take: fill_value": Argument("fill or none"),
     "select: x": Argument("values"),

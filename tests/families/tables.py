@@ -104,6 +104,7 @@ BROKEN = {
 
 ARGUMENTS = {
     "asof_join: b": Argument("keys", ASCENDING),
+    "group_by: keys": Argument("matched keys"),
     "group_by: values": Argument("items"),
     "rank: heads": Argument("ends"),  # may be left out
     "segmented_shift: x": Argument("columns"),
