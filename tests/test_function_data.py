@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -240,3 +241,34 @@ def test_what_is_written_is_of_few_words() -> None:
         taken += 1
         assert set(words_of(text)) <= known, data
     assert taken > 30
+
+
+def reduced(data: str, n: int = 9, dtype=np.int32, **changed: int):
+    """The call of a reduction by these data, with the sizes of `ADD` or others."""
+    sizes = {"leaves": 1, "captures": 0, "batch_rank": 0, "results": 1}
+    sizes |= dict.fromkeys(("item_bytes", "widest", "packed", "result_bytes", "state_bytes"), 4)
+    sizes |= changed
+    operands = [jnp.arange(n).astype(dtype), jnp.zeros(0, np.int32), jnp.zeros(0, np.int32)]
+    described = [(x.dtype.name, x.shape) for x in operands]
+    scratch = library.cpu_library.workspace_bytes(
+        "reduce_by_function", described, [(operands[0].dtype.name, ())], sizes
+    )
+    shapes = [jax.ShapeDtypeStruct((), operands[0].dtype), jax.ShapeDtypeStruct((scratch,), np.uint8)]
+    call = jax.ffi.ffi_call(library.target("reduce_by_function"), shapes)
+    return jax.jit(lambda: call(*operands, function=data, **{name: np.int64(size) for name, size in sizes.items()})[0])
+
+
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="the handlers of functions are a GPU's")
+def test_calls_from_elsewhere() -> None:
+    """What is no function is refused when the program is compiled; a call that is not the function's, when it runs."""
+    assert reduced(ADD)() == 36
+    for what in ("C++", "C++ in a line", "an element past the end", "a place that nobody bounded"):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=r"function: line \d+: expected "):
+            reduced(REFUSED[what])()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="expected leaves of the function's types and shapes"):
+        reduced(ADD, dtype=np.float32)()
+    for name in ("item_bytes", "state_bytes"):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="expected the sizes of the function"):
+            reduced(ADD, **{name: 8})()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="reduce_by_function"):
+        reduced(LESS)()

@@ -1,0 +1,466 @@
+"""Injects faults into processes of their own, and prints what came of each, as the table of docs/reliability.md.
+
+    python scripts/inject_faults.py                              # all; ends with an error where one is not survived
+    python scripts/inject_faults.py --faults memory threads      # some
+    python scripts/inject_faults.py --functions mergesort join   # those of memory over some functions alone
+
+Faults of the cache need functions that are compiled, so a GPU. Without one they are left out, which the table says;
+`tests/cpp/images.cc` has them for the cache alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+ROOT = pathlib.Path(__file__).parent.parent
+MOST_FAILURES = 100  # of a function and operands
+# Has one allocation fail, of those that the kernels' library makes: loaded before the C library.
+FAILING_MALLOC = """
+#define _GNU_SOURCE
+#include <errno.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+
+static uintptr_t begin, end;
+static atomic_long left, failed;
+void* __libc_malloc(size_t);
+void* __libc_memalign(size_t, size_t);
+
+static int find(struct dl_phdr_info* info, size_t size, void* name) {
+  if (!strstr(info->dlpi_name, name)) return 0;
+  begin = info->dlpi_addr;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    uintptr_t last = begin + info->dlpi_phdr[i].p_vaddr + info->dlpi_phdr[i].p_memsz;
+    if (info->dlpi_phdr[i].p_type == PT_LOAD && last > end) end = last;
+  }
+  return 1;
+}
+/* The allocation after `before` others fails. */
+void let_fail(const char* library, long before) {
+  dl_iterate_phdr(find, (void*)library);
+  failed = 0;
+  left = before + 1;
+}
+/* Whether one did. */
+int end_failing(void) {
+  left = 0;
+  return failed;
+}
+static int fails(void* caller) {
+  if ((uintptr_t)caller < begin || (uintptr_t)caller >= end || left <= 0) return 0;
+  if (atomic_fetch_sub(&left, 1) != 1) return 0;
+  failed = 1;
+  errno = ENOMEM;
+  return 1;
+}
+void* malloc(size_t size) { return fails(__builtin_return_address(0)) ? 0 : __libc_malloc(size); }
+void* aligned_alloc(size_t align, size_t size) {
+  return fails(__builtin_return_address(0)) ? 0 : __libc_memalign(align, size);
+}
+"""
+THREADS = 32
+
+
+# ---- Workers: what runs in a process of its own. Each prints lines of JSON.
+
+
+def say(**words: object) -> None:
+    """A line for the process that started this one."""
+    print(json.dumps(words), flush=True)
+
+
+def programs_over_many(names: list[str]) -> Iterator[tuple[str, Callable[..., object], tuple[object, ...]]]:
+    """Calls of the functions over many items of any values."""
+    import jax
+    import numpy as np
+
+    from tests.examples import MANY
+    from tests.families import GARBAGE
+
+    rng = np.random.default_rng(1)
+    anything = rng.integers(-(2**31), 2**31, MANY, dtype=np.int32)
+    few = rng.integers(0, 13, MANY, dtype=np.int32)
+    near = rng.integers(-5, MANY + 5, MANY // 8, dtype=np.int32)
+    far = rng.integers(-(2**31), 2**31, MANY // 8, dtype=np.int32)
+    for name in names:
+        program = jax.jit(GARBAGE[name])
+        yield name, program, jax.device_put((anything, few, near, far))
+        yield name, program, jax.device_put((few, anything, far, near))
+
+
+def run_without_memory(given: list[str]) -> None:
+    """Each call with another allocation that fails, and after each a call without."""
+    import ctypes
+
+    import jax
+    import numpy as np
+
+    malloc, *names = given
+    library = ctypes.CDLL(malloc)
+    for name, program, operands in programs_over_many(names):
+        expected = jax.device_get(program(*operands))
+        for before in range(MOST_FAILURES):
+            say(name=name, before=before)
+            outcome = "a right result"
+            library.let_fail(b"libjax_mgpu_cpu.so", ctypes.c_long(before))
+            try:
+                jax.block_until_ready(program(*operands))
+            except (jax.errors.JaxRuntimeError, ValueError) as error:
+                outcome = str(error).partition(":")[0]
+            if not library.end_failing():
+                break
+            try:
+                jax.tree.map(np.testing.assert_array_equal, jax.device_get(program(*operands)), expected)
+            except AssertionError:
+                outcome += ", then a wrong one"
+            say(name=name, before=before, outcome=outcome)
+
+
+def small_programs() -> list[tuple[str, Callable[..., object], list[tuple[object, ...]], list[object]]]:
+    """Each example's program, operands, and what a lone call makes of them."""
+    import jax
+    import numpy as np
+
+    from tests.families import EXAMPLES
+
+    rng = np.random.default_rng(3)
+    programs = []
+    for name, example in EXAMPLES.items():
+        program = jax.jit(example.call)
+        operands = [jax.device_put(example.make(rng, np.float32)) for _ in range(3)]
+        programs.append((name, program, operands, [jax.device_get(program(*each)) for each in operands]))
+    return programs
+
+
+def expect_right(program: Callable[..., object], operands: tuple[object, ...], expected: object) -> None:
+    """Fails where a call gives other bits than before."""
+    import jax
+
+    from tests import oracle
+
+    jax.tree.map(oracle.same_bits, jax.device_get(program(*operands)), expected)
+
+
+def run_threads(seconds: float) -> None:
+    """All functions from many threads at once."""
+    programs, calls, errors = small_programs(), collections.Counter[int](), list[str]()
+    end = time.monotonic() + seconds
+
+    def work(thread: int) -> None:
+        generator = random.Random(thread)
+        try:
+            while time.monotonic() < end and not errors:
+                name, program, operands, expected = generator.choice(programs)
+                k = generator.randrange(len(operands))
+                expect_right(program, operands[k], expected[k])
+                calls[thread] += 1
+        except Exception as error:  # whatever it is, it is told
+            errors.append(f"{name}: {error}")
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    say(outcome=errors[0][:300] if errors else "right results", calls=sum(calls.values()))
+
+
+def run_signals(seconds: float) -> None:
+    """Interrupts while programs are traced, compiled and run; the call that follows one must be right."""
+    import jax
+
+    programs, interrupts = small_programs(), 0
+    end = time.monotonic() + seconds
+    generator = random.Random(5)
+    while time.monotonic() < end:
+        _, program, operands, expected = generator.choice(programs)
+        jax.clear_caches()
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, generator.uniform(0.001, 0.2))
+            expect_right(program, operands[0], expected[0])
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            interrupts += 1
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        expect_right(program, operands[0], expected[0])
+    say(outcome="right results", calls=interrupts)
+
+
+def run_fork() -> None:
+    """A process that has used all functions forks, and goes on; so does the child, which has none of XLA's threads."""
+    programs = small_programs()
+    for _ in range(3):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if sum(range(1000)) == 499500 else 1)
+        _, status = os.waitpid(child, 0)
+        if status != 0:
+            say(outcome=f"the child ended with {status}")
+            return
+        for _, program, operands, expected in programs:
+            expect_right(program, operands[0], expected[0])
+    say(outcome="right results", calls=3 * len(programs))
+
+
+def run_function() -> None:
+    """A scan by a function that is compiled, and how many kernels were compiled and read."""
+    import jax
+    import jax.numpy as jnp
+
+    import jax_mgpu as mgpu
+    from jax_mgpu._src import library
+
+    if jax.default_backend() != "gpu" or library.cuda_library is None:
+        say(outcome="no kernels")
+        return
+    say(begins=True)
+    try:
+        got = mgpu.scan(jnp.arange(9), lambda a, b: a + b + 5).tolist()
+        outcome = "a right result" if got == [i * (i + 1) // 2 + 5 * i for i in range(9)] else "a wrong result"
+    except jax.errors.JaxRuntimeError as error:
+        outcome = str(error)
+    say(outcome=outcome, counts=library.cuda_library.describe("compiled_functions"))
+
+
+# ---- What starts them
+
+
+def start(worker: str, *arguments: object, **settings: str) -> subprocess.Popen[str]:
+    """A worker in a process of its own, with these settings in the environment."""
+    command = [sys.executable, __file__, "--worker", worker, *map(str, arguments)]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **settings}
+    return subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[list[dict], str]:
+    """What a worker said, and what there was on its standard error; how it ended, where that was not well."""
+    said, errors = process.communicate()
+    lines = [json.loads(line) for line in said.splitlines()]
+    if process.returncode != 0:
+        what = f"signal {-process.returncode}" if process.returncode < 0 else f"code {process.returncode}"
+        lines.append({"ended": f"the process ended by {what}: {errors.strip().splitlines()[-1:]}"})
+    return lines, errors
+
+
+class Table:
+    """Rows of what was injected and what came of it; `failed` where that is not as it should be."""
+
+    def __init__(self) -> None:
+        self.failed = False
+        print("| fault | outcome |\n|---|---|", flush=True)
+
+    def add(self, fault: str, outcome: str, is_good: bool) -> None:
+        """A row."""
+        self.failed |= not is_good
+        print(f"| {fault} | {'' if is_good else '**'}{outcome}{'' if is_good else '**'} |", flush=True)
+
+
+def inject_memory(table: Table, arguments: argparse.Namespace) -> None:
+    """Allocations that fail, one in a call."""
+    from tests.families import GARBAGE
+
+    names = arguments.functions or list(GARBAGE)
+    outcomes: collections.Counter[str] = collections.Counter()
+    ends = []
+    with tempfile.TemporaryDirectory() as folder:
+        malloc = pathlib.Path(folder) / "malloc.so"
+        source = malloc.with_suffix(".c")
+        source.write_text(FAILING_MALLOC, encoding="ascii")
+        subprocess.run(["cc", "-O1", "-fno-builtin", "-shared", "-fPIC", source, "-o", malloc], check=True)
+        settings = {"JAX_PLATFORMS": "cpu", "LD_PRELOAD": str(malloc)}
+        while names:
+            lines, _ = finish(start("memory", malloc, *names, **settings))
+            outcomes.update(line["outcome"] for line in lines if "outcome" in line)
+            if "ended" not in lines[-1]:
+                break
+            reached = [line for line in lines if "name" in line]
+            last = reached[-1] if reached else {"name": names[0], "before": 0}
+            ends.append(f"{last['name']}, after {last['before']} allocations: {lines[-1]['ended']}")
+            names = names[names.index(last["name"]) + 1 :]
+    told = ", ".join(f"{count} x {outcome}" for outcome, count in outcomes.most_common())
+    fault = f"{outcomes.total()} calls with one failing allocation of ours each, and one without after each"
+    table.add(fault, told, bool(outcomes) and outcomes.keys() <= {"RESOURCE_EXHAUSTED", "a right result"})
+    for end in ends:
+        table.add("the same", end, False)
+
+
+def inject_one(worker: str, fault: str) -> Callable[[Table, argparse.Namespace], None]:
+    """A fault whose worker says one line."""
+
+    def inject(table: Table, arguments: argparse.Namespace) -> None:
+        seconds = [] if worker == "fork" else [arguments.seconds]
+        lines, _ = finish(start(worker, *seconds))
+        calls = lines[0].get("calls", 0)
+        outcome = lines[-1].get("ended", lines[0].get("outcome", "nothing"))
+        table.add(fault.format(calls=calls), outcome, outcome == "right results")
+
+    return inject
+
+
+class Cache:
+    """A folder of compiled functions, and rows of what processes that use it say."""
+
+    def __init__(self, table: Table, root: pathlib.Path) -> None:
+        self.table, self.root, self.folder = table, root, root / "cache"
+
+    def start(self, **settings: str) -> subprocess.Popen[str]:
+        """A process that uses the folder."""
+        return start("function", **{"MGPU_CACHE_DIR": str(self.folder), **settings})
+
+    def row(self, fault: str, expected: str, **settings: str) -> None:
+        """What a process says, which is `expected` in part: the outcome, then what it did, then its warnings."""
+        lines, errors = finish(self.start(**settings))
+        compiled, read = lines[-1].get("counts", (0, 0))
+        did = ", ".join(word for word, count in (("compiled", compiled), ("read", read)) if count)
+        words = [lines[-1].get("ended", lines[-1].get("outcome", "nothing")).partition("\n")[0], did]
+        warnings = errors.count("jax_mgpu: warning")
+        words += [f"{warnings} warning"] * bool(warnings)
+        outcome = ", ".join(filter(None, words))
+        self.table.add(fault, outcome, outcome == expected or (":" in expected and expected in outcome))
+
+    def entries(self) -> list[pathlib.Path]:
+        """The files, or what lies in their places."""
+        return sorted(self.folder.glob("*.kernel"))
+
+    def replace(self, put: Callable[[pathlib.Path], object]) -> None:
+        """Puts something into the place of each entry."""
+        for entry in self.entries():
+            if entry.is_dir():
+                entry.rmdir()
+            else:
+                entry.unlink()
+            put(entry)
+
+
+COMPILED, READ = "a right result, compiled", "a right result, read"
+
+
+def inject_cache(table: Table, _: argparse.Namespace) -> None:
+    """What may lie in the folder of compiled functions, and what may happen to those who use it."""
+    with tempfile.TemporaryDirectory() as name:
+        cache = Cache(table, pathlib.Path(name))
+        if finish(cache.start())[0][-1].get("outcome") == "no kernels":
+            table.add("the cache", "left out: no function is compiled here", True)
+            return
+        cache.row("the cache of an earlier process", READ)
+        plant_entries(cache)
+        cache.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        cache.folder.chmod(0o777)
+        cache.row("a folder that others may write to", f"{COMPILED}, 1 warning")
+        cache.folder.chmod(0o700)
+        cache.row("MGPU_CACHE_BYTES=256MB", "MGPU_CACHE_BYTES: expected", MGPU_CACHE_BYTES="256MB")
+        fill_disk(cache)
+        use_at_once(cache)
+
+
+def plant_entries(cache: Cache) -> None:
+    """What is no entry, in the places of entries; a process mends most of it for the next."""
+    contents = {entry: entry.read_bytes() for entry in cache.entries()}
+    elsewhere = cache.root / "elsewhere"
+    elsewhere.write_bytes(b"not to be written to")
+    for fault, put in {
+        "entries cut off": lambda entry: entry.write_bytes(contents[entry][:-9]),
+        "entries with other bytes": lambda entry: entry.write_bytes(contents[entry][:-9] + b"x" * 9),
+        "empty entries": lambda entry: entry.touch(),
+        "FIFOs in the place of entries": os.mkfifo,
+        "links in the place of entries": lambda entry: entry.symlink_to(elsewhere),
+    }.items():
+        cache.replace(put)
+        cache.row(fault, COMPILED)
+        cache.row(f"{fault}, the process after that", READ)
+    if elsewhere.read_bytes() != b"not to be written to":
+        cache.table.add("links in the place of entries", "the file elsewhere was written to", False)
+    for entry in cache.entries():
+        entry.chmod(0o666)
+    cache.row("entries that others may write to", COMPILED)
+    cache.replace(lambda entry: entry.mkdir())
+    cache.row("folders in the place of entries", COMPILED)
+    cache.replace(lambda entry: None)
+
+
+def fill_disk(cache: Cache) -> None:
+    """A disk without room for an entry."""
+    small = cache.root / "small"
+    small.mkdir(mode=0o700)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4k,mode=700", "none", str(small)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        cache.table.add("a full disk", "left out: no tmpfs can be mounted here", True)
+        return
+    try:
+        cache.row("a full disk", COMPILED, MGPU_CACHE_DIR=str(small))
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def use_at_once(cache: Cache) -> None:
+    """Processes that compile the same functions, and some that are killed meanwhile."""
+    together = [cache.start() for _ in range(4)]
+    outcomes = {finish(process)[0][-1].get("outcome") for process in together}
+    cache.table.add("4 processes at once", ", ".join(map(str, outcomes)), outcomes == {"a right result"})
+    cache.row("4 processes at once, the process after that", READ)
+    cache.replace(lambda entry: None)
+    for _ in range(5):
+        process = cache.start()
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(random.uniform(0, 1))
+        process.kill()
+        process.communicate()
+    outcome = finish(cache.start())[0][-1].get("outcome")
+    cache.table.add("5 processes killed while they compile, the process after that", str(outcome),
+                    outcome == "a right result")  # fmt: skip
+    cache.row("the process after that", READ)
+
+
+FAULTS: dict[str, Callable[[Table, argparse.Namespace], None]] = {
+    "memory": inject_memory,
+    "threads": inject_one("threads", f"{THREADS} threads over all functions, {{calls}} calls"),
+    "signals": inject_one("signals", "{calls} interrupts while programs are traced, compiled or run"),
+    "fork": inject_one("fork", "forks between {calls} calls of all functions"),
+    "cache": inject_cache,
+}
+WORKERS: dict[str, Callable[[list[str]], None]] = {
+    "memory": run_without_memory,
+    "threads": lambda given: run_threads(float(given[0])),
+    "signals": lambda given: run_signals(float(given[0])),
+    "fork": lambda given: run_fork(),
+    "function": lambda given: run_function(),
+}
+
+
+def main() -> None:
+    """Injects what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS), help="which (default: all)")
+    parser.add_argument("--functions", nargs="+", help="for memory: which (default: all)")
+    parser.add_argument("--seconds", type=float, default=60, help="of threads and of signals (default: 60)")
+    parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    if arguments.worker:
+        WORKERS[arguments.worker[0]](arguments.worker[1:])
+        return
+    table = Table()
+    for fault in arguments.faults:
+        FAULTS[fault](table, arguments)
+    if table.failed:
+        sys.exit("not all faults were survived as they should be")
+
+
+if __name__ == "__main__":
+    main()
