@@ -171,6 +171,41 @@ def test_any_order_and_batches(dtype, rng):
         np.testing.assert_array_equal(got, jnp.asarray(np.stack(alone), dtype))
 
 
+KEYS = jnp.asarray(np.random.default_rng(5).permuted(np.tile(np.arange(3, dtype=np.float32), (MANY, 1)), axis=1))
+SHARED = {
+    "mergesort": lambda v: jax.vmap(lambda k: mgpu.mergesort(k, v)[1])(KEYS),
+    "sort, rows": lambda v: jax.vmap(lambda k: mgpu.sort(k, jnp.stack([v, v], 1))[1][:, 1])(KEYS),
+    "merge": lambda v: jax.vmap(lambda k: mgpu.merge(jnp.sort(k), k[:0], v, v[:0])[1])(KEYS),
+    "reduce_by_id": lambda v: jax.vmap(lambda i: mgpu.reduce_by_id(v, i, 3, "max"))(KEYS.astype(jnp.int32)),
+    "reduce_by_id, rows": lambda v: jax.vmap(lambda i: mgpu.reduce_by_id(jnp.stack([v, 2 * v], 1), i, 3, "max")[:, 0])(
+        KEYS.astype(jnp.int32)
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:jax_mgpu runs without its kernels")
+@pytest.mark.parametrize("call", SHARED.values(), ids=SHARED)
+def test_a_batch_of_permutations_of_one_array(call):
+    """Each moves no row twice, but all of them together do."""
+    values = jnp.arange(3, dtype=jnp.bfloat16)
+    gradient = jax.jit(jax.grad(lambda v: call(v).astype(jnp.float32).sum()))
+    np.testing.assert_array_equal(np.asarray(gradient(values), np.float32), [MANY] * 3)
+    assert not adding_scatters(gradient, values)
+
+
+@pytest.mark.parametrize("call", [
+    lambda x, fill: mgpu.select(x, x < 0, fill_value=fill)[0],
+    lambda x, fill: mgpu.bulk_remove(x, jnp.arange(MANY), size=MANY, fill_value=fill),
+    lambda x, fill: mgpu.bulk_insert(x, jnp.zeros(0, int), x[:0], size=2 * MANY, fill_value=fill),
+    lambda x, fill: mgpu.interval_expand(x, jnp.arange(MANY), MANY, total=0, fill_value=fill),
+    lambda x, fill: mgpu.take(x, jnp.full(MANY, -1), fill_value=fill),
+])  # fmt: skip
+def test_gradient_of_a_fill_value(call):
+    x = jnp.ones(MANY, jnp.bfloat16)
+    gradient = jax.jit(jax.grad(lambda fill: call(x, fill).astype(jnp.float32).sum()))(jnp.ones((), jnp.bfloat16))
+    assert gradient == MANY
+
+
 def test_a_batch_of_indices_adds_into_one_table():
     """Neither a table for each of the batch, nor sums of tables in bfloat16."""
     table, indices = jnp.zeros(3, jnp.bfloat16), jnp.zeros((1000, 1), int)

@@ -16,7 +16,7 @@ from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.preconditions import distinct_positions, non_decreasing, room
 from jax_mgpu._src.primitive import Operation, one_program
 from jax_mgpu._src.rows import RowForm
-from jax_mgpu._src.values import take_or_fill
+from jax_mgpu._src.values import fill_rows, take_or_fill
 
 __all__ = ["bulk_insert", "bulk_remove"]
 
@@ -217,10 +217,10 @@ def _insert_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
         into = jnp.zeros((size, x.shape[1]), x.dtype) if tangent is None else tangent
         places = jnp.where(in_range, starts, size)
         # nothing else lies there; into no rows at all, JAX cannot transpose it
-        tangent = into.at[places].add(tangents.values, mode="drop") if size else into
+        tangent = into.at[places].add(tangents.values, mode="drop", unique_indices=True) if size else into
     if tangents.fill_value is not None:
-        dead = (jnp.arange(size, dtype=total.dtype) >= total)[:, None]
-        tangent = jnp.where(dead, tangents.fill_value, 0 if tangent is None else tangent)
+        rows = jnp.zeros((size, x.shape[1]), x.dtype) if tangent is None else tangent
+        tangent = fill_rows(rows, tangents.fill_value, jnp.arange(size, dtype=total.dtype) < total)
     return _insert.run(primals, size=size), [tangent]
 
 

@@ -222,9 +222,7 @@ def _sort_keys_jvp(order: int, primals: Any, tangents: Any) -> tuple[Any, Any]:
     given, heads, flags, count, captures = primals
     leaves = [jnp.asarray(leaf) for leaf in given]
     indices = _sort_words(order, leaves, heads, flags, count, captures, Payload.INDICES)[1]
-    moved = [
-        t if t.dtype == jax.dtypes.float0 else take_rows(jnp.asarray(t), indices, tangents=True) for t in tangents[0]
-    ]
+    moved = [t if t.dtype == jax.dtypes.float0 else take_rows(jnp.asarray(t), indices) for t in tangents[0]]
     return [take_rows(leaf, indices) for leaf in leaves], moved
 
 

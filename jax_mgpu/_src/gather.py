@@ -23,22 +23,24 @@ from jax_mgpu._src.primitive import Operation
 __all__ = ["gather", "set_sums"]
 
 
-def gather(x: jax.Array, indices: jax.Array, *, unique: bool = False) -> jax.Array:
+def gather(x: jax.Array, indices: jax.Array, *, unique: bool = False, inside: bool = False) -> jax.Array:
     """Rows of x at indices of any rank; 0 at those outside of x, negative ones too.
 
-    `unique` says that no row is taken twice. Then the transpose scatters rows and adds none.
+    `unique` says that no row is taken twice. Then the transpose scatters rows and adds none. `inside` says that no
+    index lies outside.
     """
     if not jnp.issubdtype(x.dtype, jnp.inexact):
-        return _take(x, indices)
-    return _gather(x.ndim - 1, indices.ndim)(x=x, indices=indices, unique=unique)[0]
+        return _take(x, indices, inside)
+    return _gather(x.ndim - 1, indices.ndim)(x=x, indices=indices, unique=unique, inside=inside)[0]
 
 
-def _take(x: jax.Array, indices: jax.Array) -> jax.Array:
+def _take(x: jax.Array, indices: jax.Array, inside: int) -> jax.Array:
     n = x.shape[0]
     if n == 0:  # there is nothing to take, but what is made varies under shard_map as what is taken
         return vary_as(jax.lax.full_like(x, 0, shape=(*indices.shape, *x.shape[1:])), x, indices)
+    mode: dict[str, Any] = {"mode": "promise_in_bounds"} if inside else {"mode": "fill", "fill_value": 0}
     options: dict[str, Any] = {"wrap_negative_indices": False, "out_sharding": rows_sharding(x, indices.ndim)}
-    return x.at[wide_enough(indices, n)].get(mode="fill", fill_value=0, **options)
+    return x.at[wide_enough(indices, n)].get(**mode, **options)
 
 
 class _Gather(Operation):
@@ -50,7 +52,7 @@ class _Gather(Operation):
             "take",
             operands={"x": 1 + row_rank, "indices": index_rank},
             results=("rows",),
-            attributes={"unique": bool},
+            attributes={"unique": bool, "inside": bool},
             shapes=_shapes,
             fallback=_fallback,
             only="",
@@ -59,9 +61,9 @@ class _Gather(Operation):
         self.def_jvp(self._jvp)
         self.def_transpose("x", _transpose)
 
-    def _jvp(self, primals: Any, tangents: Any, *, unique: int) -> tuple[Any, Any]:
-        results = self.run(primals, unique=unique)
-        return results, [None] if tangents.x is None else self.run(primals._replace(x=tangents.x), unique=unique)
+    def _jvp(self, primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+        results = self.run(primals, **attributes)
+        return results, [None] if tangents.x is None else self.run(primals._replace(x=tangents.x), **attributes)
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
         """A batch of indices into one table is one array of indices: the transpose adds rows of all of them at once."""
@@ -70,7 +72,7 @@ class _Gather(Operation):
             return super()._batch(operands, axes, **attributes)
         begin = indices.ndim - 1 - self.index_rank
         indices = jnp.moveaxis(indices, axes[1], begin)
-        rows = _gather(self.row_rank, self.index_rank + 1).run([x, indices], unique=0)
+        rows = _gather(self.row_rank, self.index_rank + 1).run([x, indices], **{**attributes, "unique": 0})
         return rows, [x.ndim - 1 - self.row_rank]
 
     def _abstract(self, *avals: Any, **attributes: int) -> list[Any]:
@@ -88,17 +90,18 @@ def _shapes(x: Any, indices: Any) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((*indices.shape, *x.shape[1:]), x.dtype)]
 
 
-def _fallback(x: jax.Array, indices: jax.Array) -> Sequence[jax.Array]:
-    return [keeping_bits(_take, x, indices)]
+def _fallback(x: jax.Array, indices: jax.Array, *, inside: int) -> Sequence[jax.Array]:
+    return [keeping_bits(lambda x, indices: _take(x, indices, inside), x, indices)]
 
 
-def _transpose(cotangents: Sequence[Any], operands: Any, *, unique: int) -> jax.Array:
+def _transpose(cotangents: Sequence[Any], operands: Any, *, unique: int, inside: int) -> jax.Array:
     """Each row of x gets the sum of the cotangents of where it went."""
     x, indices = operands
     if not unique:
         return _SUMS[0](cotangents[0], indices, x)
     options: dict[str, Any] = {"wrap_negative_indices": False, "unique_indices": True}
-    return jnp.zeros(x.shape, x.dtype).at[wide_enough(indices, x.shape[0])].add(cotangents[0], mode="drop", **options)
+    places = jnp.zeros(x.shape, x.dtype).at[wide_enough(indices, x.shape[0])]
+    return places.add(cotangents[0], mode="promise_in_bounds" if inside else "drop", **options)
 
 
 _SUMS: list[Callable[[jax.Array, jax.Array, Any], jax.Array]] = []

@@ -24,7 +24,7 @@ from jax_mgpu._src.preconditions import apart, interval_lengths, intervals_insid
 from jax_mgpu._src.primitive import Operation, one_program
 from jax_mgpu._src.reduce import as_floats, segmented_reduce
 from jax_mgpu._src.rows import RowForm
-from jax_mgpu._src.values import take_or_fill, take_rows
+from jax_mgpu._src.values import fill_rows, take_or_fill, take_rows
 
 __all__ = ["interval_expand", "interval_gather", "interval_move", "interval_scatter"]
 
@@ -351,7 +351,8 @@ def filled_tangent(
     if fill_dot is None:
         return tangent
     moved = run(jnp.ones(x.shape, jnp.bool_), jnp.zeros(fill.shape, jnp.bool_))
-    return jnp.where(moved, 0 if tangent is None else tangent, fill_dot)
+    rows = jnp.zeros(moved.shape, fill.dtype) if tangent is None else tangent
+    return fill_rows(rows, fill_dot, moved)
 
 
 def _expand_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
@@ -433,7 +434,7 @@ def _add_intervals(
         rows_at = jnp.zeros((count,), places.dtype).at[places].add(1, mode="drop")
         ends = jnp.cumsum(rows_at)
         _, order = mergesort_indices(places)
-        return _add_runs(take_rows(rows, order, tangents=True), ends - rows_at, ends[-1])
+        return _add_runs(take_rows(rows, order), ends - rows_at, ends[-1])
 
     if disjoint or starts.shape[0] == 0 or count == 0:
         return scatter(rows)

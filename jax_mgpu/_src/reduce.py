@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
@@ -612,8 +613,13 @@ def take_columns(x: jax.Array, indices: jax.Array) -> jax.Array:
         return take_or_fill(x, indices, unique=True)
     if x.shape[0] == 0:
         return jnp.zeros(indices.shape, x.dtype)
-    places = (wide_enough(indices, x.shape[0]), jnp.arange(x.shape[1], dtype=jnp.int32))
-    return x.at[places].get(mode="fill", fill_value=0, unique_indices=True, wrap_negative_indices=False)
+    width = x.shape[1]
+    if x.size >= 2**31 and not jax.config.jax_enable_x64:  # which no index of 32 bits can count
+        columns = jax.vmap(functools.partial(take_or_fill, unique=True), in_axes=(1, -1), out_axes=-1)
+        return columns(x, indices)
+    places = indices.astype(index_dtype("derivative", "x", x.size))
+    places = jnp.where(places < 0, -1, places * width + jnp.arange(width, dtype=places.dtype))
+    return take_or_fill(x.reshape(-1), places, unique=True)
 
 
 def _run_heads_shapes(keys: Any, *, size: int) -> Sequence[Any]:

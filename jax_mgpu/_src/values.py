@@ -18,7 +18,7 @@ import numpy as np
 
 from jax_mgpu._src.bits import is_narrow_float, is_random_key, is_words, keeping_bits, of_words, words_of
 from jax_mgpu._src.check import describe, expect_leading_axis, host_array, type_error, value_error
-from jax_mgpu._src.compat import rows_sharding, stack
+from jax_mgpu._src.compat import stack
 from jax_mgpu._src.digits import WIDEST, WORD, Digit, code_digits, code_of, part
 from jax_mgpu._src.eager import on_host
 from jax_mgpu._src.gather import gather
@@ -28,6 +28,7 @@ __all__ = [
     "Payload",
     "carried_leaf",
     "fill_missing",
+    "fill_rows",
     "filled_behind",
     "flatten_pair",
     "flatten_values",
@@ -160,13 +161,9 @@ def _of_columns(columns: Sequence[jax.Array], like: jax.Array) -> jax.Array:
     return words != 0 if like.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(words, like.dtype)
 
 
-def take_rows(x: jax.Array, indices: jax.Array, *, tangents: bool = False) -> jax.Array:
-    """Rows of x by a permutation, or a part of one; `tangents` as for `take_from_pair`."""
-
-    def take(x: jax.Array, indices: jax.Array) -> jax.Array:
-        return x.at[indices].get(mode="promise_in_bounds", unique_indices=True, out_sharding=rows_sharding(x))
-
-    return take(x, indices) if tangents else keeping_bits(take, x, indices)
+def take_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
+    """Rows of x by a permutation, or a part of one."""
+    return gather(x, indices, unique=True, inside=True)
 
 
 def take_keys(keys: jax.Array, indices: jax.Array) -> jax.Array:
@@ -182,7 +179,7 @@ def take_keys(keys: jax.Array, indices: jax.Array) -> jax.Array:
 
 def take_moved(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:
     """Rows of a tangent that may be zero (None)."""
-    return None if x is None else take_rows(x, indices, tangents=True)
+    return None if x is None else take_rows(x, indices)
 
 
 def take_from_pair(
@@ -203,10 +200,7 @@ def take_from_pair(
     def rows(x: jax.Array | None, inside: jax.Array, position: jax.Array) -> jax.Array | None:
         if x is None or x.shape[0] == 0:
             return None
-        taken = x.at[jnp.where(inside, position, x.shape[0])].get(
-            mode="fill", fill_value=0, unique_indices=True, out_sharding=rows_sharding(x)
-        )
-        return jnp.where(_along(inside, x), taken, jnp.zeros((), x.dtype))
+        return gather(x, jnp.where(inside, position, -1), unique=True)
 
     def take(arrays: Any, indices: jax.Array) -> jax.Array:
         a, b, fill = arrays
@@ -219,7 +213,7 @@ def take_from_pair(
             taken = jax.lax.full_like(like, 0, shape=(*indices.shape, *like.shape[1:])) if taken is None else taken
         else:
             taken = jnp.where(_along(from_b, a_rows), b_rows, a_rows)
-        return taken if fill is None else jnp.where(_along(indices >= 0, taken), taken, fill)
+        return taken if fill is None else fill_rows(taken, fill, indices >= 0)
 
     if a is None and b is None and fill is None:
         return None
@@ -240,12 +234,11 @@ def take_or_fill(x: jax.Array, indices: jax.Array, fill: jax.Array | None = None
     if fill is None:
         return taken
     inside = (indices >= 0) & (wide_enough(indices, x.shape[0]) < x.shape[0])
-    return keeping_bits(_fill, (taken, fill), inside)
+    return keeping_bits(lambda arrays, inside: fill_rows(*arrays, inside), (taken, fill), inside)
 
 
-def _fill(arrays: tuple[jax.Array, jax.Array], inside: jax.Array) -> jax.Array:
+def fill_rows(rows: jax.Array, fill: jax.Array, inside: jax.Array) -> jax.Array:
     """Rows where they lie inside, else the fill element, whose narrow cotangents are added in float32."""
-    rows, fill = arrays
     wide = jnp.float32 if is_narrow_float(fill.dtype) else fill.dtype
     element = fill.astype(wide).reshape([1] * rows.ndim)
     return jnp.where(_along(inside, rows), rows.astype(wide), element).astype(rows.dtype)
