@@ -243,6 +243,30 @@ SAME_OPERATORS = {"sum": "add", "prod": "mul"}
 BIT_OPERATORS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
+def partial_derivatives(x: np.ndarray, op: str) -> np.ndarray:
+    """Those of a reduction `x[n]`, in float64: 1 for the first extremum; of logsumexp the shares of the powers.
+
+    An infinite item has NaN, beside which all others have 0; with a NaN all have NaN; -inf has 0.
+    """
+    weights = np.zeros(len(x))
+    if not len(x):
+        return weights
+    if op in ("min", "max"):
+        weights[combined(x, "arg" + op)] = 1
+        return weights
+    x = x.astype(np.float64)
+    if op == "mul":
+        weights[:] = [np.prod(np.delete(x, i)) for i in range(len(x))]
+    elif np.isnan(x).any():
+        weights[:] = np.nan
+    elif (x == np.inf).any():
+        weights[x == np.inf] = np.nan
+    elif (x > -np.inf).any():
+        weights[:] = np.exp(x - x.max())
+        weights /= weights.sum()
+    return weights
+
+
 def combined(x: np.ndarray, op: str) -> np.ndarray:
     """The rows `x[n, ...]` combined by a named operator, each trailing position on its own.
 

@@ -25,28 +25,6 @@ ITEMS = {
 }
 
 
-def weights_of(x, op):
-    """The partial derivatives of a reduction, by the rules of `reduce`."""
-    weights = np.zeros(len(x))
-    if not len(x):
-        return weights
-    with np.errstate(all="ignore"):
-        if op in ("min", "max"):
-            weights[oracle.combined(x, "arg" + op)] = 1
-        elif op == "add":
-            weights[:] = 1
-        elif op == "mul":
-            weights[:] = [np.prod(np.delete(x, i)) for i in range(len(x))]
-        elif np.isnan(x).any():
-            weights[:] = NAN
-        elif (x == INF).any():
-            weights[x == INF] = NAN
-        elif (x > -INF).any():
-            weights[:] = np.exp(x - x.max())
-            weights /= weights.sum()
-    return weights
-
-
 def jacobian(x, op, heads, exclusive, reverse, live):
     """Of each prefix of each segment, and of the total."""
     n = len(x)
@@ -54,8 +32,8 @@ def jacobian(x, op, heads, exclusive, reverse, live):
     for begin, end in oracle.segment_bounds(n, heads, live):
         for i in range(begin, end):
             part = slice(i + exclusive, end) if reverse else slice(begin, i + 1 - exclusive)
-            rows[i, part] = weights_of(x[part], op)
-    rows[n, :live] = weights_of(x[:live], op)
+            rows[i, part] = oracle.partial_derivatives(x[part], op)
+    rows[n, :live] = oracle.partial_derivatives(x[:live], op)
     return rows
 
 

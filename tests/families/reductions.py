@@ -30,6 +30,7 @@ from tests.fuzz import draw
 from tests.fuzz.compare import Equal, Near, Where
 from tests.fuzz.draw import Call, Shape, names_of
 from tests.fuzz.functions import ItemMap
+from tests.fuzz.gradients import gradients
 from tests.fuzz.operators import Function, Named, before, operator_of, scalar
 from tests.fuzz.shared import int32
 from tests.many_items import bytes_of, pieces, same, spots
@@ -266,4 +267,4 @@ def _resized(leaf: Any, size: int, filler: int) -> Any:
     return oracle.padded(leaf, size, filler)
 
 
-DRAWN = {"reduce": reductions}
+DRAWN = {"reduce": reductions, "gradients": gradients}

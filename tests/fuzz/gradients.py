@@ -1,0 +1,143 @@
+"""Gradients beside sums in float64: of rows that are taken many times, and by the rules of extrema and logsumexp.
+
+`derivatives.py` takes differences of the oracle, which must be finite, of few numbers. Here cotangents are small
+integers, so their sums are exact, and narrow gradients are rounded once. Items may be infinite or NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+from tests import oracle
+from tests.fuzz import draw
+from tests.fuzz.compare import Near
+from tests.fuzz.draw import Call, Shape
+
+FLOATS = ("float32", "bfloat16", "float16")
+MOST = 5000
+
+
+def cotangents(shape: Shape, rng: np.random.Generator, dtype: str, *sizes: int) -> np.ndarray:
+    """Small integers, none negative, as an infinite partial derivative times a sum of 0 is no number; many are 0."""
+    return (rng.integers(0, 4, sizes) * (rng.random(sizes) < rng.choice([0.1, 1]))).astype(jnp.dtype(dtype))
+
+
+def _pulled(function: Any, x: Any, cotangent: Any) -> Any:
+    return jax.vjp(function, x)[1](cotangent)[0]
+
+
+def repeated(shape: Shape) -> Call:
+    """take, lookup, join_columns, quantile, which read some rows many times."""
+    name = shape.choice(("take", "take", "lookup", "join_columns", "quantile"))
+    n, k, dtype = min(shape.size(), MOST), min(shape.size(), MOST), shape.choice(FLOATS)
+    n = max(n, 1) if name in ("lookup", "quantile") else n
+    width = shape.choice(((), (), (1,), (3,))) if name != "quantile" else ()
+    spread = shape.choice((1, 3, n + 2))
+    shape.say(name, f"k={k}", dtype, list(width), f"spread={spread}")
+
+    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+        del apart
+        x = rng.integers(-4, 5, (n, *width)).astype(jnp.dtype(dtype))
+        places = rng.integers(-2, spread, k).astype(np.int32)
+        if name == "quantile":
+            return {"x": x, "places": (places > 0).astype(np.int32), "cotangent": cotangents(shape, rng, dtype, k)}
+        given = {"x": x, "places": places, "cotangent": cotangents(shape, rng, dtype, k, *width)}
+        return given | ({"table": rng.permutation(n).astype(np.int32)} if name == "lookup" else {})
+
+    def function(x: Any, places: Any, cotangent: Any, table: Any = None) -> Any:
+        def call(x: Any) -> Any:
+            if name == "take":
+                return mgpu.take(x, places)
+            if name == "lookup":
+                return mgpu.lookup(places, table, x)
+            if name == "quantile":
+                return mgpu.quantile(x, places.astype(jnp.float32))
+            return mgpu.join_columns(mgpu.JoinResult(places, places, jnp.int32(k)), x)[0]
+
+        return _pulled(call, x, cotangent)
+
+    def expected(x: Any, places: Any, cotangent: Any, table: Any = None) -> list[Any]:
+        gradient = np.zeros(x.shape)
+        if name == "lookup":
+            places = np.append(np.argsort(table), -1)[np.where((places >= 0) & (places < n), places, n)]
+        elif name == "quantile":
+            order = np.argsort(x.astype(np.float64), kind="stable")
+            places = order[np.where(places > 0, n - 1, 0)]
+        inside = (places >= 0) & (places < n)
+        np.add.at(gradient, places[inside], cotangent[inside].astype(np.float64))
+        return [Near(gradient.astype(x.dtype), 0)]
+
+    return Call(name, function, draw_operands, expected, shape.x64, finite=shape.finite)
+
+
+def ruled(shape: Shape) -> Call:
+    """reduce, scan, segmented_reduce, segmented_scan, reduce_by_id by min, max and logsumexp."""
+    name = shape.choice(("scan", "segmented_scan", "segmented_scan", "segmented_reduce", "reduce_by_id"))
+    op, dtype, n = shape.choice(("logsumexp", "logsumexp", "min", "max")), shape.choice(FLOATS), min(shape.size(), 40)
+    exclusive, reverse, m = shape.flag(), shape.flag(), shape.choice((1, 2, 5))
+    count, size = shape.count(n), m if name in ("segmented_reduce", "reduce_by_id") else n
+    shape.say(name, op, dtype, f"m={m}", f"exclusive={exclusive}", f"reverse={reverse}")
+
+    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+        del apart
+        x = rng.normal(size=n) * rng.choice([1, 20])
+        if rng.random() < 0.5:
+            x = np.round(x)  # ties
+        if not shape.finite:
+            special = rng.random(n) < rng.choice([0.1, 0.7])
+            x = np.where(special, rng.choice([-np.inf, -np.inf, np.inf, np.nan, -0.0], n), x)
+        heads = np.sort(rng.integers(0, n + 1, m)).astype(np.int32)
+        heads = rng.integers(-1, m + 1, n).astype(np.int32) if name == "reduce_by_id" else heads
+        given = {"x": x.astype(jnp.dtype(dtype)), "cotangent": cotangents(shape, rng, dtype, size)}
+        given |= {} if name == "scan" else {"heads": heads}
+        return given | draw.names_of(name, count=draw.drawn(count, rng))
+
+    def function(x: Any, cotangent: Any, heads: Any = None, count: Any = None) -> Any:
+        def call(x: Any) -> Any:
+            flags = {"exclusive": exclusive, "reverse": reverse, "count": count}
+            if name == "scan":
+                return mgpu.scan(x, op, **flags)
+            if name == "segmented_scan":
+                return mgpu.segmented_scan(x, heads, op, **flags)
+            if name == "reduce_by_id":
+                return mgpu.reduce_by_id(x, heads, m, op, count=count)
+            return mgpu.segmented_reduce(x, heads, op, count=count)
+
+        return _pulled(call, x, cotangent)
+
+    def parts(heads: Any, live: int) -> list[np.ndarray]:
+        """The positions that each result combines."""
+        if name == "reduce_by_id":
+            return [np.flatnonzero(heads[:live] == i) for i in range(m)]
+        if name == "segmented_reduce":
+            begins = np.minimum(heads, live)
+            return [np.arange(i, j) for i, j in zip(begins, np.append(begins[1:], live), strict=True)]
+        found = [np.arange(0)] * n
+        for begin, end in oracle.segment_bounds(n, np.zeros(0) if heads is None else heads, live):
+            for i in range(begin, end):
+                found[i] = np.arange(i + exclusive, end) if reverse else np.arange(begin, i + 1 - exclusive)
+        return found
+
+    def expected(x: Any, cotangent: Any, heads: Any = None, count: Any = None) -> list[Any]:
+        exact, weight = np.zeros(n), np.zeros(n)
+        for part, ct in zip(parts(heads, oracle.live_count(count, n)), cotangent.astype(np.float64), strict=True):
+            if ct:
+                terms = oracle.partial_derivatives(x[part], op) * ct
+                exact[part] += terms
+                weight[part] += np.abs(np.nan_to_num(terms))
+        if op != "logsumexp":
+            return [Near(exact.astype(x.dtype), 0)]
+        error = 2e-5 * weight + 1e-6 + float(jnp.finfo(x.dtype).eps) * np.nan_to_num(np.abs(exact))
+        return [Near(exact.astype(x.dtype), error)]
+
+    return Call(name, function, draw_operands, expected, shape.x64, finite=shape.finite)
+
+
+def gradients(shape: Shape) -> Call:
+    """Either."""
+    return shape.choice((repeated, ruled))(shape)
