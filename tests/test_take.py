@@ -12,6 +12,8 @@ from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
 from tests import mesh
+from tests.families import EXAMPLES
+from tests.transformed import batch_of, differentiable_cases, loss_of
 
 NARROW_AND_WIDE = ["bfloat16", "float16", "float32"]
 MANY = 1000
@@ -232,3 +234,26 @@ def test_reduce_by_id_differentiates_in_any_order(rng):
     with jax.enable_x64(True):
         x = jnp.asarray(rng.normal(size=12))
         check_grads(jax.jit(lambda x: mgpu.reduce_by_id(x, ids, 3) ** 3), (x,), order=3, modes=["fwd", "rev"])
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:jax_mgpu runs without its kernels")
+@differentiable_cases(EXAMPLES)
+def test_no_gradient_adds_by_scatters(example, rng):
+    """Of one problem, of a batch, of arguments that serve a whole batch, and of the gradient itself."""
+    loss, places, arguments = loss_of(example), example.differentiable, example.make(rng, np.float32)
+    gradient = jax.grad(loss, argnums=places)
+    batch = batch_of(example, rng, 2)
+    own = tuple(None if i in places else 0 for i in range(len(arguments)))
+    shared = tuple(x if axis is None else y for x, y, axis in zip(arguments, batch, own, strict=True))
+
+    def of_shared(*xs):
+        return jax.vmap(loss, in_axes=own)(*xs).sum()
+
+    def squares(*xs):
+        return sum((x**2).sum() for x in gradient(*xs))
+
+    assert not adding_scatters(jax.vmap(gradient), *batch)
+    assert not adding_scatters(jax.grad(squares, argnums=places), *arguments)
+    if 0 in own:
+        assert not adding_scatters(jax.grad(of_shared, argnums=places), *shared)

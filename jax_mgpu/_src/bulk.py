@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.annotations import ArrayLike, AxisName
 from jax_mgpu._src.check import count_operand, index_dtype, index_vector, static_size, value_error
+from jax_mgpu._src.gather import scatter
 from jax_mgpu._src.intervals import filled_tangent, gather_rows, scatter_rows
 from jax_mgpu._src.live import live_items
 from jax_mgpu._src.mesh import devices_of, over_axis
@@ -214,10 +215,8 @@ def _insert_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
     if tangents.x is not None:
         tangent = scatter_rows(tangents.x, *_pushed_runs(primals, size), jnp.zeros((size, x.shape[1]), x.dtype))
     if tangents.values is not None:
-        into = jnp.zeros((size, x.shape[1]), x.dtype) if tangent is None else tangent
-        places = jnp.where(in_range, starts, size)
-        # nothing else lies there; into no rows at all, JAX cannot transpose it
-        tangent = into.at[places].add(tangents.values, mode="drop", unique_indices=True) if size else into
+        values = scatter(tangents.values, jnp.where(in_range, starts, -1), size)
+        tangent = values if tangent is None else tangent + values  # nothing else lies there
     if tangents.fill_value is not None:
         rows = jnp.zeros((size, x.shape[1]), x.dtype) if tangent is None else tangent
         tangent = fill_rows(rows, tangents.fill_value, jnp.arange(size, dtype=total.dtype) < total)

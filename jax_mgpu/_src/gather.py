@@ -20,7 +20,7 @@ from jax_mgpu._src.compat import partition_spec, rows_sharding, vary_as
 from jax_mgpu._src.live import wide_enough
 from jax_mgpu._src.primitive import Operation
 
-__all__ = ["gather", "set_sums"]
+__all__ = ["gather", "scatter", "set_sums"]
 
 
 def gather(x: jax.Array, indices: jax.Array, *, unique: bool = False, inside: bool = False) -> jax.Array:
@@ -99,9 +99,45 @@ def _transpose(cotangents: Sequence[Any], operands: Any, *, unique: int, inside:
     x, indices = operands
     if not unique:
         return _SUMS[0](cotangents[0], indices, x)
-    options: dict[str, Any] = {"wrap_negative_indices": False, "unique_indices": True}
-    places = jnp.zeros(x.shape, x.dtype).at[wide_enough(indices, x.shape[0])]
-    return places.add(cotangents[0], mode="promise_in_bounds" if inside else "drop", **options)
+    return scatter(cotangents[0], indices, x.shape[0], inside=bool(inside))
+
+
+def scatter(rows: jax.Array, indices: jax.Array, size: int, *, inside: bool = False) -> jax.Array:
+    """Rows at their indices among zeros, none twice: the transpose of a gather that takes no row twice."""
+    return _scatter(rows.ndim - indices.ndim, indices.ndim)(rows=rows, indices=indices, size=size, inside=inside)[0]
+
+
+@functools.cache
+def _scatter(row_rank: int, index_rank: int) -> Operation:
+    def shapes(rows: Any, indices: Any, *, size: int) -> Sequence[Any]:
+        return [jax.ShapeDtypeStruct((size, *rows.shape[indices.ndim :]), rows.dtype)]
+
+    def put(rows: jax.Array, indices: jax.Array, *, size: int, inside: int) -> Sequence[jax.Array]:
+        places = jnp.zeros((size, *rows.shape[indices.ndim :]), rows.dtype).at[wide_enough(indices, size)]
+        options: dict[str, Any] = {"wrap_negative_indices": False, "unique_indices": True}
+        return [places.set(rows, mode="promise_in_bounds" if inside else "drop", **options)]
+
+    def jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+        results, rows = operation.run(primals, **attributes), tangents.rows
+        return results, [None] if rows is None else operation.run(primals._replace(rows=rows), **attributes)
+
+    def transpose(cotangents: Sequence[Any], operands: Any, *, size: int, inside: int) -> jax.Array:
+        del size
+        return gather(cotangents[0], operands.indices, unique=True, inside=bool(inside))
+
+    operation = Operation(
+        "put",
+        operands={"rows": index_rank + row_rank, "indices": index_rank},
+        results=("result",),
+        attributes={"size": int, "inside": bool},
+        shapes=shapes,
+        fallback=put,
+        only="",
+        is_registered=False,
+    )
+    operation.def_jvp(jvp)
+    operation.def_transpose("rows", transpose)
+    return operation
 
 
 _SUMS: list[Callable[[jax.Array, jax.Array, Any], jax.Array]] = []

@@ -97,7 +97,7 @@ def _weighted(rank: int) -> Operation:
     def jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
         pairs = ((primals.weights, tangents.x), (primals.x, tangents.weights))
         parts = [weighted(factor, tangent) for factor, tangent in pairs if tangent is not None]
-        return operation.run(primals), [sum(parts[1:], parts[0])]
+        return operation.run(primals), [sum(parts[1:], parts[0]) if parts else None]
 
     operation = Operation(
         "weighted",

@@ -234,7 +234,7 @@ def take_or_fill(x: jax.Array, indices: jax.Array, fill: jax.Array | None = None
     if fill is None:
         return taken
     inside = (indices >= 0) & (wide_enough(indices, x.shape[0]) < x.shape[0])
-    return keeping_bits(lambda arrays, inside: fill_rows(*arrays, inside), (taken, fill), inside)
+    return keeping_bits(lambda pair, inside: fill_rows(pair[0], pair[1], inside), (taken, fill), inside)
 
 
 def fill_rows(rows: jax.Array, fill: jax.Array, inside: jax.Array) -> jax.Array:
