@@ -332,7 +332,7 @@ def test_defaults_and_nothing() -> None:
 def source_of(call, *arguments):
     """The function that a call's kernels are compiled of, and its captured arrays."""
     (equation,) = kernel_calls(call, *arguments)
-    return by_function._FUNCTIONS[equation.params["function"]], equation
+    return equation.params["function"].value, equation
 
 
 HEAD = """

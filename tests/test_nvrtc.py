@@ -274,7 +274,7 @@ def source_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
     dtype, call = MAPPED[name]
     monkeypatch.setattr(by_function, "has_kernels", lambda: True)
     (equation,) = kernel_calls(call, np.zeros(9, dtype))
-    return host_functions.cpp(by_function._FUNCTIONS[equation.params["function"]].data)
+    return host_functions.cpp(equation.params["function"].value.data)
 
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, *MAPPED])
@@ -305,7 +305,7 @@ def test_everything_in_functions_compiles(names: list[str], monkeypatch: pytest.
     items, apply = test_emit.group_of(names)
     pairs = [jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape), leaf.dtype), items)] * 2
     (equation,) = kernel_calls(lambda pairs: test_emit.apply_in_kernels(apply, pairs), pairs)
-    source = host_functions.cpp(by_function._FUNCTIONS[equation.params["function"]].data)
+    source = host_functions.cpp(equation.params["function"].value.data)
     text = (
         '#include "cuda/scan/scan_segments.cuh"\n#include "function/operator.h"\n#include "function/primitives.h"\n'
         f"namespace mgpu::function {{\n{source}}}\n"

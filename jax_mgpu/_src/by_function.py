@@ -39,7 +39,7 @@ from jax_mgpu._src.operators import (
     segmented_results,
     select,
 )
-from jax_mgpu._src.primitive import ABSENT, REGISTRY, Operation, number_of
+from jax_mgpu._src.primitive import ABSENT, REGISTRY, Keyed, Operation
 
 __all__ = [
     "OPERATIONS",
@@ -143,7 +143,7 @@ def _filled(values: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
 class _Prepared:
     """A function that has been written, and its operands."""
 
-    number: int
+    keyed: Keyed
     leaves: Sequence[Any]
     captures: Sequence[Any]
     structure: Any  # of results
@@ -151,20 +151,17 @@ class _Prepared:
 
     @property
     def function(self) -> _Function:
-        return _FUNCTIONS[self.number]
+        function: _Function = self.keyed.value
+        return function
 
     def run(self, name: str, heads: Any, count: Any, **attributes: bool) -> Sequence[Any]:
         """The results of an operation, as pytrees."""
         ranks = tuple(leaf.ndim for leaf in self.leaves), tuple(np.ndim(c) for c in self.captures)
         primitive = _operation(name, *ranks, self.results)
         operands = [*self.leaves, *map(jnp.asarray, self.captures), heads, count]
-        results = primitive.run(operands, function=self.number, **attributes)
+        results = primitive.run(operands, function=self.keyed, **attributes)
         step = self.results
         return [self.structure.unflatten(results[i : i + step]) for i in range(0, len(results), step)]
-
-
-_FUNCTIONS: list[_Function] = []
-_NUMBERS: dict[Any, int] = {}
 
 
 def reduce_by_function(operation: str, operator: Operator, x: Any, n: int, count: Any, load: Load | None = None) -> Any:
@@ -261,11 +258,11 @@ def _prepare(
     structure: Any
     leaves, structure = jax.tree.flatten(x)
     try:
-        number, captures = _written(operator, structure, leaves, load, needs_nothing, reverse, exclusive)
+        function, captures = _written(operator, structure, leaves, load, needs_nothing, reverse, exclusive)
     except Unsupported as error:
         warn_of_plain_jax(operation, "op" if load is None else "op or map", error)
         return None
-    return _Prepared(number, leaves if load is None else load.leaves, captures, structure, len(leaves))
+    return _Prepared(function, leaves if load is None else load.leaves, captures, structure, len(leaves))
 
 
 def has_kernels() -> bool:
@@ -287,8 +284,8 @@ def _written(
     needs_nothing: bool,
     reverse: bool,
     exclusive: bool,
-) -> tuple[int, Sequence[Any]]:
-    """The number of the function, and what it captured."""
+) -> tuple[Keyed, Sequence[Any]]:
+    """The function, and what it captured."""
     items = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
     with free_of_explicit_axes():
         load_closed = None if load is None else jax.make_jaxpr(load.function)(*load.item, _scalar(load.position_dtype))
@@ -338,7 +335,7 @@ def _written(
         kind=operator.kind,
         position_dtype=None if load is None else load.position_dtype,
     )
-    return number_of(_NUMBERS, _FUNCTIONS, key, function), written.captures
+    return Keyed(key, function), written.captures
 
 
 def _has_rules(jaxpr: Any, names: tuple[str, ...] = RULES) -> bool:
@@ -465,7 +462,7 @@ class FunctionOperation(Operation):
             name,
             operands={**leaves, **{f"c{i}": rank for i, rank in enumerate(capture_ranks)}, "heads": 1, "count": 1},
             results=[*results, *(f"total{i}" for i in range(result_leaves if is_scan else 0))],
-            attributes={"function": int, **(dict.fromkeys(["exclusive", "reverse", "total"], bool) if is_scan else {})},
+            attributes={"function": Keyed, **dict.fromkeys(["exclusive", "reverse", "total"] if is_scan else [], bool)},
             shapes=shapes,
             fallback=plain,
             streamed=tuple(leaves),
@@ -478,14 +475,14 @@ class FunctionOperation(Operation):
         return rule  # operands have no names of their own
 
     def lowers_plainly(
-        self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
+        self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int
     ) -> bool:
         """Whether a program that could have kernels is to have plain JAX."""
         return needs_plain_jax("operators", self.captures, devices)
 
-    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
+    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
         """The function and its sizes in the place of its number."""
-        function = _FUNCTIONS[attributes["function"]]
+        function = attributes["function"].value
         widths = [function.element.leaf_bytes(leaf) for leaf in range(self.leaves)]
         batch_rank = self._batch_rank(operands)
         own = {name: value for name, value in attributes.items() if name != "function"}
@@ -507,7 +504,7 @@ class FunctionOperation(Operation):
             "function": function.data,
         }
 
-    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
         captured = axes[self.leaves : self.leaves + self.captures]
         if any(axis is not None for axis in captured):  # a function of its own for each problem
             return _map_plainly(self, operands, axes, attributes)
@@ -517,46 +514,46 @@ class FunctionOperation(Operation):
         ends = self.leaves, self.leaves + self.captures
         return list(operands[: ends[0]]), list(operands[ends[0] : ends[1]]), operands[-2], operands[-1]
 
-    def _reduced(self, *operands: Any, function: int) -> Sequence[Any]:
+    def _reduced(self, *operands: Any, function: Keyed) -> Sequence[Any]:
         del operands
-        return _FUNCTIONS[function].results
+        return function.value.results
 
-    def _segmented(self, *operands: Any, function: int) -> Sequence[Any]:
+    def _segmented(self, *operands: Any, function: Keyed) -> Sequence[Any]:
         segments = operands[-2].shape[0]
         results = self._reduced(function=function)
         return [jax.ShapeDtypeStruct((segments, *result.shape), result.dtype) for result in results]
 
-    def _scanned(self, *operands: Any, total: int, **attributes: int) -> Sequence[Any]:
+    def _scanned(self, *operands: Any, total: int, **attributes: Any) -> Sequence[Any]:
         results, n = self._reduced(function=attributes["function"]), operands[0].shape[0]
         scanned = [jax.ShapeDtypeStruct((n, *result.shape), result.dtype) for result in results]
         return [*scanned, *results] if total else scanned
 
-    def _plain_reduction(self, *operands: Any, function: int) -> Sequence[Any]:
+    def _plain_reduction(self, *operands: Any, function: Keyed) -> Sequence[Any]:
         leaves, captures, _, count = self._split(operands)
-        of, n = _FUNCTIONS[function], leaves[0].shape[0]
+        of, n = function.value, leaves[0].shape[0]
         x = of.items(leaves, captures, count)
         if of.kind is not None:
             return REGISTRY["reduce"](x=x[0], count=count, op=of.kind, wide=False)
         flags = {"exclusive": 0, "reverse": 0, "total": 1}
         return scan_results(of.operator(captures), x, n, ABSENT, count, **flags)[1]
 
-    def _plain_segments(self, *operands: Any, function: int) -> Sequence[Any]:
+    def _plain_segments(self, *operands: Any, function: Keyed) -> Sequence[Any]:
         leaves, captures, heads, count = self._split(operands)
-        of, n = _FUNCTIONS[function], leaves[0].shape[0]
+        of, n = function.value, leaves[0].shape[0]
         x = of.items(leaves, captures, count)
         if of.kind is not None:
             return REGISTRY["segmented_reduce"](x=x[0], heads=heads, count=count, op=of.kind, wide=False)
         return jax.tree.leaves(segmented_results(of.operator(captures), x, n, heads, count))
 
-    def _plain_scan(self, *operands: Any, function: int, **flags: int) -> Sequence[Any]:
+    def _plain_scan(self, *operands: Any, function: Keyed, **flags: int) -> Sequence[Any]:
         leaves, captures, heads, count = self._split(operands)
-        of, n = _FUNCTIONS[function], leaves[0].shape[0]
+        of, n = function.value, leaves[0].shape[0]
         x = of.items(leaves, captures, count)
         if of.kind is not None:
             return REGISTRY["scan"](x=x[0], heads=heads, count=count, op=of.kind, **flags)
         return jax.tree.leaves(scan_results(of.operator(captures), x, n, heads, count, **flags))  # type: ignore[arg-type]
 
-    def _jvp(self, primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+    def _jvp(self, primals: Any, tangents: Any, **attributes: Any) -> tuple[Any, Any]:
         live = [i for i, tangent in enumerate(tangents) if tangent is not None]
 
         def run(*values: Any) -> Sequence[Any]:
@@ -570,7 +567,7 @@ class FunctionOperation(Operation):
 
 
 def _map_plainly(
-    operation: Operation, operands: Sequence[Any], axes: Sequence[Any], attributes: Mapping[str, int]
+    operation: Operation, operands: Sequence[Any], axes: Sequence[Any], attributes: Mapping[str, Any]
 ) -> tuple[Any, Any]:
     function: Callable[..., Any] = functools.partial(operation.fallback, **attributes)
     ranks = operation.ranks

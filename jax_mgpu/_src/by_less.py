@@ -32,7 +32,7 @@ from jax_mgpu._src.comparator import compare_all, compares_keys, plain_sort_indi
 from jax_mgpu._src.compat import evaluate, free_of_explicit_axes, whole_axes, without_values
 from jax_mgpu._src.emit import Unsupported, emit_order
 from jax_mgpu._src.live import live_mask
-from jax_mgpu._src.primitive import ABSENT, Operation, number_of
+from jax_mgpu._src.primitive import ABSENT, Keyed, Operation
 from jax_mgpu._src.values import Payload, flatten_values, plain_leaves, take_or_fill, take_rows
 
 __all__ = ["Items", "expect_items", "key_count", "ranked_pair", "sort_by_less", "sort_indices_by_less"]
@@ -169,12 +169,8 @@ class _Order:
     consts: tuple[Any, ...]
 
 
-_ORDERS: list[_Order] = []
-_NUMBERS: dict[Any, int] = {}
-
-
-def _order(operation: str, items: Items) -> tuple[int, Sequence[Any]] | None:
-    """The number of an order and what it captured, or None where there are no kernels for it."""
+def _order(operation: str, items: Items) -> tuple[Keyed, Sequence[Any]] | None:
+    """An order and what it captured, or None where there are no kernels for it."""
     if items.n == 0 or not by_function.has_kernels():
         return None
     try:
@@ -187,7 +183,7 @@ def _order(operation: str, items: Items) -> tuple[int, Sequence[Any]] | None:
 
 
 def _sort_words(
-    order: int,
+    order: Keyed,
     leaves: Sequence[jax.Array],
     heads: Any,
     flags: Any,
@@ -196,13 +192,13 @@ def _sort_words(
     payload: Payload,
 ) -> Sequence[jax.Array]:
     """Sorted words, and indices where they are asked for, by the kernels."""
-    words = _to_words(leaves, _word_bytes(_ORDERS[order].item))
+    words = _to_words(leaves, _word_bytes(order.value.item))
     primitive = _operation(words.ndim, tuple(np.ndim(c) for c in captures))
     return primitive.run([words, heads, flags, count, *map(jnp.asarray, captures)], order=order, payload=payload)
 
 
 def _sort_positions(
-    order: int, leaves: Sequence[jax.Array], heads: Any, flags: Any, count: Any, captures: Sequence[Any]
+    order: Keyed, leaves: Sequence[jax.Array], heads: Any, flags: Any, count: Any, captures: Sequence[Any]
 ) -> jax.Array:
     """Sorted indices of items that fit no word, by the kernels."""
     plain = [jax.lax.stop_gradient(leaf) for leaf in leaves]
@@ -211,14 +207,14 @@ def _sort_positions(
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _sort_keys(order: int, leaves: Any, heads: Any, flags: Any, count: Any, captures: Any) -> list[jax.Array]:
+def _sort_keys(order: Keyed, leaves: Any, heads: Any, flags: Any, count: Any, captures: Any) -> list[jax.Array]:
     """Sorted keys. Without their derivatives nobody asks where they came from."""
     words = _sort_words(order, leaves, heads, flags, count, captures, Payload.NONE)[0]
-    return _of_words(words, _ORDERS[order].item)
+    return _of_words(words, order.value.item)
 
 
 @_sort_keys.defjvp
-def _sort_keys_jvp(order: int, primals: Any, tangents: Any) -> tuple[Any, Any]:
+def _sort_keys_jvp(order: Keyed, primals: Any, tangents: Any) -> tuple[Any, Any]:
     given, heads, flags, count, captures = primals
     leaves = [jnp.asarray(leaf) for leaf in given]
     indices = _sort_words(order, leaves, heads, flags, count, captures, Payload.INDICES)[1]
@@ -280,8 +276,8 @@ def _of_words(words: jax.Array, item: Sequence[Any]) -> list[jax.Array]:
     return [leaves[leaf] for leaf in range(len(item))]
 
 
-def _written(items: Items) -> tuple[int, Sequence[Any]] | None:
-    """The number of an order, and what it captured; None where a sort of columns is better."""
+def _written(items: Items) -> tuple[Keyed, Sequence[Any]] | None:
+    """An order, and what it captured; None where a sort of columns is better."""
     is_wide = sum(map(_item_bytes, items.item)) > FEW_BYTES
     with free_of_explicit_axes():
         closed = jax.make_jaxpr(items.less)(*items.item, *items.item)
@@ -292,7 +288,7 @@ def _written(items: Items) -> tuple[int, Sequence[Any]] | None:
     captured = tuple(const for const in consts if isinstance(const, by_function._Captured))
     key = (written.data, captured, jax.sharding.get_abstract_mesh())
     order = _Order(written.data, tuple(items.item), without_values(closed), consts)
-    return number_of(_NUMBERS, _ORDERS, key, order), written.captures
+    return Keyed(key, order), written.captures
 
 
 class _OrderOperation(Operation):
@@ -317,24 +313,24 @@ class _OrderOperation(Operation):
         return rule  # operands have no names of their own
 
     def lowers_plainly(
-        self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
+        self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int
     ) -> bool:
         """Whether a program that could have kernels is to have plain JAX."""
         return by_function.needs_plain_jax("orders", self.captures, devices)
 
-    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
+    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
         """The order in the place of its number."""
         own = {name: value for name, value in attributes.items() if name != "order"}
-        return {**own, "captures": self.captures, "function": _ORDERS[attributes["order"]].data}
+        return {**own, "captures": self.captures, "function": attributes["order"].value.data}
 
-    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
         if any(axis is not None for axis in axes[self.given :]):  # an order of its own for each problem
             return by_function._map_plainly(self, operands, axes, attributes)
         return super()._batch(operands, axes, **attributes)
 
-    def _plain_indices(self, order: int, leaves: Sequence[Any], operands: Sequence[Any]) -> jax.Array:
+    def _plain_indices(self, order: Keyed, leaves: Sequence[Any], operands: Sequence[Any]) -> jax.Array:
         """The sorted indices of items in plain JAX, by their leaves."""
-        of = _ORDERS[order]
+        of = order.value
         heads, flags, count = operands[self.given - 3 : self.given]
         consts = by_function._filled(of.consts, operands[self.given :])
 
@@ -343,7 +339,7 @@ class _OrderOperation(Operation):
 
         return plain_sort_indices(less, leaves, heads, flags, count)
 
-    def _no_tangents(self, primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+    def _no_tangents(self, primals: Any, tangents: Any, **attributes: Any) -> tuple[Any, Any]:
         del tangents  # what has derivatives is taken by indices
         results = self.run(list(primals), **attributes)
         return results, [None] * len(results)
@@ -359,12 +355,12 @@ class LessOperation(_OrderOperation):
             {"keys": word_rank},
             capture_ranks,
             results=("keys", "values"),
-            attributes={"order": int, "payload": Payload},
+            attributes={"order": Keyed, "payload": Payload},
             shapes=self._sorted_shapes,
             fallback=self._plain_sort,
         )
 
-    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
+    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
         """The order and its sizes in the place of its number."""
         words = operands[0].shape[-1] if self.word_rank == 2 else 1
         return {**super().call_attributes(operands, attributes), "word_bytes": words * operands[0].dtype.itemsize}
@@ -375,8 +371,8 @@ class LessOperation(_OrderOperation):
             return [keys]
         return [keys, jax.ShapeDtypeStruct(keys.shape[:1], index_dtype("sort", "keys", keys.shape[0]))]
 
-    def _plain_sort(self, *operands: Any, order: int, payload: int) -> Sequence[Any]:
-        indices = self._plain_indices(order, _of_words(operands[0], _ORDERS[order].item), operands)
+    def _plain_sort(self, *operands: Any, order: Keyed, payload: int) -> Sequence[Any]:
+        indices = self._plain_indices(order, _of_words(operands[0], order.value.item), operands)
         sorted_keys = take_rows(operands[0], indices)
         return [sorted_keys] if payload == Payload.NONE else [sorted_keys, indices]
 
@@ -396,13 +392,13 @@ class LessIndexOperation(_OrderOperation):
             {f"x{i}": rank for i, rank in enumerate(leaf_ranks)},
             capture_ranks,
             results=("indices",),
-            attributes={"order": int},
+            attributes={"order": Keyed},
             shapes=self._index_shapes,
             fallback=self._plain_positions,
         )
 
     def lowers_plainly(
-        self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
+        self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int
     ) -> bool:
         """Whether a program that could have kernels is to have plain JAX: the kernels number the items of a batch."""
         items = int(np.prod(operands[0].shape[: self._batch_rank(operands) + 1])) // devices
@@ -411,21 +407,21 @@ class LessIndexOperation(_OrderOperation):
             return True
         return super().lowers_plainly(operands, attributes, platform, devices)
 
-    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
+    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
         """The order and its sizes in the place of its number."""
-        item_bytes = sum(map(_item_bytes, _ORDERS[attributes["order"]].item))
+        item_bytes = sum(map(_item_bytes, attributes["order"].value.item))
         return {
             **super().call_attributes(operands, attributes),
             "leaves": self.leaves,
             "item_bytes": item_bytes,
         }
 
-    def _index_shapes(self, *operands: Any, order: int) -> Sequence[Any]:
+    def _index_shapes(self, *operands: Any, order: Keyed) -> Sequence[Any]:
         del order
         n = operands[0].shape[0]
         return [jax.ShapeDtypeStruct((n,), index_dtype("sort", "keys", n))]
 
-    def _plain_positions(self, *operands: Any, order: int) -> Sequence[Any]:
+    def _plain_positions(self, *operands: Any, order: Keyed) -> Sequence[Any]:
         return [self._plain_indices(order, operands[: self.leaves], operands)]
 
 

@@ -47,7 +47,7 @@ from jax_mgpu._src.emit.moves import MOVES
 from jax_mgpu._src.emit.scalars import MOST_ITEM_SCALARS, MOST_SCALARS, Unsupported, scalar_type
 from jax_mgpu._src.live import live_mask, segment_numbers
 from jax_mgpu._src.ordered import count_of
-from jax_mgpu._src.primitive import ABSENT, number_of
+from jax_mgpu._src.primitive import ABSENT, Keyed
 from jax_mgpu._src.scan import scan
 from jax_mgpu._src.sort import run_sort_indices
 from jax_mgpu._src.sort_primitives import Method
@@ -126,12 +126,13 @@ def _indices_by_parts(closed: Any, leaves: Sequence[jax.Array], heads: Any, flag
         comparison = _Comparison(closed, len(leaves))
         keys = comparison.as_keys()
         is_segmented = bool(heads.size or flags.size or count.size)
-        program = comparison.program(dtype, segmented=is_segmented) if keys is None else -1
+        program = comparison.program(dtype, segmented=is_segmented) if keys is None else None
     if count.size:  # what is past the count is not looked at
         live = live_mask(n, count)
         leaves = [jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, leaf[:1]) for leaf in leaves]
     columns = comparison.columns_of(leaves)
     if keys is None:
+        assert program is not None
         positions = jnp.arange(n, dtype=dtype)
         segments = segment_numbers(positions, heads, flags, count)
         return _sort_by_program(program, [*([] if segments is None else [segments]), *columns, positions])
@@ -383,8 +384,8 @@ class _Comparison:
                 return None
         return keys or None
 
-    def program(self, position_dtype: Any, *, segmented: bool) -> int:
-        """The number of a sort's comparator, of the segments, columns and positions of two items."""
+    def program(self, position_dtype: Any, *, segmented: bool) -> Keyed:
+        """A sort's comparator, of the segments, columns and positions of two items."""
         position = jax.ShapeDtypeStruct((), position_dtype)
         dtypes = [self.passed[number].aval.dtype for number, _ in self.scalars]
         columns = [jax.ShapeDtypeStruct((), jnp.uint8 if dtype == jnp.bool_ else dtype) for dtype in dtypes]
@@ -397,7 +398,8 @@ class _Comparison:
             return (a[0] < b[0]) | ((a[0] == b[0]) & by_less) if segmented else by_less
 
         item = [*segment, *columns, position]
-        return _number_of(jax.make_jaxpr(precedes)(*item, *item))
+        closed = jax.make_jaxpr(precedes)(*item, *item)
+        return Keyed(_written(closed), closed)  # the same to jit where it is written alike
 
 
 def _known(aval: Any, value: np.ndarray) -> _Value:
@@ -591,41 +593,32 @@ class _Outcomes(_Scalars):
 
 # ---- The sort of XLA
 
-_PROGRAMS: list[Any] = []
-_NUMBERS: dict[Any, int] = {}
-
-
-def _number_of(closed: Any) -> int:
-    """The number of a comparator of scalars: the same of one that is written alike, so that jit knows it again."""
-    return number_of(_NUMBERS, _PROGRAMS, _written(closed), closed)
-
-
 _SORT = Primitive("comparator_sort")
 
 
-def _sort_by_program(program: int, operands: Sequence[jax.Array]) -> jax.Array:
+def _sort_by_program(program: Keyed, operands: Sequence[jax.Array]) -> jax.Array:
     """The last operand as the stable sort of all, along their last axis, moves it."""
     return _SORT.bind(*vary_together(operands), program=program)
 
 
 @_SORT.def_impl
-def _impl(*operands: jax.Array, program: int) -> jax.Array:
+def _impl(*operands: jax.Array, program: Keyed) -> jax.Array:
     with compiling():
         return _compiled(program, *operands)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _compiled(program: int, *operands: jax.Array) -> jax.Array:
+def _compiled(program: Keyed, *operands: jax.Array) -> jax.Array:
     return _SORT.bind(*operands, program=program)
 
 
 @_SORT.def_abstract_eval
-def _abstract(*avals: Any, program: int) -> Any:
+def _abstract(*avals: Any, program: Keyed) -> Any:
     del program
     return avals[-1]
 
 
-def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, program: int) -> tuple[Any, int]:
+def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, program: Keyed) -> tuple[Any, int]:
     moved = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(operands, axes, strict=True)]
     like = next(x for x, axis in zip(moved, axes, strict=True) if axis is not None)
     spec = partition_spec(like)
@@ -639,8 +632,8 @@ def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, program: int)
 batching.primitive_batchers[_SORT] = _batch
 
 
-def _merged(*operands: jax.Array, program: int) -> list[jax.Array]:
-    precedes = functools.partial(evaluate, _PROGRAMS[program].jaxpr, _PROGRAMS[program].consts)
+def _merged(*operands: jax.Array, program: Keyed) -> list[jax.Array]:
+    precedes = functools.partial(evaluate, program.value.jaxpr, program.value.consts)
 
     def one_problem(*columns: jax.Array) -> jax.Array:
         return _merge_sort_indices(lambda *both: precedes(*both)[0], columns, ABSENT, ABSENT, ABSENT)
@@ -650,8 +643,8 @@ def _merged(*operands: jax.Array, program: int) -> list[jax.Array]:
     return [automatic(one_problem, PartitionSpec(*partition_spec(operands[0])))(*operands)]
 
 
-def _lower_sort(ctx: Any, *operands: Any, program: int) -> list[Any]:
-    closed = _PROGRAMS[program]
+def _lower_sort(ctx: Any, *operands: Any, program: Keyed) -> list[Any]:
+    closed = program.value
     precedes = functools.partial(jax.core.eval_jaxpr, closed.jaxpr, closed.consts)
     return [sort_by_region(ctx, operands, precedes, closed.in_avals)]
 
@@ -659,13 +652,13 @@ def _lower_sort(ctx: Any, *operands: Any, program: int) -> list[Any]:
 _lower_merges = mlir.lower_fun(_merged, multiple_results=True)
 
 
-def _lower(ctx: Any, *operands: Any, program: int) -> Any:
+def _lower(ctx: Any, *operands: Any, program: Keyed) -> Any:
     # A sine in the comparator of a sort ends the process where XLA compiles for a GPU.
-    is_costly = any(equation.primitive.name in COSTLY for equation in _PROGRAMS[program].jaxpr.eqns)
+    is_costly = any(equation.primitive.name in COSTLY for equation in program.value.jaxpr.eqns)
     return (_lower_merges if is_costly else _lower_sort)(ctx, *operands, program=program)
 
 
-def _lower_on_cpu(ctx: Any, *operands: Any, program: int) -> Any:
+def _lower_on_cpu(ctx: Any, *operands: Any, program: Keyed) -> Any:
     is_wide = len(operands) > 1 + MOST_SORTED_ON_CPU
     return (_lower_merges if is_wide else _lower_sort)(ctx, *operands, program=program)
 

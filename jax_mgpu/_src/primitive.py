@@ -9,7 +9,7 @@ It checks these conventions:
 - The description names operands, results and attributes once. A call gives operands by name, and a rule gets those that
   it names among its parameters. The libraries have the same names: `expect_compiled_names`.
 - A call leaves out an operand that is absent. The operand is then `ABSENT`, an empty int32 vector.
-- Attributes are Python ints (flags and enumerations too).
+- Attributes are Python ints (flags and enumerations too), or `Keyed`, where an operation hands on others itself.
 - A batch adds leading axes. An operand has all of them or, if the batch does not touch it, none; every result has all
   of them. Handlers take both, so the batching rule only moves axes.
 """
@@ -19,7 +19,6 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
-import threading
 import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,6 +58,7 @@ from jax_mgpu._src.partition import declare_batch, workspace_shape
 __all__ = [
     "ABSENT",
     "REGISTRY",
+    "Keyed",
     "Operation",
     "expect_compiled_names",
     "in_program",
@@ -79,7 +79,7 @@ class Operation:
       name: name of the primitive, of the FFI handlers and of the family's C++ functions.
       operands: the rank of each operand of one problem by the operand's name, in the order of the handlers.
       results: the names of the results, in the order of the handlers. Attributes may leave some out.
-      attributes: what each attribute is by its name: `bool`, `int`, or an enumeration.
+      attributes: what each attribute is by its name: `bool`, `int`, an enumeration, or `Keyed`.
       shapes: shape rule; takes `jax.ShapeDtypeStruct`s of operands and attributes, gives one struct a result.
       fallback: the operation in plain JAX, on unbatched operands; what other platforms run.
       aliases: the name of a result by that of an operand whose buffer it may take over when it is donated. Where the
@@ -101,7 +101,7 @@ class Operation:
         *,
         operands: Mapping[str, int],
         results: Sequence[str],
-        attributes: Mapping[str, type[int]],
+        attributes: Mapping[str, type],
         shapes: Callable[..., Sequence[jax.ShapeDtypeStruct]],
         fallback: Callable[..., Sequence[jax.Array]],
         aliases: Mapping[str, str] | None = None,
@@ -141,13 +141,13 @@ class Operation:
             _warn_without_kernels(platforms)
 
     def lowers_plainly(
-        self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
+        self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int
     ) -> bool:
         """Whether a program that could have kernels is to have plain JAX."""
         del operands, attributes, platform, devices
         return False
 
-    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, int]) -> dict[str, Any]:
+    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
         """The attributes of the call of the handlers."""
         del operands
         return dict(attributes)
@@ -157,12 +157,12 @@ class Operation:
         operands = [named.pop(operand, ABSENT) for operand in self.operands]
         return self.run(operands, **named)
 
-    def run(self, operands: Sequence[Any], **attributes: int) -> list[jax.Array]:
+    def run(self, operands: Sequence[Any], **attributes: Any) -> list[jax.Array]:
         """The same with all operands, in their order."""
         if attributes.keys() != self.attributes.keys():
             expected, got = ", ".join(self.attributes), ", ".join(attributes)
             raise TypeError(f"{self.name}: operands and attributes: expected attributes {expected}, got {got}")
-        attributes = {name: int(value) for name, value in attributes.items()}
+        attributes = {name: x if isinstance(x, Keyed) else int(x) for name, x in attributes.items()}
         if is_eager():
             return self._impl(*operands, **attributes)  # arguments of a program: nothing is made beforehand
         if is_in_eager_shard_map():  # where an operand without items cannot be an argument of a program
@@ -182,7 +182,7 @@ class Operation:
         every_attribute = len(wanted) < len(parameters)
         places = [(name, i) for i, name in enumerate(self.operands) if name in wanted]
 
-        def call(*operands: Any, **attributes: int) -> Any:
+        def call(*operands: Any, **attributes: Any) -> Any:
             taken = {name: value for name, value in attributes.items() if every_attribute or name in wanted}
             return rule(**{name: operands[i] for name, i in places}, **taken)
 
@@ -195,7 +195,7 @@ class Operation:
         None where it is zero; so may be the tangents that it returns.
         """
 
-        def jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
+        def jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
             live = [i for i, t in enumerate(tangents) if not is_zero(t) and t.dtype != jax.dtypes.float0]
             moving: list[int] = []
 
@@ -231,7 +231,7 @@ class Operation:
         self.transposes[self.operands.index(operand)] = rule
         ad.primitive_transposes[self.primitive] = self._transpose
 
-    def _transpose(self, cotangents: Sequence[Any], *operands: Any, **attributes: int) -> list[Any]:
+    def _transpose(self, cotangents: Sequence[Any], *operands: Any, **attributes: Any) -> list[Any]:
         linear = [i for i, x in enumerate(operands) if ad.is_undefined_primal(x)]
         operands = tuple(x.aval if i in linear else x for i, x in enumerate(operands))
         results: list[Any] = [None] * len(operands)
@@ -248,7 +248,7 @@ class Operation:
         linear: Sequence[int],
         cotangents: Sequence[Any],
         operands: Sequence[Any],
-        attributes: Mapping[str, int],
+        attributes: Mapping[str, Any],
     ) -> Any:
         aval, rank = operands[operand], self.ranks[operand]
         live = [i for i, cotangent in enumerate(cotangents) if not is_zero(cotangent)]
@@ -281,11 +281,11 @@ class Operation:
     def _batch_rank(self, operands: Sequence[Any]) -> int:
         return max(operand.ndim - rank for operand, rank in zip(operands, self.ranks, strict=True))
 
-    def _impl(self, *operands: Any, **attributes: int) -> list[jax.Array]:
+    def _impl(self, *operands: Any, **attributes: Any) -> list[jax.Array]:
         with compiling():
             return _run_primitive(self, tuple(attributes.items()), *operands)
 
-    def _abstract(self, *avals: Any, **attributes: int) -> list[Any]:
+    def _abstract(self, *avals: Any, **attributes: Any) -> list[Any]:
         batch_rank = self._batch_rank(avals)
         like = next(aval for aval, rank in zip(avals, self.ranks, strict=True) if aval.ndim - rank == batch_rank)
         batch = like.shape[:batch_rank]
@@ -303,7 +303,7 @@ class Operation:
             for result in self.shapes(*problem, **attributes)
         ]
 
-    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
         mapped = [axis is not None for axis in axes]
         operands = [_leading(x, axis) if axis else x for x, axis in zip(operands, axes, strict=True)]
         # The batch: the new axis, then those of an earlier vmap, from an operand that has them.
@@ -366,27 +366,32 @@ def _run_within_shard_map(
     return operation.run(operands, **dict(attributes))
 
 
-def number_of(numbers: dict[Any, int], entries: list[Any], key: Any, entry: Any) -> int:
-    """The place of an entry in a list, the same for all entries of one key, whichever thread comes first."""
-    with _NUMBERING:
-        if key not in numbers:
-            entries.append(entry)
-            numbers[key] = len(entries) - 1
-        return numbers[key]
+class Keyed:
+    """An attribute of any type, the same as another one of its key. It lives as long as the programs that have it."""
 
+    def __init__(self, key: Any, value: Any):
+        self.key, self.value = key, value
+        self._hash = hash(key)
 
-_NUMBERING = threading.Lock()
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Keyed) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"{self._hash & 0xFFFFFFFF:08x}"
 
 
 def _register_lowerings(operation: Operation) -> None:
     lower_fallback = mlir.lower_fun(lambda *xs, **attributes: run_fallback(operation, xs, attributes), True)
 
-    def pure(ctx: Any, *operands: Any, **attributes: int) -> Any:
+    def pure(ctx: Any, *operands: Any, **attributes: Any) -> Any:
         """In plain JAX. Functions that were traced apart know nothing of values that vary over manual axes."""
         avals = [jax.core.ShapedArray(aval.shape, aval.dtype, sharding=aval.sharding) for aval in ctx.avals_in]
         return lower_fallback(ctx.replace(avals_in=avals), *operands, **attributes)
 
-    def lower_anywhere(ctx: Any, *operands: Any, **attributes: int) -> Any:
+    def lower_anywhere(ctx: Any, *operands: Any, **attributes: Any) -> Any:
         operation.warn_without_kernels(ctx.module_context.platforms)
         return pure(ctx, *operands, **attributes)
 
@@ -405,7 +410,7 @@ def _kernel_lowering(operation: Operation, platform: str, pure: Callable[..., An
 
     as_bytes = mlir.lower_fun(lambda *operands, **attributes: _run_as_bytes(operation, operands, attributes), True)
 
-    def lower(ctx: Any, *operands: Any, **attributes: int) -> Any:
+    def lower(ctx: Any, *operands: Any, **attributes: Any) -> Any:
         avals_in, avals_out = ctx.avals_in, list(ctx.avals_out)
         if any(map(_is_float8, avals_in)):
             return as_bytes(ctx, *operands, **attributes)
@@ -449,7 +454,7 @@ def stored_aval(aval: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, np.dtype(np.uint8) if _is_float8(aval) else aval.dtype)
 
 
-def _run_as_bytes(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, int]) -> list[Any]:
+def _run_as_bytes(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
     """The operation on float8 rows, which handlers move as bytes; everywhere else they are floats with derivatives."""
     avals = operation._abstract(*map(jax.typeof, operands), **attributes)
     stored = [jax.lax.bitcast_convert_type(x, jnp.uint8) if _is_float8(x) else x for x in operands]
@@ -475,7 +480,7 @@ def _workspace_shape(
     operation: Operation,
     avals_in: Sequence[Any],
     avals_out: Sequence[Any],
-    attributes: Mapping[str, int],
+    attributes: Mapping[str, Any],
     batch_rank: int,
     devices: int,
 ) -> tuple[int, ...]:
@@ -492,7 +497,7 @@ def _workspace_shape(
     return workspace_shape(avals_out[0].shape[:batch_rank], devices, bytes_of)
 
 
-def run_fallback(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, int]) -> Sequence[Any]:
+def run_fallback(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any]) -> Sequence[Any]:
     """The operation in plain JAX, with the axes of a batch."""
 
     def function(*xs: Any) -> list[Any]:
