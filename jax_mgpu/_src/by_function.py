@@ -34,6 +34,7 @@ from jax_mgpu._src.operators import (
     Operator,
     builtin,
     identities,
+    reduce_results,
     scan_results,
     segment_ends,
     segmented_results,
@@ -168,7 +169,7 @@ def reduce_by_function(operation: str, operator: Operator, x: Any, n: int, count
     """The combination of all items, a pytree as x without its leading axis. `load`: how x is made of other items."""
     prepared = _prepare(operation, operator, x, n, load, needs_nothing=operator.identity is not None)
     if prepared is None:
-        return scan_results(operator, x, n, ABSENT, count, exclusive=0, reverse=0, total=1)[1]
+        return reduce_results(operator, x, n, count)
     return prepared.run("reduce_by_function", ABSENT, count)[0]
 
 
@@ -534,8 +535,7 @@ class FunctionOperation(Operation):
         x = of.items(leaves, captures, count)
         if of.kind is not None:
             return REGISTRY["reduce"](x=x[0], count=count, op=of.kind, wide=False)
-        flags = {"exclusive": 0, "reverse": 0, "total": 1}
-        return scan_results(of.operator(captures), x, n, ABSENT, count, **flags)[1]
+        return reduce_results(of.operator(captures), x, n, count)
 
     def _plain_segments(self, *operands: Any, function: Keyed) -> Sequence[Any]:
         leaves, captures, heads, count = self._split(operands)

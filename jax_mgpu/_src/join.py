@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src import blocked
 from jax_mgpu._src.annotations import ArrayLike, AxisName, JoinKind, Keys, LessFunction
 from jax_mgpu._src.any_order import Matches, matches
 from jax_mgpu._src.bits import ordered_together
@@ -483,7 +484,7 @@ def _fallback(
         # A sum that the type cannot hold becomes the largest number that it can.
         return x + jnp.minimum(y, jnp.iinfo(x.dtype).max - x)
 
-    ends = jax.lax.associative_scan(total, made) if n_a else made
+    ends = blocked.scanned(total, made) if n_a else made
     paired = ends[-1] if n_a else jnp.zeros((), count_spec.dtype)
     slots = jnp.arange(size, dtype=count_spec.dtype)
     if n_a:

@@ -17,7 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src import blocked
 from jax_mgpu._src.bits import shifted
+from jax_mgpu._src.blocked import select
 from jax_mgpu._src.check import (
     as_array,
     describe,
@@ -38,10 +40,12 @@ __all__ = [
     "custom",
     "expect_no_array_function",
     "general_scan",
+    "reduce_results",
     "result_dtype",
     "scan_results",
     "segment_ends",
     "segmented_results",
+    "select",
 ]
 
 
@@ -281,15 +285,6 @@ def _expect_items(operation: str, op: Callable[..., Any], item: Sequence[Any], s
             raise type_error(operation, "op", expected + describe(like), describe(leaf))
 
 
-def select(condition: jax.Array, x: Any, y: Any) -> Any:
-    """`jnp.where` over pytrees, by the leading axis."""
-
-    def where(x: jax.Array, y: jax.Array) -> jax.Array:
-        return jnp.where(condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim)), x, y)
-
-    return jax.tree.map(where, x, y)
-
-
 def identities(operator: Operator, like: Any) -> Any:
     """The identity in the place of each of some states."""
     return jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), operator.identity, like)
@@ -301,30 +296,29 @@ def of_nothing(operator: Operator, *operands: Any) -> Any:
     return jax.tree.map(lambda x: vary_as(jnp.asarray(x), *given), operator.identity)
 
 
-def general_scan(
-    operator: Operator, x: Any, n: int, heads: Any, count: Any, *, exclusive: int, reverse: int
-) -> tuple[Any, Any]:
-    """The states of a segmented scan, and the total of its last segment: work O(n), a pass over memory each level."""
-    heads = whole_axes(heads)
+def _states(operator: Operator, x: Any, n: int, *heads: Any) -> tuple[jax.Array, Any]:
+    """Positions, and the states of items."""
     positions = jnp.arange(n, dtype=index_dtype("scan", "x", n))
     # A function may make a part of an item of its position alone: under shard_map that varies as the rest does.
     made, structure = jax.tree.flatten(operator.extract(x, positions))
-    states = structure.unflatten(vary_together([*made, heads])[:-1])
+    return positions, structure.unflatten(vary_together([*made, *heads])[: len(made)])
+
+
+def general_scan(
+    operator: Operator, x: Any, n: int, heads: Any, count: Any, *, exclusive: int, reverse: int
+) -> tuple[Any, Any]:
+    """The states of a segmented scan, and the total of its last segment."""
+    heads = whole_axes(heads)
+    positions, states = _states(operator, x, n, heads)
     if n == 0:
         return states, of_nothing(operator, x, count)
     live = live_items(n, count)
     starts = segment_starts(n, heads)
     if reverse:
         starts = shifted(starts, -1, True) | (positions == live - 1)
-
-    def step(a: Any, b: Any) -> Any:
-        (a_starts, a_states), (b_starts, b_states) = a, b
-        # Ones for what is not combined: its derivatives may be infinite, and zero times that is NaN.
-        pair = [select(b_starts, jax.tree.map(jnp.ones_like, s), s) for s in (a_states, b_states)]
-        return a_starts | b_starts, select(b_starts, b_states, operator.combine(*pair))
-
-    apart = starts | (positions >= live)  # what is dead is not combined with what lives
-    _, scanned = jax.lax.associative_scan(step, (apart, states), reverse=bool(reverse))
+    # What is dead is not combined with what lives.
+    cut = starts | (positions >= live) if heads.size or count.size else None
+    scanned = blocked.scanned(operator.combine, states, cut, reverse=bool(reverse))
     last = jax.tree.map(lambda s: s[0] if reverse else _rows_at(s, jnp.maximum(live - 1, 0)[None])[0], scanned)
     total = last if operator.identity is None else select(live > 0, last, identities(operator, last))
     if exclusive:
@@ -351,6 +345,17 @@ def scan_results(
     states, last = general_scan(operator, x, n, heads, count, exclusive=exclusive, reverse=reverse)
     results = [mask_dead(operator.finish(states), n, count, operator.dead)]
     return [*results, operator.finish(last)] if total else results
+
+
+def reduce_results(operator: Operator, x: Any, n: int, count: Any) -> Any:
+    """What `reduce` returns, by the general path."""
+    if n == 0:
+        return operator.finish(of_nothing(operator, x, count))
+    _, states = _states(operator, x, n)
+    total = blocked.combined(operator.combine, states, live_mask(n, count) if count.size else None)
+    if count.size and operator.identity is not None:
+        total = select(live_items(n, count) > 0, total, identities(operator, total))
+    return operator.finish(total)
 
 
 def segmented_results(operator: Operator, x: Any, n: int, heads: Any, count: Any) -> Any:

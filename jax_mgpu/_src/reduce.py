@@ -41,8 +41,8 @@ from jax_mgpu._src.operators import (
     builtin,
     custom,
     identities,
+    reduce_results,
     result_dtype,
-    scan_results,
     segmented_results,
     select,
 )
@@ -118,8 +118,8 @@ def reduce(
 
     Time is O(n), in one pass over memory; the tree is fixed, so float results are the same in every run. Sums of
     a small batch by `jax.vmap` are XLA's on a GPU: in rows of less than 512 bytes, floats may have other last bits in
-    another process. A function is compiled into the CUDA kernels; elsewhere, and where it cannot be compiled, it takes
-    several passes over memory.
+    another process. A function is compiled into the CUDA kernels; elsewhere, and where it cannot be compiled, a loop in
+    plain JAX runs it.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -443,8 +443,7 @@ def _reduce_fallback(x: jax.Array, count: jax.Array, *, op: int, wide: int) -> S
     dtype = result_dtype("reduce", op, x, wide)
     if op == Kind.ADD and not count.size:
         return [_plain_sum(x).astype(dtype)]
-    results = scan_results(builtin(op, x.dtype, dtype), x, x.shape[0], ABSENT, count, exclusive=0, reverse=0, total=1)
-    return [results[1].astype(dtype)]
+    return [reduce_results(builtin(op, x.dtype, dtype), x, x.shape[0], count).astype(dtype)]
 
 
 # XLA times two kernels for a sum when it compiles, of its own emitter and of Triton, and keeps one. That is not always

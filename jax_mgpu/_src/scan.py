@@ -107,7 +107,7 @@ def scan(
 
     Time is O(n). The kernels read and write memory once (decoupled look-back, Merrill and Garland, 2016, here with a
     fixed tree of sums, so that float results are the same in every run). A function is compiled into the CUDA kernels.
-    Elsewhere, and where it cannot be compiled, it takes several passes over memory, as `"logsumexp"` does.
+    Elsewhere, and where it cannot be compiled, a loop in plain JAX runs it, as it does `"logsumexp"`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

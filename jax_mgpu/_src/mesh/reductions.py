@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from jax_mgpu._src.operators import (
     accumulator_dtype,
     builtin,
     identities,
+    reduce_results,
     scan_results,
     segmented_results,
     select,
@@ -124,10 +126,12 @@ class _Function:
         self.live = axis.live("x", n, count)
 
     def total(self, count: Any, reverse: int = 0) -> Any:
-        flags = {"exclusive": 0, "reverse": reverse, "total": 1}
         if self.n == 0:
             return self.identity
-        return scan_results(self.operator, self.x, self.n, ABSENT, count, **flags)[1]
+        operator = self.operator
+        if reverse:
+            operator = dataclasses.replace(operator, combine=lambda a, b: self.operator.combine(b, a))
+        return reduce_results(operator, self.x, self.n, count)
 
     def segments(self, heads: Any) -> Any:
         return segmented_results(self.operator, self.x, self.n, heads, self.count)

@@ -1,0 +1,72 @@
+"""Scans and reductions in plain JAX by blocks, against loops in plain Python, and the programs that they are."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from jax_mgpu._src import blocked
+
+# Of a block, round the edges of blocks and of groups, and of several levels.
+SIZES = (1, 2, 63, blocked.MOST_STEPS, blocked.MOST_STEPS + 1, 64 * 8 + 3, 5000)
+U32 = np.uint32
+
+
+def compose(a, b):
+    """Affine maps of numbers modulo 2^32, which do not commute."""
+    return a[0] * b[0], a[1] * b[0] + b[1]
+
+
+def maps(rng, n):
+    return tuple(rng.integers(0, 2**32, n, U32) for _ in range(2))
+
+
+def loop(x, cut, reverse):
+    """The prefixes, one after the other."""
+    n, state = len(x[0]), (U32(1), U32(0))
+    result = [np.empty_like(leaf) for leaf in x]
+    for k in range(n):
+        i = n - 1 - k if reverse else k
+        own = x[0][i], x[1][i]
+        state = own if k == 0 or cut[i] else compose(state, own)
+        for leaf, value in zip(result, state, strict=True):
+            leaf[i] = value
+    return result
+
+
+WAYS = {
+    "as chosen": blocked.scanned,
+    "in turn": lambda combine, x, cut, reverse: blocked._scanned_in_turn(combine, x, cut, reverse=reverse),
+    "in step": lambda combine, x, cut, reverse: blocked._scanned_in_step(combine, x, cut, reverse=reverse),
+}
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_scans(way, reverse, rng, monkeypatch) -> None:
+    monkeypatch.setattr(blocked, "LONG_BLOCK", 256)
+    monkeypatch.setattr(blocked, "MOST_IN_ONE_BLOCK", 600)
+    for n in SIZES:
+        scan = jax.jit(lambda x, cut: WAYS[way](compose, x, cut, reverse=reverse))
+        x = maps(rng, n)
+        np.testing.assert_array_equal(scan(x, None), loop(x, np.zeros(n, bool), reverse))
+        for mean in (3, 700):
+            cut = rng.random(n) < 1 / mean
+            np.testing.assert_array_equal(scan(x, cut), loop(x, cut, reverse))
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_reductions(rng) -> None:
+    for n in (*SIZES, 64 * 64 * 8 + 77):
+        reduce = jax.jit(functools.partial(blocked.combined, compose))
+        x = maps(rng, n)
+        np.testing.assert_array_equal(reduce(x), [leaf[-1] for leaf in loop(x, np.zeros(n, bool), False)])
+        for live in (rng.random(n) < 0.5, np.arange(n) < n // 2, np.arange(n) == n - 1):
+            if live.any():
+                kept = tuple(leaf[live] for leaf in x)
+                wanted = [leaf[-1] for leaf in loop(kept, np.zeros(len(kept[0]), bool), False)]
+                np.testing.assert_array_equal(reduce(x, live), wanted)
