@@ -69,6 +69,11 @@ def test_plain_jax_is_named_with_what_it_runs():
     assert explained.steps[0].seconds is None
 
 
+def test_what_has_no_kernels_is_plain_jax():
+    taken = mgpu.explain(lambda x: mgpu.take(x, np.arange(3)), device="H200")(shaped(1000))
+    assert names(taken) == [("take", "plain JAX")]
+
+
 def test_as_text_it_is_a_table():
     explained = mgpu.explain(mgpu.sort)(np.arange(5))
     if jax.default_backend() == "cpu":

@@ -135,7 +135,8 @@ def _steps(jaxpr: Any, device: str) -> Iterator[Step]:
             branch = next(i for i, names in enumerate(platforms) if names is None or platform in names)
             yield from _steps(equation.params["branches"][branch].jaxpr, device)
         elif equation.primitive.name.startswith("mgpu_"):
-            yield Step(_name(equation), "a function of the program", "", {}, 1, 0, None)
+            is_compiled = platform == "cuda" and _name(equation).endswith("_by_function")
+            yield Step(_name(equation), "a compiled function" if is_compiled else "plain JAX", "", {}, 1, 0, None)
         else:
             for inner in inner_jaxprs(equation):
                 yield from _steps(inner, device)
