@@ -260,6 +260,56 @@ def _few_ids_case() -> Case:
     )
 
 
+def _by_id_of_items_case(
+    op: str, dtype: str, log_items: int, width: int, size: int, ids: str, must_reach: float | None, aim: float | None
+) -> Case:
+    """Items by id; ids are uniform, skewed (Zipf's law of 1.2), or one alone."""
+
+    def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        n = size_at(scale, 2**log_items // width)
+        drawn = {
+            "uniform": lambda: rng.integers(0, size, n),
+            "skewed": lambda: (rng.zipf(1.2, n) - 1) % size,
+            "one id": lambda: np.full(n, size // 2),
+        }[ids]()
+        x = random_keys(rng, n * width, dtype)
+        return x if width == 1 else x.reshape(n, width), drawn.astype(np.int32)
+
+    reduced = {"max": jax.ops.segment_max, "add": jax.ops.segment_sum}[op]
+    shape = f"2^{log_items}" if width == 1 else f"[2^{log_items} / {width}, {width}]"
+    return Case(
+        family="reduce",
+        name=f"{op} by {size:,} ids, {ids}, {dtype} {shape}",
+        inputs=inputs,
+        ours=lambda x, ids: mgpu.reduce_by_id(x, ids, size, op),
+        peers={"XLA": lambda x, ids: reduced(x, ids, size)},
+        bytes=array_bytes,
+        must_reach=must_reach,
+        aim=aim,
+        agree=agree_within(1e-3) if op == "add" and dtype == "float32" else None,
+    )
+
+
+# Of float32: log of the items in all, width, ids; milliseconds: must reach, aim.
+MAXIMA_BY_ID: tuple[tuple[int, int, int, str, float, float], ...] = (
+    (25, 1, 5_000, "uniform", 0.076, 0.07),
+    (25, 1, 5_000, "skewed", 0.076, 0.07),
+    (25, 1, 1_000_000, "uniform", 0.35, 0.30),
+    (25, 1, 1_000_000, "skewed", 0.20, 0.15),
+    (25, 2, 2_048, "uniform", 0.07, 0.05),
+    (25, 8, 2_048, "uniform", 0.06, 0.045),
+)
+SUMS_BY_ID: tuple[tuple[int, int, int, str, float, float], ...] = (
+    (25, 1, 5_000, "uniform", 0.30, 0.15),
+    (25, 1, 5_000, "skewed", 0.33, 0.15),
+    (25, 1, 1_000_000, "uniform", 0.45, 0.38),
+    (25, 1, 1_000_000, "skewed", 0.45, 0.38),
+    (25, 2, 2_048, "uniform", 0.22, 0.10),
+    (25, 8, 2_048, "uniform", 0.12, 0.07),
+    (25, 64, 100_000, "uniform", 0.087, 0.06),
+)
+
+
 def _row_shape_case(width: int, log_segments: int) -> Case:
     rows = FULL_SCAN // width
     return Case(
@@ -302,5 +352,12 @@ CASES = [
     *(_rows_case(dtype, *figures[0]) for dtype, figures in ROW_FIGURES.items()),
     *(_by_id_case(dtype, *figures[1]) for dtype, figures in ROW_FIGURES.items()),
     _few_ids_case(),
+    *(_by_id_of_items_case("max", "float32", *figures) for figures in MAXIMA_BY_ID),
+    *(_by_id_of_items_case("add", "float32", *figures) for figures in SUMS_BY_ID),
+    *(
+        _by_id_of_items_case("add", "int32", 25, 1, size, ids, None, None)
+        for size in (5_000, 1_000_000)
+        for ids in ("uniform", "skewed", "one id")
+    ),
     *(_row_shape_case(*shape) for shape in ROW_SHAPES),
 ]

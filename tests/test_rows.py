@@ -380,6 +380,84 @@ def test_sizes_by_id(rng, n, size, width):
         same(reduced(x[:, 0], ids), expected[:size, 0].astype(np.float32))
 
 
+def combined_by_id(x, ids, size, op):
+    """Of items in any order, by NumPy's unordered updates; for "argmin" the first of the least, by a stable sort."""
+    inside = (ids >= 0) & (ids < size)
+    if op == "argmin":
+        result = np.full(size, -1, np.int32)
+        places = np.flatnonzero(inside)
+        order = places[np.lexsort((places, x[places], ids[places]))][::-1]  # the first of the least comes last
+        result[ids[order]] = order
+        return result
+    update, start = {
+        "add": (np.add, 0), "max": (np.maximum, -np.inf), "min": (np.minimum, np.inf), "or": (np.bitwise_or, 0),
+        "and": (np.bitwise_and, -1), "xor": (np.bitwise_xor, 0),
+    }[op]  # fmt: skip
+    result = np.full((size, *x.shape[1:]), start, x.dtype)
+    update.at(result, ids[inside], x[inside])
+    return result
+
+
+ANY_ORDER = [
+    ("max", "float32"), ("add", "int32"), ("argmin", "float32"), ("min", "float64"), ("add", "uint64"),
+    ("or", "uint32"), ("and", "int64"), ("xor", "int32"), ("max", "float16"), ("argmin", "int16"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "dtype"), ANY_ORDER)
+def test_by_id_where_order_does_not_matter(rng, x64, op, dtype):
+    """Few and many results, ids alike, skewed and one alone: where tables hold all results, and where they do not."""
+    n = 50_000
+    for size in (1, 3_000, 200_000):
+        reduced = jax.jit(lambda x, ids, count, size=size: mgpu.reduce_by_id(x, ids, size, op, count=count))
+        for ids in (rng.integers(-2, size + 2, n), rng.zipf(1.2, n) % (size + 1), np.full(n, size - 1)):
+            x = rng.integers(0, 1000, n).astype(dtype)
+            for count in (n, 777):
+                same(reduced(x, ids, count), combined_by_id(x[:count], ids[:count], size, op))
+
+
+@pytest.mark.parametrize("op", ["max", "add"])
+def test_batches_by_id_where_order_does_not_matter(rng, op):
+    """Rows that all problems share, by ids of each."""
+    x, ids = rng.integers(-9, 9, (6_000, 3)).astype(np.int32), rng.integers(-1, 2_001, (4, 6_000)).astype(np.int32)
+    got = jax.jit(jax.vmap(lambda ids: mgpu.reduce_by_id(x, ids, 2_000, op)))(ids)
+    limits = np.iinfo(np.int32)
+    expected = np.stack([combined_by_id(x.astype(np.float64), i, 2_000, op) for i in ids])
+    same(got, np.maximum(expected, limits.min).astype(np.int32))
+
+
+SUMMED = ["float32", "float16", "bfloat16"]
+
+
+@pytest.mark.parametrize("dtype", SUMMED)
+def test_float_sums_by_id_lose_less_than_float32(rng, dtype):
+    """Items of all magnitudes, within an id too; ids uniform, skewed and one alone; the same bits in another order."""
+    n, dtype = 30_000, np.dtype(dtype)
+    for size in (1, 900, 40_000):
+        reduced = jax.jit(lambda x, ids, size=size: mgpu.reduce_by_id(x, ids, size))
+        for drawn in (rng.integers(-1, size + 1, n), rng.zipf(1.3, n) % size, np.full(n, size // 2)):
+            ids = drawn.astype(np.int32)
+            magnitudes = rng.integers(-9, 4, n) + rng.integers(-4, 2, size + 2)[ids]
+            x = np.ldexp(rng.normal(size=n), magnitudes).astype(dtype)
+            exact, of_magnitudes = np.zeros(size + 2), np.zeros(size + 2)
+            np.add.at(exact, ids, x.astype(np.float64))
+            np.add.at(of_magnitudes, ids, np.abs(x.astype(np.float64)))
+            got = np.asarray(reduced(x, ids)).astype(np.float64)
+            rounding = 2 * float(jnp.finfo(dtype).eps) * np.abs(exact[:size]) + float(jnp.finfo(dtype).tiny)
+            assert np.all(np.abs(got - exact[:size]) <= rounding + 2.0**-21 * of_magnitudes[:size])
+
+
+def test_float_sums_by_id_of_special_items(rng):
+    """Infinities and NaN among ids without any; tiny and huge items; zeros of both signs."""
+    x = np.array([1, np.inf, np.inf, -np.inf, np.nan, 2, -np.inf, 2e-38, 3e-38, 3e38, 3e38, -0.0, -0.0, 5], np.float32)
+    ids = np.array([0, 1, 1, 2, 3, 4, 1, 5, 5, 6, 6, 7, 7, 9], np.int32)
+    with np.errstate(all="ignore"):
+        expected = np.array([x[ids == i].sum(dtype=np.float64) for i in range(9)]).astype(np.float32)
+    same(jax.jit(lambda x, ids: mgpu.reduce_by_id(x, ids, 9))(x, ids), expected)
+    order = rng.permutation(14)
+    same(jax.jit(lambda x, ids: mgpu.reduce_by_id(x, ids, 9))(x[order], ids[order]), expected)
+
+
 def test_sums_by_id_are_the_same_in_every_run(rng):
     x, ids = rng.normal(size=(30_000, 2)).astype(np.float32), rng.integers(0, 300, 30_000)
     first = np.asarray(mgpu.reduce_by_id(x, ids, 300))

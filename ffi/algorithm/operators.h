@@ -27,6 +27,7 @@ struct Arithmetic {
   using Result = Result_;
   static constexpr bool kGivesIndex = false;
   static constexpr bool kCommutes = true;
+  static constexpr bool kIsIdempotent = false;
 
   bool multiply;
 
@@ -50,6 +51,7 @@ struct Bitwise {
   using Result = Word;
   static constexpr bool kGivesIndex = false;
   static constexpr bool kCommutes = true;
+  static constexpr bool kIsIdempotent = false;  // exclusive or is not
 
   OperatorKind kind;
   Word ones;  // all bits that an element can have
@@ -157,6 +159,8 @@ struct Extremum {
   using Result = Word;
   static constexpr bool kGivesIndex = false;
   static constexpr bool kCommutes = true;
+  static constexpr bool kIsIdempotent = true;
+  static constexpr bool kIsLeast = true;  // combines unsigned states into the least
 
   ExtremumOrder<Word> order;
 
@@ -190,6 +194,8 @@ struct ArgExtremum {
   static constexpr bool kPacked = std::is_same_v<State, uint64_t>;
   static constexpr int kPositionBits = kPacked ? 64 - 8 * static_cast<int>(sizeof(Word)) : 64;
   static constexpr uint64_t kNowhere = ~uint64_t{0} >> (64 - kPositionBits);  // positions lie below it
+  static constexpr bool kIsIdempotent = true;
+  static constexpr bool kIsLeast = kPacked;
 
   ExtremumOrder<Word> order;
 
@@ -220,6 +226,12 @@ struct ArgExtremum {
   }
   MGPU_HOST_DEVICE Result dead() const { return -1; }
 };
+
+// Whether states are integers that one atomic operation combines: the same bits in any order. Products are left out.
+template <typename Operator>
+constexpr bool has_integer_state() {
+  return std::is_same_v<typename Operator::State, uint32_t> || std::is_same_v<typename Operator::State, uint64_t>;
+}
 
 // What a stretch of a segmented sequence leaves for the next: the combination since its last restart, and whether
 // there was one. Combining these is associative, and does not commute.

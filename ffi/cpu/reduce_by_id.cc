@@ -1,10 +1,8 @@
-// reduce_by_id on the CPU. Where ids are few beside the rows, each of a fixed number of parts of the rows has states of
-// all ids, which are combined in the parts' order. Else each task takes a range of the ids, and the rows that have
-// them, in order. So the result does not depend on the number of threads.
+// reduce_by_id on the CPU: parts of the rows have states of all ids, which are combined in the parts' order.
 #include "operands/reduce_by_id.h"
 
 #include <algorithm>
-#include <vector>
+#include <memory>
 
 #include "cpu/tunings.h"
 #include "operands/dispatch_operator.h"
@@ -26,55 +24,58 @@ class ReduceById {
         width_(operands.width),
         result_{operands.result, operands.wide_result} {}
 
+  // Each part of a problem's rows has states of all ids, where it has four rows an id at least. The parts follow from
+  // the shapes alone, so that float results do not depend on the number of threads.
   void run(cpu::Executor& executor) const {
-    for (int64_t problem = 0; problem < operands_.segments.rows; ++problem) {
-      const int64_t parts = std::clamp<int64_t>(length_ / (4 * operands_.size), 1, cpu::kIdMostParts);
-      parts >= 8 ? run_parts(problem, parts, executor) : run_ranges(problem, executor);
-    }
+    const int64_t problems = operands_.segments.rows, slots = operands_.slots();
+    const int64_t parts =
+        std::clamp<int64_t>(length_ / std::max(4 * operands_.size, cpu::kIdLeastPart), 1, cpu::kIdMostParts);
+    // The states of the first part lie where the results will, if these are as wide.
+    constexpr bool kInPlace = !Operator::kGivesIndex && sizeof(State) == sizeof(typename Operator::Result);
+    const int64_t stored = kInPlace ? parts - 1 : parts;
+    const auto scratch = std::make_unique_for_overwrite<State[]>(problems * stored * slots);
+    const auto states_of = [&](int64_t problem, int64_t part) {
+      if (kInPlace && part == 0) return static_cast<State*>(operands_.result) + problem * slots;
+      return &scratch[(problem * stored + part - kInPlace) * slots];
+    };
+    cpu::parallel_for(executor, problems * parts, [&](int64_t task) {
+      const int64_t problem = task / parts, part = task % parts;
+      add_rows(problem, part * length_ / parts, (part + 1) * length_ / parts, states_of(problem, part));
+    });
+    constexpr int64_t kSlots = 1 << 12;
+    const int64_t chunks = ceil_div(slots, kSlots);
+    cpu::parallel_for(executor, problems * chunks, [&](int64_t task) {
+      const int64_t problem = task / chunks, begin = task % chunks * kSlots, end = std::min(slots, begin + kSlots);
+      State* const first = states_of(problem, 0);
+      for (int64_t part = 1; part < parts; ++part) {
+        const State* const of = states_of(problem, part);
+        for (int64_t i = begin; i < end; ++i) first[i] = op_.combine(first[i], of[i]);
+      }
+      for (int64_t i = begin; i < end; ++i) {
+        const State state = first[i];
+        result_.store(problem * slots + i, op_.finish(state, 0));
+      }
+    });
   }
 
  private:
-  void run_parts(int64_t problem, int64_t parts, cpu::Executor& executor) const {
-    const int64_t slots = operands_.slots();
-    std::vector<State> states(parts * slots, op_.identity());
-    cpu::parallel_for(executor, parts, [&](int64_t part) {
-      add_rows(problem, part * length_ / parts, (part + 1) * length_ / parts, {0, operands_.size},
-               &states[part * slots]);
-    });
-    constexpr int64_t kSlots = 1 << 12;
-    cpu::parallel_for(executor, ceil_div(slots, kSlots), [&](int64_t task) {
-      const int64_t begin = task * kSlots, end = std::min(slots, begin + kSlots);
-      for (int64_t part = 1; part < parts; ++part) {
-        for (int64_t i = begin; i < end; ++i) states[i] = op_.combine(states[i], states[part * slots + i]);
-      }
-      for (int64_t i = begin; i < end; ++i) result_.store(problem * slots + i, op_.finish(states[i], 0));
-    });
-  }
-
-  void run_ranges(int64_t problem, cpu::Executor& executor) const {
-    const int64_t ranges = std::clamp(executor.concurrency(), 1, cpu::kIdMostRanges);
-    cpu::parallel_for(executor, ranges, [&](int64_t range) {
-      const Range<int64_t> ids{range * operands_.size / ranges, (range + 1) * operands_.size / ranges};
-      std::vector<State> states(ids.size() * width_, op_.identity());
-      add_rows(problem, 0, length_, ids, states.data());
-      const int64_t at = problem * operands_.slots() + ids.begin * width_;
-      for (size_t i = 0; i < states.size(); ++i) result_.store(at + i, op_.finish(states[i], 0));
-    });
-  }
-
-  // Adds the live rows [begin, end) whose ids are in the range to the states of the range.
-  void add_rows(int64_t problem, int64_t begin, int64_t end, Range<int64_t> range, State* states) const {
+  // Combines the live rows [begin, end) in states of all ids.
+  void add_rows(int64_t problem, int64_t begin, int64_t end, State* states) const {
     const Operator op = op_;
+    const int64_t width = width_, size = operands_.size;
     const auto* const x =
-        static_cast<const typename Operator::Element*>(operands_.x) + problem * operands_.x_stride * width_;
-    const IndexVector ids = operands_.ids.from(problem * operands_.ids_stride);
+        static_cast<const typename Operator::Element*>(operands_.x) + problem * operands_.x_stride * width;
+    std::fill_n(states, operands_.slots(), op.identity());
     end = std::min(end, operands_.segments.live(problem));
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t id = ids[i];
-      if (id < range.begin || id >= range.end) continue;
-      State* const to = states + (id - range.begin) * width_;
-      for (int64_t c = 0; c < width_; ++c) to[c] = op.combine(to[c], op.extract(x[i * width_ + c], i));
-    }
+    with_width<void>(operands_.ids.from(problem * operands_.ids_stride), [&](auto ids) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t id = ids[i];
+        if (id < 0 || id >= size) continue;
+        State* const __restrict to = states + id * width;
+        const auto* const __restrict row = x + i * width;
+        for (int64_t c = 0; c < width; ++c) to[c] = op.combine(to[c], op.extract(row[c], i));
+      }
+    });
   }
 
   const ReduceByIdOperands& operands_;

@@ -158,6 +158,9 @@ constexpr int64_t kIdTableBytes = (48 << 10) - kIdMasks * 4;
 constexpr int kIdMostWarps = 32;
 constexpr int64_t kIdMostParts = 264;
 constexpr int64_t kIdPartItems = 1 << 14;  // at least
+// Sums of floats as integers: of so many results, each with a sum of 64 bits and an exponent.
+constexpr int64_t kMostFixedPointIds = 1 << 15;
+constexpr int64_t kFixedPointBytes = 12;
 constexpr int64_t id_parts(int64_t items) { return clamp<int64_t>(ceil_div(items, kIdPartItems), 1, kIdMostParts); }
 
 // ---- Heads of runs: 64 bytes a thread keep enough loads in flight. The counts of tiles are summed up in

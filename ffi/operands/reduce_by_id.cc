@@ -1,5 +1,6 @@
 #include "operands/reduce_by_id.h"
 
+#include "operands/dispatch_operator.h"
 #include "operands/read.h"
 
 namespace mgpu {
@@ -31,13 +32,26 @@ ReduceByIdOperands::ReduceByIdOperands(const Call& call, const Arguments& in)
 ReduceByIdOperands::ReduceByIdOperands(const Call& call)
     : ReduceByIdOperands(call, Arguments(call, signature::reduce_by_id)) {}
 
-char* ReduceByIdOperands::layout(Workspace& workspace, int64_t state_bytes) const {
-  return workspace.take<char>(segments.rows * parts() * slots() * state_bytes);
+bool ReduceByIdOperands::in_any_order(const Call& call) const {
+  bool holds = false;
+  dispatch_reduction<true>(call, [&](auto op) { holds = has_integer_state<decltype(op)>(); });
+  return holds && kind != OperatorKind::kMul && slots() < int64_t{1} << 32;
+}
+
+bool ReduceByIdOperands::in_fixed_point() const {
+  const bool sums_floats = kind == OperatorKind::kAdd && mantissa_bits(dtype) > 0 && dtype != DType::f64;
+  return sums_floats && slots() <= kMostFixedPointIds;
+}
+
+char* ReduceByIdOperands::layout(Workspace& workspace, const Call& call) const {
+  if (in_fixed_point()) return workspace.take<char>(segments.rows * slots() * kFixedPointBytes);
+  const int64_t states = segments.rows * slots() * (in_any_order(call) ? 1 : parts());
+  return workspace.take<char>(states * state_bytes(call));
 }
 
 int64_t workspace::reduce_by_id(const Call& call) {
   const ReduceByIdOperands operands(call);
-  return layout_bytes(operands, operands.state_bytes(call));
+  return layout_bytes<ReduceByIdOperands, const Call&>(operands, call);
 }
 
 }  // namespace mgpu

@@ -28,8 +28,14 @@ struct ReduceByIdOperands : OperatorOperands {
   // Blocks of a problem on CUDA, each with a part of the rows.
   int64_t parts() const { return id_parts(segments.length * width); }
 
-  // Scratch memory of the CUDA kernels: what each part makes of its rows.
-  char* layout(Workspace& workspace, int64_t state_bytes) const;
+  // Whether the order of items does not matter, so that atomic operations may combine them on CUDA.
+  bool in_any_order(const Call& call) const;
+
+  // Whether they are sums of floats of up to 32 bits by ids so few that CUDA adds them up as integers.
+  bool in_fixed_point() const;
+
+  // Scratch memory of the CUDA kernels: the states of all results, or what each part makes of its rows.
+  char* layout(Workspace& workspace, const Call& call) const;
 };
 
 }  // namespace mgpu

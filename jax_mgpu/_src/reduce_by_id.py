@@ -31,7 +31,10 @@ __all__ = ["reduce_by_id"]
 
 # The room of a warp of the CUDA kernel, in bytes (kIdTableBytes of ffi/cuda/tunings.h).
 TABLE_BYTES = 46 << 10
-# That kernel takes some 60 instructions for 32 elements, three times as long as reading them. So wide rows are better
+# So many sums of floats are made of integers (kMostFixedPointIds of the same).
+FIXED_POINT_SLOTS = 1 << 15
+FIXED_POINT_COLUMNS = 4  # each element takes two passes over memory
+# Those kernels take some 60 instructions for 32 elements, three times as long as reading them. So wide rows are better
 # sorted, where there are more than a few launches take.
 FEW_COLUMNS = 8
 FEW_ITEMS = 1 << 22
@@ -69,9 +72,11 @@ def reduce_by_id(
       TypeError: as `reduce`.
       ValueError: as `reduce`; also a size that is not a non-negative integer, or another number of ids than of items.
 
-    Time is O(n + size) on a CPU, and on a GPU where all results take up to 46 KB and rows are short: each warp combines
-    its items in memory of its own, without atomic additions, and the warps' results are combined in order. Otherwise
-    the ids are sorted, and the rows are read once, in that order.
+    Time is O(n + size) on a CPU. On a GPU it is so where the order of items does not matter (sums of integers, minima,
+    maxima, their indices, bitwise operators), by atomic operations: blocks combine frequent ids in memory of their own.
+    It is so too for up to 32,768 sums of floats of at most 32 bits and short rows, which are added up as integers: as
+    multiples of a small fraction of the largest item of their id. Up to 46 KB of other results are combined in memory
+    of each warp, whose results are combined in order. Otherwise ids are sorted, and rows are read in that order.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -158,9 +163,9 @@ def _jvp(primals: Any, tangents: Any, *, op: int, wide: int, size: int) -> tuple
     return results, [take_columns(dx, reduced(x, kind.index_of))]
 
 
-def _transpose(cotangents: Sequence[Any], operands: Any, *, op: int, wide: int, size: int) -> jax.Array:
+def _transpose(cotangents: Sequence[Any], operands: Any, **attributes: int) -> jax.Array:
     """Each item gets the cotangent of its id."""
-    del op, wide, size
+    del attributes
     return _of_items(cotangents[0].astype(operands.x.dtype), operands.ids, operands.count)
 
 
@@ -183,23 +188,44 @@ def _add_rows(rows: jax.Array, indices: jax.Array, like: Any) -> jax.Array:
     return as_floats(add, rows.reshape(ids.size, math.prod(like.shape[1:]))).reshape(like.shape)
 
 
+def _is_narrow_float(x: Any) -> bool:
+    """Whether sums are made of integers (`ffi/cuda/sum_by_id.cuh`)."""
+    return jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize <= 4
+
+
+def _in_any_order(op: Kind, x: Any) -> bool:
+    """Whether the order of items does not matter, so that atomic operations may combine them."""
+    if op.gives_index:  # the position fits beside the key
+        return x.dtype.itemsize < 4 or (x.dtype.itemsize == 4 and x.shape[-2] < 2**32 - 1)
+    if op == Kind.ADD:
+        return not jnp.issubdtype(x.dtype, jnp.floating)
+    return op not in (Kind.MUL, Kind.LOGSUMEXP)
+
+
 class _ReduceById(Operation):
-    """A reduction by id, which on CUDA has a kernel where states of all ids have room in shared memory."""
+    """A reduction by id, which on CUDA has kernels where order does not matter, or states of all ids are few."""
 
     def lowers_plainly(
         self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int
     ) -> bool:
         """Whether the ids are to be sorted."""
         del devices
-        x, op = operands[0], attributes["op"]
+        x, op = operands[0], Kind(attributes["op"])
+        n, width = x.shape[-2:]
+        slots = attributes["size"] * width
+        if platform != "cuda" or (_in_any_order(op, x) and slots < 2**32):
+            return False
+        in_fixed_point = op == Kind.ADD and _is_narrow_float(x)
+        if width > (FIXED_POINT_COLUMNS if in_fixed_point else FEW_COLUMNS) and n * width > FEW_ITEMS:
+            return True
+        if in_fixed_point:
+            return slots > FIXED_POINT_SLOTS
         state = max(4, np.dtype(accumulator_dtype(x.dtype)).itemsize)
-        if Kind(op).gives_index:
-            state = 8 if x.dtype.itemsize < 4 else 16  # with a position
+        if op.gives_index:
+            state = 16  # with a position
         elif op == Kind.LOGSUMEXP:
             state *= 2
-        n, width = x.shape[-2:]
-        has_room = attributes["size"] * width * state <= TABLE_BYTES
-        return platform == "cuda" and not (has_room and (width <= FEW_COLUMNS or n * width <= FEW_ITEMS))
+        return slots * state > TABLE_BYTES
 
 
 _reduce_by_id = _ReduceById(
