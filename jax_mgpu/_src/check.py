@@ -106,6 +106,8 @@ def _numbers(operation: str, argument: str, host: np.ndarray, x: Any) -> np.ndar
     """NumPy's form of an argument; only large integers may be objects."""
     if host.dtype == object:
         numeric = host.size > 0 and all(isinstance(i, int) for i in host.flat)
+    elif host.dtype.kind in "biuf" and host.dtype.itemsize <= 8:
+        numeric = True  # the common ones, without the search that JAX makes
     else:
         numeric = jnp.issubdtype(host.dtype, jnp.number) or host.dtype == bool
         numeric = numeric and host.dtype.type not in (np.longdouble, np.clongdouble, np.timedelta64)
@@ -130,9 +132,11 @@ def _numbers_instead(host: np.ndarray) -> str:
 
 def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None) -> np.ndarray:
     """Integers of a type that JAX has, as `as_array` tells."""
+    if host.dtype.kind not in "iuO" or host.dtype.itemsize < 8:
+        return host
     given = np.dtype(np.int64) if host.dtype == object else host.dtype
     dtype = jax.dtypes.canonicalize_dtype(given)
-    if dtype == host.dtype or host.dtype.kind not in "iuO":
+    if dtype == host.dtype:
         return host
     bounds = np.iinfo(dtype)
     if host.size == 0 or (bounds.min <= host.min() and host.max() <= bounds.max):

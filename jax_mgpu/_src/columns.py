@@ -285,7 +285,9 @@ def _expect_told_apart(keys: Sequence[Any], operation: str, names: Sequence[str]
     for columns in zip(*(x if _is_columns(x) else (x,) for x in keys), strict=False):
         sides = zip(names, map(_wide_floats, columns), strict=True)
         host = {argument: floats for argument, floats in sides if floats is not None}
-        numbers = np.concatenate([np.zeros(0), *host.values()])
+        if not host:
+            continue
+        numbers = np.concatenate(list(host.values()))
         with np.errstate(over="ignore"):
             if np.array_equal(numbers, numbers.astype(np.float32), equal_nan=True):
                 continue  # one pass, where float32 holds them as they are
