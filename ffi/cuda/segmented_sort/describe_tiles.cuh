@@ -4,7 +4,7 @@
 #include "cuda/cta/partition.cuh"
 #include "cuda/cta/ptx.cuh"
 #include "cuda/cta/scan.cuh"
-#include "operands/segmented_sort.h"
+#include "plans/segmented_sort.h"
 
 namespace mgpu::cuda::sorting {
 
