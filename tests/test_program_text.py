@@ -30,12 +30,12 @@ def many_items(monkeypatch):
                 monkeypatch.setattr(module, name, ITEMS)
 
 
-def expect_short(function, *operands):
+def expect_short(function, *operands, most=MOST_TEXT):
     text = jax.jit(function).trace(*operands).lower().as_text()
     for sizes, kind in CONSTANT.findall(text):
         bits = int("".join(filter(str.isdigit, kind)) or 8)
         assert math.prod(map(int, sizes.split("x")[:-1])) * bits // 8 <= MOST_CONSTANT, f"a constant {sizes}{kind}"
-    assert len(text) <= MOST_TEXT
+    assert len(text) <= most
 
 
 def larger(x):
@@ -58,6 +58,34 @@ def test_programs_of_many_items_are_short(name, many_items):
 def test_programs_of_many_segments_are_short(name, many_items):
     lengths = (ITEMS, ITEMS, ITEMS // 8, ITEMS // 8)
     expect_short(GARBAGE[name], *(jax.ShapeDtypeStruct((n,), np.int32) for n in lengths))
+
+
+def affine(a, b):
+    return a[0] * b[0], a[1] * b[0] + b[1]
+
+
+SCANS = {
+    "scan": mgpu.scan,
+    "reduce": mgpu.reduce,
+    "segmented_scan": lambda x, op: mgpu.segmented_scan(x, np.arange(9), op),
+    "segmented_reduce": lambda x, op: mgpu.segmented_reduce(x, np.arange(9), op, identity=NOTHING.get(op)),
+}
+NOTHING = {affine: (1.0, 0.0)}
+# A recurrence of two values is two loops forwards and two backwards; one within segments carries flags: 60 to 84 KB.
+LONG_GRADIENTS = {*((name, affine) for name in SCANS), ("segmented_scan", "logsumexp")}
+MOST_LONG_TEXT = 96 << 10
+
+
+@pytest.mark.parametrize("op", ["mul", "max", "logsumexp", affine], ids=lambda op: getattr(op, "__name__", op))
+@pytest.mark.parametrize("name", SCANS)
+def test_gradients_of_scans_are_short(name, op):
+    """Whatever the number of items: a loop over blocks does not grow with it."""
+
+    def loss(x):
+        return sum(leaf.sum() for leaf in jax.tree.leaves(SCANS[name]((x, x) if callable(op) else x, op)))
+
+    most = MOST_LONG_TEXT if (name, op) in LONG_GRADIENTS else MOST_TEXT
+    expect_short(jax.grad(loss), jax.ShapeDtypeStruct((ITEMS,), np.float32), most=most)
 
 
 def test_counts_of_unique_keys_are_no_constant():
