@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src import blocked
 from jax_mgpu._src.bits import shifted
-from jax_mgpu._src.live import live_items, segment_starts
-from jax_mgpu._src.operators import Operator, scan_results
+from jax_mgpu._src.live import live_items, live_mask, segment_starts
 from jax_mgpu._src.primitive import Operation
 
 __all__ = ["neighbours", "recurrence", "weighted"]
@@ -29,11 +29,7 @@ def recurrence(a: jax.Array, b: jax.Array, heads: Any, count: Any, *, reverse: i
 
 def neighbours(y: jax.Array, heads: Any, count: Any, *, reverse: int) -> jax.Array:
     """y[i - 1], or y[i + 1], in each segment; 0 where there is none, and for dead items."""
-    n, by, reverse = y.shape[0], -1 if reverse else 1, int(reverse)
-    live = live_items(n, count)
-    starts = segment_starts(n, heads)
-    alone = shifted(starts, by, True) if reverse else starts
-    return jnp.where(alone | (jnp.arange(n, dtype=live.dtype) >= live - reverse), 0, shifted(y, by))
+    return jnp.where(_edges(y.shape[0], heads, count, reverse), 0, shifted(y, -1 if reverse else 1))
 
 
 def weighted(weights: jax.Array, x: jax.Array) -> jax.Array:
@@ -49,13 +45,27 @@ def _shapes(b: Any) -> Sequence[Any]:
 
 
 def _fallback(a: jax.Array, b: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int) -> Sequence[jax.Array]:
-    maps = Operator(
-        extract=lambda maps, positions: maps,
-        combine=lambda x, y: (x[0] * y[0], x[1] * y[0] + y[1]),
-        finish=lambda maps: maps[1],
-        identity=(jnp.ones((), a.dtype), jnp.zeros((), b.dtype)),
-    )
-    return scan_results(maps, (a, b), a.shape[0], heads, count, exclusive=0, reverse=reverse, total=0)
+    n = a.shape[0]
+    if n == 0:
+        return [b]
+    edges = _edges(n, heads, count, reverse) if heads.size or count.size else None
+    given = (a, b, edges)
+    # One way alone, so that a program has the text of the scan once, as a function that both ways call.
+    y = jnp.flip(_solved(*jax.tree.map(jnp.flip, given))) if reverse else _solved(*given)
+    return [jnp.where(live_mask(n, count), y, 0) if count.size else y]
+
+
+@jax.jit
+def _solved(a: jax.Array, b: jax.Array, edges: jax.Array | None) -> jax.Array:
+    return blocked.scanned(lambda x, y: (x[0] * y[0], x[1] * y[0] + y[1]), (a, b), edges)[1]
+
+
+def _edges(n: int, heads: Any, count: Any, reverse: int) -> jax.Array:
+    """Which of n items nothing is carried to: the first of each segment, or the last, and dead items."""
+    live = live_items(n, count)
+    starts = segment_starts(n, heads)
+    alone = shifted(starts, -1, True) if reverse else starts
+    return alone | (jnp.arange(n, dtype=live.dtype) >= live - int(reverse))
 
 
 def _jvp(primals: Any, tangents: Any, *, reverse: int) -> tuple[Any, Any]:
