@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import warnings
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jax_mgpu as mgpu
 from jax_mgpu._src import blocked
 
 # Of a block, round the edges of blocks and of groups, and of several levels.
@@ -70,3 +73,23 @@ def test_reductions(rng) -> None:
                 kept = tuple(leaf[live] for leaf in x)
                 wanted = [leaf[-1] for leaf in loop(kept, np.zeros(len(kept[0]), bool), False)]
                 np.testing.assert_array_equal(reduce(x, live), wanted)
+
+
+@pytest.mark.parametrize(("platform", "most"), [("cpu", 64), ("tpu", 128)])
+def test_programs_of_many_items_are_small(platform, most) -> None:
+    """KB of text, gradients included: no level is unrolled for each doubling."""
+    x = (jax.ShapeDtypeStruct((2**26,), np.float32),) * 2
+    gradient = jax.grad(lambda x: mgpu.scan(x, compose)[1].sum())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of platforms without kernels
+        text = jax.jit(gradient).trace(x).lower(lowering_platforms=(platform,)).as_text()
+    assert len(text) < most * 1024
+
+
+def test_sums_of_many_floats_round_little(monkeypatch) -> None:
+    """In blocks: one after the other, ones of float16 would stay at 2,048."""
+    monkeypatch.setattr(blocked, "LONG_BLOCK", 256)
+    monkeypatch.setattr(blocked, "MOST_IN_ONE_BLOCK", 600)
+    x = jnp.ones((2**13,), np.float16)
+    assert jax.jit(lambda x: mgpu.scan(x, lambda a, b: a + b)[-1])(x) == 2**13
+    assert jax.jit(lambda x: mgpu.reduce(x, lambda a, b: a + b))(x) == 2**13
