@@ -62,6 +62,9 @@ REPEATED = {
     "reduce, max": lambda t: mgpu.reduce(-t, "max")[None] * -MANY,
     "segmented_reduce, min": lambda t: mgpu.segmented_reduce(t, jnp.array([0, 0, 4]), "min") * MANY,
     "segmented_reduce, rows": lambda t: mgpu.segmented_reduce(t[:, None], jnp.array([0, 4]), "min") * MANY,
+    "segmented_reduce, a function": lambda t: (
+        mgpu.segmented_reduce(t, jnp.array([0, 0, 4, 4]), jnp.minimum, identity=jnp.asarray(jnp.inf, t.dtype)) * MANY
+    ),
     "top_k": lambda t: mgpu.top_k(t, 4, largest=False).values[:1] * MANY,
 }
 

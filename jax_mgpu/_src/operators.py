@@ -28,7 +28,8 @@ from jax_mgpu._src.check import (
     type_error,
     value_error,
 )
-from jax_mgpu._src.compat import rows_sharding, vary_as, vary_together, whole_axes
+from jax_mgpu._src.compat import vary_as, vary_together, whole_axes
+from jax_mgpu._src.gather import gather
 from jax_mgpu._src.live import live_items, live_mask, segment_bounds, segment_starts
 from jax_mgpu._src.values import plain_leaves
 
@@ -328,7 +329,7 @@ def general_scan(
 
 
 def _rows_at(x: jax.Array, indices: jax.Array) -> jax.Array:
-    return x.at[indices].get(out_sharding=rows_sharding(x))
+    return gather(x, indices, unique=True)
 
 
 def mask_dead(results: Any, n: int, count: Any, dead: int) -> Any:
@@ -372,7 +373,8 @@ def segmented_results(operator: Operator, x: Any, n: int, heads: Any, count: Any
 def segment_ends(operator: Operator, states: Any, n: int, heads: Any, count: Any) -> Any:
     """The results of segments from the scan of their states."""
     begin, end = segment_bounds(heads, n, count)
-    states = jax.tree.map(lambda s: _rows_at(s, jnp.maximum(end - 1, 0)), states)
+    last = jnp.where(begin < end, end - 1, -1)  # no item twice
+    states = jax.tree.map(lambda s: _rows_at(s, last), states)
     if operator.identity is not None:
         states = select(begin < end, states, identities(operator, states))
     return operator.finish(states)
