@@ -2,12 +2,12 @@
 
     git worktree add ../before HEAD~1 && (cd ../before && cmake ... && ninja ...)      # see CONTRIBUTING.md
     python scripts/compare.py ../before .
-    python scripts/compare.py benchmarks/results .                # against what was saved, on a device like that one
+    python scripts/compare.py benchmarks/results/h200.csv .       # against what was saved, on a device like that one
 
 Each tree runs its own rows with its own kernels, family by family, first one tree, then the other. A row that is
 slower by more than --limit is measured again, with both trees in turn, and fails if the least of its medians still is.
-A folder of saved results stands for a tree: of each row the last figure counts. With --saved, rows are first compared
-with such a folder, and only those that seem slower are measured in both trees.
+A file of saved figures (benchmarks/summary.py) stands for a tree. With --saved, rows are first compared with such a
+file, and only those that seem slower are measured in both trees.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+from benchmarks import summary
 
 AGAIN = 3
 
@@ -41,11 +44,9 @@ def measure(tree: pathlib.Path, families: Sequence[str], rows: Sequence[str], re
     return {f"{row['family']}/{row['name']}": row["ours"]["ms"] for row in records if "ms" in row["ours"]}
 
 
-def saved(folder: pathlib.Path) -> dict[str, float]:
-    """Milliseconds by row: the last ones of those that runs have saved in a folder."""
-    runs = sorted((json.loads(path.read_text()) for path in folder.glob("*.json")), key=lambda run: run["run"]["date"])
-    rows = (row for run in runs for row in run["rows"])
-    return {f"{row['family']}/{row['name']}": row["ours"]["ms"] for row in rows if "ms" in row["ours"]}
+def saved(file: pathlib.Path) -> dict[str, float]:
+    """Milliseconds by row, of those that `python -m benchmarks` runs without further options."""
+    return {row.row: row.ours for row in summary.read(file) if row.suite == "rows"}
 
 
 def rows_of(tree: pathlib.Path) -> list[str]:
@@ -79,11 +80,11 @@ def line(row: str, old: float, new: float) -> str:
 def main() -> int:
     """Runs both trees; 1 where a row is slower, or is gone."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=pathlib.Path, help="a tree, or a folder of saved results")
+    parser.add_argument("before", type=pathlib.Path, help="a tree, or a file of saved figures")
     parser.add_argument("after", type=pathlib.Path)
     parser.add_argument("--families", default="", help="comma-separated; default: all of the tree before")
     parser.add_argument("--match", action="append", default=[], metavar="TEXT", help="rows whose name holds TEXT")
-    parser.add_argument("--saved", type=pathlib.Path, help="a folder of saved results, to compare with first")
+    parser.add_argument("--saved", type=pathlib.Path, help="a file of saved figures, to compare with first")
     parser.add_argument("--limit", type=float, default=0.02, help="how much slower a row may be (default 0.02)")
     parser.add_argument("--repeat", type=int, default=5, help="samples a timing")
     parser.add_argument("--output", type=pathlib.Path, help="save the milliseconds of both trees there, as JSON")

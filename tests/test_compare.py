@@ -1,10 +1,12 @@
 """The comparison of two trees' benchmark rows, with made-up times."""
 
 import importlib.util
-import json
 import pathlib
 
 import pytest
+
+from benchmarks import summary
+from benchmarks.summary import Row
 
 PATH = pathlib.Path(__file__).parent.parent / "scripts" / "compare.py"
 
@@ -17,9 +19,10 @@ def compare():
     return module
 
 
-def save(folder, date, times):
-    rows = [{"family": row.split("/")[0], "name": row.split("/")[1], "ours": {"ms": ms}} for row, ms in times.items()]
-    (folder / f"{date}.json").write_text(json.dumps({"run": {"date": date}, "rows": rows}))
+def save(file, times):
+    rows = [Row("rows", name, ms, {}, None, "D", "2026-01-01T00:00", "1", "") for name, ms in times.items()]
+    summary.write(file, [*rows, Row("grid", "scan/of a grid", 9.0, {}, None, "D", "2026-01-01T00:00", "1", "")])
+    return file
 
 
 def run(compare, monkeypatch, before, after, arguments, trees):
@@ -38,18 +41,17 @@ def run(compare, monkeypatch, before, after, arguments, trees):
     return compare.main(), asked
 
 
-def test_the_last_saved_figure_counts(compare, tmp_path):
-    save(tmp_path, "2026-02-01", {"scan/long": 2.0})
-    save(tmp_path, "2026-01-01", {"scan/long": 1.0, "scan/short": 3.0})
-    assert compare.saved(tmp_path) == {"scan/long": 2.0, "scan/short": 3.0}
+def test_saved_rows_are_those_that_run_without_options(compare, tmp_path):
+    file = save(tmp_path / "d.csv", {"scan/long": 2.0, "scan/short": 3.0})
+    assert compare.saved(file) == {"scan/long": 2.0, "scan/short": 3.0}
 
 
 @pytest.mark.parametrize(("old", "status"), [(1.1, 0), (1.0, 1)])
 def test_what_seems_slower_than_saved_is_measured_in_both_trees(compare, monkeypatch, tmp_path, old, status):
     (tmp_path / "before" / "benchmarks").mkdir(parents=True)
-    save(tmp_path, "2026-01-01", {"scan/long": 1.0, "scan/short": 3.0})
+    file = save(tmp_path / "d.csv", {"scan/long": 1.0, "scan/short": 3.0})
     trees = {"before": {"scan/long": old}, "after": {"scan/long": 1.1, "scan/short": 3.0}}
-    found, asked = run(compare, monkeypatch, tmp_path / "before", tmp_path / "after", ["--saved", str(tmp_path)], trees)
+    found, asked = run(compare, monkeypatch, tmp_path / "before", tmp_path / "after", ["--saved", str(file)], trees)
     assert found == status
     assert asked[:3] == [("after",), ("before", "long"), ("after", "long")]
 
@@ -62,7 +64,7 @@ def test_a_row_that_is_gone_fails(compare, monkeypatch, tmp_path, capsys):
 
 
 def test_rows_are_chosen_by_what_their_names_hold(compare, monkeypatch, tmp_path):
-    save(tmp_path, "2026-01-01", {"scan/long": 1.0, "scan/short": 3.0})
+    file = save(tmp_path / "d.csv", {"scan/long": 1.0, "scan/short": 3.0})
     trees = {"after": {"scan/long": 1.0, "scan/short": 9.0}}
-    found = run(compare, monkeypatch, tmp_path, tmp_path / "after", ["--match", "long"], trees)
+    found = run(compare, monkeypatch, file, tmp_path / "after", ["--match", "long"], trees)
     assert found == (0, [("after", "long")])
