@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -222,14 +224,24 @@ def scan(x: np.ndarray, op: str, exclusive: bool = False, reverse: bool = False)
     return segmented_scan(x, np.zeros(0, np.int32), op, exclusive, reverse)
 
 
+def total(x: np.ndarray, op: str) -> np.ndarray:
+    """All items combined in their own type, as scans do."""
+    return scan(x, op)[-1] if len(x) else identity(op, x.dtype)
+
+
+def summed(x: np.ndarray, op: str) -> np.ndarray:
+    """Items in the type in which reductions combine them: sums and products of integers in that of jnp.sum."""
+    return x.astype(jax.eval_shape(jnp.sum, x).dtype) if op in ("add", "mul") and x.dtype.kind in "iu" else x
+
+
 def reduce(x: np.ndarray, op: str) -> np.ndarray:
     """All items combined."""
-    return scan(x, op)[-1] if len(x) else identity(op, x.dtype)
+    return total(summed(x, op), op)
 
 
 def segmented_reduce(x: np.ndarray, heads: np.ndarray, op: str, count: int | None = None) -> np.ndarray:
     """One result a head."""
-    x, heads = np.asarray(x), np.asarray(heads)
+    x, heads = summed(np.asarray(x), op), np.asarray(heads)
     live = live_count(count, len(x))
     bounds = np.append(np.clip(heads.astype(np.float64), 0, live).astype(np.int64), live)
     nothing = identity(op, x.dtype)
@@ -267,8 +279,8 @@ def partial_derivatives(x: np.ndarray, op: str) -> np.ndarray:
     return weights
 
 
-def combined(x: np.ndarray, op: str) -> np.ndarray:
-    """The rows `x[n, ...]` combined by a named operator, each trailing position on its own.
+def combined(x: np.ndarray, op: str, widens: bool = True) -> np.ndarray:
+    """The rows `x[n, ...]` combined by a named operator, each trailing position on its own; in their own type, or not.
 
     Floats are combined in more bits than they have. A mean of integers or bools is a float64.
     """
@@ -289,12 +301,14 @@ def combined(x: np.ndarray, op: str) -> np.ndarray:
             shifted = np.where(wide == largest, 0, wide - largest)  # no infinity minus itself
             return np.asarray(largest + np.log(np.exp(shifted).sum(axis=0))).astype(dtype)
     if x.dtype == bool:
-        if op in ("min", "max"):
-            return np.all(x, axis=0) if op == "min" else np.any(x, axis=0)
-        x = x.astype(np.int32 if op == "add" else np.uint8)
+        if op in ("min", "max", "mul"):
+            found = np.any(x, axis=0) if op == "max" else np.all(x, axis=0)
+            return found.astype(jax.eval_shape(jnp.prod, x).dtype) if op == "mul" else found
+        x, widens = x.astype(np.int32 if op == "add" else np.uint8), False
+    x = summed(x, op) if widens else x
     columns = x.reshape(len(x), int(np.prod(x.shape[1:]))).T
     nothing = identity(op, x.dtype)
-    results = np.array([reduce(column, op) for column in columns], nothing.dtype)
+    results = np.array([total(column, op) for column in columns], nothing.dtype)
     return results.reshape(x.shape[1:])
 
 

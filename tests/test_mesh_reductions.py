@@ -49,7 +49,7 @@ def check(got, x, heads, op, counts):
     nothing = oracle.identity(op, dtype)
     for form, (scanned, totals), restarted in zip(FORMS, scans, segmented, strict=True):
         same(mesh.gather(scanned, counts), oracle.scan(x, op, **form))
-        same(totals, np.repeat(oracle.reduce(x, op), devices))
+        same(totals, np.repeat(oracle.total(x, op), devices))
         same(mesh.gather(restarted, counts), oracle.segmented_scan(x, live_heads, op, **form))
         for results in (scanned, restarted):
             dead = np.concatenate([row[count:] for row, count in zip(results, counts, strict=True)])
@@ -136,8 +136,8 @@ def test_rows_of_every_operator(rng, op):
         x, keys = rows(rng, dtype, op, total, 2), np.searchsorted(heads, np.arange(total), side="right")
         given = (mesh.deal(x, counts, SLOTS), dealt, mesh.deal(keys, counts, SLOTS), counts)
         whole, segments, (scanned_rows, last), restarted, (runs, found) = jax.device_get(call(*given))
-        for result in (whole, last):
-            agree(result, np.stack([oracle.combined(x, op)] * devices), op)
+        for result, widens in ((whole, True), (last, False)):
+            agree(result, np.stack([oracle.combined(x, op, widens)] * devices), op)
         own = mesh.deal_heads(heads, counts, SLOTS, HEADS)[1]
         if len(heads):
             agree(mesh.gather(segments, own), of_parts(x, op, parts(total, heads)), op)
@@ -146,7 +146,7 @@ def test_rows_of_every_operator(rng, op):
         agree(mesh.gather(scanned_rows, counts), every_prefix(x, op, **form), op)
         starts = np.unique(np.append(0, heads))
         places = [slice(i, stop) for a, stop in zip(starts, [*starts[1:], total], strict=True) for i in range(a, stop)]
-        agree(mesh.gather(restarted, counts), of_parts(x, op, places), op)
+        agree(mesh.gather(restarted, counts), of_parts(x, op, places, False), op)
         dead = np.concatenate([row[count:] for row, count in zip(restarted, counts, strict=True)])
         assert (dead == (-1 if op.startswith("arg") else 0)).all()
         np.testing.assert_array_equal(found, mesh.deal_heads(starts, counts, SLOTS, HEADS + 1)[1])

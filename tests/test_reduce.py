@@ -339,7 +339,9 @@ def test_plain_sums_of_integers_wrap(rng, dtype):
     for x64 in (False, True) if x.itemsize < 8 else (True,):
         with jax.enable_x64(x64):
             (got,) = reduce_primitives._reduce.fallback(x, ABSENT, op=Kind.ADD, wide=0)
-        same(got, oracle.reduce(x, "add"))
+            same(got, oracle.total(x, "add"))
+            (wide,) = reduce_primitives._reduce.fallback(x, ABSENT, op=Kind.ADD, wide=1)
+            same(wide, oracle.reduce(x, "add"))
 
 
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
@@ -650,7 +652,7 @@ def test_the_plain_jax_path_agrees_with_the_kernels(rng, op):
     from jax_mgpu._src.operators import Kind
     from jax_mgpu._src.reduce import _reduce, _segmented_reduce
 
-    n, form = 14, {"op": Kind[op.upper()], "wide": 0}
+    n, form = 14, {"op": Kind[op.upper()], "wide": int(op in ("add", "mul"))}
     x, heads = items(rng, "int16", op, n), np.array([2, 2, 9, 20], np.int32)
 
     @jax.jit

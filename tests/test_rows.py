@@ -26,9 +26,7 @@ def takes(op, dtype):
     """Whether an operator takes items of this type."""
     if op in ("and", "or", "xor"):
         return dtype not in data.FLOAT_DTYPES
-    if op == "logsumexp":
-        return dtype in data.FLOAT_DTYPES
-    return op not in ("mul", "prod") or dtype != "bool"
+    return op != "logsumexp" or dtype in data.FLOAT_DTYPES
 
 
 CASES = [
@@ -73,9 +71,9 @@ def parts(n, heads, count=None, ends=None):
     return [slice(begin, max(begin, stop)) for begin, stop in zip(begins, stops, strict=True)]
 
 
-def of_parts(x, op, slices):
+def of_parts(x, op, slices, widens=True):
     """The combination of each part of x; indices count from the start of x."""
-    results = [np.asarray(oracle.combined(x[part], op)) for part in slices]
+    results = [np.asarray(oracle.combined(x[part], op, widens)) for part in slices]
     if op.startswith("arg"):
         results = [np.where(r >= 0, r + part.start, r).astype(r.dtype) for r, part in zip(results, slices, strict=True)]
     return np.stack(results)
@@ -156,6 +154,50 @@ def test_narrow_floats_accumulate_in_float32(rng, dtype):
     same(mgpu.reduce(np.full((2_000, 2), 1_000, jnp.dtype(dtype)), "mean"), np.full(2, 1_000, jnp.dtype(dtype)))
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_sums_and_products_of_integers_have_the_type_of_jnp(wide):
+    """200 ones of int8 are 200, in every reduction, as in jnp.sum; scans keep their type, as jnp.cumsum does."""
+    with jax.enable_x64(wide):
+        for dtype, value in (
+            ("int8", -120),
+            ("uint8", 255),
+            ("int16", -30_000),
+            ("uint16", 65_535),
+            ("int32", 2**31 - 1),
+        ):
+            x, zeros = np.full(200, value, dtype), np.zeros(200, np.int32)
+            for op, whole in (("add", jnp.sum), ("mul", jnp.prod)):
+                forms = {
+                    "reduce": mgpu.reduce(x, op),
+                    "count": mgpu.reduce(np.append(x, x), op, count=200),
+                    "rows": mgpu.reduce(np.stack([x, x], 1), op)[0],
+                    "map": mgpu.reduce(x, op, map=lambda item: item),
+                    "batch": jax.vmap(lambda x, op=op: mgpu.reduce(x, op))(np.stack([x, x]))[0],
+                    "segmented_reduce": mgpu.segmented_reduce(x, [0], op)[0],
+                    "segments of rows": mgpu.segmented_reduce(np.stack([x, x], 1), [0], op)[0, 0],
+                    "reduce_by_id": mgpu.reduce_by_id(x, zeros, 1, op)[0],
+                    "rows by id": mgpu.reduce_by_id(np.stack([x, x], 1), zeros, 1, op)[0, 0],
+                    "reduce_by_key": mgpu.reduce_by_key(zeros, x, op, size=1)[1][0],
+                    "group_by": mgpu.group_by(zeros, x, op, size=1)[1][0],
+                    "Ragged": mgpu.Ragged.from_lengths(x, [200]).reduce(op)[0],
+                }
+                if op == "add":
+                    forms["bincount"] = mgpu.bincount(zeros, 1, x)[0]
+                for name, got in forms.items():
+                    assert (got, got.dtype) == (whole(x), whole(x).dtype), (name, dtype, op)
+                nothing = mgpu.reduce(x[:0], op)
+                assert (nothing, nothing.dtype) == (whole(x[:0]), whole(x).dtype)
+                assert mgpu.scan(x, op).dtype == dtype
+            same(mgpu.reduce(x, lambda a, b: a + b), np.sum(x, dtype=dtype))
+
+
+def test_products_of_bools_are_integers():
+    x = np.array([True, True, False])
+    for heads, expected in (([0, 1, 2], [1, 1, 0]), ([0], [0])):
+        same(mgpu.segmented_reduce(x, heads, "mul"), np.array(expected, jnp.prod(x).dtype))
+    same(mgpu.scan(x, "prod", exclusive=True), np.array([1, 1, 1], jnp.prod(x).dtype))
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int32", "float16", "bfloat16", "float32"])
 def test_means_of_equal_items_are_that_item(dtype):
     """Of numbers whose product with the reciprocal of the number of items is another one; as NumPy divides."""
@@ -212,7 +254,7 @@ def test_a_tree_with_an_operator_a_leaf(rng):
     check(
         mgpu.reduce_by_id(x, ids, 4, ops), lambda x, op: np.stack([oracle.combined(x[ids == i], op) for i in range(4)])
     )
-    check(mgpu.scan(x, ops), lambda x, op: np.stack([oracle.combined(x[: i + 1], op) for i in range(90)]))
+    check(mgpu.scan(x, ops), lambda x, op: np.stack([oracle.combined(x[: i + 1], op, False) for i in range(90)]))
     keys = np.repeat(np.arange(9), 10)
     firsts, got, count = mgpu.reduce_by_key(keys, x, ops, size=11)
     assert list(firsts) == [*range(9), 0, 0] and count == 9
@@ -245,8 +287,8 @@ def test_groups_of_rows(rng):
 def scanned(x, op, exclusive, reverse):
     """Each prefix combined, or each suffix."""
     if reverse:
-        return of_parts(x, op, [slice(i + exclusive, len(x)) for i in range(len(x))])
-    return np.stack([oracle.combined(x[: i + 1 - exclusive], op) for i in range(len(x))])
+        return of_parts(x, op, [slice(i + exclusive, len(x)) for i in range(len(x))], False)
+    return np.stack([oracle.combined(x[: i + 1 - exclusive], op, False) for i in range(len(x))])
 
 
 @pytest.mark.parametrize(
@@ -271,10 +313,10 @@ def test_scans_of_rows(rng, op, dtype):
             form = {"exclusive": exclusive, "reverse": reverse}
             ((got, total), (counted, live_total)), segmented, column = forms(x, 22, **form)
             agree(got, scanned(x, op, **form), op)
-            agree(total, oracle.combined(x, op), op)
+            agree(total, oracle.combined(x, op, False), op)
             agree(counted[:22], scanned(x[:22], op, **form), op)
             assert np.all(np.asarray(counted[22:]) == (-1 if op == "argmax" else 0))
-            agree(live_total, oracle.combined(x[:22], op), op)
+            agree(live_total, oracle.combined(x[:22], op, False), op)
             expected = [scanned(x[a:b], op, **form) for a, b in ((0, 9), (9, 30), (30, 40))]
             if op == "argmax":
                 expected = [
@@ -342,7 +384,7 @@ def test_segments_with_gaps(rng, heads, ends):
                     expected[part] = np.where(found >= 0, found + part.start, -1) if op == "argmin" else found
             same(got, expected)
     plus = mgpu.segmented_reduce(x, heads, jnp.add, ends=ends, identity=np.int32(0))
-    same(plus, of_parts(x, "add", parts(n, heads, None, ends)))
+    same(plus, of_parts(x, "add", parts(n, heads, None, ends), False))
     plus = mgpu.segmented_scan(x[:, 0], heads, jnp.add, ends=ends)
     same(plus, mgpu.segmented_scan(x[:, 0], heads, ends=ends))
 

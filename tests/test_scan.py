@@ -63,9 +63,9 @@ def check_every_form(x, heads, count, op):
     live = x[: max(0, count)]
     for i, form in enumerate(FORMS):
         same(scans[i][0], oracle.scan(x, op, **form))
-        same(scans[i][1], oracle.reduce(x, op))
+        same(scans[i][1], oracle.total(x, op))
         same(counted[i][0], oracle.segmented_scan(x, nothing, op, **form, count=count))
-        same(counted[i][1], oracle.reduce(live, op))
+        same(counted[i][1], oracle.total(live, op))
         same(segmented[i], oracle.segmented_scan(x, heads, op, **form))
         same(both[i], oracle.segmented_scan(x, heads, op, **form, count=count))
 
@@ -161,7 +161,7 @@ def test_batches(rng, op, rows, n):
         scanned, totals = jax.vmap(lambda row, form=form: mgpu.scan(row, op, **form, return_total=True))(x)
         for row in range(rows):
             same(scanned[row], oracle.scan(x[row], op, **form))
-            same(totals[row], oracle.reduce(x[row], op))
+            same(totals[row], oracle.total(x[row], op))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float64"])
@@ -182,9 +182,9 @@ def test_batches_of_rows_of_every_length(rng, op, dtype):
             whole, counted = scan(x, counts, **form)
             for row, count in enumerate(counts):
                 same(whole[0][row], oracle.scan(x[row], op, **form))
-                same(whole[1][row], oracle.reduce(x[row], op))
+                same(whole[1][row], oracle.total(x[row], op))
                 same(counted[0][row], oracle.segmented_scan(x[row], np.zeros(0, np.int32), op, **form, count=count))
-                same(counted[1][row], oracle.reduce(x[row][:count], op))
+                same(counted[1][row], oracle.total(x[row][:count], op))
 
 
 @pytest.mark.parametrize("n", [1, 3, 7, 8, 31, 77, 100, 129, 497, 1000, 2049, 4096])
@@ -203,10 +203,10 @@ def test_short_rows(rng, op, dtype, n):
     for form, (scanned, totals), (parts, part_totals) in zip(FORMS, whole, counted, strict=True):
         for row in range(batch):
             same(scanned[row], oracle.scan(x[row], op, **form))
-            same(totals[row], oracle.reduce(x[row], op))
+            same(totals[row], oracle.total(x[row], op))
             expected = oracle.segmented_scan(x[row], np.zeros(0, np.int32), op, **form, count=counts[row])
             same(parts[row], expected)
-            same(part_totals[row], oracle.reduce(x[row][: max(0, counts[row])], op))
+            same(part_totals[row], oracle.total(x[row][: max(0, counts[row])], op))
 
 
 def test_batches_of_any_mix_of_operands(rng):

@@ -191,7 +191,7 @@ def test_groups_as_pandas(rng):
                 wrapped = np.asarray(got[column][:n])
                 right = expected[column].to_numpy()
                 if operator == "mul" and column == "x":
-                    right = right.astype(np.int32)
+                    right = right.astype(wrapped.dtype)
                 np.testing.assert_allclose(wrapped, right, rtol=1e-5)
                 assert not np.asarray(got[column][n:]).any()
 

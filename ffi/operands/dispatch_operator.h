@@ -74,13 +74,32 @@ void dispatch_logsumexp(const Call& call, DType dtype, Visit visit) {
   }
 }
 
-// Calls visit(operator) with the sum of 16-bit floats whose results are float32.
-template <typename Visit>
-void dispatch_wide_sum(const Call& call, DType dtype, Visit visit) {
+// Calls visit(operator) with the sum or product of elements whose results are states of a wider type: of 16-bit floats
+// float32, of integers the 32 or 64 bits of their sign.
+template <ArithmeticKind kKind, typename Visit>
+void dispatch_wide(const Call& call, DType dtype, DType result, bool multiply, Visit visit) {
+  const auto dispatch_integer = [&](auto element, DType word, DType long_word) {
+    using Element = decltype(element);
+    if (result == long_word) return visit(Arithmetic<Element, uint64_t, kKind, uint64_t>{multiply});
+    if constexpr (sizeof(Element) < 4) {
+      if (result == word) return visit(Arithmetic<Element, uint32_t, kKind, uint32_t>{multiply});
+    }
+    call.fail("result: wrong type");
+  };
   switch (dtype) {
-    case DType::f16: return visit(Arithmetic<Half, float, ArithmeticKind::kSum, float>{false});
-    case DType::bf16: return visit(Arithmetic<BFloat16, float, ArithmeticKind::kSum, float>{false});
-    default: call.fail("x: expected float16 or bfloat16 for a wide sum, got " + std::string(dtype_name(dtype)));
+    case DType::u8: return dispatch_integer(uint8_t{}, DType::u32, DType::u64);
+    case DType::s8: return dispatch_integer(int8_t{}, DType::s32, DType::s64);
+    case DType::u16: return dispatch_integer(uint16_t{}, DType::u32, DType::u64);
+    case DType::s16: return dispatch_integer(int16_t{}, DType::s32, DType::s64);
+    case DType::u32: return dispatch_integer(uint32_t{}, DType::u32, DType::u64);
+    case DType::s32: return dispatch_integer(int32_t{}, DType::s32, DType::s64);
+    default: break;
+  }
+  call.expect(result == DType::f32, "result: wrong type");
+  switch (dtype) {
+    case DType::f16: return visit(Arithmetic<Half, float, kKind, float>{multiply});
+    case DType::bf16: return visit(Arithmetic<BFloat16, float, kKind, float>{multiply});
+    default: call.fail("x: expected a narrow type for a wide result, got " + std::string(dtype_name(dtype)));
   }
 }
 
@@ -110,7 +129,16 @@ void OperatorOperands::dispatch(const Call& call, Visit visit) const {
 
 template <bool kMerged, typename Visit>
 void OperatorOperands::dispatch_reduction(const Call& call, Visit visit) const {
-  if (wide) return dispatch_wide_sum(call, dtype, visit);
+  using enum ArithmeticKind;
+  if (wide) {
+    const bool multiply = kind == OperatorKind::kMul;
+    if constexpr (kMerged) {
+      return dispatch_wide<kEither>(call, dtype, *wide, multiply, visit);
+    } else {
+      return multiply ? dispatch_wide<kProduct>(call, dtype, *wide, true, visit)
+                      : dispatch_wide<kSum>(call, dtype, *wide, false, visit);
+    }
+  }
   if (kind == OperatorKind::kLogsumexp) return dispatch_logsumexp(call, dtype, visit);
   dispatch<kMerged>(call, visit);
 }

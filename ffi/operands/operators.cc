@@ -29,9 +29,9 @@ int64_t OperatorOperands::state_bytes(const Call& call) const {
 void OperatorOperands::expect_result(const Call& call, const Array& result, int64_t size) const {
   call.expect(result.size() == size, "result: wrong number of items");
   const bool holds = gives_index(kind) ? result.dtype == DType::s32 || result.dtype == DType::s64
-                                       : result.dtype == (wide ? DType::f32 : dtype);
+                                       : result.dtype == wide.value_or(dtype);
   call.expect(holds, "result: wrong type");
-  call.expect(!wide || kind == OperatorKind::kAdd, "wide: expected a sum");
+  call.expect(!wide || kind == OperatorKind::kAdd || kind == OperatorKind::kMul, "wide: expected a sum or product");
 }
 
 }  // namespace mgpu

@@ -1,6 +1,8 @@
 // What reductions and scans have alike.
 #pragma once
 
+#include <optional>
+
 #include "algorithm/operators.h"
 #include "algorithm/segments.h"
 #include "dtype.h"
@@ -17,7 +19,7 @@ class Workspace;
 struct OperatorOperands {
   OperatorKind kind;
   DType dtype;
-  bool wide = false;  // sums of 16-bit floats are given as float32
+  std::optional<DType> wide;  // of sums and products that are given in a wider type than the elements'
   Segments segments;
   const void* x;
   int64_t positions;  // what those that an operator is given lie below
@@ -29,13 +31,13 @@ struct OperatorOperands {
   template <bool kMerged, typename Visit>
   void dispatch(const Call& call, Visit visit) const;
 
-  // The same for reductions, whose sums may be wide.
+  // The same for reductions, whose sums and products may be wide.
   template <bool kMerged, typename Visit>
   void dispatch_reduction(const Call& call, Visit visit) const;
 
   int64_t state_bytes(const Call& call) const;
 
-  // Results have the elements' type, or are indices, or float32 where sums are wide.
+  // Results have the elements' type, or are indices, or of the wider type.
   void expect_result(const Call& call, const Array& result, int64_t size) const;
 };
 

@@ -21,7 +21,7 @@ ReduceOperands::ReduceOperands(const Call& call, const Arguments& in)
     : OperatorOperands(call, in["x"], nullptr, &in["count"]),
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {
-  wide = in.flag("wide");
+  if (in.flag("wide")) wide = in.result("result").dtype;
   expect_result(call, in.result("result"), segments.rows);
 }
 ReduceOperands::ReduceOperands(const Call& call) : ReduceOperands(call, Arguments(call, signature::reduce)) {}
@@ -53,7 +53,7 @@ SegmentedReduceOperands::SegmentedReduceOperands(const Call& call, const Argumen
     : OperatorOperands(call, in["x"], &in["heads"], &in["count"]),
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {
-  wide = in.flag("wide");
+  if (in.flag("wide")) wide = in.result("result").dtype;
   expect_result(call, in.result("result"), segments.rows * segments.heads_count);
 }
 SegmentedReduceOperands::SegmentedReduceOperands(const Call& call)

@@ -17,7 +17,7 @@ ReduceByIdOperands::ReduceByIdOperands(const Call& call, const Arguments& in)
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {
   const Array& of = in.result("result");
-  wide = in.flag("wide");
+  if (in.flag("wide")) wide = in.result("result").dtype;
   size = in.attribute("size");
   call.expect(of.rank() >= 2 && of.dimensions[of.rank() - 2] == size, "result: expected `size` rows");
   segments.rows = Call::batch(of, 2);

@@ -20,7 +20,7 @@ from jax_mgpu._src.check import (
 )
 from jax_mgpu._src.compat import whole_axes
 from jax_mgpu._src.mesh import devices_of, over_axis
-from jax_mgpu._src.operators import Kind
+from jax_mgpu._src.operators import Kind, sum_dtype
 from jax_mgpu._src.preconditions import by_construction, sorted_keys
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.reduce_by_id import _reduce_by_id
@@ -44,7 +44,8 @@ def bincount(
       axis_name: see `reduce_by_id`: each device has `length` of the results.
 
     Returns:
-      `[length]`: numbers of items, int32 (int64 from 2^31 items on), or sums of the type of the weights.
+      `[length]`: numbers of items, int32 (int64 from 2^31 items on), or sums of the weights: of their type, or, of
+      integers, that of `jnp.sum`.
 
     Raises:
       TypeError: ids are not integers, weights are not numbers, or `length` is not static.
@@ -71,6 +72,8 @@ def bincount(
     weights = whole_axes(expect_key(name, "weights", weights))
     if weights.shape[0] != n:
         raise value_error(name, "weights", f"one for each of ids, {n}", describe(weights))
+    if jnp.issubdtype(weights.dtype, jnp.integer):
+        weights = weights.astype(sum_dtype(weights.dtype))
     if axis_name is not None:
         operands = Kind.ADD, weights[:, None], ids, ABSENT
         return over_axis("ids.reduce_by_id", name, axis_name, *operands, size=length)[:, 0].astype(weights.dtype)

@@ -110,13 +110,14 @@ def mapped(
     return items, load
 
 
-def one_leaf(load: Load | None, leaves: Sequence[Leaf], x: Any) -> Load | None:
-    """The load, where a name combines one array of the items as it is: kernels that map know no other."""
+def one_leaf(load: Load | None, leaves: list[Leaf]) -> tuple[Load | None, list[Leaf]]:
+    """The load, where a name combines one array of the items, converted at most: kernels that map know no other."""
     if load is None or len(leaves) != 1:
-        return None
-    (leaf,) = leaves
-    is_plain = not leaf.trailing and not leaf.mean and leaf.kind <= Kind.ARGMAX
-    return load if is_plain and leaf.x.dtype == jax.tree.leaves(x)[0].dtype else None
+        return None, leaves
+    leaf, function = leaves[0].converted, load.function
+    if leaf.trailing or leaf.mean or leaf.kind > Kind.ARGMAX:
+        return None, leaves
+    return dataclasses.replace(load, function=lambda *given: [function(*given)[0].astype(leaf.x.dtype)]), [leaf]
 
 
 def map_leaves(

@@ -17,7 +17,7 @@ import numpy as np
 
 from jax_mgpu._src.check import KEY_DTYPES, NUMBERS, as_array, describe, index_dtype, type_error, value_error
 from jax_mgpu._src.compat import whole_axes
-from jax_mgpu._src.operators import Kind, accumulator_dtype, expect_no_array_function
+from jax_mgpu._src.operators import Kind, expect_no_array_function, sum_dtype, wide_dtype
 from jax_mgpu._src.primitive import Operation
 
 __all__ = ["NAMES", "Leaf", "expect_name", "named_leaves", "over_devices"]
@@ -50,7 +50,7 @@ class Leaf:
       argument: its name in error messages.
       x: what the kernels combine, `[n]` or `[n, width]`.
       kind: the kernels' operator.
-      wide: whether sums of 16-bit floats are to be float32.
+      wide: whether sums and products are to be wider than the items: of means of 16-bit floats, and of integers.
       mean: whether sums are divided by the numbers of items.
       trailing: the shape of an item.
       dtype: that of the results.
@@ -70,6 +70,11 @@ class Leaf:
     def rows(self) -> jax.Array:
         """The same as `[n, width]`."""
         return self.x.reshape(self.x.shape[0], math.prod(self.trailing))
+
+    @property
+    def converted(self) -> Leaf:
+        """The same of items that have the type of the sums."""
+        return dataclasses.replace(self, x=self.x.astype(wide_dtype(self.x.dtype)), wide=False) if self.wide else self
 
     @property
     def is_empty(self) -> bool:
@@ -99,7 +104,7 @@ def over_devices(
     """
     if leaf.is_empty:
         return [leaf.nothing(shape) for shape in leading]
-    combined = run(leaf.kind, leaf.x.astype(accumulator_dtype(leaf.x.dtype)) if leaf.wide else leaf.x)
+    combined = run(leaf.kind, leaf.converted.x)
     counts = run(Kind.ADD, jnp.ones(leaf.x.shape[:1], dtype)) if leaf.mean else combined
     return [
         leaf.results(part, shape, lambda number=number: number)  # type: ignore[misc]
@@ -115,10 +120,12 @@ def named_leaves(
     identity: Any = None,
     devices: int = 1,
     takes_functions: bool = True,
+    widens: bool = True,
 ) -> tuple[list[Leaf], Callable[[Sequence[Any]], Any], int]:
     """The leaves of a pytree of arrays `[n, ...]`, what puts results in their places, and n.
 
     `op` is a name, or a pytree of names over that of x. Numbers of items, and indices, are those of so many devices.
+    With `widens`, sums and products of integers have the type of `jnp.sum`.
     """
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
         x = as_array(operation, argument, x)  # of numbers
@@ -140,7 +147,7 @@ def named_leaves(
             expected = f"arrays with the leading axis of each other, {n}"
             raise value_error(operation, place, expected, describe(array))
         n = array.shape[0]
-        leaves.append(_leaf(operation, place, array, name, devices * n))
+        leaves.append(_leaf(operation, place, array, name, devices * n, widens))
     return leaves, structure.unflatten, n
 
 
@@ -169,7 +176,7 @@ def expect_name(operation: str, name: Any, names: Sequence[str], takes_functions
     raise value_error(operation, "op", expected, repr(name))
 
 
-def _leaf(operation: str, argument: str, x: jax.Array, name: str, n: int) -> Leaf:
+def _leaf(operation: str, argument: str, x: jax.Array, name: str, n: int, widens: bool) -> Leaf:
     """One array, converted to what its operator combines; n is the number of all items."""
     is_bool = x.dtype == jnp.bool_
     is_float = jnp.issubdtype(x.dtype, jnp.floating)
@@ -186,8 +193,6 @@ def _leaf(operation: str, argument: str, x: jax.Array, name: str, n: int) -> Lea
         items, dtype = (items if is_bool else items != 0), np.dtype(bool)
     elif name in ("and", "or", "xor"):
         expect(not is_float, "integers or bools")
-    elif name in ("mul", "prod"):
-        expect(not is_bool, "integers or floats")
     elif name == "logsumexp":
         expect(is_float, "floats")
     elif mean:
@@ -197,11 +202,15 @@ def _leaf(operation: str, argument: str, x: jax.Array, name: str, n: int) -> Lea
             dtype = jnp.result_type(float)
             items = items.astype(dtype)
     elif is_bool:
-        if kind in (Kind.MIN, Kind.MAX):
-            kind = Kind.AND if kind == Kind.MIN else Kind.OR
+        if kind in (Kind.MIN, Kind.MAX, Kind.MUL):
+            dtype = sum_dtype(x.dtype) if kind == Kind.MUL else dtype
+            kind = Kind.OR if kind == Kind.MAX else Kind.AND
         else:  # counts, and positions
             dtype = index_dtype(operation, argument, n)
             items = items.astype(dtype if kind == Kind.ADD else jnp.uint8)
+    elif kind in (Kind.ADD, Kind.MUL) and widens and not is_float:
+        dtype = sum_dtype(x.dtype)
+        wide = dtype != x.dtype
     if kind.gives_index:
         dtype = index_dtype(operation, argument, n)
     width = math.prod(x.shape[1:])

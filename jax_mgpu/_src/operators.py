@@ -47,6 +47,8 @@ __all__ = [
     "segment_ends",
     "segmented_results",
     "select",
+    "sum_dtype",
+    "wide_dtype",
 ]
 
 
@@ -79,7 +81,7 @@ def result_dtype(operation: str, kind: int, x: Any, wide: int = 0) -> Any:
     """The dtype of results: that of x, or that of indices into it, or that in which sums are made."""
     if Kind(kind).gives_index:
         return index_dtype(operation, "x", x.shape[0])
-    return accumulator_dtype(x.dtype) if wide else x.dtype
+    return wide_dtype(x.dtype) if wide else x.dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,12 +117,24 @@ def accumulator_dtype(dtype: Any) -> Any:
     return jnp.dtype(jnp.float32) if narrow else dtype
 
 
+def sum_dtype(dtype: Any) -> np.dtype:
+    """The type of sums and products of integers or bools, as `jnp.sum` has it: of 32 bits, of 64 with x64."""
+    default = np.uint64 if jnp.issubdtype(dtype, jnp.unsignedinteger) else np.int64
+    return np.promote_types(dtype, jax.dtypes.canonicalize_dtype(default))
+
+
+def wide_dtype(dtype: Any) -> Any:
+    """The type of sums that keep what is added: of integers that of `jnp.sum`, of floats that they are made in."""
+    return sum_dtype(dtype) if jnp.issubdtype(dtype, jnp.integer) else accumulator_dtype(dtype)
+
+
 def builtin(kind: int, dtype: Any, result: Any = None) -> Operator:
     """A built-in operator over items of this type, or rows of them."""
     kind = Kind(kind)
     known: dict[str, Any] = {"kind": kind, "commutes": True}
     wide = accumulator_dtype(dtype)
     if kind in (Kind.ADD, Kind.MUL):
+        wide = np.promote_types(wide, dtype if result is None else result)
         return Operator(
             extract=lambda x, positions: x.astype(wide),
             combine=jnp.add if kind == Kind.ADD else jnp.multiply,

@@ -45,6 +45,7 @@ from jax_mgpu._src.operators import (
     result_dtype,
     segmented_results,
     select,
+    wide_dtype,
 )
 from jax_mgpu._src.preconditions import room
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
@@ -93,11 +94,12 @@ def reduce(
       x: an array `[n, ...]` or a pytree of such, integers of 8 to 64 bits or floats of 16 to 64 bits, or bools; each
         trailing position is combined on its own. With a function as `op`, arrays of any type, combined together.
       op: a name, or a pytree of names over that of x, or any associative function of two items, which need not commute.
-        `"add"` or `"sum"`, `"mul"` or `"prod"`: integers wrap, float16 and bfloat16 accumulate in float32, bools are
-        counted. `"min"`, `"max"`: a NaN makes the result NaN. `"argmin"`, `"argmax"`: the index of the first extremum,
-        -1 over nothing. `"mean"`: of integers and bools as floats; NaN over nothing. `"any"`, `"all"`: bools, of items
-        other than 0. `"and"`, `"or"`, `"xor"`: of bools or the bits of integers. `"logsumexp"`: of floats, -inf over
-        nothing.
+        `"add"` or `"sum"`, `"mul"` or `"prod"`: integers wrap in the type of `jnp.sum` (int32 or uint32 for those of 8
+        and 16 bits, 64 bits for all with `jax_enable_x64`); float16 and bfloat16 accumulate in float32; bools are
+        integers, 0 or 1. `"min"`, `"max"`: a NaN makes the result NaN. `"argmin"`, `"argmax"`: the index of the first
+        extremum, -1 over nothing. `"mean"`: of integers and bools as floats; NaN over nothing. `"any"`, `"all"`: bools,
+        of items other than 0. `"and"`, `"or"`, `"xor"`: of bools or the bits of integers. `"logsumexp"`: of floats,
+        -inf over nothing.
       count: the number of live items, an integer scalar (default `n`). Items past it are not read.
       identity: the identity of a function `op`, a pytree like one item: needed with `count`, and for `n = 0`.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
@@ -107,7 +109,7 @@ def reduce(
       axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
 
     Returns:
-      For each array one item `[...]`: of the array's type, or an index (int32; int64 from 2^31 items on), or what `op`
+      For each array one item `[...]`: of the array's type, an index (int32; int64 from 2^31 items on), or what `op`
       says above. Over nothing, the operator's identity: a sum is 0, a product 1, a minimum the largest value (+inf).
       Over a mesh axis it is the same on all devices, and an index is that in the global array.
 
@@ -150,7 +152,7 @@ def reduce(
 
         dtype = index_dtype(name, "x", n * devices_of(name, axis_name))
         return restore([over_devices(leaf, reduced, [()], dtype)[0] for leaf in leaves])
-    load = one_leaf(load, leaves, x)
+    load, leaves = one_leaf(load, leaves)
     return restore([_reduce_leaf(name, leaf, count, load) for leaf in leaves])
 
 
@@ -292,7 +294,7 @@ def segmented_reduce(
     else:
         if load is None:
             leaves = [leaf_inside_segments(leaf, heads, gaps=gaps) for leaf in leaves]
-        load = one_leaf(load, leaves, x)
+        load, leaves = one_leaf(load, leaves)
         results = restore([_reduce_segments_leaf(name, leaf, heads, count, load) for leaf in leaves])
     return results if ends is None else jax.tree.map(lambda x: x[::2], results)
 
@@ -458,8 +460,7 @@ def _plain_sum(x: jax.Array) -> jax.Array:
 
     It is behind a barrier, so that its bits do not depend on what else is in the program.
     """
-    is_integer = jnp.issubdtype(x.dtype, jnp.integer)
-    dtype = jax.eval_shape(jnp.sum, x).dtype if is_integer else accumulator_dtype(x.dtype)
+    dtype = wide_dtype(x.dtype)
     x, zero = jax.lax.optimization_barrier((x, np.int32(0)))
     if x.size * x.dtype.itemsize < LEAST_NATIVE_BYTES:
         return jnp.sum(x, dtype=dtype)

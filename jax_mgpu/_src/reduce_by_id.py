@@ -17,11 +17,11 @@ from jax_mgpu._src.gather import set_sums
 from jax_mgpu._src.live import live_mask, wide_enough
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.named import Leaf, named_leaves
-from jax_mgpu._src.operators import Kind, accumulator_dtype, result_dtype
+from jax_mgpu._src.operators import Kind, accumulator_dtype, result_dtype, wide_dtype
 from jax_mgpu._src.preconditions import by_construction
 from jax_mgpu._src.primitive import ABSENT, Operation, one_program
 from jax_mgpu._src.recurrence import weighted
-from jax_mgpu._src.reduce import as_floats, logsumexp_weights, reduce_rows, segmented_reduce, take_columns
+from jax_mgpu._src.reduce import _segmented_reduce, as_floats, logsumexp_weights, reduce_rows, take_columns
 from jax_mgpu._src.sort import run_sort_indices, sort
 from jax_mgpu._src.sort_primitives import Method
 from jax_mgpu._src.sorted_search import sorted_search
@@ -98,6 +98,7 @@ def reduce_by_id(
 
         def combined(x: jax.Array, kind: Kind, wide: bool) -> jax.Array:
             if axis_name is not None:
+                x = x.astype(wide_dtype(x.dtype)) if wide else x
                 return over_axis("ids.reduce_by_id", name, axis_name, kind, x, ids, count, size=size)
             return _reduce_by_id(x=x, ids=ids, count=count, op=kind, wide=wide, size=size)[0]
 
@@ -124,8 +125,8 @@ def _by_sorting(x: jax.Array, ids: jax.Array, count: jax.Array, *, op: int, wide
     if width == 1 and x.dtype.itemsize in (4, 8) and not Kind(op).gives_index:
         keys, column = sort(keys, x[:, 0], bits=bits)
         bounds = sorted_search(needles, keys)
-        name = Kind(op).name.lower()
-        return [segmented_reduce(column, bounds[:size], name, count=bounds[size])[:, None]]
+        found = _segmented_reduce(x=column, heads=bounds[:size], count=bounds[size:], op=op, wide=wide)[0]
+        return [found[:, None]]
     keys, order = run_sort_indices(
         "reduce_by_id", keys, ABSENT, ABSENT, descending=False, count=None, method=Method.FASTEST, bits=bits
     )
@@ -220,7 +221,7 @@ class _ReduceById(Operation):
             return True
         if in_fixed_point:
             return slots > FIXED_POINT_SLOTS
-        state = max(4, np.dtype(accumulator_dtype(x.dtype)).itemsize)
+        state = max(4, np.dtype(wide_dtype(x.dtype) if attributes["wide"] else x.dtype).itemsize)
         if op.gives_index:
             state = 16  # with a position
         elif op == Kind.LOGSUMEXP:

@@ -81,7 +81,8 @@ def scan(
 
     Args:
       x: an array `[n, ...]` or a pytree of such: see `reduce`.
-      op: a name, a pytree of names over that of x, or any associative function of two items: see `reduce`.
+      op: a name, a pytree of names over that of x, or any associative function of two items: see `reduce`. Sums and
+        products of integers have the array's type, as those of `jnp.cumsum` do.
       exclusive: leave out the position's own item; the first result is the identity.
       reverse: scan from the end, as if x and the result were flipped. A function of two items gets the item nearer to
         the end first.
@@ -231,7 +232,7 @@ def _run(
     if callable(op):
         operator, x, n, restore = custom(name, op, x, identity, needs_identity, commutative=commutative)
     else:
-        leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name))
+        leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name), widens=False)
     if heads is not ABSENT:
         heads, ends = segment_operands(name, heads, ends, n)
     if ends is not None:
@@ -261,7 +262,7 @@ def _run(
         results = list(scan_by_function(name, operator, x, n, heads, count, load, **flags))
         fills = jax.tree.map(lambda _: 0, results[0])
     else:
-        load = one_leaf(load, leaves, x)
+        load, leaves = one_leaf(load, leaves)
         scanned = [_scan_leaf(name, leaf, n, heads, count, load, **flags) for leaf in leaves]
         results = [list(parts) for parts in zip(*scanned, strict=True)]
         fills = [leaf.fill for leaf in leaves]

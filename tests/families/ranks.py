@@ -257,7 +257,7 @@ def counts(shape: Shape) -> Call:
     n = shape.size()
     dtype = shape.key_dtype() if name == "histogram" else shape.index_dtype(0)
     length = shape.choice((0, 1, 13, 1000)) if name == "bincount" else shape.choice((1, 2, 30))
-    weight = shape.choice((None, "float32", "int32")) if name == "bincount" else None
+    weight = shape.choice((None, "float32", "int32", "int8")) if name == "bincount" else None
     shape.say(name, f"length={length}", str(weight))
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def counts(shape: Shape) -> Call:
             inside = (ids.astype(np.float64) >= 0) & (ids.astype(np.float64) < length)
             kept = ids[inside].astype(np.int64)
             found = np.bincount(kept, None if weights is None else weights[inside], minlength=length)
-            return [found[:length].astype(np.int32 if weights is None else weights.dtype)]
+            return [found[:length].astype(np.int32 if weights is None else oracle.summed(weights, "add").dtype)]
         both = oracle.rank(np.concatenate([x, edges]))
         codes, cuts = both[:n], both[n:]
         with np.errstate(invalid="ignore"):

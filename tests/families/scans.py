@@ -139,7 +139,7 @@ def scans(shape: Shape, item_map: ItemMap | None = None) -> Call:
         if not total:
             return scanned
         flipped = x if not reverse or isinstance(operator, Named) else jax.tree.map(lambda leaf: _flip(leaf, count), x)
-        return [*scanned, *map(scalar, operator.reduce(flipped, np.zeros(1, np.int64), count))]
+        return [*scanned, *map(scalar, operator.reduce(flipped, np.zeros(1, np.int64), count, widens=False))]
 
     return Call(name, function, draw_operands, expected, shape.x64, ("x",), finite=shape.finite)
 

@@ -89,8 +89,11 @@ class Named:
             magnitudes = np.nan_to_num(np.abs(x.astype(np.float64)), nan=0, posinf=0)
         return oracle.segmented_scan(magnitudes, heads, "add", False, *form)
 
-    def reduce(self, x: Any, heads: np.ndarray, count: Any) -> list[Any]:
+    def reduce(self, x: Any, heads: np.ndarray, count: Any, widens: bool = True) -> list[Any]:
+        """The results of segments; of integers in the type of jnp.sum, or, as the totals of scans are, in their own."""
         results = oracle.segmented_reduce(x, heads, self.name, count)
+        if not (widens or self.gives_index):
+            results = results.astype(x.dtype)
         with np.errstate(invalid="ignore"):
             magnitudes = np.nan_to_num(np.abs(x.astype(np.float64)), nan=0, posinf=0)
         return [near(self.name, results, lambda: oracle.segmented_reduce(magnitudes, heads, "add", count))]
@@ -164,7 +167,8 @@ class Function:
             found.append(Equal(np.concatenate([r[turn], np.zeros((len(leaves[0]) - live, *r.shape[1:]), r.dtype)])))
         return found
 
-    def reduce(self, x: Any, heads: np.ndarray, count: Any) -> list[Any]:
+    def reduce(self, x: Any, heads: np.ndarray, count: Any, widens: bool = True) -> list[Any]:
+        del widens
         n = len(jax.tree.leaves(x)[0])
         live = oracle.live_count(count, n)
         bounds = np.append(np.clip(heads.astype(np.float64), 0, live).astype(np.int64), live)

@@ -97,7 +97,9 @@ def group_by(
         got = next(in_turn)
         if name in ("first", "last"):
             return restore([rows.at(x, jnp.where(used, got, -1))])[0]
-        return rows.at(order, got, -1) if name in GIVE_POSITIONS else got
+        if name in GIVE_POSITIONS:
+            return rows.at(order, got, -1)
+        return got.astype(rows.places.dtype) if name == "count" else got
 
     results = [result(*value, restore) for value, (_, restore) in zip(given_values, plain, strict=True)]
     return found, results, runs
@@ -119,7 +121,7 @@ def _distinct(axis: Axis, keys: jax.Array | Columns, x: jax.Array, size: int, co
     rows = _by_value(axis, keys, x, count)
     both = expect_keys(axis.operation, "keys", rows.keys)[0]
     marks = run_marks(axis, both.run_keys(), rows.live).astype(rows.live.dtype)
-    return rows.combined(rows.keys[0], marks, "add", size)[1]
+    return rows.combined(rows.keys[0], marks, "add", size)[1].astype(marks.dtype)
 
 
 def _median(axis: Axis, keys: jax.Array | Columns, x: jax.Array, size: int, count: Any) -> jax.Array:
@@ -127,7 +129,7 @@ def _median(axis: Axis, keys: jax.Array | Columns, x: jax.Array, size: int, coun
     rows = _by_value(axis, keys, x, count)
     values = {"first": rows.places, "count": jnp.ones_like(rows.places)}
     _, found, runs = rows.combined(rows.keys[0], values, {"first": "min", "count": "add"}, size)
-    first, number, used = found["first"], found["count"], live_mask(size, runs.reshape(1))
+    first, number, used = found["first"], found["count"].astype(rows.places.dtype), live_mask(size, runs.reshape(1))
     dtype = float_dtype(x.dtype)
 
     def item(rank: jax.Array) -> jax.Array:
