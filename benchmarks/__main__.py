@@ -34,7 +34,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--once", action="store_true", help="run our side once, untimed: for profilers")
     parser.add_argument("--latency", action="store_true", help="small chained calls, with command buffers and without")
     parser.add_argument("--first-calls", action="store_true", help="what functions cost until their kernels are there")
-    parser.add_argument("--eager", action="store_true", help="calls outside of jit on three items, of each function")
+    parser.add_argument("--eager", action="store_true", help="calls outside of jit of 3 and 1,000 items, beside peers")
     parser.add_argument("--cpu", action="store_true", help="what is asked of the CPU kernels; --match chooses rows")
     parser.add_argument("--shapes", action="store_true", help="rows, types and distributions where speed falls off")
     parser.add_argument("--mesh", action="store_true", help="operations over all devices, beside one of them")

@@ -1,82 +1,115 @@
-"""What a call outside of jit costs where the work is nothing: three items, each public function.
+"""What a call outside of jit costs beside its compiled peer of JAX: of 3 items, where work is nothing, and of 1,000.
 
-The items are arrays of JAX. `jnp.sort`, one program of JAX's own, shows what any such call costs on this machine.
+The operands are arrays of JAX, or what a notebook has (`host`): NumPy's 64-bit arrays and Python's numbers. Times are
+microseconds of CPU time, of all threads, for a call that is waited for: medians of five processes, best of a process.
 """
 
 from __future__ import annotations
 
-import timeit
+import json
+import statistics
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import jax_mgpu as mgpu
 
 __all__ = ["main"]
 
-SAMPLES = 50
-CALLS = 20
+SIZES = 3, 1000
+PROCESSES = 5
+SAMPLES = 10
+CALLS = 100
+
+Call = Callable[[], Any]
 
 
-def _calls() -> dict[str, Callable[[], Any]]:
-    keys = jnp.array([1, 2, 4], jnp.int32)
-    reals = jnp.array([3.0, 1.0, 2.0])
-    rows = jnp.ones((3, 2))
-    heads = jnp.array([0, 2, 3], jnp.int32)
-    count = jnp.asarray(2, jnp.int32)
-    joined = mgpu.join(keys, keys, size=3)
+def _calls(n: int) -> dict[str, tuple[Call, Call]]:
+    """Each call, and its peer."""
+    keys, reals = jnp.arange(n, dtype=jnp.int32), jnp.asarray(np.random.default_rng(1).random(n, np.float32))
+    host, rows = np.arange(n), jnp.ones((n, 2))
+    heads, lengths, keep = keys[::2], jnp.ones((n,), jnp.int32), reals > 0.5
+    segments, half = heads.shape[0], jnp.float32(0.5)
+
+    def of(peer: Callable[..., Any], *operands: Any) -> Call:
+        compiled = jax.jit(peer)
+        return lambda: compiled(*operands)
+
+    ids = of(lambda x, i: jax.ops.segment_sum(x, i, segments), reals, keys // 2)
+    sort, search = of(jnp.sort, reals), of(jnp.searchsorted, keys, keys)
     return {
-        "jnp.sort": lambda: jnp.sort(keys),
-        "argsort": lambda: mgpu.argsort(reals),
-        "bulk_insert": lambda: mgpu.bulk_insert(reals, heads, reals),
-        "bulk_remove": lambda: mgpu.bulk_remove(reals, heads),
-        "interval_expand": lambda: mgpu.interval_expand(reals, heads, 3),
-        "interval_gather": lambda: mgpu.interval_gather(reals, heads, heads, 3),
-        "interval_move": lambda: mgpu.interval_move(reals, heads, heads, heads, reals),
-        "interval_scatter": lambda: mgpu.interval_scatter(reals, heads, heads, reals),
-        "join": lambda: mgpu.join(keys, keys, size=3),
-        "join_columns": lambda: mgpu.join_columns(joined, reals, rows),
-        "load_balance_search": lambda: mgpu.load_balance_search(heads, 3),
-        "locality_sort": lambda: mgpu.locality_sort(reals),
-        "locality_sort_indices": lambda: mgpu.locality_sort_indices(reals),
-        "merge": lambda: mgpu.merge(keys, keys),
-        "merge, rows": lambda: mgpu.merge(keys, keys, rows, rows),
-        "mergesort": lambda: mgpu.mergesort(reals),
-        "mergesort, rows": lambda: mgpu.mergesort(reals, {"rows": rows, "keys": keys}),
-        "mergesort, count": lambda: mgpu.mergesort(reals, count=count),
-        "mergesort, an int as count": lambda: mgpu.mergesort(reals, count=2),
-        "mergesort_indices": lambda: mgpu.mergesort_indices(reals),
-        "reduce": lambda: mgpu.reduce(reals),
-        "reduce_by_key": lambda: mgpu.reduce_by_key(keys, reals, size=3),
-        "scan": lambda: mgpu.scan(reals),
-        "segmented_reduce": lambda: mgpu.segmented_reduce(reals, heads),
-        "segmented_scan": lambda: mgpu.segmented_scan(reals, heads),
-        "segmented_sort": lambda: mgpu.segmented_sort(reals, heads),
-        "segmented_sort_indices": lambda: mgpu.segmented_sort_indices(reals, heads),
-        "set_difference": lambda: mgpu.set_difference(keys, keys),
-        "set_intersection": lambda: mgpu.set_intersection(keys, keys),
-        "set_symmetric_difference": lambda: mgpu.set_symmetric_difference(keys, keys),
-        "set_union": lambda: mgpu.set_union(keys, keys),
-        "set_union, values": lambda: mgpu.set_union(keys, keys, reals, reals),
-        "sort": lambda: mgpu.sort(reals),
-        "sorted_equal_count": lambda: mgpu.sorted_equal_count(keys, keys),
-        "sorted_match": lambda: mgpu.sorted_match(keys, keys),
-        "sorted_search": lambda: mgpu.sorted_search(keys, keys),
+        "argsort": (lambda: mgpu.argsort(reals), of(jnp.argsort, reals)),
+        "bincount": (lambda: mgpu.bincount(keys, n), of(lambda x: jnp.bincount(x, length=n), keys)),
+        "histogram": (lambda: mgpu.histogram(reals, reals), of(lambda x, e: jnp.histogram(x, e)[0], reals, reals)),
+        "interval_expand": (
+            lambda: mgpu.interval_expand(reals, keys, n),
+            of(lambda x, lengths: jnp.repeat(x, lengths, total_repeat_length=n), reals, lengths),
+        ),
+        "lookup": (lambda: mgpu.lookup(keys, keys, reals), of(lambda k, x: x[jnp.searchsorted(k, k)], keys, reals)),
+        "lookup, host": (
+            lambda: mgpu.lookup(host, keys, reals, default=1.5),
+            of(lambda k, x: x[jnp.searchsorted(k, k)], keys, reals),
+        ),
+        "mergesort": (lambda: mgpu.mergesort(reals), sort),
+        "quantile": (lambda: mgpu.quantile(reals, half), of(lambda x: jnp.quantile(x, 0.5), reals)),
+        "quantile, host": (lambda: mgpu.quantile(reals, 0.5), of(lambda x: jnp.quantile(x, 0.5), reals)),
+        "reduce": (lambda: mgpu.reduce(reals), of(jnp.sum, reals)),
+        "reduce_by_id": (lambda: mgpu.reduce_by_id(reals, keys // 2, size=segments), ids),
+        "scan": (lambda: mgpu.scan(reals), of(jnp.cumsum, reals)),
+        "segmented_reduce": (lambda: mgpu.segmented_reduce(reals, heads), ids),
+        "segmented_sort": (lambda: mgpu.segmented_sort(reals, heads), sort),
+        "select": (
+            lambda: mgpu.select(reals, keep, size=n),
+            of(lambda x, keep: x[jnp.nonzero(keep, size=n, fill_value=0)[0]], reals, keep),
+        ),
+        "set_union": (
+            lambda: mgpu.set_union(keys, keys, size=n),
+            of(lambda a, b: jnp.union1d(a, b, size=n), keys, keys),
+        ),
+        "sort": (lambda: mgpu.sort(reals), sort),
+        "sort, host": (lambda: mgpu.sort(host), sort),
+        "sorted_search": (lambda: mgpu.sorted_search(keys, keys), search),
+        "take": (lambda: mgpu.take(rows, keys), of(lambda x, i: x[i], rows, keys)),
+        "top_k": (lambda: mgpu.top_k(reals, 2), of(lambda x: jax.lax.top_k(x, 2), reals)),
+        "unique": (lambda: mgpu.unique(keys, size=n), of(lambda x: jnp.unique(x, size=n), keys)),
     }
 
 
-def main() -> int:
-    """Prints microseconds a call, queued and waited for."""
-    device = jax.devices()[0]
-    print(f"{device.device_kind}: microseconds of an eager call on three items, queued and waited for")
-    for name, call in _calls().items():
-        for _ in range(20):
+def _microseconds(call: Call) -> float:
+    """CPU time of a call, the least of some samples."""
+    samples = []
+    for _ in range(SAMPLES + 1):
+        before = time.process_time()
+        for _ in range(CALLS):
             jax.block_until_ready(call())
-        queued, waited = (
-            min(timeit.repeat(run, number=CALLS, repeat=SAMPLES)) / CALLS
-            for run in (call, lambda call=call: jax.block_until_ready(call()))
-        )
-        print(f"{name}: {1e6 * queued:.0f} queued, {1e6 * waited:.0f} waited", flush=True)
+        samples.append((time.process_time() - before) / CALLS)
+    return 1e6 * min(samples[1:])
+
+
+def _times() -> list[list[float]]:
+    return [[*map(_microseconds, (call, peer))] for n in SIZES for call, peer in _calls(n).values()]
+
+
+def main() -> int:
+    """Prints each call's time beside that of its peer."""
+    if sys.argv[-1] == "--one-process":
+        print(json.dumps(_times()))
+        return 0
+    command = [sys.executable, "-m", "benchmarks.eager", "--one-process"]
+    runs = [json.loads(subprocess.check_output(command, text=True).splitlines()[-1]) for _ in range(PROCESSES)]
+    print(f"{jax.devices()[0].device_kind}: us of CPU time of an eager call, of its peer in jit, and their ratio")
+    names = [f"{name}, {n} items" for n in SIZES for name in _calls(n)]
+    for name, *samples in zip(names, *runs, strict=True):
+        call, peer = (statistics.median(times) for times in zip(*samples, strict=True))
+        print(f"{name}: {call:.1f} {peer:.1f} {call / peer:.2f}", flush=True)
     return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
