@@ -130,6 +130,45 @@ def run_without_memory(given: list[str]) -> None:
             say(name=name, before=before, outcome=outcome)
 
 
+def run_without_device_memory() -> None:
+    """Each call on a GPU whose memory is taken, and after each a call with room."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from tests.families import GARBAGE
+
+    def fill() -> list[jax.Array]:
+        held = []
+        for log_bytes in range(37, 7, -1):
+            try:
+                while True:
+                    held.append(jax.block_until_ready(jnp.zeros(2**log_bytes, jnp.uint8)))
+            except jax.errors.JaxRuntimeError:
+                pass
+        return held
+
+    if jax.default_backend() != "gpu":
+        say(outcome="left out: there is no GPU")
+        return
+    fill().clear()  # compiles what fills the memory
+    for name, program, operands in programs_over_many(list(GARBAGE)):
+        expected = jax.device_get(program(*operands))
+        held, outcome = fill(), "a right result"
+        try:
+            got = jax.device_get(program(*operands))
+            jax.tree.map(np.testing.assert_array_equal, got, expected)
+            del got
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
+            outcome = str(error).partition(":")[0]
+        del held
+        try:
+            jax.tree.map(np.testing.assert_array_equal, jax.device_get(program(*operands)), expected)
+        except AssertionError:
+            outcome += ", then a wrong one"
+        say(name=name, outcome=outcome)
+
+
 def small_programs() -> list[tuple[str, Callable[..., object], list[tuple[object, ...]], list[object]]]:
     """Each example's program, operands, and what a lone call makes of them."""
     import jax
@@ -299,6 +338,18 @@ def inject_memory(table: Table, arguments: argparse.Namespace) -> None:
         table.add("the same", end, False)
 
 
+def inject_device_memory(table: Table, arguments: argparse.Namespace) -> None:
+    """A GPU whose memory others have."""
+    del arguments
+    lines, _ = finish(start("device_memory", XLA_PYTHON_CLIENT_ALLOCATOR="platform"))
+    outcomes = collections.Counter(line["outcome"] for line in lines if "outcome" in line)
+    told = ", ".join(f"{count} x {outcome}" for outcome, count in outcomes.most_common())
+    good = {"RESOURCE_EXHAUSTED", "a right result"}, {"left out: there is no GPU"}
+    is_good = "ended" not in lines[-1] and any(outcomes.keys() <= each for each in good)
+    fault = "calls on a GPU whose memory is taken, and one with room after each"
+    table.add(fault, lines[-1].get("ended", told) if not is_good else told, is_good)
+
+
 def inject_one(worker: str, fault: str) -> Callable[[Table, argparse.Namespace], None]:
     """A fault whose worker says one line."""
 
@@ -429,6 +480,7 @@ def use_at_once(cache: Cache) -> None:
 
 FAULTS: dict[str, Callable[[Table, argparse.Namespace], None]] = {
     "memory": inject_memory,
+    "device_memory": inject_device_memory,
     "threads": inject_one("threads", f"{THREADS} threads over all functions, {{calls}} calls"),
     "signals": inject_one("signals", "{calls} interrupts while programs are traced, compiled or run"),
     "fork": inject_one("fork", "forks between {calls} calls of all functions"),
@@ -436,6 +488,7 @@ FAULTS: dict[str, Callable[[Table, argparse.Namespace], None]] = {
 }
 WORKERS: dict[str, Callable[[list[str]], None]] = {
     "memory": run_without_memory,
+    "device_memory": lambda given: run_without_device_memory(),
     "threads": lambda given: run_threads(float(given[0])),
     "signals": lambda given: run_signals(float(given[0])),
     "fork": lambda given: run_fork(),
