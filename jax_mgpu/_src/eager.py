@@ -214,8 +214,9 @@ class _Program:
             self.watched = [weakref.ref(part, forget) for one in functions for part in _parts(one)]
         except TypeError:  # of a type that cannot be watched
             return
-        while len(_PROGRAMS) >= MOST_PROGRAMS:
-            _PROGRAMS.pop(next(iter(_PROGRAMS)), None)
+        if len(_PROGRAMS) >= MOST_PROGRAMS:
+            for oldest in list(_PROGRAMS)[: len(_PROGRAMS) + 1 - MOST_PROGRAMS]:
+                _PROGRAMS.pop(oldest, None)
         _PROGRAMS[key] = self
 
 
