@@ -33,7 +33,7 @@ LONG_BLOCK, MOST_IN_ONE_BLOCK = 1 << 14, 1 << 20
 SHORT_BLOCK, MOST_STEPS = 64, 256
 # So many bytes of items a CPU takes in a step of its loop. XLA compiles a loop whose body reads and writes less than
 # 1 KB as one function; each operation of any other body is a call, and then a step of many items takes far longer.
-STEP_BYTES, MOST_UNROLLED, LEAST_UNROLLED = 32, 4, 1 << 13
+STEP_BYTES, MOST_UNROLLED, LEAST_UNROLLED = 64, 4, 1 << 13
 # So many neighbours of a reduction are combined without a loop, in one pass over memory.
 GROUP = 8
 # What XLA never compiles into such a function, by how the names of primitives begin.
