@@ -205,12 +205,23 @@ def asof(shape: Shape) -> Call:
     a_count, b_count = shape.count(n_a), shape.count(n_b)
     groups = shape.choice((None, None, ("int8",), ("int32",), ("uint16",), ("float32", "uint16")))
     spread = shape.choice((1, 1, 3000, 10_000)) if groups in (("int32",), ("uint16",)) else 1  # over a table, or not
-    is_sorted, tolerance = shape.flag(), shape.choice((None, 0, 3))
-    shape.say(direction, f"groups={groups}", f"spread={spread}", f"sorted={is_sorted}", f"tolerance={tolerance}")
+    is_sorted, tolerance, overflows = shape.flag(), shape.choice((None, 0, 3)), shape.flag(0.2)
+    shape.say(
+        "overflows" * overflows,
+        direction,
+        f"groups={groups}",
+        f"spread={spread}",
+        f"sorted={is_sorted}",
+        f"tolerance={tolerance}",
+    )
     a_name, b_name = ("a", "b") if is_sorted and groups is None else ("a_times", "b_times")
 
     def draw_times(rng: np.random.Generator, n: int, live: Any) -> np.ndarray:
-        times = rng.integers(0, 100, n).astype(jnp.dtype(dtype))  # where differences are exact
+        kind = jnp.dtype(dtype)
+        times = rng.integers(0, 100, n).astype(kind)  # where differences are exact
+        if overflows and kind.kind not in "iu":
+            times = rng.choice(np.array([-np.inf, -1, -0.5, 0, 0.5, 1, np.inf]), n) * np.float64(jnp.finfo(kind).max)
+            times = np.nan_to_num(times, nan=0.0, posinf=np.inf, neginf=-np.inf).astype(kind)
         if times.dtype.kind not in "iu" and n and not shape.finite:
             times[int(rng.integers(n))] = np.nan
         if is_sorted:
@@ -237,7 +248,7 @@ def asof(shape: Shape) -> Call:
 
     def expected(by_a: Any = None, by_b: Any = None, a_count: Any = None, b_count: Any = None, **times: Any) -> Any:
         live, b_live = oracle.live_count(a_count, n_a), oracle.live_count(b_count, n_b)
-        a, b = (times[name].astype(np.float64) for name in (a_name, b_name))
+        a, b = (times[name].astype(np.float64).astype(np.longdouble) for name in (a_name, b_name))
         found = np.full(n_a, -1)
         if not b_live:
             return [int32(found)]
@@ -247,12 +258,14 @@ def asof(shape: Shape) -> Call:
             for x, y in zip(by_a or (), by_b or (), strict=True):
                 same &= y[:b_live] == x[i]
             rows = order[same[order] & ~np.isnan(b[order])]
-            gaps = b[rows] - a[i]
+            with np.errstate(invalid="ignore"):
+                gaps = np.where(b[rows] == a[i], 0, b[rows] - a[i])
             most = np.inf if tolerance is None else tolerance
             before, after = rows[(gaps <= 0) & (-gaps <= most)], rows[(gaps >= 0) & (gaps <= most)]
             last, first = [*before[-1:], -1][0], [*after[:1], -1][0]
             if direction == "nearest":
-                takes_last = first < 0 or (last >= 0 and a[i] - b[last] <= b[first] - a[i])
+                near = [abs(gaps[rows == row]) for row in (last, first)]
+                takes_last = first < 0 or (last >= 0 and bool(near[0] <= near[1]))
                 found[i] = last if takes_last else first
             else:
                 found[i] = last if direction == "backward" else first
