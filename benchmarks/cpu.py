@@ -160,21 +160,19 @@ ROWS = [
     *map(_top_k, (8, 50, 1000)),
     _by_less("a comparison of keys", 5, lambda a, b: jnp.abs(a) < jnp.abs(b)),
     _by_less("a function of both items", 0.5, lambda a, b: jnp.abs(a) - jnp.abs(b) < 0),
-    _by_function("scan, affine maps,", 3, lambda *x: mgpu.scan(x, _affine), _scanned_by_jax),
+    _by_function("scan, affine maps,", 1.5, lambda *x: mgpu.scan(x, _affine), _scanned_by_jax),
     _by_function(
         "reduce, affine maps,", 3, lambda *x: mgpu.reduce(x, _affine), lambda *x: [y[-1] for y in _scanned_by_jax(*x)]
     ),
     _by_function(
         "scan, a + b beside the name,",
-        0.5,
+        0,
         lambda x: mgpu.scan(x, _add),
         lambda x: mgpu.scan(x, "add"),
         inputs=_numbers,
     ),
-    _by_function("reduce, a + b beside the name,", 0.5, lambda x: mgpu.reduce(x, _add), mgpu.reduce, inputs=_numbers),
-    _by_function(
-        "segments of 30, a + b beside the name,", 0.5, _segments_by(_add), _segments_by("add"), inputs=_numbers
-    ),
+    _by_function("reduce, a + b beside the name,", 0, lambda x: mgpu.reduce(x, _add), mgpu.reduce, inputs=_numbers),
+    _by_function("segments of 30, a + b beside the name,", 0, _segments_by(_add), _segments_by("add"), inputs=_numbers),
     _segment_sum(155_000, 64, 15_500),
     _segment_sum(2**20, 8, 2**15),
 ]
