@@ -10,6 +10,7 @@
 
 #include "call.h"
 #include "operands/function_data.h"
+#include "signature.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace mgpu {
@@ -104,6 +105,7 @@ ffi::Error run_call(const char* operation, ffi::RemainingArgs operands, ffi::Rem
     Call call{operation, {}, {}, attributes};
     for (size_t i = 0; i < operands.size(); ++i) call.operands.push_back(array_of(*operands.get<ffi::AnyBuffer>(i)));
     for (size_t i = 0; i < results.size(); ++i) call.results.push_back(array_of(**results.get<ffi::AnyBuffer>(i)));
+    expect_sizes(call);
     run(call);
     return ffi::Error::Success();
   } catch (...) {

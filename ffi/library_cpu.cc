@@ -137,6 +137,7 @@ Value answer_for(const CallSpec& spec, const char** error, Value otherwise, Answ
       (i < spec.operand_count ? call.operands : call.results)
           .push_back({nullptr, dtype_named(array.dtype), {array.dimensions, array.dimensions + array.rank}});
     }
+    expect_sizes(call);
     return answer(call);
   } catch (const std::exception& exception) {
     *error = keep(exception.what());

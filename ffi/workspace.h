@@ -14,7 +14,12 @@ class Workspace {
   template <typename T>
   T* take(int64_t count) {
     const int64_t begin = used_;
-    used_ += (count * static_cast<int64_t>(sizeof(T)) + kAlignment - 1) / kAlignment * kAlignment;
+    int64_t bytes, end;
+    if (__builtin_mul_overflow(count, static_cast<int64_t>(sizeof(T)), &bytes) ||
+        __builtin_add_overflow(begin, bytes, &end) || bytes < 0 || end > INT64_MAX - kAlignment) {
+      throw CallError("expected less scratch memory than 2^63 bytes");
+    }
+    used_ = (end + kAlignment - 1) / kAlignment * kAlignment;
     if (capacity_ >= 0 && used_ > capacity_) throw CallError("workspace smaller than its layout");
     return data_ ? reinterpret_cast<T*>(data_ + begin) : nullptr;
   }

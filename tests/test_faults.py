@@ -6,7 +6,12 @@ import subprocess
 import sys
 import textwrap
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+
+from jax_mgpu._src import library
 
 PRELUDE = """
 import resource
@@ -20,7 +25,7 @@ def virtual():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize")) << 10
 """
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+reads_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
 def run(program: str) -> str:
@@ -32,6 +37,7 @@ def run(program: str) -> str:
     return done.stdout.strip()
 
 
+@reads_proc
 def test_a_call_without_memory_is_an_error_and_the_next_is_right():
     """Tasks that find no memory, on whatever thread they run."""
     failures = run("""
@@ -60,6 +66,7 @@ def test_a_call_without_memory_is_an_error_and_the_next_is_right():
     assert int(failures) > 0
 
 
+@reads_proc
 def test_threads_keep_no_large_room():
     grown = run("""
         x = jnp.asarray(np.random.default_rng(0).integers(0, 1 << 30, 1 << 24, dtype=np.int32))
@@ -69,3 +76,60 @@ def test_threads_keep_no_large_room():
         print(resident() - before)
     """)
     assert int(grown) < 64 << 20  # a thread had 400 MB at work
+
+
+SORT = {"descending": 0, "method": 0, "bits": 32, "payload": 0}
+NONE, WHOLE = jnp.zeros(0, jnp.int32), jnp.arange(8, dtype=jnp.int32)
+DIRECT = {
+    "keys of another type": ("segmented_sort", [WHOLE, NONE, NONE, NONE, NONE], ["int8[8]"], SORT),
+    "values of another type": (
+        "segmented_sort", [WHOLE, NONE, NONE, NONE, WHOLE], ["int32[8]", "float64[8]"], {**SORT, "payload": 1},
+    ),
+    "a payload of no mode": ("segmented_sort", [WHOLE, NONE, NONE, NONE, NONE], ["int32[8]"], {**SORT, "payload": 3}),
+    "counts of two widths": (
+        "sorted_match", [WHOLE, WHOLE, NONE, NONE],
+        ["int64[8]", "int32[8]", "bool[8]", "bool[8]", "int32[]", "int32[]"], {"right": 0},
+    ),
+    "totals of another width": (
+        "scan", [WHOLE, NONE, NONE], ["int32[8]", "int64[]"], {"op": 4, "exclusive": 0, "reverse": 0, "total": 1},
+    ),
+    "a flag that is none": ("sorted_search", [WHOLE, WHOLE, NONE, NONE], ["int32[8]"], {"right": 2}),
+    "a result too few": ("run_heads", [WHOLE, NONE], ["int32[8]", "int32[8]", "int32[]"], {}),
+    "lengths that differ": ("order_statistics", [WHOLE, WHOLE, NONE], ["int32[5]"], {}),
+    "another batch": ("top_k", [WHOLE, NONE], ["int32[2,4]", "int32[2,4]"], {"k": 4, "largest": 1}),
+}  # fmt: skip
+
+
+def shaped(text):
+    dtype, shape = text.rstrip("]").split("[")
+    return np.dtype(dtype), tuple(int(size) for size in shape.split(",") if size)
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_a_direct_call_that_is_wrong_is_an_error(name):
+    """By `jax.ffi.ffi_call`, or by a program that was edited; and where its scratch memory is asked for."""
+    operation, operands, results, attributes = DIRECT[name]
+    with jax.enable_x64(True):
+        avals = [jax.ShapeDtypeStruct(shape, dtype) for dtype, shape in map(shaped, results)]
+        call = jax.ffi.ffi_call(library.target(operation), avals)
+        with pytest.raises(
+            (ValueError, jax.errors.JaxRuntimeError), match=f"INVALID_ARGUMENT: {operation}: .*expected"
+        ):
+            jax.block_until_ready(
+                jax.jit(lambda *x: call(*x, **{k: np.int64(v) for k, v in attributes.items()}))(*operands)
+            )
+    with pytest.raises(ValueError, match="expected"):
+        library.workspace_bytes(operation, operands, avals, attributes)
+
+
+@pytest.mark.parametrize("size", [1 << 47, 1 << 62, (1 << 62) + 1, (1 << 63) - 1])
+def test_sizes_of_no_array_are_an_error(size):
+    table = [("uint32", (9,)), ("int32", (9,))]
+    bounds = [("int32", (size,))]
+    with pytest.raises(ValueError, match="less than 2"):
+        library.cpu_library.workspace_bytes(
+            "bucket_join",
+            [*table, *table, *bounds * 3],
+            [("int32", (9,)), ("int32", (9,)), ("int32", ())],
+            {"keep_a": 0},
+        )

@@ -6,12 +6,13 @@
 namespace mgpu {
 
 const Signature signature::bulk_remove{
-    .operands = {"x", "indices", "count", "fill_value"},
-    .results = {"result"},
+    .operands = {"x: any [n, width]", "indices: index [m]", "count: index [1]?", "fill_value: =result [1]"},
+    .results = {"result: =x [size, width]"},
 };
 const Signature signature::bulk_insert{
-    .operands = {"x", "indices", "values", "count", "fill_value"},
-    .results = {"result"},
+    .operands = {"x: any [n, width]", "indices: index [m]", "values: =x [m, width]", "count: index [1]?",
+                 "fill_value: =result [1]"},
+    .results = {"result: =x [size, width]"},
 };
 
 BulkOperands::BulkOperands(const Call& call, bool inserts) {
@@ -24,13 +25,8 @@ BulkOperands::BulkOperands(const Call& call, bool inserts) {
   work.capacity = x.count;
   work.drift = inserts ? 1 : -1;
   read_work(call, in, work, "indices", "count");
-  fill = read_fill(call, in["fill_value"], result, work.problems);
-  call.expect(x.row_bytes == out.row_bytes, "x: expected rows of the result's width");
-  if (inserts) {
-    values = read_rows(call, in["values"], work.problems, "values");
-    call.expect(values.row_bytes == out.row_bytes, "values: expected rows of the result's width");
-    call.expect(values.count == work.objects, "values: expected one row for each index");
-  }
+  fill = read_fill(call, in["fill_value"], work.problems);
+  if (inserts) values = read_rows(call, in["values"], work.problems, "values");
 }
 
 WorkTiles BulkOperands::layout(Workspace& workspace) const {

@@ -7,8 +7,8 @@
 namespace mgpu {
 
 const Signature signature::count_bins{
-    .operands = {"x", "edges"},
-    .results = {"counts"},
+    .operands = {"x: any [n]", "edges: =x [edges]?"},
+    .results = {"counts: index [bins]"},
     .attributes = {{"bins", &kNumber}},
     .tiles = [](TileSizes& sizes) { sizes["count_bins"] = {cpu::kCountBinsPart, kCountPart}; },
 };
@@ -28,7 +28,6 @@ CountBinsOperands::CountBinsOperands(const Call& call) {
   edges = given_edges.data;
   edges_stride = 0;
   if (has_edges) {
-    call.expect(given_edges.dtype == item_type, "edges: expected the type of x");
     call.expect(edge_count == bins + 1, "edges: expected one more than there are bins");
     edges_stride = call.row_stride(given_edges, edge_count, rows, "edges");
   } else {

@@ -11,14 +11,16 @@ namespace mgpu {
 
 FunctionOperands::FunctionOperands(const Call& call) {
   const Attributes& attributes = call.attributes;
+  for (const char* name : {"item_bytes", "widest", "packed", "state_bytes"}) {
+    call.expect(attributes[name] > 0 && attributes[name] <= 1 << 20, "expected the sizes of an item");
+  }
   shape = {static_cast<int>(attributes["item_bytes"]), static_cast<int>(attributes["widest"]),
            static_cast<int>(attributes["packed"])};
   state_bytes = attributes["state_bytes"];
   const auto count = static_cast<size_t>(attributes["leaves"]);
   const auto captured = static_cast<size_t>(attributes["captures"]);
   call.expect(count >= 1 && count <= kMostLeaves && captured <= kMostCaptures, "expected 1 to 16 leaves and captures");
-  call.expect(shape.size > 0 && shape.widest > 0 && shape.packed >= shape.widest && state_bytes > 0,
-              "expected the sizes of an item");
+  call.expect(shape.packed >= shape.widest, "expected the sizes of an item");
   result_leaves = attributes["results"];
   call.expect(result_leaves >= 1 && result_leaves <= kMostLeaves, "expected results of 1 to 16 leaves");
   call.expect(call.operands.size() == count + captured + 2, "expected leaves, captures, heads and count");
@@ -60,6 +62,7 @@ FunctionOperands::FunctionOperands(const Call& call) {
 
 std::vector<void*> FunctionOperands::results(const Call& call, size_t first, int64_t items) const {
   if (call.function) call.function->expect_results(call, first, items);
+  call.expect(first + result_leaves <= call.results.size(), "expected more results");
   std::vector<void*> pointers;
   int64_t bytes = 0;
   for (int64_t i = 0; i < result_leaves; ++i) {
@@ -68,7 +71,9 @@ std::vector<void*> FunctionOperands::results(const Call& call, size_t first, int
     bytes += result.bytes();
     pointers.push_back(result.data);
   }
-  call.expect(bytes == items * call.attributes["result_bytes"], "expected results of the size that is an attribute");
+  const int64_t own_bytes = call.attributes["result_bytes"];
+  call.expect(items == 0 ? bytes == 0 : bytes % items == 0 && bytes / items == own_bytes,
+              "expected results of the size that is an attribute");
   return pointers;
 }
 

@@ -6,8 +6,9 @@
 namespace mgpu {
 
 const Signature signature::group_search{
-    .operands = {"cuts", "a_groups", "b_groups", "first_group", "group_count", "a_count", "b_count"},
-    .results = {"positions"},
+    .operands = {"cuts: index [n]", "a_groups: s32 [n]", "b_groups: s32 [m]", "first_group: s32 [1]",
+                 "group_count: index [1]", "a_count: index [1]?", "b_count: index [1]?"},
+    .results = {"positions: =cuts [n]"},
     .attributes = {{"forward"}},
     .tiles =
         [](TileSizes& sizes) {
@@ -24,12 +25,9 @@ GroupSearchOperands::GroupSearchOperands(const Call& call) {
   a_length = Call::length(result);
   b_length = Call::length(in["b_groups"]);
   cuts = call.index_vector(in["cuts"], "cuts");
-  call.expect(Call::length(in["cuts"]) == a_length, "cuts: expected one for each result");
   cuts_stride = call.row_stride(in["cuts"], a_length, problems, "cuts");
   const auto groups = [&](const char* name, int64_t length, int64_t& stride) {
     const Array& array = in[name];
-    call.expect(array.dtype == DType::s32, "groups: expected int32");
-    call.expect(Call::length(array) == length, "groups: expected one for each row");
     stride = call.row_stride(array, length, problems, name);
     return array.as<const uint32_t>();
   };
@@ -37,12 +35,10 @@ GroupSearchOperands::GroupSearchOperands(const Call& call) {
   b_groups = groups("b_groups", b_length, b_stride);
   first_group = groups("first_group", 1, first_stride);
   group_count = call.index_vector(in["group_count"], "group_count");
-  call.expect(Call::length(in["group_count"]) == 1, "group_count: expected one number");
   group_count_stride = call.row_stride(in["group_count"], 1, problems, "group_count");
   a_counts = call.live_counts(in["a_count"], problems, "a_count");
   b_counts = call.live_counts(in["b_count"], problems, "b_count");
   positions = call.index_result(result, problems * a_length, "positions");
-  call.expect(positions.wide == cuts.wide, "positions: expected the type of cuts");
   call.expect(positions.wide || b_length < int64_t{1} << 31, "cuts: expected int64 for as many rows");
 }
 

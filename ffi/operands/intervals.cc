@@ -8,16 +8,15 @@ namespace mgpu {
 namespace {
 
 Starts read_starts(const Call& call, const Arguments& in, const WorkList& work, const char* name) {
-  const Array& array = in[name];
-  call.expect(Call::length(array) == work.objects, (std::string(name) + ": expected one for each offset").c_str());
-  return {call.index_vector(array, name), call.row_stride(array, work.objects, work.problems, name)};
+  return {call.index_vector(in[name], name), call.row_stride(in[name], work.objects, work.problems, name)};
 }
 
 }  // namespace
 
 const Signature signature::interval_expand{
-    .operands = {"values", "offsets", "total", "fill_value"},
-    .results = {"result"},
+    .operands = {"values: any [objects, width]", "offsets: index [objects]", "total: index [1]?",
+                 "fill_value: =result [1]"},
+    .results = {"result: =values [size, width]"},
 };
 
 IntervalExpandOperands::IntervalExpandOperands(const Call& call) {
@@ -28,9 +27,7 @@ IntervalExpandOperands::IntervalExpandOperands(const Call& call) {
   work.size = work.capacity = out.count;
   values = read_rows(call, in["values"], work.problems, "values");
   read_work(call, in, work, "offsets", "total");
-  fill = read_fill(call, in["fill_value"], result, work.problems);
-  call.expect(values.row_bytes == out.row_bytes, "values: expected rows of the result's width");
-  call.expect(values.count == work.objects, "values: expected one row for each offset");
+  fill = read_fill(call, in["fill_value"], work.problems);
 }
 
 WorkTiles IntervalExpandOperands::layout(Workspace& workspace) const {
@@ -88,8 +85,9 @@ WorkTiles IntervalMoveOperands::layout(Workspace& workspace) const {
 }
 
 const Signature signature::interval_gather{
-    .operands = {"x", "starts", "offsets", "total", "fill_value"},
-    .results = {"result"},
+    .operands = {"x: any [n, width]", "starts: index [objects]", "offsets: index [objects]", "total: index [1]?",
+                 "fill_value: =result [1]"},
+    .results = {"result: =x [size, width]"},
 };
 
 IntervalMoveOperands interval_gather_operands(const Call& call) {
@@ -104,16 +102,16 @@ IntervalMoveOperands interval_gather_operands(const Call& call) {
   read_work(call, in, work, "offsets", "total");
   operands.gather = read_starts(call, in, work, "starts");
   operands.has_fill = true;
-  operands.fill = read_fill(call, in["fill_value"], result, work.problems);
-  call.expect(operands.x.row_bytes == operands.out.row_bytes, "x: expected rows of the result's width");
+  operands.fill = read_fill(call, in["fill_value"], work.problems);
   return operands;
 }
 
 int64_t workspace::interval_gather(const Call& call) { return layout_bytes(interval_gather_operands(call)); }
 
 const Signature signature::interval_move{
-    .operands = {"x", "gather_starts", "scatter_starts", "offsets", "total", "into"},
-    .results = {"result"},
+    .operands = {"x: any [n, width]", "gather_starts: index [objects] if gathers", "scatter_starts: index [objects]",
+                 "offsets: index [objects]", "total: index [1]?", "into: =result [*]"},
+    .results = {"result: =x [size, width]"},
     .attributes = {{"gathers"}},
 };
 
@@ -133,10 +131,9 @@ IntervalMoveOperands interval_move_operands(const Call& call) {
   if (gathers) operands.gather = read_starts(call, in, work, "gather_starts");
   operands.scatter = read_starts(call, in, work, "scatter_starts");
   operands.scatters = true;
-  call.expect(operands.x.row_bytes == operands.out.row_bytes, "x: expected rows of into's width");
   const Array& into = in["into"];
   if (into.rank() == 1) {
-    operands.background = read_fill(call, into, result, work.problems);
+    operands.background = read_fill(call, into, work.problems);
     return operands;
   }
   // XLA gives the result into's buffer, but forgets to where it splits a call over devices.

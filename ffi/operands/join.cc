@@ -7,8 +7,8 @@
 namespace mgpu {
 
 const Signature signature::join{
-    .operands = {"a", "b", "a_count", "b_count"},
-    .results = {"a_indices", "b_indices", "count"},
+    .operands = {"a: key [n]", "b: =a [m]", "a_count: index [1]?", "b_count: index [1]?"},
+    .results = {"a_indices: index [size]", "b_indices: index [size]", "count: index []"},
     .attributes = {{"keep_a"}, {"keep_b"}},
     .tiles =
         [](TileSizes& sizes) {

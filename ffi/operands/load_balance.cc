@@ -21,8 +21,8 @@ WorkTiles take_work_tiles(Workspace& workspace, const WorkList& work, int items)
 }
 
 const Signature signature::load_balance_search{
-    .operands = {"offsets", "total"},
-    .results = {"objects", "ranks"},
+    .operands = {"offsets: index [objects]", "total: index [1]?"},
+    .results = {"objects: index [size]", "ranks: =objects [size] if return_rank"},
     .attributes = {{"return_rank"}},
     .tiles =
         [](TileSizes& sizes) {
@@ -40,11 +40,7 @@ LoadBalanceOperands::LoadBalanceOperands(const Call& call) {
   read_work(call, in, work, "offsets", "total");
   wide = call.index_vector(out, "objects").wide;
   objects = out.data;
-  if (in.flag("return_rank")) {
-    const Array& rank = in.result("ranks");
-    call.expect(rank.dtype == out.dtype && rank.size() == out.size(), "ranks: expected the shape of the objects");
-    ranks = rank.data;
-  }
+  if (in.flag("return_rank")) ranks = in.result("ranks").data;
 }
 
 WorkTiles LoadBalanceOperands::layout(Workspace& workspace) const {

@@ -8,8 +8,10 @@
 namespace mgpu {
 
 const Signature signature::merge{
-    .operands = {"a", "b", "a_values", "b_values", "a_count", "b_count", "run_ends"},
-    .results = {"keys", "values"},
+    .operands = {"a: key [n]", "b: =a [m]?", "a_values: =values [n] if payload=1",
+                 "b_values: =values [m]? if payload=1", "a_count: index [1]?", "b_count: index [1]?",
+                 "run_ends: index [runs]"},
+    .results = {"keys: =a [size]", "values: any [size] if payload"},
     .attributes = {{"descending"}, {"payload", &kPayloadValues}, {"size", &kNumber}},
     .tiles =
         [](TileSizes& sizes) {
@@ -42,14 +44,11 @@ MergeOperands::MergeOperands(const Call& call) {
     pair.a.length = Call::length(keys_out);
     pair.b.length = b_index = 0;
   }
-  call.expect(in["a"].dtype == key_type && Call::length(keys_out) == pair.row_slots(),
-              "expected a result of the keys' type and total length");
-  call.expect(Call::length(keys_out) == in.attribute("size"), "expected `size` results");
+  call.expect(Call::length(keys_out) == pair.row_slots(), "keys: expected as many as there are in both operands");
   keys = keys_out.data;
   const auto mode = static_cast<PayloadMode>(in.attribute("payload"));
   if (mode == PayloadMode::kNone) return;
   const Array& payload_out = in.result("values");
-  call.expect(payload_out.size() == keys_out.size(), "payload: expected the shape of the keys");
   payload = payload_out.data;
   payload_width = byte_width(payload_out.dtype);
   if (mode == PayloadMode::kIndices) return;

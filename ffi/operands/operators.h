@@ -36,9 +36,6 @@ struct OperatorOperands {
   void dispatch_reduction(const Call& call, Visit visit) const;
 
   int64_t state_bytes(const Call& call) const;
-
-  // Results have the elements' type, or are indices, or of the wider type.
-  void expect_result(const Call& call, const Array& result, int64_t size) const;
 };
 
 // Where results go: items of the operator's own type, or indices of 32 or 64 bits.

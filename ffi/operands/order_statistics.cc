@@ -7,8 +7,8 @@
 namespace mgpu {
 
 const Signature signature::order_statistics{
-    .operands = {"x", "ranks", "count"},
-    .results = {"values"},
+    .operands = {"x: key [n]", "ranks: index [ranks]", "count: index [1]?"},
+    .results = {"values: =x [ranks]"},
     .tiles = [](TileSizes& sizes) { sizes["order_statistics"] = {cpu::kOrderStatisticsPart, kRankPart}; },
 };
 
@@ -19,8 +19,6 @@ OrderStatisticsOperands::OrderStatisticsOperands(const Call& call) {
   length = Call::length(in["x"]);
   rank_count = Call::length(found);
   rows = Call::batch(found, 1);
-  call.expect(found.dtype == key_type, "values: expected the type of x");
-  call.expect(Call::length(in["ranks"]) == rank_count, "ranks: expected one for each of values");
   ranks = call.index_vector(in["ranks"], "ranks");
   ranks_stride = call.row_stride(in["ranks"], rank_count, rows, "ranks");
   counts = call.live_counts(in["count"], rows);

@@ -8,6 +8,6 @@ namespace mgpu {
 
 Rows read_rows(const Call& call, const Array& array, int64_t problems, const char* name);
 
-Fill read_fill(const Call& call, const Array& array, const Array& rows, int64_t problems);
+Fill read_fill(const Call& call, const Array& array, int64_t problems);
 
 }  // namespace mgpu

@@ -7,8 +7,8 @@
 namespace mgpu {
 
 const Signature signature::reduce{
-    .operands = {"x", "count"},
-    .results = {"result"},
+    .operands = {"x: any [..n]", "count: index [1]?"},
+    .results = {"result: reduced []"},
     .attributes = {{"op", &kOperatorValues}, {"wide"}},
     .tiles =
         [](TileSizes& sizes) {
@@ -22,7 +22,6 @@ ReduceOperands::ReduceOperands(const Call& call, const Arguments& in)
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {
   if (in.flag("wide")) wide = in.result("result").dtype;
-  expect_result(call, in.result("result"), segments.rows);
 }
 ReduceOperands::ReduceOperands(const Call& call) : ReduceOperands(call, Arguments(call, signature::reduce)) {}
 
@@ -36,8 +35,8 @@ int64_t workspace::reduce(const Call& call) {
 }
 
 const Signature signature::segmented_reduce{
-    .operands = {"x", "heads", "count"},
-    .results = {"result"},
+    .operands = {"x: any [..n]", "heads: index [m]", "count: index [1]?"},
+    .results = {"result: reduced [m]"},
     .attributes = {{"op", &kOperatorValues}, {"wide"}},
     .tiles =
         [](TileSizes& sizes) {
@@ -54,7 +53,6 @@ SegmentedReduceOperands::SegmentedReduceOperands(const Call& call, const Argumen
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {
   if (in.flag("wide")) wide = in.result("result").dtype;
-  expect_result(call, in.result("result"), segments.rows * segments.heads_count);
 }
 SegmentedReduceOperands::SegmentedReduceOperands(const Call& call)
     : SegmentedReduceOperands(call, Arguments(call, signature::segmented_reduce)) {}

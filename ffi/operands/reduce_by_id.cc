@@ -6,8 +6,8 @@
 namespace mgpu {
 
 const Signature signature::reduce_by_id{
-    .operands = {"x", "ids", "count"},
-    .results = {"result"},
+    .operands = {"x: any [n, width]", "ids: index [n]", "count: index [1]?"},
+    .results = {"result: reduced [size, width]"},
     .attributes = {{"op", &kOperatorValues}, {"wide"}, {"size", &kNumber}},
 };
 
@@ -19,15 +19,12 @@ ReduceByIdOperands::ReduceByIdOperands(const Call& call, const Arguments& in)
   const Array& of = in.result("result");
   if (in.flag("wide")) wide = in.result("result").dtype;
   size = in.attribute("size");
-  call.expect(of.rank() >= 2 && of.dimensions[of.rank() - 2] == size, "result: expected `size` rows");
   segments.rows = Call::batch(of, 2);
   segments.counts = call.live_counts(in["count"], segments.rows);
   x_stride = call.row_stride(in["x"], segments.length * width, segments.rows, "x", 2) / maximum<int64_t>(width, 1);
   ids = call.index_vector(in["ids"], "ids");
   ids_stride = call.row_stride(in["ids"], segments.length, segments.rows, "ids");
-  call.expect(Call::length(in["ids"]) == segments.length, "ids: expected one for each row");
   positions = segments.length;
-  expect_result(call, of, segments.rows * slots());
 }
 ReduceByIdOperands::ReduceByIdOperands(const Call& call)
     : ReduceByIdOperands(call, Arguments(call, signature::reduce_by_id)) {}

@@ -7,8 +7,8 @@
 namespace mgpu {
 
 const Signature signature::reduce_rows{
-    .operands = {"x", "heads", "indices", "count"},
-    .results = {"result"},
+    .operands = {"x: any [..n, width]", "heads: index [m]", "indices: index [..items]?", "count: index [1]?"},
+    .results = {"result: reduced [m, width]"},
     .attributes = {{"op", &kOperatorValues}, {"wide"}},
     .tiles = [](TileSizes& sizes) { sizes["reduce_rows"] = {cpu::kReduceRowsTile}; },
 };
@@ -23,9 +23,7 @@ ReduceRowsOperands::ReduceRowsOperands(const Call& call, const Arguments& in)
   if (Call::length(indices) > 0) {
     sources.indices = call.index_vector(indices, "indices");
     sources.length = segments.length = Call::length(indices);
-    call.expect(indices.size() == segments.total(), "indices: expected as many rows as x has");
   }
-  expect_result(call, in.result("result"), segments.rows * segments.heads_count * sources.width);
 }
 ReduceRowsOperands::ReduceRowsOperands(const Call& call)
     : ReduceRowsOperands(call, Arguments(call, signature::reduce_rows)) {}

@@ -12,9 +12,8 @@ Rows read_rows(const Call& call, const Array& array, int64_t problems, const cha
           elements * width};
 }
 
-Fill read_fill(const Call& call, const Array& array, const Array& rows, int64_t problems) {
-  call.expect(array.dtype == rows.dtype && Call::length(array) == 1,
-              "fill_value: expected one element of the rows' type");
+Fill read_fill(const Call& call, const Array& array, int64_t problems) {
+  call.expect(Call::length(array) == 1, "fill_value: expected one element");
   const int64_t width = byte_width(array.dtype);
   return {array.as<char>(), call.row_stride(array, 1, problems, "fill_value") * width, width};
 }

@@ -7,8 +7,8 @@
 namespace mgpu {
 
 const Signature signature::run_heads{
-    .operands = {"keys", "count"},
-    .results = {"heads", "firsts", "covered", "runs"},
+    .operands = {"keys: key [..n]", "count: index [1]?"},
+    .results = {"heads: index [size]", "firsts: =keys [size]", "covered: index []", "runs: index []"},
     .tiles =
         [](TileSizes& sizes) {
           sizes["run_heads"] = {cpu::kRunHeadsTile};
@@ -19,7 +19,6 @@ const Signature signature::run_heads{
 RunHeadsOperands::RunHeadsOperands(const Call& call) {
   const Arguments in(call, signature::run_heads);
   key_type = in["keys"].dtype;
-  call.expect(is_key(key_type), "expected keys of a type that has an order");
   keys = in["keys"].data;
   rows.length = Call::length(in["keys"]);
   rows.rows = Call::batch(in["keys"], 1);
@@ -27,7 +26,6 @@ RunHeadsOperands::RunHeadsOperands(const Call& call) {
   const Array& firsts_out = in.result("firsts");
   size = Call::length(firsts_out);
   firsts = firsts_out.data;
-  call.expect(firsts_out.dtype == key_type && firsts_out.size() == rows.rows * size, "firsts: expected keys");
   heads = call.index_result(in.result("heads"), rows.rows * size, "heads");
   covered = call.index_result(in.result("covered"), rows.rows, "covered");
   runs = call.index_result(in.result("runs"), rows.rows, "runs");

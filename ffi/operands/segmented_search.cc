@@ -5,8 +5,9 @@
 namespace mgpu {
 
 const Signature signature::segmented_search{
-    .operands = {"needles", "ids", "haystack", "heads", "ends", "needles_count", "haystack_count"},
-    .results = {"positions"},
+    .operands = {"needles: key [n]", "ids: =positions [n]", "haystack: =needles [m]", "heads: =positions [segments]",
+                 "ends: =positions [segments]?", "needles_count: index [1]?", "haystack_count: index [1]?"},
+    .results = {"positions: index [n]"},
     .attributes = {{"right"}},
 };
 
@@ -23,8 +24,6 @@ SegmentedSearchOperands::SegmentedSearchOperands(const Call& call) {
               "positions: expected int64 for as many items");
   const auto indices = [&](const char* name, int64_t length, int64_t& stride) {
     const Array& array = in[name];
-    call.expect(array.dtype == result.dtype, "expected indices of the type of positions");
-    call.expect(Call::length(array) == length, "expected as many indices as needles, or as heads");
     stride = call.row_stride(array, length, pair.rows, name);
     return static_cast<const void*>(array.data);
   };

@@ -6,8 +6,9 @@
 namespace mgpu {
 
 const Signature signature::segmented_shift{
-    .operands = {"x", "heads", "by", "count", "fill_value"},
-    .results = {"result"},
+    .operands = {"x: any [n, width]", "heads: index [m]", "by: index [1]", "count: index [1]?",
+                 "fill_value: =result [1]"},
+    .results = {"result: =x [n, width]"},
 };
 
 SegmentedShiftOperands::SegmentedShiftOperands(const Call& call) {
@@ -16,14 +17,12 @@ SegmentedShiftOperands::SegmentedShiftOperands(const Call& call) {
   work.problems = Call::batch(result, 2);
   out = read_rows(call, result, work.problems, "result");
   x = read_rows(call, in["x"], work.problems, "x");
-  call.expect(x.count == out.count && x.row_bytes == out.row_bytes, "x: expected the result's shape");
   work.size = work.capacity = out.count;
   read_work(call, in, work, "heads", "count");
   call.expect(work.offsets.wide || work.size < int64_t{1} << 30, "heads: expected int64 for as many rows");
   by = call.index_vector(in["by"], "by");
-  call.expect(Call::length(in["by"]) == 1, "by: expected one number");
   by_stride = call.row_stride(in["by"], 1, work.problems, "by");
-  fill = read_fill(call, in["fill_value"], result, work.problems);
+  fill = read_fill(call, in["fill_value"], work.problems);
 }
 
 WorkTiles SegmentedShiftOperands::layout(Workspace& workspace) const {

@@ -6,8 +6,8 @@
 namespace mgpu {
 
 const Signature signature::segmented_softmax{
-    .operands = {"x", "heads", "count"},
-    .results = {"result"},
+    .operands = {"x: any [..n]", "heads: index [m]", "count: index [1]?"},
+    .results = {"result: =x [n]"},
     .attributes = {{"log"}},
     .tiles = [](TileSizes& sizes) { sizes["segmented_softmax"] = {softmax_shape(4).tile(), softmax_shape(8).tile()}; },
 };
@@ -26,8 +26,6 @@ SegmentedSoftmaxOperands::SegmentedSoftmaxOperands(const Call& call) {
   segments.heads = call.index_vector(heads, "heads");
   segments.heads_stride = call.row_stride(heads, segments.heads_count, segments.rows, "heads");
   segments.counts = call.live_counts(in["count"], segments.rows);
-  call.expect(in.result("result").size() == segments.total() && in.result("result").dtype == dtype,
-              "result: expected the items of x");
 }
 
 SegmentedSoftmaxOperands::Scratch SegmentedSoftmaxOperands::layout(Workspace& workspace) const {

@@ -16,8 +16,9 @@ const Enumeration kMethods{"sort_method", {"merging", "fastest", "nearly_sorted"
 }  // namespace
 
 const Signature signature::segmented_sort{
-    .operands = {"keys", "heads", "flags", "count", "values"},
-    .results = {"keys", "values"},
+    .operands = {"keys: any [..n]", "heads: index [m]", "flags: any [*]", "count: index [1]?",
+                 "values: =values [..n] if payload=1"},
+    .results = {"keys: =keys [n]", "values: any [n] if payload"},
     .attributes = {{"descending"}, {"method", &kMethods}, {"bits", &kNumber}, {"payload", &kPayloadValues}},
     .tiles = sort_tile_sizes,
     .plan = report_sort,
@@ -37,7 +38,6 @@ SegmentedSortOperands::SegmentedSortOperands(const Call& call) {
   call.expect(bits > 0 && bits <= 8 * byte_width(key_type), "bits: expected no more than the keys have");
   segments.length = Call::length(keys_out);
   segments.rows = Call::batch(keys_out, 1);
-  call.expect(in["keys"].size() == segments.total(), "keys: expected the shape of the result");
   keys = in["keys"].data;
   sorted_keys = keys_out.data;
 
@@ -64,11 +64,7 @@ SegmentedSortOperands::SegmentedSortOperands(const Call& call) {
     const Array& payload_out = in.result("values");
     payload_width = byte_width(payload_out.dtype);
     sorted_payload = payload_out.data;
-    call.expect(payload_out.size() == segments.total(), "payload: expected the shape of the keys");
-    if (payload_mode == PayloadMode::kGiven) {
-      call.expect(in["values"].size() == segments.total(), "payload: expected the shape of the keys");
-      payload = in["values"].data;
-    }
+    if (payload_mode == PayloadMode::kGiven) payload = in["values"].data;
   }
 }
 

@@ -8,8 +8,9 @@
 namespace mgpu {
 
 const Signature signature::select{
-    .operands = {"x", "keep", "count", "fill_value"},
-    .results = {"items", "kept"},
+    .operands = {"x: any [n, width] if indices=0", "keep: bool [n]", "count: index [1]?",
+                 "fill_value: =items [1] if indices=0"},
+    .results = {"items: any [*]", "kept: index []"},
     .attributes = {{"indices"}, {"partition"}},
     .tiles = [](TileSizes& sizes) { sizes["select"] = {cpu::kSelectTile, kSelectTile}; },
 };
@@ -21,7 +22,6 @@ SelectOperands::SelectOperands(const Call& call) {
   const Array& result = in.result("items");
   length = Call::length(in["keep"]);
   rows = Call::batch(result, gives_indices ? 1 : 2);
-  call.expect(in["keep"].dtype == DType::boolean, "keep: expected bools");
   keep = in["keep"].as<uint8_t>();
   keep_stride = call.row_stride(in["keep"], length, rows, "keep");
   counts = call.live_counts(in["count"], rows);
@@ -34,10 +34,9 @@ SelectOperands::SelectOperands(const Call& call) {
   } else {
     out = read_rows(call, result, rows, "items");
     x = read_rows(call, in["x"], rows, "x");
-    fill = read_fill(call, in["fill_value"], result, rows);
+    fill = read_fill(call, in["fill_value"], rows);
     size = out.count;
-    call.expect(x.row_bytes == out.row_bytes, "x: expected rows of the result's width");
-    call.expect(x.count == length, "x: expected a row for each of keep");
+    call.expect(in["x"].dtype == result.dtype && x.row_bytes == out.row_bytes, "items: expected rows of x");
   }
   call.expect(!partition || size == length, "items: expected as many as there are in keep");
 }

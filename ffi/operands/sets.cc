@@ -11,8 +11,10 @@ constexpr Enumeration kKindValues{"set_operation", {"intersection", "union", "di
 }  // namespace
 
 const Signature signature::sets{
-    .operands = {"a", "b", "a_count", "b_count", "fill", "a_values", "b_values", "values_fill"},
-    .results = {"keys", "values", "count"},
+    .operands = {"a: key [n]", "b: =a [m]", "a_count: index [1]?", "b_count: index [1]?", "fill: =a [1]",
+                 "a_values: =values [n] if payload=1", "b_values: =values [m]? if payload=1",
+                 "values_fill: =values [1] if payload=1"},
+    .results = {"keys: =a [size]", "values: any [size] if payload", "count: index []"},
     .attributes = {{"kind", &kKindValues}, {"duplicates"}, {"payload", &kPayloadValues}},
     .tiles =
         [](TileSizes& sizes) {
@@ -22,8 +24,8 @@ const Signature signature::sets{
 };
 
 SetsOperands::SetsOperands(const Call& call) {
-  const auto mode = static_cast<PayloadMode>(call.attributes["payload"]);
-  const Arguments in(call, signature::sets, mode == PayloadMode::kNone ? "values" : "");
+  const Arguments in(call, signature::sets);
+  const auto mode = static_cast<PayloadMode>(in.attribute("payload"));
   rule = SetRule::of(static_cast<SetOperation>(in.attribute("kind")));
   duplicates = in.flag("duplicates");
 
@@ -33,25 +35,22 @@ SetsOperands::SetsOperands(const Call& call) {
   size = Call::length(keys_out);
   keys = keys_out.data;
   pair = read_sorted_pair(call, in["a"], in["b"], in["a_count"], in["b_count"], rows);
-  call.expect(in["a"].dtype == key_type, "expected a result of the keys' type");
-  const auto read = [&](const char* name, DType dtype, int64_t length) -> Rows {
-    call.expect(in[name].dtype == dtype, "expected operands of the results' types");
+  const auto read = [&](const char* name, int64_t length) -> Rows {
     call.expect(Call::length(in[name]) == length, "expected one value a key");
     return {in[name].data, call.row_stride(in[name], length, rows, name)};
   };
-  fill = read("fill", key_type, 1);
+  fill = read("fill", 1);
   counts = call.index_result(in.result("count"), rows, "count");
 
   if (mode == PayloadMode::kNone) return;
   const Array& payload_out = in.result("values");
-  call.expect(payload_out.size() == keys_out.size(), "payload: expected the shape of the keys");
   payload = payload_out.data;
   payload_width = byte_width(payload_out.dtype);
   gives_indices = mode == PayloadMode::kIndices;
   if (gives_indices) return;
-  a_values = read("a_values", payload_out.dtype, pair.a.length);
-  if (rule.b_alone) b_values = read("b_values", payload_out.dtype, pair.b.length);
-  values_fill = read("values_fill", payload_out.dtype, 1);
+  a_values = read("a_values", pair.a.length);
+  if (rule.b_alone) b_values = read("b_values", pair.b.length);
+  values_fill = read("values_fill", 1);
 }
 
 SetsOperands::Scratch SetsOperands::layout(Workspace& workspace) const {

@@ -64,9 +64,12 @@ SegmentedSortOperands word_operands(const Call& call) {
     call.expect(function->is_order && function->shape().packed <= word_bytes, "expected an order of such words");
     function->expect_captures(call, 1 + kSegmentOperands, captured);
   }
+  call.expect(!call.results.empty(), "expected more results");
+  const Array& sorted = call.results[0];
+  call.expect(sorted.dtype == keys.dtype && sorted.dimensions == keys.dimensions, "result: expected that of the keys");
   const int64_t payload = call.attributes["payload"];
   call.expect(payload != static_cast<int64_t>(PayloadMode::kGiven), "payload: expected none");
-  return sort_of_words(call, as_words(keys, word_bytes), as_words(call.results.at(0), word_bytes), 1, payload);
+  return sort_of_words(call, as_words(keys, word_bytes), as_words(sorted, word_bytes), 1, payload);
 }
 
 SegmentedSortOperands index_operands(const Call& call) {
@@ -76,12 +79,15 @@ SegmentedSortOperands index_operands(const Call& call) {
               "expected 1 to 16 leaves and captures");
   call.expect(call.operands.size() == leaves + kSegmentOperands + captured,
               "expected leaves, heads, flags, count and captures");
-  const Array& indices = call.results.at(0);
+  call.expect(!call.results.empty(), "expected more results");
+  const Array& indices = call.results[0];
   call.expect(indices.dtype == DType::s32, "indices: expected int32");
   call.expect(indices.size() < int64_t{1} << 32, "indices: expected fewer than 2^32 items");
   int64_t bytes = 0;
   for (size_t i = 0; i < leaves; ++i) bytes += call.operands[i].bytes();
-  call.expect(bytes == indices.size() * call.attributes["item_bytes"], "expected leaves of one length");
+  const int64_t items = indices.size(), item_bytes = call.attributes["item_bytes"];
+  call.expect(items == 0 ? bytes == 0 : bytes % items == 0 && bytes / items == item_bytes,
+              "expected leaves of one length");
   if (const FunctionData* const function = call.function) {
     call.expect(function->is_order && leaves == function->item.size(), "expected an order of such items");
     function->expect_leaves(call, indices.rank() - 1, indices.size());

@@ -9,8 +9,8 @@ void column_tile_sizes(TileSizes& sizes);
 PlanReport report_columns(const Call& call, const Traits& traits);
 
 const Signature signature::sort_columns{
-    .operands = {"high", "low", "count", "values"},
-    .results = {"high", "low", "values"},
+    .operands = {"high: any [..n]", "low: any [..n]", "count: index [1]?", "values: =values [..n] if payload=1"},
+    .results = {"high: =high [n]", "low: =low [n]", "values: any [n] if payload"},
     .attributes = {{"high_descending"}, {"low_descending"}, {"payload", &kPayloadValues}},
     .tiles = column_tile_sizes,
     .plan = report_columns,
@@ -27,10 +27,6 @@ SortColumnsOperands::SortColumnsOperands(const Call& call) {
   length = Call::length(in.result("high"));
   rows = Call::batch(in.result("high"), 1);
   call.expect(length < int64_t{1} << 30, "columns: expected less than 2^30 items");
-  for (const char* column : {"high", "low"}) {
-    call.expect(in[column].size() == total() && in.result(column).size() == total(),
-                "columns: expected the same shapes of operands and results");
-  }
   high = in["high"].as<uint32_t>();
   low = in["low"].as<uint32_t>();
   sorted_high = in.result("high").as<uint32_t>();
@@ -41,11 +37,7 @@ SortColumnsOperands::SortColumnsOperands(const Call& call) {
   const Array& payload_out = in.result("values");
   payload_width = byte_width(payload_out.dtype);
   sorted_payload = payload_out.data;
-  call.expect(payload_out.size() == total(), "payload: expected the shape of the keys");
-  if (payload_mode == PayloadMode::kGiven) {
-    call.expect(in["values"].size() == total(), "payload: expected the shape of the keys");
-    payload = in["values"].data;
-  }
+  if (payload_mode == PayloadMode::kGiven) payload = in["values"].data;
 }
 
 }  // namespace mgpu

@@ -21,7 +21,6 @@ SortedRows sorted_rows(const Call& call, const Array& keys, const Array& counts,
 SortedPair read_sorted_pair(const Call& call, const Array& a, const Array& b, const Array& a_count,
                             const Array& b_count, int64_t rows) {
   call.expect(a.dtype == b.dtype, "expected keys of one type");
-  call.expect(is_key(a.dtype), "expected keys of a type that has an order");
   return {rows, sorted_rows(call, a, a_count, rows, "a"), sorted_rows(call, b, b_count, rows, "b")};
 }
 

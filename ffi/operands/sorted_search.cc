@@ -9,8 +9,9 @@
 namespace mgpu {
 
 const Signature signature::sorted_search{
-    .operands = {"needles", "haystack", "needles_count", "haystack_count"},
-    .results = {"positions"},
+    .operands = {"needles: key [n]", "haystack: =needles [m]", "needles_count: index [1]?",
+                 "haystack_count: index [1]?"},
+    .results = {"positions: index [n]"},
     .attributes = {{"right"}},
     .tiles =
         [](TileSizes& sizes) {
@@ -37,8 +38,9 @@ MergeSplits SortedSearchOperands::layout(Workspace& workspace) const { return Me
 int64_t workspace::sorted_search(const Call& call) { return layout_bytes(SortedSearchOperands(call)); }
 
 const Signature signature::sorted_match{
-    .operands = {"a", "b", "a_count", "b_count"},
-    .results = {"a_index", "b_index", "a_match", "b_match", "a_match_count", "b_match_count"},
+    .operands = {"a: key [n]", "b: =a [m]", "a_count: index [1]?", "b_count: index [1]?"},
+    .results = {"a_index: index [n]", "b_index: =a_index [m]", "a_match: bool [n]", "b_match: bool [m]",
+                "a_match_count: =a_index []", "b_match_count: =a_index []"},
     .attributes = {{"right"}},
     .tiles =
         [](TileSizes& sizes) {
@@ -55,9 +57,7 @@ SortedMatchOperands::SortedMatchOperands(const Call& call) {
   pair = read_sorted_pair(call, in["a"], in["b"], in["a_count"], in["b_count"], Call::batch(in.result("a_index"), 1));
   const auto side = [&](const char* index, const char* match, const char* count, const SortedRows& keys) -> Side {
     const int64_t items = pair.rows * keys.length;
-    const Array& matches = in.result(match);
-    call.expect(matches.dtype == DType::boolean && matches.size() == items, "expected one bool an item");
-    return {call.index_result(in.result(index), items, index), matches.as<bool>(),
+    return {call.index_result(in.result(index), items, index), in.result(match).as<bool>(),
             call.index_result(in.result(count), pair.rows, count)};
   };
   a = side("a_index", "a_match", "a_match_count", pair.a);

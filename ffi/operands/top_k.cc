@@ -7,8 +7,8 @@
 namespace mgpu {
 
 const Signature signature::top_k{
-    .operands = {"x", "count"},
-    .results = {"values", "indices"},
+    .operands = {"x: key [..n]", "count: index [1]?"},
+    .results = {"values: =x [k]", "indices: index [k]"},
     .attributes = {{"k", &kNumber}, {"largest"}},
     .tiles =
         [](TileSizes& sizes) {
@@ -32,8 +32,6 @@ TopKOperands::TopKOperands(const Call& call) {
   counts = call.live_counts(in["count"], rows);
   x = given.data;
   values = found.data;
-  call.expect(k >= 0 && Call::length(found) == k && found.size() == rows * k, "values: expected k items a row");
-  call.expect(found.dtype == key_type, "values: expected the type of x");
   indices = call.index_result(in.result("indices"), rows * k, "indices");
 }
 
@@ -42,6 +40,7 @@ TopKOperands::Levels TopKOperands::levels() const {
   const int64_t tile = top_k_shape(byte_width(key_type)).tile();
   Levels levels;
   const auto add = [&](int64_t items, int64_t part) {
+    if (levels.count == Levels::kMost) throw CallError("top_k: x: expected fewer items");
     levels.part[levels.count] = part;
     levels.parts[levels.count] = maximum<int64_t>(1, ceil_div(items, part));
     ++levels.count;
