@@ -1,12 +1,16 @@
 // Every operation's CPU function, called as XLA's handler calls it, on operands that break each precondition: keys
-// without order, heads, offsets, indices and counts of any value, arrays of nothing, batches. The arrays are of exactly
-// their size, so that the sanitizers see any step outside; operands come back as they were.
+// without order, heads, offsets, indices and counts of any value, arrays of nothing, batches; on arrays and attributes
+// that it does not take; and without memory. The arrays are of exactly their size, so that the sanitizers see any step
+// outside; operands come back as they were.
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <initializer_list>
 #include <limits>
 #include <map>
 #include <memory>
+#include <new>
 #include <random>
 #include <string>
 #include <utility>
@@ -16,6 +20,25 @@
 #include "executors.h"
 #include "operands/dispatch.h"
 #include "operations.h"
+#include "signature.h"
+
+namespace {
+
+// The allocation that fails, counted down by all threads.
+std::atomic<int64_t> allocations_left{INT64_MAX};
+
+}  // namespace
+
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return --allocations_left == 0 ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
+}
+void* operator new(size_t bytes) {
+  void* const data = operator new(bytes, std::nothrow);
+  if (!data) throw std::bad_alloc();
+  return data;
+}
+void operator delete(void* data) noexcept { std::free(data); }
+void operator delete(void* data, size_t) noexcept { std::free(data); }
 
 namespace mgpu::testing {
 
@@ -58,6 +81,7 @@ class Garbage {
   }
 
   int64_t length() { return draw(0, 9) == 0 ? 0 : draw(0, largest_); }
+  int64_t batch_rank() const { return static_cast<int64_t>(lead_.size()); }
   DType index_type() { return flip() ? DType::s32 : DType::s64; }
   DType key_type() { return static_cast<DType>(draw(0, static_cast<int64_t>(DType::f64))); }
   DType payload_type() { return one_of({DType::u32, DType::f32, DType::s64, DType::f64}); }
@@ -97,7 +121,92 @@ class Garbage {
 
   const std::vector<Array>& results() const { return results_; }
 
+  // Whether the k-th allocation of the call failed, which it then tells; stable_sort alone does without.
+  bool fails_at(int64_t k, const char* name, void (*function)(const Call&, cpu::Executor&), cpu::Executor& executor) {
+    const Call call{name, operands_, results_, attributes_};
+    bool tells = false;
+    allocations_left = k;
+    try {
+      function(call, executor);
+    } catch (const std::bad_alloc&) {
+      tells = true;
+    }
+    const bool failed = allocations_left.exchange(INT64_MAX) <= 0;
+    CHECK(failed == tells || (failed && std::string_view(name) == "bucket_join"));
+    return failed;
+  }
+
+  // Whether the call is one that the operation takes. What is not is an error of the caller's.
+  template <typename Function>
+  bool is_taken(const char* name, Function function) const {
+    try {
+      const Call call{name, operands_, results_, attributes_};
+      expect_sizes(call);
+      function(call);
+      return true;
+    } catch (const CallError&) {
+      return false;
+    }
+  }
+
+  // Makes one array or attribute another, of which the operation may take none.
+  void spoil() {
+    std::vector<Array>& arrays = flip() || results_.empty() ? operands_ : results_;
+    if (arrays.empty()) return;
+    const auto any = [&] { return draw(0, static_cast<int64_t>(arrays.size()) - 1); };
+    const int64_t place = any();
+    DType dtype = arrays[place].dtype;
+    std::vector<int64_t> dimensions = arrays[place].dimensions;
+    switch (draw(0, 9)) {
+      case 0: dimensions.insert(dimensions.begin(), draw(0, 3)); break;
+      case 1: dimensions.push_back(draw(0, 3)); break;
+      case 2:
+        if (!dimensions.empty()) dimensions.pop_back();
+        break;
+      case 3:
+        if (!dimensions.empty()) dimensions[draw(0, dimensions.size() - 1)] = draw(0, 2 * largest_);
+        break;
+      case 4:
+        if (!dimensions.empty()) dimensions.back() = std::max<int64_t>(0, dimensions.back() + draw(-1, 1));
+        break;
+      case 5: return std::swap(arrays[place], arrays[any()]);
+      case 6: return flip() ? arrays.pop_back() : arrays.push_back(make(dtype, dimensions));
+      case 7: return spoil_attribute();
+      default: dtype = static_cast<DType>(draw(0, static_cast<int64_t>(DType::c128)));
+    }
+    arrays[place] = make(dtype, dimensions);
+    if (&arrays != &operands_) return;
+    const bool are_indices = dtype == DType::s32 || dtype == DType::s64;
+    are_indices ? fill_indices(arrays[place], largest_) : fill_keys(arrays[place]);
+  }
+
+  // Makes the lengths of axes larger than any array's, those of one length alike. There is no data.
+  void stretch() {
+    std::map<int64_t, int64_t> lengths;
+    const auto stretch = [&](int64_t& length) {
+      const auto [found, is_new] = lengths.try_emplace(length, length);
+      if (is_new && flip()) found->second = (int64_t{1} << draw(16, 62)) + draw(-1, 1);
+      length = found->second;
+    };
+    for (auto* arrays : {&operands_, &results_}) {
+      for (Array& array : *arrays) {
+        array.data = nullptr;
+        for (int64_t& length : array.dimensions) stretch(length);
+      }
+    }
+    for (const char* name : {"size", "k", "bins"}) {
+      if (const auto found = attributes_.values.find(name); found != attributes_.values.end()) stretch(found->second);
+    }
+    if (draw(0, 3) == 0) spoil_attribute();
+  }
+
  private:
+  void spoil_attribute() {
+    if (attributes_.values.empty()) return;
+    auto& [name, value] = *std::next(attributes_.values.begin(), draw(0, attributes_.values.size() - 1));
+    value = flip() ? draw(-2, 12) : static_cast<int64_t>(random_()) >> draw(0, 40);
+  }
+
   std::vector<int64_t> with_lead(std::vector<int64_t> own) const {
     own.insert(own.begin(), lead_.begin(), lead_.end());
     return own;
@@ -175,6 +284,8 @@ class Garbage {
 namespace garbage {
 #define MGPU_GARBAGE(name) void name(Garbage& make);
 MGPU_OPERATIONS(MGPU_GARBAGE)
+MGPU_CUDA_OPERATIONS(MGPU_GARBAGE)
+MGPU_FUNCTION_OPERATIONS(MGPU_GARBAGE)
 #undef MGPU_GARBAGE
 
 DType row_type(Garbage& make) { return static_cast<DType>(make.draw(0, static_cast<int64_t>(DType::c128))); }
@@ -539,7 +650,88 @@ void top_k(Garbage& make) {
   make.result(make.index_type(), {k});
 }
 
+void segmented_softmax(Garbage& make) {
+  const DType dtype = make.one_of({DType::f16, DType::bf16, DType::f32, DType::f64});
+  const int64_t n = make.length();
+  make.attribute("log", 0, 1);
+  make.keys(dtype, n, false);
+  make.indices(make.length(), n);
+  make.count(n);
+  make.result(dtype, {n});
+}
+
+void sort_columns(Garbage& make) {
+  const DType payload = make.payload_type();
+  const int64_t n = make.length();
+  make.attribute("high_descending", 0, 1);
+  make.attribute("low_descending", 0, 1);
+  const auto mode = static_cast<PayloadMode>(make.attribute("payload", 0, 2));
+  make.keys(DType::u32, n, false);
+  make.keys(DType::s32, n, false);
+  make.count(n);
+  mode == PayloadMode::kGiven ? make.keys(payload, n, false) : make.absent();
+  make.result(DType::u32, {n});
+  make.result(DType::s32, {n});
+  if (mode != PayloadMode::kNone) make.result(payload, {n});
+}
+
+// Items of one float, of a function that has captured nothing.
+int64_t of_function(Garbage& make, bool has_heads) {
+  const int64_t n = make.length(), m = has_heads ? make.length() : 0;
+  for (const char* name : {"leaves", "results"}) make.attribute(name, 1, 1);
+  for (const char* name : {"item_bytes", "widest", "packed", "state_bytes", "result_bytes"}) make.attribute(name, 4, 4);
+  make.attribute("captures", 0, 0);
+  make.keys(DType::f32, n, false);
+  make.attribute("batch_rank", make.batch_rank(), make.batch_rank());
+  has_heads ? make.indices(m, n) : make.absent();
+  make.count(n);
+  return has_heads ? m : n;
+}
+
+void reduce_by_function(Garbage& make) {
+  of_function(make, false);
+  make.result(DType::f32, {});
+}
+
+void segmented_reduce_by_function(Garbage& make) { make.result(DType::f32, {of_function(make, true)}); }
+
+void scan_by_function(Garbage& make) {
+  for (const char* name : {"exclusive", "reverse", "segmented"}) make.attribute(name, 0, 1);
+  make.result(DType::f32, {of_function(make, false)});
+  if (make.attribute("total", 0, 1)) make.result(DType::f32, {});
+}
+
+void sort_by_function(Garbage& make) {
+  const int64_t n = make.length(), words = make.one_of<int64_t>({1, 2, 4});
+  make.attribute("word_bytes", 4 * words, 4 * words);
+  make.attribute("captures", 0, 0);
+  words == 1 ? make.keys(DType::u32, n, false) : make.into(DType::u32, n, words);
+  make.indices(make.length(), n);
+  make.absent();
+  make.count(n);
+  words == 1 ? make.result(DType::u32, {n}) : make.result(DType::u32, {n, words});
+  make.attribute("payload", 0, 0);
+}
+
+void sort_indices_by_function(Garbage& make) {
+  const int64_t n = make.length();
+  make.attribute("leaves", 1, 1);
+  make.attribute("captures", 0, 0);
+  make.attribute("item_bytes", 8, 8);
+  make.keys(DType::f64, n, false);
+  make.indices(make.length(), n);
+  make.absent();
+  make.count(n);
+  make.result(DType::s32, {n});
+}
+
 }  // namespace garbage
+
+// How many calls of each operation: so many times as many as $MGPU_CALLS says.
+int many(int calls) {
+  const char* const times = std::getenv("MGPU_CALLS");
+  return calls * (times ? std::atoi(times) : 1);
+}
 
 void survives(const char* name, void (*function)(const Call&, cpu::Executor&), void (*make)(Garbage&)) {
   constexpr int kCalls = kThreadSanitizer ? 200 : 500;
@@ -559,6 +751,79 @@ TEST(every_handler_survives_garbage) {
 #define MGPU_SURVIVES(name) survives(#name, &cpu::name, &garbage::name);
   MGPU_OPERATIONS(MGPU_SURVIVES)
 #undef MGPU_SURVIVES
+}
+
+namespace {
+
+// Of calls that are spoilt, whether in one way or in several.
+void refuses(const char* name, void (*function)(const Call&, cpu::Executor&), int64_t (*workspace)(const Call&),
+             void (*make)(Garbage&)) {
+  ThreadPool pool(3);
+  int64_t taken = 0, refused = 0;
+  for (int seed = 0; seed < many(kThreadSanitizer ? 50 : 300); ++seed) {
+    Garbage call(seed);
+    call.limit(kThreadSanitizer ? 64 : 1 << 9);  // as of interval_move
+    make(call);
+    CHECK(call.is_taken(name, workspace));
+    for (int64_t times = call.draw(1, 3); times > 0; --times) call.spoil();
+    const bool is_taken = call.is_taken(name, [&](const Call& call) { function ? function(call, pool) : void(); });
+    call.is_taken(name, workspace);
+    ++(is_taken ? taken : refused);
+    call.stretch();
+    call.is_taken(name, workspace);
+  }
+  std::printf("  %s: %d taken, %d refused\n", name, static_cast<int>(taken), static_cast<int>(refused));
+  CHECK(!function || refused > taken);
+}
+
+int64_t failed_allocations = 0;
+
+void tells_of_failed_allocations(const char* name, void (*function)(const Call&, cpu::Executor&),
+                                 void (*make)(Garbage&)) {
+  ThreadPool pool(3);
+  SerialExecutor serial;
+  const auto limit = [](int seed) { return int64_t{1} << (seed % 4 == 0 && !kThreadSanitizer ? 16 : 6); };
+  const auto outcome = [&](int seed) {
+    Garbage call(seed);
+    call.limit(limit(seed));
+    make(call);
+    call.run(name, function, serial);
+    std::vector<std::vector<char>> all;
+    for (const Array& array : call.results()) all.emplace_back(array.as<char>(), array.as<char>() + array.bytes());
+    return all;
+  };
+  for (int seed = 0; seed < many(kThreadSanitizer ? 4 : 24); ++seed) {
+    const auto expected = outcome(seed);
+    bool failed = true;
+    for (int64_t k = 1; failed; k += 1 + k / 8) {
+      Garbage call(seed);
+      call.limit(limit(seed));
+      make(call);
+      failed = call.fails_at(k, name, function, pool);
+      failed_allocations += failed;
+      if (k % 4 == 1) CHECK(outcome(seed) == expected);
+    }
+  }
+}
+
+}  // namespace
+
+TEST(every_handler_refuses_what_it_does_not_take) {
+#define MGPU_REFUSES(name) refuses(#name, &cpu::name, &workspace::name, &garbage::name);
+  MGPU_OPERATIONS(MGPU_REFUSES)
+#undef MGPU_REFUSES
+#define MGPU_REFUSES(name) refuses(#name, nullptr, &workspace::name, &garbage::name);
+  MGPU_CUDA_OPERATIONS(MGPU_REFUSES)
+  MGPU_FUNCTION_OPERATIONS(MGPU_REFUSES)
+#undef MGPU_REFUSES
+}
+
+TEST(every_handler_tells_of_failed_allocations_and_works_again) {
+#define MGPU_TELLS(name) tells_of_failed_allocations(#name, &cpu::name, &garbage::name);
+  MGPU_OPERATIONS(MGPU_TELLS)
+#undef MGPU_TELLS
+  std::printf("  %d allocations failed\n", static_cast<int>(failed_allocations));
+  CHECK(kThreadSanitizer || failed_allocations > 2000);
 }
 
 TEST(objects_of_garbage_offsets_are_objects) {
