@@ -1,6 +1,6 @@
 # Each `pip install .` builds in an empty folder, for every Python, environment and extra again, and the libraries know
 # nothing of Python. So a clone keeps what its last build made, in build/kept, by a hash of all that went into it; the
-# next one installs that where nothing has changed (docs/performance.md, Building, has the times).
+# next one installs that where nothing has changed (docs/notes/building.md has the times).
 # `rm -r build/kept` forgets it. Wheels for other machines are always compiled.
 
 set(MGPU_KEPT "")

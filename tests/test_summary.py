@@ -101,3 +101,16 @@ def test_the_page_has_every_row_that_a_rival_wins(tmp_path, monkeypatch):
         listed = [line.split(" | ")[0].removeprefix("| ") for line in lines[title + 4 : title + 4 + len(lost)]]
         assert sorted(listed) == sorted(lost)
         assert not lines[title + 4 + len(lost)]
+
+
+def test_the_performance_page_has_the_saved_figures():
+    """Of each row of its table ours and the fastest rival."""
+    rows = {row.row: row for row in read(RESULTS / "h200.csv")}
+    page = (pathlib.Path(summary.__file__).parent.parent / "docs" / "performance.md").read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("| ") and "/" in line.split(" | ")[0]]
+    assert len(lines) > 20
+    for line in lines:
+        name, ours, rival = (cell.strip() for cell in line.strip("|").split("|"))
+        rivals = rows[name].rivals
+        fastest = min(rivals, key=lambda rival: rivals[rival], default="")
+        assert (ours, rival) == (f"{rows[name].ours:.4g}", f"{fastest} {rivals[fastest]:.4g}" if rivals else "")

@@ -19,7 +19,7 @@ struct IndexVector {
   MGPU_HOST_DEVICE int64_t operator[](int64_t i) const {
 #ifdef __CUDA_ARCH__
     // Two loads that are always made, never one by the width: with predicated loads, kernels that ptxas (CUDA 13.0,
-    // sm_90) made moved rows to wrong places (docs/reliability.md).
+    // sm_90) made moved rows to wrong places (docs/notes/reliability.md).
     const int32_t* const words = static_cast<const int32_t*>(data) + (wide ? 2 * i : i);
     const int32_t low = words[0];
     const int32_t high = words[wide];

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Word)))
 
 // Gathers, scatters or both. Distances, from outputs to rows, wrap: uint32_t where that tells all rows from what is no
 // row, which takes half the instructions of uint64_t. Starts are as wide, and are never read by a width that a kernel
-// learns as it runs: such reads left arrays (docs/reliability.md).
+// learns as it runs: such reads left arrays (docs/notes/reliability.md).
 template <bool kGathers_, bool kScatters_, typename Distance>
 struct MoveRoute {
   static constexpr bool kGathers = kGathers_;

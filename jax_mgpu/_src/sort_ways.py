@@ -82,7 +82,7 @@ def sort_indices(operation: str, keys: Any, given: dict[str, Any], bits: int | N
 # The least number of items from which columns go another way than by one code, or by the indices that it gives. On an
 # H200, 2^26 keys of two columns of 32 bits take 3.8 ms by their code, 3.5 by two sorts of pairs, and 3.3 as two
 # operands. Of 2^22, values and indices take longer as two operands than by the code. With floats, 2^26 keys take 8.7 ms
-# by the code, and three columns take 4.3 to 6.2 part after part. docs/performance.md has more figures.
+# by the code, and three columns take 4.3 to 6.2 part after part. docs/notes/sort.md has more.
 LONG_WORDS = 1 << 22  # two columns of integers of 32 bits, keys alone: from here on, kernels sort 64 bits by digits
 LONG_PAIRS = 1 << 23  # the same with values
 LONG_INDICES = 1 << 24  # the same, and their indices

@@ -34,7 +34,7 @@ struct ListedSegments {
   uint32_t* taken;  // passes that any of them takes
 };
 // Nothing: with 32 bytes of parameters more, and the same instructions, passes over 2^22 uint32 keys took 26.4 us for
-// 23.5 (H200). docs/performance.md has what else was tried.
+// 23.5 (H200). docs/notes/segmented_sort.md has what else was tried.
 struct WholeRows {};
 
 // The shape of the tiles of few items, or of more.

@@ -1,0 +1,42 @@
+"""Fails where the benchmarks or the documents have outgrown their limits.
+
+python scripts/check_sizes.py
+"""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS_BYTES = 1_000_000  # benchmarks/results
+CODE_LINES = 8_000  # the rest of benchmarks/
+WORDS = {"docs/performance.md": 1_500, "docs/reliability.md": 2_000}
+
+
+def tracked(folder: str) -> list[pathlib.Path]:
+    """The files of a folder that git knows or would add, so that raw runs do not count."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", folder]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    paths = [ROOT / name for name in listed.split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+def main() -> int:
+    """Compares each size with its limit."""
+    results = tracked("benchmarks/results")
+    code = [path for path in tracked("benchmarks") if path not in results]
+    sizes = {
+        "benchmarks/results, bytes": (sum(path.stat().st_size for path in results), RESULTS_BYTES),
+        "benchmarks, lines": (sum(path.read_bytes().count(b"\n") for path in code), CODE_LINES),
+    }
+    for page, limit in WORDS.items():
+        sizes[f"{page}, words"] = (len((ROOT / page).read_text(encoding="utf-8").split()), limit)
+    for name, (size, limit) in sizes.items():
+        print(f"{name}: {size:,} of at most {limit:,}")
+    return int(any(size > limit for size, limit in sizes.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
