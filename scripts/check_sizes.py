@@ -11,7 +11,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS_BYTES = 1_000_000  # benchmarks/results
-CODE_LINES = 8_000  # the rest of benchmarks/
+CODE_LINES = 8_000  # the rest of benchmarks/, without its page
 WORDS = {"docs/performance.md": 1_500, "docs/reliability.md": 2_000, "docs/architecture.md": 3_000}
 
 
@@ -26,7 +26,7 @@ def tracked(folder: str) -> list[pathlib.Path]:
 def main() -> int:
     """Compares each size with its limit."""
     results = tracked("benchmarks/results")
-    code = [path for path in tracked("benchmarks") if path not in results]
+    code = [path for path in tracked("benchmarks") if path not in results and path.suffix != ".md"]
     sizes = {
         "benchmarks/results, bytes": (sum(path.stat().st_size for path in results), RESULTS_BYTES),
         "benchmarks, lines": (sum(path.read_bytes().count(b"\n") for path in code), CODE_LINES),
