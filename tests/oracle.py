@@ -230,8 +230,9 @@ def total(x: np.ndarray, op: str) -> np.ndarray:
 
 
 def summed(x: np.ndarray, op: str) -> np.ndarray:
-    """Items in the type in which reductions combine them: sums and products of integers in that of jnp.sum."""
-    return x.astype(jax.eval_shape(jnp.sum, x).dtype) if op in ("add", "mul") and x.dtype.kind in "iu" else x
+    """Items in the type in which reductions combine them: sums and products of 8 and 16 bits in that of jnp.sum."""
+    is_narrow = op in ("add", "mul") and x.dtype.kind in "iu" and x.dtype.itemsize < 4
+    return x.astype(jax.eval_shape(jnp.sum, x).dtype) if is_narrow else x
 
 
 def reduce(x: np.ndarray, op: str) -> np.ndarray:

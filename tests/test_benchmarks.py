@@ -19,11 +19,12 @@ import pytest
 
 import benchmarks
 import jax_mgpu as mgpu
-from benchmarks import measure, mesh, report, runner, shapes, turns
+from benchmarks import measure, mesh, report, runner, shapes, summary, turns
 from benchmarks.__main__ import main
 from benchmarks.case import Case, agree_counted, agree_within, equal
 from benchmarks.measure import QUEUED_MS
 from benchmarks.runner import Runner, all_cases, grid_cases
+from benchmarks.summary import Row
 from scripts import compare
 
 FIRST_ROWS = {case.family: case for case in reversed(all_cases())}
@@ -212,17 +213,16 @@ def test_rounds_of_short_calls():
 
 
 def test_rows_slower_than_saved_ones_are_found(monkeypatch, tmp_path, capsys):
-    """Of two saved runs the later counts; a row that is slower is measured again, and the least time counts."""
-    for date, ms in (("2026-02-01", {"a": 1.0, "b": 1.0, "c": 1.0}), ("2026-01-01", {"a": 9.0, "b": 9.0})):
-        rows = [{"family": "merge", "name": name, "ours": {"ms": one}} for name, one in ms.items()]
-        (tmp_path / f"{date}.json").write_text(json.dumps({"run": {"date": date}, "rows": rows}))
+    """A row that is slower than saved is measured again, and the least time counts."""
+    saved = tmp_path / "saved.csv"
+    summary.write(saved, [Row("rows", f"merge/{name}", 1.0, {}, None, "D", "2026-01-01", "1", "") for name in "abc"])
     times = {"merge/a": [1.01], "merge/b": [1.2, 1.3, 1.0, 1.4], "merge/c": [1.1, 1.2, 1.03, 1.1]}
 
     def measure(tree, families, rows, repeats):
         return {row: ms.pop(0) for row, ms in times.items() if not rows or row in {f"merge/{x}" for x in rows}}
 
     monkeypatch.setattr(compare, "measure", measure)
-    monkeypatch.setattr(sys, "argv", ["compare", str(tmp_path), ".", "--families", "merge"])
+    monkeypatch.setattr(sys, "argv", ["compare", str(saved), ".", "--families", "merge"])
     assert compare.main() == 1
     *_, slower, last = capsys.readouterr().out.splitlines()
     assert slower.split() == ["SLOWER", "merge/c", "1.000", "1.030", "+3.0%"]

@@ -184,7 +184,7 @@ def test_errors():
         jax.jit(lambda size: mgpu.load_balance_search(offsets, size))(3)
     with pytest.raises(ValueError, match="load_balance_search: size: expected a static, non-negative integer, got -1"):
         mgpu.load_balance_search(offsets, -1)
-    with pytest.raises(TypeError, match="load_balance_search: total: expected integers"):
+    with pytest.raises(TypeError, match="load_balance_search: total: expected an integer scalar"):
         mgpu.load_balance_search(offsets, 3, total=2.5)
     with jax.enable_x64(False), pytest.raises(ValueError, match="load_balance_search: size: expected fewer than 2"):
         jax.eval_shape(lambda x: mgpu.load_balance_search(x, 2**31), offsets)

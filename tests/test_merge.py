@@ -449,7 +449,7 @@ def test_what_a_misuse_says():
         (ValueError, "merge: b_values: expected the structure of a_values", lambda: mgpu.merge(a, b, [a], b)),
         (TypeError, "merge: b_values: expected the dtypes of a_values", lambda: mgpu.merge(a, b, a, np.float32(b))),
         (ValueError, "merge: b_values: expected the trailing shapes", lambda: mgpu.merge(a, b, a, b[:, None])),
-        (TypeError, "merge: a_count: expected integers", lambda: mgpu.merge(a, b, a_count=1.0)),
+        (TypeError, "merge: a_count: expected an integer scalar", lambda: mgpu.merge(a, b, a_count=1.0)),
         (ValueError, "merge: b_count: expected an integer scalar", lambda: mgpu.merge(a, b, b_count=b)),
     ]:
         with pytest.raises(error, match=message.replace("[", r"\[")):

@@ -256,7 +256,11 @@ def test_what_a_misuse_says():
             lambda: mgpu.sorted_search(a, b, "top"),
         ),
         (ValueError, "sorted_search: haystack: expected a 1-D array", lambda: mgpu.sorted_search(a, b[None])),
-        (TypeError, "sorted_search: needles_count: expected int", lambda: mgpu.sorted_search(a, b, needles_count=1.5)),
+        (
+            TypeError,
+            "sorted_search: needles_count: expected an int",
+            lambda: mgpu.sorted_search(a, b, needles_count=1.5),
+        ),
         (TypeError, "sorted_match: b: expected the dtype of a", lambda: mgpu.sorted_match(a, b * 1.0)),
         (ValueError, "sorted_match: side: expected 'left' or 'right'", lambda: mgpu.sorted_match(a, b, None)),
         (ValueError, "sorted_match: b_count: expected an integer scalar", lambda: mgpu.sorted_match(a, b, b_count=a)),
@@ -500,7 +504,7 @@ def test_what_a_misuse_of_segments_says():
         (ValueError, "ends: expected one for each of heads, 2", lambda: search(a, a, b, [0, 2], ends=[1])),
         (ValueError, "side: expected 'left' or 'right', got 'top'", lambda: search(a, a, b, [0], "top")),
         (ValueError, "needles_count: expected an integer", lambda: search(a, a, b, [0], needles_count=a)),
-        (TypeError, "haystack_count: expected int", lambda: search(a, a, b, [0], haystack_count=0.5)),
+        (TypeError, "haystack_count: expected an int", lambda: search(a, a, b, [0], haystack_count=0.5)),
         (TypeError, "fill_value: expected an integer", lambda: search(a, a, b, [0], fill_value=0.5)),
     ]:
         with pytest.raises(error, match=f"segmented_search: {message}"):

@@ -57,7 +57,11 @@ def one_program(*static: str) -> Callable[[Function], Function]:
             except TypeError:  # what cannot be part of a program, such as a traced size: the function has the error
                 return function(*positional, **named)
             leaves, structure = tree_flatten(given)
-            return _run((function, key, structure), settings, leaves)
+            try:
+                return _run((function, key, structure), settings, leaves)
+            except Exception as error:
+                _forget_notes(error)
+                raise
 
         return call  # type: ignore[return-value]
 
@@ -89,6 +93,13 @@ def check_on_host(check: Callable[..., None], x: Any, *static: Any) -> None:
         host[0].operands.of(_Conversion.of(check, static, leaves, structure))
     else:
         check(x, *static)
+
+
+def _forget_notes(error: Exception) -> None:
+    """Takes JAX's note on its own frames from an error: the caller of an operation knows nothing of the program."""
+    notes = [note for note in getattr(error, "__notes__", ()) if "internal frames" not in note]
+    if hasattr(error, "__notes__"):
+        error.__notes__ = notes
 
 
 ARRAY = jax.ShapeDtypeStruct((0,), bool)

@@ -94,7 +94,7 @@ def heads_inside(heads: jax.Array, n: int) -> jax.Array:
 
 def is_first(n: int) -> jax.Array:
     """Which of n positions is the first."""
-    return jnp.arange(n, dtype=index_dtype("positions", "n", n)) == 0
+    return jnp.arange(n, dtype=jnp.uint32 if n <= 2**32 else jnp.uint64) == 0
 
 
 def segment_starts(n: int, heads: Any) -> jax.Array:

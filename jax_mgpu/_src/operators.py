@@ -118,13 +118,15 @@ def accumulator_dtype(dtype: Any) -> Any:
 
 
 def sum_dtype(dtype: Any) -> np.dtype:
-    """The type of sums and products of integers or bools, as `jnp.sum` has it: of 32 bits, of 64 with x64."""
+    """The type of sums and products: that of `jnp.sum` for bools and 8 and 16 bits; wider integers keep theirs."""
+    if np.dtype(dtype).itemsize >= 4:
+        return np.dtype(dtype)
     default = np.uint64 if jnp.issubdtype(dtype, jnp.unsignedinteger) else np.int64
     return np.promote_types(dtype, jax.dtypes.canonicalize_dtype(default))
 
 
 def wide_dtype(dtype: Any) -> Any:
-    """The type of sums that keep what is added: of integers that of `jnp.sum`, of floats that they are made in."""
+    """The type of sums that keep what is added: `sum_dtype` of integers, and of floats what they are made in."""
     return sum_dtype(dtype) if jnp.issubdtype(dtype, jnp.integer) else accumulator_dtype(dtype)
 
 

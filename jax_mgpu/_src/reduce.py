@@ -94,12 +94,12 @@ def reduce(
       x: an array `[n, ...]` or a pytree of such, integers of 8 to 64 bits or floats of 16 to 64 bits, or bools; each
         trailing position is combined on its own. With a function as `op`, arrays of any type, combined together.
       op: a name, or a pytree of names over that of x, or any associative function of two items, which need not commute.
-        `"add"` or `"sum"`, `"mul"` or `"prod"`: integers wrap in the type of `jnp.sum` (int32 or uint32 for those of 8
-        and 16 bits, 64 bits for all with `jax_enable_x64`); float16 and bfloat16 accumulate in float32; bools are
-        integers, 0 or 1. `"min"`, `"max"`: a NaN makes the result NaN. `"argmin"`, `"argmax"`: the index of the first
-        extremum, -1 over nothing. `"mean"`: of integers and bools as floats; NaN over nothing. `"any"`, `"all"`: bools,
-        of items other than 0. `"and"`, `"or"`, `"xor"`: of bools or the bits of integers. `"logsumexp"`: of floats,
-        -inf over nothing.
+        `"add"` or `"sum"`, `"mul"` or `"prod"`: integers wrap, those of 8 and 16 bits in the type of `jnp.sum` (int32
+        or uint32, or 64 bits with `jax_enable_x64`); float16 and bfloat16 accumulate in float32; bools are integers, 0
+        or 1. `"min"`, `"max"`: a NaN makes the result NaN. `"argmin"`, `"argmax"`: the index of the first extremum, -1
+        over nothing. `"mean"`: of integers and bools as floats; NaN over nothing. `"any"`, `"all"`: bools, of items
+        other than 0. `"and"`, `"or"`, `"xor"`: of bools or the bits of integers. `"logsumexp"`: of floats, -inf over
+        nothing.
       count: the number of live items, an integer scalar (default `n`). Items past it are not read.
       identity: the identity of a function `op`, a pytree like one item: needed with `count`, and for `n = 0`.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another

@@ -19,6 +19,7 @@ EXAMPLES = {
         lambda x, rows, indices: mgpu.take({"x": x, "rows": rows}, indices, fill_value=2),
         lambda rng, real: (numbers(rng, real), numbers(rng, real, N, 2), rng.integers(-3, N + 3, N).astype(np.int32)),
         differentiable=(0, 1),
+        composed=True,
     ),
     "take, indices of any shape": Example(
         mgpu.take,
