@@ -78,6 +78,28 @@ def test_threads_share_the_tasks_of_large_calls():
             same(future.result(timeout=300), expected[i])
 
 
+def test_threads_give_one_kernel_tables_of_different_sizes():
+    """On CUDA the shared memory that a kernel may have is set for all threads."""
+    x = np.random.default_rng(14).integers(0, 1 << 30, 1 << 16, dtype=np.int32)
+    sizes = [100, 13_000, 25_000, 50_000]
+    programs = [jax.jit(lambda ids, size=size: mgpu.reduce_by_id(x, ids, size, "max")) for size in sizes]
+    ids = [np.arange(x.size, dtype=np.int32) % size for size in sizes]
+    expected = [np.full(size, np.iinfo(np.int32).min) for size in sizes]
+    for found, of in zip(expected, ids, strict=True):
+        np.maximum.at(found, of, x)
+    start = threading.Barrier(THREADS)
+
+    def work(thread):
+        start.wait()
+        order = np.random.default_rng(thread).permutation(20 * len(sizes)) % len(sizes)
+        return [(i, np.asarray(programs[i](ids[i]))) for i in order]
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for results in pool.map(work, range(THREADS)):
+            for i, got in results:
+                np.testing.assert_array_equal(got, expected[i])
+
+
 def test_operations_of_one_program_side_by_side():
     """Operations that do not depend on each other, which XLA may run at the same time, in a graph's branches."""
     rng = np.random.default_rng(13)

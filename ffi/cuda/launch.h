@@ -53,9 +53,11 @@ inline Traits device_traits(const Call& call) {
       .capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor)};
 }
 
-// Lets a kernel have more dynamic shared memory than every device grants unasked.
+// Lets a kernel have more shared memory than every device grants unasked: all that there is, as another thread may be
+// about to launch the same kernel with more than this call needs.
 template <typename Kernel>
 void allow_shared(const Call& call, Kernel kernel, size_t bytes) {
+  constexpr int64_t kUnasked = 48 << 10;
   cudaFuncAttributes attributes;
   check(call, cudaFuncGetAttributes(&attributes, kernel));
   const int64_t needed = static_cast<int64_t>(attributes.sharedSizeBytes + bytes);
@@ -64,7 +66,9 @@ void allow_shared(const Call& call, Kernel kernel, size_t bytes) {
     throw std::runtime_error("shared memory: expected a GPU that grants a block " + std::to_string(needed) +
                              " bytes, got " + std::to_string(limit));
   }
-  check(call, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  if (needed <= kUnasked) return;
+  check(call, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(limit - static_cast<int64_t>(attributes.sharedSizeBytes))));
 }
 
 // A kernel over tiles of short rows, a block a tile.
