@@ -514,6 +514,24 @@ def test_sums_by_id_are_the_same_in_every_run(rng):
         assert np.asarray(mgpu.reduce_by_id(x, ids, 300)).tobytes() == first.tobytes()
 
 
+@pytest.mark.parametrize("width", [1 << 30, (1 << 30) + 1])
+def test_rows_too_long_to_be_counted_in_32_bits_are_sorted(width):
+    """What is lowered and what the kernels take agree."""
+    from jax_mgpu._src import library
+    from jax_mgpu._src.operators import Kind
+    from jax_mgpu._src.reduce_by_id import _reduce_by_id
+
+    x, ids, count = (
+        jax.ShapeDtypeStruct(shape, dtype)
+        for shape, dtype in (((1, width), np.uint8), ((1,), np.int32), ((0,), np.int32))
+    )
+    attributes = {"op": Kind.MAX, "wide": 0, "size": 1}
+    is_sorted = _reduce_by_id.lowers_plainly((x, ids, count), attributes, "cuda", 1)
+    assert is_sorted == (width > 1 << 30)
+    states = library.workspace_bytes("reduce_by_id", (x, ids, count), (x,), attributes) // (4 * width)
+    assert (states > 1) == is_sorted  # a state for each result, or for each part of the items
+
+
 def test_ids_by_sorting_give_the_same(rng):
     """What CUDA does where there is no room for all results, which is plain JAX round other kernels."""
     from jax_mgpu._src.operators import Kind

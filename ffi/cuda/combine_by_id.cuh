@@ -18,7 +18,8 @@ namespace mgpu::cuda::id_combining {
 constexpr int kThreads = 1024;
 constexpr int kMostTaggedEntries = 8192;
 constexpr uint32_t kNobody = ~uint32_t{0};
-constexpr int64_t kMostPartItems = int64_t{1} << 30;  // they are counted in 32 bits
+constexpr int64_t kMostPartItems = int64_t{1} << 30;  // and less than a row more: below 2^31
+static_assert(kMostPartItems + kMostIdColumns <= int64_t{1} << 31);
 
 // Items of a thread. Extrema look before they change anything, which takes registers; sums gain more by twice the
 // threads.

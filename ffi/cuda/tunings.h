@@ -161,6 +161,8 @@ constexpr int64_t kIdPartItems = 1 << 14;  // at least
 // Sums of floats as integers: of so many results, each with a sum of 64 bits and an exponent.
 constexpr int64_t kMostFixedPointIds = 1 << 15;
 constexpr int64_t kFixedPointBytes = 12;
+// Where order does not matter a block counts its items in 32 bits, and has whole rows.
+constexpr int64_t kMostIdColumns = int64_t{1} << 30;
 constexpr int64_t id_parts(int64_t items) { return clamp<int64_t>(ceil_div(items, kIdPartItems), 1, kIdMostParts); }
 
 // ---- Heads of runs: 64 bytes a thread keep enough loads in flight. The counts of tiles are summed up in

@@ -32,7 +32,7 @@ ReduceByIdOperands::ReduceByIdOperands(const Call& call)
 bool ReduceByIdOperands::in_any_order(const Call& call) const {
   bool holds = false;
   dispatch_reduction<true>(call, [&](auto op) { holds = has_integer_state<decltype(op)>(); });
-  return holds && kind != OperatorKind::kMul && slots() < int64_t{1} << 32;
+  return holds && kind != OperatorKind::kMul && slots() < int64_t{1} << 32 && width <= kMostIdColumns;
 }
 
 bool ReduceByIdOperands::in_fixed_point() const {

@@ -37,6 +37,7 @@ FIXED_POINT_COLUMNS = 4  # each element takes two passes over memory
 # Those kernels take some 60 instructions for 32 elements, three times as long as reading them. So wide rows are better
 # sorted, where there are more than a few launches take.
 FEW_COLUMNS = 8
+MOST_COLUMNS = 1 << 30  # where order does not matter (kMostIdColumns of the same)
 FEW_ITEMS = 1 << 22
 
 
@@ -214,7 +215,7 @@ class _ReduceById(Operation):
         x, op = operands[0], Kind(attributes["op"])
         n, width = x.shape[-2:]
         slots = attributes["size"] * width
-        if platform != "cuda" or (_in_any_order(op, x) and slots < 2**32):
+        if platform != "cuda" or (_in_any_order(op, x) and slots < 2**32 and width <= MOST_COLUMNS):
             return False
         in_fixed_point = op == Kind.ADD and _is_narrow_float(x)
         if width > (FIXED_POINT_COLUMNS if in_fixed_point else FEW_COLUMNS) and n * width > FEW_ITEMS:
