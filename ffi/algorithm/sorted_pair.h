@@ -67,17 +67,6 @@ struct MergeTiles {
     return {row, begin, minimum(width, minimum(end - slot, pair.row_slots() - begin)), 0, 0, 0, 0, false};
   }
 
-  // The same for the slots after a tile; empty at `end`.
-  MGPU_HOST_DEVICE MergeTile slots_after(const MergeTile& tile, int64_t end, int64_t width) const {
-    const int64_t next = tile.begin + tile.size;
-    const bool row_ends = next == pair.row_slots();
-    const int64_t row = tile.row + row_ends;
-    const int64_t begin = row_ends ? 0 : next;
-    return {row, begin, minimum(width, minimum(end - (row * pair.row_slots() + begin), pair.row_slots() - begin)),
-            0,   0,     0,
-            0,   false};
-  }
-
   // The live items of A before a slot of a row, which lie in [low, high].
   template <typename Find>
   MGPU_HOST_DEVICE int64_t split(int64_t row, int64_t slot, int64_t low, int64_t high, Find find) const {
