@@ -16,6 +16,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <system_error>
@@ -215,9 +216,12 @@ void drop_oldest(const Descriptor& folder, uint64_t limit) {
   uint64_t total = 0;
   // A descriptor of its own, as a directory that is read has one position for all duplicates.
   const int number = openat(folder.number(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  DIR* const listing = number < 0 ? nullptr : fdopendir(number);
-  if (!listing) return;
-  while (const dirent* const next = readdir(listing)) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(fdopendir(number), closedir);
+  if (!listing) {
+    const Descriptor closed(number);
+    return;
+  }
+  while (const dirent* const next = readdir(listing.get())) {
     const std::string_view name(next->d_name);
     const size_t suffix = name.find(kEntry);
     struct stat found;
@@ -229,7 +233,6 @@ void drop_oldest(const Descriptor& folder, uint64_t limit) {
     entries.push_back({found.st_mtim, static_cast<uint64_t>(found.st_size), std::string(name)});
     total += found.st_size;
   }
-  closedir(listing);
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return std::pair(a.used.tv_sec, a.used.tv_nsec) < std::pair(b.used.tv_sec, b.used.tv_nsec);
   });

@@ -1,6 +1,6 @@
 // segmented_sort on the CPU: the algorithm of the CUDA kernels with a thread's task in the place of a block. Tiles on a
 // fixed grid are sorted segment by segment, then runs of tiles are merged within each segment, an output tile a task.
-// Where keys have ranks, segments of many tiles are dealt out to buckets first, which are segments of few.
+// Segments of many tiles are dealt out to buckets first, which are segments of few.
 #include "operands/segmented_sort.h"
 
 #include <algorithm>
