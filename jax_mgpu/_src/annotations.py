@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 __all__ = [
     "ArrayLike",
     "AsofDirection",
     "AxisName",
+    "DTypeLike",
     "Directions",
     "ItemFunction",
     "JoinKind",

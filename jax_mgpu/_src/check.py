@@ -20,6 +20,7 @@ __all__ = [
     "count_operand",
     "describe",
     "expect_choice",
+    "expect_dtype",
     "expect_key",
     "expect_mask",
     "expect_no_axis",
@@ -261,6 +262,20 @@ def expect_choice(operation: str, argument: str, choice: Any, choices: Iterable[
     if not isinstance(choice, str) or choice not in choices:
         raise value_error(operation, argument, " or ".join(map(repr, choices)), _describe_static(choice))
     return choice
+
+
+def expect_dtype(operation: str, dtype: Any, op: Any = None) -> None:
+    """The dtype that items are converted to before a named operator combines them, or None."""
+    if dtype is None:
+        return
+    if callable(op):
+        raise type_error(operation, "dtype", "None with a function as op (map= may convert items)", repr(dtype))
+    try:
+        known = jax.dtypes.canonicalize_dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise type_error(operation, "dtype", NUMBERS, repr(dtype)) from error
+    if known.name not in KEY_DTYPES or not known.isnative:
+        raise type_error(operation, "dtype", NUMBERS, repr(dtype))
 
 
 def count_operand(operation: str, argument: str, count: Any, length: int) -> Any:

@@ -249,7 +249,7 @@ def _parts(function: Callable[..., Any]) -> tuple[Any, ...]:
 def _key(value: Any) -> Any:
     """What tells a setting from all others, to the bit: 1 is not True, nor 0.0 -0.0."""
     kind = type(value)
-    if value is None or kind in (str, bool, int):
+    if value is None or kind in (str, bool, int) or isinstance(value, np.dtype):
         return kind, value
     if kind in (float, complex):
         return kind, repr(value)

@@ -121,11 +121,12 @@ def named_leaves(
     devices: int = 1,
     takes_functions: bool = True,
     widens: bool = True,
+    dtype: Any = None,
 ) -> tuple[list[Leaf], Callable[[Sequence[Any]], Any], int]:
     """The leaves of a pytree of arrays `[n, ...]`, what puts results in their places, and n.
 
     `op` is a name, or a pytree of names over that of x. Numbers of items, and indices, are those of so many devices.
-    With `widens`, sums and products of integers have the type of `jnp.sum`.
+    With `widens`, sums and products of integers have the type of `jnp.sum`, if no dtype is asked for.
     """
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
         x = as_array(operation, argument, x)  # of numbers
@@ -147,7 +148,7 @@ def named_leaves(
             expected = f"arrays with the leading axis of each other, {n}"
             raise value_error(operation, place, expected, describe(array))
         n = array.shape[0]
-        leaves.append(_leaf(operation, place, array, name, devices * n, widens))
+        leaves.append(_leaf(operation, place, array, name, devices * n, widens, dtype))
     return leaves, structure.unflatten, n
 
 
@@ -176,17 +177,17 @@ def expect_name(operation: str, name: Any, names: Sequence[str], takes_functions
     raise value_error(operation, "op", expected, repr(name))
 
 
-def _leaf(operation: str, argument: str, x: jax.Array, name: str, n: int, widens: bool) -> Leaf:
+def _leaf(operation: str, argument: str, x: jax.Array, name: str, n: int, widens: bool, convert_to: Any) -> Leaf:
     """One array, converted to what its operator combines; n is the number of all items."""
+    x = _numbers(operation, argument, x, convert_to)
     is_bool = x.dtype == jnp.bool_
     is_float = jnp.issubdtype(x.dtype, jnp.floating)
 
     def expect(holds: bool, expected: str) -> None:
         if not holds:
-            raise type_error(operation, argument, f"{expected} for {name!r}", describe(x))
+            place, got = (argument, describe(x)) if convert_to is None else ("dtype", x.dtype.name)
+            raise type_error(operation, place, f"{expected} for {name!r}", got)
 
-    if x.dtype.name not in KEY_DTYPES and not is_bool:
-        raise type_error(operation, argument, NUMBERS, describe(x))
     kind, mean, wide = KINDS[name], name == "mean", False
     items, dtype = whole_axes(x), x.dtype
     if name in ("any", "all"):
@@ -196,6 +197,7 @@ def _leaf(operation: str, argument: str, x: jax.Array, name: str, n: int, widens
     elif name == "logsumexp":
         expect(is_float, "floats")
     elif mean:
+        expect(is_float or convert_to is None, "floats")
         if is_float:
             wide = x.dtype.itemsize < 4
         else:
@@ -208,7 +210,7 @@ def _leaf(operation: str, argument: str, x: jax.Array, name: str, n: int, widens
         else:  # counts, and positions
             dtype = index_dtype(operation, argument, n)
             items = items.astype(dtype if kind == Kind.ADD else jnp.uint8)
-    elif kind in (Kind.ADD, Kind.MUL) and widens and not is_float:
+    elif kind in (Kind.ADD, Kind.MUL) and widens and convert_to is None and not is_float:
         dtype = sum_dtype(x.dtype)
         wide = dtype != x.dtype
     if kind.gives_index:
@@ -217,6 +219,13 @@ def _leaf(operation: str, argument: str, x: jax.Array, name: str, n: int, widens
     rows = items.reshape(x.shape[0]) if width == 1 else items.reshape(x.shape[0], width)
     fill = -1 if kind.gives_index else 0
     return Leaf(argument, rows, kind, wide, mean, x.shape[1:], np.dtype(dtype), fill)
+
+
+def _numbers(operation: str, argument: str, x: jax.Array, convert_to: Any) -> jax.Array:
+    """An array of numbers or bools, of the dtype that the caller asks for: JAX warns of 64 bits without x64."""
+    if x.dtype.name not in KEY_DTYPES and x.dtype != jnp.bool_:
+        raise type_error(operation, argument, NUMBERS, describe(x))
+    return x if convert_to is None else x.astype(convert_to)
 
 
 def _exact_quotient(sums: jax.Array, items: jax.Array) -> Sequence[jax.Array]:

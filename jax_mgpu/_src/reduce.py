@@ -11,7 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName, ItemFunction, Keys, OperatorName, OperatorTree, PairFunction
+from jax_mgpu._src.annotations import (
+    ArrayLike,
+    AxisName,
+    DTypeLike,
+    ItemFunction,
+    Keys,
+    OperatorName,
+    OperatorTree,
+    PairFunction,
+)
 from jax_mgpu._src.bits import ordered_together, shifted
 from jax_mgpu._src.by_function import (
     reduce_by_function,
@@ -22,6 +31,7 @@ from jax_mgpu._src.by_function import (
 from jax_mgpu._src.check import (
     count_operand,
     describe,
+    expect_dtype,
     expect_no_ends,
     index_dtype,
     segment_operands,
@@ -63,6 +73,7 @@ def reduce(
     *,
     count: ArrayLike | None = None,
     identity: Any = None,
+    dtype: DTypeLike | None = None,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> jax.Array: ...
@@ -74,10 +85,11 @@ def reduce(
     count: ArrayLike | None = None,
     identity: Any = None,
     map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any: ...
-@one_program("op", "commutative", "map")
+@one_program("op", "commutative", "map", "dtype")
 def reduce(
     x: Any,
     op: OperatorTree | PairFunction = "add",
@@ -85,6 +97,7 @@ def reduce(
     count: ArrayLike | None = None,
     identity: Any = None,
     map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any:
@@ -105,6 +118,9 @@ def reduce(
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
         structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
         load an item. Over a mesh axis, positions are those in the global array.
+      dtype: convert the items of all arrays to this dtype, after `map`, before a named `op` combines them. Results have
+        it too, sums and products of integers included, but for indices and the bools of `"any"` and `"all"`. A mean
+        takes a float. A function `op` takes no `dtype`.
       commutative: a promise that a function `op` commutes, which may be faster.
       axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
 
@@ -132,6 +148,7 @@ def reduce(
     """
     name = "reduce"
     commutative = static_flag(name, "commutative", commutative)
+    expect_dtype(name, dtype, op)
     x, load = mapped(name, map, x, count, axis_name=axis_name)
     if callable(op):
         needs = "a reduction that may be over nothing"
@@ -143,7 +160,7 @@ def reduce(
         if axis_name is not None:
             return restore(over_axis("reductions.reduce", name, axis_name, operator, x, n, count))
         return restore(reduce_by_function(name, operator, x, n, count, load))
-    leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name))
+    leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name), dtype=dtype)
     count = count_operand(name, "count", count, n)
     if axis_name is not None:
 
@@ -198,6 +215,7 @@ def segmented_reduce(
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
     identity: Any = None,
+    dtype: DTypeLike | None = None,
     commutative: bool = False,
 ) -> jax.Array: ...
 @overload
@@ -210,10 +228,11 @@ def segmented_reduce(
     count: ArrayLike | None = None,
     identity: Any = None,
     map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any: ...
-@one_program("op", "commutative", "map")
+@one_program("op", "commutative", "map", "dtype")
 def segmented_reduce(
     x: Any,
     heads: ArrayLike,
@@ -223,6 +242,7 @@ def segmented_reduce(
     count: ArrayLike | None = None,
     identity: Any = None,
     map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any:
@@ -240,6 +260,7 @@ def segmented_reduce(
       count: see `reduce`.
       identity: the identity of a function `op`, a pytree like one item: the result of an empty segment.
       map: see `reduce`.
+      dtype: see `reduce`.
       commutative: see `reduce`.
       axis_name: see `reduce`. A device's heads are those of the segments that start among its own items, counted from
         the first of these; a segment continues on the devices that follow, up to the next head.
@@ -266,12 +287,13 @@ def segmented_reduce(
     """
     name = "segmented_reduce"
     commutative = static_flag(name, "commutative", commutative)
+    expect_dtype(name, dtype, op)
     inside = before_map(name, heads, ends) if axis_name is None else None  # else a segment may begin elsewhere
     x, load = mapped(name, map, x, count, axis_name=axis_name, inside=inside)
     if callable(op):
         operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty segments", commutative=commutative)
     else:
-        leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name))
+        leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name), dtype=dtype)
     heads, ends = segment_operands(name, heads, ends, n)
     if ends is not None:
         heads = heads_with_gaps(heads, ends)
@@ -299,7 +321,7 @@ def segmented_reduce(
     return results if ends is None else jax.tree.map(lambda x: x[::2], results)
 
 
-@one_program("op", "size", "commutative", "map")
+@one_program("op", "size", "commutative", "map", "dtype")
 def reduce_by_key(
     keys: Keys,
     values: Any,
@@ -308,6 +330,7 @@ def reduce_by_key(
     size: int,
     count: ArrayLike | None = None,
     map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> tuple[Any, Any, jax.Array]:
@@ -321,6 +344,7 @@ def reduce_by_key(
       size: the static number of results.
       count: the number of live items, an integer scalar (default `n`).
       map: see `reduce`; a function of an item of `values`, or of an item and its position.
+      dtype: see `reduce`.
       commutative: see `reduce`.
       axis_name: see `reduce`; columns may have up to 64 bits in all. A run belongs to the device on which it starts;
         `size` and the number of runs are the device's own.
@@ -342,7 +366,7 @@ def reduce_by_key(
       >>> mgpu.reduce_by_key(jnp.array([7, 7, 2, 7]), jnp.array([1, 2, 3, 4]), size=4)
       (Array([7, 2, 7, 0], dtype=int32), Array([3, 3, 4, 0], dtype=int32), Array(3, dtype=int32))
     """
-    given: dict[str, Any] = {"item_map": map, "commutative": commutative, "axis_name": axis_name}
+    given: dict[str, Any] = {"item_map": map, "dtype": dtype, "commutative": commutative, "axis_name": axis_name}
     return run_reduce_by_key("reduce_by_key", keys, values, op, size=size, count=count, **given)
 
 
@@ -355,6 +379,7 @@ def run_reduce_by_key(
     size: int,
     count: Any,
     item_map: Any = None,
+    dtype: Any = None,
     commutative: bool = False,
     axis_name: Any = None,
 ) -> tuple[Any, Any, jax.Array]:
@@ -362,7 +387,8 @@ def run_reduce_by_key(
     given, columns = keys_of_runs(name, keys, axis_name)
     n = given.shape[0]
     size, commutative = static_size(name, "size", size), static_flag(name, "commutative", commutative)
-    values, named, restore, load = _items_of_runs(name, values, op, n, count, item_map, axis_name)
+    expect_dtype(name, dtype, op)
+    values, named, restore, load = _items_of_runs(name, values, op, n, count, item_map, dtype, axis_name)
     index_dtype(name, "keys", n)
     live = count_operand(name, "count", count, n)
 
@@ -417,7 +443,7 @@ def first_keys(columns: Columns | None, firsts: jax.Array, starts: jax.Array) ->
 
 
 def _items_of_runs(
-    name: str, values: Any, op: Any, n: int, count: Any, item_map: Any, axis_name: Any
+    name: str, values: Any, op: Any, n: int, count: Any, item_map: Any, dtype: Any, axis_name: Any
 ) -> tuple[Any, list[Leaf], Callable[[Sequence[Any]], Any], Load | None]:
     """The values that a function combines, or the leaves that names combine and what restores their structure."""
     load = None
@@ -426,7 +452,7 @@ def _items_of_runs(
         values, load = mapped(name, item_map, unflatten(leaves), count, "values", axis_name)
     if callable(op) or not jax.tree.leaves(values):
         return values, [], lambda results: values, load
-    named, restore, length = named_leaves(name, "values", values, op, devices=devices_of(name, axis_name))
+    named, restore, length = named_leaves(name, "values", values, op, devices=devices_of(name, axis_name), dtype=dtype)
     if length != n:
         got = ", ".join(describe(leaf.x) for leaf in named)
         raise value_error(name, "values", f"arrays with the leading axis of keys, {n}", got)

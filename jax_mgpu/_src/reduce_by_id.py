@@ -11,8 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName, OperatorTree
-from jax_mgpu._src.check import count_operand, describe, index_dtype, index_vector, static_size, value_error
+from jax_mgpu._src.annotations import ArrayLike, AxisName, DTypeLike, OperatorTree
+from jax_mgpu._src.check import (
+    count_operand,
+    describe,
+    expect_dtype,
+    index_dtype,
+    index_vector,
+    static_size,
+    value_error,
+)
 from jax_mgpu._src.gather import set_sums
 from jax_mgpu._src.live import live_mask, wide_enough
 from jax_mgpu._src.mesh import devices_of, over_axis
@@ -41,7 +49,7 @@ MOST_COLUMNS = 1 << 30  # where order does not matter (kMostIdColumns of the sam
 FEW_ITEMS = 1 << 22
 
 
-@one_program("op", "size")
+@one_program("op", "size", "dtype")
 def reduce_by_id(
     x: Any,
     ids: ArrayLike,
@@ -49,6 +57,7 @@ def reduce_by_id(
     op: OperatorTree = "add",
     *,
     count: ArrayLike | None = None,
+    dtype: DTypeLike | None = None,
     axis_name: AxisName | None = None,
 ) -> Any:
     """Combines the items of each id, whatever their order.
@@ -62,6 +71,7 @@ def reduce_by_id(
       size: the static number of results.
       op: see `reduce`, but for functions.
       count: the number of live items, an integer scalar (default `n`).
+      dtype: see `reduce`.
       axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`, by ids
         below `size` times the devices. Each has `size` of the results: that of id `i` is on device `i // size`.
 
@@ -85,8 +95,9 @@ def reduce_by_id(
       Array([2., 0., 5.], dtype=float32)
     """
     name = "reduce_by_id"
+    expect_dtype(name, dtype)
     devices = devices_of(name, axis_name)
-    leaves, restore, n = named_leaves(name, "x", x, op, devices=devices, takes_functions=False)
+    leaves, restore, n = named_leaves(name, "x", x, op, devices=devices, takes_functions=False, dtype=dtype)
     size = static_size(name, "size", size)
     ids = index_vector(name, "ids", ids, size * devices)
     if ids.shape[0] != n:

@@ -10,10 +10,18 @@ from typing import Any, Literal, overload
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.annotations import ArrayLike, AxisName, ItemFunction, OperatorName, OperatorTree, PairFunction
+from jax_mgpu._src.annotations import (
+    ArrayLike,
+    AxisName,
+    DTypeLike,
+    ItemFunction,
+    OperatorName,
+    OperatorTree,
+    PairFunction,
+)
 from jax_mgpu._src.bits import shifted
 from jax_mgpu._src.by_function import scan_by_function, scan_mapped
-from jax_mgpu._src.check import count_operand, expect_no_ends, index_dtype, segment_operands, static_flag
+from jax_mgpu._src.check import count_operand, expect_dtype, expect_no_ends, index_dtype, segment_operands, static_flag
 from jax_mgpu._src.compat import stack
 from jax_mgpu._src.live import heads_inside, live_items, live_mask
 from jax_mgpu._src.mapped import Load, mapped, one_leaf
@@ -46,6 +54,7 @@ def scan(
     count: ArrayLike | None = None,
     return_total: Literal[False] = False,
     identity: Any = None,
+    dtype: DTypeLike | None = None,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> jax.Array: ...
@@ -60,10 +69,11 @@ def scan(
     return_total: bool = False,
     identity: Any = None,
     map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any: ...
-@one_program("op", "exclusive", "reverse", "return_total", "commutative", "map")
+@one_program("op", "exclusive", "reverse", "return_total", "commutative", "map", "dtype")
 def scan(
     x: Any,
     op: OperatorTree | PairFunction = "add",
@@ -74,6 +84,7 @@ def scan(
     return_total: bool = False,
     identity: Any = None,
     map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any:
@@ -94,6 +105,7 @@ def scan(
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
         structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
         load an item. Over a mesh axis, positions are those in the global array.
+      dtype: convert the items to this dtype before a named `op` combines them: see `reduce`.
       commutative: a promise that a function `op` commutes, which may be faster.
       axis_name: scan the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
 
@@ -114,11 +126,13 @@ def scan(
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
       >>> mgpu.scan(jnp.array([3, 1, 4, 1, 5]), exclusive=True)
       Array([0, 3, 4, 8, 9], dtype=int32)
+      >>> mgpu.scan(jnp.array([100, 100], jnp.int8), dtype=jnp.int32)
+      Array([100, 200], dtype=int32)
       >>> mgpu.scan({"x": jnp.array([[3, 1], [4, 1]]), "y": jnp.array([False, True])}, {"x": "sum", "y": "any"})
       {'x': Array([[3, 1],
              [7, 2]], dtype=int32), 'y': Array([False,  True], dtype=bool)}
     """
-    given = (identity, map, commutative, axis_name)
+    given = (identity, map, dtype, commutative, axis_name)
     return _run("scan", x, ABSENT, None, op, exclusive, reverse, count, return_total, *given)
 
 
@@ -133,6 +147,7 @@ def segmented_scan(
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
     identity: Any = None,
+    dtype: DTypeLike | None = None,
     commutative: bool = False,
 ) -> jax.Array: ...
 @overload
@@ -147,10 +162,11 @@ def segmented_scan(
     count: ArrayLike | None = None,
     identity: Any = None,
     map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any: ...
-@one_program("op", "exclusive", "reverse", "commutative", "map")
+@one_program("op", "exclusive", "reverse", "commutative", "map", "dtype")
 def segmented_scan(
     x: Any,
     heads: ArrayLike,
@@ -162,6 +178,7 @@ def segmented_scan(
     count: ArrayLike | None = None,
     identity: Any = None,
     map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any:
@@ -180,6 +197,7 @@ def segmented_scan(
       count: see `scan`.
       identity: see `scan`.
       map: see `scan`.
+      dtype: see `scan`.
       commutative: see `scan`.
       axis_name: see `scan`. A device's heads are those of the segments that start among its own items, counted from the
         first of these; a segment continues on the devices that follow, up to the next head.
@@ -198,7 +216,7 @@ def segmented_scan(
       >>> mgpu.segmented_scan(jnp.array([3, 1, 4, 1, 5]), jnp.array([0, 2]))
       Array([ 3,  4,  4,  5, 10], dtype=int32)
     """
-    given = (identity, map, commutative, axis_name)
+    given = (identity, map, dtype, commutative, axis_name)
     return _run("segmented_scan", x, heads, ends, op, exclusive, reverse, count, False, *given)
 
 
@@ -214,12 +232,14 @@ def _run(
     return_total: bool,
     identity: Any,
     item_map: Any,
+    dtype: Any,
     commutative: bool,
     axis_name: Any,
 ) -> Any:
     exclusive, reverse = static_flag(name, "exclusive", exclusive), static_flag(name, "reverse", reverse)
     return_total = static_flag(name, "return_total", return_total)
     commutative = static_flag(name, "commutative", commutative)
+    expect_dtype(name, dtype, op)
 
     def needs_identity(n: int) -> str | None:
         if return_total and (count is not None or n == 0):
@@ -232,7 +252,9 @@ def _run(
     if callable(op):
         operator, x, n, restore = custom(name, op, x, identity, needs_identity, commutative=commutative)
     else:
-        leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name), widens=False)
+        leaves, restore, n = named_leaves(
+            name, "x", x, op, identity, devices_of(name, axis_name), widens=False, dtype=dtype
+        )
     if heads is not ABSENT:
         heads, ends = segment_operands(name, heads, ends, n)
     if ends is not None:

@@ -96,6 +96,7 @@ BAD: dict[str, Callable[[], list[Any]]] = {
         *("sum of", "ADD", None, 3, b"add", ["add"], lambda a: a, lambda a, b: (a, b), lambda a, b: None),
         *(lambda a, b: jnp.stack([a, b]), lambda a, b: (a + b).astype(jnp.int8), lambda a, b: "x"),
     ],
+    "dtype": lambda: [3, "foo", object(), "complex64", bool, "U3", [1], ITEMS, "float8_e5m2", Traced(1), len, ">f4"],
     "side": lambda: ["middle", None, 1, Traced(1), b"left", ["left"]],
     "kind": lambda: ["cross", None, 1, Traced(1), ["inner"], "INNER"],
     "fill": lambda: [HOUR, "x", [1, 2], None, object(), np.ones(2, np.float32), {}],
@@ -114,6 +115,7 @@ NAMES = {
     "columns": "a_columns b_columns",
     "count": "a_count b_count count haystack_count needles_count table_count total",
     "direction": "direction",
+    "dtype": "dtype",
     "ends": "ends",
     "fill": "default fill_value",
     "flag": "assume_sorted commutative descending duplicates exclusive largest null_equal return_counts return_index "
