@@ -9,6 +9,7 @@
 // 0.095 (0.62) and 0.39 (0.86). docs/notes/by_id.md has what was tried.
 #pragma once
 
+#include "algorithm/quotient.h"
 #include "cuda/cta/ptx.cuh"
 #include "cuda/cta/shuffle.cuh"
 #include "operands/reduce_by_id.h"
@@ -27,18 +28,6 @@ template <typename Operator>
 constexpr int in_flight() {
   return (Operator::kIsIdempotent ? 32 : 16) / sizeof(typename Operator::State);
 }
-
-// Divides numbers below 2^31 by one number (Granlund and Montgomery, 1994).
-struct Quotient {
-  unsigned divisor;
-  unsigned factor;
-  int shift;
-
-  explicit Quotient(int64_t number) : divisor(static_cast<unsigned>(number)), shift(ceil_log2(number)) {
-    factor = static_cast<unsigned>(((uint64_t{1} << (31 + shift)) + divisor - 1) / divisor);
-  }
-  __device__ unsigned operator()(unsigned x) const { return divisor == 1 ? x : __umulhi(x, factor) >> (shift - 1); }
-};
 
 template <typename Operator>
 struct IdCombination {

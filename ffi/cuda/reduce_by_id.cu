@@ -58,7 +58,7 @@ id_combining::IdCombination<Operator> combination_of(const ReduceByIdOperands& o
           operands.x_stride,
           operands.ids_stride,
           operands.segments,
-          id_combining::Quotient(operands.width),
+          Quotient(operands.width),
           operands.size,
           operands.slots(),
           1,

@@ -8,17 +8,14 @@
 // warp, whose lanes of one id meet by masks). docs/notes/by_id.md has what was tried.
 #pragma once
 
+#include "algorithm/fixed_point.h"
 #include "cuda/combine_by_id.cuh"
 
 namespace mgpu::cuda::id_summing {
 
 using namespace id_combining;
 
-constexpr unsigned kMantissaBits = 23;
-constexpr unsigned kSpecial = 255;  // the exponent of infinities and NaN
-
-// The largest exponent of items as the least of its complements. That of subnormal numbers is that of the least normal
-// one.
+// The largest exponent of items as the least of its complements.
 template <typename Element_>
 struct LargestExponent {
   using Element = Element_;
@@ -27,48 +24,12 @@ struct LargestExponent {
   static constexpr bool kIsIdempotent = true;
   static constexpr bool kIsLeast = true;
 
-  __device__ static uint32_t exponent_of(unsigned bits) { return maximum(bits >> kMantissaBits & kSpecial, 1u); }
-  __device__ static uint32_t exponent(State state) { return kSpecial - state; }
-  __device__ State identity() const { return kSpecial - 1; }
+  __device__ static uint32_t exponent(State state) { return FixedPoint::kSpecial - state; }
+  __device__ State identity() const { return FixedPoint::kSpecial - 1; }
   __device__ State extract(Element element, int64_t /*position*/) const {
-    return kSpecial - exponent_of(__float_as_uint(widen(element)));
+    return FixedPoint::kSpecial - FixedPoint::exponent(widen(element));
   }
   __device__ State combine(State a, State b) const { return minimum(a, b); }
-};
-
-// Each item as a multiple of a fixed unit of its id.
-struct FixedPoint {
-  int up;  // bits of the unit below the last bit of the largest item
-
-  // So many that no sum of so many items overflows.
-  explicit FixedPoint(int64_t items) : up(62 - static_cast<int>(kMantissaBits) - 1 - ceil_log2(items)) {}
-
-  __device__ uint64_t encode(float x, uint32_t largest) const {
-    const unsigned bits = __float_as_uint(x);
-    const unsigned fraction = bits & ((1u << kMantissaBits) - 1), field = bits >> kMantissaBits & kSpecial;
-    const bool is_negative = bits >> 31;
-    if (largest == kSpecial) {  // counts infinities, a sign a half; NaN in both
-      if (field < kSpecial) return 0;
-      const uint64_t both = uint64_t{1} << 32 | 1;
-      return fraction != 0 ? both : is_negative ? uint64_t{1} << 32 : 1;
-    }
-    const uint64_t magnitude = uint64_t{field > 0 ? fraction | 1u << kMantissaBits : fraction} << up;
-    const unsigned down = largest - maximum(field, 1u);
-    const uint64_t rounded = down > 62 ? 0 : (magnitude + (uint64_t{1} << down >> 1)) >> down;
-    return is_negative ? uint64_t{0} - rounded : rounded;
-  }
-
-  __device__ float decode(uint64_t sum, uint32_t largest) const {
-    if (largest == kSpecial) {
-      const bool positive = static_cast<uint32_t>(sum) != 0, negative = sum >> 32 != 0;
-      const unsigned infinity = kSpecial << kMantissaBits;
-      return __uint_as_float(positive && negative ? infinity | 1u << (kMantissaBits - 1)
-                                                  : infinity | static_cast<unsigned>(negative) << 31);
-    }
-    const int exponent = static_cast<int>(largest) - 127 - static_cast<int>(kMantissaBits) - up;
-    const double unit = __longlong_as_double(static_cast<long long>(exponent + 1023) << 52);
-    return static_cast<float>(static_cast<double>(static_cast<int64_t>(sum)) * unit);
-  }
 };
 
 // The bytes of shared memory that an entry takes: two halves of its sum, and its exponent or whose it is.

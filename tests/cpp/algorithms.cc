@@ -4,15 +4,20 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
 #include <random>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "algorithm/fixed_point.h"
 #include "algorithm/floats.h"
 #include "algorithm/key_order.h"
 #include "algorithm/merge_path.h"
 #include "algorithm/partition_point.h"
+#include "algorithm/quotient.h"
 #include "algorithm/row_tiles.h"
 #include "algorithm/segments.h"
 #include "algorithm/serial_merge.h"
@@ -591,6 +596,65 @@ TEST(workspace_counts_what_it_hands_out) {
     refused = true;
   }
   CHECK(refused);
+}
+
+TEST(quotients_are_those_of_division) {
+  Random random(31);
+  constexpr int64_t kMost = (int64_t{1} << 31) - 1;
+  for (int round = 0; round < 20000; ++round) {
+    const int64_t divisor = round < 40 ? round + 1 : draw(random, 1, kMost >> draw(random, 0, 30));
+    const Quotient quotient(divisor);
+    const int64_t multiple = divisor * draw(random, 1, kMost / divisor);
+    for (const int64_t x : {int64_t{0}, divisor - 1, multiple - 1, multiple, draw(random, 0, kMost), kMost}) {
+      CHECK(quotient(static_cast<unsigned>(x)) == x / divisor);
+    }
+  }
+}
+
+TEST(sums_in_fixed_point_are_as_near_as_they_say) {
+  Random random(32);
+  constexpr uint32_t kSign = 1u << 31, kFraction = (1u << 23) - 1;
+  for (int round = 0; round < 4000; ++round) {
+    const int64_t n = draw(random, 1, round % 10 == 0 ? 2000 : 5);
+    // Subnormal items, those beside them, the largest, items near each other and any.
+    const int64_t most = round % 5 == 4 ? 254 : round % 5 == 2 ? 254 : round % 5 == 3 ? 140 : 3 * (round % 5);
+    const int64_t least = round % 5 == 2 ? 250 : round % 5 == 3 ? 100 : 0;
+    const FixedPoint point(n);
+    std::vector<float> items(n);
+    uint32_t largest = 1;
+    for (float& item : items) {
+      const auto field = static_cast<uint32_t>(draw(random, least, most));
+      item = std::bit_cast<float>((static_cast<uint32_t>(random()) & (kSign | kFraction)) | field << 23);
+      largest = std::max(largest, FixedPoint::exponent(item));
+    }
+    uint64_t sum = 0;
+    long double exact = 0, magnitude = 0;
+    for (const float item : items) {
+      sum += point.encode(item, largest);
+      exact += item;
+      magnitude = std::max(magnitude, std::abs(static_cast<long double>(item)));
+    }
+    const float got = point.decode(sum, largest);
+    if (n == 1) CHECK(got == items[0]);
+    if (std::abs(exact) > std::numeric_limits<float>::max()) continue;  // infinite, or the largest
+    const long double rounding = std::abs(exact) * 0x1.0001p-24L + 0x1p-150L;
+    CHECK(std::abs(got - exact) <= n * std::ldexp(2 * magnitude, ceil_log2(n) - 62) + rounding);
+  }
+}
+
+TEST(fixed_point_has_room_for_all_items_and_knows_what_is_not_finite) {
+  constexpr float kLargest = std::numeric_limits<float>::max(), kInfinity = std::numeric_limits<float>::infinity();
+  for (const int64_t n : {int64_t{1}, int64_t{3}, int64_t{1} << 31, (int64_t{1} << 31) + 1}) {
+    const FixedPoint point(n);
+    CHECK(point.encode(kLargest, 254) <= static_cast<uint64_t>(INT64_MAX / n));
+    CHECK(std::isinf(point.decode(2 * point.encode(kLargest, 254), 254)));
+  }
+  const FixedPoint point(9);
+  const uint64_t number = point.encode(kLargest, 255), infinity = point.encode(kInfinity, 255);
+  CHECK(point.decode(2 * infinity + number, 255) == kInfinity);
+  CHECK(point.decode(point.encode(-kInfinity, 255) + number, 255) == -kInfinity);
+  CHECK(std::isnan(point.decode(infinity + point.encode(-kInfinity, 255), 255)));
+  CHECK(std::isnan(point.decode(infinity + point.encode(std::numeric_limits<float>::quiet_NaN(), 255), 255)));
 }
 
 }  // namespace mgpu::testing
