@@ -305,7 +305,7 @@ def combined(x: np.ndarray, op: str, widens: bool = True) -> np.ndarray:
         if op in ("min", "max", "mul"):
             found = np.any(x, axis=0) if op == "max" else np.all(x, axis=0)
             return found.astype(jax.eval_shape(jnp.prod, x).dtype) if op == "mul" else found
-        x, widens = x.astype(np.int32 if op == "add" else np.uint8), False
+        x, widens = x.astype(jax.eval_shape(jnp.sum, x).dtype if op == "add" else np.uint8), False
     x = summed(x, op) if widens else x
     columns = x.reshape(len(x), int(np.prod(x.shape[1:]))).T
     nothing = identity(op, x.dtype)

@@ -195,11 +195,19 @@ def test_sums_and_products_of_integers_have_the_type_of_jnp(wide):
             same(mgpu.reduce(x, lambda a, b: a + b), np.sum(x, dtype=dtype))
 
 
-def test_products_of_bools_are_integers():
-    x = np.array([True, True, False])
-    for heads, expected in (([0, 1, 2], [1, 1, 0]), ([0], [0])):
-        same(mgpu.segmented_reduce(x, heads, "mul"), np.array(expected, jnp.prod(x).dtype))
-    same(mgpu.scan(x, "prod", exclusive=True), np.array([1, 1, 1], jnp.prod(x).dtype))
+@pytest.mark.parametrize("wide", [False, True])
+def test_sums_and_products_of_bools_have_the_type_of_jnp(wide):
+    with jax.enable_x64(wide):
+        x = np.array([True, True, False])
+        for op, whole in (("add", jnp.sum), ("mul", jnp.prod)):
+            dtype = whole(x).dtype
+            for heads in ([0, 1, 2], [0]):
+                expected = [whole(part) for part in np.split(x, heads[1:])]
+                same(mgpu.segmented_reduce(x, heads, op), np.array(expected, dtype))
+            assert mgpu.reduce_by_id(x, [0, 0, 1], 2, op).dtype == dtype
+            assert mgpu.group_by(np.zeros(3, np.int32), x, op, size=1)[1].dtype == dtype
+        same(mgpu.scan(x), np.asarray(jnp.cumsum(x)))
+        same(mgpu.scan(x, "prod", exclusive=True), np.array([1, 1, 1], jnp.cumprod(x).dtype))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "float16", "bfloat16", "float32"])

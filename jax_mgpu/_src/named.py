@@ -204,12 +204,14 @@ def _leaf(operation: str, argument: str, x: jax.Array, name: str, n: int, widens
             dtype = jnp.result_type(float)
             items = items.astype(dtype)
     elif is_bool:
-        if kind in (Kind.MIN, Kind.MAX, Kind.MUL):
+        if kind == Kind.ADD:  # a count, which has the type of jnp.sum and holds n
+            dtype = np.promote_types(sum_dtype(x.dtype), index_dtype(operation, argument, n))
+            items = items.astype(dtype)
+        elif kind.gives_index:
+            items = items.astype(jnp.uint8)
+        else:
             dtype = sum_dtype(x.dtype) if kind == Kind.MUL else dtype
             kind = Kind.OR if kind == Kind.MAX else Kind.AND
-        else:  # counts, and positions
-            dtype = index_dtype(operation, argument, n)
-            items = items.astype(dtype if kind == Kind.ADD else jnp.uint8)
     elif kind in (Kind.ADD, Kind.MUL) and widens and convert_to is None and not is_float:
         dtype = sum_dtype(x.dtype)
         wide = dtype != x.dtype
