@@ -417,6 +417,19 @@ def test_quantiles_beside_infinities():
     np.testing.assert_array_equal(got, [-np.inf, 0.5, np.inf])
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_quantiles_at_whole_ranks_are_items(dtype):
+    """Neighbours have no share where k / (n - 1) is rounded: here it would be infinite."""
+    for n in (4, 6, 7, 10, 11, 21, 101):
+        ranks = np.arange(n)
+        x = np.where(ranks == ranks[:, None], 5, np.where(ranks < ranks[:, None], -np.inf, np.inf)).astype(dtype)
+        q = (ranks / (n - 1)).astype(np.float64 if dtype == "float64" else np.float32)
+        np.testing.assert_array_equal(jax.vmap(mgpu.quantile)(x, q), np.full(n, 5))
+        heads = np.zeros(1, np.int32)
+        found = jax.vmap(lambda row, at, heads=heads: mgpu.segmented_quantile(row, heads, at))(x, q)
+        np.testing.assert_array_equal(found, np.full((n, 1), 5))
+
+
 def test_derivatives_of_quantiles_that_are_rounded():
     """Two items share a derivative of 1 also where rounding decides."""
     x = np.array([-0.3, 0.1, 0.1, 0.7, 1e8], np.float32)

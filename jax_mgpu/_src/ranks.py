@@ -378,12 +378,19 @@ _order_statistics = _OrderStatistics(
 _order_statistics.def_jvp(_statistics_jvp)
 
 
+# A larger part of a rank is never taken for the rounding of q, which may be whole ranks of a long segment.
+MOST_ERROR = 2**-10
+
+
 def _neighbours(q: jax.Array, lengths: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The ranks below and above each quantile, and the weight of the upper one, from 0 to less than 1.
 
     A rank of a long segment has more digits than a float32. So the rank is computed in parts: with q = k / 4096 + r and
     the last rank 4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last part is rounded. Rounding
     never takes it past the rank of (k + 1) / 4096, so that ranks rise with q.
+
+    A rank that is whole but for the rounding of q is whole: 0.7 of 11 items is the item of rank 7, without a share of
+    its neighbour, which may be infinite.
     """
     last = jnp.maximum(lengths - 1, 0)
 
@@ -400,8 +407,11 @@ def _neighbours(q: jax.Array, lengths: jax.Array) -> tuple[jax.Array, jax.Array,
     lower = lower + jnp.nan_to_num(whole).astype(last.dtype)
     next_lower, next_weight = rank(jnp.minimum(k + 1, 4096))
     is_past = (lower > next_lower) | ((lower == next_lower) & (weight > next_weight))
-    lower = jnp.clip(jnp.where(is_past, next_lower, lower), 0, last)
-    weight = with_derivative(jnp.where(is_past, next_weight, weight), weight)
+    lower, exact = jnp.where(is_past, next_lower, lower), jnp.where(is_past, next_weight, weight)
+    error = jnp.minimum(q * last.astype(q.dtype) * (jnp.finfo(q.dtype).eps / 2), MOST_ERROR)
+    is_next = 1 - exact <= error
+    lower = jnp.clip(lower + is_next.astype(lower.dtype), 0, last)
+    weight = with_derivative(jnp.where(is_next | (exact <= error), 0, exact), weight)
     upper = jnp.minimum(lower + (weight > 0).astype(lower.dtype), last)
     return lower, upper, weight
 
