@@ -62,6 +62,10 @@ struct DeviceMemoryError final : std::bad_alloc {
 
 struct FunctionData;
 
+// An array has fewer bytes than this, which is more than a process can address, and all rows of a batch have fewer
+// items of an operand, even one that they share: so the sizes that follow from these do not overflow.
+constexpr int64_t kMostArrayBytes = int64_t{1} << 47;
+
 struct Call {
   std::string_view operation;
   std::vector<Array> operands;
@@ -83,9 +87,18 @@ struct Call {
     return {array.data, array.dtype == DType::s64};
   }
 
+  // Refuses rows that share so many items that the products of sizes below could overflow.
+  void expect_items(int64_t rows, int64_t length, const char* name) const {
+    if (length > 0 && rows >= kMostArrayBytes / length) {
+      fail(std::string(name) + ": expected less than 2^47 items in all rows, got " + std::to_string(rows) +
+           " rows of " + std::to_string(length));
+    }
+  }
+
   // The distance from row to row of an operand of `length` items a row: 0 where all `rows` rows share one. `own_rank`
   // is the operand's rank without batch dimensions.
   int64_t row_stride(const Array& array, int64_t length, int64_t rows, const char* name, int own_rank = 1) const {
+    expect_items(rows, length, name);
     if (array.rank() <= own_rank) return 0;
     if (array.size() != rows * length) {
       fail(std::string(name) + ": expected " + std::to_string(rows) + " rows, got " + std::to_string(array.size()) +

@@ -122,6 +122,25 @@ def test_a_direct_call_that_is_wrong_is_an_error(name):
         library.workspace_bytes(operation, operands, avals, attributes)
 
 
+@pytest.mark.parametrize(
+    ("operation", "operands", "results", "attributes"),
+    [
+        ("join", [(1 << 20,), (1 << 20,), (0,), (0,)], [(1 << 40, 0), (1 << 40, 0), (1 << 40,)],
+         {"keep_a": 1, "keep_b": 1}),
+        ("sets", [(1 << 20,), (1 << 20,), (0,), (0,), (1,), (0,), (0,), (1,)], [(1 << 40, 0), (1 << 40,)],
+         {"kind": 1, "duplicates": 0, "payload": 0}),
+        ("merge", [(1 << 20,), (0,), (0,), (0,), (0,), (0,), (0,)], [(1 << 40, 0)],
+         {"descending": 0, "payload": 0, "size": 0}),
+        ("reduce_rows", [(1, 1 << 40), (0,), (1 << 30,), (0,)], [(0, 1 << 40)], {"op": 0, "wide": 0}),
+    ],
+)  # fmt: skip
+def test_a_batch_that_shares_too_much_is_an_error(operation, operands, results, attributes):
+    """Where each array has a size that could be, but their products overflow."""
+    arrays = [[("int32", shape) for shape in shapes] for shapes in (operands, results)]
+    with pytest.raises(ValueError, match=f"{operation}: .*less than 2"):
+        library.cpu_library.workspace_bytes(operation, *arrays, attributes)
+
+
 @pytest.mark.parametrize("size", [1 << 47, 1 << 62, (1 << 62) + 1, (1 << 63) - 1])
 def test_sizes_of_no_array_are_an_error(size):
     table = [("uint32", (9,)), ("int32", (9,))]

@@ -9,10 +9,13 @@
 
 namespace mgpu {
 
+// Bytes of an item or a state, beyond those of any function.
+constexpr int64_t kMostItemBytes = 1 << 12;
+
 FunctionOperands::FunctionOperands(const Call& call) {
   const Attributes& attributes = call.attributes;
   for (const char* name : {"item_bytes", "widest", "packed", "state_bytes"}) {
-    call.expect(attributes[name] > 0 && attributes[name] <= 1 << 20, "expected the sizes of an item");
+    call.expect(attributes[name] > 0 && attributes[name] <= kMostItemBytes, "expected the sizes of an item");
   }
   shape = {static_cast<int>(attributes["item_bytes"]), static_cast<int>(attributes["widest"]),
            static_cast<int>(attributes["packed"])};

@@ -23,6 +23,7 @@ ReduceRowsOperands::ReduceRowsOperands(const Call& call, const Arguments& in)
   if (Call::length(indices) > 0) {
     sources.indices = call.index_vector(indices, "indices");
     sources.length = segments.length = Call::length(indices);
+    call.expect_items(segments.total(), sources.width, "indices");
   }
 }
 ReduceRowsOperands::ReduceRowsOperands(const Call& call)

@@ -117,13 +117,13 @@ class Check {
 }  // namespace
 
 void expect_sizes(const Call& call) {
-  // Of bytes, also where a batch of none has large rows: more than a process can address.
-  constexpr int64_t kMost = int64_t{1} << 47;
   for (const auto* arrays : {&call.operands, &call.results}) {
     for (const Array& array : *arrays) {
       int64_t bytes = byte_width(array.dtype);
       for (const int64_t size : array.dimensions) {
-        call.expect(size >= 0 && (size == 0 || bytes < kMost / size), "expected arrays of less than 2^47 bytes");
+        // Also where a batch of none has large rows.
+        call.expect(size >= 0 && (size == 0 || bytes < kMostArrayBytes / size),
+                    "expected arrays of less than 2^47 bytes");
         bytes *= maximum<int64_t>(size, 1);
       }
     }
