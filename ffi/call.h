@@ -69,9 +69,10 @@ constexpr int64_t kMostArrayBytes = int64_t{1} << 47;
 struct Call {
   std::string_view operation;
   std::vector<Array> operands;
-  std::vector<Array> results;
+  std::vector<Array> results;  // without the scratch memory
   const Attributes& attributes;
   const FunctionData* function = nullptr;  // where the operation is by one; not there where only sizes are asked for
+  Array workspace = {};                    // of a CUDA call (take_workspace)
 
   // The number of problems in the batch: the product of the leading dimensions of an array whose own rank is `rank`.
   static int64_t batch(const Array& array, int rank) { return array.extent(0, array.rank() - rank); }

@@ -10,6 +10,7 @@
 #include "handler.h"
 #include "library.h"
 #include "operations.h"
+#include "workspace.h"
 
 namespace mgpu {
 
@@ -20,14 +21,17 @@ int driver_version();
 
 namespace {
 
-#define MGPU_HANDLER(name)                                                                                      \
-  ffi::Error name##_handler(CUstream_st* stream, ffi::RemainingArgs operands, ffi::RemainingRets results,       \
-                            ffi::Dictionary attributes) {                                                       \
-    return run_call(#name, operands, results, attributes, [&](const Call& call) { cuda::name(call, stream); }); \
-  }                                                                                                             \
-  XLA_FFI_DEFINE_HANDLER(                                                                                       \
-      name##_ffi, name##_handler,                                                                               \
-      ffi::Ffi::Bind().Ctx<ffi::PlatformStream<CUstream_st*>>().RemainingArgs().RemainingRets().Attrs(),        \
+#define MGPU_HANDLER(name)                                                                                \
+  ffi::Error name##_handler(CUstream_st* stream, ffi::RemainingArgs operands, ffi::RemainingRets results, \
+                            ffi::Dictionary attributes) {                                                 \
+    return run_call(#name, operands, results, attributes, [&](Call& call) {                               \
+      take_workspace(call);                                                                               \
+      cuda::name(call, stream);                                                                           \
+    });                                                                                                   \
+  }                                                                                                       \
+  XLA_FFI_DEFINE_HANDLER(                                                                                 \
+      name##_ffi, name##_handler,                                                                         \
+      ffi::Ffi::Bind().Ctx<ffi::PlatformStream<CUstream_st*>>().RemainingArgs().RemainingRets().Attrs(),  \
       {ffi::Traits::kCmdBufferCompatible});
 MGPU_OPERATIONS(MGPU_HANDLER)
 MGPU_CUDA_OPERATIONS(MGPU_HANDLER)
@@ -41,6 +45,7 @@ MGPU_CUDA_OPERATIONS(MGPU_HANDLER)
   ffi::Error name##_handler(CUstream_st* stream, ffi::RemainingArgs operands, ffi::RemainingRets results, \
                             ffi::Dictionary attributes) {                                                 \
     return run_call(#name, operands, results, attributes, [&](Call& call) {                               \
+      take_workspace(call);                                                                               \
       call.function = &function_of(attribute_text(attributes, "function"));                               \
       cuda::name(call, stream);                                                                           \
     });                                                                                                   \

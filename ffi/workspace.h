@@ -1,6 +1,8 @@
 // Scratch memory of a CUDA call: one buffer, laid out by the family, sized by the same code that carves it up.
 #pragma once
 
+#include <utility>
+
 #include "call.h"
 
 namespace mgpu {
@@ -33,8 +35,15 @@ class Workspace {
   int64_t used_ = 0;
 };
 
-// That of a call: its last result.
-inline Workspace workspace_of(const Call& call) { return {call.results.back().data, call.results.back().bytes()}; }
+// A CUDA call has its scratch memory as one more result, the last.
+inline void take_workspace(Call& call) {
+  call.expect(!call.results.empty() && call.results.back().dtype == DType::u8,
+              "expected scratch memory, uint8, as the last result");
+  call.workspace = std::move(call.results.back());
+  call.results.pop_back();
+}
+
+inline Workspace workspace_of(const Call& call) { return {call.workspace.data, call.workspace.bytes()}; }
 
 // The bytes that operands.layout(workspace, arguments...) takes.
 template <typename Operands, typename... Arguments>

@@ -111,7 +111,8 @@ def test_a_direct_call_that_is_wrong_is_an_error(name):
     operation, operands, results, attributes = DIRECT[name]
     with jax.enable_x64(True):
         avals = [jax.ShapeDtypeStruct(shape, dtype) for dtype, shape in map(shaped, results)]
-        call = jax.ffi.ffi_call(library.target(operation), avals)
+        scratch = [jax.ShapeDtypeStruct((1 << 20,), np.uint8)] if jax.default_backend() == "gpu" else []
+        call = jax.ffi.ffi_call(library.target(operation), [*avals, *scratch])
         with pytest.raises(
             (ValueError, jax.errors.JaxRuntimeError), match=f"INVALID_ARGUMENT: {operation}: .*expected"
         ):
@@ -120,6 +121,23 @@ def test_a_direct_call_that_is_wrong_is_an_error(name):
             )
     with pytest.raises(ValueError, match="expected"):
         library.workspace_bytes(operation, operands, avals, attributes)
+
+
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="the handlers of a GPU have scratch memory")
+@pytest.mark.parametrize("scratch", [None, np.int8])
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8])
+def test_a_direct_call_without_scratch_memory_is_an_error(dtype, scratch):
+    """Also where its last result could be taken for that."""
+    x = jnp.arange(8, dtype=dtype)
+    avals = [jax.ShapeDtypeStruct((8,), dtype)]
+    call = jax.ffi.ffi_call(
+        library.target("segmented_sort"), avals + ([jax.ShapeDtypeStruct((1 << 20,), scratch)] if scratch else [])
+    )
+    attributes = {**SORT, "bits": 8 * x.itemsize}
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="INVALID_ARGUMENT: segmented_sort: expected"):
+        jax.block_until_ready(
+            jax.jit(lambda: call(x, NONE, NONE, NONE, NONE, **{k: np.int64(v) for k, v in attributes.items()}))()
+        )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ namespace mgpu {
 // Bytes of an item or a state, beyond those of any function.
 constexpr int64_t kMostItemBytes = 1 << 12;
 
-FunctionOperands::FunctionOperands(const Call& call) {
+FunctionOperands::FunctionOperands(const Call& call, int outputs) {
   const Attributes& attributes = call.attributes;
   for (const char* name : {"item_bytes", "widest", "packed", "state_bytes"}) {
     call.expect(attributes[name] > 0 && attributes[name] <= kMostItemBytes, "expected the sizes of an item");
@@ -26,6 +26,8 @@ FunctionOperands::FunctionOperands(const Call& call) {
   call.expect(shape.packed >= shape.widest, "expected the sizes of an item");
   result_leaves = attributes["results"];
   call.expect(result_leaves >= 1 && result_leaves <= kMostLeaves, "expected results of 1 to 16 leaves");
+  call.expect(call.results.size() == static_cast<size_t>(outputs * result_leaves),
+              "expected the leaves of the results");
   call.expect(call.operands.size() == count + captured + 2, "expected leaves, captures, heads and count");
   const int batch_rank = static_cast<int>(attributes["batch_rank"]);
   const Array& first = call.operands[0];
@@ -65,11 +67,10 @@ FunctionOperands::FunctionOperands(const Call& call) {
 
 std::vector<void*> FunctionOperands::results(const Call& call, size_t first, int64_t items) const {
   if (call.function) call.function->expect_results(call, first, items);
-  call.expect(first + result_leaves <= call.results.size(), "expected more results");
   std::vector<void*> pointers;
   int64_t bytes = 0;
   for (int64_t i = 0; i < result_leaves; ++i) {
-    const Array& result = call.results.at(first + i);
+    const Array& result = call.results[first + i];
     call.expect(items == 0 || result.bytes() % items == 0, "expected as many results as items");
     bytes += result.bytes();
     pointers.push_back(result.data);
@@ -92,7 +93,7 @@ ResultVector<AnyOperator> FunctionOperands::targets(const std::vector<void*>& le
 }
 
 ScanFunctionOperands::ScanFunctionOperands(const Call& call)
-    : FunctionOperands(call),
+    : FunctionOperands(call, call.attributes["total"] != 0 ? 2 : 1),
       exclusive(call.attributes["exclusive"] != 0),
       reverse(call.attributes["reverse"] != 0),
       segmented(call.attributes["segmented"] != 0),

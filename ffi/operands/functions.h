@@ -29,7 +29,8 @@ struct FunctionOperands {
   Captures captures{};
   bool aligned = true;  // all leaves
 
-  explicit FunctionOperands(const Call& call);
+  // Of a call that gives so many results, each of all leaves.
+  explicit FunctionOperands(const Call& call, int outputs = 1);
 
   bool rows_aligned() const { return aligned && (segments.rows == 1 || segments.length % shape.vector() == 0); }
 

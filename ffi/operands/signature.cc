@@ -150,9 +150,7 @@ Arguments::Arguments(const Call& call, const Signature& signature) : call_(call)
     if (given < call.results.size()) results_[i] = &call.results[given];
     ++given;
   }
-  // A CUDA handler has its workspace beside them.
-  const bool has_workspace = call.results.size() == given + 1 && call.results.back().dtype == DType::u8;
-  if (call.results.size() != given && !has_workspace) expect_count(" results, got ", given, call.results.size());
+  if (call.results.size() != given) expect_count(" results, got ", given, call.results.size());
 
   Check check(call, signature, results_);
   for (size_t i = 0; i < operands; ++i) {

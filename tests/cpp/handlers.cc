@@ -21,6 +21,7 @@
 #include "operands/dispatch.h"
 #include "operations.h"
 #include "signature.h"
+#include "workspace.h"
 
 namespace {
 
@@ -759,12 +760,21 @@ namespace {
 void refuses(const char* name, void (*function)(const Call&, cpu::Executor&), int64_t (*workspace)(const Call&),
              void (*make)(Garbage&)) {
   ThreadPool pool(3);
+  // As CUDA's handlers get the call: with scratch memory as one more result, or without by mistake.
+  const auto on_cuda = [&](bool has_scratch) {
+    return [=](Call call) {
+      if (has_scratch) call.results.push_back({nullptr, DType::u8, {0}});
+      take_workspace(call);
+      workspace(call);
+    };
+  };
   int64_t taken = 0, refused = 0;
   for (int seed = 0; seed < many(kThreadSanitizer ? 50 : 300); ++seed) {
     Garbage call(seed);
     call.limit(kThreadSanitizer ? 64 : 1 << 9);  // as of interval_move
     make(call);
     CHECK(call.is_taken(name, workspace));
+    CHECK(call.is_taken(name, on_cuda(true)) && !call.is_taken(name, on_cuda(false)));
     for (int64_t times = call.draw(1, 3); times > 0; --times) call.spoil();
     const bool is_taken = call.is_taken(name, [&](const Call& call) { function ? function(call, pool) : void(); });
     call.is_taken(name, workspace);
