@@ -130,13 +130,14 @@ void OperatorOperands::dispatch(const Call& call, Visit visit) const {
 template <bool kMerged, typename Visit>
 void OperatorOperands::dispatch_reduction(const Call& call, Visit visit) const {
   using enum ArithmeticKind;
-  if (wide) {
+  if (sum_dtype != dtype) {
     const bool multiply = kind == OperatorKind::kMul;
+    call.expect(multiply || kind == OperatorKind::kAdd, "wide: expected a sum or product");
     if constexpr (kMerged) {
-      return dispatch_wide<kEither>(call, dtype, *wide, multiply, visit);
+      return dispatch_wide<kEither>(call, dtype, sum_dtype, multiply, visit);
     } else {
-      return multiply ? dispatch_wide<kProduct>(call, dtype, *wide, true, visit)
-                      : dispatch_wide<kSum>(call, dtype, *wide, false, visit);
+      return multiply ? dispatch_wide<kProduct>(call, dtype, sum_dtype, true, visit)
+                      : dispatch_wide<kSum>(call, dtype, sum_dtype, false, visit);
     }
   }
   if (kind == OperatorKind::kLogsumexp) return dispatch_logsumexp(call, dtype, visit);

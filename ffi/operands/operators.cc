@@ -7,7 +7,10 @@ namespace mgpu {
 
 OperatorOperands::OperatorOperands(const Call& call, const Array& elements, const Array* heads, const Array* count,
                                    int own_rank)
-    : kind(static_cast<OperatorKind>(call.attributes["op"])), dtype(elements.dtype), x(elements.data) {
+    : kind(static_cast<OperatorKind>(call.attributes["op"])),
+      dtype(elements.dtype),
+      sum_dtype(elements.dtype),
+      x(elements.data) {
   segments.length = elements.dimensions[elements.rank() - own_rank];
   segments.rows = Call::batch(elements, own_rank);
   if (heads) {

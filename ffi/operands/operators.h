@@ -1,8 +1,6 @@
 // What reductions and scans have alike.
 #pragma once
 
-#include <optional>
-
 #include "algorithm/operators.h"
 #include "algorithm/segments.h"
 #include "dtype.h"
@@ -19,7 +17,7 @@ class Workspace;
 struct OperatorOperands {
   OperatorKind kind;
   DType dtype;
-  std::optional<DType> wide;  // of sums and products that are given in a wider type than the elements'
+  DType sum_dtype;  // of results of sums and products, which may be wider than the elements
   Segments segments;
   const void* x;
   int64_t positions;  // what those that an operator is given lie below

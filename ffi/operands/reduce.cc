@@ -21,7 +21,7 @@ ReduceOperands::ReduceOperands(const Call& call, const Arguments& in)
     : OperatorOperands(call, in["x"], nullptr, &in["count"]),
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {
-  if (in.flag("wide")) wide = in.result("result").dtype;
+  if (in.flag("wide")) sum_dtype = in.result("result").dtype;
 }
 ReduceOperands::ReduceOperands(const Call& call) : ReduceOperands(call, Arguments(call, signature::reduce)) {}
 
@@ -52,7 +52,7 @@ SegmentedReduceOperands::SegmentedReduceOperands(const Call& call, const Argumen
     : OperatorOperands(call, in["x"], &in["heads"], &in["count"]),
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {
-  if (in.flag("wide")) wide = in.result("result").dtype;
+  if (in.flag("wide")) sum_dtype = in.result("result").dtype;
 }
 SegmentedReduceOperands::SegmentedReduceOperands(const Call& call)
     : SegmentedReduceOperands(call, Arguments(call, signature::segmented_reduce)) {}

@@ -17,7 +17,7 @@ ReduceByIdOperands::ReduceByIdOperands(const Call& call, const Arguments& in)
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {
   const Array& of = in.result("result");
-  if (in.flag("wide")) wide = in.result("result").dtype;
+  if (in.flag("wide")) sum_dtype = in.result("result").dtype;
   size = in.attribute("size");
   segments.rows = Call::batch(of, 2);
   segments.counts = call.live_counts(in["count"], segments.rows);

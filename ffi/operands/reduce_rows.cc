@@ -18,7 +18,7 @@ ReduceRowsOperands::ReduceRowsOperands(const Call& call, const Arguments& in)
       sources{Call::length(in["x"]), segments.length, segments.length, segments.rows, {}},
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {
-  if (in.flag("wide")) wide = in.result("result").dtype;
+  if (in.flag("wide")) sum_dtype = in.result("result").dtype;
   const Array& indices = in["indices"];
   if (Call::length(indices) > 0) {
     sources.indices = call.index_vector(indices, "indices");
