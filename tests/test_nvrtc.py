@@ -43,6 +43,15 @@ ARGUMENTS = {
 # compiled for that.
 SPECIAL = {
     "bulk.cuh": ["move_words<uint32_t, mgpu::cuda::BulkRoute<true>>"],
+    "combine_by_id.cuh": [
+        f"id_combining::combine_items<{holds_all}, mgpu::{operator}>"
+        for holds_all in ("false", "true")
+        for operator in (
+            "Arithmetic<uint32_t, uint32_t, mgpu::ArithmeticKind::kSum>",
+            "Bitwise<uint8_t>",
+            "Extremum<uint64_t>",
+        )
+    ],
     "count_bins.cuh": [
         f"counting::count_parts<mgpu::cuda::counting::{bins}>"
         for bins in ("NumberedBins<int32_t>", f"BinsBetweenEdges<{ORDER}>")
@@ -116,6 +125,7 @@ SPECIAL = {
     "short_rows/select.cuh": ["short_rows::select<mgpu::cuda::selecting::SetIndices>"],
     "sort_columns.cuh": [f"sorting::{kernel}<{COLUMNS}>" for kernel in ("count_digits", "scatter_digits")],
     "sorted_search.cuh": [f"searching::search_tiles<{ORDER}, true>", f"searching::match_tiles<{ORDER}, false>"],
+    "sum_by_id.cuh": [f"id_summing::sum_items<{holds_all}, {OPERATOR}>" for holds_all in ("false", "true")],
     "top_k.cuh": [f"ranking::keep_first<{ORDER}, {rest}>" for rest in ("true, 256", "true, 512", "false, 512")],
     "unit_intervals.cuh": [
         "put_units_in_order<ulonglong2>",
