@@ -47,6 +47,12 @@ class Step(NamedTuple):
       passes: over memory; one reads the operands and writes the results.
       scratch_bytes: the scratch memory that the program gives the operation.
       seconds: the passes, at the speed of a copy. None on a CPU, and where plain JAX runs.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> (step,) = mgpu.explain(mgpu.merge, device="H200")(jnp.arange(9), jnp.arange(5)).steps
+      >>> step.operation, step.variant
+      ('merge', 'one kernel')
     """
 
     operation: str
@@ -63,6 +69,12 @@ class Explanation(NamedTuple):
 
     Attributes:
       steps: a `Step` for each operation, in the order of the program.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> explanation = mgpu.explain(mgpu.merge, device="H200")(jnp.arange(9), jnp.arange(5))
+      >>> [step.operation for step in explanation.steps]
+      ['merge']
     """
 
     steps: tuple[Step, ...]
