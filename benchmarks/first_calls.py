@@ -24,7 +24,7 @@ import numpy as np
 import jax_mgpu as mgpu
 from benchmarks.latency import NO_COMMAND_BUFFERS, chain_times
 from benchmarks.measure import compile_program
-from jax_mgpu._src import library
+from jax_mgpu._src.core import library
 
 __all__ = ["main"]
 

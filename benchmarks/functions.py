@@ -13,8 +13,8 @@ import numpy as np
 import jax_mgpu as mgpu
 from benchmarks.case import Case, agree_within, array_bytes
 from benchmarks.inputs import random_key, random_keys, size_at
-from jax_mgpu._src.comparator import plain_sort_indices
-from jax_mgpu._src.primitive import ABSENT
+from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.functions.comparator import plain_sort_indices
 
 __all__ = ["CASES"]
 

@@ -11,7 +11,7 @@ LISTED = re.compile(r"^\.\. auto(?:function|class):: (\w+)$|^\.\. family:: ([\w 
 
 def names_of_family(module: str) -> list[str]:
     """The public names of a family's module in the order of its source, types behind functions."""
-    family = importlib.import_module(f"jax_mgpu._src.{module}")
+    family = importlib.import_module(f"jax_mgpu._src.ops.{module}")
     names = [name for name in vars(family) if name in family.__all__]
     return sorted(names, key=lambda name: inspect.isclass(getattr(family, name)))
 

@@ -1,4 +1,4 @@
-// What a library of kernels gives to Python, which calls it through ctypes (jax_mgpu/_src/library.py). The interface is
+// What a library of kernels gives to Python, which calls it through ctypes (jax_mgpu/_src/core/library.py). The interface is
 // plain C and knows nothing of Python: so one library serves every version of Python, with a global lock or without.
 #pragma once
 

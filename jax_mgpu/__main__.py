@@ -23,9 +23,10 @@ import jaxlib
 import numpy as np
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import benchmark, library
-from jax_mgpu._src.check import KEY_DTYPES, describe
-from jax_mgpu._src.compat import ffi_api_version
+from jax_mgpu._src.arguments.check import KEY_DTYPES, describe
+from jax_mgpu._src.command import benchmark
+from jax_mgpu._src.core import library
+from jax_mgpu._src.core.compat import ffi_api_version
 
 MOST_LINES = 300_000
 SHOWN_ROWS = 4

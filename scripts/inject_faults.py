@@ -262,7 +262,7 @@ def run_function() -> None:
     import jax.numpy as jnp
 
     import jax_mgpu as mgpu
-    from jax_mgpu._src import library
+    from jax_mgpu._src.core import library
 
     if jax.default_backend() != "gpu" or library.cuda_library is None:
         say(outcome="no kernels")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from benchmarks import summary
-from jax_mgpu._src.plot import Bar, draw_bars
+from jax_mgpu._src.command.plot import Bar, draw_bars
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIGURES = summary.RESULTS / "h200.csv"

@@ -68,7 +68,7 @@ def pytest_report_header() -> list[str]:
 def pytest_terminal_summary(terminalreporter) -> None:
     import jax
 
-    from jax_mgpu._src import library
+    from jax_mgpu._src.core import library
 
     def words(report) -> str:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.library import cpu_library
+from jax_mgpu._src.core.library import cpu_library
 from tests import oracle
 
 FLOAT_DTYPES = ["float16", "bfloat16", "float32", "float64"]

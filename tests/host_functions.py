@@ -13,7 +13,8 @@ import jax
 import numpy as np
 import pytest
 
-from jax_mgpu._src import emit, library
+from jax_mgpu._src.core import library
+from jax_mgpu._src.functions import emit
 
 FFI = pathlib.Path(__file__).parent.parent / "ffi"
 

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.extend.core
 
-from jax_mgpu._src import library
-from jax_mgpu._src.primitive import REGISTRY, stored_aval
+from jax_mgpu._src.core import library
+from jax_mgpu._src.core.operation import REGISTRY, stored_aval
 
 
 def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
@@ -29,7 +29,7 @@ def scratch_bytes(call: Any) -> int:
     """The scratch memory that a kernel call has on CUDA, by the formula that the lowering uses; 0 for plain JAX."""
     operation = REGISTRY[call.primitive.name.removeprefix("mgpu_")]
     operands, results = ([stored_aval(variable.aval) for variable in some] for some in (call.invars, call.outvars))
-    if operation.lowers_plainly(operands, call.params, "cuda", 1):
+    if operation.prefers_xla(operands, call.params, "cuda", 1):
         return 0
     return library.workspace_bytes(operation.name, operands, results, operation.call_attributes(operands, call.params))
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import tables
+from jax_mgpu._src.ops import tables
 from tests import data
 from tests.jaxprs import kernel_calls
 

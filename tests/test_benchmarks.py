@@ -364,7 +364,7 @@ def test_programs_without_kernels_are_told():
     inputs = [(jnp.arange(9),)]
     assert measure.compile_program(mgpu.mergesort, inputs).has_kernels
     assert not measure.compile_program(jnp.sort, inputs).has_kernels
-    text = 'HloModule jit_chain\n\nFileNames\n1 "jax_mgpu/_src/reduce.py"\n'  # a program names where it comes from
+    text = 'HloModule jit_chain\n\nFileNames\n1 "jax_mgpu/_src/ops/reduce.py"\n'  # a program names where it comes from
     assert not measure.Program(types.SimpleNamespace(as_text=lambda: text), inputs).has_kernels
 
 

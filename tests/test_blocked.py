@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import blocked
+from jax_mgpu._src.functions import blocked_scan
 
 # Of a block, round the edges of blocks and of groups, and of several levels.
-SIZES = (1, 2, 63, blocked.MOST_STEPS, blocked.MOST_STEPS + 1, 64 * 8 + 3, 5000)
+SIZES = (1, 2, 63, blocked_scan.MOST_STEPS, blocked_scan.MOST_STEPS + 1, 64 * 8 + 3, 5000)
 U32 = np.uint32
 
 
@@ -41,9 +41,9 @@ def loop(x, cut, reverse):
 
 
 WAYS = {
-    "as chosen": blocked.scanned,
-    "in turn": lambda combine, x, cut, reverse: blocked._scanned_in_turn(combine, x, cut, reverse=reverse),
-    "in step": lambda combine, x, cut, reverse: blocked._scanned_in_step(combine, x, cut, reverse=reverse),
+    "as chosen": blocked_scan.scanned,
+    "in turn": lambda combine, x, cut, reverse: blocked_scan._scanned_in_turn(combine, x, cut, reverse=reverse),
+    "in step": lambda combine, x, cut, reverse: blocked_scan._scanned_in_step(combine, x, cut, reverse=reverse),
 }
 
 
@@ -51,8 +51,8 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_scans(way, reverse, rng, monkeypatch) -> None:
-    monkeypatch.setattr(blocked, "LONG_BLOCK", 256)
-    monkeypatch.setattr(blocked, "MOST_IN_ONE_BLOCK", 600)
+    monkeypatch.setattr(blocked_scan, "LONG_BLOCK", 256)
+    monkeypatch.setattr(blocked_scan, "MOST_IN_ONE_BLOCK", 600)
     for n in SIZES:
         scan = jax.jit(lambda x, cut: WAYS[way](compose, x, cut, reverse=reverse))
         x = maps(rng, n)
@@ -65,7 +65,7 @@ def test_scans(way, reverse, rng, monkeypatch) -> None:
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 def test_reductions(rng) -> None:
     for n in (*SIZES, 64 * 64 * 8 + 77):
-        reduce = jax.jit(functools.partial(blocked.combined, compose))
+        reduce = jax.jit(functools.partial(blocked_scan.combined, compose))
         x = maps(rng, n)
         np.testing.assert_array_equal(reduce(x), [leaf[-1] for leaf in loop(x, np.zeros(n, bool), False)])
         for live in (rng.random(n) < 0.5, np.arange(n) < n // 2, np.arange(n) == n - 1):
@@ -88,8 +88,8 @@ def test_programs_of_many_items_are_small(platform, most) -> None:
 
 def test_sums_of_many_floats_round_little(monkeypatch) -> None:
     """In blocks: one after the other, ones of float16 would stay at 2,048."""
-    monkeypatch.setattr(blocked, "LONG_BLOCK", 256)
-    monkeypatch.setattr(blocked, "MOST_IN_ONE_BLOCK", 600)
+    monkeypatch.setattr(blocked_scan, "LONG_BLOCK", 256)
+    monkeypatch.setattr(blocked_scan, "MOST_IN_ONE_BLOCK", 600)
     x = jnp.ones((2**13,), np.float16)
     assert jax.jit(lambda x: mgpu.scan(x, lambda a, b: a + b)[-1])(x) == 2**13
     assert jax.jit(lambda x: mgpu.reduce(x, lambda a, b: a + b))(x) == 2**13

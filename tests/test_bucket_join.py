@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import bucket_join, sort_ways
+from jax_mgpu._src.ops import bucket_join, sort_strategy
 from tests import data
 from tests.jaxprs import kernel_calls
 from tests.test_long_permutations import every_permutation_is_long  # noqa: F401, for all tests of this module
@@ -157,7 +157,7 @@ def test_partition_by_the_highest_bits(rng, bits):
 
 @functools.cache
 def partitioned(bits):
-    return jax.jit(lambda codes, count: sort_ways.partitioned(codes, bits, count))
+    return jax.jit(lambda codes, count: sort_strategy.partitioned(codes, bits, count))
 
 
 # ---- The join --------------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def test_the_mixing_of_codes(rng):
 def test_programs_for_a_cpu_sort(monkeypatch):
     """The other platforms have the kernels: test_transformations.py lowers for CUDA."""
     monkeypatch.undo()
-    keys = jax.ShapeDtypeStruct((sort_ways.LONG_PERMUTATION,), jnp.int32)
+    keys = jax.ShapeDtypeStruct((sort_strategy.LONG_PERMUTATION,), jnp.int32)
     join = jax.jit(lambda a, b: mgpu.join(a, b, size=100, assume_sorted=False))
     text = join.trace(keys, keys).lower(lowering_platforms=("cpu",)).as_text()
     assert "jax_mgpu.bucket_join" not in text and "jax_mgpu.segmented_sort" in text

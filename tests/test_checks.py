@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import preconditions
+from jax_mgpu._src.arguments import preconditions
 from tests.examples import ASCENDING, HEADS, KEYS, OFFSETS
 from tests.families import BROKEN, EXAMPLES, WITHOUT_PRECONDITIONS
 from tests.variants import long_but

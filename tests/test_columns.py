@@ -13,11 +13,12 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import library, sort_ways
-from jax_mgpu._src.columns import Columns, _pair_codes
-from jax_mgpu._src.digits import code_of
-from jax_mgpu._src.primitive import ABSENT, REGISTRY, run_fallback
-from jax_mgpu._src.values import travel_with_keys
+from jax_mgpu._src.arguments.values import travel_with_keys
+from jax_mgpu._src.core import library
+from jax_mgpu._src.core.operation import ABSENT, REGISTRY, run_fallback
+from jax_mgpu._src.keys.columns import Columns, _pair_codes
+from jax_mgpu._src.keys.digits import code_of
+from jax_mgpu._src.ops import sort_strategy
 from tests import data, oracle
 from tests.oracle import same_bits
 from tests.variants import long_but
@@ -132,7 +133,7 @@ def as_if_long(monkeypatch, request):
     """Short columns are sorted in the way that long ones are, on a GPU or elsewhere."""
     jax.clear_caches()
     for name in ("LONG_WORDS", "LONG_PAIRS", "LONG_INDICES", "LONG_FLOATS", "LONG_COLUMNS"):
-        monkeypatch.setattr(sort_ways, name, 1)
+        monkeypatch.setattr(sort_strategy, name, 1)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda **ways: ways[request.param]())
     yield
     jax.clear_caches()
@@ -309,7 +310,7 @@ def test_derivatives_of_what_words_carry(rng):
 @pytest.mark.long
 def test_many_words(rng):
     """An even number, and an odd one."""
-    for n in (sort_ways.LONG_WORDS, sort_ways.LONG_WORDS + 1):
+    for n in (sort_strategy.LONG_WORDS, sort_strategy.LONG_WORDS + 1):
         columns = words(rng, n, ("uint32", "uint32"))
         same(jax.device_get(jax.jit(mgpu.sort)(columns)), taken(columns, np.lexsort(columns[::-1])))
 
@@ -329,9 +330,9 @@ def test_scratch_memory_of_words_is_a_copy_and_little_more(payload):
 @pytest.mark.parametrize(
     ("dtypes", "least", "calls"),
     [
-        (("uint32", "int32"), sort_ways.LONG_WORDS, {"sort_columns": 1}),
-        (("float32", "float32"), sort_ways.LONG_FLOATS, {"segmented_sort": 2}),
-        (("uint32", "int32", "float32"), sort_ways.LONG_COLUMNS, {"segmented_sort": 3}),
+        (("uint32", "int32"), sort_strategy.LONG_WORDS, {"sort_columns": 1}),
+        (("float32", "float32"), sort_strategy.LONG_FLOATS, {"segmented_sort": 2}),
+        (("uint32", "int32", "float32"), sort_strategy.LONG_COLUMNS, {"segmented_sort": 3}),
     ],
 )
 def test_long_columns_travel(dtypes, least, calls):
@@ -346,7 +347,10 @@ def test_long_columns_travel(dtypes, least, calls):
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
 def test_words_are_not_packed():
     """Nor are the positions made that the kernels count by themselves."""
-    sorts = {sort_ways.LONG_PAIRS: lambda *x: mgpu.sort(x, x[0]), sort_ways.LONG_INDICES: lambda *x: mgpu.argsort(x)}
+    sorts = {
+        sort_strategy.LONG_PAIRS: lambda *x: mgpu.sort(x, x[0]),
+        sort_strategy.LONG_INDICES: lambda *x: mgpu.argsort(x),
+    }
     for least, sort in sorts.items():
         columns = [jax.ShapeDtypeStruct((least,), d) for d in ("uint32", "int32")]
         text = jax.jit(sort).trace(*columns).lower(lowering_platforms=("cuda",)).as_text()

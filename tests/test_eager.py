@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import eager
+from jax_mgpu._src.core import eager
 from tests.families import EXAMPLES
 from tests.transformed import loss_of_sums, stack
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from jax import lax
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import by_function
-from jax_mgpu._src import library as jax_mgpu_library
-from jax_mgpu._src.emit import Unsupported
+from jax_mgpu._src.core import library as jax_mgpu_library
+from jax_mgpu._src.functions import custom_operator
+from jax_mgpu._src.functions.emit import Unsupported
 from tests import host_functions
 from tests.jaxprs import kernel_calls
 
@@ -391,7 +391,7 @@ def test_values_on_a_gpu(names, rng) -> None:
 @pytest.mark.long
 def test_groups(monkeypatch, rng) -> None:
     """The same on a CPU, in plain JAX, of some groups. All are written as one function each."""
-    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     assert sorted(name for names in GROUPS for name in names) == sorted(CASES)
     on_a_gpu(GROUPS[0], rng)
     for names in GROUPS:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_mgpu._src import library
+from jax_mgpu._src.core import library
 
 PRELUDE = """
 import resource

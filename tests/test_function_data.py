@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_mgpu._src import library
+from jax_mgpu._src.core import library
 from tests import host_functions, test_emit
 
 ADD = """item i32 1

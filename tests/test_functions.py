@@ -12,7 +12,8 @@ import pytest
 from jax import lax
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import by_function, library
+from jax_mgpu._src.core import library
+from jax_mgpu._src.functions import custom_operator
 from tests.variants import long_but
 
 U8, I32, U32 = np.uint8, np.int32, np.uint32
@@ -21,7 +22,7 @@ U8, I32, U32 = np.uint8, np.int32, np.uint32
 @pytest.fixture(autouse=True)
 def primitives(monkeypatch):
     """Has functions go through their primitives also where those lower to plain JAX."""
-    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
 
 
 def affine(a, b):
@@ -343,7 +344,7 @@ def test_calls_for_cuda(monkeypatch) -> None:
     if library.cuda_library is None:
         monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
     monkeypatch.setattr(library, "compiler_problem", lambda: "")
-    by_function._operation.cache_clear()
+    custom_operator._operation.cache_clear()
     x, table = jnp.arange(10.0), jnp.arange(1000.0)
 
     def run(x, table):
@@ -354,7 +355,7 @@ def test_calls_for_cuda(monkeypatch) -> None:
     assert "function combine" in call
     assert "f32 load 0 7" in call
     assert "captures = 1 : i64" in call
-    by_function._operation.cache_clear()
+    custom_operator._operation.cache_clear()
 
 
 def choose_later(a, b):
@@ -400,12 +401,12 @@ def test_without_a_compiler(monkeypatch) -> None:
     if library.cuda_library is None:
         monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
     monkeypatch.setattr(library, "compiler_problem", lambda: "NVRTC is missing: pip install it")
-    monkeypatch.setattr(by_function, "_WARNED", set())
-    by_function._operation.cache_clear()
+    monkeypatch.setattr(custom_operator, "_WARNED", set())
+    custom_operator._operation.cache_clear()
     traced = jax.jit(lambda x: mgpu.scan(x, lambda a, b: a * b + 1)).trace(jnp.arange(10.0))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert "custom_call" not in text
     assert [str(w.message) for w in caught if "pip install it" in str(w.message)]
-    by_function._operation.cache_clear()
+    custom_operator._operation.cache_clear()

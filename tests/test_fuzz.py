@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import library
+from jax_mgpu._src.core import library
 from tests import families
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz import broken, misuse, workers

@@ -13,7 +13,7 @@ from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
 from benchmarks import flights
-from jax_mgpu._src.primitive import REGISTRY
+from jax_mgpu._src.core.operation import REGISTRY
 from tests import data, oracle
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -11,7 +11,7 @@ import sys
 import jax
 import pytest
 
-from jax_mgpu._src.library import cuda_library
+from jax_mgpu._src.core.library import cuda_library
 
 KIB = 1024
 on_cuda_build = pytest.mark.skipif(cuda_library is None, reason="a build without CUDA kernels")

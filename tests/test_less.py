@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import by_function, by_less, comparator, library, primitive
+from jax_mgpu._src.core import library, operation
+from jax_mgpu._src.functions import comparator, comparator_ops, custom_operator
 from tests.variants import long_but
 
 F32, I32 = np.float32, np.int32
@@ -22,7 +23,7 @@ F32, I32 = np.float32, np.int32
 @pytest.fixture(params=["plain", "primitive"])
 def way(request, monkeypatch):
     """In plain JAX, and through the primitive of functions, which lowers to plain JAX on a CPU."""
-    monkeypatch.setattr(by_function, "has_kernels", lambda: request.param == "primitive")
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: request.param == "primitive")
     return request.param
 
 
@@ -371,7 +372,7 @@ def way_of(function, *arguments):
 @pytest.mark.parametrize("case", PLAIN)
 def test_ways_of_plain_jax(case, rng, monkeypatch) -> None:
     """Each gives the order that Python gives: stable, within segments, up to a count, in batches, and exported."""
-    monkeypatch.setattr(by_function, "has_kernels", lambda: False)
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: False)
     way, less, key = PLAIN[case]
     n, live = 83, 61
     x, i = (
@@ -387,7 +388,7 @@ def test_ways_of_plain_jax(case, rng, monkeypatch) -> None:
     assert way_of(lambda *x: mgpu.mergesort_indices(x, less=less)[1], x[0], i[0]) == way
     program = jax.jit(jax.vmap(run))
     got = program(x, i)
-    calls = [jax.export.DisabledSafetyCheck.custom_call(library.target(name)) for name in primitive.REGISTRY]
+    calls = [jax.export.DisabledSafetyCheck.custom_call(library.target(name)) for name in operation.REGISTRY]
     again = jax.export.export(program, disabled_checks=calls)(x, i).serialize()
     jax.tree.map(np.testing.assert_array_equal, jax.export.deserialize(again).call(x, i), got)
     for row in range(2):
@@ -402,7 +403,7 @@ def test_ways_of_plain_jax(case, rng, monkeypatch) -> None:
 @pytest.mark.parametrize("case", ["a table of each", "a difference", "a loop of both"])
 def test_batches_over_a_mesh(case, rng, monkeypatch) -> None:
     """By explicit axes, and by manual ones, over which the items vary and what a loop starts from does not."""
-    monkeypatch.setattr(by_function, "has_kernels", lambda: False)
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: False)
     less, devices = PLAIN[case][1], jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x, i = (rng.integers(0, 5, (2 * len(devices), 3, 40)).astype(dtype) for dtype in (F32, I32))
@@ -420,7 +421,7 @@ def test_batches_over_a_mesh(case, rng, monkeypatch) -> None:
 
 def test_an_order_for_each_problem_of_a_shard(rng, monkeypatch) -> None:
     """It is traced where what it captured varies over the mesh and its items do not, and run where both do."""
-    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
     x, signs = few(rng, 2 * len(devices) * 3 * 20).reshape(-1, 3, 20), rng.choice([-1, 1], (2 * len(devices), 3))
@@ -438,7 +439,7 @@ def test_an_order_for_each_problem_of_a_shard(rng, monkeypatch) -> None:
 
 def test_same_programs_are_compiled_once(rng, monkeypatch) -> None:
     """A comparator that is written alike is the same to jit."""
-    monkeypatch.setattr(by_function, "has_kernels", lambda: False)
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: False)
     x = few(rng, 50)
     programs, sort = set(), comparator._sort_by_program
     monkeypatch.setattr(
@@ -510,15 +511,15 @@ def test_errors() -> None:
 
 def lowered(monkeypatch, function, *arguments):
     """The program for a GPU, from a machine without one."""
-    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     if library.cuda_library is None:
         monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
     monkeypatch.setattr(library, "compiler_problem", lambda: "")
-    by_less._operation.cache_clear()
-    by_less._position_operation.cache_clear()
+    comparator_ops._operation.cache_clear()
+    comparator_ops._position_operation.cache_clear()
     text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
-    by_less._operation.cache_clear()
-    by_less._position_operation.cache_clear()
+    comparator_ops._operation.cache_clear()
+    comparator_ops._position_operation.cache_clear()
     return text
 
 

@@ -19,7 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import library, primitive
+from jax_mgpu._src.core import library, operation
 
 ROOT = pathlib.Path(__file__).parent.parent
 CPU = library.cpu_library.path
@@ -116,7 +116,7 @@ def test_a_request_that_c_cannot_answer_is_a_value_error():
     ("is_wheel", "command"), [(True, "pip install 'jax_mgpu[cuda13]'"), (False, "MGPU_CUDA=ON pip install .")]
 )
 def test_a_gpu_without_the_kernels_is_one_warning(monkeypatch, is_wheel, command):
-    monkeypatch.setattr(primitive, "_WARNED", set())
+    monkeypatch.setattr(operation, "_WARNED", set())
     monkeypatch.setitem(library.cpu_library.description, "is_wheel", is_wheel)
     monkeypatch.setattr(library, "CUDA_PACKAGES", {"jax_mgpu_cuda13": "no_such_plugin"})
     with pytest.warns(UserWarning) as warned:
@@ -134,9 +134,9 @@ def test_a_driver_that_is_too_old_is_one_warning(monkeypatch):
     monkeypatch.setattr(library, "cuda_library", None)
     monkeypatch.setattr(library, "missing_driver", needs)
     assert library.backends()["cuda"].endswith(f". To get the kernels: {needs}")
-    monkeypatch.setattr(primitive, "_WARNED", set())
+    monkeypatch.setattr(operation, "_WARNED", set())
     with pytest.warns(UserWarning, match="without its kernels on cuda: every operation works") as warned:
-        primitive._warn_without_kernels(["cuda"])
+        operation._warn_without_kernels(["cuda"])
     assert str(warned[0].message).endswith(f"To get the kernels: {needs}")
 
 
@@ -154,8 +154,8 @@ def test_an_import_beside_kernels_of_another_version(tmp_path):
     package = pathlib.Path(mgpu.__file__).parent  # the sources of a clone, or those of a wheel
     shutil.copytree(package, tmp_path / "jax_mgpu", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     shutil.copy(CPU, tmp_path / "jax_mgpu")
-    init = tmp_path / "jax_mgpu" / "__init__.py"
-    init.write_text(init.read_text().replace(f'__version__ = "{mgpu.__version__}"', '__version__ = "9.8.7"'))
+    version = tmp_path / "jax_mgpu" / "_src" / "core" / "version.py"
+    version.write_text(version.read_text().replace(f'__version__ = "{mgpu.__version__}"', '__version__ = "9.8.7"'))
     add_package(tmp_path, "jax_mgpu_cuda13", CPU.read_bytes())
     done = subprocess.run(
         [sys.executable, "-m", "jax_mgpu", "--version"],

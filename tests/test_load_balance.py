@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 import jax_mgpu as mgpu
-from jax_mgpu._src.primitive import REGISTRY
+from jax_mgpu._src.core.operation import REGISTRY
 from tests import data, oracle
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import ordered, sort_ways
-from jax_mgpu._src.primitive import ABSENT
-from jax_mgpu._src.values import packed_rows
+from jax_mgpu._src.arguments.values import packed_rows
+from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.ops import argsorted, sort_strategy
 from tests import oracle, test_asof_join, test_sort, test_tables
 from tests.oracle import same_bits
 
@@ -22,7 +22,7 @@ from tests.oracle import same_bits
 def every_permutation_is_long(monkeypatch):
     """What is compiled for CUDA and long arrays runs here."""
     jax.clear_caches()
-    monkeypatch.setattr(sort_ways, "LONG_PERMUTATION", 1)
+    monkeypatch.setattr(sort_strategy, "LONG_PERMUTATION", 1)
     monkeypatch.setattr(
         jax.lax, "platform_dependent", lambda *operands, cuda=None, default, **_: (cuda or default)(*operands)
     )
@@ -130,8 +130,8 @@ def test_back_to_the_rows(rng, monkeypatch):
     for x, longest in itertools.product(
         (rng.integers(0, 99, 3001).astype(np.int32), rng.random(3001) < 0.5), (1, 10**9)
     ):
-        monkeypatch.setattr(sort_ways, "LONG_PERMUTATION", longest)
+        monkeypatch.setattr(sort_strategy, "LONG_PERMUTATION", longest)
         wanted = np.zeros_like(x)
         wanted[order] = x
-        got = jax.jit(lambda order, x: ordered.Ordered(None, order, ABSENT).to_rows(x))(order, x)
+        got = jax.jit(lambda order, x: argsorted.Ordered(None, order, ABSENT).to_rows(x))(order, x)
         np.testing.assert_array_equal(got, wanted)

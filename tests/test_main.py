@@ -12,7 +12,8 @@ import pytest
 
 import jax_mgpu as mgpu
 from jax_mgpu.__main__ import main
-from jax_mgpu._src import benchmark, library
+from jax_mgpu._src.command import benchmark
+from jax_mgpu._src.core import library
 
 
 def run(*arguments):
@@ -147,7 +148,7 @@ def scan_row(theirs):
 def test_benchmark_without_matplotlib(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(benchmark, "ROWS", [scan_row(jax.numpy.cumsum)])
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "jax_mgpu._src.plot", raising=False)
+    monkeypatch.delitem(sys.modules, "jax_mgpu._src.command.plot", raising=False)
     assert main(["--benchmark", "--size", "100", "--plot", str(tmp_path / "speed.png")]) == 0
     said = capsys.readouterr()
     assert list(rows_of(said.out)) == ["scan"]

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import by_function, library
+from jax_mgpu._src.core import library
+from jax_mgpu._src.functions import custom_operator
 from tests.host_functions import compile_library, cpp
 from tests.jaxprs import kernel_calls
 
@@ -21,7 +22,7 @@ F32, I32, U8 = np.float32, np.int32, np.uint8
 @pytest.fixture(params=["plain", "primitives"])
 def way(request, monkeypatch):
     """Maps by jax.vmap, and through the primitives of functions, which lower to plain JAX on a CPU."""
-    monkeypatch.setattr(by_function, "has_kernels", lambda: request.param == "primitives")
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: request.param == "primitives")
 
 
 def affine(a, b):
@@ -221,7 +222,7 @@ def test_derivatives(rng) -> None:
 
 def test_promise_of_commutativity(monkeypatch) -> None:
     """It is in the data, of which the kernels that need not keep the order are made."""
-    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     x = jnp.arange(5.0)
 
     def choose(a, b):
@@ -255,7 +256,7 @@ def test_errors() -> None:
 )
 def test_derivatives_over_an_explicit_mesh(function, in_kernels, rng, monkeypatch) -> None:
     """Batches of gradients. JAX batches rules of derivatives that were traced apart for no mesh, so they stay out."""
-    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x = rng.normal(size=(2 * len(devices), 9)).astype(F32)
@@ -370,7 +371,7 @@ extern "C" void fold{number}(const void* const* x, long n, const void* const* ca
 
 def test_cpp(rng, monkeypatch) -> None:
     """What the kernels do with each item: load it, combine, finish."""
-    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     n, table = 40, rng.integers(0, 99, 500).astype(I32)
     floats, pairs = whole(rng, n), {"a": rng.integers(0, 9, n).astype(U8), "b": whole(rng, 3 * n).reshape(n, 3)}
     calls = [
@@ -406,11 +407,11 @@ def test_cpp(rng, monkeypatch) -> None:
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
 def test_calls_for_cuda(monkeypatch) -> None:
     """One call, of the items as they lie in memory; nothing is mapped before it."""
-    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     if library.cuda_library is None:
         monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
     monkeypatch.setattr(library, "compiler_problem", lambda: "")
-    by_function._operation.cache_clear()
+    custom_operator._operation.cache_clear()
     x = jnp.arange(1000, dtype=jnp.uint8)
     text = jax.jit(lambda x: mgpu.scan(x, map=lambda x: jnp.exp(x.astype(jnp.float32))))
     text = text.trace(x).lower(lowering_platforms=("cuda",)).as_text()
@@ -418,4 +419,4 @@ def test_calls_for_cuda(monkeypatch) -> None:
     assert "item_bytes = 4 : i64" in call
     assert "packed = 1 : i64" in call
     assert "result_bytes = 4 : i64" in call
-    by_function._operation.cache_clear()
+    custom_operator._operation.cache_clear()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
-from jax_mgpu._src.merge import _merge, merged_runs
+from jax_mgpu._src.ops.merge import _merge, merged_runs
 from tests import data, oracle
 from tests.jaxprs import kernel_calls, scratch_bytes
 from tests.oracle import same_bits

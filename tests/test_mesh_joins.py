@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import columns, sort_ways
-from jax_mgpu._src.mesh import meeting
+from jax_mgpu._src.keys import columns
+from jax_mgpu._src.mesh import hash_repartition
 from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.ops import sort_strategy
 from tests import mesh, oracle
 from tests.test_mesh_pairs import OTHERS, SLOTS, problems
 
@@ -157,7 +158,7 @@ def test_rows_of_a_key_meet(rng, words):
         axis = Axis("join", mesh.AXIS)
         codes = columns.Columns("join", "a", (keys, keys[::-1] * 0) if words else (keys,), False).codes()[0]
         live = count.astype(np.int32)
-        return meeting.meet(axis, (codes, codes), (live, live), [axis.begin(axis.gather(live))] * 2)
+        return hash_repartition.meet(axis, (codes, codes), (live, live), [axis.begin(axis.gather(live))] * 2)
 
     run = mesh.by_vmap(call)
     for distinct, fits in ((10_000, True), (30, True), (1, False)):
@@ -191,7 +192,7 @@ def test_nothing_in_any_order(n_a, n_b, size):
 @pytest.mark.long
 def test_any_order_by_buckets(rng, monkeypatch):
     """What a GPU does with long tables."""
-    monkeypatch.setattr(sort_ways, "LONG_PERMUTATION", 1)
+    monkeypatch.setattr(sort_strategy, "LONG_PERMUTATION", 1)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *operands, cuda, default: cuda(*operands))
     kinds, size = ("left", "anti"), 90
     check_any_order(rng, mesh.by_vmap(any_order(kinds, size)), 3, kinds, "int32", size)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import jax_mgpu
-from jax_mgpu._src import by_function
-from jax_mgpu._src.emit import emit_order
+from jax_mgpu._src.functions import custom_operator
+from jax_mgpu._src.functions.emit import emit_order
 from tests import host_functions, test_emit
 from tests.jaxprs import kernel_calls
 
@@ -282,7 +282,7 @@ def source_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
         item, function = FUNCTIONS[name]
         return host_functions.cpp(host_functions.operator(function, item).data)
     dtype, call = MAPPED[name]
-    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     (equation,) = kernel_calls(call, np.zeros(9, dtype))
     return host_functions.cpp(equation.params["function"].value.data)
 
@@ -311,7 +311,7 @@ def test_functions_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("names", test_emit.GROUPS, ids=lambda names: names[0])
 def test_everything_in_functions_compiles(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """What tests/test_emit.py runs on a GPU."""
-    monkeypatch.setattr(by_function, "has_kernels", lambda: True)
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     items, apply = test_emit.group_of(names)
     pairs = [jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape), leaf.dtype), items)] * 2
     (equation,) = kernel_calls(lambda pairs: test_emit.apply_in_kernels(apply, pairs), pairs)

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jax_mgpu._src import library
-from jax_mgpu._src.primitive import REGISTRY
+from jax_mgpu._src.core import library
+from jax_mgpu._src.core.operation import REGISTRY
 from tests.plans.choices import BLOCKS, block, remembered, summary
 from tests.plans.problems import FUNCTION_DRAWS, OPERATIONS, drawn
 

@@ -39,7 +39,7 @@ def test_star_import_gives_the_public_names():
 def test_modules_of_one_name_with_a_function_do_not_hide_it():
     """`jax_mgpu.merge` is the function and no module, however the family's module was imported before."""
     code = """
-import importlib.util, jax_mgpu._src.merge, jax_mgpu
+import importlib.util, jax_mgpu._src.ops.merge, jax_mgpu
 assert callable(jax_mgpu.merge)
 assert importlib.util.find_spec("jax_mgpu.merge") is None
 """

@@ -110,7 +110,7 @@ def test_a_number_that_int32_cannot_hold(rng):
     with jax.enable_x64(False):
         shapes = jax.eval_shape(lambda x: mgpu.take_segments(x, np.zeros(1, np.int32), np.zeros(9, int), size=3), x)
     assert shapes[1].dtype == shapes[2].dtype == np.int32
-    from jax_mgpu._src.ragged import _offsets
+    from jax_mgpu._src.ops.ragged import _offsets
 
     lengths = jnp.full(5, 2**30, jnp.int32)
     offsets, total = _offsets(lengths, 2**30)

@@ -11,7 +11,7 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
-from jax_mgpu._src.primitive import REGISTRY
+from jax_mgpu._src.core.operation import REGISTRY
 from tests import data, oracle
 from tests.jaxprs import kernel_calls, scratch_bytes
 from tests.oracle import same_bits
@@ -362,7 +362,7 @@ def test_infinities():
 
 
 def test_ranks_of_long_segments_are_exact():
-    from jax_mgpu._src.ranks import _neighbours
+    from jax_mgpu._src.ops.ranks import _neighbours
 
     for last in (2**24 + 1, 2**26 + 3, 2**31 - 3):
         for q in (0.0, 0.25, 0.5, 0.75, 1.0):

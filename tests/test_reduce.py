@@ -11,9 +11,9 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import reduce as reduce_primitives
-from jax_mgpu._src.operators import Kind
-from jax_mgpu._src.primitive import ABSENT
+from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.functions.operators import Kind
+from jax_mgpu._src.ops import reduce as reduce_primitives
 from tests import data, oracle
 from tests.test_scan import OPERATORS, compose, items, random_heads, same
 
@@ -650,8 +650,8 @@ def test_dead_items_and_ties():
 
 @pytest.mark.parametrize("op", OPERATORS)
 def test_the_plain_jax_path_agrees_with_the_kernels(rng, op):
-    from jax_mgpu._src.operators import Kind
-    from jax_mgpu._src.reduce import _reduce, _segmented_reduce
+    from jax_mgpu._src.functions.operators import Kind
+    from jax_mgpu._src.ops.reduce import _reduce, _segmented_reduce
 
     n, form = 14, {"op": Kind[op.upper()], "wide": int(op in ("add", "mul"))}
     x, heads = items(rng, "int16", op, n), np.array([2, 2, 9, 20], np.int32)
@@ -667,7 +667,7 @@ def test_the_plain_jax_path_agrees_with_the_kernels(rng, op):
 
 
 def test_the_plain_jax_path_of_runs_agrees_with_the_kernels(rng):
-    from jax_mgpu._src.reduce import _run_heads
+    from jax_mgpu._src.ops.reduce import _run_heads
 
     keys = np.repeat(rng.choice([0.0, -0.0, 1.0, np.nan, -np.nan], 12), 2).astype(np.float32)
     for count, size in ((24, 24), (24, 3), (7, 10), (0, 2)):

@@ -235,7 +235,7 @@ def test_means_of_equal_items_are_that_item(dtype):
 
 
 def test_means_of_more_items_than_int32_counts():
-    from jax_mgpu._src.live import segment_lengths
+    from jax_mgpu._src.arguments.counts import segment_lengths
 
     none = np.zeros((0,), np.int32)
     for wide in (False, True):
@@ -525,16 +525,16 @@ def test_sums_by_id_are_the_same_in_every_run(rng):
 @pytest.mark.parametrize("width", [1 << 30, (1 << 30) + 1])
 def test_rows_too_long_to_be_counted_in_32_bits_are_sorted(width):
     """What is lowered and what the kernels take agree."""
-    from jax_mgpu._src import library
-    from jax_mgpu._src.operators import Kind
-    from jax_mgpu._src.reduce_by_id import _reduce_by_id
+    from jax_mgpu._src.core import library
+    from jax_mgpu._src.functions.operators import Kind
+    from jax_mgpu._src.ops.reduce_by_id import _reduce_by_id
 
     x, ids, count = (
         jax.ShapeDtypeStruct(shape, dtype)
         for shape, dtype in (((1, width), np.uint8), ((1,), np.int32), ((0,), np.int32))
     )
     attributes = {"op": Kind.MAX, "wide": 0, "size": 1}
-    is_sorted = _reduce_by_id.lowers_plainly((x, ids, count), attributes, "cuda", 1)
+    is_sorted = _reduce_by_id.prefers_xla((x, ids, count), attributes, "cuda", 1)
     assert is_sorted == (width > 1 << 30)
     states = library.workspace_bytes("reduce_by_id", (x, ids, count), (x,), attributes) // (4 * width)
     assert (states > 1) == is_sorted  # a state for each result, or for each part of the items
@@ -542,8 +542,8 @@ def test_rows_too_long_to_be_counted_in_32_bits_are_sorted(width):
 
 def test_ids_by_sorting_give_the_same(rng):
     """What CUDA does where there is no room for all results, which is plain JAX round other kernels."""
-    from jax_mgpu._src.operators import Kind
-    from jax_mgpu._src.reduce_by_id import _by_sorting
+    from jax_mgpu._src.functions.operators import Kind
+    from jax_mgpu._src.ops.reduce_by_id import _by_sorting
 
     for op, dtype, width in (("add", "float32", 1), ("add", "bfloat16", 3), ("argmax", "int32", 1), ("min", "int8", 2)):
         x, ids = rows(rng, dtype, op, 90, width), rng.integers(-3, 9, 90)
@@ -559,8 +559,8 @@ def test_ids_by_sorting_give_the_same(rng):
 @pytest.mark.parametrize("op", ["add", "argmax"])
 def test_gathered_rows_over_tiles(rng, dtype, width, op):
     """A batch of rows by indices, some of no row: several tiles, which span problems, by vectors of each width."""
-    from jax_mgpu._src.operators import Kind
-    from jax_mgpu._src.reduce import reduce_rows
+    from jax_mgpu._src.functions.operators import Kind
+    from jax_mgpu._src.ops.reduce import reduce_rows
 
     batch, n, items, segments, live = 3, 60, 3000, 400, np.array([3000, 2500, 0])
     with jax.enable_x64(dtype == "float64"):
@@ -633,8 +633,8 @@ def test_batches_of_rows(rng):
 
 @pytest.mark.parametrize("op", ["add", "argmin", "and", "max"])
 def test_plain_jax_of_rows_agrees_with_the_kernels(rng, op):
-    from jax_mgpu._src.operators import Kind
-    from jax_mgpu._src.reduce import reduce_rows
+    from jax_mgpu._src.functions.operators import Kind
+    from jax_mgpu._src.ops.reduce import reduce_rows
 
     x, heads = rows(rng, "int16", op, 14, 3), jnp.array([2, 2, 9, 20])
     indices = jnp.array([3, 14, 0, 9, -1, 7, 13, 5, 2])

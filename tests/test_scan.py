@@ -318,8 +318,8 @@ def test_dead_items_do_not_reach_derivatives():
 
 @pytest.mark.parametrize("op", OPERATORS)
 def test_the_plain_jax_path_agrees_with_the_kernels(rng, op):
-    from jax_mgpu._src.operators import Kind
-    from jax_mgpu._src.scan import _scan
+    from jax_mgpu._src.functions.operators import Kind
+    from jax_mgpu._src.ops.scan import _scan
 
     x, heads, count = items(rng, "float32", op, 14), np.array([2, 2, 9, 20], np.int32), np.array([12], np.int32)
     with np.errstate(invalid="ignore"):  # XLA's CPU code takes subnormals for zeros

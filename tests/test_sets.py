@@ -11,7 +11,7 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
-from jax_mgpu._src.primitive import REGISTRY
+from jax_mgpu._src.core.operation import REGISTRY
 from tests import data, oracle
 from tests.oracle import same_bits
 

@@ -9,7 +9,8 @@ import jax
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import by_function, library, primitive
+from jax_mgpu._src.core import library, operation
+from jax_mgpu._src.functions import custom_operator
 
 COMPILED = library.cpu_library
 
@@ -19,10 +20,10 @@ def altered(**changes):
     return types.SimpleNamespace(path=COMPILED.path, description={**COMPILED.description, **changes})
 
 
-def changed(operation, **changes):
+def changed(name, **changes):
     """The signatures of C++ with other entries for one operation."""
     table = COMPILED.description["signatures"]
-    return altered(signatures={**table, operation: {**table.get(operation, {}), **changes}})
+    return altered(signatures={**table, name: {**table.get(name, {}), **changes}})
 
 
 OTHER_SOURCES = {
@@ -47,7 +48,7 @@ def test_a_library_of_other_sources_is_one_error(name, platform, monkeypatch):
     make, difference = OTHER_SOURCES[name]
     monkeypatch.setattr(library, f"{platform}_library", make())
     with pytest.raises(ImportError, match=f"was not built of the sources.*other {re.escape(difference)}") as caught:
-        primitive.expect_compiled_names()
+        operation.expect_compiled_names()
     assert "pip install" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -57,14 +58,14 @@ def test_every_operation_has_a_handler(platform):
     compiled = library.cpu_library if platform == "cpu" else library.cuda_library
     if compiled is None:
         pytest.skip("a build without CUDA kernels")
-    with_kernels = {name for name, operation in primitive.REGISTRY.items() if operation.only in (None, platform)}
-    by_functions = set(by_function.OPERATIONS) if platform == "cuda" else set()
+    with_kernels = {name for name, known in operation.REGISTRY.items() if known.only in (None, platform)}
+    by_functions = set(custom_operator.OPERATIONS) if platform == "cuda" else set()
     assert compiled.handlers().keys() == {"check", *with_kernels, *by_functions}
 
 
 def test_names_of_a_call_and_of_a_rule_are_checked():
     """A misspelt name is an error where it stands, not another operand."""
-    reduce = primitive.REGISTRY["reduce"]
+    reduce = operation.REGISTRY["reduce"]
     with pytest.raises(TypeError, match=r"^reduce: operands and attributes: expected attributes op, wide, got op, c"):
         reduce(x=jax.numpy.arange(3), op=0, counts=jax.numpy.arange(1))
     with pytest.raises(TypeError, match="reduce: rule: expected the names of operands and attributes, got y"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import primitive
+from jax_mgpu._src.core.operation import Operation, run_fallback
 from tests.families import EXAMPLES, LARGE, LARGE_WITH_INDICES
 from tests.many_items import FEW, bytes_of, everywhere
 
@@ -157,9 +157,9 @@ def test_sizes_past_int32_are_traced(n, index, monkeypatch, x64):
         return
 
     def plain(operation, operands, **attributes):
-        return primitive.run_fallback(operation, [jax.numpy.asarray(x) for x in operands], attributes)
+        return run_fallback(operation, [jax.numpy.asarray(x) for x in operands], attributes)
 
-    monkeypatch.setattr(primitive.Operation, "run", plain)
+    monkeypatch.setattr(Operation, "run", plain)
     for call, arguments in trace_calls(n, index).values():
         run(call, arguments)
 

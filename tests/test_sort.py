@@ -11,8 +11,8 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import library
-from jax_mgpu._src.sort_primitives import Method
+from jax_mgpu._src.core import library
+from jax_mgpu._src.ops.sort_primitives import Method
 from tests import data, oracle
 from tests.oracle import same_bits
 from tests.variants import long_but

@@ -443,7 +443,7 @@ def test_segments_without_order_stay_inside(rng):
 
 def test_positions_of_64_bits_in_segments(rng):
     """As they are where the haystack has 2^31 items."""
-    from jax_mgpu._src.sorted_search import _segmented_search
+    from jax_mgpu._src.ops.sorted_search import _segmented_search
 
     heads = random_heads(rng, 400, 9)
     haystack = sorted_in_segments(data.random_keys(rng, "float32", 400), heads)
@@ -458,7 +458,7 @@ def test_positions_of_64_bits_in_segments(rng):
 
 @pytest.mark.long
 def test_the_plain_lowering_of_a_segmented_search_agrees(rng):
-    from jax_mgpu._src.sorted_search import _segmented_search
+    from jax_mgpu._src.ops.sorted_search import _segmented_search
 
     plain = jax.jit(_segmented_search.fallback, static_argnames="right")
     none = np.zeros(0, np.int32)
@@ -513,7 +513,7 @@ def test_what_a_misuse_of_segments_says():
 
 @pytest.mark.long
 def test_the_plain_lowering_agrees(rng):
-    from jax_mgpu._src.sorted_search import _match, _search
+    from jax_mgpu._src.ops.sorted_search import _match, _search
 
     none = np.zeros(0, np.int32)
     search, match = (jax.jit(x.fallback, static_argnames="right") for x in (_search, _match))

@@ -13,8 +13,9 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import by_function, library, primitive
-from jax_mgpu._src.sort_ways import LONG_PERMUTATION, LONG_WORDS
+from jax_mgpu._src.core import library, operation
+from jax_mgpu._src.functions import custom_operator
+from jax_mgpu._src.ops.sort_strategy import LONG_PERMUTATION, LONG_WORDS
 from tests.families import EXAMPLES
 from tests.transformed import (
     AXIS_TYPES,
@@ -43,7 +44,7 @@ def test_every_operation_has_an_example(rng):
     covered |= primitives(lambda a, b: mgpu.join(a, b, size=8, assume_sorted=False), long, long)
     column = jax.ShapeDtypeStruct((LONG_WORDS,), np.int32)  # two of them are operands of their own
     covered |= primitives(lambda high, low: mgpu.sort((high, low)), column, column)
-    assert covered - set(by_function.OPERATIONS) - {"divide", "take"} == set(primitive.REGISTRY)
+    assert covered - set(custom_operator.OPERATIONS) - {"divide", "take"} == set(operation.REGISTRY)
     information = {"backends", "checks", "explain", "has_cuda"} | {"align"}  # which is there over a mesh axis alone
     functions = {name for name in mgpu.__all__ if callable(getattr(mgpu, name)) and name[0].islower()} - information
     assert functions == {name.split(",")[0] for name in EXAMPLES}
@@ -139,7 +140,7 @@ def test_ahead_of_time_and_eval_shape(example, rng):
 def test_export_round_trip(example, rng):
     arguments = example.make(rng, np.float32)
     # Of all operations: where one has no kernel for its platform or its shapes, the program calls what it is made of.
-    ours = [jax.export.DisabledSafetyCheck.custom_call(library.target(name)) for name in primitive.REGISTRY]
+    ours = [jax.export.DisabledSafetyCheck.custom_call(library.target(name)) for name in operation.REGISTRY]
     exported = jax.export.export(jax.jit(example.call), disabled_checks=ours)(*arguments)
     pytest.importorskip("flatbuffers", reason="jax.export serialises with flatbuffers, which is not installed")
     restored = jax.export.deserialize(exported.serialize())
@@ -156,12 +157,12 @@ def test_cuda_lowering(example, rng):
         text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
         calls = [line for line in text.splitlines() if "custom_call @jax_mgpu." in line]
         called = {line.split("custom_call @jax_mgpu.")[1].split("(")[0] for line in calls}
-        known = {*by_function.OPERATIONS, *primitive.REGISTRY}  # the others are plain JAX, or call these
+        known = {*custom_operator.OPERATIONS, *operation.REGISTRY}  # the others are plain JAX, or call these
         names = primitives(function, *arguments) & known
-        by_functions = names & set(by_function.OPERATIONS)
+        by_functions = names & set(custom_operator.OPERATIONS)
         if by_functions and library.compiler_problem():
             pytest.skip(f"functions cannot be compiled here: {library.compiler_problem('cuda')}")
-        with_kernels = {n for n in names if n in by_functions or "cuda" in primitive.REGISTRY[n].platforms}
+        with_kernels = {n for n in names if n in by_functions or "cuda" in operation.REGISTRY[n].platforms}
         assert called == names if with_kernels == names else called > with_kernels  # what the others are made of
         assert all("xui8>" in line.rsplit("->", 1)[1] for line in calls)  # the workspace
         assert "callback" not in text
@@ -210,8 +211,8 @@ def test_without_jit(example, rng):
             agree(example.call(*arguments), expected, example.exact)
 
 
-def plain_jax(operation, operands, **attributes):
-    return primitive.run_fallback(operation, [jnp.asarray(x) for x in operands], attributes)
+def plain_jax(self, operands, **attributes):
+    return operation.run_fallback(self, [jnp.asarray(x) for x in operands], attributes)
 
 
 @pytest.mark.parametrize("wide", [False, pytest.param(True, marks=long)], ids=["x32", "x64"])
@@ -228,7 +229,7 @@ def test_strict_promotion(example, rng, wide, monkeypatch):
                 gradient = jax.grad(loss, argnums=example.differentiable)
                 jax.eval_shape(gradient, *arguments)
                 jax.eval_shape(lambda *xs, f=gradient: jax.jvp(f, xs, tuple(map(tangent_of, xs))), *arguments)
-        monkeypatch.setattr(primitive.Operation, "run", plain_jax)
+        monkeypatch.setattr(operation.Operation, "run", plain_jax)
         jax.eval_shape(functools.partial(example.call), *arguments)  # traced anew
 
 
@@ -255,7 +256,7 @@ def test_plain_jax_gives_the_same(example, rng, monkeypatch):
     batch = stack(cases)
     expected = [example.call(*arguments) for arguments in cases], jax.jit(jax.vmap(example.call))(*batch)
 
-    monkeypatch.setattr(primitive.Operation, "run", plain_jax)
+    monkeypatch.setattr(operation.Operation, "run", plain_jax)
     got = [jax.jit(example.call)(*arguments) for arguments in cases], jax.jit(jax.vmap(example.call))(*batch)
     agree(got, expected, example.exact)
 
@@ -281,7 +282,7 @@ def test_batches_over_one_explicit_device(example, rng):
 @every_kernel
 def test_lowering_without_kernels(example, rng, devices, platform, axis_type, monkeypatch):
     """A platform without kernels gets plain JAX, also on a mesh, and one warning that says so."""
-    monkeypatch.setattr(primitive, "_WARNED", set())
+    monkeypatch.setattr(operation, "_WARNED", set())
     mesh = mesh_of(devices, axis_type)
     with jax.set_mesh(mesh), pytest.warns(UserWarning, match=f"without its kernels on {platform}") as warned:
         arguments = batch_of(example, rng, 8)

@@ -13,7 +13,7 @@ import scipy.special
 from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
-from jax_mgpu._src import by_function
+from jax_mgpu._src.functions import custom_operator
 
 X = np.array([3, 1, 2], np.int32)
 
@@ -111,7 +111,7 @@ def test_rows_of_lists_and_arrays() -> None:
 @pytest.fixture(params=["plain", "primitives"])
 def way(request, monkeypatch):
     """Functions in plain JAX, and as the primitives of functions, which lower to plain JAX on a CPU."""
-    monkeypatch.setattr(by_function, "has_kernels", lambda: request.param == "primitives")
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: request.param == "primitives")
 
 
 @jax.custom_jvp

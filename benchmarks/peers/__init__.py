@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.library import Library
+from jax_mgpu._src.core.library import Library
 
 __all__ = ["NotBuilt", "cub", "library"]
 

@@ -1,5 +1,5 @@
 // The items of compiled functions: structs of small arrays, the leaves, each of which lies in an array of its own in
-// memory. Python writes the structs (jax_mgpu/_src/emit).
+// memory. Python writes the structs (jax_mgpu/_src/functions/emit).
 #pragma once
 
 #include "algorithm/common.h"

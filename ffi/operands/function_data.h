@@ -13,7 +13,7 @@
 
 namespace mgpu {
 
-// The language, of which jax_mgpu/_src/emit writes functions. A line has words, apart by one space each:
+// The language, of which jax_mgpu/_src/functions/emit writes functions. A line has words, apart by one space each:
 //
 //   item TYPE COUNT ...        the leaves of what is combined or compared: for each its type and how many scalars it
 //   has element TYPE COUNT ...     of what lies in memory, where `load` makes items of it result TYPE COUNT ...      of

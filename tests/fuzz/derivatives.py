@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.compat import vary_as, vary_together
+from jax_mgpu._src.core.compat import reconcile_vma, vary_as
 from tests.fuzz.compare import Near, Zeros, values_of
 from tests.fuzz.draw import Call
 
@@ -87,7 +87,7 @@ def varying_alike(trees: Any, others: Any) -> Any:
     """
     leaves, structure = jax.tree.flatten(trees)
     given = [jnp.asarray(x) for x in (*leaves, *jax.tree.leaves(others))]
-    return structure.unflatten(vary_together(given)[: len(leaves)])
+    return structure.unflatten(reconcile_vma(given)[: len(leaves)])
 
 
 def derivative(call: Call, rng: np.random.Generator) -> Call | None:

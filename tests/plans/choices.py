@@ -7,8 +7,8 @@ import pathlib
 
 import jax
 
-from jax_mgpu._src import library
-from jax_mgpu._src.primitive import REGISTRY
+from jax_mgpu._src.core import library
+from jax_mgpu._src.core.operation import REGISTRY
 from tests.plans.problems import OPERATIONS, Problem, drawn
 
 # 33 operations have 97 blocks of 32 problems each. The file has the lines of an operation's first block, and a hash of
@@ -24,7 +24,7 @@ def choice(problem: Problem) -> str:
     operation, operands, results, attributes = problem
     of, plain = REGISTRY.get(operation), []
     if of is not None:
-        plain = [platform for platform in PLATFORMS if of.lowers_plainly(operands, attributes, platform, 1)]
+        plain = [platform for platform in PLATFORMS if of.prefers_xla(operands, attributes, platform, 1)]
     words = [f"plain on {platform}" for platform in plain]
     if "cuda" not in plain:
         plan = library.plan(operation, operands, results, attributes, H200)

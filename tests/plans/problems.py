@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.primitive import REGISTRY
-from jax_mgpu._src.reduce import Kind
-from jax_mgpu._src.sort_primitives import Method
-from jax_mgpu._src.values import Payload
+from jax_mgpu._src.arguments.values import Payload
+from jax_mgpu._src.core.operation import REGISTRY
+from jax_mgpu._src.ops.reduce import Kind
+from jax_mgpu._src.ops.sort_primitives import Method
 
 Value = TypeVar("Value")
 # The type and shape of each result of one problem, and the attributes.

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.check import index_dtype, value_error
-from jax_mgpu._src.compat import invariant_gather, vary_together
-from jax_mgpu._src.live import live_items
+from jax_mgpu._src.arguments.check import index_dtype, value_error
+from jax_mgpu._src.arguments.counts import live_items
+from jax_mgpu._src.core.compat import invariant_gather, reconcile_vma
 
 __all__ = ["Axis"]
 
@@ -56,7 +56,7 @@ class Axis:
 
     def varying(self, x: jax.Array) -> jax.Array:
         """The same value, of the type of one that differs from device to device: what a loop may carry."""
-        return vary_together((x, self.index))[0]
+        return reconcile_vma((x, self.index))[0]
 
     def index_dtype(self, argument: str, n: int) -> np.dtype:
         """The dtype of positions in a global array of which each device has n slots."""

@@ -7,12 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.check import fill_operand
+from jax_mgpu._src.arguments.check import fill_operand
+from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.moves import put
 from jax_mgpu._src.mesh.pairs import merge
-from jax_mgpu._src.select import select_rows
-from jax_mgpu._src.values import take_or_fill
+from jax_mgpu._src.mesh.remote_gather import put
+from jax_mgpu._src.ops.select import select_rows
 
 __all__ = ["bulk_insert", "bulk_remove"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import keeping_bits
-from jax_mgpu._src.compat import axes_bound
+from jax_mgpu._src.core.compat import axes_bound
+from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis
 
 __all__ = ["Parts", "exchange", "exchange_together"]

@@ -8,23 +8,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import is_random_key
-from jax_mgpu._src.check import expect_key, value_error
-from jax_mgpu._src.columns import Columns, expect_keys
-from jax_mgpu._src.groups import GIVE_POSITIONS, float_dtype
-from jax_mgpu._src.live import live_mask
+from jax_mgpu._src.arguments.check import expect_key, value_error
+from jax_mgpu._src.arguments.counts import live_mask
+from jax_mgpu._src.arguments.preconditions import by_construction
+from jax_mgpu._src.arguments.values import plain_leaves
+from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.functions.named_operators import named_leaves
+from jax_mgpu._src.functions.operators import accumulator_dtype
+from jax_mgpu._src.keys.bits import is_random_key
+from jax_mgpu._src.keys.columns import Columns, expect_keys
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.moves import fetch
+from jax_mgpu._src.mesh.remote_gather import fetch
 from jax_mgpu._src.mesh.selections import rank, run_marks
 from jax_mgpu._src.mesh.sorts import sort
-from jax_mgpu._src.named import named_leaves
-from jax_mgpu._src.operators import accumulator_dtype
-from jax_mgpu._src.preconditions import by_construction
-from jax_mgpu._src.primitive import ABSENT
-from jax_mgpu._src.ranks import between
-from jax_mgpu._src.reduce import run_reduce_by_key
-from jax_mgpu._src.sort_primitives import Method
-from jax_mgpu._src.values import plain_leaves
+from jax_mgpu._src.ops.groups import GIVE_POSITIONS, float_dtype
+from jax_mgpu._src.ops.ranks import between
+from jax_mgpu._src.ops.reduce import run_reduce_by_key
+from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["group_by", "sorted_rows"]
 

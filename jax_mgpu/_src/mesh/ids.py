@@ -8,18 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.bits import keeping_bits
-from jax_mgpu._src.compat import axes_bound
+from jax_mgpu._src.arguments.preconditions import by_construction
+from jax_mgpu._src.core.compat import axes_bound
+from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.functions.operators import Kind, accumulator_dtype, builtin
+from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.sorts import sort
-from jax_mgpu._src.operators import Kind, accumulator_dtype, builtin
-from jax_mgpu._src.preconditions import by_construction
-from jax_mgpu._src.primitive import ABSENT
-from jax_mgpu._src.reduce import _run_heads, reduce_rows, take_columns
-from jax_mgpu._src.reduce_by_id import _has_id, _reduce_by_id
-from jax_mgpu._src.sort_primitives import Method
-from jax_mgpu._src.sorted_search import insertion_points
+from jax_mgpu._src.ops.reduce import _run_heads, reduce_rows, take_columns
+from jax_mgpu._src.ops.reduce_by_id import _has_id, _reduce_by_id
+from jax_mgpu._src.ops.sort_primitives import Method
+from jax_mgpu._src.ops.sorted_search import insertion_points
 
 __all__ = ["reduce_by_id"]
 

@@ -8,16 +8,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import keeping_bits
-from jax_mgpu._src.intervals import _expand
-from jax_mgpu._src.live import live_items
-from jax_mgpu._src.load_balance import load_balance_search as local_search
+from jax_mgpu._src.arguments.counts import live_items
+from jax_mgpu._src.arguments.preconditions import by_construction
+from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.moves import Share, deal, fetch, put
-from jax_mgpu._src.preconditions import by_construction
-from jax_mgpu._src.primitive import ABSENT
-from jax_mgpu._src.select import positions
-from jax_mgpu._src.values import take_or_fill
+from jax_mgpu._src.mesh.remote_gather import Share, deal, fetch, put
+from jax_mgpu._src.ops.intervals import _expand
+from jax_mgpu._src.ops.load_balance import load_balance_search as local_search
+from jax_mgpu._src.ops.select import positions
 
 __all__ = ["interval_expand", "interval_gather", "interval_move", "load_balance_search"]
 

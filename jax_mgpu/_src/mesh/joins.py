@@ -8,23 +8,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import as_columns
-from jax_mgpu._src.check import INT32_LIMIT
-from jax_mgpu._src.join import KINDS, JoinResult, expanded_rows, rows_by_key, saturated_offsets
-from jax_mgpu._src.join import join as local_join
-from jax_mgpu._src.live import live_items, of_all
-from jax_mgpu._src.load_balance import load_balance_search
+from jax_mgpu._src.arguments.check import INT32_LIMIT
+from jax_mgpu._src.arguments.counts import live_items, of_all
+from jax_mgpu._src.arguments.preconditions import by_construction, room
+from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.keys.bits import as_columns
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import exchange
-from jax_mgpu._src.mesh.meeting import meet, with_room
-from jax_mgpu._src.mesh.moves import Share, begins_of, deal, fetch, put
+from jax_mgpu._src.mesh.hash_repartition import meet, with_room
 from jax_mgpu._src.mesh.pairs import AlignedPair, aligned_pair
+from jax_mgpu._src.mesh.remote_gather import Share, begins_of, deal, fetch, put
 from jax_mgpu._src.mesh.sorts import sort, sort_indices
-from jax_mgpu._src.preconditions import by_construction, room
-from jax_mgpu._src.primitive import ABSENT
-from jax_mgpu._src.select import positions
-from jax_mgpu._src.sort_primitives import Method
-from jax_mgpu._src.values import take_or_fill
+from jax_mgpu._src.ops.join import KINDS, JoinResult, expanded_rows, rows_by_key, saturated_offsets
+from jax_mgpu._src.ops.join import join as local_join
+from jax_mgpu._src.ops.load_balance import load_balance_search
+from jax_mgpu._src.ops.select import positions
+from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["join", "join_columns"]
 

@@ -8,12 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import as_columns, is_words, of_words, part_of, special_case
-from jax_mgpu._src.check import fill_operand
-from jax_mgpu._src.columns import KeyPair
-from jax_mgpu._src.compat import stack
-from jax_mgpu._src.live import live_items, live_mask
-from jax_mgpu._src.merge import merged, merged_runs
+from jax_mgpu._src.arguments.check import fill_operand
+from jax_mgpu._src.arguments.counts import live_items, live_mask
+from jax_mgpu._src.arguments.preconditions import by_construction, room
+from jax_mgpu._src.arguments.values import flatten_pair, flatten_values, take_or_fill
+from jax_mgpu._src.core.compat import stack
+from jax_mgpu._src.keys.bits import as_columns, is_words, of_words, part_of, special_case
+from jax_mgpu._src.keys.columns import KeyPair
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange, exchange_together
 from jax_mgpu._src.mesh.splitters import (
@@ -27,11 +28,10 @@ from jax_mgpu._src.mesh.splitters import (
     precede,
     search,
 )
-from jax_mgpu._src.preconditions import by_construction, room
-from jax_mgpu._src.select import select_rows
-from jax_mgpu._src.sets import TAKES_B, Kind, SetResult, _operate
-from jax_mgpu._src.sorted_search import SortedMatch, _search
-from jax_mgpu._src.values import flatten_pair, flatten_values, take_or_fill
+from jax_mgpu._src.ops.merge import merged, merged_runs
+from jax_mgpu._src.ops.select import select_rows
+from jax_mgpu._src.ops.sets import TAKES_B, Kind, SetResult, _operate
+from jax_mgpu._src.ops.sorted_search import SortedMatch, _search
 
 __all__ = [
     "AlignedPair",

@@ -9,10 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import ordered_integers
-from jax_mgpu._src.live import heads_inside, live_mask
-from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.operators import (
+from jax_mgpu._src.arguments.counts import heads_inside, live_mask
+from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.functions.operators import (
     Kind,
     Operator,
     accumulator_dtype,
@@ -23,10 +22,11 @@ from jax_mgpu._src.operators import (
     segmented_results,
     select,
 )
-from jax_mgpu._src.primitive import ABSENT
-from jax_mgpu._src.recurrence import weighted
-from jax_mgpu._src.reduce import _reduce, _segmented_reduce, reduce_rows, take_columns
-from jax_mgpu._src.scan import scan_columns
+from jax_mgpu._src.functions.recurrence import weighted
+from jax_mgpu._src.keys.bits import ordered_integers
+from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.ops.reduce import _reduce, _segmented_reduce, reduce_rows, take_columns
+from jax_mgpu._src.ops.scan import scan_columns
 
 __all__ = ["own_ends", "reduce", "scan", "segmented_reduce", "segmented_scan"]
 

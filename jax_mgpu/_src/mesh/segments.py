@@ -7,27 +7,27 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import special_case
-from jax_mgpu._src.check import count_operand
-from jax_mgpu._src.columns import Columns
-from jax_mgpu._src.compat import stack
-from jax_mgpu._src.live import live_mask, wide_enough
-from jax_mgpu._src.load_balance import _search
+from jax_mgpu._src.arguments.check import count_operand
+from jax_mgpu._src.arguments.counts import live_mask, wide_enough
+from jax_mgpu._src.arguments.preconditions import by_construction
+from jax_mgpu._src.arguments.values import flatten_values
+from jax_mgpu._src.core.compat import stack
+from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.functions.operators import select
+from jax_mgpu._src.keys.bits import special_case
+from jax_mgpu._src.keys.columns import Columns
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
-from jax_mgpu._src.mesh.moves import fetch
 from jax_mgpu._src.mesh.reductions import own_ends
+from jax_mgpu._src.mesh.remote_gather import fetch
 from jax_mgpu._src.mesh.sorts import one_key
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of, equal, order_codes
-from jax_mgpu._src.operators import select
-from jax_mgpu._src.ordered import count_of
-from jax_mgpu._src.preconditions import by_construction
-from jax_mgpu._src.primitive import ABSENT
-from jax_mgpu._src.reduce import _firsts, _run_heads
-from jax_mgpu._src.scan import segmented_scan
-from jax_mgpu._src.segmented_sort import flags_of_gaps
-from jax_mgpu._src.sort import run_sort as local_sort
-from jax_mgpu._src.values import flatten_values
+from jax_mgpu._src.ops.argsorted import count_of
+from jax_mgpu._src.ops.load_balance import _search
+from jax_mgpu._src.ops.reduce import _firsts, _run_heads
+from jax_mgpu._src.ops.scan import segmented_scan
+from jax_mgpu._src.ops.segmented_sort import flags_of_gaps
+from jax_mgpu._src.ops.sort import run_sort as local_sort
 
 __all__ = [
     "run_heads",

@@ -8,28 +8,28 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import shifted
-from jax_mgpu._src.columns import Columns
-from jax_mgpu._src.compat import axes_bound
-from jax_mgpu._src.live import is_first, segment_starts
-from jax_mgpu._src.load_balance import load_balance_search
+from jax_mgpu._src.arguments.counts import is_first, segment_starts
+from jax_mgpu._src.arguments.preconditions import by_construction
+from jax_mgpu._src.arguments.values import take_from_pair, take_or_fill
+from jax_mgpu._src.core.compat import axes_bound
+from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.keys.bits import shifted
+from jax_mgpu._src.keys.columns import Columns
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
-from jax_mgpu._src.mesh.moves import begins_of, put
+from jax_mgpu._src.mesh.remote_gather import begins_of, put
 from jax_mgpu._src.mesh.segments import segmented_sort_indices
 from jax_mgpu._src.mesh.sorts import sort, sort_indices
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, equal, order_codes
-from jax_mgpu._src.ordered import count_of
-from jax_mgpu._src.preconditions import by_construction
-from jax_mgpu._src.primitive import ABSENT
-from jax_mgpu._src.ranks import TopK
-from jax_mgpu._src.ranks import top_k as local_top_k
-from jax_mgpu._src.scan import scan, segmented_scan
-from jax_mgpu._src.select import Runs, positions, ranks, select_rows
-from jax_mgpu._src.select import partition as local_partition
-from jax_mgpu._src.sort import run_sort
-from jax_mgpu._src.sort_primitives import Method
-from jax_mgpu._src.values import take_from_pair, take_or_fill
+from jax_mgpu._src.ops.argsorted import count_of
+from jax_mgpu._src.ops.load_balance import load_balance_search
+from jax_mgpu._src.ops.ranks import TopK
+from jax_mgpu._src.ops.ranks import top_k as local_top_k
+from jax_mgpu._src.ops.scan import scan, segmented_scan
+from jax_mgpu._src.ops.select import Runs, positions, ranks, select_rows
+from jax_mgpu._src.ops.select import partition as local_partition
+from jax_mgpu._src.ops.sort import run_sort
+from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = [
     "ordered_items",

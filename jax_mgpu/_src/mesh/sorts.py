@@ -8,17 +8,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.bits import is_words
-from jax_mgpu._src.check import count_operand
-from jax_mgpu._src.columns import Columns
-from jax_mgpu._src.merge import merged_runs
+from jax_mgpu._src.arguments.check import count_operand
+from jax_mgpu._src.arguments.values import flatten_values
+from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.keys.bits import is_words
+from jax_mgpu._src.keys.columns import Columns
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of, even_ranks
-from jax_mgpu._src.primitive import ABSENT
-from jax_mgpu._src.sort import run_sort as local_sort
-from jax_mgpu._src.sort_primitives import Method
-from jax_mgpu._src.values import flatten_values
+from jax_mgpu._src.ops.merge import merged_runs
+from jax_mgpu._src.ops.sort import run_sort as local_sort
+from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["one_key", "sort", "sort_indices"]
 

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.bits import is_words, ordered_integers, words_of
-from jax_mgpu._src.compat import stack
+from jax_mgpu._src.core.compat import stack
+from jax_mgpu._src.keys.bits import is_words, ordered_integers, words_of
 from jax_mgpu._src.mesh.axis import Axis
 
 __all__ = ["Sorted", "Words", "cut_at", "edges_of", "equal", "even_ranks", "order_codes", "precede", "search"]

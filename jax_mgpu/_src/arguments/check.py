@@ -1,0 +1,342 @@
+"""Argument checks, and the one form of their messages: operation, argument, expected, got."""
+
+from __future__ import annotations
+
+import datetime
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.arguments.preconditions import inside, segment_heads, segments_apart
+from jax_mgpu._src.core.eager import on_host
+from jax_mgpu._src.keys.bits import is_random_key
+
+__all__ = [
+    "as_array",
+    "count_operand",
+    "describe",
+    "expect_choice",
+    "expect_dtype",
+    "expect_key",
+    "expect_mask",
+    "expect_no_axis",
+    "expect_no_ends",
+    "expect_rows",
+    "expect_same_dtype",
+    "expect_vector",
+    "fill_operand",
+    "head_vector",
+    "host_array",
+    "index_array",
+    "index_dtype",
+    "index_vector",
+    "segment_operands",
+    "static_flag",
+    "static_size",
+]
+
+KEY_DTYPES = frozenset(
+    [f"{kind}{width}" for kind in ("uint", "int") for width in (8, 16, 32, 64)]
+    + ["float16", "bfloat16", "float32", "float64"]
+)
+NUMBERS = "integers of 8 to 64 bits, float16, bfloat16, float32 or float64"
+INT32_LIMIT = 2**31
+
+
+def describe(x: Any) -> str:
+    """Dtype and shape of an array, as in an error message; of anything else, what Python shows."""
+    if not hasattr(x, "dtype") or not hasattr(x, "shape"):
+        return repr(x)
+    return f"{x.dtype.name}[{','.join(map(str, x.shape))}]"
+
+
+def _describe_static(x: Any) -> str:
+    """The same of a value that must be known while tracing."""
+    return f"a traced {describe(x)}" if isinstance(x, jax.core.Tracer) else describe(x)
+
+
+def type_error(operation: str, argument: str, expected: str, got: Any) -> TypeError:
+    """The TypeError of an argument."""
+    return TypeError(f"{operation}: {argument}: expected {expected}, got {got}")
+
+
+def value_error(operation: str, argument: str, expected: str, got: Any) -> ValueError:
+    """The ValueError of an argument."""
+    return ValueError(f"{operation}: {argument}: expected {expected}, got {got}")
+
+
+def as_array(operation: str, argument: str, x: Any, limit: int | None = None) -> jax.Array:
+    """An argument as an array.
+
+    Integers that JAX would cut to 32 bits, without `jax_enable_x64`, are an error if they do not fit. Positions are an
+    exception: all positions beyond `limit` mean the same, so they become other positions beyond it.
+    """
+    return x if isinstance(x, jax.Array) else on_host(host_array, x, operation, argument, limit)
+
+
+def host_array(x: Any, operation: str, argument: str, limit: int | None) -> Any:
+    """The same of what the host has, as JAX takes it."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise type_error(operation, argument, "an array without a mask", type(x).__name__)
+    try:
+        if hasattr(x, "__jax_array__") or any(isinstance(leaf, jax.Array) for leaf in _items(x)):
+            return jnp.asarray(x)
+        host = np.asarray(x)
+        if (
+            host.dtype.kind == "f"
+            and host.size
+            and isinstance(x, (list, tuple))
+            and all(isinstance(i, int) for i in _items(x))
+        ):
+            host = np.asarray(x, object)  # NumPy makes floats of integers about 2^63
+    except (TypeError, ValueError) as error:
+        raise type_error(operation, argument, "an array of numbers", type(x).__name__) from error
+    return _fitting(operation, argument, _numbers(operation, argument, host, x), limit)
+
+
+def _items(x: Any) -> Iterable[Any]:
+    """What a list or a tuple holds, at any depth."""
+    return jax.tree.leaves(x) if isinstance(x, (list, tuple)) else ()
+
+
+def _numbers(operation: str, argument: str, host: np.ndarray, x: Any) -> np.ndarray:
+    """NumPy's form of an argument; only large integers may be objects."""
+    if host.dtype == object:
+        numeric = host.size > 0 and all(isinstance(i, int) for i in host.flat)
+    elif host.dtype.kind in "biuf" and host.dtype.itemsize <= 8:
+        numeric = True  # the common ones, without the search that JAX makes
+    else:
+        numeric = jnp.issubdtype(host.dtype, jnp.number) or host.dtype == bool
+        numeric = numeric and host.dtype.type not in (np.longdouble, np.clongdouble, np.timedelta64)
+    if not numeric:
+        got = describe(host) if host.ndim else repr(x)
+        raise type_error(operation, argument, "an array of numbers", got + _numbers_instead(host))
+    return host if host.dtype.isnative else host.astype(host.dtype.newbyteorder("="))
+
+
+def _numbers_instead(host: np.ndarray) -> str:
+    """How to make numbers of texts and times; nothing for anything else."""
+    not_numbers = (str, bytes, datetime.date, datetime.time, datetime.timedelta)
+    if host.ndim == 0 or not (
+        host.dtype.kind in "USTmM"  # T: of NumPy 2
+        or (host.dtype == object and any(isinstance(item, not_numbers) for item in host.flat))
+    ):
+        return ""
+    numbers = "; x.astype(np.int64) the numbers of times" if host.dtype.kind in "mM" else ""
+    codes = "np.unique(x, return_inverse=True)[1] or pandas.factorize(x, sort=True)[0]"
+    return f" ({codes} gives codes in the same order{numbers})"
+
+
+def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None) -> np.ndarray:
+    """Integers of a type that JAX has, as `as_array` tells."""
+    if host.dtype.kind not in "iuO" or host.dtype.itemsize < 8:
+        return host
+    given = np.dtype(np.int64) if host.dtype == object else host.dtype
+    dtype = jax.dtypes.canonicalize_dtype(given)
+    if dtype == host.dtype:
+        return host
+    bounds = np.iinfo(dtype)
+    if host.size == 0 or (bounds.min <= host.min() and host.max() <= bounds.max):
+        return host.astype(dtype)
+    if limit is not None:
+        if limit >= bounds.max:
+            index_dtype(operation, argument, limit + 1)
+        return np.clip(host, bounds.min, bounds.max).astype(dtype)
+    wider = "" if jax.config.jax_enable_x64 else f" ({given.name} needs jax_enable_x64)"
+    first = next(i for i in host.flat if not bounds.min <= i <= bounds.max)
+    raise value_error(operation, argument, f"integers that fit {dtype.name}{wider}", int(first))
+
+
+def expect_no_axis(operation: str, argument: str, axis_name: Any) -> None:
+    """An argument that excludes a mesh axis was given."""
+    if axis_name is not None:
+        raise value_error(operation, "axis_name", f"None where {argument} is given", repr(axis_name))
+
+
+def expect_vector(operation: str, argument: str, x: Any, limit: int | None = None) -> jax.Array:
+    """An argument as a 1-D array."""
+    x = as_array(operation, argument, x, limit)
+    if x.ndim != 1:
+        raise value_error(operation, argument, "a 1-D array (batches come from jax.vmap)", describe(x))
+    return x
+
+
+def expect_key(operation: str, argument: str, x: Any) -> jax.Array:
+    """An argument as a 1-D array of a type that has an order."""
+    x = expect_vector(operation, argument, x)
+    if x.dtype.name not in KEY_DTYPES:
+        instead = " (x.astype(jnp.uint8) gives numbers)" if x.dtype == jnp.bool_ else ""
+        raise type_error(operation, argument, NUMBERS, describe(x) + instead)
+    return x
+
+
+def expect_mask(operation: str, argument: str, x: Any) -> jax.Array:
+    """An argument as a 1-D array of bools."""
+    x = expect_vector(operation, argument, x)
+    if x.size == 0:
+        return x.astype(bool)  # an empty list
+    if x.dtype != jnp.bool_:
+        raise type_error(operation, argument, "bool[n]", describe(x))
+    return x
+
+
+def expect_same_dtype(operation: str, a_name: str, a: jax.Array, b_name: str, b: jax.Array) -> None:
+    """Two operands of one dtype."""
+    if a.dtype != b.dtype:
+        raise type_error(operation, b_name, f"the dtype of {a_name}, {a.dtype.name}", b.dtype.name)
+
+
+def index_dtype(operation: str, argument: str, length: int) -> np.dtype:
+    """The dtype of indices into an array of this length: int32, or int64 where it can reach 2^31 items."""
+    if length < INT32_LIMIT:
+        return np.dtype(np.int32)
+    if not jax.config.jax_enable_x64:
+        raise value_error(operation, argument, "fewer than 2^31 items, or jax_enable_x64 for int64 indices", length)
+    return np.dtype(np.int64)
+
+
+def index_vector(operation: str, argument: str, x: Any, limit: int) -> jax.Array:
+    """A 1-D array of positions up to `limit`, as int32 or int64 (positions beyond `limit` stay beyond it)."""
+    return index_array(operation, argument, expect_vector(operation, argument, x, limit), limit)
+
+
+def index_array(operation: str, argument: str, x: Any, limit: int) -> jax.Array:
+    """The same of any shape."""
+    x = as_array(operation, argument, x, limit)
+    if x.size == 0 and not jnp.issubdtype(x.dtype, jnp.integer):
+        x = x.astype(jnp.int32)  # an empty list
+    return _as_index(operation, argument, x, limit)
+
+
+def head_vector(operation: str, heads: Any, length: int) -> jax.Array:
+    """The start positions of segments of an array of this length, checked."""
+    return segment_heads(operation, index_vector(operation, "heads", heads, length), length)
+
+
+def segment_operands(operation: str, heads: Any, ends: Any, limit: int) -> tuple[jax.Array, jax.Array | None]:
+    """The heads of segments, checked, and their ends, if they are given."""
+    heads = head_vector(operation, heads, limit)
+    if ends is None:
+        return heads, None
+    ends = index_vector(operation, "ends", ends, limit)
+    if ends.shape != heads.shape:
+        raise value_error(operation, "ends", f"one for each of heads, {heads.shape[0]}", describe(ends))
+    dtype = np.promote_types(heads.dtype, ends.dtype)
+    heads, ends = heads.astype(dtype), ends.astype(dtype)
+    return heads, segments_apart(operation, "ends", heads, ends, limit)
+
+
+def expect_no_ends(operation: str, ends: Any) -> None:
+    """Over a mesh axis, segments end where the next begins."""
+    if ends is not None:
+        raise value_error(operation, "axis_name", "None where the segments have ends", "an axis")
+
+
+def static_size(operation: str, argument: str, size: Any) -> int:
+    """A number of outputs, which must be known while tracing."""
+    expected = "a static, non-negative integer"
+    try:
+        number = operator.index(size)
+    except (TypeError, jax.errors.ConcretizationTypeError) as error:
+        raise type_error(operation, argument, expected, _describe_static(size)) from error
+    if isinstance(size, bool):
+        raise type_error(operation, argument, expected, size)
+    if number < 0:
+        raise value_error(operation, argument, expected, number)
+    return number
+
+
+def static_flag(operation: str, argument: str, flag: Any) -> bool:
+    """A yes or no, which must be known while tracing."""
+    if isinstance(flag, (bool, np.bool_)) or (isinstance(flag, int) and flag in (0, 1)):
+        return bool(flag)
+    raise type_error(operation, argument, "a static True or False", _describe_static(flag))
+
+
+def expect_choice(operation: str, argument: str, choice: Any, choices: Iterable[str]) -> str:
+    """One of some words."""
+    if not isinstance(choice, str) or choice not in choices:
+        raise value_error(operation, argument, " or ".join(map(repr, choices)), _describe_static(choice))
+    return choice
+
+
+def expect_dtype(operation: str, dtype: Any, op: Any = None) -> None:
+    """The dtype that items are converted to before a named operator combines them, or None."""
+    if dtype is None:
+        return
+    if callable(op):
+        raise type_error(operation, "dtype", "None with a function as op (map= may convert items)", repr(dtype))
+    try:
+        known = jax.dtypes.canonicalize_dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise type_error(operation, "dtype", NUMBERS, repr(dtype)) from error
+    if known.name not in KEY_DTYPES or not known.isnative:
+        raise type_error(operation, "dtype", NUMBERS, repr(dtype))
+
+
+def count_operand(operation: str, argument: str, count: Any, length: int) -> Any:
+    """A live count as an operand of shape [1], or the absent operand where there is none."""
+    if count is None:
+        return np.zeros((0,), np.int32)
+    given, count = count, as_array(operation, argument, count)
+    if count.ndim != 0:
+        raise value_error(operation, argument, "an integer scalar", describe(count))
+    if not jnp.issubdtype(count.dtype, jnp.integer):
+        raise type_error(operation, argument, "an integer scalar", describe(given))
+    return inside(operation, argument, _as_index(operation, argument, count, length).reshape(1), length)
+
+
+def fill_operand(operation: str, fill_value: Any, dtype: Any, argument: str = "fill_value") -> jax.Array:
+    """What fills results past the live ones, converted to their dtype, as an operand of shape [1]."""
+    if not isinstance(fill_value, jax.Array):
+        return on_host(_host_fill, fill_value, operation, argument, dtype)
+    return _fill(fill_value, fill_value, operation, argument, dtype)
+
+
+def _host_fill(x: Any, operation: str, argument: str, dtype: Any) -> np.ndarray:
+    return _fill(_numbers(operation, argument, np.asarray(x), x), x, operation, argument, dtype)
+
+
+def _fill(value: Any, given: Any, operation: str, argument: str, dtype: Any) -> Any:
+    if value.ndim != 0:
+        raise value_error(operation, argument, "a scalar", describe(value))
+    if is_random_key(value.dtype):
+        raise type_error(operation, argument, "a number, for each word of random keys", describe(value))
+    try:
+        return value.astype(dtype).reshape(1)
+    except OverflowError as error:
+        raise value_error(operation, argument, f"a scalar that {dtype.name} holds", repr(given)) from error
+
+
+def _as_index(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array:
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        raise type_error(operation, argument, "integers", describe(x))
+    if x.dtype in (jnp.int32, jnp.int64):
+        return x
+    if x.dtype.itemsize < 4:
+        return x.astype(jnp.int32)
+    # uint32 and uint64: what does not fit a signed integer lies past every array
+    signed = jnp.int32 if limit < INT32_LIMIT - 1 else index_dtype(operation, argument, limit + 1)
+    past = min(limit + 1, jnp.iinfo(x.dtype).max)
+    return jnp.minimum(x, jnp.array(past, x.dtype)).astype(signed)
+
+
+def expect_rows(operation: str, argument: str, x: Any, length: int, of: str) -> tuple[list[jax.Array], Any]:
+    """The leaves of a pytree as arrays, each with a leading axis of this length, and the pytree's structure."""
+    leaves, structure = jax.tree.flatten(x)
+    return expect_leading_axis(operation, argument, leaves, length, of), structure
+
+
+def expect_leading_axis(operation: str, argument: str, leaves: Sequence[Any], length: int, of: str) -> list[jax.Array]:
+    """The leaves of a pytree as arrays, each with a leading axis of this length."""
+    arrays = [as_array(operation, argument, leaf) for leaf in leaves]
+    for x in arrays:
+        if x.ndim == 0 or x.shape[0] != length:
+            pytree = "" if x.ndim else " (a list or tuple is a pytree of its items)"
+            expected = f"arrays with the leading axis of {of}, {length}"
+            raise value_error(operation, argument, expected, describe(x) + pytree)
+    return arrays

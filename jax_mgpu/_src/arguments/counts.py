@@ -1,0 +1,148 @@
+"""Which items of an operand are live, and which start a segment, in plain JAX.
+
+A count operand has shape `[1]`, or is absent and empty. Positions have the type of indices into the array, whatever the
+type of the operands: sizes of 2^31 and more do not fit the int32 that a count or a head may have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.arguments.check import index_dtype
+from jax_mgpu._src.keys.bits import shifted
+
+__all__ = [
+    "common_dtype",
+    "heads_from_zero",
+    "heads_inside",
+    "is_first",
+    "live_items",
+    "live_mask",
+    "marked_starts",
+    "of_all",
+    "partition_points",
+    "segment_bounds",
+    "segment_lengths",
+    "segment_numbers",
+    "segment_starts",
+    "wide_enough",
+]
+
+
+def live_items(n: int, count: Any, dtype: Any = None) -> jax.Array:
+    """The number of live items of n, of the type of indices into them unless another is asked for."""
+    dtype = index_dtype("count", "n", n) if dtype is None else dtype
+    if not count.size:
+        return jnp.asarray(n, dtype)
+    return jnp.clip(count[0], 0, min(n, jnp.iinfo(count.dtype).max)).astype(dtype)
+
+
+def live_mask(n: int, count: Any) -> jax.Array:
+    """Which of n positions hold live items."""
+    live = live_items(n, count)
+    return jnp.arange(n, dtype=live.dtype) < live
+
+
+def heads_from_zero(heads: jax.Array) -> jax.Array:
+    """Heads, and before them that of the first segment, listed or not."""
+    first = jnp.zeros((1,), heads.dtype)
+    # Under shard_map the CPU compiler of jaxlib 0.11.2 ends the process where something is joined to an empty array.
+    return jnp.concatenate([first, heads]) if heads.shape[0] else first
+
+
+def partition_points(low: jax.Array, high: jax.Array, n: int, before: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """For each of a few searches, the first place from `low` to `high` that `before(places)` does not hold of.
+
+    They lie among n items. All searches go in step, in one program without a loop.
+    """
+    for _ in range(n.bit_length()):
+        middle = low + (high - low) // 2
+        is_before = (low < high) & before(middle)
+        low, high = jnp.where(is_before, middle + 1, low), jnp.where(is_before, high, middle)
+    return low
+
+
+@jax.custom_batching.custom_vmap
+def of_all(holds: jax.Array) -> jax.Array:
+    """Whether something holds of all problems of a batch: of one answer a problem, JAX would go both ways each time."""
+    return holds
+
+
+@of_all.def_vmap
+def _of_all_batches(size: int, in_batched: Any, holds: jax.Array) -> tuple[jax.Array, bool]:
+    del size, in_batched
+    return of_all(jnp.all(holds, axis=0)), False
+
+
+def wide_enough(positions: jax.Array, n: int) -> jax.Array:
+    """Positions of a type that can tell all places of an array of n."""
+    return positions.astype(np.promote_types(positions.dtype, index_dtype("positions", "n", n)))
+
+
+def heads_inside(heads: jax.Array, n: int) -> jax.Array:
+    """Heads from 0 to n, where n is padding: JAX's scatters cut larger positions to 32 bits.
+
+    XLA would evaluate a scatter of constant heads while it compiles, which takes seconds. The barrier hides them.
+    """
+    return jnp.clip(jax.lax.optimization_barrier(wide_enough(heads, n)), 0, n)
+
+
+def is_first(n: int) -> jax.Array:
+    """Which of n positions is the first."""
+    return jnp.arange(n, dtype=jnp.uint32 if n <= 2**32 else jnp.uint64) == 0
+
+
+def segment_starts(n: int, heads: Any) -> jax.Array:
+    """Which of n positions start a segment."""
+    return is_first(n).at[heads_inside(heads, n)].set(True, mode="drop")
+
+
+def marked_starts(n: int, heads: Any, flags: Any) -> jax.Array:
+    """Which of n positions start a segment, by bools, or bits of words, or the list of them."""
+    if not flags.size:
+        return segment_starts(n, heads)
+    if flags.dtype == jnp.bool_:
+        return flags
+    bits = flags[:, None] >> jnp.arange(32, dtype=jnp.uint32) & 1
+    return bits.reshape(-1)[:n].astype(bool)
+
+
+def segment_numbers(positions: jax.Array, heads: Any, flags: Any, count: Any) -> jax.Array | None:
+    """Each position's segment, or nothing where all are in one."""
+    (n,) = positions.shape
+    if not heads.size and not flags.size and not count.size:
+        return None
+    segments = jnp.cumsum(marked_starts(n, heads, flags), dtype=positions.dtype)
+    if count.size and n:  # a dead item is a segment of its own, after all live ones
+        segments = jnp.where(live_mask(n, count), segments, segments[-1:] + 1 + positions)
+    return segments
+
+
+def segment_bounds(heads: jax.Array, n: int, count: Any, index: Any = None) -> tuple[jax.Array, jax.Array]:
+    """Where the segment of each head begins and ends, among the live ones of n items, whose number has that dtype."""
+    live = live_items(n, count, index)
+    dtype = common_dtype(heads, live)
+    live = live.astype(dtype)
+    begin = jnp.clip(heads.astype(dtype), 0, live)
+    m = heads.shape[0]
+    is_last = jnp.arange(m, dtype=index_dtype("heads", "heads", m)) == m - 1
+    return begin, jnp.where(is_last, live, shifted(begin, -1))
+
+
+def segment_lengths(heads: jax.Array, n: int, count: Any, dtype: Any) -> jax.Array:
+    """How many live items the segment of each head has, as floats: also of 2^31 items and more, in any mode of JAX."""
+    positions = jax.dtypes.canonicalize_dtype(np.uint64)
+    most = min(n, int(jnp.iinfo(positions).max))
+    begin, end = segment_bounds(jnp.maximum(heads, 0).astype(positions), most, count, positions)
+    lengths = jnp.where(end > begin, end - begin, 0).astype(dtype)
+    return lengths if most == n or count.size else lengths.at[-1:].add(np.asarray(n - most, dtype))
+
+
+def common_dtype(*integers: Any) -> np.dtype:
+    """The widest dtype of some integers, also under strict promotion."""
+    return np.result_type(*(x.dtype for x in integers))

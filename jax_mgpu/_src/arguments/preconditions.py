@@ -1,0 +1,384 @@
+"""Preconditions: what an operation asks of its arguments' values, checked if the caller wants it.
+
+A public function passes an argument through one of the functions below. With checks off, they return the argument
+itself. With checks on, they also compute the first offending position, and a custom call that hands the argument
+through raises the error. The operation's own kernels know nothing of checks, so XLA can record them into CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.core import library
+from jax_mgpu._src.core.compat import Primitive, ad, automatic, batching, compiling, mlir, switch
+from jax_mgpu._src.keys.bits import ordered_integers
+
+__all__ = [
+    "BY_CONSTRUCTION",
+    "apart",
+    "by_construction",
+    "checks",
+    "distinct_positions",
+    "fractions",
+    "inside",
+    "interval_lengths",
+    "intervals_inside",
+    "keys_of_few_bits",
+    "non_decreasing",
+    "room",
+    "row_indices",
+    "row_lengths",
+    "same_rows",
+    "segment_heads",
+    "segment_numbers",
+    "segments_apart",
+    "segments_fit",
+    "sorted_columns",
+    "sorted_keys",
+]
+
+_ON = switch("jax_mgpu_checks", "Whether jax_mgpu raises an error where a precondition of an operation is broken.")
+
+
+def checks(on: bool = True) -> AbstractContextManager[None]:
+    """Turns each broken precondition into an error, within the context.
+
+    The error, a `jax.errors.JaxRuntimeError`, names the operation, the argument, the first offending position and the
+    value there. The running program raises it, so under asynchronous dispatch it appears where you wait for the result.
+    A program that has run before, and that a CPU runs at once, raises it as a `ValueError`; so JAX does with callbacks.
+    A `size` other than 0 that is less than the number of results is an error too, and so are ids of items in the place
+    of heads, where they exceed the number of items: one of them repeats, and another follows. An argument is not
+    checked where the compiler sees that no result depends on it. Checked calls cost more time, and on a GPU they wait
+    for the device. JAX_MGPU_CHECKS=1 in the environment turns checks on everywhere. Platforms without kernels check
+    nothing.
+
+    As every setting of JAX that its programs depend on, this one is the thread's. A generator or an asyncio task that
+    is suspended within the context leaves checks on for what else the thread runs: leave it before `yield` and `await`.
+
+    Args:
+      on: whether to check.
+
+    Returns:
+      A context manager.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> with mgpu.checks():
+      ...     mgpu.segmented_sort(jnp.array([3, 1, 2]), jnp.array([0, 1]))
+      Array([3, 1, 2], dtype=int32)
+      >>> with mgpu.checks():
+      ...     mgpu.segmented_sort(jnp.array([3, 1, 2]), jnp.array([0, 2, 1])).block_until_ready()
+      Traceback (most recent call last):
+      jax.errors.JaxRuntimeError: INVALID_ARGUMENT: segmented_sort: heads: expected non-negative integers in
+      non-decreasing order, first broken at position 2, got 1...
+    """
+    return _ON(on)
+
+
+def non_decreasing(operation: str, argument: str, x: jax.Array) -> jax.Array:
+    """Positions in non-decreasing order, none negative."""
+    return _require(operation, argument, "non-negative integers in non-decreasing order", x, _is_ascending)
+
+
+def segment_heads(operation: str, heads: jax.Array, length: int) -> jax.Array:
+    """Start positions of segments, those past the last of `length` items being padding.
+
+    The segment of each item, given in their place, is in order too. It is told from them where it exceeds `length`:
+    padding has no reason to repeat one number and go on to another.
+    """
+
+    def holds(heads: jax.Array) -> jax.Array:
+        repeats = jnp.concatenate([jnp.zeros((1,), bool), heads[1:] == heads[:-1]])
+        return ~(repeats & (heads > length) & (heads < heads[-1]))
+
+    heads = non_decreasing(operation, "heads", heads)
+    return _require(operation, "heads", "where segments start, not the segment of each item", heads, holds)
+
+
+def segment_numbers(operation: str, argument: str, x: jax.Array, number: int) -> jax.Array:
+    """Segments by their numbers; -1, and `number`, are padding."""
+    expected = f"numbers of {number} segments, or as padding -1 or {number}"
+    return _require(operation, argument, expected, x, lambda x: (x >= -1) & (x <= number))
+
+
+def distinct_positions(operation: str, argument: str, x: jax.Array, count: Any, length: int) -> jax.Array:
+    """Positions in increasing order, none negative; those past the live items are padding and may repeat.
+
+    `count`, the number of live items, is an operand of shape [1], or empty: then there are `length`.
+    """
+
+    def holds(x: jax.Array) -> jax.Array:
+        repeats = jnp.concatenate([jnp.zeros((1,), bool), x[1:] == x[:-1]])
+        return _is_ascending(x) & ~(repeats & (x < (count[0] if count.size else length)))
+
+    return _require(operation, argument, "non-negative integers in increasing order", x, holds)
+
+
+def inside(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array:
+    """Integers from 0 to `limit`."""
+    return _require(operation, argument, f"an integer from 0 to {limit}", x, lambda x: (x >= 0) & (x <= limit))
+
+
+def not_negative(operation: str, argument: str, x: jax.Array) -> jax.Array:
+    """Numbers from 0 on."""
+    return _require(operation, argument, "a number from 0 on", x, lambda x: x >= 0)
+
+
+def fractions(operation: str, argument: str, x: jax.Array) -> jax.Array:
+    """Numbers from 0 to 1."""
+    return _require(operation, argument, "numbers from 0 to 1", x, lambda x: (x >= 0) & (x <= 1))
+
+
+def row_indices(operation: str, argument: str, x: jax.Array, length: int) -> jax.Array:
+    """Indices of rows of an array of this length, or -1."""
+    return _require(operation, argument, f"indices of {length} rows, or -1", x, lambda x: (x >= -1) & (x < length))
+
+
+def segments_fit(operation: str, heads: jax.Array, lengths: Callable[[], jax.Array], width: int) -> jax.Array:
+    """Heads of segments of at most `width` items."""
+    expected = f"segments of at most {width} items"
+    return _require(operation, "width", expected, heads, lambda heads: lengths() <= width, shown=lengths)
+
+
+def same_rows(operation: str, offsets: jax.Array, others: jax.Array) -> jax.Array:
+    """Offsets of rows that have the same lengths as others."""
+    return _require(operation, "other", "rows of the same lengths", offsets, lambda offsets: offsets == others)
+
+
+def row_offsets(operation: str, offsets: jax.Array, capacity: int) -> jax.Array:
+    """Where rows of an array of `capacity` items start, the first one at 0, and where the last one ends."""
+    return _require(
+        operation,
+        "offsets",
+        f"integers from 0, the first one, to {capacity} in non-decreasing order",
+        offsets,
+        lambda x: _is_ascending(x) & (x <= capacity) & ((x == 0) | (jnp.arange(x.shape[0]) > 0)),
+    )
+
+
+def row_lengths(operation: str, lengths: jax.Array, capacity: int) -> jax.Array:
+    """Lengths of rows of `capacity` items in all at most."""
+
+    def holds(lengths: jax.Array) -> jax.Array:
+        ends = jnp.cumsum(jnp.minimum(lengths, capacity + 1))  # the first that is too large may turn negative
+        return (lengths >= 0) & (ends >= 0) & (ends <= capacity)
+
+    return _require(operation, "lengths", f"lengths from 0 on, {capacity} items in all at most", lengths, holds)
+
+
+def room(operation: str, count: jax.Array, size: int) -> jax.Array:
+    """The number of results, which all have a place; with size 0 the caller asks for the number alone."""
+    if size == 0:
+        return count
+    return _require(operation, "size", f"at most {size} results", count, lambda count: count <= size)
+
+
+def keys_of_few_bits(operation: str, argument: str, keys: jax.Array, count: Any, bits: int) -> jax.Array:
+    """Live keys from 0 to 2^bits - 1; `count` is an operand of shape [1], or empty."""
+
+    def holds(keys: jax.Array) -> jax.Array:
+        most = jnp.array(min(2**bits - 1, jnp.iinfo(keys.dtype).max), keys.dtype)
+        few = (keys >= 0) & (keys <= most)
+        return few | (jnp.arange(keys.shape[0]) >= count[0]) if count.size else few
+
+    return _require(operation, argument, f"integers from 0 to 2**{bits} - 1", keys, holds)
+
+
+def sorted_keys(
+    operation: str,
+    argument: str,
+    keys: jax.Array,
+    count: Any,
+    *,
+    descending: bool = False,
+    unique: bool = False,
+    within: Callable[[], jax.Array] | None = None,
+) -> jax.Array:
+    """Live keys in the order of lax.sort or its reverse; `count` is an operand of shape [1], or empty.
+
+    `within` says which keys follow another one of their segment: only these have to be in order.
+    """
+
+    def holds(keys: jax.Array) -> jax.Array:
+        ordered = _in_order(ordered_integers(keys), descending, unique)
+        live = jnp.arange(1, keys.shape[0]) < count[0] if count.size else True
+        follows = within()[1:] if within else True
+        return jnp.concatenate([jnp.ones((1,), bool), ordered | ~jnp.asarray(live) | ~jnp.asarray(follows)])
+
+    return _require(operation, argument, _keys_in_order(descending, unique, within), keys, holds)
+
+
+def sorted_columns(
+    operation: str,
+    names: Sequence[str],
+    columns: Sequence[jax.Array],
+    count: Any,
+    *,
+    descending: Any,
+    unique: bool = False,
+    within: Callable[[], jax.Array] | None = None,
+) -> list[jax.Array]:
+    """Live keys of several columns in order: each column where all before it are equal; `within` as above."""
+    tied = within()[1:] if within and _ON.value else jnp.ones((max(columns[0].shape[0] - 1, 0),), bool)
+    checked = []
+    for i, (name, x, down) in enumerate(zip(names, columns, descending, strict=True)):
+        codes = ordered_integers(x)
+        distinct = unique and i + 1 == len(columns)
+
+        def holds(
+            _: jax.Array, codes: Any = codes, down: bool = down, distinct: bool = distinct, tied: Any = tied
+        ) -> Any:
+            ordered = _in_order(codes, down, distinct)
+            live = jnp.arange(1, codes.shape[0]) < count[0] if count.size else True
+            return jnp.concatenate([jnp.ones((1,), bool), ordered | ~tied | ~jnp.asarray(live)])
+
+        ties = ", where the columns before are equal" if i else ""
+        checked.append(_require(operation, name, _keys_in_order(down, distinct, within) + ties, x, holds))
+        if _ON.value:
+            tied = tied & (codes[1:] == codes[:-1])
+    return checked
+
+
+def _keys_in_order(descending: bool, unique: bool, within: Any) -> str:
+    """What is expected of keys, in words."""
+    order = "descending" if descending else "ascending"
+    return f"{'unique ' if unique else ''}keys in {order} order{' within segments' if within else ''}"
+
+
+def _in_order(codes: jax.Array, descending: bool, unique: bool) -> jax.Array:
+    """Whether each integer but the first may follow the one before."""
+    low, high = (codes[1:], codes[:-1]) if descending else (codes[:-1], codes[1:])
+    return low < high if unique else low <= high
+
+
+def intervals_inside(
+    operation: str, argument: str, starts: jax.Array, lengths: Callable[[], jax.Array], length: int
+) -> jax.Array:
+    """Intervals of these lengths that begin at `starts` within an array."""
+
+    def holds(starts: jax.Array) -> jax.Array:
+        return (lengths() <= 0) | ((starts >= 0) & (starts <= length - lengths()))  # a sum could overflow
+
+    return _require(operation, argument, f"intervals within an array of {length}", starts, holds)
+
+
+def apart(operation: str, argument: str, starts: jax.Array, lengths: Callable[[], jax.Array]) -> jax.Array:
+    """Intervals of these lengths that do not overlap."""
+
+    def holds(starts: jax.Array) -> jax.Array:
+        # Empty intervals last, then each interval against the one before it in the order of their starts.
+        order = jnp.lexsort((starts, lengths() <= 0))
+        ends = (starts + lengths())[order]
+        overlaps = (starts[order][1:] < ends[:-1]) & (lengths()[order][1:] > 0)
+        return jnp.ones(starts.shape, bool).at[order[1:]].set(~overlaps)
+
+    return _require(operation, argument, "intervals that do not overlap", starts, holds)
+
+
+def segments_apart(operation: str, argument: str, heads: jax.Array, ends: jax.Array, length: int) -> jax.Array:
+    """Ends of segments in the order of their heads: none reaches into the next. Empty ones may lie anywhere."""
+
+    def holds(ends: jax.Array) -> jax.Array:
+        starts, stops = jnp.clip(heads, 0, length), jnp.clip(ends, 0, length)
+        full = stops > starts
+        later = jax.lax.cummin(jnp.where(full, starts, length), reverse=True)
+        return ~full | (stops <= jnp.append(later[1:], length))
+
+    return _require(operation, argument, "segments that do not overlap", ends, holds)
+
+
+def interval_lengths(offsets: jax.Array, total: Any, size: int) -> Callable[[], jax.Array]:
+    """The lengths of intervals, computed where a check needs them; `total` is an operand of shape [1], or empty."""
+
+    def lengths() -> jax.Array:
+        end = total if total.size else jnp.full((1,), size, offsets.dtype)
+        return jnp.concatenate([offsets[1:], end.astype(offsets.dtype)]) - offsets
+
+    return lengths
+
+
+def _is_ascending(x: jax.Array) -> jax.Array:
+    return (x >= 0) & jnp.concatenate([jnp.ones((1,), bool), x[1:] >= x[:-1]])
+
+
+BY_CONSTRUCTION = contextvars.ContextVar("by_construction", default=False)
+
+
+@contextlib.contextmanager
+def by_construction(holds: bool = True) -> Iterator[None]:
+    """Within it nothing is checked: an operation made the operands itself, so that their preconditions hold."""
+    token = BY_CONSTRUCTION.set(holds or BY_CONSTRUCTION.get())
+    try:
+        yield
+    finally:
+        BY_CONSTRUCTION.reset(token)
+
+
+def _require(
+    operation: str,
+    argument: str,
+    expected: str,
+    x: jax.Array,
+    holds: Callable[[jax.Array], jax.Array],
+    shown: Callable[[], jax.Array] | None = None,
+) -> jax.Array:
+    """`x`; with checks on, tied to an error at the first position where `holds(x)` is false.
+
+    The error shows what is there in x, or in the array that `shown` gives.
+    """
+    if not _ON.value or x.size == 0 or BY_CONSTRUCTION.get():
+        return x
+
+    def first_broken(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        with jax.numpy_dtype_promotion("standard"):  # positions are compared with counts of any type
+            broken = ~holds(x)
+        position = jnp.where(broken.any(), jnp.argmax(broken), -1).astype(jnp.int32)
+        value = (x if shown is None else shown()).reshape(-1)[jnp.maximum(position, 0)]
+        return position, value.astype(jnp.float32) if value.dtype.name in ("float16", "bfloat16") else value
+
+    position, value = automatic(first_broken)(jax.lax.stop_gradient(x))
+    return _check.bind(x, position, value, expected=f"{operation}: {argument}: expected {expected}")
+
+
+# The custom call: gives its first operand back, or fails.
+_check = Primitive("mgpu_check")
+_check.def_abstract_eval(lambda x, position, value, *, expected: x)
+ad.primitive_jvps[_check] = lambda primals, tangents, *, expected: (
+    _check.bind(*primals, expected=expected),
+    tangents[0],
+)
+
+
+@functools.partial(jax.jit, static_argnames="expected")
+def _run(x: jax.Array, position: jax.Array, value: jax.Array, *, expected: str) -> jax.Array:
+    return _check.bind(x, position, value, expected=expected)
+
+
+@_check.def_impl
+def _impl(x: jax.Array, position: jax.Array, value: jax.Array, *, expected: str) -> jax.Array:
+    with compiling():
+        return _run(x, position, value, expected=expected)
+
+
+def _batch(operands: Sequence[Any], axes: Sequence[Any], *, expected: str) -> tuple[Any, int]:
+    size = next(x.shape[axis] for x, axis in zip(operands, axes, strict=True) if axis is not None)
+    fronted = [
+        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+        for x, axis in zip(operands, axes, strict=True)
+    ]
+    return _check.bind(*fronted, expected=expected), 0
+
+
+batching.primitive_batchers[_check] = _batch
+mlir.register_lowering(_check, lambda ctx, x, position, value, *, expected: [x])
+for _platform in library.platforms():
+    _lowering = jax.ffi.ffi_lowering(library.target("check"), operand_output_aliases={0: 0})
+    mlir.register_lowering(_check, _lowering, platform=_platform)

@@ -1,0 +1,258 @@
+"""`python -m jax_mgpu --benchmark`: compares operations with the same work in plain JAX, on this machine's device.
+
+It has a few rows, short and easy to read. The repository's `benchmarks/` has every operation in many forms, compares
+with CUB and Thrust too, and measures short calls in chains. The package does not contain it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+
+__all__ = ["LARGEST", "PLOT_FORMATS", "ROWS", "default_size", "milliseconds", "run", "sort_rows"]
+
+LARGEST = 2**29  # twice as many items, the union's, are still fewer than 2^31
+PLOT_FORMATS = (".png", ".svg", ".pdf")
+MEAN_ROW, MEAN_INTERVAL = 30, 5
+CPU_SIZE, GPU_SIZE = 2**20, 2**26
+BYTES_AN_ITEM = 128  # of device memory: a CPU's jnp.union1d, the hungriest, takes 49; a GPU's sorts take scratch too
+RUNS, MOST_SECONDS = 7, 2.0
+
+
+class Row(NamedTuple):
+    """An operation, the same work in plain JAX, and the arrays that both take."""
+
+    name: str
+    peer: str
+    inputs: Callable[[np.random.Generator, int], tuple[np.ndarray, ...]]
+    ours: Callable[..., Any]
+    theirs: Callable[..., Any]
+
+
+class Measured(NamedTuple):
+    """A row's milliseconds, and whether both results are the same."""
+
+    row: Row
+    ours: float
+    theirs: float
+    same: bool
+
+
+def milliseconds(function: Callable[..., Any], *operands: Any) -> float:
+    """The least time of several calls, each of which is waited for; fewer if they are slow."""
+    end = time.perf_counter() + MOST_SECONDS
+    samples: list[float] = []
+    while len(samples) < RUNS and (len(samples) < 2 or time.perf_counter() < end):
+        begin = time.perf_counter()
+        jax.block_until_ready(function(*operands))
+        samples.append(1e3 * (time.perf_counter() - begin))
+    return min(samples)
+
+
+def default_size() -> int:
+    """The number of items: what a CPU does in seconds; on another device what its memory holds, up to 2^26."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return CPU_SIZE
+    memory = (device.memory_stats() or {}).get("bytes_limit", BYTES_AN_ITEM * CPU_SIZE)
+    return min(GPU_SIZE, 2 ** (int(memory // BYTES_AN_ITEM).bit_length() - 1))
+
+
+def run(size: int, device: str, plot: pathlib.Path) -> int:
+    """Measures all rows, prints the table, draws the plot; 0 if all of them ran and all results agree."""
+    measured = []
+    for i, row in enumerate(ROWS, 1):
+        begin = time.perf_counter()
+        try:
+            measured.append(measure(row, size))
+            outcome = f"{time.perf_counter() - begin:.1f} s"
+        except jax.errors.JaxRuntimeError as error:  # no memory, most likely: smaller rows may still run
+            outcome = f"FAILED: {str(error).splitlines()[0]}"
+        print(f"[{i}/{len(ROWS)}] {row.name} and {row.peer}: {outcome}", file=sys.stderr, flush=True)
+    title = f"{device}, jax {jax.__version__}, {size:,} items, best of up to {RUNS} runs"
+    print(title, table(measured), sep="\n\n", flush=True)
+    if measured:
+        draw(plot, title, measured)
+    return int(len(measured) < len(ROWS) or not all(entry.same for entry in measured))
+
+
+def measure(row: Row, size: int) -> Measured:
+    """Compiles both sides, compares their results, times them."""
+    inputs = [jnp.asarray(x) for x in row.inputs(np.random.default_rng(0), size)]
+    ours, theirs = (jax.jit(side).lower(*inputs).compile() for side in (row.ours, row.theirs))
+    pairs = zip(jax.tree.leaves(ours(*inputs)), jax.tree.leaves(theirs(*inputs)), strict=True)
+    same = all(bool(jnp.array_equal(x, y)) for x, y in pairs)
+    return Measured(row, milliseconds(ours, *inputs), milliseconds(theirs, *inputs), same)
+
+
+def table(measured: Iterable[Measured]) -> str:
+    """One line a row."""
+    cells = [("operation", "ms", "JAX without it", "ms", "ratio", "results")]
+    cells += [
+        (row.name, f"{ours:.3f}", row.peer, f"{theirs:.3f}", f"{theirs / ours:.2f}", "agree" if same else "DIFFER")
+        for row, ours, theirs, same in measured
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    left = ("operation", "JAX without it", "results")
+    alignment = ["<" if heading in left else ">" for heading in cells[0]]
+    lines = [
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, alignment, widths, strict=True))
+        for line in cells
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def draw(plot: pathlib.Path, title: str, measured: Sequence[Measured]) -> None:
+    """Writes the plot, or says in one line why there is none."""
+    try:
+        plotting = importlib.import_module("jax_mgpu._src.command.plot")
+    except ModuleNotFoundError as missing:
+        if missing.name != "matplotlib":
+            raise
+        print("jax_mgpu: no plot without matplotlib: pip install matplotlib", file=sys.stderr)
+        return
+    bars = [plotting.Bar(f"{row.name}\n{row.peer}", ours, theirs) for row, ours, theirs, _ in measured]
+    plotting.draw_bars(plot, title, bars, "jax_mgpu", "JAX without it")
+    print(f"\nPlot: {plot}")
+
+
+# ---- Inputs ----------------------------------------------------------------------------------------------------------
+
+
+def random_keys(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Any 32 bits."""
+    return rng.integers(0, 2**32, n, np.uint32)
+
+
+def random_integers(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Small ones, whose sums are exact in any order."""
+    return rng.integers(-100, 100, n, np.int32)
+
+
+def random_heads(rng: np.random.Generator, n: int, mean: int) -> np.ndarray:
+    """Where the rows of a ragged batch start; their lengths are spread about the mean, and some are 0."""
+    heads = np.sort(rng.integers(0, n, max(1, n // mean), np.int32))
+    heads[0] = 0
+    return heads
+
+
+def ragged(rng: np.random.Generator, n: int, values: Callable[..., np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Values, heads, and each value's row."""
+    heads = random_heads(rng, n, MEAN_ROW)
+    rows = np.repeat(np.arange(heads.size, dtype=np.int32), np.diff(heads, append=np.int32(n)))
+    return values(rng, n), heads, rows
+
+
+def intervals(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
+    """One value an interval, where the intervals start, and their lengths, whose sum is the shapes' alone."""
+    values = random_keys(rng, max(1, n // MEAN_INTERVAL))
+    total = MEAN_INTERVAL * values.size
+    offsets = random_heads(rng, total, MEAN_INTERVAL)
+    return values, offsets, np.diff(offsets, append=np.int32(total))
+
+
+def sorted_keys(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
+    """Two sorted arrays of any 32 bits."""
+    return tuple(np.sort(random_keys(rng, n)) for _ in "ab")
+
+
+def sorted_ids(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
+    """Two sorted arrays of identities below n, where keys repeat: a join of them has about n rows."""
+    return tuple(np.sort(rng.integers(0, n, n, np.int32)) for _ in "ab")
+
+
+def unique_keys(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
+    """Two sorted arrays without repeats that share two keys of three."""
+    return tuple(np.cumsum(rng.integers(1, 3, n, np.int32), dtype=np.int32) for _ in "ab")
+
+
+# ---- What is written without the operation ---------------------------------------------------------------------------
+
+
+def sort_rows(rows: jax.Array, keys: jax.Array) -> jax.Array:
+    """A segmented sort: by row and key."""
+    return jax.lax.sort((rows, keys), num_keys=2, is_stable=True)[1]
+
+
+def join_size(a: jax.Array) -> int:
+    """Room for the rows of a join of `sorted_ids`."""
+    return a.size + a.size // 4 + 16
+
+
+def join(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """An inner join: search, scan, repeat."""
+    first, last = (jnp.searchsorted(b, a, side=side) for side in ("left", "right"))
+    ends = jnp.cumsum(last - first)
+    slots = jnp.arange(join_size(a))
+    i = jnp.repeat(jnp.arange(a.size), last - first, total_repeat_length=slots.size)
+    j = slots - (ends - last)[i]
+    live = slots < ends[-1]
+    return jnp.where(live, i, -1), jnp.where(live, j, -1), ends[-1]
+
+
+ROWS = (
+    Row(
+        "segmented_sort", "lax.sort, 2 keys",
+        lambda rng, n: ragged(rng, n, random_keys),
+        lambda keys, heads, rows: mgpu.segmented_sort(keys, heads),
+        lambda keys, heads, rows: sort_rows(rows, keys),
+    ),
+    Row(
+        "mergesort", "jnp.sort",
+        lambda rng, n: (random_keys(rng, n),),
+        mgpu.mergesort,
+        jnp.sort,
+    ),
+    Row(
+        "merge", "jnp.sort of both",
+        sorted_keys,
+        mgpu.merge,
+        lambda a, b: jnp.sort(jnp.concatenate([a, b])),
+    ),
+    Row(
+        "sorted_search", "jnp.searchsorted",
+        sorted_keys,
+        mgpu.sorted_search,
+        lambda a, b: jnp.searchsorted(b, a),
+    ),
+    Row(
+        "scan", "jnp.cumsum",
+        lambda rng, n: (random_integers(rng, n),),
+        mgpu.scan,
+        jnp.cumsum,
+    ),
+    Row(
+        "segmented_reduce", "jax.ops.segment_sum",
+        lambda rng, n: ragged(rng, n, random_integers),
+        lambda x, heads, rows: mgpu.segmented_reduce(x, heads),
+        lambda x, heads, rows: jax.ops.segment_sum(x, rows, heads.size, indices_are_sorted=True),
+    ),
+    Row(
+        "interval_expand", "jnp.repeat",
+        intervals,
+        lambda values, offsets, lengths: mgpu.interval_expand(values, offsets, MEAN_INTERVAL * values.size),
+        lambda values, offsets, lengths: jnp.repeat(values, lengths, total_repeat_length=MEAN_INTERVAL * values.size),
+    ),
+    Row(
+        "set_union", "jnp.union1d",
+        unique_keys,
+        lambda a, b: mgpu.set_union(a, b, duplicates=False).keys,
+        lambda a, b: jnp.union1d(a, b, size=a.size + b.size, fill_value=0),
+    ),
+    Row(
+        "join", "searchsorted, repeat",
+        sorted_ids,
+        lambda a, b: mgpu.join(a, b, size=join_size(a)),
+        join,
+    ),
+)  # fmt: skip

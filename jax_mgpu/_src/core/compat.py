@@ -1,0 +1,379 @@
+"""All uses of parts of JAX that it does not promise to keep."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import pathlib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+from jax._src import config as _config
+from jax._src import core as _core
+from jax._src import shard_map as _shard_map
+from jax._src.array import ArrayImpl
+from jax._src.export import _export
+from jax._src.interpreters import partial_eval as _partial_eval
+from jax._src.lib.mlir import ir
+from jax._src.lib.mlir.dialects import hlo
+from jax._src.sharding_impls import SPMDAxisContext as _SPMDAxisContext
+from jax.extend.core import Literal, Primitive, jaxprs_in_params
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import PartitionSpec
+
+__all__ = [
+    "ArrayImpl",
+    "Primitive",
+    "ad",
+    "automatic",
+    "automatic_batches",
+    "automatic_devices",
+    "axes_bound",
+    "batching",
+    "broadcast",
+    "compiling",
+    "evaluate",
+    "evaluate_equation",
+    "exportable",
+    "ffi_api_version",
+    "filling_element",
+    "free_of_explicit_axes",
+    "in_place",
+    "inner_jaxprs",
+    "invariant_gather",
+    "ir",
+    "is_eager",
+    "is_in_eager_shard_map",
+    "is_local",
+    "is_of_one_device",
+    "is_sharded",
+    "is_within_program",
+    "is_zero",
+    "mlir",
+    "partition_spec",
+    "reconcile_vma",
+    "result_aval",
+    "rows_sharding",
+    "scan_operands",
+    "sort_by_region",
+    "stack",
+    "switch",
+    "vary_as",
+    "whole_axes",
+    "zero_tangent",
+]
+
+Aval = Any
+WHOLE = PartitionSpec()
+
+
+def switch(name: str, what: str) -> Any:
+    """A setting of JAX that is off by default: an environment variable, and a context manager that jit traces anew."""
+    known = _config.config._value_holders.get(name)  # where the package was imported before, and is again
+    if known is not None:
+        return known
+    return _config.bool_state(name, False, what, include_in_jit_key=True, include_in_trace_context=True)
+
+
+def exportable(result: type) -> None:
+    """Has `jax.export` write and read a named tuple, or a pytree without auxiliary data, by its public name."""
+    name = f"jax_mgpu.{result.__name__}"
+    _export.deserialization_registry.pop(name, None)  # as the package may have been imported before
+    if hasattr(result, "_fields"):
+        jax.export.register_namedtuple_serialization(result, serialized_name=name)
+        return
+    jax.export.register_pytree_node_serialization(
+        result,
+        serialized_name=name,
+        serialize_auxdata=lambda _: b"",
+        deserialize_auxdata=lambda _: None,
+    )
+
+
+def compiling() -> AbstractContextManager[Any]:
+    """Has jit compile also where `jax.disable_jit` is on: a kernel runs in a program alone, as JAX's own primitives."""
+    return jax.disable_jit(False) if jax.config.jax_disable_jit else nullcontext()
+
+
+def reconcile_vma(operands: Sequence[Any]) -> Sequence[Any]:
+    """Gives all operands the varying manual axes of any of them, as jax.lax's own functions do under shard_map."""
+    name = "auto_insert_reshard" if hasattr(_core, "auto_insert_reshard") else "standard_insert_pvary"  # JAX 0.10.0
+    return getattr(_core, name)(*operands)
+
+
+def vary_as(x: Any, *like: Any) -> Any:
+    """`x` with the varying manual axes of the others too, as what depends on them has."""
+    return reconcile_vma([x, *(y for y in like if isinstance(y, jax.core.Tracer))])[0]
+
+
+def without_values(closed: Any) -> Any:
+    """The jaxpr of what was traced, to keep: its captured values are arguments before the others.
+
+    A jaxpr of newer JAX holds the values itself, among them tracers that nothing may keep.
+    """
+    jaxpr = closed.jaxpr
+    return jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
+
+
+def evaluate(jaxpr: Any, consts: Sequence[Any], *arguments: Any) -> list[Any]:
+    """What a function gives that was traced elsewhere, where it did not know what varies over a mesh.
+
+    So each of its steps is told, and what it jits is written out. That also keeps derivatives and transposes right.
+    """
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
+
+    def read(var: Any) -> Any:
+        return var.val if isinstance(var, Literal) else known[var]
+
+    for equation in jaxpr.eqns:
+        operands = [read(var) for var in equation.invars]
+        if equation.primitive.name in ("jit", "pjit"):
+            called = equation.params["jaxpr"]
+            results = evaluate(called.jaxpr, called.consts, *reconcile_vma(operands))
+        else:
+            results = evaluate_equation(jaxpr, equation, operands)
+        known.update(zip(equation.outvars, results, strict=True))
+    return [read(var) for var in jaxpr.outvars]
+
+
+def evaluate_equation(jaxpr: Any, equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """The results of one equation of a jaxpr."""
+    if equation.primitive.name == "pvary":  # for what was not known then; here each step is told, and once is enough
+        return list(operands)
+    given = {var: x for var, x in zip(equation.invars, operands, strict=True) if not isinstance(var, Literal)}
+    alone = jaxpr.replace(constvars=[], invars=list(given), outvars=equation.outvars, eqns=[equation])
+    return jax.core.eval_jaxpr(alone, [], *reconcile_vma(list(given.values())))
+
+
+# For mlir.register_lowering: a rule is run for each call, where it stands. Left alone, newer JAX runs it once for all
+# calls that are alike, in a separate function, where it does not see how the operands are made.
+in_place = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
+
+
+def filling_element(value: Any) -> Any:
+    """The one element, `[1]`, that an operand of a lowering rule is made of where the program so far says so, or None.
+
+    That holds of `jnp.zeros` and `jnp.full` in the function that is lowered, not of what comes from outside of it.
+    """
+    element = value.type.element_type
+    while ir.RankedTensorType(value.type).rank > 0:
+        maker = value.owner
+        if isinstance(maker, ir.Block) or maker.name not in ("stablehlo.broadcast_in_dim", "stablehlo.reshape"):
+            return None
+        value = maker.operands[0]
+    return hlo.reshape(ir.RankedTensorType.get([1], element), value)
+
+
+def sort_by_region(ctx: Any, operands: Sequence[Any], precedes: Callable[..., Any], avals: Sequence[Any]) -> Any:
+    """For a lowering rule: the last operand, as XLA's stable sort of all along their last axis moves it.
+
+    `precedes` gives a list of one bool, of the scalars of one item and of those of another, whose avals are given.
+    """
+    axis = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), ir.RankedTensorType(operands[0].type).rank - 1)
+    sort = hlo.SortOp([x.type for x in operands], operands, dimension=axis, is_stable=ir.BoolAttr.get(True))
+    scalars = [ir.RankedTensorType.get([], ir.RankedTensorType(x.type).element_type) for x in operands]
+    block = sort.comparator.blocks.append(*[kind for kind in scalars for _ in range(2)])
+    with ir.InsertionPoint(block):
+        within = ctx.replace(primitive=None, avals_in=avals, avals_out=[jax.core.ShapedArray((), np.dtype(bool))])
+        items = [*block.arguments[0::2], *block.arguments[1::2]]
+        hlo.return_(list(mlir.lower_fun(precedes, multiple_results=True)(within, *items)))
+    return sort.results[-1]
+
+
+def scan_operands(params: Any, operands: Sequence[Any]) -> list[list[Any]]:
+    """The operands of the primitive `scan` by kind: constants, carried values, arrays of a row a step."""
+    if "ft_in" in params:
+        counts = [len(part) for part in params["ft_in"].unpack()][:2]
+    else:
+        counts = [params["num_consts"], params["num_carry"]]
+    ends = [counts[0], sum(counts)]
+    return [list(operands[: ends[0]]), list(operands[ends[0] : ends[1]]), list(operands[ends[1] :])]
+
+
+def automatic_devices(ctx: Any) -> int:
+    """The number of devices over which XLA itself splits what a lowering rule emits: 1 inside shard_map."""
+    axis_context = ctx.module_context.axis_context
+    if isinstance(axis_context, _SPMDAxisContext):
+        sizes = axis_context.mesh.shape
+        return math.prod(size for axis, size in sizes.items() if axis not in axis_context.manual_axes)
+    return axis_context.num_devices
+
+
+def whole_axes(x: jax.Array) -> jax.Array:
+    """An array with all of each axis on every device, as plain JAX functions along a sharded axis demand."""
+    if not is_sharded(x):
+        return x
+    return jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim))
+
+
+def is_sharded(x: jax.Array) -> bool:
+    """Whether an axis of an array is laid out over Explicit axes of a mesh."""
+    return any(names is not None for names in jax.typeof(x).sharding.spec)
+
+
+def is_local(*arrays: jax.Array) -> bool:
+    """Whether no array is known to be a part of, or laid out over, a mesh: none is under shard_map or Explicit."""
+    return jax.sharding.get_abstract_mesh().empty and all(jax.typeof(x).sharding.mesh.empty for x in arrays)
+
+
+def is_of_one_device() -> bool:
+    """Whether JAX deals out no axis of the mesh in force, if there is one: what is computed here is one device's."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return len(mesh.manual_axes) == len(mesh.axis_names)
+
+
+def result_aval(like: Aval, shape: tuple[int, ...], dtype: Any, batch_rank: int) -> Aval:
+    """The aval of a result: sharded as `like` along the batch axes, and varying as `like` under shard_map."""
+    sharding = like.sharding
+    if sharding.mesh.empty:
+        sharding = _core.get_cur_mesh_sharding()
+    else:
+        spec = PartitionSpec(*sharding.spec[:batch_rank], *[None] * (len(shape) - batch_rank))
+        sharding = jax.sharding.NamedSharding(sharding.mesh, spec)
+    return like.update(shape=shape, dtype=np.dtype(dtype), weak_type=False, sharding=sharding)
+
+
+def automatic(function: Callable[..., Any], out_specs: Any = WHOLE) -> Callable[..., Any]:
+    """The function with the Explicit axes of the mesh in force made Auto: jax.numpy inside needs no output shardings.
+
+    By default the results are whole along the axes of one problem; the axes of a surrounding vmap keep their sharding.
+    """
+    axes = jax.sharding.get_abstract_mesh().explicit_axes
+    return jax.sharding.auto_axes(function, axes=axes, out_sharding=out_specs) if axes else function
+
+
+def automatic_batches(function: Callable[..., Any], batch: Sequence[Any] = ()) -> Callable[..., Any]:
+    """The same of a function that a surrounding vmap may map over Explicit axes.
+
+    That maps each primitive with a sharding over these axes, which `automatic` has made Auto within. So the batch is
+    taken into the function; `batch` is the sharding of its axes.
+    """
+    if not jax.sharding.get_abstract_mesh().explicit_axes:
+        return function
+    whole = jax.custom_batching.custom_vmap(automatic(function, PartitionSpec(*batch)))
+
+    @whole.def_vmap
+    def batched(size: int, in_batched: Any, *arguments: Any) -> tuple[Any, Any]:
+        axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, in_batched)
+        pairs = zip(jax.tree.leaves(arguments), jax.tree.leaves(in_batched), strict=True)
+        spec = next(partition_spec(x)[0] for x, is_batched in pairs if is_batched)
+        mapped = jax.vmap(function, in_axes=tuple(axes), axis_size=size)
+        results = automatic_batches(mapped, (spec, *batch))(*arguments)
+        return results, jax.tree.map(lambda _: True, results)
+
+    return whole
+
+
+def free_of_explicit_axes() -> AbstractContextManager[Any]:
+    """A context in which a jaxpr is made that runs under any mesh: in one made under Explicit axes these stay in force.
+
+    Without Explicit axes it changes nothing, as values that vary over Manual axes are part of a jaxpr.
+    """
+    if not jax.sharding.get_abstract_mesh().explicit_axes:
+        return nullcontext()
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+
+
+def partition_spec(x: Any) -> Sequence[Any]:
+    """The sharding of each axis of a value or an aval; None where the mesh is not Explicit."""
+    aval = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
+    return (*aval.sharding.spec, *[None] * (aval.ndim - len(aval.sharding.spec)))
+
+
+def broadcast(x: Any, shape: Sequence[int], axes: Sequence[int], spec: Sequence[Any]) -> Any:
+    """`x` with its axes at `axes` of `shape`, sharded by `spec` under an Explicit mesh."""
+    sharding = PartitionSpec(*spec) if jax.sharding.get_abstract_mesh().explicit_axes else None
+    return jax.lax.broadcast_in_dim(x, shape, axes, out_sharding=sharding)
+
+
+def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
+    """`jnp.stack`, for a batch too that maps some of the arrays alone over Explicit axes, which JAX cannot stack."""
+    return jnp.concatenate([jnp.expand_dims(x, axis) for x in arrays], axis)
+
+
+def rows_sharding(x: Any, rank: int = 1) -> PartitionSpec | None:
+    """The sharding that rows taken from `x`, by indices of this rank, must have under an Explicit mesh.
+
+    The trailing axes of `x` keep theirs.
+    """
+    if not jax.sharding.get_abstract_mesh().explicit_axes:
+        return None
+    return PartitionSpec(*[None] * rank, *partition_spec(x)[1:])
+
+
+def invariant_gather(x: Any, axis_name: Any, index: Any) -> Any:
+    """`[devices, ...]` of one value a device. Where shard_map tracks what varies, the result does not, as of lax.psum.
+
+    `index` is the device's own, which varies where that is tracked. Elsewhere cotangents of the result differ from
+    device to device, and the transpose has to add them up.
+    """
+    aval = jax.typeof(index)
+    tracked = bool(aval.mat.varying if hasattr(aval, "mat") else getattr(aval, "vma", ()))
+    return jax.lax.all_gather(x, axis_name, to="invarying" if tracked else "varying")
+
+
+def axes_bound(name: Any) -> Callable[[], AbstractContextManager[Any]]:
+    """Binds mesh axes that are bound here, for rules that JAX runs later: those of jax.custom_jvp within vmap."""
+    sizes = [(axis, jax.lax.axis_size(axis)) for axis in (name if isinstance(name, tuple) else (name,))]
+
+    def bound() -> AbstractContextManager[Any]:
+        known = _core.get_axis_env()
+        return _core.extend_axis_env_nd([(axis, size) for axis, size in sizes if not known.axis_exists(axis)])
+
+    return bound
+
+
+def is_eager() -> bool:
+    """Whether nothing is being traced, batched or differentiated here."""
+    return _core.trace_ctx.is_top_level()
+
+
+def is_within_program() -> bool:
+    """Whether what is called here becomes a part of a program, or runs under shard_map.
+
+    Batches over Explicit axes of a mesh count too: JAX cannot map a program over them that holds Auto ones.
+    """
+    if _core.trace_ctx.is_top_level():
+        return False
+    return not isinstance(_outermost_trace(), _core.EvalTrace) or bool(jax.sharding.get_abstract_mesh().explicit_axes)
+
+
+def is_in_eager_shard_map() -> bool:
+    """Whether what is called here runs under shard_map, each operation as a program of its own."""
+    return isinstance(_outermost_trace(), _shard_map.ShardMapTrace)
+
+
+def _outermost_trace() -> Any:
+    """What runs here without batches and derivatives."""
+    trace = _core.trace_ctx.trace
+    while not isinstance(trace, _partial_eval.DynamicJaxprTrace) and hasattr(trace, "parent_trace"):
+        trace = trace.parent_trace
+    return trace
+
+
+def inner_jaxprs(equation: Any) -> Iterable[Any]:
+    """The jaxprs that an equation calls."""
+    return jaxprs_in_params(equation.params)
+
+
+def is_zero(tangent: Any) -> bool:
+    """Whether a tangent or cotangent is a symbolic zero."""
+    return isinstance(tangent, ad.Zero)
+
+
+def zero_tangent(primal: Any) -> Any:
+    """The symbolic zero tangent of a value."""
+    return ad.Zero(jax.typeof(primal).to_tangent_aval())
+
+
+def ffi_api_version() -> tuple[int, int] | None:
+    """The FFI API version of the installed jaxlib's headers, which its runtime implements."""
+    header = pathlib.Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
+    found = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text()))
+    return (int(found["MAJOR"]), int(found["MINOR"])) if len(found) == 2 else None

@@ -1,0 +1,294 @@
+"""Eager calls as programs: each public function, called outside of any program, is one that the next call finds again.
+
+Three kinds of arguments make a call. Those that are declared static are part of the program, as they are under
+`jax.jit`. Arrays are its operands, also where `jax.vmap` or `jax.grad` traces them: JAX then maps or derives the
+program. All other values are the host's: Python's numbers, lists, NumPy's 64-bit arrays. What checks and converts them
+must see the values themselves, so that runs on the host in each call, and what it gives is an operand.
+
+Which conversions a program needs, the function says itself. The first call of some shapes traces it with a `HostValue`
+in the place of each such value, and `on_host` notes what is asked of it. Later calls repeat just that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import tree_flatten  # of which jax.tree.flatten is a slower form
+
+from jax_mgpu._src.core.compat import ArrayImpl, is_within_program
+
+__all__ = ["check_on_host", "jit_eager", "on_host"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# No more programs are kept. It bounds what a loop over ever new sizes, or over functions that never die, leaves behind.
+MOST_PROGRAMS = 4096
+
+
+def jit_eager(*static: str) -> Callable[[Function], Function]:
+    """Makes an eager call of a public function one program. Otherwise each conversion, kernel and gather would be one.
+
+    The arguments named `static` are part of the program: flags, sizes, words and functions.
+    """
+
+    def decorate(function: Function) -> Function:
+        names = tuple(inspect.signature(function).parameters)
+        assert set(static) <= set(names)
+
+        @functools.wraps(function)
+        def call(*positional: Any, **named: Any) -> Any:
+            if is_within_program() or named.get("axis_name") is not None or jax.config.jax_disable_jit:
+                return function(*positional, **named)
+            given = {**dict(zip(names, positional)), **named}  # noqa: B905 - the argument takes half a microsecond
+            if len(given) < len(positional) + len(named):
+                return function(*positional, **named)  # Python's own error
+            settings = {name: given.pop(name) for name in static if name in given} if static else {}
+            try:
+                key = tuple([(name, _key(value)) for name, value in settings.items()]) if settings else ()
+            except TypeError:  # what cannot be part of a program, such as a traced size: the function has the error
+                return function(*positional, **named)
+            leaves, structure = tree_flatten(given)
+            try:
+                return _run((function, key, structure), settings, leaves)
+            except Exception as error:
+                _forget_notes(error)
+                raise
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def on_host(convert: Callable[..., Any], x: Any, *static: Any) -> jax.Array:
+    """`convert(x, *static)`, of an argument or of a list of such, as an array.
+
+    In the program of an eager call it is an operand, which the host converts before each call.
+    """
+    leaves, structure = tree_flatten(x)
+    if not any(isinstance(leaf, HostValue) for leaf in leaves):
+        return jnp.asarray(convert(x, *static))
+    if all(isinstance(leaf, HostValue) for leaf in leaves):
+        return leaves[0].operands.of(_Conversion.of(convert, static, leaves, structure))
+    arrays = [on_host(convert, leaf, *static) if isinstance(leaf, HostValue) else leaf for leaf in leaves]
+    return jnp.asarray(structure.unflatten(arrays))  # of a list of numbers and arrays
+
+
+def check_on_host(check: Callable[..., None], x: Any, *static: Any) -> None:
+    """`check(x, *static)`, of a pytree of arguments; in the program of an eager call, the host checks before each call.
+
+    Then it has only the values of the host: an `ARRAY` stands for each array.
+    """
+    leaves, structure = tree_flatten(x)
+    host = [leaf for leaf in leaves if isinstance(leaf, HostValue)]
+    if host:
+        host[0].operands.of(_Conversion.of(check, static, leaves, structure))
+    else:
+        check(x, *static)
+
+
+def _forget_notes(error: Exception) -> None:
+    """Takes JAX's note on its own frames from an error: the caller of an operation knows nothing of the program."""
+    notes = [note for note in getattr(error, "__notes__", ()) if "internal frames" not in note]
+    if hasattr(error, "__notes__"):
+        error.__notes__ = notes
+
+
+ARRAY = jax.ShapeDtypeStruct((0,), bool)
+
+
+class HostValue:
+    """An argument that the host converts, within a trace. Shapes and types are known of it, and no value."""
+
+    def __init__(self, operands: _Noted | _Known, place: int, value: Any):
+        self.operands, self.place, self.value = operands, place, value
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.value, name)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Conversion:
+    """What the host makes of some leaves of a call, or checks of them, before it."""
+
+    convert: Callable[..., Any]
+    static: tuple[Any, ...]
+    structure: Any
+    places: tuple[int | None, ...]
+
+    @classmethod
+    def of(cls, convert: Callable[..., Any], static: tuple[Any, ...], leaves: Sequence[Any], structure: Any) -> Any:
+        """That of a pytree's leaves."""
+        places = [leaf.place if isinstance(leaf, HostValue) else None for leaf in leaves]
+        return cls(convert, static, structure, tuple(places))
+
+    def __call__(self, leaves: Sequence[Any]) -> Any:
+        given = [ARRAY if place is None else leaves[place] for place in self.places]
+        return self.convert(self.structure.unflatten(given), *self.static)
+
+
+class _Noted:
+    """Notes each conversion that a trace asks for."""
+
+    def __init__(self, leaves: Sequence[Any]):
+        self.leaves = leaves
+        self.conversions: dict[_Conversion, None] = {}
+
+    def of(self, conversion: _Conversion) -> Any:
+        """An operand like the one that the conversion makes."""
+        self.conversions[conversion] = None
+        converted = conversion(self.leaves)
+        return None if converted is None else jax.lax.full_like(jnp.asarray(converted), 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """The operands by the conversions that made them."""
+
+    operands: Mapping[_Conversion, Any]
+
+    def of(self, conversion: _Conversion) -> Any:
+        """The operand of this program."""
+        return self.operands[conversion]
+
+
+def _run(key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any]) -> Any:
+    host = tuple([i for i, leaf in enumerate(leaves) if not _is_operand(leaf)])
+    kinds: list[Any] = []
+    if host:  # conversions depend on all shapes and types; JAX knows those of operands
+        kinds = [_kind(leaf) for leaf in leaves]
+        key = *key, host, jax.config.jax_enable_x64, *kinds
+    program = _PROGRAMS.get(key)
+    if program is None:
+        program = _Program(key, settings, leaves, host)
+        if None not in kinds:
+            program.keep(key, [value for value in settings.values() if callable(value)])
+    return program(leaves)
+
+
+_PROGRAMS: dict[Any, _Program] = {}
+
+
+class _Program:
+    """A program of a public function. It refers weakly to functions of the caller, with which it is forgotten."""
+
+    def __init__(self, key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any], host: Sequence[int]):
+        function, _, structure, *_ = key
+        self.host = frozenset(host)
+        stand_ins = {i: _stand_in(leaves[i]) for i in host}
+
+        def call(settings: Mapping[str, Any], values: Mapping[int, Any], converted: Any, operands: Any) -> Any:
+            rest, places = iter(operands), range(len(values) + len(operands))
+            filled = [HostValue(converted, i, values[i]) if i in values else next(rest) for i in places]
+            return function(**settings, **structure.unflatten(filled))
+
+        noted = _Noted(leaves)
+        if host:
+            values = {i: leaves[i] for i in host}
+            jax.eval_shape(lambda *operands: call(settings, values, noted, operands), *self._operands(leaves))
+        self.conversions = conversions = tuple(noted.conversions)
+        held = {name: _Weak(value) if callable(value) else value for name, value in settings.items()}
+
+        def run(converted: Sequence[Any], *operands: Any) -> Any:
+            given = {name: value.get() if isinstance(value, _Weak) else value for name, value in held.items()}
+            return call(given, stand_ins, _Known(dict(zip(conversions, converted, strict=True))), operands)
+
+        run.__name__ = run.__qualname__ = function.__name__
+        self.run = jax.jit(run)
+
+    def __call__(self, leaves: Sequence[Any]) -> Any:
+        if not self.host:
+            return self.run((), *leaves)
+        return self.run([convert(leaves) for convert in self.conversions], *self._operands(leaves))
+
+    def _operands(self, leaves: Sequence[Any]) -> list[Any]:
+        return [leaf for i, leaf in enumerate(leaves) if i not in self.host]
+
+    def keep(self, key: tuple[Any, ...], functions: Sequence[Any]) -> None:
+        """Has later calls find the program, as long as all of these functions live."""
+
+        def forget(_: Any) -> None:
+            _PROGRAMS.pop(key, None)
+
+        try:
+            self.watched = [weakref.ref(part, forget) for one in functions for part in _parts(one)]
+        except TypeError:  # of a type that cannot be watched
+            return
+        if len(_PROGRAMS) >= MOST_PROGRAMS:
+            for oldest in list(_PROGRAMS)[: len(_PROGRAMS) + 1 - MOST_PROGRAMS]:
+                _PROGRAMS.pop(oldest, None)
+        _PROGRAMS[key] = self
+
+
+class _Weak:
+    """A function of the caller's, who holds it while its program is traced."""
+
+    def __init__(self, function: Callable[..., Any]):
+        try:
+            self.get: Any = weakref.WeakMethod(function) if inspect.ismethod(function) else weakref.ref(function)
+        except TypeError:  # such a program is not kept
+            self.get = lambda: function
+
+
+def _parts(function: Callable[..., Any]) -> tuple[Any, ...]:
+    """What tells a function from all others: of a method, which is made anew each time, object and function."""
+    return (function.__self__, function.__func__) if isinstance(function, types.MethodType) else (function,)
+
+
+def _key(value: Any) -> Any:
+    """What tells a setting from all others, to the bit: 1 is not True, nor 0.0 -0.0."""
+    kind = type(value)
+    if value is None or kind in (str, bool, int) or isinstance(value, np.dtype):
+        return kind, value
+    if kind in (float, complex):
+        return kind, repr(value)
+    if isinstance(value, np.generic):
+        return kind, value.dtype, value.tobytes()
+    if kind in (tuple, list):
+        return kind, tuple(map(_key, value))
+    if kind is dict:
+        return kind, tuple([(_key(name), _key(x)) for name, x in value.items()])
+    if callable(value):
+        return tuple(map(id, _parts(value)))
+    raise TypeError(kind)
+
+
+def _is_operand(leaf: Any) -> bool:
+    """Whether a program takes a leaf as it is: an array of a type that JAX keeps."""
+    if type(leaf) is ArrayImpl or isinstance(leaf, jax.Array):
+        return True
+    if type(leaf) is not np.ndarray:
+        return False
+    return leaf.dtype in NARROW_DTYPES or (jax.config.jax_enable_x64 and leaf.dtype in WIDE_DTYPES)
+
+
+NARROW_DTYPES = frozenset(
+    map(np.dtype, ["bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32", "complex64"])
+) | {np.dtype(jnp.bfloat16)}
+WIDE_DTYPES = frozenset(map(np.dtype, ["int64", "uint64", "float64", "complex128"]))
+
+
+def _kind(leaf: Any) -> Any:
+    """What the conversions of a call may depend on: None where that is not known."""
+    kind = type(leaf)
+    if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+        return leaf.shape, leaf.dtype
+    if kind in (bool, float, complex, str):
+        return kind
+    return (kind, np.asarray(leaf).dtype) if kind is int else None
+
+
+def _stand_in(leaf: Any) -> Any:
+    """A value of the same type and shape, without its memory."""
+    return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) if type(leaf) is np.ndarray else leaf

@@ -1,0 +1,190 @@
+"""What the operations of a program run: a row each, on a machine without a GPU too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from jax_mgpu._src.core import library
+from jax_mgpu._src.core.compat import inner_jaxprs
+from jax_mgpu._src.core.operation import REGISTRY, Operation, run_fallback, stored_aval
+
+__all__ = ["Explanation", "Step", "explain"]
+
+
+class _Device(NamedTuple):
+    traits: library.Traits
+    peak: float  # bytes of memory a second
+
+
+def _gpu(processors: int, shared_kib: int, l2_mib: int, capability: int, terabytes: float) -> _Device:
+    return _Device(library.Traits(processors, shared_kib << 10, l2_mib << 20, capability), terabytes * 1e12)
+
+
+DEVICES = {
+    "T4": _gpu(40, 64, 4, 75, 0.32),
+    "A100": _gpu(108, 163, 40, 80, 2.04),
+    "L4": _gpu(58, 99, 48, 89, 0.3),
+    "L40S": _gpu(142, 99, 96, 89, 0.864),
+    "RTX 4090": _gpu(128, 99, 72, 89, 1.008),
+    "H100": _gpu(132, 227, 50, 90, 3.35),
+    "H200": _gpu(132, 227, 50, 90, 4.8),
+    "B200": _gpu(148, 227, 126, 100, 8.0),
+}
+COPIED = 0.85  # of the peak: an H200 copies at 4.05 to 4.11 TB/s
+
+
+class Step(NamedTuple):
+    """What one operation of a program runs.
+
+    Attributes:
+      operation: its name. A public function may be several.
+      variant: the way that is taken, `"one kernel"` where there is only one, or `"plain JAX"`.
+      condition: why this way is taken.
+      tiles: what a block works on at a time, in items, by the name of the tile.
+      passes: over memory; one reads the operands and writes the results.
+      scratch_bytes: the scratch memory that the program gives the operation.
+      seconds: the passes, at the speed of a copy. None on a CPU, and where plain JAX runs.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> (step,) = mgpu.explain(mgpu.merge, device="H200")(jnp.arange(9), jnp.arange(5)).steps
+      >>> step.operation, step.variant
+      ('merge', 'one kernel')
+    """
+
+    operation: str
+    variant: str
+    condition: str
+    tiles: dict[str, int]
+    passes: float
+    scratch_bytes: int
+    seconds: float | None
+
+
+class Explanation(NamedTuple):
+    """What a program runs. As text it is a table.
+
+    Attributes:
+      steps: a `Step` for each operation, in the order of the program.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> explanation = mgpu.explain(mgpu.merge, device="H200")(jnp.arange(9), jnp.arange(5))
+      >>> [step.operation for step in explanation.steps]
+      ['merge']
+    """
+
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        head = ("operation", "variant", "condition", "tiles", "passes", "scratch bytes", "at copy speed")
+        rows = [head, *map(_cells, self.steps)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _cells(step: Step) -> tuple[str, ...]:
+    tiles = ", ".join(f"{name} {size}" for name, size in step.tiles.items())
+    time = "" if step.seconds is None else f"{step.seconds * 1e6:.3g} us"
+    passes = "" if step.seconds is None else f"{step.passes:g}"
+    return step.operation, step.variant, step.condition, tiles, passes, str(step.scratch_bytes), time
+
+
+def explain(function: Callable[..., Any], *, device: str | None = None) -> Callable[..., Explanation]:
+    """Tells what each operation in a function will run.
+
+    Nothing is run, and no GPU is needed: what runs follows from shapes, types and the device. Operations inside `jit`,
+    `vmap`, loops and branches are found; a loop's operations stand there once.
+
+    Args:
+      function: a function of arrays, as for `jax.jit`.
+      device: `"cpu"`, or the name of a GPU: `"T4"`, `"A100"`, `"L4"`, `"L40S"`, `"RTX 4090"`, `"H100"`, `"H200"` or
+        `"B200"`. None stands for the default device: an H200 in place of a GPU that is not of these.
+
+    Returns:
+      A function of the same arguments, which may be `jax.ShapeDtypeStruct`s. It returns an `Explanation`, whose
+      `steps` are a `Step` for each operation, and which is printed as a table.
+
+    Raises:
+      ValueError: no device of this name is known.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> import jax_mgpu as mgpu
+      >>> keys = jax.ShapeDtypeStruct((1 << 26,), jnp.uint32)
+      >>> explanation = mgpu.explain(mgpu.sort, device="H200")(keys)
+      >>> [(step.operation, step.variant, step.passes) for step in explanation.steps]
+      [('segmented_sort', 'digits', 4.5)]
+    """
+    name = _default_device() if device is None else device
+    if name != "cpu" and name not in DEVICES:
+        raise ValueError(f"explain: device: expected None, cpu or one of {', '.join(DEVICES)}, got {device!r}")
+
+    def explained(*args: Any, **kwargs: Any) -> Explanation:
+        return Explanation(tuple(_steps(jax.make_jaxpr(function)(*args, **kwargs).jaxpr, name)))
+
+    return explained
+
+
+def _default_device() -> str:
+    if jax.default_backend() != "gpu":
+        return "cpu"
+    kind = jax.devices()[0].device_kind
+    return next((name for name in DEVICES if name in kind), "H200")
+
+
+def _steps(jaxpr: Any, device: str) -> Iterator[Step]:
+    """The steps of a program and of those within it, but for branches that are another platform's."""
+    platform = "cpu" if device == "cpu" else "cuda"
+    for equation in jaxpr.eqns:
+        operation = REGISTRY.get(_name(equation))
+        if operation is not None and operation.primitive is equation.primitive:
+            yield from _of_call(operation, equation, device)
+        elif platforms := equation.params.get("branches_platforms"):
+            branch = next(i for i, names in enumerate(platforms) if names is None or platform in names)
+            yield from _steps(equation.params["branches"][branch].jaxpr, device)
+        elif equation.primitive.name.startswith("mgpu_"):
+            is_compiled = platform == "cuda" and _name(equation).endswith("_by_function")
+            yield Step(_name(equation), "a compiled function" if is_compiled else "plain JAX", "", {}, 1, 0, None)
+        else:
+            for inner in inner_jaxprs(equation):
+                yield from _steps(inner, device)
+
+
+def _name(equation: Any) -> str:
+    return equation.primitive.name.removeprefix("mgpu_")
+
+
+def _of_call(operation: Operation, equation: Any, device: str) -> Iterator[Step]:
+    operands, results = ([stored_aval(x.aval) for x in xs] for xs in (equation.invars, equation.outvars))
+    platform = "cpu" if device == "cpu" else "cuda"
+    if operation.only not in (None, platform) or operation.prefers_xla(operands, equation.params, platform, 1):
+        yield Step(operation.name, "plain JAX", "what the kernels do not take, or not faster", {}, 1, 0, None)
+
+        def plain(*xs: Any) -> Sequence[Any]:
+            return run_fallback(operation, xs, equation.params)
+
+        yield from _steps(jax.make_jaxpr(plain)(*operands).jaxpr, device)
+    elif platform == "cpu":
+        yield Step(operation.name, "threads", "a CPU", {}, 1, 0, None)
+    else:
+        yield _on_gpu(operation, operands, results, equation.params, DEVICES[device])
+
+
+def _on_gpu(
+    operation: Operation, operands: Sequence[Any], results: Sequence[Any], params: dict[str, Any], device: _Device
+) -> Step:
+    plan = library.plan(operation.name, operands, results, operation.call_attributes(operands, params), device.traits)
+    moved = sum(x.size * x.dtype.itemsize for x in (*operands, *results))
+    return Step(
+        operation.name,
+        plan["variant"] or "one kernel",
+        plan["condition"],
+        plan["tiles"],
+        plan["passes"],
+        plan["scratch"],
+        plan["passes"] * moved / (COPIED * device.peak),
+    )

@@ -1,0 +1,546 @@
+"""Turns the description of an operation into a JAX primitive. No other module makes primitives.
+
+A family describes an operation on unbatched operands: the rank of each operand, a shape rule, a plain-JAX form,
+derivative rules. This module makes of it abstract evaluation, the CPU and CUDA lowerings to the FFI handlers of the
+same name, the plain-JAX lowering for every other platform, batching and the hidden workspace result.
+
+It checks these conventions:
+
+- The description names operands, results and attributes once. A call gives operands by name, and a rule gets those that
+  it names among its parameters. The libraries have the same names: `expect_compiled_names`.
+- A call leaves out an operand that is absent. The operand is then `ABSENT`, an empty int32 vector.
+- Attributes are Python ints (flags and enumerations too), or `Keyed`, where an operation hands on others itself.
+- A batch adds leading axes. An operand has all of them or, if the batch does not touch it, none; every result has all
+  of them. Handlers take both, so the batching rule only moves axes.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import warnings
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from jax_mgpu._src.core import library
+from jax_mgpu._src.core.compat import (
+    Primitive,
+    ad,
+    automatic,
+    automatic_devices,
+    batching,
+    broadcast,
+    compiling,
+    filling_element,
+    in_place,
+    is_eager,
+    is_in_eager_shard_map,
+    is_sharded,
+    is_zero,
+    mlir,
+    partition_spec,
+    reconcile_vma,
+    result_aval,
+    vary_as,
+    zero_tangent,
+)
+from jax_mgpu._src.core.eager import jit_eager
+from jax_mgpu._src.core.sharding import declare_batch, workspace_shape
+from jax_mgpu._src.keys.bits import keeping_bits
+
+__all__ = [
+    "ABSENT",
+    "REGISTRY",
+    "Keyed",
+    "Operation",
+    "expect_compiled_names",
+    "in_program",
+    "jit_eager",
+    "run_fallback",
+    "stored_aval",
+]
+
+ABSENT = np.zeros((0,), np.int32)
+
+REGISTRY: dict[str, Operation] = {}
+
+
+class Operation:
+    """One operation as a JAX primitive with several results.
+
+    Args:
+      name: name of the primitive, of the FFI handlers and of the family's C++ functions.
+      operands: the rank of each operand of one problem by the operand's name, in the order of the handlers.
+      results: the names of the results, in the order of the handlers. Attributes may leave some out.
+      attributes: what each attribute is by its name: `bool`, `int`, an enumeration, or `Keyed`.
+      shapes: shape rule; takes `jax.ShapeDtypeStruct`s of operands and attributes, gives one struct a result.
+      fallback: the operation in plain JAX, on unbatched operands; what other platforms run.
+      aliases: the name of a result by that of an operand whose buffer it may take over when it is donated. Where the
+        program makes the operand of one scalar, as `jnp.zeros` does, the kernels get that scalar, `[1]`, and fill the
+        result themselves.
+      streamed: operands that the kernels read as one run over the whole batch: one that serves the whole batch is
+        repeated for them.
+      only: the one platform with kernels, where the others have none ("" where none has). There the plain-JAX form
+        runs, which is made of other kernels, or warns itself.
+      is_registered: whether the libraries know the operation by these names.
+
+    Every rule takes the operands and attributes that it names among its parameters. The rules of derivatives get the
+    operands together, as a tuple with their names.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        operands: Mapping[str, int],
+        results: Sequence[str],
+        attributes: Mapping[str, type],
+        shapes: Callable[..., Sequence[jax.ShapeDtypeStruct]],
+        fallback: Callable[..., Sequence[jax.Array]],
+        aliases: Mapping[str, str] | None = None,
+        streamed: Sequence[str] = (),
+        only: str | None = None,
+        is_registered: bool = True,
+    ):
+        self.name = name
+        self.operands, self.results, self.attributes = tuple(operands), tuple(results), dict(attributes)
+        self.Operands = namedtuple(f"{name}_operands", self.operands)  # type: ignore[misc]
+        self.ranks = tuple(operands.values())
+        self.shapes = self._by_name(shapes)
+        self.fallback = self._by_name(fallback)
+        place = self.operands.index
+        self.aliases = {place(operand): self.results.index(result) for operand, result in (aliases or {}).items()}
+        self.only = only
+        self.transposes: dict[int, Callable[..., Any]] = {}
+        # A result cannot take over a buffer without the batch.
+        self.repeated = frozenset({*map(place, streamed), *self.aliases})
+        self.primitive = Primitive(f"mgpu_{name}")
+        self.primitive.multiple_results = True
+        self.primitive.def_impl(self._impl)
+        self.primitive.def_abstract_eval(self._abstract)
+        batching.primitive_batchers[self.primitive] = self._batch
+        _register_lowerings(self)
+        if is_registered:
+            REGISTRY[name] = self
+
+    @property
+    def platforms(self) -> Sequence[str]:
+        """Those with kernels."""
+        return tuple(platform for platform in library.platforms() if self.only in (None, platform))
+
+    def warn_without_kernels(self, platforms: Sequence[str]) -> None:
+        """Says once that other platforms run plain JAX."""
+        if self.only is None:
+            _warn_without_kernels(platforms)
+
+    def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
+        """Whether a program that could have kernels is to have plain JAX."""
+        del operands, attributes, platform, devices
+        return False
+
+    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """The attributes of the call of the handlers."""
+        del operands
+        return dict(attributes)
+
+    def __call__(self, **named: Any) -> list[jax.Array]:
+        """Binds the primitive to operands, with or without batch axes, and attributes, all by name."""
+        operands = [named.pop(operand, ABSENT) for operand in self.operands]
+        return self.run(operands, **named)
+
+    def run(self, operands: Sequence[Any], **attributes: Any) -> list[jax.Array]:
+        """The same with all operands, in their order."""
+        if attributes.keys() != self.attributes.keys():
+            expected, got = ", ".join(self.attributes), ", ".join(attributes)
+            raise TypeError(f"{self.name}: operands and attributes: expected attributes {expected}, got {got}")
+        attributes = {name: x if isinstance(x, Keyed) else int(x) for name, x in attributes.items()}
+        if is_eager():
+            return self._impl(*operands, **attributes)  # arguments of a program: nothing is made beforehand
+        if is_in_eager_shard_map():  # where an operand without items cannot be an argument of a program
+            absent = tuple((i, x.shape, np.dtype(x.dtype)) for i, x in enumerate(operands) if not x.size)
+            present = [x for x in operands if x.size]
+            return _run_within_shard_map(self, tuple(attributes.items()), absent, *present)
+        return self.primitive.bind(*reconcile_vma([in_program(x) for x in operands]), **attributes)
+
+    def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        """A rule that takes some operands and attributes by name, as a function of all operands in order."""
+        parameters = inspect.signature(rule).parameters
+        wanted = {name for name, parameter in parameters.items() if parameter.kind != inspect.Parameter.VAR_KEYWORD}
+        unknown = wanted - {*self.operands, *self.attributes}
+        if unknown:
+            expected = "the names of operands and attributes"
+            raise TypeError(f"{self.name}: {rule.__name__}: expected {expected}, got {', '.join(sorted(unknown))}")
+        every_attribute = len(wanted) < len(parameters)
+        places = [(name, i) for i, name in enumerate(self.operands) if name in wanted]
+
+        def call(*operands: Any, **attributes: Any) -> Any:
+            taken = {name: value for name, value in attributes.items() if every_attribute or name in wanted}
+            return rule(**{name: operands[i] for name, i in places}, **taken)
+
+        return call
+
+    def def_jvp(self, rule: Callable[..., tuple[Sequence[Any], Sequence[Any]]]) -> None:
+        """Sets the forward derivative.
+
+        `rule(primals, tangents, **attributes)` gets one problem, its operands and their tangents by name; a tangent is
+        None where it is zero; so may be the tangents that it returns.
+        """
+
+        def jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
+            live = [i for i, t in enumerate(tangents) if not is_zero(t) and t.dtype != jax.dtypes.float0]
+            moving: list[int] = []
+
+            def one_problem(primals: Sequence[Any], live_tangents: Sequence[Any]) -> Any:
+                tangents: list[Any] = [None] * len(primals)
+                for i, tangent in zip(live, live_tangents, strict=True):
+                    tangents[i] = tangent
+                results, result_tangents = rule(self.Operands(*primals), self.Operands(*tangents), **attributes)
+                moving[:] = [i for i, tangent in enumerate(result_tangents) if tangent is not None]
+                return list(results), [result_tangents[i] for i in moving]
+
+            given = [tangents[i] for i in live]
+            # Where no operand is sharded nothing has to be Auto, and the axes of a surrounding vmap must not be.
+            mapped = automatic(one_problem) if any(map(is_sharded, _arrays((*primals, *given)))) else one_problem
+            axes = [0 if x.ndim > rank else None for x, rank in zip(primals, self.ranks, strict=True)]
+            for _ in range(self._batch_rank(primals)):
+                mapped = jax.vmap(mapped, in_axes=(axes, [axes[i] for i in live]))
+            results, live_results = mapped(_arrays(primals), _arrays(given))
+            result_tangents = [zero_tangent(result) for result in results]
+            for i, tangent in zip(moving, live_results, strict=True):
+                result_tangents[i] = vary_as(tangent, results[i])
+            return results, result_tangents
+
+        ad.primitive_jvps[self.primitive] = jvp
+
+    def def_transpose(self, operand: str, rule: Callable[..., Any]) -> None:
+        """Declares the operation linear in an operand, jointly with any other so declared, and sets its transpose.
+
+        `rule(cotangents, operands, **attributes)` gets one problem: a cotangent a result (None where zero), the
+        operands by name, with a `jax.ShapeDtypeStruct` in place of each linear one. It gives the cotangent of
+        `operand`.
+        """
+        self.transposes[self.operands.index(operand)] = rule
+        ad.primitive_transposes[self.primitive] = self._transpose
+
+    def _transpose(self, cotangents: Sequence[Any], *operands: Any, **attributes: Any) -> list[Any]:
+        linear = [i for i, x in enumerate(operands) if ad.is_undefined_primal(x)]
+        operands = tuple(x.aval if i in linear else x for i, x in enumerate(operands))
+        results: list[Any] = [None] * len(operands)
+        for i in linear:
+            if i not in self.transposes:
+                expected = "an operand that the operation is linear in"
+                raise NotImplementedError(f"{self.name}: transpose: expected {expected}, got {self.operands[i]}")
+            results[i] = self._transpose_one(i, linear, cotangents, operands, attributes)
+        return results
+
+    def _transpose_one(
+        self,
+        operand: int,
+        linear: Sequence[int],
+        cotangents: Sequence[Any],
+        operands: Sequence[Any],
+        attributes: Mapping[str, Any],
+    ) -> Any:
+        aval, rank = operands[operand], self.ranks[operand]
+        live = [i for i, cotangent in enumerate(cotangents) if not is_zero(cotangent)]
+        if not live:
+            return ad.Zero(aval)
+        known = [i for i in range(len(operands)) if i not in linear]
+
+        def one_problem(known_operands: Sequence[Any], live_cotangents: Sequence[Any]) -> Any:
+            all_operands: list[Any] = [
+                jax.ShapeDtypeStruct(x.shape[x.ndim - rank :], x.dtype)
+                for x, rank in zip(operands, self.ranks, strict=True)
+            ]
+            for i, value in zip(known, known_operands, strict=True):
+                all_operands[i] = value
+            all_cotangents: list[Any] = [None] * len(cotangents)
+            for i, value in zip(live, live_cotangents, strict=True):
+                all_cotangents[i] = value
+            return self.transposes[operand](all_cotangents, self.Operands(*all_operands), **attributes)
+
+        batch_rank = self._batch_rank(operands)
+        mapped = automatic(one_problem)
+        for _ in range(batch_rank):
+            in_axes = [0 if operands[i].ndim > self.ranks[i] else None for i in known]
+            mapped = jax.vmap(mapped, in_axes=(in_axes, 0))
+        result = mapped(_arrays(operands[i] for i in known), _arrays(cotangents[i] for i in live))
+        if batch_rank and aval.ndim == rank:  # one operand served the whole batch
+            result = result.sum(axis=tuple(range(batch_rank)))
+        return vary_as(result, *(operands[i] for i in known))
+
+    def _batch_rank(self, operands: Sequence[Any]) -> int:
+        return max(operand.ndim - rank for operand, rank in zip(operands, self.ranks, strict=True))
+
+    def _impl(self, *operands: Any, **attributes: Any) -> list[jax.Array]:
+        with compiling():
+            return _run_primitive(self, tuple(attributes.items()), *operands)
+
+    def _abstract(self, *avals: Any, **attributes: Any) -> list[Any]:
+        batch_rank = self._batch_rank(avals)
+        like = next(aval for aval, rank in zip(avals, self.ranks, strict=True) if aval.ndim - rank == batch_rank)
+        batch = like.shape[:batch_rank]
+        for aval, rank in zip(avals, self.ranks, strict=True):
+            if aval.ndim != rank and aval.shape[: aval.ndim - rank] != batch:
+                raise ValueError(
+                    f"{self.name}: batch axes of the operands: expected all of {batch} or none, got shape {aval.shape}"
+                )
+        problem = [
+            jax.ShapeDtypeStruct(aval.shape[aval.ndim - rank :], aval.dtype)
+            for aval, rank in zip(avals, self.ranks, strict=True)
+        ]
+        return [
+            result_aval(like, (*batch, *result.shape), result.dtype, batch_rank)
+            for result in self.shapes(*problem, **attributes)
+        ]
+
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
+        mapped = [axis is not None for axis in axes]
+        operands = [_leading(x, axis) if axis else x for x, axis in zip(operands, axes, strict=True)]
+        # The batch: the new axis, then those of an earlier vmap, from an operand that has them.
+        inner = [x.ndim - on - rank for x, on, rank in zip(operands, mapped, self.ranks, strict=True)]
+        first, fullest = mapped.index(True), inner.index(max(inner))
+        earlier = slice(mapped[fullest], mapped[fullest] + inner[fullest])
+        batch = (operands[first].shape[0], *operands[fullest].shape[earlier])
+        specs = (partition_spec(operands[first])[0], *partition_spec(operands[fullest])[earlier])
+        moved = []
+        for i, (x, rank) in enumerate(zip(operands, self.ranks, strict=True)):
+            if not mapped[i] and not inner[i] and i not in self.repeated:
+                moved.append(x)  # one operand for the whole batch
+                continue
+            own = x.ndim - rank
+            present = [*range(not mapped[i], 1), *range(1, 1 + inner[i]), *range(len(batch), len(batch) + rank)]
+            spec = (*specs, *partition_spec(x)[own:])
+            shape = (*batch, *x.shape[own:])
+            repeat = functools.partial(broadcast, shape=shape, axes=present, spec=spec)
+            moved.append(keeping_bits(repeat, x, repeats=True) if x.shape != shape else x)
+        results = self.run(moved, **attributes)
+        return results, [0] * len(results)
+
+
+def _leading(x: jax.Array, axis: int) -> jax.Array:
+    """An array with this axis first."""
+    return keeping_bits(lambda x: jnp.moveaxis(x, axis, 0), x, repeats=True)
+
+
+def in_program(x: Any) -> Any:
+    """An operand as what is traced.
+
+    An operand without items is made anew, like the given one: the compiler of jaxlib 0.11 may crash on it as a constant
+    or an argument under shard_map.
+    """
+    if x.size:
+        return jnp.asarray(x)
+    return jax.lax.full_like(x, 0) if isinstance(x, jax.core.Tracer) else jnp.zeros(x.shape, x.dtype)
+
+
+def _arrays(values: Iterable[Any]) -> list[Any]:
+    """Values that may be NumPy's own, as derivatives taken outside jit are."""
+    return [jnp.asarray(x) for x in values]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _run_primitive(operation: Operation, attributes: tuple[tuple[str, int], ...], *operands: Any) -> list[jax.Array]:
+    return operation.primitive.bind(*operands, **dict(attributes))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _run_within_shard_map(
+    operation: Operation,
+    attributes: tuple[tuple[str, int], ...],
+    absent: tuple[tuple[int, tuple[int, ...], np.dtype], ...],
+    *present: Any,
+) -> list[jax.Array]:
+    operands = list(present)
+    for i, shape, dtype in absent:
+        operands.insert(i, np.zeros(shape, dtype))
+    return operation.run(operands, **dict(attributes))
+
+
+class Keyed:
+    """An attribute of any type, the same as another one of its key. It lives as long as the programs that have it."""
+
+    def __init__(self, key: Any, value: Any):
+        self.key, self.value = key, value
+        self._hash = hash(key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Keyed) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"{self._hash & 0xFFFFFFFF:08x}"
+
+
+def _register_lowerings(operation: Operation) -> None:
+    lower_fallback = mlir.lower_fun(lambda *xs, **attributes: run_fallback(operation, xs, attributes), True)
+
+    def pure(ctx: Any, *operands: Any, **attributes: Any) -> Any:
+        """In plain JAX. Functions that were traced apart know nothing of values that vary over manual axes."""
+        avals = [jax.core.ShapedArray(aval.shape, aval.dtype, sharding=aval.sharding) for aval in ctx.avals_in]
+        return lower_fallback(ctx.replace(avals_in=avals), *operands, **attributes)
+
+    def lower_anywhere(ctx: Any, *operands: Any, **attributes: Any) -> Any:
+        operation.warn_without_kernels(ctx.module_context.platforms)
+        return pure(ctx, *operands, **attributes)
+
+    mlir.register_lowering(operation.primitive, lower_anywhere)
+    for platform in operation.platforms:
+        lowering = _kernel_lowering(operation, platform, pure)
+        # What makes an aliased operand is seen only by a rule that is run where the call stands.
+        options = in_place if operation.aliases else {}
+        mlir.register_lowering(operation.primitive, lowering, platform=platform, **options)
+
+
+def _kernel_lowering(operation: Operation, platform: str, pure: Callable[..., Any]) -> Callable[..., Any]:
+    repeated = mlir.lower_fun(
+        lambda *operands, **attributes: operation.run(_repeat(operation, operands), **attributes), True
+    )
+
+    as_bytes = mlir.lower_fun(lambda *operands, **attributes: _run_as_bytes(operation, operands, attributes), True)
+
+    def lower(ctx: Any, *operands: Any, **attributes: Any) -> Any:
+        avals_in, avals_out = ctx.avals_in, list(ctx.avals_out)
+        if any(map(_is_float8, avals_in)):
+            return as_bytes(ctx, *operands, **attributes)
+        batch_rank = operation._batch_rank(avals_in)
+        devices = automatic_devices(ctx) if batch_rank else 1
+        if operation.prefers_xla(avals_in, attributes, platform, devices):
+            return pure(ctx, *operands, **attributes)
+        if devices > 1 and any(aval.ndim == rank for aval, rank in zip(avals_in, operation.ranks, strict=True)):
+            return repeated(ctx, *operands, **attributes)
+        given_attributes = operation.call_attributes(avals_in, attributes)
+        numbers = {name: value for name, value in given_attributes.items() if not isinstance(value, str)}
+        if platform == "cuda":
+            # Scratch memory is one more result, which XLA's own allocator places and which is dropped here: the handler
+            # allocates nothing and can be recorded into a CUDA graph.
+            shape = _workspace_shape(operation, avals_in, avals_out, numbers, batch_rank, devices)
+            avals_out.append(jax.core.ShapedArray(shape, np.dtype(np.uint8)))
+        aliases = dict(operation.aliases)
+        given, values = list(avals_in), list(operands)
+        for index in operation.aliases if devices == 1 else ():
+            if (element := filling_element(values[index])) is not None:
+                given[index] = given[index].update(shape=(1,))
+                values[index] = element
+                del aliases[index]
+        lowering = jax.ffi.ffi_lowering(library.target(operation.name), operand_output_aliases=aliases or None)
+        typed = {**given_attributes, **{name: np.int64(value) for name, value in numbers.items()}}
+        results: list[Any] = list(lowering(ctx.replace(avals_in=given, avals_out=avals_out), *values, **typed))
+        if devices > 1:
+            shapes_in, shapes_out = ([aval.shape for aval in avals] for avals in (avals_in, avals_out))
+            declare_batch(results[0].owner, shapes_in, shapes_out, batch_rank)
+        return results[: len(ctx.avals_out)]
+
+    return lower
+
+
+def _is_float8(aval: Any) -> bool:
+    return jnp.issubdtype(aval.dtype, jnp.floating) and aval.dtype.itemsize == 1
+
+
+def stored_aval(aval: Any) -> jax.ShapeDtypeStruct:
+    """An operand or result as handlers get it."""
+    return jax.ShapeDtypeStruct(aval.shape, np.dtype(np.uint8) if _is_float8(aval) else aval.dtype)
+
+
+def _run_as_bytes(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
+    """The operation on float8 rows, which handlers move as bytes; everywhere else they are floats with derivatives."""
+    avals = operation._abstract(*map(jax.typeof, operands), **attributes)
+    stored = [jax.lax.bitcast_convert_type(x, jnp.uint8) if _is_float8(x) else x for x in operands]
+    results = operation.run(stored, **attributes)
+    return [
+        jax.lax.bitcast_convert_type(x, aval.dtype) if _is_float8(aval) else x
+        for x, aval in zip(results, avals, strict=True)
+    ]
+
+
+def _repeat(operation: Operation, operands: Sequence[Any]) -> list[Any]:
+    """All operands with the batch axes."""
+    batch_rank = operation._batch_rank(operands)
+    batch = next(x.shape[:batch_rank] for x, rank in zip(operands, operation.ranks, strict=True) if x.ndim > rank)
+
+    def repeated(x: Any) -> Any:
+        return keeping_bits(lambda x: jnp.broadcast_to(x, (*batch, *x.shape)), x, repeats=True)
+
+    return [repeated(x) if x.ndim == rank else x for x, rank in zip(operands, operation.ranks, strict=True)]
+
+
+def _workspace_shape(
+    operation: Operation,
+    avals_in: Sequence[Any],
+    avals_out: Sequence[Any],
+    attributes: Mapping[str, Any],
+    batch_rank: int,
+    devices: int,
+) -> tuple[int, ...]:
+    if devices == 1:
+        return (library.workspace_bytes(operation.name, avals_in, avals_out, attributes),)
+
+    def bytes_of(rows: int) -> int:
+        operands, results = (
+            [jax.ShapeDtypeStruct((rows, *aval.shape[batch_rank:]), aval.dtype) for aval in avals]
+            for avals in (avals_in, avals_out)
+        )
+        return library.workspace_bytes(operation.name, operands, results, attributes)
+
+    return workspace_shape(avals_out[0].shape[:batch_rank], devices, bytes_of)
+
+
+def run_fallback(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any]) -> Sequence[Any]:
+    """The operation in plain JAX, with the axes of a batch."""
+
+    def function(*xs: Any) -> list[Any]:
+        return list(operation.fallback(*xs, **attributes))
+
+    in_axes = [0 if x.ndim > rank else None for x, rank in zip(operands, operation.ranks, strict=True)]
+    for _ in range(operation._batch_rank(operands)):
+        function = jax.vmap(function, in_axes=in_axes)
+    results = operation._abstract(*map(jax.typeof, operands), **attributes)
+    return list(automatic(function, [PartitionSpec(*partition_spec(result)) for result in results])(*operands))
+
+
+def _warn_without_kernels(platforms: Sequence[str]) -> None:
+    missing = ", ".join(platforms)
+    if missing in _WARNED:
+        return
+    _WARNED.add(missing)
+    cuda = f"To get the kernels: {library.how_to_get_cuda()}"
+    how = cuda if "cuda" in platforms else "No kernels exist for this platform."
+    warnings.warn(
+        f"jax_mgpu runs without its kernels on {missing}: every operation works, through plain JAX, and is slower. "
+        + how,
+        stacklevel=2,
+    )
+
+
+_WARNED: set[str] = set()
+
+
+def expect_compiled_names() -> None:
+    """Raises an error where the libraries have other operations, operands, results or attributes than Python."""
+    library.expect_names(
+        {
+            name: {
+                "operands": list(operation.operands),
+                "results": list(operation.results),
+                "attributes": {attribute: _values_of(kind) for attribute, kind in operation.attributes.items()},
+            }
+            for name, operation in REGISTRY.items()
+        }
+    )
+
+
+def _values_of(kind: type[int]) -> list[str] | str:
+    """What the libraries say of an attribute: the names of its values, or whether it is a flag."""
+    if issubclass(kind, enum.Enum):
+        return [value.name.lower() for value in kind]
+    return "flag" if kind is bool else "number"

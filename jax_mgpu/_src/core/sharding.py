@@ -1,0 +1,53 @@
+"""Splits a batched kernel call over the devices of an Auto or Explicit mesh, along its batch axes.
+
+XLA gathers every operand of a custom call that it knows nothing of. So a call gets two attributes. A Shardy rule tells
+how shardings spread through the call. The number of batch axes lets XLA's partitioner give each device its own rows
+(the targets are registered as batch partitionable). The partitioner takes the leading axes of every operand as batch
+axes, so all operands must have them here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax_mgpu._src.core.compat import ir
+
+__all__ = ["declare_batch", "workspace_shape"]
+
+
+def declare_batch(custom_call: Any, shapes_in: Sequence[Any], shapes_out: Sequence[Any], batch_rank: int) -> None:
+    """Declares the first `batch_rank` axes of all operands and results of a custom call to be batch axes."""
+    attributes: dict[str, Any] = {"num_batch_dims": ir.StringAttr.get(str(batch_rank))}
+    custom_call.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(attributes)
+    custom_call.attributes["sdy.sharding_rule"] = ir.Attribute.parse(sharding_rule(shapes_in, shapes_out, batch_rank))
+
+
+def sharding_rule(shapes_in: Sequence[Any], shapes_out: Sequence[Any], batch_rank: int) -> str:
+    """The rule in Shardy's notation: a factor for each batch axis, and one for each other axis, never to be sharded."""
+    names = itertools.chain("ijklmnopqrstuvwxyz", (f"z_{i}" for i in itertools.count(1)))
+    batch = list(itertools.islice(names, batch_rank))
+    sizes = dict(zip(batch, shapes_out[0][:batch_rank], strict=True))
+
+    def mapping(shape: Sequence[int]) -> str:
+        own = list(itertools.islice(names, len(shape) - batch_rank))
+        sizes.update(zip(own, shape[batch_rank:], strict=True))
+        return f"[{', '.join([*batch, *own])}]"
+
+    operands, results = (", ".join(map(mapping, shapes)) for shapes in (shapes_in, shapes_out))
+    factors = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    whole = ", ".join(list(sizes)[batch_rank:])
+    replicated = f" need_replication={{{whole}}}" if whole else ""
+    return f"#sdy.op_sharding_rule<({operands})->({results}) {{{factors}}}{replicated}>"
+
+
+def workspace_shape(batch: Sequence[int], devices: int, bytes_of: Callable[[int], int]) -> tuple[int, ...]:
+    """The shape of a workspace that suffices however the rows of a batch are dealt out over the devices.
+
+    `bytes_of(rows)` is what a call on that many rows needs; a row's share is the least where they are the most.
+    """
+    rows = math.prod(batch)
+    shares = [max(1, rows // parts) for parts in range(1, devices + 1) if devices % parts == 0]
+    return (*batch, max(-(-bytes_of(share) // share) for share in shares))

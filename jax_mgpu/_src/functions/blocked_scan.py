@@ -1,0 +1,237 @@
+"""Scans and reductions by any associative operator in plain JAX, where there are no kernels, and for derivatives.
+
+Items are cut into blocks. A loop scans all blocks, their totals are scanned in the same way, and each block's items are
+combined with what came before it. The loop has one small body whatever the number of items is, and so has its
+derivative. `jax.lax.associative_scan` unrolls a level for each doubling: seconds of compiling.
+
+A CPU scans one block after the other: its compiler makes machine code of the whole loop. On other platforms each step
+of a loop is a launch, so there a step takes an item of every block. docs/notes/plain_scans.md has figures.
+
+An operator combines arrays of states by their leading axis, the earlier states first.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.core.compat import inner_jaxprs, reconcile_vma
+
+__all__ = ["combined", "scanned", "select"]
+
+Combine = Callable[[Any, Any], Any]
+
+# Blocks of a CPU: long, as a block costs little but its share of the scan of totals, and short enough that sums of many
+# floats round as those of a tree do.
+LONG_BLOCK, MOST_IN_ONE_BLOCK = 1 << 14, 1 << 20
+# Blocks in step: a launch a step, so few steps.
+SHORT_BLOCK, MOST_STEPS = 64, 256
+# So many bytes of items a CPU takes in a step of its loop. XLA compiles a loop whose body reads and writes less than
+# 1 KB as one function; each operation of any other body is a call, and then a step of many items takes far longer.
+STEP_BYTES, MOST_UNROLLED, LEAST_UNROLLED = 64, 4, 1 << 13
+# So many neighbours of a reduction are combined without a loop, in one pass over memory.
+GROUP = 8
+# What XLA never compiles into such a function, by how the names of primitives begin.
+CALLS = "dot_general", "ragged_dot", "conv", "scatter", "sort", "ffi_call", "pure_callback"
+
+
+def select(condition: jax.Array, x: Any, y: Any) -> Any:
+    """`jnp.where` over pytrees, by the leading axes."""
+
+    def where(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.where(condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim)), x, y)
+
+    return jax.tree.map(where, x, y)
+
+
+def scanned(combine: Combine, states: Any, cut: jax.Array | None = None, *, reverse: bool = False) -> Any:
+    """Each prefix of the states combined, of at least one; with `reverse` each suffix, from the end on.
+
+    Where `cut` holds, a state is not combined with those before it (with `reverse`: behind it).
+    """
+    in_turn, in_step = (
+        functools.partial(way, combine, reverse=reverse) for way in (_scanned_in_turn, _scanned_in_step)
+    )
+    if _length(states) <= MOST_STEPS:
+        return in_turn(states, cut)
+    if not _is_small(combine, states):
+        return in_step(states, cut)
+    return jax.lax.platform_dependent(states, cut, cpu=in_turn, default=in_step)
+
+
+def combined(combine: Combine, states: Any, live: jax.Array | None = None) -> Any:
+    """All states combined, in their order, of at least one. Only those that are `live`; of none, any state."""
+    items = (live, states)
+
+    def join(a: Any, b: Any) -> Any:
+        if live is None:
+            return None, combine(a[1], b[1])
+        both = a[0] & b[0]
+        pair = [_or_ones(both, state) for state in (a[1], b[1])]
+        return a[0] | b[0], select(both, combine(*pair), select(b[0], b[1], a[1]))
+
+    if _length(states) > MOST_STEPS:
+        grouped, rest = _cut(items, GROUP)
+        parts = [jax.tree.map(lambda x, j=j: x[:, j], grouped) for j in range(GROUP)]
+        while len(parts) > 1:
+            parts = [join(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
+        items = _joined(parts[0], rest)
+    while _length(items) > SHORT_BLOCK:
+        blocks, rest = _cut(items, SHORT_BLOCK)
+        items = _joined(_folded(join, jax.tree.map(lambda x: x.swapaxes(0, 1), blocks)), rest)
+    return jax.tree.map(lambda x: x[0], _folded(join, jax.tree.map(lambda x: x[:, None], items))[1])
+
+
+def _folded(join: Combine, items: Any) -> Any:
+    """All items of each column combined, `[steps, columns, ...]`."""
+    first = _first(join, items)
+    rest = jax.tree.map(lambda x: x[1:], items)
+    return jax.lax.scan(lambda state, item: (join(state, item), None), first, rest)[0]
+
+
+def _scanned_in_turn(combine: Combine, states: Any, cut: jax.Array | None, *, reverse: bool) -> Any:
+    """One block after the other, an item a step."""
+    n = _length(states)
+    length = n if n <= MOST_IN_ONE_BLOCK else LONG_BLOCK
+    item_bytes = sum(x.dtype.itemsize * math.prod(x.shape[1:]) for x in jax.tree.leaves(states))
+    unroll = max(1, min(MOST_UNROLLED, STEP_BYTES // max(item_bytes, 1))) if n >= LEAST_UNROLLED else 1
+    columns = jax.tree.map(lambda x: x[:, None], (cut, states))
+    begun, local = _steps(combine, *columns, length=length, reverse=reverse, unroll=unroll)
+    begun, local = jax.tree.map(lambda x: x[:, 0], (begun, local))
+    return _with_prefixes(combine, _scanned_in_turn, begun, local, length, reverse)
+
+
+def _scanned_in_step(combine: Combine, states: Any, cut: jax.Array | None, *, reverse: bool) -> Any:
+    """All blocks in step, an item of each a step."""
+    n, length = _length(states), SHORT_BLOCK
+    if n <= MOST_STEPS:
+        return _scanned_in_turn(combine, states, cut, reverse=reverse)
+    blocks = -(-n // length)
+    missing = blocks * length - n
+    if missing and cut is None:
+        cut = jnp.zeros((n,), bool)
+    if reverse:
+        cut, states = _flipped((cut, states))
+
+    def columns(x: jax.Array) -> jax.Array:
+        # What is added stands alone: neither it nor its derivatives reach an item.
+        x = jax.lax.pad(x, jnp.ones((), x.dtype), [(0, missing, 0), *[(0, 0, 0)] * (x.ndim - 1)])
+        return x.reshape(blocks, length, *x.shape[1:]).swapaxes(0, 1)
+
+    def items(x: jax.Array) -> jax.Array:
+        return x.swapaxes(0, 1).reshape(blocks * length, *x.shape[2:])
+
+    steps = _steps(combine, *jax.tree.map(columns, (cut, states)), length=length, reverse=False, unroll=1)
+    begun, local = jax.tree.map(items, steps)
+    results = _with_prefixes(combine, _scanned_in_step, begun, local, length, reverse=False)
+    results = jax.tree.map(lambda x: x[:n], results)
+    return _flipped(results) if reverse else results
+
+
+def _steps(
+    combine: Combine, cut: Any, states: Any, *, length: int, reverse: bool, unroll: int
+) -> tuple[jax.Array | None, Any]:
+    """Of each column of `[steps, columns, ...]` the scans of its blocks of so many steps.
+
+    Also tells where a cut has been since the block began, if there are cuts.
+    """
+    steps = _length(states)
+    is_first = None  # of a block, but the first
+    if length < steps:
+        is_first = jnp.arange(steps) % length == 0
+        is_first = is_first[::-1] if reverse else is_first
+
+    def step(carry: Any, item: Any) -> Any:
+        (is_later, begun, before), (is_first, cut, own) = carry, item
+        joins = is_later
+        for apart in (is_first, cut):
+            joins = joins if apart is None else joins & ~apart
+        # Ones for what is not combined: its derivatives may be infinite, and zero times that is NaN.
+        pair = [_or_ones(joins, state) for state in (before, own)]
+        state = select(joins, combine(*pair), own)
+        if cut is not None:
+            begun = cut | (begun if is_first is None else begun & ~is_first)
+        return (jnp.ones_like(is_later), begun, state), (begun, state)
+
+    begun, before = _first(lambda a, b: (b[0], combine(a[1], b[1])), (cut, states))
+    carry = jnp.zeros((), bool), None if cut is None else jnp.zeros_like(begun), before
+    # The derivative makes anew what a step made: it reads one state a step, and not each of its parts.
+    step = jax.checkpoint(step, prevent_cse=False)
+    return jax.lax.scan(step, carry, (is_first, cut, states), reverse=reverse, unroll=unroll)[1]
+
+
+def _with_prefixes(
+    combine: Combine, way: Callable[..., Any], begun: jax.Array | None, local: Any, length: int, reverse: bool
+) -> Any:
+    """The scan of all items from those of blocks: each is combined with what came before its block."""
+    n = _length(local)
+    blocks = -(-n // length)
+    if blocks == 1:
+        return local
+    forward = _flipped if reverse else lambda x: x
+    last = jax.tree.map(lambda x: x[length - 1 :: length][: blocks - 1], forward((begun, local)))
+    totals = way(combine, last[1], last[0], reverse=False)
+
+    def of_items(x: jax.Array) -> jax.Array:
+        """What precedes each item's block; ones before the first."""
+        before = jax.lax.pad(x, jnp.ones((), x.dtype), [(1, 0, 0), *[(0, 0, 0)] * (x.ndim - 1)])
+        repeated = jnp.broadcast_to(before[:, None], (blocks, length, *x.shape[1:]))
+        return repeated.reshape(blocks * length, *x.shape[1:])[:n]
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def joined(totals: Any, local: Any) -> Any:
+        alone, before = forward(jax.tree.map(of_items, (jnp.zeros((blocks - 1,), bool), totals)))
+        joins = ~alone if begun is None else ~(alone | begun)
+        return select(joins, combine(*[_or_ones(joins, state) for state in (before, local)]), local)
+
+    return joined(totals, local)
+
+
+def _or_ones(condition: jax.Array, states: Any) -> Any:
+    return select(condition, states, jax.tree.map(jnp.ones_like, states))
+
+
+def _flipped(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jax.lax.rev(x, (0,)), tree)
+
+
+def _length(tree: Any) -> int:
+    return jax.tree.leaves(tree)[0].shape[0]
+
+
+def _cut(items: Any, length: int) -> tuple[Any, Any]:
+    """Whole blocks, `[blocks, length, ...]`, and the items after the last."""
+    blocks = _length(items) // length
+    whole = jax.tree.map(lambda x: x[: blocks * length].reshape(blocks, length, *x.shape[1:]), items)
+    return whole, jax.tree.map(lambda x: x[blocks * length :], items)
+
+
+def _joined(a: Any, b: Any) -> Any:
+    """Arrays one behind the other, if there are any of the second."""
+    return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), a, b) if _length(b) else a
+
+
+def _first(join: Combine, items: Any) -> Any:
+    """The first of some items, as a loop over them begins: under shard_map it varies as all later ones do."""
+    first = jax.tree.map(lambda x: x[0], items)
+    if not jax.sharding.get_abstract_mesh().manual_axes:
+        return first
+    leaves, structure = jax.tree.flatten(first)
+    return structure.unflatten(reconcile_vma([*leaves, *jax.tree.leaves(join(first, first))])[: len(leaves)])
+
+
+def _is_small(combine: Combine, states: Any) -> bool:
+    """Whether XLA compiles a loop by the operator as one function on a CPU, as far as its primitives tell."""
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), states)
+    return not _calls(jax.make_jaxpr(combine)(one, one).jaxpr)
+
+
+def _calls(jaxpr: Any) -> bool:
+    return any(
+        equation.primitive.name.startswith(CALLS) or any(map(_calls, inner_jaxprs(equation))) for equation in jaxpr.eqns
+    )

@@ -1,0 +1,667 @@
+"""Sorts by a comparator in plain JAX.
+
+A traced comparator is taken apart. What depends on one of its two items becomes columns of the sort, computed once an
+item and not once a comparison. What depends on both is left for the comparisons. Where that only compares columns, one
+after the other, the order is that of a tuple of keys, which have kernels of their own. Elsewhere it is written for
+scalars, as XLA's sort calls it: its comparators must hold nothing else. What cannot be written so, such as a loop over
+both items, and what has many columns, is merged: all items of a run search the other run at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from jax_mgpu._src.arguments.check import index_dtype
+from jax_mgpu._src.arguments.counts import live_mask, segment_numbers
+from jax_mgpu._src.core.compat import (
+    Primitive,
+    automatic,
+    automatic_batches,
+    batching,
+    broadcast,
+    compiling,
+    evaluate,
+    evaluate_equation,
+    free_of_explicit_axes,
+    mlir,
+    partition_spec,
+    reconcile_vma,
+    sort_by_region,
+    vary_as,
+)
+from jax_mgpu._src.core.operation import ABSENT, Keyed
+from jax_mgpu._src.functions.emit.along_axes import FOLDS
+from jax_mgpu._src.functions.emit.elementwise import COSTLY, FUNCTIONS
+from jax_mgpu._src.functions.emit.jaxpr import CALLS, SAME_VALUE
+from jax_mgpu._src.functions.emit.moves import MOVES
+from jax_mgpu._src.functions.emit.scalars import MOST_ITEM_SCALARS, MOST_SCALARS, Unsupported, scalar_type
+from jax_mgpu._src.keys.bits import is_random_key
+from jax_mgpu._src.keys.columns import MOST_COLUMNS, expect_keys
+from jax_mgpu._src.ops.argsorted import count_of
+from jax_mgpu._src.ops.scan import scan
+from jax_mgpu._src.ops.sort import run_sort_indices
+from jax_mgpu._src.ops.sort_primitives import Method
+
+__all__ = ["compare_all", "compares_keys", "plain_sort_indices"]
+
+FIRST, SECOND, BOTH = 1, 2, 3  # the items that a value depends on, as bits
+# Columns of XLA's sort, which moves all of them, where merges move indices. On an H200, 2^20 items of 30 columns take
+# 9 ms sorted and 21 merged. On a CPU, 2^20 items of 4 columns take 0.7 s and 0.5, and 2^16 items 36 ms and 43.
+MOST_SORTED = 32
+MOST_SORTED_ON_CPU = 4
+
+
+def plain_sort_indices(
+    less: Callable[..., Any], leaves: Sequence[jax.Array], heads: Any, flags: Any, count: Any
+) -> jax.Array:
+    """The stable order of items within segments, as indices.
+
+    Args:
+      less: whether the first of two items comes first, by the leaves of both.
+      leaves: `[n, ...]`.
+      heads: as of a sort.
+      flags: as of a sort.
+      count: as of a sort.
+    """
+    n = leaves[0].shape[0]
+    if n < 2:
+        return jnp.arange(n, dtype=index_dtype("sort", "keys", n))
+    leaves = [jnp.asarray(jax.lax.stop_gradient(leaf)) for leaf in leaves]
+    leaves = [vary_as(leaf, *leaves, heads, flags, count) for leaf in leaves]
+    item: list[Any] = [leaf[0] for leaf in leaves]  # under shard_map, types say what varies over the mesh
+    if jax.sharding.get_abstract_mesh().explicit_axes:
+        item = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in item]
+    with free_of_explicit_axes():
+        closed = jax.make_jaxpr(less)(*item, *item)
+    try:
+        return _indices_by_parts(closed, leaves, heads, flags, count)
+    except Unsupported:
+        pass
+
+    def merged(leaves: Sequence[jax.Array], consts: Sequence[Any], *segments: Any) -> jax.Array:
+        precedes = functools.partial(evaluate, closed.jaxpr, consts)
+        return _merge_sort_indices(lambda *both: precedes(*both)[0], leaves, *segments)
+
+    consts = [jax.lax.stop_gradient(const) for const in closed.consts]
+    return automatic_batches(merged)(leaves, consts, heads, flags, count)
+
+
+def compares_keys(closed: Any, leaves: int) -> bool:
+    """Whether a traced comparator of so many leaves an item compares keys, so that a sort of columns does its work."""
+    try:
+        return _Comparison(closed, leaves).as_keys() is not None
+    except Unsupported:
+        return False
+
+
+def compare_all(less: Callable[..., Any], a: Sequence[jax.Array], b: Sequence[jax.Array]) -> jax.Array:
+    """What a comparator says of each pair, by the leaves of both."""
+    if not jax.sharding.get_abstract_mesh().explicit_axes:
+        return jax.vmap(less)(*a, *b)
+    item = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in (*a, *b)]
+    with free_of_explicit_axes():
+        closed = jax.make_jaxpr(less)(*item)
+
+    def compared(consts: Sequence[Any], pairs: Sequence[jax.Array]) -> jax.Array:
+        return jax.vmap(lambda *pair: evaluate(closed.jaxpr, consts, *pair)[0])(*pairs)
+
+    return automatic_batches(compared)([jax.lax.stop_gradient(const) for const in closed.consts], [*a, *b])
+
+
+def _indices_by_parts(closed: Any, leaves: Sequence[jax.Array], heads: Any, flags: Any, count: Any) -> jax.Array:
+    """The same by a traced comparator that can be taken apart."""
+    n = leaves[0].shape[0]
+    dtype = index_dtype("sort", "keys", n)
+    with free_of_explicit_axes():
+        comparison = _Comparison(closed, len(leaves))
+        keys = comparison.as_keys()
+        is_segmented = bool(heads.size or flags.size or count.size)
+        program = comparison.program(dtype, segmented=is_segmented) if keys is None else None
+    if count.size:  # what is past the count is not looked at
+        live = live_mask(n, count)
+        leaves = [jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, leaf[:1]) for leaf in leaves]
+    columns = comparison.columns_of(leaves)
+    if keys is None:
+        assert program is not None
+        positions = jnp.arange(n, dtype=dtype)
+        segments = segment_numbers(positions, heads, flags, count)
+        return _sort_by_program(program, [*([] if segments is None else [segments]), *columns, positions])
+    chosen: Any = tuple(columns[column] for column, _ in keys)
+    directions: Any = tuple(is_down for _, is_down in keys)
+    if len(keys) == 1:
+        (chosen,), (directions,) = chosen, directions
+    checked, descending = expect_keys("sort", "keys", chosen, directions)
+    method = Method.MERGING if heads.size or flags.size else Method.FASTEST
+    given = {"descending": descending, "count": count_of(count), "method": method}
+    return run_sort_indices("sort", checked, heads, flags, **given)[1]
+
+
+# ---- Merges
+
+
+def _merge_sort_indices(
+    less: Callable[..., Any], leaves: Sequence[jax.Array], heads: Any, flags: Any, count: Any
+) -> jax.Array:
+    """The same by any comparator, which XLA maps over all items at once.
+
+    Runs double in each round. An item of a first run goes behind the items of the second that come before it, which
+    binary search counts, and the items of the second run fill the places that are left. So each item has a place of its
+    own, whatever the comparator says. That is O(n log^2 n) comparisons, n / 2 at a time.
+    """
+    n = leaves[0].shape[0]
+    dtype = index_dtype("sort", "keys", n)
+    segments = segment_numbers(jnp.arange(n, dtype=dtype), heads, flags, count)
+    compare = jax.vmap(less)
+    rounds = (n - 1).bit_length()
+    places = vary_as(jnp.arange(1 << rounds, dtype=dtype), *leaves)
+    half = places[: 1 << (rounds - 1)]
+
+    def taken(items: jax.Array) -> list[jax.Array]:
+        """The leaves of items and their segments. What fills the last run stands for the first item."""
+        inside = jnp.where(items < n, items, 0)
+        return [*(leaf[inside] for leaf in leaves), *([] if segments is None else [segments[inside]])]
+
+    def comes_before(a: jax.Array, b: jax.Array, a_taken: Sequence[jax.Array], b_taken: Sequence[jax.Array]) -> Any:
+        # Places past the end fill the last run. They come last, as they are.
+        both, by_segment = (a < n) & (b < n), jnp.zeros(a.shape, bool)
+        if segments is not None:
+            (*a_taken, a_of), (*b_taken, b_of) = a_taken, b_taken
+            by_segment, both = both & (a_of < b_of), both & (a_of == b_of)
+        # Items that are not of one segment are not looked at. What is past the count is each a segment of its own.
+        pair = [
+            jnp.where(both.reshape(-1, *[1] * (x.ndim - 1)), x, leaf[:1])
+            for taken in (a_taken, b_taken)
+            for x, leaf in zip(taken, leaves, strict=True)
+        ]
+        return by_segment | (both & compare(*pair)) | ((a < n) & (b >= n))
+
+    def merge(round: Any, order: jax.Array) -> jax.Array:
+        width = jnp.left_shift(jnp.asarray(1, dtype), jnp.asarray(round, dtype))
+
+        def in_first(item: jax.Array) -> jax.Array:
+            """The place of an item of the first runs; that of the second is a run further on."""
+            return 2 * item - (item & (width - 1))
+
+        begin = 2 * (half & ~(width - 1))
+        own = order[in_first(half)]
+        own_taken = taken(own)
+
+        def narrow(_: Any, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            low, high = ends
+            middle = (low + high) // 2
+            theirs = order[jnp.minimum(begin + width + middle, places.shape[0] - 1)]
+            precedes = comes_before(theirs, own, taken(theirs), own_taken)
+            is_open = low < high
+            return jnp.where(is_open & precedes, middle + 1, low), jnp.where(is_open & ~precedes, middle, high)
+
+        none = vary_as(jnp.zeros_like(half), half)
+        before, _ = jax.lax.fori_loop(0, round + 1, narrow, (none, none + width))
+        # What is no strict weak order may count fewer items before a later one.
+        before = scan(begin + before, "max") + (half & (width - 1))
+        is_first = jnp.zeros(places.shape, bool).at[before].set(True, unique_indices=True, mode="promise_in_bounds")
+        firsts = scan(is_first.astype(dtype))
+        return order[jnp.where(is_first, in_first(firsts - 1), in_first(places - firsts) + width)]
+
+    return jax.lax.fori_loop(0, rounds, merge, places)[:n]
+
+
+# ---- Taking a comparator apart
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Value:
+    """A value of a comparator.
+
+    Args:
+      aval: its shape and dtype.
+      of: the items that it depends on.
+      number: the same for the same function of an item, whichever of both it is.
+      constant: what it is, where that is known.
+    """
+
+    aval: Any
+    of: int
+    number: Any
+    constant: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """An equation, without those that call others, over these values."""
+
+    jaxpr: Any  # where it stands
+    equation: Any
+    inputs: tuple[_Value, ...]
+    outputs: tuple[_Value, ...]
+
+    def applied(self, arguments: Sequence[Any]) -> list[Any]:
+        """The results for other arguments."""
+        return evaluate_equation(self.jaxpr, self.equation, arguments)
+
+
+class _Comparison:
+    """A comparator as steps of an item, steps of a pair, and the columns that pass from these to those."""
+
+    def __init__(self, closed: Any, leaves: int):
+        self.captured: dict[Any, Any] = {}
+        self.item_steps: list[_Step] = []
+        self.pair_steps: list[_Step] = []
+        self._numbers: dict[Any, tuple[_Value, ...]] = {}
+        avals = closed.in_avals[:leaves]
+        items = [_Value(aval, of, ("leaf", i)) for of in (FIRST, SECOND) for i, aval in enumerate(avals)]
+        self.leaves = items[:leaves]
+        (self.result,) = self._walk(closed.jaxpr, [self._of_capture(const) for const in closed.consts], items)
+        passed = [x for step in self.pair_steps for x in step.inputs] + [self.result]
+        # By their numbers: a column serves both items.
+        self.passed = {x.number: x for x in passed if x.of != BOTH and x.constant is None}
+        for value in self.passed.values():
+            _expect_scalars(value.aval)
+        self.scalars = [
+            (number, index) for number, value in self.passed.items() for index in np.ndindex(*value.aval.shape)
+        ]
+        if len(self.scalars) > MOST_SORTED:
+            raise Unsupported(f"comparisons of {len(self.scalars)} scalars, more than {MOST_SORTED}")
+
+    def _of_capture(self, const: Any) -> _Value:
+        aval = jax.typeof(const)
+        is_known = not isinstance(const, jax.core.Tracer) and not is_random_key(aval.dtype)
+        if is_known and np.size(const) <= MOST_ITEM_SCALARS:
+            return _known(aval, np.asarray(const))
+        number = ("capture", len(self.captured))
+        self.captured[number] = jax.lax.stop_gradient(const)
+        return _Value(aval, 0, number)
+
+    def _walk(self, jaxpr: Any, consts: Sequence[_Value], arguments: Sequence[_Value]) -> list[_Value]:
+        if jaxpr.effects:
+            raise Unsupported(f"effects, {', '.join(sorted(map(str, jaxpr.effects)))}")
+        values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
+
+        def read(atom: Any) -> _Value:
+            return _known(atom.aval, np.asarray(atom.val, atom.aval.dtype)) if hasattr(atom, "val") else values[atom]
+
+        for equation in jaxpr.eqns:
+            inputs = [read(atom) for atom in equation.invars]
+            body = equation.params.get(CALLS.get(equation.primitive.name, ""))
+            if body is None:
+                outputs = self._step(jaxpr, equation, inputs)
+            elif hasattr(body, "consts"):
+                outputs = self._walk(body.jaxpr, [self._of_capture(const) for const in body.consts], inputs)
+            else:
+                outputs = self._walk(body, [], inputs)
+            values.update(zip(equation.outvars, outputs, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _step(self, jaxpr: Any, equation: Any, inputs: Sequence[_Value]) -> Sequence[_Value]:
+        of = functools.reduce(operator.or_, [x.of for x in inputs], 0)
+        avals = [var.aval for var in equation.outvars]
+        if of == BOTH:
+            outputs = tuple(_Value(aval, BOTH, object()) for aval in avals)
+            self.pair_steps.append(_Step(jaxpr, equation, tuple(inputs), outputs))
+            return outputs
+        is_known = all(x.constant is not None for x in inputs)
+        if is_known and equation.primitive.name in SAME_VALUE:
+            return inputs
+        if is_known and all(aval.size <= MOST_SCALARS and not is_random_key(aval.dtype) for aval in avals):
+            with jax.ensure_compile_time_eval():
+                found = _Step(jaxpr, equation, tuple(inputs), ()).applied([x.constant for x in inputs])
+            return [_known(aval, np.asarray(x)) for aval, x in zip(avals, found, strict=True)]
+        key = (equation.primitive, _structural_key(equation.params), tuple(x.number for x in inputs))
+        if key not in self._numbers:
+            made = len(self._numbers)
+            self._numbers[key] = tuple(_Value(aval, of, ("step", made, i)) for i, aval in enumerate(avals))
+            self.item_steps.append(_Step(jaxpr, equation, tuple(inputs), self._numbers[key]))
+        return [dataclasses.replace(x, of=of) for x in self._numbers[key]]
+
+    def columns_of(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        """The columns of all items, bools as bytes: a comparator that gave one as it is would crash XLA's CPU sort."""
+
+        def passed(item: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
+            values = {x.number: leaf for x, leaf in zip(self.leaves, item, strict=True)}
+            values.update(zip(self.captured, captured, strict=True))
+
+            def read(x: _Value) -> Any:
+                return values[x.number] if x.constant is None else x.constant
+
+            for step in self.item_steps:
+                results = step.applied([read(x) for x in step.inputs])
+                values.update((x.number, result) for x, result in zip(step.outputs, results, strict=True))
+            return [values[number] for number in self.passed]
+
+        # What a comparator captured is an argument, as all is that has a sharding.
+        of_all = automatic_batches(jax.vmap(passed, in_axes=(0, None)))
+        columns = []
+        for x in of_all(list(leaves), list(self.captured.values())):
+            rows = (x.astype(jnp.uint8) if x.dtype == jnp.bool_ else x).reshape(x.shape[0], -1)
+            columns += [rows[:, i] for i in range(rows.shape[1])]
+        return columns
+
+    def compared(self, scalars: _Scalars, first: Sequence[Any], second: Sequence[Any]) -> Any:
+        """The result for a pair, by the columns of both items."""
+        values: dict[Any, np.ndarray] = {}
+        for of, given in ((FIRST, first), (SECOND, second)):
+            for number, value in self.passed.items():
+                values[of, number] = np.empty(value.aval.shape, object)
+            for (number, index), scalar in zip(self.scalars, given, strict=True):
+                values[of, number][index] = scalar
+
+        def read(x: _Value) -> np.ndarray:
+            return _taken_apart(x.constant) if x.constant is not None else values[x.of or FIRST, x.number]
+
+        for step in self.pair_steps:
+            results = scalars.equation(step.equation, [read(x) for x in step.inputs])
+            values.update(((BOTH, x.number), result) for x, result in zip(step.outputs, results, strict=True))
+        return read(self.result).item()
+
+    def as_keys(self) -> list[tuple[int, bool]] | None:
+        """The columns that decide, one after the other, and whether each is descending; None of another order."""
+        count = len(self.scalars)
+        if not 0 < count <= MOST_COLUMNS or self.result.of != BOTH:
+            return None
+        sides = [[_Side(of, column, count) for column in range(count)] for of in (FIRST, SECOND)]
+        try:
+            truth = np.broadcast_to(self.compared(_Outcomes(), *sides), (3,) * count)
+        except Unsupported:
+            return None
+        keys = []
+        while truth.any():
+            for column in range(count):
+                less, greater = truth.take(0, column), truth.take(-1, column)
+                if (less.all() and not greater.any()) or (greater.all() and not less.any()):
+                    keys.append((column, bool(greater.all())))
+                    truth = truth.take([truth.shape[column] // 2], column)
+                    break
+            else:
+                return None
+        return keys or None
+
+    def program(self, position_dtype: Any, *, segmented: bool) -> Keyed:
+        """A sort's comparator, of the segments, columns and positions of two items."""
+        position = jax.ShapeDtypeStruct((), position_dtype)
+        dtypes = [self.passed[number].aval.dtype for number, _ in self.scalars]
+        columns = [jax.ShapeDtypeStruct((), jnp.uint8 if dtype == jnp.bool_ else dtype) for dtype in dtypes]
+        segment = [position] * segmented
+
+        def precedes(*both: Any) -> Any:
+            (*a, _), (*b, _) = both[: len(both) // 2], both[len(both) // 2 :]  # the positions are carried along
+            items = ([x.astype(d) for x, d in zip(y[len(segment) :], dtypes, strict=True)] for y in (a, b))
+            by_less = jnp.asarray(self.compared(_Scalars(), *items))
+            return (a[0] < b[0]) | ((a[0] == b[0]) & by_less) if segmented else by_less
+
+        item = [*segment, *columns, position]
+        closed = jax.make_jaxpr(precedes)(*item, *item)
+        return Keyed(_structural_key(closed), closed)  # the same to jit where it is written alike
+
+
+def _known(aval: Any, value: np.ndarray) -> _Value:
+    return _Value(aval, 0, (value.dtype.name, value.shape, value.tobytes()), value)
+
+
+def _structural_key(x: Any) -> Any:
+    """What equals that of another parameter of an equation, or another jaxpr, where both say the same."""
+    if hasattr(x, "eqns"):
+        jaxpr = getattr(x, "jaxpr", x)
+        numbers = itertools.count()
+        places: dict[Any, int] = dict(zip([*jaxpr.constvars, *jaxpr.invars], numbers, strict=False))
+        avals: list[Any] = [var.aval for var in places]
+        lines: list[Any] = [tuple((aval.dtype, aval.shape) for aval in avals)]
+
+        def place(atom: Any) -> Any:
+            is_literal = hasattr(atom, "val")
+            return _known(atom.aval, np.asarray(atom.val, atom.aval.dtype)).number if is_literal else places[atom]
+
+        for equation in jaxpr.eqns:
+            lines.append((equation.primitive, _structural_key(equation.params), tuple(map(place, equation.invars))))
+            places.update((var, next(numbers)) for var in equation.outvars)
+        return (*lines, tuple(map(id, getattr(x, "consts", ()))), tuple(map(place, jaxpr.outvars)))
+    if isinstance(x, dict):
+        return tuple((name, _structural_key(value)) for name, value in x.items())
+    if isinstance(x, (tuple, list)):
+        return tuple(map(_structural_key, x))
+    try:
+        hash(x)
+    except TypeError:
+        return object()  # like no other
+    return x
+
+
+def _taken_apart(value: Any) -> np.ndarray:
+    """The scalars of an array, which keep their dtype."""
+    scalars = np.empty(value.shape, object)
+    for index in np.ndindex(*value.shape):
+        scalars[index] = value[index]
+    return scalars
+
+
+def _expect_scalars(aval: Any) -> None:
+    scalar_type(aval.dtype)
+    if aval.size > MOST_SCALARS:
+        raise Unsupported(f"a value of {aval.size} scalars, more than {MOST_SCALARS}")
+
+
+# ---- What compares, for scalars
+
+BITWISE = {"and_": "bitwise_and", "or_": "bitwise_or", "xor_": "bitwise_xor"}
+ALIKE = frozenset(FUNCTIONS) | {
+    *("select_n", "convert_element_type", "integer_pow", "round", "reduce_precision", "bitcast_convert_type"),
+}
+
+
+class _Scalars:
+    """Equations over arrays whose elements are traced, one by one."""
+
+    def equation(self, equation: Any, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The results of an equation."""
+        name, params = equation.primitive.name, equation.params
+        for var in equation.outvars:
+            _expect_scalars(var.aval)
+        shape = equation.outvars[0].aval.shape
+        if name in SAME_VALUE:
+            return list(arguments)
+        if name == "cond":
+            return self._branches(params["branches"], *arguments)
+        if name in MOVES:
+            moved = MOVES[name](*arguments, **params)
+            return list(moved) if equation.primitive.multiple_results else [moved]
+        if name in FOLDS:
+            return [self._folded(FOLDS[name], arguments[0], params["axes"], shape)]
+        if name not in ALIKE or (name == "bitcast_convert_type" and shape != arguments[0].shape):
+            raise Unsupported(f"the primitive {name} of both items")
+        results = np.empty(shape, object)
+        wide = [np.broadcast_to(x, shape) for x in arguments]
+        for index in np.ndindex(*shape):
+            results[index] = self.one(equation, [x[index] for x in wide])
+        return [results]
+
+    def one(self, equation: Any, scalars: Sequence[Any]) -> Any:
+        """One element of the result."""
+        return equation.primitive.bind(*scalars, **equation.params)
+
+    def two(self, function: str, a: Any, b: Any) -> Any:
+        """Two elements, folded."""
+        return getattr(jax.lax, BITWISE.get(function, function))(a, b)
+
+    def chosen(self, which: Any, cases: Sequence[Any]) -> Any:
+        """One of several elements."""
+        chosen = cases[-1]
+        for i in reversed(range(len(cases) - 1)):
+            chosen = jax.lax.select(which <= jnp.asarray(i, which.dtype), cases[i], chosen)
+        return chosen
+
+    def _folded(self, function: str, x: np.ndarray, axes: Sequence[int], shape: tuple[int, ...]) -> np.ndarray:
+        kept = [axis for axis in range(x.ndim) if axis not in axes]
+        rows = np.transpose(x, (*kept, *axes)).reshape(*shape, -1)
+        if rows.shape[-1] == 0:
+            raise Unsupported("a reduction of nothing")
+        results = np.empty(shape, object)
+        for index in np.ndindex(*shape):
+            results[index] = functools.reduce(functools.partial(self.two, function), rows[index])
+        return results
+
+    def _branches(self, branches: Sequence[Any], which: np.ndarray, *arguments: np.ndarray) -> list[np.ndarray]:
+        """All branches, of which one is chosen: neither ends the program nor takes long."""
+        cases = [self._closed(branch, arguments) for branch in branches]
+        results = []
+        for values in zip(*cases, strict=True):
+            chosen = np.empty(values[0].shape, object)
+            for index in np.ndindex(*chosen.shape):
+                chosen[index] = self.chosen(which.item(), [value[index] for value in values])
+            results.append(chosen)
+        return results
+
+    def _closed(self, closed: Any, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if closed.effects or any(isinstance(const, jax.core.Tracer) for const in closed.consts):
+            raise Unsupported("a branch with effects or captured arrays")
+        return self._jaxpr(closed.jaxpr, [_taken_apart(np.asarray(const)) for const in closed.consts], arguments)
+
+    def _jaxpr(self, jaxpr: Any, consts: Sequence[np.ndarray], arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+        values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
+
+        def read(atom: Any) -> np.ndarray:
+            return _taken_apart(np.asarray(atom.val, atom.aval.dtype)) if hasattr(atom, "val") else values[atom]
+
+        for equation in jaxpr.eqns:
+            inputs = [read(atom) for atom in equation.invars]
+            body = equation.params.get(CALLS.get(equation.primitive.name, ""))
+            if body is None:
+                results = self.equation(equation, inputs)
+            elif hasattr(body, "consts"):
+                results = self._closed(body, inputs)
+            else:
+                results = self._jaxpr(body, [], inputs)
+            values.update(zip(equation.outvars, results, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Side:
+    """A scalar of one item, of so many columns."""
+
+    of: int
+    column: int
+    columns: int
+
+
+# Of a column that is less, equal and greater.
+OUTCOMES = {"lt": (1, 0, 0), "le": (1, 1, 0), "eq": (0, 1, 0), "ge": (0, 1, 1), "gt": (0, 0, 1), "ne": (1, 0, 1)}
+LOGIC = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "eq": np.equal, "ne": np.not_equal}
+
+
+class _Outcomes(_Scalars):
+    """The same over what comparisons of columns say: arrays of bools, an axis a column, of its three outcomes."""
+
+    def one(self, equation: Any, scalars: Sequence[Any]) -> Any:
+        """One element, by all outcomes."""
+        name = equation.primitive.name
+        if name in OUTCOMES and all(isinstance(x, _Side) for x in scalars):
+            a, b = scalars
+            if a.column == b.column and a.of != b.of:
+                shape = [1] * a.columns
+                shape[a.column] = 3
+                return np.array(OUTCOMES[name][:: 1 if a.of == FIRST else -1], bool).reshape(shape)
+        if not all(isinstance(x, (np.ndarray, np.bool_)) for x in scalars):
+            raise Unsupported(f"{name} of columns")
+        if name == "not":
+            return np.logical_not(scalars[0])
+        if name == "convert_element_type" and equation.outvars[0].aval.dtype == np.bool_:
+            return scalars[0]
+        if name == "select_n" and len(scalars) == 2 + 1:
+            return np.where(scalars[0], scalars[2], scalars[1])
+        if name not in LOGIC:
+            raise Unsupported(f"{name} of comparisons")
+        return LOGIC[name](*scalars)
+
+    def two(self, function: str, a: Any, b: Any) -> Any:
+        """Two elements, folded, by all outcomes."""
+        if function not in ("and_", "or_", "xor_") or not all(isinstance(x, (np.ndarray, np.bool_)) for x in (a, b)):
+            raise Unsupported(f"{function} of columns")
+        return LOGIC[function.rstrip("_")](a, b)
+
+    def chosen(self, which: Any, cases: Sequence[Any]) -> Any:
+        """A branch is chosen by a number."""
+        raise Unsupported("cond by columns")
+
+
+# ---- The sort of XLA
+
+_SORT = Primitive("comparator_sort")
+
+
+def _sort_by_program(program: Keyed, operands: Sequence[jax.Array]) -> jax.Array:
+    """The last operand as the stable sort of all, along their last axis, moves it."""
+    return _SORT.bind(*reconcile_vma(operands), program=program)
+
+
+@_SORT.def_impl
+def _impl(*operands: jax.Array, program: Keyed) -> jax.Array:
+    with compiling():
+        return _compiled(program, *operands)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _compiled(program: Keyed, *operands: jax.Array) -> jax.Array:
+    return _SORT.bind(*operands, program=program)
+
+
+@_SORT.def_abstract_eval
+def _abstract(*avals: Any, program: Keyed) -> Any:
+    del program
+    return avals[-1]
+
+
+def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, program: Keyed) -> tuple[Any, int]:
+    moved = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(operands, axes, strict=True)]
+    like = next(x for x, axis in zip(moved, axes, strict=True) if axis is not None)
+    spec = partition_spec(like)
+    wide = [
+        x if axis is not None else broadcast(x, like.shape, range(1, like.ndim), spec)
+        for x, axis in zip(moved, axes, strict=True)
+    ]
+    return _sort_by_program(program, wide), 0
+
+
+batching.primitive_batchers[_SORT] = _batch
+
+
+def _merged(*operands: jax.Array, program: Keyed) -> list[jax.Array]:
+    precedes = functools.partial(evaluate, program.value.jaxpr, program.value.consts)
+
+    def one_problem(*columns: jax.Array) -> jax.Array:
+        return _merge_sort_indices(lambda *both: precedes(*both)[0], columns, ABSENT, ABSENT, ABSENT)
+
+    for _ in range(operands[0].ndim - 1):
+        one_problem = jax.vmap(one_problem)
+    return [automatic(one_problem, PartitionSpec(*partition_spec(operands[0])))(*operands)]
+
+
+def _lower_sort(ctx: Any, *operands: Any, program: Keyed) -> list[Any]:
+    closed = program.value
+    precedes = functools.partial(jax.core.eval_jaxpr, closed.jaxpr, closed.consts)
+    return [sort_by_region(ctx, operands, precedes, closed.in_avals)]
+
+
+_lower_merges = mlir.lower_fun(_merged, multiple_results=True)
+
+
+def _lower(ctx: Any, *operands: Any, program: Keyed) -> Any:
+    # A sine in the comparator of a sort ends the process where XLA compiles for a GPU.
+    is_costly = any(equation.primitive.name in COSTLY for equation in program.value.jaxpr.eqns)
+    return (_lower_merges if is_costly else _lower_sort)(ctx, *operands, program=program)
+
+
+def _lower_on_cpu(ctx: Any, *operands: Any, program: Keyed) -> Any:
+    is_wide = len(operands) > 1 + MOST_SORTED_ON_CPU
+    return (_lower_merges if is_wide else _lower_sort)(ctx, *operands, program=program)
+
+
+mlir.register_lowering(_SORT, _lower)
+mlir.register_lowering(_SORT, _lower_on_cpu, platform="cpu")

@@ -1,0 +1,495 @@
+"""Sorts by a comparator of the caller's, a Python function of two items that says whether the first comes first.
+
+The comparator is traced once, on two items, and written as data for the kernels, as the operators of
+custom_operator.py are. Elsewhere, and where it cannot be compiled, plain JAX sorts (comparator.py).
+
+A sort gives a permutation, and through it derivatives. Every operation on two inputs works on ranks: once each item of
+both has an integer rank by the order, equal items the same one, its own kernels do the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.arguments.check import (
+    as_array,
+    count_operand,
+    describe,
+    expect_leading_axis,
+    index_dtype,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.arguments.counts import live_mask
+from jax_mgpu._src.arguments.values import Payload, flatten_values, plain_leaves, take_or_fill, take_rows
+from jax_mgpu._src.core.compat import evaluate, free_of_explicit_axes, whole_axes, without_values
+from jax_mgpu._src.core.operation import ABSENT, Keyed, Operation
+from jax_mgpu._src.functions import custom_operator
+from jax_mgpu._src.functions.comparator import compare_all, compares_keys, plain_sort_indices
+from jax_mgpu._src.functions.emit import Unsupported, emit_order
+
+__all__ = ["Items", "expect_items", "key_count", "ranked_pair", "sort_by_less", "sort_indices_by_less"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Items:
+    """Keys of any structure, and the comparator of two of them.
+
+    Args:
+      leaves: `[n, ...]`; random keys are rows of words.
+      restore: makes the caller's keys of such leaves.
+      less: whether the first of two items comes first, by the leaves of both.
+    """
+
+    leaves: tuple[jax.Array, ...]
+    restore: Callable[[Sequence[jax.Array]], Any]
+    less: Callable[..., Any]
+
+    @property
+    def n(self) -> int:
+        """The number of items."""
+        return self.leaves[0].shape[0]
+
+    @property
+    def item(self) -> list[Any]:
+        """The leaves of one item."""
+        return [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in self.leaves]
+
+    def taken(self, indices: jax.Array) -> Any:
+        """The keys at these places."""
+        return self.restore([take_rows(leaf, indices) for leaf in self.leaves])
+
+
+def key_count(operation: str, keys: Any, argument: str = "keys") -> int:
+    """The number of items of a pytree of arrays."""
+    leaves = jax.tree.leaves(keys)
+    if not leaves:
+        raise type_error(operation, argument, "an array or a pytree of arrays", repr(keys))
+    first = as_array(operation, argument, leaves[0])
+    if first.ndim == 0:
+        raise value_error(operation, argument, "arrays with a leading axis (a list is a pytree)", describe(first))
+    return first.shape[0]
+
+
+def expect_items(operation: str, argument: str, keys: Any, less: Any, descending: Any = False) -> Items:
+    """Keys and their comparator, checked."""
+    if not callable(less):
+        raise type_error(operation, "less", "a function of two items", repr(less))
+    if descending is not False:
+        raise value_error(operation, "descending", "False, as less is the order", repr(descending))
+    structure: Any
+    given, structure = jax.tree.flatten(keys)
+    n = key_count(operation, keys, argument)
+    arrays = expect_leading_axis(operation, argument, given, n, "each other")
+    index_dtype(operation, argument, n)
+    leaves, restore_leaves = plain_leaves(arrays)
+    leaves = [whole_axes(leaf) for leaf in leaves]
+
+    def flat(*both: Any) -> jax.Array:
+        a, b = (structure.unflatten(restore_leaves(half)) for half in (both[: len(leaves)], both[len(leaves) :]))
+        return jnp.asarray(less(a, b))
+
+    items = Items(tuple(leaves), lambda moved: structure.unflatten(restore_leaves(moved)), flat)
+    expected = "a function of two items that gives a bool"
+    try:
+        result = jax.eval_shape(flat, *items.item, *items.item)
+    except TypeError as error:  # another number of arguments, or a result that is no array
+        raise type_error(operation, "less", expected, f"the error: {error}") from error
+    if result.shape or result.dtype != jnp.bool_:
+        raise type_error(operation, "less", expected, describe(result))
+    return items
+
+
+def sort_by_less(
+    operation: str, keys: Any, less: Any, values: Any, heads: Any, flags: Any, count: Any, descending: Any
+) -> Any:
+    """What a sort by a comparator returns."""
+    items = expect_items(operation, "keys", keys, less, descending)
+    leaves, unflatten = flatten_values(operation, "values", values, items.n, "keys")
+    live = count_operand(operation, "count", count, items.n)
+    if values is None:
+        return _sorted(operation, items, heads, flags, live)[0]
+    sorted_keys, indices = _sorted(operation, items, heads, flags, live, with_indices=True)
+    return sorted_keys, unflatten([take_rows(leaf, indices) for leaf in leaves])
+
+
+def sort_indices_by_less(
+    operation: str, keys: Any, less: Any, heads: Any, flags: Any, count: Any, descending: Any
+) -> tuple[Any, jax.Array]:
+    """The sorted keys, and where each came from."""
+    items = expect_items(operation, "keys", keys, less, descending)
+    live = count_operand(operation, "count", count, items.n)
+    return _sorted(operation, items, heads, flags, live, with_indices=True)
+
+
+def _sorted(
+    operation: str, items: Items, heads: Any, flags: Any, count: Any, *, with_indices: bool = False
+) -> tuple[Any, Any]:
+    """Sorted keys, and indices where they are asked for or come with them."""
+    order = _order(operation, items)
+    if order is None:
+        indices = plain_sort_indices(items.less, items.leaves, heads, flags, count)
+    elif not _fits_a_word(items.item):
+        indices = _sort_positions(order[0], items.leaves, heads, flags, count, order[1])
+    elif with_indices:
+        indices = _sort_words(order[0], items.leaves, heads, flags, count, order[1], Payload.INDICES)[1]
+    else:
+        return items.restore(_sort_keys(order[0], list(items.leaves), heads, flags, count, list(order[1]))), None
+    return items.taken(indices), indices
+
+
+# ---- The kernels
+
+
+WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32, 16: jnp.uint32}
+FEW_BYTES = 8  # of keys that the kernels compare on a GPU even where a sort of columns would do
+
+
+@dataclasses.dataclass(frozen=True)
+class _Order:
+    """An order that has been written, without the values that it captured.
+
+    Args:
+      data: its lines, which the call carries.
+      item: the leaves of a key.
+      jaxpr: the comparator.
+      consts: its values, or the captured operands in their places.
+    """
+
+    data: str
+    item: tuple[Any, ...]
+    jaxpr: Any
+    consts: tuple[Any, ...]
+
+
+def _order(operation: str, items: Items) -> tuple[Keyed, Sequence[Any]] | None:
+    """An order and what it captured, or None where there are no kernels for it."""
+    if items.n == 0 or not custom_operator.has_kernels():
+        return None
+    try:
+        if items.n >= 2**31:
+            raise Unsupported("2^31 items or more")
+        return _compiled_comparator(items)
+    except Unsupported as error:
+        custom_operator.warn_of_plain_jax(operation, "less", error)
+        return None
+
+
+def _sort_words(
+    order: Keyed,
+    leaves: Sequence[jax.Array],
+    heads: Any,
+    flags: Any,
+    count: Any,
+    captures: Sequence[Any],
+    payload: Payload,
+) -> Sequence[jax.Array]:
+    """Sorted words, and indices where they are asked for, by the kernels."""
+    words = _to_words(leaves, _word_bytes(order.value.item))
+    primitive = _operation(words.ndim, tuple(np.ndim(c) for c in captures))
+    return primitive.run([words, heads, flags, count, *map(jnp.asarray, captures)], order=order, payload=payload)
+
+
+def _sort_positions(
+    order: Keyed, leaves: Sequence[jax.Array], heads: Any, flags: Any, count: Any, captures: Sequence[Any]
+) -> jax.Array:
+    """Sorted indices of items that fit no word, by the kernels."""
+    plain = [jax.lax.stop_gradient(leaf) for leaf in leaves]
+    ranks = tuple(leaf.ndim for leaf in leaves), tuple(np.ndim(c) for c in captures)
+    return _position_operation(*ranks).run([*plain, heads, flags, count, *map(jnp.asarray, captures)], order=order)[0]
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _sort_keys(order: Keyed, leaves: Any, heads: Any, flags: Any, count: Any, captures: Any) -> list[jax.Array]:
+    """Sorted keys. Without their derivatives nobody asks where they came from."""
+    words = _sort_words(order, leaves, heads, flags, count, captures, Payload.NONE)[0]
+    return _of_words(words, order.value.item)
+
+
+@_sort_keys.defjvp
+def _sort_keys_jvp(order: Keyed, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    given, heads, flags, count, captures = primals
+    leaves = [jnp.asarray(leaf) for leaf in given]
+    indices = _sort_words(order, leaves, heads, flags, count, captures, Payload.INDICES)[1]
+    moved = [t if t.dtype == jax.dtypes.float0 else take_rows(jnp.asarray(t), indices) for t in tangents[0]]
+    return [take_rows(leaf, indices) for leaf in leaves], moved
+
+
+def _item_bytes(aval: Any) -> int:
+    return int(np.prod(aval.shape)) * jnp.dtype(aval.dtype).itemsize
+
+
+def _fits_a_word(item: Sequence[Any]) -> bool:
+    return sum(map(_item_bytes, item)) <= max(WORDS)
+
+
+def _word_bytes(item: Sequence[Any]) -> int:
+    """The width of a word that holds an item."""
+    size = sum(map(_item_bytes, item))
+    return next(width for width in WORDS if width >= size)
+
+
+def _in_words(item: Sequence[Any]) -> list[int]:
+    """The leaves of an item in their order in a word, as in the struct of the kernels: wide elements come first."""
+    return sorted(range(len(item)), key=lambda leaf: -jnp.dtype(item[leaf].dtype).itemsize)
+
+
+def _to_words(leaves: Sequence[jax.Array], width: int) -> jax.Array:
+    """Items as words, `[n]`, or `[n, 2]` and `[n, 4]` of 8 and 16 bytes. The bytes behind an item are zero."""
+    n, word = leaves[0].shape[0], jnp.dtype(WORDS[width])
+    parts = [leaf.astype(jnp.uint8) if leaf.dtype == jnp.bool_ else leaf for leaf in leaves]
+    parts = [parts[leaf].reshape(n, -1) for leaf in _in_words(parts)]
+    columns = [jax.lax.bitcast_convert_type(x, word).reshape(n, -1) for x in parts if x.dtype.itemsize >= word.itemsize]
+    narrow = [
+        jax.lax.bitcast_convert_type(x, jnp.uint8).reshape(n, -1) for x in parts if x.dtype.itemsize < word.itemsize
+    ]
+    if narrow:
+        data = jnp.concatenate(narrow, axis=1)
+        data = jnp.pad(data, ((0, 0), (0, -data.shape[1] % word.itemsize)))
+        columns.append(jax.lax.bitcast_convert_type(data.reshape(n, -1, word.itemsize), word))
+    words = jnp.concatenate(columns, axis=1)
+    words = jnp.pad(words, ((0, 0), (0, width // word.itemsize - words.shape[1])))
+    return words if width > word.itemsize else words[:, 0]
+
+
+def _of_words(words: jax.Array, item: Sequence[Any]) -> list[jax.Array]:
+    """The leaves of items that are words."""
+    n, width = words.shape[0], words.dtype.itemsize
+    columns = words.reshape(n, -1)
+    data = jax.lax.bitcast_convert_type(columns, jnp.uint8).reshape(n, -1)
+    leaves, begin = {}, 0
+    for leaf in _in_words(item):
+        aval, size = item[leaf], _item_bytes(item[leaf])
+        dtype = jnp.dtype(jnp.uint8 if aval.dtype == jnp.bool_ else aval.dtype)
+        parts, unit = (columns, width) if dtype.itemsize >= width else (data, 1)
+        part = parts[:, begin // unit : (begin + size) // unit]
+        rows = part.reshape(n, *aval.shape, *([dtype.itemsize // unit] if dtype.itemsize > unit else []))
+        leaves[leaf] = jax.lax.bitcast_convert_type(rows, dtype).astype(aval.dtype)
+        begin += size
+    return [leaves[leaf] for leaf in range(len(item))]
+
+
+def _compiled_comparator(items: Items) -> tuple[Keyed, Sequence[Any]] | None:
+    """An order, and what it captured; None where a sort of columns is better."""
+    is_wide = sum(map(_item_bytes, items.item)) > FEW_BYTES
+    with free_of_explicit_axes():
+        closed = jax.make_jaxpr(items.less)(*items.item, *items.item)
+    if is_wide and compares_keys(closed, len(items.item)):
+        return None  # that is O(n) for each column, and moves no other
+    written = emit_order(closed, items.item)
+    consts = tuple(custom_operator._place(const, written.captures) for const in closed.consts)
+    captured = tuple(const for const in consts if isinstance(const, custom_operator._Captured))
+    key = (written.data, captured, jax.sharding.get_abstract_mesh())
+    order = _Order(written.data, tuple(items.item), without_values(closed), consts)
+    return Keyed(key, order), written.captures
+
+
+class _OrderOperation(Operation):
+    """A sort by an order: its operands are the keys in some form, segments, count, and what the order captured."""
+
+    def __init__(self, name: str, keys: Mapping[str, int], capture_ranks: Sequence[int], **description: Any):
+        self.captures, self.given = len(capture_ranks), len(keys) + 3
+        super().__init__(
+            name,
+            operands={
+                **{**keys, "heads": 1, "flags": 1, "count": 1},
+                **{f"c{i}": rank for i, rank in enumerate(capture_ranks)},
+            },
+            streamed=tuple(keys),
+            only="cuda",
+            is_registered=False,
+            **description,
+        )
+        self.def_jvp(self._no_tangents)
+
+    def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        return rule  # operands have no names of their own
+
+    def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
+        """Whether a program that could have kernels is to have plain JAX."""
+        return custom_operator.needs_plain_jax("orders", self.captures, devices)
+
+    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """The order in the place of its number."""
+        own = {name: value for name, value in attributes.items() if name != "order"}
+        return {**own, "captures": self.captures, "function": attributes["order"].value.data}
+
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
+        if any(axis is not None for axis in axes[self.given :]):  # an order of its own for each problem
+            return custom_operator._map_plainly(self, operands, axes, attributes)
+        return super()._batch(operands, axes, **attributes)
+
+    def _plain_indices(self, order: Keyed, leaves: Sequence[Any], operands: Sequence[Any]) -> jax.Array:
+        """The sorted indices of items in plain JAX, by their leaves."""
+        of = order.value
+        heads, flags, count = operands[self.given - 3 : self.given]
+        consts = custom_operator._filled(of.consts, operands[self.given :])
+
+        def less(*both: Any) -> Any:
+            return evaluate(of.jaxpr, consts, *both)[0]
+
+        return plain_sort_indices(less, leaves, heads, flags, count)
+
+    def _no_tangents(self, primals: Any, tangents: Any, **attributes: Any) -> tuple[Any, Any]:
+        del tangents  # what has derivatives is taken by indices
+        results = self.run(list(primals), **attributes)
+        return results, [None] * len(results)
+
+
+class LessOperation(_OrderOperation):
+    """A sort of keys that are words."""
+
+    def __init__(self, word_rank: int, capture_ranks: Sequence[int]):
+        self.word_rank = word_rank
+        super().__init__(
+            "sort_by_function",
+            {"keys": word_rank},
+            capture_ranks,
+            results=("keys", "values"),
+            attributes={"order": Keyed, "payload": Payload},
+            shapes=self._sorted_shapes,
+            fallback=self._plain_sort,
+        )
+
+    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """The order and its sizes in the place of its number."""
+        words = operands[0].shape[-1] if self.word_rank == 2 else 1
+        return {**super().call_attributes(operands, attributes), "word_bytes": words * operands[0].dtype.itemsize}
+
+    def _sorted_shapes(self, *operands: Any, payload: int, **_: int) -> Sequence[Any]:
+        keys = jax.ShapeDtypeStruct(operands[0].shape, operands[0].dtype)
+        if payload == Payload.NONE:
+            return [keys]
+        return [keys, jax.ShapeDtypeStruct(keys.shape[:1], index_dtype("sort", "keys", keys.shape[0]))]
+
+    def _plain_sort(self, *operands: Any, order: Keyed, payload: int) -> Sequence[Any]:
+        indices = self._plain_indices(order, _of_words(operands[0], order.value.item), operands)
+        sorted_keys = take_rows(operands[0], indices)
+        return [sorted_keys] if payload == Payload.NONE else [sorted_keys, indices]
+
+
+@functools.cache
+def _operation(word_rank: int, capture_ranks: tuple[int, ...]) -> LessOperation:
+    return LessOperation(word_rank, capture_ranks)
+
+
+class LessIndexOperation(_OrderOperation):
+    """A sort of the positions of items of any size, which stay in the arrays of their leaves."""
+
+    def __init__(self, leaf_ranks: Sequence[int], capture_ranks: Sequence[int]):
+        self.leaves = len(leaf_ranks)
+        super().__init__(
+            "sort_indices_by_function",
+            {f"x{i}": rank for i, rank in enumerate(leaf_ranks)},
+            capture_ranks,
+            results=("indices",),
+            attributes={"order": Keyed},
+            shapes=self._index_shapes,
+            fallback=self._plain_positions,
+        )
+
+    def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
+        """Whether a program that could have kernels is to have plain JAX: the kernels number the items of a batch."""
+        items = int(np.prod(operands[0].shape[: self._batch_rank(operands) + 1])) // devices
+        if items >= 2**32:
+            custom_operator._warn("less: batches of 2^32 items or more on a device run in plain JAX, which is slower")
+            return True
+        return super().prefers_xla(operands, attributes, platform, devices)
+
+    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """The order and its sizes in the place of its number."""
+        item_bytes = sum(map(_item_bytes, attributes["order"].value.item))
+        return {
+            **super().call_attributes(operands, attributes),
+            "leaves": self.leaves,
+            "item_bytes": item_bytes,
+        }
+
+    def _index_shapes(self, *operands: Any, order: Keyed) -> Sequence[Any]:
+        del order
+        n = operands[0].shape[0]
+        return [jax.ShapeDtypeStruct((n,), index_dtype("sort", "keys", n))]
+
+    def _plain_positions(self, *operands: Any, order: Keyed) -> Sequence[Any]:
+        return [self._plain_indices(order, operands[: self.leaves], operands)]
+
+
+@functools.cache
+def _position_operation(leaf_ranks: tuple[int, ...], capture_ranks: tuple[int, ...]) -> LessIndexOperation:
+    return LessIndexOperation(leaf_ranks, capture_ranks)
+
+
+# ---- Ranks
+
+
+@dataclasses.dataclass(frozen=True)
+class RankedPair:
+    """Two inputs by the ranks of their items in the order of all.
+
+    Args:
+      a: the leaves of the first.
+      b: those of the second.
+      ranks: of each, integers; equal items have the same one. What is past a count has a rank of no meaning.
+      restore: makes the caller's keys of leaves.
+    """
+
+    a: tuple[jax.Array, ...]
+    b: tuple[jax.Array, ...]
+    ranks: tuple[jax.Array, jax.Array]
+    restore: Callable[[Sequence[jax.Array]], Any]
+
+    def move(self, run: Callable[..., Any], a_values: Any, b_values: Any, **given: Any) -> Any:
+        """An operation on the ranks, which takes keys along with the values."""
+        return run(*self.ranks, (self.a, a_values), (self.b, b_values), **given)
+
+
+def ranked_pair(
+    operation: str,
+    a: Any,
+    b: Any,
+    less: Any,
+    a_count: Any,
+    b_count: Any,
+    *,
+    names: tuple[str, str] = ("a", "b"),
+    descending: Any = False,
+) -> RankedPair:
+    """Two inputs of a comparator, checked, by their ranks.
+
+    They come from one sort of all items, and one comparison of neighbours: an item has another rank than the one before
+    it where that comes first.
+    """
+    first = expect_items(operation, names[0], a, less, descending)
+    second = expect_items(operation, names[1], b, less, descending)
+    kinds = [[(leaf.dtype, leaf.shape[1:]) for leaf in one.leaves] for one in (first, second)]
+    if str(jax.tree.structure(a)) != str(jax.tree.structure(b)) or kinds[0] != kinds[1]:
+        got = ", ".join(map(describe, second.leaves))
+        raise type_error(operation, names[1], f"the structure, dtypes and trailing shapes of {names[0]}", got)
+    n_a, n = first.n, first.n + second.n
+    dtype = index_dtype(operation, " and ".join(names), n)
+    if n == 0:
+        nothing = jnp.zeros((0,), dtype)
+        return RankedPair(first.leaves, second.leaves, (nothing, nothing), first.restore)
+    both = [jnp.concatenate(pair) for pair in zip(first.leaves, second.leaves, strict=True)]
+    counts = [
+        count_operand(operation, f"{name}_count", count, one.n)
+        for name, count, one in zip(names, (a_count, b_count), (first, second), strict=True)
+    ]
+    if counts[0].size or counts[1].size:  # a live item stands for each that nobody is to look at
+        live = jnp.concatenate([live_mask(n_a, counts[0]), live_mask(n - n_a, counts[1])])
+        at = jnp.argmax(live)
+        both = [jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, take_or_fill(leaf, at)) for leaf in both]
+    items = Items(tuple(jnp.asarray(jax.lax.stop_gradient(leaf)) for leaf in both), first.restore, first.less)
+    _, indices = _sorted(operation, items, ABSENT, ABSENT, ABSENT, with_indices=True)
+    in_order = [take_rows(leaf, indices) for leaf in items.leaves]
+    is_new = compare_all(items.less, [leaf[:-1] for leaf in in_order], [leaf[1:] for leaf in in_order])
+    sorted_ranks = jnp.cumsum(jnp.concatenate([jnp.zeros((1,), bool), is_new]), dtype=dtype)
+    ranks = jnp.zeros((n,), dtype).at[indices].set(sorted_ranks, mode="drop")
+    return RankedPair(first.leaves, second.leaves, (ranks[:n_a], ranks[n_a:]), first.restore)

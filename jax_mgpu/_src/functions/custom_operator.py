@@ -1,0 +1,592 @@
+"""Reductions and scans by a function of the caller, in kernels that are compiled for it.
+
+The function is traced once, on one item, and written as lines of operations (emit/), an attribute of the call. The
+handler checks and compiles them when XLA loads the program; for an exported program, that may be another process. Plain
+JAX runs functions that cannot be written so, derivatives, other platforms than CUDA, and machines without NVRTC.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.arguments.counts import segment_bounds
+from jax_mgpu._src.core import library
+from jax_mgpu._src.core.compat import (
+    evaluate,
+    free_of_explicit_axes,
+    inner_jaxprs,
+    whole_axes,
+    without_values,
+)
+from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Keyed, Operation
+from jax_mgpu._src.functions.emit import Layout, Stage, Unsupported, emit_operator
+from jax_mgpu._src.functions.operators import (
+    Kind,
+    Operator,
+    builtin,
+    identities,
+    reduce_results,
+    scan_results,
+    segment_ends,
+    segmented_results,
+    select,
+)
+from jax_mgpu._src.functions.transform import Load, map_leaves
+
+__all__ = [
+    "OPERATIONS",
+    "reduce_by_function",
+    "reduce_mapped",
+    "scan_by_function",
+    "scan_mapped",
+    "segmented_reduce_by_function",
+    "segmented_reduce_mapped",
+]
+
+RULES = "custom_jvp", "custom_vjp"  # how names of primitives with derivative rules of the caller begin
+
+# Operations by functions, which are no part of the registry (ffi/operations.h).
+OPERATIONS = (
+    *("reduce_by_function", "scan_by_function", "segmented_reduce_by_function"),
+    *("sort_by_function", "sort_indices_by_function"),
+)
+# A row of so many bytes is scanned by tiles of its own, shorter ones share tiles.
+LONG_ROW_BYTES = 1 << 17
+# Larger states of segments have no room in a block's shared memory: they are scanned.
+MOST_SEGMENT_BYTES = 72
+
+
+@dataclasses.dataclass(frozen=True)
+class _Captured:
+    """An operand in the place of a value."""
+
+    index: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Traced:
+    """A traced function, without the values that it captured."""
+
+    jaxpr: Any
+    consts: tuple[Any, ...]  # values, or the captured operands in their places
+
+    def __call__(self, captures: Sequence[Any]) -> Callable[..., Any]:
+        """The function of lists of leaves."""
+        return functools.partial(evaluate, self.jaxpr, _filled(self.consts, captures))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Function:
+    """A function as data, without the values that it captured.
+
+    Args:
+      data: its lines, which the call carries.
+      element: what lies in memory.
+      results: the leaves of one result.
+      largest_bytes: as in `OperatorData`.
+      state_bytes: the size of a state of the kernels.
+      combine: the operator.
+      identity: the result over nothing, where there may be one.
+      load: what makes an item of the operator, where one is given.
+      kind: the built-in operator, where it is one.
+      position_dtype: the dtype of the positions that `load` takes.
+    """
+
+    data: str
+    element: Layout
+    results: tuple[Any, ...]
+    largest_bytes: int
+    state_bytes: int
+    combine: _Traced
+    identity: tuple[Any, ...] | None
+    load: _Traced | None
+    kind: Kind | None
+    position_dtype: Any
+
+    @property
+    def largest_segment_bytes(self) -> int:
+        """What a thread of a segmented reduction has room for, for each item."""
+        return max(self.state_bytes, self.largest_bytes)
+
+    def operator(self, captures: Sequence[Any]) -> Operator:
+        """The operator in plain JAX, over lists of leaves."""
+        one = self.combine(captures)
+        return Operator(
+            extract=lambda x, positions: x,
+            combine=jax.vmap(lambda a, b: one(*a, *b)),
+            finish=lambda state: state,
+            identity=None
+            if self.identity is None
+            else [jnp.asarray(value) for value in _filled(self.identity, captures)],
+        )
+
+    def items(self, leaves: Sequence[Any], captures: Sequence[Any], count: Any) -> list[Any]:
+        """The leaves of the items that the operator combines."""
+        if self.load is None:
+            return list(leaves)
+        return map_leaves(self.load(captures), leaves, count, self.position_dtype)
+
+
+def _filled(values: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
+    return [captures[value.index] if isinstance(value, _Captured) else value for value in values]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Prepared:
+    """A function that has been written, and its operands."""
+
+    keyed: Keyed
+    leaves: Sequence[Any]
+    captures: Sequence[Any]
+    structure: Any  # of results
+    results: int
+
+    @property
+    def function(self) -> _Function:
+        function: _Function = self.keyed.value
+        return function
+
+    def run(self, name: str, heads: Any, count: Any, **attributes: bool) -> Sequence[Any]:
+        """The results of an operation, as pytrees."""
+        ranks = tuple(leaf.ndim for leaf in self.leaves), tuple(np.ndim(c) for c in self.captures)
+        primitive = _operation(name, *ranks, self.results)
+        operands = [*self.leaves, *map(jnp.asarray, self.captures), heads, count]
+        results = primitive.run(operands, function=self.keyed, **attributes)
+        step = self.results
+        return [self.structure.unflatten(results[i : i + step]) for i in range(0, len(results), step)]
+
+
+def reduce_by_function(operation: str, operator: Operator, x: Any, n: int, count: Any, load: Load | None = None) -> Any:
+    """The combination of all items, a pytree as x without its leading axis. `load`: how x is made of other items."""
+    prepared = _prepare(operation, operator, x, n, load, needs_nothing=operator.identity is not None)
+    if prepared is None:
+        return reduce_results(operator, x, n, count)
+    return prepared.run("reduce_by_function", ABSENT, count)[0]
+
+
+def scan_by_function(
+    operation: str, operator: Operator, x: Any, n: int, heads: Any, count: Any, load: Load | None = None, **flags: bool
+) -> Sequence[Any]:
+    """What `scan` returns, as pytrees like x."""
+    needs_nothing = operator.identity is not None and (flags["exclusive"] or flags["total"])
+    prepared = _prepare(operation, operator, x, n, load, needs_nothing=needs_nothing, **_directions(flags))
+    if prepared is None:
+        return scan_results(operator, x, n, heads, count, **flags)
+    return prepared.run("scan_by_function", heads, count, **flags)
+
+
+def segmented_reduce_by_function(
+    operation: str, operator: Operator, x: Any, n: int, heads: Any, count: Any, load: Load | None = None
+) -> Any:
+    """What `segmented_reduce` returns."""
+    prepared = _prepare(operation, operator, x, n, load)
+    if prepared is None:
+        return segmented_results(operator, x, n, heads, count)
+    heads = whole_axes(heads)
+    if prepared.function.largest_segment_bytes > MOST_SEGMENT_BYTES:
+        (scanned,) = prepared.run("scan_by_function", heads, count, exclusive=False, reverse=False, total=False)
+        return segment_ends(operator, scanned, n, heads, count)
+    (results,) = prepared.run("segmented_reduce_by_function", heads, count)
+    if operator.identity is None:
+        return results
+    begin, end = segment_bounds(heads, n, count)
+    return select(begin < end, results, identities(operator, results))
+
+
+def reduce_mapped(operation: str, kind: Kind, x: jax.Array, count: Any, load: Load | None) -> Any:
+    """The reduction of mapped items by a built-in operator, or None where it is not for kernels that map."""
+    prepared = _prepare_mapped(operation, kind, x, load)
+    return None if prepared is None else prepared.run("reduce_by_function", ABSENT, count)[0]
+
+
+def segmented_reduce_mapped(operation: str, kind: Kind, x: jax.Array, heads: Any, count: Any, load: Load | None) -> Any:
+    """The same of each segment."""
+    prepared = _prepare_mapped(operation, kind, x, load)
+    if prepared is None or prepared.function.largest_segment_bytes > MOST_SEGMENT_BYTES:
+        return None
+    return prepared.run("segmented_reduce_by_function", heads, count)[0]
+
+
+def scan_mapped(
+    operation: str, kind: Kind, x: jax.Array, heads: Any, count: Any, load: Load | None, **flags: bool
+) -> Sequence[Any] | None:
+    """The scan of mapped items by a built-in operator, or None where it is not for kernels that map."""
+    prepared = _prepare_mapped(operation, kind, x, load, **_directions(flags))
+    return None if prepared is None else prepared.run("scan_by_function", heads, count, **flags)
+
+
+def _directions(flags: Mapping[str, bool]) -> dict[str, bool]:
+    """What is written into a function of a scan's attributes."""
+    return {name: flags[name] for name in ("reverse", "exclusive")}
+
+
+def _builtin(kind: Kind, dtype: Any) -> Operator:
+    with jax.ensure_compile_time_eval():  # its identity is part of the function
+        return builtin(kind, dtype)
+
+
+def _prepare_mapped(
+    operation: str, kind: Kind, x: jax.Array, load: Load | None, **directions: bool
+) -> _Prepared | None:
+    if load is None:
+        return None
+    return _prepare(operation, _builtin(kind, x.dtype), x, x.shape[0], load, **directions)
+
+
+def _prepare(
+    operation: str,
+    operator: Operator,
+    x: Any,
+    n: int,
+    load: Load | None,
+    *,
+    needs_nothing: bool = False,
+    reverse: bool = False,
+    exclusive: bool = False,
+) -> _Prepared | None:
+    """The function for kernels, or None where there are none for it."""
+    if n == 0 or (operator.function is None and operator.kind is None) or not has_kernels():
+        return None
+    structure: Any
+    leaves, structure = jax.tree.flatten(x)
+    try:
+        function, captures = _written(operator, structure, leaves, load, needs_nothing, reverse, exclusive)
+    except Unsupported as error:
+        warn_of_plain_jax(operation, "op" if load is None else "op or map", error)
+        return None
+    return _Prepared(function, leaves if load is None else load.leaves, captures, structure, len(leaves))
+
+
+def has_kernels() -> bool:
+    """Whether functions can be compiled."""
+    return library.has_cuda()
+
+
+def warn_of_plain_jax(operation: str, what: str, error: Unsupported) -> None:
+    """Says once that a function cannot be compiled, where others are."""
+    if jax.default_backend() == "gpu" and has_kernels():
+        _warn(f"{operation}: {what}: runs in plain JAX, which is slower: no kernel can be made of {error}")
+
+
+def _written(
+    operator: Operator,
+    structure: Any,
+    leaves: Sequence[Any],
+    load: Load | None,
+    needs_nothing: bool,
+    reverse: bool,
+    exclusive: bool,
+) -> tuple[Keyed, Sequence[Any]]:
+    """The function, and what it captured."""
+    items = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+    with free_of_explicit_axes():
+        load_closed = None if load is None else jax.make_jaxpr(load.function)(*load.item, _scalar(load.position_dtype))
+        if operator.kind is None:
+            closed, given = _traced_function(operator, structure, items)
+            finished: Sequence[Any] = items
+        else:
+            assert load is not None and load_closed is not None
+            closed, given, finished = _traced_builtin(operator, items[0], load.position_dtype)
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.explicit_axes or mesh.manual_axes:
+        for one in (closed, load_closed):
+            if one is not None and _has_rules(one.jaxpr):  # JAX batches and derives these as if they were of no mesh
+                raise Unsupported("a function with derivative rules of its own under a mesh, Explicit or of shard_map")
+    stages = given.pop("stages", ())
+    if load is not None:
+        given["load"] = Stage((load_closed, *stages), tuple(load.item))
+    identity = None
+    if operator.kind is None and operator.identity is not None and needs_nothing:
+        identity = jax.tree.leaves(operator.identity)
+    written = emit_operator(
+        closed, nothing=identity, reverse=reverse, exclusive=exclusive, commutes=operator.commutes, **given
+    )
+    # Where the kernels need none, the identity is that of an empty segment, which plain JAX fills in.
+    known = None if identity is None else tuple(_place(value, written.captures) for value in identity)
+    traced = [
+        None
+        if one is None
+        else _Traced(without_values(one), tuple(_place(const, written.captures) for const in one.consts))
+        for one in (closed, load_closed)
+    ]
+    consts = [const for one in traced if one is not None for const in one.consts]
+    captured = tuple(const for const in (*consts, *(known or ())) if isinstance(const, _Captured))
+    rules = tuple(map(_rules, (closed, load_closed)))
+    key = (written.data, rules, captured, known is None, operator.kind, mesh)
+    combine, loaded = traced
+    assert combine is not None
+    function = _Function(
+        data=written.data,
+        element=written.element,
+        results=tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in finished),
+        largest_bytes=written.largest_bytes,
+        state_bytes=written.state_bytes,
+        combine=combine,
+        identity=known,
+        load=loaded,
+        kind=operator.kind,
+        position_dtype=None if load is None else load.position_dtype,
+    )
+    return Keyed(key, function), written.captures
+
+
+def _has_rules(jaxpr: Any, names: tuple[str, ...] = RULES) -> bool:
+    """Whether a jaxpr calls functions with derivative rules of their own, or what else the names begin with."""
+    return any(
+        equation.primitive.name.startswith(names) or any(_has_rules(inner, names) for inner in inner_jaxprs(equation))
+        for equation in jaxpr.eqns
+    )
+
+
+def _rules(closed: Any) -> Any:
+    """What tells functions apart that are the same lines: their derivatives, of first and second order."""
+    texts: list[Any] = []
+    for _ in range(2):
+        if closed is None or not _has_rules(closed.jaxpr, (*RULES, "stop_gradient")):
+            break
+        variables = (*closed.jaxpr.constvars, *closed.jaxpr.invars)
+        texts.append(_text(closed.jaxpr))
+        try:
+            closed = jax.make_jaxpr(functools.partial(_gradient, closed))(
+                *(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in variables)
+            )
+        except (TypeError, ValueError, NotImplementedError):  # there is none, as of a loop
+            break
+        texts.append(_text(closed.jaxpr))
+        texts += [np.asarray(const).tobytes() for const in closed.consts if not isinstance(const, jax.core.Tracer)]
+    return tuple(texts)
+
+
+def _text(jaxpr: Any) -> str:
+    """A jaxpr without the addresses of the rules that it names: they are others in each trace."""
+    return re.sub("0x[0-9a-f]+", "", str(jaxpr))
+
+
+def _gradient(closed: Any, *operands: Any) -> Sequence[Any]:
+    """The cotangents of a function's constants and arguments, for cotangents like its results."""
+    moving = [i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    consts = len(closed.jaxpr.constvars)
+
+    def function(*moved: Any) -> Any:
+        given = list(operands)
+        for i, x in zip(moving, moved, strict=True):
+            given[i] = x
+        results = jax.core.eval_jaxpr(closed.jaxpr, given[:consts], *given[consts:])
+        return [x for x in results if jnp.issubdtype(x.dtype, jnp.inexact)]
+
+    results, pullback = jax.vjp(function, *(operands[i] for i in moving))
+    return pullback(results)
+
+
+def _scalar(dtype: Any) -> Any:
+    return jax.ShapeDtypeStruct((), dtype)
+
+
+def _traced_function(operator: Operator, structure: Any, items: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+    """A caller's function of the leaves of two items, and what is written with it."""
+    assert operator.function is not None
+    function = operator.function
+
+    def flat(*xs: Any) -> list[Any]:
+        a, b = xs[: len(items)], xs[len(items) :]
+        return jax.tree.leaves(function(structure.unflatten(a), structure.unflatten(b)))
+
+    return jax.make_jaxpr(flat)(*items, *items), {"avals": items}
+
+
+def _traced_builtin(operator: Operator, item: Any, position_dtype: Any) -> tuple[Any, dict[str, Any], Sequence[Any]]:
+    """The same of a built-in operator, whose states are made of an item and its position; and its results."""
+    position = _scalar(position_dtype)
+    # Without an extremum the index is -1, of the type of positions.
+    identity = jax.tree.leaves(operator.identity)
+    states: Any
+    avals, states = jax.tree.flatten(jax.eval_shape(operator.extract, item, position))
+
+    def flat(*xs: Any) -> list[Any]:
+        a, b = xs[: len(avals)], xs[len(avals) :]
+        return jax.tree.leaves(operator.combine(states.unflatten(a), states.unflatten(b)))
+
+    extract = jax.make_jaxpr(lambda *given: jax.tree.leaves(operator.extract(*given)))(item, position)
+    finish = jax.make_jaxpr(lambda *xs: [operator.finish(states.unflatten(xs))])(*avals)
+    given = {
+        "avals": avals,
+        "neutral": [np.asarray(value).astype(aval.dtype) for value, aval in zip(identity, avals, strict=True)],
+        "dead": operator.dead,
+        "stages": (extract,),
+        "finish": Stage((finish,), tuple(finish.out_avals)),
+    }
+    return jax.make_jaxpr(flat)(*avals, *avals), given, finish.out_avals
+
+
+def needs_plain_jax(what: str, captures: int, devices: int) -> bool:
+    """Whether a program by functions that are `what` runs in plain JAX, with a warning where a compiler is missing."""
+    if devices > 1 and captures:
+        return True  # each device has rows of its own, but no part of what was captured
+    problem = library.compiler_problem()
+    if problem:
+        _warn(f"functions as {what} run in plain JAX, which is slower: {problem}")
+    return bool(problem)
+
+
+def _place(value: Any, captures: Sequence[Any]) -> Any:
+    """A value, or which captured operand it is. A value is NumPy's: it outlives the mesh that it was made on."""
+    for index, capture in enumerate(captures):
+        if capture is value:
+            return _Captured(index)
+    return np.asarray(value)
+
+
+class FunctionOperation(Operation):
+    """An operation by a function: its operands are the leaves of items, what the function captured, heads, count."""
+
+    def __init__(self, name: str, leaf_ranks: Sequence[int], capture_ranks: Sequence[int], result_leaves: int):
+        self.leaves, self.captures = len(leaf_ranks), len(capture_ranks)
+        is_scan = name == "scan_by_function"
+        rules: dict[str, tuple[Callable[..., Sequence[Any]], Callable[..., Sequence[Any]]]] = {
+            "reduce_by_function": (self._reduced, self._plain_reduction),
+            "segmented_reduce_by_function": (self._segmented, self._plain_segments),
+            "scan_by_function": (self._scanned, self._plain_scan),
+        }
+        shapes, plain = rules[name]
+        leaves = {f"x{i}": rank for i, rank in enumerate(leaf_ranks)}
+        results = [f"result{i}" for i in range(result_leaves)]
+        super().__init__(
+            name,
+            operands={**leaves, **{f"c{i}": rank for i, rank in enumerate(capture_ranks)}, "heads": 1, "count": 1},
+            results=[*results, *(f"total{i}" for i in range(result_leaves if is_scan else 0))],
+            attributes={"function": Keyed, **dict.fromkeys(["exclusive", "reverse", "total"] if is_scan else [], bool)},
+            shapes=shapes,
+            fallback=plain,
+            streamed=tuple(leaves),
+            only="cuda",
+            is_registered=False,
+        )
+        self.def_jvp(self._jvp)
+
+    def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        return rule  # operands have no names of their own
+
+    def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
+        """Whether a program that could have kernels is to have plain JAX."""
+        return needs_plain_jax("operators", self.captures, devices)
+
+    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """The function and its sizes in the place of its number."""
+        function = attributes["function"].value
+        widths = [function.element.leaf_bytes(leaf) for leaf in range(self.leaves)]
+        batch_rank = self._batch_rank(operands)
+        own = {name: value for name, value in attributes.items() if name != "function"}
+        if "reverse" in own:
+            row_bytes = operands[0].shape[batch_rank] * sum(widths)
+            has_heads = operands[-2].size > 0
+            own["segmented"] = int(has_heads or (batch_rank > 0 and row_bytes < LONG_ROW_BYTES))
+        return {
+            **own,
+            "leaves": self.leaves,
+            "captures": self.captures,
+            "batch_rank": batch_rank,
+            "item_bytes": function.largest_bytes,
+            "widest": max(widths),
+            "packed": sum(widths),
+            "results": len(function.results),
+            "result_bytes": Layout.of(function.results).item_bytes,
+            "state_bytes": function.state_bytes,
+            "function": function.data,
+        }
+
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
+        captured = axes[self.leaves : self.leaves + self.captures]
+        if any(axis is not None for axis in captured):  # a function of its own for each problem
+            return _map_plainly(self, operands, axes, attributes)
+        return super()._batch(operands, axes, **attributes)
+
+    def _split(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], Any, Any]:
+        ends = self.leaves, self.leaves + self.captures
+        return list(operands[: ends[0]]), list(operands[ends[0] : ends[1]]), operands[-2], operands[-1]
+
+    def _reduced(self, *operands: Any, function: Keyed) -> Sequence[Any]:
+        del operands
+        return function.value.results
+
+    def _segmented(self, *operands: Any, function: Keyed) -> Sequence[Any]:
+        segments = operands[-2].shape[0]
+        results = self._reduced(function=function)
+        return [jax.ShapeDtypeStruct((segments, *result.shape), result.dtype) for result in results]
+
+    def _scanned(self, *operands: Any, total: int, **attributes: Any) -> Sequence[Any]:
+        results, n = self._reduced(function=attributes["function"]), operands[0].shape[0]
+        scanned = [jax.ShapeDtypeStruct((n, *result.shape), result.dtype) for result in results]
+        return [*scanned, *results] if total else scanned
+
+    def _plain_reduction(self, *operands: Any, function: Keyed) -> Sequence[Any]:
+        leaves, captures, _, count = self._split(operands)
+        of, n = function.value, leaves[0].shape[0]
+        x = of.items(leaves, captures, count)
+        if of.kind is not None:
+            return REGISTRY["reduce"](x=x[0], count=count, op=of.kind, wide=False)
+        return reduce_results(of.operator(captures), x, n, count)
+
+    def _plain_segments(self, *operands: Any, function: Keyed) -> Sequence[Any]:
+        leaves, captures, heads, count = self._split(operands)
+        of, n = function.value, leaves[0].shape[0]
+        x = of.items(leaves, captures, count)
+        if of.kind is not None:
+            return REGISTRY["segmented_reduce"](x=x[0], heads=heads, count=count, op=of.kind, wide=False)
+        return jax.tree.leaves(segmented_results(of.operator(captures), x, n, heads, count))
+
+    def _plain_scan(self, *operands: Any, function: Keyed, **flags: int) -> Sequence[Any]:
+        leaves, captures, heads, count = self._split(operands)
+        of, n = function.value, leaves[0].shape[0]
+        x = of.items(leaves, captures, count)
+        if of.kind is not None:
+            return REGISTRY["scan"](x=x[0], heads=heads, count=count, op=of.kind, **flags)
+        return jax.tree.leaves(scan_results(of.operator(captures), x, n, heads, count, **flags))  # type: ignore[arg-type]
+
+    def _jvp(self, primals: Any, tangents: Any, **attributes: Any) -> tuple[Any, Any]:
+        live = [i for i, tangent in enumerate(tangents) if tangent is not None]
+
+        def run(*values: Any) -> Sequence[Any]:
+            operands = list(primals)
+            for i, value in zip(live, values, strict=True):
+                operands[i] = value
+            return list(self.fallback(*operands, **attributes))
+
+        results, moved = jax.jvp(run, [primals[i] for i in live], [tangents[i] for i in live])
+        return results, [None if tangent.dtype == jax.dtypes.float0 else tangent for tangent in moved]
+
+
+def _map_plainly(
+    operation: Operation, operands: Sequence[Any], axes: Sequence[Any], attributes: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    function: Callable[..., Any] = functools.partial(operation.fallback, **attributes)
+    ranks = operation.ranks
+    own = [x.ndim - (axis is not None) for x, axis in zip(operands, axes, strict=True)]
+    for _ in range(max(n - rank for n, rank in zip(own, ranks, strict=True))):
+        function = jax.vmap(function, in_axes=[0 if n > rank else None for n, rank in zip(own, ranks, strict=True)])
+    results = jax.vmap(function, in_axes=axes)(*operands)
+    return list(results), [0] * len(results)
+
+
+@functools.cache
+def _operation(
+    name: str, leaf_ranks: tuple[int, ...], capture_ranks: tuple[int, ...], result_leaves: int
+) -> FunctionOperation:
+    return FunctionOperation(name, leaf_ranks, capture_ranks, result_leaves)
+
+
+def _warn(words: str) -> None:
+    if words not in _WARNED:
+        _WARNED.add(words)
+        warnings.warn(f"jax_mgpu: {words}", stacklevel=2)
+
+
+_WARNED: set[str] = set()

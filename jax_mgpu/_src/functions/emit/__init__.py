@@ -1,0 +1,22 @@
+"""Writes a traced function of items as lines of operations on scalars, which a call carries as data.
+
+Small arrays are taken apart: a value is a NumPy array of names, one for each scalar. A primitive that works element by
+element becomes a line for each element, and one that only moves elements costs nothing. Large arrays that a function
+captures stay in memory; only their indexed elements are loaded. ffi/operands/function_data.cc has the language: it
+checks what it reads, and writes C++ of it. ffi/function/primitives.h has the meaning of each operation.
+
+The modules, each of which uses those before it:
+
+- scalars.py, layout.py, memory.py: scalars, the leaves of an item, captured arrays.
+- lines.py: the lines of a function, and names for what they compute.
+- elementwise.py, along_axes.py, indexing.py, moves.py: a rule for each primitive, by what it does to an array.
+- jaxpr.py: reads the equations, with calls and control flow, and applies the rules.
+- operator.py, order.py: operators and orders as data.
+"""
+
+from jax_mgpu._src.functions.emit.layout import Layout
+from jax_mgpu._src.functions.emit.operator import OperatorData, Stage, emit_operator
+from jax_mgpu._src.functions.emit.order import OrderData, emit_order
+from jax_mgpu._src.functions.emit.scalars import Unsupported
+
+__all__ = ["Layout", "OperatorData", "OrderData", "Stage", "Unsupported", "emit_operator", "emit_order"]

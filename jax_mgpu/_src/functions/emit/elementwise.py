@@ -1,0 +1,154 @@
+"""The primitives that work element by element: a line or a few for each element."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.functions.emit.lines import Lines, stored
+from jax_mgpu._src.functions.emit.scalars import Names, Unsupported, scalar_text
+
+__all__ = ["COSTLY", "FUNCTIONS", "RULES"]
+
+# Those that are one operation of ffi/operands/function_data.cc.
+_PLAIN = (
+    "add sub mul div rem max min neg abs sign eq ne lt le gt ge clamp shift_left shift_right_logical "
+    "shift_right_arithmetic population_count clz mulhi floor ceil is_finite exp exp2 expm1 log log1p log2 sin cos tan "
+    "asin acos atan sinh cosh tanh asinh acosh atanh sqrt rsqrt cbrt erf erfc lgamma logistic square one_minus_square "
+    "pow atan2 nextafter"
+)
+FUNCTIONS = {name: name for name in _PLAIN.split()}
+FUNCTIONS |= {name: f"{name}_" for name in ("and", "or", "xor", "not")}
+FUNCTIONS["add_any"] = "add"
+# Those that take many instructions.
+_COSTLY = (
+    "exp exp2 expm1 log log1p log2 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh cbrt erf erfc lgamma "
+    "logistic pow atan2 div rem"
+)
+COSTLY = frozenset(_COSTLY.split())
+
+
+def _function(lines: Lines, equation: Any, *operands: Names, function: str) -> Names:
+    aval = equation.outvars[0].aval
+    return lines.each(lambda *xs: lines.value(aval.dtype, function, *xs), operands, aval.shape)
+
+
+def _product(lines: Lines, equation: Any, x: Names, y: Names) -> Names:
+    """Compilers make a negative of a product with -1; `neg` says how (ffi/function/primitives.h, `complement`)."""
+    aval = equation.outvars[0].aval
+    turns = np.asarray(-1).astype(aval.dtype) if aval.dtype.kind in "iu" else None
+
+    def write(x: str, y: str) -> str:
+        for factor, other in ((x, y), (y, x)):
+            if turns is not None and factor in lines.constants and lines.constants[factor] == turns:
+                return lines.value(aval.dtype, "neg", other)
+        return lines.value(aval.dtype, "mul", x, y)
+
+    return lines.each(write, [x, y], aval.shape)
+
+
+def _integer_pow(lines: Lines, equation: Any, x: Names) -> Names:
+    aval, power = equation.outvars[0].aval, equation.params["y"]
+    one = scalar_text(1, aval.dtype)
+
+    def write(base: str) -> str:  # the products in the order that JAX makes them
+        product, bits = None, abs(power)
+        while bits:
+            if bits & 1:
+                product = base if product is None else lines.value(aval.dtype, "mul", product, base)
+            bits >>= 1
+            if bits:
+                base = lines.value(aval.dtype, "mul", base, base)
+        product = one if product is None else product
+        return lines.value(aval.dtype, "div", one, product) if power < 0 else product
+
+    return lines.each(write, [x], aval.shape)
+
+
+def _polynomial(lines: Lines, equation: Any, x: Names, *coefficients: Names) -> Names:
+    """By Horner's rule; the coefficients begin with the constant one."""
+    aval = equation.outvars[0].aval
+
+    def write(x: str, *coefficients: str) -> str:
+        *lower, value = coefficients
+        for coefficient in reversed(lower):
+            value = lines.value(aval.dtype, "add", lines.value(aval.dtype, "mul", value, x), coefficient)
+        return value
+
+    return lines.each(write, [x, *coefficients], aval.shape)
+
+
+def _round(lines: Lines, equation: Any, x: Names) -> Names:
+    aval = equation.outvars[0].aval
+    function = "round_even" if int(equation.params["rounding_method"]) == 1 else "round_away"
+    return lines.each(lambda i: lines.value(aval.dtype, function, i), [x], aval.shape)
+
+
+def _convert_element_type(lines: Lines, equation: Any, x: Names) -> Names:
+    aval = equation.outvars[0].aval
+
+    def write(i: str) -> str:
+        if i in lines.constants and aval.dtype.kind in "iub" and np.asarray(lines.constants[i]).dtype.kind in "iub":
+            return lines.constant(np.asarray(lines.constants[i]).astype(aval.dtype), aval.dtype).item()
+        return lines.value(aval.dtype, "convert", i)
+
+    return lines.each(write, [x], aval.shape)
+
+
+def _reduce_precision(lines: Lines, equation: Any, x: Names) -> Names:
+    aval = equation.outvars[0].aval
+    kept = (equation.params["exponent_bits"], equation.params["mantissa_bits"])
+    info = jnp.finfo(aval.dtype)
+    if kept == (info.nexp, info.nmant):
+        return x
+    narrow = {(5, 10): np.float16, (8, 7): jnp.bfloat16, (8, 23): np.float32}.get(kept)
+    if narrow is None or kept[0] > info.nexp or kept[1] > info.nmant:
+        raise Unsupported(f"reduce_precision to {kept[0]} and {kept[1]} bits")
+    return lines.each(lambda i: lines.value(aval.dtype, "convert", lines.value(narrow, "convert", i)), [x], aval.shape)
+
+
+def _bitcast_convert_type(lines: Lines, equation: Any, x: Names) -> Names:
+    aval = equation.outvars[0].aval
+    if aval.shape != equation.invars[0].aval.shape:
+        raise Unsupported("bitcast_convert_type to a type of another width")
+    return lines.each(lambda i: lines.value(aval.dtype, "bits", i), [x], aval.shape)
+
+
+def _select_n(lines: Lines, equation: Any, which: Names, *cases: Names) -> Names:
+    aval = stored(equation.outvars[0].aval)
+    which = which.reshape(which.shape + (1,) * (aval.ndim - which.ndim))  # random keys are rows of words
+
+    def write(which: str, *cases: str) -> str:
+        if which in lines.constants:
+            return cases[int(lines.constants[which])]
+        if equation.invars[0].aval.dtype == np.bool_:
+            return lines.value(aval.dtype, "select", which, cases[1], cases[0])
+        return lines.value(aval.dtype, "pick", which, *cases)
+
+    return lines.each(write, [which, *cases], aval.shape)
+
+
+def _iota(lines: Lines, equation: Any) -> Names:
+    params, aval = equation.params, equation.outvars[0].aval
+    steps = np.arange(aval.shape[params["dimension"]])
+    shape = [1] * aval.ndim
+    shape[params["dimension"]] = -1
+    return lines.constant(np.broadcast_to(steps.reshape(shape), aval.shape).astype(aval.dtype), aval.dtype)
+
+
+RULES: dict[str, Callable[..., Names]] = {
+    **{name: functools.partial(_function, function=function) for name, function in FUNCTIONS.items()},
+    "bitcast_convert_type": _bitcast_convert_type,
+    "convert_element_type": _convert_element_type,
+    "integer_pow": _integer_pow,
+    "iota": _iota,
+    "mul": _product,
+    "polynomial": _polynomial,
+    "reduce_precision": _reduce_precision,
+    "round": _round,
+    "select_n": _select_n,
+}

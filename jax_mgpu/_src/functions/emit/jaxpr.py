@@ -1,0 +1,241 @@
+"""Reads a jaxpr, equation by equation, and writes what each one does; has the rules of calls and control flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_mgpu._src.core.compat import scan_operands
+from jax_mgpu._src.functions.emit import along_axes, elementwise, indexing
+from jax_mgpu._src.functions.emit.elementwise import COSTLY
+from jax_mgpu._src.functions.emit.lines import Emitted, Lines, stored
+from jax_mgpu._src.functions.emit.memory import VIEWS, Memory
+from jax_mgpu._src.functions.emit.moves import MOVES, row
+from jax_mgpu._src.functions.emit.scalars import MOST_ITEM_SCALARS, Names, Unsupported, expect_small, neutral
+from jax_mgpu._src.keys.bits import is_random_key
+
+__all__ = ["CALLS", "SAME_VALUE", "Writer", "emit_function", "emit_stages"]
+
+# Random keys are their words, the last axis: wrapping these changes nothing.
+RANDOM_KEY_WORDS = frozenset(["random_wrap", "random_unwrap"])
+SAME_VALUE = frozenset(["copy", "copy_p", "stop_gradient", "optimization_barrier", "pvary", "pcast", "reshard"])
+CALLS = {
+    "pjit": "jaxpr",
+    "jit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "remat2": "jaxpr",
+    "remat": "jaxpr",
+    "checkpoint": "jaxpr",
+}
+RULES = elementwise.RULES | along_axes.RULES | indexing.RULES
+MOST_STEPS = 64  # of a scan over arrays, whose steps are written one after the other
+
+
+class Writer(Lines):
+    """Writes the lines of one function.
+
+    Args:
+      capture: gives a captured array that stays in memory its place there.
+    """
+
+    def __init__(self, capture: Callable[[Any], Memory]):
+        super().__init__()
+        self.capture = capture
+
+    def closed(self, closed: Any, arguments: Sequence[Any]) -> list[Any]:
+        """The results of a jaxpr, which may have constants of its own."""
+        return self.jaxpr(closed.jaxpr, [self.captured(const) for const in closed.consts], arguments)
+
+    def captured(self, const: Any) -> Any:
+        """A constant of a jaxpr: its names, or where it lies if it stays in memory."""
+        if is_random_key(const.dtype):
+            raise Unsupported("a captured random key")
+        if isinstance(const, jax.core.Tracer) or np.size(const) > MOST_ITEM_SCALARS:
+            return self.capture(const)
+        return self.constant(const, const.dtype)
+
+    def jaxpr(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+        """The results of a jaxpr's equations, one after the other."""
+        if jaxpr.effects:
+            raise Unsupported(f"effects, {', '.join(sorted(map(str, jaxpr.effects)))}")
+        values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+        values.update(zip(jaxpr.invars, arguments, strict=True))
+
+        def read(atom: Any) -> Any:
+            return self.constant(atom.val, atom.aval.dtype) if hasattr(atom, "val") else values[atom]
+
+        for equation in jaxpr.eqns:
+            results = self.equation(equation, [read(atom) for atom in equation.invars])
+            values.update(zip(equation.outvars, results, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def equation(self, equation: Any, arguments: list[Any]) -> Sequence[Any]:  # noqa: PLR0911 -- a case each
+        """The results of one equation."""
+        primitive, params = equation.primitive.name, equation.params
+        if primitive in CALLS:
+            body = params[CALLS[primitive]]
+            if hasattr(body, "consts"):
+                return self.closed(body, arguments)
+            return self.jaxpr(body, [], arguments)
+        if primitive in SAME_VALUE or primitive in RANDOM_KEY_WORDS:
+            return arguments
+        if primitive != "select_n":
+            _expect_no_random_keys(primitive, equation)
+        if primitive in CONTROL_FLOW:
+            return CONTROL_FLOW[primitive](self, equation, *arguments)
+        if primitive in indexing.OF_MEMORY:
+            return indexing.OF_MEMORY[primitive](self, equation, *arguments)
+        if arguments and isinstance(arguments[0], Memory) and primitive in VIEWS and len(arguments) == 1:
+            return [VIEWS[primitive](arguments[0], params)]
+        names = [self.loaded(x) for x in arguments]
+        if primitive in MOVES:
+            for var in equation.outvars:
+                expect_small(var.aval.shape, primitive)
+            moved = MOVES[primitive](*names, **params)
+            return moved if equation.primitive.multiple_results else [moved]
+        aval = stored(equation.outvars[0].aval)
+        expect_small(aval.shape, primitive)
+        self.costly += aval.size if primitive in COSTLY else 0
+        if primitive not in RULES:
+            raise Unsupported(f"the primitive {primitive}")
+        return [RULES[primitive](self, equation, *names)]
+
+
+def _expect_no_random_keys(primitive: str, equation: Any) -> None:
+    avals = [atom.aval for atom in (*equation.invars, *equation.outvars)]
+    if any(hasattr(aval, "dtype") and is_random_key(aval.dtype) for aval in avals):
+        raise Unsupported(f"{primitive} of random keys")
+
+
+# ---- Control flow
+
+
+def _cond(writer: Writer, equation: Any, which: Any, *operands: Any) -> list[Any]:
+    branches = equation.params["branches"]
+    results = [writer.variables(var.aval) for var in equation.outvars]
+    writer.branches = True
+    writer.line("switch", writer.loaded(which).item(), len(branches))
+    for branch in branches:
+        writer.line("case")
+        for variables, values in zip(results, writer.closed(branch, operands), strict=True):
+            writer.assign(variables, writer.loaded(values))
+    writer.line("end")
+    return results
+
+
+def _loop(
+    writer: Writer,
+    opening: Sequence[object],
+    carry: Sequence[Names],
+    avals: Sequence[Any],
+    body: Callable[[], list[Any]],
+) -> None:
+    """A loop whose body gives the next values of the carried variables."""
+    writer.branches = True
+    writer.line(*opening)
+    held = []
+    for values, aval in zip(body(), avals, strict=True):
+        names = writer.loaded(values)
+        held.append(writer.each(lambda x, dtype=aval.dtype: writer.value(dtype, "copy", x), [names], aval.shape))
+    for variables, values in zip(carry, held, strict=True):
+        writer.assign(variables, values)
+    writer.line("end")
+
+
+def _carried(writer: Writer, avals: Sequence[Any], values: Sequence[Any]) -> list[Names]:
+    carry = [writer.variables(aval) for aval in avals]
+    for variables, initial in zip(carry, values, strict=True):
+        writer.assign(variables, writer.loaded(initial))
+    return carry
+
+
+def _while(writer: Writer, equation: Any, *operands: Any) -> list[Any]:
+    params = equation.params
+    ends = np.cumsum([params["cond_nconsts"], params["body_nconsts"]])
+    cond_consts, body_consts, initial = operands[: ends[0]], operands[ends[0] : ends[1]], operands[ends[1] :]
+    avals = [var.aval for var in equation.outvars]
+    carry = _carried(writer, avals, initial)
+    writer.costly += 1
+    writer.may_not_end = True
+
+    def body() -> list[Any]:
+        (goes_on,) = writer.closed(params["cond_jaxpr"], [*cond_consts, *carry])
+        writer.line("while", writer.loaded(goes_on).item())
+        return writer.closed(params["body_jaxpr"], [*body_consts, *carry])
+
+    _loop(writer, ["loop"], carry, avals, body)
+    return carry
+
+
+def _scan(writer: Writer, equation: Any, *operands: Any) -> list[Any]:
+    params = equation.params
+    length = params["length"]
+    fixed, initial, xs = scan_operands(params, operands)
+    carries = len(initial)
+    if not xs and len(equation.outvars) == carries:
+        avals = [var.aval for var in equation.outvars]
+        carry = _carried(writer, avals, initial)
+        writer.costly += 1
+        _loop(writer, ["repeat", length], carry, avals, lambda: writer.closed(params["jaxpr"], [*fixed, *carry]))
+        return carry
+    if length > MOST_STEPS:
+        raise Unsupported(f"a scan of {length} steps over arrays, more than {MOST_STEPS}")
+    xs = [writer.loaded(x) for x in xs]
+    state, columns = list(initial), [np.empty(var.aval.shape, object) for var in equation.outvars[carries:]]
+    for i in reversed(range(length)) if params["reverse"] else range(length):
+        results = writer.closed(params["jaxpr"], [*fixed, *state, *(row(x, i) for x in xs)])
+        state = results[:carries]
+        for column, values in zip(columns, map(writer.loaded, results[carries:]), strict=True):
+            column[i] = values if column.ndim > 1 else values.item()
+    return [*state, *columns]
+
+
+CONTROL_FLOW: dict[str, Callable[..., list[Any]]] = {"cond": _cond, "scan": _scan, "while": _while}
+
+
+def emit_function(closed: Any, arguments: Sequence[Names], capture: Callable[[Any], Memory]) -> Emitted:
+    """A closed jaxpr, applied to values by these names.
+
+    `capture` gives a captured array that stays in memory its place there.
+    """
+    writer = Writer(capture)
+    results = [writer.loaded(x) for x in writer.closed(closed, arguments)]
+    return writer.emitted(results, _neutral_of(closed, writer, arguments, results))
+
+
+def emit_stages(
+    closed: Sequence[Any], arguments: Sequence[Names], last: Sequence[Names], capture: Callable[[Any], Memory]
+) -> Emitted:
+    """Jaxprs one after the other; each takes what the one before it gives, and `last`."""
+    writer = Writer(capture)
+    values: Sequence[Any] = arguments
+    for one in closed:
+        values = writer.closed(one, [*values, *last])
+    return writer.emitted([writer.loaded(x) for x in values], None)
+
+
+def _neutral_of(closed: Any, writer: Writer, arguments: Sequence[Names], results: Sequence[Names]) -> Any:
+    """The neutral scalar of each leaf of a function of two items, where each element is combined by one primitive."""
+    if len(arguments) != 2 * len(results):
+        return None
+    values = []
+    for leaf, (a, b, combined) in enumerate(
+        zip(arguments[: len(results)], arguments[len(results) :], results, strict=True)
+    ):
+        functions = {writer.made.get(name, ("",))[0] for name in combined.flat}
+        if len(functions) != 1 or not functions <= {"add", "mul", "max", "min", "and_", "or_", "xor_"}:
+            return None
+        if a.shape != combined.shape:
+            return None
+        for x, y, name in zip(a.flat, b.flat, combined.flat, strict=True):
+            if set(writer.made[name][1:]) != {x, y}:
+                return None
+        values.append(neutral(functions.pop(), closed.out_avals[leaf].dtype))
+    return values

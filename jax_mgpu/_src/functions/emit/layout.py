@@ -1,0 +1,84 @@
+"""The leaves of an item, and the struct that kernels have of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.functions.emit.scalars import MOST_ITEM_SCALARS, SCALARS, Names, Unsupported, scalar_type
+
+__all__ = ["Layout", "expect_layout"]
+
+MOST_LEAVES = 16  # as ffi/function/item.h has room for
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The leaves of an item. In the kernels' struct the wide ones come first, so that only the end is padded."""
+
+    leaves: tuple[tuple[str, tuple[int, ...]], ...]  # dtype name and shape
+
+    @classmethod
+    def of(cls, avals: Sequence[Any]) -> Layout:
+        """The struct of an item of these leaves."""
+        return cls(tuple((scalar_type(aval.dtype) and np.dtype(aval.dtype).name, tuple(aval.shape)) for aval in avals))
+
+    def elements(self, leaf: int) -> int:
+        """The number of scalars of a leaf."""
+        return int(np.prod(self.leaves[leaf][1]))
+
+    def width(self, leaf: int) -> int:
+        """The bytes of a scalar of a leaf."""
+        return jnp.dtype(self.leaves[leaf][0]).itemsize
+
+    def leaf_bytes(self, leaf: int) -> int:
+        """The bytes of an item's part of a leaf."""
+        return self.elements(leaf) * self.width(leaf)
+
+    @property
+    def align(self) -> int:
+        """The alignment of the struct: words of 4 bytes travel between threads."""
+        return max([4, *(self.width(leaf) for leaf in range(len(self.leaves)))])
+
+    @property
+    def bytes(self) -> int:
+        """The size of the struct."""
+        size = sum(self.leaf_bytes(leaf) for leaf in range(len(self.leaves)))
+        return max(1, -(-size // self.align)) * self.align
+
+    @property
+    def item_bytes(self) -> int:
+        """What an item takes in its arrays."""
+        return sum(self.leaf_bytes(leaf) for leaf in range(len(self.leaves)))
+
+    def names(self, variable: str) -> list[Names]:
+        """The scalars of an item, leaf by leaf."""
+        leaves = []
+        for leaf, (_, shape) in enumerate(self.leaves):
+            names = np.empty(shape, object)
+            for place, index in enumerate(np.ndindex(*shape)):
+                names[index] = f"{variable}{leaf}.{place}"
+            leaves.append(names)
+        return leaves
+
+    def line(self, what: str) -> str:
+        """The leaves as a line: the type of each, and how many scalars it has."""
+        leaves = range(len(self.leaves))
+        return " ".join([what, *(f"{SCALARS[self.leaves[leaf][0]]} {self.elements(leaf)}" for leaf in leaves)])
+
+
+def expect_layout(layout: Layout) -> Layout:
+    """A layout that the kernels have room for."""
+    leaves = len(layout.leaves)
+    if not 0 < leaves <= MOST_LEAVES:
+        raise Unsupported(f"items of {leaves} arrays, more than {MOST_LEAVES}")
+    sizes = list(map(layout.elements, range(leaves)))
+    if sum(sizes) > MOST_ITEM_SCALARS:
+        raise Unsupported(f"items of {sum(sizes)} scalars, more than {MOST_ITEM_SCALARS}")
+    if 0 in sizes:
+        raise Unsupported("items without elements")
+    return layout

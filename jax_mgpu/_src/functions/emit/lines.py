@@ -1,0 +1,134 @@
+"""The lines of a function, and the names that they give to values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_mgpu._src.functions.emit.memory import Memory
+from jax_mgpu._src.functions.emit.scalars import Names, Unsupported, expect_small, scalar_text, scalar_type
+from jax_mgpu._src.keys.bits import is_random_key
+
+__all__ = ["Emitted", "Lines", "stored"]
+
+MOST_LINES = 8192
+# Larger functions are called: copied to each place that combines, they take seconds to compile. A costly primitive
+# counts for several lines.
+MOST_INLINE_LINES = 100
+COSTLY_LINES = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Emitted:
+    """A function that has been written.
+
+    Args:
+      body: the lines that compute the results.
+      results: the names of the results' elements.
+      is_large: whether it is to be called and not copied.
+      branches: whether it is large or has control flow, so that it is not to be run for nothing.
+      neutral: what changes nothing in a combination, a scalar a leaf, where the function combines each leaf by a
+        primitive that has such a value; all of these commute.
+    """
+
+    body: tuple[str, ...]
+    results: list[Names]
+    is_large: bool
+    branches: bool
+    neutral: list[Any] | None
+
+
+class Lines:
+    """The lines of one function, as far as they are written.
+
+    Attributes:
+      lines: the text.
+      costly: how many scalars are computed by primitives that take many instructions.
+      branches: whether there is control flow.
+      may_not_end: whether there is a while loop.
+      made: for the name of a value, the operation that gives it and its operands.
+      constants: for the text of a constant, its value.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.costly = 0
+        self.branches = False
+        self.may_not_end = False
+        self.made: dict[str, tuple[str, ...]] = {}
+        self.constants: dict[str, Any] = {}
+
+    def line(self, *words: object) -> None:
+        """Writes a line."""
+        self.lines.append(" ".join(map(str, words)))
+        if len(self.lines) > MOST_LINES:
+            raise Unsupported(f"more than {MOST_LINES} operations on scalars")
+
+    def value(self, dtype: Any, operation: str, *operands: object) -> str:
+        """The name of what an operation of ffi/operands/function_data.cc gives."""
+        name = f"v{len(self.made)}"
+        self.made[name] = (operation, *map(str, operands))
+        self.line(name, scalar_type(dtype), operation, *operands)
+        return name
+
+    def variables(self, aval: Any) -> Names:
+        """The names of new variables, which have no values yet."""
+        expect_small(aval.shape, "a value")
+        names = np.empty(aval.shape, object)
+        for index in np.ndindex(*aval.shape):
+            names[index] = self.value(aval.dtype, "variable")
+        return names
+
+    def assign(self, variables: Names, values: Names) -> None:
+        """Gives variables their values."""
+        for index in np.ndindex(*variables.shape):
+            self.line("set", variables[index], values[index])
+
+    def constant(self, value: Any, dtype: Any) -> Names:
+        """Constants, written where names are used."""
+        value = np.asarray(value)
+        names = np.empty(value.shape, object)
+        for index in np.ndindex(*value.shape):
+            text = scalar_text(value[index], dtype)
+            self.constants[text] = value[index]
+            names[index] = text
+        return names
+
+    def loaded(self, x: Any) -> Names:
+        """A value's names; those of a view of memory once it is loaded."""
+        if not isinstance(x, Memory):
+            return x
+        expect_small(x.shape, "a captured array, used other than by indexing it,")
+        names = np.empty(x.shape, object)
+        for index in np.ndindex(*x.shape):
+            names[index] = self.element(x, index)
+        return names
+
+    def element(self, x: Memory, index: Sequence[int]) -> str:
+        """The name of an element of memory, once it is loaded."""
+        place = x.offset + sum(i * stride for i, stride in zip(index, x.strides, strict=True))
+        return self.value(x.dtype, "load", x.capture, place, *(word for step in x.steps for word in step))
+
+    def each(self, write: Callable[..., str], arguments: Sequence[Names], shape: tuple[int, ...]) -> Names:
+        """The names that `write` gives for each element of the arguments."""
+        names = np.empty(shape, object)
+        arrays = [np.broadcast_to(x, shape) for x in arguments]
+        for index in np.ndindex(*shape):
+            names[index] = write(*(x[index] for x in arrays))
+        return names
+
+    def emitted(self, results: list[Names], neutral: list[Any] | None) -> Emitted:
+        """All that has been written, as one function."""
+        is_large = len(self.lines) + COSTLY_LINES * self.costly > MOST_INLINE_LINES
+        return Emitted(tuple(self.lines), results, is_large, is_large or self.branches, neutral)
+
+
+def stored(aval: Any) -> Any:
+    """The aval of a value's names: random keys are rows of words."""
+    if not is_random_key(aval.dtype):
+        return aval
+    return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))

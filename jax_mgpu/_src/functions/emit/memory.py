@@ -1,0 +1,118 @@
+"""Captured arrays that stay in memory, and views of them: only what is indexed of them is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jax_mgpu._src.arguments.check import describe
+from jax_mgpu._src.functions.emit.scalars import Unsupported, scalar_type
+
+__all__ = ["VIEWS", "Captures", "Memory"]
+
+MOST_CAPTURES = 16  # as ffi/function/item.h has room for
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """A captured array, or a view of one, that stays in memory."""
+
+    capture: int  # which of the arrays
+    dtype: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+    steps: tuple[tuple[str, int], ...] = ()  # the names of places, and how far apart these are
+
+    @classmethod
+    def of(cls, capture: int, dtype: Any, shape: Sequence[int]) -> Memory:
+        """A whole array."""
+        strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
+        return cls(capture, np.dtype(dtype), tuple(shape), tuple(strides))
+
+    @property
+    def size(self) -> int:
+        """The number of its elements."""
+        return int(np.prod(self.shape))
+
+    @property
+    def ndim(self) -> int:
+        """The number of its axes."""
+        return len(self.shape)
+
+    def shifted(self, steps: Iterable[tuple[str, int]], shape: Sequence[int], strides: Sequence[int]) -> Memory:
+        """A view that begins so many strides on: a number of them, or the place of that name."""
+        offset, named = self.offset, list(self.steps)
+        for place, stride in steps:
+            if place.isdecimal():
+                offset += int(place) * stride
+            else:
+                named.append((place, stride))
+        return dataclasses.replace(self, shape=tuple(shape), strides=tuple(strides), offset=offset, steps=tuple(named))
+
+
+class Captures:
+    """The captured arrays that stay in memory."""
+
+    def __init__(self) -> None:
+        self.arrays: list[Any] = []
+
+    def __call__(self, const: Any) -> Memory:
+        """The place of an array."""
+        known = [i for i, other in enumerate(self.arrays) if other is const]
+        if not known:
+            known = [len(self.arrays)]
+            self.arrays.append(const)
+        if len(self.arrays) > MOST_CAPTURES:
+            raise Unsupported(f"more than {MOST_CAPTURES} captured arrays")
+        scalar_type(const.dtype)
+        return Memory.of(known[0], const.dtype, const.shape)
+
+
+def _view_squeeze(x: Memory, params: Any) -> Memory:
+    gone = {d % x.ndim for d in params["dimensions"]}
+    kept = [axis for axis in range(x.ndim) if axis not in gone]
+    return x.shifted([], [x.shape[axis] for axis in kept], [x.strides[axis] for axis in kept])
+
+
+def _view_transpose(x: Memory, params: Any) -> Memory:
+    order = params["permutation"]
+    return x.shifted([], [x.shape[axis] for axis in order], [x.strides[axis] for axis in order])
+
+
+def _view_slice(x: Memory, params: Any) -> Memory:
+    starts, steps = params["start_indices"], params["strides"] or [1] * x.ndim
+    shape = [
+        -(-(limit - start) // step) for start, limit, step in zip(starts, params["limit_indices"], steps, strict=True)
+    ]
+    strides = [stride * step for stride, step in zip(x.strides, steps, strict=True)]
+    return x.shifted(zip(map(str, starts), x.strides, strict=True), shape, strides)
+
+
+def _view_broadcast(x: Memory, params: Any) -> Memory:
+    shape, strides = params["shape"], [0] * len(params["shape"])
+    for axis, place in enumerate(params["broadcast_dimensions"]):
+        strides[place] = x.strides[axis] if x.shape[axis] == shape[place] else 0
+    return x.shifted([], shape, strides)
+
+
+def _view_reshape(x: Memory, params: Any) -> Memory:
+    whole = Memory.of(x.capture, x.dtype, x.shape)
+    axes = [axis for axis, n in enumerate(x.shape) if n != 1]
+    if params.get("dimensions") is not None or any(x.strides[axis] != whole.strides[axis] for axis in axes):
+        raise Unsupported(f"reshape of a part of a captured array, {describe(x)}")
+    shape = tuple(params["new_sizes"])
+    return x.shifted([], shape, Memory.of(x.capture, x.dtype, shape).strides)
+
+
+# The primitives that only move elements, of what stays in memory.
+VIEWS: dict[str, Callable[[Memory, Any], Memory]] = {
+    "broadcast_in_dim": _view_broadcast,
+    "reshape": _view_reshape,
+    "slice": _view_slice,
+    "squeeze": _view_squeeze,
+    "transpose": _view_transpose,
+}

@@ -1,0 +1,139 @@
+"""Writes an operator as data: how states are combined, and made of items."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jax_mgpu._src.functions.emit.jaxpr import Writer, emit_function, emit_stages
+from jax_mgpu._src.functions.emit.layout import Layout, expect_layout
+from jax_mgpu._src.functions.emit.memory import Captures
+from jax_mgpu._src.functions.emit.scalars import Names, scalar_type
+
+__all__ = ["OperatorData", "Stage", "emit_operator", "function_lines"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """What makes an operator's states of the items in memory, or its results of states.
+
+    Args:
+      closed: jaxprs, each of which takes the results of the one before; those of items take the position last.
+      avals: the leaves that the first takes, or that the last gives, in memory.
+    """
+
+    closed: tuple[Any, ...]
+    avals: tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorData:
+    """An operator as data. ffi/operands/function_data.cc reads it; ffi/function/operator.h makes the kernels' of it.
+
+    Args:
+      data: its lines.
+      item: what it combines.
+      element: what lies in memory.
+      captures: the arrays that stay in memory, in the order of their numbers.
+      commutes: whether it certainly does.
+      has_neutral: whether states need not say that they are of nothing.
+    """
+
+    data: str
+    item: Layout
+    element: Layout
+    captures: tuple[Any, ...]
+    commutes: bool
+    has_neutral: bool
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of a state of the kernels."""
+        return self.item.bytes if self.has_neutral else self.item.bytes + (8 if self.item.align == 8 else 4)
+
+    @property
+    def largest_bytes(self) -> int:
+        """The size of an element, or of what is made of it, where that is larger."""
+        return max(self.item.bytes, self.element.bytes)
+
+
+def emit_operator(
+    closed: Any,
+    avals: Sequence[Any],
+    nothing: Sequence[Any] | None = None,
+    *,
+    reverse: bool = False,
+    exclusive: bool = False,
+    commutes: bool = False,
+    neutral: Sequence[Any] | None = None,
+    dead: int = 0,
+    load: Stage | None = None,
+    finish: Stage | None = None,
+) -> OperatorData:
+    """The operator of a closed jaxpr, which takes the leaves of two states and gives those of one.
+
+    Args:
+      closed: the jaxpr.
+      avals: the leaves of a state.
+      nothing: the result over no items, where there may be such a result.
+      reverse: whether a scan goes from the end.
+      exclusive: whether a scan leaves out the position's own item.
+      commutes: a promise that the operator does.
+      neutral: a state that changes nothing in a combination, where that is known.
+      dead: the result for an item past the count.
+      load: what makes a state of an item and its position, where an item is not a state itself.
+      finish: what makes a result of a state, where a state is not a result itself.
+    """
+    item = expect_layout(Layout.of(avals))
+    element = item if load is None else expect_layout(Layout.of(load.avals))
+    result = item if finish is None else expect_layout(Layout.of(finish.avals))
+    result_avals = avals if finish is None else finish.avals
+    capture = Captures()
+    emitted = emit_function(closed, item.names("a") + item.names("b"), capture)
+    writer = Writer(capture)
+
+    def filled(value: Any, avals: Sequence[Any]) -> list[Names]:
+        return [writer.constant(np.full(aval.shape, value), aval.dtype) for aval in avals]
+
+    known = emitted.neutral if nothing is None else None
+    has_neutral = neutral is not None or known is not None
+    commutes = commutes or emitted.neutral is not None
+    flags = {"commutes": commutes, "reverse": reverse, "exclusive": exclusive}
+    text = [item.line("item")]
+    if load is not None:
+        text += [element.line("element"), f"position {scalar_type(load.closed[0].in_avals[-1].dtype)}"]
+    if finish is not None:
+        text.append(result.line("result"))
+    text.append(" ".join(["flags", *(name for name, on in flags.items() if on)]))
+    text += function_lines("combine", emitted.body, emitted.results, emitted.is_large, emitted.branches)
+    text += function_lines("dead", [], filled(dead, result_avals))
+    if neutral is not None:
+        values = [writer.constant(value, aval.dtype) for value, aval in zip(neutral, avals, strict=True)]
+        text += function_lines("neutral", [], values)
+    elif known is not None:
+        values = [filled(value, [aval])[0] for value, aval in zip(known, avals, strict=True)]
+        text += function_lines("neutral", [], values)
+    else:
+        values = filled(0, result_avals) if nothing is None else [writer.loaded(writer.captured(v)) for v in nothing]
+        text += function_lines("nothing", writer.lines, values)
+    if load is not None:
+        position = np.empty((), object)
+        position[()] = "position"
+        made = emit_stages(load.closed, element.names("x"), [position], capture)
+        text += function_lines("load", made.body, made.results, made.is_large)
+    if finish is not None:
+        made = emit_stages(finish.closed, item.names("x"), [], capture)
+        text += function_lines("finish", made.body, made.results)
+    return OperatorData("\n".join(text), item, element, tuple(capture.arrays), commutes, has_neutral)
+
+
+def function_lines(
+    name: str, body: Sequence[str], results: Sequence[Names], is_large: bool = False, branches: bool = False
+) -> list[str]:
+    """The lines of a function that gives these values."""
+    marks = [mark for mark, on in (("called", is_large), ("branches", branches)) if on]
+    given = [value for values in results for value in values.flat]
+    return [" ".join(["function", name, *marks]), *body, " ".join(["give", *given])]

@@ -1,0 +1,41 @@
+"""Writes an order of items as data: whether an item comes before another."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from jax_mgpu._src.functions.emit.jaxpr import Writer
+from jax_mgpu._src.functions.emit.layout import Layout, expect_layout
+from jax_mgpu._src.functions.emit.memory import Captures
+from jax_mgpu._src.functions.emit.operator import function_lines
+from jax_mgpu._src.functions.emit.scalars import Unsupported
+
+__all__ = ["OrderData", "emit_order"]
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderData:
+    """An order of items as data. ffi/operands/function_data.cc reads it; ffi/function/order.h makes the kernels' of it.
+
+    Args:
+      data: its lines.
+      captures: the arrays that stay in memory, in the order of their numbers.
+    """
+
+    data: str
+    captures: tuple[Any, ...]
+
+
+def emit_order(closed: Any, avals: Sequence[Any]) -> OrderData:
+    """The order of a closed jaxpr, which takes the leaves of two items and says whether the first comes first."""
+    item, capture = expect_layout(Layout.of(avals)), Captures()
+    writer = Writer(capture)
+    (result,) = writer.closed(closed, item.names("a") + item.names("b"))
+    given = writer.loaded(result)
+    if writer.may_not_end:
+        raise Unsupported("a while loop in an order, which the kernels also ask about what is no key")
+    emitted = writer.emitted([given], None)
+    lines = [item.line("item"), *function_lines("less", emitted.body, [given], emitted.is_large)]
+    return OrderData("\n".join(lines), tuple(capture.arrays))

@@ -1,0 +1,396 @@
+"""The operators of reductions and scans: the built-in ones by name, and any associative function.
+
+The general path, in plain JAX, runs the functions of callers and serves platforms without kernels. As in the kernels,
+an operator extracts a state from an item and its position, combines states, and finishes a state into a result.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import enum
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.arguments.check import (
+    as_array,
+    describe,
+    expect_leading_axis,
+    index_dtype,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.arguments.counts import live_items, live_mask, segment_bounds, segment_starts
+from jax_mgpu._src.arguments.values import plain_leaves
+from jax_mgpu._src.core.compat import reconcile_vma, vary_as, whole_axes
+from jax_mgpu._src.functions import blocked_scan
+from jax_mgpu._src.functions.blocked_scan import select
+from jax_mgpu._src.keys.bits import shifted
+from jax_mgpu._src.ops.gather import gather
+
+__all__ = [
+    "Kind",
+    "Operator",
+    "accumulator_dtype",
+    "builtin",
+    "custom",
+    "expect_no_array_function",
+    "general_scan",
+    "reduce_results",
+    "result_dtype",
+    "scan_results",
+    "segment_ends",
+    "segmented_results",
+    "select",
+    "sum_dtype",
+    "wide_dtype",
+]
+
+
+class Kind(enum.IntEnum):
+    """The attribute `op` of the kernels."""
+
+    ADD = 0
+    MUL = 1
+    MIN = 2
+    MAX = 3
+    ARGMIN = 4
+    ARGMAX = 5
+    AND = 6
+    OR = 7
+    XOR = 8
+    LOGSUMEXP = 9
+
+    @property
+    def gives_index(self) -> bool:
+        """Whether results are indices."""
+        return self in (Kind.ARGMIN, Kind.ARGMAX)
+
+    @property
+    def index_of(self) -> Kind:
+        """The operator that tells where a minimum or maximum is."""
+        return {Kind.MIN: Kind.ARGMIN, Kind.MAX: Kind.ARGMAX}[self]
+
+
+def result_dtype(operation: str, kind: int, x: Any, wide: int = 0) -> Any:
+    """The dtype of results: that of x, or that of indices into it, or that in which sums are made."""
+    if Kind(kind).gives_index:
+        return index_dtype(operation, "x", x.shape[0])
+    return wide_dtype(x.dtype) if wide else x.dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """An operator of the general path.
+
+    States are pytrees of arrays with a leading axis, one state an item.
+
+    Args:
+      extract: the states of `(x, positions)`.
+      combine: the combination of two arrays of states, the earlier first.
+      finish: the results of states.
+      identity: the state of nothing, without the leading axis, or None where it is not known.
+      dead: the result for an item past the count.
+      function: the same as a caller's function of two items, where it is one.
+      kind: the built-in operator, where it is one; its identity changes nothing that it is combined with.
+      commutes: whether the operator certainly does.
+    """
+
+    extract: Callable[[Any, jax.Array], Any]
+    combine: Callable[[Any, Any], Any]
+    finish: Callable[[Any], Any]
+    identity: Any
+    dead: int = 0
+    function: Callable[[Any, Any], Any] | None = None
+    kind: Kind | None = None
+    commutes: bool = False
+
+
+def accumulator_dtype(dtype: Any) -> Any:
+    """The type that sums and products of this type are made in: float32 for narrower floats."""
+    narrow = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 4
+    return jnp.dtype(jnp.float32) if narrow else dtype
+
+
+def sum_dtype(dtype: Any) -> np.dtype:
+    """The type of sums and products: that of `jnp.sum` for bools and 8 and 16 bits; wider integers keep theirs."""
+    if np.dtype(dtype).itemsize >= 4:
+        return np.dtype(dtype)
+    default = np.uint64 if jnp.issubdtype(dtype, jnp.unsignedinteger) else np.int64
+    return np.promote_types(dtype, jax.dtypes.canonicalize_dtype(default))
+
+
+def wide_dtype(dtype: Any) -> Any:
+    """The type of sums that keep what is added: `sum_dtype` of integers, and of floats what they are made in."""
+    return sum_dtype(dtype) if jnp.issubdtype(dtype, jnp.integer) else accumulator_dtype(dtype)
+
+
+def builtin(kind: int, dtype: Any, result: Any = None) -> Operator:
+    """A built-in operator over items of this type, or rows of them."""
+    kind = Kind(kind)
+    known: dict[str, Any] = {"kind": kind, "commutes": True}
+    wide = accumulator_dtype(dtype)
+    if kind in (Kind.ADD, Kind.MUL):
+        wide = np.promote_types(wide, dtype if result is None else result)
+        return Operator(
+            extract=lambda x, positions: x.astype(wide),
+            combine=jnp.add if kind == Kind.ADD else jnp.multiply,
+            finish=lambda state: state.astype(dtype if result is None else result),
+            identity=np.asarray(0 if kind == Kind.ADD else 1, wide),
+            **known,
+        )
+    if kind in (Kind.AND, Kind.OR, Kind.XOR):
+        none = np.zeros((), dtype)
+        return Operator(
+            extract=lambda x, positions: x,
+            combine={Kind.AND: jnp.bitwise_and, Kind.OR: jnp.bitwise_or, Kind.XOR: jnp.bitwise_xor}[kind],
+            finish=lambda state: state,
+            identity=~none if kind == Kind.AND else none,
+        )
+    if kind == Kind.LOGSUMEXP:
+        return Operator(
+            extract=lambda x, positions: x.astype(wide),
+            combine=jnp.logaddexp,
+            finish=lambda state: state.astype(dtype),
+            identity=np.asarray(-np.inf, wide),
+        )
+    largest = kind in (Kind.MAX, Kind.ARGMAX)
+    if not kind.gives_index:
+        limits: Any = jnp.finfo(dtype) if wide != dtype or jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype)
+        bounds = (-jnp.inf, jnp.inf) if jnp.issubdtype(dtype, jnp.floating) else (limits.min, limits.max)
+        return Operator(
+            extract=lambda x, positions: x,
+            combine=jnp.maximum if largest else jnp.minimum,
+            finish=lambda state: state,
+            identity=np.asarray(bounds[0 if largest else 1], dtype),
+            **known,
+        )
+
+    def combine(a: Any, b: Any) -> Any:
+        (x, i), (y, j) = a, b
+        x_nan, y_nan = jnp.isnan(x), jnp.isnan(y)
+        better = jnp.where(x_nan | y_nan, y_nan & ~x_nan, y > x if largest else y < x)
+        equal = (x == y) | (x_nan & y_nan)
+        take = (j >= 0) & ((i < 0) | better | (equal & (j < i)))
+        return jnp.where(take, y, x), jnp.where(take, j, i)
+
+    def extract(x: jax.Array, positions: jax.Array) -> Any:
+        places = positions.reshape(*positions.shape, *[1] * (x.ndim - positions.ndim))
+        return x, jnp.broadcast_to(places, x.shape)
+
+    return Operator(
+        extract=extract,
+        combine=combine,
+        finish=lambda state: state[1],
+        identity=(np.zeros((), dtype), np.asarray(-1)),
+        dead=-1,
+        **known,
+    )
+
+
+def custom(
+    operation: str,
+    op: Callable[..., Any],
+    x: Any,
+    identity: Any,
+    needs_identity: Callable[[int], str | None] = lambda n: None,
+    argument: str = "x",
+    commutative: bool = False,
+) -> tuple[Operator, Any, int, Callable[[Any], Any]]:
+    """A caller's function as an operator, with the items, their number, and what makes results of what it gives.
+
+    Random keys are rows of words everywhere but in the function itself. `needs_identity` says what the identity is
+    needed for, if it is, by the number of items. `commutative` is the caller's promise.
+    """
+    expect_no_array_function(operation, op)
+    structure: Any
+    leaves, structure = jax.tree.flatten(x)
+    if not leaves:
+        raise type_error(operation, argument, "an array or a pytree of arrays", repr(x))
+    first = as_array(operation, argument, leaves[0])
+    if first.ndim == 0:
+        expected = "arrays with a leading axis (with a function as op a list is a pytree)"
+        raise value_error(operation, argument, expected, describe(first))
+    n = first.shape[0]
+    leaves = expect_leading_axis(operation, argument, leaves, n, "each other")
+    needs = needs_identity(n)
+    if identity is not None:
+        identity = _identity(operation, identity, leaves, structure)
+    elif needs is not None:
+        raise value_error(operation, "identity", f"the identity of op, for {needs}", "None")
+    index_dtype(operation, argument, n)
+    _expect_items(operation, op, [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves], structure)
+    plain, restore_leaves = plain_leaves(leaves)
+    plain = [whole_axes(leaf) for leaf in plain]
+
+    def restore(tree: Any) -> Any:
+        return structure.unflatten(restore_leaves(jax.tree.leaves(tree)))
+
+    def combine_items(a: Any, b: Any) -> Any:
+        results = zip(jax.tree.leaves(op(restore(a), restore(b))), leaves, strict=True)
+        arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x, leaf.dtype) for x, leaf in results]
+        return structure.unflatten(plain_leaves(arrays)[0])
+
+    operator = Operator(
+        extract=lambda x, positions: x,
+        combine=jax.vmap(combine_items),
+        finish=lambda state: state,
+        identity=identity,
+        function=combine_items,
+        commutes=commutative,
+    )
+    return operator, structure.unflatten(plain), n, restore
+
+
+# Functions of a whole array, and the name of the operator that does what each does.
+ARRAY_FUNCTIONS = [
+    (getattr(module, function), name)
+    for module in (builtins, np, jnp, jax.lax, jax.nn)
+    for names, name in (
+        ("sum cumsum cumulative_sum", "add"),
+        ("prod cumprod cumulative_prod", "mul"),
+        ("min amin cummin", "min"),
+        ("max amax cummax", "max"),
+        ("logsumexp cumlogsumexp", "logsumexp"),
+        *((name, name) for name in ("argmin", "argmax", "mean", "any", "all")),
+    )
+    for function in names.split()
+    if hasattr(module, function)
+]
+
+
+def expect_no_array_function(operation: str, op: Any, takes_functions: bool = True) -> None:
+    """An operator that is no `jnp.sum` or the like."""
+    for function, name in ARRAY_FUNCTIONS:
+        if op is function:
+            expected = f"the name {name!r}" + ", or a function of two items" * takes_functions
+            raise type_error(operation, "op", expected, f"{function.__name__}, a function of an array")
+
+
+def _identity(operation: str, identity: Any, leaves: Sequence[jax.Array], structure: Any) -> Any:
+    """The identity of a caller's function, of the types and shapes of an item."""
+    given, given_structure = jax.tree.flatten(identity)
+    if given_structure != structure:
+        raise type_error(operation, "identity", f"the structure of x, {structure}", given_structure)
+    arrays = []
+    for i, leaf in zip((as_array(operation, "identity", i) for i in given), leaves, strict=True):
+        shape = leaf.shape[1:]
+        if i.ndim > len(shape) or any(a not in (1, b) for a, b in zip(i.shape[::-1], shape[::-1], strict=False)):
+            raise value_error(operation, "identity", f"the shape of an item, {list(shape)}", describe(i))
+        arrays.append(jnp.broadcast_to(i if i.dtype == leaf.dtype else i.astype(leaf.dtype), shape))
+    return structure.unflatten(plain_leaves(arrays)[0])
+
+
+def _expect_items(operation: str, op: Callable[..., Any], item: Sequence[Any], structure: Any) -> None:
+    """A caller's function of two items, which must give one like them."""
+    expected = "a function of two items that gives one like them, "
+    try:
+        # A partial, as JAX keeps weak references to what it traces, which not every callable allows.
+        result = jax.eval_shape(functools.partial(op), *[structure.unflatten(item)] * 2)
+    except TypeError as error:  # another number of arguments, or a result that is no array
+        raise type_error(operation, "op", f"{expected}{structure}", f"the error: {error}") from error
+    leaves, result_structure = jax.tree.flatten(result)
+    if result_structure != structure:
+        raise type_error(operation, "op", f"{expected}{structure}", result_structure)
+    for leaf, like in zip(leaves, item, strict=True):
+        if (leaf.shape, leaf.dtype) != (like.shape, like.dtype):
+            raise type_error(operation, "op", expected + describe(like), describe(leaf))
+
+
+def identities(operator: Operator, like: Any) -> Any:
+    """The identity in the place of each of some states."""
+    return jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), operator.identity, like)
+
+
+def of_nothing(operator: Operator, *operands: Any) -> Any:
+    """The identity, which varies under shard_map as results from these operands do."""
+    given = [x for x in jax.tree.leaves(operands) if isinstance(x, jax.Array)]
+    return jax.tree.map(lambda x: vary_as(jnp.asarray(x), *given), operator.identity)
+
+
+def _states(operator: Operator, x: Any, n: int, *heads: Any) -> tuple[jax.Array, Any]:
+    """Positions, and the states of items."""
+    positions = jnp.arange(n, dtype=index_dtype("scan", "x", n))
+    # A function may make a part of an item of its position alone: under shard_map that varies as the rest does.
+    made, structure = jax.tree.flatten(operator.extract(x, positions))
+    return positions, structure.unflatten(reconcile_vma([*made, *heads])[: len(made)])
+
+
+def general_scan(
+    operator: Operator, x: Any, n: int, heads: Any, count: Any, *, exclusive: int, reverse: int
+) -> tuple[Any, Any]:
+    """The states of a segmented scan, and the total of its last segment."""
+    heads = whole_axes(heads)
+    positions, states = _states(operator, x, n, heads)
+    if n == 0:
+        return states, of_nothing(operator, x, count)
+    live = live_items(n, count)
+    starts = segment_starts(n, heads)
+    if reverse:
+        starts = shifted(starts, -1, True) | (positions == live - 1)
+    # What is dead is not combined with what lives.
+    cut = starts | (positions >= live) if heads.size or count.size else None
+    scanned = blocked_scan.scanned(operator.combine, states, cut, reverse=bool(reverse))
+    last = jax.tree.map(lambda s: s[0] if reverse else _rows_at(s, jnp.maximum(live - 1, 0)[None])[0], scanned)
+    total = last if operator.identity is None else select(live > 0, last, identities(operator, last))
+    if exclusive:
+        before = jax.tree.map(lambda s: shifted(s, -1 if reverse else 1), scanned)
+        scanned = select(starts, identities(operator, before), before)
+    return scanned, total
+
+
+def _rows_at(x: jax.Array, indices: jax.Array) -> jax.Array:
+    return gather(x, indices, unique=True)
+
+
+def mask_dead(results: Any, n: int, count: Any, dead: int) -> Any:
+    """Results with a fixed value past the live items."""
+    if not count.size:
+        return results
+    return select(live_mask(n, count), results, jax.tree.map(lambda r: jnp.full_like(r, dead), results))
+
+
+def scan_results(
+    operator: Operator, x: Any, n: int, heads: Any, count: Any, *, exclusive: int, reverse: int, total: int
+) -> Sequence[Any]:
+    """What `scan` returns, by the general path."""
+    states, last = general_scan(operator, x, n, heads, count, exclusive=exclusive, reverse=reverse)
+    results = [mask_dead(operator.finish(states), n, count, operator.dead)]
+    return [*results, operator.finish(last)] if total else results
+
+
+def reduce_results(operator: Operator, x: Any, n: int, count: Any) -> Any:
+    """What `reduce` returns, by the general path."""
+    if n == 0:
+        return operator.finish(of_nothing(operator, x, count))
+    _, states = _states(operator, x, n)
+    total = blocked_scan.combined(operator.combine, states, live_mask(n, count) if count.size else None)
+    if count.size and operator.identity is not None:
+        total = select(live_items(n, count) > 0, total, identities(operator, total))
+    return operator.finish(total)
+
+
+def segmented_results(operator: Operator, x: Any, n: int, heads: Any, count: Any) -> Any:
+    """What `segmented_reduce` returns, by the general path; an empty segment without an identity is unspecified."""
+    heads = whole_axes(heads)
+    m = heads.shape[0]
+    if n == 0:
+        states = jax.tree.map(lambda i: jnp.broadcast_to(i, (m, *jnp.shape(i))), of_nothing(operator, x, heads, count))
+        return operator.finish(states)
+    states, _ = general_scan(operator, x, n, heads, count, exclusive=0, reverse=0)
+    return segment_ends(operator, states, n, heads, count)
+
+
+def segment_ends(operator: Operator, states: Any, n: int, heads: Any, count: Any) -> Any:
+    """The results of segments from the scan of their states."""
+    begin, end = segment_bounds(heads, n, count)
+    last = jnp.where(begin < end, end - 1, -1)  # no item twice
+    states = jax.tree.map(lambda s: _rows_at(s, last), states)
+    if operator.identity is not None:
+        states = select(begin < end, states, identities(operator, states))
+    return operator.finish(states)

@@ -1,0 +1,124 @@
+"""Linear recurrences, y[i] = a[i] y[i - 1] + b[i] within each segment: the derivatives of scans.
+
+Those of scans by "mul" and "logsumexp" are such recurrences. A recurrence is linear in b; its transpose is the
+recurrence the other way, and its derivative by a is another one. So derivatives of any order are a few scans, and no
+level of a scan is differentiated.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.arguments.counts import live_items, live_mask, segment_starts
+from jax_mgpu._src.core.operation import Operation
+from jax_mgpu._src.functions import blocked_scan
+from jax_mgpu._src.keys.bits import shifted
+
+__all__ = ["neighbours", "recurrence", "weighted"]
+
+
+def recurrence(a: jax.Array, b: jax.Array, heads: Any, count: Any, *, reverse: int) -> jax.Array:
+    """y[i] = a[i] y[i - 1] + b[i], from the start of each segment, or from its end; 0 for dead items."""
+    return _recurrence(a=a, b=b, heads=heads, count=count, reverse=reverse)[0]
+
+
+def neighbours(y: jax.Array, heads: Any, count: Any, *, reverse: int) -> jax.Array:
+    """y[i - 1], or y[i + 1], in each segment; 0 where there is none, and for dead items."""
+    return jnp.where(_edges(y.shape[0], heads, count, reverse), 0, shifted(y, -1 if reverse else 1))
+
+
+def weighted(weights: jax.Array, x: jax.Array) -> jax.Array:
+    """The products of weights and tangents, in which a tangent or cotangent of 0 is 0 whatever its weight is.
+
+    An infinite weight would make it NaN, also in segments that a loss does not use.
+    """
+    return _weighted(x.ndim)(weights=weights, x=x)[0]
+
+
+def _shapes(b: Any) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct(b.shape, b.dtype)]
+
+
+def _fallback(a: jax.Array, b: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int) -> Sequence[jax.Array]:
+    n = a.shape[0]
+    if n == 0:
+        return [b]
+    edges = _edges(n, heads, count, reverse) if heads.size or count.size else None
+    given = (a, b, edges)
+    # One way alone, so that a program has the text of the scan once, as a function that both ways call.
+    y = jnp.flip(_solved(*jax.tree.map(jnp.flip, given))) if reverse else _solved(*given)
+    return [jnp.where(live_mask(n, count), y, 0) if count.size else y]
+
+
+@jax.jit
+def _solved(a: jax.Array, b: jax.Array, edges: jax.Array | None) -> jax.Array:
+    return blocked_scan.scanned(lambda x, y: (x[0] * y[0], x[1] * y[0] + y[1]), (a, b), edges)[1]
+
+
+def _edges(n: int, heads: Any, count: Any, reverse: int) -> jax.Array:
+    """Which of n items nothing is carried to: the first of each segment, or the last, and dead items."""
+    live = live_items(n, count)
+    starts = segment_starts(n, heads)
+    alone = shifted(starts, -1, True) if reverse else starts
+    return alone | (jnp.arange(n, dtype=live.dtype) >= live - int(reverse))
+
+
+def _jvp(primals: Any, tangents: Any, *, reverse: int) -> tuple[Any, Any]:
+    a, _, heads, count = primals
+    results = _recurrence.run(primals, reverse=reverse)
+    parts = [] if tangents.b is None else [tangents.b]
+    if tangents.a is not None:
+        parts.append(tangents.a * neighbours(results[0], heads, count, reverse=reverse))
+    return results, [recurrence(a, sum(parts[1:], parts[0]), heads, count, reverse=reverse) if parts else None]
+
+
+def _transpose(cotangents: Sequence[Any], operands: Any, *, reverse: int) -> jax.Array:
+    """An item's factor is what carries the sum on to it; the other way it is that of the item behind."""
+    factors = shifted(operands.a, 1 if reverse else -1)
+    return recurrence(factors, cotangents[0], operands.heads, operands.count, reverse=not reverse)
+
+
+_recurrence = Operation(
+    "recurrence",
+    operands={"a": 1, "b": 1, "heads": 1, "count": 1},
+    results=("y",),
+    attributes={"reverse": bool},
+    shapes=_shapes,
+    fallback=_fallback,
+    only="",
+    is_registered=False,
+)
+_recurrence.def_jvp(_jvp)
+_recurrence.def_transpose("b", _transpose)
+
+
+@functools.cache
+def _weighted(rank: int) -> Operation:
+    """The product of arrays of this rank."""
+
+    def product(weights: jax.Array, x: jax.Array) -> Sequence[jax.Array]:
+        return [jnp.where(x == 0, 0, weights * x)]
+
+    def jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        pairs = ((primals.weights, tangents.x), (primals.x, tangents.weights))
+        parts = [weighted(factor, tangent) for factor, tangent in pairs if tangent is not None]
+        return operation.run(primals), [sum(parts[1:], parts[0]) if parts else None]
+
+    operation = Operation(
+        "weighted",
+        operands={"weights": rank, "x": rank},
+        results=("product",),
+        attributes={},
+        shapes=lambda x: [jax.ShapeDtypeStruct(x.shape, x.dtype)],
+        fallback=product,
+        only="",
+        is_registered=False,
+    )
+    operation.def_jvp(jvp)
+    operation.def_transpose("x", lambda cotangents, operands: weighted(operands.weights, cotangents[0]))
+    return operation

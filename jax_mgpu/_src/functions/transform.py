@@ -1,0 +1,151 @@
+"""What `map=` of reductions and scans is: a caller's function of an item, or of an item and its position.
+
+Kernels that are compiled for a function evaluate it as they load an item. Everywhere else the items are mapped first,
+by `jax.vmap`, and the operation works on what that gives. Where a kernel needs no mapped array, XLA drops it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.arguments.check import (
+    as_array,
+    count_operand,
+    describe,
+    expect_leading_axis,
+    index_dtype,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.arguments.counts import live_mask
+from jax_mgpu._src.arguments.values import plain_leaves
+from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.functions.named_operators import Leaf
+from jax_mgpu._src.functions.operators import Kind
+from jax_mgpu._src.mesh.axis import Axis
+
+__all__ = ["Load", "map_leaves", "mapped", "one_leaf"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """The items in memory, and how an operation makes its own of them.
+
+    Args:
+      leaves: the leaves of the items, `[n, ...]`.
+      function: the leaves of an item of the operation, by those of an item in memory and its position, last.
+      position_dtype: the dtype of positions.
+    """
+
+    leaves: tuple[jax.Array, ...]
+    function: Callable[..., list[Any]]
+    position_dtype: Any
+
+    @property
+    def item(self) -> list[Any]:
+        """The leaves of one item in memory."""
+        return [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in self.leaves]
+
+
+def mapped(
+    operation: str,
+    function: Any,
+    x: Any,
+    count: Any,
+    argument: str = "x",
+    axis_name: Any = None,
+    inside: Callable[[jax.Array], jax.Array] | None = None,
+) -> tuple[Any, Load | None]:
+    """The items that the operation works on, and how they are loaded; without a function, as they came.
+
+    `count` is the caller's. Over a mesh axis positions are those in the global array. `inside` takes items that belong
+    to no segment out of the derivatives of an array.
+    """
+    if function is None:
+        return x, None
+    expected = "a function of an item, or of an item and its position"
+    if not callable(function):
+        raise type_error(operation, "map", expected, repr(function))
+    structure: Any
+    leaves, structure = jax.tree.flatten(x)
+    if not leaves:
+        raise type_error(operation, argument, "an array or a pytree of arrays", repr(x))
+    first = as_array(operation, argument, leaves[0])
+    if first.ndim == 0:
+        raise value_error(operation, argument, "arrays with a leading axis (a list is a pytree)", describe(first))
+    n = first.shape[0]
+    leaves = expect_leading_axis(operation, argument, leaves, n, "each other")
+    count = count_operand(operation, "count", count, n)
+    plain, restore = plain_leaves(leaves)
+    plain = [whole_axes(leaf) for leaf in plain]
+    if inside is not None:
+        plain = [inside(leaf) for leaf in plain]
+    position_dtype = index_dtype(operation, argument, n)
+    takes_position = _takes_position(function)
+
+    def item_of(*given: Any) -> Any:
+        item = structure.unflatten(restore(given[:-1]))
+        return jax.tree.map(jnp.asarray, function(item, given[-1]) if takes_position else function(item))
+
+    one = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in plain]
+    try:
+        result = jax.tree.leaves(jax.eval_shape(item_of, *one, jax.ShapeDtypeStruct((), position_dtype)))
+    except TypeError as error:  # another number of arguments, or a result that is no array
+        raise type_error(operation, "map", expected, f"the error: {error}") from error
+    if not result:
+        raise type_error(operation, "map", f"{expected} that gives a pytree of arrays", "an empty pytree")
+    begin = None
+    if axis_name is not None:
+        axis = Axis(operation, axis_name)
+        position_dtype = axis.index_dtype(argument, n)
+        begin = axis.begin(axis.gather(axis.live(argument, n, count)))
+    items = map_leaves(item_of, plain, count, position_dtype, begin)
+    load = Load(tuple(plain), lambda *given: plain_leaves(jax.tree.leaves(item_of(*given)))[0], position_dtype)
+    return items, load
+
+
+def one_leaf(load: Load | None, leaves: list[Leaf]) -> tuple[Load | None, list[Leaf]]:
+    """The load, where a name combines one array of the items, converted at most: kernels that map know no other."""
+    if load is None or len(leaves) != 1:
+        return None, leaves
+    leaf, function = leaves[0].converted, load.function
+    if leaf.trailing or leaf.mean or leaf.kind > Kind.ARGMAX:
+        return None, leaves
+    return dataclasses.replace(load, function=lambda *given: [function(*given)[0].astype(leaf.x.dtype)]), [leaf]
+
+
+def map_leaves(
+    function: Callable[..., Any], leaves: Sequence[jax.Array], count: Any, position_dtype: Any, begin: Any = None
+) -> Any:
+    """A function of an item's leaves and its position over all items.
+
+    Items past the count stand for the first: neither they nor their derivatives are computed from what lies there.
+    """
+    n = leaves[0].shape[0]
+    positions = jnp.arange(n, dtype=position_dtype)
+    if begin is not None:
+        positions = positions + begin
+    if count.size and n:
+        live = live_mask(n, count)
+
+        def chosen(x: jax.Array) -> jax.Array:
+            return jnp.where(live.reshape(n, *[1] * (x.ndim - 1)), x, jax.lax.stop_gradient(x[:1]))
+
+        leaves = [chosen(leaf) for leaf in leaves]
+    return jax.vmap(function)(*leaves, positions)
+
+
+def _takes_position(function: Callable[..., Any]) -> bool:
+    """Whether a function needs two arguments."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of a function that is not written in Python
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters) == 2

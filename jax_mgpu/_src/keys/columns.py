@@ -1,0 +1,566 @@
+"""Keys of several columns: packs them into codes that the kernels compare, and unpacks the results.
+
+Each column becomes a number of its width that has the order of the column: the sign of an integer is flipped, a float
+is as `ordered_integers` gives it, and all bits are flipped if the direction is descending. The columns one after the
+other, the first one highest, are one long number. If it has up to 64 bits, it is the key that the kernels get, in the
+narrowest of 8, 16, 32 and 64 bits. Packing and unpacking are element by element; XLA makes one pass of each. On a GPU,
+`sort` needs no such passes for two columns of integers of 32 bits: its kernels take them as they are.
+
+The code of an integer holds all its bits. The code of a float does not: both zeros have one code, and so have all NaNs.
+So operations on two sorted operands fetch floats by the indices that the kernel gives.
+
+A sort needs no such codes of floats: the kernels sort by a column of floats as it is, and by neighbouring integers as
+one code, while the other columns travel along. Then they sort by the next ones, within the segments of equal keys
+(`Columns.cuts`). Two keys of up to 64 bits are also sorted by the lower one first (`Columns.two_keys`).
+
+Wider numbers are cut into pieces of 64 bits. A sort of columns that cannot travel takes the lowest piece first; each
+pass is stable. For two sorted operands, each is searched in the other by its highest 64 bits, and the place of a key in
+the merge of both replaces these bits. This is repeated until 64 bits hold the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise, product
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.arguments.check import (
+    as_array,
+    count_operand,
+    describe,
+    expect_key,
+    expect_same_dtype,
+    fill_operand,
+    index_dtype,
+    static_flag,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.arguments.counts import is_first, live_items
+from jax_mgpu._src.arguments.preconditions import sorted_columns, sorted_keys
+from jax_mgpu._src.arguments.values import filled_behind, take_from_pair
+from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.eager import check_on_host
+from jax_mgpu._src.core.operation import REGISTRY
+from jax_mgpu._src.functions.operators import Kind
+from jax_mgpu._src.keys.bits import ordered_integers, shifted
+from jax_mgpu._src.keys.digits import WIDEST, WORD, Digit, code_digits, code_dtype, code_of, part, split
+
+__all__ = [
+    "Columns",
+    "KeyPair",
+    "SortKey",
+    "expect_keys",
+    "expect_one_code",
+    "expect_told_apart",
+    "key_starts",
+    "sorted_pair",
+    "travelling",
+    "whole_keys",
+]
+
+MOST_COLUMNS = 8
+
+
+class SortKey(NamedTuple):
+    """A key that the kernels sort by: its direction, and how many of its low bits may differ."""
+
+    keys: jax.Array
+    descending: bool
+    bits: int
+
+
+class Columns:
+    """A tuple of keys, checked, with a direction each."""
+
+    def __init__(self, operation: str, argument: str, columns: tuple[Any, ...], descending: Any):
+        if len(columns) > MOST_COLUMNS:
+            raise value_error(operation, argument, f"1 to {MOST_COLUMNS} columns", f"{len(columns)} columns")
+        self.names = [f"{argument}[{i}]" for i in range(len(columns))]
+        self.arrays = [expect_key(operation, *pair) for pair in zip(self.names, columns, strict=True)]
+        for name, x in zip(self.names, self.arrays, strict=True):
+            if x.shape != self.shape:
+                raise value_error(operation, name, f"the length of {self.names[0]}, {self.shape[0]}", describe(x))
+        if not self.fits:  # packing is element by element; what follows where it takes several codes is not
+            self.arrays = [whole_axes(x) for x in self.arrays]
+        self.descending = _directions(operation, descending, len(columns))
+        self.structure: Callable[[Sequence[Any]], Any] = getattr(columns, "_make", tuple)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of each column."""
+        return self.arrays[0].shape
+
+    @property
+    def bits(self) -> int:
+        """The width of all columns together."""
+        return sum(8 * x.dtype.itemsize for x in self.arrays)
+
+    @property
+    def fits(self) -> bool:
+        """Whether one key for kernels holds the columns."""
+        return self.bits <= WIDEST
+
+    @property
+    def are_integers(self) -> bool:
+        """Whether columns follow from their codes."""
+        return all(map(_is_integer, self.arrays))
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the columns follow from the code of one key."""
+        return self.fits and self.are_integers
+
+    @property
+    def code_bits(self) -> list[int]:
+        """The bits of each code, the highest first."""
+        return [min(WIDEST, self.bits - at) for at in range(0, self.bits, WIDEST)]
+
+    def replaced(self, arrays: Iterable[jax.Array]) -> Columns:
+        """Other arrays of the same types, with the same directions."""
+        other = object.__new__(Columns)
+        other.__dict__.update(self.__dict__, arrays=list(arrays))
+        return other
+
+    def part(self, begin: int, end: int) -> Columns:
+        """Some of the columns, which are neighbours."""
+        other = object.__new__(Columns)
+        other.__dict__.update(self.__dict__)
+        for name in ("names", "arrays", "descending"):
+            setattr(other, name, getattr(self, name)[begin:end])
+        return other
+
+    @property
+    def is_key(self) -> bool:
+        """Whether the columns follow from one key, be it a code or the only column."""
+        return len(self.arrays) == 1 or self.is_code
+
+    def key(self) -> SortKey:
+        """The columns as one key, of which each holds all bits."""
+        if len(self.arrays) > 1:
+            return SortKey(self.codes()[0], False, self.code_bits[0])
+        return SortKey(self.arrays[0], self.descending[0], self.bits)
+
+    def of_key(self, keys: jax.Array) -> Columns:
+        """The columns of items by their key."""
+        return self.replaced([keys] if len(self.arrays) == 1 else self.unpacked([keys]))  # type: ignore[arg-type]
+
+    @property
+    def are_two_words(self) -> bool:
+        """Whether there are two columns of 32 bits each."""
+        return [x.dtype.itemsize for x in self.arrays] == [4, 4]
+
+    def two_keys(self) -> tuple[SortKey, SortKey]:
+        """Two columns of 32 bits as they are, or integers of 65 to 128 bits: the higher key and the lower one."""
+        if self.are_two_words:
+            return self.part(0, 1).key(), self.part(1, 2).key()
+        high, low = (SortKey(code, False, bits) for code, bits in zip(self.codes(), self.code_bits, strict=True))
+        return high, low
+
+    def of_two_keys(self, keys: list[jax.Array]) -> Any:
+        """The columns of items by these two, in the structure of the input."""
+        return self.structure(keys) if self.are_two_words else self.restored(keys)
+
+    def cuts(self, travel: Callable[[list[jax.ShapeDtypeStruct]], bool]) -> list[tuple[int, int]]:
+        """Where to cut the columns into parts by which the kernels sort one after the other.
+
+        `travel` tells whether keys can travel along. The first part is as short as that allows, or has up to 32 bits.
+        Nothing where there is no way to cut the columns.
+        """
+        n = len(self.arrays)
+        for first, most_bits in product(range(1, n + 1), (WIDEST, WORD)):
+            if first < n and self.part(0, first + 1).is_word:
+                continue
+            cuts = self._cuts_behind(first, most_bits)
+            parts = [self.part(*cut) for cut in cuts]
+            along = ([parts[j].key_struct() for j in travelling(parts, i)] for i in range(len(parts)))
+            if parts[0].is_key and all(map(travel, along)):
+                return cuts
+        return []
+
+    def _cuts_behind(self, first: int, most_bits: int) -> list[tuple[int, int]]:
+        """The first columns, and behind them single ones and integers of so many bits together."""
+        n, edges = len(self.arrays), [0, first]
+        for end in range(first + 1, n):
+            joined = self.part(edges[-1], end + 1)
+            if joined.bits > most_bits or not joined.are_integers:
+                edges.append(end)
+        return list(pairwise(edges if first == n else [*edges, n]))
+
+    @property
+    def is_word(self) -> bool:
+        """Whether the columns are integers of up to 32 bits together."""
+        return self.bits <= WORD and self.are_integers
+
+    def key_struct(self) -> jax.ShapeDtypeStruct:
+        """The shape and type of the key."""
+        dtype = self.arrays[0].dtype if len(self.arrays) == 1 else code_dtype(self.bits)
+        return jax.ShapeDtypeStruct(self.shape, dtype)
+
+    def digits(self) -> list[Digit]:
+        """The long number, its highest digit first."""
+        return [digit for x, down in zip(self.arrays, self.descending, strict=True) for digit in _digits(x, down)]
+
+    def codes(self) -> list[jax.Array]:
+        """The long number as keys for kernels, the highest first."""
+        digits = self.digits()
+        return [code_of(digits, WIDEST * i, bits) for i, bits in enumerate(self.code_bits)]
+
+    def unpacked(self, codes: Sequence[jax.Array]) -> list[jax.Array | None]:
+        """The columns of items from their highest codes; None for what these do not hold."""
+        pairs = zip(codes, self.code_bits, strict=False)
+        digits = [digit for code, bits in pairs for digit in code_digits(code, bits)]
+        columns: list[jax.Array | None] = []
+        at = 0
+        for x, down in zip(self.arrays, self.descending, strict=True):
+            end = at + 8 * x.dtype.itemsize
+            held = _is_integer(x) and end <= WIDEST * len(codes)
+            columns.append(_column(digits, at, x.dtype, down) if held else None)
+            at = end
+        return columns
+
+    def restored(self, codes: Sequence[jax.Array], take: Callable[[jax.Array], jax.Array] | None = None) -> Any:
+        """Keys from their highest codes, in the structure of the input; columns that codes do not hold are gathered."""
+        columns = self.unpacked(codes)
+        if take is not None:
+            columns = [take(x) if y is None else y for x, y in zip(self.arrays, columns, strict=True)]
+        return self.structure(columns)
+
+    def code_and_rest(self, operation: str) -> tuple[jax.Array, list[jax.Array]]:
+        """Over a mesh axis: the code that holds the columns, and those of them that do not follow from it."""
+        expect_one_code(operation, self)
+        return self.codes()[0], [] if self.are_integers else [x for x in self.arrays if not _is_integer(x)]
+
+    def of_code_and_rest(
+        self,
+        code: jax.Array,
+        rest: Sequence[jax.Array],
+        live: jax.Array,
+        fill: Callable[[Any], jax.Array] = lambda dtype: jnp.zeros((1,), dtype),
+    ) -> Any:
+        """The columns of moved codes in the structure of the input; past the live ones, the fill element of a dtype."""
+        floats = iter(rest)
+        columns = [next(floats) if x is None else x for x in self.unpacked([code])]
+        return self.structure([filled_behind(x, live, fill(x.dtype)) for x in columns])
+
+    def run_keys(self) -> jax.Array:
+        """Codes, or the numbers of the runs: neighbours are equal exactly where those of the columns are."""
+        if self.fits:
+            return self.codes()[0]
+        starts = _run_starts(self.digits()).astype(index_dtype("keys", "keys", self.shape[0]))
+        return REGISTRY["scan"](x=starts, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
+
+
+def travelling(parts: Sequence[Columns], i: int) -> list[int]:
+    """The parts that travel along in the sort by the i-th: those behind it, and floats, whose equal keys may differ."""
+    return [j for j, part in enumerate(parts) if j > i or (j < i and not part.are_integers)]
+
+
+def key_starts(keys: jax.Array | Columns) -> jax.Array:
+    """Which keys differ from the one before; the first one does."""
+    return _run_starts(keys.digits() if isinstance(keys, Columns) else _digits(keys, False))
+
+
+def expect_keys(operation: str, argument: str, keys: Any, descending: Any = False) -> tuple[Any, bool]:
+    """Keys, and whether they are in descending order: an array, or `Columns`, which know their directions."""
+    if _is_columns(keys):
+        return Columns(operation, argument, keys, descending), False
+    if isinstance(keys, list) and _has_arrays(keys):
+        raise value_error(operation, argument, "a 1-D array, or columns as a tuple", f"a list of {len(keys)} arrays")
+    return expect_key(operation, argument, keys), static_flag(operation, "descending", descending)
+
+
+def expect_told_apart(operation: str, **keys: Any) -> None:
+    """Keys of which equal ones are found: floats of 64 bits from the host that JAX cuts to 32 bits remain apart."""
+    if not jax.config.jax_enable_x64:
+        check_on_host(_expect_told_apart, tuple(keys.values()), operation, tuple(keys))
+
+
+def _expect_told_apart(keys: Sequence[Any], operation: str, names: Sequence[str]) -> None:
+    for columns in zip(*(x if _is_columns(x) else (x,) for x in keys), strict=False):
+        sides = zip(names, map(_wide_floats, columns), strict=True)
+        host = {argument: floats for argument, floats in sides if floats is not None}
+        if not host:
+            continue
+        numbers = np.concatenate(list(host.values()))
+        with np.errstate(over="ignore"):
+            if np.array_equal(numbers, numbers.astype(np.float32), equal_nan=True):
+                continue  # one pass, where float32 holds them as they are
+            numbers.sort()
+            cut = numbers.astype(np.float32)
+        merged = np.flatnonzero((numbers[1:] != numbers[:-1]) & (cut[1:] == cut[:-1]))
+        if merged.size:
+            first, second = numbers[merged[0] : merged[0] + 2].tolist()
+            expected = "floats that float32 tells apart (float64 needs jax_enable_x64)"
+            raise value_error(operation, " and ".join(host), expected, f"{first} and {second}")
+
+
+def _wide_floats(x: Any) -> np.ndarray | None:
+    """Floats of 64 bits from the host, which are Python's own too; nothing of anything else."""
+    leaves = x if isinstance(x, (list, tuple)) else [x]
+    if any(isinstance(leaf, jax.Array) or hasattr(leaf, "__jax_array__") for leaf in leaves):
+        return None
+    try:
+        host = np.asarray(x)
+    except (TypeError, ValueError):
+        return None
+    return host if (host.dtype.kind, host.dtype.itemsize, host.ndim) == ("f", 8, 1) else None
+
+
+def _is_columns(keys: Any) -> bool:
+    """Whether keys are columns; a tuple of numbers is one array."""
+    return isinstance(keys, tuple) and _has_arrays(keys)
+
+
+def _has_arrays(items: Iterable[Any]) -> bool:
+    return any(isinstance(x, (list, tuple)) or getattr(x, "ndim", 0) for x in items)
+
+
+def _directions(operation: str, descending: Any, columns: int) -> tuple[bool, ...]:
+    if not isinstance(descending, tuple):
+        return (static_flag(operation, "descending", descending),) * columns
+    if len(descending) != columns:
+        expected = f"a static True or False, or a tuple of {columns}, one a column"
+        raise value_error(operation, "descending", expected, descending)
+    return tuple(static_flag(operation, f"descending[{i}]", flag) for i, flag in enumerate(descending))
+
+
+class KeyPair:
+    """Two sorted operands as the kernels take them, and the keys that are made of the kernels' results.
+
+    Attributes:
+      a, b: keys, or codes of columns.
+      a_count, b_count: live counts as operands.
+      descending: whether the kernels find them in descending order.
+      is_code: whether results follow from the keys that the kernel gives, without indices.
+    """
+
+    def __init__(self, operation: str, a: Any, b: Any, a_count: Any, b_count: Any, *, descending: bool = False):
+        self.a, self.b, self.a_count, self.b_count, self.descending = a, b, a_count, b_count, descending
+        self.is_code, self._operation = True, operation
+        self._columns: tuple[Columns, Columns] | None = None
+        if isinstance(a, Columns):
+            self._columns, self.is_code = (a, b), a.is_code
+            self.a, self.b = _pair_codes(a, b, a_count, b_count)
+
+    @property
+    def operands(self) -> tuple[jax.Array, jax.Array, Any, Any]:
+        """The keys and their counts."""
+        return self.a, self.b, self.a_count, self.b_count
+
+    @property
+    def code_operands(self) -> tuple[jax.Array, jax.Array, Any, Any]:
+        """The same over a mesh axis, where one code has to hold all columns."""
+        if self._columns is not None:
+            expect_one_code(self._operation, self._columns[0])
+        return self.operands
+
+    @property
+    def rest(self) -> list[list[jax.Array]]:
+        """The columns of both sides that do not follow from their codes."""
+        return [[], []] if self._columns is None else [x.code_and_rest(self._operation)[1] for x in self._columns]
+
+    @property
+    def are_columns(self) -> bool:
+        """Whether the keys are columns."""
+        return self._columns is not None
+
+    def of_code_and_rest(self, keys: jax.Array, rest: Sequence[jax.Array], live: jax.Array, fill_value: Any = 0) -> Any:
+        """Keys as the caller has them, from what was moved over a mesh axis."""
+        if self._columns is None:
+            return keys
+        fill = functools.partial(fill_operand, self._operation, fill_value)
+        return self._columns[0].of_code_and_rest(keys, rest, live, fill)
+
+    @property
+    def codes(self) -> tuple[jax.Array, jax.Array, Any, Any]:
+        """The same as codes of unsigned words, also of keys that are one array."""
+        _, _, *counts = self.code_operands
+        a, b = self._columns or (_one_column(self._operation, x) for x in (self.a, self.b))
+        return a.codes()[0], b.codes()[0], *counts
+
+    def with_nans_apart(self) -> KeyPair:
+        """The pair in which no NaN of a equals one of b.
+
+        In place of floats it has the integers that they are ordered by, which have room below that of NaN. That is
+        where a's go: a comes first among equal keys.
+        """
+        a, b = self._columns or (_one_column(self._operation, x) for x in (self.a, self.b))
+        if a.are_integers:
+            return self
+        a, b = a.replaced(map(_nans_apart, a.arrays)), b.replaced(map(ordered_integers, b.arrays))
+        return KeyPair(self._operation, a, b, self.a_count, self.b_count)
+
+    def fill(self, fill_value: Any) -> jax.Array:
+        """What the kernel fills its keys with, as an operand of shape [1]; `restored` fills columns."""
+        if self._columns is None:
+            return fill_operand(self._operation, fill_value, self.a.dtype)
+        return jnp.zeros((1,), self.a.dtype)
+
+    def restored(
+        self, keys: jax.Array, indices: jax.Array | None = None, *, count: jax.Array | None = None, fill_value: Any = 0
+    ) -> Any:
+        """Keys as the caller has them, from those that the kernel returned.
+
+        `count` of them hold items (default: all that are live on both sides). `indices`, into the concatenation of
+        both sides, -1 past the count, are needed unless `is_code`.
+        """
+        if self._columns is None:
+            return keys
+        a, b = self._columns
+        count = self._live() if count is None else count
+        used = jnp.arange(keys.shape[0], dtype=count.dtype) < count
+
+        def restore(a: jax.Array, b: jax.Array, unpacked: jax.Array | None) -> jax.Array:
+            fill = fill_operand(self._operation, fill_value, a.dtype)
+            if unpacked is not None:
+                return jnp.where(used, unpacked, fill)
+            assert indices is not None
+            return take_from_pair(a, b, indices, self.a.shape[0], fill)
+
+        unpacked = a.unpacked([keys]) if a.fits else [None] * len(a.arrays)
+        return a.structure([restore(*x) for x in zip(a.arrays, b.arrays, unpacked, strict=True)])
+
+    def _live(self) -> jax.Array:
+        """The number of live items on both sides."""
+        n_a, n_b = self.a.shape[0], self.b.shape[0]
+        dtype = index_dtype(self._operation, "a and b", n_a + n_b)
+        return live_items(n_a, self.a_count, dtype) + live_items(n_b, self.b_count, dtype)
+
+
+def expect_one_code(operation: str, keys: Any) -> None:
+    """Keys over a mesh axis, which one code has to hold if they are columns."""
+    if isinstance(keys, Columns) and not keys.fits:
+        raise value_error(operation, "axis_name", f"None where columns have more than {WIDEST} bits", "an axis")
+
+
+def whole_keys(operation: str, argument: str, keys: Any, axis_name: Any) -> Any:
+    """Keys that no axis of a mesh divides, in ascending order: an array, or `Columns`."""
+    expect_told_apart(operation, **{argument: keys})
+    given, _ = expect_keys(operation, argument, keys)
+    if axis_name is not None:
+        expect_one_code(operation, given)
+    return given.replaced(map(whole_axes, given.arrays)) if isinstance(given, Columns) else whole_axes(given)
+
+
+def _nans_apart(x: jax.Array) -> jax.Array:
+    """The integers that a column is ordered by; those of NaNs are one less than `ordered_integers` gives."""
+    ordered = ordered_integers(x)
+    return ordered if _is_integer(x) else jnp.where(jnp.isnan(x), ordered - 1, ordered)
+
+
+def _one_column(operation: str, keys: jax.Array) -> Columns:
+    return Columns(operation, "keys", (keys,), False)
+
+
+def sorted_pair(
+    operation: str,
+    a: Any,
+    b: Any,
+    a_count: Any,
+    b_count: Any,
+    *,
+    names: tuple[str, str] = ("a", "b"),
+    descending: Any = False,
+    unique: bool = False,
+) -> KeyPair:
+    """Two sorted operands of keys of the same types."""
+    a_name, b_name = names
+    if _is_columns(a) != _is_columns(b):
+        expected = "a tuple of columns" if _is_columns(a) else "one array"
+        got = f"{len(b)} columns" if _is_columns(b) else describe(as_array(operation, b_name, b))
+        raise type_error(operation, b_name, f"{expected}, as {a_name}", got)
+    a, down = expect_keys(operation, a_name, a, descending)
+    b, _ = expect_keys(operation, b_name, b, descending)
+    counts = []
+    for name, x, count in ((a_name, a, a_count), (b_name, b, b_count)):
+        counts.append(count_operand(operation, f"{name}_count", count, x.shape[0]))
+    if not isinstance(a, Columns):
+        expect_same_dtype(operation, a_name, a, b_name, b)
+        a, b = (
+            sorted_keys(operation, name, x, count, descending=down, unique=unique)
+            for name, x, count in zip(names, (a, b), counts, strict=True)
+        )
+        return KeyPair(operation, a, b, *counts, descending=down)
+    if len(a.arrays) != len(b.arrays):
+        raise value_error(operation, b_name, f"the {len(a.arrays)} columns of {a_name}", f"{len(b.arrays)} columns")
+    for x_name, x, y_name, y in zip(a.names, a.arrays, b.names, b.arrays, strict=True):
+        expect_same_dtype(operation, x_name, x, y_name, y)
+    a, b = (
+        x.replaced(sorted_columns(operation, x.names, x.arrays, count, descending=x.descending, unique=unique))
+        for x, count in zip((a, b), counts, strict=True)
+    )
+    return KeyPair(operation, a, b, *counts)
+
+
+def _pair_codes(a: Columns, b: Columns, a_count: Any, b_count: Any) -> list[jax.Array]:
+    """Keys of up to 64 bits that compare as the columns of both sides do."""
+    digits, counts, bits = [a.digits(), b.digits()], (a_count, b_count), a.bits
+    while bits > WIDEST:
+        codes = [code_of(x, 0, WIDEST) for x in digits]
+        places = [_merge_places(codes[i], codes[1 - i], counts[i], counts[1 - i]) for i in range(2)]
+        digits = [[*place, *_rest(x, bits)] for place, x in zip(places, digits, strict=True)]
+        bits = sum(digit.bits for digit in digits[0])
+    return [code_of(x, 0, bits) for x in digits]
+
+
+def _merge_places(codes: jax.Array, others: jax.Array, count: Any, others_count: Any) -> list[Digit]:
+    """For each code, the place of the first code equal to it in the merge with others, as digits."""
+    n = codes.shape[0] + others.shape[0]
+    dtype = index_dtype("keys", "a and b", n)
+    positions = jnp.arange(codes.shape[0], dtype=dtype)
+    firsts = jnp.where(_run_starts(code_digits(codes, WIDEST)), positions, 0)
+    firsts = REGISTRY["scan"](x=firsts, op=Kind.MAX, exclusive=False, reverse=False, total=False)[0]
+    before = REGISTRY["sorted_search"](
+        needles=codes, haystack=others, needles_count=count, haystack_count=others_count, right=False
+    )[0]
+    places = firsts + before.astype(dtype)
+    return split(places.astype(f"uint{8 * dtype.itemsize}"), n.bit_length())
+
+
+def _rest(digits: Sequence[Digit], bits: int) -> list[Digit]:
+    """The digits after the highest 64 of so many bits."""
+    cuts = [(at, min(WORD, bits - at)) for at in range(WIDEST, bits, WORD)]
+    return [Digit(part(digits, *cut), cut[1]) for cut in cuts]
+
+
+def _run_starts(digits: Sequence[Digit]) -> jax.Array:
+    """Which items differ from the one before."""
+    starts = is_first(digits[0].words.shape[0])
+    for words, _ in digits:
+        starts |= words != shifted(words, 1)
+    return starts
+
+
+def _is_integer(x: jax.Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.integer)
+
+
+def _digits(x: jax.Array, descending: bool) -> list[Digit]:
+    """A column as a number in the order asked for."""
+    bits, word = 8 * x.dtype.itemsize, _word(x.dtype)
+    code = ordered_integers(x)
+    if code.dtype != word:
+        code = jax.lax.bitcast_convert_type(code, word) ^ word.type(1 << (bits - 1))
+    return split(~code if descending else code, bits)
+
+
+def _column(digits: Sequence[Digit], at: int, dtype: Any, descending: bool) -> jax.Array:
+    """The column of integers whose number begins `at` bits below the top."""
+    bits, word = 8 * dtype.itemsize, _word(dtype)
+    code = part(digits, at, min(bits, WORD)).astype(word)
+    if bits > WORD:
+        code = code << word.type(WORD) | part(digits, at + WORD, bits - WORD).astype(word)
+    code = ~code if descending else code
+    if dtype == word:
+        return code
+    return jax.lax.bitcast_convert_type(code ^ word.type(1 << (bits - 1)), dtype)
+
+
+def _word(dtype: Any) -> np.dtype:
+    return np.dtype(f"uint{8 * dtype.itemsize}")

@@ -1,0 +1,72 @@
+"""Long numbers, of which a kernel's key or payload holds up to 64 bits.
+
+A number is a list of digits of up to 32 bits, the highest first. 64 bits travel as a complex64, so no 64-bit type of
+JAX is needed. All is element by element: XLA makes one pass of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.keys.bits import of_words, words_of
+
+__all__ = ["WIDEST", "WORD", "Digit", "code_digits", "code_dtype", "code_of", "part", "split"]
+
+WIDEST = 64  # bits that a key or payload of the kernels holds
+WORD = 32
+
+
+class Digit(NamedTuple):
+    """A part of a long number: `uint32[n]`, each below `2**bits`."""
+
+    words: jax.Array
+    bits: int
+
+
+def split(code: jax.Array, bits: int) -> list[Digit]:
+    """Unsigned integers of so many bits as digits."""
+    if bits <= WORD:
+        return [Digit(code.astype(jnp.uint32), bits)]
+    high = (code >> code.dtype.type(WORD)).astype(jnp.uint32)
+    return [Digit(high, bits - WORD), Digit(code.astype(jnp.uint32), WORD)]
+
+
+def part(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
+    """The number in up to 32 bits of a long one, `at` bits below its top."""
+    found, begin, end = None, 0, at + bits
+    for words, width in digits:
+        first, last = max(at, begin), min(end, begin + width)
+        if first < last:
+            held = words >> np.uint32(begin + width - last)
+            if first > begin:
+                held = held & np.uint32((1 << (last - first)) - 1)
+            held = held << np.uint32(end - last)
+            found = held if found is None else found | held
+        begin += width
+    assert found is not None
+    return found
+
+
+def code_dtype(bits: int) -> np.dtype:
+    """The type of the kernels' items that hold so many bits, up to 64."""
+    return np.dtype(next((f"uint{width}" for width in (8, 16, 32) if bits <= width), "complex64"))
+
+
+def code_of(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
+    """The number in up to 64 bits of a long one as one item for kernels."""
+    if bits <= WORD:
+        return part(digits, at, bits).astype(code_dtype(bits))
+    return of_words(part(digits, at, bits - WORD), part(digits, at + bits - WORD, WORD))
+
+
+def code_digits(codes: jax.Array, bits: int) -> list[Digit]:
+    """Items of kernels as digits."""
+    if bits <= WORD:
+        return [Digit(codes.astype(jnp.uint32), bits)]
+    high, low = words_of(codes)
+    return [Digit(high, bits - WORD), Digit(low, WORD)]

@@ -1,0 +1,94 @@
+"""Keys in order, with where each was: for operations that take keys in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.arguments.check import count_operand, index_dtype
+from jax_mgpu._src.arguments.preconditions import by_construction
+from jax_mgpu._src.arguments.values import plain_leaves
+from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.keys.columns import Columns, expect_keys
+from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
+from jax_mgpu._src.ops.sort_primitives import Method
+from jax_mgpu._src.ops.sort_strategy import given_to_sort, is_long_permutation, sort_rows
+
+__all__ = ["Ordered", "count_name", "count_of", "in_order", "rows_in_order"]
+
+
+class Ordered(NamedTuple):
+    """Keys in order, and where each was.
+
+    Attributes:
+      keys: the sorted keys, an array or a tuple of columns.
+      order: `[n]`, the position of each in the caller's array.
+      count: the live count as an operand.
+    """
+
+    keys: Any
+    order: jax.Array
+    count: Any
+
+    def to_rows(self, x: jax.Array) -> jax.Array:
+        """Brings values of the sorted keys, integers or bools, back to the rows of the input."""
+        n = self.order.shape[0]
+        if not is_long_permutation(n):
+            return _scattered(self.order, x)
+        return jax.lax.platform_dependent(self.order, x, cuda=_sorted_back, default=_scattered)
+
+
+def _scattered(order: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.zeros_like(x).at[order].set(x, unique_indices=True, mode="promise_in_bounds")
+
+
+def _sorted_back(order: jax.Array, x: jax.Array) -> jax.Array:
+    words = x if x.dtype.itemsize in (4, 8) else x.astype(jnp.int32)
+    given: dict[str, Any] = {"descending": False, "count": None, "method": Method.FASTEST}
+    with by_construction():
+        moved = run_sort("sort", order, ABSENT, ABSENT, words, **given, bits=max(1, (order.shape[0] - 1).bit_length()))
+    return moved[1].astype(x.dtype)
+
+
+def count_name(argument: str) -> str:
+    """The name of the live count of keys: `count` of `keys`, `table_count` of `table_keys`, `a_count` of `a`."""
+    return f"{argument.removesuffix('keys')}count" if argument.endswith("keys") else f"{argument}_count"
+
+
+def count_of(operand: Any) -> Any:
+    """The live count that an operand holds, which was checked under its own name; None where it is absent."""
+    return operand[0] if operand.size else None
+
+
+def in_order(
+    name: str, argument: str, keys: Any, count: Any, *, descending: Any = False, is_sorted: bool = False
+) -> Ordered:
+    """Keys, checked, in order, in which they may be already."""
+    checked, down = expect_keys(name, argument, keys, descending)
+    n = checked.shape[0]
+    live = count_operand(name, count_name(argument), count, n)
+    if is_sorted:
+        return Ordered(keys, jnp.arange(n, dtype=index_dtype(name, argument, n)), live)
+    with by_construction():
+        sorted_keys, order = run_sort_indices(
+            name, checked, ABSENT, ABSENT, descending=down, count=count_of(live), method=Method.FASTEST
+        )
+    return Ordered(sorted_keys, order, live)
+
+
+def rows_in_order(
+    name: str, argument: str, keys: Any, leaves: Sequence[jax.Array], count: Any, *, ordered: bool = True
+) -> tuple[Ordered, list[jax.Array]]:
+    """The same of keys in any order, with rows that belong to them; without `ordered`, the order is `ABSENT`."""
+    checked, _ = expect_keys(name, argument, keys)
+    live = count_operand(name, count_name(argument), count, checked.shape[0])
+    with by_construction():
+        given = given_to_sort(name, checked, ABSENT, ABSENT, False, count_of(live), Method.FASTEST)
+        bits = checked.code_bits[0] if isinstance(checked, Columns) else 8 * checked.dtype.itemsize
+        plain, restore = plain_leaves(leaves)
+        sorted_keys, moved = sort_rows(name, checked, given, bits, plain, ordered=ordered)
+    order, *moved = moved if ordered else [ABSENT, *moved]
+    return Ordered(sorted_keys, order, live), restore(moved)

@@ -1,0 +1,204 @@
+"""Joins of long tables by buckets: a GPU finds the pairs of rows of a bucket in fast memory, without sorted keys.
+
+Keys become codes of 32 bits, which a bijection mixes, and rows are partitioned by the highest bits of these. That takes
+a pass for each 8 bits of a bucket's number, where a sort takes one for each 8 bits of the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.arguments.check import count_operand
+from jax_mgpu._src.arguments.counts import live_items, partition_points
+from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.core.compat import is_local, stack
+from jax_mgpu._src.core.library import cpu_library
+from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation
+from jax_mgpu._src.functions.operators import Kind
+from jax_mgpu._src.keys.columns import Columns, expect_keys
+from jax_mgpu._src.ops.scan import _scan
+from jax_mgpu._src.ops.sort_strategy import is_long_permutation, partitioned
+
+__all__ = ["BucketTables", "bucket_tables", "fit_for_buckets", "mixed"]
+
+# kBucketCapacity and kBucketChunk of ffi/cuda/tunings.h.
+CAPACITY: int = cpu_library.describe("tile_sizes")["bucket_capacity"][0]
+CHUNK: int = cpu_library.describe("tile_sizes")["bucket_chunk"][0]
+CODE_BITS = 32
+# Odd numbers of which the buckets of runs, of multiples and of floats were as even as those of random codes.
+MULTIPLIERS = (0xD9A297DB, 0xCFA391A9)
+
+
+class Partition(NamedTuple):
+    """A table by buckets.
+
+    Attributes:
+      codes: the mixed codes of its rows, bucket after bucket.
+      rows: which row each code is of.
+      bounds: where the buckets begin, and where the last one ends.
+    """
+
+    codes: jax.Array
+    rows: jax.Array
+    bounds: jax.Array
+
+    @property
+    def sizes(self) -> jax.Array:
+        """How many rows the buckets have."""
+        return self.bounds[1:] - self.bounds[:-1]
+
+    @property
+    def fits(self) -> jax.Array:
+        """Whether no bucket is longer than the kernels' tables."""
+        return jnp.max(self.sizes) <= CAPACITY
+
+
+class BucketTables(NamedTuple):
+    """Two tables by their mixed codes.
+
+    Attributes:
+      codes: the mixed codes of both.
+      counts: their live counts as operands.
+      rows: the number of the row that each code is of; None where that is the position of the code.
+    """
+
+    codes: tuple[jax.Array, jax.Array]
+    counts: tuple[Any, Any]
+    rows: tuple[jax.Array | None, jax.Array | None] = (None, None)
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """The lengths of both."""
+        a, b = self.codes
+        return a.shape[0], b.shape[0]
+
+    @property
+    def bits(self) -> int:
+        """The bits of a bucket's number: the mean bucket of b fills half of a table, or less."""
+        return ((self.lengths[1] - 1) // (CAPACITY // 2)).bit_length()
+
+    def others(self) -> Partition:
+        """The partition of b."""
+        return self._partition(1)
+
+    def joined(self, others: Partition, size: int, keep_a: bool) -> list[jax.Array]:
+        """The rows of both tables that belong together, as the kernels give them, and their number."""
+        rows = self._partition(0)
+        extra = jnp.maximum((rows.sizes - 1) // CHUNK, 0)
+        extra = _scan(x=extra, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
+        extra = jnp.concatenate([jnp.zeros_like(extra[:1]), extra])
+        return _bucket_join(
+            a_codes=rows.codes, a_rows=rows.rows, b_codes=others.codes, b_rows=others.rows,
+            a_bounds=rows.bounds, b_bounds=others.bounds, extra_chunks=extra, size=size, keep_a=keep_a,
+        )  # fmt: skip
+
+    def _partition(self, side: int) -> Partition:
+        codes, count, rows, bits = self.codes[side], self.counts[side], self.rows[side], self.bits
+        (n,) = codes.shape
+        live = live_items(n, count, jnp.int32)
+        if bits == 0:
+            rows = jnp.arange(n, dtype=jnp.int32) if rows is None else rows
+            return Partition(codes, rows, stack([jnp.zeros_like(live), live]))
+        codes, rows = partitioned(codes, bits, count, rows)
+        numbers = jnp.arange(2**bits + 1, dtype=codes.dtype)
+        first, behind = jnp.zeros(numbers.shape, jnp.int32), jnp.full(numbers.shape, live)
+        bounds = partition_points(first, behind, n, lambda places: codes[places] >> (CODE_BITS - bits) < numbers)
+        return Partition(codes, rows, bounds)
+
+
+def bucket_tables(
+    name: str, a: Any, b: Any, a_count: Any, b_count: Any, *, null_equal: bool, size: int
+) -> BucketTables | None:
+    """The tables of a join that may go by buckets; None if it may not, or if an argument is wrong."""
+    sides = [
+        x if isinstance(x, Columns) else Columns(name, side, (x,), False)
+        for side, x in (("a", expect_keys(name, "a", a)[0]), ("b", expect_keys(name, "b", b)[0]))
+    ]
+    counts = [
+        count_operand(name, f"{side}_count", count, x.shape[0])
+        for side, count, x in zip("ab", (a_count, b_count), sides, strict=True)
+    ]
+    (n_a,), (n_b,) = (x.shape for x in sides)
+    a_types, b_types = ([x.dtype for x in side.arrays] for side in sides)
+    if a_types != b_types or not CODE_BITS // 2 < sides[0].bits <= CODE_BITS:
+        return None  # of fewer bits, keys are frequent
+    if not null_equal and any(jnp.issubdtype(dtype, jnp.floating) for dtype in a_types):
+        return None
+    if not fit_for_buckets(n_a, n_b, size):
+        return None
+    if not is_local(*sides[0].arrays, *sides[1].arrays):  # the ways to choose from would have to lie on devices alike
+        return None
+    a_codes, b_codes = (mixed(side.codes()[0].astype(jnp.uint32)) for side in sides)
+    return BucketTables((a_codes, b_codes), (counts[0], counts[1]))
+
+
+def fit_for_buckets(n_a: int, n_b: int, size: int) -> bool:
+    """Whether tables of these lengths are long enough to go by buckets, and the kernels can count their rows."""
+    return is_long_permutation(n_a) and 0 < n_b < 2**31 - n_a and size <= 2 * (n_a + n_b)
+
+
+def mixed(codes: jax.Array) -> jax.Array:
+    """A bijection of 32 bits after which the highest ones depend on all bits of the codes."""
+    for shift, factor in ((16, MULTIPLIERS[0]), (15, MULTIPLIERS[1])):
+        codes ^= codes >> shift
+        codes *= jnp.uint32(factor)
+    return codes
+
+
+def _shapes(a_codes: Any, b_codes: Any, *, size: int) -> Sequence[Any]:
+    *_, count = REGISTRY["join"].shapes(a_codes, b_codes, ABSENT, ABSENT, size=size)
+    rows = jax.ShapeDtypeStruct((size,), jnp.int32)
+    return [rows, rows, count]
+
+
+def _fallback(
+    a_codes: jax.Array,
+    a_rows: jax.Array,
+    b_codes: jax.Array,
+    b_rows: jax.Array,
+    a_bounds: jax.Array,
+    b_bounds: jax.Array,
+    *,
+    size: int,
+    keep_a: int,
+) -> Sequence[jax.Array]:
+    """The plain-JAX join of codes that are sorted, with those past the last bucket behind them."""
+
+    def in_order(codes: jax.Array, rows: jax.Array, bounds: jax.Array) -> tuple[jax.Array, jax.Array]:
+        is_dead = jnp.arange(codes.shape[0], dtype=bounds.dtype) >= bounds[-1]
+        order = jnp.lexsort((codes, is_dead))
+        return codes[order], rows[order]
+
+    a_codes, a_rows = in_order(a_codes, a_rows, a_bounds)
+    b_codes, b_rows = in_order(b_codes, b_rows, b_bounds)
+    counts = a_bounds[-1:], b_bounds[-1:]
+    a_places, b_places, count = REGISTRY["join"].fallback(a_codes, b_codes, *counts, size=size, keep_a=keep_a, keep_b=0)
+    return [
+        *(take_or_fill(rows + 1, places) - 1 for rows, places in ((a_rows, a_places), (b_rows, b_places))),
+        count,
+    ]
+
+
+_bucket_join = Operation(
+    "bucket_join",
+    operands={
+        "a_codes": 1,
+        "a_rows": 1,
+        "b_codes": 1,
+        "b_rows": 1,
+        "a_bounds": 1,
+        "b_bounds": 1,
+        "extra_chunks": 1,
+    },
+    results=("a_rows", "b_rows", "count"),
+    attributes={"size": int, "keep_a": bool},
+    shapes=_shapes,
+    fallback=_fallback,
+)
+_bucket_join.def_jvp(
+    lambda primals, tangents, **attributes: (_bucket_join.run(primals, **attributes), [None, None, None])
+)

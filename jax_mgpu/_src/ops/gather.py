@@ -1,0 +1,153 @@
+"""Rows taken by index: the one gather of the library whose indices may repeat.
+
+JAX transposes its own gather to a scatter that adds in the table's type. Of bfloat16 ones that gives 256 for any longer
+sum, and on a GPU atomic additions give other bits in each run. So this is a primitive of its own, whose transpose adds
+rows as `reduce_by_id` does.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jax_mgpu._src.arguments.counts import wide_enough
+from jax_mgpu._src.core.compat import partition_spec, rows_sharding, vary_as
+from jax_mgpu._src.core.operation import Operation
+from jax_mgpu._src.keys.bits import keeping_bits
+
+__all__ = ["gather", "scatter", "set_sums"]
+
+
+def gather(x: jax.Array, indices: jax.Array, *, unique: bool = False, inside: bool = False) -> jax.Array:
+    """Rows of x at indices of any rank; 0 at those outside of x, negative ones too.
+
+    `unique` says that no row is taken twice. Then the transpose scatters rows and adds none. `inside` says that no
+    index lies outside.
+    """
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return _take(x, indices, inside)
+    return _gather(x.ndim - 1, indices.ndim)(x=x, indices=indices, unique=unique, inside=inside)[0]
+
+
+def _take(x: jax.Array, indices: jax.Array, inside: int) -> jax.Array:
+    n = x.shape[0]
+    if n == 0:  # there is nothing to take, but what is made varies under shard_map as what is taken
+        return vary_as(jax.lax.full_like(x, 0, shape=(*indices.shape, *x.shape[1:])), x, indices)
+    mode: dict[str, Any] = {"mode": "promise_in_bounds"} if inside else {"mode": "fill", "fill_value": 0}
+    options: dict[str, Any] = {"wrap_negative_indices": False, "out_sharding": rows_sharding(x, indices.ndim)}
+    return x.at[wide_enough(indices, n)].get(**mode, **options)
+
+
+class _Gather(Operation):
+    """Rows of so many axes, by indices of so many."""
+
+    def __init__(self, row_rank: int, index_rank: int):
+        self.row_rank, self.index_rank = row_rank, index_rank
+        super().__init__(
+            "take",
+            operands={"x": 1 + row_rank, "indices": index_rank},
+            results=("rows",),
+            attributes={"unique": bool, "inside": bool},
+            shapes=_shapes,
+            fallback=_fallback,
+            only="",
+            is_registered=False,
+        )
+        self.def_jvp(self._jvp)
+        self.def_transpose("x", _transpose)
+
+    def _jvp(self, primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+        results = self.run(primals, **attributes)
+        return results, [None] if tangents.x is None else self.run(primals._replace(x=tangents.x), **attributes)
+
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
+        """A batch of indices into one table is one array of indices: the transpose adds rows of all of them at once."""
+        x, indices = operands
+        if axes[0] is not None:
+            return super()._batch(operands, axes, **attributes)
+        begin = indices.ndim - 1 - self.index_rank
+        indices = jnp.moveaxis(indices, axes[1], begin)
+        rows = _gather(self.row_rank, self.index_rank + 1).run([x, indices], **{**attributes, "unique": 0})
+        return rows, [x.ndim - 1 - self.row_rank]
+
+    def _abstract(self, *avals: Any, **attributes: int) -> list[Any]:
+        """Under an Explicit mesh, results lie as the indices do, and rows as those of x."""
+        (rows,) = super()._abstract(*avals, **attributes)
+        if rows.sharding.mesh.empty:
+            return [rows]
+        x, indices = map(partition_spec, avals)
+        batch_rank = len(x) - 1 - self.row_rank
+        spec = (*x[:batch_rank], *indices[len(indices) - self.index_rank :], *x[batch_rank + 1 :])
+        return [rows.update(sharding=NamedSharding(rows.sharding.mesh, PartitionSpec(*spec)))]
+
+
+def _shapes(x: Any, indices: Any) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct((*indices.shape, *x.shape[1:]), x.dtype)]
+
+
+def _fallback(x: jax.Array, indices: jax.Array, *, inside: int) -> Sequence[jax.Array]:
+    return [keeping_bits(lambda x, indices: _take(x, indices, inside), x, indices)]
+
+
+def _transpose(cotangents: Sequence[Any], operands: Any, *, unique: int, inside: int) -> jax.Array:
+    """Each row of x gets the sum of the cotangents of where it went."""
+    x, indices = operands
+    if not unique:
+        return _SUMS[0](cotangents[0], indices, x)
+    return scatter(cotangents[0], indices, x.shape[0], inside=bool(inside))
+
+
+def scatter(rows: jax.Array, indices: jax.Array, size: int, *, inside: bool = False) -> jax.Array:
+    """Rows at their indices among zeros, none twice: the transpose of a gather that takes no row twice."""
+    return _scatter(rows.ndim - indices.ndim, indices.ndim)(rows=rows, indices=indices, size=size, inside=inside)[0]
+
+
+@functools.cache
+def _scatter(row_rank: int, index_rank: int) -> Operation:
+    def shapes(rows: Any, indices: Any, *, size: int) -> Sequence[Any]:
+        return [jax.ShapeDtypeStruct((size, *rows.shape[indices.ndim :]), rows.dtype)]
+
+    def put(rows: jax.Array, indices: jax.Array, *, size: int, inside: int) -> Sequence[jax.Array]:
+        places = jnp.zeros((size, *rows.shape[indices.ndim :]), rows.dtype).at[wide_enough(indices, size)]
+        options: dict[str, Any] = {"wrap_negative_indices": False, "unique_indices": True}
+        return [places.set(rows, mode="promise_in_bounds" if inside else "drop", **options)]
+
+    def jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+        results, rows = operation.run(primals, **attributes), tangents.rows
+        return results, [None] if rows is None else operation.run(primals._replace(rows=rows), **attributes)
+
+    def transpose(cotangents: Sequence[Any], operands: Any, *, size: int, inside: int) -> jax.Array:
+        del size
+        return gather(cotangents[0], operands.indices, unique=True, inside=bool(inside))
+
+    operation = Operation(
+        "put",
+        operands={"rows": index_rank + row_rank, "indices": index_rank},
+        results=("result",),
+        attributes={"size": int, "inside": bool},
+        shapes=shapes,
+        fallback=put,
+        only="",
+        is_registered=False,
+    )
+    operation.def_jvp(jvp)
+    operation.def_transpose("rows", transpose)
+    return operation
+
+
+_SUMS: list[Callable[[jax.Array, jax.Array, Any], jax.Array]] = []
+
+
+def set_sums(add: Callable[[jax.Array, jax.Array, Any], jax.Array]) -> None:
+    """Sets `add(rows, indices, like)`: the sums by index of rows, as an array like the third."""
+    _SUMS[:] = [add]
+
+
+@functools.cache
+def _gather(row_rank: int, index_rank: int) -> _Gather:
+    return _Gather(row_rank, index_rank)

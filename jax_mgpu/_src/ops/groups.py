@@ -1,0 +1,389 @@
+"""Groups of equal keys in any order and ranks, made of sorts, scans and reductions; and shifts within segments.
+
+Keys are sorted with their positions, the work is done in that order, and results go back to the rows. So a row's number
+is always its position in the caller's arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src import mesh
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys, RankMethod
+from jax_mgpu._src.arguments.check import (
+    as_array,
+    count_operand,
+    describe,
+    expect_choice,
+    expect_key,
+    expect_leading_axis,
+    head_vector,
+    index_dtype,
+    static_size,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.arguments.counts import heads_from_zero, heads_inside, live_items, live_mask, segment_starts
+from jax_mgpu._src.arguments.preconditions import room
+from jax_mgpu._src.arguments.rows import RowForm
+from jax_mgpu._src.arguments.values import flatten_values, plain_leaves, take_or_fill
+from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
+from jax_mgpu._src.functions.named_operators import NAMES, expect_name, named_leaves
+from jax_mgpu._src.functions.operators import Kind, select
+from jax_mgpu._src.keys.bits import is_random_key
+from jax_mgpu._src.keys.columns import Columns, expect_keys, expect_one_code, expect_told_apart, key_starts
+from jax_mgpu._src.mesh import devices_of, over_axis
+from jax_mgpu._src.ops.argsorted import Ordered, count_of, rows_in_order
+from jax_mgpu._src.ops.intervals import filled_tangent
+from jax_mgpu._src.ops.ranks import segmented_quantile
+from jax_mgpu._src.ops.reduce import _run_heads, _segmented_reduce, reduce_segments, run_reduce_by_key
+from jax_mgpu._src.ops.scan import _scan
+from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
+from jax_mgpu._src.ops.sort_primitives import Method
+
+__all__ = ["group_by", "rank", "segmented_shift"]
+
+GROUP_NAMES = ("count", "nunique", "median", "first", "last")  # which other reductions do not have
+# Operators of group_by whose values are not moved into the order of the keys, and those that ask for this order.
+STAY = ("count", "first", "last")
+GIVE_POSITIONS = ("first", "last", "argmin", "argmax")
+
+
+@jit_eager("op", "size")
+def group_by(
+    keys: Keys,
+    values: Any,
+    op: Any = "add",
+    *,
+    size: int,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+) -> tuple[Any, Any, jax.Array]:
+    """Combines the values of each key: `reduce_by_key` for keys in any order.
+
+    Args:
+      keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order; or columns, a tuple of 1 to 8 such
+        arrays. All NaNs are equal, and so are the zeros.
+      values: a pytree of arrays with leading axis `n`.
+      op: how to combine each value: one name for all, a pytree of names that is a prefix of `values`, or a function, as
+        for `reduce_by_key`. Names are those of `reduce`; `"mean"` and `"median"`; `"count"`, the number of rows;
+        `"nunique"`, the number of different values; `"first"` and `"last"`, of any dtype and trailing shape.
+      size: the static number of results.
+      count: the number of live items, an integer scalar (default `n`).
+      axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. The keys
+        are sorted over all devices; a group is on the device that then has the first of its copies. `size` and the
+        number of keys are the device's own. Columns may have up to 64 bits in all.
+
+    Returns:
+      `(keys, values, count)`: each key once, in order, its combined values, and the number of keys, which can exceed
+      `size`. Slots past it hold 0, or -1 for indices. The index of an extremum is a position in the given values.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape is not one of the above, or `op` is not known; 2^31 items or more without
+        `jax_enable_x64`.
+
+    A mean or median of integers is a float of 32 bits, or of 64 if they have 64. A median over a NaN is NaN. Rows of a
+    key are combined in input order. Time is that of a sort of the keys, and for each value of a segmented reduction and
+    a gather; values of up to 8 bytes a row travel with the keys. `"nunique"` and `"median"` sort once more.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> day, sales = jnp.array([2, 1, 2]), jnp.array([5.0, 3.0, 1.0])
+      >>> days, found, count = mgpu.group_by(day, {"sum": sales, "n": day}, {"sum": "add", "n": "count"}, size=2)
+      >>> days, found
+      (Array([1, 2], dtype=int32), {'n': Array([1, 2], dtype=int32), 'sum': Array([3., 6.], dtype=float32)})
+    """
+    name = "group_by"
+    expect_told_apart(name, keys=keys)
+    checked, _ = expect_keys(name, "keys", keys)
+    (n,) = checked.shape
+    index_dtype(name, "keys", n)
+    size = static_size(name, "size", size)
+    if axis_name is not None:
+        expect_one_code(name, checked)
+    if callable(op):
+        leaves, unflatten = flatten_values(name, "values", values, n, "keys")
+        if axis_name is not None:
+            live = count_operand(name, "count", count, n)
+            ordered_keys, leaves, own = over_axis(mesh.groups.sorted_rows, name, axis_name, checked, leaves, live)
+            given = {"size": size, "count": own, "axis_name": axis_name}
+            return run_reduce_by_key(name, ordered_keys, unflatten(leaves), op, **given)
+        rows, leaves = rows_in_order(name, "keys", keys, leaves, count, ordered=False)
+        return run_reduce_by_key(name, rows.keys, unflatten(leaves), op, size=size, count=count_of(rows.count))
+    structure: Any = jax.tree.structure(values)
+    leaves = expect_leading_axis(name, "values", jax.tree.leaves(values), n, "keys")
+    try:
+        names = jax.tree.leaves(jax.tree.broadcast(op, values)) if not isinstance(op, str) else [op] * len(leaves)
+    except ValueError as error:
+        raise value_error(name, "op", f"a name, or a pytree of names like values, {structure}", repr(op)) from error
+    for operator in names:
+        expect_name(name, operator, (*NAMES, *GROUP_NAMES))
+    if axis_name is not None:
+        operands = (checked, leaves, names, size, count_operand(name, "count", count, n))
+        keys, results, runs = over_axis(mesh.groups.group_by, name, axis_name, *operands)
+        return keys, structure.unflatten(results), runs
+    moving = [x for x, operator in zip(leaves, names, strict=True) if operator not in STAY]
+    ordered = any(operator in GIVE_POSITIONS for operator in names)
+    rows, moved = rows_in_order(name, "keys", keys, moving, count, ordered=ordered)
+    given, _ = expect_keys(name, "keys", rows.keys)
+    codes = given.run_keys() if isinstance(given, Columns) else given
+    heads, _, covered, runs = _run_heads(keys=codes, count=rows.count, size=size)
+    groups = Groups(name, heads, covered.reshape(1), runs, size, rows.order)
+    firsts = [groups.first(x) for x in (given.arrays if isinstance(given, Columns) else [given])]
+    keys = given.structure(firsts) if isinstance(given, Columns) else firsts[0]
+    in_order = iter(moved)
+    results = [
+        groups.combined(x if operator in STAY else next(in_order), operator)
+        for x, operator in zip(leaves, names, strict=True)
+    ]
+    return keys, structure.unflatten(results), room(name, runs, size)
+
+
+class Groups:
+    """Runs of equal keys in sorted order; `order` is needed by what gives positions."""
+
+    def __init__(self, name: str, heads: jax.Array, covered: jax.Array, runs: jax.Array, size: int, order: jax.Array):
+        self.name, self.heads, self.covered, self.size, self.order = name, heads, covered, size, order
+        self.used = live_mask(size, runs.reshape(1))
+        self.ends = jnp.where(self.used, jnp.append(heads[1:], covered), 0)
+        self.ends = jnp.where(self.used, jnp.minimum(self.ends, covered), 0)
+
+    @property
+    def counts(self) -> jax.Array:
+        """The number of rows of each group."""
+        return jnp.where(self.used, self.ends - self.heads, 0)
+
+    def first(self, x: jax.Array) -> jax.Array:
+        """The first row of each group of `x`, which is in sorted order; 0 past the groups."""
+        return take_or_fill(x, jnp.where(self.used, self.heads, -1), unique=True)
+
+    def combined(self, x: jax.Array, operator: Any) -> jax.Array:
+        """One result a group of the values x, in sorted order, or as they were given where they stay."""
+        if operator == "count":
+            return self.counts
+        if operator in ("first", "last"):
+            places = self.heads if operator == "first" else self.ends - 1
+            plain, restore = plain_leaves([x])
+            found = jnp.where(self.used, take_or_fill(self.order, places), -1)
+            return restore([take_or_fill(plain[0], found, unique=True)])[0]
+        special = {"nunique": self._distinct, "median": self._median}
+        if operator in special:
+            return special[operator](expect_key(self.name, "values", x))
+        if operator == "mean" and not is_random_key(x.dtype):
+            x = x.astype(float_dtype(x.dtype))
+        (leaf,), _, _ = named_leaves(self.name, "values", x, operator)
+        reduced = reduce_segments(leaf, self.heads, self.covered)
+        if leaf.kind.gives_index:
+            reduced = take_or_fill(self.order, reduced.reshape(-1)).reshape(reduced.shape)
+        return select(self.used, reduced, jnp.full_like(reduced, leaf.fill))
+
+    def _sorted(self, x: jax.Array) -> jax.Array:
+        return run_sort(self.name, x, self.heads, ABSENT, None, descending=False, count=self.covered[0])
+
+    def _distinct(self, x: jax.Array) -> jax.Array:
+        ordered = self._sorted(x)
+        differs = key_starts(ordered) | segment_starts(x.shape[0], self.heads)
+        marks = differs.astype(self.heads.dtype)
+        return _segmented_reduce(x=marks, heads=self.heads, count=self.covered, op=Kind.ADD, wide=False)[0]
+
+    def _median(self, x: jax.Array) -> jax.Array:
+        found = segmented_quantile(x, self.heads, 0.5, count=self.covered[0])
+        return jnp.where(self.used, found, jnp.zeros((), found.dtype)).astype(float_dtype(x.dtype))
+
+
+def float_dtype(dtype: Any) -> Any:
+    """The dtype of means and medians."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return dtype
+    return jnp.float64 if dtype.itemsize == 8 else jnp.float32
+
+
+@jit_eager("method", "descending")
+def rank(
+    keys: Keys,
+    heads: ArrayLike | None = None,
+    method: RankMethod = "min",
+    *,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+) -> jax.Array:
+    """The rank of each key among all keys, or within its segment, from 1 on.
+
+    Args:
+      keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order; or columns, a tuple of 1 to 8 such
+        arrays. NaN is largest, all NaNs are equal, and so are the zeros.
+      heads: `[m]`, non-decreasing integers: the start positions of segments, each of which is ranked on its own.
+      method: `"min"`: one more than the number of smaller keys. `"dense"`: one more than the number of different
+        smaller keys. `"ordinal"`: a different rank for each item, equal keys in input order.
+      descending: rank the greatest first; a tuple of bools is a direction a column.
+      count: the number of live items, an integer scalar (default `n`).
+      axis_name: rank the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
+        heads are those of the segments that start among its own items, counted from the first of these; a segment goes
+        on over the devices that follow, up to the next head. Columns may have up to 64 bits in all.
+
+    Returns:
+      `[n]` ranks, 0 past `count`; int32, or int64 from 2^31 items on.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape or method is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Time is that of a sort with indices, two scans and a scatter.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.rank(jnp.array([7, 3, 7, 9]))
+      Array([2, 1, 2, 4], dtype=int32)
+    """
+    name = "rank"
+    form = expect_choice(name, "method", method, ("min", "dense", "ordinal"))
+    checked, down = expect_keys(name, "keys", keys, descending)
+    n = checked.shape[0]
+    starts = ABSENT if heads is None else whole_axes(head_vector(name, heads, n))
+    if axis_name is not None:
+        expect_one_code(name, checked)
+        given = {"ties": form, "descending": down, "count": count_operand(name, "count", count, n)}
+        return over_axis(mesh.selections.rank, name, axis_name, checked, starts, **given)
+    method_of_sort = Method.FASTEST if heads is None else Method.MERGING
+    sorted_keys, order = run_sort_indices(
+        name, checked, starts, ABSENT, descending=down, count=count, method=method_of_sort
+    )
+    places = jnp.arange(n, dtype=order.dtype)
+    first = segment_starts(n, starts)
+    begins = _last_marked(places, first)
+    if form == "ordinal":
+        ranks = places - begins + 1
+    else:
+        differs = key_starts(expect_keys(name, "keys", sorted_keys)[0]) | first
+        if form == "min":
+            ranks = _last_marked(places, differs) - begins + 1
+        else:
+            marks = differs.astype(order.dtype)
+            runs = _scan(x=marks, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
+            ranks = runs - take_or_fill(runs, begins) + 1
+    ranks = Ordered(sorted_keys, order, ABSENT).to_rows(ranks)
+    return jnp.where(live_mask(n, count_operand(name, "count", count, n)), ranks, 0)
+
+
+def _last_marked(places: jax.Array, marked: jax.Array) -> jax.Array:
+    """For each position the last one up to it that is marked; 0 before the first."""
+    marks = jnp.where(marked, places, 0)
+    return _scan(x=marks, op=Kind.MAX, exclusive=False, reverse=False, total=False)[0]
+
+
+@jit_eager()
+def segmented_shift(
+    x: Any,
+    heads: ArrayLike,
+    by: ArrayLike,
+    fill_value: ArrayLike = 0,
+    *,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+) -> Any:
+    """Moves rows along within their segment: row `i` gets the value of row `i - by` of the same segment.
+
+    Args:
+      x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
+      heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
+        listed or not.
+      by: how far, an integer; negative to get the values of later rows.
+      fill_value: the value of rows that get nothing, a scalar; converted to each dtype.
+      count: the number of live rows, an integer scalar (default `n`). Rows past it get nothing.
+      axis_name: move the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Rows that
+        lie in one segment of the global array may come from other devices. Heads as for `rank`.
+
+    Returns:
+      A pytree like x.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape is not one of the above.
+
+    Linear in `x`; the transpose moves rows back. Time is O(n + m): one pass, with a load-balancing search for the
+    segment of each row (Baxter, moderngpu, 2013).
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.segmented_shift(jnp.array([1, 2, 3, 4, 5]), jnp.array([0, 3]), 1, fill_value=-1)
+      Array([-1,  1,  2, -1,  4], dtype=int32)
+    """
+    name = "segmented_shift"
+    leaves = jax.tree.leaves(x)
+    if not leaves:
+        return x
+    n = as_array(name, "x", leaves[0]).shape[0] if np.ndim(leaves[0]) else 0
+    plain, unflatten = flatten_values(name, "x", x, n, "x")
+    heads = whole_axes(head_vector(name, heads, n))
+    step = as_array(name, "by", by)
+    if step.ndim != 0 or not jnp.issubdtype(step.dtype, jnp.integer):
+        raise type_error(name, "by", "an integer scalar", describe(step))
+    slots = n * devices_of(name, axis_name)
+    dtype = index_dtype(name, "x", 2 * slots)
+    limits = jnp.iinfo(step.dtype)
+    given = {
+        "heads": heads_from_zero(heads_inside(heads, n).astype(dtype)),
+        "by": jnp.clip(step, max(-slots, limits.min), min(slots, limits.max)).astype(dtype)[None],
+        "count": count_operand(name, "count", count, n),
+    }
+
+    def shifted(leaf: jax.Array) -> jax.Array:
+        form = RowForm(name, "x", leaf)
+        if axis_name is not None:
+            rows, fill = form.pack("x", leaf), form.fill(fill_value)
+            operands = (rows, heads, given["by"], given["count"], fill)
+            return form.unpack(over_axis(mesh.segments.segmented_shift, name, axis_name, *operands))
+        return form.unpack(_shift(x=form.pack("x", leaf), fill_value=form.fill(fill_value), **given)[0])
+
+    return unflatten(list(map(shifted, plain)))
+
+
+def _shift_shapes(x: Any) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct(x.shape, x.dtype)]
+
+
+def _shift_fallback(
+    x: jax.Array, heads: jax.Array, by: jax.Array, count: jax.Array, fill_value: jax.Array
+) -> Sequence[jax.Array]:
+    n = x.shape[0]
+    places = jnp.arange(n, dtype=heads.dtype)
+    live = live_items(n, count, heads.dtype)
+    sources = places - by.astype(heads.dtype)
+    inside = (sources >= 0) & (sources < live) & (places < live)
+    segments = jnp.cumsum(segment_starts(n, heads), dtype=heads.dtype)
+    same = take_or_fill(segments, jnp.where(inside, sources, -1)) == segments
+    return [take_or_fill(x, jnp.where(inside & same, sources, -1), fill_value)]
+
+
+def _shift_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    def run(x: jax.Array, fill: jax.Array) -> jax.Array:
+        return _shift.run(primals._replace(x=x, fill_value=fill))[0]
+
+    tangent = filled_tangent(run, primals.x, tangents.x, primals.fill_value, tangents.fill_value)
+    return _shift.run(primals), [tangent]
+
+
+def _shift_transpose(cotangents: Sequence[Any], operands: Any) -> jax.Array:
+    """The rows moved back."""
+    fill = jnp.zeros((1,), cotangents[0].dtype)
+    return _shift.run(operands._replace(x=cotangents[0], by=-operands.by, fill_value=fill))[0]
+
+
+_shift = Operation(
+    "segmented_shift",
+    operands={"x": 2, "heads": 1, "by": 1, "count": 1, "fill_value": 1},
+    results=("result",),
+    attributes={},
+    shapes=_shift_shapes,
+    fallback=_shift_fallback,
+)
+_shift.def_jvp(_shift_jvp)
+_shift.def_transpose("x", _shift_transpose)

@@ -1,0 +1,503 @@
+"""Interval operations: rows of ragged intervals expanded, gathered, scattered and moved.
+
+`offsets` is the exclusive scan of the intervals' lengths, `total` their sum. Each operation is a load-balancing search
+and a copy, in one kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src import mesh
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName
+from jax_mgpu._src.arguments.check import count_operand, index_dtype, index_vector, static_size, value_error
+from jax_mgpu._src.arguments.counts import common_dtype, live_items, wide_enough
+from jax_mgpu._src.arguments.preconditions import apart, interval_lengths, intervals_inside, non_decreasing
+from jax_mgpu._src.arguments.rows import RowForm
+from jax_mgpu._src.arguments.values import fill_rows, take_or_fill, take_rows
+from jax_mgpu._src.core.compat import vary_as
+from jax_mgpu._src.core.operation import Operation, jit_eager
+from jax_mgpu._src.mesh import devices_of, over_axis
+from jax_mgpu._src.ops.load_balance import find_objects, load_balance_search
+from jax_mgpu._src.ops.mergesort import mergesort_indices
+from jax_mgpu._src.ops.reduce import as_floats, segmented_reduce
+
+__all__ = ["interval_expand", "interval_gather", "interval_move", "interval_scatter"]
+
+
+@jit_eager("size")
+def interval_expand(
+    values: ArrayLike,
+    offsets: ArrayLike,
+    size: int,
+    *,
+    total: ArrayLike | None = None,
+    fill_value: ArrayLike = 0,
+    axis_name: AxisName | None = None,
+) -> jax.Array:
+    """Repeats each value over its interval.
+
+    Args:
+      values: `[m, …]`, any dtype: one row for each interval.
+      offsets: `[m]`, non-decreasing integers: where each interval starts in the result, the exclusive scan of the
+        lengths. Empty intervals are allowed anywhere.
+      size: the static length of the result.
+      total: the sum of the lengths, an integer scalar (default `size`).
+      fill_value: the value of rows past `total`.
+      axis_name: expand the values of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Offsets
+        and total count over all devices. Slots are filled one device after the other, so an interval may continue on
+        the next device.
+
+    Returns:
+      `[size, …]`: row `offsets[i] + r` is `values[i]`.
+
+    Raises:
+      TypeError: offsets or total are not integers, or `size` is not static.
+      ValueError: an argument's shape is not one of the above.
+
+    Linear in `values`; the transpose adds up each interval. Time is O(size + m), by a load-balancing search (Baxter,
+    moderngpu, 2013).
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.interval_expand(jnp.array([7, 8, 9]), jnp.array([0, 2, 2]), 6, total=5)
+      Array([7, 7, 9, 9, 9, 0], dtype=int32)
+    """
+    name = "interval_expand"
+    size = static_size(name, "size", size)
+    form = RowForm(name, "values", values)
+    rows = form.pack("values", values)
+    slots = size * devices_of(name, axis_name)
+    offsets = _offsets(name, offsets, slots, rows.shape[0], "values")
+    total = count_operand(name, "total", total, slots)
+    fill = form.fill(fill_value)
+    if axis_name is not None and rows.shape[0]:
+        expanded = over_axis(mesh.intervals.interval_expand, name, axis_name, rows, offsets, total, fill, size=size)
+        return form.unpack(expanded)
+    return form.unpack(_expand(values=rows, offsets=offsets, total=total, fill_value=fill, size=size)[0])
+
+
+@jit_eager("size")
+def interval_gather(
+    x: ArrayLike,
+    starts: ArrayLike,
+    offsets: ArrayLike,
+    size: int,
+    *,
+    total: ArrayLike | None = None,
+    fill_value: ArrayLike = 0,
+    axis_name: AxisName | None = None,
+) -> jax.Array:
+    """Gathers intervals of rows, one after the other.
+
+    Args:
+      x: `[n, …]`, any dtype.
+      starts: `[m]` integers: where each interval starts in `x`. Intervals may overlap.
+      offsets: `[m]`, non-decreasing integers: where each interval starts in the result.
+      size: the static length of the result.
+      total: the sum of the lengths, an integer scalar (default `size`).
+      fill_value: the value of rows past `total`, and of rows from outside `x`.
+      axis_name: see `interval_expand`. Starts are positions in the global array; each device has `n` rows of it.
+
+    Returns:
+      `[size, …]`: row `offsets[i] + r` is `x[starts[i] + r]`.
+
+    Raises:
+      TypeError: starts, offsets or total are not integers, or `size` is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 rows or more without `jax_enable_x64`.
+
+    Linear in `x`; the transpose is `interval_scatter`, which adds where intervals overlap. Time is O(size + m), by a
+    load-balancing search (Baxter, moderngpu, 2013).
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.interval_gather(jnp.arange(10), jnp.array([6, 1]), jnp.array([0, 3]), 5)
+      Array([6, 7, 8, 1, 2], dtype=int32)
+    """
+    name = "interval_gather"
+    size = static_size(name, "size", size)
+    form = RowForm(name, "x", x)
+    rows = form.pack("x", x)
+    _expect_rows(name, x=rows.shape[0], size=size)
+    devices = devices_of(name, axis_name)
+    starts = index_vector(name, "starts", starts, rows.shape[0] * devices)
+    offsets = _offsets(name, offsets, size * devices, starts.shape[0], "starts")
+    fill = form.fill(fill_value)
+    total = count_operand(name, "total", total, size * devices)
+    if axis_name is not None and starts.shape[0]:
+        operands = (rows, starts, offsets, total, fill)
+        return form.unpack(over_axis(mesh.intervals.interval_gather, name, axis_name, *operands, size=size))
+    starts = intervals_inside(name, "starts", starts, interval_lengths(offsets, total, size), rows.shape[0])
+    gathered = gather_rows(
+        x=rows, starts=starts, offsets=offsets, total=total, fill_value=fill, size=size, disjoint=False
+    )
+    return form.unpack(gathered[0])
+
+
+@jit_eager()
+def interval_scatter(
+    x: ArrayLike,
+    starts: ArrayLike,
+    offsets: ArrayLike,
+    into: ArrayLike,
+    *,
+    total: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+) -> jax.Array:
+    """Scatters rows that lie one after the other to intervals of another array.
+
+    Args:
+      x: `[n, …]`, any dtype.
+      starts: `[m]` integers: where each interval starts in `into`. Where intervals overlap, it is not specified which
+        of their rows stays.
+      offsets: `[m]`, non-decreasing integers: where each interval starts in `x`.
+      into: `[k, …]`, of the dtype of `x`: the rows of the result outside of all intervals. Its buffer is reused when it
+        is donated.
+      total: the sum of the lengths, an integer scalar (default `n`).
+      axis_name: see `interval_move`. Offsets are places in the global array of x.
+
+    Returns:
+      `[k, …]`: row `starts[i] + r` is `x[offsets[i] + r]`; rows to positions outside are dropped.
+
+    Raises:
+      TypeError: starts, offsets or total are not integers, or the dtypes of `x` and `into` differ.
+      ValueError: an argument's shape is not one of the above; 2^31 rows or more without `jax_enable_x64`.
+
+    Linear in `x` and `into`; the transpose for `x` is `interval_gather`. Time is O(n + m), by a load-balancing search
+    (Baxter, moderngpu, 2013), and a copy of `into` unless it is donated.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.interval_scatter(jnp.arange(1, 6), jnp.array([6, 1]), jnp.array([0, 3]), jnp.zeros(10, jnp.int32))
+      Array([0, 4, 5, 0, 0, 0, 1, 2, 3, 0], dtype=int32)
+    """
+    name = "interval_scatter"
+    form = RowForm(name, "x", x)
+    rows, into = form.pack("x", x), form.pack("into", into)
+    _expect_rows(name, x=rows.shape[0], into=into.shape[0])
+    devices = devices_of(name, axis_name)
+    n = rows.shape[0] * devices
+    starts = index_vector(name, "starts", starts, into.shape[0] * devices)
+    offsets = _offsets(name, offsets, n, starts.shape[0], "starts")
+    if axis_name is not None and offsets.shape[0]:
+        total = count_operand(name, "total", np.asarray(n, index_dtype(name, "x", n)) if total is None else total, n)
+        return form.unpack(
+            over_axis(mesh.intervals.interval_move, name, axis_name, rows, offsets, starts, offsets, total, into)
+        )
+    total = count_operand(name, "total", total, n)
+    lengths = interval_lengths(offsets, total, n)
+    starts = apart(name, "starts", intervals_inside(name, "starts", starts, lengths, into.shape[0]), lengths)
+    return form.unpack(scatter_rows(rows, starts, offsets, total, into))
+
+
+@jit_eager()
+def interval_move(
+    x: ArrayLike,
+    gather_starts: ArrayLike,
+    scatter_starts: ArrayLike,
+    offsets: ArrayLike,
+    into: ArrayLike,
+    *,
+    total: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+) -> jax.Array:
+    """Moves intervals of rows from places in one array to places in another.
+
+    Args:
+      x: `[n, …]`, any dtype.
+      gather_starts: `[m]` integers: where each interval starts in `x`. They may overlap.
+      scatter_starts: `[m]` integers: where each interval starts in `into`. Where intervals overlap there, it is not
+        specified which of their rows stays.
+      offsets: `[m]`, non-decreasing integers: the exclusive scan of the lengths.
+      into: `[k, …]`, of the dtype of `x`: the rows of the result outside of all intervals. Its buffer is reused when it
+        is donated.
+      total: the sum of the lengths, an integer scalar (default `k`); no more than max(n, k) rows are moved.
+      axis_name: see `interval_gather`. Starts are positions in both global arrays; intervals must not overlap in
+        `into`.
+
+    Returns:
+      `[k, …]`: row `scatter_starts[i] + r` is `x[gather_starts[i] + r]`; rows from or to positions outside are dropped.
+
+    Raises:
+      TypeError: starts, offsets or total are not integers, or the dtypes of `x` and `into` differ.
+      ValueError: an argument's shape is not one of the above; 2^31 rows or more without `jax_enable_x64`.
+
+    Linear in `x` and `into`. Time is O(n + k + m), by a load-balancing search (Baxter, moderngpu, 2013), and a copy of
+    `into` unless it is donated.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> starts, places, offsets = jnp.array([6, 1]), jnp.array([0, 4]), jnp.array([0, 3])
+      >>> mgpu.interval_move(jnp.arange(10), starts, places, offsets, jnp.zeros(8, jnp.int32), total=5)
+      Array([6, 7, 8, 0, 1, 2, 0, 0], dtype=int32)
+    """
+    name = "interval_move"
+    form = RowForm(name, "x", x)
+    rows, into = form.pack("x", x), form.pack("into", into)
+    _expect_rows(name, x=rows.shape[0], into=into.shape[0])
+    devices = devices_of(name, axis_name)
+    size = max(rows.shape[0], into.shape[0]) * devices
+    gather_starts = index_vector(name, "gather_starts", gather_starts, rows.shape[0] * devices)
+    scatter_starts = index_vector(name, "scatter_starts", scatter_starts, into.shape[0] * devices)
+    if gather_starts.shape != scatter_starts.shape:
+        expected = f"one for each of gather_starts, {gather_starts.shape[0]}"
+        raise value_error(name, "scatter_starts", expected, scatter_starts.shape[0])
+    offsets = _offsets(name, offsets, size, gather_starts.shape[0], "gather_starts")
+    if total is None and size > into.shape[0] * devices:  # without a total it is `size`
+        total = np.asarray(into.shape[0] * devices, index_dtype(name, "total", into.shape[0] * devices))
+    total = count_operand(name, "total", total, size)
+    if axis_name is not None and offsets.shape[0]:
+        operands = (rows, gather_starts, scatter_starts, offsets, total, into)
+        return form.unpack(over_axis(mesh.intervals.interval_move, name, axis_name, *operands))
+    lengths = interval_lengths(offsets, total, size)
+    gather_starts = intervals_inside(name, "gather_starts", gather_starts, lengths, rows.shape[0])
+    scatter_starts = intervals_inside(name, "scatter_starts", scatter_starts, lengths, into.shape[0])
+    scatter_starts = apart(name, "scatter_starts", scatter_starts, lengths)
+    moved = _move(
+        x=rows, gather_starts=gather_starts, scatter_starts=scatter_starts, offsets=offsets, total=total, into=into,
+        gathers=True,
+    )  # fmt: skip
+    return form.unpack(moved[0])
+
+
+def scatter_rows(rows: jax.Array, starts: Any, offsets: Any, total: Any, into: jax.Array) -> jax.Array:
+    """interval_scatter of rows: an interval_move from where the rows lie."""
+    return _move(x=rows, scatter_starts=starts, offsets=offsets, total=total, into=into, gathers=False)[0]
+
+
+def _expect_rows(name: str, **counts: int) -> None:
+    """Raises an error where the kernels need 64 bits for places and JAX has 32."""
+    for argument, count in counts.items():
+        index_dtype(name, argument, count)
+
+
+def _offsets(name: str, offsets: Any, size: int, count: int, of: str) -> jax.Array:
+    offsets = non_decreasing(name, "offsets", index_vector(name, "offsets", offsets, size))
+    if offsets.shape[0] != count:
+        raise value_error(name, "offsets", f"one for each of {of}, {count}", offsets.shape[0])
+    return offsets
+
+
+def _expand_shapes(values: Any, *, size: int) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct((size, values.shape[1]), values.dtype)]
+
+
+def _gather_shapes(x: Any, *, size: int) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct((size, x.shape[1]), x.dtype)]
+
+
+def _move_shapes(into: Any) -> Sequence[Any]:
+    return [into]
+
+
+def _expand_fallback(
+    values: jax.Array, offsets: jax.Array, total: jax.Array, fill_value: jax.Array, *, size: int
+) -> Sequence[jax.Array]:
+    return [take_or_fill(values, find_objects(offsets, total, size)[0], fill_value)]
+
+
+def _places(starts: jax.Array, objects: jax.Array, ranks: jax.Array, limit: int) -> jax.Array:
+    """Where each work item lies in an array of `limit` rows; `limit` where it lies nowhere."""
+    if starts.shape[0] == 0:
+        return jnp.full(objects.shape, limit, wide_enough(objects, limit).dtype)
+    starts = wide_enough(starts, limit)
+    dtype = common_dtype(starts, ranks)
+    places = starts[jnp.maximum(objects, 0)].astype(dtype) + ranks.astype(dtype)
+    return jnp.where((objects >= 0) & (places >= 0) & (places < limit), places, limit)
+
+
+def _gather_fallback(
+    x: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, fill_value: jax.Array, *, size: int
+) -> Sequence[jax.Array]:
+    return [take_or_fill(x, _places(starts, *find_objects(offsets, total, size), x.shape[0]), fill_value)]
+
+
+def _moved_items(x: Any, into: Any, gathers: int) -> int:
+    """The most work items of a move: its handlers' rule."""
+    return max(x.shape[0], into.shape[0]) if gathers else x.shape[0]
+
+
+def _move_fallback(
+    x: jax.Array,
+    gather_starts: jax.Array,
+    scatter_starts: jax.Array,
+    offsets: jax.Array,
+    total: jax.Array,
+    into: jax.Array,
+    *,
+    gathers: int,
+) -> Sequence[jax.Array]:
+    n, k = x.shape[0], into.shape[0]
+    size = _moved_items(x, into, gathers)
+    objects, ranks = find_objects(offsets, total, size)
+    sources = _places(gather_starts, objects, ranks, n) if gathers else jnp.arange(size)
+    places = jnp.where(sources < n, _places(scatter_starts, objects, ranks, k), k)
+    rows = take_or_fill(x, sources)
+    return [into.at[places].set(rows, mode="drop")]
+
+
+# Derivatives. Rows move as they are, so a tangent moves as its row does, and is zero, or fill_value's own, elsewhere.
+
+
+def filled_tangent(
+    run: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, x_dot: Any, fill: jax.Array, fill_dot: Any
+) -> Any:
+    """The tangent of `run(x, fill)`, which moves rows of x and fills the rest."""
+    tangent = None if x_dot is None else run(x_dot, jnp.zeros_like(fill))
+    if fill_dot is None:
+        return tangent
+    moved = run(jnp.ones(x.shape, jnp.bool_), jnp.zeros(fill.shape, jnp.bool_))
+    rows = jnp.zeros(moved.shape, fill.dtype) if tangent is None else tangent
+    return fill_rows(rows, fill_dot, moved)
+
+
+def _expand_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
+    def run(values: jax.Array, fill: jax.Array) -> jax.Array:
+        return _expand.run(primals._replace(values=values, fill_value=fill), size=size)[0]
+
+    tangent = filled_tangent(run, primals.values, tangents.values, primals.fill_value, tangents.fill_value)
+    return _expand.run(primals, size=size), [tangent]
+
+
+def _gather_jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+    def run(x: jax.Array, fill: jax.Array) -> jax.Array:
+        return gather_rows.run(primals._replace(x=x, fill_value=fill), **attributes)[0]
+
+    tangent = filled_tangent(run, primals.x, tangents.x, primals.fill_value, tangents.fill_value)
+    return gather_rows.run(primals, **attributes), [tangent]
+
+
+def _move_jvp(primals: Any, tangents: Any, *, gathers: int) -> tuple[Any, Any]:
+    tangent = None
+    if tangents.x is not None:
+        into = jnp.zeros(primals.into.shape, tangents.x.dtype)
+        tangent = _move.run(primals._replace(x=tangents.x, into=into), gathers=gathers)[0]
+    if tangents.into is not None:
+        tangent = jnp.where(_is_moved(primals, gathers), 0 if tangent is None else tangent, tangents.into)
+    return _move.run(primals, gathers=gathers), [tangent]
+
+
+def _expand_transpose(cotangents: Sequence[Any], operands: Any, *, size: int) -> jax.Array:
+    index_dtype("derivative of interval_expand", "size", size)
+    return _add_runs(cotangents[0], operands.offsets, live_items(size, operands.total))
+
+
+def _gather_transpose(cotangents: Sequence[Any], operands: Any, *, size: int, disjoint: int) -> jax.Array:
+    x, starts, offsets, total, _ = operands
+    return _add_intervals(cotangents[0], starts, offsets, total, x.shape[0], disjoint)
+
+
+def _is_moved(operands: Any, gathers: int) -> jax.Array:
+    """Which elements of the result of a move come from x."""
+    marks, nothing = jnp.ones(operands.x.shape, jnp.bool_), jnp.zeros(operands.into.shape, jnp.bool_)
+    return _move.run(operands._replace(x=marks, into=nothing), gathers=gathers)[0]
+
+
+def _move_transpose_into(cotangents: Sequence[Any], operands: Any, *, gathers: int) -> jax.Array:
+    return jnp.where(_is_moved(operands, gathers), 0, cotangents[0])
+
+
+def _move_transpose(cotangents: Sequence[Any], operands: Any, *, gathers: int) -> jax.Array:
+    x, gather_starts, scatter_starts, offsets, total, into = operands
+    size = _moved_items(x, into, gathers)
+    fill = jnp.zeros((1,), x.dtype)
+    items = gather_rows(
+        x=cotangents[0], starts=scatter_starts, offsets=offsets, total=total, fill_value=fill, size=size, disjoint=True
+    )[0]
+    return _add_intervals(items, gather_starts, offsets, total, x.shape[0], 0) if gathers else items
+
+
+def _add_runs(rows: jax.Array, heads: jax.Array, live: Any) -> jax.Array:
+    """The sum of each run of the live rows, in a fixed order; `heads` are the runs' starts."""
+    return as_floats(lambda rows: segmented_reduce(rows, heads, count=live), rows)
+
+
+def _add_intervals(
+    rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, count: int, disjoint: int
+) -> jax.Array:
+    """interval_scatter into zeros that adds where intervals overlap."""
+    size = rows.shape[0]
+    # The operands of both branches below vary alike: where vmap selects between them, JAX makes all of them vary.
+    live = vary_as(jnp.asarray(live_items(size, total)), rows, offsets)
+
+    def scatter(rows: jax.Array) -> jax.Array:
+        return scatter_rows(rows, starts, offsets, total, jnp.zeros((count, rows.shape[1]), rows.dtype))
+
+    def add(rows: jax.Array) -> jax.Array:
+        # rows ordered by their place, and those of one place in their own order: the sums are the same in every run
+        objects, ranks = load_balance_search(offsets, size, total=live, return_rank=True)
+        places = _places(starts, objects, ranks, count)
+        rows_at = jnp.zeros((count,), places.dtype).at[places].add(1, mode="drop")
+        ends = jnp.cumsum(rows_at)
+        _, order = mergesort_indices(places)
+        return _add_runs(take_rows(rows, order), ends - rows_at, ends[-1])
+
+    if disjoint or starts.shape[0] == 0 or count == 0:
+        return scatter(rows)
+    starts, offsets = jax.lax.optimization_barrier((starts, offsets))  # XLA would sort constants while it compiles
+    dtype = common_dtype(starts, offsets, live)
+    bounds = jnp.clip(jnp.append(offsets.astype(dtype), live.astype(dtype)), 0, live.astype(dtype))
+    lengths = bounds[1:] - bounds[:-1]
+    # an empty interval overlaps nothing: it goes last
+    begins = jnp.where(lengths > 0, starts.astype(dtype), np.iinfo(dtype).max)
+    begins, lengths = jax.lax.sort_key_val(begins, lengths)
+    return jax.lax.cond(jnp.all(begins[1:] - begins[:-1] >= lengths[:-1]), scatter, add, rows)
+
+
+_expand = Operation(
+    "interval_expand",
+    operands={"values": 2, "offsets": 1, "total": 1, "fill_value": 1},
+    results=("result",),
+    attributes={"size": int},
+    shapes=_expand_shapes,
+    fallback=_expand_fallback,
+)
+_expand.def_jvp(_expand_jvp)
+_expand.def_transpose("values", _expand_transpose)
+
+
+class _IntervalOperation(Operation):
+    """Starts and offsets are of one dtype: the kernels of int64 read no other."""
+
+    def run(self, operands: Sequence[Any], **attributes: int) -> list[jax.Array]:
+        """As of any operation."""
+        counts = [x.shape[-2] for x, rank in zip(operands, self.ranks, strict=True) if rank == 2 and x.ndim > 1]
+        names = zip(self.operands, operands, strict=True)
+        indices = [x for name, x in names if name.endswith(("starts", "offsets")) and x.size]
+        dtype = common_dtype(*indices) if indices else np.dtype(np.int32)
+        if (most := max([*counts, attributes.get("size", 0)])) > np.iinfo(dtype).max:
+            dtype = index_dtype(self.name, "x", most)
+        operands = [x.astype(dtype) if any(x is y for y in indices) and x.dtype != dtype else x for x in operands]
+        return super().run(operands, **attributes)
+
+
+# `disjoint`: the caller knows that no row of x is gathered twice, which makes the transpose a plain scatter.
+gather_rows = _IntervalOperation(
+    "interval_gather",
+    operands={"x": 2, "starts": 1, "offsets": 1, "total": 1, "fill_value": 1},
+    results=("result",),
+    attributes={"size": int, "disjoint": bool},
+    shapes=_gather_shapes,
+    fallback=_gather_fallback,
+)
+gather_rows.def_jvp(_gather_jvp)
+gather_rows.def_transpose("x", _gather_transpose)
+
+# `gathers`: 0 where the rows come from where they lie one after the other, and gather_starts is absent.
+_move = _IntervalOperation(
+    "interval_move",
+    operands={"x": 2, "gather_starts": 1, "scatter_starts": 1, "offsets": 1, "total": 1, "into": 2},
+    results=("result",),
+    attributes={"gathers": bool},
+    shapes=_move_shapes,
+    fallback=_move_fallback,
+    aliases={"into": "result"},
+)
+_move.def_jvp(_move_jvp)
+_move.def_transpose("x", _move_transpose)
+_move.def_transpose("into", _move_transpose_into)

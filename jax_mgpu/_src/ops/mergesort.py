@@ -1,0 +1,287 @@
+"""Sorts of a whole array: mergesort, and locality sort for keys that are nearly sorted."""
+
+from __future__ import annotations
+
+from typing import Any, overload
+
+import jax
+
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys, LessFunction
+from jax_mgpu._src.arguments.check import expect_no_axis
+from jax_mgpu._src.core.operation import ABSENT, jit_eager
+from jax_mgpu._src.functions.comparator_ops import sort_by_less, sort_indices_by_less
+from jax_mgpu._src.keys.columns import expect_keys
+from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
+from jax_mgpu._src.ops.sort_primitives import Method
+
+__all__ = ["locality_sort", "locality_sort_indices", "mergesort", "mergesort_indices"]
+
+
+@overload
+def mergesort(
+    keys: ArrayLike, values: None = None, *, descending: bool = False, count: ArrayLike | None = None
+) -> jax.Array: ...
+@overload
+def mergesort(
+    keys: ArrayLike, values: Any, *, descending: bool = False, count: ArrayLike | None = None
+) -> tuple[jax.Array, Any]: ...
+@overload
+def mergesort(
+    keys: tuple[ArrayLike, ...],
+    values: Any = None,
+    *,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+) -> Any: ...
+@overload
+def mergesort(
+    keys: ArrayLike,
+    values: Any = None,
+    *,
+    descending: bool = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName,
+    even: bool = True,
+) -> Any: ...
+@overload
+def mergesort(keys: Any, values: Any = None, *, count: ArrayLike | None = None, less: LessFunction) -> Any: ...
+@jit_eager("descending", "less")
+def mergesort(
+    keys: Keys,
+    values: Any = None,
+    *,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+    less: LessFunction | None = None,
+    axis_name: AxisName | None = None,
+    even: bool = True,
+) -> Any:
+    """Sorts `keys`, stable, with the values that belong to them.
+
+    Args:
+      keys: see `sort`.
+      values: see `sort`.
+      descending: see `sort`.
+      count: see `sort`.
+      less: the order, in place of that of numbers: a function of two items that says whether the first comes before the
+        second, a strict weak order. Keys are then a pytree of arrays with leading axis `n`, of any dtypes and trailing
+        shapes, and an item is the pytree without that axis. It excludes `descending` and `axis_name`. Any other
+        function gives the keys in no order; on a GPU, some more than once.
+      axis_name: see `sort`.
+      even: see `sort`.
+
+    Returns:
+      As `sort`.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more with columns that are floats or wider
+        than 64 bits, or with values other than one vector of 4- or 8-byte items, without `jax_enable_x64`.
+
+    Time is O(n log n), whatever the order of the input; scratch memory is one copy of keys and values. Tiles are
+    sorted by a block each, then runs of tiles are merged, each output tile by its own share of the merge path (Odeh,
+    Green, Mwassi, Shmueli, Birk, "Merge Path", 2012). Columns of up to 64 bits in all are one key; each 64 bits more
+    are one more sort. By `less` the CUDA kernels, compiled for it, sort keys of any width, those of more than 16 bytes
+    by their positions. Others, and those of other platforms, are sorted in plain JAX: as columns where `less` compares
+    such, by XLA's sort, or, where `less` is too much for that, by merges of O(n log^2 n) comparisons.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.mergesort(jnp.array([3, 1, 2]), jnp.array([30, 10, 20]))
+      (Array([1, 2, 3], dtype=int32), Array([10, 20, 30], dtype=int32))
+      >>> mgpu.mergesort((jnp.array([1, 2, 1]), jnp.array([7, 8, 9])), descending=(False, True))
+      (Array([1, 1, 2], dtype=int32), Array([9, 7, 8], dtype=int32))
+    """
+    if less is not None:
+        expect_no_axis("mergesort", "less", axis_name)
+        return sort_by_less("mergesort", keys, less, values, ABSENT, ABSENT, count, descending)
+    keys, descending = expect_keys("mergesort", "keys", keys, descending)
+    given: dict[str, Any] = {"descending": descending, "count": count, "axis_name": axis_name, "even": even}
+    return run_sort("mergesort", keys, ABSENT, ABSENT, values, **given)
+
+
+@overload
+def mergesort_indices(
+    keys: ArrayLike, *, descending: bool = False, count: ArrayLike | None = None
+) -> tuple[jax.Array, jax.Array]: ...
+@overload
+def mergesort_indices(
+    keys: tuple[ArrayLike, ...], *, descending: Directions = False, count: ArrayLike | None = None
+) -> tuple[Any, jax.Array]: ...
+@overload
+def mergesort_indices(
+    keys: ArrayLike,
+    *,
+    descending: bool = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName,
+    even: bool = True,
+) -> Any: ...
+@overload
+def mergesort_indices(keys: Any, *, count: ArrayLike | None = None, less: LessFunction) -> tuple[Any, jax.Array]: ...
+@jit_eager("descending", "less")
+def mergesort_indices(
+    keys: Keys,
+    *,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+    less: LessFunction | None = None,
+    axis_name: AxisName | None = None,
+    even: bool = True,
+) -> Any:
+    """Sorts `keys` and tells where each key came from.
+
+    Args:
+      keys: see `sort`.
+      descending: see `sort`.
+      count: see `sort`.
+      less: see `mergesort`.
+      axis_name: see `sort`.
+      even: see `sort`.
+
+    Returns:
+      `(sorted keys, indices)` with `sorted_keys == keys[indices]`; indices are int32, or int64 from 2^31 items on. Over
+      a mesh axis they are those in the global array; counts as `sort`.
+
+    Raises:
+      TypeError: as `mergesort`.
+      ValueError: as `mergesort`; also 2^31 items or more without `jax_enable_x64`.
+
+    Complexity and source as `mergesort`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.mergesort_indices(jnp.array([3, 1, 2]))[1]
+      Array([1, 2, 0], dtype=int32)
+    """
+    if less is not None:
+        expect_no_axis("mergesort_indices", "less", axis_name)
+        return sort_indices_by_less("mergesort_indices", keys, less, ABSENT, ABSENT, count, descending)
+    keys, descending = expect_keys("mergesort_indices", "keys", keys, descending)
+    given: dict[str, Any] = {"descending": descending, "count": count, "axis_name": axis_name, "even": even}
+    return run_sort_indices("mergesort_indices", keys, ABSENT, ABSENT, **given)
+
+
+@overload
+def locality_sort(
+    keys: ArrayLike, values: None = None, *, descending: bool = False, count: ArrayLike | None = None
+) -> jax.Array: ...
+@overload
+def locality_sort(
+    keys: ArrayLike, values: Any, *, descending: bool = False, count: ArrayLike | None = None
+) -> tuple[jax.Array, Any]: ...
+@overload
+def locality_sort(
+    keys: tuple[ArrayLike, ...],
+    values: Any = None,
+    *,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+) -> Any: ...
+@overload
+def locality_sort(
+    keys: ArrayLike,
+    values: Any = None,
+    *,
+    descending: bool = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName,
+    even: bool = True,
+) -> Any: ...
+@jit_eager("descending")
+def locality_sort(
+    keys: Keys,
+    values: Any = None,
+    *,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+    even: bool = True,
+) -> Any:
+    """Sorts `keys` as `sort` does, fast where they are nearly sorted.
+
+    It suits keys that were sorted and have changed a little, such as the cells of particles one time step later. It
+    sorts any keys correctly; if they are in no order, it is a little slower than `sort`.
+
+    Args:
+      keys: see `sort`.
+      values: see `sort`.
+      descending: see `sort`.
+      count: see `sort`.
+      axis_name: see `sort`.
+      even: see `sort`.
+
+    Returns:
+      As `sort`.
+
+    Raises:
+      TypeError: as `mergesort`.
+      ValueError: as `mergesort`.
+
+    On a GPU, cells of some thousand keys are sorted, then merged where neighbouring cells, or runs of them, overlap:
+    keys that are at most k places from where they belong take O(n log k). If samples show that many are far from their
+    place, the keys are sorted by digits. It takes the time of `sort` on a CPU, for 2^18 keys or fewer, for keys of less
+    than 32 bits, and with values or indices unless they and the keys are of 4 bytes. Memory as `mergesort`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.locality_sort(jnp.array([1, 2, 4, 3, 5]))
+      Array([1, 2, 3, 4, 5], dtype=int32)
+    """
+    keys, descending = expect_keys("locality_sort", "keys", keys, descending)
+    given: dict[str, Any] = {"descending": descending, "count": count, "axis_name": axis_name, "even": even}
+    return run_sort("locality_sort", keys, ABSENT, ABSENT, values, **given, method=Method.NEARLY_SORTED)
+
+
+@overload
+def locality_sort_indices(
+    keys: ArrayLike, *, descending: bool = False, count: ArrayLike | None = None
+) -> tuple[jax.Array, jax.Array]: ...
+@overload
+def locality_sort_indices(
+    keys: tuple[ArrayLike, ...], *, descending: Directions = False, count: ArrayLike | None = None
+) -> tuple[Any, jax.Array]: ...
+@overload
+def locality_sort_indices(
+    keys: ArrayLike,
+    *,
+    descending: bool = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName,
+    even: bool = True,
+) -> Any: ...
+@jit_eager("descending")
+def locality_sort_indices(
+    keys: Keys,
+    *,
+    descending: Directions = False,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+    even: bool = True,
+) -> Any:
+    """Sorts `keys` as `mergesort_indices` does, fast where they are nearly sorted.
+
+    Args:
+      keys: see `sort`.
+      descending: see `sort`.
+      count: see `sort`.
+      axis_name: see `sort`.
+      even: see `sort`.
+
+    Returns:
+      As `mergesort_indices`.
+
+    Raises:
+      TypeError: as `mergesort_indices`.
+      ValueError: as `mergesort_indices`.
+
+    Complexity and source as `locality_sort`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.locality_sort_indices(jnp.array([1, 2, 4, 3, 5]))[1]
+      Array([0, 1, 3, 2, 4], dtype=int32)
+    """
+    keys, descending = expect_keys("locality_sort_indices", "keys", keys, descending)
+    given: dict[str, Any] = {"descending": descending, "count": count, "axis_name": axis_name, "even": even}
+    return run_sort_indices("locality_sort_indices", keys, ABSENT, ABSENT, **given, method=Method.NEARLY_SORTED)

@@ -1,0 +1,291 @@
+"""Ragged batches: arrays of rows of any lengths, one after the other, and their conversion from and to dense arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src import mesh
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName
+from jax_mgpu._src.arguments.check import (
+    as_array,
+    count_operand,
+    describe,
+    expect_rows,
+    head_vector,
+    index_dtype,
+    index_vector,
+    static_size,
+    value_error,
+)
+from jax_mgpu._src.arguments.counts import segment_bounds
+from jax_mgpu._src.arguments.preconditions import inside, room, segment_numbers, segments_fit
+from jax_mgpu._src.arguments.rows import RowForm
+from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.operation import jit_eager
+from jax_mgpu._src.keys.bits import is_random_key
+from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.ops.intervals import gather_rows
+from jax_mgpu._src.ops.join import saturated_offsets
+from jax_mgpu._src.ops.load_balance import _search
+from jax_mgpu._src.ops.scan import scan
+
+__all__ = ["from_dense", "segment_ids", "take_segments", "to_dense"]
+
+
+@jit_eager("n")
+def segment_ids(
+    heads: ArrayLike, n: int, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
+) -> jax.Array:
+    """The segment of each item.
+
+    Args:
+      heads: `[m]`, non-decreasing integers: the start positions of the segments. A repeated head is an empty segment; a
+        head past the last item is padding.
+      n: the static number of items.
+      count: the number of live items, an integer scalar (default `n`).
+      axis_name: number the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A
+        device's heads are those of the segments that start among its own items, counted from the first of these. The
+        segments of earlier devices come first, and the last one of these goes on up to the first head.
+
+    Returns:
+      `[n]` indices into `heads`; -1 past `count`, and for items before the first head. int32, or int64 where `n` or `m`
+      reaches 2^31.
+
+    Raises:
+      TypeError: heads or count are not integers, or `n` is not static.
+      ValueError: an argument's shape is not one of the above, or int64 results without `jax_enable_x64`.
+
+    Time is O(n + m), by a load-balancing search (Baxter, moderngpu, 2013).
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.segment_ids(jnp.array([0, 2, 2]), 6, count=5)
+      Array([ 0,  0,  2,  2,  2, -1], dtype=int32)
+    """
+    name = "segment_ids"
+    n = static_size(name, "n", n)
+    heads = head_vector(name, heads, n)
+    index_dtype(name, "n", max(n, heads.shape[0]))
+    if axis_name is not None:
+        return over_axis(mesh.segments.segment_ids, name, axis_name, heads, n, count_operand(name, "count", count, n))
+    return _search(offsets=heads, total=count_operand(name, "count", count, n), size=n, return_rank=False)[0]
+
+
+@jit_eager("width")
+def to_dense(x: Any, heads: ArrayLike, width: int, *, fill_value: ArrayLike = 0, count: ArrayLike | None = None) -> Any:
+    """Lays out each segment as a row of a dense array.
+
+    Args:
+      x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
+      heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to no
+        row; a repeated head is an empty row, and so is a head past the last item.
+      width: the static length of the rows. Longer segments are cut; `checks()` makes them an error.
+      fill_value: the value of a row past its segment.
+      count: the number of live items, an integer scalar (default `n`).
+
+    Returns:
+      `x` with leaves `[m, width, …]`.
+
+    Raises:
+      TypeError: heads or count are not integers, or `width` is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 results or more without `jax_enable_x64`.
+
+    Linear in `x`; the transpose is `from_dense`. Time is O(m width): one `interval_gather`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.to_dense(jnp.array([1, 2, 3, 4, 5]), jnp.array([0, 2, 2]), 3)
+      Array([[1, 2, 0],
+             [0, 0, 0],
+             [3, 4, 5]], dtype=int32)
+    """
+    name = "to_dense"
+    width = static_size(name, "width", width)
+    leaves, structure, n = _items(name, x)
+    index_dtype(name, "x", n)
+    starts = whole_axes(head_vector(name, heads, n))
+    count = count_operand(name, "count", count, n)
+    index_dtype(name, "width", starts.shape[0] * width)
+
+    def lengths() -> jax.Array:
+        begin, end = segment_bounds(starts, n, count)
+        return end - begin
+
+    starts = segments_fit(name, starts, lengths, width)
+    begin, _ = segment_bounds(starts, n, count)
+    kept = jnp.minimum(lengths(), width)
+    return structure.unflatten([rows_of_segments(name, leaf, begin, kept, width, fill_value) for leaf in leaves])
+
+
+@jit_eager("size")
+def from_dense(x: Any, lengths: ArrayLike, *, size: int, fill_value: ArrayLike = 0) -> tuple[Any, jax.Array, jax.Array]:
+    """Packs the rows of a dense array, each of its own length, one after the other.
+
+    Args:
+      x: a pytree of arrays `[m, width, …]`, of any dtype.
+      lengths: `[m]` integers from 0 to `width`: how many items of each row there are.
+      size: the static number of items in the result.
+      fill_value: the value of items past the last row.
+
+    Returns:
+      `(x, heads, count)`: the items, leaves `[size, …]`; the start of each row, `[m]`; and the number of items, which
+      can exceed `size`.
+
+    Raises:
+      TypeError: lengths are not integers, or `size` is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Linear in `x`; the transpose is `to_dense`. Time is O(size + m): one `interval_gather`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.from_dense(jnp.array([[1, 2, 0], [3, 4, 5]]), jnp.array([2, 3]), size=6)
+      (Array([1, 2, 3, 4, 5, 0], dtype=int32), Array([0, 2], dtype=int32), Array(5, dtype=int32))
+    """
+    name = "from_dense"
+    size = static_size(name, "size", size)
+    leaves, structure, m = _items(name, x)
+    for leaf in leaves:
+        if leaf.ndim < 2 or leaf.shape[1] != leaves[0].shape[1]:
+            raise value_error(name, "x", "arrays of rows of one length, [m, width, …]", describe(leaf))
+    width = leaves[0].shape[1]
+    lengths = index_vector(name, "lengths", lengths, width)
+    if lengths.shape[0] != m:
+        raise value_error(name, "lengths", f"one for each row of x, {m}", lengths.shape[0])
+    dtype = index_dtype(name, "x", max(m * width, size))
+    lengths = jnp.clip(inside(name, "lengths", whole_axes(lengths), width), 0, width)
+    heads, count = scan(lengths.astype(dtype), exclusive=True, return_total=True)
+    starts = width * jnp.arange(m, dtype=dtype)
+
+    def packed(leaf: jax.Array) -> jax.Array:
+        items = _joined(whole_axes(leaf))
+        form = RowForm(name, "x", items)
+        rows = form.pack("x", items)
+        gathered = gather_rows(
+            x=rows, starts=starts, offsets=heads, total=count[None], fill_value=form.fill(fill_value), size=size,
+            disjoint=True,
+        )  # fmt: skip
+        return form.unpack(gathered[0])
+
+    return structure.unflatten(map(packed, leaves)), heads, room(name, count, size)
+
+
+@jit_eager("size")
+def take_segments(
+    x: Any,
+    heads: ArrayLike,
+    order: ArrayLike,
+    *,
+    size: int,
+    fill_value: ArrayLike = 0,
+    count: ArrayLike | None = None,
+) -> tuple[Any, jax.Array, jax.Array]:
+    """Takes segments in another order, some of them repeated or left out.
+
+    Args:
+      x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
+      heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to
+        none; a repeated head is an empty segment, and so is a head past the last item.
+      order: `[k]` integers: the segments to take. The numbers -1 and `m` are padding, empty segments. So is any other
+        outside of 0 to `m - 1`, which `checks()` makes an error.
+      size: the static number of items in the result.
+      fill_value: the value of items past the last segment.
+      count: the number of live items, an integer scalar (default `n`).
+
+    Returns:
+      `(x, heads, count)`: the items, leaves `[size, …]`; the start of each segment, `[k]`; and the number of items,
+      which can exceed `size`. Without `jax_enable_x64`, a head or a number that int32 cannot hold is 2^31 - 1.
+
+    Raises:
+      TypeError: heads, order or count are not integers, or `size` is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Linear in `x`; the transpose adds up items that are taken several times, in a fixed order. Time is O(size + m + k):
+    one `interval_gather`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.take_segments(jnp.array([1, 2, 3, 4, 5]), jnp.array([0, 2, 3]), jnp.array([2, 0]), size=5)
+      (Array([4, 5, 1, 2, 0], dtype=int32), Array([0, 2], dtype=int32), Array(4, dtype=int32))
+    """
+    name = "take_segments"
+    size = static_size(name, "size", size)
+    leaves, structure, n = _items(name, x)
+    dtype = index_dtype(name, "x", max(n, size))
+    heads = whole_axes(head_vector(name, heads, n))
+    m = heads.shape[0]
+    order = segment_numbers(name, "order", whole_axes(index_vector(name, "order", order, m)), m)
+    begin, end = segment_bounds(heads, n, count_operand(name, "count", count, n))
+    starts = take_or_fill(begin, order).astype(dtype)
+    heads, total = _offsets(take_or_fill(end - begin, order).astype(dtype), n)
+
+    def taken(leaf: jax.Array) -> jax.Array:
+        form = RowForm(name, "x", leaf)
+        gathered = gather_rows(
+            x=form.pack("x", leaf), starts=starts, offsets=heads, total=total[None], fill_value=form.fill(fill_value),
+            size=size, disjoint=False,
+        )  # fmt: skip
+        return form.unpack(gathered[0])
+
+    return structure.unflatten(map(taken, leaves)), heads, room(name, total, size)
+
+
+def rows_of_segments(
+    operation: str, x: jax.Array, begin: jax.Array, lengths: jax.Array, width: int, fill_value: Any
+) -> jax.Array:
+    """`[m, width, …]`: the `lengths[i]` items of x from `begin[i]` on; no two rows share an item."""
+    m, n = begin.shape[0], x.shape[0]
+    dtype = index_dtype(operation, "width", max(m * width, n))
+    form = RowForm(operation, "x", x)
+    rows = width * jnp.arange(m, dtype=dtype)
+    # each row is two intervals: its items, and places outside of x, which give the fill value
+    offsets = rows[:, None] + lengths.astype(dtype)[:, None] * np.arange(2, dtype=dtype)[None]
+    starts = jnp.where(np.array([[True, False]]), begin.astype(dtype)[:, None], n)
+    if m == 0:  # a batch over an Explicit mesh cannot reshape it
+        offsets = starts = jnp.zeros((0,), dtype)
+    gathered = gather_rows(
+        x=form.pack("x", x), starts=starts.reshape(-1), offsets=offsets.reshape(-1),
+        total=np.full((1,), m * width, dtype), fill_value=form.fill(fill_value), size=m * width, disjoint=True,
+    )  # fmt: skip
+    items = form.unpack(gathered[0])
+    return _reshaped(items, (m, width, *items.shape[1:]))
+
+
+def _joined(x: jax.Array) -> jax.Array:
+    """The two leading axes as one."""
+    return _reshaped(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
+
+
+def _reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """X in another shape; without items made anew: under an Explicit mesh, JAX does not know which axis goes."""
+    if 0 not in shape[:2]:
+        return x.reshape(shape)
+    if is_random_key(x.dtype):
+        data = jax.random.key_data(x)
+        data = jax.lax.full_like(data, 0, shape=(*shape, *data.shape[x.ndim :]))
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+    return jax.lax.full_like(x, 0, shape=shape)
+
+
+def _items(name: str, x: Any) -> tuple[list[jax.Array], Any, int]:
+    """The leaves of a pytree of items, checked, its structure, and the number of items."""
+    leaves = jax.tree.leaves(x)
+    first = as_array(name, "x", leaves[0]) if leaves else None
+    if first is None or first.ndim == 0:
+        got = "no array" if first is None else describe(first)
+        raise value_error(name, "x", "an array or a pytree of arrays with a leading axis", got)
+    return *expect_rows(name, "x", x, first.shape[0], "each other"), first.shape[0]
+
+
+def _offsets(lengths: jax.Array, longest: int) -> tuple[jax.Array, jax.Array]:
+    """The exclusive scan of lengths, and their sum; what their type cannot hold is its largest value."""
+    largest = jnp.iinfo(lengths.dtype).max
+    if lengths.shape[0] * longest <= largest:
+        offsets, total = scan(lengths, exclusive=True, return_total=True)
+        return offsets, total
+    return saturated_offsets(lengths)

@@ -1,0 +1,514 @@
+"""Ragged: rows of any lengths as one value, a pytree over the functions of ragged batches."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.arguments.annotations import ArrayLike, OperatorTree, PairFunction
+from jax_mgpu._src.arguments.check import (
+    as_array,
+    describe,
+    expect_leading_axis,
+    expect_mask,
+    index_dtype,
+    index_vector,
+    static_size,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.arguments.preconditions import row_lengths, row_offsets, same_rows
+from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.keys.bits import is_random_key
+from jax_mgpu._src.ops.intervals import interval_expand
+from jax_mgpu._src.ops.ragged import (
+    from_dense,
+    segment_ids,
+    take_segments,
+    to_dense,
+)
+from jax_mgpu._src.ops.ranks import TopK, segmented_top_k
+from jax_mgpu._src.ops.reduce import segmented_reduce
+from jax_mgpu._src.ops.scan import scan, segmented_scan
+from jax_mgpu._src.ops.segmented_softmax import segmented_log_softmax, segmented_softmax
+from jax_mgpu._src.ops.segmented_sort import segmented_sort
+from jax_mgpu._src.ops.select import ranks, run_starts, select_rows
+
+__all__ = ["Ragged"]
+
+SHOWN = 3  # rows at either end of a repr, and items at either end of a row
+
+
+Binary: TypeAlias = "Callable[[Ragged, Any], Ragged]"
+
+
+def _binary(symbol: str, function: Callable[..., Any]) -> Binary:
+    return lambda self, other: self._combine(f"Ragged {symbol}", function, other)
+
+
+def _binaries(symbol: str, function: Callable[..., Any]) -> tuple[Binary, Binary]:
+    """An operator with a Ragged on its left, and on its right."""
+    return _binary(symbol, function), _binary(symbol, lambda x, y: function(y, x))
+
+
+def _unary(function: Callable[[Any], Any]) -> Callable[[Ragged], Ragged]:
+    return lambda self: self.with_values(jax.tree.map(function, self.values))
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Ragged:
+    """Rows of any lengths, one after the other: a pytree of the items and the start of each row.
+
+    All methods call functions of this package, so a Ragged works in `jit`, `vmap`, `scan`, `shard_map` and wherever a
+    pytree does. Its two children are `values` and `offsets`; `jax.grad` by a Ragged needs `allow_int=True`, as offsets
+    are integers. Items of `values` past the last row are padding, and have no meaning.
+
+    Args:
+      values: a pytree of arrays with leading axis `capacity`: the items, of any dtype and trailing shape.
+      offsets: `[m + 1]`, non-decreasing integers from 0: the start of each row, and the end of the last one.
+
+    Raises:
+      TypeError: offsets are not integers.
+      ValueError: an argument's shape is not one of the above, or offsets that are not a `jax.Array` are not in order.
+
+    Attributes:
+      values: the items.
+      offsets: where each row starts, and the number of items.
+
+    Arithmetic and comparisons work item by item, with another Ragged of the same rows, an array with an entry for each
+    row, or a scalar. Two Ragged with different rows are an error: always outside of `jit`, within `jit` with
+    `checks()`.
+
+    Outside of `jit`, `ragged[i]` is row i, and a loop goes over the rows. `ragged[a:b]`, an array of indices and a mask
+    give these rows as a Ragged.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> scores = mgpu.Ragged.from_rows([[3.0, 1.0], [], [2.0, 5.0, 4.0]])
+      >>> scores
+      Ragged([[3., 1.], [], [2., 5., 4.]], float32)
+      >>> scores - scores.reduce("max")
+      Ragged([[0., -2.], [], [-3., 0., -1.]], float32)
+      >>> scores.sort()[jnp.array([2, 0])]
+      Ragged([[2., 4., 5.], [1., 3.]], float32)
+    """
+
+    values: Any
+    offsets: jax.Array
+
+    def __init__(self, values: Any, offsets: ArrayLike):
+        name = "Ragged"
+        self.values, capacity = _items(name, values)
+        if not isinstance(offsets, jax.Array):
+            _expect_ends(name, offsets, capacity)
+        offsets = index_vector(name, "offsets", offsets, capacity)
+        if offsets.shape[0] == 0:
+            raise value_error(name, "offsets", "where each row starts, and where the last one ends", "none")
+        self.offsets = row_offsets(name, offsets, capacity).astype(index_dtype(name, "values", capacity))
+
+    # ---- A pytree ----------------------------------------------------------------------------------------------------
+
+    def tree_flatten_with_keys(self) -> tuple[Any, None]:
+        """Its children with their names, as JAX asks for them."""
+        key = jax.tree_util.GetAttrKey
+        return ((key("values"), self.values), (key("offsets"), self.offsets)), None
+
+    def tree_flatten(self) -> tuple[Any, None]:
+        """Its children, as JAX asks for them."""
+        return (self.values, self.offsets), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: Sequence[Any]) -> Ragged:
+        """A Ragged of children that JAX made, which may be anything."""
+        made = object.__new__(cls)
+        made.values, made.offsets = children
+        return made
+
+    # ---- Ways to make one --------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_lengths(cls, values: Any, lengths: ArrayLike) -> Ragged:
+        """Rows of the given lengths, `[m]` integers; `values` holds their items, one row after the other."""
+        name = "Ragged.from_lengths"
+        values, capacity = _items(name, values)
+        if not isinstance(lengths, jax.Array):
+            _expect_lengths(name, lengths, capacity)
+        dtype = index_dtype(name, "values", capacity)
+        lengths = row_lengths(name, index_vector(name, "lengths", lengths, capacity).astype(dtype), capacity)
+        return cls(values, jnp.concatenate([jnp.zeros((1,), dtype), scan(lengths)]))
+
+    @classmethod
+    def from_dense(cls, x: Any, lengths: ArrayLike, *, size: int | None = None) -> Ragged:
+        """The first `lengths[i]` items of each row of arrays `[m, width, …]`; room for `size` items (default all)."""
+        leaves = jax.tree.leaves(x)
+        if size is None and leaves and np.ndim(leaves[0]) > 1:
+            size = leaves[0].shape[0] * leaves[0].shape[1]
+        values, heads, count = from_dense(x, lengths, size=0 if size is None else size)
+        return cls(values, jnp.minimum(jnp.append(heads, count), jax.tree.leaves(values)[0].shape[0]))
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Any], *, size: int | None = None) -> Ragged:
+        """A list of rows, each an array or list, or a pytree of arrays; not within `jit`. Room for `size` items."""
+        name = "Ragged.from_rows"
+        try:
+            rows = list(rows)
+        except TypeError as error:
+            raise type_error(name, "rows", "a list of rows", describe(rows)) from error
+        lists = [
+            isinstance(row, (list, tuple)) and not any(_is_array(item) and item.ndim for item in row) for row in rows
+        ]
+        trees = [np.asarray(row) if is_list else row for row, is_list in zip(rows, lists, strict=True)]
+        if any(lists) and all(map(_is_array, trees)) and any(row.size for row in trees):
+            # An empty list says nothing of its type, and the items of a list take that of an array.
+            known = [row for row, is_list in zip(trees, lists, strict=True) if not is_list]
+            known = known or [row for row in trees if row.size]
+            kind, like = np.result_type(*(row.dtype for row in known)), known[0]
+            trees = [
+                row if not is_list else row.astype(kind) if row.size else np.zeros((0, *like.shape[1:]), kind)
+                for row, is_list in zip(trees, lists, strict=True)
+            ]
+        if not trees:
+            raise value_error(name, "rows", "one row at least", "none")
+        structure: Any = jax.tree.structure(trees[0])
+        flat = []
+        for i, row in enumerate(trees):
+            if jax.tree.structure(row) != structure:
+                got = f"{jax.tree.structure(row)} in row {i}"
+                raise value_error(name, "rows", f"the structure of row 0, {structure}", got)
+            leaves = jax.tree.leaves(row)
+            if not leaves or any(is_random_key(leaf.dtype) for leaf in leaves if isinstance(leaf, jax.Array)):
+                raise value_error(name, "rows", "an array or a pytree of arrays, of numbers", f"{row} in row {i}")
+            flat.append([np.asarray(leaf) for leaf in leaves])
+            for leaf, first in zip(flat[i], flat[0], strict=True):
+                if leaf.ndim == 0:
+                    raise value_error(name, "rows", "an array or a list for each row", f"{row!r} in row {i}")
+                if (leaf.dtype, leaf.shape[1:]) != (first.dtype, first.shape[1:]):
+                    got = f"{describe(leaf)} in row {i}"
+                    raise value_error(name, "rows", f"items as those of row 0, {describe(first)}", got)
+                if len(leaf) != len(flat[i][0]):
+                    got = f"{len(flat[i][0])} and {len(leaf)} in row {i}"
+                    raise value_error(name, "rows", "arrays of one length in each row", got)
+        lengths = np.array([len(row[0]) for row in flat], np.int64)
+        total = int(lengths.sum())
+        size = total if size is None else static_size(name, "size", size)
+        if size < total:
+            raise value_error(name, "size", f"room for {total} items", size)
+        columns = []
+        for leaves in zip(*flat, strict=True):
+            padding = np.zeros((size - total, *leaves[0].shape[1:]), leaves[0].dtype)
+            columns.append(np.concatenate([*leaves, padding]))
+        return cls(structure.unflatten(columns), np.append(0, np.cumsum(lengths)))
+
+    # ---- What it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def capacity(self) -> int:
+        """The static number of items that there is room for."""
+        return jax.tree.leaves(self.values)[0].shape[0]
+
+    @property
+    def heads(self) -> jax.Array:
+        """`[m]`: where each row starts."""
+        return self.offsets[:-1]
+
+    @property
+    def count(self) -> jax.Array:
+        """The number of items, a scalar."""
+        return self.offsets[-1]
+
+    @property
+    def lengths(self) -> jax.Array:
+        """`[m]`: the number of items of each row."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    @property
+    def segment_ids(self) -> jax.Array:
+        """`[capacity]`: the row of each item, -1 past the last one."""
+        return segment_ids(self.heads, self.capacity, count=self.count)
+
+    def __len__(self) -> int:
+        return self.offsets.shape[0] - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice | ArrayLike | Sequence[int]) -> Ragged: ...
+    def __getitem__(self, index: Any) -> Any:
+        """Row `i` (not within `jit`), or the rows of a slice, of an array of indices or of a mask, as a Ragged.
+
+        Within `jit` there is room for as many items as here, which rows that are repeated may exceed: see `take`.
+        """
+        name = "Ragged[]"
+        if isinstance(index, jax.core.Tracer):
+            if index.ndim != 1 or not jnp.issubdtype(index.dtype, jnp.integer):
+                raise type_error(name, "index", "within jit a slice or an array of integers", describe(index))
+            return self.take(jnp.where(index < 0, index + len(self), index))
+        try:
+            rows = np.arange(len(self))[_on_host(index) if isinstance(index, jax.Array) else index]
+        except IndexError as error:
+            raise IndexError(f"{name}: index: expected one for {len(self)} rows, got {index!r}") from error
+        is_known = _is_concrete(self.offsets)
+        if rows.ndim > 1 or (rows.ndim == 0 and not is_known):
+            expected = "a row, a slice or [k] rows" if is_known else "within jit a slice or [k] rows"
+            raise type_error(name, "index", expected, repr(index))
+        begins, ends = (np.asarray(x)[rows] for x in (self.heads, self.offsets[1:])) if is_known else (0, 0)
+        if rows.ndim == 0:
+            return jax.tree.map(lambda x: x[begins:ends], self.values)
+        return self.take(rows, size=max(self.capacity, int(np.sum(ends - begins))))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        return np.asarray(_NoArray())
+
+    def __jax_array__(self) -> Any:
+        return _NoArray()  # not an array: operators of `jax.Array` then leave the work to ours, functions raise errors
+
+    def to_rows(self) -> list[Any]:
+        """A list of the rows as NumPy arrays, or as pytrees of them; not within `jit`."""
+        offsets = np.asarray(self.offsets)
+        values = jax.tree.map(_on_host, self.values)
+        return [jax.tree.map(lambda x, b=b, e=e: x[b:e], values) for b, e in itertools.pairwise(offsets)]
+
+    def to_dense(self, width: int, *, fill_value: ArrayLike = 0) -> Any:
+        """The rows as arrays `[m, width, …]`: see `to_dense`."""
+        return to_dense(self.values, self.heads, width, fill_value=fill_value, count=self.count)
+
+    def __repr__(self) -> str:
+        structure: Any
+        leaves, structure = jax.tree.flatten(self.values)
+        rows = all(map(_is_concrete, (*leaves, self.offsets))) and self.offsets.ndim == 1
+        if not rows or self.offsets.dtype.kind != "i":  # traced, batched, or what JAX put in the place of arrays
+            shown = jax.tree.map(describe, self.values)
+            return f"Ragged({_tree_text(jax.tree.leaves(shown), structure)}, offsets={describe(self.offsets)})"
+        texts = [f"{_rows_text(_on_host(leaf), np.asarray(self.offsets))}, {leaf.dtype.name}" for leaf in leaves]
+        return f"Ragged({texts[0] if structure == jax.tree.structure(0) else _tree_text(texts, structure)})"
+
+    # ---- Item by item ------------------------------------------------------------------------------------------------
+
+    def with_values(self, values: Any) -> Ragged:
+        """Other items in the same rows."""
+        return Ragged(values, self.offsets)
+
+    def map(self, function: Callable[..., Any]) -> Ragged:
+        """The results of a function of one item, item by item."""
+        return self.with_values(jax.vmap(function)(self.values))
+
+    def _combine(self, name: str, function: Callable[..., Any], other: Any) -> Any:
+        if isinstance(other, Ragged):
+            offsets = self._common_offsets(name, other)
+            expected: Any = jax.tree.structure(self.values)
+            got: Any = jax.tree.structure(other.values)
+            if expected != got:
+                raise value_error(name, "other", f"items of one structure, {expected}", got)
+            return Ragged(jax.tree.map(function, self.values, other.values), offsets)
+        if not isinstance(other, (jax.Array, np.ndarray, np.generic, int, float, complex)):
+            return NotImplemented
+        if isinstance(other, (int, float, complex)) or other.ndim == 0:
+            return self.with_values(jax.tree.map(lambda x: function(x, other), self.values))
+        if other.shape[0] != len(self):
+            raise value_error(name, "other", f"an entry for each of {len(self)} rows", describe(other))
+        items = interval_expand(other, self.heads, self.capacity, total=self.count)
+
+        def with_row(x: jax.Array) -> jax.Array:
+            rank = max(x.ndim, items.ndim)
+            return function(*(y.reshape(*y.shape, *[1] * (rank - y.ndim)) for y in (x, items)))
+
+        return self.with_values(jax.tree.map(with_row, self.values))
+
+    def _common_offsets(self, name: str, other: Ragged) -> jax.Array:
+        """The offsets of both, which must have the same rows."""
+        if self.offsets is other.offsets:
+            return self.offsets
+        if self.offsets.shape != other.offsets.shape or self.capacity != other.capacity:
+            expected = f"{len(self)} rows and room for {self.capacity} items"
+            raise value_error(name, "other", expected, f"{len(other)} and {other.capacity}")
+        if not (_is_concrete(self.offsets) and _is_concrete(other.offsets)):
+            return same_rows(name, self.offsets, other.offsets)
+        ours, theirs = np.diff(self.offsets), np.diff(other.offsets)
+        if not np.array_equal(ours, theirs):
+            row = int(np.flatnonzero(ours != theirs)[0])
+            expected = f"rows of the same lengths, {ours[row]} items in row {row}"
+            raise value_error(name, "other", expected, int(theirs[row]))
+        return self.offsets
+
+    __add__, __radd__ = _binaries("+", operator.add)
+    __sub__, __rsub__ = _binaries("-", operator.sub)
+    __mul__, __rmul__ = _binaries("*", operator.mul)
+    __truediv__, __rtruediv__ = _binaries("/", operator.truediv)
+    __floordiv__, __rfloordiv__ = _binaries("//", operator.floordiv)
+    __mod__, __rmod__ = _binaries("%", operator.mod)
+    __pow__, __rpow__ = _binaries("**", operator.pow)
+    __and__, __rand__ = _binaries("&", operator.and_)
+    __or__, __ror__ = _binaries("|", operator.or_)
+    __xor__, __rxor__ = _binaries("^", operator.xor)
+    __lt__, __gt__ = _binary("<", operator.lt), _binary(">", operator.gt)
+    __le__, __ge__ = _binary("<=", operator.le), _binary(">=", operator.ge)
+    __neg__, __abs__, __invert__ = _unary(operator.neg), _unary(operator.abs), _unary(operator.invert)
+    __hash__ = None  # type: ignore[assignment]  # as an array: == compares items
+    __array_ufunc__ = None  # an array of NumPy on the left leaves the operator to us
+
+    def __eq__(self, other: Any) -> Ragged:  # type: ignore[override]
+        return self._combine("Ragged ==", operator.eq, other)
+
+    def __ne__(self, other: Any) -> Ragged:  # type: ignore[override]
+        return self._combine("Ragged !=", operator.ne, other)
+
+    # ---- Row by row --------------------------------------------------------------------------------------------------
+
+    def sort(self, *, descending: bool = False) -> Ragged:
+        """Each row sorted: see `segmented_sort`."""
+        sorted_items = segmented_sort(self._array("sort"), self.heads, descending=descending, count=self.count)
+        return self.with_values(sorted_items)
+
+    def top_k(self, k: int, *, largest: bool = True) -> TopK:
+        """The first k items of each row: see `segmented_top_k`."""
+        return segmented_top_k(self._array("top_k"), self.heads, k, largest=largest, count=self.count)
+
+    def reduce(self, op: OperatorTree | PairFunction = "add", **options: Any) -> Any:
+        """The combination of each row, `[m]`: see `segmented_reduce`."""
+        return segmented_reduce(self.values, self.heads, op, count=self.count, **options)
+
+    def scan(self, op: OperatorTree | PairFunction = "add", **options: Any) -> Ragged:
+        """Each row scanned: see `segmented_scan`."""
+        return self.with_values(segmented_scan(self.values, self.heads, op, count=self.count, **options))
+
+    def softmax(self) -> Ragged:
+        """The softmax of each row: see `segmented_softmax`."""
+        return self.with_values(segmented_softmax(self._array("softmax"), self.heads, count=self.count))
+
+    def log_softmax(self) -> Ragged:
+        """The logarithm of the softmax of each row: see `segmented_log_softmax`."""
+        return self.with_values(segmented_log_softmax(self._array("log_softmax"), self.heads, count=self.count))
+
+    def unique(self) -> Ragged:
+        """The distinct items of each row in ascending order."""
+        ordered = segmented_sort(self._array("unique"), self.heads, count=self.count)
+        runs = run_starts(ordered, self.heads, count=self.count)
+        return Ragged(take_or_fill(ordered, runs.starts, unique=True), jnp.append(runs.heads, runs.count))
+
+    def take(self, order: ArrayLike, *, size: int | None = None) -> Ragged:
+        """Rows in another order, repeated or left out: see `take_segments`. Room for `size` items (default as here)."""
+        size = self.capacity if size is None else size
+        values, heads, count = take_segments(self.values, self.heads, order, size=size, count=self.count)
+        return Ragged(values, jnp.minimum(jnp.append(heads, count), size))
+
+    def select(self, keep: Any, *, size: int | None = None) -> Ragged:
+        """The items where a mask is set, in their rows. `keep` is a Ragged of bools, or `bool[capacity]`."""
+        name, offsets = "Ragged.select", self.offsets
+        if isinstance(keep, Ragged):
+            offsets, keep = self._common_offsets(name, keep), keep.values
+        keep = expect_mask(name, "keep", keep)
+        if keep.shape[0] != self.capacity:
+            raise value_error(name, "keep", f"one for each of {self.capacity} items", describe(keep))
+        size = self.capacity if size is None else static_size(name, "size", size)
+        structure: Any
+        leaves, structure = jax.tree.flatten(self.values)
+        count = self.count.reshape(1)
+        kept, total = select_rows(name, leaves, keep, size, 0, count)
+        offsets = take_or_fill(ranks(keep, count), offsets, total[None])
+        return Ragged(structure.unflatten(kept), jnp.minimum(offsets, size))
+
+    def _array(self, method: str) -> jax.Array:
+        if not _is_array(self.values):
+            raise type_error(f"Ragged.{method}", "values", "one array", jax.tree.structure(self.values))
+        return self.values
+
+
+class _NoArray:
+    """What JAX gets where it asks a Ragged for an array."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "a Ragged (.map(function) applies a function to its items; .values and .to_dense(width) are arrays)"
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise type_error("Ragged", "conversion", "an array", repr(self))
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, (jax.Array, np.ndarray))
+
+
+def _is_concrete(x: Any) -> bool:
+    """Whether an array's numbers are known here."""
+    return _is_array(x) and not isinstance(x, jax.core.Tracer)
+
+
+def _on_host(x: Any) -> np.ndarray:
+    return np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+
+
+def _items(name: str, values: Any) -> tuple[Any, int]:
+    """A pytree of items as arrays, and their number."""
+    structure: Any
+    leaves, structure = jax.tree.flatten(values)
+    if not leaves:
+        raise value_error(name, "values", "an array or a pytree of arrays", "no array")
+    first = as_array(name, "values", leaves[0])
+    if first.ndim == 0:
+        raise value_error(name, "values", "arrays with a leading axis", describe(first))
+    capacity = first.shape[0]
+    return structure.unflatten(expect_leading_axis(name, "values", leaves, capacity, "each other")), capacity
+
+
+def _expect_lengths(name: str, lengths: Any, capacity: int) -> None:
+    """Lengths from the host, which are not negative and have as many items as there are."""
+    host = np.asarray(lengths)
+    if host.ndim != 1 or host.dtype.kind not in "iu":
+        return  # told by the checks that follow
+    ends = np.cumsum(np.where(host > capacity, np.int64(capacity + 1), host), dtype=np.int64)
+    broken = np.flatnonzero((host < 0) | (ends > capacity))
+    if broken.size:
+        row = int(broken[0])
+        left = capacity - int(ends[row - 1] if row else 0)
+        expected = f"a length of row {row} from 0 to {left}, the number of items left"
+        raise value_error(name, "lengths", expected, int(host[row]))
+
+
+def _expect_ends(name: str, offsets: Any, capacity: int) -> None:
+    """Offsets from the host in order, from 0 to the number of items at most."""
+    host = np.asarray(offsets)
+    if host.ndim != 1 or host.dtype.kind not in "iu" or host.size == 0:
+        return  # told by the checks that follow
+    ends = host.astype(np.int64)
+    if ends[0] != 0:
+        raise value_error(name, "offsets", "row 0 to start at 0", int(ends[0]))
+    broken = np.flatnonzero((ends[1:] < ends[:-1]) | (ends[1:] > capacity))
+    if broken.size:
+        row = int(broken[0])
+        expected = f"an end of row {row} from {ends[row]}, its start, to {capacity}, the number of items"
+        raise value_error(name, "offsets", expected, int(ends[row + 1]))
+
+
+def _rows_text(values: np.ndarray, offsets: np.ndarray) -> str:
+    """Rows as nested lists, the middle ones left out where they are many."""
+    m = len(offsets) - 1
+    shown = [*range(m)] if m <= 2 * SHOWN else [*range(SHOWN), -1, *range(m - SHOWN, m)]
+    options: dict[str, Any] = {"separator": ", ", "threshold": 2 * SHOWN, "edgeitems": SHOWN, "max_line_width": 10_000}
+    texts = {i: np.array2string(values[offsets[i] : offsets[i + 1]], **options) for i in shown if i >= 0}
+    rows = [re.sub(r"(?<=\[)\s+|\s+(?=[],])", "", " ".join(texts[i].split())) if i >= 0 else "..." for i in shown]
+    return f"[{', '.join(rows)}]"
+
+
+def _tree_text(texts: Sequence[str], structure: Any) -> str:
+    """A pytree's text with these in the places of its leaves."""
+    return str(structure.unflatten([_Text(text) for text in texts]))
+
+
+class _Text(str):
+    """Text that a container shows as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)

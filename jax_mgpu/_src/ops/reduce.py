@@ -1,0 +1,756 @@
+"""Reductions: combine an array, each segment of a ragged one, or each run of equal keys by an operator."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src import mesh
+from jax_mgpu._src.arguments.annotations import (
+    ArrayLike,
+    AxisName,
+    DTypeLike,
+    ItemFunction,
+    Keys,
+    OperatorName,
+    OperatorTree,
+    PairFunction,
+)
+from jax_mgpu._src.arguments.check import (
+    count_operand,
+    describe,
+    expect_dtype,
+    expect_no_ends,
+    index_dtype,
+    segment_operands,
+    static_flag,
+    static_size,
+    value_error,
+)
+from jax_mgpu._src.arguments.counts import heads_inside, live_items, live_mask, segment_lengths, wide_enough
+from jax_mgpu._src.arguments.preconditions import room
+from jax_mgpu._src.arguments.values import flatten_values, take_or_fill
+from jax_mgpu._src.core.compat import partition_spec
+from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
+from jax_mgpu._src.functions.custom_operator import (
+    reduce_by_function,
+    reduce_mapped,
+    segmented_reduce_by_function,
+    segmented_reduce_mapped,
+)
+from jax_mgpu._src.functions.named_operators import Leaf, named_leaves, over_devices
+from jax_mgpu._src.functions.operators import (
+    Kind,
+    accumulator_dtype,
+    builtin,
+    custom,
+    identities,
+    reduce_results,
+    result_dtype,
+    segmented_results,
+    select,
+    wide_dtype,
+)
+from jax_mgpu._src.functions.recurrence import weighted
+from jax_mgpu._src.functions.transform import Load, mapped, one_leaf
+from jax_mgpu._src.keys.bits import ordered_together, shifted
+from jax_mgpu._src.keys.columns import Columns, whole_keys
+from jax_mgpu._src.mesh import devices_of, over_axis
+from jax_mgpu._src.ops.scan import before_map, heads_with_gaps, inside_segments, leaf_inside_segments, scan_columns
+
+__all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
+
+
+@overload
+def reduce(
+    x: ArrayLike,
+    op: OperatorName | PairFunction = "add",
+    *,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    dtype: DTypeLike | None = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> jax.Array: ...
+@overload
+def reduce(
+    x: Any,
+    op: OperatorTree | PairFunction = "add",
+    *,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> Any: ...
+@jit_eager("op", "commutative", "map", "dtype")
+def reduce(
+    x: Any,
+    op: OperatorTree | PairFunction = "add",
+    *,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> Any:
+    """Combines all items.
+
+    Args:
+      x: an array `[n, ...]` or a pytree of such, integers of 8 to 64 bits or floats of 16 to 64 bits, or bools; each
+        trailing position is combined on its own. With a function as `op`, arrays of any type, combined together.
+      op: a name, or a pytree of names over that of x, or any associative function of two items, which need not commute.
+        `"add"` or `"sum"`, `"mul"` or `"prod"`: integers wrap, those of 8 and 16 bits in the type of `jnp.sum` (int32
+        or uint32, or 64 bits with `jax_enable_x64`); float16 and bfloat16 accumulate in float32; bools are integers, 0
+        or 1. `"min"`, `"max"`: a NaN makes the result NaN. `"argmin"`, `"argmax"`: the index of the first extremum, -1
+        over nothing. `"mean"`: of integers and bools as floats; NaN over nothing. `"any"`, `"all"`: bools, of items
+        other than 0. `"and"`, `"or"`, `"xor"`: of bools or the bits of integers. `"logsumexp"`: of floats, -inf over
+        nothing.
+      count: the number of live items, an integer scalar (default `n`). Items past it are not read.
+      identity: the identity of a function `op`, a pytree like one item: needed with `count`, and for `n = 0`.
+      map: a function of an item, or of an item and its position. `op` combines its results, which may have another
+        structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
+        load an item. Over a mesh axis, positions are those in the global array.
+      dtype: convert the items of all arrays to this dtype, after `map`, before a named `op` combines them. Results have
+        it too, sums and products of integers included, but for indices and the bools of `"any"` and `"all"`. A mean
+        takes a float. A function `op` takes no `dtype`.
+      commutative: a promise that a function `op` commutes, which may be faster.
+      axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
+
+    Returns:
+      For each array one item `[...]`: of the array's type, an index (int32; int64 from 2^31 items on), or what `op`
+      says above. Over nothing, the operator's identity: a sum is 0, a product 1, a minimum the largest value (+inf).
+      Over a mesh axis it is the same on all devices, and an index is that in the global array.
+
+    Raises:
+      TypeError: an argument's dtype or structure is not one of the above.
+      ValueError: an argument's shape is not one of the above, `op` is not known, or `identity` is missing; indices into
+        2^31 items or more without `jax_enable_x64`.
+
+    Time is O(n), in one pass over memory; the tree is fixed, so float results are the same in every run. Sums of
+    a small batch by `jax.vmap` are XLA's on a GPU: in rows of less than 512 bytes, floats may have other last bits in
+    another process. A function is compiled into the CUDA kernels; elsewhere, and where it cannot be compiled, a loop in
+    plain JAX runs it.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.reduce(jnp.array([3.0, 1.0, 4.0]), "argmax")
+      Array(2, dtype=int32)
+      >>> mgpu.reduce(jnp.array([[3, 1], [4, 1], [5, 9]]))
+      Array([12, 11], dtype=int32)
+    """
+    name = "reduce"
+    commutative = static_flag(name, "commutative", commutative)
+    expect_dtype(name, dtype, op)
+    x, load = mapped(name, map, x, count, axis_name=axis_name)
+    if callable(op):
+        needs = "a reduction that may be over nothing"
+        has_count = count is not None
+        operator, x, n, restore = custom(
+            name, op, x, identity, lambda n: needs if has_count or n == 0 else None, commutative=commutative
+        )
+        count = count_operand(name, "count", count, n)
+        if axis_name is not None:
+            return restore(over_axis(mesh.reductions.reduce, name, axis_name, operator, x, n, count))
+        return restore(reduce_by_function(name, operator, x, n, count, load))
+    leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name), dtype=dtype)
+    count = count_operand(name, "count", count, n)
+    if axis_name is not None:
+
+        def reduced(kind: Kind, x: jax.Array) -> list[jax.Array]:
+            return [over_axis(mesh.reductions.reduce, name, axis_name, kind, x, n, count)]
+
+        dtype = index_dtype(name, "x", n * devices_of(name, axis_name))
+        return restore([over_devices(leaf, reduced, [()], dtype)[0] for leaf in leaves])
+    load, leaves = one_leaf(load, leaves)
+    return restore([_reduce_leaf(name, leaf, count, load) for leaf in leaves])
+
+
+def _reduce_leaf(name: str, leaf: Leaf, count: Any, load: Load | None) -> jax.Array:
+    combined = reduce_mapped(name, leaf.kind, leaf.x, count, load)
+    if combined is not None:
+        return combined
+    if leaf.is_empty:
+        return leaf.nothing(())
+    if leaf.x.ndim == 1:
+        combined = _reduce(x=leaf.x, count=count, op=leaf.kind, wide=leaf.wide)[0]
+    else:
+        heads = jnp.zeros((1,), jnp.int32)
+        combined = reduce_rows(x=leaf.x, heads=heads, count=count, op=leaf.kind, wide=leaf.wide)[0].squeeze(0)
+    first = jnp.zeros((1,), jnp.int32)
+    return leaf.results(combined, (), lambda: segment_lengths(first, leaf.x.shape[0], count, combined.dtype))
+
+
+def reduce_segments(leaf: Leaf, heads: Any, count: Any, indices: Any = ABSENT) -> jax.Array:
+    """The results of a leaf's segments, whose items are the rows at the indices, if there are any."""
+    n = indices.shape[0] if indices.size else leaf.x.shape[0]
+    leading = (heads.shape[0],)
+    if leaf.is_empty:
+        return leaf.nothing(leading)
+    if leaf.x.ndim == 1 and not indices.size:
+        combined = _segmented_reduce(x=leaf.x, heads=heads, count=count, op=leaf.kind, wide=leaf.wide)[0]
+    else:
+        combined = reduce_rows(x=leaf.rows, heads=heads, indices=indices, count=count, op=leaf.kind, wide=leaf.wide)[0]
+    return leaf.results(combined, leading, lambda: segment_lengths(heads, n, count, combined.dtype))
+
+
+def _reduce_segments_leaf(name: str, leaf: Leaf, heads: Any, count: Any, load: Load | None) -> jax.Array:
+    combined = segmented_reduce_mapped(name, leaf.kind, leaf.x, heads, count, load)
+    return reduce_segments(leaf, heads, count) if combined is None else combined
+
+
+@overload
+def segmented_reduce(
+    x: ArrayLike,
+    heads: ArrayLike,
+    op: OperatorName | PairFunction = "add",
+    *,
+    ends: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    dtype: DTypeLike | None = None,
+    commutative: bool = False,
+) -> jax.Array: ...
+@overload
+def segmented_reduce(
+    x: Any,
+    heads: ArrayLike,
+    op: OperatorTree | PairFunction = "add",
+    *,
+    ends: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> Any: ...
+@jit_eager("op", "commutative", "map", "dtype")
+def segmented_reduce(
+    x: Any,
+    heads: ArrayLike,
+    op: OperatorTree | PairFunction = "add",
+    *,
+    ends: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> Any:
+    """Combines the items of each segment.
+
+    Args:
+      x: see `reduce`.
+      heads: `[m]`, non-decreasing integers: result `i` belongs to the segment that starts at `heads[i]` and ends at the
+        next head, the last one at `n` (or `count`). Items before `heads[0]` belong to no result; a repeated head is an
+        empty segment; so is a head past the last item.
+      op: see `reduce`.
+      ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments
+        belong to no result. Segments do not overlap; one that ends where it starts, or before, is empty. Without `ends`
+        a segment ends where the next begins.
+      count: see `reduce`.
+      identity: the identity of a function `op`, a pytree like one item: the result of an empty segment.
+      map: see `reduce`.
+      dtype: see `reduce`.
+      commutative: see `reduce`.
+      axis_name: see `reduce`. A device's heads are those of the segments that start among its own items, counted from
+        the first of these; a segment continues on the devices that follow, up to the next head.
+
+    Returns:
+      For each array `[m, ...]`; indices count from the start of x, or of the global array. Over a mesh axis, a
+      segment's result is on the device that has its head.
+
+    Raises:
+      TypeError: as `reduce`.
+      ValueError: as `reduce`.
+
+    Time is O(n + m), whatever the lengths of the segments: items and segment ends are consumed in equal tiles (merge
+    path, as in Merrill and Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016).
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.segmented_reduce(jnp.array([3, 1, 4, 1, 5]), jnp.array([0, 2, 2]))
+      Array([ 4,  0, 10], dtype=int32)
+      >>> items = {"price": jnp.array([[3.0, 1.0], [4.0, 1.0], [5.0, 9.0]]), "sold": jnp.array([False, True, False])}
+      >>> mgpu.segmented_reduce(items, jnp.array([0, 2]), {"price": "mean", "sold": "any"})
+      {'price': Array([[3.5, 1. ],
+             [5. , 9. ]], dtype=float32), 'sold': Array([ True, False], dtype=bool)}
+    """
+    name = "segmented_reduce"
+    commutative = static_flag(name, "commutative", commutative)
+    expect_dtype(name, dtype, op)
+    inside = before_map(name, heads, ends) if axis_name is None else None  # else a segment may begin elsewhere
+    x, load = mapped(name, map, x, count, axis_name=axis_name, inside=inside)
+    if callable(op):
+        operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty segments", commutative=commutative)
+    else:
+        leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name), dtype=dtype)
+    heads, ends = segment_operands(name, heads, ends, n)
+    if ends is not None:
+        heads = heads_with_gaps(heads, ends)
+    count = count_operand(name, "count", count, n)
+    if axis_name is not None:
+        expect_no_ends(name, ends)
+
+        def reduced(op: Any, x: Any) -> list[Any]:
+            return [over_axis(mesh.reductions.segmented_reduce, name, axis_name, op, x, n, heads, count)]
+
+        if callable(op):
+            return restore(reduced(operator, x)[0])
+        dtype = index_dtype(name, "x", n * devices_of(name, axis_name))
+        return restore([over_devices(leaf, reduced, [heads.shape], dtype)[0] for leaf in leaves])
+    gaps = ends is not None
+    if callable(op):
+        if load is None:
+            x = inside_segments(x, heads, gaps=gaps)
+        results = restore(segmented_reduce_by_function(name, operator, x, n, heads, count, load))
+    else:
+        if load is None:
+            leaves = [leaf_inside_segments(leaf, heads, gaps=gaps) for leaf in leaves]
+        load, leaves = one_leaf(load, leaves)
+        results = restore([_reduce_segments_leaf(name, leaf, heads, count, load) for leaf in leaves])
+    return results if ends is None else jax.tree.map(lambda x: x[::2], results)
+
+
+@jit_eager("op", "size", "commutative", "map", "dtype")
+def reduce_by_key(
+    keys: Keys,
+    values: Any,
+    op: OperatorTree | PairFunction = "add",
+    *,
+    size: int,
+    count: ArrayLike | None = None,
+    map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> tuple[Any, Any, jax.Array]:
+    """Combines the values of each run of equal neighbouring keys.
+
+    Args:
+      keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits; not necessarily sorted. All NaNs are equal, and
+        so are the zeros. Or columns: a tuple of 1 to 8 such arrays.
+      values: as x of `reduce`.
+      op: see `reduce`.
+      size: the static number of results.
+      count: the number of live items, an integer scalar (default `n`).
+      map: see `reduce`; a function of an item of `values`, or of an item and its position.
+      dtype: see `reduce`.
+      commutative: see `reduce`.
+      axis_name: see `reduce`; columns may have up to 64 bits in all. A run belongs to the device on which it starts;
+        `size` and the number of runs are the device's own.
+
+    Returns:
+      `(keys, values, count)`: the first key (or the tuple of columns) of each run, its combined values, and the number
+      of runs, which can exceed `size`. Slots past the number of runs hold 0 (-1 for indices).
+
+    Raises:
+      TypeError: as `reduce`.
+      ValueError: as `reduce`; also a size that is not a non-negative integer, and 2^31 items or more without
+        `jax_enable_x64`.
+
+    Time is O(n + size): one pass over the keys finds the heads of the runs, and a segmented reduction combines the
+    values.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.reduce_by_key(jnp.array([7, 7, 2, 7]), jnp.array([1, 2, 3, 4]), size=4)
+      (Array([7, 2, 7, 0], dtype=int32), Array([3, 3, 4, 0], dtype=int32), Array(3, dtype=int32))
+    """
+    given: dict[str, Any] = {"item_map": map, "dtype": dtype, "commutative": commutative, "axis_name": axis_name}
+    return run_reduce_by_key("reduce_by_key", keys, values, op, size=size, count=count, **given)
+
+
+def run_reduce_by_key(
+    name: str,
+    keys: Any,
+    values: Any,
+    op: Any,
+    *,
+    size: int,
+    count: Any,
+    item_map: Any = None,
+    dtype: Any = None,
+    commutative: bool = False,
+    axis_name: Any = None,
+) -> tuple[Any, Any, jax.Array]:
+    """`reduce_by_key` of the operation of this name."""
+    given, columns = keys_of_runs(name, keys, axis_name)
+    n = given.shape[0]
+    size, commutative = static_size(name, "size", size), static_flag(name, "commutative", commutative)
+    expect_dtype(name, dtype, op)
+    values, named, restore, load = _items_of_runs(name, values, op, n, count, item_map, dtype, axis_name)
+    index_dtype(name, "keys", n)
+    live = count_operand(name, "count", count, n)
+
+    on_mesh = axis_name is not None and n > 0
+    if on_mesh:
+        heads, firsts, runs = over_axis(mesh.segments.run_heads, name, axis_name, given, live, size=size)
+    else:
+        heads, firsts, covered, runs = _run_heads(keys=given, count=live, size=size)
+        covered = covered.reshape(1)
+    used = live_mask(size, runs.reshape(1))
+    firsts = first_keys(columns, firsts, heads[:size])
+
+    def keep(x: jax.Array, filler: int) -> jax.Array:
+        return jnp.where(used.reshape(size, *[1] * (x.ndim - 1)), x, jnp.asarray(filler, x.dtype))
+
+    def reduce_over_axis(op: Any, x: Any) -> list[Any]:
+        reduced = over_axis(mesh.reductions.segmented_reduce, name, axis_name, op, x, n, heads, live)
+        return [jax.tree.map(lambda x: x[:size], reduced)]
+
+    def reduce_leaf(leaf: Leaf) -> jax.Array:
+        if on_mesh:
+            dtype = index_dtype(name, "values", n * devices_of(name, axis_name))
+            return keep(over_devices(leaf, reduce_over_axis, [(size,)], dtype)[0], leaf.fill)
+        reduced = reduce_segments(leaf, heads, covered)
+        # past the runs there are empty segments
+        identity_fills = (leaf.kind == Kind.ADD and not leaf.mean) or leaf.kind.gives_index
+        return reduced if identity_fills else keep(reduced, 0)
+
+    if callable(op):
+        operator, values, _, restore = custom(name, op, values, None, argument="values", commutative=commutative)
+        if on_mesh:
+            (reduced,) = reduce_over_axis(operator, values)
+        elif n:
+            reduced = segmented_reduce_by_function(name, operator, values, n, heads, covered, load)
+        else:
+            reduced = jax.tree.map(_none_of(size), values)
+        reduced = restore(jax.tree.map(lambda x: keep(x, 0), reduced))
+    else:
+        reduced = restore([reduce_leaf(leaf) for leaf in named])
+    return firsts, reduced, room(name, runs, size)
+
+
+def keys_of_runs(name: str, keys: Any, axis_name: Any) -> tuple[jax.Array, Columns | None]:
+    """An array whose neighbours are equal where those of the keys are, and the columns if the keys are such."""
+    given = whole_keys(name, "keys", keys, axis_name)
+    return (given.run_keys(), given) if isinstance(given, Columns) else (given, None)
+
+
+def first_keys(columns: Columns | None, firsts: jax.Array, starts: jax.Array) -> Any:
+    """The first keys of runs: of columns those at the starts, past the runs 0."""
+    return firsts if columns is None else columns.structure([_firsts(x, starts) for x in columns.arrays])
+
+
+def _items_of_runs(
+    name: str, values: Any, op: Any, n: int, count: Any, item_map: Any, dtype: Any, axis_name: Any
+) -> tuple[Any, list[Leaf], Callable[[Sequence[Any]], Any], Load | None]:
+    """The values that a function combines, or the leaves that names combine and what restores their structure."""
+    load = None
+    if callable(op) or item_map is not None:
+        leaves, unflatten = flatten_values(name, "values", values, n, "keys")
+        values, load = mapped(name, item_map, unflatten(leaves), count, "values", axis_name)
+    if callable(op) or not jax.tree.leaves(values):
+        return values, [], lambda results: values, load
+    named, restore, length = named_leaves(name, "values", values, op, devices=devices_of(name, axis_name), dtype=dtype)
+    if length != n:
+        got = ", ".join(describe(leaf.x) for leaf in named)
+        raise value_error(name, "values", f"arrays with the leading axis of keys, {n}", got)
+    return values, named, restore, load
+
+
+def _none_of(size: int) -> Callable[[jax.Array], jax.Array]:
+    return lambda x: jax.lax.full_like(x, 0, shape=(size, *x.shape[1:]))  # varies under shard_map as x does
+
+
+def _reduce_shapes(x: Any, *, op: int, wide: int) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct((), result_dtype("reduce", op, x, wide))]
+
+
+def _reduce_fallback(x: jax.Array, count: jax.Array, *, op: int, wide: int) -> Sequence[jax.Array]:
+    dtype = result_dtype("reduce", op, x, wide)
+    if op == Kind.ADD and not count.size:
+        return [_plain_sum(x).astype(dtype)]
+    return [reduce_results(builtin(op, x.dtype, dtype), x, x.shape[0], count).astype(dtype)]
+
+
+# XLA times two kernels for a sum when it compiles, of its own emitter and of Triton, and keeps one. That is not always
+# the faster one: of int16 in rows of 512 it kept one of 3.8 us in 8 of 12 processes, one of 3.5 in the others (H200).
+# Their sums of floats differ in the last bits. Rows of 512 bytes and more, which a warp reads at a time, take its own
+# emitter's no longer than Triton's; shorter ones take it up to twice as long.
+LEAST_NATIVE_BYTES = 512
+
+
+def _plain_sum(x: jax.Array) -> jax.Array:
+    """The sum in plain JAX, of integers in the type that JAX sums them in.
+
+    It is behind a barrier, so that its bits do not depend on what else is in the program.
+    """
+    dtype = wide_dtype(x.dtype)
+    x, zero = jax.lax.optimization_barrier((x, np.int32(0)))
+    if x.size * x.dtype.itemsize < LEAST_NATIVE_BYTES:
+        return jnp.sum(x, dtype=dtype)
+    # XLA does not give a sum to Triton whose start has this instruction. It is 0 to LLVM, so nothing is read.
+    start = jax.lax.population_count(zero) >> 8
+    return jax.lax.reduce(x.astype(dtype), start.astype(dtype), jax.lax.add, (0,))
+
+
+def _segmented_shapes(x: Any, heads: Any, *, op: int, wide: int) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct((*heads.shape, *x.shape[1:]), result_dtype("segmented_reduce", op, x, wide))]
+
+
+def _segmented_fallback(x: jax.Array, heads: jax.Array, count: jax.Array, *, op: int, wide: int) -> Sequence[jax.Array]:
+    dtype = result_dtype("segmented_reduce", op, x, wide)
+    results = segmented_results(builtin(op, x.dtype, dtype), x, x.shape[0], heads, count)
+    return [results.astype(dtype)]
+
+
+def _rows_fallback(
+    x: jax.Array, heads: jax.Array, indices: jax.Array, count: jax.Array, *, op: int, wide: int
+) -> Sequence[jax.Array]:
+    if not indices.size:
+        return _segmented_fallback(x, heads, count, op=op, wide=wide)
+    dtype = result_dtype("segmented_reduce", op, x, wide)
+    n, items = x.shape[0], indices.shape[0]
+    inside = (indices >= 0) & (indices < n)
+    rows = jnp.where(inside, wide_enough(indices, n), 0)
+    operator = builtin(op, x.dtype, dtype)
+
+    def extract(x: jax.Array, positions: jax.Array) -> Any:
+        del positions
+        if n == 0:
+            x = jnp.zeros((1, *x.shape[1:]), x.dtype)
+        states = operator.extract(x[rows], rows)
+        return select(inside, states, identities(operator, states))
+
+    gathered = dataclasses.replace(operator, extract=extract)
+    return [segmented_results(gathered, x, items, heads, count).astype(dtype)]
+
+
+def as_floats(add: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
+    """`add(rows)`, a linear function of floats, of the parts of complex numbers and the values of float8."""
+    if jnp.iscomplexobj(rows):
+        return jax.lax.complex(as_floats(add, rows.real), as_floats(add, rows.imag))
+    if jnp.finfo(rows.dtype).bits < 16:
+        return add(rows.astype(jnp.float32)).astype(rows.dtype)
+    return add(rows)
+
+
+def _derivatives(operation: Operation, name: str) -> None:
+    """Sets the derivatives of a reduction: of an array, its segments, or segments of rows."""
+
+    def heads_of(operands: Any) -> Any:
+        return getattr(operands, "heads", ABSENT)
+
+    def indices_of(operands: Any) -> Any:
+        return getattr(operands, "indices", ABSENT)
+
+    def jvp(primals: Any, tangents: Any, *, op: int, wide: int) -> tuple[Any, Any]:
+        results = operation.run(primals, op=op, wide=wide)
+        x, dx, kind = primals.x, tangents.x, Kind(op)
+        if dx is None or kind.gives_index or kind in (Kind.AND, Kind.OR, Kind.XOR):
+            return results, [None]
+
+        def reduced(x: jax.Array, op: int, wide: int = 0) -> jax.Array:
+            return operation.run(primals._replace(x=x), op=op, wide=wide)[0]
+
+        def of_items(values: jax.Array) -> jax.Array:
+            return _of_items(name, values, x.shape, heads_of(primals), indices_of(primals), primals.count)
+
+        if kind == Kind.ADD:
+            return results, [reduced(dx, kind, wide)]
+        if kind == Kind.LOGSUMEXP:
+            exact = reduced(x, kind).astype(accumulator_dtype(x.dtype))
+            weights = logsumexp_weights(x, exact, of_items, lambda x: reduced(x, Kind.ADD))
+            return results, [reduced(weighted(weights, dx.astype(exact.dtype)), Kind.ADD).astype(dx.dtype)]
+        if kind == Kind.MUL:
+            # each item's partial derivative is the product of the others, right where items are zero
+            factors = x.astype(accumulator_dtype(x.dtype))
+            before, after = _products(factors, heads_of(primals), indices_of(primals), primals.count)
+            parts = weighted(before * after, dx.astype(factors.dtype))
+            return results, [reduced(parts, Kind.ADD).astype(dx.dtype)]
+        _expect_indices(name, x)
+        return results, [take_columns(dx, reduced(x, kind.index_of))]
+
+    def transpose(cotangents: Sequence[Any], operands: Any, *, op: int, wide: int) -> jax.Array:
+        """Each item gets the cotangent of its segment."""
+        del op, wide
+        cotangent = cotangents[0].astype(operands.x.dtype)
+        return _of_items(name, cotangent, operands.x.shape, heads_of(operands), indices_of(operands), operands.count)
+
+    operation.def_jvp(jvp)
+    operation.def_transpose("x", transpose)
+
+
+def logsumexp_weights(
+    x: jax.Array, exact: jax.Array, of_items: Callable[[jax.Array], jax.Array], summed: Callable[[jax.Array], jax.Array]
+) -> jax.Array:
+    """The partial derivative of each item: its share of the sum of powers; 0 for an item of no segment.
+
+    `exact` is rounded, so powers of the differences to it do not sum to 1, at 1e6 by 3%: they are divided by their sum.
+    An infinite item has NaN, beside which all others have 0; with a NaN all have NaN.
+    """
+    shift = jax.lax.stop_gradient(jnp.where(exact == -jnp.inf, 0, exact))
+    inside = of_items(jnp.ones_like(exact)) > 0
+    powers = jnp.where(inside, jnp.exp(jnp.where(inside, x.astype(exact.dtype) - of_items(shift), 0)), 0)
+    total = of_items(summed(jnp.where(jnp.isnan(powers), 0, powers)))
+    return powers / jnp.where(total == 0, 1, total)
+
+
+def _of_items(name: str, values: jax.Array, shape: tuple[int, ...], heads: Any, indices: Any, count: Any) -> jax.Array:
+    """The values of each item's segment, for items of this shape; 0 for items of no segment, such as dead ones."""
+    n, trailing = shape[0], [1] * (len(shape) - 1)
+    index_dtype(f"derivative of {name}", "x", n)
+    if values.ndim < len(shape):  # of all items together
+        return jnp.where(live_mask(n, count), values, 0)
+    if not heads.size:
+        return jnp.zeros(shape, values.dtype)
+    items = indices.shape[0] if indices.size else n
+    marks = jnp.zeros((items,), heads.dtype).at[heads_inside(heads, items)].add(1, mode="drop")
+    segments = scan_columns(marks, Kind.ADD) - 1
+    segments = jnp.where(live_mask(items, count), segments, -1)
+    if indices.size:
+        inside = (indices >= 0) & (indices < n)
+        places = jnp.where(inside, wide_enough(indices, n), n)
+        segments = jnp.full((n,), -1, segments.dtype).at[places].set(segments, mode="drop", unique_indices=True)
+    taken = take_or_fill(values, segments)
+    return jnp.where((segments >= 0).reshape(-1, *trailing), taken, 0)
+
+
+def _products(x: jax.Array, heads: Any, indices: Any, count: Any) -> tuple[jax.Array, jax.Array]:
+    """For each item the product of those before it in its segment, and of those after it."""
+    items = x
+    if indices.size:
+        items = take_or_fill(x, indices, jnp.ones((1,), x.dtype))
+    before, after = (
+        scan_columns(items, Kind.MUL, heads, count, exclusive=True, reverse=reverse) for reverse in (False, True)
+    )
+    if not indices.size:
+        return before, after
+    inside = (indices >= 0) & (indices < x.shape[0])
+    places = jnp.where(inside, wide_enough(indices, x.shape[0]), x.shape[0])
+    back = [jnp.zeros_like(x).at[places].set(part, mode="drop", unique_indices=True) for part in (before, after)]
+    return back[0], back[1]
+
+
+def take_columns(x: jax.Array, indices: jax.Array) -> jax.Array:
+    """Items of x by index, in each column by its own, none twice; 0 at -1."""
+    if x.ndim == 1:
+        return take_or_fill(x, indices, unique=True)
+    if x.shape[0] == 0:
+        return jnp.zeros(indices.shape, x.dtype)
+    width = x.shape[1]
+    if x.size >= 2**31 and not jax.config.jax_enable_x64:  # which no index of 32 bits can count
+        columns = jax.vmap(functools.partial(take_or_fill, unique=True), in_axes=(1, -1), out_axes=-1)
+        return columns(x, indices)
+    places = indices.astype(index_dtype("derivative", "x", x.size))
+    places = jnp.where(places < 0, -1, places * width + jnp.arange(width, dtype=places.dtype))
+    return take_or_fill(x.reshape(-1), places, unique=True)
+
+
+def _run_heads_shapes(keys: Any, *, size: int) -> Sequence[Any]:
+    index = index_dtype("reduce_by_key", "keys", keys.shape[0])
+    scalar = jax.ShapeDtypeStruct((), index)
+    return [jax.ShapeDtypeStruct((size,), index), jax.ShapeDtypeStruct((size,), keys.dtype), scalar, scalar]
+
+
+def _run_heads_fallback(keys: jax.Array, count: jax.Array, *, size: int) -> Sequence[jax.Array]:
+    (n,) = keys.shape
+    dtype = index_dtype("reduce_by_key", "keys", n)
+    positions = jnp.arange(n, dtype=dtype)
+    (classes,) = ordered_together(keys)
+    is_head = ((classes != shifted(classes, 1)) | (positions == 0)) & live_mask(n, count)
+    runs = jnp.sum(is_head, dtype=dtype)
+    slots = jnp.where(is_head, jnp.cumsum(is_head, dtype=dtype) - 1, size + 1)
+    heads = jnp.full((size + 1,), n, dtype).at[slots].set(positions, mode="drop")
+    covered = jnp.minimum(heads[size], live_items(n, count))
+    return [heads[:size], _firsts(keys, heads[:size]), covered, runs]
+
+
+def _run_heads_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
+    results = _run_heads.run(primals, size=size)
+    firsts = None if tangents.keys is None else _firsts(tangents.keys, results[0])
+    return results, [None, firsts, None, None]
+
+
+def _firsts(keys: jax.Array, heads: jax.Array) -> jax.Array:
+    return take_or_fill(keys, heads, unique=True)
+
+
+def _expect_indices(name: str, x: Any) -> None:
+    """A derivative may need the indices of items where the reduction itself does not."""
+    index_dtype(f"derivative of {name}", "x", x.shape[0])
+
+
+class _SegmentedReduce(Operation):
+    """A reduction of segments. A batch of columns that lie side by side is a reduction of rows, read where they lie."""
+
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
+        x, heads, count = operands
+        if tuple(axes) == (1, None, None) and x.ndim == 2 and partition_spec(x)[1] is None and x.shape[1] > 1:
+            return reduce_rows(x=x, heads=heads, count=count, **attributes), [1]
+        return super()._batch(operands, axes, **attributes)
+
+
+# XLA's kernels of such a batch may start before the last kernel ends, and take less, by up to 3 us (H200). Of larger
+# batches ours take less, most of all of long rows. Rows of 96 to 8,192 numbers of 64 bits take XLA up to 7% less of
+# twice as many bytes too, rows of 97 up to 24%.
+MOST_PLAIN_BYTES = 1 << 24
+
+
+class _Reduce(Operation):
+    """A reduction of an array. A small batch of whole sums is XLA's on a GPU."""
+
+    def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
+        x, count = operands
+        length, itemsize = x.shape[-1], x.dtype.itemsize
+        most = MOST_PLAIN_BYTES * (2 if itemsize == 8 and 96 <= length <= 8192 else 1)
+        is_small = x.ndim > 1 and x.size * itemsize <= most
+        return platform == "cuda" and attributes["op"] == Kind.ADD and is_small and count.size == 0
+
+
+_reduce = _Reduce(
+    "reduce",
+    operands={"x": 1, "count": 1},
+    results=("result",),
+    attributes={"op": Kind, "wide": bool},
+    shapes=_reduce_shapes,
+    fallback=_reduce_fallback,
+    streamed=("x",),
+)
+_derivatives(_reduce, "reduce")
+
+_segmented_reduce = _SegmentedReduce(
+    "segmented_reduce",
+    operands={"x": 1, "heads": 1, "count": 1},
+    results=("result",),
+    attributes={"op": Kind, "wide": bool},
+    shapes=_segmented_shapes,
+    fallback=_segmented_fallback,
+    streamed=("x",),
+)
+_derivatives(_segmented_reduce, "segmented_reduce")
+
+# Segments of rows, or of the rows at some indices, none of which repeats; each column on its own.
+reduce_rows = Operation(
+    "reduce_rows",
+    operands={"x": 2, "heads": 1, "indices": 1, "count": 1},
+    results=("result",),
+    attributes={"op": Kind, "wide": bool},
+    shapes=_segmented_shapes,
+    fallback=_rows_fallback,
+    streamed=("x", "indices"),
+)
+_derivatives(reduce_rows, "segmented_reduce")
+
+_run_heads = Operation(
+    "run_heads",
+    operands={"keys": 1, "count": 1},
+    results=("heads", "firsts", "covered", "runs"),
+    attributes={"size": int},
+    shapes=_run_heads_shapes,
+    fallback=_run_heads_fallback,
+    streamed=("keys",),
+)
+_run_heads.def_jvp(_run_heads_jvp)

@@ -1,0 +1,253 @@
+"""Rows combined by ids in any order."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src import mesh
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, DTypeLike, OperatorTree
+from jax_mgpu._src.arguments.check import (
+    count_operand,
+    describe,
+    expect_dtype,
+    index_dtype,
+    index_vector,
+    static_size,
+    value_error,
+)
+from jax_mgpu._src.arguments.counts import live_mask, wide_enough
+from jax_mgpu._src.arguments.preconditions import by_construction
+from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
+from jax_mgpu._src.functions.named_operators import Leaf, named_leaves
+from jax_mgpu._src.functions.operators import Kind, accumulator_dtype, result_dtype, wide_dtype
+from jax_mgpu._src.functions.recurrence import weighted
+from jax_mgpu._src.mesh import devices_of, over_axis
+from jax_mgpu._src.ops.gather import set_sums
+from jax_mgpu._src.ops.reduce import _segmented_reduce, as_floats, logsumexp_weights, reduce_rows, take_columns
+from jax_mgpu._src.ops.sort import run_sort_indices, sort
+from jax_mgpu._src.ops.sort_primitives import Method
+from jax_mgpu._src.ops.sorted_search import sorted_search
+
+__all__ = ["reduce_by_id"]
+
+# The room of a warp of the CUDA kernel, in bytes (kIdTableBytes of ffi/cuda/tunings.h).
+TABLE_BYTES = 46 << 10
+# So many sums of floats are made of integers (kMostFixedPointIds of the same).
+FIXED_POINT_SLOTS = 1 << 15
+FIXED_POINT_COLUMNS = 4  # each element takes two passes over memory
+# Those kernels take some 60 instructions for 32 elements, three times as long as reading them. So wide rows are better
+# sorted, where there are more than a few launches take.
+FEW_COLUMNS = 8
+MOST_COLUMNS = 1 << 30  # where order does not matter (kMostIdColumns of the same)
+FEW_ITEMS = 1 << 22
+
+
+@jit_eager("op", "size", "dtype")
+def reduce_by_id(
+    x: Any,
+    ids: ArrayLike,
+    size: int,
+    op: OperatorTree = "add",
+    *,
+    count: ArrayLike | None = None,
+    dtype: DTypeLike | None = None,
+    axis_name: AxisName | None = None,
+) -> Any:
+    """Combines the items of each id, whatever their order.
+
+    It does the work of `jax.ops.segment_sum` and its kin, with the same bits in every run.
+
+    Args:
+      x: see `reduce`.
+      ids: `[n]`, integers: the row of the result that each item belongs to. An item whose id is negative, or not below
+        `size`, belongs to no row.
+      size: the static number of results.
+      op: see `reduce`, but for functions.
+      count: the number of live items, an integer scalar (default `n`).
+      dtype: see `reduce`.
+      axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`, by ids
+        below `size` times the devices. Each has `size` of the results: that of id `i` is on device `i // size`.
+
+    Returns:
+      For each array `[size, ...]`; an id that no item has gets the operator's identity. Over a mesh axis, indices are
+      those in the global array.
+
+    Raises:
+      TypeError: as `reduce`.
+      ValueError: as `reduce`; also a size that is not a non-negative integer, or another number of ids than of items.
+
+    Time is O(n + size) on a CPU. On a GPU it is so where the order of items does not matter (sums of integers, minima,
+    maxima, their indices, bitwise operators), by atomic operations: blocks combine frequent ids in memory of their own.
+    It is so too for up to 32,768 sums of floats of at most 32 bits and short rows, which are added up as integers: as
+    multiples of a small fraction of the largest item of their id. Up to 46 KB of other results are combined in memory
+    of each warp, whose results are combined in order. Otherwise ids are sorted, and rows are read in that order.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.reduce_by_id(jnp.array([1.0, 2.0, 4.0, 8.0]), jnp.array([2, 0, 2, -1]), 3)
+      Array([2., 0., 5.], dtype=float32)
+    """
+    name = "reduce_by_id"
+    expect_dtype(name, dtype)
+    devices = devices_of(name, axis_name)
+    leaves, restore, n = named_leaves(name, "x", x, op, devices=devices, takes_functions=False, dtype=dtype)
+    size = static_size(name, "size", size)
+    ids = index_vector(name, "ids", ids, size * devices)
+    if ids.shape[0] != n:
+        raise value_error(name, "ids", f"one for each item of x, {n}", describe(ids))
+    count = count_operand(name, "count", count, n)
+
+    def reduce_leaf(leaf: Leaf) -> jax.Array:
+        if leaf.is_empty:
+            return leaf.nothing((size,))
+
+        def combined(x: jax.Array, kind: Kind, wide: bool) -> jax.Array:
+            if axis_name is not None:
+                x = x.astype(wide_dtype(x.dtype)) if wide else x
+                return over_axis(mesh.ids.reduce_by_id, name, axis_name, kind, x, ids, count, size=size)
+            return _reduce_by_id(x=x, ids=ids, count=count, op=kind, wide=wide, size=size)[0]
+
+        def counts() -> jax.Array:
+            ones = jnp.ones((n, 1), index_dtype(name, "x", n * devices))
+            return combined(ones, Kind.ADD, False)[:, 0]
+
+        return leaf.results(combined(leaf.rows, leaf.kind, leaf.wide), (size,), counts)
+
+    return restore([reduce_leaf(leaf) for leaf in leaves])
+
+
+def _shapes(x: Any, *, op: int, wide: int, size: int) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct((size, x.shape[1]), result_dtype("reduce_by_id", op, x, wide))]
+
+
+@by_construction()
+def _by_sorting(x: jax.Array, ids: jax.Array, count: jax.Array, *, op: int, wide: int, size: int) -> Sequence[Any]:
+    """The rows in the order of their ids are segments."""
+    width = x.shape[1]
+    dtype, bits = np.min_scalar_type(size), max(1, size.bit_length())
+    keys = jnp.where(_has_id(ids, count, size), ids, size).astype(dtype)
+    needles = jnp.arange(size + 1, dtype=dtype)
+    if width == 1 and x.dtype.itemsize in (4, 8) and not Kind(op).gives_index:
+        keys, column = sort(keys, x[:, 0], bits=bits)
+        bounds = sorted_search(needles, keys)
+        found = _segmented_reduce(x=column, heads=bounds[:size], count=bounds[size:], op=op, wide=wide)[0]
+        return [found[:, None]]
+    keys, order = run_sort_indices(
+        "reduce_by_id", keys, ABSENT, ABSENT, descending=False, count=None, method=Method.FASTEST, bits=bits
+    )
+    bounds = sorted_search(needles, keys)
+    return reduce_rows(x=x, heads=bounds[:size], indices=order, count=bounds[size:], op=op, wide=wide)
+
+
+def _has_id(ids: jax.Array, count: jax.Array, size: int) -> jax.Array:
+    return (ids >= 0) & (wide_enough(ids, size) < size) & live_mask(ids.shape[0], count)
+
+
+def _jvp(primals: Any, tangents: Any, *, op: int, wide: int, size: int) -> tuple[Any, Any]:
+    results = _reduce_by_id.run(primals, op=op, wide=wide, size=size)
+    x, dx, kind = primals.x, tangents.x, Kind(op)
+    if dx is None or kind.gives_index or kind in (Kind.AND, Kind.OR, Kind.XOR):
+        return results, [None]
+
+    def reduced(x: jax.Array, op: int, wide: int = 0) -> jax.Array:
+        return _reduce_by_id.run(primals._replace(x=x), op=op, wide=wide, size=size)[0]
+
+    if kind == Kind.ADD:
+        return results, [reduced(dx, kind, wide)]
+    if kind == Kind.LOGSUMEXP:
+        exact = reduced(x, kind).astype(accumulator_dtype(x.dtype))
+        of_items = functools.partial(_of_items, ids=primals.ids, count=primals.count)
+        weights = logsumexp_weights(x, exact, of_items, lambda x: reduced(x, Kind.ADD))
+        return results, [reduced(weighted(weights, dx.astype(exact.dtype)), Kind.ADD).astype(dx.dtype)]
+    if kind == Kind.MUL:
+
+        def products(x: jax.Array) -> jax.Array:
+            return _by_sorting(x, primals.ids, primals.count, op=op, wide=wide, size=size)[0]
+
+        return results, [jax.jvp(products, (x,), (dx,))[1]]
+    index_dtype("derivative of reduce_by_id", "x", x.shape[0])
+    return results, [take_columns(dx, reduced(x, kind.index_of))]
+
+
+def _transpose(cotangents: Sequence[Any], operands: Any, **attributes: int) -> jax.Array:
+    """Each item gets the cotangent of its id."""
+    del attributes
+    return _of_items(cotangents[0].astype(operands.x.dtype), operands.ids, operands.count)
+
+
+def _of_items(values: jax.Array, ids: jax.Array, count: jax.Array) -> jax.Array:
+    """The values of each item's id; 0 for items without an id."""
+    index_dtype("derivative of reduce_by_id", "x", ids.shape[0])
+    ids = jnp.where(_has_id(ids, count, values.shape[0]), ids, -1)
+    return take_or_fill(values, ids)
+
+
+def _add_rows(rows: jax.Array, indices: jax.Array, like: Any) -> jax.Array:
+    """The transpose of a gather from an array like this: each of its rows gets the sum of what was taken of it."""
+    if not rows.size or not math.prod(like.shape):
+        return jnp.zeros(like.shape, like.dtype)
+
+    def add(rows: jax.Array) -> jax.Array:
+        return _reduce_by_id(x=rows, ids=ids, count=ABSENT, op=Kind.ADD, wide=False, size=like.shape[0])[0]
+
+    ids = indices.reshape(-1)
+    return as_floats(add, rows.reshape(ids.size, math.prod(like.shape[1:]))).reshape(like.shape)
+
+
+def _is_narrow_float(x: Any) -> bool:
+    """Whether sums are made of integers (`ffi/cuda/sum_by_id.cuh`)."""
+    return jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize <= 4
+
+
+def _in_any_order(op: Kind, x: Any) -> bool:
+    """Whether the order of items does not matter, so that atomic operations may combine them."""
+    if op.gives_index:  # the position fits beside the key
+        return x.dtype.itemsize < 4 or (x.dtype.itemsize == 4 and x.shape[-2] < 2**32 - 1)
+    if op == Kind.ADD:
+        return not jnp.issubdtype(x.dtype, jnp.floating)
+    return op not in (Kind.MUL, Kind.LOGSUMEXP)
+
+
+class _ReduceById(Operation):
+    """A reduction by id, which on CUDA has kernels where order does not matter, or states of all ids are few."""
+
+    def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
+        """Whether the ids are to be sorted."""
+        del devices
+        x, op = operands[0], Kind(attributes["op"])
+        n, width = x.shape[-2:]
+        slots = attributes["size"] * width
+        if platform != "cuda" or (_in_any_order(op, x) and slots < 2**32 and width <= MOST_COLUMNS):
+            return False
+        in_fixed_point = op == Kind.ADD and _is_narrow_float(x)
+        if width > (FIXED_POINT_COLUMNS if in_fixed_point else FEW_COLUMNS) and n * width > FEW_ITEMS:
+            return True
+        if in_fixed_point:
+            return slots > FIXED_POINT_SLOTS
+        state = max(4, np.dtype(wide_dtype(x.dtype) if attributes["wide"] else x.dtype).itemsize)
+        if op.gives_index:
+            state = 16  # with a position
+        elif op == Kind.LOGSUMEXP:
+            state *= 2
+        return slots * state > TABLE_BYTES
+
+
+_reduce_by_id = _ReduceById(
+    "reduce_by_id",
+    operands={"x": 2, "ids": 1, "count": 1},
+    results=("result",),
+    attributes={"op": Kind, "wide": bool, "size": int},
+    shapes=_shapes,
+    fallback=_by_sorting,
+)
+_reduce_by_id.def_jvp(_jvp)
+_reduce_by_id.def_transpose("x", _transpose)
+set_sums(_add_rows)

@@ -1,0 +1,563 @@
+"""Scans: every prefix of an array, or of each segment of a ragged one, combined by an associative operator."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, overload
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src import mesh
+from jax_mgpu._src.arguments.annotations import (
+    ArrayLike,
+    AxisName,
+    DTypeLike,
+    ItemFunction,
+    OperatorName,
+    OperatorTree,
+    PairFunction,
+)
+from jax_mgpu._src.arguments.check import (
+    count_operand,
+    expect_dtype,
+    expect_no_ends,
+    index_dtype,
+    segment_operands,
+    static_flag,
+)
+from jax_mgpu._src.arguments.counts import heads_inside, live_items, live_mask
+from jax_mgpu._src.arguments.preconditions import by_construction
+from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.core.compat import stack
+from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
+from jax_mgpu._src.functions.custom_operator import scan_by_function, scan_mapped
+from jax_mgpu._src.functions.named_operators import Leaf, named_leaves, over_devices
+from jax_mgpu._src.functions.operators import (
+    Kind,
+    accumulator_dtype,
+    builtin,
+    custom,
+    result_dtype,
+    scan_results,
+    select,
+)
+from jax_mgpu._src.functions.recurrence import neighbours, recurrence, weighted
+from jax_mgpu._src.functions.transform import Load, mapped, one_leaf
+from jax_mgpu._src.keys.bits import shifted
+from jax_mgpu._src.mesh import devices_of, over_axis
+
+__all__ = ["scan", "segmented_scan"]
+
+
+@overload
+def scan(
+    x: ArrayLike,
+    op: OperatorName | PairFunction = "add",
+    *,
+    exclusive: bool = False,
+    reverse: bool = False,
+    count: ArrayLike | None = None,
+    return_total: Literal[False] = False,
+    identity: Any = None,
+    dtype: DTypeLike | None = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> jax.Array: ...
+@overload
+def scan(
+    x: Any,
+    op: OperatorTree | PairFunction = "add",
+    *,
+    exclusive: bool = False,
+    reverse: bool = False,
+    count: ArrayLike | None = None,
+    return_total: bool = False,
+    identity: Any = None,
+    map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> Any: ...
+@jit_eager("op", "exclusive", "reverse", "return_total", "commutative", "map", "dtype")
+def scan(
+    x: Any,
+    op: OperatorTree | PairFunction = "add",
+    *,
+    exclusive: bool = False,
+    reverse: bool = False,
+    count: ArrayLike | None = None,
+    return_total: bool = False,
+    identity: Any = None,
+    map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> Any:
+    """Combines all items up to each position.
+
+    Args:
+      x: an array `[n, ...]` or a pytree of such: see `reduce`.
+      op: a name, a pytree of names over that of x, or any associative function of two items: see `reduce`. Sums and
+        products of integers have the array's type, as those of `jnp.cumsum` do.
+      exclusive: leave out the position's own item; the first result is the identity.
+      reverse: scan from the end, as if x and the result were flipped. A function of two items gets the item nearer to
+        the end first.
+      count: the number of live items, an integer scalar (default `n`). Items past it are not read, and their results
+        are 0 (-1 for indices).
+      return_total: also return the combination of all live items.
+      identity: the identity of a function `op`, a pytree like one item: needed for an exclusive scan, and for a total
+        over possibly no items.
+      map: a function of an item, or of an item and its position. `op` combines its results, which may have another
+        structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
+        load an item. Over a mesh axis, positions are those in the global array.
+      dtype: convert the items to this dtype before a named `op` combines them: see `reduce`.
+      commutative: a promise that a function `op` commutes, which may be faster.
+      axis_name: scan the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
+
+    Returns:
+      For each array `[n, ...]`, or `(arrays, totals)`: of the array's type, or what `op` says in `reduce`. Over a mesh
+      axis, indices are those in the global array, and the total is the same on all devices.
+
+    Raises:
+      TypeError: an argument's dtype or structure is not one of the above.
+      ValueError: an argument's shape is not one of the above, `op` is not known, or `identity` is missing; indices into
+        2^31 items or more without `jax_enable_x64`.
+
+    Time is O(n). The kernels read and write memory once (decoupled look-back, Merrill and Garland, 2016, here with a
+    fixed tree of sums, so that float results are the same in every run). A function is compiled into the CUDA kernels.
+    Elsewhere, and where it cannot be compiled, a loop in plain JAX runs it, as it does `"logsumexp"`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.scan(jnp.array([3, 1, 4, 1, 5]), exclusive=True)
+      Array([0, 3, 4, 8, 9], dtype=int32)
+      >>> mgpu.scan(jnp.array([100, 100], jnp.int8), dtype=jnp.int32)
+      Array([100, 200], dtype=int32)
+      >>> mgpu.scan({"x": jnp.array([[3, 1], [4, 1]]), "y": jnp.array([False, True])}, {"x": "sum", "y": "any"})
+      {'x': Array([[3, 1],
+             [7, 2]], dtype=int32), 'y': Array([False,  True], dtype=bool)}
+    """
+    given = (identity, map, dtype, commutative, axis_name)
+    return _run("scan", x, ABSENT, None, op, exclusive, reverse, count, return_total, *given)
+
+
+@overload
+def segmented_scan(
+    x: ArrayLike,
+    heads: ArrayLike,
+    op: OperatorName | PairFunction = "add",
+    *,
+    exclusive: bool = False,
+    reverse: bool = False,
+    ends: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    dtype: DTypeLike | None = None,
+    commutative: bool = False,
+) -> jax.Array: ...
+@overload
+def segmented_scan(
+    x: Any,
+    heads: ArrayLike,
+    op: OperatorTree | PairFunction = "add",
+    *,
+    exclusive: bool = False,
+    reverse: bool = False,
+    ends: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> Any: ...
+@jit_eager("op", "exclusive", "reverse", "commutative", "map", "dtype")
+def segmented_scan(
+    x: Any,
+    heads: ArrayLike,
+    op: OperatorTree | PairFunction = "add",
+    *,
+    exclusive: bool = False,
+    reverse: bool = False,
+    ends: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> Any:
+    """Scans each segment of `x` on its own.
+
+    Args:
+      x: see `scan`.
+      heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
+        listed or not; a repeated head is an empty segment; a head past the last item is padding.
+      op: see `scan`.
+      exclusive: see `scan`; each segment's first result is the identity.
+      reverse: scan each segment from its end.
+      ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments have
+        the result 0 (-1 for indices). Segments do not overlap; one that ends where it starts, or before, is empty.
+        Without `ends` a segment ends where the next begins.
+      count: see `scan`.
+      identity: see `scan`.
+      map: see `scan`.
+      dtype: see `scan`.
+      commutative: see `scan`.
+      axis_name: see `scan`. A device's heads are those of the segments that start among its own items, counted from the
+        first of these; a segment continues on the devices that follow, up to the next head.
+
+    Returns:
+      For each array `[n, ...]`; indices count from the start of x, or of the global array.
+
+    Raises:
+      TypeError: as `scan`.
+      ValueError: as `scan`.
+
+    Time is O(n + m), whatever the lengths of the segments; source as `scan`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.segmented_scan(jnp.array([3, 1, 4, 1, 5]), jnp.array([0, 2]))
+      Array([ 3,  4,  4,  5, 10], dtype=int32)
+    """
+    given = (identity, map, dtype, commutative, axis_name)
+    return _run("segmented_scan", x, heads, ends, op, exclusive, reverse, count, False, *given)
+
+
+def _run(
+    name: str,
+    x: Any,
+    heads: Any,
+    ends: Any,
+    op: Any,
+    exclusive: bool,
+    reverse: bool,
+    count: Any,
+    return_total: bool,
+    identity: Any,
+    item_map: Any,
+    dtype: Any,
+    commutative: bool,
+    axis_name: Any,
+) -> Any:
+    exclusive, reverse = static_flag(name, "exclusive", exclusive), static_flag(name, "reverse", reverse)
+    return_total = static_flag(name, "return_total", return_total)
+    commutative = static_flag(name, "commutative", commutative)
+    expect_dtype(name, dtype, op)
+
+    def needs_identity(n: int) -> str | None:
+        if return_total and (count is not None or n == 0):
+            return "a total that may be over nothing"
+        return "an exclusive scan" if exclusive else None
+
+    x, load = mapped(
+        name, item_map, x, count, axis_name=axis_name, inside=None if ends is None else before_map(name, heads, ends)
+    )
+    if callable(op):
+        operator, x, n, restore = custom(name, op, x, identity, needs_identity, commutative=commutative)
+    else:
+        leaves, restore, n = named_leaves(
+            name, "x", x, op, identity, devices_of(name, axis_name), widens=False, dtype=dtype
+        )
+    if heads is not ABSENT:
+        heads, ends = segment_operands(name, heads, ends, n)
+    if ends is not None:
+        heads = heads_with_gaps(heads, ends)
+        if load is None and callable(op):
+            x = inside_segments(x, heads, gaps=True)
+        elif load is None:
+            leaves = [leaf_inside_segments(leaf, heads, gaps=True) for leaf in leaves]
+    count = count_operand(name, "count", count, n)
+    flags = {"exclusive": exclusive, "reverse": reverse, "total": return_total}
+    if axis_name is not None:
+        expect_no_ends(name, ends)
+        segments = () if heads is ABSENT else (heads,)
+
+        def scanned_over(op: Any, x: Any) -> list[Any]:
+            return list(over_axis(getattr(mesh.reductions, name), name, axis_name, op, x, n, *segments, count, **flags))
+
+        if callable(op):
+            results = scanned_over(operator, x)
+        else:
+            dtype = index_dtype(name, "x", n * devices_of(name, axis_name))
+            shapes: list[tuple[int, ...]] = [(n,), ()][: 1 + return_total]
+            of_leaves = [over_devices(leaf, scanned_over, shapes, dtype) for leaf in leaves]
+            results = [list(parts) for parts in zip(*of_leaves, strict=True)]
+            results[0] = [_without_dead(leaf, x, n, count) for leaf, x in zip(leaves, results[0], strict=True)]
+    elif callable(op):
+        results = list(scan_by_function(name, operator, x, n, heads, count, load, **flags))
+        fills = jax.tree.map(lambda _: 0, results[0])
+    else:
+        load, leaves = one_leaf(load, leaves)
+        scanned = [_scan_leaf(name, leaf, n, heads, count, load, **flags) for leaf in leaves]
+        results = [list(parts) for parts in zip(*scanned, strict=True)]
+        fills = [leaf.fill for leaf in leaves]
+    if ends is not None:
+        covered = _covered(n, heads[::2], heads[1::2])
+        results[0] = jax.tree.map(lambda x, fill: select(covered, x, jnp.full_like(x, fill)), results[0], fills)
+    results = [restore(parts) for parts in results]
+    return tuple(results) if return_total else results[0]
+
+
+def heads_with_gaps(heads: jax.Array, ends: jax.Array) -> jax.Array:
+    """Heads of the segments, each with that of the gap after it.
+
+    An empty segment, which may lie within another one, moves to the end of that.
+    """
+    if not heads.size:  # a batch over an Explicit mesh cannot reshape them
+        return heads
+    return scan_columns(stack([heads, jnp.maximum(heads, ends)], -1).reshape(-1), Kind.MAX)
+
+
+def _from_first(n: int, heads: jax.Array) -> jax.Array:
+    """Which of n positions do not lie before the first segment."""
+    if not heads.size:
+        return jnp.zeros((n,), bool)
+    first = heads_inside(heads[0], n)
+    return jnp.arange(n, dtype=first.dtype) >= first
+
+
+def _covered(n: int, heads: jax.Array, ends: jax.Array) -> jax.Array:
+    """Which of n positions lie in a segment."""
+    marks = jnp.zeros((n,), jnp.int32).at[heads_inside(heads, n)].add(1, mode="drop")
+    marks = marks.at[heads_inside(ends, n)].add(-1, mode="drop")
+    return scan_columns(marks, Kind.ADD) > 0
+
+
+def inside_segments(x: Any, heads: jax.Array, *, gaps: bool) -> Any:
+    """The arrays of x, whose items of no segment take no part in derivatives: infinite ones there would give NaN.
+
+    These items are those before the first head, or, with `gaps`, those of every second head.
+    """
+    return jax.tree.map(lambda x: _inside(x, heads, gaps) if jnp.issubdtype(x.dtype, jnp.inexact) else x, x)
+
+
+def leaf_inside_segments(leaf: Leaf, heads: jax.Array, *, gaps: bool) -> Leaf:
+    """The same of an array by an operator whose partial derivatives depend on the items."""
+    if leaf.kind not in (Kind.MUL, Kind.LOGSUMEXP):
+        return leaf
+    return dataclasses.replace(leaf, x=inside_segments(leaf.x, heads, gaps=gaps))
+
+
+def before_map(name: str, heads: Any, ends: Any) -> Callable[[jax.Array], jax.Array]:
+    """The same of arrays that are mapped, whose number of items is not known yet."""
+
+    def inside(x: jax.Array) -> jax.Array:
+        with by_construction():  # the heads are checked where they are used
+            starts, stops = segment_operands(name, heads, ends, x.shape[0])
+        return inside_segments(x, starts if stops is None else heads_with_gaps(starts, stops), gaps=stops is not None)
+
+    return inside
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _inside(x: jax.Array, heads: jax.Array, gaps: bool) -> jax.Array:
+    del heads, gaps
+    return x
+
+
+@_inside.defjvp
+def _inside_jvp(gaps: bool, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    x, heads = primals
+    n = x.shape[0]
+    covered = _covered(n, heads[::2], heads[1::2]) if gaps else _from_first(n, heads)
+    return x, select(covered, tangents[0], jnp.zeros_like(tangents[0]))
+
+
+def _scan_leaf(
+    name: str, leaf: Leaf, n: int, heads: Any, count: Any, load: Load | None, **flags: bool
+) -> list[jax.Array]:
+    mapped = scan_mapped(name, leaf.kind, leaf.x, heads, count, load, **flags)
+    if mapped is not None:
+        return list(mapped)
+    shapes: list[tuple[int, ...]] = [(n,), ()][: 1 + flags["total"]]
+    if leaf.is_empty:
+        return [leaf.nothing(shape) for shape in shapes]
+    x = leaf.x.astype(accumulator_dtype(leaf.x.dtype)) if leaf.mean else leaf.x
+    combined = _scan_rows(x, heads, count, op=leaf.kind, **flags)
+    counts: list[jax.Array] = []
+    if leaf.mean:  # of each place, the items that its sum has
+        ones = jnp.ones((n,), index_dtype(name, "x", n))
+        counts = _scan(x=ones, heads=heads, count=count, op=Kind.ADD, **flags)
+    results = [
+        leaf.results(part, shape, lambda i=i: counts[i])  # type: ignore[misc]
+        for i, (part, shape) in enumerate(zip(combined, shapes, strict=True))
+    ]
+    return [_without_dead(leaf, results[0], n, count), *results[1:]]
+
+
+def _without_dead(leaf: Leaf, results: jax.Array, n: int, count: Any) -> jax.Array:
+    """The results with 0 past the live items, where there are no means."""
+    if not (leaf.mean and count.size):
+        return results
+    return jnp.where(live_mask(n, count).reshape(n, *[1] * len(leaf.trailing)), results, 0)
+
+
+def _scan_rows(x: jax.Array, heads: Any, count: Any, **attributes: int) -> list[jax.Array]:
+    """A scan of each column."""
+    if x.ndim == 1:
+        return _scan(x=x, heads=heads, count=count, **attributes)
+
+    def scan_column(column: jax.Array) -> list[jax.Array]:
+        return _scan(x=column, heads=heads, count=count, **attributes)
+
+    out_axes = [1, 0] if attributes["total"] else [1]
+    return jax.vmap(scan_column, in_axes=1, out_axes=out_axes)(x)
+
+
+def scan_columns(
+    x: jax.Array, op: Kind, heads: Any = ABSENT, count: Any = ABSENT, *, exclusive: bool = False, reverse: bool = False
+) -> jax.Array:
+    """A scan of an array, or of each column of its rows."""
+    return _scan_rows(x, heads, count, op=op, exclusive=exclusive, reverse=reverse, total=False)[0]
+
+
+def _shapes(x: Any, *, op: int, total: int) -> Sequence[Any]:
+    dtype = result_dtype("scan", op, x)
+    scanned = jax.ShapeDtypeStruct(x.shape, dtype)
+    return [scanned, jax.ShapeDtypeStruct((), dtype)] if total else [scanned]
+
+
+def _fallback(x: jax.Array, heads: jax.Array, count: jax.Array, *, op: int, **flags: int) -> Sequence[jax.Array]:
+    results = scan_results(builtin(op, x.dtype), x, x.shape[0], heads, count, **flags)
+    return [result.astype(result_dtype("scan", op, x)) for result in results]
+
+
+def _jvp(primals: Any, tangents: Any, *, op: int, **flags: int) -> tuple[Any, Any]:
+    dx = tangents.x
+    kind = Kind(op)
+    results = _scan.run(primals, op=op, **flags)
+    if dx is None or kind.gives_index or kind in (Kind.AND, Kind.OR, Kind.XOR):
+        return results, [None] * len(results)
+    if kind == Kind.ADD:
+        return results, _scan.run(primals._replace(x=dx), op=op, **flags)
+    _expect_indices(primals.x, primals.heads)
+    rules = {Kind.MUL: _product_tangents, Kind.LOGSUMEXP: _logsumexp_tangents}
+    return results, rules.get(kind, functools.partial(_extremum_tangents, kind))(primals, dx, **flags)
+
+
+def _expect_indices(x: Any, heads: Any) -> None:
+    """A derivative may need the indices of items where the scan itself does not."""
+    index_dtype(f"derivative of {'segmented_scan' if heads.size else 'scan'}", "x", x.shape[0])
+
+
+def _extremum_tangents(
+    kind: Kind, primals: Any, dx: jax.Array, *, exclusive: int, reverse: int, total: int
+) -> Sequence[jax.Array]:
+    """Tangents of a scan of minima or maxima: at each place, that of the extremum so far.
+
+    An index stays until the scan reaches a better item, so the places of one index are a run that begins at that item.
+    A sum over each run, in which only the tangent of its first item is not 0, gives that tangent to all of them. Its
+    transpose is the sum the other way: nothing is gathered, and the index itself lists the heads of the runs.
+    """
+    flags = {"exclusive": exclusive, "reverse": reverse, "total": total}
+    indices, *last = _scan.run(primals, op=kind.index_of, **flags)
+    positions = jnp.arange(dx.shape[0], dtype=indices.dtype)
+    by = (-1 if reverse else 1) if exclusive else 0  # from an item to the first place that has its index
+    firsts = jnp.where(indices == positions - by, shifted(dx, by), 0)
+    # A place without an index is a run of its own. Backwards, the index is where a run ends, and the next one begins.
+    heads = jnp.where(indices < 0, positions, indices + by) + int(reverse)
+    tangents = _scan(x=firsts, heads=heads, op=Kind.ADD, exclusive=False, reverse=reverse, total=False)
+    return [*tangents, *(take_or_fill(dx, i, unique=True) for i in last)]
+
+
+def _product_tangents(primals: Any, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
+    """Tangents of a scan of products, right where items are zero.
+
+    y[i] = x[i] y[i - 1] has the tangent dy[i] = x[i] dy[i - 1] + y[i - 1] dx[i].
+    """
+    wide = accumulator_dtype(dx.dtype)
+    x = primals.x.astype(wide)
+    whole = primals._replace(x=x)
+    before = _scan.run(whole, op=Kind.MUL, exclusive=True, reverse=reverse, total=False)[0]
+    return _along(primals, x, weighted(before, dx.astype(wide)), None, dx.dtype, reverse=reverse, **flags)
+
+
+def _logsumexp_tangents(primals: Any, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
+    """Tangents of a scan of logarithms of sums of powers: means of tangents, weighted by the powers.
+
+    Powers are relative to the largest item so far, and running sums of them shrink by its growth. As in reductions, an
+    infinite item has the weight NaN, beside which all others have 0, and a NaN makes the weights of all items NaN.
+    """
+    wide = accumulator_dtype(dx.dtype)
+    x, heads, count = primals.x.astype(wide), primals.heads, primals.count
+    inclusive = {"exclusive": False, "reverse": reverse, "total": False}
+    largest = jax.lax.stop_gradient(_scan(x=x, heads=heads, count=count, op=Kind.MAX, **inclusive)[0])
+    before = shifted(largest, -1 if reverse else 1)
+    is_same = (before == largest) | jnp.isnan(largest)
+    # Where a segment starts the factor is not used, but has to be a number.
+    factors = jnp.where(is_same, 1, jnp.nan_to_num(jnp.exp(jnp.minimum(before - largest, 0))))
+    nothing = x == -jnp.inf
+    powers = jnp.where(nothing, 0, jnp.exp(jnp.where(nothing, 0, x) - jnp.where(nothing, 0, largest)))
+    is_number = jnp.isfinite(largest)
+    sums = recurrence(factors, jnp.where(jnp.isfinite(powers), powers, 0), heads, count, reverse=reverse)
+    shares = 1 / jnp.where(is_number & (sums > 0), sums, 1)
+    shares = jnp.where(jnp.isnan(largest), jnp.nan, shares)
+    return _along(primals, factors, weighted(powers, dx.astype(wide)), shares, dx.dtype, reverse=reverse, **flags)
+
+
+def _along(
+    primals: Any,
+    factors: jax.Array,
+    terms: jax.Array,
+    shares: jax.Array | None,
+    dtype: Any,
+    *,
+    exclusive: int,
+    reverse: int,
+    total: int,
+) -> Sequence[jax.Array]:
+    """Tangents of a scan and its total: a linear recurrence of the terms, and a part of each of its values."""
+    heads, count = primals.heads, primals.count
+    tangents = recurrence(factors, terms, heads, count, reverse=reverse)
+    if shares is not None:
+        tangents = weighted(shares, tangents)
+    tangents = tangents.astype(dtype)
+    results = [neighbours(tangents, heads, count, reverse=reverse) if exclusive else tangents]
+    if total:
+        n = tangents.shape[0]
+        live = live_items(n, count)
+        last = jnp.where(live > 0, 0, -1) if reverse else live - 1
+        results.append(take_or_fill(tangents, last, unique=True))
+    return results
+
+
+def _transpose(
+    cotangents: Sequence[Any], operands: Any, *, op: int, exclusive: int, reverse: int, total: int
+) -> jax.Array:
+    """A scan of sums adds each item to what follows it, so its transpose is the scan the other way."""
+    del total
+    x = operands.x
+    result = jnp.zeros(x.shape, x.dtype)
+    if cotangents[0] is not None:
+        backwards = operands._replace(x=cotangents[0])
+        (result,) = _scan.run(backwards, op=op, exclusive=exclusive, reverse=not reverse, total=False)
+    if len(cotangents) > 1 and cotangents[1] is not None:
+        _expect_indices(x, operands.heads)
+        result = result + jnp.where(live_mask(x.shape[0], operands.count), cotangents[1], 0)
+    return result
+
+
+class _Scan(Operation):
+    """A scan. No kernel's states are pairs, as those of logsumexp are."""
+
+    def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
+        del operands, platform, devices
+        return attributes["op"] == Kind.LOGSUMEXP
+
+
+_scan = _Scan(
+    "scan",
+    operands={"x": 1, "heads": 1, "count": 1},
+    results=("result", "totals"),
+    attributes={"op": Kind, "exclusive": bool, "reverse": bool, "total": bool},
+    shapes=_shapes,
+    fallback=_fallback,
+    streamed=("x",),
+)
+_scan.def_jvp(_jvp)
+_scan.def_transpose("x", _transpose)

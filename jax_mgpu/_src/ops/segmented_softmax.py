@@ -1,0 +1,207 @@
+"""Softmax over segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src import mesh
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName
+from jax_mgpu._src.arguments.check import (
+    as_array,
+    count_operand,
+    describe,
+    head_vector,
+    index_dtype,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.arguments.counts import heads_from_zero, live_mask
+from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.operation import Operation, in_program, jit_eager
+from jax_mgpu._src.functions.operators import Kind, accumulator_dtype
+from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.ops.intervals import _expand
+from jax_mgpu._src.ops.reduce import _segmented_reduce, reduce_rows
+
+__all__ = ["segmented_log_softmax", "segmented_softmax"]
+
+
+@jit_eager()
+def segmented_softmax(
+    x: ArrayLike, heads: ArrayLike, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
+) -> jax.Array:
+    """The softmax of each segment, as `jax.nn.softmax` over axis 0 of it.
+
+    Args:
+      x: `[n, …]`, floats; each trailing position has a softmax of its own.
+      heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
+        listed or not; a repeated head is an empty segment; a head past the last item is padding.
+      count: the number of live items, an integer scalar (default `n`). Results past it are 0.
+      axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
+        heads are those of the segments that start among its own items, counted from the first of these; a segment goes
+        on over the devices that follow, up to the next head.
+
+    Returns:
+      `[n, …]`, of the type of `x`: positive numbers whose sum over each segment is 1. float16 and bfloat16 are computed
+      in float32.
+
+    Raises:
+      TypeError: `x` does not hold floats of 16 to 64 bits, or heads or count are not integers.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Sums are in a fixed order. Derivatives of any order. Time is O(n + m), whatever the lengths of the segments. On a
+    GPU, where an item is one number, a tile reads and writes items of segments inside the tile once, and items of
+    segments that cross its edges twice (the parts are joined as in Milakov and Gimelshein, "Online normalizer
+    calculation for softmax", 2018). Otherwise the results of two segmented reductions are repeated over the segments;
+    over a mesh axis there are four segmented scans.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.segmented_softmax(jnp.array([1.0, 1.0, 5.0, 2.0, 2.0]), jnp.array([0, 2, 3]))
+      Array([0.5, 0.5, 1. , 0.5, 0.5], dtype=float32)
+    """
+    return _normalize("segmented_softmax", x, heads, count, axis_name, log=False)
+
+
+@jit_eager()
+def segmented_log_softmax(
+    x: ArrayLike, heads: ArrayLike, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
+) -> jax.Array:
+    """The logarithm of `segmented_softmax`, as `jax.nn.log_softmax`: precise where the softmax is small.
+
+    Args:
+      x: see `segmented_softmax`.
+      heads: see `segmented_softmax`.
+      count: see `segmented_softmax`.
+      axis_name: see `segmented_softmax`.
+
+    Returns:
+      `[n, …]`, of the type of `x`; 0 past `count`.
+
+    Raises:
+      TypeError: as `segmented_softmax`.
+      ValueError: as `segmented_softmax`.
+
+    Derivatives and time as `segmented_softmax`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.segmented_log_softmax(jnp.array([1.0, 1.0, 5.0]), jnp.array([0, 2]))
+      Array([-0.6931472, -0.6931472,  0.       ], dtype=float32)
+    """
+    return _normalize("segmented_log_softmax", x, heads, count, axis_name, log=True)
+
+
+def _normalize(name: str, x: Any, heads: Any, count: Any, axis_name: Any, *, log: bool) -> jax.Array:
+    """Reads the arguments; each trailing position is a column of its own, with a segment in front of the first head."""
+    x = as_array(name, "x", x)
+    if x.ndim == 0:
+        raise value_error(name, "x", "an array with a leading axis", describe(x))
+    if x.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
+        raise type_error(name, "x", "float16, bfloat16, float32 or float64", describe(x))
+    n = x.shape[0]
+    index_dtype(name, "x", n)
+    heads = whole_axes(head_vector(name, heads, n))
+    count = count_operand(name, "count", count, n)
+    if x.size == 0:
+        return x
+    if axis_name is not None:
+        wide = _wide(whole_axes(x))
+        return over_axis(mesh.segments.segmented_softmax, name, axis_name, wide, heads, count, log=log).astype(x.dtype)
+    # A compiled function may close over NumPy's arrays, which jax.custom_jvp refuses; a copy is JAX's own.
+    rows = jnp.copy(whole_axes(x)).reshape(n, -1)
+    function = _log_softmax if log else _softmax
+    return function(rows, heads_from_zero(heads), in_program(count)).reshape(x.shape)
+
+
+@jax.custom_jvp
+def _softmax(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
+    return _run(x, heads, count, log=False)
+
+
+@_softmax.defjvp
+def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    x, heads, count = primals
+    y = _softmax(_wide(x), heads, count)
+    weighted = y * _wide(tangents[0])
+    means = _per_item(_per_segment(weighted, heads, count, Kind.ADD), x, heads, count)
+    return y.astype(x.dtype), (weighted - y * means).astype(x.dtype)
+
+
+@jax.custom_jvp
+def _log_softmax(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
+    return _run(x, heads, count, log=True)
+
+
+@_log_softmax.defjvp
+def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    x, heads, count = primals
+    y = _log_softmax(_wide(x), heads, count)
+    tangent = _wide(tangents[0])
+    means = _per_item(_per_segment(jnp.exp(y) * tangent, heads, count, Kind.ADD), x, heads, count)
+    return y.astype(x.dtype), _live_rows(tangent - means, count).astype(x.dtype)
+
+
+def _run(x: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
+    """Of rows `[n, d]`. Columns lie apart in memory: several are composed of reductions of rows."""
+    if x.shape[1] > 1:
+        return _compose(x, heads, count, log=log)
+    return _segmented_softmax(x=x[:, 0], heads=heads, count=count, log=log)[0][:, None]
+
+
+def _compose(x: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
+    wide = _wide(x)
+    shifted = wide - _per_item(_per_segment(wide, heads, count, Kind.MAX), x, heads, count)
+    powers = jnp.exp(shifted)
+    sums = _per_segment(powers, heads, count, Kind.ADD)
+    if log:
+        results = _live_rows(shifted - _per_item(jnp.log(sums), x, heads, count), count)
+    else:
+        results = _live_rows(powers / _per_item(sums, x, heads, count), count)
+    return results.astype(x.dtype)
+
+
+def _wide(x: jax.Array) -> jax.Array:
+    return x.astype(accumulator_dtype(x.dtype))
+
+
+def _per_segment(rows: jax.Array, heads: jax.Array, count: jax.Array, op: Kind) -> jax.Array:
+    """The combination of each segment's rows, `[m, elements]`."""
+    if rows.shape[1] == 1:
+        return _segmented_reduce(x=rows[:, 0], heads=heads, count=count, op=op, wide=False)[0][:, None]
+    return reduce_rows(x=rows, heads=heads, count=count, op=op, wide=False)[0]
+
+
+def _per_item(rows: jax.Array, x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
+    """The row of each item's segment; 0 past the live items."""
+    n = x.shape[0]
+    fill = jnp.zeros((1,), rows.dtype)
+    return _expand(values=rows, offsets=heads, total=count, fill_value=fill, size=n)[0]
+
+
+def _live_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
+    return jnp.where(live_mask(rows.shape[0], count)[:, None], rows, 0) if count.size else rows
+
+
+def _shapes(x: Any, **attributes: int) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct(x.shape, x.dtype)]
+
+
+def _fallback(x: jax.Array, heads: jax.Array, count: jax.Array, *, log: int) -> Sequence[jax.Array]:
+    return [_compose(x[:, None], heads, count, log=bool(log))[:, 0]]
+
+
+_segmented_softmax = Operation(
+    "segmented_softmax",
+    operands={"x": 1, "heads": 1, "count": 1},
+    results=("result",),
+    attributes={"log": bool},
+    shapes=_shapes,
+    fallback=_fallback,
+    streamed=("x",),
+    only="cuda",
+)

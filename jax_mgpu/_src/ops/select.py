@@ -1,0 +1,523 @@
+"""Selection: rows by index, the items that a mask keeps, in front or alone, and the starts of runs of equal items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src import mesh
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Keys
+from jax_mgpu._src.arguments.check import (
+    as_array,
+    count_operand,
+    describe,
+    expect_mask,
+    expect_rows,
+    fill_operand,
+    head_vector,
+    index_array,
+    index_dtype,
+    static_flag,
+    static_size,
+    value_error,
+)
+from jax_mgpu._src.arguments.counts import live_mask, segment_bounds, segment_starts
+from jax_mgpu._src.arguments.preconditions import room
+from jax_mgpu._src.arguments.rows import RowForm
+from jax_mgpu._src.arguments.values import fill_missing, flatten_values, plain_leaves, take_or_fill
+from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
+from jax_mgpu._src.keys.columns import Columns, key_starts, whole_keys
+from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.ops.intervals import filled_tangent
+from jax_mgpu._src.ops.load_balance import _search
+from jax_mgpu._src.ops.reduce import _run_heads, first_keys, keys_of_runs
+from jax_mgpu._src.ops.scan import scan
+from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
+from jax_mgpu._src.ops.sort_primitives import Method
+
+__all__ = ["Runs", "Selection", "partition", "run_starts", "select", "select_indices", "take", "unique"]
+
+NO_ROWS, NO_FILL = np.zeros((0, 1), np.int32), np.zeros((1,), np.int32)
+
+
+class Selection(NamedTuple):
+    """The result of `select`.
+
+    Attributes:
+      values: the kept items, in order, in the structure of `x`; each leaf `[size, …]`.
+      count: the number of kept items, a scalar. It can exceed `size`: then `values` has the first `size` items.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> kept = mgpu.select(jnp.array([3, 1, 4, 1]), jnp.array([True, False, True, False]))
+      >>> kept.values, kept.count
+      (Array([3, 4, 0, 0], dtype=int32), Array(2, dtype=int32))
+    """
+
+    values: Any
+    count: jax.Array  # type: ignore[assignment]
+
+
+class Runs(NamedTuple):
+    """The runs of equal neighbours that `run_starts` finds. They are a ragged batch of runs: one row a segment.
+
+    Attributes:
+      starts: `[size]`, the position at which each run starts; `n` past the last run, so they can serve as heads.
+      heads: `[m]`, for each of the given heads the number of runs that start before it, which is where its segment's
+        runs begin in `starts`; `[0]` if no heads were given.
+      count: the number of runs, a scalar. It can exceed `size`: then `starts` has the first `size` runs.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> runs = mgpu.run_starts(jnp.array([7, 7, 2, 2, 2]), jnp.array([0, 3]))
+      >>> runs.starts, runs.heads, runs.count
+      (Array([0, 2, 3, 5, 5], dtype=int32), Array([0, 2], dtype=int32), Array(3, dtype=int32))
+    """
+
+    starts: jax.Array
+    heads: jax.Array
+    count: jax.Array  # type: ignore[assignment]
+
+
+@jit_eager()
+def take(x: Any, indices: ArrayLike, *, fill_value: ArrayLike | None = None) -> Any:
+    """Takes rows by their indices.
+
+    A gradient adds up what a row receives in float32 at least, in one order in every run. `jnp.take` adds in the type
+    of `x`, where a sum of bfloat16 ones stops at 256, and on a GPU in any order.
+
+    Args:
+      x: an array or a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
+      indices: an array of integers of any shape. They may repeat.
+      fill_value: the value of rows whose index lies outside of `x`, a scalar; converted to each dtype. None is 0. A
+        negative index lies outside too: -1 stands for no row.
+
+    Returns:
+      The pytree of rows, `[*indices.shape, ...]` each.
+
+    Raises:
+      TypeError: indices are not integers, or `fill_value` is no number.
+      ValueError: an argument's shape is not one of the above; 2^31 rows or more without `jax_enable_x64`.
+
+    Linear in `x` without a `fill_value`; the transpose is `reduce_by_id`, and the transpose of that is `take`. An index
+    outside has no gradient. Time is that of a gather, and of a gradient that of `reduce_by_id`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu
+      >>> table, indices = jnp.array([0.5, 0.7, 0.9]), jnp.array([2, 0, 2, -1])
+      >>> mgpu.take(table, indices, fill_value=-1)
+      Array([ 0.9,  0.5,  0.9, -1. ], dtype=float32)
+      >>> jax.grad(lambda table: mgpu.take(table, indices).sum())(table)
+      Array([1., 0., 2.], dtype=float32)
+    """
+    name = "take"
+    leaves = [as_array(name, "x", leaf) for leaf in jax.tree.leaves(x)]
+    if not leaves or leaves[0].ndim == 0:
+        raise value_error(name, "x", "an array or a pytree of arrays, with a leading axis", describe(x))
+    n = leaves[0].shape[0]
+    plain, restore = flatten_values(name, "x", x, n, "each other")
+    index_dtype(name, "x", n)
+    indices = index_array(name, "indices", indices, n)
+    fills = [None if fill_value is None else fill_operand(name, fill_value, leaf.dtype) for leaf in plain]
+    return restore([take_or_fill(leaf, indices, fill) for leaf, fill in zip(plain, fills, strict=True)])
+
+
+@jit_eager("size")
+def select(
+    x: Any,
+    keep: ArrayLike,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike = 0,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+) -> Selection:
+    """Keeps the items where a mask is set, in order.
+
+    Args:
+      x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
+      keep: `bool[n]`.
+      size: the static number of results (default `n`).
+      fill_value: the value of rows past the last kept one.
+      count: the number of live items, an integer scalar (default `n`). Items past it are not kept.
+      axis_name: work on the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Each
+        device selects among its own items, and nothing travels; `size` and the number are the device's own.
+
+    Returns:
+      A `Selection`: the kept items and their true number.
+
+    Raises:
+      TypeError: `keep` is not bool, count is not an integer, or `size` is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Linear in `x`; the transpose puts zeros where items were dropped. Time is O(n + size): a pass over the mask counts
+    the kept items of each tile, and a second pass moves them.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> x = jnp.array([3, 1, 4, 1, 5])
+      >>> mgpu.select(x, x > 2, size=3)
+      Selection(values=Array([3, 4, 5], dtype=int32), count=Array(3, dtype=int32))
+    """
+    name = "select"
+    keep = expect_mask(name, "keep", keep)
+    n = keep.shape[0]
+    leaves, structure = expect_rows(name, "x", x, n, "keep")
+    size = n if size is None else static_size(name, "size", size)
+    count = count_operand(name, "count", count, n)
+    operands = (leaves, keep, size, fill_value, count)
+    if axis_name is not None:
+        values, total = over_axis(mesh.selections.select, name, axis_name, *operands)
+    else:
+        values, total = select_rows(name, *operands)
+    return Selection(structure.unflatten(values), room(name, total, size))
+
+
+@jit_eager("size")
+def select_indices(
+    keep: ArrayLike,
+    *,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """The positions where a mask is set.
+
+    Args:
+      keep: `bool[n]`.
+      size: the static number of results (default `n`).
+      fill_value: the value of results past the last position, an integer scalar (default `n`, which is padding if the
+        positions serve as heads, and where JAX drops or fills).
+      count: the number of live items, an integer scalar (default `n`).
+      axis_name: see `select`. Positions are those in the global array; the default of `fill_value` is n times the
+        number of devices.
+
+    Returns:
+      `(indices, count)`: the positions in increasing order, `[size]`, and their true number, which can exceed `size`.
+      int32, or int64 from 2^31 items on.
+
+    Raises:
+      TypeError: `keep` is not bool, count is not an integer, or `size` is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Complexity as `select`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.select_indices(jnp.array([True, False, True, False]))
+      (Array([0, 2, 4, 4], dtype=int32), Array(2, dtype=int32))
+    """
+    name = "select_indices"
+    keep = expect_mask(name, "keep", keep)
+    n = keep.shape[0]
+    size = n if size is None else static_size(name, "size", size)
+    index_dtype(name, "keep", n)
+    count = count_operand(name, "count", count, n)
+    if axis_name is not None:
+        indices, total = over_axis(mesh.selections.select_indices, name, axis_name, keep, size, count)
+        fill_value = jax.lax.axis_size(axis_name) * n if fill_value is None else fill_value
+        return fill_missing(name, indices, fill_value), room(name, total, size)
+    indices, total = positions(keep, count, size)
+    if fill_value is not None:
+        indices = fill_missing(name, jnp.where(indices < n, indices, -1), fill_value)
+    return indices, room(name, total, size)
+
+
+@jit_eager()
+def partition(
+    x: Any, keep: ArrayLike, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
+) -> tuple[Any, jax.Array]:
+    """Moves the items where a mask is set to the front and the others behind them; both keep their order.
+
+    Args:
+      x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
+      keep: `bool[n]`.
+      count: the number of live items, an integer scalar (default `n`). Items past it stay where they are.
+      axis_name: partition the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. The
+        number of items of a device does not change.
+
+    Returns:
+      `(x, count)`: the items in their new order, a permutation of the input, and how many are kept, on all devices.
+
+    Raises:
+      TypeError: `keep` is not bool, or count is not an integer.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Derivatives go through the permutation. Complexity as `select`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> x = jnp.array([3, 1, 4, 1, 5])
+      >>> mgpu.partition(x, x > 2)
+      (Array([3, 4, 5, 1, 1], dtype=int32), Array(3, dtype=int32))
+    """
+    name = "partition"
+    keep = expect_mask(name, "keep", keep)
+    n = keep.shape[0]
+    leaves, structure = expect_rows(name, "x", x, n, "keep")
+    count = count_operand(name, "count", count, n)
+    index_dtype(name, "keep", n)
+    if axis_name is not None:
+        plain, restore = plain_leaves(leaves)
+        moved_leaves, total = over_axis(mesh.selections.partition, name, axis_name, plain, keep, count)
+        return structure.unflatten(restore(moved_leaves)), total
+    total = None
+
+    def moved(leaf: jax.Array) -> jax.Array:
+        nonlocal total
+        form = RowForm(name, "x", leaf)
+        items, total = _select(
+            x=form.pack("x", leaf), keep=keep, count=count, fill_value=form.fill(0), size=n, indices=False,
+            partition=True,
+        )  # fmt: skip
+        return form.unpack(items)
+
+    items = [moved(leaf) for leaf in leaves]
+    return structure.unflatten(items), positions(keep, count, 0)[1] if total is None else total
+
+
+@jit_eager("size")
+def run_starts(
+    keys: Keys,
+    heads: ArrayLike | None = None,
+    *,
+    size: int | None = None,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+) -> Runs:
+    """Where each run of equal neighbours starts.
+
+    Args:
+      keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits; not necessarily sorted. All NaNs are equal, and
+        so are the zeros. Or columns: a tuple of 1 to 8 such arrays.
+      heads: `[m]`, non-decreasing integers: the start positions of segments, which no run crosses. Position 0 starts a
+        segment whether listed or not; a repeated head is an empty segment; a head past the last item is padding.
+      size: the static number of starts (default `n`).
+      count: the number of live items, an integer scalar (default `n`).
+      axis_name: find the runs of the items of all devices of a mesh axis, or of a tuple of axes, within
+        `jax.shard_map`. A device's starts and heads are those among its own items, counted from the first of these; a
+        run continues on the devices that follow, up to the next start. Position 0 starts a segment on the first device
+        that has items, and on another device if it is listed. Columns may have up to 64 bits in all.
+
+    Returns:
+      `Runs`: the starts, the place among them where the runs of each segment begin, and the number of runs.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above, or `size` is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Time is O(n + size + m).
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.run_starts(jnp.array([7, 7, 2, 7]), size=3).starts
+      Array([0, 2, 3], dtype=int32)
+    """
+    name = "run_starts"
+    keys, columns = keys_of_runs(name, keys, axis_name)
+    n = keys.shape[0]
+    size = n if size is None else static_size(name, "size", size)
+    dtype = index_dtype(name, "keys", n)
+    count = count_operand(name, "count", count, n)
+    if heads is not None:
+        heads = whole_axes(head_vector(name, heads, n))
+    if axis_name is not None:
+        runs = over_axis(mesh.selections.run_starts, name, axis_name, keys, heads, size, count)
+        return runs._replace(count=room(name, runs.count, size))
+    if heads is None:
+        starts, _, _, runs = _run_heads(keys=keys, count=count, size=size)
+        return Runs(starts, jnp.zeros((1,), dtype), room(name, runs, size))
+    is_start = key_starts(keys if columns is None else columns) | segment_starts(n, heads)
+    starts, total = positions(is_start, count, size)
+    before = take_or_fill(ranks(is_start, count), heads, total[None])
+    return Runs(starts, before, room(name, total, size))
+
+
+@jit_eager("size", "return_index", "return_inverse", "return_counts")
+def unique(
+    keys: Keys,
+    *,
+    size: int,
+    count: ArrayLike | None = None,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis_name: AxisName | None = None,
+) -> tuple[Any, ...]:
+    """The distinct keys in ascending order, as `jnp.unique` gives them.
+
+    Args:
+      keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order. All NaNs are equal, and so are the
+        zeros. Or columns: a tuple of 1 to 8 such arrays, compared column by column, the first one first.
+      size: the static number of results.
+      count: the number of live items, an integer scalar (default `n`).
+      return_index: whether to tell where each key occurs first.
+      return_inverse: whether to tell, for each item, which of the results it is.
+      return_counts: whether to tell how often each key occurs.
+      axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. The keys
+        are sorted over all devices; a distinct key is on the device that then has the first of its copies. `size` and
+        the number are the device's own. Indices are positions in the global array. The inverse stays with its item, and
+        tells the place among the results of all devices. Columns may have up to 64 bits in all.
+
+    Returns:
+      A tuple. First come the keys, `[size]`, or the tuple of columns, each the first of its equal keys in the input.
+      Then come indices `[size]`, inverse `[n]` and counts `[size]`, in this order, if asked for. Last comes the number
+      of distinct keys, which can exceed `size`. Past it, keys and counts are 0 and indices -1. The inverse is -1 past
+      `count`, and for keys that are not among the first `size`.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above, or `size` or a flag is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Time is that of a sort, and a pass that finds the runs of equal keys.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.unique(jnp.array([7, 2, 7, 5]), size=4, return_counts=True)
+      (Array([2, 5, 7, 0], dtype=int32), Array([1, 1, 2, 0], dtype=int32), Array(3, dtype=int32))
+    """
+    name = "unique"
+    given = whole_keys(name, "keys", keys, axis_name)
+    size = static_size(name, "size", size)
+    return_index = static_flag(name, "return_index", return_index)
+    return_inverse = static_flag(name, "return_inverse", return_inverse)
+    return_counts = static_flag(name, "return_counts", return_counts)
+    n = given.shape[0]
+    dtype = index_dtype(name, "keys", max(n, size))
+    if axis_name is not None:
+        wanted = {"return_index": return_index, "return_inverse": return_inverse, "return_counts": return_counts}
+        live = count_operand(name, "count", count, n)
+        results, found = over_axis(mesh.selections.unique, name, axis_name, given, size, live, **wanted)
+        return *results, room(name, found, size)
+    options: dict[str, Any] = {"descending": False, "count": count, "method": Method.FASTEST}
+    if return_index or return_inverse:
+        ordered, order = run_sort_indices(name, given, ABSENT, ABSENT, **options)
+    else:
+        ordered = run_sort(name, given, ABSENT, ABSENT, None, **options)
+    live = count_operand(name, "count", count, n)
+    columns = given.replaced(ordered) if isinstance(given, Columns) else None
+    keys = ordered if columns is None else columns.run_keys()
+    starts, firsts, covered, found = _run_heads(keys=keys, count=live, size=size)
+    covered = covered.reshape(1)
+    results = [first_keys(columns, firsts, starts)]
+    if return_index:
+        results.append(take_or_fill(order, starts, jnp.full((1,), -1, order.dtype)))
+    if return_inverse:
+        ids = _search(offsets=starts, total=covered, size=n, return_rank=False)[0]
+        results.append(jnp.zeros((n,), ids.dtype).at[order].set(ids, unique_indices=True, mode="promise_in_bounds"))
+    if return_counts:
+        begin, end = segment_bounds(starts, n, covered)
+        results.append((end - begin).astype(dtype))
+    return *results, room(name, found, size)
+
+
+def select_rows(
+    name: str, leaves: list[jax.Array], keep: jax.Array, size: int, fill_value: Any, count: Any
+) -> tuple[list[jax.Array], jax.Array]:
+    """The kept items of each leaf, and how many there are; all other arguments are checked."""
+    index_dtype(name, "keep", keep.shape[0])
+    total = None
+
+    def kept(leaf: jax.Array) -> jax.Array:
+        nonlocal total
+        form = RowForm(name, "x", leaf)
+        rows, fill = form.pack("x", leaf), form.fill(fill_value)
+        items, total = _select(
+            x=rows, keep=keep, count=count, fill_value=fill, size=size, indices=False, partition=False
+        )
+        return form.unpack(items)
+
+    items = [kept(leaf) for leaf in leaves]
+    return items, positions(keep, count, 0)[1] if total is None else total
+
+
+def positions(keep: jax.Array, count: Any, size: int) -> tuple[jax.Array, jax.Array]:
+    """Where items are kept, `n` past the last one, and how many are."""
+    found, total = _select(
+        x=NO_ROWS, keep=keep, count=count, fill_value=NO_FILL, size=size, indices=True, partition=False
+    )
+    return found, total
+
+
+def ranks(keep: jax.Array, count: Any) -> jax.Array:
+    """How many items are kept before each."""
+    n = keep.shape[0]
+    marks = (whole_axes(keep) & live_mask(n, count)).astype(index_dtype("select", "keep", n))
+    return scan(marks, exclusive=True)
+
+
+def _shapes(x: Any, keep: Any, *, size: int, indices: int) -> Sequence[Any]:
+    index = index_dtype("select", "keep", keep.shape[0])
+    items = jax.ShapeDtypeStruct((size,), index) if indices else jax.ShapeDtypeStruct((size, x.shape[1]), x.dtype)
+    return [items, jax.ShapeDtypeStruct((), index)]
+
+
+def _fallback(
+    x: jax.Array,
+    keep: jax.Array,
+    count: jax.Array,
+    fill_value: jax.Array,
+    *,
+    size: int,
+    indices: int,
+    partition: int,
+) -> Sequence[jax.Array]:
+    (n,) = keep.shape
+    places, total = _places(keep, count, partition)
+    sources = jnp.full((size,), n, places.dtype).at[places].set(jnp.arange(n, dtype=places.dtype), mode="drop")
+    return [sources if indices else take_or_fill(x, sources, fill_value, unique=True), total]
+
+
+def _places(keep: jax.Array, count: jax.Array, partition: int) -> tuple[jax.Array, jax.Array]:
+    """The place to which each item goes, past all places if it goes nowhere, and how many are kept."""
+    (n,) = keep.shape
+    dtype = index_dtype("select", "keep", n)
+    kept = keep & live_mask(n, count)
+    ends = jnp.cumsum(kept, dtype=dtype)
+    before = ends - kept.astype(dtype)
+    total = ends[-1] if n else jnp.zeros((), dtype)
+    if not partition:
+        return jnp.where(kept, before, jnp.iinfo(dtype).max), total
+    items = jnp.arange(n, dtype=dtype)
+    others = jnp.where(live_mask(n, count), total + items - before, items)
+    return jnp.where(kept, before, others), total
+
+
+def _jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+    results = _select.run(primals, **attributes)
+    if attributes["indices"]:
+        return results, [None, None]
+
+    def run(x: jax.Array, fill: jax.Array) -> jax.Array:
+        return _select.run(primals._replace(x=x, fill_value=fill), **attributes)[0]
+
+    tangent = filled_tangent(run, primals.x, tangents.x, primals.fill_value, tangents.fill_value)
+    return results, [tangent, None]
+
+
+def _transpose(cotangents: Sequence[Any], operands: Any, *, size: int, indices: int, partition: int) -> jax.Array:
+    """Each item gets the cotangent of its place."""
+    del indices
+    places, _ = _places(operands.keep, operands.count, partition)
+    places = jnp.where(places < size, places, size)
+    return take_or_fill(cotangents[0], places, unique=True)
+
+
+# With `indices` the result is the positions, and x and fill_value are not read. With `partition` the other items follow
+# those that are kept, and those past the count stay where they are.
+_select = Operation(
+    "select",
+    operands={"x": 2, "keep": 1, "count": 1, "fill_value": 1},
+    results=("items", "kept"),
+    attributes={"size": int, "indices": bool, "partition": bool},
+    shapes=_shapes,
+    fallback=_fallback,
+)
+_select.def_jvp(_jvp)
+_select.def_transpose("x", _transpose)

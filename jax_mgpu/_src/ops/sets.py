@@ -1,0 +1,485 @@
+"""Set operations on sorted multisets."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src import mesh
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Keys, LessFunction
+from jax_mgpu._src.arguments.check import (
+    expect_no_axis,
+    fill_operand,
+    index_dtype,
+    static_flag,
+    static_size,
+    value_error,
+)
+from jax_mgpu._src.arguments.counts import live_items
+from jax_mgpu._src.arguments.preconditions import room
+from jax_mgpu._src.arguments.values import (
+    Payload,
+    carried_leaf,
+    filled_behind,
+    flatten_pair,
+    flatten_values,
+    take_from_pair,
+)
+from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
+from jax_mgpu._src.functions.comparator_ops import ranked_pair
+from jax_mgpu._src.keys.bits import ordered_together
+from jax_mgpu._src.keys.columns import KeyPair, expect_told_apart, sorted_pair
+from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.ops.unsorted_pairs import in_order_with
+
+__all__ = ["SetResult", "set_difference", "set_intersection", "set_symmetric_difference", "set_union"]
+
+
+class Kind(enum.IntEnum):
+    """The attribute `kind` of the kernels."""
+
+    INTERSECTION = 0
+    UNION = 1
+    DIFFERENCE = 2
+    SYMMETRIC_DIFFERENCE = 3
+
+
+TAKES_B = (Kind.UNION, Kind.SYMMETRIC_DIFFERENCE)
+
+
+class SetResult(NamedTuple):
+    """The result of a set operation.
+
+    Attributes:
+      keys: `[size]`, sorted; past `count`, the fill value. Columns are a tuple.
+      values: a pytree of arrays with leading axis `size`, or None where no values were given.
+      count: the number of items of the result, a scalar. It can exceed `size`: then the first `size` items are kept.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> found = mgpu.set_difference(jnp.array([1, 2, 5]), jnp.array([2, 3]), jnp.array([10, 20, 50]))
+      >>> found.keys, found.values, found.count
+      (Array([1, 5, 0], dtype=int32), Array([10, 50,  0], dtype=int32), Array(2, dtype=int32))
+    """
+
+    keys: Any
+    values: Any
+    count: jax.Array  # type: ignore[assignment]
+
+
+@jit_eager("size", "duplicates", "assume_sorted", "aligned", "less")
+def set_intersection(
+    a: Keys,
+    b: Keys,
+    a_values: Any = None,
+    *,
+    size: int | None = None,
+    duplicates: bool = True,
+    fill_value: ArrayLike = 0,
+    assume_sorted: bool = True,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+    less: LessFunction | None = None,
+    axis_name: AxisName | None = None,
+    aligned: bool = False,
+) -> SetResult:
+    """The multiset intersection of two sorted arrays: for p copies in a and q in b, the first min(p, q) of a.
+
+    Args:
+      a: `[n_a]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits. Floats are in the order of `jax.lax.sort`:
+        NaN is largest, all NaNs are equal, and so are the two zeros. Or columns: a tuple of 1 to 8 such arrays,
+        compared one after the other.
+      b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
+      a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape.
+      size: the static length of the result (default `min(n_a, n_b)`).
+      duplicates: False promises that no key occurs twice in a, nor twice in b, and saves time.
+      fill_value: the value of keys and values past the last one, a scalar; converted to the dtype of each.
+      assume_sorted: whether a and b are sorted. False takes keys in any order, and sorts both with their values; not
+        over a mesh axis.
+      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
+      b_count: the same for b (default `n_b`).
+      less: the order, in place of that of numbers; see `mergesort`. Keys are equal where neither comes first. It
+        excludes `axis_name`.
+      axis_name: work on the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`;
+        columns have up to 64 bits then. Each device gets a part of the result, of about equally many items of a and b.
+        `size` and the number are the device's own. The default of `size` is the most that a part can have: n_a + n_b,
+        half for the intersection.
+      aligned: over a mesh axis, whether a and b are results of `align`. Then no item moves to another device. The
+        default of `size` is n_a, for a union or symmetric difference n_a + n_b.
+
+    Returns:
+      A `SetResult`: keys and values as they are in a, bit for bit, and their number.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above, or `size` is not static.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more in both inputs together without
+        `jax_enable_x64`.
+
+    Time is O(n_a + n_b), each key read once and each result written once. Equal parts of both inputs are found by
+    balanced path (Baxter, moderngpu, 2013), which puts the r-th copy of a key in a and the r-th in b into the same
+    part. A scan with decoupled look-back (Merrill and Garland, 2016) finds the place of the results, in the same pass.
+    Columns cost as in `merge`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.set_intersection(jnp.array([1, 2, 2, 2, 5]), jnp.array([2, 2, 3, 5]))
+      SetResult(keys=Array([2, 2, 5, 0], dtype=int32), values=None, count=Array(3, dtype=int32))
+    """
+    options = duplicates, fill_value, assume_sorted, (a_count, b_count), less, axis_name, aligned
+    return _operate("set_intersection", Kind.INTERSECTION, a, b, a_values, None, size, *options)
+
+
+@jit_eager("size", "duplicates", "assume_sorted", "aligned", "less")
+def set_union(
+    a: Keys,
+    b: Keys,
+    a_values: Any = None,
+    b_values: Any = None,
+    *,
+    size: int | None = None,
+    duplicates: bool = True,
+    fill_value: ArrayLike = 0,
+    assume_sorted: bool = True,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+    less: LessFunction | None = None,
+    axis_name: AxisName | None = None,
+    aligned: bool = False,
+) -> SetResult:
+    """The multiset union of two sorted arrays: for p copies in a and q in b, those of a, then those of b past the p-th.
+
+    Args:
+      a: see `set_intersection`.
+      b: see `set_intersection`.
+      a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape.
+      b_values: a pytree of the same structure, dtypes and trailing shapes with leading axis `n_b`.
+      size: the static length of the result (default `n_a + n_b`).
+      duplicates: see `set_intersection`.
+      fill_value: see `set_intersection`.
+      assume_sorted: see `set_intersection`.
+      a_count: see `set_intersection`.
+      b_count: see `set_intersection`.
+      less: see `set_intersection`.
+      axis_name: see `set_intersection`.
+      aligned: see `set_intersection`.
+
+    Returns:
+      A `SetResult`, each value from the array that its key comes from.
+
+    Raises:
+      TypeError: as `set_intersection`.
+      ValueError: as `set_intersection`; also values of only one side, or of two structures.
+
+    Complexity and source as `set_intersection`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.set_union(jnp.array([1, 2, 2]), jnp.array([2, 2, 2, 3]), size=6).keys
+      Array([1, 2, 2, 2, 3, 0], dtype=int32)
+    """
+    options = duplicates, fill_value, assume_sorted, (a_count, b_count), less, axis_name, aligned
+    return _operate("set_union", Kind.UNION, a, b, a_values, b_values, size, *options)
+
+
+@jit_eager("size", "duplicates", "assume_sorted", "aligned", "less")
+def set_difference(
+    a: Keys,
+    b: Keys,
+    a_values: Any = None,
+    *,
+    size: int | None = None,
+    duplicates: bool = True,
+    fill_value: ArrayLike = 0,
+    assume_sorted: bool = True,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+    less: LessFunction | None = None,
+    axis_name: AxisName | None = None,
+    aligned: bool = False,
+) -> SetResult:
+    """The multiset difference of two sorted arrays: for p copies in a and q in b, those of a past the q-th.
+
+    Args:
+      a: see `set_intersection`.
+      b: see `set_intersection`.
+      a_values: see `set_intersection`.
+      size: the static length of the result (default `n_a`).
+      duplicates: see `set_intersection`.
+      fill_value: see `set_intersection`.
+      assume_sorted: see `set_intersection`.
+      a_count: see `set_intersection`.
+      b_count: see `set_intersection`.
+      less: see `set_intersection`.
+      axis_name: see `set_intersection`.
+      aligned: see `set_intersection`.
+
+    Returns:
+      A `SetResult`.
+
+    Raises:
+      TypeError: as `set_intersection`.
+      ValueError: as `set_intersection`.
+
+    Complexity and source as `set_intersection`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.set_difference(jnp.array([1, 2, 2, 2, 5]), jnp.array([2, 2, 3, 5]), size=2).keys
+      Array([1, 2], dtype=int32)
+    """
+    options = duplicates, fill_value, assume_sorted, (a_count, b_count), less, axis_name, aligned
+    return _operate("set_difference", Kind.DIFFERENCE, a, b, a_values, None, size, *options)
+
+
+@jit_eager("size", "duplicates", "assume_sorted", "aligned", "less")
+def set_symmetric_difference(
+    a: Keys,
+    b: Keys,
+    a_values: Any = None,
+    b_values: Any = None,
+    *,
+    size: int | None = None,
+    duplicates: bool = True,
+    fill_value: ArrayLike = 0,
+    assume_sorted: bool = True,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+    less: LessFunction | None = None,
+    axis_name: AxisName | None = None,
+    aligned: bool = False,
+) -> SetResult:
+    """The multiset symmetric difference: for p copies in a and q in b, the last abs(p - q) of the side with more.
+
+    Args:
+      a: see `set_intersection`.
+      b: see `set_intersection`.
+      a_values: see `set_union`.
+      b_values: see `set_union`.
+      size: the static length of the result (default `n_a + n_b`).
+      duplicates: see `set_intersection`.
+      fill_value: see `set_intersection`.
+      assume_sorted: see `set_intersection`.
+      a_count: see `set_intersection`.
+      b_count: see `set_intersection`.
+      less: see `set_intersection`.
+      axis_name: see `set_intersection`.
+      aligned: see `set_intersection`.
+
+    Returns:
+      A `SetResult`, each value from the array that its key comes from.
+
+    Raises:
+      TypeError: as `set_union`.
+      ValueError: as `set_union`.
+
+    Complexity and source as `set_intersection`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.set_symmetric_difference(jnp.array([1, 2, 2]), jnp.array([2, 2, 2, 3]), size=3).keys
+      Array([1, 2, 3], dtype=int32)
+    """
+    name = "set_symmetric_difference"
+    options = duplicates, fill_value, assume_sorted, (a_count, b_count), less, axis_name, aligned
+    return _operate(name, Kind.SYMMETRIC_DIFFERENCE, a, b, a_values, b_values, size, *options)
+
+
+def _operate(
+    name: str,
+    kind: Kind,
+    a: Any,
+    b: Any,
+    a_values: Any,
+    b_values: Any,
+    size: int | None,
+    duplicates: bool,
+    fill_value: Any,
+    assume_sorted: bool,
+    counts: tuple[Any, Any],
+    less: Any = None,
+    axis_name: Any = None,
+    aligned: bool = False,
+) -> SetResult:
+    if less is not None:
+        expect_no_axis(name, "less", axis_name)
+        ranked = ranked_pair(name, a, b, less, *counts)
+        if kind not in TAKES_B or (a_values is None) == (b_values is None):
+            moved_b = None if kind not in TAKES_B else (ranked.b, b_values)
+            result = _operate(
+                name, kind, *ranked.ranks, (ranked.a, a_values), moved_b, size, duplicates, fill_value, assume_sorted,
+                counts,
+            )  # fmt: skip
+            keys, values = result.values
+            return SetResult(ranked.restore(keys), values, result.count)
+        flatten_pair(name, a_values, b_values, 0, 0)
+    expect_told_apart(name, a=a, b=b)
+    duplicates, aligned = static_flag(name, "duplicates", duplicates), static_flag(name, "aligned", aligned)
+    if not static_flag(name, "assume_sorted", assume_sorted):
+        if axis_name is not None:
+            raise value_error(name, "assume_sorted", "True over a mesh axis", "False")
+        a, a_values = in_order_with(name, "a", a, a_values, counts[0])
+        b, b_values = in_order_with(name, "b", b, b_values, counts[1])
+    pair = sorted_pair(name, a, b, *counts, unique=not duplicates)
+    n_a, n_b = pair.a.shape[0], pair.b.shape[0]
+    if axis_name is not None:
+        size = None if size is None else static_size(name, "size", size)
+        options = {"size": size, "duplicates": duplicates, "aligned": aligned}
+        return _over_axis(name, kind, pair, a_values, b_values, fill_value, axis_name, options)
+    index_dtype(name, "a and b", n_a + n_b)
+    default = {Kind.INTERSECTION: min(n_a, n_b), Kind.DIFFERENCE: n_a}.get(kind, n_a + n_b)
+    size = default if size is None else static_size(name, "size", size)
+    given = {"a": pair.a, "b": pair.b, "a_count": pair.a_count, "b_count": pair.b_count, "fill": pair.fill(fill_value)}
+    given.update(kind=kind, size=size, duplicates=duplicates)
+
+    if kind not in TAKES_B:
+        a_leaves, unflatten = flatten_values(name, "a_values", a_values, n_a, "a")
+        b_leaves: Sequence[Any] = [None] * len(a_leaves)
+    else:
+        a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, n_a, n_b)
+    if pair.is_code and a_values is None:
+        keys, count = _sets(**given, payload=Payload.NONE)
+        keys = pair.restored(keys, count=count, fill_value=fill_value)
+        return SetResult(keys, None, room(name, count, size))
+    carried = carried_leaf(a_leaves)
+    if pair.is_code and carried is not None:
+        b_carried = ABSENT if b_leaves[0] is None else b_leaves[0]
+        values_fill = fill_operand(name, fill_value, carried.dtype)
+        keys, values, count = _sets(
+            **given, a_values=carried, b_values=b_carried, values_fill=values_fill, payload=Payload.GIVEN
+        )
+        keys = pair.restored(keys, count=count, fill_value=fill_value)
+        return SetResult(keys, unflatten([values]), room(name, count, size))
+    keys, sources, count = _sets(**given, payload=Payload.INDICES)
+    keys = pair.restored(keys, sources, count=count, fill_value=fill_value)
+    if a_values is None:
+        return SetResult(keys, None, room(name, count, size))
+    moved = [
+        take_from_pair(x, y, sources, n_a, fill_operand(name, fill_value, x.dtype))
+        for x, y in zip(a_leaves, b_leaves, strict=True)
+    ]
+    return SetResult(keys, unflatten(moved), room(name, count, size))
+
+
+def _over_axis(
+    name: str, kind: Kind, pair: KeyPair, a_values: Any, b_values: Any, fill_value: Any, axis_name: Any, options: Any
+) -> SetResult:
+    """A device's part of the result. Columns are the code that holds them, and floats among them travel as values."""
+    a, b, a_count, b_count = pair.code_operands
+
+    def run(a_values: Any, b_values: Any, fill_value: Any) -> SetResult:
+        operands = (kind, a, b, a_values, b_values, a_count, b_count)
+        return over_axis(mesh.pairs.set_operation, name, axis_name, *operands, fill_value=fill_value, **options)
+
+    if not pair.are_columns:
+        return run(a_values, b_values, fill_value)
+    if kind in TAKES_B:
+        a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, a.shape[0], b.shape[0])
+    else:
+        a_leaves, unflatten = flatten_values(name, "a_values", a_values, a.shape[0], "a")
+        b_leaves = []
+    (a_rest, b_rest), number = pair.rest, len(a_leaves)
+    of_a, of_b = [*a_leaves, *a_rest], [*b_leaves, *b_rest]
+    found = run(of_a or None, of_b if of_a and kind in TAKES_B else None, 0)
+    moved = found.values or []
+    keys = pair.of_code_and_rest(found.keys, moved[number:], found.count, fill_value)
+    leaves = [filled_behind(x, found.count, fill_operand(name, fill_value, x.dtype)) for x in moved[:number]]
+    return SetResult(keys, None if a_values is None else unflatten(leaves), found.count)
+
+
+def _shapes(a: Any, b: Any, a_values: Any, *, size: int, payload: int) -> Sequence[Any]:
+    index = index_dtype("set operation", "a and b", a.shape[0] + b.shape[0])
+    keys, count = jax.ShapeDtypeStruct((size,), a.dtype), jax.ShapeDtypeStruct((), index)
+    if payload == Payload.NONE:
+        return [keys, count]
+    return [keys, jax.ShapeDtypeStruct((size,), a_values.dtype if payload == Payload.GIVEN else index), count]
+
+
+def _fallback(
+    a: jax.Array,
+    b: jax.Array,
+    a_count: jax.Array,
+    b_count: jax.Array,
+    fill: jax.Array,
+    a_values: jax.Array,
+    b_values: jax.Array,
+    values_fill: jax.Array,
+    *,
+    kind: int,
+    size: int,
+    payload: int,
+) -> Sequence[jax.Array]:
+    """Sorts both together; each copy counts the copies of its key on either side, and kept items move up."""
+    n_a, n = a.shape[0], a.shape[0] + b.shape[0]
+    index = index_dtype("set operation", "a and b", n)
+    if n == 0:
+        a, n_a, n = jnp.zeros((1,), a.dtype), 1, 1
+        a_count = jnp.zeros((1,), jnp.int32)
+    positions = jnp.arange(n, dtype=index)
+    a_live, b_live = live_items(n_a, a_count, index), live_items(n - n_a, b_count, index)
+    dead = jnp.where(positions < n_a, positions >= a_live, positions >= n_a + b_live)
+    (keys,) = ordered_together(jnp.concatenate([a, b]))
+    dead, keys, positions = jax.lax.sort((dead, keys, positions), num_keys=3)
+    from_a = positions < n_a
+    starts = jnp.concatenate([jnp.ones((1,), bool), (keys[1:] != keys[:-1]) | dead[1:]])
+    runs = jnp.cumsum(starts, dtype=index) - 1
+    a_copies, b_copies = (
+        jnp.zeros((n,), index).at[runs].add((side & ~dead).astype(index), indices_are_sorted=True)[runs]
+        for side in (from_a, ~from_a)
+    )
+    first = jax.lax.cummax(jnp.where(starts, jnp.arange(n, dtype=index), 0))
+    rank = jnp.arange(n, dtype=index) - first - jnp.where(from_a, 0, a_copies)
+    past = rank >= jnp.where(from_a, b_copies, a_copies)  # the other side has no such copy
+    keep = {
+        Kind.INTERSECTION: from_a & ~past,
+        Kind.UNION: from_a | past,
+        Kind.DIFFERENCE: from_a & past,
+        Kind.SYMMETRIC_DIFFERENCE: past,
+    }[Kind(kind)] & ~dead
+    slots = jnp.where(keep, jnp.cumsum(keep, dtype=index) - 1, size)
+    sources = jnp.full((size,), -1, index).at[slots].set(positions, mode="drop")
+    count = jnp.sum(keep, dtype=index)
+    result_keys = take_from_pair(a, b, sources, n_a, fill)
+    if payload == Payload.NONE:
+        return [result_keys, count]
+    if payload == Payload.INDICES:
+        return [result_keys, sources, count]
+    return [result_keys, take_from_pair(a_values, _given(b_values, kind), sources, n_a, values_fill), count]
+
+
+def _jvp(primals: Any, tangents: Any, *, payload: int, **attributes: int) -> tuple[Any, Any]:
+    n_a = primals.a.shape[0]
+    without_values = primals._replace(a_values=ABSENT, b_values=ABSENT, values_fill=ABSENT)
+    keys, sources, count = _sets.run(without_values, **attributes, payload=Payload.INDICES)
+
+    key_tangents = take_from_pair(tangents.a, tangents.b, sources, n_a, tangents.fill, tangents=True)
+    if payload == Payload.NONE:
+        return [keys, count], [key_tangents, None]
+    if payload == Payload.INDICES:
+        return [keys, sources, count], [key_tangents, None, None]
+    b_values = _given(primals.b_values, attributes["kind"])
+    values = take_from_pair(primals.a_values, b_values, sources, n_a, primals.values_fill)
+    return [keys, values, count], [
+        key_tangents,
+        take_from_pair(tangents.a_values, tangents.b_values, sources, n_a, tangents.values_fill, tangents=True),
+        None,
+    ]
+
+
+def _given(b_values: jax.Array, kind: int) -> jax.Array | None:
+    """B's values, where the operation takes some."""
+    return b_values if kind in TAKES_B else None
+
+
+_sets = Operation(
+    "sets",
+    operands=dict.fromkeys(("a", "b", "a_count", "b_count", "fill", "a_values", "b_values", "values_fill"), 1),
+    results=("keys", "values", "count"),
+    attributes={"kind": Kind, "size": int, "duplicates": bool, "payload": Payload},
+    shapes=_shapes,
+    fallback=_fallback,
+)
+_sets.def_jvp(_jvp)

@@ -1,0 +1,266 @@
+"""The ways of a sort, and which is taken: by one code, by two keys, part after part; with what travels along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.arguments.check import count_operand, index_dtype, static_flag
+from jax_mgpu._src.arguments.counts import marked_starts
+from jax_mgpu._src.arguments.values import Payload, carried_leaf, packed_rows, take_keys, take_rows, travel_with_keys
+from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.keys.columns import Columns, SortKey, key_starts, travelling
+from jax_mgpu._src.keys.digits import WIDEST, WORD
+from jax_mgpu._src.ops.sort_primitives import SORT, SORT_COLUMNS, Method
+
+__all__ = ["given_to_sort", "is_long_permutation", "partitioned", "sort_indices", "sort_keys", "sort_rows"]
+
+
+# A permutation of more words than a GPU's cache holds reads or writes a line for each. For 2^26 words on an H200, a
+# scatter takes 4.4 ms, a gather 1.7, a sort of the words by their places 1.7, 4 bytes more of payload in a sort 0.6.
+LONG_PERMUTATION = 1 << 23
+
+
+def is_long_permutation(n: int) -> bool:
+    """Whether a permutation of so many items takes longer on a GPU than a sort that carries them."""
+    return n >= LONG_PERMUTATION
+
+
+def given_to_sort(
+    operation: str, keys: Any, heads: Any, flags: Any, descending: bool, count: Any, method: Method
+) -> dict[str, Any]:
+    """The operands and attributes of every sort, except the keys and their bits."""
+    return {
+        "heads": heads,
+        "flags": flags,
+        "count": count_operand(operation, "count", count, keys.shape[0]),
+        "descending": static_flag(operation, "descending", descending),
+        "method": method,
+    }
+
+
+def _sorted(keys: Any, given: dict[str, Any], bits: int | None, payload: Payload, values: Any = ABSENT) -> list[Any]:
+    """Keys in their order, an array or columns that follow from a code, and their payload, by one call of kernels."""
+    if not isinstance(keys, Columns):
+        return SORT(**given, keys=keys, bits=bits, values=values, payload=payload)
+    if _are_two_operands(keys, given, payload):
+        high, low = keys.arrays
+        directions = dict(zip(("high_descending", "low_descending"), keys.descending, strict=True))
+        columns = SORT_COLUMNS(high=high, low=low, count=given["count"], values=values, **directions, payload=payload)
+        return [keys.structure(columns[:2]), *columns[2:]]
+    codes, *moved = SORT(**given, keys=keys.codes()[0], bits=keys.bits, values=values, payload=payload)
+    return [keys.restored([codes]), *moved]
+
+
+def _are_two_operands(keys: Columns, given: dict[str, Any], payload: Payload) -> bool:
+    """Whether kernels take two columns as they are."""
+    if not (keys.are_two_words and keys.are_integers) or given["method"] != Method.FASTEST:
+        return False
+    least = {Payload.NONE: LONG_WORDS, Payload.GIVEN: LONG_PAIRS, Payload.INDICES: LONG_INDICES}[payload]
+    return least <= keys.shape[0] < MOST_WORDS
+
+
+def sort_indices(operation: str, keys: Any, given: dict[str, Any], bits: int | None) -> tuple[Any, jax.Array]:
+    """Keys in their order, and where each was."""
+    index_dtype(operation, "keys", keys.shape[0])
+    if not isinstance(keys, Columns) or keys.is_code:
+        sorted_keys, indices = _sorted(keys, given, bits, Payload.INDICES)
+        return sorted_keys, indices
+    (*higher, lowest), (*higher_bits, lowest_bits) = keys.codes(), keys.code_bits
+    codes, indices = SORT(**given, keys=lowest, bits=lowest_bits, payload=Payload.INDICES)
+    for code, code_bits in zip(reversed(higher), reversed(higher_bits), strict=True):  # stable over the lower ones
+        moved = take_keys(code, indices)
+        codes, indices = SORT(**given, keys=moved, bits=code_bits, values=indices, payload=Payload.GIVEN)
+    return keys.restored([codes], lambda column: take_rows(column, indices)), indices
+
+
+# The least number of items from which columns go another way than by one code, or by the indices that it gives. On an
+# H200, 2^26 keys of two columns of 32 bits take 3.8 ms by their code, 3.5 by two sorts of pairs, and 3.3 as two
+# operands. Of 2^22, values and indices take longer as two operands than by the code. With floats, 2^26 keys take 8.7 ms
+# by the code, and three columns take 4.3 to 6.2 part after part. docs/notes/sort.md has more.
+LONG_WORDS = 1 << 22  # two columns of integers of 32 bits, keys alone: from here on, kernels sort 64 bits by digits
+LONG_PAIRS = 1 << 23  # the same with values
+LONG_INDICES = 1 << 24  # the same, and their indices
+MOST_WORDS = 1 << 30  # the kernels have places of 32 bits
+LONG_FLOATS = 1 << 20  # two columns of 32 bits, one of them of floats, keys alone
+LONG_COLUMNS = 1 << 22  # part after part: those that no code holds, and on a CPU the keys of any
+
+
+def sort_keys(operation: str, keys: Any, given: dict[str, Any], bits: int) -> Any:
+    """Keys in their order, with nothing that belongs to them."""
+    if not isinstance(keys, Columns):
+        return _sorted(keys, given, bits, Payload.NONE)[0]
+
+    def by_two_keys() -> Any:
+        return keys.of_two_keys(_sort_two_keys(*keys.two_keys(), given))
+
+    def by_parts() -> Any:
+        return _sort_by_parts(operation, keys, keys.cuts(travel_with_keys), [], given)[0]
+
+    def as_any() -> Any:
+        if keys.is_code:
+            return _sorted(keys, given, bits, Payload.NONE)[0]
+        if keys.are_integers and keys.bits <= 2 * WIDEST and not _goes_by_parts(keys):
+            return by_two_keys()
+        return sort_rows(operation, keys, given, bits, [])[0]
+
+    on_gpu, elsewhere = as_any, as_any
+    if given["method"] == Method.FASTEST:
+        (n,) = keys.shape
+        if keys.are_two_words and n >= (MOST_WORDS if keys.are_integers else LONG_FLOATS):
+            on_gpu = by_two_keys
+        if keys.is_code and keys.bits > WORD and n >= LONG_COLUMNS:
+            elsewhere = by_parts
+    if on_gpu is elsewhere:
+        return as_any()
+    return jax.lax.platform_dependent(cuda=on_gpu, default=elsewhere)
+
+
+def _sort_two_keys(high: SortKey, low: SortKey, given: dict[str, Any]) -> list[jax.Array]:
+    """By the lower keys, which bring the higher ones, then by those."""
+
+    def sort(key: SortKey, keys: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
+        in_order, (moved,) = _sort_carrying(keys, [other], {**given, "descending": key.descending}, key.bits)
+        return in_order, moved
+
+    low_keys, high_keys = sort(low, low.keys, high.keys)
+    return list(sort(high, high_keys, low_keys))
+
+
+def sort_rows(
+    operation: str, keys: Any, given: dict[str, Any], bits: int, leaves: Sequence[jax.Array], *, ordered: bool = False
+) -> tuple[Any, list[jax.Array]]:
+    """Keys and the leaves in their order; with `ordered`, the position that each had is the first of the leaves."""
+    (n,), is_columns = keys.shape, isinstance(keys, Columns)
+    positions = [jnp.arange(n, dtype=index_dtype(operation, "keys", n))] if ordered else []
+    carried = [*positions, *leaves]
+
+    def by_indices() -> tuple[Any, list[jax.Array]]:
+        sorted_keys, indices = sort_indices(operation, keys, given, bits)
+        return sorted_keys, [*([indices] if ordered else []), *(take_rows(x, indices) for x in leaves)]
+
+    if is_columns and _goes_by_parts(keys):
+        cuts = keys.cuts(lambda rest: travel_with_keys([*rest, *carried]))
+        if cuts:
+            return _sort_by_parts(operation, keys, cuts, carried, given)
+    if is_columns and not keys.is_code:
+        return by_indices()
+    if not ordered and carried_leaf(leaves) is not None:
+        return _sort_carrying(keys, leaves, given, bits)
+    form = keys.replaced([]) if is_columns else None  # what JAX keeps of these functions must hold no arrays
+
+    def keys_of(arrays: list[jax.Array]) -> Any:
+        return arrays[0] if form is None else form.replaced(arrays)
+
+    def packed() -> tuple[Any, list[jax.Array]]:
+        return _with_derivatives_by_indices(
+            lambda arrays, leaves, given: _sort_carrying(keys_of(arrays), leaves, given, bits),
+            lambda arrays, given: sort_indices(operation, keys_of(arrays), given, bits),
+            *(keys.arrays if is_columns else [keys], carried, given),
+        )
+
+    goes_by_indices = not is_long_permutation(n) or given["heads"].size or not travel_with_keys(carried)
+    if goes_by_indices or (ordered and not leaves):  # kernels count positions by themselves
+        return by_indices()
+    return jax.lax.platform_dependent(cuda=packed, default=by_indices)
+
+
+def _sort_carrying(
+    keys: Any, leaves: Sequence[jax.Array], given: dict[str, Any], bits: int
+) -> tuple[Any, list[jax.Array]]:
+    """Keys, and leaves that travel with them as one payload. Those that are packed for it have no derivatives."""
+    if not leaves:
+        return _sorted(keys, given, bits, Payload.NONE)[0], []
+    payload = carried_leaf(leaves)
+    if payload is not None:
+        sorted_keys, moved = _sorted(keys, given, bits, Payload.GIVEN, payload)
+        return sorted_keys, [moved]
+    packed, unpacked = packed_rows(leaves) or (ABSENT, list)
+    sorted_keys, moved = _sorted(keys, given, bits, Payload.GIVEN, packed)
+    return sorted_keys, unpacked(moved)
+
+
+def _with_derivatives_by_indices(
+    sort: Callable[..., tuple[Any, list[jax.Array]]],
+    indices: Callable[..., tuple[Any, jax.Array]],
+    keys: Any,
+    leaves: list[jax.Array],
+    given: dict[str, Any],
+) -> tuple[Any, list[jax.Array]]:
+    """`sort(keys, leaves, given)`, whose derivatives are those of `indices(keys, given)` and gathers."""
+    operands = {name: x for name, x in given.items() if isinstance(x, jax.Array)}
+    attributes = {name: x for name, x in given.items() if name not in operands}
+
+    @jax.custom_jvp
+    def run(keys: Any, leaves: list[jax.Array], operands: dict[str, Any]) -> Any:
+        return sort(keys, leaves, {**attributes, **operands})
+
+    @run.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        def by_indices(keys: Any, leaves: list[jax.Array], operands: dict[str, Any]) -> Any:
+            sorted_keys, order = indices(keys, {**attributes, **operands})
+            return sorted_keys, [take_rows(leaf, order) for leaf in leaves]
+
+        return jax.jvp(by_indices, primals, tangents)
+
+    return run(keys, leaves, operands)
+
+
+def _goes_by_parts(keys: Columns) -> bool:
+    """Whether columns are sorted part after part."""
+    return len(keys.arrays) == 1 or (not keys.is_code and keys.shape[0] >= LONG_COLUMNS)
+
+
+def _sort_by_parts(
+    operation: str, keys: Columns, cuts: Sequence[tuple[int, int]], leaves: list[jax.Array], given: dict[str, Any]
+) -> tuple[Any, list[jax.Array]]:
+    """By the first part, then by each that follows, within the segments of equal keys."""
+    form, bits = keys.replaced([]), keys.code_bits[0]  # what JAX keeps of these functions must hold no arrays
+
+    def sort(arrays: list[jax.Array], leaves: list[jax.Array], given: dict[str, Any]) -> Any:
+        columns = form.replaced(arrays)
+        parts = [columns.part(*cut) for cut in cuts]
+        sort_keys = [part.key() for part in parts]
+        in_order = [key.keys for key in sort_keys]
+        for i, (_, descending, bits) in enumerate(sort_keys):
+            others = travelling(parts, i)
+            carried = [*(in_order[j] for j in others), *leaves]
+            in_order[i], moved = _sort_carrying(in_order[i], carried, {**given, "descending": descending}, bits)
+            for j in others:
+                in_order[j], *moved = moved
+            leaves = moved
+            given = _within_equal(parts[i].of_key(in_order[i]), given)
+        restored = [part.of_key(x).arrays for part, x in zip(parts, in_order, strict=True)]
+        return form.structure(list(chain.from_iterable(restored))), leaves
+
+    def indices(arrays: list[jax.Array], given: dict[str, Any]) -> tuple[Any, jax.Array]:
+        return sort_indices(operation, form.replaced(arrays), given, bits)
+
+    arrays = [whole_axes(x) for x in keys.arrays]
+    given = {name: whole_axes(x) if isinstance(x, jax.Array) else x for name, x in given.items()}
+    return _with_derivatives_by_indices(sort, indices, arrays, leaves, given)
+
+
+def _within_equal(keys: Columns, given: dict[str, Any]) -> dict[str, Any]:
+    """The operands and attributes of a sort within the segments that are given, cut where sorted keys differ."""
+    starts, heads, flags = key_starts(keys), given["heads"], given["flags"]
+    if heads.size or flags.size:
+        starts |= marked_starts(keys.shape[0], heads, flags)
+    return {**given, "heads": ABSENT, "flags": starts, "method": Method.MERGING}
+
+
+def partitioned(codes: jax.Array, bits: int, count: Any, rows: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+    """Codes in the order of their highest bits, from 1 on, and the row of each; `count` is an operand.
+
+    Without rows they are where each code was. Codes that share these bits may come in any order, but equal ones stay in
+    theirs.
+    """
+    given: dict[str, Any] = {"keys": codes, "count": count, "bits": bits, "method": Method.PARTITIONING}
+    given |= {"payload": Payload.INDICES} if rows is None else {"payload": Payload.GIVEN, "values": rows}
+    sorted_codes, moved = SORT(**given, descending=False)
+    return sorted_codes, moved

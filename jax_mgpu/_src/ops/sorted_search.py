@@ -1,0 +1,491 @@
+"""Sorted search: looks the items of one sorted array up in another, all in one pass, or needles in ragged rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src import mesh
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Keys, LessFunction, Side
+from jax_mgpu._src.arguments.check import (
+    count_operand,
+    describe,
+    expect_choice,
+    expect_no_axis,
+    index_dtype,
+    index_vector,
+    segment_operands,
+    static_flag,
+    value_error,
+)
+from jax_mgpu._src.arguments.counts import live_items, live_mask, partition_points, segment_bounds, wide_enough
+from jax_mgpu._src.arguments.preconditions import by_construction, sorted_columns, sorted_keys
+from jax_mgpu._src.arguments.values import fill_missing, take_or_fill
+from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
+from jax_mgpu._src.functions.comparator_ops import ranked_pair
+from jax_mgpu._src.keys.bits import ordered_together
+from jax_mgpu._src.keys.columns import Columns, expect_keys, expect_told_apart, sorted_pair
+from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.ops.argsorted import count_of, in_order
+
+__all__ = ["SortedMatch", "segmented_search", "sorted_equal_count", "sorted_match", "sorted_search"]
+
+
+class SortedMatch(NamedTuple):
+    """The result of `sorted_match`.
+
+    Attributes:
+      a_index: `[n_a]`, the insertion point of each item of A in B; -1 past `a_count`.
+      b_index: `[n_b]`, the insertion point of each item of B in A; -1 past `b_count`.
+      a_match: bool `[n_a]`, whether the item of A occurs in B; False past `a_count`.
+      b_match: bool `[n_b]`, whether the item of B occurs in A; False past `b_count`.
+      a_match_count: how many items of A occur in B.
+      b_match_count: how many items of B occur in A.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> found = mgpu.sorted_match(jnp.array([1, 2, 5]), jnp.array([2, 3]))
+      >>> found.a_match, found.b_match
+      (Array([False,  True, False], dtype=bool), Array([ True, False], dtype=bool))
+    """
+
+    a_index: jax.Array
+    b_index: jax.Array
+    a_match: jax.Array
+    b_match: jax.Array
+    a_match_count: jax.Array
+    b_match_count: jax.Array
+
+
+@jit_eager("side", "aligned", "less")
+def sorted_search(
+    needles: Keys,
+    haystack: Keys,
+    side: Side = "left",
+    *,
+    needles_count: ArrayLike | None = None,
+    haystack_count: ArrayLike | None = None,
+    fill_value: ArrayLike = -1,
+    less: LessFunction | None = None,
+    axis_name: AxisName | None = None,
+    aligned: bool = False,
+) -> jax.Array:
+    """The insertion points of sorted needles in a sorted haystack, as `jnp.searchsorted` gives them.
+
+    Args:
+      needles: `[n]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits. Floats are in the order of
+        `jax.lax.sort`: NaN is largest, the two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one
+        after the other.
+      haystack: `[m]`, sorted, of the same dtype, or as many columns of the same dtypes.
+      side: `"left"` for the first position whose item is not less than the needle (lower bound), `"right"` for the
+        first whose item is greater (upper bound).
+      needles_count: the number of live needles, an integer scalar (default `n`). Items past it are never read.
+      haystack_count: the same for the haystack (default `m`).
+      fill_value: the value of results past `needles_count`, an integer scalar. `m` makes them padding if the positions
+        serve as heads.
+      less: the order, in place of that of numbers; see `mergesort`. It excludes `axis_name`.
+      axis_name: look up the needles of all devices of a mesh axis, or of a tuple of axes, in the haystack of all of
+        them, within `jax.shard_map`; columns may have up to 64 bits in all. Positions are those in the global haystack;
+        each is on the device of its needle.
+      aligned: over a mesh axis, whether needles and haystack are results of `align`. Then no item moves to another
+        device.
+
+    Returns:
+      Positions `[n]` from 0 to `haystack_count`; int32, or int64 from 2^31 haystack items on.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape or side is not one of the above; 2^31 haystack items or more without
+        `jax_enable_x64`.
+
+    Time is O(n + m), each item read once, by merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012; as a search: Baxter,
+    moderngpu, 2013); O(n log m), by binary searches, for needles few enough that this is less. Columns and
+    `less` cost as in `merge`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.sorted_search(jnp.array([0, 2, 2, 9]), jnp.array([1, 2, 2, 5]))
+      Array([0, 1, 1, 4], dtype=int32)
+    """
+    name = "sorted_search"
+    if less is not None:
+        expect_no_axis(name, "less", axis_name)
+        names, counts = ("needles", "haystack"), (needles_count, haystack_count)
+        needles, haystack = ranked_pair(name, needles, haystack, less, *counts, names=names).ranks
+    pair = sorted_pair(name, needles, haystack, needles_count, haystack_count, names=("needles", "haystack"))
+    right, aligned = _is_right(name, side), static_flag(name, "aligned", aligned)
+    if axis_name is not None:
+        operands = pair.code_operands
+        found = over_axis(mesh.pairs.sorted_search, name, axis_name, *operands, right=right, aligned=aligned)
+    else:
+        found = _search.run(pair.operands, right=right)[0]
+    return fill_missing(name, found, fill_value)
+
+
+@jit_eager("side", "assume_sorted", "aligned")
+def sorted_match(
+    a: Keys,
+    b: Keys,
+    side: Side = "left",
+    *,
+    assume_sorted: bool = True,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+    aligned: bool = False,
+) -> SortedMatch:
+    """Looks up the items of two sorted arrays in each other, in one pass over both.
+
+    Args:
+      a: `[n_a]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits, in the order of `jax.lax.sort`, or a tuple
+        of columns.
+      b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
+      side: `"left"` gives the lower bounds of A in B and the upper bounds of B in A, which are the places of the items
+        in a merge with A first; `"right"` gives the reverse.
+      assume_sorted: whether a and b are sorted. False takes keys in any order: then the index of an item is that of
+        the first item that equals it in the other array (`"left"`), or of the last (`"right"`), -1 if there is none;
+        not over a mesh axis.
+      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
+      b_count: the same for b (default `n_b`).
+      axis_name: see `sorted_search`.
+      aligned: see `sorted_search`.
+
+    Returns:
+      A `SortedMatch`; indices and counts are int32, or int64 where a or b has 2^31 items or more. Over a mesh axis, the
+      numbers of matches are those of all devices.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape or side is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Time is O(n_a + n_b), each item read once. Source as `sorted_search`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> found = mgpu.sorted_match(jnp.array([1, 2, 2]), jnp.array([2, 3]))
+      >>> found.a_index, found.b_index, found.a_match_count
+      (Array([0, 0, 0], dtype=int32), Array([3, 3], dtype=int32), Array(2, dtype=int32))
+    """
+    name = "sorted_match"
+    expect_told_apart(name, a=a, b=b)
+    if not static_flag(name, "assume_sorted", assume_sorted):
+        if axis_name is not None:
+            raise value_error(name, "assume_sorted", "True over a mesh axis", "False")
+        return _match_any_order(name, a, b, _is_right(name, side), a_count, b_count)
+    pair = sorted_pair(name, a, b, a_count, b_count)
+    right, aligned = _is_right(name, side), static_flag(name, "aligned", aligned)
+    if axis_name is not None:
+        operands = pair.code_operands
+        return over_axis(mesh.pairs.sorted_match, name, axis_name, *operands, right=right, aligned=aligned)
+    return SortedMatch(*_match.run(pair.operands, right=right))
+
+
+@jit_eager("aligned")
+def sorted_equal_count(
+    a: Keys,
+    b: Keys,
+    *,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+    aligned: bool = False,
+) -> jax.Array:
+    """Counts, for each item of one sorted array, the items of another that equal it.
+
+    Args:
+      a: `[n_a]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits, in the order of `jax.lax.sort`, or a tuple
+        of columns.
+      b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
+      a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
+      b_count: the same for b (default `n_b`).
+      axis_name: see `sorted_search`.
+      aligned: see `sorted_search`.
+
+    Returns:
+      Counts `[n_a]`, 0 past `a_count`; int32, or int64 from 2^31 items of b on.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape is not one of the above; 2^31 items of b or more without `jax_enable_x64`.
+
+    Time is O(n_a + n_b): the difference of two searches. Source as `sorted_search`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.sorted_equal_count(jnp.array([1, 2, 2, 7]), jnp.array([2, 2, 2, 7]))
+      Array([0, 3, 3, 1], dtype=int32)
+    """
+    name = "sorted_equal_count"
+    expect_told_apart(name, a=a, b=b)
+    pair = sorted_pair(name, a, b, a_count, b_count)
+    aligned = static_flag(name, "aligned", aligned)
+    if axis_name is not None:
+        return over_axis(mesh.pairs.sorted_equal_count, name, axis_name, *pair.code_operands, aligned=aligned)
+    operands = pair.operands
+    index_dtype(name, "b", operands[1].shape[0])
+    return _search.run(operands, right=True)[0] - _search.run(operands, right=False)[0]
+
+
+@jit_eager("side")
+def segmented_search(
+    needles: Keys,
+    ids: ArrayLike,
+    haystack: Keys,
+    heads: ArrayLike,
+    side: Side = "left",
+    *,
+    ends: ArrayLike | None = None,
+    needles_count: ArrayLike | None = None,
+    haystack_count: ArrayLike | None = None,
+    fill_value: ArrayLike = -1,
+) -> jax.Array:
+    """The insertion point of each needle in a segment of its own of a ragged haystack.
+
+    Args:
+      needles: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order. Or columns: a tuple of 1 to 8
+        such arrays, compared one after the other.
+      ids: `[n]`, integers: the segment of each needle. A needle whose id is negative, or not below the number of
+        segments, belongs to none.
+      haystack: `[size]`, of the dtype of needles, or as many columns of the same dtypes; sorted within each segment.
+        Floats are in the order of `jax.lax.sort`: NaN is largest, the two zeros are equal.
+      heads: `[m]`, non-decreasing integers: segment `i` starts at `heads[i]` and ends at the next head, the last one at
+        `size` (or `haystack_count`). A repeated head is an empty segment; so is a head past the last item.
+      side: `"left"` for the first position whose item is not less than the needle (lower bound), `"right"` for the
+        first whose item is greater (upper bound); the segment's end if it has no such item.
+      ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`. Segments do not overlap; one that ends
+        where it starts, or before, is empty. Without `ends` a segment ends where the next begins.
+      needles_count: the number of live needles, an integer scalar (default `n`). Items past it are never read.
+      haystack_count: the same for the haystack (default `size`).
+      fill_value: the value of results past `needles_count`, and of needles that belong to no segment; an integer
+        scalar.
+
+    Returns:
+      Positions `[n]`, which count from the start of the haystack, not of the segment; an empty segment gives its start.
+      int32, or int64 from 2^31 items of the haystack or segments on.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape or side is not one of the above; 2^31 items of the haystack or segments or more
+        without `jax_enable_x64`.
+
+    Time is O(n log s) for segments of s items: a binary search of each needle, several at a time. Columns of more than
+    64 bits in all are ranked first, by sorts of both sides.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> neighbours, heads = jnp.array([1, 4, 7, 0, 9]), jnp.array([0, 3])
+      >>> mgpu.segmented_search(jnp.array([5, 7, 1]), jnp.array([0, 0, 1]), neighbours, heads)
+      Array([2, 2, 4], dtype=int32)
+    """
+    name = "segmented_search"
+    right = _is_right(name, side)
+    (n,), (size,) = (expect_keys(name, *given)[0].shape for given in (("needles", needles), ("haystack", haystack)))
+    heads, stops = segment_operands(name, heads, ends, size)
+    m = heads.shape[0]
+    ids = index_vector(name, "ids", ids, m)
+    if ids.shape[0] != n:
+        raise value_error(name, "ids", f"one for each needle, {n}", describe(ids))
+    lives = [
+        count_operand(name, f"{side}_count", count, length)
+        for side, count, length in (("needles", needles_count, n), ("haystack", haystack_count, size))
+    ]
+    index = index_dtype(name, "haystack and heads", max(size, m))
+
+    def positions(x: jax.Array, most: int) -> jax.Array:
+        """Indices of the type of the result; one that is out of range stays so."""
+        return x if x.dtype == index else jnp.clip(wide_enough(x, most), -1, most).astype(index)
+
+    heads, ids = positions(heads, size), positions(ids, m)
+    ends = ABSENT if stops is None else positions(stops, size)
+    haystack = _sorted_within(name, haystack, heads, ends, lives[1])
+    needles, haystack = _comparable(name, needles, haystack, *lives)
+    found = _segmented_search.run([needles, ids, haystack, heads, ends, *lives], right=right)[0]
+    return fill_missing(name, found, fill_value)
+
+
+def _sorted_within(name: str, haystack: Any, heads: jax.Array, ends: Any, count: Any) -> Any:
+    """A haystack that is in order within each segment."""
+    keys, _ = expect_keys(name, "haystack", haystack)
+    size = keys.shape[0]
+
+    def follows() -> jax.Array:
+        begin, end = _bounds_of_segments(heads, ends, size, count)
+        full = (begin < end).astype(heads.dtype)
+        marks = jnp.zeros((size + 1,), heads.dtype).at[begin + 1].add(full, mode="drop").at[end].add(-full)
+        return jnp.cumsum(marks[:size]) > 0
+
+    if isinstance(keys, Columns):
+        given: Any = {"descending": keys.descending, "within": follows}
+        return keys.structure(sorted_columns(name, keys.names, keys.arrays, count, **given))
+    return sorted_keys(name, "haystack", keys, count, within=follows)
+
+
+def _comparable(name: str, needles: Any, haystack: Any, needles_count: Any, haystack_count: Any) -> Sequence[jax.Array]:
+    """Both sides as single keys that compare as they do, in the order in which they came."""
+    sides = [("needles", needles, count_of(needles_count)), ("haystack", haystack, count_of(haystack_count))]
+    counts = [count for _, _, count in sides]
+    checked = [expect_keys(name, argument, keys)[0] for argument, keys, _ in sides]
+    with by_construction():
+        if all(not isinstance(keys, Columns) or keys.fits for keys in checked):
+            pair = sorted_pair(name, needles, haystack, *counts, names=("needles", "haystack"))
+            return pair.a, pair.b
+        rows = [in_order(name, *side) for side in sides]
+        pair = sorted_pair(name, *(side.keys for side in rows), *counts, names=("needles", "haystack"))
+        return rows[0].to_rows(pair.a), rows[1].to_rows(pair.b)
+
+
+def _match_any_order(name: str, a: Any, b: Any, right: bool, a_count: Any, b_count: Any) -> SortedMatch:
+    """Looks each item of both arrays up in the other; results are positions in the caller's arrays."""
+    rows = [in_order(name, side, keys, count) for side, keys, count in (("a", a, a_count), ("b", b, b_count))]
+    pair = sorted_pair(name, rows[0].keys, rows[1].keys, *(count_of(side.count) for side in rows))
+    sides = []
+    swapped = (pair.b, pair.a, pair.b_count, pair.a_count)
+    for own, other, operands in ((rows[0], rows[1], pair.operands), (rows[1], rows[0], swapped)):
+        low, high = (_search.run(operands, right=upper)[0] for upper in (False, True))
+        place = take_or_fill(other.order + 1, jnp.where(low < high, high - 1 if right else low, -1)) - 1
+        sides.append((own.to_rows(place), own.to_rows(low < high), jnp.sum(low < high, dtype=place.dtype)))
+    return SortedMatch(*(part for parts in zip(*sides, strict=True) for part in parts))
+
+
+def _is_right(name: str, side: str) -> bool:
+    return expect_choice(name, "side", side, ("left", "right")) == "right"
+
+
+def _search_shapes(needles: Any, haystack: Any) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct(needles.shape, index_dtype("sorted_search", "haystack", haystack.shape[0]))]
+
+
+def _match_shapes(a: Any, b: Any) -> Sequence[Any]:
+    index = index_dtype("sorted_match", "a and b", max(a.shape[0], b.shape[0]))
+    indices = [jax.ShapeDtypeStruct(x.shape, index) for x in (a, b)]
+    matches = [jax.ShapeDtypeStruct(x.shape, jnp.bool_) for x in (a, b)]
+    return [*indices, *matches, *[jax.ShapeDtypeStruct((), index)] * 2]
+
+
+def _bounds(needles: jax.Array, haystack: jax.Array, live: Any, right: bool, index: Any) -> jax.Array:
+    """Binary searches in the first `live` items, all needles in step."""
+    low = jnp.zeros(needles.shape, index)
+    return _bounds_between(needles, haystack, low, jnp.full_like(low, live.astype(index)), right)
+
+
+def _bounds_between(needles: jax.Array, haystack: jax.Array, low: jax.Array, high: jax.Array, right: bool) -> jax.Array:
+    """Binary searches from `low` to `high` of each needle."""
+    if haystack.shape[0] == 0:
+        return low
+
+    def before(places: jax.Array) -> jax.Array:
+        return haystack[places] <= needles if right else haystack[places] < needles
+
+    return partition_points(low, high, haystack.shape[0], before)
+
+
+def _bounds_of_segments(heads: jax.Array, ends: Any, size: int, count: Any) -> tuple[jax.Array, jax.Array]:
+    """Where the segments begin and end, among the live ones of `size` items; `ends` may be absent."""
+    begin, end = segment_bounds(heads, size, count)
+    return begin, jnp.maximum(begin, segment_bounds(ends, size, count)[0] if ends.size else end)
+
+
+def insertion_points(needles: jax.Array, haystack: jax.Array, *, right: bool = False) -> jax.Array:
+    """Where each of a few needles would be inserted in a sorted vector of integers of their dtype.
+
+    The kernels read the whole haystack, and these searches some 30 items a needle, in one program without a loop.
+    """
+    n = haystack.shape[0]
+    index = index_dtype("sorted_search", "haystack", n)
+    return _bounds(needles, haystack, jnp.asarray(n, index), right, index)
+
+
+def _search_fallback(
+    needles: jax.Array, haystack: jax.Array, needles_count: jax.Array, haystack_count: jax.Array, *, right: int
+) -> Sequence[jax.Array]:
+    (n,), (m,) = needles.shape, haystack.shape
+    index = index_dtype("sorted_search", "haystack", m)
+    live = live_items(m, haystack_count)
+    needles, haystack = ordered_together(needles, haystack)
+    found = _bounds(needles, haystack, live, bool(right), index)
+    return [jnp.where(live_mask(n, needles_count), found, -1)]
+
+
+def _match_fallback(
+    a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, right: int
+) -> Sequence[jax.Array]:
+    index = index_dtype("sorted_match", "a and b", max(a.shape[0], b.shape[0]))
+    a, b = ordered_together(a, b)
+
+    def look_up(needles: jax.Array, count: Any, haystack: jax.Array, haystack_count: Any, upper: bool) -> Any:
+        is_live, live = live_mask(needles.shape[0], count), live_items(haystack.shape[0], haystack_count)
+        bounds = [_bounds(needles, haystack, live, side, index) for side in (False, True)]
+        found = is_live & (bounds[0] < bounds[1])
+        return jnp.where(is_live, bounds[upper], -1), found, jnp.sum(found, dtype=index)
+
+    sides = look_up(a, a_count, b, b_count, bool(right)), look_up(b, b_count, a, a_count, not right)
+    return [part for parts in zip(*sides, strict=True) for part in parts]
+
+
+def _segmented_shapes(ids: Any) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct(ids.shape, ids.dtype)]
+
+
+def _segmented_fallback(
+    needles: jax.Array,
+    ids: jax.Array,
+    haystack: jax.Array,
+    heads: jax.Array,
+    ends: jax.Array,
+    needles_count: jax.Array,
+    haystack_count: jax.Array,
+    *,
+    right: int,
+) -> Sequence[jax.Array]:
+    (n,), (size,), (m,) = needles.shape, haystack.shape, heads.shape
+    if m == 0:
+        return [jnp.full_like(ids, -1)]
+    has_segment = live_mask(n, needles_count) & (ids >= 0) & (ids < m)
+    segments = jnp.where(has_segment, ids, 0)
+    low, high = (x.astype(ids.dtype)[segments] for x in _bounds_of_segments(heads, ends, size, haystack_count))
+    needles, haystack = ordered_together(needles, haystack)
+    return [jnp.where(has_segment, _bounds_between(needles, haystack, low, high, bool(right)), -1)]
+
+
+_search = Operation(
+    "sorted_search",
+    operands={"needles": 1, "haystack": 1, "needles_count": 1, "haystack_count": 1},
+    results=("positions",),
+    attributes={"right": bool},
+    shapes=_search_shapes,
+    fallback=_search_fallback,
+)
+_search.def_jvp(lambda primals, tangents, **attributes: (_search.run(primals, **attributes), [None]))
+
+
+_match = Operation(
+    "sorted_match",
+    operands={"a": 1, "b": 1, "a_count": 1, "b_count": 1},
+    results=SortedMatch._fields,
+    attributes={"right": bool},
+    shapes=_match_shapes,
+    fallback=_match_fallback,
+)
+_match.def_jvp(lambda primals, tangents, **attributes: (_match.run(primals, **attributes), [None] * 6))
+
+
+_segmented_search = Operation(
+    "segmented_search",
+    operands={
+        "needles": 1,
+        "ids": 1,
+        "haystack": 1,
+        "heads": 1,
+        "ends": 1,
+        "needles_count": 1,
+        "haystack_count": 1,
+    },
+    results=("positions",),
+    attributes={"right": bool},
+    shapes=_segmented_shapes,
+    fallback=_segmented_fallback,
+)
+_segmented_search.def_jvp(lambda primals, tangents, **given: (_segmented_search.run(primals, **given), [None]))

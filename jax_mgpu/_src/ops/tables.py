@@ -1,0 +1,473 @@
+"""Lookups and as-of joins: for each row of one table, a row of another, by keys in any order.
+
+Keys are sorted with their positions, the work is done in that order, and results go back to the rows. So a row's number
+is always its position in the caller's arrays. As-of joins whose groups are few integers leave all rows in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.arguments.annotations import ArrayLike, AsofDirection, Keys
+from jax_mgpu._src.arguments.check import (
+    as_array,
+    count_operand,
+    describe,
+    expect_choice,
+    expect_key,
+    expect_same_dtype,
+    fill_operand,
+    static_flag,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.arguments.counts import live_items, live_mask, of_all, partition_points
+from jax_mgpu._src.arguments.preconditions import by_construction, not_negative
+from jax_mgpu._src.arguments.values import flatten_values, take_or_fill
+from jax_mgpu._src.core.compat import is_local, whole_axes
+from jax_mgpu._src.core.library import cpu_library
+from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
+from jax_mgpu._src.keys.bits import ordered_integers
+from jax_mgpu._src.keys.columns import Columns, expect_keys, expect_told_apart, sorted_pair
+from jax_mgpu._src.ops.argsorted import Ordered, count_of, in_order, rows_in_order
+from jax_mgpu._src.ops.sorted_search import _search
+from jax_mgpu._src.ops.unsorted_pairs import is_nan
+
+__all__ = ["asof_join", "lookup"]
+
+
+@jit_eager()
+def lookup(
+    keys: Keys,
+    table_keys: Keys,
+    values: Any,
+    *,
+    default: ArrayLike = 0,
+    count: ArrayLike | None = None,
+    table_count: ArrayLike | None = None,
+) -> Any:
+    """Looks up, for each key, the values of the row of a table that has this key.
+
+    Args:
+      keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order; or columns, a tuple of 1 to 8 such
+        arrays.
+      table_keys: `[m]` keys of the same types, in any order, each once; among equal keys the first counts.
+      values: a pytree of arrays with leading axis `m`, of any dtype and trailing shape.
+      default: the value of a key that is not in the table, a scalar; converted to each dtype.
+      count: the number of live keys, an integer scalar (default `n`). Results past it are the default.
+      table_count: the number of live rows of the table (default `m`).
+
+    Returns:
+      The pytree of values, each `[n, ...]`.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Gradients flow to the values. Time is that of a sort of both keys, a search and a gather. Integer keys are not
+    sorted if the table's keys fill a quarter of the range from their least to their greatest; on a GPU, only if there
+    are four keys for each of the table.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.lookup(jnp.array([5, 9, 5]), jnp.array([7, 5]), jnp.array([0.7, 0.5]), default=-1)
+      Array([ 0.5, -1. ,  0.5], dtype=float32)
+    """
+    name = "lookup"
+    expect_told_apart(name, keys=keys, table_keys=table_keys)
+    checked, _ = expect_keys(name, "keys", keys)
+    live = count_operand(name, "count", count, checked.shape[0])
+    table = in_order(name, "table_keys", table_keys, table_count)
+    leaves, unflatten = flatten_values(name, "values", values, table.order.shape[0], "table_keys")
+    fills = [fill_operand(name, default, x.dtype, "default") for x in leaves]
+    table_live = count_of(table.count)
+
+    # Rows of words are looked up by the branches below, all others by the places that these find: wide rows are then
+    # moved once, and in a batch, where JAX selects between branches, narrow floats keep their bits.
+    looked_up = [x.ndim == 1 and x.dtype.itemsize >= 4 for x in leaves]
+
+    def moved(found: Sequence[jax.Array]) -> Any:
+        parts = zip(leaves, fills, looked_up, found, strict=True)
+        return unflatten([got if done else take_or_fill(x, got, fill) for x, fill, done, got in parts])
+
+    def by_search() -> list[jax.Array]:
+        rows = in_order(name, "keys", keys, count_of(live))
+        with by_construction():
+            pair = sorted_pair(name, rows.keys, table.keys, count_of(live), table_live, names=("keys", "table_keys"))
+        found, after = (_search.run(pair.operands, right=side)[0] for side in (False, True))
+        places = rows.to_rows(jnp.where(found < after, take_or_fill(table.order, found), -1))
+        parts = zip(leaves, fills, looked_up, strict=True)
+        return [take_or_fill(x, places, fill) if done else places for x, fill, done in parts]
+
+    n, m = checked.shape[0], table.order.shape[0]
+    if isinstance(checked, Columns) or not jnp.issubdtype(checked.dtype, jnp.integer) or not 0 < m <= 2 * n:
+        return moved(by_search())
+    if isinstance(table.keys, tuple) or table.keys.dtype != checked.dtype:
+        return moved(by_search())  # which says what is wrong
+    if not is_local(checked, table.keys, *leaves):  # the branches below would have to lie on devices alike
+        return moved(by_search())
+
+    def by_place() -> list[jax.Array]:
+        numbers = Numbers(checked, live, table)
+        parts = zip(leaves, fills, looked_up, strict=True)
+        found = [numbers.found(x, fill) if done else numbers.table_rows for x, fill, done in parts]
+        return jax.lax.cond(of_all(numbers.are_dense), lambda: [x() for x in found], by_search)
+
+    ways = {"cpu": by_place}
+    if 4 * m <= n:  # on a GPU, only where the places take no more memory than the keys
+        ways["cuda"] = by_place
+    return moved(jax.lax.platform_dependent(**ways, default=by_search))
+
+
+class Numbers:
+    """Integer keys of a table as places counted from its least one, where few of these places are empty.
+
+    A gather from an array that has each place costs a fraction of a sort of the keys that are looked up.
+    """
+
+    def __init__(self, keys: jax.Array, live: Any, table: Ordered):
+        (m,) = table.order.shape
+        self.keys, self.live, self.order, self.size = keys, live, table.order, 4 * m
+        table_live = live_items(m, table.count)
+        self.least, self.greatest = table.keys[0], table.keys[jnp.maximum(table_live - 1, 0)]
+        self.are_dense = (table_live > 0) & (self.place(self.greatest) < self.size)
+        self.table_places, self.table_count = self.place(table.keys).astype(jnp.uint32), table.count
+
+    def place(self, keys: jax.Array) -> jax.Array:
+        """The difference of keys from the least one; a large number for keys that are less."""
+        distance = _distance(self.least, keys)
+        return distance.astype(np.dtype(f"uint{max(32, 8 * keys.dtype.itemsize)}"))
+
+    def places(self) -> jax.Array:
+        """The place of each key that is looked up, one past the last if the table does not have the key."""
+        inside = live_mask(self.keys.shape[0], self.live) & (self.keys >= self.least) & (self.keys <= self.greatest)
+        return jnp.where(inside, self.place(self.keys), self.size).astype(self.order.dtype)
+
+    def rows(self) -> jax.Array:
+        """The row of the table at each place, the first of several, -1 where there is none."""
+        ends = jnp.arange(self.size + 1, dtype=jnp.uint32)
+        begins = _search(
+            needles=ends, haystack=self.table_places, needles_count=ABSENT, haystack_count=self.table_count,
+            right=False,
+        )[0]  # fmt: skip
+        return jnp.where(begins[:-1] < begins[1:], take_or_fill(self.order, begins[:-1]), -1)
+
+    def table_rows(self) -> jax.Array:
+        """The row of the table of each key, -1 where there is none."""
+        return take_or_fill(self.rows(), self.places(), jnp.full_like(self.order[:1], -1))
+
+    def found(self, x: jax.Array, fill: jax.Array) -> Callable[[], jax.Array]:
+        """A function that gives the item of x of each key."""
+        return lambda: take_or_fill(take_or_fill(x, self.rows(), fill), self.places(), fill)
+
+
+@jit_eager("direction", "assume_sorted")
+def asof_join(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    by_a: Keys | None = None,
+    by_b: Keys | None = None,
+    direction: AsofDirection = "backward",
+    tolerance: ArrayLike | None = None,
+    assume_sorted: bool = True,
+    a_count: ArrayLike | None = None,
+    b_count: ArrayLike | None = None,
+) -> jax.Array:
+    """For each row of a, the row of b that is nearest in time.
+
+    Args:
+      a: `[n_a]`, the times of a: integers of 8 to 64 bits or floats of 16 to 64 bits.
+      b: `[n_b]`, the times of b, of the same dtype.
+      by_a: `[n_a]` keys in any order, or columns, a tuple of 1 to 7 such arrays. A row of a is matched only with rows
+        of b that have the same keys.
+      by_b: the same for b, of the same dtypes.
+      direction: `"backward"` for the last row of b whose time is at most a's, `"forward"` for the first whose time is
+        at least a's, `"nearest"` for the one of these two that is nearer, the earlier one if both are as near.
+      tolerance: the greatest difference of the times, a scalar from 0 on.
+      assume_sorted: whether a and b are sorted; False takes times in any order.
+      a_count: the number of live rows of a, an integer scalar (default `n_a`).
+      b_count: the same for b (default `n_b`).
+
+    Returns:
+      `[n_a]` positions in b, -1 where there is no such row and past `a_count`. Of several rows of b with the same time
+      and key, it is the last one looking backward and the first one looking forward. A time that is NaN has no partner.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape or direction is not one of the above, or one of by_a and by_b is missing; 2^31
+        items or more without `jax_enable_x64`.
+
+    Time is O(n_a + n_b) for sorted times without keys, and with integer keys, one column, of which those of b span at
+    most 12,288 values. Otherwise it is that of a sort of both sides, and a search.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.asof_join(jnp.array([5, 10]), jnp.array([1, 4, 9]), direction="nearest")
+      Array([1, 2], dtype=int32)
+    """
+    name = "asof_join"
+    looks = expect_choice(name, "direction", direction, ("backward", "forward", "nearest"))
+    assume_sorted = static_flag(name, "assume_sorted", assume_sorted)
+    if (by_a is None) != (by_b is None):
+        raise value_error(name, "by_a and by_b", "both or neither", "one of them")
+    expect_told_apart(name, a=a, b=b)
+    expect_told_apart(name, by_a=by_a, by_b=by_b)
+    times = [expect_key(name, side, x) for side, x in (("a", a), ("b", b))]
+    expect_same_dtype(name, "a", times[0], "b", times[1])
+    groups = [
+        () if by is None else _columns_of(name, side, by, time.shape[0])
+        for side, by, time in zip(("by_a", "by_b"), (by_a, by_b), times, strict=True)
+    ]
+    if len(groups[0]) != len(groups[1]):
+        raise value_error(name, "by_b", f"the {len(groups[0])} columns of by_a", f"{len(groups[1])} columns")
+    for x, y in zip(*groups, strict=True):
+        expect_same_dtype(name, "by_a", x, "by_b", y)
+    counts = [
+        count_of(count_operand(name, f"{side}_count", count, time.shape[0]))
+        for side, count, time in zip("ab", (a_count, b_count), times, strict=True)
+    ]
+    largest = None if tolerance is None else _tolerance(name, tolerance, times[0].dtype)
+    problem = AsofJoin(name, looks, assume_sorted, times, groups, counts, largest)
+    one_integer = len(groups[0]) == 1 and jnp.issubdtype(groups[0][0].dtype, jnp.integer)
+    if not (assume_sorted and one_integer and times[0].size and times[1].size):
+        return problem.by_sort()
+    if not is_local(*times, groups[0][0], groups[1][0]):  # the branches below would have to lie on devices alike
+        return problem.by_sort()
+    table = GroupTable(groups[1][0], ABSENT if counts[1] is None else counts[1][None])
+    if table.always_fits:
+        return problem.by_table(table)
+    return jax.lax.cond(of_all(table.fits), lambda: problem.by_table(table), problem.by_sort)
+
+
+class AsofJoin(NamedTuple):
+    """An as-of join, by either of two ways. All lists are of a's and of b's."""
+
+    name: str
+    looks: str
+    is_sorted: bool
+    times: Sequence[jax.Array]
+    groups: Sequence[tuple[Any, ...]]
+    counts: Sequence[Any]
+    largest: jax.Array | None
+
+    def by_sort(self) -> jax.Array:
+        """The result for keys of any type: rows are sorted by group and time, and what is found goes back to them."""
+        rows = [
+            _by_group_and_time(self.name, side, group, time, count, self.is_sorted)
+            for side, group, time, count in zip("ab", self.groups, self.times, self.counts, strict=True)
+        ]
+        with by_construction(not self.is_sorted or bool(self.groups[0])):
+            pair = sorted_pair(self.name, rows[0].keys, rows[1].keys, *(count_of(side.count) for side in rows))
+        columns = [tuple(map(whole_axes, side.keys if isinstance(side.keys, tuple) else (side.keys,))) for side in rows]
+        (*group, time), (*b_group, b_time) = columns
+        live = live_mask(time.shape[0], rows[0].count) & ~is_nan(time)
+        b_live = live_items(b_time.shape[0], rows[1].count)
+
+        def beside_cut(right: bool) -> jax.Array:
+            position = _search.run(pair.operands, right=right)[0] - int(right)
+            inside = live & (position >= 0) & (position < b_live)
+            place = jnp.where(inside, position, -1)
+            for x, y in zip(group, b_group, strict=True):
+                inside &= ordered_integers(x) == ordered_integers(take_or_fill(y, place))
+            return jnp.where(inside & ~is_nan(take_or_fill(b_time, place)), position, -1)
+
+        found = self._nearest(time, b_time, beside_cut)
+        return rows[0].to_rows(take_or_fill(rows[1].order + 1, found) - 1)
+
+    def by_table(self, table: GroupTable) -> jax.Array:
+        """The result for sorted times and groups that fit a table: rows stay where they are."""
+        with by_construction():
+            pair = sorted_pair(self.name, *self.times, *self.counts)
+        (time, b_time), b_count = self.times, pair.b_count
+        has_nan = jnp.issubdtype(time.dtype, jnp.floating)
+        if has_nan:  # the last ones, which have no partner
+            live = live_mask(b_time.shape[0], b_count) & ~is_nan(b_time)
+            b_count = jnp.sum(live, dtype=live_items(b_time.shape[0], b_count).dtype)[None]
+        given = table.operands(self.groups[0][0], self.groups[1][0])
+
+        def beside_cut(right: bool) -> jax.Array:
+            cuts = _search.run(pair.operands, right=right)[0]
+            found = _group_search(cuts=cuts, **given, a_count=pair.a_count, b_count=b_count, forward=not right)[0]
+            return jnp.where(is_nan(time), -1, found) if has_nan else found
+
+        return self._nearest(time, b_time, beside_cut)
+
+    def _nearest(self, time: jax.Array, b_time: jax.Array, beside_cut: Callable[[bool], jax.Array]) -> jax.Array:
+        """The partner of each row, -1 where it has none.
+
+        `beside_cut(right)` gives the row of b that has its keys before the cut that side right makes, or after that of
+        side left; -1 where there is none.
+        """
+
+        def partner(is_later: bool) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
+            """The row of b on one side of the cut, whether it is near enough, and how far it is in time."""
+            position = beside_cut(not is_later)
+            pair = (time, take_or_fill(b_time, position))
+            gaps = [_distance(*(pair if is_later else pair[::-1]))]
+            if jnp.issubdtype(time.dtype, jnp.floating):  # half of it too, which does not overflow
+                gaps.append(_distance(*(x * 0.5 for x in (pair if is_later else pair[::-1]))))
+            near = position >= 0
+            return position, near if self.largest is None else near & (gaps[0] <= self.largest), gaps
+
+        if self.looks != "nearest":
+            position, is_near, _ = partner(self.looks == "forward")
+            return position if self.largest is None else jnp.where(is_near, position, -1)
+        (before, is_before, gaps_before), (after, is_after, gaps_after) = partner(False), partner(True)
+        is_later, *half_is_later = (x > y for x, y in zip(gaps_before, gaps_after, strict=True))
+        if half_is_later:
+            is_later = jnp.where(jnp.isinf(gaps_before[0]) & jnp.isinf(gaps_after[0]), half_is_later[0], is_later)
+        take_after = is_after & (~is_before | is_later)
+        return jnp.where(take_after, after, jnp.where(is_before, before, -1))
+
+
+class GroupTable:
+    """The groups of b, integers, as places counted from the least one: a kernel has a table of so many in fast memory.
+
+    Attributes:
+      always_fits: whether all groups of their type fit a table.
+      fits: whether the live ones do, a bool.
+    """
+
+    def __init__(self, groups: jax.Array, count: Any):
+        lowest, highest = int(jnp.iinfo(groups.dtype).min), int(jnp.iinfo(groups.dtype).max)
+        self.always_fits = highest - lowest < MOST_GROUPS
+        if self.always_fits:
+            self.least = jnp.asarray(lowest, groups.dtype)
+            self.number = jnp.asarray(highest - lowest + 1, jnp.int32)
+            self.fits = jnp.asarray(True)
+            return
+        live = live_mask(groups.shape[0], count)
+        self.least = jnp.min(jnp.where(live, groups, jnp.asarray(highest, groups.dtype)))
+        greatest = jnp.max(jnp.where(live, groups, jnp.asarray(lowest, groups.dtype)))
+        span = _distance(self.least, greatest)
+        self.fits = span < MOST_GROUPS
+        self.number = jnp.where(self.fits, span, 0).astype(jnp.int32) + 1
+
+    def operands(self, a_groups: jax.Array, b_groups: jax.Array) -> dict[str, jax.Array]:
+        """Those of the kernels that have to do with groups."""
+        words = {"a_groups": a_groups, "b_groups": b_groups, "first_group": self.least[None]}
+        words = {argument: self._words(x) for argument, x in words.items()}
+        return {**words, "group_count": self.number[None]}
+
+    def _words(self, x: jax.Array) -> jax.Array:
+        """Groups as int32, whose differences from the first one are what counts."""
+        if x.dtype.itemsize < 4:
+            return x.astype(jnp.int32)
+        if x.dtype.itemsize == 8:
+            x = jnp.minimum(_distance(self.least, x), jnp.asarray(2**32 - 1, jnp.uint64)).astype(jnp.uint32)
+        return jax.lax.bitcast_convert_type(x, jnp.int32)
+
+
+def _by_group_and_time(
+    name: str, side: str, group: tuple[Any, ...], time: jax.Array, count: Any, is_sorted: bool
+) -> Ordered:
+    """The rows of one side, with the columns of their groups and the times as keys."""
+    if not group:
+        return in_order(name, side, time, count, is_sorted=is_sorted)
+    if not is_sorted:
+        return in_order(name, side, (*group, time), count)
+    rows, (time,) = rows_in_order(name, side, group, [time], count)  # stable, so the times of a group stay sorted
+    return rows._replace(keys=(*rows.keys, time))
+
+
+def _columns_of(name: str, argument: str, by: Any, length: int) -> tuple[Any, ...]:
+    """The keys of by_a or by_b as columns; the column of times is added to them."""
+    keys, _ = expect_keys(name, argument, by)
+    columns = tuple(keys.arrays) if isinstance(keys, Columns) else (keys,)
+    if len(columns) > 7:
+        raise value_error(name, argument, "1 to 7 columns", f"{len(columns)} columns")
+    if keys.shape[0] != length:
+        raise value_error(name, argument, f"a key for each of the {length} times", f"{keys.shape[0]} keys")
+    return columns
+
+
+def _distance(early: jax.Array, late: jax.Array) -> jax.Array:
+    """How much later one time is, exactly: of integers without a sign."""
+    if jnp.issubdtype(early.dtype, jnp.floating):
+        return jnp.where(early == late, jnp.zeros((), early.dtype), late - early)
+    word = f"uint{8 * early.dtype.itemsize}"
+    return jax.lax.bitcast_convert_type(late, word) - jax.lax.bitcast_convert_type(early, word)
+
+
+def _tolerance(name: str, tolerance: Any, dtype: Any) -> jax.Array:
+    """The greatest difference, of the type of differences."""
+    given = as_array(name, "tolerance", tolerance)
+    if given.ndim != 0:
+        raise value_error(name, "tolerance", "a scalar", describe(given))
+    given = not_negative(name, "tolerance", given.reshape(1))[0]
+    if jnp.issubdtype(dtype, jnp.floating):
+        return given.astype(dtype)
+    if not jnp.issubdtype(given.dtype, jnp.integer):
+        raise type_error(name, "tolerance", f"an integer, as the times are {dtype.name}", describe(given))
+    given = jnp.maximum(given, 0)  # one that is negative is no large unsigned number
+    word = jnp.dtype(f"uint{8 * dtype.itemsize}")
+    if given.dtype.itemsize > word.itemsize:
+        given = jnp.minimum(given, jnp.asarray(jnp.iinfo(word).max, given.dtype))
+    return given.astype(word)
+
+
+# ---- Rows of the same group beside a cut -----------------------------------------------------------------------------
+
+# kGroupTable of ffi/cuda/tunings.h.
+MOST_GROUPS: int = cpu_library.describe("tile_sizes")["group_table"][0]
+
+
+def _group_search_shapes(cuts: Any) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct(cuts.shape, cuts.dtype)]
+
+
+def _group_search_fallback(
+    cuts: jax.Array,
+    a_groups: jax.Array,
+    b_groups: jax.Array,
+    first_group: jax.Array,
+    group_count: jax.Array,
+    a_count: jax.Array,
+    b_count: jax.Array,
+    *,
+    forward: int,
+) -> Sequence[jax.Array]:
+    """Binary searches for pairs of a group and a cut among those of the groups and positions of b."""
+    m = b_groups.shape[0]
+    if m == 0:
+        return [jnp.full_like(cuts, -1)]
+    first, number = first_group.astype(jnp.uint32), group_count.astype(jnp.uint32)
+    a_codes, codes = (x.astype(jnp.uint32) - first for x in (a_groups, b_groups))
+    codes = jnp.where(live_mask(m, b_count), codes, number)
+    order = jnp.argsort(codes, stable=True).astype(cuts.dtype)
+    codes = codes[order]
+
+    def before(places: jax.Array) -> jax.Array:
+        code = codes[places]
+        return (code < a_codes) | ((code == a_codes) & (order[places] < cuts))
+
+    found = partition_points(jnp.zeros_like(cuts), jnp.full_like(cuts, m), m, before)
+    places = found if forward else found - 1
+    inside = live_mask(cuts.shape[0], a_count) & (a_codes < number)
+    inside &= take_or_fill(codes, places, number) == a_codes
+    return [jnp.where(inside, take_or_fill(order, places), -1)]
+
+
+_group_search = Operation(
+    "group_search",
+    operands={
+        "cuts": 1,
+        "a_groups": 1,
+        "b_groups": 1,
+        "first_group": 1,
+        "group_count": 1,
+        "a_count": 1,
+        "b_count": 1,
+    },
+    results=("positions",),
+    attributes={"forward": bool},
+    shapes=_group_search_shapes,
+    fallback=_group_search_fallback,
+)
+_group_search.def_jvp(lambda primals, tangents, **attributes: (_group_search.run(primals, **attributes), [None]))

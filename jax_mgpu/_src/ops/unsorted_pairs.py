@@ -1,0 +1,91 @@
+"""Keys in any order: sorts them with their positions, and tells the partners of each row by positions as given.
+
+Joins, set operations and matches of keys in any order are made of this.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.arguments.check import count_operand
+from jax_mgpu._src.arguments.counts import live_mask
+from jax_mgpu._src.arguments.preconditions import by_construction
+from jax_mgpu._src.arguments.values import flatten_values
+from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.keys.columns import KeyPair, expect_keys, sorted_pair
+from jax_mgpu._src.ops.argsorted import Ordered, count_name, count_of, in_order
+from jax_mgpu._src.ops.sort import run_sort
+from jax_mgpu._src.ops.sort_primitives import Method
+from jax_mgpu._src.ops.sorted_search import _search
+
+__all__ = ["Matches", "in_order_with", "is_nan", "matches"]
+
+
+def in_order_with(name: str, argument: str, keys: Any, values: Any, count: Any) -> tuple[Any, Any]:
+    """Keys in order, and the values that go with them, or None."""
+    checked, _ = expect_keys(name, argument, keys)
+    n = checked.shape[0]
+    live = count_operand(name, count_name(argument), count, n)
+    flatten_values(name, f"{argument}_values", values, n, argument)
+    given = {"descending": False, "count": count_of(live), "method": Method.FASTEST}
+    with by_construction():
+        found = run_sort(name, checked, ABSENT, ABSENT, values, **given)
+    return (found, None) if values is None else found
+
+
+class Matches(NamedTuple):
+    """Two tables of keys in order, of which joins in any order are made.
+
+    Attributes:
+      rows: a's keys in order.
+      others: b's, rows of equal keys in input order.
+      pair: both, as kernels take them.
+      null_equal: whether NaNs equal each other.
+    """
+
+    rows: Ordered
+    others: Ordered
+    pair: KeyPair
+    null_equal: bool
+
+    @property
+    def a_live(self) -> jax.Array:
+        """Which rows of a are live, as they came: bool `[n_a]`."""
+        return live_mask(self.rows.order.shape[0], self.pair.a_count)
+
+    def partners(self) -> tuple[jax.Array, jax.Array]:
+        """Where the partners of each row begin in b's order, and how many they are, in the order of a's keys."""
+        return self._found(self.pair.operands, self.rows.keys)
+
+    def b_alone(self) -> jax.Array:
+        """Which live rows of b have no partner, as they came: bool `[n_b]`."""
+        pair = self.pair
+        _, number = self._found((pair.b, pair.a, pair.b_count, pair.a_count), self.others.keys)
+        return self.others.to_rows(number == 0) & live_mask(number.shape[0], pair.b_count)
+
+    def _found(self, operands: Any, keys: Any) -> tuple[jax.Array, jax.Array]:
+        low, high = (_search.run(operands, right=right)[0] for right in (False, True))
+        number = high - low
+        for x in () if self.null_equal else jax.tree.leaves(keys):
+            number = jnp.where(is_nan(x), 0, number)
+        return low, number
+
+
+def matches(name: str, a: Any, b: Any, a_count: Any, b_count: Any, *, is_sorted: bool, null_equal: bool) -> Matches:
+    """The rows of both tables in the order of their keys."""
+    rows, others = (
+        in_order(name, side, keys, count, is_sorted=is_sorted)
+        for side, keys, count in (("a", a, a_count), ("b", b, b_count))
+    )
+    with by_construction(not is_sorted):
+        pair = sorted_pair(name, rows.keys, others.keys, count_of(rows.count), count_of(others.count))
+    has_nan = any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(rows.keys))
+    return Matches(rows, others, pair, null_equal or not has_nan)
+
+
+def is_nan(x: jax.Array) -> jax.Array:
+    """Which items are NaN; none of integers."""
+    return jnp.isnan(x) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.zeros(x.shape, bool)
