@@ -4,6 +4,7 @@
 from jax_mgpu._src.arguments.preconditions import checks as checks
 from jax_mgpu._src.core.explain import *
 from jax_mgpu._src.core.library import backends as backends
+from jax_mgpu._src.core.library import export_checks as export_checks
 from jax_mgpu._src.core.library import has_cuda as has_cuda
 from jax_mgpu._src.core.operation import expect_compiled_names as _expect_compiled_names
 from jax_mgpu._src.core.publish import publish as _publish

@@ -15,7 +15,7 @@ import pytest
 import jax_mgpu as mgpu
 from jax_mgpu._src.arguments import preconditions
 from tests.examples import ASCENDING, HEADS, KEYS, OFFSETS
-from tests.families import BROKEN, EXAMPLES, WITHOUT_PRECONDITIONS
+from tests.families import BROKEN, EXAMPLES, INFORMATION, WITHOUT_PRECONDITIONS
 from tests.variants import long_but
 
 
@@ -101,7 +101,7 @@ def test_ends_of_intervals_do_not_overflow():
 
 def test_every_operation_with_preconditions_is_here():
     functions = {name for name in mgpu.__all__ if inspect.isfunction(getattr(mgpu, name))}
-    without = WITHOUT_PRECONDITIONS | {"align", "backends", "checks", "explain", "has_cuda"}
+    without = WITHOUT_PRECONDITIONS | INFORMATION
     asked = {name.split(":")[0] for name in BROKEN}
     assert functions == asked | without
     assert not asked & without

@@ -22,13 +22,7 @@ from tests.fuzz.__main__ import Report
 from tests.fuzz.draw import Shape
 from tests.fuzz.program import CALLS, FAMILIES, Program
 
-FUNCTIONS = {name for name in mgpu.__all__ if inspect.isfunction(getattr(mgpu, name))} - {
-    "align",  # over a mesh axis alone
-    "backends",
-    "checks",
-    "explain",
-    "has_cuda",
-}
+FUNCTIONS = {name for name in mgpu.__all__ if inspect.isfunction(getattr(mgpu, name))} - families.INFORMATION
 
 
 def test_every_public_function_is_drawn():

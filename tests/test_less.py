@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src.core import library, operation
+from jax_mgpu._src.core import library
 from jax_mgpu._src.functions import comparator, comparator_ops, custom_operator
 from tests.variants import long_but
 
@@ -388,8 +388,7 @@ def test_ways_of_plain_jax(case, rng, monkeypatch) -> None:
     assert way_of(lambda *x: mgpu.mergesort_indices(x, less=less)[1], x[0], i[0]) == way
     program = jax.jit(jax.vmap(run))
     got = program(x, i)
-    calls = [jax.export.DisabledSafetyCheck.custom_call(library.target(name)) for name in operation.REGISTRY]
-    again = jax.export.export(program, disabled_checks=calls)(x, i).serialize()
+    again = jax.export.export(program, disabled_checks=mgpu.export_checks())(x, i).serialize()
     jax.tree.map(np.testing.assert_array_equal, jax.export.deserialize(again).call(x, i), got)
     for row in range(2):
         whole, segments = ([*range(a, b)] for a, b in ((0, n), (live, n)))

@@ -200,8 +200,8 @@ for mgpu in (second, first):
             assert "heads" in str(error)
         else:
             raise AssertionError
-known = [jax.export.DisabledSafetyCheck.custom_call("jax_mgpu.select")]
-exported = jax.export.export(jax.jit(lambda x, mask: second.select(x, mask)), disabled_checks=known)(x, mask)
+program = jax.jit(lambda x, mask: second.select(x, mask))
+exported = jax.export.export(program, disabled_checks=second.export_checks())(x, mask)
 try:
     data = exported.serialize()
 except ImportError:  # flatbuffers

@@ -13,7 +13,6 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
-from jax_mgpu._src.core import library, operation
 from jax_mgpu._src.mesh import exchange
 from jax_mgpu._src.ops.sort_strategy import LONG_PERMUTATION
 from tests import mesh
@@ -242,11 +241,10 @@ def test_exported_programs(rng):
     options = {"mesh": mesh.mesh_of(2), "in_specs": P(mesh.AXIS), "out_specs": P(mesh.AXIS)}
     program = jax.jit(jax.shard_map(lambda k: mgpu.mergesort_indices(k, **KEYS), **options))
     given = jax.device_put(keys, NamedSharding(options["mesh"], P(mesh.AXIS)))
-    targets = ["ragged_all_to_all", *map(library.target, operation.REGISTRY)]  # the first is JAX's own, on GPUs
-    ours = [jax.export.DisabledSafetyCheck.custom_call(target) for target in targets]
     pytest.importorskip("flatbuffers", reason="jax.export serialises with flatbuffers, which is not installed")
     platform = given.devices().pop().platform.replace("gpu", "cuda")
-    stored = jax.export.export(program, platforms=[platform], disabled_checks=ours)(given).serialize()
+    exported = jax.export.export(program, platforms=[platform], disabled_checks=mgpu.export_checks())(given)
+    stored = exported.serialize()
     ordered, indices = jax.jit(jax.export.deserialize(stored).call)(given)
     np.testing.assert_array_equal(indices, np.argsort(keys, kind="stable"))
     np.testing.assert_array_equal(ordered, np.sort(keys))

@@ -14,7 +14,6 @@ from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
 from benchmarks import experts
-from jax_mgpu._src.core import library, operation
 from tests.oracle import same_bits
 
 ROWS = [[3.0, 1.0, 3.0], [], [2.0, 5.0], [4.0]]
@@ -305,9 +304,8 @@ def test_donation(ragged):
 
 def test_exported_programs_take_and_give_a_ragged(ragged):
     pytest.importorskip("flatbuffers", reason="jax.export serialises with flatbuffers, which is not installed")
-    ours = [jax.export.DisabledSafetyCheck.custom_call(library.target(name)) for name in operation.REGISTRY]
     function = jax.jit(lambda r: {"sorted": r.sort()[::-1], "best": r.top_k(1)})
-    stored = jax.export.export(function, disabled_checks=ours)(ragged).serialize()
+    stored = jax.export.export(function, disabled_checks=mgpu.export_checks())(ragged).serialize()
     got = jax.export.deserialize(stored).call(ragged)
     same_rows(got["sorted"], [np.sort(row) for row in floats(ROWS)[::-1]])
     assert got["best"].indices.tolist() == [[0], [-1], [4], [5]]

@@ -16,7 +16,7 @@ import jax_mgpu as mgpu
 from jax_mgpu._src.core import library, operation
 from jax_mgpu._src.functions import custom_operator
 from jax_mgpu._src.ops.sort_strategy import LONG_PERMUTATION, LONG_WORDS
-from tests.families import EXAMPLES
+from tests.families import EXAMPLES, INFORMATION
 from tests.transformed import (
     AXIS_TYPES,
     agree,
@@ -45,8 +45,7 @@ def test_every_operation_has_an_example(rng):
     column = jax.ShapeDtypeStruct((LONG_WORDS,), np.int32)  # two of them are operands of their own
     covered |= primitives(lambda high, low: mgpu.sort((high, low)), column, column)
     assert covered - set(custom_operator.OPERATIONS) - {"divide", "take"} == set(operation.REGISTRY)
-    information = {"backends", "checks", "explain", "has_cuda"} | {"align"}  # which is there over a mesh axis alone
-    functions = {name for name in mgpu.__all__ if callable(getattr(mgpu, name)) and name[0].islower()} - information
+    functions = {name for name in mgpu.__all__ if callable(getattr(mgpu, name)) and name[0].islower()} - INFORMATION
     assert functions == {name.split(",")[0] for name in EXAMPLES}
 
 
@@ -139,9 +138,7 @@ def test_ahead_of_time_and_eval_shape(example, rng):
 @every_kernel
 def test_export_round_trip(example, rng):
     arguments = example.make(rng, np.float32)
-    # Of all operations: where one has no kernel for its platform or its shapes, the program calls what it is made of.
-    ours = [jax.export.DisabledSafetyCheck.custom_call(library.target(name)) for name in operation.REGISTRY]
-    exported = jax.export.export(jax.jit(example.call), disabled_checks=ours)(*arguments)
+    exported = jax.export.export(jax.jit(example.call), disabled_checks=mgpu.export_checks())(*arguments)
     pytest.importorskip("flatbuffers", reason="jax.export serialises with flatbuffers, which is not installed")
     restored = jax.export.deserialize(exported.serialize())
     agree(jax.tree.leaves(restored.call(*arguments)), jax.tree.leaves(example.call(*arguments)))

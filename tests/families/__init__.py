@@ -17,6 +17,8 @@ import importlib
 import pkgutil
 from typing import Any
 
+# Public functions that take no arrays, but for `align`, which works over a mesh axis alone.
+INFORMATION = {"align", "backends", "checks", "explain", "export_checks", "has_cuda"}
 MODULES = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
 
 

@@ -178,11 +178,10 @@ def function_of(name: str) -> Function:
 
 # Arguments that no kind of misuse fits; the tests of their families break them.
 WITHOUT_KIND = {"a_order", "aligned", "axis_name", "b_order", "bits", "even", "flags", "less", "map"}
-WITHOUT_ARRAYS = ("align", "backends", "checks", "explain", "has_cuda")  # `align` works over a mesh axis alone
 FUNCTIONS = {
     name: function_of(name)
     for name in mgpu.__all__
-    if inspect.isfunction(getattr(mgpu, name)) and name not in WITHOUT_ARRAYS
+    if inspect.isfunction(getattr(mgpu, name)) and name not in families.INFORMATION
 }
 
 

@@ -16,8 +16,6 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
-from jax_mgpu._src.core import library, operation
-from jax_mgpu._src.functions import custom_operator
 from jax_mgpu._src.keys.bits import is_narrow_float
 from tests.fuzz.compare import Batch, Equal, Repeated, Zeros, values_of
 from tests.fuzz.draw import Call
@@ -233,10 +231,8 @@ def ahead_of_time(call: Call, sample: Any) -> Start:
 
 def exported(call: Call, sample: Any) -> Start:
     """Through jax.export, and through bytes."""
-    names = [*operation.REGISTRY, *custom_operator.OPERATIONS]
-    ours = [jax.export.DisabledSafetyCheck.custom_call(library.target(name)) for name in names]
     leaves = jax.jit(lambda operands: jax.tree.leaves(call.function(**operands)))
-    out = jax.export.export(leaves, disabled_checks=ours)(sample)
+    out = jax.export.export(leaves, disabled_checks=mgpu.export_checks())(sample)
     return jax.export.deserialize(out.serialize()).call
 
 

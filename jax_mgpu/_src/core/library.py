@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.export
 
 from jax_mgpu._src.core.compat import ffi_api_version
 from jax_mgpu._src.core.version import __version__
@@ -26,6 +27,7 @@ __all__ = [
     "cuda_library",
     "driver_problem",
     "expect_names",
+    "export_checks",
     "has_cuda",
     "how_to_get_cuda",
     "plan",
@@ -359,6 +361,27 @@ def backends() -> dict[str, str]:
         architectures, compiler = cuda_library.description["architectures"], cuda_library.description["compiler"]
         cuda = f"CUDA kernels for {architectures} by {compiler} (FFI API {cuda_library.ffi_api})"
     return {"cpu": f"CPU kernels on XLA's threads (FFI API {cpu_library.ffi_api})", "cuda": cuda, "others": plain}
+
+
+def export_checks() -> list[jax.export.DisabledSafetyCheck]:
+    """What lets `jax.export` write programs with calls of the kernels, and with one of JAX's own.
+
+    `jax.export` refuses custom calls of which JAX does not promise that later versions of it run them. Those of this
+    package are run by the package itself, which a process that loads the program has to import.
+
+    Returns:
+      The values of `disabled_checks=`: one for each kernel of any platform, and one for `ragged_all_to_all`, by which
+      programs over a mesh axis of GPUs exchange items.
+
+    Example:
+      >>> import jax, jax.export, jax.numpy as jnp
+      >>> import jax_mgpu as mgpu
+      >>> exported = jax.export.export(jax.jit(mgpu.sort), disabled_checks=mgpu.export_checks())(jnp.array([3, 1, 2]))
+      >>> exported.call(jnp.array([7, 8, 5]))
+      Array([5, 7, 8], dtype=int32)
+    """
+    targets = ["ragged_all_to_all", *map(target, cpu_library.description["signatures"])]
+    return [jax.export.DisabledSafetyCheck.custom_call(name) for name in targets]
 
 
 def workspace_bytes(
