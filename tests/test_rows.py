@@ -11,6 +11,7 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
+from jax_mgpu._src.functions import named_operators
 from tests import data, oracle
 from tests.test_scan import items, random_heads, same
 
@@ -232,6 +233,25 @@ def test_means_of_equal_items_are_that_item(dtype):
             for name, mean in means.items():
                 assert np.all(np.asarray(mean(x)) == x[0]), (name, n)
                 assert np.all(np.asarray(jax.jit(mean)(x)) == x[0]), (name, n)
+
+
+def test_quotients_that_are_off_are_corrected(rng):
+    """Those of a GPU, which divides approximately: two units off at most."""
+    correct = jax.jit(named_operators.corrected_quotient)
+    for exponent in range(1, 24, 4):
+        items = rng.integers(1, 2**exponent, 4096).astype(np.float32)
+        exact = rng.integers(1, 128, 4096).astype(np.float32) * -items
+        for sums in (exact, (rng.normal(size=4096) * 10.0 ** rng.integers(-20, 20)).astype(np.float32)):
+            expected = sums / items
+            for towards in np.float32([-np.inf, np.inf]):
+                near = np.nextafter(expected, towards)
+                for quotients in (expected, near, np.nextafter(near, towards)):
+                    off = np.abs(np.asarray(correct(quotients, sums, items)) - expected)
+                    assert np.sum(off > 0) <= 1  # a quotient halfway between two floats may round either way
+                    assert np.all(off <= np.spacing(np.abs(expected)))
+    sums, items = np.float32([np.inf, -np.inf, np.nan, 0, -0.0, 3e38]), np.float32([3, 4, 5, 0, 6, 1])
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(correct(sums / items, sums, items).view(np.int32), (sums / items).view(np.int32))
 
 
 def test_means_of_more_items_than_int32_counts():

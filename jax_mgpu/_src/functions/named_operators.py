@@ -231,12 +231,31 @@ def _numbers(operation: str, argument: str, x: jax.Array, convert_to: Any) -> ja
 
 
 def _exact_quotient(sums: jax.Array, items: jax.Array) -> Sequence[jax.Array]:
-    """Sums divided by numbers of items.
+    """Sums divided by numbers of items, rounded as IEEE 754 rounds, so that the mean of equal items is that item.
 
     XLA divides by a constant or a broadcast number by multiplying by its reciprocal, of which the mean of 41 times 127
     is not 127. The greater of the number and what is not above 0 is neither.
     """
-    return [sums / jnp.maximum(items, -jnp.abs(sums))]
+    quotients = sums / jnp.maximum(items, -jnp.abs(sums))
+    return [corrected_quotient(quotients, sums, items) if sums.dtype == jnp.float32 else quotients]
+
+
+def corrected_quotient(quotients: jax.Array, sums: jax.Array, items: jax.Array) -> jax.Array:
+    """Float32 quotients that are a few units off, as XLA computes them on a GPU, after one step of Newton's method.
+
+    The remainder must be exact. So both factors are cut into halves of 12 bits, whose products are exact with and
+    without fused multiplication. Where it is no number, a quotient is infinite or NaN, and stays.
+    """
+    (q, q_rest), (n, n_rest) = _halves(quotients), _halves(items.astype(sums.dtype))
+    remainders = sums - q * n - q * n_rest - q_rest * n - q_rest * n_rest
+    return jnp.where(jnp.isfinite(remainders) & (remainders != 0), quotients + remainders / items, quotients)
+
+
+def _halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Float32 numbers as sums of two numbers of 12 bits."""
+    words = jax.lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFFF000)
+    high = jax.lax.bitcast_convert_type(words, jnp.float32)
+    return high, x - high
 
 
 # An operation of its own, as it is linear in the sums, which JAX could not tell.
