@@ -169,6 +169,10 @@ def project(folder):
     return tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
 
 
+def test_a_citation_names_the_same_version():
+    assert f"\nversion: {mgpu.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
 def test_the_extras_ask_for_packages_of_the_same_version():
     extras = project(".")["optional-dependencies"]
     for package in library.CUDA_PACKAGES:
