@@ -23,6 +23,7 @@ from tests.examples import (
     live,
     numbers,
     of_segments,
+    positions,
     segments_apart,
     unique_positions,
 )
@@ -88,6 +89,28 @@ EXAMPLES = {
         lambda rng, real: (distinct(rng, real), unique_positions(rng, 6)),
         differentiable=(0,),
     ),
+    "segmented_reduce, indices": Example(
+        lambda x, heads, indices, weights, count: mgpu.segmented_reduce(
+            x, heads, indices=indices, weights=weights, count=count
+        ),
+        lambda rng, real: (
+            numbers(rng, real, 9, 3),
+            positions(rng),
+            rng.integers(-1, 10, N).astype(np.int32),
+            numbers(rng, real),
+            live(rng),
+        ),
+        differentiable=(0, 3),
+        counts=(4,),
+        exact=False,
+        composed=True,
+    ),
+    "segmented_reduce, max of indices": Example(
+        lambda x, heads, indices: mgpu.segmented_reduce(x, heads, "max", indices=indices),
+        lambda rng, real: (distinct(rng, real, 40), positions(rng), rng.integers(-1, 41, N).astype(np.int32)),
+        differentiable=(0,),
+        composed=True,
+    ),
     "reduce_by_id": Example(
         lambda x, ids, count: mgpu.reduce_by_id(x, ids, 7, count=count),
         lambda rng, real: (numbers(rng, real, N, 3), rng.integers(-1, 8, N), live(rng)),
@@ -135,6 +158,8 @@ BROKEN = {
 
 ARGUMENTS = {
     **{f"{name}: x": Argument("items") for name in ("reduce", "segmented_reduce", "reduce_by_id")},
+    "segmented_reduce: indices": Argument("ends"),
+    "segmented_reduce: weights": Argument("entry weights"),
     "reduce_by_key: keys": Argument("matched keys"),
     "reduce_by_key: values": Argument("items"),
 }

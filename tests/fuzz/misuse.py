@@ -84,6 +84,10 @@ BAD: dict[str, Callable[[], list[Any]]] = {
     ],
     "fractions": lambda: [*NOT_ARRAYS, np.ones(2, bool), np.ones(2, np.complex64), jax.random.key(0)],
     "weights": lambda: [*BAD["keys"]()[1:], ITEMS],
+    "entry weights": lambda: [
+        *(*NOT_ARRAYS[1:], np.ones(N, np.complex64), np.ones((N, 2), np.int32), np.int32(3), ITEMS[:3], {}),
+        *(jnp.ones(N, jnp.float8_e5m2), jnp.ones(N, jnp.int4), jax.random.split(jax.random.key(0), N)),
+    ],
     "floats": lambda: [*NOT_ARRAYS, np.float32(3), ints(1, 2), np.ones(N, np.complex64), jnp.ones(N, jnp.float8_e5m2)],
     "count": lambda: [
         *(1.5, "3", [1], ints(1), True, 2**31, -(2**31) - 1, 2**70, object(), np.float32(2), jax.random.key(0), HOUR),

@@ -48,6 +48,27 @@ def _expected(x: np.ndarray, op: str, parts: list[np.ndarray], x64: bool) -> Any
     return Near(stacked.astype(dtype), 4 * float(jnp.finfo(dtype).eps) * np.nan_to_num(scale) + 1e-30)
 
 
+def _segments(heads: np.ndarray, ends: Any, live: int) -> list[np.ndarray]:
+    """The positions of each segment."""
+    begins = np.clip(heads.astype(np.float64), 0, live).astype(np.int64)
+    stops = np.append(begins[1:], live)[: len(begins)]
+    if ends is not None:
+        stops = np.clip(ends.astype(np.float64), 0, live).astype(np.int64)
+    return [np.arange(begin, max(begin, stop)) for begin, stop in zip(begins, stops, strict=True)]
+
+
+def _entries(x: Any, parts: list[np.ndarray], indices: Any, weights: Any) -> tuple[Any, list[np.ndarray]]:
+    """What is combined of each array, and the positions of each segment in it that are not dropped."""
+    if indices is not None:
+        is_row = (indices >= 0) & (indices < len(x[0]))
+        parts = [part[is_row[part]] for part in parts]
+        x = [np.concatenate([leaf, np.zeros((1, *leaf.shape[1:]), leaf.dtype)]) for leaf in x]
+        x = [leaf[np.where(is_row, indices, -1)] for leaf in x]
+    if weights is not None:
+        x = [leaf * weights.reshape(-1, *[1] * (leaf.ndim - 1)).astype(leaf.dtype) for leaf in x]
+    return x, parts
+
+
 def rows(shape: Shape) -> Call:
     """reduce, segmented_reduce, reduce_by_id."""
     name = shape.choice(("reduce", "segmented_reduce", "reduce_by_id"))
@@ -59,12 +80,16 @@ def rows(shape: Shape) -> Call:
     dtype = "float32" if shape.derivative else dtype
     m, gaps, index = shape.choice((0, 1, 3, 40)), shape.flag(0.4), shape.index_dtype(0)
     size = shape.choice((0, 1, 7, 60))
+    table = shape.choice((0, 1, 5, 300)) if name == "segmented_reduce" and shape.flag(0.4) else None  # taken by index
+    has_weights = name == "segmented_reduce" and {first, second} <= {"add", "sum"} and shape.flag(0.5)
     count = shape.count(n)
-    shape.say(name, first, second, dtype, list(width), f"m={m}", f"size={size}", "gaps" * gaps)
+    of = "" if table is None else f"of {table}"
+    shape.say(name, first, second, dtype, list(width), f"m={m}", f"size={size}", "gaps" * gaps, of, "w" * has_weights)
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        x = _items(shape, dtype, first, rng, n, *width)
-        y = _items(shape, "int32", second, rng, n)
+        rows = n if table is None else table
+        x = _items(shape, dtype, first, rng, rows, *width)
+        y = _items(shape, "int32", second, rng, rows)
         given: dict[str, Any] = {"x": x, "y": y}
         if name == "segmented_reduce":
             given |= segments_with_gaps(rng, m, n, index, apart) if gaps else {
@@ -73,6 +98,10 @@ def rows(shape: Shape) -> Call:
         if name == "reduce_by_id":
             low = 0 if np.dtype(index).kind == "u" else -1
             given["ids"] = rng.integers(low, min(size + 2, np.iinfo(index).max), n).astype(index)
+        if table is not None:
+            given["indices"] = rng.integers(-1, table + 1, n).astype(np.int32)
+        if has_weights:
+            given["weights"] = rng.integers(0, 3, n).astype(np.int8)
         return given | names_of(name, count=draw.drawn(count, rng))
 
     def function(x: Any, y: Any, heads: Any = None, ids: Any = None, **others: Any) -> Any:
@@ -83,7 +112,16 @@ def rows(shape: Shape) -> Call:
             return mgpu.reduce_by_id(items, ids, size, ops, **others)
         return mgpu.segmented_reduce(items, heads, ops, **others)
 
-    def expected(x: Any, y: Any, heads: Any = None, ends: Any = None, ids: Any = None, count: Any = None) -> list[Any]:
+    def expected(
+        x: Any,
+        y: Any,
+        heads: Any = None,
+        ends: Any = None,
+        ids: Any = None,
+        count: Any = None,
+        indices: Any = None,
+        weights: Any = None,
+    ) -> list[Any]:
         live = oracle.live_count(count, n)
         if name == "reduce":
             parts = [np.arange(live)]
@@ -91,11 +129,8 @@ def rows(shape: Shape) -> Call:
             places = ids[:live].astype(np.float64)
             parts = [np.flatnonzero(places == i) for i in range(size)]
         else:
-            begins = np.clip(heads.astype(np.float64), 0, live).astype(np.int64)
-            stops = np.append(begins[1:], live)[: len(begins)]
-            if ends is not None:
-                stops = np.clip(ends.astype(np.float64), 0, live).astype(np.int64)
-            parts = [np.arange(begin, max(begin, stop)) for begin, stop in zip(begins, stops, strict=True)]
+            parts = _segments(heads, ends, live)
+        (x, y), parts = _entries((x, y), parts, indices, weights)
         found = [_expected(x, first, parts, shape.x64), _expected(y, second, parts, shape.x64)]
         if name != "reduce":
             return found

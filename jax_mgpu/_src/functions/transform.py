@@ -30,7 +30,7 @@ from jax_mgpu._src.functions.named_operators import Leaf
 from jax_mgpu._src.functions.operators import Kind
 from jax_mgpu._src.mesh.axis import Axis
 
-__all__ = ["Load", "map_leaves", "mapped", "one_leaf"]
+__all__ = ["Load", "map_leaves", "mapped", "one_leaf", "takes_position"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,11 +87,11 @@ def mapped(
     if inside is not None:
         plain = [inside(leaf) for leaf in plain]
     position_dtype = index_dtype(operation, argument, n)
-    takes_position = _takes_position(function)
+    has_position = takes_position(function)
 
     def item_of(*given: Any) -> Any:
         item = structure.unflatten(restore(given[:-1]))
-        return jax.tree.map(jnp.asarray, function(item, given[-1]) if takes_position else function(item))
+        return jax.tree.map(jnp.asarray, function(item, given[-1]) if has_position else function(item))
 
     one = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in plain]
     try:
@@ -141,7 +141,7 @@ def map_leaves(
     return jax.vmap(function)(*leaves, positions)
 
 
-def _takes_position(function: Callable[..., Any]) -> bool:
+def takes_position(function: Callable[..., Any]) -> bool:
     """Whether a function needs two arguments."""
     try:
         parameters = inspect.signature(function).parameters.values()

@@ -20,7 +20,7 @@ from jax_mgpu._src.core.compat import partition_spec, rows_sharding, vary_as
 from jax_mgpu._src.core.operation import Operation
 from jax_mgpu._src.keys.bits import keeping_bits
 
-__all__ = ["gather", "scatter", "set_sums"]
+__all__ = ["add_rows", "gather", "scatter", "set_sums"]
 
 
 def gather(x: jax.Array, indices: jax.Array, *, unique: bool = False, inside: bool = False) -> jax.Array:
@@ -98,7 +98,7 @@ def _transpose(cotangents: Sequence[Any], operands: Any, *, unique: int, inside:
     """Each row of x gets the sum of the cotangents of where it went."""
     x, indices = operands
     if not unique:
-        return _SUMS[0](cotangents[0], indices, x)
+        return add_rows(cotangents[0], indices, x)
     return scatter(cotangents[0], indices, x.shape[0], inside=bool(inside))
 
 
@@ -141,6 +141,11 @@ def _scatter(row_rank: int, index_rank: int) -> Operation:
 
 
 _SUMS: list[Callable[[jax.Array, jax.Array, Any], jax.Array]] = []
+
+
+def add_rows(rows: jax.Array, indices: jax.Array, like: Any) -> jax.Array:
+    """The sums of rows by index, in a fixed order, as an array like the third; indices outside of it are dropped."""
+    return _SUMS[0](rows, indices, like)
 
 
 def set_sums(add: Callable[[jax.Array, jax.Array, Any], jax.Array]) -> None:

@@ -62,6 +62,7 @@ from jax_mgpu._src.functions.transform import Load, mapped, one_leaf
 from jax_mgpu._src.keys.bits import ordered_together, shifted
 from jax_mgpu._src.keys.columns import Columns, whole_keys
 from jax_mgpu._src.mesh import devices_of, over_axis
+from jax_mgpu._src.ops.gathered_rows import reduce_gathered
 from jax_mgpu._src.ops.scan import before_map, heads_with_gaps, inside_segments, leaf_inside_segments, scan_columns
 
 __all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
@@ -214,6 +215,8 @@ def segmented_reduce(
     op: OperatorName | PairFunction = "add",
     *,
     ends: ArrayLike | None = None,
+    indices: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
     count: ArrayLike | None = None,
     identity: Any = None,
     dtype: DTypeLike | None = None,
@@ -226,6 +229,8 @@ def segmented_reduce(
     op: OperatorTree | PairFunction = "add",
     *,
     ends: ArrayLike | None = None,
+    indices: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
     count: ArrayLike | None = None,
     identity: Any = None,
     map: ItemFunction | None = None,
@@ -240,6 +245,8 @@ def segmented_reduce(
     op: OperatorTree | PairFunction = "add",
     *,
     ends: ArrayLike | None = None,
+    indices: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
     count: ArrayLike | None = None,
     identity: Any = None,
     map: ItemFunction | None = None,
@@ -258,6 +265,12 @@ def segmented_reduce(
       ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments
         belong to no result. Segments do not overlap; one that ends where it starts, or before, is empty. Without `ends`
         a segment ends where the next begins.
+      indices: `[entries]`, integers that may repeat: segments, `ends` and `count` are of entries, and entry `j` is row
+        `indices[j]` of x. An index outside, a negative one too, is dropped: it adds nothing, is not counted and has no
+        gradient.
+      weights: real numbers `[entries]`, or `[entries, *x.shape[1:k]]`, by which entries are multiplied, after `map`, in
+        float32 at least; for `"add"` and `"mean"`, which is the sum of the products by that of the weights. Items then
+        have the type of x and weights together, `jnp.result_type`. Without indices an entry is an item of x.
       count: see `reduce`.
       identity: the identity of a function `op`, a pytree like one item: the result of an empty segment.
       map: see `reduce`.
@@ -267,15 +280,17 @@ def segmented_reduce(
         the first of these; a segment continues on the devices that follow, up to the next head.
 
     Returns:
-      For each array `[m, ...]`; indices count from the start of x, or of the global array. Over a mesh axis, a
-      segment's result is on the device that has its head.
+      For each array `[m, ...]`; indices count from the start of x, or of the global array, or of the entries. Over a
+      mesh axis, a segment's result is on the device that has its head.
 
     Raises:
       TypeError: as `reduce`.
       ValueError: as `reduce`.
 
     Time is O(n + m), whatever the lengths of the segments: items and segment ends are consumed in equal tiles (merge
-    path, as in Merrill and Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016).
+    path, as in Merrill and Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016). With `indices`,
+    rows are read where they lie and not gathered first, but for weights, functions and indices of extrema. The
+    derivative by x adds up rows by index in a fixed order, in float32 at least; that by a weight is a dot of rows.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -285,10 +300,20 @@ def segmented_reduce(
       >>> mgpu.segmented_reduce(items, jnp.array([0, 2]), {"price": "mean", "sold": "any"})
       {'price': Array([[3.5, 1. ],
              [5. , 9. ]], dtype=float32), 'sold': Array([ True, False], dtype=bool)}
+      >>> table = jnp.array([[1.0, 2.0], [3.0, 4.0]])  # of embeddings, for bags of words and their weights
+      >>> words, weights = jnp.array([1, 0, 1, -1]), jnp.array([1.0, 1.0, 0.5, 1.0])
+      >>> mgpu.segmented_reduce(table, jnp.array([0, 2]), "mean", indices=words, weights=weights)
+      Array([[2., 3.],
+             [3., 4.]], dtype=float32)
     """
     name = "segmented_reduce"
     commutative = static_flag(name, "commutative", commutative)
     expect_dtype(name, dtype, op)
+    if indices is not None or weights is not None:
+        entries: dict[str, Any] = {"indices": indices, "weights": weights, "ends": ends, "count": count}
+        options = {"item_map": map, "dtype": dtype, "axis_name": axis_name}
+        others = {"identity": identity, "commutative": commutative}
+        return reduce_gathered(segmented_reduce, x, heads, op, **entries, **options, **others)
     inside = before_map(name, heads, ends) if axis_name is None else None  # else a segment may begin elsewhere
     x, load = mapped(name, map, x, count, axis_name=axis_name, inside=inside)
     if callable(op):

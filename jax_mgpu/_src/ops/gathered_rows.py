@@ -1,0 +1,381 @@
+"""Segments of rows that are taken by index, or weighted, or both: pooled embeddings, sparse times dense, messages.
+
+Sums, and what else needs no position, are one operation over the table, whose derivatives are again sums: by row for
+the table, dots of rows for weights. Today it is composed of a gather and `reduce_rows`; a kernel that reads, weights
+and adds a row at once would take the place of `_fallback`, and nothing else would change. All other operators combine
+rows that are gathered first, without those that are dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.arguments.check import (
+    INT32_LIMIT,
+    KEY_DTYPES,
+    as_array,
+    count_operand,
+    describe,
+    expect_leading_axis,
+    expect_no_axis,
+    index_dtype,
+    index_vector,
+    segment_operands,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.arguments.counts import live_items, segment_bounds, wide_enough
+from jax_mgpu._src.arguments.preconditions import by_construction
+from jax_mgpu._src.arguments.values import plain_leaves, take_or_fill
+from jax_mgpu._src.core.compat import is_sharded
+from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation
+from jax_mgpu._src.functions.named_operators import Leaf, named_leaves
+from jax_mgpu._src.functions.operators import Kind, result_dtype, wide_dtype
+from jax_mgpu._src.functions.recurrence import weighted
+from jax_mgpu._src.functions.transform import mapped, takes_position
+from jax_mgpu._src.ops.gather import add_rows, gather
+from jax_mgpu._src.ops.scan import before_map, heads_with_gaps, scan_columns
+
+__all__ = ["reduce_gathered"]
+
+NAME = "segmented_reduce"
+SUMS = ("add", "sum", "mean")  # what takes weights
+DIRECT = (*SUMS, "mul", "prod", "min", "max", "any", "all", "and", "or", "xor", "logsumexp")
+POSITIONS = ("argmin", "argmax")
+NO_WEIGHTS = np.zeros((0, 0), np.int32)  # of as many axes as weights
+
+
+def reduce_gathered(
+    reduce: Callable[..., Any],
+    x: Any,
+    heads: Any,
+    op: Any,
+    *,
+    indices: Any,
+    weights: Any,
+    ends: Any,
+    count: Any,
+    item_map: Any,
+    dtype: Any,
+    axis_name: Any,
+    **others: Any,
+) -> Any:
+    """`segmented_reduce` with indices or weights; `reduce` is that function."""
+    expect_no_axis(NAME, "weights" if indices is None else "indices", axis_name)
+    names = jax.tree.leaves(op)
+    if weights is not None:
+        other = [name for name in names if callable(name) or name not in SUMS]
+        if other:
+            raise value_error(NAME, "op", f"{', '.join(SUMS)} where weights are given", repr(other[0]))
+    if indices is None and item_map is not None:
+        x, _ = mapped(NAME, item_map, x, count, inside=before_map(NAME, heads, ends))
+        item_map = None
+    if item_map is not None or any(callable(name) or name not in DIRECT for name in names):
+        given = {"item_map": item_map, "dtype": dtype, **others}
+        return _reduce_kept(reduce, x, heads, op, indices=indices, weights=weights, ends=ends, count=count, **given)
+    if weights is not None:
+        weights = _weights(weights)
+        x = jax.tree.map(lambda leaf: _as_weighted(leaf, weights), _table(x))
+    leaves, restore, n = named_leaves(NAME, "x", x, op, others["identity"], dtype=dtype)
+    entries = n
+    if indices is not None:
+        indices = index_vector(NAME, "indices", indices, n)
+        entries = indices.shape[0]
+    heads, ends = segment_operands(NAME, heads, ends, entries)
+    if ends is not None:
+        heads = heads_with_gaps(heads, ends)
+    count = count_operand(NAME, "count", count, entries)
+    results = restore([_reduce_leaf(leaf, heads, indices, weights, entries, count) for leaf in leaves])
+    return results if ends is None else jax.tree.map(lambda x: x[::2], results)
+
+
+def _table(x: Any) -> Any:
+    """A list of numbers is an array, as it is to `segmented_reduce`."""
+    if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
+        return as_array(NAME, "x", x)
+    return x
+
+
+def _weights(weights: Any) -> jax.Array:
+    weights = as_array(NAME, "weights", weights)
+    if weights.ndim == 0:
+        raise value_error(NAME, "weights", "one for each entry, [entries, ...]", describe(weights))
+    if weights.dtype.name not in KEY_DTYPES and weights.dtype != jnp.bool_:
+        raise type_error(NAME, "weights", "real numbers or bools", describe(weights))
+    return weights
+
+
+def _as_weighted(x: Any, weights: jax.Array) -> jax.Array:
+    """An array of x of the type of its products with weights. What no operator takes stays, for the error."""
+    x = as_array(NAME, "x", x)
+    is_number = x.dtype.name in KEY_DTYPES or x.dtype == jnp.bool_
+    return x.astype(jnp.result_type(x, weights)) if is_number else x
+
+
+def _reduce_leaf(leaf: Leaf, heads: Any, indices: Any, weights: Any, entries: int, count: Any) -> jax.Array:
+    """The results of one array of x."""
+    if weights is not None:
+        k = weights.ndim - 1
+        if weights.shape[0] != entries or weights.shape[1:] != leaf.trailing[:k]:
+            expected = f"one for each entry, [{entries}], or for leading parts of its row too"
+            raise value_error(
+                NAME, "weights", f"{expected}, [{entries}, *{leaf.argument}.shape[1:k]]", describe(weights)
+            )
+    if leaf.is_empty:
+        return leaf.nothing(heads.shape)
+    x, given = leaf.rows, {"heads": heads, "count": count}
+    if entries == 0:  # indices without items would be absent ones
+        x, indices = x[:0], None
+    if weights is not None:
+        groups = math.prod(weights.shape[1:])
+        factors = weights.astype(leaf.x.dtype).reshape(entries, groups)
+    else:
+        factors = NO_WEIGHTS
+    if indices is not None:
+        given["indices"] = indices
+    sums = _gathered_rows(x=x, weights=factors, op=leaf.kind, wide=leaf.wide, **given)[0]
+    if weights is None or not leaf.mean:
+        return leaf.results(sums, heads.shape, lambda: _number_inside(leaf.x.shape[0], heads, indices, entries, count))
+    masses = _masked(factors, indices, x.shape[0]).astype(sums.dtype)
+    masses = REGISTRY["reduce_rows"](x=masses, heads=heads, count=count, op=Kind.ADD, wide=False)[0]
+    sums = sums.reshape(*masses.shape, sums.shape[1] // groups)
+    means = _quotient(sums, jnp.broadcast_to(masses[..., None], sums.shape))
+    return means.reshape(*heads.shape, *leaf.trailing).astype(leaf.dtype)
+
+
+def _number_inside(n: int, heads: Any, indices: Any, entries: int, count: Any) -> jax.Array:
+    """How many entries of each segment are rows of n."""
+    dtype = index_dtype(NAME, "indices", entries)
+    marks = jnp.ones((entries,), dtype) if indices is None else _inside(indices, n).astype(dtype)
+    return REGISTRY["segmented_reduce"](x=marks, heads=heads, count=count, op=Kind.ADD, wide=False)[0]
+
+
+def _inside(indices: jax.Array, n: int) -> jax.Array:
+    return (indices >= 0) & (wide_enough(indices, n) < n)
+
+
+def _masked(weights: jax.Array, indices: Any, n: int) -> jax.Array:
+    """Weights, `[entries, groups]`, with 0 for entries that are dropped: an infinite one times 0 would be NaN."""
+    if indices is None or not indices.size:
+        return weights
+    return jnp.where(_inside(indices, n)[:, None], weights, 0)
+
+
+@jax.custom_jvp
+def _quotient(sums: jax.Array, masses: jax.Array) -> jax.Array:
+    """Weighted means, whose derivatives are 0 where cotangents are, whatever the masses are."""
+    return sums / masses
+
+
+@_quotient.defjvp
+def _quotient_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    means = _quotient(*primals)
+    return means, weighted(1 / primals[1], tangents[0] - weighted(means, tangents[1]))
+
+
+def _reduce_kept(
+    reduce: Callable[..., Any],
+    x: Any,
+    heads: Any,
+    op: Any,
+    *,
+    indices: Any,
+    weights: Any,
+    ends: Any,
+    count: Any,
+    item_map: Any,
+    **others: Any,
+) -> Any:
+    """The same of rows that are gathered, without those that are dropped."""
+    x = _table(x) if item_map is None and not callable(op) else x
+    structure: Any
+    leaves, structure = jax.tree.flatten(x)
+    first = as_array(NAME, "x", leaves[0]) if leaves else None
+    if first is None or first.ndim == 0:
+        raise value_error(NAME, "x", "an array or a pytree of arrays, with a leading axis", describe(x))
+    n = first.shape[0]
+    plain, restore = plain_leaves(expect_leading_axis(NAME, "x", leaves, n, "each other"))
+    indices = index_vector(NAME, "indices", indices, n)
+    entries = indices.shape[0]
+    heads, ends = segment_operands(NAME, heads, ends, entries)
+    kept, total, before = _kept(_inside(indices, n), count_operand(NAME, "count", count, entries))
+    rows = take_or_fill(indices, kept, jnp.full((1,), -1, indices.dtype))
+    items = structure.unflatten(restore([gather(leaf, rows) for leaf in plain]))
+    if weights is not None:
+        weights = gather(_weights(weights), kept, unique=True)
+    if item_map is not None and takes_position(item_map):
+        items, by_position = (items, kept), item_map
+        item_map = lambda pair: by_position(*pair)  # noqa: E731 - of an entry's own position
+    with by_construction():
+        results = reduce(
+            items,
+            before(heads),
+            op,
+            weights=weights,
+            ends=None if ends is None else before(ends),
+            count=total,
+            map=item_map,
+            **others,
+        )
+
+    def of_entries(name: Any, part: Any) -> Any:
+        is_position = not callable(name) and name in POSITIONS
+        return jax.tree.map(lambda i: jnp.where(i >= 0, gather(kept, i), -1), part) if is_position else part
+
+    return jax.tree.map(of_entries, op, results)
+
+
+def _kept(keep: jax.Array, count: Any) -> tuple[jax.Array, jax.Array, Callable[[jax.Array], jax.Array]]:
+    """The positions that are kept, their number, and how many of them lie before others."""
+    n = keep.shape[0]
+    dtype = index_dtype(NAME, "indices", n)
+    none = {"x": np.zeros((0, 1), np.int32), "fill_value": np.zeros((1,), np.int32)}
+    kept, total = REGISTRY["select"](keep=keep, count=count, size=n, indices=True, partition=False, **none)
+    ranks = scan_columns(keep.astype(dtype), Kind.ADD, exclusive=True)
+
+    def before(positions: jax.Array) -> jax.Array:
+        at = take_or_fill(ranks, jnp.maximum(positions, 0), total[None])
+        return jnp.minimum(at, total)
+
+    return kept, total, before
+
+
+# ---- The operation ---------------------------------------------------------------------------------------------------
+
+
+def _shapes(x: Any, heads: Any, *, op: int, wide: int) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct((*heads.shape, x.shape[1]), result_dtype(NAME, op, x, wide))]
+
+
+def _fallback(
+    x: jax.Array,
+    heads: jax.Array,
+    indices: jax.Array,
+    weights: jax.Array,
+    count: jax.Array,
+    *,
+    op: int,
+    wide: int,
+) -> Sequence[jax.Array]:
+    given: dict[str, Any] = {"heads": heads, "count": count, "op": op}
+    if not weights.size:
+        return REGISTRY["reduce_rows"](x=x, indices=indices, wide=wide, **given)
+    exact = wide_dtype(x.dtype)
+    rows = (gather(x, indices) if indices.size else x).astype(exact)
+    factors = _of_columns(_masked(weights, indices, x.shape[0]).astype(exact), x.shape[1])
+    sums = REGISTRY["reduce_rows"](x=rows * factors, wide=False, **given)[0]
+    return [sums.astype(result_dtype(NAME, op, x, wide))]
+
+
+def _of_columns(weights: jax.Array, width: int) -> jax.Array:
+    """Weights of each column, by those of groups of neighbouring columns."""
+    entries, groups = weights.shape
+    return jnp.broadcast_to(weights[:, :, None], (entries, groups, width // groups)).reshape(entries, width)
+
+
+def _jvp(primals: Any, tangents: Any, *, op: int, wide: int) -> tuple[Any, Any]:
+    results = _gathered_rows.run(primals, op=op, wide=wide)
+    if op == Kind.ADD:
+        moved = [primals._replace(**{name: dx}) for name, dx in tangents._asdict().items() if dx is not None]
+        parts = [_gathered_rows.run(operands, op=op, wide=wide)[0] for operands in moved]
+        return results, [sum(parts[1:], parts[0]) if parts else None]
+    if tangents.x is None:
+        return results, [None]
+
+    def gathered(x: jax.Array) -> jax.Array:
+        """The same of rows in memory, none of which repeats."""
+        kept, total, before = _kept(_inside(primals.indices, x.shape[0]), primals.count)
+        rows = gather(x, take_or_fill(primals.indices, kept, jnp.full((1,), -1, primals.indices.dtype)))
+        live = total.reshape(1)
+        return REGISTRY["reduce_rows"](x=rows, heads=before(primals.heads), count=live, op=op, wide=wide)[0]
+
+    return results, [jax.jvp(gathered, (primals.x,), (tangents.x,))[1]]
+
+
+def _of_entries(cotangent: jax.Array, operands: Any, dtype: Any) -> jax.Array:
+    """Each entry's row of cotangents, that of its segment."""
+    entries = operands.indices.shape[0] or operands.x.shape[0]
+
+    def summed(rows: jax.Array) -> jax.Array:
+        return REGISTRY["reduce_rows"](x=rows, heads=operands.heads, count=operands.count, op=Kind.ADD, wide=False)[0]
+
+    like = jax.ShapeDtypeStruct((entries, operands.x.shape[1]), dtype)
+    (rows,) = jax.linear_transpose(summed, like)(cotangent.astype(dtype))
+    return rows  # type: ignore[no-any-return]
+
+
+def _transpose_x(cotangents: Sequence[Any], operands: Any, *, op: int, wide: int) -> jax.Array:
+    """A row of x gets what its entries get, added up in their order."""
+    del op, wide
+    x, indices = operands.x, operands.indices
+    exact = wide_dtype(x.dtype)
+    rows = _of_entries(cotangents[0], operands, exact)
+    if operands.weights.size:
+        factors = _masked(operands.weights, indices, x.shape[0]).astype(exact)
+        rows = weighted(_of_columns(factors, x.shape[1]), rows)
+    if indices.size:
+        rows = add_rows(rows, indices, jax.ShapeDtypeStruct(x.shape, exact))
+    return rows.astype(x.dtype)
+
+
+def _transpose_weights(cotangents: Sequence[Any], operands: Any, *, op: int, wide: int) -> jax.Array:
+    """A weight gets the dot of its row and the cotangent of its segment."""
+    del op, wide
+    x, indices, weights = operands.x, operands.indices, operands.weights
+    exact = wide_dtype(x.dtype)
+    rows = (gather(x, indices) if indices.size else x).astype(exact)
+    products = weighted(rows, _of_entries(cotangents[0], operands, exact))
+    entries, groups = weights.shape
+    return products.reshape(entries, groups, x.shape[1] // groups).sum(axis=-1).astype(weights.dtype)
+
+
+class _GatheredRows(Operation):
+    """The operation. A batch over one table is one problem: its segments lie one after the other."""
+
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
+        x, heads, indices, weights, count = operands
+        size = next(y.shape[axis] for y, axis in zip(operands, axes, strict=True) if axis is not None)
+        ranks = [rank + (axis is not None) for rank, axis in zip(self.ranks, axes, strict=True)]
+        entries = indices.size // (1 if axes[2] is None else max(size, 1))
+        is_one = axes[0] is None and size * entries > 0 and [y.ndim for y in operands] == ranks
+        if not is_one or size * entries >= INT32_LIMIT or any(map(is_sharded, operands)):
+            return super()._batch(operands, axes, **attributes)
+
+        def bounds(i: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
+            """Where segments of one problem begin, and where the last one ends, among the entries of all."""
+            live = live_items(entries, count)[None]
+            begins = segment_bounds(heads, entries, count)[0].astype(live.dtype)
+            return i * entries + jnp.concatenate([begins, live])
+
+        def together(y: jax.Array, axis: int | None) -> jax.Array:
+            rows = jnp.broadcast_to(y, (size, *y.shape)) if axis is None else jnp.moveaxis(y, axis, 0)
+            return rows.reshape(size * rows.shape[1], *rows.shape[2:])
+
+        problems = jnp.arange(size, dtype=jnp.int32)
+        starts = jax.vmap(bounds, in_axes=(0, axes[1], axes[4]))(problems, heads, count)
+        given = [x, starts.reshape(-1), together(indices, axes[2]), weights, ABSENT]
+        if weights.size:
+            given[3] = together(weights, axes[3])
+        (sums,) = self.run(given, **attributes)
+        return [sums.reshape(*starts.shape, *sums.shape[1:])[:, :-1]], [0]
+
+
+_gathered_rows = _GatheredRows(
+    "gathered_rows",
+    operands={"x": 2, "heads": 1, "indices": 1, "weights": 2, "count": 1},
+    results=("result",),
+    attributes={"op": Kind, "wide": bool},
+    shapes=_shapes,
+    fallback=_fallback,
+    only="",
+    is_registered=False,
+)
+_gathered_rows.def_jvp(_jvp)
+_gathered_rows.def_transpose("x", _transpose_x)
+_gathered_rows.def_transpose("weights", _transpose_weights)

@@ -1,0 +1,348 @@
+"""Segments of rows by index, and weighted: `segmented_reduce` with `indices=` and `weights=`."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import jax_mgpu as mgpu
+from tests import oracle
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+N, ENTRIES, M = 23, 400, 30
+NAMES = ["add", "mul", "min", "max", "argmin", "argmax", "mean", "any", "all", "and", "xor", "logsumexp"]
+
+
+def drawn(rng, dtype, *shape):
+    """Small numbers, whose sums and products of a few are exact."""
+    if dtype == "bool":
+        return rng.random(shape) < 0.8
+    low = 0 if dtype.startswith("u") else -2
+    return rng.integers(low, 3, shape).astype(jnp.dtype(dtype))
+
+
+def entries_of(rng, n=N, entries=ENTRIES, m=M):
+    """Indices, a fifth of which lie outside, heads with empty segments and padding, and a count."""
+    indices = rng.integers(-2, n + 2, entries).astype(np.int32)
+    heads = np.sort(rng.integers(3, entries + 5, m)).astype(np.int32)
+    return indices, heads, np.int32(rng.integers(entries // 2, entries + 1))
+
+
+def segments(indices, n, heads, count=None, ends=None):
+    """The entries of each segment that are not dropped."""
+    live = len(indices) if count is None else int(count)
+    begins = np.clip(heads, 0, live)
+    stops = np.append(begins[1:], live) if ends is None else np.clip(ends, 0, live)
+    spans = [np.arange(b, max(b, e)) for b, e in zip(begins, stops, strict=True)]
+    return [span[(indices[span] >= 0) & (indices[span] < n)] for span in spans]
+
+
+def expected_of(x, op, indices, parts):
+    results = [np.asarray(oracle.combined(x[indices[part]], op)) for part in parts]
+    if op.startswith("arg"):
+        results = [np.append(part, -1)[r].astype(np.int32) for part, r in zip(parts, results, strict=True)]
+    return np.stack(results)
+
+
+@pytest.mark.parametrize("op", NAMES)
+@pytest.mark.parametrize("dtype", ["int8", "float32", "bfloat16", "bool"])
+def test_names(op, dtype):
+    floats = dtype in ("float32", "bfloat16")
+    if (op in ("and", "xor") and floats) or (op == "logsumexp" and not floats):
+        pytest.skip("no items of this type")
+    call = jax.jit(lambda x, h, i, c: mgpu.segmented_reduce(x, h, op, indices=i, count=c))
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        x, (indices, heads, count) = drawn(rng, dtype, N, 3), entries_of(rng)
+        got = np.asarray(call(x, heads, indices, count))
+        expected = expected_of(x, op, indices, segments(indices, N, heads, count))
+        assert got.shape == expected.shape
+        if op in ("mean", "logsumexp"):
+            rtol = 4 * float(jnp.finfo(got.dtype).eps)
+            np.testing.assert_allclose(got.astype(float), expected.astype(float), rtol=rtol, atol=rtol)
+        else:
+            assert got.dtype == expected.dtype
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_nan_and_infinite_extrema_are_those_of_entries_that_are_not_dropped():
+    x = jnp.array([jnp.inf, 1.0, jnp.nan, -jnp.inf])
+    indices, heads = jnp.array([-1, 0, 0, 4, 3, 2, 9, 9]), jnp.array([0, 3, 5, 6])
+    for op, found in {"argmin": [1, 4, 5, -1], "argmax": [1, 4, 5, -1]}.items():
+        np.testing.assert_array_equal(mgpu.segmented_reduce(x, heads, op, indices=indices), found)
+    np.testing.assert_array_equal(
+        mgpu.segmented_reduce(x, heads, "min", indices=indices), [np.inf, -np.inf, np.nan, np.inf]
+    )
+    slope = jax.grad(lambda x: mgpu.segmented_reduce(x, heads, "min", indices=indices)[0])(x)
+    np.testing.assert_array_equal(slope, [1, 0, 0, 0])
+
+
+# ---- Weights ---------------------------------------------------------------------------------------------------------
+
+
+def weighted_sums(x, weights, indices, parts, mean=False):
+    """In float64."""
+    x, weights = np.asarray(x, np.float64), np.asarray(weights, np.float64)
+    weights = weights.reshape(*weights.shape, *[1] * (x.ndim - weights.ndim))
+    sums = np.stack([(weights[part] * x[indices[part]]).sum(0) for part in parts])
+    if not mean:
+        return sums
+    with np.errstate(all="ignore"):
+        return sums / np.stack([weights[part].sum(0) for part in parts])
+
+
+@pytest.mark.parametrize("op", ["add", "mean"])
+@pytest.mark.parametrize(
+    ("dtype", "weight_dtype", "axes"),
+    [
+        *[("float32", "float32", k) for k in range(3)],
+        *[
+            ("bfloat16", "bfloat16", 0),
+            ("bfloat16", "float32", 1),
+            ("float16", "bfloat16", 0),
+            ("float64", "float32", 0),
+        ],
+        *[
+            ("int8", "float32", 0),
+            ("int8", "int8", 1),
+            ("int32", "int16", 0),
+            ("bool", "float32", 0),
+            ("float32", "bool", 0),
+        ],
+    ],
+)
+def test_weights(op, dtype, weight_dtype, axes):
+    trailing = (2, 3)
+    call = jax.jit(lambda x, h, i, w, c: mgpu.segmented_reduce(x, h, op, indices=i, weights=w, count=c))
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        x, (indices, heads, count) = drawn(rng, dtype, N, *trailing), entries_of(rng)
+        weights = drawn(rng, weight_dtype, ENTRIES, *trailing[:axes])
+        if op == "mean" and weight_dtype != "bool":
+            weights = np.abs(weights) + np.ones((), weights.dtype)
+        got = call(x, heads, indices, weights, count)
+        parts = segments(indices, N, heads, count)
+        expected = weighted_sums(x, weights, indices, parts, op == "mean")
+        item = jnp.result_type(x, weights)
+        if not jnp.issubdtype(item, jnp.floating):
+            item = jnp.result_type(float) if op == "mean" else jnp.sum(jnp.zeros(1, item)).dtype
+            item = jnp.dtype(jnp.int32) if op == "add" and item.itemsize > 4 and np.dtype(dtype).itemsize == 4 else item
+        assert got.dtype == item
+        eps = float(jnp.finfo(item).eps) if jnp.issubdtype(item, jnp.floating) else 0
+        np.testing.assert_allclose(np.asarray(got, np.float64), expected, rtol=4 * eps, atol=4 * eps)
+
+
+def test_weights_without_indices_and_trees():
+    rng = np.random.default_rng(1)
+    x = {"a": rng.normal(size=(ENTRIES, 2)), "b": rng.normal(size=ENTRIES).astype(np.float32)}
+    weights, heads = rng.random(ENTRIES).astype(np.float32), np.array([5, 100, 100, 390], np.int32)
+    got = mgpu.segmented_reduce(x, heads, {"a": "add", "b": "mean"}, weights=weights)
+    everything = np.arange(ENTRIES)
+    parts = segments(everything, ENTRIES, heads)
+    np.testing.assert_allclose(got["a"], weighted_sums(x["a"], weights, everything, parts), rtol=1e-6)
+    np.testing.assert_allclose(got["b"], weighted_sums(x["b"], weights, everything, parts, mean=True), rtol=1e-5)
+
+
+def test_narrow_sums_and_derivatives_are_added_in_float32():
+    x, w = jnp.ones((2, 1), jnp.bfloat16), jnp.ones(1000, jnp.bfloat16)
+    indices, heads = jnp.zeros(1000, jnp.int32), jnp.array([0])
+
+    def loss(x, w):
+        return mgpu.segmented_reduce(x, heads, indices=indices, weights=w).sum()
+
+    assert loss(x, w) == 1000
+    by_x, by_w = jax.grad(loss, (0, 1))(x, w)
+    assert by_x.dtype == by_w.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(by_x, [[1000], [0]])
+    np.testing.assert_array_equal(by_w, np.ones(1000))
+    plain = jax.grad(lambda x: mgpu.segmented_reduce(x, heads, indices=indices).sum())(x)
+    np.testing.assert_array_equal(plain, [[1000], [0]])
+
+
+def test_what_is_dropped_is_not_read():
+    """Infinite weights and rows, where nothing takes part, make no NaN, also not in derivatives."""
+    x = jnp.array([[1.0], [jnp.inf], [3.0]])
+    indices = jnp.array([1, 0, 2, -1, 3, 2, 1])
+    weights = jnp.array([jnp.nan, 2.0, 1.0, jnp.inf, jnp.nan, 1.0, jnp.inf])
+    heads, count = jnp.array([1, 5]), 6
+
+    for op, expected in {"add": [[5], [3]], "mean": [[5 / 3], [3]]}.items():
+
+        def sums(x, w, op=op):
+            return mgpu.segmented_reduce(x, heads, op, indices=indices, weights=w, count=count)
+
+        np.testing.assert_allclose(sums(x, weights), expected, rtol=1e-6)
+        by_x, by_w = jax.jit(jax.grad(lambda x, w, sums=sums: sums(x, w).sum(), (0, 1)))(x, weights)
+        assert np.isfinite(by_x).all()
+        np.testing.assert_array_equal(np.asarray(by_w)[[0, 3, 4, 6]], 0)
+        np.testing.assert_array_equal(np.asarray(by_x)[1], 0)
+
+
+# ---- Derivatives, batches --------------------------------------------------------------------------------------------
+
+
+def dense(x, indices, weights, heads, count, op="add"):
+    """The same by a dense matrix of entries by segments."""
+    entries = indices.shape[0]
+    places = jnp.arange(entries)
+    ends = jnp.append(jnp.minimum(heads, count)[1:], count)
+    inside = (indices >= 0) & (indices < x.shape[0])
+    member = ((places >= heads[:, None]) & (places < ends[:, None]) & inside).astype(x.dtype)
+    weights = weights.reshape(entries, -1)
+    rows = x[jnp.clip(indices, 0, x.shape[0] - 1)]
+    sums = jnp.einsum("me,ek,ekd->mkd", member, weights, rows.reshape(entries, weights.shape[1], -1))
+    if op == "mean":
+        sums = sums / jnp.einsum("me,ek->mk", member, weights)[..., None]
+    return sums.reshape(len(heads), *x.shape[1:])
+
+
+@pytest.mark.parametrize("op", ["add", "mean"])
+@pytest.mark.parametrize("axes", [0, 1])
+def test_derivatives_are_those_of_dense_algebra(op, axes):
+    rng = np.random.default_rng(3)
+    x, indices = rng.normal(size=(5, 2, 3)), np.array([0, 1, 4, -1, 4, 4, 2, 0, 5, 3, 1, 1], np.int32)
+    weights, heads, count = 1 + rng.random((12, *(2,)[:axes])), np.array([1, 3, 7]), np.int32(11)
+
+    def loss(function):
+        return lambda x, w: jnp.sin(function(x, w)).sum()
+
+    ours = loss(lambda x, w: mgpu.segmented_reduce(x, heads, op, indices=indices, weights=w, count=count))
+    theirs = loss(lambda x, w: dense(x, indices, w, heads, count, op))
+    for got, expected in zip(
+        jax.jit(jax.grad(ours, (0, 1)))(x, weights), jax.grad(theirs, (0, 1))(x, weights), strict=True
+    ):
+        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
+    check_grads(jax.jit(ours), (x, weights), order=2, modes=["rev"], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("op", ["min", "max", "mul", "logsumexp"])
+def test_derivatives_of_other_names(op):
+    rng = np.random.default_rng(4)
+    x, (indices, heads, count) = rng.normal(size=(9, 2)), entries_of(rng, 9, 40, 5)
+    parts = segments(indices, 9, heads, count)
+
+    def ours(x):
+        return jnp.sin(mgpu.segmented_reduce(x, heads, op, indices=indices, count=count))
+
+    def plain(x):
+        function = {"min": jnp.min, "max": jnp.max, "mul": jnp.prod, "logsumexp": jax.scipy.special.logsumexp}[op]
+        return jnp.stack([jnp.sin(function(x[indices[part]], axis=0)) for part in parts if len(part)])
+
+    full = np.array([len(part) > 0 for part in parts])
+    got = jax.jit(jax.grad(lambda x: ours(x)[full].sum()))(x)
+    expected = jax.grad(lambda x: plain(x).sum())(x)  # jnp shares it among the entries of one row, which it adds up
+    np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_extrema_differentiate_to_the_first_entry():
+    x = jnp.array([2.0, 1.0, 2.0, 1.0])
+    slope = jax.grad(lambda x: mgpu.segmented_reduce(x, [0], "max", indices=[-1, 1, 2, 0, 2])[0])(x)
+    np.testing.assert_array_equal(slope, [0, 0, 1, 0])
+
+
+@pytest.mark.parametrize("mapped", [(0,), (1,), (2,), (3,), (1, 2), (2, 3), (0, 2), (2, 4), (0, 1, 2, 3, 4)])
+def test_batches_over_any_operand(mapped):
+    rng = np.random.default_rng(5)
+    x, (indices, heads, count) = rng.normal(size=(N, 2)), entries_of(rng)
+    operands = [x, heads, indices, rng.normal(size=ENTRIES), count]
+    other = [rng.normal(size=(N, 2)), *entries_of(np.random.default_rng(6))]
+    others = [other[0], other[2], other[1], rng.normal(size=ENTRIES), other[3]]
+    stacked = [np.stack([a, b]) if i in mapped else a for i, (a, b) in enumerate(zip(operands, others, strict=True))]
+    axes = [0 if i in mapped else None for i in range(5)]
+
+    def sums(x, h, i, w, c):
+        return mgpu.segmented_reduce(x, h, indices=i, weights=w, count=c)
+
+    def slopes(x, h, i, w, c):
+        return jax.grad(lambda x, w: (sums(x, h, i, w, c) ** 2).sum(), (0, 1))(x, w)
+
+    got = jax.jit(jax.vmap(lambda *given: (sums(*given), slopes(*given)), axes))(*stacked)
+    one = jax.jit(lambda *given: (sums(*given), slopes(*given)))
+    for k in range(2):
+        alone = one(*(y[k] if i in mapped else y for i, y in enumerate(stacked)))
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(alone), strict=True):
+            np.testing.assert_allclose(a[k], b, rtol=1e-9, atol=1e-12)
+
+
+# ---- Functions, maps, edges ------------------------------------------------------------------------------------------
+
+
+def test_functions_maps_and_gaps():
+    """An operator that does not commute, of mapped entries by their own positions, in segments with gaps."""
+    rng = np.random.default_rng(7)
+    x, (indices, _, _) = rng.normal(size=N), entries_of(rng, N, 60)
+    heads, ends = np.array([2, 10, 30, 31]), np.array([9, 10, 31, 58])
+
+    def affine(a, b):
+        return a[0] * b[0], b[0] * a[1] + b[1]
+
+    def item(row, place):
+        return jnp.cos(row), place.astype(jnp.float64)
+
+    given = {"indices": indices, "ends": ends, "map": item, "identity": (1.0, 0.0)}
+    got = jax.jit(lambda x: mgpu.segmented_reduce(x, heads, affine, **given))(x)
+    for j, part in enumerate(segments(indices, N, heads, ends=ends)):
+        a, b = 1.0, 0.0
+        for place in part:
+            a, b = a * np.cos(x[indices[place]]), np.cos(x[indices[place]]) * b + place
+        np.testing.assert_allclose([got[0][j], got[1][j]], [a, b], rtol=1e-9)
+    weights = rng.normal(size=60)
+    sums = mgpu.segmented_reduce(x, heads, indices=indices, weights=weights, ends=ends, map=lambda r, i: jnp.cos(r) * i)
+    for j, part in enumerate(segments(indices, N, heads, ends=ends)):
+        np.testing.assert_allclose(sums[j], (weights[part] * np.cos(x[indices[part]]) * part).sum(), rtol=1e-9)
+    slope = jax.grad(lambda x: mgpu.segmented_reduce(x, heads, indices=indices, ends=ends, map=jnp.log).sum())(
+        x * 0 + 2
+    )
+    counted = np.bincount(np.concatenate([indices[p] for p in segments(indices, N, heads, ends=ends)]), minlength=N)
+    np.testing.assert_allclose(slope, counted / 2)
+
+
+@pytest.mark.parametrize("op", ["add", "mean", "max", "argmin"])
+def test_nothing(op):
+    empty = jnp.zeros(0, jnp.int32)
+    over_nothing = {"add": 0, "mean": np.nan, "max": -np.inf, "argmin": -1}[op]
+    for x, indices in ((jnp.ones((4, 2)), empty), (jnp.ones((0, 2)), jnp.array([0, -1, 3]))):
+        got = mgpu.segmented_reduce(x, jnp.array([0, 0]), op, indices=indices)
+        np.testing.assert_array_equal(got, np.full((2, 2), over_nothing))
+        if op in ("add", "mean"):
+            weights = jnp.ones(indices.shape)
+            np.testing.assert_array_equal(mgpu.segmented_reduce(x, [0, 0], op, indices=indices, weights=weights), got)
+    assert mgpu.segmented_reduce(jnp.ones((4, 0)), [0, 0], op, indices=[1]).shape == (2, 0)
+    assert mgpu.segmented_reduce(jnp.ones((4, 2)), empty, op, indices=[1]).shape == (0, 2)
+
+
+def test_gathered_rows_are_not_in_memory():
+    x, indices, heads = jnp.ones((100, 64)), jnp.zeros(10_000, jnp.int32), jnp.arange(0, 10_000, 10)
+    compiled = jax.jit(lambda x, i: mgpu.segmented_reduce(x, heads, "mean", indices=i)).lower(x, indices).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < indices.size * 64 * 4 / 4
+
+
+ERRORS = {
+    "op: expected add, sum, mean where weights are given, got 'max'": {"op": "max", "weights": [1.0, 2.0]},
+    "op: expected add, sum, mean where weights are given, got 'min'": {"op": {"a": "min"}, "weights": [1.0, 2.0]},
+    "op: expected add, sum, mean where weights are given, got <function": {"op": lambda a, b: a, "weights": [1.0, 2.0]},
+    "weights: expected one for each entry, [2], or": {"weights": [1.0]},
+    "weights: expected real numbers or bools, got complex": {"weights": np.ones(2, complex)},
+    "indices: expected integers, got float": {"indices": [0.5, 1.0]},
+    "axis_name: expected None where indices is given": {"axis_name": "i"},
+}
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_errors(message):
+    given = {"indices": [0, 1], **ERRORS[message]}
+    with pytest.raises((TypeError, ValueError), match=f"^segmented_reduce: {re.escape(message)}"):
+        mgpu.segmented_reduce(jnp.ones(4), [0, 1], **given)
+
+
+def test_errors_of_weights_with_rows():
+    x, indices = jnp.ones((4, 2, 3)), jnp.array([0, 1])
+    for shape in [(2, 3), (2, 2, 2), (2, 2, 3, 1), (3,)]:
+        with pytest.raises(ValueError, match=r"^segmented_reduce: weights: expected one for each entry"):
+            mgpu.segmented_reduce(x, [0], indices=indices, weights=jnp.ones(shape))
