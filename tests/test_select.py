@@ -242,3 +242,42 @@ def test_errors(message):
     with pytest.raises((TypeError, ValueError)) as caught:
         ERRORS[message]()
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("n", [0, 1, 1000])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "uint32", "int64", "uint64"])
+def test_inverse_permutation(rng, n, dtype):
+    n = min(n, int(np.iinfo(dtype).max))
+    order = rng.permutation(n).astype(dtype)
+    for call in (mgpu.inverse_permutation, jax.jit(mgpu.inverse_permutation)):
+        same_bits(call(order), np.argsort(order).astype(np.int32))
+        for count in (-1, 0, n // 3, n, n + 5):
+            expected = np.full(n, -1, np.int32)
+            expected[order[: max(count, 0)].astype(int)] = np.arange(n)[: max(count, 0)]
+            same_bits(call(order, count=count), expected)
+
+
+def test_inverse_permutation_drops_what_is_outside():
+    same_bits(mgpu.inverse_permutation(np.array([4, -1, 1, 0])), np.array([3, 2, -1, -1], np.int32))
+    same_bits(mgpu.inverse_permutation([]), np.zeros(0, np.int32))
+    for error, message, order in [
+        (TypeError, "inverse_permutation: order: expected integers", [0.5]),
+        (ValueError, "inverse_permutation: order: expected a 1-D array", [[0]]),
+    ]:
+        with pytest.raises(error, match=message):
+            mgpu.inverse_permutation(order)
+
+
+def test_positions_of_a_permutation_are_checked():
+    message = "order: expected distinct positions of 6 items, first broken at position 1, got -1"
+    with mgpu.checks():
+        mgpu.inverse_permutation(np.array([3, 1, 0, 6, 6, -6]), count=3)
+        with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
+            jax.block_until_ready(mgpu.inverse_permutation(np.array([3, -1, 0, 6, 6, 6]), count=3))
+
+
+def test_a_batch_of_inverse_permutations(rng):
+    orders, counts = rng.permuted(np.tile(np.arange(50), (3, 1)), axis=1), np.array([50, 0, 20])
+    got = jax.jit(jax.vmap(lambda order, count: mgpu.inverse_permutation(order, count=count)))(orders, counts)
+    for row, order, count in zip(got, orders, counts, strict=True):
+        same_bits(row, np.where(np.argsort(order) < count, np.argsort(order), -1).astype(np.int32))

@@ -533,3 +533,73 @@ def test_the_plain_lowering_agrees(rng):
                 mgpu.SortedMatch(*match(*operands, right=side == "right")),
                 expected_match(a, b, side, *counts),
             )
+
+
+# ---- search ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["int16", "float32"])
+def test_needles_in_any_order_as_jnp_searchsorted(rng, dtype):
+    """But for subnormal numbers, which XLA's CPU backend takes for zeros."""
+    needles, haystack = (rng.integers(-20, 20, n).astype(dtype) for n in (300, 200))
+    if dtype == "float32":
+        needles[:6] = haystack[:6] = [np.nan, np.inf, -np.inf, 0.0, -0.0, -np.nan]
+    haystack = np.sort(haystack)
+    for side in SIDES:
+        same(mgpu.search(needles, haystack, side), jnp.searchsorted(haystack, needles, side=side))
+
+
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+def test_needles_in_any_order_of_every_key_type(rng, dtype):
+    both = data.random_keys(rng, dtype, 4000)
+    needles, haystack = np.append(both[:1000], both[1500:2000]), data.in_order(both[1000:])
+    run = jax.jit(mgpu.search, static_argnames="side")
+    for side in SIDES:
+        same(run(needles, haystack, side), oracle.sorted_search(needles, haystack, side))
+        for count in (-1, 0, 1234, 9999):
+            same(run(needles, haystack, side, count=count), oracle.sorted_search(needles, haystack, side, None, count))
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (0, 5), (5, 0), (1, 1), (3, 70_000), (40_000, 3), (40_000, 70_000)], ids=str)
+def test_sizes_of_searches_in_any_order(rng, sizes):
+    n, m = sizes
+    needles, haystack = rng.integers(0, 50_000, n), np.sort(rng.integers(0, 50_000, m))
+    for side in SIDES:
+        same(mgpu.search(needles, haystack, side), np.searchsorted(haystack, needles, side))
+
+
+@pytest.mark.parametrize("dtypes", [("int32", "float32"), ("int64", "float64", "uint8"), ("uint8",)], ids=str)
+def test_columns_in_any_order(rng, dtypes):
+    needles, haystack = (tuple(rng.integers(0, 5, n).astype(d) for d in dtypes) for n in (700, 900))
+    ranks = np.split(oracle.column_ranks([np.append(a, b) for a, b in zip(needles, haystack, strict=True)]), [700])
+    order = np.argsort(ranks[1])
+    for side in SIDES:
+        got = mgpu.search(needles, reordered(haystack, order), side)
+        same(got, np.searchsorted(ranks[1][order], ranks[0], side))
+
+
+def test_batches_of_searches_in_any_order(rng):
+    needles, haystacks = rng.normal(size=(3, 40)), np.sort(rng.normal(size=(3, 50)), axis=1)
+    counts = np.array([0, 50, 20])
+    got = jax.vmap(lambda a, b, count: mgpu.search(a, b, count=count))(needles, haystacks, counts)
+    of_one = jax.vmap(mgpu.search, (0, None))(needles, haystacks[0])
+    for row in range(3):
+        same(got[row], np.searchsorted(haystacks[row][: counts[row]], needles[row]))
+        same(of_one[row], np.searchsorted(haystacks[0], needles[row]))
+
+
+def test_no_derivative_passes_through_a_search_in_any_order():
+    gradient = jax.grad(lambda a, b: b[mgpu.search(a, b)].sum(), (0, 1))(jnp.array([2.5, 0.5]), jnp.arange(4.0))
+    assert [part.tolist() for part in gradient] == [[0, 0], [0, 1, 0, 1]]
+
+
+def test_what_a_misuse_of_search_says():
+    a, b = np.arange(3), np.arange(2)
+    for error, message, call in [
+        (TypeError, "search: needles: expected integers of 8", lambda: mgpu.search(a > 1, b)),
+        (TypeError, "search: haystack: expected the dtype of needles", lambda: mgpu.search(a, b * 1.0)),
+        (ValueError, "search: side: expected 'left' or 'right', got 'top'", lambda: mgpu.search(a, b, "top")),
+        (ValueError, "search: count: expected an integer scalar", lambda: mgpu.search(a, b, count=a)),
+    ]:
+        with pytest.raises(error, match=f"^{message}"):
+            call()

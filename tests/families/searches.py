@@ -54,6 +54,16 @@ EXAMPLES = {
         lambda rng, real: (few(rng), few(rng, 40), live(rng), live(rng, 40)),
         counts=(2, 3),
     ),
+    "search": Example(
+        lambda needles, haystack, count: mgpu.search(needles, haystack, "right", count=count),
+        lambda rng, real: (rng.integers(0, 250, 50).astype(real), ascending(rng, real), live(rng)),
+        counts=(2,),
+    ),
+    "search, columns": Example(
+        lambda needles, haystack: mgpu.search((needles, needles), (haystack, haystack)),
+        lambda rng, real: (rng.integers(0, 14, 50).astype(np.int32), few(rng)),
+        composed=True,
+    ),
     "segmented_search": Example(
         lambda needles, ids, haystack, heads, needles_count, haystack_count: mgpu.segmented_search(
             needles, ids, haystack, heads, needles_count=needles_count, haystack_count=haystack_count
@@ -81,6 +91,7 @@ GARBAGE = {
     "sorted_search": lambda keys, few, near, far: mgpu.sorted_search(keys, few),
     "sorted_match": lambda keys, few, near, far: mgpu.sorted_match(keys, few, a_count=near[0]),
     "sorted_equal_count": lambda keys, few, near, far: mgpu.sorted_equal_count(keys, few),
+    "search": lambda keys, few, near, far: mgpu.search(keys, few, count=near[0]),
     "segmented_search": lambda keys, few, near, far: mgpu.segmented_search(
         keys, few, keys, near, ends=far, needles_count=far[0], haystack_count=near[0]
     ),
@@ -106,6 +117,16 @@ BROKEN = {
         )
         for count in counts
     },
+    "search: haystack": (lambda: mgpu.search(ASCENDING, KEYS), keys_in("ascending"), 2),
+    **{
+        f"search: haystack[{i}]": (
+            lambda i=i: mgpu.search(columns_with(KEYS, i, 2), columns_with(KEYS, i, 2)),
+            f"{keys_in('ascending')}{', where the columns before are equal' * i}",
+            2,
+        )
+        for i in range(2)
+    },
+    "search: count": (lambda: mgpu.search(KEYS, ASCENDING, count=7), integer_to(6), 0),
     "segmented_search: haystack": (
         lambda: mgpu.segmented_search(ASCENDING, ASCENDING, KEYS, [0, 2]),
         f"{keys_in('ascending')} within segments",
@@ -165,6 +186,11 @@ def large_sorted_equal_count(n, index):
     assert np.array_equal(mgpu.sorted_equal_count(a, bytes_by_count(counts)), counts[a])
 
 
+def large_search(n, index):
+    needles, haystack = bytes_of(1000), sort_bytes(bytes_of(n))
+    assert np.array_equal(mgpu.search(needles, haystack), np.searchsorted(haystack, needles))
+
+
 def large_segmented_search(n, index):
     x, heads = bytes_of(n), spots(n, index)
     haystack = np.concatenate([sort_bytes(part) for part in pieces(x, heads)])
@@ -181,6 +207,7 @@ LARGE_WITH_INDICES = {
     "sorted_search": large_sorted_search,
     "sorted_match": large_sorted_match,
     "sorted_equal_count": large_sorted_equal_count,
+    "search": large_search,
     "segmented_search": large_segmented_search,
 }
 
@@ -189,10 +216,10 @@ LARGE_WITH_INDICES = {
 
 
 def searches(shape: Shape) -> Call:
-    """sorted_search, sorted_match, sorted_equal_count, segmented_search."""
-    name = shape.choice(("sorted_search", "sorted_match", "sorted_equal_count", "segmented_search"))
-    if name == "segmented_search":
-        return segmented_searches(shape)
+    """search, sorted_search, sorted_match, sorted_equal_count, segmented_search."""
+    name = shape.choice(("sorted_search", "sorted_match", "sorted_equal_count", "segmented_search", "search"))
+    if name in ("segmented_search", "search"):
+        return segmented_searches(shape) if name == "segmented_search" else searches_in_any_order(shape)
     one, other = ("needles", "haystack") if name == "sorted_search" else ("a", "b")
     dtype, side = shape.key_form(), shape.choice(("left", "right"))
     n_a, n_b = shape.size(), shape.size()
@@ -308,6 +335,27 @@ def segmented_searches(shape: Shape) -> Call:
         return [int32(np.where(found < 0, fill, found))]
 
     return Call("segmented_search", function, draw_operands, expected, shape.x64, (), finite=shape.finite)
+
+
+def searches_in_any_order(shape: Shape) -> Call:
+    """search."""
+    dtype, side, n, m = shape.key_form(), shape.choice(("left", "right")), shape.size(), shape.size()
+    count = shape.count(m)
+    shape.say(side)
+
+    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+        live = draw.drawn(count, rng)
+        needles, haystack = draw.sorted_pair(shape, rng, dtype, n, m, False, None, None if apart else live)
+        return names_of("search", needles=reordered(needles, rng.permutation(n)), haystack=haystack, count=live)
+
+    def function(**operands: Any) -> Any:
+        return mgpu.search(side=side, **operands)
+
+    def expected(needles: Any, haystack: Any, count: Any = None) -> list[Any]:
+        needles, haystack, _ = draw.ranked(False, needles, haystack)
+        return [int32(oracle.sorted_search(needles, haystack, side, None, count))]
+
+    return Call("search", function, draw_operands, expected, shape.x64, (), finite=shape.finite)
 
 
 DRAWN = {"search": searches}

@@ -27,6 +27,15 @@ EXAMPLES = {
         differentiable=(0,),
         composed=True,
     ),
+    "inverse_permutation": Example(
+        mgpu.inverse_permutation, lambda rng, real: (rng.permutation(N).astype(np.int32),), composed=True
+    ),
+    "inverse_permutation, count": Example(
+        lambda order, count: mgpu.inverse_permutation(order, count=count),
+        lambda rng, real: (rng.permutation(N).astype(np.int32), live(rng)),
+        counts=(1,),
+        composed=True,
+    ),
     "select": Example(
         lambda x, keep, rows, count: mgpu.select({"x": x, "rows": rows}, keep, size=N, count=count),
         lambda rng, real: (numbers(rng, real), rng.random(N) < 0.5, numbers(rng, real, N, 2), live(rng)),
@@ -61,6 +70,10 @@ EXAMPLES = {
 
 GARBAGE = {
     "take": lambda keys, few, near, far: mgpu.take(keys, far),
+    "inverse_permutation": lambda keys, few, near, far: (
+        mgpu.inverse_permutation(keys),
+        mgpu.inverse_permutation(near, count=far[0]),
+    ),
     "select": lambda keys, few, near, far: mgpu.select(keys, few > 5, size=1000, count=near[0]),
     "select_indices": lambda keys, few, near, far: mgpu.select_indices(few > 5, count=far[0]),
     "partition": lambda keys, few, near, far: mgpu.partition(keys, few > 5, count=far[0]),
@@ -68,6 +81,12 @@ GARBAGE = {
 }
 
 BROKEN = {
+    "inverse_permutation: order": (
+        lambda: mgpu.inverse_permutation([3, 1, 2, 3, 4, 9]),
+        "distinct positions of 6 items",
+        3,
+    ),
+    "inverse_permutation: count": (lambda: mgpu.inverse_permutation(np.arange(6), count=7), integer_to(6), 0),
     "select: size": (lambda: mgpu.select(KEYS, KEYS > 1, size=4), at_most(4), 0),
     "select_indices: count": (lambda: mgpu.select_indices(KEYS > 2, count=-1), integer_to(6), 0),
     "select_indices: size": (lambda: mgpu.select_indices(KEYS > 1, size=4), at_most(4), 0),
@@ -83,6 +102,7 @@ WITHOUT_PRECONDITIONS = ("take",)
 ARGUMENTS = {
     "run_starts: keys": Argument("matched keys"),
     "unique: keys": Argument("matched keys"),
+    "inverse_permutation: order": Argument("positions", np.array([2, 0, 1], np.int32)),
     "take: indices": Argument("indices of any shape"),
     "take: fill_value": Argument("fill or none"),
     "select: x": Argument("values"),
@@ -104,6 +124,14 @@ def mask_of(n, at):
 def large_take(n, index):
     at = spots(n, index)
     same(mgpu.take(bytes_of(n), np.append(at, n), fill_value=7), np.append(bytes_of(n)[at], np.uint8(7)))
+
+
+def large_inverse_permutation(n, index):
+    at = spots(n, index)
+    order = np.roll(np.arange(n, dtype=index), 1)
+    for count, moved in ((None, n), (n // 2, n // 2)):
+        got = np.asarray(mgpu.inverse_permutation(order, count=count))[at]
+        assert np.array_equal(got, np.where((at + 1) % n < moved, (at + 1) % n, -1))
 
 
 def large_select(n, index):
@@ -136,6 +164,7 @@ def large_run_starts(n, index):
 
 
 LARGE_WITH_INDICES = {
+    "inverse_permutation": large_inverse_permutation,
     "take": large_take,
     "select": large_select,
     "select_indices": large_select_indices,
@@ -171,6 +200,26 @@ def takes(shape: Shape) -> Call:
 
     linear = ("x",) if fill is None else ()
     return Call("take", function, draw_operands, expected, shape.x64, ("x",), linear, finite=shape.finite)
+
+
+def inverses(shape: Shape) -> Call:
+    """inverse_permutation."""
+    n = shape.size()
+    count, dtype = shape.count(n), shape.index_dtype(n)
+
+    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+        live = draw.drawn(count, rng)
+        order = rng.permutation(n)
+        if not apart:  # what lies past the live places is not read
+            order[oracle.live_count(live, n) :] = rng.integers(0, n + 1, n)[oracle.live_count(live, n) :]
+        return names_of("inverse_permutation", order=order.astype(dtype), count=live)
+
+    def expected(order: Any, count: Any = None) -> list[Any]:
+        live, out = oracle.live_count(count, n), np.full(n, -1, np.int32)
+        out[order[:live].astype(np.int64)] = np.arange(live)
+        return [out]
+
+    return Call("inverse_permutation", mgpu.inverse_permutation, draw_operands, expected, shape.x64)
 
 
 def selections(shape: Shape) -> Call:
@@ -243,4 +292,4 @@ def runs(shape: Shape) -> Call:
     return Call("run_starts", function, draw_operands, expected, shape.x64, finite=shape.finite)
 
 
-DRAWN = {"take": takes, "selection": selections, "runs": runs}
+DRAWN = {"take": takes, "inverse_permutation": inverses, "selection": selections, "runs": runs}

@@ -33,6 +33,7 @@ __all__ = [
     "intervals_inside",
     "keys_of_few_bits",
     "non_decreasing",
+    "permutation",
     "room",
     "row_indices",
     "row_lengths",
@@ -120,6 +121,21 @@ def distinct_positions(operation: str, argument: str, x: jax.Array, count: Any, 
         return _is_ascending(x) & ~(repeats & (x < (count[0] if count.size else length)))
 
     return _require(operation, argument, "non-negative integers in increasing order", x, holds)
+
+
+def permutation(operation: str, argument: str, x: jax.Array, count: Any) -> jax.Array:
+    """Live positions of an array of this length, none twice; `count` is an operand of shape [1], or empty."""
+    n = x.shape[0]
+
+    def holds(x: jax.Array) -> jax.Array:
+        places = jnp.arange(n, dtype=x.dtype)
+        live = places < (count[0] if count.size else n)
+        inside = (x >= 0) & (x < n)
+        at = jnp.where(live & inside, x, n)
+        first = jnp.full((n,), n, x.dtype).at[at].min(places, mode="drop")
+        return ~live | (inside & (first[jnp.minimum(at, n - 1)] == places))
+
+    return _require(operation, argument, f"distinct positions of {n} items", x, holds)
 
 
 def inside(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array:

@@ -17,7 +17,7 @@ from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
 from jax_mgpu._src.ops.sort_primitives import Method
 from jax_mgpu._src.ops.sort_strategy import given_to_sort, is_long_permutation, sort_rows
 
-__all__ = ["Ordered", "count_name", "count_of", "in_order", "rows_in_order"]
+__all__ = ["Ordered", "count_name", "count_of", "in_order", "rows_in_order", "sorted_back"]
 
 
 class Ordered(NamedTuple):
@@ -38,14 +38,15 @@ class Ordered(NamedTuple):
         n = self.order.shape[0]
         if not is_long_permutation(n):
             return _scattered(self.order, x)
-        return jax.lax.platform_dependent(self.order, x, cuda=_sorted_back, default=_scattered)
+        return jax.lax.platform_dependent(self.order, x, cuda=sorted_back, default=_scattered)
 
 
 def _scattered(order: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.zeros_like(x).at[order].set(x, unique_indices=True, mode="promise_in_bounds")
 
 
-def _sorted_back(order: jax.Array, x: jax.Array) -> jax.Array:
+def sorted_back(order: jax.Array, x: jax.Array) -> jax.Array:
+    """Brings items back to the rows that they came from, by a sort."""
     words = x if x.dtype.itemsize in (4, 8) else x.astype(jnp.int32)
     given: dict[str, Any] = {"descending": False, "count": None, "method": Method.FASTEST}
     with by_construction():

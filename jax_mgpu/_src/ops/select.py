@@ -17,30 +17,44 @@ from jax_mgpu._src.arguments.check import (
     describe,
     expect_mask,
     expect_rows,
+    expect_vector,
     fill_operand,
     head_vector,
     index_array,
     index_dtype,
+    index_vector,
     static_flag,
     static_size,
     value_error,
 )
-from jax_mgpu._src.arguments.counts import live_mask, segment_bounds, segment_starts
-from jax_mgpu._src.arguments.preconditions import room
+from jax_mgpu._src.arguments.counts import live_mask, segment_bounds, segment_starts, wide_enough
+from jax_mgpu._src.arguments.preconditions import permutation, room
 from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.values import fill_missing, flatten_values, plain_leaves, take_or_fill
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.keys.columns import Columns, key_starts, whole_keys
 from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.ops.argsorted import sorted_back
 from jax_mgpu._src.ops.intervals import filled_tangent
 from jax_mgpu._src.ops.load_balance import _search
 from jax_mgpu._src.ops.reduce import _run_heads, first_keys, keys_of_runs
 from jax_mgpu._src.ops.scan import scan
 from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
 from jax_mgpu._src.ops.sort_primitives import Method
+from jax_mgpu._src.ops.sort_strategy import is_long_permutation
 
-__all__ = ["Runs", "Selection", "partition", "run_starts", "select", "select_indices", "take", "unique"]
+__all__ = [
+    "Runs",
+    "Selection",
+    "inverse_permutation",
+    "partition",
+    "run_starts",
+    "select",
+    "select_indices",
+    "take",
+    "unique",
+]
 
 NO_ROWS, NO_FILL = np.zeros((0, 1), np.int32), np.zeros((1,), np.int32)
 
@@ -125,6 +139,48 @@ def take(x: Any, indices: ArrayLike, *, fill_value: ArrayLike | None = None) -> 
     indices = index_array(name, "indices", indices, n)
     fills = [None if fill_value is None else fill_operand(name, fill_value, leaf.dtype) for leaf in plain]
     return restore([take_or_fill(leaf, indices, fill) for leaf, fill in zip(plain, fills, strict=True)])
+
+
+@jit_eager()
+def inverse_permutation(order: ArrayLike, *, count: ArrayLike | None = None) -> jax.Array:
+    """Where each item went: the permutation that undoes another, such as one from `argsort`.
+
+    Args:
+      order: `[n]`, distinct integers from 0 to `n - 1`: which item is at each place.
+      count: the number of live places, an integer scalar (default `n`). Places past it are never read.
+
+    Returns:
+      `[n]`: the place of each item, -1 for one that is at no live place; int32, or int64 from 2^31 items on.
+
+    Raises:
+      TypeError: `order` or count are not integers.
+      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+
+    Time is that of one scatter; on a GPU, of more than 2^23 items, that of a sort, which takes less.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.inverse_permutation(jnp.array([2, 0, 3, 1]))
+      Array([1, 3, 0, 2], dtype=int32)
+      >>> mgpu.inverse_permutation(jnp.array([2, 0, 3, 1]), count=2)
+      Array([ 1, -1,  0, -1], dtype=int32)
+    """
+    name = "inverse_permutation"
+    order = expect_vector(name, "order", order)
+    n = order.shape[0]
+    dtype = index_dtype(name, "order", n)
+    order = whole_axes(index_vector(name, "order", order, n))
+    count = count_operand(name, "count", count, n)
+    order = permutation(name, "order", order, count)
+    places = jnp.arange(n, dtype=dtype)
+
+    def scattered(order: jax.Array, places: jax.Array) -> jax.Array:
+        at = jnp.where(live_mask(n, count) & (order >= 0), wide_enough(order, n), n)
+        return jnp.full((n,), -1, dtype).at[at].set(places, unique_indices=True, mode="drop")
+
+    if count.size or not is_long_permutation(n):
+        return scattered(order, places)
+    return jax.lax.platform_dependent(order, places, cuda=sorted_back, default=scattered)
 
 
 @jit_eager("size")

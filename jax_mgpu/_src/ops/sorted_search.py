@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -31,7 +31,7 @@ from jax_mgpu._src.keys.columns import Columns, expect_keys, expect_told_apart, 
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import count_of, in_order
 
-__all__ = ["SortedMatch", "segmented_search", "sorted_equal_count", "sorted_match", "sorted_search"]
+__all__ = ["SortedMatch", "search", "segmented_search", "sorted_equal_count", "sorted_match", "sorted_search"]
 
 
 class SortedMatch(NamedTuple):
@@ -230,6 +230,50 @@ def sorted_equal_count(
 
 
 @jit_eager("side")
+def search(needles: Keys, haystack: Keys, side: Side = "left", *, count: ArrayLike | None = None) -> jax.Array:
+    """The insertion points of needles in any order in a sorted haystack, as `jnp.searchsorted` gives them.
+
+    Where the needles are sorted too, `sorted_search` finds them in one pass.
+
+    Args:
+      needles: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order. Or columns: a tuple of 1 to 8
+        such arrays, compared one after the other.
+      haystack: `[m]`, sorted, of the same dtype, or as many columns of the same dtypes. Floats are in the order of
+        `jax.lax.sort`: NaN is largest, the two zeros are equal.
+      side: `"left"` for the first position whose item is not less than the needle (lower bound), `"right"` for the
+        first whose item is greater (upper bound).
+      count: the number of live items of the haystack, an integer scalar (default `m`). Items past it are never read.
+
+    Returns:
+      Positions `[n]` from 0 to `count`; int32, or int64 from 2^31 haystack items on.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above.
+      ValueError: an argument's shape or side is not one of the above; 2^31 haystack items or more without
+        `jax_enable_x64`.
+
+    Time is O(n log m): a binary search of each needle, several at a time. Columns of more than 64 bits in all are
+    ranked first, by sorts of both sides.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.search(jnp.array([9, 2, 0, 2]), jnp.array([1, 2, 2, 5]), "right")
+      Array([4, 3, 0, 3], dtype=int32)
+    """
+    name = "search"
+    right = _is_right(name, side)
+    (n,), (m,) = (expect_keys(name, *given)[0].shape for given in (("needles", needles), ("haystack", haystack)))
+    live = count_operand(name, "count", count, m)
+    index = index_dtype(name, "haystack", m)
+    haystack = _in_order(name, haystack, live)
+    needles, haystack = _comparable(name, needles, haystack, ABSENT, live)
+    one_segment = {"ids": jnp.zeros((n,), index), "heads": jnp.zeros((1,), index), "ends": ABSENT}
+    return _segmented_search(
+        needles=needles, haystack=haystack, **one_segment, needles_count=ABSENT, haystack_count=live, right=right
+    )[0]
+
+
+@jit_eager("side")
 def segmented_search(
     needles: Keys,
     ids: ArrayLike,
@@ -308,8 +352,7 @@ def segmented_search(
 
 def _sorted_within(name: str, haystack: Any, heads: jax.Array, ends: Any, count: Any) -> Any:
     """A haystack that is in order within each segment."""
-    keys, _ = expect_keys(name, "haystack", haystack)
-    size = keys.shape[0]
+    size = expect_keys(name, "haystack", haystack)[0].shape[0]
 
     def follows() -> jax.Array:
         begin, end = _bounds_of_segments(heads, ends, size, count)
@@ -317,10 +360,16 @@ def _sorted_within(name: str, haystack: Any, heads: jax.Array, ends: Any, count:
         marks = jnp.zeros((size + 1,), heads.dtype).at[begin + 1].add(full, mode="drop").at[end].add(-full)
         return jnp.cumsum(marks[:size]) > 0
 
-    if isinstance(keys, Columns):
-        given: Any = {"descending": keys.descending, "within": follows}
-        return keys.structure(sorted_columns(name, keys.names, keys.arrays, count, **given))
-    return sorted_keys(name, "haystack", keys, count, within=follows)
+    return _in_order(name, haystack, count, follows)
+
+
+def _in_order(name: str, haystack: Any, count: Any, within: Callable[[], jax.Array] | None = None) -> Any:
+    """A haystack that is in order; `within` as for `sorted_keys`."""
+    keys, _ = expect_keys(name, "haystack", haystack)
+    if not isinstance(keys, Columns):
+        return sorted_keys(name, "haystack", keys, count, within=within)
+    options: dict[str, Any] = {"descending": keys.descending, "within": within}
+    return keys.structure(sorted_columns(name, keys.names, keys.arrays, count, **options))
 
 
 def _comparable(name: str, needles: Any, haystack: Any, needles_count: Any, haystack_count: Any) -> Sequence[jax.Array]:
