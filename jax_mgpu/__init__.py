@@ -26,6 +26,7 @@ from jax_mgpu._src.ops.reduce_by_id import *
 from jax_mgpu._src.ops.scan import *
 from jax_mgpu._src.ops.segmented_softmax import *
 from jax_mgpu._src.ops.segmented_sort import *
+from jax_mgpu._src.ops.segments import *
 from jax_mgpu._src.ops.select import *
 from jax_mgpu._src.ops.sets import *
 from jax_mgpu._src.ops.sort import *

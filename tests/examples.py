@@ -126,7 +126,8 @@ MANY = 150_000
 KEYS = np.array([1, 3, 2, 5, 4, 9], np.int32)
 ASCENDING = np.arange(6, dtype=np.int32)
 OFFSETS = np.array([0, 2, 3], np.int32)
-HEADS = "non-negative integers in non-decreasing order"
+POSITIONS = "non-negative integers in non-decreasing order"
+HEADS = f"{POSITIONS} (Segments.from_lengths takes lengths)"
 
 
 def keys_in(order: str) -> str:
@@ -162,7 +163,7 @@ def broken_columns(call: Callable[..., Any], width: int) -> dict[str, Broken]:
     }
 
 
-def broken_ends(call: Callable[..., Any]) -> dict[str, Broken]:
-    """A segment that ends within the next one."""
-    run = functools.partial(call, KEYS, [0, 2, 2, 5], ends=[2, 2, 6, 9])
+def broken_ends(call: Callable[..., Any], *before: Any, items: Any = KEYS, **named: Any) -> dict[str, Broken]:
+    """A segment that ends within the next one; `before` are the arguments between heads and others."""
+    run = functools.partial(call, items, [0, 2, 2, 5], *before, ends=[2, 2, 6, 9], **named)
     return {f"{call.__name__}: ends": (run, "segments that do not overlap", 2)}

@@ -14,7 +14,7 @@ import pytest
 
 import jax_mgpu as mgpu
 from jax_mgpu._src.arguments import preconditions
-from tests.examples import ASCENDING, HEADS, KEYS, OFFSETS
+from tests.examples import ASCENDING, HEADS, KEYS, OFFSETS, POSITIONS
 from tests.families import BROKEN, EXAMPLES, INFORMATION, WITHOUT_PRECONDITIONS
 from tests.variants import long_but
 
@@ -175,7 +175,7 @@ WITH_HEADS = {
 def test_ids_given_as_heads_are_told_where_they_exceed_the_items(name):
     call = jax.jit(WITH_HEADS[name])
     ids = np.int32([6, 7, 7, 7, 90, 90])
-    expected = "heads: expected where segments start, not the segment of each item, first broken at position 2"
+    expected = "where segments start (Segments.from_ids takes the segment of each item), first broken at position 2"
     jax.block_until_ready(call(ids))
     with mgpu.checks():
         assert error_of(lambda: call(ids)).endswith(expected)
@@ -210,7 +210,7 @@ def test_mistaken_structure_is_told():
         "to_dense: width: expected segments of at most 2 items, first broken at position 0, got 3": (
             lambda: mgpu.to_dense({"x": KEYS}, np.int32([0, 3]), 2)
         ),
-        f"interval_expand: offsets: expected {HEADS}, first broken at position 2, got 1": (
+        f"interval_expand: offsets: expected {POSITIONS}, first broken at position 2, got 1": (
             lambda: mgpu.interval_expand(KEYS[:3], np.int32([0, 4, 1]), 6)
         ),
     }

@@ -9,9 +9,9 @@ import numpy as np
 import jax_mgpu as mgpu
 from tests import oracle
 from tests.examples import (
-    HEADS,
     KEYS,
     OFFSETS,
+    POSITIONS,
     Argument,
     Example,
     integer_to,
@@ -46,7 +46,7 @@ GARBAGE = {
 }
 
 BROKEN = {
-    "bulk_insert: indices": (lambda: mgpu.bulk_insert(KEYS, [0, 3, 2], KEYS[:3]), HEADS, 2),
+    "bulk_insert: indices": (lambda: mgpu.bulk_insert(KEYS, [0, 3, 2], KEYS[:3]), POSITIONS, 2),
     "bulk_insert: count": (lambda: mgpu.bulk_insert(KEYS, OFFSETS, KEYS[:3], count=7), integer_to(6), 0),
     "bulk_remove: indices": (
         lambda: mgpu.bulk_remove(KEYS, [0, 3, 3]),

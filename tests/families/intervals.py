@@ -8,7 +8,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import oracle
-from tests.examples import HEADS, KEYS, MANY, OFFSETS, Argument, Example, integer_to, interval_operands, numbers
+from tests.examples import KEYS, MANY, OFFSETS, POSITIONS, Argument, Example, integer_to, interval_operands, numbers
 from tests.fuzz import draw
 from tests.fuzz.compare import Where
 from tests.fuzz.draw import Call, Rows, Shape, names_of
@@ -68,14 +68,14 @@ GARBAGE = {
 }
 
 BROKEN = {
-    "interval_expand: offsets": (lambda: mgpu.interval_expand(KEYS[:3], [0, 5, 4], 9), HEADS, 2),
+    "interval_expand: offsets": (lambda: mgpu.interval_expand(KEYS[:3], [0, 5, 4], 9), POSITIONS, 2),
     "interval_expand: total": (lambda: mgpu.interval_expand(KEYS[:3], OFFSETS, 9, total=10), integer_to(9), 0),
     "interval_gather: starts": (
         lambda: mgpu.interval_gather(KEYS, [0, 6, 1], OFFSETS, 5),
         "intervals within an array of 6",
         1,
     ),
-    "interval_gather: offsets": (lambda: mgpu.interval_gather(KEYS, OFFSETS, [0, 5, 4], 5), HEADS, 2),
+    "interval_gather: offsets": (lambda: mgpu.interval_gather(KEYS, OFFSETS, [0, 5, 4], 5), POSITIONS, 2),
     "interval_gather: total": (lambda: mgpu.interval_gather(KEYS, OFFSETS, OFFSETS, 5, total=-1), integer_to(5), 0),
     "interval_move: gather_starts": (
         lambda: mgpu.interval_move(KEYS, [0, -1, 2], [4, 3, 0], OFFSETS, KEYS, total=5),
@@ -87,7 +87,7 @@ BROKEN = {
         "intervals within an array of 6",
         0,
     ),
-    "interval_move: offsets": (lambda: mgpu.interval_move(KEYS, OFFSETS, OFFSETS, [0, 5, 4], KEYS), HEADS, 2),
+    "interval_move: offsets": (lambda: mgpu.interval_move(KEYS, OFFSETS, OFFSETS, [0, 5, 4], KEYS), POSITIONS, 2),
     "interval_move: total": (
         lambda: mgpu.interval_move(KEYS, OFFSETS, OFFSETS, OFFSETS, KEYS, total=-1),
         integer_to(6),
@@ -98,7 +98,7 @@ BROKEN = {
         "intervals that do not overlap",
         1,
     ),
-    "interval_scatter: offsets": (lambda: mgpu.interval_scatter(KEYS, OFFSETS, [0, 5, 4], KEYS), HEADS, 2),
+    "interval_scatter: offsets": (lambda: mgpu.interval_scatter(KEYS, OFFSETS, [0, 5, 4], KEYS), POSITIONS, 2),
     "interval_scatter: total": (lambda: mgpu.interval_scatter(KEYS, OFFSETS, OFFSETS, KEYS, total=7), integer_to(6), 0),
 }
 

@@ -17,6 +17,7 @@ from tests.examples import (
     Example,
     N,
     at_most,
+    broken_ends,
     integer_to,
     live,
     numbers,
@@ -76,6 +77,15 @@ GARBAGE = {
 BROKEN = {
     "segment_ids: heads": (lambda: mgpu.segment_ids([0, 4, 2], 6), HEADS, 2),
     "segment_ids: count": (lambda: mgpu.segment_ids([0, 4], 6, count=7), integer_to(6), 0),
+    "segment_ids: ends": (
+        lambda: mgpu.segment_ids([0, 2, 2, 5], 6, ends=[2, 2, 6, 9]),
+        "segments that do not overlap",
+        2,
+    ),
+    **broken_ends(mgpu.to_dense, 9),
+    **broken_ends(mgpu.take_segments, [0], size=9),
+    **broken_ends(mgpu.segmented_softmax, items=KEYS.astype(np.float32)),
+    **broken_ends(mgpu.segmented_log_softmax, items=KEYS.astype(np.float32)),
     "to_dense: heads": (lambda: mgpu.to_dense(KEYS, [0, 4, 2], 6), HEADS, 2),
     "to_dense: count": (lambda: mgpu.to_dense(KEYS, [0, 4], 6, count=7), integer_to(6), 0),
     "to_dense: width": (lambda: mgpu.to_dense(KEYS, [0, 1, 5], 3), "segments of at most 3 items", 1),

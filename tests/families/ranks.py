@@ -17,6 +17,7 @@ from tests.examples import (
     Example,
     N,
     at_most,
+    broken_ends,
     distinct,
     integer_to,
     keys_in,
@@ -95,6 +96,8 @@ GARBAGE = {
 }
 
 BROKEN = {
+    **broken_ends(mgpu.segmented_top_k, 2),
+    **broken_ends(mgpu.segmented_quantile, 0.5),
     "quantile: q": (lambda: mgpu.quantile(KEYS, np.array([0.5, 1.5])), "numbers from 0 to 1", 1),
     "segmented_quantile: q": (lambda: mgpu.segmented_quantile(KEYS, [0], np.nan), "numbers from 0 to 1", 0),
     "unique: size": (lambda: mgpu.unique(KEYS, size=3), at_most(3), 0),

@@ -8,7 +8,20 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import oracle
-from tests.examples import HEADS, KEYS, Argument, Example, N, at_most, few, integer_to, live, numbers, positions
+from tests.examples import (
+    HEADS,
+    KEYS,
+    Argument,
+    Example,
+    N,
+    at_most,
+    broken_ends,
+    few,
+    integer_to,
+    live,
+    numbers,
+    positions,
+)
 from tests.fuzz import draw
 from tests.fuzz.draw import Call, Shape, names_of
 from tests.fuzz.shared import filled_rows, int32, rows_of
@@ -81,6 +94,7 @@ GARBAGE = {
 }
 
 BROKEN = {
+    **broken_ends(mgpu.run_starts),
     "inverse_permutation: order": (
         lambda: mgpu.inverse_permutation([3, 1, 2, 3, 4, 9]),
         "distinct positions of 6 items",

@@ -18,6 +18,7 @@ from tests.examples import (
     Example,
     N,
     ascending,
+    broken_ends,
     distinct,
     few,
     integer_to,
@@ -83,6 +84,8 @@ GARBAGE = {
 }
 
 BROKEN = {
+    **broken_ends(mgpu.rank),
+    **broken_ends(mgpu.segmented_shift, 1),
     "lookup: count": (lambda: mgpu.lookup(KEYS, KEYS, KEYS, count=7), integer_to(6), 0),
     "lookup: table_count": (lambda: mgpu.lookup(KEYS, KEYS, KEYS, table_count=7), integer_to(6), 0),
     "asof_join: a": (lambda: mgpu.asof_join(np.array([1, 3, 2]), np.arange(3)), keys_in("ascending"), 2),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from jax.typing import ArrayLike, DTypeLike
+
+if TYPE_CHECKING:
+    from jax_mgpu._src.ops.segments import Segments
 
 __all__ = [
     "ArrayLike",
@@ -20,6 +23,7 @@ __all__ = [
     "OperatorTree",
     "PairFunction",
     "RankMethod",
+    "SegmentsLike",
     "Side",
 ]
 
@@ -35,5 +39,6 @@ LessFunction: TypeAlias = Callable[[Any, Any], Any]  # whether the first of two 
 JoinKind: TypeAlias = Literal["inner", "left", "right", "outer", "semi", "anti"]
 AsofDirection: TypeAlias = Literal["backward", "forward", "nearest"]
 RankMethod: TypeAlias = Literal["min", "dense", "ordinal"]
+SegmentsLike: TypeAlias = "ArrayLike | Segments"  # heads, or a Segments
 AxisName: TypeAlias = str | Sequence[str]  # of a mesh, inside jax.shard_map
 Side: TypeAlias = Literal["left", "right"]

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.preconditions import inside, segment_heads, segments_apart
+from jax_mgpu._src.arguments.preconditions import inside, segment_heads
 from jax_mgpu._src.core.eager import on_host
 from jax_mgpu._src.keys.bits import is_random_key
 
@@ -24,7 +24,6 @@ __all__ = [
     "expect_key",
     "expect_mask",
     "expect_no_axis",
-    "expect_no_ends",
     "expect_rows",
     "expect_same_dtype",
     "expect_vector",
@@ -34,7 +33,6 @@ __all__ = [
     "index_array",
     "index_dtype",
     "index_vector",
-    "segment_operands",
     "static_flag",
     "static_size",
 ]
@@ -215,25 +213,6 @@ def index_array(operation: str, argument: str, x: Any, limit: int) -> jax.Array:
 def head_vector(operation: str, heads: Any, length: int) -> jax.Array:
     """The start positions of segments of an array of this length, checked."""
     return segment_heads(operation, index_vector(operation, "heads", heads, length), length)
-
-
-def segment_operands(operation: str, heads: Any, ends: Any, limit: int) -> tuple[jax.Array, jax.Array | None]:
-    """The heads of segments, checked, and their ends, if they are given."""
-    heads = head_vector(operation, heads, limit)
-    if ends is None:
-        return heads, None
-    ends = index_vector(operation, "ends", ends, limit)
-    if ends.shape != heads.shape:
-        raise value_error(operation, "ends", f"one for each of heads, {heads.shape[0]}", describe(ends))
-    dtype = np.promote_types(heads.dtype, ends.dtype)
-    heads, ends = heads.astype(dtype), ends.astype(dtype)
-    return heads, segments_apart(operation, "ends", heads, ends, limit)
-
-
-def expect_no_ends(operation: str, ends: Any) -> None:
-    """Over a mesh axis, segments end where the next begins."""
-    if ends is not None:
-        raise value_error(operation, "axis_name", "None where the segments have ends", "an axis")
 
 
 def static_size(operation: str, argument: str, size: Any) -> int:

@@ -42,6 +42,7 @@ __all__ = [
     "segment_numbers",
     "segments_apart",
     "segments_fit",
+    "segments_inside",
     "sorted_columns",
     "sorted_keys",
 ]
@@ -84,24 +85,33 @@ def checks(on: bool = True) -> AbstractContextManager[None]:
     return _ON(on)
 
 
+ASCENDING = "non-negative integers in non-decreasing order"
+
+
 def non_decreasing(operation: str, argument: str, x: jax.Array) -> jax.Array:
     """Positions in non-decreasing order, none negative."""
-    return _require(operation, argument, "non-negative integers in non-decreasing order", x, _is_ascending)
+    return _require(operation, argument, ASCENDING, x, _is_ascending)
 
 
-def segment_heads(operation: str, heads: jax.Array, length: int) -> jax.Array:
+# What a caller may have meant who gives something else in the place of heads or offsets.
+LENGTHS = "Segments.from_lengths takes lengths"
+STARTS = "where segments start (Segments.from_ids takes the segment of each item)"
+
+
+def segment_heads(operation: str, heads: jax.Array, length: Any) -> jax.Array:
     """Start positions of segments, those past the last of `length` items being padding.
 
     The segment of each item, given in their place, is in order too. It is told from them where it exceeds `length`:
     padding has no reason to repeat one number and go on to another.
     """
+    heads = _require(operation, "heads", f"{ASCENDING} ({LENGTHS})", heads, _is_ascending)
+    return _require(operation, "heads", STARTS, heads, lambda heads: heads_hold(jnp, heads, length))
 
-    def holds(heads: jax.Array) -> jax.Array:
-        repeats = jnp.concatenate([jnp.zeros((1,), bool), heads[1:] == heads[:-1]])
-        return ~(repeats & (heads > length) & (heads < heads[-1]))
 
-    heads = non_decreasing(operation, "heads", heads)
-    return _require(operation, "heads", "where segments start, not the segment of each item", heads, holds)
+def heads_hold(numpy: Any, heads: Any, length: Any) -> Any:
+    """Whether each of the heads of `length` items may be one."""
+    repeats = numpy.append(numpy.zeros((1,), bool), heads[1:] == heads[:-1])[: heads.shape[0]]
+    return ~(repeats & (heads > length) & (heads < heads[-1:]))
 
 
 def segment_numbers(operation: str, argument: str, x: jax.Array, number: int) -> jax.Array:
@@ -178,6 +188,46 @@ def row_offsets(operation: str, offsets: jax.Array, capacity: int) -> jax.Array:
         offsets,
         lambda x: _is_ascending(x) & (x <= capacity) & ((x == 0) | (jnp.arange(x.shape[0]) > 0)),
     )
+
+
+def row_splits(operation: str, offsets: jax.Array) -> jax.Array:
+    """The same, of items of which the number is not known."""
+
+    def holds(x: jax.Array) -> jax.Array:
+        return _is_ascending(x) & ((x == 0) | (jnp.arange(x.shape[0]) > 0))
+
+    return _require(operation, "offsets", f"{ASCENDING}, the first one 0 ({LENGTHS})", offsets, holds)
+
+
+IDS_IN_ORDER = "ids in order, those of a segment one after the other"
+
+
+def ids_in_order(operation: str, ids: jax.Array, number: int) -> jax.Array:
+    """The segment of each item, `number` in all, or any other integer for an item of none."""
+
+    def holds(ids: jax.Array) -> jax.Array:
+        known = (ids >= 0) & (ids < number)
+        return ids_hold(jnp, ids, known, jax.lax.cummax(jnp.where(known, ids, -1)))
+
+    return _require(operation, "ids", IDS_IN_ORDER, ids, holds)
+
+
+def ids_hold(numpy: Any, ids: Any, known: Any, latest: Any) -> Any:
+    """Whether each id is in order, by those that are known and the last known one up to each."""
+    n = ids.shape[0]
+    goes_on = numpy.append(numpy.full((1,), -1, latest.dtype), latest)[:n] == ids
+    is_behind_gap = numpy.append(numpy.ones((1,), bool), ~known)[:n]
+    return ~known | ((ids == latest) & ~(goes_on & is_behind_gap))
+
+
+def without_gaps(operation: str, starts: jax.Array, ends: jax.Array) -> jax.Array:
+    """Ends of segments, where the next ones start."""
+    last = starts.shape[-1] - 1
+
+    def holds(ends: jax.Array) -> jax.Array:
+        return (jnp.arange(last + 1) == last) | (ends == jnp.roll(starts, -1, axis=-1))
+
+    return _require(operation, "segments", "no gaps", ends, holds)
 
 
 def row_lengths(operation: str, lengths: jax.Array, capacity: int) -> jax.Array:
@@ -309,6 +359,15 @@ def segments_apart(operation: str, argument: str, heads: jax.Array, ends: jax.Ar
         return ~full | (stops <= jnp.append(later[1:], length))
 
     return _require(operation, argument, "segments that do not overlap", ends, holds)
+
+
+def segments_inside(operation: str, heads: jax.Array, ends: jax.Array, length: int) -> jax.Array:
+    """Ends of segments, of which those of segments with items lie within an array."""
+
+    def holds(ends: jax.Array) -> jax.Array:
+        return (ends <= length) | (ends <= heads)
+
+    return _require(operation, "heads", f"Segments within {length} items", ends, holds)
 
 
 def interval_lengths(offsets: jax.Array, total: Any, size: int) -> Callable[[], jax.Array]:

@@ -26,7 +26,7 @@ from jax.tree_util import tree_flatten  # of which jax.tree.flatten is a slower 
 
 from jax_mgpu._src.core.compat import ArrayImpl, is_within_program
 
-__all__ = ["check_on_host", "jit_eager", "on_host"]
+__all__ = ["HostChecked", "check_on_host", "jit_eager", "on_host"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -51,6 +51,9 @@ def jit_eager(*static: str) -> Callable[[Function], Function]:
             given = {**dict(zip(names, positional)), **named}  # noqa: B905 - the argument takes half a microsecond
             if len(given) < len(positional) + len(named):
                 return function(*positional, **named)  # Python's own error
+            for name, value in given.items():
+                if isinstance(value, HostChecked):
+                    given[name] = value.on_host()
             settings = {name: given.pop(name) for name in static if name in given} if static else {}
             try:
                 key = tuple([(name, _key(value)) for name, value in settings.items()]) if settings else ()
@@ -66,6 +69,19 @@ def jit_eager(*static: str) -> Callable[[Function], Function]:
         return call  # type: ignore[return-value]
 
     return decorate
+
+
+class HostChecked:
+    """A pytree whose arrays of NumPy the host checks before each call, though a program takes them as they are."""
+
+    def on_host(self) -> Any:
+        """The same, of arrays that are no operands."""
+        children, structure = tree_flatten(self)
+        return structure.unflatten([x.view(_HostArray) if type(x) is np.ndarray else x for x in children])
+
+
+class _HostArray(np.ndarray):
+    """An array of NumPy that is no operand."""
 
 
 def on_host(convert: Callable[..., Any], x: Any, *static: Any) -> jax.Array:
@@ -291,4 +307,4 @@ def _kind(leaf: Any) -> Any:
 
 def _stand_in(leaf: Any) -> Any:
     """A value of the same type and shape, without its memory."""
-    return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) if type(leaf) is np.ndarray else leaf
+    return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) if isinstance(leaf, np.ndarray) else leaf

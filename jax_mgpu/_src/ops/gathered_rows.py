@@ -20,18 +20,17 @@ from jax_mgpu._src.arguments.check import (
     INT32_LIMIT,
     KEY_DTYPES,
     as_array,
-    count_operand,
     describe,
     expect_leading_axis,
     expect_no_axis,
     index_dtype,
     index_vector,
-    segment_operands,
     type_error,
     value_error,
 )
 from jax_mgpu._src.arguments.counts import live_items, segment_bounds, wide_enough
 from jax_mgpu._src.arguments.preconditions import by_construction
+from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import plain_leaves, take_or_fill
 from jax_mgpu._src.core.compat import is_sharded
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation
@@ -40,7 +39,7 @@ from jax_mgpu._src.functions.operators import Kind, result_dtype, wide_dtype
 from jax_mgpu._src.functions.recurrence import weighted
 from jax_mgpu._src.functions.transform import mapped, takes_position
 from jax_mgpu._src.ops.gather import add_rows, gather
-from jax_mgpu._src.ops.scan import before_map, heads_with_gaps, scan_columns
+from jax_mgpu._src.ops.scan import before_map, pieces, scan_columns
 
 __all__ = ["reduce_gathered"]
 
@@ -87,12 +86,10 @@ def reduce_gathered(
     if indices is not None:
         indices = index_vector(NAME, "indices", indices, n)
         entries = indices.shape[0]
-    heads, ends = segment_operands(NAME, heads, ends, entries)
-    if ends is not None:
-        heads = heads_with_gaps(heads, ends)
-    count = count_operand(NAME, "count", count, entries)
-    results = restore([_reduce_leaf(leaf, heads, indices, weights, entries, count) for leaf in leaves])
-    return results if ends is None else jax.tree.map(lambda x: x[::2], results)
+    segments = segment_operands(NAME, heads, ends, count, entries)
+    heads = pieces(segments)
+    results = restore([_reduce_leaf(leaf, heads, indices, weights, entries, segments.count) for leaf in leaves])
+    return results if segments.ends is None else jax.tree.map(lambda x: x[::2], results)
 
 
 def _table(x: Any) -> Any:
@@ -203,8 +200,8 @@ def _reduce_kept(
     plain, restore = plain_leaves(expect_leading_axis(NAME, "x", leaves, n, "each other"))
     indices = index_vector(NAME, "indices", indices, n)
     entries = indices.shape[0]
-    heads, ends = segment_operands(NAME, heads, ends, entries)
-    kept, total, before = _kept(_inside(indices, n), count_operand(NAME, "count", count, entries))
+    segments = segment_operands(NAME, heads, ends, count, entries)
+    kept, total, before = _kept(_inside(indices, n), segments.count)
     rows = take_or_fill(indices, kept, jnp.full((1,), -1, indices.dtype))
     items = structure.unflatten(restore([gather(leaf, rows) for leaf in plain]))
     if weights is not None:
@@ -215,10 +212,10 @@ def _reduce_kept(
     with by_construction():
         results = reduce(
             items,
-            before(heads),
+            before(segments.heads),
             op,
             weights=weights,
-            ends=None if ends is None else before(ends),
+            ends=None if segments.ends is None else before(segments.ends),
             count=total,
             map=item_map,
             **others,

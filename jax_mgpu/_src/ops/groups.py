@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys, RankMethod
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys, RankMethod, SegmentsLike
 from jax_mgpu._src.arguments.check import (
     as_array,
     count_operand,
@@ -22,7 +22,6 @@ from jax_mgpu._src.arguments.check import (
     expect_choice,
     expect_key,
     expect_leading_axis,
-    head_vector,
     index_dtype,
     static_size,
     type_error,
@@ -31,8 +30,8 @@ from jax_mgpu._src.arguments.check import (
 from jax_mgpu._src.arguments.counts import heads_from_zero, heads_inside, live_items, live_mask, segment_starts
 from jax_mgpu._src.arguments.preconditions import room
 from jax_mgpu._src.arguments.rows import RowForm
+from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import flatten_values, plain_leaves, take_or_fill
-from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.named_operators import NAMES, expect_name, named_leaves
 from jax_mgpu._src.functions.operators import Kind, select
@@ -43,7 +42,7 @@ from jax_mgpu._src.ops.argsorted import Ordered, count_of, rows_in_order
 from jax_mgpu._src.ops.intervals import filled_tangent
 from jax_mgpu._src.ops.ranks import segmented_quantile
 from jax_mgpu._src.ops.reduce import _run_heads, _segmented_reduce, reduce_segments, run_reduce_by_key
-from jax_mgpu._src.ops.scan import _scan
+from jax_mgpu._src.ops.scan import _scan, covered, pieces
 from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
 from jax_mgpu._src.ops.sort_primitives import Method
 
@@ -208,10 +207,11 @@ def float_dtype(dtype: Any) -> Any:
 @jit_eager("method", "descending")
 def rank(
     keys: Keys,
-    heads: ArrayLike | None = None,
+    heads: SegmentsLike | None = None,
     method: RankMethod = "min",
     *,
     descending: Directions = False,
+    ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
 ) -> jax.Array:
@@ -220,17 +220,19 @@ def rank(
     Args:
       keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order; or columns, a tuple of 1 to 8 such
         arrays. NaN is largest, all NaNs are equal, and so are the zeros.
-      heads: `[m]`, non-decreasing integers: the start positions of segments, each of which is ranked on its own.
+      heads: `[m]`, non-decreasing integers: the start positions of segments, each of which is ranked on its own. Or
+        `Segments`, then without `ends` and `count`.
       method: `"min"`: one more than the number of smaller keys. `"dense"`: one more than the number of different
         smaller keys. `"ordinal"`: a different rank for each item, equal keys in input order.
       descending: rank the greatest first; a tuple of bools is a direction a column.
+      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: rank the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
         heads are those of the segments that start among its own items, counted from the first of these; a segment goes
         on over the devices that follow, up to the next head. Columns may have up to 64 bits in all.
 
     Returns:
-      `[n]` ranks, 0 past `count`; int32, or int64 from 2^31 items on.
+      `[n]` ranks, 0 past `count` and outside of all segments; int32, or int64 from 2^31 items on.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
@@ -247,10 +249,12 @@ def rank(
     form = expect_choice(name, "method", method, ("min", "dense", "ordinal"))
     checked, down = expect_keys(name, "keys", keys, descending)
     n = checked.shape[0]
-    starts = ABSENT if heads is None else whole_axes(head_vector(name, heads, n))
+    given_heads = ABSENT if heads is None else heads
+    segments = segment_operands(name, given_heads, ends, count, n, axis_name=axis_name, whole=True)
+    starts = pieces(segments)
     if axis_name is not None:
         expect_one_code(name, checked)
-        given = {"ties": form, "descending": down, "count": count_operand(name, "count", count, n)}
+        given = {"ties": form, "descending": down, "count": segments.count}
         return over_axis(mesh.selections.rank, name, axis_name, checked, starts, **given)
     method_of_sort = Method.FASTEST if heads is None else Method.MERGING
     sorted_keys, order = run_sort_indices(
@@ -270,7 +274,8 @@ def rank(
             runs = _scan(x=marks, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
             ranks = runs - take_or_fill(runs, begins) + 1
     ranks = Ordered(sorted_keys, order, ABSENT).to_rows(ranks)
-    return jnp.where(live_mask(n, count_operand(name, "count", count, n)), ranks, 0)
+    ranks = jnp.where(live_mask(n, segments.count), ranks, 0)
+    return ranks if segments.ends is None else jnp.where(covered(n, starts), ranks, 0)
 
 
 def _last_marked(places: jax.Array, marked: jax.Array) -> jax.Array:
@@ -282,10 +287,11 @@ def _last_marked(places: jax.Array, marked: jax.Array) -> jax.Array:
 @jit_eager()
 def segmented_shift(
     x: Any,
-    heads: ArrayLike,
+    heads: SegmentsLike,
     by: ArrayLike,
     fill_value: ArrayLike = 0,
     *,
+    ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
 ) -> Any:
@@ -294,9 +300,11 @@ def segmented_shift(
     Args:
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
-        listed or not.
+        listed or not. Or `Segments`, then without `ends` and `count`.
       by: how far, an integer; negative to get the values of later rows.
       fill_value: the value of rows that get nothing, a scalar; converted to each dtype.
+      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and rows outside of all segments get
+        nothing. See `segmented_reduce`.
       count: the number of live rows, an integer scalar (default `n`). Rows past it get nothing.
       axis_name: move the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Rows that
         lie in one segment of the global array may come from other devices. Heads as for `rank`.
@@ -322,7 +330,8 @@ def segmented_shift(
         return x
     n = as_array(name, "x", leaves[0]).shape[0] if np.ndim(leaves[0]) else 0
     plain, unflatten = flatten_values(name, "x", x, n, "x")
-    heads = whole_axes(head_vector(name, heads, n))
+    segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name, whole=True)
+    heads = pieces(segments)
     step = as_array(name, "by", by)
     if step.ndim != 0 or not jnp.issubdtype(step.dtype, jnp.integer):
         raise type_error(name, "by", "an integer scalar", describe(step))
@@ -332,8 +341,9 @@ def segmented_shift(
     given = {
         "heads": heads_from_zero(heads_inside(heads, n).astype(dtype)),
         "by": jnp.clip(step, max(-slots, limits.min), min(slots, limits.max)).astype(dtype)[None],
-        "count": count_operand(name, "count", count, n),
+        "count": segments.count,
     }
+    inside = None if segments.ends is None else covered(n, heads)
 
     def shifted(leaf: jax.Array) -> jax.Array:
         form = RowForm(name, "x", leaf)
@@ -341,7 +351,9 @@ def segmented_shift(
             rows, fill = form.pack("x", leaf), form.fill(fill_value)
             operands = (rows, heads, given["by"], given["count"], fill)
             return form.unpack(over_axis(mesh.segments.segmented_shift, name, axis_name, *operands))
-        return form.unpack(_shift(x=form.pack("x", leaf), fill_value=form.fill(fill_value), **given)[0])
+        fill = form.fill(fill_value)
+        (rows,) = _shift(x=form.pack("x", leaf), fill_value=fill, **given)
+        return form.unpack(rows if inside is None else select(inside, rows, jnp.broadcast_to(fill, rows.shape)))
 
     return unflatten(list(map(shifted, plain)))
 

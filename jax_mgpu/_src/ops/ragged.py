@@ -9,21 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, SegmentsLike
 from jax_mgpu._src.arguments.check import (
     as_array,
-    count_operand,
     describe,
     expect_rows,
-    head_vector,
     index_dtype,
     index_vector,
     static_size,
     value_error,
 )
-from jax_mgpu._src.arguments.counts import segment_bounds
 from jax_mgpu._src.arguments.preconditions import inside, room, segment_numbers, segments_fit
 from jax_mgpu._src.arguments.rows import RowForm
+from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import jit_eager
@@ -32,29 +30,35 @@ from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.intervals import gather_rows
 from jax_mgpu._src.ops.join import saturated_offsets
 from jax_mgpu._src.ops.load_balance import _search
-from jax_mgpu._src.ops.scan import scan
+from jax_mgpu._src.ops.scan import pieces, scan
 
 __all__ = ["from_dense", "segment_ids", "take_segments", "to_dense"]
 
 
 @jit_eager("n")
 def segment_ids(
-    heads: ArrayLike, n: int, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
+    heads: SegmentsLike,
+    n: int,
+    *,
+    ends: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> jax.Array:
     """The segment of each item.
 
     Args:
       heads: `[m]`, non-decreasing integers: the start positions of the segments. A repeated head is an empty segment; a
-        head past the last item is padding.
+        head past the last item is padding. Or `Segments`, then without `ends` and `count`.
       n: the static number of items.
+      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: number the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A
         device's heads are those of the segments that start among its own items, counted from the first of these. The
         segments of earlier devices come first, and the last one of these goes on up to the first head.
 
     Returns:
-      `[n]` indices into `heads`; -1 past `count`, and for items before the first head. int32, or int64 where `n` or `m`
-      reaches 2^31.
+      `[n]` indices into `heads`; -1 past `count`, and for items of no segment, such as those before the first head.
+      int32, or int64 where `n` or `m` reaches 2^31.
 
     Raises:
       TypeError: heads or count are not integers, or `n` is not static.
@@ -69,23 +73,37 @@ def segment_ids(
     """
     name = "segment_ids"
     n = static_size(name, "n", n)
-    heads = head_vector(name, heads, n)
-    index_dtype(name, "n", max(n, heads.shape[0]))
+    segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
+    index_dtype(name, "n", max(n, segments.m))
     if axis_name is not None:
-        return over_axis(mesh.segments.segment_ids, name, axis_name, heads, n, count_operand(name, "count", count, n))
-    return _search(offsets=heads, total=count_operand(name, "count", count, n), size=n, return_rank=False)[0]
+        return over_axis(mesh.segments.segment_ids, name, axis_name, segments.heads, n, segments.count)
+    (ids,) = _search(offsets=pieces(segments), total=segments.count, size=n, return_rank=False)
+    if segments.ends is None:
+        return ids
+    ids = jnp.where(ids % 2 == 0, ids // 2, -1)  # every second piece is a gap
+    return ids.astype(index_dtype(name, "n", max(n, segments.m)))
 
 
 @jit_eager("width")
-def to_dense(x: Any, heads: ArrayLike, width: int, *, fill_value: ArrayLike = 0, count: ArrayLike | None = None) -> Any:
+def to_dense(
+    x: Any,
+    heads: SegmentsLike,
+    width: int,
+    *,
+    fill_value: ArrayLike = 0,
+    ends: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+) -> Any:
     """Lays out each segment as a row of a dense array.
 
     Args:
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to no
-        row; a repeated head is an empty row, and so is a head past the last item.
+        row; a repeated head is an empty row, and so is a head past the last item. Or `Segments`, then without `ends`
+        and `count`.
       width: the static length of the rows. Longer segments are cut; `checks()` makes them an error.
       fill_value: the value of a row past its segment.
+      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
 
     Returns:
@@ -108,17 +126,11 @@ def to_dense(x: Any, heads: ArrayLike, width: int, *, fill_value: ArrayLike = 0,
     width = static_size(name, "width", width)
     leaves, structure, n = _items(name, x)
     index_dtype(name, "x", n)
-    starts = whole_axes(head_vector(name, heads, n))
-    count = count_operand(name, "count", count, n)
-    index_dtype(name, "width", starts.shape[0] * width)
-
-    def lengths() -> jax.Array:
-        begin, end = segment_bounds(starts, n, count)
-        return end - begin
-
-    starts = segments_fit(name, starts, lengths, width)
-    begin, _ = segment_bounds(starts, n, count)
-    kept = jnp.minimum(lengths(), width)
+    segments = segment_operands(name, heads, ends, count, n, whole=True)
+    index_dtype(name, "width", segments.m * width)
+    begin, end = segments.bounds()
+    begin = segments_fit(name, begin, lambda: end - begin, width)
+    kept = jnp.minimum(end - begin, width)
     return structure.unflatten([rows_of_segments(name, leaf, begin, kept, width, fill_value) for leaf in leaves])
 
 
@@ -178,11 +190,12 @@ def from_dense(x: Any, lengths: ArrayLike, *, size: int, fill_value: ArrayLike =
 @jit_eager("size")
 def take_segments(
     x: Any,
-    heads: ArrayLike,
+    heads: SegmentsLike,
     order: ArrayLike,
     *,
     size: int,
     fill_value: ArrayLike = 0,
+    ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
 ) -> tuple[Any, jax.Array, jax.Array]:
     """Takes segments in another order, some of them repeated or left out.
@@ -190,11 +203,13 @@ def take_segments(
     Args:
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to
-        none; a repeated head is an empty segment, and so is a head past the last item.
+        none; a repeated head is an empty segment, and so is a head past the last item. Or `Segments`, then without
+        `ends` and `count`.
       order: `[k]` integers: the segments to take. The numbers -1 and `m` are padding, empty segments. So is any other
         outside of 0 to `m - 1`, which `checks()` makes an error.
       size: the static number of items in the result.
       fill_value: the value of items past the last segment.
+      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
 
     Returns:
@@ -217,22 +232,22 @@ def take_segments(
     size = static_size(name, "size", size)
     leaves, structure, n = _items(name, x)
     dtype = index_dtype(name, "x", max(n, size))
-    heads = whole_axes(head_vector(name, heads, n))
-    m = heads.shape[0]
+    segments = segment_operands(name, heads, ends, count, n, whole=True)
+    m = segments.m
     order = segment_numbers(name, "order", whole_axes(index_vector(name, "order", order, m)), m)
-    begin, end = segment_bounds(heads, n, count_operand(name, "count", count, n))
+    begin, end = segments.bounds()
     starts = take_or_fill(begin, order).astype(dtype)
-    heads, total = _offsets(take_or_fill(end - begin, order).astype(dtype), n)
+    offsets, total = _offsets(take_or_fill(end - begin, order).astype(dtype), n)
 
     def taken(leaf: jax.Array) -> jax.Array:
         form = RowForm(name, "x", leaf)
         gathered = gather_rows(
-            x=form.pack("x", leaf), starts=starts, offsets=heads, total=total[None], fill_value=form.fill(fill_value),
+            x=form.pack("x", leaf), starts=starts, offsets=offsets, total=total[None], fill_value=form.fill(fill_value),
             size=size, disjoint=False,
         )  # fmt: skip
         return form.unpack(gathered[0])
 
-    return structure.unflatten(map(taken, leaves)), heads, room(name, total, size)
+    return structure.unflatten(map(taken, leaves)), offsets, room(name, total, size)
 
 
 def rows_of_segments(

@@ -9,20 +9,20 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, SegmentsLike
 from jax_mgpu._src.arguments.check import (
     as_array,
     count_operand,
     describe,
     expect_key,
-    head_vector,
     index_dtype,
     static_flag,
     static_size,
     type_error,
 )
-from jax_mgpu._src.arguments.counts import live_items, segment_bounds
+from jax_mgpu._src.arguments.counts import live_items
 from jax_mgpu._src.arguments.preconditions import by_construction, fractions
+from jax_mgpu._src.arguments.segments import GivenSegments, segment_operands
 from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
@@ -30,6 +30,7 @@ from jax_mgpu._src.functions.operators import accumulator_dtype
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import count_of
 from jax_mgpu._src.ops.ragged import rows_of_segments
+from jax_mgpu._src.ops.scan import pieces
 from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
 from jax_mgpu._src.ops.sort_primitives import Method
 
@@ -108,16 +109,24 @@ def top_k(
 
 @jit_eager("k", "largest")
 def segmented_top_k(
-    x: ArrayLike, heads: ArrayLike, k: int, *, largest: bool = True, count: ArrayLike | None = None
+    x: ArrayLike,
+    heads: SegmentsLike,
+    k: int,
+    *,
+    largest: bool = True,
+    ends: ArrayLike | None = None,
+    count: ArrayLike | None = None,
 ) -> TopK:
     """The `k` largest items of each segment, or the smallest.
 
     Args:
       x: see `top_k`.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to no
-        result; a repeated head is an empty segment, and so is a head past the last item.
+        result; a repeated head is an empty segment, and so is a head past the last item. Or `Segments`, then without
+        `ends` and `count`.
       k: see `top_k`.
       largest: see `top_k`.
+      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: see `top_k`.
 
     Returns:
@@ -138,9 +147,9 @@ def segmented_top_k(
     name = "segmented_top_k"
     x, k, largest = _read(name, x, k, largest)
     n = x.shape[0]
-    heads = whole_axes(head_vector(name, heads, n))
-    items, order = run_sort_indices(name, x, heads, ABSENT, descending=largest, count=count)
-    begin, end = segment_bounds(heads, n, count_operand(name, "count", count, n))
+    segments = segment_operands(name, heads, ends, count, n, whole=True)
+    items, order = run_sort_indices(name, x, pieces(segments), ABSENT, descending=largest, count=count)
+    begin, end = segments.bounds()
     taken = jnp.minimum(end - begin, k).astype(order.dtype)
     items, order = (rows_of_segments(name, rows, begin, taken, k, fill) for rows, fill in ((items, 0), (order, -1)))
     return TopK(items, order, taken)
@@ -248,18 +257,27 @@ def quantile(
       >>> mgpu.quantile(jnp.array([3.0, 1.0, 4.0, 1.0]), jnp.array([0.0, 0.5]))
       Array([1., 2.], dtype=float32)
     """
-    return _quantile("quantile", x, ABSENT, q, count, axis_name)
+    return _quantile("quantile", x, ABSENT, q, count, None, axis_name)
 
 
 @jit_eager()
-def segmented_quantile(x: ArrayLike, heads: ArrayLike, q: ArrayLike, *, count: ArrayLike | None = None) -> jax.Array:
+def segmented_quantile(
+    x: ArrayLike,
+    heads: SegmentsLike,
+    q: ArrayLike,
+    *,
+    ends: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+) -> jax.Array:
     """Quantiles of each segment, as `jnp.quantile` with its linear method.
 
     Args:
       x: see `quantile`.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to no
-        result; a repeated head is an empty segment, and so is a head past the last item.
+        result; a repeated head is an empty segment, and so is a head past the last item. Or `Segments`, then without
+        `ends` and `count`.
       q: see `quantile`.
+      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: see `quantile`.
 
     Returns:
@@ -277,10 +295,10 @@ def segmented_quantile(x: ArrayLike, heads: ArrayLike, q: ArrayLike, *, count: A
       >>> mgpu.segmented_quantile(jnp.array([3.0, 1.0, 4.0, 1.0, 5.0]), jnp.array([0, 3, 3]), 0.5)
       Array([ 3., nan,  3.], dtype=float32)
     """
-    return _quantile("segmented_quantile", x, heads, q, count)
+    return _quantile("segmented_quantile", x, heads, q, count, ends)
 
 
-def _quantile(name: str, x: Any, heads: Any, q: Any, count: Any, axis_name: Any = None) -> jax.Array:
+def _quantile(name: str, x: Any, heads: Any, q: Any, count: Any, ends: Any, axis_name: Any = None) -> jax.Array:
     x = whole_axes(expect_key(name, "x", x))
     n = x.shape[0]
     q = as_array(name, "q", q)
@@ -291,30 +309,30 @@ def _quantile(name: str, x: Any, heads: Any, q: Any, count: Any, axis_name: Any 
     wide = accumulator_dtype(dtype)
     shape = q.shape
     q = fractions(name, "q", whole_axes(q).astype(wide).reshape(-1))
-    segments: Any
     if heads is ABSENT:
-        segments, heads = ABSENT, jnp.zeros((1,), jnp.int32)
+        segments = GivenSegments(jnp.zeros((1,), jnp.int32), None, count_operand(name, "count", count, n), n)
     else:
-        segments = heads = whole_axes(head_vector(name, heads, n))
-        shape = (*shape, heads.shape[0])
-    index = index_dtype(name, "x", n)
-    live = count_operand(name, "count", count, n)
+        segments = segment_operands(name, heads, ends, count, n, whole=True)
+        shape = (*shape, segments.m)
+    index, live = index_dtype(name, "x", n), segments.count
     if 0 in shape:  # a batch over an Explicit mesh cannot reshape it
         return jnp.zeros(shape, dtype)
     if axis_name is not None:
         total, item_at = over_axis(mesh.selections.ordered_items, name, axis_name, x, live)
         begin, end = jnp.zeros((1,), total.dtype), total.reshape(1)
     else:
-        begin, end = (bound.astype(index) for bound in segment_bounds(heads, n, live))
+        begin, end = (bound.astype(index) for bound in segments.bounds())
     lower, upper, weight = _neighbours(q[:, None], (end - begin)[None])
     last = jnp.broadcast_to(jnp.maximum(end - 1, 0), (1, *end.shape))
     positions = jnp.concatenate([begin[None] + lower, begin[None] + upper, last])
     if axis_name is not None:
         items = item_at(positions[:, 0])[:, None]
-    elif segments is ABSENT:
+    elif heads is ABSENT:
         items = _order_statistics(x=x, ranks=positions[:, 0], count=live)[0][:, None]
     else:
-        ordered = run_sort(name, x, segments, ABSENT, None, descending=False, count=count, method=Method.MERGING)
+        ordered = run_sort(
+            name, x, pieces(segments), ABSENT, None, descending=False, count=count, method=Method.MERGING
+        )
         items = take_or_fill(ordered, positions.reshape(-1)).reshape(positions.shape)
     below, above = (part.astype(wide) for part in jnp.split(items[:-1], 2))
     found = between(below, above, weight)

@@ -21,20 +21,20 @@ from jax_mgpu._src.arguments.annotations import (
     OperatorName,
     OperatorTree,
     PairFunction,
+    SegmentsLike,
 )
 from jax_mgpu._src.arguments.check import (
     count_operand,
     describe,
     expect_dtype,
-    expect_no_ends,
     index_dtype,
-    segment_operands,
     static_flag,
     static_size,
     value_error,
 )
 from jax_mgpu._src.arguments.counts import heads_inside, live_items, live_mask, segment_lengths, wide_enough
 from jax_mgpu._src.arguments.preconditions import room
+from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import flatten_values, take_or_fill
 from jax_mgpu._src.core.compat import partition_spec
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
@@ -63,7 +63,7 @@ from jax_mgpu._src.keys.bits import ordered_together, shifted
 from jax_mgpu._src.keys.columns import Columns, whole_keys
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.gathered_rows import reduce_gathered
-from jax_mgpu._src.ops.scan import before_map, heads_with_gaps, inside_segments, leaf_inside_segments, scan_columns
+from jax_mgpu._src.ops.scan import before_map, inside_segments, leaf_inside_segments, pieces, scan_columns
 
 __all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
 
@@ -211,7 +211,7 @@ def _reduce_segments_leaf(name: str, leaf: Leaf, heads: Any, count: Any, load: L
 @overload
 def segmented_reduce(
     x: ArrayLike,
-    heads: ArrayLike,
+    heads: SegmentsLike,
     op: OperatorName | PairFunction = "add",
     *,
     ends: ArrayLike | None = None,
@@ -225,7 +225,7 @@ def segmented_reduce(
 @overload
 def segmented_reduce(
     x: Any,
-    heads: ArrayLike,
+    heads: SegmentsLike,
     op: OperatorTree | PairFunction = "add",
     *,
     ends: ArrayLike | None = None,
@@ -241,7 +241,7 @@ def segmented_reduce(
 @jit_eager("op", "commutative", "map", "dtype")
 def segmented_reduce(
     x: Any,
-    heads: ArrayLike,
+    heads: SegmentsLike,
     op: OperatorTree | PairFunction = "add",
     *,
     ends: ArrayLike | None = None,
@@ -260,7 +260,7 @@ def segmented_reduce(
       x: see `reduce`.
       heads: `[m]`, non-decreasing integers: result `i` belongs to the segment that starts at `heads[i]` and ends at the
         next head, the last one at `n` (or `count`). Items before `heads[0]` belong to no result; a repeated head is an
-        empty segment; so is a head past the last item.
+        empty segment; so is a head past the last item. Or `Segments`, then without `ends` and `count`.
       op: see `reduce`.
       ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments
         belong to no result. Segments do not overlap; one that ends where it starts, or before, is empty. Without `ends`
@@ -320,12 +320,9 @@ def segmented_reduce(
         operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty segments", commutative=commutative)
     else:
         leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name), dtype=dtype)
-    heads, ends = segment_operands(name, heads, ends, n)
-    if ends is not None:
-        heads = heads_with_gaps(heads, ends)
-    count = count_operand(name, "count", count, n)
+    segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
+    heads, gaps, count = pieces(segments), segments.ends is not None, segments.count
     if axis_name is not None:
-        expect_no_ends(name, ends)
 
         def reduced(op: Any, x: Any) -> list[Any]:
             return [over_axis(mesh.reductions.segmented_reduce, name, axis_name, op, x, n, heads, count)]
@@ -334,7 +331,6 @@ def segmented_reduce(
             return restore(reduced(operator, x)[0])
         dtype = index_dtype(name, "x", n * devices_of(name, axis_name))
         return restore([over_devices(leaf, reduced, [heads.shape], dtype)[0] for leaf in leaves])
-    gaps = ends is not None
     if callable(op):
         if load is None:
             x = inside_segments(x, heads, gaps=gaps)
@@ -344,7 +340,7 @@ def segmented_reduce(
             leaves = [leaf_inside_segments(leaf, heads, gaps=gaps) for leaf in leaves]
         load, leaves = one_leaf(load, leaves)
         results = restore([_reduce_segments_leaf(name, leaf, heads, count, load) for leaf in leaves])
-    return results if ends is None else jax.tree.map(lambda x: x[::2], results)
+    return jax.tree.map(lambda x: x[::2], results) if gaps else results
 
 
 @jit_eager("op", "size", "commutative", "map", "dtype")

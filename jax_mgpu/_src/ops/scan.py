@@ -19,17 +19,16 @@ from jax_mgpu._src.arguments.annotations import (
     OperatorName,
     OperatorTree,
     PairFunction,
+    SegmentsLike,
 )
 from jax_mgpu._src.arguments.check import (
-    count_operand,
     expect_dtype,
-    expect_no_ends,
     index_dtype,
-    segment_operands,
     static_flag,
 )
 from jax_mgpu._src.arguments.counts import heads_inside, live_items, live_mask
 from jax_mgpu._src.arguments.preconditions import by_construction
+from jax_mgpu._src.arguments.segments import GivenSegments, segment_operands, split_segments
 from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import stack
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
@@ -147,7 +146,7 @@ def scan(
 @overload
 def segmented_scan(
     x: ArrayLike,
-    heads: ArrayLike,
+    heads: SegmentsLike,
     op: OperatorName | PairFunction = "add",
     *,
     exclusive: bool = False,
@@ -161,7 +160,7 @@ def segmented_scan(
 @overload
 def segmented_scan(
     x: Any,
-    heads: ArrayLike,
+    heads: SegmentsLike,
     op: OperatorTree | PairFunction = "add",
     *,
     exclusive: bool = False,
@@ -177,7 +176,7 @@ def segmented_scan(
 @jit_eager("op", "exclusive", "reverse", "commutative", "map", "dtype")
 def segmented_scan(
     x: Any,
-    heads: ArrayLike,
+    heads: SegmentsLike,
     op: OperatorTree | PairFunction = "add",
     *,
     exclusive: bool = False,
@@ -195,7 +194,8 @@ def segmented_scan(
     Args:
       x: see `scan`.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
-        listed or not; a repeated head is an empty segment; a head past the last item is padding.
+        listed or not; a repeated head is an empty segment; a head past the last item is padding. Or `Segments`, then
+        without `ends` and `count`.
       op: see `scan`.
       exclusive: see `scan`; each segment's first result is the identity.
       reverse: scan each segment from its end.
@@ -254,8 +254,9 @@ def _run(
             return "a total that may be over nothing"
         return "an exclusive scan" if exclusive else None
 
+    has_ends = split_segments(name, heads, ends)[1] is not None
     x, load = mapped(
-        name, item_map, x, count, axis_name=axis_name, inside=None if ends is None else before_map(name, heads, ends)
+        name, item_map, x, count, axis_name=axis_name, inside=before_map(name, heads, ends) if has_ends else None
     )
     if callable(op):
         operator, x, n, restore = custom(name, op, x, identity, needs_identity, commutative=commutative)
@@ -263,22 +264,19 @@ def _run(
         leaves, restore, n = named_leaves(
             name, "x", x, op, identity, devices_of(name, axis_name), widens=False, dtype=dtype
         )
-    if heads is not ABSENT:
-        heads, ends = segment_operands(name, heads, ends, n)
-    if ends is not None:
-        heads = heads_with_gaps(heads, ends)
-        if load is None and callable(op):
+    segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
+    heads, count = pieces(segments), segments.count
+    if has_ends and load is None:
+        if callable(op):
             x = inside_segments(x, heads, gaps=True)
-        elif load is None:
+        else:
             leaves = [leaf_inside_segments(leaf, heads, gaps=True) for leaf in leaves]
-    count = count_operand(name, "count", count, n)
     flags = {"exclusive": exclusive, "reverse": reverse, "total": return_total}
     if axis_name is not None:
-        expect_no_ends(name, ends)
-        segments = () if heads is ABSENT else (heads,)
+        given = () if heads is ABSENT else (heads,)
 
         def scanned_over(op: Any, x: Any) -> list[Any]:
-            return list(over_axis(getattr(mesh.reductions, name), name, axis_name, op, x, n, *segments, count, **flags))
+            return list(over_axis(getattr(mesh.reductions, name), name, axis_name, op, x, n, *given, count, **flags))
 
         if callable(op):
             results = scanned_over(operator, x)
@@ -296,21 +294,29 @@ def _run(
         scanned = [_scan_leaf(name, leaf, n, heads, count, load, **flags) for leaf in leaves]
         results = [list(parts) for parts in zip(*scanned, strict=True)]
         fills = [leaf.fill for leaf in leaves]
-    if ends is not None:
-        covered = _covered(n, heads[::2], heads[1::2])
-        results[0] = jax.tree.map(lambda x, fill: select(covered, x, jnp.full_like(x, fill)), results[0], fills)
+    if has_ends:
+        within = covered(n, heads)
+        results[0] = jax.tree.map(lambda x, fill: select(within, x, jnp.full_like(x, fill)), results[0], fills)
     results = [restore(parts) for parts in results]
     return tuple(results) if return_total else results[0]
 
 
-def heads_with_gaps(heads: jax.Array, ends: jax.Array) -> jax.Array:
-    """Heads of the segments, each with that of the gap after it.
+def pieces(segments: GivenSegments) -> jax.Array:
+    """Heads for kernels: those of the segments, each followed by that of the gap behind it where they have ends.
 
     An empty segment, which may lie within another one, moves to the end of that.
     """
-    if not heads.size:  # a batch over an Explicit mesh cannot reshape them
+    heads, ends = segments.heads, segments.ends
+    if ends is None or not heads.size:  # a batch over an Explicit mesh cannot reshape them
         return heads
     return scan_columns(stack([heads, jnp.maximum(heads, ends)], -1).reshape(-1), Kind.MAX)
+
+
+def covered(n: int, heads: jax.Array) -> jax.Array:
+    """Which of n positions lie in a segment, by the heads of segments and gaps in turn."""
+    marks = jnp.zeros((n,), jnp.int32).at[heads_inside(heads[::2], n)].add(1, mode="drop")
+    marks = marks.at[heads_inside(heads[1::2], n)].add(-1, mode="drop")
+    return scan_columns(marks, Kind.ADD) > 0
 
 
 def _from_first(n: int, heads: jax.Array) -> jax.Array:
@@ -319,13 +325,6 @@ def _from_first(n: int, heads: jax.Array) -> jax.Array:
         return jnp.zeros((n,), bool)
     first = heads_inside(heads[0], n)
     return jnp.arange(n, dtype=first.dtype) >= first
-
-
-def _covered(n: int, heads: jax.Array, ends: jax.Array) -> jax.Array:
-    """Which of n positions lie in a segment."""
-    marks = jnp.zeros((n,), jnp.int32).at[heads_inside(heads, n)].add(1, mode="drop")
-    marks = marks.at[heads_inside(ends, n)].add(-1, mode="drop")
-    return scan_columns(marks, Kind.ADD) > 0
 
 
 def inside_segments(x: Any, heads: jax.Array, *, gaps: bool) -> Any:
@@ -348,8 +347,8 @@ def before_map(name: str, heads: Any, ends: Any) -> Callable[[jax.Array], jax.Ar
 
     def inside(x: jax.Array) -> jax.Array:
         with by_construction():  # the heads are checked where they are used
-            starts, stops = segment_operands(name, heads, ends, x.shape[0])
-        return inside_segments(x, starts if stops is None else heads_with_gaps(starts, stops), gaps=stops is not None)
+            segments = segment_operands(name, heads, ends, None, x.shape[0])
+        return inside_segments(x, pieces(segments), gaps=segments.ends is not None)
 
     return inside
 
@@ -364,8 +363,8 @@ def _inside(x: jax.Array, heads: jax.Array, gaps: bool) -> jax.Array:
 def _inside_jvp(gaps: bool, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     x, heads = primals
     n = x.shape[0]
-    covered = _covered(n, heads[::2], heads[1::2]) if gaps else _from_first(n, heads)
-    return x, select(covered, tangents[0], jnp.zeros_like(tangents[0]))
+    within = covered(n, heads) if gaps else _from_first(n, heads)
+    return x, select(within, tangents[0], jnp.zeros_like(tangents[0]))
 
 
 def _scan_leaf(

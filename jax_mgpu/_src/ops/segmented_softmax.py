@@ -9,37 +9,45 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, SegmentsLike
 from jax_mgpu._src.arguments.check import (
     as_array,
-    count_operand,
     describe,
-    head_vector,
     index_dtype,
     type_error,
     value_error,
 )
 from jax_mgpu._src.arguments.counts import heads_from_zero, live_mask
+from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import Operation, in_program, jit_eager
-from jax_mgpu._src.functions.operators import Kind, accumulator_dtype
+from jax_mgpu._src.functions.operators import Kind, accumulator_dtype, select
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.intervals import _expand
 from jax_mgpu._src.ops.reduce import _segmented_reduce, reduce_rows
+from jax_mgpu._src.ops.scan import covered, pieces
 
 __all__ = ["segmented_log_softmax", "segmented_softmax"]
 
 
 @jit_eager()
 def segmented_softmax(
-    x: ArrayLike, heads: ArrayLike, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
+    x: ArrayLike,
+    heads: SegmentsLike,
+    *,
+    ends: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> jax.Array:
     """The softmax of each segment, as `jax.nn.softmax` over axis 0 of it.
 
     Args:
       x: `[n, …]`, floats; each trailing position has a softmax of its own.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
-        listed or not; a repeated head is an empty segment; a head past the last item is padding.
+        listed or not; a repeated head is an empty segment; a head past the last item is padding. Or `Segments`, then
+        without `ends` and `count`.
+      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments have
+        the result 0. See `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`). Results past it are 0.
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
         heads are those of the segments that start among its own items, counted from the first of these; a segment goes
@@ -64,23 +72,29 @@ def segmented_softmax(
       >>> mgpu.segmented_softmax(jnp.array([1.0, 1.0, 5.0, 2.0, 2.0]), jnp.array([0, 2, 3]))
       Array([0.5, 0.5, 1. , 0.5, 0.5], dtype=float32)
     """
-    return _normalize("segmented_softmax", x, heads, count, axis_name, log=False)
+    return _normalize("segmented_softmax", x, heads, ends, count, axis_name, log=False)
 
 
 @jit_eager()
 def segmented_log_softmax(
-    x: ArrayLike, heads: ArrayLike, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
+    x: ArrayLike,
+    heads: SegmentsLike,
+    *,
+    ends: ArrayLike | None = None,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> jax.Array:
     """The logarithm of `segmented_softmax`, as `jax.nn.log_softmax`: precise where the softmax is small.
 
     Args:
       x: see `segmented_softmax`.
       heads: see `segmented_softmax`.
+      ends: see `segmented_softmax`.
       count: see `segmented_softmax`.
       axis_name: see `segmented_softmax`.
 
     Returns:
-      `[n, …]`, of the type of `x`; 0 past `count`.
+      `[n, …]`, of the type of `x`; 0 past `count`, and for items outside of all segments.
 
     Raises:
       TypeError: as `segmented_softmax`.
@@ -93,10 +107,10 @@ def segmented_log_softmax(
       >>> mgpu.segmented_log_softmax(jnp.array([1.0, 1.0, 5.0]), jnp.array([0, 2]))
       Array([-0.6931472, -0.6931472,  0.       ], dtype=float32)
     """
-    return _normalize("segmented_log_softmax", x, heads, count, axis_name, log=True)
+    return _normalize("segmented_log_softmax", x, heads, ends, count, axis_name, log=True)
 
 
-def _normalize(name: str, x: Any, heads: Any, count: Any, axis_name: Any, *, log: bool) -> jax.Array:
+def _normalize(name: str, x: Any, heads: Any, ends: Any, count: Any, axis_name: Any, *, log: bool) -> jax.Array:
     """Reads the arguments; each trailing position is a column of its own, with a segment in front of the first head."""
     x = as_array(name, "x", x)
     if x.ndim == 0:
@@ -105,8 +119,8 @@ def _normalize(name: str, x: Any, heads: Any, count: Any, axis_name: Any, *, log
         raise type_error(name, "x", "float16, bfloat16, float32 or float64", describe(x))
     n = x.shape[0]
     index_dtype(name, "x", n)
-    heads = whole_axes(head_vector(name, heads, n))
-    count = count_operand(name, "count", count, n)
+    segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name, whole=True)
+    heads, count = pieces(segments), segments.count
     if x.size == 0:
         return x
     if axis_name is not None:
@@ -115,7 +129,11 @@ def _normalize(name: str, x: Any, heads: Any, count: Any, axis_name: Any, *, log
     # A compiled function may close over NumPy's arrays, which jax.custom_jvp refuses; a copy is JAX's own.
     rows = jnp.copy(whole_axes(x)).reshape(n, -1)
     function = _log_softmax if log else _softmax
-    return function(rows, heads_from_zero(heads), in_program(count)).reshape(x.shape)
+    if segments.ends is None:
+        return function(rows, heads_from_zero(heads), in_program(count)).reshape(x.shape)
+    inside, zeros = covered(n, heads), jnp.zeros_like(rows)
+    results = function(select(inside, rows, zeros), heads_from_zero(heads), in_program(count))
+    return select(inside, results, zeros).reshape(x.shape)
 
 
 @jax.custom_jvp

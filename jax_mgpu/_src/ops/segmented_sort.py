@@ -8,18 +8,17 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys, LessFunction
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys, LessFunction, SegmentsLike
 from jax_mgpu._src.arguments.check import (
     describe,
     expect_no_axis,
-    expect_no_ends,
     expect_vector,
-    segment_operands,
     static_flag,
     type_error,
     value_error,
 )
 from jax_mgpu._src.arguments.counts import common_dtype, heads_inside
+from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.core.compat import automatic
 from jax_mgpu._src.core.operation import ABSENT, jit_eager
 from jax_mgpu._src.functions.comparator_ops import key_count, sort_by_less, sort_indices_by_less
@@ -35,7 +34,7 @@ __all__ = ["segmented_sort", "segmented_sort_indices"]
 @overload
 def segmented_sort(
     keys: ArrayLike,
-    heads: ArrayLike | None = None,
+    heads: SegmentsLike | None = None,
     values: None = None,
     *,
     ends: ArrayLike | None = None,
@@ -47,7 +46,7 @@ def segmented_sort(
 @overload
 def segmented_sort(
     keys: ArrayLike,
-    heads: ArrayLike | None,
+    heads: SegmentsLike | None,
     values: Any,
     *,
     ends: ArrayLike | None = None,
@@ -59,7 +58,7 @@ def segmented_sort(
 @overload
 def segmented_sort(
     keys: ArrayLike,
-    heads: ArrayLike | None = None,
+    heads: SegmentsLike | None = None,
     *,
     values: Any,
     ends: ArrayLike | None = None,
@@ -71,7 +70,7 @@ def segmented_sort(
 @overload
 def segmented_sort(
     keys: tuple[ArrayLike, ...],
-    heads: ArrayLike | None = None,
+    heads: SegmentsLike | None = None,
     values: Any = None,
     *,
     ends: ArrayLike | None = None,
@@ -82,7 +81,7 @@ def segmented_sort(
 @overload
 def segmented_sort(
     keys: Any,
-    heads: ArrayLike | None = None,
+    heads: SegmentsLike | None = None,
     values: Any = None,
     *,
     ends: ArrayLike | None = None,
@@ -93,7 +92,7 @@ def segmented_sort(
 @jit_eager("descending", "less")
 def segmented_sort(
     keys: Keys,
-    heads: ArrayLike | None = None,
+    heads: SegmentsLike | None = None,
     values: Any = None,
     *,
     ends: ArrayLike | None = None,
@@ -109,7 +108,8 @@ def segmented_sort(
       keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN
         is largest, the two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one after the other.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
-        listed or not; a repeated head is an empty segment; a head past the last item is padding.
+        listed or not; a repeated head is an empty segment; a head past the last item is padding. Or `Segments`, then
+        without `ends`, `flags` and `count`.
       values: a pytree of arrays with leading axis `n`, of any dtype and trailing shape, moved along with the keys.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`. Items outside of all segments stay
         where they are, position 0 too unless it is listed. Segments do not overlap; one that ends where it starts, or
@@ -149,22 +149,21 @@ def segmented_sort(
     name = "segmented_sort"
     if less is not None:
         expect_no_axis(name, "less", axis_name)
-        segments = _segments(name, key_count(name, keys), heads, ends, flags)
+        segments = _segments(name, key_count(name, keys), heads, ends, flags, count)
         return sort_by_less(name, keys, less, values, *segments, count, descending)
     keys, descending = expect_keys(name, "keys", keys, descending)
     if axis_name is not None:
-        expect_no_ends(name, ends)
         given = {"descending": static_flag(name, "descending", descending), "count": count}
-        segments = _segments(name, keys.shape[0], heads, None, flags)
+        segments = _segments(name, keys.shape[0], heads, ends, flags, count, axis_name)
         return over_axis(mesh.segments.segmented_sort, name, axis_name, keys, *segments, values, **given)
-    segments = _segments(name, keys.shape[0], heads, ends, flags)
+    segments = _segments(name, keys.shape[0], heads, ends, flags, count)
     return run_sort(name, keys, *segments, values, descending=descending, count=count)
 
 
 @overload
 def segmented_sort_indices(
     keys: ArrayLike,
-    heads: ArrayLike | None = None,
+    heads: SegmentsLike | None = None,
     *,
     ends: ArrayLike | None = None,
     flags: ArrayLike | None = None,
@@ -175,7 +174,7 @@ def segmented_sort_indices(
 @overload
 def segmented_sort_indices(
     keys: tuple[ArrayLike, ...],
-    heads: ArrayLike | None = None,
+    heads: SegmentsLike | None = None,
     *,
     ends: ArrayLike | None = None,
     flags: ArrayLike | None = None,
@@ -186,7 +185,7 @@ def segmented_sort_indices(
 @overload
 def segmented_sort_indices(
     keys: Any,
-    heads: ArrayLike | None = None,
+    heads: SegmentsLike | None = None,
     *,
     ends: ArrayLike | None = None,
     flags: ArrayLike | None = None,
@@ -196,7 +195,7 @@ def segmented_sort_indices(
 @jit_eager("descending", "less")
 def segmented_sort_indices(
     keys: Keys,
-    heads: ArrayLike | None = None,
+    heads: SegmentsLike | None = None,
     *,
     ends: ArrayLike | None = None,
     flags: ArrayLike | None = None,
@@ -235,26 +234,29 @@ def segmented_sort_indices(
     name = "segmented_sort_indices"
     if less is not None:
         expect_no_axis(name, "less", axis_name)
-        segments = _segments(name, key_count(name, keys), heads, ends, flags)
+        segments = _segments(name, key_count(name, keys), heads, ends, flags, count)
         return sort_indices_by_less(name, keys, less, *segments, count, descending)
     keys, descending = expect_keys(name, "keys", keys, descending)
     if axis_name is not None:
-        expect_no_ends(name, ends)
         given = {"descending": static_flag(name, "descending", descending), "count": count}
-        segments = _segments(name, keys.shape[0], heads, None, flags)
+        segments = _segments(name, keys.shape[0], heads, ends, flags, count, axis_name)
         return over_axis(mesh.segments.segmented_sort_indices, name, axis_name, keys, *segments, **given)
-    segments = _segments(name, keys.shape[0], heads, ends, flags)
+    segments = _segments(name, keys.shape[0], heads, ends, flags, count)
     return run_sort_indices(name, keys, *segments, descending=descending, count=count)
 
 
-def _segments(name: str, n: int, heads: Any, ends: Any, flags: Any) -> tuple[Any, Any]:
+def _segments(
+    name: str, n: int, heads: Any, ends: Any, flags: Any, count: Any, axis_name: Any = None
+) -> tuple[Any, Any]:
     """The operands heads and flags, one of them absent."""
     if (heads is None) == (flags is None):
         got = "neither" if heads is None else "both"
         raise value_error(name, "heads and flags", "exactly one of them", got)
     if flags is None:
-        heads, ends = segment_operands(name, heads, ends, n)
-        return (heads, ABSENT) if ends is None else (ABSENT, flags_of_gaps(heads, ends, n))
+        segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
+        if segments.ends is None:
+            return segments.heads, ABSENT
+        return ABSENT, flags_of_gaps(segments.heads, segments.ends, n)
     if ends is not None:
         raise value_error(name, "ends", "heads beside it", "flags")
     flags = expect_vector(name, "flags", flags)

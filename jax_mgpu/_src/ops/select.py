@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Keys
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Keys, SegmentsLike
 from jax_mgpu._src.arguments.check import (
     as_array,
     count_operand,
@@ -19,7 +19,6 @@ from jax_mgpu._src.arguments.check import (
     expect_rows,
     expect_vector,
     fill_operand,
-    head_vector,
     index_array,
     index_dtype,
     index_vector,
@@ -30,6 +29,7 @@ from jax_mgpu._src.arguments.check import (
 from jax_mgpu._src.arguments.counts import live_mask, segment_bounds, segment_starts, wide_enough
 from jax_mgpu._src.arguments.preconditions import permutation, room
 from jax_mgpu._src.arguments.rows import RowForm
+from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import fill_missing, flatten_values, plain_leaves, take_or_fill
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
@@ -39,7 +39,7 @@ from jax_mgpu._src.ops.argsorted import sorted_back
 from jax_mgpu._src.ops.intervals import filled_tangent
 from jax_mgpu._src.ops.load_balance import _search
 from jax_mgpu._src.ops.reduce import _run_heads, first_keys, keys_of_runs
-from jax_mgpu._src.ops.scan import scan
+from jax_mgpu._src.ops.scan import covered, pieces, scan
 from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
 from jax_mgpu._src.ops.sort_primitives import Method
 from jax_mgpu._src.ops.sort_strategy import is_long_permutation
@@ -341,9 +341,10 @@ def partition(
 @jit_eager("size")
 def run_starts(
     keys: Keys,
-    heads: ArrayLike | None = None,
+    heads: SegmentsLike | None = None,
     *,
     size: int | None = None,
+    ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
 ) -> Runs:
@@ -353,8 +354,11 @@ def run_starts(
       keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits; not necessarily sorted. All NaNs are equal, and
         so are the zeros. Or columns: a tuple of 1 to 8 such arrays.
       heads: `[m]`, non-decreasing integers: the start positions of segments, which no run crosses. Position 0 starts a
-        segment whether listed or not; a repeated head is an empty segment; a head past the last item is padding.
+        segment whether listed or not; a repeated head is an empty segment; a head past the last item is padding. Or
+        `Segments`, then without `ends` and `count`.
       size: the static number of starts (default `n`).
+      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and no run starts outside of all
+        segments. See `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: find the runs of the items of all devices of a mesh axis, or of a tuple of axes, within
         `jax.shard_map`. A device's starts and heads are those among its own items, counted from the first of these; a
@@ -380,18 +384,22 @@ def run_starts(
     n = keys.shape[0]
     size = n if size is None else static_size(name, "size", size)
     dtype = index_dtype(name, "keys", n)
-    count = count_operand(name, "count", count, n)
-    if heads is not None:
-        heads = whole_axes(head_vector(name, heads, n))
+    given_heads = ABSENT if heads is None else heads
+    segments = segment_operands(name, given_heads, ends, count, n, axis_name=axis_name, whole=True)
+    count = segments.count
     if axis_name is not None:
-        runs = over_axis(mesh.selections.run_starts, name, axis_name, keys, heads, size, count)
+        own_heads = None if heads is None else segments.heads
+        runs = over_axis(mesh.selections.run_starts, name, axis_name, keys, own_heads, size, count)
         return runs._replace(count=room(name, runs.count, size))
     if heads is None:
         starts, _, _, runs = _run_heads(keys=keys, count=count, size=size)
         return Runs(starts, jnp.zeros((1,), dtype), room(name, runs, size))
-    is_start = key_starts(keys if columns is None else columns) | segment_starts(n, heads)
+    bounds = pieces(segments)
+    is_start = key_starts(keys if columns is None else columns) | segment_starts(n, bounds)
+    if segments.ends is not None:
+        is_start &= covered(n, bounds)
     starts, total = positions(is_start, count, size)
-    before = take_or_fill(ranks(is_start, count), heads, total[None])
+    before = take_or_fill(ranks(is_start, count), segments.heads, total[None])
     return Runs(starts, before, room(name, total, size))
 
 

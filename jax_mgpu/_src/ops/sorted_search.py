@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Keys, LessFunction, Side
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Keys, LessFunction, SegmentsLike, Side
 from jax_mgpu._src.arguments.check import (
     count_operand,
     describe,
@@ -17,12 +17,12 @@ from jax_mgpu._src.arguments.check import (
     expect_no_axis,
     index_dtype,
     index_vector,
-    segment_operands,
     static_flag,
     value_error,
 )
 from jax_mgpu._src.arguments.counts import live_items, live_mask, partition_points, segment_bounds, wide_enough
 from jax_mgpu._src.arguments.preconditions import by_construction, sorted_columns, sorted_keys
+from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import fill_missing, take_or_fill
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.comparator_ops import ranked_pair
@@ -278,7 +278,7 @@ def segmented_search(
     needles: Keys,
     ids: ArrayLike,
     haystack: Keys,
-    heads: ArrayLike,
+    heads: SegmentsLike,
     side: Side = "left",
     *,
     ends: ArrayLike | None = None,
@@ -296,7 +296,8 @@ def segmented_search(
       haystack: `[size]`, of the dtype of needles, or as many columns of the same dtypes; sorted within each segment.
         Floats are in the order of `jax.lax.sort`: NaN is largest, the two zeros are equal.
       heads: `[m]`, non-decreasing integers: segment `i` starts at `heads[i]` and ends at the next head, the last one at
-        `size` (or `haystack_count`). A repeated head is an empty segment; so is a head past the last item.
+        `size` (or `haystack_count`). A repeated head is an empty segment; so is a head past the last item. Or
+        `Segments`, then without `ends` and `haystack_count`.
       side: `"left"` for the first position whose item is not less than the needle (lower bound), `"right"` for the
         first whose item is greater (upper bound); the segment's end if it has no such item.
       ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`. Segments do not overlap; one that ends
@@ -327,23 +328,20 @@ def segmented_search(
     name = "segmented_search"
     right = _is_right(name, side)
     (n,), (size,) = (expect_keys(name, *given)[0].shape for given in (("needles", needles), ("haystack", haystack)))
-    heads, stops = segment_operands(name, heads, ends, size)
-    m = heads.shape[0]
+    segments = segment_operands(name, heads, ends, haystack_count, size, argument="haystack_count")
+    m = segments.m
     ids = index_vector(name, "ids", ids, m)
     if ids.shape[0] != n:
         raise value_error(name, "ids", f"one for each needle, {n}", describe(ids))
-    lives = [
-        count_operand(name, f"{side}_count", count, length)
-        for side, count, length in (("needles", needles_count, n), ("haystack", haystack_count, size))
-    ]
+    lives = [count_operand(name, "needles_count", needles_count, n), segments.count]
     index = index_dtype(name, "haystack and heads", max(size, m))
 
     def positions(x: jax.Array, most: int) -> jax.Array:
         """Indices of the type of the result; one that is out of range stays so."""
         return x if x.dtype == index else jnp.clip(wide_enough(x, most), -1, most).astype(index)
 
-    heads, ids = positions(heads, size), positions(ids, m)
-    ends = ABSENT if stops is None else positions(stops, size)
+    heads, ids = positions(segments.heads, size), positions(ids, m)
+    ends = ABSENT if segments.ends is None else positions(segments.ends, size)
     haystack = _sorted_within(name, haystack, heads, ends, lives[1])
     needles, haystack = _comparable(name, needles, haystack, *lives)
     found = _segmented_search.run([needles, ids, haystack, heads, ends, *lives], right=right)[0]

@@ -1,0 +1,133 @@
+"""Segments as arguments: read once, in whichever form they came, and what operations ask of them.
+
+All public functions that take `heads` read them, with `ends` and `count` beside them, by `segment_operands`. A
+`Segments` may stand in their place. What an operation then asks for is the same for all forms.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.arguments.check import count_operand, describe, head_vector, index_vector, value_error
+from jax_mgpu._src.arguments.counts import common_dtype, live_items, segment_bounds
+from jax_mgpu._src.arguments.preconditions import segments_apart, segments_inside
+from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.eager import HostChecked, check_on_host
+from jax_mgpu._src.core.operation import ABSENT
+
+__all__ = ["GivenSegments", "Ranges", "expect_no_ends", "segment_operands", "split_segments"]
+
+
+class Ranges(HostChecked):
+    """What functions know of a `Segments`: where each segment starts and ends."""
+
+    starts: Any
+    ends: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenSegments:
+    """The segments of n items, as operands.
+
+    Args:
+      heads: `[m]`, where each segment starts.
+      ends: `[m]`, where each ends; None where each ends where the next begins, and the last one with the live items.
+      count: the number of live items, of shape [1] or absent.
+      n: the number of items.
+    """
+
+    heads: jax.Array
+    ends: jax.Array | None
+    count: Any
+    n: int
+
+    @property
+    def m(self) -> int:
+        """The number of segments."""
+        return self.heads.shape[0]
+
+    def bounds(self) -> tuple[jax.Array, jax.Array]:
+        """Where each segment begins and ends, among the live items."""
+        if self.ends is None:
+            return segment_bounds(self.heads, self.n, self.count)
+        live = live_items(self.n, self.count)
+        dtype = common_dtype(self.heads, self.ends, live)
+        begin, end = (jnp.clip(x.astype(dtype), 0, live.astype(dtype)) for x in (self.heads, self.ends))
+        return begin, jnp.maximum(begin, end)
+
+
+def split_segments(
+    operation: str, heads: Any, ends: Any = None, count: Any = None, argument: str = "count", **others: Any
+) -> tuple[Any, Any, Any]:
+    """Heads, ends and count, also where a `Segments` stands for all three and excludes these and other arguments."""
+    if not isinstance(heads, Ranges):
+        return heads, ends, count
+    for name, given in {"ends": ends, argument: count, **others}.items():
+        if given is not None:
+            raise value_error(operation, name, "None with Segments, which say it", describe(given))
+    return heads.starts, heads.ends, None
+
+
+def segment_operands(
+    operation: str,
+    heads: Any,
+    ends: Any,
+    count: Any,
+    n: int,
+    *,
+    argument: str = "count",
+    axis_name: Any = None,
+    whole: bool = False,
+) -> GivenSegments:
+    """The segments that a public function was given, checked: heads, with ends and a count or without, or a `Segments`.
+
+    `argument` is the caller's name for the count. Plain JAX functions work on them where they are `whole`. Without
+    heads, which are `ABSENT`, there is nothing but a count.
+    """
+    if heads is ABSENT:
+        if ends is not None:
+            raise value_error(operation, "ends", "heads beside it", "none")
+        return GivenSegments(ABSENT, None, count_operand(operation, argument, count, n), n)
+    says_all = isinstance(heads, Ranges)
+    heads, ends, count = split_segments(operation, heads, ends, count, argument)
+    if says_all:
+        check_on_host(_expect_inside, (heads, ends), operation, n)
+    heads = head_vector(operation, heads, n)
+    heads = whole_axes(heads) if whole else heads
+    live = count_operand(operation, argument, count, n)
+    if ends is None:
+        return GivenSegments(heads, None, live, n)
+    expect_no_ends(operation, axis_name)
+    ends = index_vector(operation, "ends", ends, n)
+    ends = whole_axes(ends) if whole else ends
+    if ends.shape != heads.shape:
+        raise value_error(operation, "ends", f"one for each of heads, {heads.shape[0]}", describe(ends))
+    dtype = common_dtype(heads, ends)
+    heads, ends = heads.astype(dtype), ends.astype(dtype)
+    ends = segments_apart(operation, "ends", heads, ends, n)
+    if says_all:
+        ends = segments_inside(operation, heads, ends, n)
+    return GivenSegments(heads, ends, live, n)
+
+
+def expect_no_ends(operation: str, axis_name: Any) -> None:
+    """Over a mesh axis, segments end where the next begins."""
+    if axis_name is not None:
+        raise value_error(operation, "axis_name", "None where the segments have ends", repr(axis_name))
+
+
+def _expect_inside(bounds: Any, operation: str, n: int) -> None:
+    """Segments of which the host knows the ends lie within n items."""
+    starts, ends = bounds
+    if not (isinstance(starts, np.ndarray) and isinstance(ends, np.ndarray)):
+        return
+    past = np.flatnonzero((ends > n) & (ends > starts))
+    if past.size:
+        segment = int(past[0])
+        got = f"segment {segment} from {int(starts[segment])} to {int(ends[segment])}"
+        raise value_error(operation, "heads", f"Segments within {n} items", got)

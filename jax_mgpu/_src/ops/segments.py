@@ -1,0 +1,339 @@
+"""Segments: where the segments of an array lie, from every form in which people have it, and in every form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.arguments.annotations import ArrayLike
+from jax_mgpu._src.arguments.check import (
+    describe,
+    expect_mask,
+    host_array,
+    index_array,
+    static_size,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.arguments.counts import common_dtype
+from jax_mgpu._src.arguments.preconditions import (
+    IDS_IN_ORDER,
+    LENGTHS,
+    STARTS,
+    heads_hold,
+    ids_hold,
+    ids_in_order,
+    not_negative,
+    row_splits,
+    segment_heads,
+    segments_apart,
+    without_gaps,
+)
+from jax_mgpu._src.arguments.segments import Ranges
+from jax_mgpu._src.arguments.values import fill_missing
+from jax_mgpu._src.ops.ragged import segment_ids
+from jax_mgpu._src.ops.scan import scan
+from jax_mgpu._src.ops.select import select_indices
+from jax_mgpu._src.ops.sorted_search import insertion_points
+
+__all__ = ["Segments"]
+
+MOST = np.iinfo(np.int32).max - 1  # positions past it mean the same: they lie past every array of 32-bit indices
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Segments(Ranges):
+    """Where the segments of an array lie: what lengths, row splits, ids, flags and ranges say in words of their own.
+
+    Every function that takes `heads` takes a Segments in their place, and then neither `ends` nor `flags` nor `count`.
+    Items in no segment (before the first, between two, past the last) take no part: a sort leaves them where they are,
+    scans and softmaxes give 0, ids are -1, and they have no gradient.
+
+    Segment `i` is `starts[i]` to `ends[i]`. Values never are part of a program: a Segments works in `jit`, `vmap`,
+    `grad`, `scan`, `shard_map`, and wherever a pytree does. What the host knows (lists, arrays of NumPy) is checked at
+    once and stays on the host, so that functions outside of `jit` raise an error where a segment ends past the last
+    item; what is traced, or an array of JAX, is checked with `checks()`.
+
+    Args:
+      starts: `[m]`, non-decreasing integers.
+      ends: `[m]` integers, none past the next segment's start. A segment that ends where it starts, or before, is
+        empty.
+
+    Raises:
+      TypeError: an argument does not hold integers.
+      ValueError: an argument's shape is not one of the above, or the host knows segments that overlap.
+
+    Attributes:
+      starts: where each segment starts.
+      ends: where each ends.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> segments = mgpu.Segments.from_lengths([2, 0, 3])
+      >>> segments
+      Segments(starts=[0, 2, 2], ends=[2, 2, 5])
+      >>> mgpu.segmented_reduce(jnp.array([3, 1, 4, 1, 5]), segments)
+      Array([ 4,  0, 10], dtype=int32)
+      >>> mgpu.segmented_scan(jnp.array([3, 1, 4, 1, 5]), mgpu.Segments.from_ranges([0, 3], [2, 5]))
+      Array([3, 4, 0, 1, 6], dtype=int32)
+    """
+
+    starts: Any
+    ends: Any
+
+    def __init__(self, starts: ArrayLike, ends: ArrayLike):
+        self.starts, self.ends = _ranges("Segments", starts, ends)
+
+    # ---- A pytree ----------------------------------------------------------------------------------------------------
+
+    def tree_flatten_with_keys(self) -> tuple[Any, None]:
+        """Its children with their names, as JAX asks for them."""
+        key = jax.tree_util.GetAttrKey
+        return ((key("starts"), self.starts), (key("ends"), self.ends)), None
+
+    def tree_flatten(self) -> tuple[Any, None]:
+        """Its children, as JAX asks for them."""
+        return (self.starts, self.ends), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: Sequence[Any]) -> Segments:
+        """A Segments of children that JAX made, which may be anything."""
+        made = object.__new__(cls)
+        made.starts, made.ends = children
+        return made
+
+    # ---- Ways to make one --------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_heads(cls, heads: ArrayLike, *, ends: ArrayLike | None = None, count: ArrayLike | None = None) -> Segments:
+        """Segments that start at `heads`, `[m]` non-decreasing integers.
+
+        Each ends where the next begins, and the last one at `count`, an integer scalar; or, with `ends`, there. A head
+        past `count` is padding: an empty segment at the end.
+        """
+        name = "Segments.from_heads"
+        if ends is None and count is None:
+            raise value_error(name, "ends and count", "one of them", "neither")
+        if ends is not None:
+            starts, ends = _ranges(name, heads, ends, "heads")
+            return cls._of(starts, ends) if count is None else cls._cut(starts, ends, _count(name, count))
+        heads, count = _positions(name, "heads", heads), _count(name, count)
+        most = np.iinfo(heads.dtype).max
+        if isinstance(heads, np.ndarray):
+            _expect_ascending(name, "heads", heads)
+            if isinstance(count, np.ndarray):
+                _expect(name, "heads", STARTS, heads, heads_hold(np, heads, count))
+            ends = np.append(heads[1:], most).astype(heads.dtype)[: len(heads)]
+        else:
+            heads = segment_heads(name, heads, count)
+            ends = jnp.append(heads[1:], jnp.full((1,), most, heads.dtype))[: heads.shape[0]]
+        return cls._cut(heads, ends, count)
+
+    @classmethod
+    def from_lengths(cls, lengths: ArrayLike) -> Segments:
+        """Segments of the given lengths, `[m]` integers, one after the other from position 0 on."""
+        name = "Segments.from_lengths"
+        lengths = _positions(name, "lengths", lengths)
+        if isinstance(lengths, np.ndarray):
+            _expect(name, "lengths", "a number from 0 on", lengths, lengths >= 0)
+            ends = np.cumsum(lengths, dtype=np.int64)
+            return cls._of(*_narrow(ends - lengths, ends))
+        lengths = not_negative(name, "lengths", lengths)
+        ends = scan(lengths)
+        return cls._of(ends - lengths, ends)
+
+    @classmethod
+    def from_offsets(cls, offsets: ArrayLike) -> Segments:
+        """Segments between neighbours of `offsets`, `[m + 1]` non-decreasing integers from 0: row splits, an indptr."""
+        name = "Segments.from_offsets"
+        offsets = _positions(name, "offsets", offsets)
+        if offsets.shape[0] == 0:
+            raise value_error(name, "offsets", "where each segment starts, and where the last one ends", "none")
+        if isinstance(offsets, np.ndarray):
+            if offsets[0] != 0:
+                raise value_error(name, "offsets", f"0 as the first ({LENGTHS})", int(offsets[0]))
+            _expect_ascending(name, "offsets", offsets)
+        else:
+            offsets = row_splits(name, offsets)
+        return cls._of(offsets[:-1], offsets[1:])
+
+    @classmethod
+    def from_ids(cls, ids: ArrayLike, m: int) -> Segments:
+        """`m` segments by the segment of each item, `[n]` integers in order. Ids outside of [0, m) belong to none."""
+        name = "Segments.from_ids"
+        m, ids = static_size(name, "m", m), _positions(name, "ids", ids)
+        if isinstance(ids, np.ndarray):
+            known = (ids >= 0) & (ids < m)
+            latest = np.maximum.accumulate(np.where(known, ids, -1))
+            _expect(name, "ids", IDS_IN_ORDER, ids, ids_hold(np, ids, known, latest))
+            numbers = np.arange(m)
+            earliest = np.minimum.accumulate(np.where(known, ids, m)[::-1])[::-1]
+            ends = np.searchsorted(earliest, numbers, "right")
+            return cls._of(*_narrow(np.minimum(np.searchsorted(latest, numbers), ends), ends))
+        ids = ids_in_order(name, ids, m)
+        known = (ids >= 0) & (ids < m)
+        # Ids in no segment take that of the last item before, or of the next one behind: each row is in order then.
+        latest = scan(jnp.where(known, ids, -1), "max")
+        earliest = scan(jnp.where(known, ids, m), "min", reverse=True)
+        numbers = jnp.arange(m, dtype=ids.dtype)
+        ends = insertion_points(numbers, earliest, right=True)
+        return cls._of(jnp.minimum(insertion_points(numbers, latest), ends), ends)
+
+    @classmethod
+    def from_flags(cls, flags: ArrayLike, m: int) -> Segments:
+        """`m` segments, each from a set flag to the next, of `bool[n]`. The first item starts a segment in any case.
+
+        Items from the start of segment `m` on belong to none. Segments that are missing are empty, at the end.
+        """
+        name = "Segments.from_flags"
+        m = static_size(name, "m", m)
+        host = flags if isinstance(flags, jax.Array) else host_array(flags, name, "flags", None)
+        if isinstance(host, np.ndarray) and host.dtype == bool and host.ndim == 1:
+            starts = np.flatnonzero(np.append(True, host[1:])[: len(host)])
+            bounds = np.append(starts, np.full(m + 1, len(host)))[: m + 1]
+            return cls._of(*_narrow(bounds[:-1], bounds[1:]))
+        flags = expect_mask(name, "flags", host)
+        bounds, _ = select_indices(flags.at[:1].set(True), size=m + 1)
+        return cls._of(bounds[:-1], bounds[1:])
+
+    @classmethod
+    def from_ranges(cls, starts: ArrayLike, ends: ArrayLike) -> Segments:
+        """Segments from `starts` to `ends`, `[m]` integers each, in order and apart; there may be gaps between them."""
+        return cls._of(*_ranges("Segments.from_ranges", starts, ends))
+
+    @classmethod
+    def _of(cls, starts: Any, ends: Any) -> Segments:
+        return cls.tree_unflatten(None, (starts, ends))
+
+    @classmethod
+    def _cut(cls, starts: Any, ends: Any, count: Any) -> Segments:
+        """Segments of the first `count` items alone."""
+        if all(isinstance(x, np.ndarray) for x in (starts, ends, count)):
+            return cls._of(*_narrow(np.minimum(starts, count), np.minimum(ends, count)))
+        dtype = common_dtype(starts, ends, count)
+        starts, ends, count = (jnp.asarray(x, dtype) for x in (starts, ends, count))
+        return cls._of(jnp.minimum(starts, count), jnp.minimum(ends, count))
+
+    # ---- What it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def number(self) -> int:
+        """The static number of segments."""
+        return self.starts.shape[-1]
+
+    @property
+    def heads(self) -> Any:
+        """`[m]`: where each segment starts."""
+        return self.starts
+
+    @property
+    def lengths(self) -> Any:
+        """`[m]`: the number of items of each segment."""
+        return self.ends - self.starts
+
+    @property
+    def offsets(self) -> Any:
+        """`[m + 1]`: where each segment starts, and where the last one ends. Segments with gaps have none: an error."""
+        name = "Segments.offsets"
+        starts, ends = self.starts, self.ends
+        on_host = isinstance(starts, np.ndarray) and isinstance(ends, np.ndarray)
+        if on_host:
+            apart = starts[..., 1:] != ends[..., :-1]
+            if apart.any():
+                segment = int(np.argwhere(apart)[0][-1])
+                got = f"one from {int(ends[..., segment].max())} on behind segment {segment}"
+                raise value_error(name, "segments", "no gaps", got)
+        else:
+            ends = without_gaps(name, jnp.asarray(starts), jnp.asarray(ends))
+        last = _last(ends)[..., None]
+        return (np if on_host else jnp).concatenate([starts, last], axis=-1) if self.number else last
+
+    @property
+    def count(self) -> Any:
+        """The end of the last segment, a scalar."""
+        return _last(self.ends)
+
+    def ids(self, n: int, fill_value: ArrayLike = -1) -> jax.Array:
+        """`[n]`: the segment of each of n items, and `fill_value` for those in none."""
+        return fill_missing("Segments.ids", segment_ids(self, n), fill_value)
+
+    def flags(self, n: int) -> jax.Array:
+        """`bool[n]`: which of n items are the first of a segment."""
+        n = static_size("Segments.flags", "n", n)
+        places = index_array("Segments.flags", "starts", jnp.where(self.ends > self.starts, self.starts, n), n)
+        return jnp.zeros((n,), bool).at[places].set(True, mode="drop")
+
+    def __repr__(self) -> str:
+        def text(x: Any) -> str:
+            if isinstance(x, (np.ndarray, jax.Array)) and not isinstance(x, jax.core.Tracer):
+                return np.array2string(np.asarray(x), separator=", ", threshold=12)
+            return describe(x)
+
+        return f"Segments(starts={text(self.starts)}, ends={text(self.ends)})"
+
+
+def _last(ends: Any) -> Any:
+    """The greatest end, 0 of none."""
+    return (np if isinstance(ends, np.ndarray) else jnp).max(ends, axis=-1, initial=0)
+
+
+def _positions(name: str, argument: str, x: Any, rank: int = 1) -> Any:
+    """An array of integers, of NumPy where the host knows it."""
+    host = x if isinstance(x, jax.Array) else host_array(x, name, argument, MOST)
+    if host.ndim != rank:
+        expected = "a 1-D array (batches come from jax.vmap)" if rank else "an integer scalar"
+        raise value_error(name, argument, expected, describe(host))
+    if not isinstance(host, np.ndarray):
+        return index_array(name, argument, host, MOST)
+    if host.size and host.dtype.kind not in "iu":
+        raise type_error(name, argument, "integers" if rank else "an integer scalar", describe(host) if rank else x)
+    return host.astype(jax.dtypes.canonicalize_dtype(np.int64))
+
+
+def _count(name: str, count: Any) -> Any:
+    """The number of items, `[1]`."""
+    count = _positions(name, "count", count, rank=0).reshape(1)
+    if not isinstance(count, np.ndarray):
+        return not_negative(name, "count", count)
+    _expect(name, "count", "an integer from 0 on", count, count >= 0)
+    return count
+
+
+def _ranges(name: str, starts: Any, ends: Any, argument: str = "starts") -> tuple[Any, Any]:
+    """Starts and ends of segments, checked. An empty one ends where it starts."""
+    starts, ends = _positions(name, argument, starts), _positions(name, "ends", ends)
+    if starts.shape != ends.shape:
+        raise value_error(name, "ends", f"one for each of {argument}, {starts.shape[0]}", describe(ends))
+    if isinstance(starts, np.ndarray) and isinstance(ends, np.ndarray):
+        _expect_ascending(name, argument, starts)
+        full = np.flatnonzero(ends > starts)
+        apart = np.ones(len(starts), bool)
+        apart[full[:-1]] = ends[full[:-1]] <= starts[full[1:]]
+        _expect(name, "ends", "segments that do not overlap", ends, apart)
+        return _narrow(starts, np.maximum(starts, ends))
+    dtype = np.promote_types(*(np.int32 if isinstance(x, np.ndarray) else x.dtype for x in (starts, ends)))
+    starts, ends = (jnp.asarray(x, dtype) for x in (starts, ends))
+    starts = segment_heads(name, starts, jnp.iinfo(dtype).max)
+    return starts, segments_apart(name, "ends", starts, jnp.maximum(starts, ends), jnp.iinfo(dtype).max)
+
+
+def _narrow(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of the type of indices into as many items as the segments reach over."""
+    dtype = np.int32 if max(ends.max(initial=0), starts.max(initial=0)) <= np.iinfo(np.int32).max else np.int64
+    return starts.astype(dtype), ends.astype(dtype)
+
+
+def _expect_ascending(name: str, argument: str, x: np.ndarray) -> None:
+    expected = f"non-negative integers in non-decreasing order ({LENGTHS})"
+    _expect(name, argument, expected, x, (x >= 0) & np.append(True, x[1:] >= x[:-1])[: len(x)])
+
+
+def _expect(name: str, argument: str, expected: str, x: np.ndarray, holds: np.ndarray) -> None:
+    """What holds of all of an array."""
+    broken = np.flatnonzero(~holds)
+    if broken.size:
+        raise value_error(name, argument, expected, f"{int(x[broken[0]])} at position {int(broken[0])}")
