@@ -52,12 +52,23 @@ EXAMPLES = {
         exact=False,
         composed=True,
     ),
+    "segmented_scan, emit": of_segments(
+        lambda x, heads, count: mgpu.segmented_scan(x, heads, emit=weighted, count=count),
+        exact=False,
+        composed=True,
+    ),
     "segmented_scan, max": Example(
         lambda x, heads: mgpu.segmented_scan(x, heads, "max", reverse=True),
         lambda rng, real: (distinct(rng, real), positions(rng)),
         differentiable=(0,),
     ),
 }
+
+
+def placed(state: Any, i: Any) -> Any:
+    """A state with its position."""
+    return state, i
+
 
 GARBAGE = {
     "scan": lambda keys, few, near, far: mgpu.scan(keys, count=near[0], return_total=True),
@@ -121,7 +132,10 @@ def scans(shape: Shape, item_map: ItemMap | None = None) -> Call:
         options["return_total"] = True
     if item_map is not None:
         options["map"] = item_map.function
-    shape.say(name, f"m={m}", "exclusive" * exclusive, "reverse" * reverse, "total" * total)
+    emits = shape.flag(0.2)
+    if emits:
+        options["emit"] = placed
+    shape.say(name, f"m={m}", "emit" * emits, "exclusive" * exclusive, "reverse" * reverse, "total" * total)
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
         del apart
@@ -136,6 +150,12 @@ def scans(shape: Shape, item_map: ItemMap | None = None) -> Call:
         heads = np.asarray(heads, np.int64) if not len(heads) else heads
         x = x if item_map is None else item_map.of(x)
         scanned = operator.scan(x, heads, exclusive, reverse, count)
+        if emits:
+            places = np.arange(n, dtype=np.int32)
+            is_live = places < oracle.live_count(count, n)
+            if operator.gives_index:
+                scanned = [np.where(is_live, leaf, 0).astype(np.int32) for leaf in scanned]
+            scanned = [*scanned, np.where(is_live, places, 0).astype(np.int32)]
         if not total:
             return scanned
         flipped = x if not reverse or isinstance(operator, Named) else jax.tree.map(lambda leaf: _flip(leaf, count), x)

@@ -2,6 +2,8 @@
 
 Kernels that are compiled for a function evaluate it as they load an item. Everywhere else the items are mapped first,
 by `jax.vmap`, and the operation works on what that gives. Where a kernel needs no mapped array, XLA drops it.
+
+`emit=` of scans is its mirror, a function of a state. It is mapped over the states that a scan wrote.
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ from jax_mgpu._src.arguments.check import (
 from jax_mgpu._src.arguments.counts import live_mask
 from jax_mgpu._src.arguments.values import plain_leaves
 from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.functions.blocked_scan import select
 from jax_mgpu._src.functions.named_operators import Leaf
 from jax_mgpu._src.functions.operators import Kind
 from jax_mgpu._src.mesh.axis import Axis
 
-__all__ = ["Load", "map_leaves", "mapped", "one_leaf", "takes_position"]
+__all__ = ["Load", "emitted", "map_leaves", "mapped", "one_leaf", "takes_position"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,27 +91,76 @@ def mapped(
     if inside is not None:
         plain = [inside(leaf) for leaf in plain]
     position_dtype = index_dtype(operation, argument, n)
-    has_position = takes_position(function)
-
-    def item_of(*given: Any) -> Any:
-        item = structure.unflatten(restore(given[:-1]))
-        return jax.tree.map(jnp.asarray, function(item, given[-1]) if has_position else function(item))
-
     one = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in plain]
-    try:
-        result = jax.tree.leaves(jax.eval_shape(item_of, *one, jax.ShapeDtypeStruct((), position_dtype)))
-    except TypeError as error:  # another number of arguments, or a result that is no array
-        raise type_error(operation, "map", expected, f"the error: {error}") from error
-    if not result:
-        raise type_error(operation, "map", f"{expected} that gives a pytree of arrays", "an empty pytree")
+    item_of = _checked(operation, "map", expected, function, lambda *given: structure.unflatten(restore(given)), one)
     begin = None
     if axis_name is not None:
-        axis = Axis(operation, axis_name)
-        position_dtype = axis.index_dtype(argument, n)
-        begin = axis.begin(axis.gather(axis.live(argument, n, count)))
+        position_dtype, begin = _global_positions(operation, argument, n, count, axis_name)
     items = map_leaves(item_of, plain, count, position_dtype, begin)
     load = Load(tuple(plain), lambda *given: plain_leaves(jax.tree.leaves(item_of(*given)))[0], position_dtype)
     return items, load
+
+
+def _checked(
+    operation: str,
+    argument: str,
+    expected: str,
+    function: Callable[..., Any],
+    item_of: Callable[..., Any],
+    leaves: Sequence[Any],
+) -> Callable[..., Any]:
+    """A caller's function as one of an item's leaves and its position, which may be of any integer type."""
+    has_position = takes_position(function)
+
+    def of_leaves(*given: Any) -> Any:
+        item = item_of(*given[:-1])
+        return jax.tree.map(jnp.asarray, function(item, given[-1]) if has_position else function(item))
+
+    try:
+        result = jax.tree.leaves(jax.eval_shape(of_leaves, *leaves, jax.ShapeDtypeStruct((), jnp.int32)))
+    except TypeError as error:  # another number of arguments, or a result that is no array
+        raise type_error(operation, argument, expected, f"the error: {error}") from error
+    if not result:
+        raise type_error(operation, argument, f"{expected} that gives a pytree of arrays", "an empty pytree")
+    return of_leaves
+
+
+def emitted(
+    operation: str, function: Any, states: Any, n: int, live: jax.Array | None, count: Any, axis_name: Any = None
+) -> Any:
+    """A caller's function of each of n states, or of a state and its position; 0 for those that are not `live`.
+
+    These are not computed from what lies there, and neither are their derivatives: they stand for the first that lives.
+    Without a function, the states.
+    """
+    if function is None:
+        return states
+    expected = "a function of a state, or of a state and its position"
+    if not callable(function):
+        raise type_error(operation, "emit", expected, repr(function))
+    structure: Any
+    leaves, structure = jax.tree.flatten(states)
+    plain, restore = plain_leaves(leaves)
+    one = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in plain]
+    emit = _checked(operation, "emit", expected, function, lambda *given: structure.unflatten(restore(given)), one)
+    position_dtype, begin = index_dtype(operation, "x", n), None
+    if axis_name is not None:
+        position_dtype, begin = _global_positions(operation, "x", n, count, axis_name)
+    if live is not None and n:
+        first = jnp.argmax(live)
+        plain = [select(live, leaf, jnp.broadcast_to(jax.lax.stop_gradient(leaf[first]), leaf.shape)) for leaf in plain]
+    items: Any
+    results, items = jax.tree.flatten(map_leaves(emit, plain, ABSENT, position_dtype, begin))
+    if live is not None:
+        results, restore = plain_leaves(results)
+        results = restore([select(live, x, jnp.zeros_like(x)) for x in results])
+    return items.unflatten(results)
+
+
+def _global_positions(operation: str, argument: str, n: int, count: Any, axis_name: Any) -> tuple[Any, jax.Array]:
+    """The type of positions in the global array, and that of this device's first item."""
+    axis = Axis(operation, axis_name)
+    return axis.index_dtype(argument, n), axis.begin(axis.gather(axis.live(argument, n, count)))
 
 
 def one_leaf(load: Load | None, leaves: list[Leaf]) -> tuple[Load | None, list[Leaf]]:

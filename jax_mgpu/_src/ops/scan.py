@@ -44,7 +44,7 @@ from jax_mgpu._src.functions.operators import (
     select,
 )
 from jax_mgpu._src.functions.recurrence import neighbours, recurrence, weighted
-from jax_mgpu._src.functions.transform import Load, mapped, one_leaf
+from jax_mgpu._src.functions.transform import Load, emitted, mapped, one_leaf
 from jax_mgpu._src.keys.bits import shifted
 from jax_mgpu._src.mesh import devices_of, over_axis
 
@@ -76,11 +76,12 @@ def scan(
     return_total: bool = False,
     identity: Any = None,
     map: ItemFunction | None = None,
+    emit: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any: ...
-@jit_eager("op", "exclusive", "reverse", "return_total", "commutative", "map", "dtype")
+@jit_eager("op", "exclusive", "reverse", "return_total", "commutative", "map", "emit", "dtype")
 def scan(
     x: Any,
     op: OperatorTree | PairFunction = "add",
@@ -91,6 +92,7 @@ def scan(
     return_total: bool = False,
     identity: Any = None,
     map: ItemFunction | None = None,
+    emit: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
     commutative: bool = False,
     axis_name: AxisName | None = None,
@@ -112,6 +114,8 @@ def scan(
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
         structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
         load an item. Over a mesh axis, positions are those in the global array.
+      emit: a function of a state, which is what the scan gives at a position, or of a state and its position: the
+        mirror of `map`. The results are what it returns, any pytree, and 0 past the count; totals are states.
       dtype: convert the items to this dtype before a named `op` combines them: see `reduce`.
       commutative: a promise that a function `op` commutes, which may be faster.
       axis_name: scan the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
@@ -138,8 +142,10 @@ def scan(
       >>> mgpu.scan({"x": jnp.array([[3, 1], [4, 1]]), "y": jnp.array([False, True])}, {"x": "sum", "y": "any"})
       {'x': Array([[3, 1],
              [7, 2]], dtype=int32), 'y': Array([False,  True], dtype=bool)}
+      >>> mgpu.scan(jnp.array([3.0, 1.0, 5.0]), emit=lambda total, i: total / (i + 1))  # running means
+      Array([3., 2., 3.], dtype=float32)
     """
-    given = (identity, map, dtype, commutative, axis_name)
+    given = (identity, map, emit, dtype, commutative, axis_name)
     return _run("scan", x, ABSENT, None, op, exclusive, reverse, count, return_total, *given)
 
 
@@ -169,11 +175,12 @@ def segmented_scan(
     count: ArrayLike | None = None,
     identity: Any = None,
     map: ItemFunction | None = None,
+    emit: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any: ...
-@jit_eager("op", "exclusive", "reverse", "commutative", "map", "dtype")
+@jit_eager("op", "exclusive", "reverse", "commutative", "map", "emit", "dtype")
 def segmented_scan(
     x: Any,
     heads: SegmentsLike,
@@ -185,6 +192,7 @@ def segmented_scan(
     count: ArrayLike | None = None,
     identity: Any = None,
     map: ItemFunction | None = None,
+    emit: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
     commutative: bool = False,
     axis_name: AxisName | None = None,
@@ -205,6 +213,7 @@ def segmented_scan(
       count: see `scan`.
       identity: see `scan`.
       map: see `scan`.
+      emit: see `scan`.
       dtype: see `scan`.
       commutative: see `scan`.
       axis_name: see `scan`. A device's heads are those of the segments that start among its own items, counted from the
@@ -224,7 +233,7 @@ def segmented_scan(
       >>> mgpu.segmented_scan(jnp.array([3, 1, 4, 1, 5]), jnp.array([0, 2]))
       Array([ 3,  4,  4,  5, 10], dtype=int32)
     """
-    given = (identity, map, dtype, commutative, axis_name)
+    given = (identity, map, emit, dtype, commutative, axis_name)
     return _run("segmented_scan", x, heads, ends, op, exclusive, reverse, count, False, *given)
 
 
@@ -240,6 +249,7 @@ def _run(
     return_total: bool,
     identity: Any,
     item_map: Any,
+    emit: Any,
     dtype: Any,
     commutative: bool,
     axis_name: Any,
@@ -294,10 +304,12 @@ def _run(
         scanned = [_scan_leaf(name, leaf, n, heads, count, load, **flags) for leaf in leaves]
         results = [list(parts) for parts in zip(*scanned, strict=True)]
         fills = [leaf.fill for leaf in leaves]
+    live = live_mask(n, count) if count.size else None
     if has_ends:
-        within = covered(n, heads)
-        results[0] = jax.tree.map(lambda x, fill: select(within, x, jnp.full_like(x, fill)), results[0], fills)
+        live = covered(n, heads) & live_mask(n, count)
+        results[0] = jax.tree.map(lambda x, fill: select(live, x, jnp.full_like(x, fill)), results[0], fills)
     results = [restore(parts) for parts in results]
+    results[0] = emitted(name, emit, results[0], n, live, count, axis_name)
     return tuple(results) if return_total else results[0]
 
 
