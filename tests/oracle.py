@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 
 def rank(keys: np.ndarray) -> np.ndarray:
@@ -280,12 +281,46 @@ def partial_derivatives(x: np.ndarray, op: str) -> np.ndarray:
     return weights
 
 
+STATISTICS = ("var", "std", "median", "nunique", "count", "first", "last")
+NAN_FORMS = {"nansum": "sum", "nanmean": "mean", "nanmin": "min", "nanmax": "max"}
+
+
+def statistic(x: np.ndarray, op: str, ddof: float = 0) -> np.ndarray:
+    """What NumPy and pandas say of the rows; NaN where they find nothing to compute with."""
+    is_float = x.dtype.kind not in "iub"
+    if op == "count":
+        return np.int32(len(x))
+    if op in ("first", "last"):
+        return x[0 if op == "first" else -1] if len(x) else np.zeros(x.shape[1:], x.dtype)
+    columns = x.reshape(len(x), int(np.prod(x.shape[1:]))).T
+    if op == "nunique":
+        found = [len(pd.unique(column.astype(np.float64) + 0 if is_float else column)) for column in columns]
+        return np.array(found, np.int32).reshape(x.shape[1:])
+    if op in NAN_FORMS:
+        if not is_float:
+            return combined(x, NAN_FORMS[op])
+        kept = [column[~np.isnan(column.astype(np.float64))] for column in columns]
+        found = [combined(column, NAN_FORMS[op]) if len(column) or op == "nansum" else np.nan for column in kept]
+        return np.array(found, x.dtype).reshape(x.shape[1:])
+    dtype = x.dtype if is_float else np.dtype(np.float64)
+    wide = columns.astype(np.longdouble)
+    options, least = ({}, 0) if op == "median" else ({"ddof": ddof}, ddof)
+    found = [getattr(np, op)(column, **options) if len(column) > least else np.nan for column in wide]
+    return np.array(found, np.longdouble).astype(dtype).reshape(x.shape[1:])
+
+
 def combined(x: np.ndarray, op: str, widens: bool = True) -> np.ndarray:
     """The rows `x[n, ...]` combined by a named operator, each trailing position on its own; in their own type, or not.
 
     Floats are combined in more bits than they have. A mean of integers or bools is a float64.
     """
-    x, op = np.asarray(x), SAME_OPERATORS.get(op, op)
+    x = np.asarray(x)
+    if op in NAN_FORMS or op in STATISTICS:
+        return statistic(x, op)
+    return _combined(x, SAME_OPERATORS.get(op, op), widens)
+
+
+def _combined(x: np.ndarray, op: str, widens: bool) -> np.ndarray:
     if op in ("any", "all"):
         return getattr(np, op)(x != 0, axis=0)
     if op in BIT_OPERATORS:

@@ -275,8 +275,9 @@ def test_scalar_times_are_no_numbers(name):
     assert raised(TIMES[name]) == f"{name}: expected an array of numbers, got {HOUR!r}"
 
 
-NAMES = "add, sum, mul, prod, min, max, argmin, argmax, mean, any, all, and, or, xor, logsumexp"
-OF_GROUPS = f"{NAMES}, count, nunique, median, first, last"
+SCANNED = "add, sum, mul, prod, min, max, argmin, argmax, mean, any, all, and, or, xor, logsumexp"
+NAMES = f"{SCANNED}, count, first, last, var, std, median, nunique, nansum, nanmean, nanmin, nanmax"
+
 FUNCTIONS_OF_ARRAYS = [(jnp.sum, "add"), (jnp.max, "max"), (np.prod, "mul"), (jnp.cumsum, "add"), (sum, "add")]
 FUNCTIONS_OF_ARRAYS += [(max, "max"), (jnp.argmin, "argmin"), (jax.nn.logsumexp, "logsumexp"), (jax.lax.cummin, "min")]
 
@@ -305,10 +306,10 @@ ERRORS = {
         lambda: mgpu.reduce(KEYS, "sum of")
     ),
     f"reduce_by_id: op: expected one of {NAMES}, got 'sum of'": lambda: mgpu.reduce_by_id(KEYS, KEYS, 9, "sum of"),
-    f"group_by: op: expected one of {OF_GROUPS}, or a function of two items, got 'sum of'": (
+    f"group_by: op: expected one of {NAMES}, or a function of two items, got 'sum of'": (
         lambda: mgpu.group_by(KEYS, KEYS, "sum of", size=9)
     ),
-    f"group_by: op: expected one of {OF_GROUPS}, or a function of two items, got 3": (
+    f"group_by: op: expected one of {NAMES}, or a function of two items, got 3": (
         lambda: mgpu.group_by(KEYS, [KEYS, KEYS], ["first", 3], size=9)
     ),
     "reduce: count: expected an integer scalar, got 3.0": lambda: mgpu.reduce(KEYS, count=3.0),

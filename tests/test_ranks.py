@@ -362,7 +362,7 @@ def test_infinities():
 
 
 def test_ranks_of_long_segments_are_exact():
-    from jax_mgpu._src.ops.ranks import _neighbours
+    from jax_mgpu._src.ops.order_statistics import _neighbours
 
     for last in (2**24 + 1, 2**26 + 3, 2**31 - 3):
         for q in (0.0, 0.25, 0.5, 0.75, 1.0):

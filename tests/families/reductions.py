@@ -42,6 +42,7 @@ def product(item: Any) -> Any:
     return item[0] * item[1]
 
 
+MADE = ("var", "std", "median", "last", "nanmean")
 EXAMPLES = {
     "reduce": Example(
         lambda x, count: mgpu.reduce(x, count=count),
@@ -72,6 +73,14 @@ EXAMPLES = {
         differentiable=(0,),
         counts=(2,),
         exact=False,
+    ),
+    "reduce, statistics": Example(
+        lambda x, count: mgpu.reduce(dict.fromkeys(MADE, x), {op: op for op in MADE}, count=count, ddof=1),
+        lambda rng, real: (distinct(rng, real), live(rng)),
+        differentiable=(0,),
+        counts=(1,),
+        exact=False,
+        composed=True,
     ),
     "segmented_reduce": of_segments(lambda x, heads, count: mgpu.segmented_reduce(x, heads, count=count), exact=False),
     "segmented_reduce, rows": of_segments(
@@ -117,6 +126,13 @@ EXAMPLES = {
         differentiable=(0,),
         counts=(2,),
         exact=False,
+    ),
+    "reduce_by_id, statistics": Example(
+        lambda x, ids: mgpu.reduce_by_id(dict.fromkeys(MADE, x), ids, 7, {op: op for op in MADE}),
+        lambda rng, real: (distinct(rng, real), rng.permutation(N) % 8),
+        differentiable=(0,),
+        exact=False,
+        composed=True,
     ),
     "reduce_by_id, max": Example(
         lambda x, ids: mgpu.reduce_by_id(x, ids, 7, "max"),

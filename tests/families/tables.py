@@ -278,6 +278,7 @@ def asof(shape: Shape) -> Call:
 
 
 OPERATORS = ("add", "min", "max", "mul", "argmin", "argmax", "mean", "median", "count", "nunique", "first", "last")
+OPERATORS, ROUNDED = (*OPERATORS, "var", "std"), ("mean", "median", "var", "std")
 
 
 def groups(shape: Shape) -> Call:
@@ -294,7 +295,7 @@ def groups(shape: Shape) -> Call:
         keys = draw.keys(shape, rng, keys_form, n, few=not shape.derivative)
         if form is not None:
             x = form.draw(rng, n)
-        elif op in ("mean", "median"):
+        elif op in ROUNDED:
             x = (rng.choice(100, n, replace=False) if shape.derivative else rng.integers(0, 100, n)).astype(dtype)
         elif op == "max" and shape.derivative:
             x = draw.keys(shape, rng, dtype, n)
@@ -335,10 +336,11 @@ def _combined(
         return Where(out, np.arange(size) < len(picked)) if form.dtype == "key" else out
     if op == "nunique":
         return oracle.padded(int32([len(np.unique(oracle.rank(x[row]))) for row in rows]), size, 0)
-    if op in ("mean", "median"):
+    if op in ROUNDED:
         real = x.dtype if x.dtype.kind not in "iu" else np.dtype("float64" if x.dtype.itemsize == 8 else "float32")
-        middle = {"mean": np.mean, "median": np.median}[op]
-        exact = oracle.padded(np.array([middle(x[row].astype(np.float64)) for row in rows], np.float64), size, 0)
+        exact = oracle.padded(
+            np.array([getattr(np, op)(x[row].astype(np.float64)) for row in rows], np.float64), size, 0
+        )
         rounding = float(jnp.finfo(real).eps) * (4 if op == "median" else 8)
         sums = oracle.padded(np.array([np.abs(x[row].astype(np.float64)).sum() for row in rows], np.float64), size, 0)
         error = rounding * np.abs(exact) + 1e-5 * (1 + np.abs(exact)) + 1e-7 * sums * (op == "mean")

@@ -23,13 +23,18 @@ __all__ = [
     "OperatorTree",
     "PairFunction",
     "RankMethod",
+    "ScannedName",
     "SegmentsLike",
     "Side",
 ]
 
-OperatorName: TypeAlias = Literal[
+ScannedName: TypeAlias = Literal[
     "add", "sum", "mul", "prod", "min", "max", "argmin", "argmax", "mean", "any", "all", "and", "or", "xor", "logsumexp"
 ]
+OperatorName: TypeAlias = (
+    ScannedName
+    | Literal["var", "std", "count", "first", "last", "nunique", "median", "nansum", "nanmean", "nanmin", "nanmax"]
+)
 OperatorTree: TypeAlias = OperatorName | Mapping[Any, Any] | Sequence[Any]  # a name, or a pytree of names
 Keys: TypeAlias = ArrayLike | tuple[ArrayLike, ...]  # one array, or columns
 Directions: TypeAlias = bool | tuple[bool, ...]

@@ -19,6 +19,7 @@ __all__ = [
     "as_array",
     "count_operand",
     "describe",
+    "describe_static",
     "expect_choice",
     "expect_dtype",
     "expect_key",
@@ -52,7 +53,7 @@ def describe(x: Any) -> str:
     return f"{x.dtype.name}[{','.join(map(str, x.shape))}]"
 
 
-def _describe_static(x: Any) -> str:
+def describe_static(x: Any) -> str:
     """The same of a value that must be known while tracing."""
     return f"a traced {describe(x)}" if isinstance(x, jax.core.Tracer) else describe(x)
 
@@ -221,7 +222,7 @@ def static_size(operation: str, argument: str, size: Any) -> int:
     try:
         number = operator.index(size)
     except (TypeError, jax.errors.ConcretizationTypeError) as error:
-        raise type_error(operation, argument, expected, _describe_static(size)) from error
+        raise type_error(operation, argument, expected, describe_static(size)) from error
     if isinstance(size, bool):
         raise type_error(operation, argument, expected, size)
     if number < 0:
@@ -233,13 +234,13 @@ def static_flag(operation: str, argument: str, flag: Any) -> bool:
     """A yes or no, which must be known while tracing."""
     if isinstance(flag, (bool, np.bool_)) or (isinstance(flag, int) and flag in (0, 1)):
         return bool(flag)
-    raise type_error(operation, argument, "a static True or False", _describe_static(flag))
+    raise type_error(operation, argument, "a static True or False", describe_static(flag))
 
 
 def expect_choice(operation: str, argument: str, choice: Any, choices: Iterable[str]) -> str:
     """One of some words."""
     if not isinstance(choice, str) or choice not in choices:
-        raise value_error(operation, argument, " or ".join(map(repr, choices)), _describe_static(choice))
+        raise value_error(operation, argument, " or ".join(map(repr, choices)), describe_static(choice))
     return choice
 
 

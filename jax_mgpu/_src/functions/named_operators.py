@@ -7,6 +7,7 @@ another operator over converted items, such as `"any"`. Some need the number of 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,12 +16,38 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.check import KEY_DTYPES, NUMBERS, as_array, describe, index_dtype, type_error, value_error
+from jax_mgpu._src.arguments.check import (
+    KEY_DTYPES,
+    NUMBERS,
+    as_array,
+    describe,
+    describe_static,
+    index_dtype,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.arguments.values import plain_leaves, take_or_fill
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import Operation
-from jax_mgpu._src.functions.operators import Kind, expect_no_array_function, sum_dtype, wide_dtype
+from jax_mgpu._src.functions.operators import (
+    Kind,
+    accumulator_dtype,
+    expect_no_array_function,
+    sum_dtype,
+    wide_dtype,
+)
 
-__all__ = ["NAMES", "Leaf", "expect_name", "named_leaves", "over_devices"]
+__all__ = [
+    "GIVE_FLOATS",
+    "NAMES",
+    "OF_ANY_DTYPE",
+    "Grouping",
+    "Leaf",
+    "expect_ddof",
+    "expect_name",
+    "named_leaves",
+    "over_devices",
+]
 
 KINDS = {
     "add": Kind.ADD,
@@ -39,7 +66,51 @@ KINDS = {
     "xor": Kind.XOR,
     "logsumexp": Kind.LOGSUMEXP,
 }
-NAMES = tuple(KINDS)
+SCANNED_NAMES = tuple(KINDS)
+
+
+class Grouping:
+    """Which items each result has, and what a reduction can tell of them: what the operators of `MADE` are made of.
+
+    Results have the leading axes `leading`; arrays of items and results may have rows.
+    """
+
+    leading: tuple[int, ...]
+    n: int
+    index_dtype: np.dtype  # of positions and numbers of items
+
+    def combine(self, kind: Kind, x: jax.Array, wide: bool = False) -> jax.Array:
+        """The items `[n]`, or each column of the rows `[n, width]`, combined by the kernels."""
+        raise NotImplementedError
+
+    def positions(self) -> jax.Array:
+        """Where each item is."""
+        return jnp.arange(self.n, dtype=self.index_dtype)
+
+    def counts(self, dtype: Any) -> jax.Array:
+        """How many items each result has."""
+        return self.combine(Kind.ADD, jnp.ones((self.n,), self.index_dtype)).astype(dtype)
+
+    def places(self, last: bool) -> jax.Array:
+        """Where the first or last item of each result is, -1 where there is none."""
+        found = self.combine(Kind.MAX if last else Kind.MIN, self.positions())
+        return jnp.maximum(found, -1) if last else jnp.where(found == jnp.iinfo(found.dtype).max, -1, found)
+
+    def take(self, x: jax.Array, places: jax.Array) -> jax.Array:
+        """The rows of x at such places, none twice; 0 at -1."""
+        return take_or_fill(x, places, unique=True)
+
+    def spread(self, results: jax.Array) -> jax.Array:
+        """For each item the result that it belongs to; 0 for items of none."""
+        raise NotImplementedError
+
+    def median(self, x: jax.Array) -> jax.Array:
+        """The median of the items `[n]`."""
+        raise NotImplementedError
+
+    def distinct(self, x: jax.Array) -> jax.Array:
+        """How many different items of `[n]` each result has."""
+        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +126,8 @@ class Leaf:
       trailing: the shape of an item.
       dtype: that of the results.
       fill: the result where there is none: 0, or -1 for indices.
+      made: what makes the results of several combinations, or of none.
+      ddof: what a variance takes off the number of items.
     """
 
     argument: str
@@ -65,6 +138,8 @@ class Leaf:
     trailing: tuple[int, ...]
     dtype: np.dtype
     fill: int
+    made: Callable[[Leaf, Grouping], jax.Array] | None = None
+    ddof: float = 0
 
     @property
     def rows(self) -> jax.Array:
@@ -81,18 +156,131 @@ class Leaf:
         """Whether an item has no elements, and there is nothing to combine."""
         return math.prod(self.trailing) == 0
 
+    def reduced(self, grouping: Grouping) -> jax.Array:
+        """The results of a reduction."""
+        if self.made is not None:
+            return self.made(self, grouping)
+        if self.is_empty:
+            return self.nothing(grouping.leading)
+        combined = grouping.combine(self.kind, self.x, self.wide)
+        return self.results(combined, grouping.leading, lambda: grouping.counts(combined.dtype))
+
     def results(self, combined: jax.Array, leading: tuple[int, ...], counts: Callable[[], jax.Array]) -> jax.Array:
         """The results, `[*leading, *trailing]`, of what the kernels gave; `counts` are the items in each."""
         combined = combined.reshape(*leading, *self.trailing)
         if self.mean:
-            items = counts().astype(combined.dtype).reshape(*leading, *[1] * len(self.trailing))
-            items = jnp.broadcast_to(items, combined.shape).reshape(-1)
-            combined = _divide(sums=combined.reshape(-1), items=items)[0].reshape(combined.shape)
+            combined = quotient(combined, counts())
         return combined.astype(self.dtype)
 
     def nothing(self, leading: tuple[int, ...]) -> jax.Array:
         """The results where an item has no elements."""
         return jnp.zeros((*leading, *self.trailing), self.dtype)
+
+
+# ---- Operators that are made of others -------------------------------------------------------------------------------
+
+
+def _result(leaf: Leaf, grouping: Grouping, values: jax.Array) -> jax.Array:
+    """Results of the leaf's shape and type."""
+    return values.reshape(*grouping.leading, *leaf.trailing).astype(leaf.dtype)
+
+
+def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
+    """The mean of squared differences from the mean, in two passes over what exceeds the least item of each result.
+
+    The mean itself is rounded, by more than nearly equal items differ. Of integers the differences are exact.
+    """
+    if leaf.is_empty:
+        return leaf.nothing(grouping.leading)
+    inside = grouping.spread(jnp.ones(grouping.leading, jnp.uint8)) > 0
+    inside = _like_rows(inside, leaf.x)
+    least = grouping.spread(grouping.combine(Kind.MIN, jax.lax.stop_gradient(leaf.x)))
+    is_integer = jnp.issubdtype(leaf.x.dtype, jnp.integer)
+    exact = jnp.dtype(f"uint{8 * leaf.x.dtype.itemsize}") if is_integer else leaf.x.dtype
+    excess = jnp.where(inside, leaf.x.astype(exact) - least.astype(exact), 0).astype(accumulator_dtype(leaf.dtype))
+    sums = grouping.combine(Kind.ADD, excess)
+    counts = _like_rows(grouping.counts(sums.dtype), sums)
+    differences = jnp.where(inside, excess - grouping.spread(sums / jnp.maximum(counts, 1)), 0)
+    squares = grouping.combine(Kind.ADD, differences**2)
+    freedom = jnp.broadcast_to(counts - leaf.ddof, squares.shape)
+    return _result(leaf, grouping, jnp.where(freedom > 0, squares / jnp.where(freedom > 0, freedom, 1), jnp.nan))
+
+
+def _like_rows(x: jax.Array, like: jax.Array) -> jax.Array:
+    """An array of one element a row, of the rank of others."""
+    return x.reshape(*x.shape, *[1] * (like.ndim - x.ndim))
+
+
+def _deviation(leaf: Leaf, grouping: Grouping) -> jax.Array:
+    """The root of the variance, with a derivative of 0 where that is 0."""
+    variance = _variance(dataclasses.replace(leaf, dtype=accumulator_dtype(leaf.dtype)), grouping)
+    is_positive = variance > 0
+    root = jnp.sqrt(jnp.where(is_positive, variance, 1))
+    return jnp.where(is_positive, root, variance).astype(leaf.dtype)
+
+
+def _count(leaf: Leaf, grouping: Grouping) -> jax.Array:
+    """One number a result, whatever the rows are."""
+    return grouping.counts(leaf.dtype)
+
+
+def _end(leaf: Leaf, grouping: Grouping, last: bool) -> jax.Array:
+    plain, restore = plain_leaves([leaf.x])
+    return restore([grouping.take(plain[0], grouping.places(last))])[0]
+
+
+def _of_columns(leaf: Leaf, grouping: Grouping, of_column: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """A result of each column by itself."""
+    if leaf.is_empty:
+        return leaf.nothing(grouping.leading)
+    of_rows = of_column if leaf.x.ndim == 1 else jax.vmap(of_column, in_axes=1, out_axes=-1)
+    return _result(leaf, grouping, of_rows(leaf.x))
+
+
+def _nan_mean(leaf: Leaf, grouping: Grouping) -> jax.Array:
+    """The mean of the items that are numbers, NaN without any."""
+    if leaf.is_empty:
+        return leaf.nothing(grouping.leading)
+    counts = grouping.combine(Kind.ADD, (~jnp.isnan(leaf.x)).astype(grouping.index_dtype))
+    sums = grouping.combine(Kind.ADD, _without_nan(leaf.x, 0), leaf.wide)
+    return _result(leaf, grouping, quotient(sums, counts))
+
+
+def _without_nan(x: jax.Array, instead: Any) -> jax.Array:
+    return jnp.where(jnp.isnan(x), jnp.array(instead, x.dtype), x)
+
+
+def _nan_extremum(leaf: Leaf, grouping: Grouping) -> jax.Array:
+    """The extremum of the items that are numbers, NaN without any."""
+    if leaf.is_empty:
+        return leaf.nothing(grouping.leading)
+    found = grouping.combine(leaf.kind, _without_nan(leaf.x, jnp.inf if leaf.kind == Kind.MIN else -jnp.inf))
+    exists = grouping.combine(Kind.OR, ~jnp.isnan(leaf.x))
+    return _result(leaf, grouping, jnp.where(exists, found, jnp.nan))
+
+
+# What those operators are made of that are none of the kernels'. Those of any dtype do not look into the items.
+Make = Callable[[Leaf, Grouping], jax.Array]
+OF_ANY_DTYPE: dict[str, Make] = {
+    "count": _count,
+    "first": functools.partial(_end, last=False),
+    "last": functools.partial(_end, last=True),
+}
+OF_NUMBERS: dict[str, Make] = {
+    "var": _variance,
+    "std": _deviation,
+    "median": lambda leaf, grouping: _of_columns(leaf, grouping, grouping.median),
+    "nunique": lambda leaf, grouping: _of_columns(leaf, grouping, grouping.distinct),
+}
+# Of integers they are the operators of the second name. Of floats a sum is one of other items.
+WITHOUT_NAN: dict[str, tuple[str, Make | None]] = {
+    "nansum": ("add", None),
+    "nanmean": ("mean", _nan_mean),
+    "nanmin": ("min", _nan_extremum),
+    "nanmax": ("max", _nan_extremum),
+}
+NAMES = (*SCANNED_NAMES, *OF_ANY_DTYPE, *OF_NUMBERS, *WITHOUT_NAN)
+GIVE_FLOATS = ("mean", "var", "std", "median")
 
 
 def over_devices(
@@ -120,13 +308,14 @@ def named_leaves(
     identity: Any = None,
     devices: int = 1,
     takes_functions: bool = True,
-    widens: bool = True,
+    scanned: bool = False,
     dtype: Any = None,
+    ddof: float = 0,
 ) -> tuple[list[Leaf], Callable[[Sequence[Any]], Any], int]:
     """The leaves of a pytree of arrays `[n, ...]`, what puts results in their places, and n.
 
     `op` is a name, or a pytree of names over that of x. Numbers of items, and indices, are those of so many devices.
-    With `widens`, sums and products of integers have the type of `jnp.sum`, if no dtype is asked for.
+    Sums and products of integers have the type of `jnp.sum`, if no dtype is asked for and they are not `scanned`.
     """
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
         x = as_array(operation, argument, x)  # of numbers
@@ -134,7 +323,8 @@ def named_leaves(
     paths, structure = jax.tree_util.tree_flatten_with_path(x)
     if not paths:
         paths, structure = [((), x)], jax.tree.structure(0)
-    names = _names(operation, op, x, structure, takes_functions)
+    names = _names(operation, op, x, structure, takes_functions, SCANNED_NAMES if scanned else NAMES)
+    expect_ddof(operation, ddof, names)
     if identity is not None:
         raise value_error(operation, "identity", f"none, as {names[0] if names else 'op'} has its own", "one")
     leaves: list[Leaf] = []
@@ -148,11 +338,11 @@ def named_leaves(
             expected = f"arrays with the leading axis of each other, {n}"
             raise value_error(operation, place, expected, describe(array))
         n = array.shape[0]
-        leaves.append(_leaf(operation, place, array, name, devices * n, widens, dtype))
+        leaves.append(_leaf(operation, place, array, name, devices * n, not scanned, dtype, ddof))
     return leaves, structure.unflatten, n
 
 
-def _names(operation: str, op: Any, x: Any, structure: Any, takes_functions: bool) -> list[str]:
+def _names(operation: str, op: Any, x: Any, structure: Any, takes_functions: bool, known: Sequence[str]) -> list[str]:
     """The operator's name of each leaf."""
     if isinstance(op, str):
         names = [op] * structure.num_leaves
@@ -164,7 +354,7 @@ def _names(operation: str, op: Any, x: Any, structure: Any, takes_functions: boo
             raise value_error(operation, "op", f"names in the structure of x, {structure}", repr(op)) from error
         names = given
     for name in names:
-        expect_name(operation, name, NAMES, takes_functions)
+        expect_name(operation, name, known, takes_functions)
     return names
 
 
@@ -177,41 +367,55 @@ def expect_name(operation: str, name: Any, names: Sequence[str], takes_functions
     raise value_error(operation, "op", expected, repr(name))
 
 
-def _leaf(operation: str, argument: str, x: jax.Array, name: str, n: int, widens: bool, convert_to: Any) -> Leaf:
+def expect_ddof(operation: str, ddof: Any, names: Sequence[str] | None) -> None:
+    """What a variance takes off the number of items: a static number, and 0 where there is no variance."""
+    is_number = isinstance(ddof, (int, float, np.integer, np.floating))
+    if not is_number or isinstance(ddof, (bool, np.timedelta64)):
+        raise type_error(operation, "ddof", "a static number", describe_static(ddof))
+    if names is not None and ddof and not {"var", "std"} & set(names):
+        raise value_error(operation, "ddof", "0 where op is not 'var' or 'std'", ddof)
+
+
+def _leaf(
+    operation: str, argument: str, x: jax.Array, name: str, n: int, widens: bool, convert_to: Any, ddof: float
+) -> Leaf:
     """One array, converted to what its operator combines; n is the number of all items."""
+    if name in OF_ANY_DTYPE:
+        x = whole_axes(x if convert_to is None else _numbers(operation, argument, x, convert_to))
+        dtype = index_dtype(operation, argument, n) if name == "count" else x.dtype
+        return Leaf(argument, x, Kind.ADD, False, False, x.shape[1:], dtype, 0, OF_ANY_DTYPE[name])
+    if name in WITHOUT_NAN:
+        name, made = WITHOUT_NAN[name]
+        leaf = _leaf(operation, argument, x, name, n, widens, convert_to, ddof)
+        if not jnp.issubdtype(leaf.x.dtype, jnp.floating):
+            return leaf
+        return dataclasses.replace(leaf, made=made, x=leaf.x if made else _without_nan(leaf.x, 0))
     x = _numbers(operation, argument, x, convert_to)
-    is_bool = x.dtype == jnp.bool_
-    is_float = jnp.issubdtype(x.dtype, jnp.floating)
+    is_bool, is_float = x.dtype == jnp.bool_, jnp.issubdtype(x.dtype, jnp.floating)
 
     def expect(holds: bool, expected: str) -> None:
         if not holds:
             place, got = (argument, describe(x)) if convert_to is None else ("dtype", x.dtype.name)
             raise type_error(operation, place, f"{expected} for {name!r}", got)
 
-    kind, mean, wide = KINDS[name], name == "mean", False
+    kind, wide = KINDS.get(name, Kind.ADD), False
     items, dtype = whole_axes(x), x.dtype
-    if name in ("any", "all"):
+    if name in GIVE_FLOATS:
+        expect(is_float or convert_to is None, "floats")
+        dtype = x.dtype if is_float else jnp.result_type(float)
+    if name in OF_NUMBERS:
+        items, dtype = _of_numbers(items, name, dtype, index_dtype(operation, argument, n))
+    elif name in ("any", "all"):
         items, dtype = (items if is_bool else items != 0), np.dtype(bool)
     elif name in ("and", "or", "xor"):
         expect(not is_float, "integers or bools")
     elif name == "logsumexp":
         expect(is_float, "floats")
-    elif mean:
-        expect(is_float or convert_to is None, "floats")
-        if is_float:
-            wide = x.dtype.itemsize < 4
-        else:
-            dtype = jnp.result_type(float)
-            items = items.astype(dtype)
+    elif name == "mean":
+        wide = is_float and x.dtype.itemsize < 4
+        items = items.astype(dtype)
     elif is_bool:
-        if kind == Kind.ADD:  # a count, which has the type of jnp.sum and holds n
-            dtype = np.promote_types(sum_dtype(x.dtype), index_dtype(operation, argument, n))
-            items = items.astype(dtype)
-        elif kind.gives_index:
-            items = items.astype(jnp.uint8)
-        else:
-            dtype = sum_dtype(x.dtype) if kind == Kind.MUL else dtype
-            kind = Kind.OR if kind == Kind.MAX else Kind.AND
+        items, kind, dtype = _of_bools(operation, argument, items, kind, n)
     elif kind in (Kind.ADD, Kind.MUL) and widens and convert_to is None and not is_float:
         dtype = sum_dtype(x.dtype)
         wide = dtype != x.dtype
@@ -219,8 +423,27 @@ def _leaf(operation: str, argument: str, x: jax.Array, name: str, n: int, widens
         dtype = index_dtype(operation, argument, n)
     width = math.prod(x.shape[1:])
     rows = items.reshape(x.shape[0]) if width == 1 else items.reshape(x.shape[0], width)
-    fill = -1 if kind.gives_index else 0
-    return Leaf(argument, rows, kind, wide, mean, x.shape[1:], np.dtype(dtype), fill)
+    fill, made = -1 if kind.gives_index else 0, OF_NUMBERS.get(name)
+    return Leaf(argument, rows, kind, wide, name == "mean", x.shape[1:], np.dtype(dtype), fill, made, ddof)
+
+
+def _of_numbers(items: jax.Array, name: str, dtype: Any, index: np.dtype) -> tuple[jax.Array, Any]:
+    """What a variance or an operator of ranks looks at, and the type of its results."""
+    items = items.astype(jnp.uint8) if items.dtype == jnp.bool_ else items
+    if name in ("var", "std"):
+        items = items.astype(accumulator_dtype(items.dtype))
+    return items, index if name == "nunique" else dtype
+
+
+def _of_bools(operation: str, argument: str, items: jax.Array, kind: Kind, n: int) -> tuple[jax.Array, Kind, Any]:
+    """What kernels combine in the place of bools, by which operator, and the type of the results."""
+    if kind == Kind.ADD:  # a count, which has the type of jnp.sum and holds n
+        dtype = np.promote_types(sum_dtype(items.dtype), index_dtype(operation, argument, n))
+        return items.astype(dtype), kind, dtype
+    if kind.gives_index:
+        return items.astype(jnp.uint8), kind, items.dtype
+    dtype = sum_dtype(items.dtype) if kind == Kind.MUL else items.dtype
+    return items, Kind.OR if kind == Kind.MAX else Kind.AND, dtype
 
 
 def _numbers(operation: str, argument: str, x: jax.Array, convert_to: Any) -> jax.Array:
@@ -228,6 +451,12 @@ def _numbers(operation: str, argument: str, x: jax.Array, convert_to: Any) -> ja
     if x.dtype.name not in KEY_DTYPES and x.dtype != jnp.bool_:
         raise type_error(operation, argument, NUMBERS, describe(x))
     return x if convert_to is None else x.astype(convert_to)
+
+
+def quotient(sums: jax.Array, counts: jax.Array) -> jax.Array:
+    """Sums divided by numbers of items, one for each or one a row; NaN where there are none."""
+    items = jnp.broadcast_to(_like_rows(counts.astype(sums.dtype), sums), sums.shape)
+    return _divide(sums=sums.reshape(-1), items=items.reshape(-1))[0].reshape(sums.shape)
 
 
 def _exact_quotient(sums: jax.Array, items: jax.Array) -> Sequence[jax.Array]:

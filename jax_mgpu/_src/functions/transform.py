@@ -168,7 +168,7 @@ def one_leaf(load: Load | None, leaves: list[Leaf]) -> tuple[Load | None, list[L
     if load is None or len(leaves) != 1:
         return None, leaves
     leaf, function = leaves[0].converted, load.function
-    if leaf.trailing or leaf.mean or leaf.kind > Kind.ARGMAX:
+    if leaf.made is not None or leaf.trailing or leaf.mean or leaf.kind > Kind.ARGMAX:
         return None, leaves
     return dataclasses.replace(load, function=lambda *given: [function(*given)[0].astype(leaf.x.dtype)]), [leaf]
 

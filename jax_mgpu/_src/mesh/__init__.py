@@ -13,13 +13,24 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 if TYPE_CHECKING:
-    from jax_mgpu._src.mesh import bulk, groups, ids, intervals, joins, pairs, reductions, segments, selections, sorts
+    from jax_mgpu._src.mesh import (
+        bulk,
+        groupings,
+        groups,
+        intervals,
+        joins,
+        pairs,
+        reductions,
+        segments,
+        selections,
+        sorts,
+    )
 
 __all__ = [
     "bulk",
     "devices_of",
+    "groupings",
     "groups",
-    "ids",
     "intervals",
     "joins",
     "over_axis",

@@ -32,6 +32,7 @@ from jax_mgpu._src.ops.sort import run_sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = [
+    "item_at",
     "ordered_items",
     "partition",
     "rank",
@@ -225,14 +226,19 @@ def ordered_items(axis: Axis, x: jax.Array, count: Any) -> tuple[jax.Array, Call
     with by_construction():
         ordered, live = sort(axis, x, None, descending=False, count=axis.live("x", x.shape[0], count), **options)
     lives = axis.gather(live)
-    begin = axis.begin(lives)
+    return lives.sum(dtype=live.dtype), item_at(axis, ordered, lives)
 
-    def item_at(positions: jax.Array) -> jax.Array:
-        own = positions.astype(live.dtype) - begin
-        slots = jnp.where((own >= 0) & (own < live), jnp.arange(positions.shape[0], dtype=live.dtype), positions.size)
-        return _added_bits(axis, take_or_fill(ordered, jnp.where(slots < positions.size, own, -1)), slots)
 
-    return lives.sum(dtype=live.dtype), item_at
+def item_at(axis: Axis, x: jax.Array, lives: jax.Array) -> Callable[[jax.Array], jax.Array]:
+    """A function that gives all devices the rows of x at some places of the global array; 0 for places outside."""
+    begin, live = axis.begin(lives), lives[axis.index]
+
+    def rows(places: jax.Array) -> jax.Array:
+        own = places.astype(live.dtype) - begin
+        slots = jnp.where((own >= 0) & (own < live), jnp.arange(places.shape[0], dtype=live.dtype), places.size)
+        return _added_bits(axis, take_or_fill(x, jnp.where(slots < places.size, own, -1)), slots)
+
+    return rows
 
 
 def _added(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:

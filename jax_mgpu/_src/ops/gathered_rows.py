@@ -62,6 +62,7 @@ def reduce_gathered(
     count: Any,
     item_map: Any,
     dtype: Any,
+    ddof: float,
     axis_name: Any,
     **others: Any,
 ) -> Any:
@@ -76,12 +77,12 @@ def reduce_gathered(
         x, _ = mapped(NAME, item_map, x, count, inside=before_map(NAME, heads, ends))
         item_map = None
     if item_map is not None or any(callable(name) or name not in DIRECT for name in names):
-        given = {"item_map": item_map, "dtype": dtype, **others}
+        given = {"item_map": item_map, "dtype": dtype, "ddof": ddof, **others}
         return _reduce_kept(reduce, x, heads, op, indices=indices, weights=weights, ends=ends, count=count, **given)
     if weights is not None:
         weights = _weights(weights)
         x = jax.tree.map(lambda leaf: _as_weighted(leaf, weights), _table(x))
-    leaves, restore, n = named_leaves(NAME, "x", x, op, others["identity"], dtype=dtype)
+    leaves, restore, n = named_leaves(NAME, "x", x, op, others["identity"], dtype=dtype, ddof=ddof)
     entries = n
     if indices is not None:
         indices = index_vector(NAME, "indices", indices, n)

@@ -20,7 +20,6 @@ from jax_mgpu._src.arguments.check import (
     count_operand,
     describe,
     expect_choice,
-    expect_key,
     expect_leading_axis,
     index_dtype,
     static_size,
@@ -33,28 +32,33 @@ from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import flatten_values, plain_leaves, take_or_fill
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
-from jax_mgpu._src.functions.named_operators import NAMES, expect_name, named_leaves
+from jax_mgpu._src.functions.named_operators import (
+    GIVE_FLOATS,
+    NAMES,
+    OF_ANY_DTYPE,
+    Leaf,
+    expect_ddof,
+    expect_name,
+    named_leaves,
+)
 from jax_mgpu._src.functions.operators import Kind, select
 from jax_mgpu._src.keys.bits import is_random_key
 from jax_mgpu._src.keys.columns import Columns, expect_keys, expect_one_code, expect_told_apart, key_starts
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.argsorted import Ordered, count_of, rows_in_order
 from jax_mgpu._src.ops.intervals import filled_tangent
-from jax_mgpu._src.ops.ranks import segmented_quantile
-from jax_mgpu._src.ops.reduce import _run_heads, _segmented_reduce, reduce_segments, run_reduce_by_key
+from jax_mgpu._src.ops.reduce import SegmentedItems, _run_heads, run_reduce_by_key
 from jax_mgpu._src.ops.scan import _scan, covered, pieces
-from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
+from jax_mgpu._src.ops.sort import run_sort_indices
 from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["group_by", "rank", "segmented_shift"]
 
-GROUP_NAMES = ("count", "nunique", "median", "first", "last")  # which other reductions do not have
-# Operators of group_by whose values are not moved into the order of the keys, and those that ask for this order.
-STAY = ("count", "first", "last")
+# The operators that ask for the order of the keys. Values of those that do not look into them are not moved into it.
 GIVE_POSITIONS = ("first", "last", "argmin", "argmax")
 
 
-@jit_eager("op", "size")
+@jit_eager("op", "size", "ddof")
 def group_by(
     keys: Keys,
     values: Any,
@@ -62,6 +66,7 @@ def group_by(
     *,
     size: int,
     count: ArrayLike | None = None,
+    ddof: float = 0,
     axis_name: AxisName | None = None,
 ) -> tuple[Any, Any, jax.Array]:
     """Combines the values of each key: `reduce_by_key` for keys in any order.
@@ -71,10 +76,10 @@ def group_by(
         arrays. All NaNs are equal, and so are the zeros.
       values: a pytree of arrays with leading axis `n`.
       op: how to combine each value: one name for all, a pytree of names that is a prefix of `values`, or a function, as
-        for `reduce_by_key`. Names are those of `reduce`; `"mean"` and `"median"`; `"count"`, the number of rows;
-        `"nunique"`, the number of different values; `"first"` and `"last"`, of any dtype and trailing shape.
+        for `reduce_by_key`. Names are those of `reduce`.
       size: the static number of results.
       count: the number of live items, an integer scalar (default `n`).
+      ddof: see `reduce`.
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. The keys
         are sorted over all devices; a group is on the device that then has the first of its copies. `size` and the
         number of keys are the device's own. Columns may have up to 64 bits in all.
@@ -108,6 +113,7 @@ def group_by(
     if axis_name is not None:
         expect_one_code(name, checked)
     if callable(op):
+        expect_ddof(name, ddof, ())
         leaves, unflatten = flatten_values(name, "values", values, n, "keys")
         if axis_name is not None:
             live = count_operand(name, "count", count, n)
@@ -123,78 +129,67 @@ def group_by(
     except ValueError as error:
         raise value_error(name, "op", f"a name, or a pytree of names like values, {structure}", repr(op)) from error
     for operator in names:
-        expect_name(name, operator, (*NAMES, *GROUP_NAMES))
+        expect_name(name, operator, NAMES)
+    expect_ddof(name, ddof, names)
     if axis_name is not None:
-        operands = (checked, leaves, names, size, count_operand(name, "count", count, n))
+        operands = (checked, leaves, names, size, count_operand(name, "count", count, n), ddof)
         keys, results, runs = over_axis(mesh.groups.group_by, name, axis_name, *operands)
         return keys, structure.unflatten(results), runs
-    moving = [x for x, operator in zip(leaves, names, strict=True) if operator not in STAY]
+    moving = [x for x, operator in zip(leaves, names, strict=True) if operator not in OF_ANY_DTYPE]
     ordered = any(operator in GIVE_POSITIONS for operator in names)
     rows, moved = rows_in_order(name, "keys", keys, moving, count, ordered=ordered)
     given, _ = expect_keys(name, "keys", rows.keys)
     codes = given.run_keys() if isinstance(given, Columns) else given
     heads, _, covered, runs = _run_heads(keys=codes, count=rows.count, size=size)
-    groups = Groups(name, heads, covered.reshape(1), runs, size, rows.order)
+    groups = Groups(name, n, heads, covered.reshape(1), runs, size, rows.order)
     firsts = [groups.first(x) for x in (given.arrays if isinstance(given, Columns) else [given])]
     keys = given.structure(firsts) if isinstance(given, Columns) else firsts[0]
     in_order = iter(moved)
     results = [
-        groups.combined(x if operator in STAY else next(in_order), operator)
+        groups.combined(x if operator in OF_ANY_DTYPE else next(in_order), operator, ddof)
         for x, operator in zip(leaves, names, strict=True)
     ]
     return keys, structure.unflatten(results), room(name, runs, size)
 
 
-class Groups:
+class Groups(SegmentedItems):
     """Runs of equal keys in sorted order; `order` is needed by what gives positions."""
 
-    def __init__(self, name: str, heads: jax.Array, covered: jax.Array, runs: jax.Array, size: int, order: jax.Array):
-        self.name, self.heads, self.covered, self.size, self.order = name, heads, covered, size, order
-        self.used = live_mask(size, runs.reshape(1))
-        self.ends = jnp.where(self.used, jnp.append(heads[1:], covered), 0)
-        self.ends = jnp.where(self.used, jnp.minimum(self.ends, covered), 0)
-
-    @property
-    def counts(self) -> jax.Array:
-        """The number of rows of each group."""
-        return jnp.where(self.used, self.ends - self.heads, 0)
+    def __init__(
+        self, name: str, n: int, heads: jax.Array, covered: jax.Array, runs: jax.Array, size: int, order: jax.Array
+    ):
+        super().__init__(name, n, heads, covered)
+        self.used, self.order = live_mask(size, runs.reshape(1)), order
 
     def first(self, x: jax.Array) -> jax.Array:
         """The first row of each group of `x`, which is in sorted order; 0 past the groups."""
-        return take_or_fill(x, jnp.where(self.used, self.heads, -1), unique=True)
+        return take_or_fill(x, self.places(last=False), unique=True)
 
-    def combined(self, x: jax.Array, operator: Any) -> jax.Array:
+    def take(self, x: jax.Array, places: jax.Array) -> jax.Array:
+        """Rows of what stays as it was given."""
+        return take_or_fill(x, self._given(places), unique=True)
+
+    def _given(self, places: jax.Array) -> jax.Array:
+        """Where in the caller's arrays an item is; -1 for -1."""
+        return take_or_fill(self.order, places, jnp.full((1,), -1, self.order.dtype))
+
+    def combined(self, x: jax.Array, operator: Any, ddof: float) -> jax.Array:
         """One result a group of the values x, in sorted order, or as they were given where they stay."""
-        if operator == "count":
-            return self.counts
-        if operator in ("first", "last"):
-            places = self.heads if operator == "first" else self.ends - 1
-            plain, restore = plain_leaves([x])
-            found = jnp.where(self.used, take_or_fill(self.order, places), -1)
-            return restore([take_or_fill(plain[0], found, unique=True)])[0]
-        special = {"nunique": self._distinct, "median": self._median}
-        if operator in special:
-            return special[operator](expect_key(self.name, "values", x))
-        if operator == "mean" and not is_random_key(x.dtype):
-            x = x.astype(float_dtype(x.dtype))
-        (leaf,), _, _ = named_leaves(self.name, "values", x, operator)
-        reduced = reduce_segments(leaf, self.heads, self.covered)
+        leaf, dtype = leaf_of_group(self.name, x, operator, ddof)
+        reduced = leaf.reduced(self)
         if leaf.kind.gives_index:
-            reduced = take_or_fill(self.order, reduced.reshape(-1)).reshape(reduced.shape)
-        return select(self.used, reduced, jnp.full_like(reduced, leaf.fill))
+            reduced = self._given(reduced)
+        plain, restore = plain_leaves([reduced])
+        return restore([select(self.used, plain[0], jnp.full_like(plain[0], leaf.fill))])[0].astype(dtype)
 
-    def _sorted(self, x: jax.Array) -> jax.Array:
-        return run_sort(self.name, x, self.heads, ABSENT, None, descending=False, count=self.covered[0])
 
-    def _distinct(self, x: jax.Array) -> jax.Array:
-        ordered = self._sorted(x)
-        differs = key_starts(ordered) | segment_starts(x.shape[0], self.heads)
-        marks = differs.astype(self.heads.dtype)
-        return _segmented_reduce(x=marks, heads=self.heads, count=self.covered, op=Kind.ADD, wide=False)[0]
-
-    def _median(self, x: jax.Array) -> jax.Array:
-        found = segmented_quantile(x, self.heads, 0.5, count=self.covered[0])
-        return jnp.where(self.used, found, jnp.zeros((), found.dtype)).astype(float_dtype(x.dtype))
+def leaf_of_group(name: str, x: jax.Array, operator: Any, ddof: float) -> tuple[Leaf, Any]:
+    """A value as its operator combines it, and the dtype of the results."""
+    floats = operator in GIVE_FLOATS and not is_random_key(x.dtype)
+    if floats and operator == "mean":
+        x = x.astype(float_dtype(x.dtype))
+    (leaf,), _, _ = named_leaves(name, "values", x, operator, ddof=ddof if operator in ("var", "std") else 0)
+    return leaf, float_dtype(x.dtype) if floats else leaf.dtype
 
 
 def float_dtype(dtype: Any) -> Any:

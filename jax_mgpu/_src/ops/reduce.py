@@ -32,10 +32,18 @@ from jax_mgpu._src.arguments.check import (
     static_size,
     value_error,
 )
-from jax_mgpu._src.arguments.counts import heads_inside, live_items, live_mask, segment_lengths, wide_enough
-from jax_mgpu._src.arguments.preconditions import room
+from jax_mgpu._src.arguments.counts import (
+    heads_inside,
+    live_items,
+    live_mask,
+    segment_bounds,
+    segment_lengths,
+    segment_starts,
+    wide_enough,
+)
+from jax_mgpu._src.arguments.preconditions import by_construction, room
 from jax_mgpu._src.arguments.segments import segment_operands
-from jax_mgpu._src.arguments.values import flatten_values, take_or_fill
+from jax_mgpu._src.arguments.values import flatten_values, plain_leaves, take_or_fill
 from jax_mgpu._src.core.compat import partition_spec
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.custom_operator import (
@@ -44,7 +52,7 @@ from jax_mgpu._src.functions.custom_operator import (
     segmented_reduce_by_function,
     segmented_reduce_mapped,
 )
-from jax_mgpu._src.functions.named_operators import Leaf, named_leaves, over_devices
+from jax_mgpu._src.functions.named_operators import Grouping, Leaf, expect_ddof, named_leaves
 from jax_mgpu._src.functions.operators import (
     Kind,
     accumulator_dtype,
@@ -60,10 +68,14 @@ from jax_mgpu._src.functions.operators import (
 from jax_mgpu._src.functions.recurrence import weighted
 from jax_mgpu._src.functions.transform import Load, mapped, one_leaf
 from jax_mgpu._src.keys.bits import ordered_together, shifted
-from jax_mgpu._src.keys.columns import Columns, whole_keys
+from jax_mgpu._src.keys.columns import Columns, key_starts, whole_keys
 from jax_mgpu._src.mesh import devices_of, over_axis
+from jax_mgpu._src.ops.argsorted import count_of
 from jax_mgpu._src.ops.gathered_rows import reduce_gathered
+from jax_mgpu._src.ops.order_statistics import quantiles
 from jax_mgpu._src.ops.scan import before_map, inside_segments, leaf_inside_segments, pieces, scan_columns
+from jax_mgpu._src.ops.sort import run_sort
+from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
 
@@ -76,6 +88,7 @@ def reduce(
     count: ArrayLike | None = None,
     identity: Any = None,
     dtype: DTypeLike | None = None,
+    ddof: float = 0,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> jax.Array: ...
@@ -88,10 +101,11 @@ def reduce(
     identity: Any = None,
     map: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
+    ddof: float = 0,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any: ...
-@jit_eager("op", "commutative", "map", "dtype")
+@jit_eager("op", "commutative", "map", "dtype", "ddof")
 def reduce(
     x: Any,
     op: OperatorTree | PairFunction = "add",
@@ -100,6 +114,7 @@ def reduce(
     identity: Any = None,
     map: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
+    ddof: float = 0,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any:
@@ -114,7 +129,10 @@ def reduce(
         or 1. `"min"`, `"max"`: a NaN makes the result NaN. `"argmin"`, `"argmax"`: the index of the first extremum, -1
         over nothing. `"mean"`: of integers and bools as floats; NaN over nothing. `"any"`, `"all"`: bools, of items
         other than 0. `"and"`, `"or"`, `"xor"`: of bools or the bits of integers. `"logsumexp"`: of floats, -inf over
-        nothing.
+        nothing. `"var"`, `"std"`, `"median"`: of integers and bools as floats; NaN over nothing and with a NaN.
+        `"nunique"`: the number of different items, all NaNs being one. `"count"`: the number of items, one for all
+        trailing positions; `"first"`, `"last"`: that item, or 0 over nothing: all three of any dtype. `"nansum"`,
+        `"nanmean"`, `"nanmin"`, `"nanmax"`: of what is not NaN; without any such item, a sum is 0 and the others NaN.
       count: the number of live items, an integer scalar (default `n`). Items past it are not read.
       identity: the identity of a function `op`, a pytree like one item: needed with `count`, and for `n = 0`.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
@@ -122,7 +140,9 @@ def reduce(
         load an item. Over a mesh axis, positions are those in the global array.
       dtype: convert the items of all arrays to this dtype, after `map`, before a named `op` combines them. Results have
         it too, sums and products of integers included, but for indices and the bools of `"any"` and `"all"`. A mean
-        takes a float. A function `op` takes no `dtype`.
+        takes a float, and so do variances and medians. A function `op` takes no `dtype`.
+      ddof: what `"var"` and `"std"` take off the number of items, by which they divide: 0, or 1 for an estimate from a
+        sample. A static number.
       commutative: a promise that a function `op` commutes, which may be faster.
       axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
 
@@ -151,6 +171,7 @@ def reduce(
     name = "reduce"
     commutative = static_flag(name, "commutative", commutative)
     expect_dtype(name, dtype, op)
+    expect_ddof(name, ddof, () if callable(op) else None)
     x, load = mapped(name, map, x, count, axis_name=axis_name)
     if callable(op):
         needs = "a reduction that may be over nothing"
@@ -162,50 +183,69 @@ def reduce(
         if axis_name is not None:
             return restore(over_axis(mesh.reductions.reduce, name, axis_name, operator, x, n, count))
         return restore(reduce_by_function(name, operator, x, n, count, load))
-    leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name), dtype=dtype)
+    leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name), dtype=dtype, ddof=ddof)
     count = count_operand(name, "count", count, n)
     if axis_name is not None:
-
-        def reduced(kind: Kind, x: jax.Array) -> list[jax.Array]:
-            return [over_axis(mesh.reductions.reduce, name, axis_name, kind, x, n, count)]
-
-        dtype = index_dtype(name, "x", n * devices_of(name, axis_name))
-        return restore([over_devices(leaf, reduced, [()], dtype)[0] for leaf in leaves])
+        return restore([over_axis(mesh.groupings.all_reduced, name, axis_name, leaf, count) for leaf in leaves])
     load, leaves = one_leaf(load, leaves)
-    return restore([_reduce_leaf(name, leaf, count, load) for leaf in leaves])
+
+    def reduce_leaf(leaf: Leaf) -> jax.Array:
+        combined = reduce_mapped(name, leaf.kind, leaf.x, count, load)
+        return leaf.reduced(SegmentedItems(name, n, ABSENT, count)) if combined is None else combined
+
+    return restore([reduce_leaf(leaf) for leaf in leaves])
 
 
-def _reduce_leaf(name: str, leaf: Leaf, count: Any, load: Load | None) -> jax.Array:
-    combined = reduce_mapped(name, leaf.kind, leaf.x, count, load)
-    if combined is not None:
-        return combined
-    if leaf.is_empty:
-        return leaf.nothing(())
-    if leaf.x.ndim == 1:
-        combined = _reduce(x=leaf.x, count=count, op=leaf.kind, wide=leaf.wide)[0]
-    else:
-        heads = jnp.zeros((1,), jnp.int32)
-        combined = reduce_rows(x=leaf.x, heads=heads, count=count, op=leaf.kind, wide=leaf.wide)[0].squeeze(0)
-    first = jnp.zeros((1,), jnp.int32)
-    return leaf.results(combined, (), lambda: segment_lengths(first, leaf.x.shape[0], count, combined.dtype))
+class SegmentedItems(Grouping):
+    """The items of segments; without heads, all items as one."""
 
+    def __init__(self, name: str, n: int, heads: Any, count: Any):
+        self.name, self.n, self.count = name, n, count
+        self.whole = heads is ABSENT
+        self.heads = jnp.zeros((1,), jnp.int32) if self.whole else heads
+        self.leading = () if self.whole else heads.shape
 
-def reduce_segments(leaf: Leaf, heads: Any, count: Any, indices: Any = ABSENT) -> jax.Array:
-    """The results of a leaf's segments, whose items are the rows at the indices, if there are any."""
-    n = indices.shape[0] if indices.size else leaf.x.shape[0]
-    leading = (heads.shape[0],)
-    if leaf.is_empty:
-        return leaf.nothing(leading)
-    if leaf.x.ndim == 1 and not indices.size:
-        combined = _segmented_reduce(x=leaf.x, heads=heads, count=count, op=leaf.kind, wide=leaf.wide)[0]
-    else:
-        combined = reduce_rows(x=leaf.rows, heads=heads, indices=indices, count=count, op=leaf.kind, wide=leaf.wide)[0]
-    return leaf.results(combined, leading, lambda: segment_lengths(heads, n, count, combined.dtype))
+    @property
+    def index_dtype(self) -> np.dtype:  # type: ignore[override]
+        return index_dtype(self.name, "x", self.n)
 
+    def combine(self, kind: Kind, x: jax.Array, wide: bool = False) -> jax.Array:
+        given: dict[str, Any] = {"x": x, "count": self.count, "op": kind, "wide": wide}
+        if x.ndim == 1 and self.whole:
+            return _reduce(**given)[0]
+        if x.ndim == 1:
+            return _segmented_reduce(heads=self.heads, **given)[0]
+        return self._shaped(reduce_rows(heads=self.heads, **given)[0])
 
-def _reduce_segments_leaf(name: str, leaf: Leaf, heads: Any, count: Any, load: Load | None) -> jax.Array:
-    combined = segmented_reduce_mapped(name, leaf.kind, leaf.x, heads, count, load)
-    return reduce_segments(leaf, heads, count) if combined is None else combined
+    def counts(self, dtype: Any) -> jax.Array:
+        return self._shaped(segment_lengths(self.heads, self.n, self.count, dtype))
+
+    def places(self, last: bool) -> jax.Array:
+        begin, end = segment_bounds(self.heads, self.n, self.count)
+        return self._shaped(jnp.where(begin < end, end - 1 if last else begin, -1))
+
+    @functools.cached_property
+    def _segments(self) -> jax.Array:
+        return item_segments(self.name, self.n, self.heads, self.count)
+
+    def spread(self, results: jax.Array) -> jax.Array:
+        return take_or_fill(results[None] if self.whole else results, self._segments)
+
+    def median(self, x: jax.Array) -> jax.Array:
+        with by_construction():
+            return quantiles(self.name, x, ABSENT if self.whole else self.heads, 0.5, count_of(self.count))
+
+    def distinct(self, x: jax.Array) -> jax.Array:
+        heads = ABSENT if self.whole else self.heads
+        method = Method.FASTEST if self.whole else Method.MERGING
+        with by_construction():
+            options: dict[str, Any] = {"descending": False, "count": count_of(self.count), "method": method}
+            ordered = run_sort(self.name, x, heads, ABSENT, None, **options)
+        differs = key_starts(ordered) | segment_starts(self.n, self.heads)
+        return self.combine(Kind.ADD, differs.astype(self.index_dtype))
+
+    def _shaped(self, results: jax.Array) -> jax.Array:
+        return results.squeeze(0) if self.whole else results
 
 
 @overload
@@ -220,6 +260,7 @@ def segmented_reduce(
     count: ArrayLike | None = None,
     identity: Any = None,
     dtype: DTypeLike | None = None,
+    ddof: float = 0,
     commutative: bool = False,
 ) -> jax.Array: ...
 @overload
@@ -235,10 +276,11 @@ def segmented_reduce(
     identity: Any = None,
     map: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
+    ddof: float = 0,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any: ...
-@jit_eager("op", "commutative", "map", "dtype")
+@jit_eager("op", "commutative", "map", "dtype", "ddof")
 def segmented_reduce(
     x: Any,
     heads: SegmentsLike,
@@ -251,6 +293,7 @@ def segmented_reduce(
     identity: Any = None,
     map: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
+    ddof: float = 0,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Any:
@@ -275,6 +318,7 @@ def segmented_reduce(
       identity: the identity of a function `op`, a pytree like one item: the result of an empty segment.
       map: see `reduce`.
       dtype: see `reduce`.
+      ddof: see `reduce`.
       commutative: see `reduce`.
       axis_name: see `reduce`. A device's heads are those of the segments that start among its own items, counted from
         the first of these; a segment continues on the devices that follow, up to the next head.
@@ -309,9 +353,10 @@ def segmented_reduce(
     name = "segmented_reduce"
     commutative = static_flag(name, "commutative", commutative)
     expect_dtype(name, dtype, op)
+    expect_ddof(name, ddof, () if callable(op) else None)
     if indices is not None or weights is not None:
         entries: dict[str, Any] = {"indices": indices, "weights": weights, "ends": ends, "count": count}
-        options = {"item_map": map, "dtype": dtype, "axis_name": axis_name}
+        options: dict[str, Any] = {"item_map": map, "dtype": dtype, "ddof": ddof, "axis_name": axis_name}
         others = {"identity": identity, "commutative": commutative}
         return reduce_gathered(segmented_reduce, x, heads, op, **entries, **options, **others)
     inside = before_map(name, heads, ends) if axis_name is None else None  # else a segment may begin elsewhere
@@ -319,18 +364,17 @@ def segmented_reduce(
     if callable(op):
         operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty segments", commutative=commutative)
     else:
-        leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name), dtype=dtype)
+        leaves, restore, n = named_leaves(
+            name, "x", x, op, identity, devices_of(name, axis_name), dtype=dtype, ddof=ddof
+        )
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
     heads, gaps, count = pieces(segments), segments.ends is not None, segments.count
     if axis_name is not None:
-
-        def reduced(op: Any, x: Any) -> list[Any]:
-            return [over_axis(mesh.reductions.segmented_reduce, name, axis_name, op, x, n, heads, count)]
-
         if callable(op):
-            return restore(reduced(operator, x)[0])
-        dtype = index_dtype(name, "x", n * devices_of(name, axis_name))
-        return restore([over_devices(leaf, reduced, [heads.shape], dtype)[0] for leaf in leaves])
+            over_segments = mesh.reductions.segmented_reduce
+            return restore(over_axis(over_segments, name, axis_name, operator, x, n, heads, count))
+        of_segments = mesh.groupings.segments_reduced
+        return restore([over_axis(of_segments, name, axis_name, leaf, heads, count) for leaf in leaves])
     if callable(op):
         if load is None:
             x = inside_segments(x, heads, gaps=gaps)
@@ -339,11 +383,16 @@ def segmented_reduce(
         if load is None:
             leaves = [leaf_inside_segments(leaf, heads, gaps=gaps) for leaf in leaves]
         load, leaves = one_leaf(load, leaves)
-        results = restore([_reduce_segments_leaf(name, leaf, heads, count, load) for leaf in leaves])
+
+        def reduce_leaf(leaf: Leaf) -> jax.Array:
+            combined = segmented_reduce_mapped(name, leaf.kind, leaf.x, heads, count, load)
+            return leaf.reduced(SegmentedItems(name, n, heads, count)) if combined is None else combined
+
+        results = restore([reduce_leaf(leaf) for leaf in leaves])
     return jax.tree.map(lambda x: x[::2], results) if gaps else results
 
 
-@jit_eager("op", "size", "commutative", "map", "dtype")
+@jit_eager("op", "size", "commutative", "map", "dtype", "ddof")
 def reduce_by_key(
     keys: Keys,
     values: Any,
@@ -353,6 +402,7 @@ def reduce_by_key(
     count: ArrayLike | None = None,
     map: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
+    ddof: float = 0,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> tuple[Any, Any, jax.Array]:
@@ -367,6 +417,7 @@ def reduce_by_key(
       count: the number of live items, an integer scalar (default `n`).
       map: see `reduce`; a function of an item of `values`, or of an item and its position.
       dtype: see `reduce`.
+      ddof: see `reduce`.
       commutative: see `reduce`.
       axis_name: see `reduce`; columns may have up to 64 bits in all. A run belongs to the device on which it starts;
         `size` and the number of runs are the device's own.
@@ -388,7 +439,9 @@ def reduce_by_key(
       >>> mgpu.reduce_by_key(jnp.array([7, 7, 2, 7]), jnp.array([1, 2, 3, 4]), size=4)
       (Array([7, 2, 7, 0], dtype=int32), Array([3, 3, 4, 0], dtype=int32), Array(3, dtype=int32))
     """
-    given: dict[str, Any] = {"item_map": map, "dtype": dtype, "commutative": commutative, "axis_name": axis_name}
+    given: dict[str, Any] = {
+        "item_map": map, "dtype": dtype, "ddof": ddof, "commutative": commutative, "axis_name": axis_name
+    }  # fmt: skip
     return run_reduce_by_key("reduce_by_key", keys, values, op, size=size, count=count, **given)
 
 
@@ -402,6 +455,7 @@ def run_reduce_by_key(
     count: Any,
     item_map: Any = None,
     dtype: Any = None,
+    ddof: float = 0,
     commutative: bool = False,
     axis_name: Any = None,
 ) -> tuple[Any, Any, jax.Array]:
@@ -410,7 +464,8 @@ def run_reduce_by_key(
     n = given.shape[0]
     size, commutative = static_size(name, "size", size), static_flag(name, "commutative", commutative)
     expect_dtype(name, dtype, op)
-    values, named, restore, load = _items_of_runs(name, values, op, n, count, item_map, dtype, axis_name)
+    expect_ddof(name, ddof, () if callable(op) else None)
+    values, named, restore, load = _items_of_runs(name, values, op, n, count, item_map, dtype, ddof, axis_name)
     index_dtype(name, "keys", n)
     live = count_operand(name, "count", count, n)
 
@@ -424,25 +479,24 @@ def run_reduce_by_key(
     firsts = first_keys(columns, firsts, heads[:size])
 
     def keep(x: jax.Array, filler: int) -> jax.Array:
-        return jnp.where(used.reshape(size, *[1] * (x.ndim - 1)), x, jnp.asarray(filler, x.dtype))
-
-    def reduce_over_axis(op: Any, x: Any) -> list[Any]:
-        reduced = over_axis(mesh.reductions.segmented_reduce, name, axis_name, op, x, n, heads, live)
-        return [jax.tree.map(lambda x: x[:size], reduced)]
+        plain, restore = plain_leaves([x])
+        return restore([select(used, plain[0], jnp.full_like(plain[0], filler))])[0]
 
     def reduce_leaf(leaf: Leaf) -> jax.Array:
         if on_mesh:
-            dtype = index_dtype(name, "values", n * devices_of(name, axis_name))
-            return keep(over_devices(leaf, reduce_over_axis, [(size,)], dtype)[0], leaf.fill)
-        reduced = reduce_segments(leaf, heads, covered)
+            of_segments = mesh.groupings.segments_reduced
+            return keep(over_axis(of_segments, name, axis_name, leaf, heads, live)[:size], leaf.fill)
+        reduced = leaf.reduced(SegmentedItems(name, n, heads, covered))
         # past the runs there are empty segments
-        identity_fills = (leaf.kind == Kind.ADD and not leaf.mean) or leaf.kind.gives_index
+        identity_fills = leaf.made is None and ((leaf.kind == Kind.ADD and not leaf.mean) or leaf.kind.gives_index)
         return reduced if identity_fills else keep(reduced, 0)
 
     if callable(op):
         operator, values, _, restore = custom(name, op, values, None, argument="values", commutative=commutative)
         if on_mesh:
-            (reduced,) = reduce_over_axis(operator, values)
+            over_segments = mesh.reductions.segmented_reduce
+            reduced = over_axis(over_segments, name, axis_name, operator, values, n, heads, live)
+            reduced = jax.tree.map(lambda x: x[:size], reduced)
         elif n:
             reduced = segmented_reduce_by_function(name, operator, values, n, heads, covered, load)
         else:
@@ -465,7 +519,7 @@ def first_keys(columns: Columns | None, firsts: jax.Array, starts: jax.Array) ->
 
 
 def _items_of_runs(
-    name: str, values: Any, op: Any, n: int, count: Any, item_map: Any, dtype: Any, axis_name: Any
+    name: str, values: Any, op: Any, n: int, count: Any, item_map: Any, dtype: Any, ddof: float, axis_name: Any
 ) -> tuple[Any, list[Leaf], Callable[[Sequence[Any]], Any], Load | None]:
     """The values that a function combines, or the leaves that names combine and what restores their structure."""
     load = None
@@ -474,7 +528,9 @@ def _items_of_runs(
         values, load = mapped(name, item_map, unflatten(leaves), count, "values", axis_name)
     if callable(op) or not jax.tree.leaves(values):
         return values, [], lambda results: values, load
-    named, restore, length = named_leaves(name, "values", values, op, devices=devices_of(name, axis_name), dtype=dtype)
+    named, restore, length = named_leaves(
+        name, "values", values, op, devices=devices_of(name, axis_name), dtype=dtype, ddof=ddof
+    )
     if length != n:
         got = ", ".join(describe(leaf.x) for leaf in named)
         raise value_error(name, "values", f"arrays with the leading axis of keys, {n}", got)
@@ -627,16 +683,20 @@ def _of_items(name: str, values: jax.Array, shape: tuple[int, ...], heads: Any, 
         return jnp.where(live_mask(n, count), values, 0)
     if not heads.size:
         return jnp.zeros(shape, values.dtype)
-    items = indices.shape[0] if indices.size else n
-    marks = jnp.zeros((items,), heads.dtype).at[heads_inside(heads, items)].add(1, mode="drop")
-    segments = scan_columns(marks, Kind.ADD) - 1
-    segments = jnp.where(live_mask(items, count), segments, -1)
+    segments = item_segments(name, indices.shape[0] if indices.size else n, heads, count)
     if indices.size:
         inside = (indices >= 0) & (indices < n)
         places = jnp.where(inside, wide_enough(indices, n), n)
         segments = jnp.full((n,), -1, segments.dtype).at[places].set(segments, mode="drop", unique_indices=True)
     taken = take_or_fill(values, segments)
     return jnp.where((segments >= 0).reshape(-1, *trailing), taken, 0)
+
+
+def item_segments(name: str, n: int, heads: Any, count: Any) -> jax.Array:
+    """The segment of each item, -1 of those before the first head and past the live ones."""
+    index_dtype(f"derivative of {name}", "x", n)
+    marks = jnp.zeros((n,), heads.dtype).at[heads_inside(heads, n)].add(1, mode="drop")
+    return jnp.where(live_mask(n, count), scan_columns(marks, Kind.ADD) - 1, -1)
 
 
 def _products(x: jax.Array, heads: Any, indices: Any, count: Any) -> tuple[jax.Array, jax.Array]:

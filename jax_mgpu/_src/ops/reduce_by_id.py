@@ -24,14 +24,21 @@ from jax_mgpu._src.arguments.check import (
 )
 from jax_mgpu._src.arguments.counts import live_mask, wide_enough
 from jax_mgpu._src.arguments.preconditions import by_construction
-from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.arguments.values import take_or_fill, take_rows
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
-from jax_mgpu._src.functions.named_operators import Leaf, named_leaves
+from jax_mgpu._src.functions.named_operators import Grouping, named_leaves
 from jax_mgpu._src.functions.operators import Kind, accumulator_dtype, result_dtype, wide_dtype
 from jax_mgpu._src.functions.recurrence import weighted
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.gather import set_sums
-from jax_mgpu._src.ops.reduce import _segmented_reduce, as_floats, logsumexp_weights, reduce_rows, take_columns
+from jax_mgpu._src.ops.reduce import (
+    SegmentedItems,
+    _segmented_reduce,
+    as_floats,
+    logsumexp_weights,
+    reduce_rows,
+    take_columns,
+)
 from jax_mgpu._src.ops.sort import run_sort_indices, sort
 from jax_mgpu._src.ops.sort_primitives import Method
 from jax_mgpu._src.ops.sorted_search import sorted_search
@@ -50,7 +57,7 @@ MOST_COLUMNS = 1 << 30  # where order does not matter (kMostIdColumns of the sam
 FEW_ITEMS = 1 << 22
 
 
-@jit_eager("op", "size", "dtype")
+@jit_eager("op", "size", "dtype", "ddof")
 def reduce_by_id(
     x: Any,
     ids: ArrayLike,
@@ -59,6 +66,7 @@ def reduce_by_id(
     *,
     count: ArrayLike | None = None,
     dtype: DTypeLike | None = None,
+    ddof: float = 0,
     axis_name: AxisName | None = None,
 ) -> Any:
     """Combines the items of each id, whatever their order.
@@ -73,6 +81,7 @@ def reduce_by_id(
       op: see `reduce`, but for functions.
       count: the number of live items, an integer scalar (default `n`).
       dtype: see `reduce`.
+      ddof: see `reduce`.
       axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`, by ids
         below `size` times the devices. Each has `size` of the results: that of id `i` is on device `i // size`.
 
@@ -98,30 +107,51 @@ def reduce_by_id(
     name = "reduce_by_id"
     expect_dtype(name, dtype)
     devices = devices_of(name, axis_name)
-    leaves, restore, n = named_leaves(name, "x", x, op, devices=devices, takes_functions=False, dtype=dtype)
+    given: dict[str, Any] = {"devices": devices, "takes_functions": False, "dtype": dtype, "ddof": ddof}
+    leaves, restore, n = named_leaves(name, "x", x, op, **given)
     size = static_size(name, "size", size)
     ids = index_vector(name, "ids", ids, size * devices)
     if ids.shape[0] != n:
         raise value_error(name, "ids", f"one for each item of x, {n}", describe(ids))
     count = count_operand(name, "count", count, n)
 
-    def reduce_leaf(leaf: Leaf) -> jax.Array:
-        if leaf.is_empty:
-            return leaf.nothing((size,))
+    if axis_name is not None:
+        of_ids = mesh.groupings.ids_reduced
+        return restore([over_axis(of_ids, name, axis_name, leaf, ids, count, size=size) for leaf in leaves])
+    return restore([leaf.reduced(_ItemsOfIds(ids, count, size)) for leaf in leaves])
 
-        def combined(x: jax.Array, kind: Kind, wide: bool) -> jax.Array:
-            if axis_name is not None:
-                x = x.astype(wide_dtype(x.dtype)) if wide else x
-                return over_axis(mesh.ids.reduce_by_id, name, axis_name, kind, x, ids, count, size=size)
-            return _reduce_by_id(x=x, ids=ids, count=count, op=kind, wide=wide, size=size)[0]
 
-        def counts() -> jax.Array:
-            ones = jnp.ones((n, 1), index_dtype(name, "x", n * devices))
-            return combined(ones, Kind.ADD, False)[:, 0]
+class _ItemsOfIds(Grouping):
+    """The items of each id."""
 
-        return leaf.results(combined(leaf.rows, leaf.kind, leaf.wide), (size,), counts)
+    def __init__(self, ids: jax.Array, count: Any, size: int):
+        self.ids, self.count, self.n, self.leading = ids, count, ids.shape[0], (size,)
 
-    return restore([reduce_leaf(leaf) for leaf in leaves])
+    @property
+    def index_dtype(self) -> np.dtype:  # type: ignore[override]
+        return index_dtype("reduce_by_id", "x", self.n)
+
+    def combine(self, kind: Kind, x: jax.Array, wide: bool = False) -> jax.Array:
+        (size,), rows = self.leading, x.reshape(self.n, math.prod(x.shape[1:]))
+        found = _reduce_by_id(x=rows, ids=self.ids, count=self.count, op=kind, wide=wide, size=size)[0]
+        return found.reshape(size, *x.shape[1:])
+
+    def spread(self, results: jax.Array) -> jax.Array:
+        return _of_items(results, self.ids, self.count)
+
+    @functools.cached_property
+    def _in_order(self) -> tuple[jax.Array, SegmentedItems]:
+        """The items in the order of their ids, and the segments that they are then."""
+        order, bounds = _order_of_ids(self.ids, self.count, self.leading[0])
+        return order, SegmentedItems("reduce_by_id", self.n, bounds[:-1], bounds[-1:])
+
+    def median(self, x: jax.Array) -> jax.Array:
+        order, segments = self._in_order
+        return segments.median(take_rows(x, order))
+
+    def distinct(self, x: jax.Array) -> jax.Array:
+        order, segments = self._in_order
+        return segments.distinct(take_rows(x, order))
 
 
 def _shapes(x: Any, *, op: int, wide: int, size: int) -> Sequence[Any]:
@@ -131,20 +161,30 @@ def _shapes(x: Any, *, op: int, wide: int, size: int) -> Sequence[Any]:
 @by_construction()
 def _by_sorting(x: jax.Array, ids: jax.Array, count: jax.Array, *, op: int, wide: int, size: int) -> Sequence[Any]:
     """The rows in the order of their ids are segments."""
-    width = x.shape[1]
-    dtype, bits = np.min_scalar_type(size), max(1, size.bit_length())
-    keys = jnp.where(_has_id(ids, count, size), ids, size).astype(dtype)
-    needles = jnp.arange(size + 1, dtype=dtype)
-    if width == 1 and x.dtype.itemsize in (4, 8) and not Kind(op).gives_index:
+    if x.shape[1] == 1 and x.dtype.itemsize in (4, 8) and not Kind(op).gives_index:
+        keys, needles, bits = _sorted_by(ids, count, size)
         keys, column = sort(keys, x[:, 0], bits=bits)
         bounds = sorted_search(needles, keys)
         found = _segmented_reduce(x=column, heads=bounds[:size], count=bounds[size:], op=op, wide=wide)[0]
         return [found[:, None]]
-    keys, order = run_sort_indices(
-        "reduce_by_id", keys, ABSENT, ABSENT, descending=False, count=None, method=Method.FASTEST, bits=bits
-    )
-    bounds = sorted_search(needles, keys)
+    order, bounds = _order_of_ids(ids, count, size)
     return reduce_rows(x=x, heads=bounds[:size], indices=order, count=bounds[size:], op=op, wide=wide)
+
+
+def _sorted_by(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array, int]:
+    """Keys to sort items by, which are `size` for those without an id; all keys once; and how many bits they have."""
+    dtype = np.min_scalar_type(size)
+    keys = jnp.where(_has_id(ids, count, size), ids, size).astype(dtype)
+    return keys, jnp.arange(size + 1, dtype=dtype), max(1, size.bit_length())
+
+
+@by_construction()
+def _order_of_ids(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+    """Items in the order of their ids, and where those of each id begin, `[size + 1]`."""
+    keys, needles, bits = _sorted_by(ids, count, size)
+    options: dict[str, Any] = {"descending": False, "count": None, "method": Method.FASTEST, "bits": bits}
+    keys, order = run_sort_indices("reduce_by_id", keys, ABSENT, ABSENT, **options)
+    return order, sorted_search(needles, keys)
 
 
 def _has_id(ids: jax.Array, count: jax.Array, size: int) -> jax.Array:

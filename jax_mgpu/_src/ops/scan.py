@@ -16,9 +16,9 @@ from jax_mgpu._src.arguments.annotations import (
     AxisName,
     DTypeLike,
     ItemFunction,
-    OperatorName,
     OperatorTree,
     PairFunction,
+    ScannedName,
     SegmentsLike,
 )
 from jax_mgpu._src.arguments.check import (
@@ -54,7 +54,7 @@ __all__ = ["scan", "segmented_scan"]
 @overload
 def scan(
     x: ArrayLike,
-    op: OperatorName | PairFunction = "add",
+    op: ScannedName | PairFunction = "add",
     *,
     exclusive: bool = False,
     reverse: bool = False,
@@ -153,7 +153,7 @@ def scan(
 def segmented_scan(
     x: ArrayLike,
     heads: SegmentsLike,
-    op: OperatorName | PairFunction = "add",
+    op: ScannedName | PairFunction = "add",
     *,
     exclusive: bool = False,
     reverse: bool = False,
@@ -272,7 +272,7 @@ def _run(
         operator, x, n, restore = custom(name, op, x, identity, needs_identity, commutative=commutative)
     else:
         leaves, restore, n = named_leaves(
-            name, "x", x, op, identity, devices_of(name, axis_name), widens=False, dtype=dtype
+            name, "x", x, op, identity, devices_of(name, axis_name), scanned=True, dtype=dtype
         )
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
     heads, count = pieces(segments), segments.count
@@ -349,7 +349,7 @@ def inside_segments(x: Any, heads: jax.Array, *, gaps: bool) -> Any:
 
 def leaf_inside_segments(leaf: Leaf, heads: jax.Array, *, gaps: bool) -> Leaf:
     """The same of an array by an operator whose partial derivatives depend on the items."""
-    if leaf.kind not in (Kind.MUL, Kind.LOGSUMEXP):
+    if leaf.made is None and leaf.kind not in (Kind.MUL, Kind.LOGSUMEXP):
         return leaf
     return dataclasses.replace(leaf, x=inside_segments(leaf.x, heads, gaps=gaps))
 

@@ -1,0 +1,150 @@
+"""What named operators are made of, over a mesh axis: all items of the devices, their segments, or those of each id."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.arguments.check import value_error
+from jax_mgpu._src.arguments.counts import heads_inside, live_mask
+from jax_mgpu._src.arguments.preconditions import by_construction
+from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.functions.named_operators import Grouping, Leaf
+from jax_mgpu._src.functions.operators import Kind, wide_dtype
+from jax_mgpu._src.keys.bits import shifted
+from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.mesh.ids import reduce_by_id
+from jax_mgpu._src.mesh.reductions import reduce, segmented_reduce, segmented_scan
+from jax_mgpu._src.mesh.remote_gather import fetch
+from jax_mgpu._src.mesh.segments import segmented_sort
+from jax_mgpu._src.mesh.selections import item_at, run_marks
+from jax_mgpu._src.mesh.sorts import sort
+from jax_mgpu._src.ops.argsorted import count_of
+from jax_mgpu._src.ops.order_statistics import middle, quantiles
+from jax_mgpu._src.ops.reduce_by_id import _has_id
+from jax_mgpu._src.ops.sort_primitives import Method
+
+__all__ = ["all_reduced", "ids_reduced", "segments_reduced"]
+
+
+def all_reduced(axis: Axis, leaf: Leaf, count: Any) -> jax.Array:
+    """One result, the same on all devices."""
+    return leaf.reduced(_All(axis, leaf.x.shape[0], (), count))
+
+
+def segments_reduced(axis: Axis, leaf: Leaf, heads: jax.Array, count: Any) -> jax.Array:
+    """The results of the segments whose heads are on this device."""
+    return leaf.reduced(_Segments(axis, leaf.x.shape[0], heads, count))
+
+
+def ids_reduced(axis: Axis, leaf: Leaf, ids: jax.Array, count: Any, *, size: int) -> jax.Array:
+    """The results of this device's ids."""
+    return leaf.reduced(_Ids(axis, ids, count, size))
+
+
+class _OverAxis(Grouping):
+    """The live items of all devices, of which each has n slots. Places are those in the global array."""
+
+    def __init__(self, axis: Axis, n: int, leading: tuple[int, ...], count: Any):
+        self.axis, self.n, self.leading, self.count = axis, n, leading, count
+
+    @property
+    def index_dtype(self) -> np.dtype:  # type: ignore[override]
+        return self.axis.index_dtype("x", self.n)
+
+    @functools.cached_property
+    def live(self) -> jax.Array:
+        """How many items this device has."""
+        return self.axis.live("x", self.n, self.count)
+
+    @functools.cached_property
+    def lives(self) -> jax.Array:
+        """How many each has."""
+        return self.axis.gather(self.live)
+
+    def positions(self) -> jax.Array:
+        return self.axis.begin(self.lives) + jnp.arange(self.n, dtype=self.live.dtype)
+
+    def take(self, x: jax.Array, places: jax.Array) -> jax.Array:
+        return fetch(self.axis, [x], self.lives, places, [None])[0]
+
+
+class _All(_OverAxis):
+    def combine(self, kind: Kind, x: jax.Array, wide: bool = False) -> jax.Array:
+        return reduce(self.axis, kind, x.astype(wide_dtype(x.dtype)) if wide else x, self.n, self.count)
+
+    def take(self, x: jax.Array, places: jax.Array) -> jax.Array:
+        return item_at(self.axis, x, self.lives)(places.reshape(1))[0]
+
+    def spread(self, results: jax.Array) -> jax.Array:
+        live = live_mask(self.n, self.count).reshape(-1, *[1] * results.ndim)
+        return jnp.where(live, results[None], 0)
+
+    def median(self, x: jax.Array) -> jax.Array:
+        return quantiles(self.axis.operation, x, ABSENT, 0.5, count_of(self.count), None, self.axis.name)
+
+    def distinct(self, x: jax.Array) -> jax.Array:
+        options: dict[str, Any] = {"descending": False, "even": True, "method": Method.FASTEST, "bits": None}
+        with by_construction():
+            ordered, live = sort(self.axis, x, None, count=self.live, **options)
+        marks = run_marks(self.axis, ordered, live) & live_mask(self.n, live.reshape(1))
+        return self.axis.sum(jnp.sum(marks, dtype=live.dtype))
+
+
+class _Segments(_OverAxis):
+    def __init__(self, axis: Axis, n: int, heads: jax.Array, count: Any):
+        super().__init__(axis, n, heads.shape, count)
+        self.heads = heads
+
+    def combine(self, kind: Kind, x: jax.Array, wide: bool = False) -> jax.Array:
+        x = x.astype(wide_dtype(x.dtype)) if wide else x
+        return segmented_reduce(self.axis, kind, x, self.n, self.heads, self.count)
+
+    def spread(self, results: jax.Array) -> jax.Array:
+        """The results at the heads of their segments, and 0 at all other items, are added up along each segment."""
+        heads = heads_inside(self.heads, self.n)
+        last = jnp.arange(heads.shape[0]) == heads.shape[0] - 1
+        places = jnp.where((heads != shifted(heads, -1)) | last, heads, self.n)  # not those of empty segments
+        values = jnp.zeros((self.n, *results.shape[1:]), results.dtype).at[places].set(results, mode="drop")
+        flags = {"exclusive": 0, "reverse": 0, "total": 0}
+        return segmented_scan(self.axis, Kind.ADD, values, self.n, self.heads, self.count, **flags)[0]
+
+    def _sorted(self, x: jax.Array) -> jax.Array:
+        with by_construction():
+            return segmented_sort(self.axis, x, self.heads, ABSENT, None, descending=False, count=count_of(self.count))
+
+    def median(self, x: jax.Array) -> jax.Array:
+        begin = self.places(last=False)
+        return middle(x.dtype, self._sorted(x), begin, begin + self.counts(begin.dtype), self.take)
+
+    def distinct(self, x: jax.Array) -> jax.Array:
+        marks = run_marks(self.axis, self._sorted(x), self.live, self.heads)
+        return self.combine(Kind.ADD, marks.astype(self.index_dtype))
+
+
+class _Ids(_OverAxis):
+    """Items by their ids, of which each device has `size`."""
+
+    def __init__(self, axis: Axis, ids: jax.Array, count: Any, size: int):
+        super().__init__(axis, ids.shape[0], (size,), count)
+        self.ids, self.size = ids, size
+
+    def combine(self, kind: Kind, x: jax.Array, wide: bool = False) -> jax.Array:
+        rows = (x.astype(wide_dtype(x.dtype)) if wide else x).reshape(self.n, -1 if x.size else x[:1].size)
+        found = reduce_by_id(self.axis, kind, rows, self.ids, self.count, size=self.size)
+        return found.reshape(self.size, *x.shape[1:])
+
+    def spread(self, results: jax.Array) -> jax.Array:
+        total = self.axis.size * self.size
+        ids = jnp.where(_has_id(self.ids, self.count, total), self.ids, -1)
+        counts = jnp.full((self.axis.size,), self.size, self.index_dtype)
+        return fetch(self.axis, [results], counts, ids, [None])[0]
+
+    def _no_order(self, x: jax.Array) -> jax.Array:
+        raise value_error(self.axis.operation, "axis_name", "None for 'median' and 'nunique'", "an axis")
+
+    median = distinct = _no_order

@@ -1,0 +1,209 @@
+"""Items by their rank among all, or within segments, and what lies between them: quantiles and medians."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src import mesh
+from jax_mgpu._src.arguments.check import as_array, count_operand, describe, expect_key, index_dtype, type_error
+from jax_mgpu._src.arguments.preconditions import by_construction, fractions
+from jax_mgpu._src.arguments.segments import GivenSegments, segment_operands
+from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.operation import ABSENT, Operation
+from jax_mgpu._src.functions.operators import accumulator_dtype
+from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.ops.argsorted import count_of
+from jax_mgpu._src.ops.scan import pieces
+from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
+from jax_mgpu._src.ops.sort_primitives import Method
+
+__all__ = ["CUDA_FEW_ITEMS", "middle", "quantiles"]
+
+CUDA_FEW_ITEMS = 2**16  # of more in short rows, the sort has several rows in a block
+
+
+def quantiles(name: str, x: Any, heads: Any, q: Any, count: Any, ends: Any = None, axis_name: Any = None) -> jax.Array:
+    """The quantiles of all items, if the heads are absent, or of each segment."""
+    x = whole_axes(expect_key(name, "x", x))
+    n = x.shape[0]
+    q = as_array(name, "q", q)
+    if not (jnp.issubdtype(q.dtype, jnp.floating) or jnp.issubdtype(q.dtype, jnp.integer)):
+        raise type_error(name, "q", "numbers from 0 to 1", describe(q))
+    is_float = jnp.issubdtype(x.dtype, jnp.floating)
+    dtype = x.dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
+    wide = accumulator_dtype(dtype)
+    shape = q.shape
+    q = fractions(name, "q", whole_axes(q).astype(wide).reshape(-1))
+    if heads is ABSENT:
+        segments = GivenSegments(jnp.zeros((1,), jnp.int32), None, count_operand(name, "count", count, n), n)
+    else:
+        segments = segment_operands(name, heads, ends, count, n, whole=True)
+        shape = (*shape, segments.m)
+    index, live = index_dtype(name, "x", n), segments.count
+    if 0 in shape:  # a batch over an Explicit mesh cannot reshape it
+        return jnp.zeros(shape, dtype)
+    if axis_name is not None:
+        total, item_at = over_axis(mesh.selections.ordered_items, name, axis_name, x, live)
+        begin, end = jnp.zeros((1,), total.dtype), total.reshape(1)
+    else:
+        begin, end = (bound.astype(index) for bound in segments.bounds())
+    lower, upper, weight = _neighbours(q[:, None], (end - begin)[None])
+    last = jnp.broadcast_to(jnp.maximum(end - 1, 0), (1, *end.shape))
+    positions = jnp.concatenate([begin[None] + lower, begin[None] + upper, last])
+    if axis_name is not None:
+        items = item_at(positions[:, 0])[:, None]
+    elif heads is ABSENT:
+        items = _order_statistics(x=x, ranks=positions[:, 0], count=live)[0][:, None]
+    else:
+        ordered = run_sort(
+            name, x, pieces(segments), ABSENT, None, descending=False, count=count, method=Method.MERGING
+        )
+        items = take_or_fill(ordered, positions.reshape(-1)).reshape(positions.shape)
+    below, above = (part.astype(wide) for part in jnp.split(items[:-1], 2))
+    found = between(below, above, weight)
+    undefined = (begin == end)[None] | jnp.isnan(q)[:, None]
+    if is_float:  # NaNs come last
+        undefined |= jnp.isnan(items[-1:])
+    return jnp.where(undefined, jnp.nan, found).astype(dtype).reshape(shape)
+
+
+class _OrderStatistics(Operation):
+    """A selection of the items at some ranks. Where a sort takes less time, CUDA sorts."""
+
+    def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
+        """Whether a batch asks for many ranks of one array, the kernels do not take so many, or rows are short."""
+        x, ranks, _ = operands
+        if x.ndim == 1 and ranks.size > CUDA_MOST_RANKS and ranks.ndim > 1:
+            return True  # it is sorted once
+        short = x.shape[-1] < CUDA_LEAST_COUNTED_ROW and x.size > CUDA_FEW_ITEMS
+        return platform == "cuda" and (ranks.shape[-1] > CUDA_MOST_RANKS or short)
+
+
+CUDA_MOST_RANKS = 7  # kMostRanks of ffi/cuda/tunings.h
+CUDA_LEAST_COUNTED_ROW = 2**14
+
+
+def _statistics_shapes(x: Any, ranks: Any) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct(ranks.shape, x.dtype)]
+
+
+def _statistics_fallback(x: jax.Array, ranks: jax.Array, count: jax.Array) -> Sequence[jax.Array]:
+    with by_construction():  # the count was checked
+        ordered = run_sort(
+            "quantile", x, ABSENT, ABSENT, None, descending=False, count=count_of(count), method=Method.FASTEST
+        )
+    return [take_or_fill(ordered, ranks)]
+
+
+def _statistics_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    values = _order_statistics.run(primals)
+    if tangents.x is None:
+        return values, [None]
+    with by_construction():
+        order = run_sort_indices(
+            "quantile", primals.x, ABSENT, ABSENT, descending=False, count=count_of(primals.count),
+            method=Method.FASTEST,
+        )[1]  # fmt: skip
+    return values, [take_or_fill(tangents.x, take_or_fill(order, primals.ranks))]
+
+
+_order_statistics = _OrderStatistics(
+    "order_statistics",
+    operands={"x": 1, "ranks": 1, "count": 1},
+    results=("values",),
+    attributes={},
+    shapes=_statistics_shapes,
+    fallback=_statistics_fallback,
+)
+_order_statistics.def_jvp(_statistics_jvp)
+
+
+# A larger part of a rank is never taken for the rounding of q, which may be whole ranks of a long segment.
+MOST_ERROR = 2**-10
+
+
+def _neighbours(q: jax.Array, lengths: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The ranks below and above each quantile, and the weight of the upper one, from 0 to less than 1.
+
+    A rank of a long segment has more digits than a float32. So the rank is computed in parts: with q = k / 4096 + r and
+    the last rank 4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last part is rounded. Rounding
+    never takes it past the rank of (k + 1) / 4096, so that ranks rise with q.
+
+    A rank that is whole but for the rounding of q is whole: 0.7 of 11 items is the item of rank 7, without a share of
+    its neighbour, which may be infinite.
+    """
+    last = jnp.maximum(lengths - 1, 0)
+
+    def rank(k: jax.Array) -> tuple[jax.Array, jax.Array]:
+        middle = k * (last % 4096)
+        return k * (last // 4096) + middle // 4096, (middle % 4096).astype(q.dtype) / 4096
+
+    coarse = jnp.floor(jnp.nan_to_num(q) * 4096)
+    k = jnp.clip(coarse, 0, 4096).astype(last.dtype)
+    lower, rest = rank(k)
+    rest = rest + (q - coarse / 4096) * last.astype(q.dtype)
+    whole = jnp.floor(rest)
+    weight = rest - whole
+    lower = lower + jnp.nan_to_num(whole).astype(last.dtype)
+    next_lower, next_weight = rank(jnp.minimum(k + 1, 4096))
+    is_past = (lower > next_lower) | ((lower == next_lower) & (weight > next_weight))
+    lower, exact = jnp.where(is_past, next_lower, lower), jnp.where(is_past, next_weight, weight)
+    error = jnp.minimum(q * last.astype(q.dtype) * (jnp.finfo(q.dtype).eps / 2), MOST_ERROR)
+    is_next = 1 - exact <= error
+    lower = jnp.clip(lower + is_next.astype(lower.dtype), 0, last)
+    weight = with_derivative(jnp.where(is_next | (exact <= error), 0, exact), weight)
+    upper = jnp.minimum(lower + (weight > 0).astype(lower.dtype), last)
+    return lower, upper, weight
+
+
+def middle(
+    dtype: Any, ordered: Any, begin: jax.Array, end: jax.Array, take: Callable[[Any, jax.Array], jax.Array]
+) -> jax.Array:
+    """The medians of what lies from `begin` to `end` in order, which `take` takes; NaN over nothing, and if one is."""
+    is_float, number = jnp.issubdtype(dtype, jnp.floating), end - begin
+    dtype = dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
+
+    def item(place: jax.Array) -> jax.Array:
+        return take(ordered, jnp.where(number > 0, begin + place, -1))
+
+    below, above = (item(place).astype(accumulator_dtype(dtype)) for place in ((number - 1) // 2, number // 2))
+    found = between(below, above, jnp.where(number % 2 == 1, 0, 0.5).astype(below.dtype))
+    undefined = number == 0
+    if is_float:  # NaNs come last
+        undefined |= jnp.isnan(item(number - 1))
+    return jnp.where(undefined, jnp.nan, found).astype(dtype)
+
+
+def between(below: jax.Array, above: jax.Array, weight: jax.Array) -> jax.Array:
+    """`below + weight * (above - below)` for weights from 0 to less than 1, which never falls as the weight grows.
+
+    It lies within the two, and is the same as they are if they are equal. It starts from the one nearer to 0, whose
+    digits matter. A difference of other signs may overflow: there each of the two has its share.
+    """
+    is_inner = ((below < 0) == (above < 0)) & jnp.isfinite(below) & jnp.isfinite(above)
+    falls = below < 0
+    near, far, share = (
+        jnp.where(falls, above, below),
+        jnp.where(falls, below, above),
+        jnp.where(falls, 1 - weight, weight),
+    )
+    inner = near + share * (jnp.where(is_inner, far, near) - near)
+    inner = with_derivative(jnp.where(jnp.abs(inner) > jnp.abs(far), far, inner), inner)
+    return jnp.where(weight > 0, jnp.where(is_inner, inner, below * (1 - weight) + above * weight), below)
+
+
+@jax.custom_jvp
+def with_derivative(value: jax.Array, like: jax.Array) -> jax.Array:
+    """The value, with the derivative of another that differs from it by rounding."""
+    del like
+    return value
+
+
+@with_derivative.defjvp
+def _with_derivative_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    return with_derivative(*primals), tangents[1]
