@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.arguments.preconditions import inside, segment_heads
+from jax_mgpu._src.core.compat import surely
 from jax_mgpu._src.core.eager import on_host
 from jax_mgpu._src.keys.bits import is_random_key
 
@@ -189,12 +190,16 @@ def expect_same_dtype(operation: str, a_name: str, a: jax.Array, b_name: str, b:
         raise type_error(operation, b_name, f"the dtype of {a_name}, {a.dtype.name}", b.dtype.name)
 
 
-def index_dtype(operation: str, argument: str, length: int) -> np.dtype:
-    """The dtype of indices into an array of this length: int32, or int64 where it can reach 2^31 items."""
-    if length < INT32_LIMIT:
+def index_dtype(operation: str, argument: str, *lengths: int) -> np.dtype:
+    """The dtype of indices into arrays of these lengths: int32, or int64 where one is of 2^31 items or more.
+
+    An unknown length of `jax.export` is one of fewer.
+    """
+    long = [length for length in lengths if surely(operator.ge, length, INT32_LIMIT)]
+    if not long:
         return np.dtype(np.int32)
     if not jax.config.jax_enable_x64:
-        raise value_error(operation, argument, "fewer than 2^31 items, or jax_enable_x64 for int64 indices", length)
+        raise value_error(operation, argument, "fewer than 2^31 items, or jax_enable_x64 for int64 indices", max(long))
     return np.dtype(np.int64)
 
 
@@ -300,8 +305,9 @@ def _as_index(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Ar
     if x.dtype.itemsize < 4:
         return x.astype(jnp.int32)
     # uint32 and uint64: what does not fit a signed integer lies past every array
-    signed = jnp.int32 if limit < INT32_LIMIT - 1 else index_dtype(operation, argument, limit + 1)
-    past = min(limit + 1, jnp.iinfo(x.dtype).max)
+    signed = index_dtype(operation, argument, limit + 1)
+    most = jnp.iinfo(x.dtype).max
+    past = most if surely(lambda: limit >= most) else limit + 1
     return jnp.minimum(x, jnp.array(past, x.dtype)).astype(signed)
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.arguments.check import index_dtype
+from jax_mgpu._src.core.compat import smaller, surely
 from jax_mgpu._src.keys.bits import shifted
 
 __all__ = [
@@ -39,7 +40,7 @@ def live_items(n: int, count: Any, dtype: Any = None) -> jax.Array:
     dtype = index_dtype("count", "n", n) if dtype is None else dtype
     if not count.size:
         return jnp.asarray(n, dtype)
-    return jnp.clip(count[0], 0, min(n, jnp.iinfo(count.dtype).max)).astype(dtype)
+    return jnp.clip(count[0], 0, smaller(n, jnp.iinfo(count.dtype).max)).astype(dtype)
 
 
 def live_mask(n: int, count: Any) -> jax.Array:
@@ -94,7 +95,7 @@ def heads_inside(heads: jax.Array, n: int) -> jax.Array:
 
 def is_first(n: int) -> jax.Array:
     """Which of n positions is the first."""
-    return jnp.arange(n, dtype=jnp.uint32 if n <= 2**32 else jnp.uint64) == 0
+    return jnp.arange(n, dtype=jnp.uint64 if surely(lambda: n > 2**32) else jnp.uint32) == 0
 
 
 def segment_starts(n: int, heads: Any) -> jax.Array:
@@ -137,7 +138,7 @@ def segment_bounds(heads: jax.Array, n: int, count: Any, index: Any = None) -> t
 def segment_lengths(heads: jax.Array, n: int, count: Any, dtype: Any) -> jax.Array:
     """How many live items the segment of each head has, as floats: also of 2^31 items and more, in any mode of JAX."""
     positions = jax.dtypes.canonicalize_dtype(np.uint64)
-    most = min(n, int(jnp.iinfo(positions).max))
+    most = smaller(n, int(jnp.iinfo(positions).max))
     begin, end = segment_bounds(jnp.maximum(heads, 0).astype(positions), most, count, positions)
     lengths = jnp.where(end > begin, end - begin, 0).astype(dtype)
     return lengths if most == n or count.size else lengths.at[-1:].add(np.asarray(n - most, dtype))

@@ -29,6 +29,7 @@ from jax.sharding import PartitionSpec
 
 __all__ = [
     "ArrayImpl",
+    "InconclusiveSize",
     "Primitive",
     "ad",
     "automatic",
@@ -53,6 +54,7 @@ __all__ = [
     "is_local",
     "is_of_one_device",
     "is_sharded",
+    "is_symbolic",
     "is_within_program",
     "is_zero",
     "mlir",
@@ -61,8 +63,10 @@ __all__ = [
     "result_aval",
     "rows_sharding",
     "scan_operands",
+    "smaller",
     "sort_by_region",
     "stack",
+    "surely",
     "switch",
     "vary_as",
     "whole_axes",
@@ -110,6 +114,27 @@ def reconcile_vma(operands: Sequence[Any]) -> Sequence[Any]:
 def vary_as(x: Any, *like: Any) -> Any:
     """`x` with the varying manual axes of the others too, as what depends on them has."""
     return reconcile_vma([x, *(y for y in like if isinstance(y, jax.core.Tracer))])[0]
+
+
+InconclusiveSize = _core.InconclusiveDimensionOperation
+
+
+def is_symbolic(x: Any) -> bool:
+    """Whether the shape of an array is known in part alone, as that of an operand of `jax.export` may be."""
+    return not all(map(_core.is_constant_dim, getattr(x, "shape", ())))
+
+
+def surely(comparison: Callable[..., bool], *sizes: int) -> bool:
+    """Whether sizes compare so, whatever those are that `jax.export` does not know yet."""
+    try:
+        return comparison(*sizes)
+    except InconclusiveSize:
+        return False
+
+
+def smaller(size: int, limit: int) -> int:
+    """The smaller one of a size and a number that an unknown size does not reach."""
+    return limit if surely(lambda: size > limit) else size
 
 
 def without_values(closed: Any) -> Any:

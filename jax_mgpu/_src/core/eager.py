@@ -24,9 +24,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten  # of which jax.tree.flatten is a slower form
 
-from jax_mgpu._src.core.compat import ArrayImpl, is_within_program
+from jax_mgpu._src.core.compat import ArrayImpl, InconclusiveSize, is_symbolic, is_within_program
 
-__all__ = ["HostChecked", "check_on_host", "jit_eager", "on_host"]
+__all__ = ["HostChecked", "check_on_host", "jit_eager", "on_host", "unknown_size"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -47,7 +47,11 @@ def jit_eager(*static: str) -> Callable[[Function], Function]:
         @functools.wraps(function)
         def call(*positional: Any, **named: Any) -> Any:
             if is_within_program() or named.get("axis_name") is not None or jax.config.jax_disable_jit:
-                return function(*positional, **named)
+                try:
+                    return function(*positional, **named)
+                except InconclusiveSize as error:
+                    given = {**dict(zip(names, positional, strict=False)), **named}
+                    raise unknown_size(function.__name__, given, error) from error
             given = {**dict(zip(names, positional)), **named}  # noqa: B905 - the argument takes half a microsecond
             if len(given) < len(positional) + len(named):
                 return function(*positional, **named)  # Python's own error
@@ -109,6 +113,14 @@ def check_on_host(check: Callable[..., None], x: Any, *static: Any) -> None:
         host[0].operands.of(_Conversion.of(check, static, leaves, structure))
     else:
         check(x, *static)
+
+
+def unknown_size(operation: str, arguments: Mapping[str, Any], reason: object) -> ValueError:
+    """The error of a call whose program depends on a size that `jax.export` does not know."""
+    unknown = [(name, x) for name, given in arguments.items() for x in tree_flatten(given)[0] if is_symbolic(x)]
+    argument, x = unknown[0] if unknown else ("size", None)
+    got = "one" if x is None else f"{x.dtype.name}[{','.join(map(str, x.shape))}]"
+    return ValueError(f"{operation}: {argument}: expected known sizes, got {got}: {str(reason).splitlines()[0]}")
 
 
 def _forget_notes(error: Exception) -> None:

@@ -31,6 +31,7 @@ from jax.sharding import PartitionSpec
 
 from jax_mgpu._src.core import library
 from jax_mgpu._src.core.compat import (
+    InconclusiveSize,
     Primitive,
     ad,
     automatic,
@@ -43,6 +44,7 @@ from jax_mgpu._src.core.compat import (
     is_eager,
     is_in_eager_shard_map,
     is_sharded,
+    is_symbolic,
     is_zero,
     mlir,
     partition_spec,
@@ -51,7 +53,7 @@ from jax_mgpu._src.core.compat import (
     vary_as,
     zero_tangent,
 )
-from jax_mgpu._src.core.eager import jit_eager
+from jax_mgpu._src.core.eager import jit_eager, unknown_size
 from jax_mgpu._src.core.sharding import declare_batch, workspace_shape
 from jax_mgpu._src.keys.bits import keeping_bits
 
@@ -382,7 +384,7 @@ class Keyed:
 
 
 def _register_lowerings(operation: Operation) -> None:
-    lower_fallback = mlir.lower_fun(lambda *xs, **attributes: run_fallback(operation, xs, attributes), True)
+    lower_fallback = mlir.lower_fun(lambda *xs, **attributes: _fallback_of(operation, xs, attributes), True)
 
     def pure(ctx: Any, *operands: Any, **attributes: Any) -> Any:
         """In plain JAX. Functions that were traced apart know nothing of values that vary over manual axes."""
@@ -412,6 +414,9 @@ def _kernel_lowering(operation: Operation, platform: str, pure: Callable[..., An
         avals_in, avals_out = ctx.avals_in, list(ctx.avals_out)
         if any(map(_is_float8, avals_in)):
             return as_bytes(ctx, *operands, **attributes)
+        if platform == "cuda" and any(map(is_symbolic, avals_in)):
+            named = dict(zip(operation.operands, avals_in, strict=True))
+            raise unknown_size(operation.name, named, "The scratch memory of CUDA kernels follows from all sizes.")
         batch_rank = operation._batch_rank(avals_in)
         devices = automatic_devices(ctx) if batch_rank else 1
         if operation.prefers_xla(avals_in, attributes, platform, devices):
@@ -493,6 +498,13 @@ def _workspace_shape(
         return library.workspace_bytes(operation.name, operands, results, attributes)
 
     return workspace_shape(avals_out[0].shape[:batch_rank], devices, bytes_of)
+
+
+def _fallback_of(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any]) -> Sequence[Any]:
+    try:
+        return run_fallback(operation, operands, attributes)
+    except InconclusiveSize as error:
+        raise unknown_size(operation.name, dict(zip(operation.operands, operands, strict=True)), error) from error
 
 
 def run_fallback(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any]) -> Sequence[Any]:

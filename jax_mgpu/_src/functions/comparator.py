@@ -37,6 +37,7 @@ from jax_mgpu._src.core.compat import (
     partition_spec,
     reconcile_vma,
     sort_by_region,
+    surely,
     vary_as,
 )
 from jax_mgpu._src.core.operation import ABSENT, Keyed
@@ -74,7 +75,7 @@ def plain_sort_indices(
       count: as of a sort.
     """
     n = leaves[0].shape[0]
-    if n < 2:
+    if surely(lambda: n < 2):
         return jnp.arange(n, dtype=index_dtype("sort", "keys", n))
     leaves = [jnp.asarray(jax.lax.stop_gradient(leaf)) for leaf in leaves]
     leaves = [vary_as(leaf, *leaves, heads, flags, count) for leaf in leaves]

@@ -520,7 +520,8 @@ def _merge_places(codes: jax.Array, others: jax.Array, count: Any, others_count:
         needles=codes, haystack=others, needles_count=count, haystack_count=others_count, right=False
     )[0]
     places = firsts + before.astype(dtype)
-    return split(places.astype(f"uint{8 * dtype.itemsize}"), n.bit_length())
+    word = 8 * dtype.itemsize
+    return split(places.astype(f"uint{word}"), n.bit_length() if isinstance(n, int) else word)
 
 
 def _rest(digits: Sequence[Digit], bits: int) -> list[Digit]:

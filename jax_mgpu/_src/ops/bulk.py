@@ -141,7 +141,7 @@ def _starts(x: Any, indices: jax.Array, count: jax.Array, drift: int, size: int)
     Object `j` starts with the inserted value, or behind the removed item, `j`; out of range, at -1 or past all.
     """
     operation = "derivative of bulk_insert" if drift > 0 else "derivative of bulk_remove"
-    dtype = index_dtype(operation, "x", max(size, x.shape[0] + indices.shape[0]) + 1)
+    dtype = index_dtype(operation, "x", size + 1, x.shape[0] + indices.shape[0] + 1)
     live = live_items(x.shape[0], count, dtype)
     indices = jnp.clip(indices, -1, min(x.shape[0] + 1, jnp.iinfo(indices.dtype).max)).astype(dtype)
     in_range = (indices >= 0) & (indices < live + int(drift > 0))

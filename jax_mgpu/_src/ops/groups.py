@@ -31,6 +31,7 @@ from jax_mgpu._src.arguments.preconditions import room
 from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import flatten_values, plain_leaves, take_or_fill
+from jax_mgpu._src.core.compat import smaller
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.named_operators import (
     GIVE_FLOATS,
@@ -335,7 +336,7 @@ def segmented_shift(
     limits = jnp.iinfo(step.dtype)
     given = {
         "heads": heads_from_zero(heads_inside(heads, n).astype(dtype)),
-        "by": jnp.clip(step, max(-slots, limits.min), min(slots, limits.max)).astype(dtype)[None],
+        "by": jnp.clip(step, -smaller(slots, -limits.min), smaller(slots, limits.max)).astype(dtype)[None],
         "count": segments.count,
     }
     inside = None if segments.ends is None else covered(n, heads)

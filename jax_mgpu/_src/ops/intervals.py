@@ -6,6 +6,7 @@ and a copy, in one kernel.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from jax_mgpu._src.arguments.counts import common_dtype, live_items, wide_enough
 from jax_mgpu._src.arguments.preconditions import apart, interval_lengths, intervals_inside, non_decreasing
 from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.values import fill_rows, take_or_fill, take_rows
-from jax_mgpu._src.core.compat import vary_as
+from jax_mgpu._src.core.compat import surely, vary_as
 from jax_mgpu._src.core.operation import Operation, jit_eager
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.load_balance import find_objects, load_balance_search
@@ -470,8 +471,9 @@ class _IntervalOperation(Operation):
         names = zip(self.operands, operands, strict=True)
         indices = [x for name, x in names if name.endswith(("starts", "offsets")) and x.size]
         dtype = common_dtype(*indices) if indices else np.dtype(np.int32)
-        if (most := max([*counts, attributes.get("size", 0)])) > np.iinfo(dtype).max:
-            dtype = index_dtype(self.name, "x", most)
+        sizes, largest = [*counts, attributes.get("size", 0)], np.iinfo(dtype).max
+        if any(surely(operator.gt, size, largest) for size in sizes):
+            dtype = index_dtype(self.name, "x", *sizes)
         operands = [x.astype(dtype) if any(x is y for y in indices) and x.dtype != dtype else x for x in operands]
         return super().run(operands, **attributes)
 

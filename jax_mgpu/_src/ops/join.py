@@ -28,7 +28,7 @@ from jax_mgpu._src.arguments.check import (
 from jax_mgpu._src.arguments.counts import live_items, live_mask, of_all
 from jax_mgpu._src.arguments.preconditions import by_construction, room, row_indices
 from jax_mgpu._src.arguments.values import plain_leaves, take_or_fill
-from jax_mgpu._src.core.compat import is_of_one_device
+from jax_mgpu._src.core.compat import is_of_one_device, surely
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions import blocked_scan
 from jax_mgpu._src.functions.comparator_ops import ranked_pair
@@ -450,8 +450,9 @@ def _gather(
 
 
 def _shapes(a: Any, b: Any, *, size: int) -> Sequence[Any]:
-    rows = max(1, a.shape[0]) * max(1, b.shape[0]) + a.shape[0] + b.shape[0]
-    count = jnp.int64 if rows > INT32_LARGEST and jax.config.jax_enable_x64 else jnp.int32
+    n_a, n_b = a.shape[0], b.shape[0]
+    many = surely(lambda: max(1, n_a) * max(1, n_b) + n_a + n_b > INT32_LARGEST)
+    count = jnp.int64 if many and jax.config.jax_enable_x64 else jnp.int32
     return [
         jax.ShapeDtypeStruct((size,), index_dtype("join", "a", a.shape[0])),
         jax.ShapeDtypeStruct((size,), index_dtype("join", "b", b.shape[0])),

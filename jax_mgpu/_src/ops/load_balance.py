@@ -96,7 +96,7 @@ def load_balance_search(
     name = "load_balance_search"
     size = static_size(name, "size", size)
     offsets = non_decreasing(name, "offsets", index_vector(name, "offsets", offsets, size))
-    index_dtype(name, "size", max(size, offsets.shape[0]))
+    index_dtype(name, "size", size, offsets.shape[0])
     return_rank = static_flag(name, "return_rank", return_rank)
     total = count_operand(name, "total", total, size * devices_of(name, axis_name))
     if axis_name is not None and offsets.shape[0]:
@@ -110,7 +110,7 @@ def load_balance_search(
 
 def find_objects(offsets: jax.Array, total: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
     """The search in plain JAX: objects and ranks, -1 where there is none."""
-    dtype = index_dtype("load_balance_search", "size", max(size, offsets.shape[0]))
+    dtype = index_dtype("load_balance_search", "size", size, offsets.shape[0])
     items = jnp.arange(size, dtype=dtype)
     if offsets.shape[0] == 0:
         return jnp.full_like(items, -1), jnp.full_like(items, -1)
@@ -122,7 +122,7 @@ def find_objects(offsets: jax.Array, total: jax.Array, size: int) -> tuple[jax.A
 
 
 def _shapes(offsets: Any, *, size: int, return_rank: int) -> Sequence[Any]:
-    dtype = index_dtype("load_balance_search", "size", max(size, offsets.shape[0]))
+    dtype = index_dtype("load_balance_search", "size", size, offsets.shape[0])
     return [jax.ShapeDtypeStruct((size,), dtype)] * (1 + return_rank)
 
 

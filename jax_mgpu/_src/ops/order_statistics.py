@@ -80,8 +80,9 @@ class _OrderStatistics(Operation):
         x, ranks, _ = operands
         if x.ndim == 1 and ranks.size > CUDA_MOST_RANKS and ranks.ndim > 1:
             return True  # it is sorted once
-        short = x.shape[-1] < CUDA_LEAST_COUNTED_ROW and x.size > CUDA_FEW_ITEMS
-        return platform == "cuda" and (ranks.shape[-1] > CUDA_MOST_RANKS or short)
+        if platform != "cuda":
+            return False
+        return ranks.shape[-1] > CUDA_MOST_RANKS or (x.shape[-1] < CUDA_LEAST_COUNTED_ROW and x.size > CUDA_FEW_ITEMS)
 
 
 CUDA_MOST_RANKS = 7  # kMostRanks of ffi/cuda/tunings.h

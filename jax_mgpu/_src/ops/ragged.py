@@ -23,7 +23,7 @@ from jax_mgpu._src.arguments.preconditions import inside, room, segment_numbers,
 from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import take_or_fill
-from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.compat import surely, whole_axes
 from jax_mgpu._src.core.operation import jit_eager
 from jax_mgpu._src.keys.bits import is_random_key
 from jax_mgpu._src.mesh import over_axis
@@ -74,14 +74,14 @@ def segment_ids(
     name = "segment_ids"
     n = static_size(name, "n", n)
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
-    index_dtype(name, "n", max(n, segments.m))
+    index_dtype(name, "n", n, segments.m)
     if axis_name is not None:
         return over_axis(mesh.segments.segment_ids, name, axis_name, segments.heads, n, segments.count)
     (ids,) = _search(offsets=pieces(segments), total=segments.count, size=n, return_rank=False)
     if segments.ends is None:
         return ids
     ids = jnp.where(ids % 2 == 0, ids // 2, -1)  # every second piece is a gap
-    return ids.astype(index_dtype(name, "n", max(n, segments.m)))
+    return ids.astype(index_dtype(name, "n", n, segments.m))
 
 
 @jit_eager("width")
@@ -169,7 +169,7 @@ def from_dense(x: Any, lengths: ArrayLike, *, size: int, fill_value: ArrayLike =
     lengths = index_vector(name, "lengths", lengths, width)
     if lengths.shape[0] != m:
         raise value_error(name, "lengths", f"one for each row of x, {m}", lengths.shape[0])
-    dtype = index_dtype(name, "x", max(m * width, size))
+    dtype = index_dtype(name, "x", m * width, size)
     lengths = jnp.clip(inside(name, "lengths", whole_axes(lengths), width), 0, width)
     heads, count = scan(lengths.astype(dtype), exclusive=True, return_total=True)
     starts = width * jnp.arange(m, dtype=dtype)
@@ -231,7 +231,7 @@ def take_segments(
     name = "take_segments"
     size = static_size(name, "size", size)
     leaves, structure, n = _items(name, x)
-    dtype = index_dtype(name, "x", max(n, size))
+    dtype = index_dtype(name, "x", n, size)
     segments = segment_operands(name, heads, ends, count, n, whole=True)
     m = segments.m
     order = segment_numbers(name, "order", whole_axes(index_vector(name, "order", order, m)), m)
@@ -255,7 +255,7 @@ def rows_of_segments(
 ) -> jax.Array:
     """`[m, width, …]`: the `lengths[i]` items of x from `begin[i]` on; no two rows share an item."""
     m, n = begin.shape[0], x.shape[0]
-    dtype = index_dtype(operation, "width", max(m * width, n))
+    dtype = index_dtype(operation, "width", m * width, n)
     form = RowForm(operation, "x", x)
     rows = width * jnp.arange(m, dtype=dtype)
     # each row is two intervals: its items, and places outside of x, which give the fill value
@@ -300,7 +300,7 @@ def _items(name: str, x: Any) -> tuple[list[jax.Array], Any, int]:
 def _offsets(lengths: jax.Array, longest: int) -> tuple[jax.Array, jax.Array]:
     """The exclusive scan of lengths, and their sum; what their type cannot hold is its largest value."""
     largest = jnp.iinfo(lengths.dtype).max
-    if lengths.shape[0] * longest <= largest:
+    if surely(lambda: lengths.shape[0] * longest <= largest):
         offsets, total = scan(lengths, exclusive=True, return_total=True)
         return offsets, total
     return saturated_offsets(lengths)

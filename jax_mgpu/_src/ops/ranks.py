@@ -21,6 +21,7 @@ from jax_mgpu._src.arguments.counts import live_items
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.core.compat import surely
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import count_of
@@ -97,7 +98,7 @@ def top_k(
     live = count_operand(name, "count", count, n)
     if axis_name is not None:
         return over_axis(mesh.selections.top_k, name, axis_name, x, k, largest, live)
-    if k > n // SELECTED_PART and not _is_short(n, k):
+    if surely(lambda: k > n // SELECTED_PART) and not _is_short(n, k):
         return TopK(*_sort_first(name, x, k, largest, count))
     values, indices = _select_first(x=x, count=live, k=k, largest=largest)
     return TopK(values, indices, jnp.minimum(live_items(n, live, indices.dtype), k))
@@ -175,7 +176,7 @@ class _TopK(Operation):
         n, total, k = operands[0].shape[-1], operands[0].size, attributes["k"]
         if platform == "cuda" and _is_short(n, k):
             return False
-        if k > n // SELECTED_PART:
+        if surely(lambda: k > n // SELECTED_PART):
             return True
         if platform != "cuda":
             return False

@@ -784,11 +784,13 @@ class _Reduce(Operation):
     """A reduction of an array. A small batch of whole sums is XLA's on a GPU."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
+        if platform != "cuda":
+            return False
         x, count = operands
         length, itemsize = x.shape[-1], x.dtype.itemsize
         most = MOST_PLAIN_BYTES * (2 if itemsize == 8 and 96 <= length <= 8192 else 1)
         is_small = x.ndim > 1 and x.size * itemsize <= most
-        return platform == "cuda" and attributes["op"] == Kind.ADD and is_small and count.size == 0
+        return attributes["op"] == Kind.ADD and is_small and count.size == 0
 
 
 _reduce = _Reduce(

@@ -453,7 +453,7 @@ def unique(
     return_inverse = static_flag(name, "return_inverse", return_inverse)
     return_counts = static_flag(name, "return_counts", return_counts)
     n = given.shape[0]
-    dtype = index_dtype(name, "keys", max(n, size))
+    dtype = index_dtype(name, "keys", n, size)
     if axis_name is not None:
         wanted = {"return_index": return_index, "return_inverse": return_inverse, "return_counts": return_counts}
         live = count_operand(name, "count", count, n)

@@ -330,8 +330,9 @@ def _operate(
         options = {"size": size, "duplicates": duplicates, "aligned": aligned}
         return _over_axis(name, kind, pair, a_values, b_values, fill_value, axis_name, options)
     index_dtype(name, "a and b", n_a + n_b)
-    default = {Kind.INTERSECTION: min(n_a, n_b), Kind.DIFFERENCE: n_a}.get(kind, n_a + n_b)
-    size = default if size is None else static_size(name, "size", size)
+    if size is None:
+        size = min(n_a, n_b) if kind == Kind.INTERSECTION else n_a if kind == Kind.DIFFERENCE else n_a + n_b
+    size = static_size(name, "size", size)
     given = {"a": pair.a, "b": pair.b, "a_count": pair.a_count, "b_count": pair.b_count, "fill": pair.fill(fill_value)}
     given.update(kind=kind, size=size, duplicates=duplicates)
 

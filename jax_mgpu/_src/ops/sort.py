@@ -12,6 +12,7 @@ from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions,
 from jax_mgpu._src.arguments.check import describe, index_dtype, static_flag, static_size, type_error, value_error
 from jax_mgpu._src.arguments.preconditions import keys_of_few_bits
 from jax_mgpu._src.arguments.values import flatten_values
+from jax_mgpu._src.core.compat import surely
 from jax_mgpu._src.core.operation import ABSENT, jit_eager
 from jax_mgpu._src.keys.columns import Columns, expect_keys
 from jax_mgpu._src.mesh import over_axis
@@ -204,7 +205,7 @@ def run_sort(
 
 def _has_nothing_to_sort(keys: Any, given: dict[str, Any]) -> bool:
     """Whether there is one item at most. Counts, heads and flags go to the sort, with which their checks run."""
-    return keys.shape[0] <= 1 and not any(given[name].size for name in ("heads", "flags", "count"))
+    return surely(lambda: keys.shape[0] <= 1) and not any(given[name].size for name in ("heads", "flags", "count"))
 
 
 def _as_they_are(keys: Any) -> Any:

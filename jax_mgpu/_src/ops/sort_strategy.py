@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax_mgpu._src.arguments.check import count_operand, index_dtype, static_flag
 from jax_mgpu._src.arguments.counts import marked_starts
 from jax_mgpu._src.arguments.values import Payload, carried_leaf, packed_rows, take_keys, take_rows, travel_with_keys
-from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.compat import surely, whole_axes
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.columns import Columns, SortKey, key_starts, travelling
 from jax_mgpu._src.keys.digits import WIDEST, WORD
@@ -28,7 +28,7 @@ LONG_PERMUTATION = 1 << 23
 
 def is_long_permutation(n: int) -> bool:
     """Whether a permutation of so many items takes longer on a GPU than a sort that carries them."""
-    return n >= LONG_PERMUTATION
+    return surely(lambda: n >= LONG_PERMUTATION)
 
 
 def given_to_sort(
@@ -62,7 +62,7 @@ def _are_two_operands(keys: Columns, given: dict[str, Any], payload: Payload) ->
     if not (keys.are_two_words and keys.are_integers) or given["method"] != Method.FASTEST:
         return False
     least = {Payload.NONE: LONG_WORDS, Payload.GIVEN: LONG_PAIRS, Payload.INDICES: LONG_INDICES}[payload]
-    return least <= keys.shape[0] < MOST_WORDS
+    return surely(lambda: least <= keys.shape[0] < MOST_WORDS)
 
 
 def sort_indices(operation: str, keys: Any, given: dict[str, Any], bits: int | None) -> tuple[Any, jax.Array]:
@@ -213,7 +213,7 @@ def _with_derivatives_by_indices(
 
 def _goes_by_parts(keys: Columns) -> bool:
     """Whether columns are sorted part after part."""
-    return len(keys.arrays) == 1 or (not keys.is_code and keys.shape[0] >= LONG_COLUMNS)
+    return len(keys.arrays) == 1 or (not keys.is_code and surely(lambda: keys.shape[0] >= LONG_COLUMNS))
 
 
 def _sort_by_parts(

@@ -334,7 +334,7 @@ def segmented_search(
     if ids.shape[0] != n:
         raise value_error(name, "ids", f"one for each needle, {n}", describe(ids))
     lives = [count_operand(name, "needles_count", needles_count, n), segments.count]
-    index = index_dtype(name, "haystack and heads", max(size, m))
+    index = index_dtype(name, "haystack and heads", size, m)
 
     def positions(x: jax.Array, most: int) -> jax.Array:
         """Indices of the type of the result; one that is out of range stays so."""
@@ -406,7 +406,7 @@ def _search_shapes(needles: Any, haystack: Any) -> Sequence[Any]:
 
 
 def _match_shapes(a: Any, b: Any) -> Sequence[Any]:
-    index = index_dtype("sorted_match", "a and b", max(a.shape[0], b.shape[0]))
+    index = index_dtype("sorted_match", "a and b", a.shape[0], b.shape[0])
     indices = [jax.ShapeDtypeStruct(x.shape, index) for x in (a, b)]
     matches = [jax.ShapeDtypeStruct(x.shape, jnp.bool_) for x in (a, b)]
     return [*indices, *matches, *[jax.ShapeDtypeStruct((), index)] * 2]
@@ -459,7 +459,7 @@ def _search_fallback(
 def _match_fallback(
     a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, right: int
 ) -> Sequence[jax.Array]:
-    index = index_dtype("sorted_match", "a and b", max(a.shape[0], b.shape[0]))
+    index = index_dtype("sorted_match", "a and b", a.shape[0], b.shape[0])
     a, b = ordered_together(a, b)
 
     def look_up(needles: jax.Array, count: Any, haystack: jax.Array, haystack_count: Any, upper: bool) -> Any:

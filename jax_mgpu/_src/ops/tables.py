@@ -29,7 +29,7 @@ from jax_mgpu._src.arguments.check import (
 from jax_mgpu._src.arguments.counts import live_items, live_mask, of_all, partition_points
 from jax_mgpu._src.arguments.preconditions import by_construction, not_negative
 from jax_mgpu._src.arguments.values import flatten_values, take_or_fill
-from jax_mgpu._src.core.compat import is_local, whole_axes
+from jax_mgpu._src.core.compat import is_local, surely, whole_axes
 from jax_mgpu._src.core.library import cpu_library
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.keys.bits import ordered_integers
@@ -105,7 +105,9 @@ def lookup(
         return [take_or_fill(x, places, fill) if done else places for x, fill, done in parts]
 
     n, m = checked.shape[0], table.order.shape[0]
-    if isinstance(checked, Columns) or not jnp.issubdtype(checked.dtype, jnp.integer) or not 0 < m <= 2 * n:
+    if isinstance(checked, Columns) or not jnp.issubdtype(checked.dtype, jnp.integer):
+        return moved(by_search())
+    if not surely(lambda: 0 < m <= 2 * n):
         return moved(by_search())
     if isinstance(table.keys, tuple) or table.keys.dtype != checked.dtype:
         return moved(by_search())  # which says what is wrong
