@@ -29,6 +29,7 @@ from jax_mgpu._src.ops.segmented_sort import *
 from jax_mgpu._src.ops.segments import *
 from jax_mgpu._src.ops.select import *
 from jax_mgpu._src.ops.sets import *
+from jax_mgpu._src.ops.softmax_by_id import *
 from jax_mgpu._src.ops.sort import *
 from jax_mgpu._src.ops.sorted_search import *
 from jax_mgpu._src.ops.tables import *

@@ -112,19 +112,14 @@ def segmented_log_softmax(
 
 def _normalize(name: str, x: Any, heads: Any, ends: Any, count: Any, axis_name: Any, *, log: bool) -> jax.Array:
     """Reads the arguments; each trailing position is a column of its own, with a segment in front of the first head."""
-    x = as_array(name, "x", x)
-    if x.ndim == 0:
-        raise value_error(name, "x", "an array with a leading axis", describe(x))
-    if x.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
-        raise type_error(name, "x", "float16, bfloat16, float32 or float64", describe(x))
+    x = expect_floats(name, x)
     n = x.shape[0]
-    index_dtype(name, "x", n)
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name, whole=True)
     heads, count = pieces(segments), segments.count
     if x.size == 0:
         return x
     if axis_name is not None:
-        wide = _wide(whole_axes(x))
+        wide = widened(whole_axes(x))
         return over_axis(mesh.segments.segmented_softmax, name, axis_name, wide, heads, count, log=log).astype(x.dtype)
     # A compiled function may close over NumPy's arrays, which jax.custom_jvp refuses; a copy is JAX's own.
     rows = jnp.copy(whole_axes(x)).reshape(n, -1)
@@ -136,6 +131,17 @@ def _normalize(name: str, x: Any, heads: Any, ends: Any, count: Any, axis_name: 
     return select(inside, results, zeros).reshape(x.shape)
 
 
+def expect_floats(name: str, x: Any) -> jax.Array:
+    """Rows of floats."""
+    x = as_array(name, "x", x)
+    if x.ndim == 0:
+        raise value_error(name, "x", "an array with a leading axis", describe(x))
+    if x.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
+        raise type_error(name, "x", "float16, bfloat16, float32 or float64", describe(x))
+    index_dtype(name, "x", x.shape[0])
+    return x
+
+
 @jax.custom_jvp
 def _softmax(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
     return _run(x, heads, count, log=False)
@@ -144,8 +150,8 @@ def _softmax(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
 @_softmax.defjvp
 def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     x, heads, count = primals
-    y = _softmax(_wide(x), heads, count)
-    weighted = y * _wide(tangents[0])
+    y = _softmax(widened(x), heads, count)
+    weighted = y * widened(tangents[0])
     means = _per_item(_per_segment(weighted, heads, count, Kind.ADD), x, heads, count)
     return y.astype(x.dtype), (weighted - y * means).astype(x.dtype)
 
@@ -158,8 +164,8 @@ def _log_softmax(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
 @_log_softmax.defjvp
 def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     x, heads, count = primals
-    y = _log_softmax(_wide(x), heads, count)
-    tangent = _wide(tangents[0])
+    y = _log_softmax(widened(x), heads, count)
+    tangent = widened(tangents[0])
     means = _per_item(_per_segment(jnp.exp(y) * tangent, heads, count, Kind.ADD), x, heads, count)
     return y.astype(x.dtype), _live_rows(tangent - means, count).astype(x.dtype)
 
@@ -172,7 +178,7 @@ def _run(x: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.
 
 
 def _compose(x: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
-    wide = _wide(x)
+    wide = widened(x)
     shifted = wide - _per_item(_per_segment(wide, heads, count, Kind.MAX), x, heads, count)
     powers = jnp.exp(shifted)
     sums = _per_segment(powers, heads, count, Kind.ADD)
@@ -183,7 +189,8 @@ def _compose(x: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> 
     return results.astype(x.dtype)
 
 
-def _wide(x: jax.Array) -> jax.Array:
+def widened(x: jax.Array) -> jax.Array:
+    """Items of the type in which they are added up."""
     return x.astype(accumulator_dtype(x.dtype))
 
 

@@ -1,0 +1,139 @@
+"""Softmax over the items of each id, in any order."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.arguments.annotations import ArrayLike
+from jax_mgpu._src.arguments.check import describe, index_vector, static_size, value_error
+from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.operation import ABSENT, jit_eager
+from jax_mgpu._src.functions.operators import Kind, select
+from jax_mgpu._src.ops.gather import gather
+from jax_mgpu._src.ops.reduce_by_id import _has_id, _reduce_by_id
+from jax_mgpu._src.ops.segmented_softmax import expect_floats, widened
+
+__all__ = ["log_softmax_by_id", "softmax_by_id"]
+
+
+@jit_eager("size")
+def softmax_by_id(x: ArrayLike, ids: ArrayLike, size: int) -> jax.Array:
+    """The softmax over the items of each id, whatever their order.
+
+    It is attention over the edges of a graph whose edges are in no order; `segmented_softmax` is the form for items
+    that are sorted by id.
+
+    Args:
+      x: `[n, …]`, floats; each trailing position has a softmax of its own.
+      ids: `[n]`, integers: the id of each item. An item whose id is negative, or not below `size`, belongs to none.
+      size: the static number of ids.
+
+    Returns:
+      `[n, …]`, of the type of `x`: positive numbers whose sum over each id is 1, and 0 for an item without an id.
+      float16 and bfloat16 are computed in float32.
+
+    Raises:
+      TypeError: `x` does not hold floats of 16 to 64 bits, ids are not integers, or `size` is not static.
+      ValueError: an argument's shape is not one of the above; a size that is negative; 2^31 items or more without
+        `jax_enable_x64`.
+
+    Sums are as those of `reduce_by_id`, the same in every run. Derivatives of any order; an item without an id has
+    none. Time is that of two calls of `reduce_by_id`, for a maximum and a sum, and of two gathers.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.softmax_by_id(jnp.array([1.0, 2.0, 1.0, 2.0, 9.0]), jnp.array([3, 0, 3, 0, -1]), 4)
+      Array([0.5, 0.5, 0.5, 0.5, 0. ], dtype=float32)
+    """
+    return _normalize("softmax_by_id", x, ids, size, _softmax)
+
+
+@jit_eager("size")
+def log_softmax_by_id(x: ArrayLike, ids: ArrayLike, size: int) -> jax.Array:
+    """The logarithm of `softmax_by_id`: precise where the softmax is small.
+
+    Args:
+      x: see `softmax_by_id`.
+      ids: see `softmax_by_id`.
+      size: see `softmax_by_id`.
+
+    Returns:
+      `[n, …]`, of the type of `x`; 0 for an item without an id.
+
+    Raises:
+      TypeError: as `softmax_by_id`.
+      ValueError: as `softmax_by_id`.
+
+    Derivatives and time as `softmax_by_id`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.log_softmax_by_id(jnp.array([1.0, 5.0, 1.0]), jnp.array([2, 0, 2]), 3)
+      Array([-0.6931472,  0.       , -0.6931472], dtype=float32)
+    """
+    return _normalize("log_softmax_by_id", x, ids, size, _log_softmax)
+
+
+def _normalize(name: str, x: Any, ids: Any, size: Any, function: Any) -> jax.Array:
+    x, size = expect_floats(name, x), static_size(name, "size", size)
+    n = x.shape[0]
+    ids = whole_axes(index_vector(name, "ids", ids, size))
+    if ids.shape[0] != n:
+        raise value_error(name, "ids", f"one for each item of x, {n}", describe(ids))
+    if x.size == 0 or size == 0:
+        return jnp.zeros_like(x)
+    # A compiled function may close over NumPy's arrays, which jax.custom_jvp refuses; a copy is JAX's own.
+    rows = jnp.copy(whole_axes(x)).reshape(n, -1)
+    has_id = jnp.broadcast_to(_has_id(ids, ABSENT, size)[:, None], rows.shape)
+    results = function(select(has_id, rows, jnp.zeros_like(rows)), jnp.copy(ids), size)
+    return select(has_id, results, jnp.zeros_like(rows)).reshape(x.shape)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _softmax(x: jax.Array, ids: jax.Array, size: int) -> jax.Array:
+    powers = jnp.exp(_shifted(x, ids, size))
+    return (powers / _sums(powers, ids, size)).astype(x.dtype)
+
+
+@_softmax.defjvp
+def _softmax_jvp(size: int, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    x, ids = primals
+    y = _softmax(widened(x), ids, size)
+    moved = y * widened(tangents[0])
+    return y.astype(x.dtype), (moved - y * _per_item(moved, ids, size, Kind.ADD)).astype(x.dtype)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _log_softmax(x: jax.Array, ids: jax.Array, size: int) -> jax.Array:
+    shifted = _shifted(x, ids, size)
+    return (shifted - jnp.log(_sums(jnp.exp(shifted), ids, size))).astype(x.dtype)
+
+
+@_log_softmax.defjvp
+def _log_softmax_jvp(size: int, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    x, ids = primals
+    y, tangent = _log_softmax(widened(x), ids, size), widened(tangents[0])
+    means = _per_item(jnp.exp(y) * tangent, ids, size, Kind.ADD)
+    return y.astype(x.dtype), (tangent - means).astype(x.dtype)
+
+
+def _shifted(x: jax.Array, ids: jax.Array, size: int) -> jax.Array:
+    """Items, in float32 at least, less the largest of their id."""
+    x = widened(x)
+    return x - _per_item(x, ids, size, Kind.MAX)
+
+
+def _per_item(rows: jax.Array, ids: jax.Array, size: int, op: Kind) -> jax.Array:
+    """The combination of all rows of each item's id; 0 without one."""
+    return gather(_reduce_by_id(x=rows, ids=ids, op=op, wide=False, size=size)[0], ids)
+
+
+def _sums(powers: jax.Array, ids: jax.Array, size: int) -> jax.Array:
+    """The sum of each item's id; 1 without one, so that nothing is divided by 0."""
+    sums = _reduce_by_id(x=powers, ids=ids, op=Kind.ADD, wide=False, size=size)[0]
+    return take_or_fill(sums, ids, jnp.ones((1,), sums.dtype))
