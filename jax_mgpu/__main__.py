@@ -245,7 +245,7 @@ def print_information() -> None:
     versions = f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, numpy {np.__version__}"
     print(f"Python {platform.python_version()}, {versions}, {platform.platform()}")
     print(f"devices: {list_devices()}")
-    print(f"kernels built: {', '.join(library.platforms())}")
+    print(f"kernels built: {', '.join(library.platforms()) or 'none'}")
     for name, description in mgpu.backends().items():
         print(f"  {name}: {description}")
     if mgpu.has_cuda():  # without the kernels, the line on cuda has said so

@@ -165,6 +165,45 @@ def test_an_import_beside_kernels_of_another_version(tmp_path):
     assert done.stderr.splitlines()[-1].startswith("ImportError: jax_mgpu 9.8.7 needs jax_mgpu_cuda13 9.8.7, but")
 
 
+WITHOUT_KERNELS = """
+import pkgutil, warnings
+pkgutil.extend_path = lambda path, name: path  # the package that is tested has libraries, where it is installed
+import jax, jax.export, jax.numpy as jnp
+import jax_mgpu as mgpu
+how = "To get the kernels: a wheel of jax_mgpu, or `pip install .` on Linux with a C++20 compiler"
+assert all(mgpu.backends()[name].startswith("plain JAX, slower") for name in ("cpu", "cuda", "others"))
+assert mgpu.backends()["cpu"].endswith(how) and not mgpu.has_cuda()
+x, heads = jnp.array([3.0, 1.0, 2.0]), jnp.array([0, 1])
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    assert jax.jit(mgpu.segmented_sort)(x, heads).tolist() == [3, 1, 2]
+    assert jax.jit(jax.vmap(mgpu.mergesort))(jnp.stack([x, -x])).tolist() == [[1, 2, 3], [-3, -2, -1]]
+assert [str(warning.message).endswith(how) for warning in caught] == [True]
+assert {step.variant for step in mgpu.explain(mgpu.sort, device="H200")(x).steps} == {"plain JAX"}
+exported = jax.export.export(jax.jit(mgpu.sort), disabled_checks=mgpu.export_checks())(x)
+assert exported.call(x).tolist() == [1, 2, 3]
+"""
+
+
+@pytest.mark.long
+def test_an_installation_without_kernels_is_plain_jax(tmp_path):
+    """What MGPU_KERNELS=OFF installs: no library, and a wheel that says so."""
+    shutil.copytree(CPU.parent, tmp_path / "jax_mgpu", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+
+    def run():
+        command = [sys.executable, "-c", WITHOUT_KERNELS]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    information = tmp_path / f"jax_mgpu-{mgpu.__version__}.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: jax_mgpu\nVersion: {mgpu.__version__}\n")
+    (information / "WHEEL").write_text("Wheel-Version: 1.0\nRoot-Is-Purelib: false\n")
+    assert "ImportError: jax_mgpu is not built" in run().stderr
+    (information / "WHEEL").write_text("Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
+    assert (done := run()).returncode == 0, done.stderr
+
+
 def project(folder):
     return tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
 
@@ -228,11 +267,12 @@ HASHED = re.compile(r"^([\w.-]+)==(\S+) \\\n(?: +--hash=sha256:[0-9a-f]{64}(?: \
 def test_wheels_are_built_by_what_has_hashes(name) -> None:
     """Each build requirement is one of those that scripts/build_wheels.py installs, as pip would choose it."""
     project = tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text())
+    settings = project["tool"]["scikit-build"]
     files = {ROOT / "wheels" / "requirements.txt", PACKAGES[name] / "requirements.txt"}
     texts = [file.read_text() for file in sorted(files) if file.exists()]
     hashed = {package: version for text in texts for package, version in HASHED.findall(text)}
     assert all(len(HASHED.findall(text)) == text.count("==") for text in texts)
-    for given in project["build-system"]["requires"]:
+    for given in project["build-system"]["requires"] + settings.get("build", {}).get("requires", []):
         requirement = Requirement(given)
         assert requirement.specifier.contains(hashed[requirement.name]), given
 

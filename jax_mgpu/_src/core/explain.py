@@ -161,7 +161,8 @@ def _name(equation: Any) -> str:
 def _of_call(operation: Operation, equation: Any, device: str) -> Iterator[Step]:
     operands, results = ([stored_aval(x.aval) for x in xs] for xs in (equation.invars, equation.outvars))
     platform = "cpu" if device == "cpu" else "cuda"
-    if operation.only not in (None, platform) or operation.prefers_xla(operands, equation.params, platform, 1):
+    is_plain = not library.platforms() or operation.only not in (None, platform)
+    if is_plain or operation.prefers_xla(operands, equation.params, platform, 1):
         yield Step(operation.name, "plain JAX", "what the kernels do not take, or not faster", {}, 1, 0, None)
 
         def plain(*xs: Any) -> Sequence[Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
+import importlib.metadata
 import importlib.util
 import json
 import pathlib
@@ -29,7 +31,7 @@ __all__ = [
     "expect_names",
     "export_checks",
     "has_cuda",
-    "how_to_get_cuda",
+    "how_to_get_kernels",
     "plan",
     "platforms",
     "target",
@@ -184,6 +186,23 @@ class Library:
         return ".".join(map(str, self.description["ffi_api_version"]))
 
 
+class NoLibrary(Library):
+    """Stands for the CPU library in a package that was installed without kernels: every operation is plain JAX."""
+
+    def __init__(self) -> None:
+        self.path = PACKAGE
+        build = "installed without kernels, by MGPU_KERNELS=OFF or on a system for which none are built"
+        self.description = {"build": build, "is_wheel": False, "signatures": {}}
+
+    def describe(self, what: str) -> Any:
+        """Tiles that no kernel has: the least that is a size."""
+        return collections.defaultdict(lambda: [2]) if what == "tile_sizes" else None
+
+    def handlers(self) -> dict[str, Any]:
+        """None."""
+        return {}
+
+
 def _in_folders(name: str, folders: Sequence[str]) -> pathlib.Path | None:
     """The first file of this name in the folders of a package."""
     return next((path for path in (pathlib.Path(folder) / name for folder in folders) if path.is_file()), None)
@@ -209,12 +228,23 @@ def _load(path: pathlib.Path) -> Library:
 
 def _load_cpu() -> Library:
     path = _in_folders("libjax_mgpu_cpu.so", _own_folders())
+    if path is None and _is_installed_without_kernels():
+        return NoLibrary()
     if path is None:
         raise ImportError(
             "jax_mgpu is not built: its library libjax_mgpu_cpu.so is missing. Run `pip install .` in the source "
             "folder."
         )
     return _load(path)
+
+
+def _is_installed_without_kernels() -> bool:
+    """Whether the wheel that was installed says that it holds nothing of any platform."""
+    try:
+        wheel = importlib.metadata.distribution("jax_mgpu").read_text("WHEEL")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return "Root-Is-Purelib: true" in (wheel or "").splitlines()
 
 
 def cuda_extra() -> str:
@@ -225,6 +255,8 @@ def cuda_extra() -> str:
 
 def _load_cuda(version: str) -> Library | None:
     """The CUDA kernels: those built with this package, or else those of a package of kernels of the same version."""
+    if isinstance(cpu_library, NoLibrary):  # which plans the calls of CUDA too
+        return None
     if (path := _in_folders("libjax_mgpu_cuda.so", _own_folders())) is not None:
         return _load(path)
     preferred = f"jax_mgpu_{cuda_extra()}"
@@ -260,7 +292,7 @@ def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
     Each operation has lists of operands and results, and a dictionary of attributes, each with the names of its values,
     `"flag"` or `"number"`. An attribute that no kernel reads is not in the libraries.
     """
-    for library in filter(None, (cpu_library, cuda_library)):
+    for library in filter(None, (cpu_library, cuda_library)) if platforms() else ():
         if difference := _difference(library.description, operations):
             raise _other_sources(library, difference)
 
@@ -311,6 +343,8 @@ def _compiler_folders() -> list[str]:
 
 def platforms() -> tuple[str, ...]:
     """The JAX platforms that have kernels."""
+    if isinstance(cpu_library, NoLibrary):
+        return ()
     return ("cpu",) if cuda_library is None else ("cpu", "cuda")
 
 
@@ -333,8 +367,10 @@ def build_decision() -> str:
     return cpu_library.description["build"]
 
 
-def how_to_get_cuda() -> str:
-    """The command that gives this installation the CUDA kernels, or the driver that it takes."""
+def how_to_get_kernels() -> str:
+    """The command that gives this installation the kernels that it lacks, or the driver that it takes."""
+    if isinstance(cpu_library, NoLibrary):
+        return "a wheel of jax_mgpu, or `pip install .` on Linux with a C++20 compiler"
     if missing_driver:
         return missing_driver
     is_wheel = cpu_library.description["is_wheel"]
@@ -354,9 +390,12 @@ def backends() -> dict[str, str]:
       ['cpu', 'cuda', 'others']
     """
     plain = "plain JAX, slower"
+    if isinstance(cpu_library, NoLibrary):
+        why = f"{plain}: {build_decision()}. To get the kernels: {how_to_get_kernels()}"
+        return {"cpu": why, "cuda": why, "others": plain}
     cuda = f"{plain}: {build_decision()}"
     if missing_driver or cpu_library.description["is_wheel"]:
-        cuda += f". To get the kernels: {how_to_get_cuda()}"
+        cuda += f". To get the kernels: {how_to_get_kernels()}"
     if cuda_library is not None:
         architectures, compiler = cuda_library.description["architectures"], cuda_library.description["compiler"]
         cuda = f"CUDA kernels for {architectures} by {compiler} (FFI API {cuda_library.ffi_api})"

@@ -525,8 +525,8 @@ def _warn_without_kernels(platforms: Sequence[str]) -> None:
     if missing in _WARNED:
         return
     _WARNED.add(missing)
-    cuda = f"To get the kernels: {library.how_to_get_cuda()}"
-    how = cuda if "cuda" in platforms else "No kernels exist for this platform."
+    exist = {"cpu", "cuda"} & set(platforms)
+    how = f"To get the kernels: {library.how_to_get_kernels()}" if exist else "No kernels exist for this platform."
     warnings.warn(
         f"jax_mgpu runs without its kernels on {missing}: every operation works, through plain JAX, and is slower. "
         + how,
