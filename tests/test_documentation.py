@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import pytest
 
 import jax_mgpu as mgpu
+import jax_mgpu.numpy
+import jax_mgpu.ops
 
 ROOT = pathlib.Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -51,9 +53,16 @@ def run_script(text, namespace, where, line):
     assert printed.getvalue().splitlines() == said
 
 
-@pytest.mark.parametrize("name", mgpu.__all__)
+NAMED = {name: getattr(mgpu, name) for name in mgpu.__all__} | {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in (jax_mgpu.numpy, jax_mgpu.ops)
+    for name in module.__all__
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
 def test_docstring(name):
-    text = getattr(mgpu, name).__doc__
+    text = NAMED[name].__doc__
     assert any(example.want for example in PARSER.get_examples(text)), f"{name} has no example"
     run_session(text, {}, name, 0)
 

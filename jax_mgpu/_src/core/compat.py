@@ -6,7 +6,7 @@ import inspect
 import math
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -146,10 +146,13 @@ def without_values(closed: Any) -> Any:
     return jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
 
 
-def evaluate(jaxpr: Any, consts: Sequence[Any], *arguments: Any) -> list[Any]:
+def evaluate(
+    jaxpr: Any, consts: Sequence[Any], *arguments: Any, rules: Mapping[str, Callable[..., Any]] | None = None
+) -> list[Any]:
     """What a function gives that was traced elsewhere, where it did not know what varies over a mesh.
 
     So each of its steps is told, and what it jits is written out. That also keeps derivatives and transposes right.
+    A rule stands in for a primitive: it takes the parameters and the operands, and gives the results, or None.
     """
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
 
@@ -160,9 +163,11 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], *arguments: Any) -> list[Any]:
         operands = [read(var) for var in equation.invars]
         if equation.primitive.name in ("jit", "pjit"):
             called = equation.params["jaxpr"]
-            results = evaluate(called.jaxpr, called.consts, *reconcile_vma(operands))
+            results = evaluate(called.jaxpr, called.consts, *reconcile_vma(operands), rules=rules)
         else:
-            results = evaluate_equation(jaxpr, equation, operands)
+            rule = (rules or {}).get(equation.primitive.name)
+            replaced = None if rule is None else rule(equation.params, *operands)
+            results = evaluate_equation(jaxpr, equation, operands) if replaced is None else replaced
         known.update(zip(equation.outvars, results, strict=True))
     return [read(var) for var in jaxpr.outvars]
 

@@ -1,0 +1,250 @@
+"""Functions by names of JAX, with its signatures and its results, which run kernels where these are faster.
+
+A plan of a function looks at the shapes, types and options of a call, and gives a program of kernels. Where it gives
+none, and where the kernels would take longer, JAX's own function has the call, errors included.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+from jax_mgpu._src.arguments.check import KEY_DTYPES
+from jax_mgpu._src.core.compat import evaluate, is_sharded
+from jax_mgpu._src.ops.order_statistics import _order_statistics
+
+__all__ = ["MOST_COLUMNS", "NEVER", "Call", "along", "is_array", "is_float", "is_key", "like", "order_statistics"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Program = Callable[[], Any]
+
+MOST_COLUMNS = 8  # of keys that kernels compare one after the other
+# A number of items that no call on a CPU has: its kernels are never faster there.
+NEVER = 1 << 62
+
+
+class Signed:
+    """A function of JAX, with the names of the arguments that are arrays."""
+
+    def __init__(self, original: Callable[..., Any], operands: Sequence[str]):
+        self.original, self.operands, self.signature = original, operands, inspect.signature(original)
+        self.defaults = {name: parameter.default for name, parameter in self.signature.parameters.items()}
+
+    def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Arguments that are operands of a program, and those that are part of it."""
+        operands = {name: arguments[name] for name in self.operands if _are_operands(arguments[name])}
+        return operands, {name: value for name, value in arguments.items() if name not in operands}
+
+
+class Call:
+    """A call of a function of JAX: its arguments by name, as attributes, defaults included."""
+
+    def __init__(self, function: Signed, arguments: Mapping[str, Any]):
+        self._function, self._arguments = function, dict(arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._arguments[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def gives_only(self, *names: str) -> bool:
+        """Whether all other arguments, those of newer versions of JAX too, have their defaults."""
+        others = {name: value for name, value in self._arguments.items() if name not in names}
+        return all(value is self._function.defaults[name] for name, value in others.items())
+
+    def changed(self, **changes: Any) -> Call:
+        """The same with some arguments changed."""
+        return Call(self._function, {**self._arguments, **changes})
+
+    def again(self, function: Callable[..., Any]) -> Any:
+        """What another function of the same signature gives."""
+        bound = inspect.BoundArguments(self._function.signature, self._arguments)  # type: ignore[arg-type]
+        return function(*bound.args, **bound.kwargs)
+
+    def run(self, **changes: Any) -> Any:
+        """What JAX's own function gives, with some arguments changed."""
+        return self.changed(**changes).again(self._function.original)
+
+    def with_kernels(self, **changes: Any) -> Program:
+        """JAX's own program, with kernels in the place of its sorts, running sums and products."""
+
+        def program() -> Any:
+            operands, options = self._function.split({**self._arguments, **changes})
+            leaves, structure = jax.tree.flatten(operands)
+            trace = jax.make_jaxpr(
+                lambda *leaves: self.run(**options, **structure.unflatten(leaves)), return_shape=True
+            )
+            closed, shapes = trace(*leaves)
+            results = evaluate(closed.jaxpr, closed.consts, *leaves, rules=_RULES)
+            return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+        return program
+
+
+def like(
+    original: Function,
+    *operands: str,
+    least: int,
+    unsized: tuple[str, Callable[[Call], Any]] | None = None,
+) -> Callable[[Callable[[Call], Program | None]], Function]:
+    """Makes of a plan a function with the signature, the types and the results of one of JAX.
+
+    Args:
+      original: JAX's function.
+      operands: its arguments that are arrays. The first one has to be an array, or a sequence of arrays, for kernels to
+        take it; the others may be numbers.
+      least: how many items the first operand has where kernels are faster on a CPU.
+      unsized: the argument for the size of the results, and what is done outside of `jit` where it is left out.
+    """
+    signed = Signed(original, operands)
+    place = list(signed.defaults).index(operands[0])
+
+    def decorate(plan: Callable[[Call], Program | None]) -> Function:
+        @functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
+        def run(options: tuple[Any, ...], on_cpu: bool, on_cuda: bool, arrays: Mapping[str, Any]) -> Any:
+            call = Call(signed, {**{name: value for name, _, value in options}, **arrays})
+            ours = plan(call)
+            assert ours is not None
+            if on_cpu and on_cuda:
+                return jax.lax.platform_dependent(cpu=ours, cuda=ours, default=call.run)
+            return jax.lax.platform_dependent(**{"cpu" if on_cpu else "cuda": ours}, default=call.run)
+
+        def answer(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+            """What kernels give, or None where JAX's function has the call."""
+            on_cuda = mgpu.has_cuda()
+            if not on_cuda and len(positional) > place and not is_faster(least, _items(positional[place])):
+                return None
+            try:
+                given = {**signed.defaults, **signed.signature.bind(*positional, **named).arguments}
+            except TypeError:
+                return None  # JAX says what is wrong
+            call, first = Call(signed, given), given[operands[0]]
+            on_cpu = is_faster(least, _items(first))
+            if not (on_cpu or on_cuda) or not _are_arrays(first) or jax.config.jax_disable_jit:
+                return None
+            if unsized is not None and given[unsized[0]] is None:
+                traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given))
+                return None if traced else unsized[1](call)
+            arrays, settings = signed.split(given)
+            options = tuple((name, type(value), value) for name, value in settings.items())
+            return run(options, on_cpu, on_cuda, arrays) if _is_hashable(options) and plan(call) is not None else None
+
+        @functools.wraps(original)
+        def function(*positional: Any, **named: Any) -> Any:
+            result = answer(positional, named)
+            return original(*positional, **named) if result is None else result
+
+        function.__doc__, function.__module__ = plan.__doc__, plan.__module__
+        function.__name__ = function.__qualname__ = plan.__name__
+        return function  # type: ignore[return-value]
+
+    return decorate
+
+
+def is_faster(least: int, items: int) -> bool:
+    """Whether a call of so many items is faster with kernels on a CPU."""
+    return items >= least
+
+
+def is_array(x: Any) -> bool:
+    """Whether an argument is an array of JAX or NumPy."""
+    return isinstance(x, jax.Array | np.ndarray)
+
+
+def is_key(x: Any) -> bool:
+    """Whether an array has a type that kernels sort and add."""
+    return x.dtype.name in KEY_DTYPES
+
+
+def is_float(x: Any) -> bool:
+    """Whether an array has floats that kernels sort and add."""
+    return is_key(x) and jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def _is_operand(x: Any) -> bool:
+    """Whether an argument is an array, or a number other than an integer, whose bits no key of a program tells."""
+    return isinstance(x, jax.Array | np.ndarray | np.inexact | float | complex)
+
+
+def _are_operands(x: Any) -> bool:
+    return _is_operand(x) or (isinstance(x, list | tuple) and len(x) > 0 and all(map(_are_arrays, x)))
+
+
+def _are_arrays(x: Any) -> bool:
+    """Whether this is an array that kernels may take, or a sequence of such."""
+    if isinstance(x, list | tuple):
+        return len(x) > 0 and all(map(_are_arrays, x))
+    if isinstance(x, np.ndarray):
+        return x.dtype == bool or x.dtype.name in KEY_DTYPES
+    if not isinstance(x, jax.Array) or getattr(x, "weak_type", False) or is_sharded(x):
+        return False
+    return x.dtype == bool or x.dtype.name in KEY_DTYPES
+
+
+def _items(x: Any) -> int:
+    return sum(getattr(leaf, "size", 0) for leaf in x) if isinstance(x, list | tuple) else getattr(x, "size", 0)
+
+
+def _is_hashable(value: Any) -> bool:
+    """Whether options may key a program. Floats may not: the zeros are equal, and NaN is not."""
+    if any(isinstance(part, float) for option in value for part in option):
+        return False
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def along(axis: int, function: Callable[..., Any], *operands: jax.Array) -> Any:
+    """Results of a function of vectors, along an axis of arrays of one shape."""
+    rank = operands[0].ndim
+    for _ in range(rank - 1):
+        function = jax.vmap(function)
+    results = function(*(jnp.moveaxis(x, axis, -1) for x in operands))
+    return jax.tree.map(lambda x: jnp.moveaxis(x, -1, axis), results)
+
+
+def order_statistics(ranks: jax.Array) -> Callable[[jax.Array], jax.Array]:
+    """The items of a vector at some ranks."""
+    return lambda x: _order_statistics(x=x, ranks=ranks)[0]
+
+
+def _sort(parameters: Mapping[str, Any], *operands: jax.Array) -> list[jax.Array] | None:
+    """`lax.sort`, of rows by their first few columns."""
+    number = parameters["num_keys"]
+    if number > MOST_COLUMNS or operands[0].size == 0 or not all(x.dtype == bool or is_key(x) for x in operands):
+        return None
+
+    def sort(*columns: jax.Array) -> list[jax.Array]:
+        keys = tuple(x.astype(jnp.uint8) if x.dtype == bool else x for x in columns[:number])
+        if len(columns) == 1:
+            results = [mgpu.sort(keys[0])]
+        else:
+            first, rest = mgpu.sort(keys if number > 1 else keys[0], list(columns[number:]))
+            results = [*(first if number > 1 else [first]), *rest]
+        return [x.astype(column.dtype) for x, column in zip(results, columns, strict=True)]
+
+    return along(parameters["dimension"], sort, *operands)
+
+
+def _scan(op: Any) -> Callable[..., Any]:
+    """A running sum or product."""
+
+    def rule(parameters: Mapping[str, Any], x: jax.Array) -> list[jax.Array] | None:
+        if not is_key(x) or x.size == 0:
+            return None
+        return [along(parameters["axis"], lambda row: mgpu.scan(row, op, reverse=parameters["reverse"]), x)]
+
+    return rule
+
+
+_RULES = {"sort": _sort, "cumsum": _scan("add"), "cumprod": _scan("mul")}

@@ -1,0 +1,745 @@
+"""Functions of `jax.numpy` on the kernels of this package: the same signatures and results, often in less time.
+
+`import jax_mgpu.numpy as jnp` serves a program that imports `jax.numpy`: all names that are not here are those there.
+Kernels run on CUDA, and on a CPU where they are faster; every other call is JAX's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as _jnp
+import numpy as _np
+
+import jax_mgpu as _mgpu
+from jax_mgpu._src.drop_in import MOST_COLUMNS, NEVER, Call, along, is_array, is_float, is_key, like, order_statistics
+
+__all__ = [
+    "argsort",
+    "argwhere",
+    "bincount",
+    "compress",
+    "cumprod",
+    "cumsum",
+    "extract",
+    "flatnonzero",
+    "histogram",
+    "intersect1d",
+    "isin",
+    "lexsort",
+    "median",
+    "nonzero",
+    "percentile",
+    "quantile",
+    "repeat",
+    "searchsorted",
+    "setdiff1d",
+    "setxor1d",
+    "sort",
+    "take",
+    "top_k",
+    "union1d",
+    "unique",
+    "unique_counts",
+    "unique_values",
+]
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_jnp, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *dir(_jnp)})
+
+
+# Sorts. From a few hundred items on, a sort on a CPU takes a fifth to a thirtieth of the time.
+SORTED = 256
+
+
+@like(_jnp.sort, "a", least=SORTED)
+def sort(call: Call) -> Any:
+    """`jax.numpy.sort`, by the kernels of `jax_mgpu.sort`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.sort(jnp.array([3, 1, 2]), descending=True)
+      Array([3, 2, 1], dtype=int32)
+    """
+    return call.with_kernels()
+
+
+@like(_jnp.argsort, "a", least=SORTED)
+def argsort(call: Call) -> Any:
+    """`jax.numpy.argsort`, by the kernels of `jax_mgpu.sort`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.argsort(jnp.array([[3, 1, 2], [5, 6, 4]]), axis=1)
+      Array([[1, 2, 0],
+             [2, 0, 1]], dtype=int32)
+    """
+    return call.with_kernels()
+
+
+@like(_jnp.lexsort, "keys", least=SORTED)
+def lexsort(call: Call) -> Any:
+    """`jax.numpy.lexsort`, by the kernels of `jax_mgpu.sort`, up to eight keys.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.lexsort((jnp.array([2, 1, 2]), jnp.array([1, 0, 0])))
+      Array([1, 2, 0], dtype=int32)
+    """
+    return call.with_kernels()
+
+
+@like(jax.lax.top_k, "operand", least=512)
+def top_k(call: Call) -> Any:
+    """`jax.lax.top_k`, by the kernels of `jax_mgpu.top_k`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> values, indices = jnp.top_k(jnp.array([3, 1, 4, 1, 5]), 2)
+      >>> values, indices
+      (Array([5, 4], dtype=int32), Array([4, 2], dtype=int32))
+    """
+    x, k, axis = call.operand, call.k, call.axis
+    if not (call.gives_only("operand", "k", "axis") and is_key(x) and _is_axis(axis, x) and _is_size(k)):
+        return None
+    if not 0 < k <= x.shape[axis]:
+        return None
+
+    def program() -> Any:
+        codes = _total_order(x)
+        indices = along(axis, lambda row: _mgpu.top_k(row, k).indices.astype(_np.int32), codes)
+        return [_jnp.take_along_axis(x, indices, axis, mode="promise_in_bounds"), indices]
+
+    return program
+
+
+def _total_order(x: jax.Array) -> jax.Array:
+    """Integers in the order of `lax.top_k`: there, of floats, -0 is less than 0, and NaNs have signs too."""
+    if not _jnp.issubdtype(x.dtype, _jnp.floating):
+        return x
+    words = jax.lax.bitcast_convert_type(x, _jnp.dtype(f"int{8 * x.dtype.itemsize}"))
+    return _jnp.where(words < 0, words ^ _jnp.iinfo(words.dtype).max, words)
+
+
+# Order statistics.
+
+
+@like(_jnp.quantile, "a", "q", "weights", least=SORTED)
+def quantile(call: Call) -> Any:
+    """`jax.numpy.quantile`, by a selection where rows are long, else by a sort.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.quantile(jnp.array([3.0, 1.0, 4.0, 1.0]), jnp.array([0.0, 0.5]))
+      Array([1., 2.], dtype=float32)
+    """
+    names = "a", "q", "axis", "keepdims", "method"
+    return _selection(call, call.q, call.method, names) or call.with_kernels()
+
+
+@like(_jnp.percentile, "a", "q", "weights", least=SORTED)
+def percentile(call: Call) -> Any:
+    """`jax.numpy.percentile`, as `quantile`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.percentile(jnp.array([3.0, 1.0, 4.0, 1.0]), 50)
+      Array(2., dtype=float32)
+    """
+    names = "a", "q", "axis", "keepdims", "method"
+    return _selection(call, call.q, call.method, names, whole=100) or call.with_kernels()
+
+
+@like(_jnp.median, "a", least=SORTED)
+def median(call: Call) -> Any:
+    """`jax.numpy.median`, as `quantile`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.median(jnp.array([[3.0, 1.0, 4.0], [1.0, 5.0, 9.0]]), axis=1)
+      Array([3., 5.], dtype=float32)
+    """
+    return _selection(call, 0.5, "midpoint", ("a", "axis", "keepdims")) or call.with_kernels()
+
+
+# A selection reads a row a few times. Below so many items, or for more quantiles, a sort of the row takes less.
+SELECTED_ROW, SELECTED = 1024, 3
+
+
+def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int = 1) -> Callable[[], Any] | None:
+    """Quantiles from the items of two ranks each, by the formulas of JAX, or None where a sort is better."""
+    a, axis, keepdims = call.a, call.axis, call.keepdims
+    axes = range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    if not all(_is_axis(one, a) for one in axes) or not call.gives_only(*names):
+        return None
+    reduced = sorted({one % a.ndim for one in axes})
+    n = math.prod(a.shape[one] for one in reduced)
+    kept = [one for one in range(a.ndim) if one not in reduced]
+    if len(reduced) < len(axes) or n < SELECTED_ROW or a.size == 0 or not is_float(a):
+        return None
+    if not (isinstance(q, float) or (is_array(q) and is_float(q))):
+        return None
+    if _np.ndim(q) > 1 or not 0 < _np.size(q) <= SELECTED:
+        return None
+    if method not in ("linear", "lower", "higher", "midpoint", "nearest"):
+        return None
+    given = q
+
+    def program() -> Any:
+        q = _jnp.asarray(given) / whole if whole > 1 else _jnp.asarray(given)
+        rows = _jnp.transpose(a, [*kept, *reduced]).reshape(*(a.shape[one] for one in kept), n)
+        ranks = q * _jnp.asarray(n - 1, q.dtype)
+        low, high = _jnp.floor(ranks), _jnp.ceil(ranks)
+        weight = (ranks - low).reshape(q.shape + (1,) * len(kept))
+        places = [_jnp.clip(bound.astype(_np.int32).ravel(), 0, n - 1) for bound in (low, high)]
+        items = along(-1, order_statistics(_jnp.concatenate([*places, _jnp.full((1,), n - 1, _np.int32)])), rows)
+        items = _jnp.where(_jnp.isnan(items[..., -1:]), _jnp.asarray(_np.nan, a.dtype), items)  # NaNs come last
+        below, above = (
+            _jnp.moveaxis(part, -1, 0).reshape(q.shape + part.shape[:-1])
+            for part in _jnp.split(items[..., :-1], 2, axis=-1)
+        )
+        if method == "linear":
+            found = below.astype(q.dtype) * (1 - weight) + above.astype(q.dtype) * weight
+        elif method == "midpoint":
+            found = (below + above) * _jnp.asarray(0.5, a.dtype)
+        elif method == "nearest":
+            found = _jnp.where(_jnp.broadcast_to(weight <= 0.5, below.shape), below, above)
+        else:
+            found = below if method == "lower" else above
+        found = found.astype(a.dtype)
+        return _jnp.expand_dims(found, [q.ndim + one for one in reduced]) if keepdims else found
+
+    return program
+
+
+# Running sums and products.
+
+
+@like(_jnp.cumsum, "a", least=64)
+def cumsum(call: Call) -> Any:
+    """`jax.numpy.cumsum`, by the kernels of `jax_mgpu.scan`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.cumsum(jnp.array([3, 1, 4]))
+      Array([3, 4, 8], dtype=int32)
+    """
+    return call.with_kernels()
+
+
+@like(_jnp.cumprod, "a", least=64)
+def cumprod(call: Call) -> Any:
+    """`jax.numpy.cumprod`, by the kernels of `jax_mgpu.scan`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.cumprod(jnp.array([3, 1, 4]))
+      Array([ 3,  3, 12], dtype=int32)
+    """
+    return call.with_kernels()
+
+
+# Selections. JAX's own take a running sum and a scatter, or a sort.
+
+
+def _nonzero(call: Call) -> list[jax.Array]:
+    """Where the items are that are not zero, an array an axis."""
+    a, size, fill = call.a, call.size, call.fill_value
+    mask = (a if a.dtype == bool else a != 0).reshape(-1)
+    flat, number = _mgpu.select_indices(mask, size=size, fill_value=0)
+    flat = flat.astype(jax.dtypes.canonicalize_dtype(int))
+    places = (
+        [flat // math.prod(a.shape[axis + 1 :]) % a.shape[axis] for axis in range(a.ndim)] if a.ndim > 1 else [flat]
+    )
+    if fill is not None:
+        places = [_jnp.where(_jnp.arange(size) >= number, fill, place) for place in places]
+    return places
+
+
+def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
+    """Outside of `jit`, the number of results of `nonzero` and its kin is counted first."""
+    return "size", lambda call: globals()[function](
+        call.a, size=int(_jnp.count_nonzero(call.a)), fill_value=call.fill_value
+    )
+
+
+def _finds(call: Call) -> bool:
+    """Whether the kernels find the items that are not zero."""
+    fill = call.fill_value
+    return call.a.ndim > 0 and _is_size(call.size) and call.size > 0 and (fill is None or _np.shape(fill) == ())
+
+
+@like(_jnp.nonzero, "a", "fill_value", least=64, unsized=_counted("nonzero"))
+def nonzero(call: Call) -> Any:
+    """`jax.numpy.nonzero`, by the kernels of `jax_mgpu.select_indices`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.nonzero(jnp.array([3, 0, 4]), size=2)
+      (Array([0, 2], dtype=int32),)
+    """
+    return (lambda: tuple(_nonzero(call))) if _finds(call) else None
+
+
+@like(_jnp.flatnonzero, "a", "fill_value", least=64, unsized=_counted("flatnonzero"))
+def flatnonzero(call: Call) -> Any:
+    """`jax.numpy.flatnonzero`, as `nonzero`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.flatnonzero(jnp.array([[3, 0], [0, 4]]), size=2)
+      Array([0, 3], dtype=int32)
+    """
+    return (lambda: _nonzero(call.changed(a=_jnp.ravel(call.a)))[0]) if _finds(call) else None
+
+
+@like(_jnp.argwhere, "a", "fill_value", least=64, unsized=_counted("argwhere"))
+def argwhere(call: Call) -> Any:
+    """`jax.numpy.argwhere`, as `nonzero`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.argwhere(jnp.array([[3, 0], [0, 4]]), size=2)
+      Array([[0, 0],
+             [1, 1]], dtype=int32)
+    """
+    return (lambda: _jnp.stack(_nonzero(call), axis=-1)) if _finds(call) else None
+
+
+def _compressed(call: Call, condition: Any, a: Any, axis: int | None) -> Callable[[], Any] | None:
+    size = call.size
+    axis = 0 if axis is None else axis
+    if not _is_axis(axis, a) or condition.ndim != 1 or not call.gives_only(*_COMPRESSED):
+        return None
+    n = min(condition.shape[0], a.shape[axis])
+    if n == 0 or not _is_size(size) or not 0 < size <= n or _np.shape(call.fill_value) != ():
+        return None
+
+    def program() -> Any:
+        rows = _jnp.moveaxis(a, axis, 0)[:n]
+        fill = _jnp.asarray(call.fill_value).astype(a.dtype)
+        kept = _mgpu.select(rows, condition[:n].astype(bool), size=size, fill_value=fill).values
+        return _jnp.moveaxis(kept, 0, axis)
+
+    return program
+
+
+_COMPRESSED = "condition", "a", "arr", "axis", "size", "fill_value"
+
+
+def _compress_now(call: Call) -> Any:
+    """Outside of `jit`: those that are kept are counted first."""
+    condition, axis = call.condition, call.axis
+    if _np.ndim(condition) != 1 or _np.ndim(call.a) == 0 or not (axis is None or _is_axis(axis, call.a)):
+        return None
+    if len(condition) > (_np.size(call.a) if axis is None else call.a.shape[axis]):
+        return None
+    number = int(_jnp.count_nonzero(condition))
+    return compress(condition, call.a, axis, size=number, fill_value=call.fill_value, out=call.out) if number else None
+
+
+@like(_jnp.compress, "a", "condition", "fill_value", least=256, unsized=("size", _compress_now))
+def compress(call: Call) -> Any:
+    """`jax.numpy.compress`, by the kernels of `jax_mgpu.select`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> x = jnp.array([3, 1, 4])
+      >>> jnp.compress(x > 1, x, size=2)
+      Array([3, 4], dtype=int32)
+    """
+    if not is_array(call.condition) or call.a.ndim == 0:
+        return None
+    a = call.a.reshape(-1) if call.axis is None else call.a
+    return _compressed(call, call.condition, a, call.axis)
+
+
+@like(
+    _jnp.extract,
+    "arr",
+    "condition",
+    "fill_value",
+    least=256,
+    unsized=("size", lambda call: compress(_jnp.ravel(call.condition), _jnp.ravel(call.arr))),
+)
+def extract(call: Call) -> Any:
+    """`jax.numpy.extract`, as `compress`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> x = jnp.array([[3, 1], [4, 0]])
+      >>> jnp.extract(x > 1, x, size=2)
+      Array([3, 4], dtype=int32)
+    """
+    if not is_array(call.condition):
+        return None
+    return _compressed(call, call.condition.reshape(-1), call.arr.reshape(-1), 0)
+
+
+def _repeated(call: Call) -> bool:
+    """Whether kernels repeat each item so many times."""
+    a, repeats, size, axis = call.a, call.repeats, call.total_repeat_length, call.axis
+    if not call.gives_only("a", "repeats", "axis", "total_repeat_length") or not _is_size(size) or size <= 0:
+        return False
+    if not (axis is None or _is_axis(axis, a)) or a.size == 0:
+        return False
+    items = a.size if axis is None else a.shape[axis]
+    return is_array(repeats) and repeats.shape == (items,) and repeats.dtype.name in ("int32", "int64")
+
+
+def _repeat_now(call: Call) -> Any:
+    """Outside of `jit`: lengths are added up first."""
+    if not is_array(call.repeats) or call.repeats.dtype.name not in ("int32", "int64"):
+        return None
+    filled = call.changed(total_repeat_length=int(_np.sum(_np.asarray(call.repeats))))
+    return filled.again(repeat) if _repeated(filled) else None
+
+
+@like(_jnp.repeat, "a", "repeats", least=64, unsized=("total_repeat_length", _repeat_now))
+def repeat(call: Call) -> Any:
+    """`jax.numpy.repeat`, by the kernels of `jax_mgpu.interval_expand`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.repeat(jnp.array([7, 8, 9]), jnp.array([2, 0, 1]), total_repeat_length=3)
+      Array([7, 7, 9], dtype=int32)
+    """
+    if not _repeated(call):
+        return None
+    axis = 0 if call.axis is None else call.axis
+    a = call.a.reshape(-1) if call.axis is None else call.a
+
+    def program() -> Any:
+        offsets = _mgpu.scan(call.repeats, exclusive=True)  # the last item fills what is left
+        rows = _mgpu.interval_expand(_jnp.moveaxis(a, axis, 0), offsets, call.total_repeat_length)
+        return _jnp.moveaxis(rows, 0, axis)
+
+    return program
+
+
+@like(_jnp.take, "a", "indices", least=NEVER)
+def take(call: Call) -> Any:
+    """`jax.numpy.take`; the derivative adds rows in a fixed order, by the kernels of `jax_mgpu.reduce_by_id`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.take(jnp.array([3.0, 1.0, 4.0]), jnp.array([2, -1, 7]))
+      Array([ 4.,  4., nan], dtype=float32)
+    """
+    a, indices = call.a, call.indices
+    if not call.gives_only("a", "indices", "axis", "mode") or call.mode not in (None, "fill") or not is_float(a):
+        return None
+    if not is_array(indices) or not _jnp.issubdtype(indices.dtype, _jnp.integer):
+        return None
+    if a.size == 0 or indices.size == 0 or not (call.axis is None or (call.axis == 0 and a.ndim > 0)):
+        return None
+
+    def program() -> Any:
+        rows = a.reshape(-1) if call.axis is None else a
+        places = _jnp.where(indices < 0, indices + rows.shape[0], indices).reshape(-1)
+        return _mgpu.take(rows, places, fill_value=_np.nan).reshape(*indices.shape, *rows.shape[1:])
+
+    return program
+
+
+# Searches and counts.
+
+
+@like(_jnp.searchsorted, "v", "a", "sorter", least=NEVER)
+def searchsorted(call: Call) -> Any:
+    """`jax.numpy.searchsorted`, by the kernels of `jax_mgpu.search`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.searchsorted(jnp.array([1, 2, 2, 5]), jnp.array([2, 0]), side="right")
+      Array([3, 0], dtype=int32)
+    """
+    a, v, sorter = call.a, call.v, call.sorter
+    if not is_array(a) or a.ndim != 1 or not is_key(v) or a.dtype != v.dtype:
+        return None
+    if call.side not in ("left", "right") or call.method == "compare_all" or a.size == 0 or v.size == 0:
+        return None
+    if call.method not in ("scan", "scan_unrolled", "sort") or a.shape[0] >= 2**31:
+        return None
+    if not (sorter is None or is_array(sorter)):
+        return None
+
+    def program() -> Any:
+        haystack = _jnp.asarray(a) if sorter is None else _jnp.asarray(a)[sorter]
+        return _mgpu.search(v.reshape(-1), haystack, call.side).reshape(v.shape)
+
+    return program
+
+
+def _bincount_now(call: Call) -> Any:
+    """Outside of `jit`: the largest id gives the length."""
+    if call.x.size == 0 or not _jnp.issubdtype(call.x.dtype, _jnp.integer) or not _is_size(call.minlength):
+        return None
+    return call.changed(length=max(call.minlength, int(_jnp.max(call.x)) + 1, 0)).again(bincount)
+
+
+@like(_jnp.bincount, "x", "weights", least=NEVER, unsized=("length", _bincount_now))
+def bincount(call: Call) -> Any:
+    """`jax.numpy.bincount`, by the kernels of `jax_mgpu.bincount`; sums have the same bits in every run.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.bincount(jnp.array([2, 0, 2]), length=4)
+      Array([1, 0, 2, 0], dtype=int32)
+    """
+    x, weights, length = call.x, call.weights, call.length
+    if not call.gives_only("x", "weights", "minlength", "length") or not isinstance(call.minlength, int):
+        return None
+    if x.ndim != 1 or x.dtype == bool or not _jnp.issubdtype(x.dtype, _jnp.integer) or not _is_size(length):
+        return None
+    if weights is not None and not (is_array(weights) and weights.shape == x.shape):
+        return None
+    if length <= 0 or x.size == 0 or not (weights is None or is_key(weights)):
+        return None
+
+    def program() -> Any:
+        counts = _mgpu.bincount(_jnp.maximum(x, 0), length, weights)
+        return counts.astype(jax.dtypes.canonicalize_dtype(int) if weights is None else weights.dtype)
+
+    return program
+
+
+@like(_jnp.histogram, "a", "bins", "range", "weights", least=NEVER)
+def histogram(call: Call) -> Any:
+    """`jax.numpy.histogram`, by the kernels of `jax_mgpu.histogram`, whose counts are exact.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.histogram(jnp.array([0.5, 1.0, 2.0, 9.0]), jnp.array([0.0, 1.0, 2.0]))[0]
+      Array([1., 2.], dtype=float32)
+    """
+    if not call.gives_only("a", "bins", "range", "density") or not is_float(call.a) or call.a.size == 0:
+        return None
+    if _np.ndim(call.bins) > 1 or not (is_array(call.bins) or _is_size(call.bins)):
+        return None
+    if (call.bins if _np.ndim(call.bins) == 0 else len(call.bins) - 1) < 1:
+        return None
+
+    def program() -> Any:
+        edges = _jnp.histogram_bin_edges(call.a, call.bins, call.range)
+        counts = _mgpu.histogram(call.a.reshape(-1), edges)[0].astype(call.a.dtype)
+        if call.density:
+            counts = counts / _jnp.diff(edges) / counts.sum()
+        return counts, edges
+
+    return program
+
+
+# Sets.
+
+
+def _unique_now(call: Call) -> Any:
+    """Outside of `jit`: as many results as items, then those that there are."""
+    axis = 0 if call.axis is None else call.axis
+    if call.ar.size == 0 or not (call.axis is None or _has_few_columns(call)):
+        return None
+    size = call.ar.size if call.axis is None else call.ar.shape[axis]
+    values, *others = call.changed(size=size, fill_value=None, return_counts=True).again(unique)
+    number = int(_jnp.count_nonzero(others[-1]))
+    results = [jax.lax.slice_in_dim(values, 0, number, axis=axis)]
+    if call.return_index:
+        results.append(others[0][:number])
+    if call.return_inverse:
+        results.append(others[1 if call.return_index else 0])
+    if call.return_counts:
+        results.append(others[-1][:number])
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+@like(_jnp.unique, "ar", "fill_value", least=SORTED, unsized=("size", _unique_now))
+def unique(call: Call) -> Any:
+    """`jax.numpy.unique`, by a sort with the kernels of `jax_mgpu.sort`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.unique(jnp.array([7, 2, 7, 5]), return_counts=True)
+      (Array([2, 5, 7], dtype=int32), Array([1, 1, 2], dtype=int32))
+    """
+    return call.with_kernels() if call.axis is None or _has_few_columns(call) else None
+
+
+def _has_few_columns(call: Call) -> bool:
+    """Whether items along an axis are columns that kernels sort."""
+    return _is_axis(call.axis, call.ar) and call.ar.size <= MOST_COLUMNS * call.ar.shape[call.axis]
+
+
+@like(
+    _jnp.unique_values, "x", "fill_value", least=SORTED, unsized=("size", lambda call: unique(call.x, equal_nan=False))
+)
+def unique_values(call: Call) -> Any:
+    """`jax.numpy.unique_values`, as `unique`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.unique_values(jnp.array([7, 2, 7, 5]), size=3)
+      Array([2, 5, 7], dtype=int32)
+    """
+    return call.with_kernels()
+
+
+def _unique_counts_now(call: Call) -> Any:
+    if call.x.size == 0:
+        return None
+    found = unique_counts(call.x, size=call.x.size)
+    number = int(_jnp.count_nonzero(found.counts))
+    return jax.tree.map(lambda x: x[:number], found)
+
+
+@like(_jnp.unique_counts, "x", "fill_value", least=SORTED, unsized=("size", _unique_counts_now))
+def unique_counts(call: Call) -> Any:
+    """`jax.numpy.unique_counts`, as `unique`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.unique_counts(jnp.array([7, 2, 7, 5]), size=3).counts
+      Array([1, 1, 2], dtype=int32)
+    """
+    return call.with_kernels()
+
+
+def _are_alike(call: Call) -> bool:
+    """Whether both sides of an operation on sets are arrays of one type, with items."""
+    sides = call.ar1, call.ar2
+    return (
+        all(is_array(x) and x.size for x in sides)
+        and sides[0].dtype == sides[1].dtype
+        and call.assume_unique in (True, False)
+    )
+
+
+@like(
+    _jnp.union1d,
+    "ar1",
+    "ar2",
+    "fill_value",
+    least=SORTED,
+    unsized=("size", lambda call: unique(_jnp.concatenate([call.ar1, call.ar2], axis=None))),
+)
+def union1d(call: Call) -> Any:
+    """`jax.numpy.union1d`, as `unique`.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.union1d(jnp.array([3, 1, 3]), jnp.array([2, 1]))
+      Array([1, 2, 3], dtype=int32)
+    """
+    return call.with_kernels()
+
+
+def _setdiff1d_now(call: Call) -> Any:
+    if not _are_alike(call):
+        return None
+    kept = _jnp.ravel(call.ar1) if call.assume_unique else unique(call.ar1)
+    return compress(isin(kept, call.ar2, invert=True), kept)
+
+
+@like(_jnp.setdiff1d, "ar1", "ar2", "fill_value", least=SORTED, unsized=("size", _setdiff1d_now))
+def setdiff1d(call: Call) -> Any:
+    """`jax.numpy.setdiff1d`, by sorts of both sides.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.setdiff1d(jnp.array([3, 1, 3]), jnp.array([2, 1]))
+      Array([3], dtype=int32)
+    """
+    size = call.size
+    if not _are_alike(call) or not _is_size(size) or size <= 0 or _np.shape(call.fill_value) != ():
+        return None
+
+    def program() -> Any:
+        own, fill = _jnp.ravel(call.ar1), call.fill_value
+        fill = _jnp.asarray(0 if fill is None else fill).astype(own.dtype)
+        if call.assume_unique:
+            kept = ~isin(own, call.ar2)
+        else:
+            n = own.shape[0]
+            own = unique(own, size=n)
+            number = n + 1 - _jnp.sum(own == own[0])  # past them is the first again
+            kept = ~isin(own, call.ar2) & (_jnp.arange(n) < number)
+        return _mgpu.select(own, kept, size=size, fill_value=fill).values
+
+    return program
+
+
+def _setxor1d_now(call: Call) -> Any:
+    if not _are_alike(call):
+        return None
+    sides = [_jnp.ravel(x) if call.assume_unique else unique(x) for x in (call.ar1, call.ar2)]
+    items = sort(_jnp.concatenate(sides))
+    edge = _jnp.ones((1,), bool)
+    differs = _jnp.concatenate([edge, items[1:] != items[:-1], edge])
+    return compress(differs[1:] & differs[:-1], items)
+
+
+@like(_jnp.setxor1d, "ar1", "ar2", "fill_value", least=SORTED, unsized=("size", _setxor1d_now))
+def setxor1d(call: Call) -> Any:
+    """`jax.numpy.setxor1d`, by sorts of both sides.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.setxor1d(jnp.array([3, 1, 3]), jnp.array([2, 1]))
+      Array([2, 3], dtype=int32)
+    """
+    return call.with_kernels() if _are_alike(call) else None
+
+
+def _intersect1d_now(call: Call) -> Any:
+    if not _are_alike(call) or call.return_indices:
+        return None
+    sides = [_jnp.ravel(x) if call.assume_unique else unique(x) for x in (call.ar1, call.ar2)]
+    items = sort(_jnp.concatenate(sides))
+    return compress(items[1:] == items[:-1], items[:-1])
+
+
+@like(_jnp.intersect1d, "ar1", "ar2", least=SORTED, unsized=("size", _intersect1d_now))
+def intersect1d(call: Call) -> Any:
+    """`jax.numpy.intersect1d`, by sorts of both sides.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.intersect1d(jnp.array([3, 1, 3]), jnp.array([2, 1]))
+      Array([1], dtype=int32)
+    """
+    return call.with_kernels() if _are_alike(call) else None
+
+
+# JAX compares all pairs, which takes less time for a few.
+FEW_TESTS = 64
+
+
+@like(_jnp.isin, "element", "test_elements", least=SORTED)
+def isin(call: Call) -> Any:
+    """`jax.numpy.isin`, by a sort; JAX compares all pairs unless it is told otherwise.
+
+    Example:
+      >>> import jax_mgpu.numpy as jnp
+      >>> jnp.isin(jnp.array([3, 1, 3]), jnp.array([2, 1]))
+      Array([False,  True, False], dtype=bool)
+    """
+    items, tests = call.element, call.test_elements
+    if not is_array(tests) or tests.dtype != items.dtype or items.dtype == bool:
+        return None
+    if call.method == "auto":
+        return call.with_kernels(method="binary_search") if tests.size >= FEW_TESTS else None
+    return call.with_kernels() if call.method in ("binary_search", "sort") else None
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int | _np.integer) and not isinstance(value, bool)
+
+
+def _is_axis(axis: Any, x: Any) -> bool:
+    return _is_size(axis) and -x.ndim <= axis < x.ndim

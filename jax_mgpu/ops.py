@@ -1,0 +1,226 @@
+"""Functions of `jax.ops` and jraph on rows by segment: the same signatures and results, on kernels of this package.
+
+Ids may come in any order. Sums of floats have the same bits in every run, on a GPU too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as _jnp
+import numpy as _np
+
+import jax_mgpu as _mgpu
+from jax_mgpu._src.drop_in import NEVER, Call, is_array, is_key, like
+
+__all__ = [
+    "segment_max",
+    "segment_mean",
+    "segment_min",
+    "segment_normalize",
+    "segment_prod",
+    "segment_softmax",
+    "segment_sum",
+    "segment_variance",
+]
+
+DROPPING = None, "fill", "drop", jax.lax.GatherScatterMode.FILL_OR_DROP
+
+
+def _reduced(call: Call, op: Any) -> Callable[[], Any] | None:
+    """The rows of each segment combined. XLA's scatter takes less time on a CPU, and has all other calls."""
+    data, ids, number = call.data, call.segment_ids, call.num_segments
+    if call.bucket_size is not None or call.mode not in DROPPING or getattr(call, "out_sharding", None) is not None:
+        return None
+    if not isinstance(number, int | _np.integer) or number < 0 or not is_key(data) or data.ndim == 0:
+        return None
+    if not is_array(ids) or not _jnp.issubdtype(ids.dtype, _jnp.integer):
+        return None
+    if ids.shape != data.shape[:1]:
+        return None
+    return lambda: _mgpu.reduce_by_id(data, ids, int(number), op).astype(data.dtype)
+
+
+def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
+    """Outside of `jit` there are as many segments as the largest id says."""
+
+    def now(call: Call) -> Any:
+        ids = _np.asarray(call.segment_ids)
+        return call.changed(num_segments=int(_np.max(ids)) + 1).again(globals()[function]) if ids.size else None
+
+    return "num_segments", now
+
+
+@like(jax.ops.segment_sum, "data", "segment_ids", least=NEVER, unsized=_counted("segment_sum"))
+def segment_sum(call: Call) -> Any:
+    """`jax.ops.segment_sum`, by the kernels of `jax_mgpu.reduce_by_id`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu.ops
+      >>> jax_mgpu.ops.segment_sum(jnp.arange(5), jnp.array([0, 2, 0, -1, 2]), 3)
+      Array([2, 0, 5], dtype=int32)
+    """
+    return _reduced(call, "add")
+
+
+@like(jax.ops.segment_prod, "data", "segment_ids", least=NEVER, unsized=_counted("segment_prod"))
+def segment_prod(call: Call) -> Any:
+    """`jax.ops.segment_prod`, by the kernels of `jax_mgpu.reduce_by_id`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu.ops
+      >>> jax_mgpu.ops.segment_prod(jnp.arange(5), jnp.array([0, 2, 0, -1, 2]), 3)
+      Array([0, 1, 4], dtype=int32)
+    """
+    return _reduced(call, "mul")
+
+
+@like(jax.ops.segment_max, "data", "segment_ids", least=NEVER, unsized=_counted("segment_max"))
+def segment_max(call: Call) -> Any:
+    """`jax.ops.segment_max`, by the kernels of `jax_mgpu.reduce_by_id`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu.ops
+      >>> jax_mgpu.ops.segment_max(jnp.arange(5.0), jnp.array([0, 2, 0, -1, 2]), 3)
+      Array([  2., -inf,   4.], dtype=float32)
+    """
+    return _reduced(call, "max")
+
+
+@like(jax.ops.segment_min, "data", "segment_ids", least=NEVER, unsized=_counted("segment_min"))
+def segment_min(call: Call) -> Any:
+    """`jax.ops.segment_min`, by the kernels of `jax_mgpu.reduce_by_id`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu.ops
+      >>> jax_mgpu.ops.segment_min(jnp.arange(5.0), jnp.array([0, 2, 0, -1, 2]), 3)
+      Array([ 0., inf,  1.], dtype=float32)
+    """
+    return _reduced(call, "min")
+
+
+def segment_mean(
+    data: jax.Array,
+    segment_ids: jax.Array,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+) -> jax.Array:
+    """The mean of each segment, as jraph's `segment_mean`: 0 over nothing.
+
+    Args:
+      data: `[n, ...]`.
+      segment_ids: `[n]` integers. Those outside of `[0, num_segments)` belong to no segment.
+      num_segments: a static number; outside of `jit`, by default, one more than the largest id.
+      indices_are_sorted: a promise that ids do not decrease.
+      unique_indices: a promise that no id comes twice.
+
+    Returns:
+      `[num_segments, ...]`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu.ops
+      >>> jax_mgpu.ops.segment_mean(jnp.array([1.0, 2.0, 3.0]), jnp.array([0, 2, 0]), 3)
+      Array([2., 0., 2.], dtype=float32)
+    """
+    given = num_segments, indices_are_sorted, unique_indices
+    return segment_sum(data, segment_ids, *given) / _items(data, segment_ids, *given)
+
+
+def segment_variance(
+    data: jax.Array,
+    segment_ids: jax.Array,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+) -> jax.Array:
+    """The variance of each segment, as jraph's `segment_variance`: by the number of items, 0 over nothing.
+
+    Args:
+      data: see `segment_mean`.
+      segment_ids: see `segment_mean`.
+      num_segments: see `segment_mean`.
+      indices_are_sorted: see `segment_mean`.
+      unique_indices: see `segment_mean`.
+
+    Returns:
+      `[num_segments, ...]`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu.ops
+      >>> jax_mgpu.ops.segment_variance(jnp.array([1.0, 2.0, 3.0]), jnp.array([0, 2, 0]), 3)
+      Array([1., 0., 0.], dtype=float32)
+    """
+    given = num_segments, indices_are_sorted, unique_indices
+    means = segment_mean(data, segment_ids, *given)[segment_ids]
+    return segment_sum(_jnp.power(data - means, 2), segment_ids, *given) / _items(data, segment_ids, *given)
+
+
+def segment_normalize(
+    data: jax.Array,
+    segment_ids: jax.Array,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    eps: float = 1e-8,
+) -> jax.Array:
+    """Items less the mean of their segment, by its standard deviation, as jraph's `segment_normalize`.
+
+    Args:
+      data: see `segment_mean`.
+      segment_ids: see `segment_mean`.
+      num_segments: see `segment_mean`.
+      indices_are_sorted: see `segment_mean`.
+      unique_indices: see `segment_mean`.
+      eps: the least variance.
+
+    Returns:
+      An array of the shape of `data`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu.ops
+      >>> jax_mgpu.ops.segment_normalize(jnp.array([1.0, 2.0, 3.0]), jnp.array([0, 1, 0]), 2)
+      Array([-1.,  0.,  1.], dtype=float32)
+    """
+    given = num_segments, indices_are_sorted, unique_indices
+    means = segment_mean(data, segment_ids, *given)[segment_ids]
+    variances = segment_variance(data, segment_ids, *given)[segment_ids]
+    return (data - means) * jax.lax.rsqrt(_jnp.maximum(variances, _jnp.array(eps, dtype=variances.dtype)))
+
+
+def segment_softmax(
+    logits: jax.Array,
+    segment_ids: jax.Array,
+    num_segments: int | None = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+) -> jax.Array:
+    """The softmax over each segment, as jraph's `segment_softmax`.
+
+    Args:
+      logits: `[n, ...]`.
+      segment_ids: see `segment_mean`.
+      num_segments: see `segment_mean`.
+      indices_are_sorted: see `segment_mean`.
+      unique_indices: see `segment_mean`.
+
+    Returns:
+      An array of the shape of `logits`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu.ops
+      >>> jax_mgpu.ops.segment_softmax(jnp.zeros(4), jnp.array([0, 1, 0, 1]), 2)
+      Array([0.5, 0.5, 0.5, 0.5], dtype=float32)
+    """
+    given = num_segments, indices_are_sorted, unique_indices
+    powers = _jnp.exp(logits - segment_max(logits, segment_ids, *given)[segment_ids])
+    return powers / segment_sum(powers, segment_ids, *given)[segment_ids]
+
+
+def _items(data: jax.Array, segment_ids: jax.Array, *given: Any) -> jax.Array:
+    """How many items each segment has, at least one, in the type of the data."""
+    ones = _jnp.ones(_np.shape(segment_ids), _jnp.result_type(data))
+    counts = _jnp.maximum(segment_sum(ones, segment_ids, *given), _jnp.ones((), ones.dtype))
+    return counts.reshape(counts.shape + (1,) * (_np.ndim(data) - 1))

@@ -1,0 +1,167 @@
+"""`jax_mgpu.numpy` against `jax.numpy`: signatures, drawn calls, transformations."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_mgpu.numpy as mnp
+import jax_mgpu.ops
+from tests import dropin
+
+# A call of these compiles two sorts and more.
+FEW_CASES = {"intersect1d", "setdiff1d", "setxor1d", "union1d", "unique", "unique_counts", "unique_values"}
+
+
+@pytest.mark.parametrize("name", [*dropin.NUMPY, *dropin.OPS])
+def test_signatures_are_those_of_jax(name):
+    ours, theirs = dropin.pair(name)
+    assert inspect.signature(ours) == inspect.signature(theirs)
+    module = jax_mgpu.ops if name in dropin.OPS else mnp
+    assert (ours.__module__, ours.__qualname__) == (module.__name__, name)
+    assert pickle.loads(pickle.dumps(ours)) is ours
+
+
+def test_every_name_is_tested():
+    assert sorted(dropin.NUMPY) == mnp.__all__
+    assert dropin.OPS.keys() < set(jax_mgpu.ops.__all__)
+
+
+def test_all_other_names_are_those_of_jax():
+    for name in ("arange", "float32", "linalg", "pi", "ndarray"):
+        assert getattr(mnp, name) is getattr(jnp, name)
+    assert set(dir(jnp)) <= set(dir(mnp))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        mnp.no_such_name  # noqa: B018
+
+
+@pytest.mark.parametrize("name", dropin.NUMPY)
+def test_drawn_calls_are_like_those_of_jax(name):
+    dropin.drawn(name, 4 if name in FEW_CASES else 10)()
+
+
+ROWS = np.random.default_rng(5).standard_normal((4, 1200)).astype(np.float32)
+INTEGERS = np.random.default_rng(6).integers(0, 500, 1200).astype(np.int32)
+NUMPY_CALLS = {
+    "argsort": (lambda np: np.argsort(ROWS, axis=0), {}),
+    "lexsort": (lambda np: np.lexsort((ROWS[0], INTEGERS)), {}),
+    "unique": (lambda np: np.unique(INTEGERS, return_index=True, return_inverse=True, return_counts=True), {}),
+    "union1d": (lambda np: np.union1d(INTEGERS[:600], INTEGERS[600:]), {}),
+    "intersect1d": (lambda np: np.intersect1d(INTEGERS[:600], INTEGERS[600:]), {}),
+    "setdiff1d": (lambda np: np.setdiff1d(INTEGERS[:600], INTEGERS[600:]), {}),
+    "setxor1d": (lambda np: np.setxor1d(INTEGERS[:600], INTEGERS[600:]), {}),
+    "isin": (lambda np: np.isin(INTEGERS.reshape(2, -1), INTEGERS[:80]), {}),
+    "nonzero": (lambda np: np.nonzero(ROWS > 0.5), {}),
+    "flatnonzero": (lambda np: np.flatnonzero(ROWS > 0.5), {}),
+    "argwhere": (lambda np: np.argwhere(ROWS > 0.5), {}),
+    "compress": (lambda np: np.compress(ROWS[0] > 0, ROWS, axis=1), {}),
+    "extract": (lambda np: np.extract(ROWS > 0, ROWS), {}),
+    "repeat": (lambda np: np.repeat(ROWS, INTEGERS % 3, axis=1), {}),
+    "bincount": (lambda np: np.bincount(INTEGERS, minlength=600), {}),
+    "cumsum": (lambda np: np.cumsum(ROWS, axis=1), {"rtol": 1e-4, "atol": 1e-4}),
+    "median": (lambda np: np.median(ROWS, axis=1), {"rtol": 1e-6}),
+    "quantile": (lambda np: np.quantile(ROWS, np.float32(0.3), axis=0), {"rtol": 1e-5, "atol": 1e-6}),
+    "percentile": (lambda np: np.percentile(ROWS, 30.0, axis=1), {"rtol": 1e-5}),
+    "histogram": (lambda np: np.histogram(ROWS, np.linspace(-1, 1, 9).astype(np.float32)), {}),
+    "searchsorted": (lambda np: np.searchsorted(np.sort(ROWS[0]), ROWS[1:], side="right"), {}),
+}
+
+
+@pytest.mark.parametrize("name", NUMPY_CALLS)
+def test_numpy_gives_the_same(name):
+    call, tolerance = NUMPY_CALLS[name]
+    with dropin.kernels_everywhere():
+        got = call(mnp)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(call(np)), strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, **tolerance or {"rtol": 0})
+
+
+def _uses_kernels(function, *arguments):
+    return "mgpu_" in str(jax.make_jaxpr(function)(*arguments))
+
+
+def test_kernels_run_where_they_are_faster():
+    x = ROWS[0]
+    for function in (mnp.sort, mnp.argsort, mnp.cumsum, mnp.median, lambda x: mnp.unique(x, size=9)):
+        assert _uses_kernels(function, x)
+        assert not _uses_kernels(function, x[:10])
+    assert not _uses_kernels(lambda x: mnp.sort(x.astype(complex)), x)
+    assert not _uses_kernels(lambda x: mnp.histogram(x)[0], x)  # a scatter is faster on a CPU
+    with dropin.kernels_everywhere():
+        assert _uses_kernels(lambda x: mnp.histogram(x)[0], x)
+
+
+def test_fill_values_that_compare_equal_are_not_the_same():
+    x = jnp.zeros(300).at[3].set(1.0)
+    for value in (-0.0, 0.0, 0, True, 1, 1.0):
+        ours, theirs = (module.compress(x > 0, x, size=4, fill_value=value) for module in (mnp, jnp))
+        assert np.asarray(ours).tobytes() == np.asarray(theirs).tobytes()
+
+
+DERIVED = {
+    "sort": lambda np, x: np.sort(x, axis=1, descending=True),
+    "cumsum": lambda np, x: np.cumsum(x, axis=1),
+    "cumprod": lambda np, x: np.cumprod(x[:, :40], axis=1),
+    "median": lambda np, x: np.median(x, axis=1),
+    "quantile": lambda np, x: np.quantile(x, jnp.array([0.1, 0.7]), axis=1),
+    "percentile": lambda np, x: np.percentile(x, 40.0, axis=0),
+    "compress": lambda np, x: np.compress(jnp.arange(1200) % 3 == 0, x, axis=1, size=500),
+    "repeat": lambda np, x: np.repeat(x, jnp.array([2, 0, 3, 1]), axis=0, total_repeat_length=8),
+    "take": lambda np, x: np.take(x, jnp.array([0, 2, 2, -1]), axis=0),
+    "top_k": lambda np, x: (jax.lax.top_k if np is jnp else np.top_k)(x, 7)[0],
+}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_derivatives_are_those_of_jax(name):
+    """Forward, backward, and backward of a batch."""
+    call = DERIVED[name]
+
+    def derivatives(module):
+        def total(x):
+            y = call(module, x)
+            return jnp.sum(y * jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape))
+
+        x, direction = jnp.asarray(ROWS), jnp.asarray(ROWS[::-1])
+        return jax.jit(lambda: (jax.grad(total)(x), jax.jvp(lambda x: call(module, x), (x,), (direction,))))()
+
+    with dropin.kernels_everywhere():
+        got = derivatives(mnp)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(derivatives(jnp)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("call", [lambda np, x: np.unique(x), lambda np, x: np.nonzero(x), lambda np, x: np.isin(x, 1)])
+def test_what_jit_refuses_is_refused_as_jax_refuses_it(call):
+    try:
+        wanted = jax.jit(lambda x: call(jnp, x))(ROWS[0])
+    except Exception as error:
+        with pytest.raises(type(error)):
+            jax.jit(lambda x: call(mnp, x))(ROWS[0])
+    else:
+        assert jax.jit(lambda x: call(mnp, x))(ROWS[0]).tolist() == wanted.tolist()
+
+
+def test_without_jit():
+    with jax.disable_jit():
+        assert mnp.sort(ROWS[0]).tolist() == np.sort(ROWS[0]).tolist()
+
+
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
+def test_on_a_mesh(kind):
+    """Within shard_map kernels run; what is laid out over Explicit axes is left to JAX."""
+    mesh, spec = jax.make_mesh((2,), ("x",), axis_types=(kind,)), jax.sharding.PartitionSpec("x")
+    x = jax.device_put(ROWS, jax.sharding.NamedSharding(mesh, spec))
+
+    def sort(x):
+        return mnp.sort(x, axis=1)
+
+    with jax.set_mesh(mesh):
+        for function in (sort, jax.shard_map(sort, mesh=mesh, in_specs=spec, out_specs=spec)):
+            assert jax.jit(function)(x).tolist() == np.sort(ROWS, axis=1).tolist()

@@ -1,0 +1,67 @@
+"""`jax_mgpu.ops` against `jax.ops`, and against what jraph says of its own."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_mgpu import ops
+from tests import dropin
+
+
+@pytest.mark.parametrize("name", dropin.OPS)
+def test_drawn_calls_are_like_those_of_jax(name):
+    dropin.drawn(name, 10)()
+
+
+@pytest.mark.parametrize("name", dropin.OPS)
+def test_rows_are_combined_by_kernels(name):
+    """Ids below zero and past the end are dropped, and empty segments have what JAX gives them."""
+    ours, theirs = dropin.pair(name)
+    x = np.random.default_rng(1).standard_normal((90, 3)).astype(np.float32)
+    ids = np.random.default_rng(2).integers(-3, 12, 90).astype(np.int32)
+    with dropin.kernels_everywhere():
+        assert "reduce_by_id" in str(jax.make_jaxpr(lambda x, ids: ours(x, ids, 10))(x, ids))
+        got = ours(x, ids % 8, 10), ours(x, ids, 10)
+    for one, i in zip(got, (ids % 8, ids), strict=True):
+        np.testing.assert_allclose(one, theirs(x, i, 10), rtol=1e-5)
+
+
+X = np.array([[1.0, 2.0], [4.0, 4.0], [3.0, 8.0], [5.0, 5.0]], np.float32)
+IDS = np.array([0, 3, 0, 7])
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_statistics_are_those_of_jraph(everywhere):
+    """Empty segments have mean and variance 0; an id past the end is in no segment."""
+    with dropin.kernels_everywhere() if everywhere else jax.named_scope("as they are"):
+        mean, variance = ops.segment_mean(X, IDS, 5), ops.segment_variance(X, IDS, 5)
+        softmax = ops.segment_softmax(jnp.asarray(X[:3]), IDS[:3], 5)
+        normal = ops.segment_normalize(X[:3], IDS[:3], 5)
+    np.testing.assert_allclose(mean, [[2, 5], [0, 0], [0, 0], [4, 4], [0, 0]])
+    np.testing.assert_allclose(variance, [[1, 9], [0, 0], [0, 0], [0, 0], [0, 0]])
+    first = np.exp(X[[0, 2]]) / np.exp(X[[0, 2]]).sum(axis=0)
+    np.testing.assert_allclose(softmax, [first[0], [1, 1], first[1]], rtol=1e-6)
+    np.testing.assert_allclose(normal, [[-1, -1], [0, 0], [1, 1]], rtol=1e-6)
+
+
+def test_the_number_of_segments_may_be_left_out_of_eager_calls():
+    assert ops.segment_mean(X, IDS).shape == (8, 2)
+    assert ops.segment_sum(X, IDS).tolist() == jax.ops.segment_sum(X, IDS).tolist()
+    with pytest.raises(Exception) as theirs:
+        jax.jit(jax.ops.segment_sum)(X, IDS)
+    with dropin.kernels_everywhere(), pytest.raises(theirs.type):
+        jax.jit(ops.segment_sum)(X, IDS)
+
+
+def test_derivatives():
+    def total(x, module):
+        return jnp.sum(module.segment_sum(x, IDS, 8) ** 2)
+
+    with dropin.kernels_everywhere():
+        got = jax.jit(jax.grad(lambda x: total(x, ops)))(X)
+        finite = jax.jit(jax.grad(lambda x: jnp.sum(ops.segment_softmax(x, IDS % 2, 2) * X)))(X)
+    np.testing.assert_allclose(got, jax.grad(lambda x: total(x, jax.ops))(X), rtol=1e-4)
+    np.testing.assert_allclose(finite[IDS % 2 == 1].sum(axis=0), 0, atol=1e-6)
