@@ -1,5 +1,5 @@
 # cmake -DROOT=... -DHEADERS=... -DOUTPUT=... -P: writes the headers, named from ROOT, as C++ strings.
-set(text "#include \"compiled/embedded_headers.h\"\n\nnamespace mgpu::compiled {\n\n")
+set(text "#include \"jit/embedded_headers.h\"\n\nnamespace mgpu::compiled {\n\n")
 set(list "")
 set(all "")
 set(number 0)

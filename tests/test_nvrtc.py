@@ -42,8 +42,8 @@ ARGUMENTS = {
 # Kernels whose templates get something else, by the header that has it. One that moves rows by a route of its own is
 # compiled for that.
 SPECIAL = {
-    "bulk.cuh": ["move_words<uint32_t, mgpu::cuda::BulkRoute<true>>"],
-    "combine_by_id.cuh": [
+    "ops/bulk/routes.cuh": ["move_words<uint32_t, mgpu::cuda::BulkRoute<true>>"],
+    "ops/reduce_by_id/combine_by_id.cuh": [
         f"id_combining::combine_items<{holds_all}, mgpu::{operator}>"
         for holds_all in ("false", "true")
         for operator in (
@@ -52,59 +52,61 @@ SPECIAL = {
             "Extremum<uint64_t>",
         )
     ],
-    "count_bins.cuh": [
+    "ops/count_bins/kernels.cuh": [
         f"counting::count_parts<mgpu::cuda::counting::{bins}>"
         for bins in ("NumberedBins<int32_t>", f"BinsBetweenEdges<{ORDER}>")
     ],
-    "cta/merge_stream.cuh": [f"split_tiles<{ORDER}, {may_be_runs}>" for may_be_runs in ("false", "true")],
-    "group_search.cuh": [
+    "ops/sorted_pair/merge_stream.cuh": [f"split_tiles<{ORDER}, {may_be_runs}>" for may_be_runs in ("false", "true")],
+    "ops/group_search/kernels.cuh": [
         f"group_searching::{kernel}<{arguments}>"
         for kernel in ("find_lasts", "search_parts")
         for arguments in ("int32_t, false", "int64_t, true")
     ],
-    "intervals.cuh": [
+    "ops/intervals/kernels.cuh": [
         f"move_words<uint32_t, {ROUTE}>",
         f"move_wide_rows<uint32_t, 4, {ROUTE}>",
         f"move_wide_rows<ulonglong2, 1, {ROUTE}>",
         f"move_short_rows<uint32_t, false, {ROUTE}>",
         f"move_short_rows<ulonglong2, true, {ROUTE}>",
     ],
-    "load_balance.cuh": ["load_balancing::search_tiles<int32_t, true>"],
-    "merge.cuh": [f"merging::merge_tiles<{ORDER}, uint32_t, true>"],
-    "reduce.cuh": [
+    "ops/load_balance/kernels.cuh": ["load_balancing::search_tiles<int32_t, true>"],
+    "ops/merge/kernels.cuh": [f"merging::merge_tiles<{ORDER}, uint32_t, true>"],
+    "ops/reduce/kernels.cuh": [
         *(f"reducing::reduce_whole_rows<{threads}, {OPERATOR}>" for threads in (32, 256)),
         f"reducing::reduce_by_lanes<{OPERATOR}, 4, 2>",
         f"reducing::reduce_by_blocks<{OPERATOR}, 4, 4>",
     ],
-    "reduce_rows.cuh": [f"row_reducing::reduce_tiles<4, {gathers}, {OPERATOR}>" for gathers in ("false", "true")],
-    "scan/scan_rows.cuh": [f"scanning::scan_rows<{OPERATOR}, {whole}>" for whole in ("true", "false")],
-    "segmented_softmax.cuh": [
+    "ops/reduce_rows/kernels.cuh": [
+        f"row_reducing::reduce_tiles<4, {gathers}, {OPERATOR}>" for gathers in ("false", "true")
+    ],
+    "ops/scan/scan_rows.cuh": [f"scanning::scan_rows<{OPERATOR}, {whole}>" for whole in ("true", "false")],
+    "ops/segmented_softmax/kernels.cuh": [
         "softmax::normalize_tiles<false, float>",
         "softmax::join_parts<float>",
         "softmax::close_tiles<true, mgpu::Half>",
     ],
-    "segmented_sort/count_digits.cuh": [
+    "ops/segmented_sort/count_digits.cuh": [
         f"sorting::{kernel}<{problem}>"
         for kernel, problem in zip(("count_digits", "count_segments"), DIGITS, strict=True)
     ],
-    "segmented_sort/cut_rows.cuh": [f"sorting::cut_cells<{ROWS}>", f"sorting::start_segments<{ROWS}>"],
-    "segmented_sort/describe_tiles.cuh": ["sorting::connect_tiles<512>"],
-    "segmented_sort/fill_digits.cuh": [
+    "ops/segmented_sort/cut_rows.cuh": [f"sorting::cut_cells<{ROWS}>", f"sorting::start_segments<{ROWS}>"],
+    "ops/segmented_sort/describe_tiles.cuh": ["sorting::connect_tiles<512>"],
+    "ops/segmented_sort/fill_digits.cuh": [
         "sorting::fill_digits<"
         "mgpu::cuda::sorting::DigitProblem<mgpu::IntegerOrder<uint8_t>, mgpu::NoPayload, uint32_t, false>>"
     ],
-    "segmented_sort/list_segments.cuh": [
+    "ops/segmented_sort/list_segments.cuh": [
         "sorting::list_segments<1024>",
         f"sorting::list_long_segments<{DIGITS[1]}>",
     ],
-    "segmented_sort/merge_rows.cuh": [
+    "ops/segmented_sort/merge_rows.cuh": [
         f"sorting::split_rows<{ROWS}>",
         f"sorting::merge_rows<{ROWS}>",
         f"sorting::merge_rows<{PAIRS}>",
     ],
-    "segmented_sort/rank_rows.cuh": [f"sorting::rank_rows<{FEW}>", f"sorting::merge_rows_by_rank<{FEW}>"],
-    "segmented_sort/scatter_digits.cuh": [f"sorting::scatter_digits<{problem}>" for problem in DIGITS],
-    "segmented_sort/sort_rows_by_digits.cuh": [
+    "ops/segmented_sort/rank_rows.cuh": [f"sorting::rank_rows<{FEW}>", f"sorting::merge_rows_by_rank<{FEW}>"],
+    "ops/segmented_sort/scatter_digits.cuh": [f"sorting::scatter_digits<{problem}>" for problem in DIGITS],
+    "ops/segmented_sort/sort_rows_by_digits.cuh": [
         f"sorting::sort_rows_by_digits<mgpu::cuda::sorting::{problem}>"
         for problem in (
             f"RowDigitsProblem<{ORDER}, uint32_t>",
@@ -112,8 +114,8 @@ SPECIAL = {
             "RowRanksProblem<mgpu::FloatOrder<uint64_t>, uint32_t>",
         )
     ],
-    "segmented_sort/sort_rows.cuh": [f"sorting::sort_rows<{problem}>" for problem in (ROWS, PACKED)],
-    "select.cuh": [
+    "ops/segmented_sort/sort_rows.cuh": [f"sorting::sort_rows<{problem}>" for problem in (ROWS, PACKED)],
+    "ops/select/kernels.cuh": [
         "sum_tiles<mgpu::cuda::selecting::SetKept>",
         *(
             f"selecting::{kernel}mgpu::cuda::selecting::{mover}>"
@@ -121,13 +123,20 @@ SPECIAL = {
             for mover in ("MoveItems<uint32_t>", "MoveItems<ulonglong2>", "MoveWideRows<uint64_t>", "SetIndices")
         ),
     ],
-    "short_rows/top_k.cuh": [f"short_rows::keep_first_of_rows<{ORDER}, {shape}>" for shape in (0, 1, 3, 8)],
-    "short_rows/select.cuh": ["short_rows::select<mgpu::cuda::selecting::SetIndices>"],
-    "sort_columns.cuh": [f"sorting::{kernel}<{COLUMNS}>" for kernel in ("count_digits", "scatter_digits")],
-    "sorted_search.cuh": [f"searching::search_tiles<{ORDER}, true>", f"searching::match_tiles<{ORDER}, false>"],
-    "sum_by_id.cuh": [f"id_summing::sum_items<{holds_all}, {OPERATOR}>" for holds_all in ("false", "true")],
-    "top_k.cuh": [f"ranking::keep_first<{ORDER}, {rest}>" for rest in ("true, 256", "true, 512", "false, 512")],
-    "unit_intervals.cuh": [
+    "ops/top_k/short_rows.cuh": [f"short_rows::keep_first_of_rows<{ORDER}, {shape}>" for shape in (0, 1, 3, 8)],
+    "ops/select/short_rows.cuh": ["short_rows::select<mgpu::cuda::selecting::SetIndices>"],
+    "ops/sort_columns/kernels.cuh": [f"sorting::{kernel}<{COLUMNS}>" for kernel in ("count_digits", "scatter_digits")],
+    "ops/sorted_search/kernels.cuh": [
+        f"searching::search_tiles<{ORDER}, true>",
+        f"searching::match_tiles<{ORDER}, false>",
+    ],
+    "ops/reduce_by_id/sum_by_id.cuh": [
+        f"id_summing::sum_items<{holds_all}, {OPERATOR}>" for holds_all in ("false", "true")
+    ],
+    "ops/top_k/kernels.cuh": [
+        f"ranking::keep_first<{ORDER}, {rest}>" for rest in ("true, 256", "true, 512", "false, 512")
+    ],
+    "ops/intervals/unit_intervals.cuh": [
         "put_units_in_order<ulonglong2>",
         "move_ordered_units<uint32_t>",
         f"move_likely_units<1, false, uint32_t, {ROUTE}>",
@@ -136,7 +145,7 @@ SPECIAL = {
         "gather_mixed_tiles<uint32_t, mgpu::cuda::MoveRoute<true, false, uint32_t>>",
     ],
 }
-HEADERS = sorted(str(path.relative_to(FFI / "cuda")) for path in (FFI / "cuda").rglob("*.cuh"))
+HEADERS = sorted(str(path.relative_to(FFI)) for path in FFI.rglob("*.cuh"))
 NAMESPACE = re.compile(r"^namespace mgpu::cuda(?:::(\w+))? {", re.MULTILINE)
 KERNEL = re.compile(
     r"(?:template <([^>]*)>\s+)?(?:static )?__global__\s+void\s+"
@@ -152,7 +161,7 @@ def base(kernel: str) -> str:
 
 def kernels_of(header: str) -> list[str]:
     """A header's kernels, as they are to be compiled."""
-    source = (FFI / "cuda" / header).read_text(encoding="utf-8")
+    source = (FFI / header).read_text(encoding="utf-8")
     found = KERNEL.findall(source)
     assert source.count("__global__") == len(found), header
     special = SPECIAL.get(header, [])
@@ -229,9 +238,7 @@ def compile_log(source: str, expressions: list[str], architecture: int) -> str:
 def test_special_kernels_are_there() -> None:
     """What a special template is of, in the header that it is listed for or in one that this one includes."""
     assert set(SPECIAL) <= set(HEADERS)
-    names = {
-        name for header in HEADERS for _, name in KERNEL.findall((FFI / "cuda" / header).read_text(encoding="utf-8"))
-    }
+    names = {name for header in HEADERS for _, name in KERNEL.findall((FFI / header).read_text(encoding="utf-8"))}
     assert {base(kernel).rpartition("::")[2] for kernels in SPECIAL.values() for kernel in kernels} <= names
 
 
@@ -240,7 +247,7 @@ def test_header_compiles(header: str) -> None:
     """Alone, for architectures before, at and after that of the copy engine."""
     expressions = [f"mgpu::cuda::{kernel}" for kernel in kernels_of(header)]
     for architecture in known_architectures():
-        source = f'#include "cuda/{header}"\n#include "algorithm/key_order.h"\n#include "algorithm/operators.h"\n'
+        source = f'#include "{header}"\n#include "algorithm/key_order.h"\n#include "algorithm/operators.h"\n'
         log = compile_log(source, expressions, architecture)
         assert not log, f"{header} for sm_{architecture}:\n{log[:4000]}"
 
@@ -290,16 +297,19 @@ def source_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("name", [*FUNCTIONS, *MAPPED])
 @pytest.mark.long
 def test_functions_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels of callers' functions, as ffi/cuda/functions.cu asks for them."""
+    """The kernels of callers' functions, as ffi/ops/custom_operator/cuda.cu asks for them."""
     source = source_of(name, monkeypatch)
     for header, kernels in (
-        ("scan/scan_tiles.cuh", ["scanning::scan_tiles"]),
-        ("scan/scan_segments.cuh", ["scanning::scan_segments"]),
-        ("reduce.cuh", ["reducing::reduce_chunks", "reducing::reduce_states", "reducing::reduce_short_rows"]),
-        ("segmented_reduce.cuh", ["segment_reducing::reduce_tiles", "segment_reducing::join_tiles"]),
+        ("ops/scan/scan_tiles.cuh", ["scanning::scan_tiles"]),
+        ("ops/scan/scan_segments.cuh", ["scanning::scan_segments"]),
+        (
+            "ops/reduce/kernels.cuh",
+            ["reducing::reduce_chunks", "reducing::reduce_states", "reducing::reduce_short_rows"],
+        ),
+        ("ops/reduce/segmented_reduce.cuh", ["segment_reducing::reduce_tiles", "segment_reducing::join_tiles"]),
     ):
         text = (
-            f'#include "cuda/{header}"\n#include "function/operator.h"\n#include "function/primitives.h"\n'
+            f'#include "{header}"\n#include "function/operator.h"\n#include "function/primitives.h"\n'
             f"namespace mgpu::function {{\n{source}}}\n"
         )
         log = compile_log(text, [f"mgpu::cuda::{kernel}<{OPERATOR_OF_FUNCTION}>" for kernel in kernels], 90)
@@ -317,7 +327,7 @@ def test_everything_in_functions_compiles(names: list[str], monkeypatch: pytest.
     (equation,) = kernel_calls(lambda pairs: test_emit.apply_in_kernels(apply, pairs), pairs)
     source = host_functions.cpp(equation.params["function"].value.data)
     text = (
-        '#include "cuda/scan/scan_segments.cuh"\n#include "function/operator.h"\n#include "function/primitives.h"\n'
+        '#include "ops/scan/scan_segments.cuh"\n#include "function/operator.h"\n#include "function/primitives.h"\n'
         f"namespace mgpu::function {{\n{source}}}\n"
     )
     log = compile_log(text, [f"mgpu::cuda::scanning::scan_segments<{OPERATOR_OF_FUNCTION}>"], 90)
@@ -345,11 +355,11 @@ ORDERS = {
 @pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.long
 def test_orders_compile(name: str) -> None:
-    """The kernels of callers' orders, as ffi/cuda/sort_by_function.cu asks for them."""
+    """The kernels of callers' orders, as ffi/ops/sort_by_function/cuda.cu asks for them."""
     item, function, bits = ORDERS[name]
     source = host_functions.cpp(emit_order(jax.make_jaxpr(function)(*item, *item), item).data)
     text = (
-        '#include "cuda/segmented_sort/by_function.cuh"\n#include "function/primitives.h"\n'
+        '#include "ops/sort_by_function/kernels.cuh"\n#include "function/primitives.h"\n'
         f"namespace mgpu::function {{\n{source}}}\n"
     )
     word = "unsigned __int128" if bits == 128 else f"uint{bits}_t"
@@ -372,11 +382,11 @@ WIDE_ORDERS = {
 @pytest.mark.parametrize("name", WIDE_ORDERS)
 @pytest.mark.long
 def test_orders_of_wide_items_compile(name: str) -> None:
-    """The kernels of orders whose items stay in memory, as ffi/cuda/sort_by_function.cu asks for them."""
+    """The kernels of orders whose items stay in memory, as ffi/ops/sort_by_function/cuda.cu asks for them."""
     item, function = WIDE_ORDERS[name]
     source = host_functions.cpp(emit_order(jax.make_jaxpr(function)(*item, *item), item).data)
     text = (
-        '#include "cuda/segmented_sort/by_function.cuh"\n#include "function/primitives.h"\n'
+        '#include "ops/sort_by_function/kernels.cuh"\n#include "function/primitives.h"\n'
         f"namespace mgpu::function {{\n{source}}}\n"
     )
     order = "mgpu::FunctionIndexOrder<mgpu::function::Function>, mgpu::NoPayload"

@@ -1,7 +1,7 @@
 // The benchmarks' library: CUB's and Thrust's algorithms as FFI handlers. Never part of a wheel.
-#include "handler.h"
-#include "library.h"
 #include "peers.h"
+#include "runtime/handler.h"
+#include "runtime/library.h"
 
 namespace mgpu {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <type_traits>
 
-#include "cuda/launch.h"
+#include "cuda/launch/launch.h"
 #include "peers.h"
 
 namespace mgpu::peers {

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "call.h"
+#include "runtime/call.h"
 
 // clang-format off
 #define MGPU_PEERS(PEER)          \

@@ -3,7 +3,7 @@
 
 #include "algorithm/common.h"
 #ifdef __CUDACC__
-#include "cuda/cta/ptx.cuh"
+#include "cuda/ptx.cuh"
 #endif
 
 namespace mgpu {

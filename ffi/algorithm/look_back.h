@@ -1,4 +1,4 @@
-// The memory through which the tiles of a single-pass scan tell each other their sums (cuda/cta/look_back.cuh): a
+// The memory through which the tiles of a single-pass scan tell each other their sums (cuda/block/look_back.cuh): a
 // closed formula of the number of tiles, for the workspace.
 #pragma once
 

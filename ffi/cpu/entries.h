@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "algorithm/serial_merge.h"
-#include "operands/payload.h"
+#include "ops/common/payload.h"
 
 namespace mgpu {
 

@@ -1,6 +1,6 @@
 // What compiled functions are made of: the meaning that XLA gives each primitive, on scalars, once for host and device.
 // A line of a function becomes `const float v7 = xla::add(v3, v5);` and no more, so corner cases live here alone.
-// operands/function_data.cc lets only types in that each is for.
+// jit/function_data.cc lets only types in that each is for.
 #pragma once
 
 #include "algorithm/floats.h"

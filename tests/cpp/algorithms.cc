@@ -23,9 +23,9 @@
 #include "algorithm/serial_merge.h"
 #include "algorithm/upper_rank.h"
 #include "check.h"
-#include "operands/dispatch.h"
+#include "ops/common/dispatch.h"
+#include "runtime/workspace.h"
 #include "values.h"
-#include "workspace.h"
 
 namespace mgpu::testing {
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/executor.h"
+#include "runtime/executor.h"
 
 namespace mgpu::testing {
 

@@ -1,14 +1,14 @@
 // Functions as data: those that a call carries are taken with the arrays that they read and write, and no others; and
 // whatever is made of their lines, reading them ends with an error or a function.
-#include "operands/function_data.h"
+#include "jit/function_data.h"
 
 #include <functional>
 #include <map>
 #include <random>
 
 #include "check.h"
-#include "operands/functions.h"
-#include "operands/sort_by_function.h"
+#include "ops/custom_operator/operands.h"
+#include "ops/sort_by_function/operands.h"
 
 namespace mgpu::testing {
 

@@ -18,10 +18,10 @@
 
 #include "check.h"
 #include "executors.h"
-#include "operands/dispatch.h"
-#include "operations.h"
-#include "signature.h"
-#include "workspace.h"
+#include "ops/common/dispatch.h"
+#include "runtime/operations.h"
+#include "runtime/signature.h"
+#include "runtime/workspace.h"
 
 namespace {
 

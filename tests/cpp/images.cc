@@ -1,6 +1,6 @@
 // The cache of compiled functions: what is kept comes back; what other users may have written, what is cut off and what
 // is no file does not, and is not waited for.
-#include "compiled/images.h"
+#include "jit/images.h"
 
 #include <fcntl.h>
 #include <signal.h>

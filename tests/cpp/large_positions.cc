@@ -10,10 +10,10 @@
 #include "algorithm/merge_path.h"
 #include "algorithm/run_split.h"
 #include "algorithm/segments.h"
-#include "call.h"
 #include "check.h"
-#include "operands/intervals.h"
-#include "operands/reduce.h"
+#include "ops/intervals/operands.h"
+#include "ops/reduce/operands.h"
+#include "runtime/call.h"
 
 namespace mgpu::testing {
 

@@ -1,6 +1,6 @@
 // A failure of CUDA as the handlers see it. Runs with a GPU and without: calls fail either way.
 #include "check.h"
-#include "cuda/launch.h"
+#include "cuda/launch/launch.h"
 
 namespace mgpu::testing {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "call.h"
+#include "runtime/call.h"
 
 namespace mgpu::testing {
 

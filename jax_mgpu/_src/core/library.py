@@ -49,13 +49,13 @@ Shaped = tuple[str, Sequence[int]]  # the name of a type, and a shape
 
 
 class _Entry(ctypes.Structure):
-    """`HandlerEntry` of ffi/library.h."""
+    """`HandlerEntry` of ffi/runtime/library.h."""
 
     _fields_ = [("operation", ctypes.c_char_p), ("stage", ctypes.c_char_p), ("address", ctypes.c_void_p)]
 
 
 class _Array(ctypes.Structure):
-    """`ArraySpec` of ffi/library_cpu.cc."""
+    """`ArraySpec` of ffi/runtime/library_cpu.cc."""
 
     _fields_ = [
         ("dtype", ctypes.c_char_p),
@@ -65,13 +65,13 @@ class _Array(ctypes.Structure):
 
 
 class _Attribute(ctypes.Structure):
-    """`AttributeSpec` of ffi/library_cpu.cc."""
+    """`AttributeSpec` of ffi/runtime/library_cpu.cc."""
 
     _fields_ = [("name", ctypes.c_char_p), ("value", ctypes.c_int64)]
 
 
 class _Call(ctypes.Structure):
-    """`CallSpec` of ffi/library_cpu.cc."""
+    """`CallSpec` of ffi/runtime/library_cpu.cc."""
 
     _fields_ = [
         ("operation", ctypes.c_char_p),
@@ -96,7 +96,7 @@ class _Call(ctypes.Structure):
 
 
 class Traits(ctypes.Structure):
-    """`Traits` of ffi/plan.h: what plans ask of a device."""
+    """`Traits` of ffi/runtime/plan.h: what plans ask of a device."""
 
     _fields_ = [
         ("multiprocessors", ctypes.c_int64),
@@ -107,7 +107,7 @@ class Traits(ctypes.Structure):
 
 
 class Library:
-    """A plain shared library of kernels, the same for every Python, through its C interface (ffi/library.h).
+    """A plain shared library of kernels, the same for every Python, through its C interface (ffi/runtime/library.h).
 
     Attributes:
       path: the file.
@@ -158,7 +158,7 @@ class Library:
         attributes: Mapping[str, int],
         traits: Traits,
     ) -> dict[str, Any]:
-        """What runs for a call on a CUDA device of these traits: `PlanReport` of ffi/plan.h."""
+        """What runs for a call on a CUDA device of these traits: `PlanReport` of ffi/runtime/plan.h."""
         ask, error = self._c.jax_mgpu_plan, ctypes.c_char_p()
         ask.restype = ctypes.c_char_p
         call = _Call.of(operation, operands, results, attributes)

@@ -54,7 +54,7 @@ __all__ = [
 
 RULES = "custom_jvp", "custom_vjp"  # how names of primitives with derivative rules of the caller begin
 
-# Operations by functions, which are no part of the registry (ffi/operations.h).
+# Operations by functions, which are no part of the registry (ffi/runtime/operations.h).
 OPERATIONS = (
     *("reduce_by_function", "scan_by_function", "segmented_reduce_by_function"),
     *("sort_by_function", "sort_indices_by_function"),

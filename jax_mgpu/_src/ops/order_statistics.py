@@ -85,7 +85,7 @@ class _OrderStatistics(Operation):
         return ranks.shape[-1] > CUDA_MOST_RANKS or (x.shape[-1] < CUDA_LEAST_COUNTED_ROW and x.size > CUDA_FEW_ITEMS)
 
 
-CUDA_MOST_RANKS = 7  # kMostRanks of ffi/cuda/tunings.h
+CUDA_MOST_RANKS = 7  # kMostRanks of ffi/cuda/policy.h
 CUDA_LEAST_COUNTED_ROW = 2**14
 
 

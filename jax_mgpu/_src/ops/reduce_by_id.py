@@ -45,7 +45,7 @@ from jax_mgpu._src.ops.sorted_search import sorted_search
 
 __all__ = ["reduce_by_id"]
 
-# The room of a warp of the CUDA kernel, in bytes (kIdTableBytes of ffi/cuda/tunings.h).
+# The room of a warp of the CUDA kernel, in bytes (kIdTableBytes of ffi/cuda/policy.h).
 TABLE_BYTES = 46 << 10
 # So many sums of floats are made of integers (kMostFixedPointIds of the same).
 FIXED_POINT_SLOTS = 1 << 15
@@ -243,7 +243,7 @@ def _add_rows(rows: jax.Array, indices: jax.Array, like: Any) -> jax.Array:
 
 
 def _is_narrow_float(x: Any) -> bool:
-    """Whether sums are made of integers (`ffi/cuda/sum_by_id.cuh`)."""
+    """Whether sums are made of integers (`ffi/ops/reduce_by_id/sum_by_id.cuh`)."""
     return jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize <= 4
 
 

@@ -2,7 +2,7 @@
 
 Small arrays are taken apart: a value is a NumPy array of names, one for each scalar. A primitive that works element by
 element becomes a line for each element, and one that only moves elements costs nothing. Large arrays that a function
-captures stay in memory; only their indexed elements are loaded. ffi/operands/function_data.cc has the language: it
+captures stay in memory; only their indexed elements are loaded. ffi/jit/function_data.cc has the language: it
 checks what it reads, and writes C++ of it. ffi/function/primitives.h has the meaning of each operation.
 
 The modules, each of which uses those before it:

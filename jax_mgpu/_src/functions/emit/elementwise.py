@@ -14,7 +14,7 @@ from jax_mgpu._src.functions.emit.scalars import Names, Unsupported, scalar_text
 
 __all__ = ["COSTLY", "FUNCTIONS", "RULES"]
 
-# Those that are one operation of ffi/operands/function_data.cc.
+# Those that are one operation of ffi/jit/function_data.cc.
 _PLAIN = (
     "add sub mul div rem max min neg abs sign eq ne lt le gt ge clamp shift_left shift_right_logical "
     "shift_right_arithmetic population_count clz mulhi floor ceil is_finite exp exp2 expm1 log log1p log2 sin cos tan "

@@ -69,7 +69,7 @@ class Lines:
             raise Unsupported(f"more than {MOST_LINES} operations on scalars")
 
     def value(self, dtype: Any, operation: str, *operands: object) -> str:
-        """The name of what an operation of ffi/operands/function_data.cc gives."""
+        """The name of what an operation of ffi/jit/function_data.cc gives."""
         name = f"v{len(self.made)}"
         self.made[name] = (operation, *map(str, operands))
         self.line(name, scalar_type(dtype), operation, *operands)

@@ -31,7 +31,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class OperatorData:
-    """An operator as data. ffi/operands/function_data.cc reads it; ffi/function/operator.h makes the kernels' of it.
+    """An operator as data. ffi/jit/function_data.cc reads it; ffi/function/operator.h makes the kernels' of it.
 
     Args:
       data: its lines.

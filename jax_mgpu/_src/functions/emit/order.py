@@ -17,7 +17,7 @@ __all__ = ["OrderData", "emit_order"]
 
 @dataclasses.dataclass(frozen=True)
 class OrderData:
-    """An order of items as data. ffi/operands/function_data.cc reads it; ffi/function/order.h makes the kernels' of it.
+    """An order of items as data. ffi/jit/function_data.cc reads it; ffi/function/order.h makes the kernels' of it.
 
     Args:
       data: its lines.

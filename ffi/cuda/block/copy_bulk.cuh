@@ -1,0 +1,153 @@
+// Runs of device memory copied to shared memory and back by one warp, for the block's other warps to work on. On sm_90
+// the copy engine moves a whole run for one instruction; before, the warp moves it chunk by chunk.
+#pragma once
+
+#include "algorithm/common.h"
+#include "cuda/block/copy_run.cuh"
+#include "cuda/block/partition.cuh"
+#include "cuda/policy.h"
+#include "cuda/ptx.cuh"
+
+namespace mgpu::cuda {
+
+// The place of item `first` of an array within its line.
+template <typename Word>
+__device__ int place_in_line(const Word* array, int64_t first) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(array + first) % kLineBytes / sizeof(Word));
+}
+
+// A position of shared memory, as a number of items, moved up to where a line starts.
+template <typename Word>
+__host__ __device__ constexpr int round_up_to_line(int position) {
+  constexpr int kItems = kLineBytes / sizeof(Word);
+  return (position + kItems - 1) / kItems * kItems;
+}
+
+// Barrier kId or kId + 1, by turns.
+template <int kId, int kThreads>
+__device__ void barrier_sync(int turn) {
+  turn % 2 == 0 ? barrier_sync<kId, kThreads>() : barrier_sync<kId + 1, kThreads>();
+}
+template <int kId, int kThreads>
+__device__ void barrier_arrive(int turn) {
+  turn % 2 == 0 ? barrier_arrive<kId, kThreads>() : barrier_arrive<kId + 1, kThreads>();
+}
+
+// What the copies of one of two stages are waited for by; before sm_90 it is the named barrier kId or kId + 1, of
+// kThreads threads. Its uses are counted through both stages.
+struct CopyBarrier {
+  uint64_t state;
+
+  __device__ void init() {
+#if __CUDA_ARCH__ >= 900
+    bulk_barrier_init(&state);
+#endif
+  }
+
+  // By the whole warp that started the copies, of `bytes` bytes in all.
+  template <int kId, int kThreads>
+  __device__ void arrive([[maybe_unused]] uint32_t bytes, [[maybe_unused]] int use) {
+#if __CUDA_ARCH__ >= 900
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) bulk_barrier_arrive(&state, bytes);
+#else
+    copy_commit();
+    copy_wait<0>();
+    barrier_arrive<kId, kThreads>(use);
+#endif
+  }
+
+  // By those who work on what was copied.
+  template <int kId, int kThreads>
+  __device__ void wait(int use) {
+#if __CUDA_ARCH__ >= 900
+    bulk_barrier_wait(&state, use / 2 % 2);
+#else
+    barrier_sync<kId, kThreads>(use);
+#endif
+  }
+};
+
+// A run of device memory on its way to shared memory, by one warp: made ahead, started when there is room. The run
+// [first, first + count) of an array of `size` items comes to `to`, at the start of a line of shared memory: item
+// `first` lands at to[place_in_line(array, first)]. Whole chunks are copied, but none across the array's edges.
+template <typename Word>
+class BulkLoad {
+ public:
+  __device__ BulkLoad(const Word* array, int64_t size, int64_t first, int count, Word* to)
+      : from_(array + first - place_in_chunk(array, first)),
+        to_(to + place_in_line(array, first) / kItems * kItems),
+        chunks_(count <= 0 ? 0 : (place_in_chunk(array, first) + count + kItems - 1) / kItems),
+        low_(static_cast<int>(maximum<int64_t>(array - from_, 0))),
+        high_(static_cast<int>(minimum<int64_t>(array + size - from_, chunks_ * kItems))) {}
+
+  // Gives the number of bytes that the barrier is to wait for.
+  __device__ uint32_t start([[maybe_unused]] CopyBarrier& barrier) const {
+    const int lane = threadIdx.x % kWarp;
+    const int begin = low_ > 0;  // whole chunks of the array
+    const int end = high_ / kItems;
+    uint32_t bytes = 0;
+#if __CUDA_ARCH__ >= 900
+    if (begin < end) {
+      bytes = (end - begin) * kChunkBytes;
+      if (lane == 0) bulk_load(to_ + begin * kItems, from_ + begin * kItems, bytes, &barrier.state);
+    }
+#else
+#pragma unroll 4
+    for (int chunk = begin + lane; chunk < end; chunk += kWarp) {
+      copy_async(reinterpret_cast<uint4*>(to_) + chunk, reinterpret_cast<const uint4*>(from_) + chunk);
+    }
+#endif
+    // The items of the chunks across the array's edges.
+    if (begin > 0 && lane >= low_ && lane < minimum(kItems, high_)) to_[lane] = from_[lane];
+    const int tail = maximum(begin, end) * kItems + lane;
+    if (tail < high_) to_[tail] = from_[tail];
+    return bytes;
+  }
+
+ private:
+  static constexpr int kItems = kChunkBytes / sizeof(Word);
+  const Word* from_;
+  Word* to_;
+  int chunks_;
+  int low_, high_;  // where the array begins and ends, counted from from_ and cut to the chunks
+};
+
+// A run on its way back, by one warp: `count` items go to the run of an array that begins with item `first`, from
+// shared memory, where that item lies at from[place_in_line(array, first)]. Before sm_90 it does nothing.
+template <typename Word>
+class BulkStore {
+ public:
+  __device__ BulkStore(Word* array, int64_t first, int count, const Word* from)
+      : to_(array + first - place_in_line(array, first)),
+        from_(from),
+        place_(place_in_line(array, first)),
+        limit_(place_ + count) {}
+
+  __device__ void start() const {
+#if __CUDA_ARCH__ >= 900
+    constexpr int kItems = kChunkBytes / sizeof(Word);
+    const int lane = threadIdx.x % kWarp;
+    const int begin = round_up_to_chunk<Word>(place_);  // of the whole chunks
+    const int end = maximum(begin, limit_ / kItems * kItems);
+    if (begin < end && lane == 0) {
+      bulk_store(to_ + begin, from_ + begin, static_cast<uint32_t>((end - begin) * sizeof(Word)));
+    }
+    if (place_ + lane < minimum(begin, limit_)) to_[place_ + lane] = from_[place_ + lane];
+    if (end + lane < limit_) to_[end + lane] = from_[end + lane];
+#endif
+  }
+
+ private:
+  Word* to_;
+  const Word* from_;
+  int place_, limit_;
+};
+
+// The same by kThreads threads, for where the copy engine does nothing.
+template <int kThreads, typename Word>
+__device__ void store_run(Word* array, int64_t first, int count, const Word* from) {
+  for (int i = threadIdx.x; i < count; i += kThreads) array[first + i] = from[place_in_line(array, first) + i];
+}
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,174 @@
+// Single-pass prefixes over tiles: Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back"
+// (2016), with one change. There a tile adds up whatever mixture of sums and prefixes its predecessors happen to have
+// published, so the rounding of a float scan changes from run to run. Here the tree is fixed: a tile adds the sums of
+// the tiles before it in its group of 32, of the groups before its own in their group of 32, of the groups of those,
+// and the prefix of 32768 tiles. All sums but that prefix depend on the tiles they add up alone, so they are there
+// soon after these have been read, and only one tile in 32768 is a step of a serial chain.
+//
+//   __shared__ int64_t ticket;
+//   const int64_t tile = take_ticket(&counter, ticket);        // counter and words zeroed before the launch
+//   ... aggregate of the tile ...
+//   if (warp == 0) prefix = look_back(words, tiles, tile, aggregate, identity, combine);   // all lanes of one warp
+#pragma once
+
+#include "algorithm/look_back.h"
+#include "cuda/block/shuffle.cuh"
+#include "cuda/ptx.cuh"
+
+namespace mgpu::cuda {
+
+__device__ __forceinline__ int64_t draw_ticket(uint64_t* counter) {
+  return static_cast<int64_t>(atomicAdd(reinterpret_cast<unsigned long long*>(counter), 1ull));
+}
+
+// The next tile for this block: tiles start in the order of the tickets, so a tile only ever waits for tiles that run
+// already, whatever order the hardware starts blocks in. Contains a barrier; `ticket` lies in shared memory.
+__device__ __forceinline__ int64_t take_ticket(uint64_t* counter, int64_t& ticket) {
+  if (threadIdx.x == 0) ticket = draw_ticket(counter);
+  __syncthreads();
+  return ticket;
+}
+
+// A value in memory that one lane writes once and others wait for. A word holds 4 bytes of it and a mark that they are
+// there, in one 8-byte store, so no fence is needed.
+template <typename Value>
+struct Slot {
+  static_assert(sizeof(Value) % 4 == 0, "pad the value to a multiple of 4 bytes");
+  static constexpr int kWords = sizeof(Value) / 4;
+
+  struct Words {
+    uint64_t word[kWords];
+    __device__ __forceinline__ bool ready() const {
+      bool ready = true;
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) ready = ready && (word[i] >> 32) != 0;
+      return ready;
+    }
+  };
+
+  __device__ __forceinline__ static void publish(uint64_t* words, const Value& value) {
+    unsigned parts[kWords];
+    memcpy(parts, &value, sizeof(Value));
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const uint64_t word = (uint64_t{1} << 32) | parts[i];
+      store_relaxed(words + i, word);
+    }
+  }
+
+  __device__ __forceinline__ static Words load(const uint64_t* words) {
+    Words loaded;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) load_relaxed(loaded.word[i], words + i);
+    return loaded;
+  }
+
+  // The value, once it is there. `loaded` is a load issued earlier, so that several slots can be asked for at once.
+  __device__ __forceinline__ static Value await(const uint64_t* words, Words loaded) {
+    while (!loaded.ready()) loaded = load(words);
+    unsigned parts[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) parts[i] = static_cast<unsigned>(loaded.word[i]);
+    Value value;
+    memcpy(&value, parts, sizeof(Value));
+    return value;
+  }
+};
+
+// The first part of a look-back: tells later tiles the aggregate of this one.
+template <typename Value>
+__device__ __forceinline__ void publish_tile(uint64_t* words, int64_t tile, const Value& aggregate) {
+  if (threadIdx.x % kWarp == 0) Slot<Value>::publish(words + tile * Slot<Value>::kWords, aggregate);
+}
+
+// The second: the last tile of a group publishes the group's sum, of a level above 0, from the sums of the level below.
+// Called by all lanes of one full warp for every tile. Waits for sums of this tile and those before it alone, but wait
+// it may: a persistent block does it some time after publish_tile, when all of them have been published.
+template <typename Value, typename Combine>
+__device__ void publish_group(uint64_t* words, int64_t tiles, int64_t tile, int level, Combine combine) {
+  using Slots = Slot<Value>;
+  constexpr int kFan = LookBackLayout::kFan;
+  const LookBackLayout layout{tiles};
+  int64_t index = tile;
+  for (int l = 0; l < level; ++l) {
+    if (index % kFan != kFan - 1) return;
+    index /= kFan;
+  }
+  const int lane = threadIdx.x % kWarp;
+  const uint64_t* const mine = words + (layout.begin(level - 1) + index * kFan + lane) * Slots::kWords;
+  const Value sum = fold_warp(Slots::await(mine, Slots::load(mine)), combine);
+  if (lane == 0) Slots::publish(words + (layout.begin(level) + index) * Slots::kWords, sum);
+}
+
+// The sums that a look-back adds up, as they were when load_sums asked for them.
+template <typename Value>
+struct LoadedSums {
+  typename Slot<Value>::Words words[LookBackLayout::kLevels];  // the lane's of each level
+};
+
+// Where a look-back reads: the lane's slot of a level, if it is one of the `before` that come before the tile in their
+// group.
+struct LookBackRead {
+  int64_t slot;
+  int before;
+  __device__ __forceinline__ LookBackRead(int64_t tiles, int64_t tile, int level) {
+    constexpr int kFan = LookBackLayout::kFan;
+    static_assert(kFan == kWarp);
+    int64_t index = tile;
+    for (int l = 0; l < level; ++l) index /= kFan;
+    before = static_cast<int>(index % kFan);
+    slot = LookBackLayout{tiles}.begin(level) + index - before + threadIdx.x % kWarp;
+  }
+  __device__ __forceinline__ bool is_mine() const { return static_cast<int>(threadIdx.x % kWarp) < before; }
+};
+
+// The third: asks for the sums. All loads are in flight at once, and nothing waits for them yet.
+template <typename Value>
+__device__ __forceinline__ LoadedSums<Value> load_sums(const uint64_t* words, int64_t tiles, int64_t tile) {
+  LoadedSums<Value> loaded;
+#pragma unroll
+  for (int level = 0; level < LookBackLayout::kLevels; ++level) {
+    const LookBackRead read(tiles, tile, level);
+    if (read.is_mine()) loaded.words[level] = Slot<Value>::load(words + read.slot * Slot<Value>::kWords);
+  }
+  return loaded;
+}
+
+// The last: the combination of the aggregates of all tiles before `tile`, in every lane of the one full warp that
+// calls this. `combine` need not commute.
+template <typename Value, typename Combine>
+__device__ Value prefix_of(uint64_t* words, int64_t tiles, int64_t tile, const LoadedSums<Value>& loaded,
+                           const Value& aggregate, const Value& identity, Combine combine) {
+  using Slots = Slot<Value>;
+  Value prefix = identity;
+#pragma unroll
+  for (int level = 0; level < LookBackLayout::kLevels; ++level) {
+    const LookBackRead read(tiles, tile, level);
+    if (read.before == 0) continue;
+    const Value sum = read.is_mine() ? Slots::await(words + read.slot * Slots::kWords, loaded.words[level]) : identity;
+    prefix = combine(fold_warp(sum, combine), prefix);
+  }
+  const int64_t link = tile / LookBackLayout::kSpan;
+  uint64_t* const chain = words + (LookBackLayout{tiles}.begin(LookBackLayout::kLevels) + link) * Slots::kWords;
+  if (link > 0) prefix = combine(Slots::await(chain, Slots::load(chain)), prefix);
+  if ((tile + 1) % LookBackLayout::kSpan == 0 && threadIdx.x % kWarp == 0) {
+    Slots::publish(chain + Slots::kWords, combine(prefix, aggregate));
+  }
+  return prefix;
+}
+
+// All of it at once. Every tile has to call it; one that has no use for its prefix says so and gets the identity,
+// without waiting for it.
+template <typename Value, typename Combine>
+__device__ Value look_back(uint64_t* words, int64_t tiles, int64_t tile, const Value& aggregate, const Value& identity,
+                           Combine combine, bool needed = true) {
+  publish_tile(words, tile, aggregate);
+  for (int level = 1; level < LookBackLayout::kLevels; ++level) {
+    publish_group<Value>(words, tiles, tile, level, combine);
+  }
+  const bool links = (tile + 1) % LookBackLayout::kSpan == 0;
+  if (!needed && !links) return identity;
+  return prefix_of(words, tiles, tile, load_sums<Value>(words, tiles, tile), aggregate, identity, combine);
+}
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,127 @@
+// Tiles of whole short rows: which rows and slots a thread works on, rows brought to shared memory, scans within rows.
+//
+//   const RowTile tile(tiles);
+//   ... load_rows of each operand: one coalesced run, or one row that serves them all ...
+//   __syncthreads();
+//   const RowLane lane(tile, tiles, share);   // the thread's share of one row: diagonals, serial steps
+//   ... scan_rows where results are compacted: a row never leaves its tile, so nothing looks back ...
+//   for_each_slot(tile, size, ...);    // all slots of the tile's rows: one coalesced run again
+#pragma once
+
+#include "algorithm/row_tiles.h"
+#include "cuda/block/scan.cuh"
+
+namespace mgpu::cuda {
+
+constexpr int kRowThreads = RowTiles::kThreads;
+
+// The rows of block blockIdx.x.
+struct RowTile {
+  int64_t first;
+  int rows;
+
+  __device__ explicit RowTile(const RowTiles& tiles)
+      : first(int64_t{blockIdx.x} * tiles.tile_rows),
+        rows(static_cast<int>(minimum<int64_t>(tiles.tile_rows, tiles.rows - first))) {}
+};
+
+// The row that a thread works on, counted in the tile, and its first slot there. A thread without a row gets the slots
+// past the end of the last one.
+struct RowLane {
+  int row;
+  int begin;
+  bool exists;
+
+  // A thread takes `share` of a row's slots.
+  __device__ RowLane(const RowTile& tile, const RowTiles& tiles, int share) {
+    row = static_cast<int>(tiles.lanes.quotient(threadIdx.x));
+    begin = (static_cast<int>(threadIdx.x) - row * static_cast<int>(tiles.lanes.divisor)) * share;
+    exists = row < tile.rows;
+    row = minimum(row, tile.rows - 1);
+  }
+};
+
+// Calls visit(slot, row, i) for all slots of the tile's rows, `size` a row, counted through them; i is the slot's place
+// in its row. Neighbouring threads have neighbouring slots.
+template <typename Visit>
+__device__ __forceinline__ void for_each_slot(const RowTile& tile, const Divisor& size, Visit visit) {
+  const int slots = tile.rows * static_cast<int>(size.divisor);
+#pragma unroll 4
+  for (int slot = threadIdx.x; slot < slots; slot += kRowThreads) {
+    const int row = static_cast<int>(size.quotient(slot));
+    visit(slot, row, slot - row * static_cast<int>(size.divisor));
+  }
+}
+
+// The same by load(slot, row, i), which gives what visit(slot, row, i, loaded) gets: a thread asks for several before
+// it visits the first, so that its loads wait for memory together.
+template <int kBatch, typename Load, typename Visit>
+__device__ __forceinline__ void for_each_loaded(const RowTile& tile, const Divisor& size, Load load, Visit visit) {
+  const int slots = tile.rows * static_cast<int>(size.divisor);
+  for (int base = threadIdx.x; base < slots; base += kBatch * kRowThreads) {
+    decltype(load(0, 0, 0)) loaded[kBatch];
+    const auto with_slot = [&](int k, auto use) {
+      const int slot = base + k * kRowThreads;
+      if (slot >= slots) return;
+      const int row = static_cast<int>(size.quotient(slot));
+      use(slot, row, slot - row * static_cast<int>(size.divisor));
+    };
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      with_slot(k, [&](int slot, int row, int i) { loaded[k] = load(slot, row, i); });
+    }
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      with_slot(k, [&](int slot, int row, int i) { visit(slot, row, i, loaded[k]); });
+    }
+  }
+}
+
+// The rows of one operand in shared memory.
+template <typename Word>
+struct SharedRows {
+  Word* items;
+  int pitch;  // 0 where all rows share one
+
+  __device__ Word* row(int row) const { return items + row * pitch; }
+};
+
+// Brings the tile's rows of an array, `length` a row, `stride` from row to row (or 0), to `to`; convert(item) is what
+// is kept. A barrier follows.
+template <typename Item, typename Word, typename Convert>
+__device__ SharedRows<Word> load_rows(const RowTile& tile, const Item* array, const Divisor& length, int64_t stride,
+                                      int pitch, Word* to, Convert convert) {
+  const Item* const from = array + tile.first * stride;
+  RowTile loaded = tile;
+  if (pitch == 0) loaded.rows = 1;
+  for_each_loaded<8>(
+      loaded, length, [&](int slot, int, int) { return from[slot]; },
+      [&](int, int row, int i, Item item) { to[row * pitch + i] = convert(item); });
+  return {to, pitch};
+}
+
+// The live items of each of the tile's rows, in shared memory; a barrier follows. `Operand` has live(row).
+template <typename Operand>
+__device__ void load_live(const RowTile& tile, const Operand& operand, int* live) {
+  static_assert(RowTiles::kMostRows <= kRowThreads);
+  if (static_cast<int>(threadIdx.x) < tile.rows) {
+    live[threadIdx.x] = static_cast<int>(operand.live(tile.first + threadIdx.x));
+  }
+}
+
+// Where 2-byte words of slots lie, so that threads 8 or 16 slots apart meet different banks.
+MGPU_HOST_DEVICE constexpr int spread(int slot) { return slot + slot / 64 * 2; }
+
+// The sums of a number of each thread over the threads before it, in the order of rows and lanes: `shared` has room for
+// one a row and one more, and then holds the sum before each row. The sums within a row are differences to these.
+// Contains barriers.
+__device__ inline int scan_rows(int number, const RowLane& lane, const RowTile& tile, int* before_row) {
+  __shared__ int warp_sums[kRowThreads / kWarp];
+  const int before = sum_block<kRowThreads / kWarp>(warp_sums, number).before;
+  if (lane.exists && lane.begin == 0) before_row[lane.row] = before;
+  if (threadIdx.x == kRowThreads - 1) before_row[tile.rows] = before + number;
+  __syncthreads();
+  return before;
+}
+
+}  // namespace mgpu::cuda

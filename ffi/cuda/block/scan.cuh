@@ -1,0 +1,126 @@
+// Scans inside a warp and over the warps of a block, whole or with restarts.
+#pragma once
+
+#include "algorithm/operators.h"
+#include "cuda/block/shuffle.cuh"
+
+namespace mgpu::cuda {
+
+// What stretches of a sequence add up to: a state, and in a segmented one whether it restarted.
+template <typename Operator, bool kSegmented>
+struct Sums {
+  using State = typename Operator::State;
+  using Value = std::conditional_t<kSegmented, SinceRestart<State>, State>;
+
+  const Operator& op;
+
+  __device__ __forceinline__ static Value make(State state, bool restarted) {
+    if constexpr (kSegmented) {
+      return {state, restarted};
+    } else {
+      return state;
+    }
+  }
+  __device__ __forceinline__ static State state(const Value& value) {
+    if constexpr (kSegmented) {
+      return value.state;
+    } else {
+      return value;
+    }
+  }
+  __device__ __forceinline__ static bool restarted(const Value& value) {
+    if constexpr (kSegmented) {
+      return value.restarted != 0;
+    } else {
+      return false;
+    }
+  }
+  __device__ __forceinline__ Value identity() const { return make(op.identity(), false); }
+  __device__ __forceinline__ Value operator()(const Value& a, const Value& b) const {
+    if constexpr (kSegmented) {
+      return combine_since(op, a, b);
+    } else {
+      return op.combine(a, b);
+    }
+  }
+};
+
+// The sum of the lanes before this one, and of the whole warp. `restarts` has the bit of each lane whose state counts
+// from a restart.
+template <typename Value>
+struct Prefix {
+  Value before;
+  Value all;
+};
+template <bool kSegmented, int kUnroll = kWarp, typename Operator>
+__device__ __forceinline__ Prefix<typename Sums<Operator, kSegmented>::Value> scan_warp(const Operator& op,
+                                                                                        typename Operator::State state,
+                                                                                        unsigned restarts) {
+  using Sums = Sums<Operator, kSegmented>;
+  const int lane = threadIdx.x % kWarp;
+  const unsigned earlier = restarts & ((1u << lane) - 1);
+  const unsigned here = restarts & ((2u << lane) - 1);
+  const int first = kSegmented && here ? 31 - __clz(here) : 0;
+#pragma unroll kUnroll
+  for (int distance = 1; distance < kWarp; distance *= 2) {
+    const typename Operator::State below = shuffle_up(state, distance);
+    if (lane - distance >= first) state = op.combine(below, state);
+  }
+  const typename Operator::State below = shuffle_up(state, 1);
+  return {Sums::make(lane == 0 ? op.identity() : below, earlier != 0),
+          Sums::make(shuffle(state, kWarp - 1), restarts != 0)};
+}
+
+// The sum of the warps before this one, and of the whole block, from each warp's sum. Contains a barrier; `shared` has
+// room for a value a warp.
+template <int kWarps, typename Value, typename Combine>
+__device__ __forceinline__ Prefix<Value> scan_warps(Value* shared, const Value& warp_sum, const Value& identity,
+                                                    Combine combine) {
+  const int warp = threadIdx.x / kWarp;
+  if (threadIdx.x % kWarp == 0) shared[warp] = warp_sum;
+  __syncthreads();
+  Prefix<Value> prefix{identity, identity};
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    if (w == warp) prefix.before = prefix.all;
+    prefix.all = combine(prefix.all, shared[w]);
+  }
+  return prefix;
+}
+
+// The sum of the lanes up to this one.
+template <typename T>
+__device__ __forceinline__ T sum_up_to(T x) {
+#pragma unroll
+  for (int distance = 1; distance < kWarp; distance *= 2) {
+    const T below = shuffle_up(x, distance);
+    if (static_cast<int>(threadIdx.x % kWarp) >= distance) x += below;
+  }
+  return x;
+}
+
+// The sum of the threads before this one, and of the whole block. Contains a barrier; `shared` has room for a value a
+// warp.
+template <int kWarps, typename T>
+__device__ __forceinline__ Prefix<T> sum_block(T* shared, T x) {
+  const T up_to = sum_up_to(x);
+  const auto in_block =
+      scan_warps<kWarps>(shared, shuffle(up_to, kWarp - 1), T{0}, [](const T& a, const T& b) { return a + b; });
+  return {in_block.before + (up_to - x), in_block.all};
+}
+
+// The same for any combination that has an identity.
+template <int kWarps, typename T, typename Combine>
+__device__ Prefix<T> scan_block(T* shared, T x, T identity, Combine combine) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int distance = 1; distance < kWarp; distance *= 2) {
+    const T below = shuffle_up(x, distance);
+    if (lane >= distance) x = combine(below, x);
+  }
+  const T before = shuffle_up(x, 1);
+  const auto in_block = scan_warps<kWarps>(shared, shuffle(x, kWarp - 1), identity, combine);
+  return {lane == 0 ? in_block.before : combine(in_block.before, before), in_block.all};
+}
+
+}  // namespace mgpu::cuda

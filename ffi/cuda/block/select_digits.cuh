@@ -1,0 +1,96 @@
+// The item at a rank of a few in shared memory, by a block: digits of the ranks are counted, the most significant
+// first.
+#pragma once
+
+#include "algorithm/digits.h"
+#include "cuda/block/scan.cuh"
+
+namespace mgpu::cuda {
+
+// The leading digits of the word of some item: `left` of the `own` items whose words begin with them are not after it.
+template <typename Word>
+struct LeadingDigits {
+  Word prefix;
+  int shift;
+  int left, own;
+  __device__ Word least() const { return prefix; }
+  __device__ Word most() const { return static_cast<Word>(prefix | static_cast<Word>((Word{1} << shift) - 1)); }
+};
+
+template <int kThreads>
+class SelectDigits {
+  static constexpr int kWarps = kThreads / kWarp;
+  static constexpr int kCopies = 8;              // of each counter: a lane adds to one of them, so lanes seldom meet
+  static constexpr int kCounters = kDigits + 1;  // of a copy: those of one digit lie in different banks
+  static_assert(kThreads >= kDigits);
+
+ public:
+  struct Shared {
+    unsigned counters[kCounters * kCopies];
+    int warp_sums[2][kWarps];
+    int digit, before, own;
+  };
+
+  // A barrier is to follow before the first use.
+  __device__ explicit SelectDigits(Shared& shared) : shared_(shared) {
+    for (int i = threadIdx.x; i < kCounters * kCopies; i += kThreads) shared.counters[i] = 0;
+  }
+
+  // The digits of item number `left`, counted from 1, in the order of word_of(0), …, word_of(count - 1), of which only
+  // those count for which among(i) is true: all digits, or as many as suffice(digits) says. By all threads of the
+  // block. Contains barriers: one after the last call of word_of.
+  template <typename Word, typename WordOf, typename Among, typename Suffice>
+  __device__ LeadingDigits<Word> operator()(int count, int left, WordOf word_of, Among among, Suffice suffice) {
+    LeadingDigits<Word> known{0, 8 * sizeof(Word), left, count};
+    do {
+      known.shift -= kDigitBits;
+      for (int i = threadIdx.x; i < count; i += kThreads) {
+        const Word word = word_of(i);
+        if (among(i) && static_cast<Word>(static_cast<Word>(word ^ known.prefix) >> known.shift) < kDigits) {
+          const int digit = static_cast<int>(word >> known.shift) & (kDigits - 1);
+          atomicAdd(&shared_.counters[threadIdx.x % kCopies * kCounters + digit], 1u);
+        }
+      }
+      find_digit(known.left);
+      known.prefix = static_cast<Word>(known.prefix | static_cast<Word>(shared_.digit) << known.shift);
+      known.left -= shared_.before;
+      known.own = shared_.own;
+    } while (known.shift > 0 && !suffice(known));
+    return known;
+  }
+
+  // A sum a warp, added up over the warps. Contains one barrier; that of the next call is before the sums are written
+  // again, as two sets of them alternate.
+  __device__ Prefix<int> before_warp(int warp_sum) {
+    turn_ ^= 1;
+    return scan_warps<kWarps>(shared_.warp_sums[turn_], warp_sum, 0, [](int x, int y) { return x + y; });
+  }
+
+ private:
+  // The counters are zero before and after.
+  __device__ void find_digit(int left) {
+    __syncthreads();
+    int own = 0;
+    if (threadIdx.x < kDigits) {
+#pragma unroll
+      for (int i = 0; i < kCopies; ++i) {
+        unsigned& counter = shared_.counters[i * kCounters + threadIdx.x];
+        own += static_cast<int>(counter);
+        counter = 0;
+      }
+    }
+    turn_ ^= 1;
+    const int before = sum_block<kWarps>(shared_.warp_sums[turn_], own).before;
+    if (before < left && left <= before + own) {
+      shared_.digit = threadIdx.x;
+      shared_.before = before;
+      shared_.own = own;
+    }
+    __syncthreads();
+  }
+
+  Shared& shared_;
+  int turn_ = 0;
+};
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,229 @@
+// Merging by one thread: two sorted runs in shared memory, the place in their merge where a thread starts, its items.
+// All steps are without a branch, and each kernel has the one that asks the fewest questions:
+//
+//   take_either    runs end in greatest words, and equal words are the same: one load and one comparison a step
+//   take_in_order  the same, but A's go first among equals, by where they lie
+//   take_first     any order; runs end in greatest words, but A's end is asked for
+//   MergeHeads     any order and any runs, each of which may come to its end; both heads are held
+//     take_merged  of one merge, or of the two that a thread's items belong to in a sort of segments
+//   CodeHeads      as MergeHeads, on keys that are encoded when they are read; kOpen asks for no end
+//
+// The walk over a balanced path (ops/sets/walk.cuh) takes steps of MergeHeads in an order of its own.
+#pragma once
+
+#include "algorithm/merge_path.h"
+#include "cuda/ptx.cuh"
+
+namespace mgpu::cuda {
+
+// What is left of two sorted runs in shared memory: [a, a_end) and [b, b_end).
+struct MergeCursor {
+  int a, a_end, b, b_end;
+};
+
+// The cursor after the first `diagonal` items of the merge of two runs. `code(i)` gives the key at a position.
+template <typename Code, typename Less>
+__device__ MergeCursor merge_cursor(const MergeCursor& runs, int diagonal, Code code, Less less) {
+  const int split = merge_path(
+      runs.a_end - runs.a, runs.b_end - runs.b, diagonal, [&](int i) { return code(runs.a + i); },
+      [&](int i) { return code(runs.b + i); }, less);
+  return {runs.a + split, runs.a_end, runs.b + diagonal - split, runs.b_end};
+}
+
+// The cursor after the first `diagonal` items of the merge of two runs in shared memory: merge path, in strides that
+// halve, from `stride` on, a power of two, at least half of the shorter run. On addresses a step is 9 instructions, not
+// 17, where the stride is a constant and the loop unrolled. The cursor lies within the runs even where keys are not
+// sorted.
+template <typename Word, typename Less>
+__device__ __forceinline__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal,
+                                                     int stride, Less less) {
+  constexpr uint32_t kWidth = sizeof(Word);
+  const int least = maximum(0, diagonal - (runs.b_end - runs.b));
+  const uint32_t begin = shared_address(keys + runs.a);
+  const uint32_t end = shared_address(keys) + minimum(runs.a + diagonal, runs.a_end) * kWidth;
+  uint32_t a = begin + least * kWidth;
+  uint32_t b = shared_address(keys) + (runs.b + diagonal - least) * kWidth;
+  Word a_key{}, b_key{};
+#pragma unroll
+  for (; stride > 0; stride /= 2) {
+    const bool inside = a + stride * kWidth <= end;
+    load_probes(inside, a + (stride - 1) * kWidth, b - stride * kWidth, a_key, b_key);
+    if (inside & !less(b_key, a_key)) {
+      a += stride * kWidth;
+      b -= stride * kWidth;
+    }
+  }
+  const int split = static_cast<int>(a - begin) / static_cast<int>(kWidth);
+  return {runs.a + split, runs.a_end, runs.b + diagonal - split, runs.b_end};
+}
+
+// The first stride of a search in runs of which the shorter one has at most so many items.
+MGPU_HOST_DEVICE constexpr int first_stride(int64_t shorter) {
+  return static_cast<int>(std::bit_floor(static_cast<unsigned>(shorter)));
+}
+
+// The same in runs of kItems items together at most.
+template <int kItems, typename Word, typename Less>
+__device__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal, Less less) {
+  constexpr int kStride = first_stride(kItems / 2);  // the shorter run has at most half of them
+  return shared_cursor(keys, runs, diagonal, kStride, less);
+}
+
+// The heads of a serial merge of two runs in shared memory: the smaller one goes first, A's among equals. Past the end
+// of both, items seem to come from A, and as many positions are read.
+template <typename Word>
+struct MergeHeads {
+  uint32_t a, a_end, b, b_end;
+  Word a_key, b_key;
+
+  __device__ MergeHeads(const Word* keys, MergeCursor cursor)
+      : a(shared_address(keys + cursor.a)),
+        a_end(shared_address(keys) + cursor.a_end * sizeof(Word)),
+        b(shared_address(keys + cursor.b)),
+        b_end(shared_address(keys + cursor.b_end)),
+        a_key(keys[cursor.a]),
+        b_key(keys[cursor.b]) {}
+
+  // Whether B's head goes first. & and |: nothing here is worth a branch.
+  template <typename Less>
+  __device__ bool next_is_b(Less less) const {
+    return (b < b_end) & ((a >= a_end) | less(b_key, a_key));
+  }
+  __device__ void take(bool in_b) { advance(in_b, a, b, a_key, b_key); }
+};
+
+// The heads of a serial merge as codes; with kOpen, neither run comes to its end. One load a step by all lanes: two
+// predicated ones meet in banks more often, and so each code is made once.
+template <typename Order, bool kOpen_>
+struct CodeHeads {
+  using Word = typename Order::Word;
+  static constexpr bool kOpen = kOpen_;
+  uint32_t a, a_end, b, b_end;
+  Word a_code, b_code;
+  Order order;
+
+  __device__ CodeHeads(const Word* keys, MergeCursor cursor, const Order& order)
+      : a(shared_address(keys + cursor.a)),
+        a_end(shared_address(keys + cursor.a_end)),
+        b(shared_address(keys + cursor.b)),
+        b_end(shared_address(keys + cursor.b_end)),
+        a_code(order.encode(keys[cursor.a])),
+        b_code(order.encode(keys[cursor.b])),
+        order(order) {}
+
+  __device__ bool next_is_b() const {
+    if constexpr (kOpen) return order.less(b_code, a_code);
+    return (b < b_end) & ((a >= a_end) | order.less(b_code, a_code));
+  }
+
+  __device__ void take(bool in_b) {
+    constexpr int kBytes = sizeof(Word);
+    const Word code = order.encode(shared_load<Word>((in_b ? b : a) + kBytes));
+    move_either<kBytes>(in_b, a, b);
+    a_code = in_b ? a_code : code;
+    b_code = in_b ? code : b_code;
+  }
+};
+
+// Leaves items where they are: a merge of what begins at `position` with nothing.
+__device__ inline MergeCursor stay_cursor(int position) { return {position, 1 << 24, 0, 0}; }
+
+// The cursor at output `diagonal` of the runs [a, b) and [b, b_end).
+template <typename Word, typename Less>
+__device__ MergeCursor merge_cursor(const Word* codes, int a, int b, int b_end, int diagonal, Less less) {
+  return merge_cursor(MergeCursor{a, b, b, b_end}, diagonal, [&](int i) { return codes[i]; }, less);
+}
+
+// Takes one item: its code, and the shared address that it came from.
+template <typename Word, typename Less>
+__device__ void take_head(MergeHeads<Word>& heads, Less less, Word& code, uint32_t& from) {
+  const bool in_b = heads.next_is_b(less);
+  code = in_b ? heads.b_key : heads.a_key;
+  from = in_b ? heads.b : heads.a;
+  heads.take(in_b);
+}
+
+// Takes the next kItems outputs of one merge. Gives codes, and the shared addresses that they came from. Reads one
+// code past the end of the tile at most.
+template <int kItems, typename Word, typename Less>
+__device__ void take_merged(const Word* codes, MergeCursor cursor, Less less, Word (&taken)[kItems],
+                            uint32_t (&from)[kItems]) {
+  MergeHeads<Word> heads(codes, cursor);
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) take_head(heads, less, taken[i], from[i]);
+}
+
+// The same over two merges: outputs from position `begin` on, up to `first_end` by the cursor `first`, from
+// `last_begin` on by the cursor `last`, which starts at a segment's head; between the two, items stay.
+template <int kItems, typename Word, typename Less>
+__device__ void take_merged(const Word* codes, int begin, MergeCursor first, int first_end, MergeCursor last,
+                            int last_begin, Less less, Word (&taken)[kItems], uint32_t (&from)[kItems]) {
+  MergeHeads<Word> heads(codes, first);
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const int position = begin + i;
+    if (position == first_end) heads = MergeHeads<Word>(codes, {position, last.a_end, last.b, last.b});
+    if (position == last_begin) heads.b_end = shared_address(codes + last.b_end);
+    take_head(heads, less, taken[i], from[i]);
+  }
+}
+
+// Takes kItems outputs of a merge of two runs, each followed by kItems greatest words, which may stand for items of the
+// other run that equal them, as any item may: only where equal words are the same. The run that gave the last item is
+// read on until its head is above the other's; the sum of the two places to be read next grows by one with each item.
+// One load a step: a merge is bound by shared memory, and loads of neighbouring threads lie in random banks.
+template <int kItems, typename Word, typename Take>
+__device__ void take_either(const Word* words, const MergeCursor& cursor, Take take) {
+  constexpr uint32_t kWidth = sizeof(Word);
+  uint32_t next = shared_address(words + cursor.a);
+  const uint32_t sum = next + shared_address(words + cursor.b) + kWidth;
+  Word held = words[cursor.b];
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const Word word = shared_load<Word>(next);
+    next += kWidth;
+    const bool other = held < word;
+    take(i, other ? held : word);
+    if (other) next = sum + (i + 1) * kWidth - next;
+    held = other ? word : held;
+  }
+}
+
+// The same where items that are equal differ in what belongs to them: A's go first. No word of either run may be the
+// greatest. Gives words, and the shared addresses that they came from; A lies before B.
+template <int kItems, typename Word, typename Take>
+__device__ void take_in_order(const Word* words, const MergeCursor& cursor, Take take) {
+  constexpr uint32_t kWidth = sizeof(Word);
+  const uint32_t b_begin = shared_address(words + cursor.b);
+  uint32_t taken = shared_address(words + cursor.a) - kWidth;  // where the last item came from; read on behind it
+  const uint32_t sum = taken + b_begin;
+  Word held = words[cursor.b];
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const uint32_t next = taken + kWidth;
+    const Word word = shared_load<Word>(next);
+    bool other;                   // among equals, where what was read on is of B
+    if constexpr (kWidth <= 4) {  // two instructions
+      other = (uint64_t{held} << 32 | b_begin) <= (uint64_t{word} << 32 | next);
+    } else {
+      other = (held < word) | ((held == word) & (b_begin <= next));
+    }
+    taken = other ? sum + i * kWidth - taken : next;
+    take(i, minimum(held, word), taken);
+    held = maximum(held, word);
+  }
+}
+
+// The same for any order: whether A has ended is asked for.
+template <int kItems, typename Word, typename Less, typename Take>
+__device__ void take_first(const Word* codes, const MergeCursor& cursor, Less less, Take take) {
+  MergeHeads<Word> heads(codes, cursor);
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const bool in_b = less(heads.b_key, heads.a_key) | (heads.a >= heads.a_end);
+    take(i, in_b ? heads.b_key : heads.a_key, in_b ? heads.b : heads.a);
+    heads.take(in_b);
+  }
+}
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,65 @@
+// Warp shuffles of any plain value: a struct travels as 32-bit words.
+#pragma once
+
+#include "cuda/block/partition.cuh"
+
+namespace mgpu::cuda {
+
+template <typename Value, typename Move>
+__device__ __forceinline__ Value shuffle_words(const Value& value, Move move) {
+  static_assert(sizeof(Value) % 4 == 0);
+  unsigned words[sizeof(Value) / 4];
+  memcpy(words, &value, sizeof(Value));
+#pragma unroll
+  for (unsigned& word : words) word = move(word);
+  Value moved;
+  memcpy(&moved, words, sizeof(Value));
+  return moved;
+}
+
+// One of two values of any plain type, word by word: a choice between structs would be one between their addresses, and
+// put them into memory.
+template <typename Value>
+__device__ __forceinline__ Value choose(bool first, const Value& a, const Value& b) {
+  if constexpr (sizeof(Value) % 4 != 0) {
+    return first ? a : b;
+  } else {
+    unsigned words[sizeof(Value) / 4], others[sizeof(Value) / 4];
+    memcpy(words, &a, sizeof(Value));
+    memcpy(others, &b, sizeof(Value));
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(Value) / 4); ++i) words[i] = first ? words[i] : others[i];
+    Value chosen;
+    memcpy(&chosen, words, sizeof(Value));
+    return chosen;
+  }
+}
+
+// The value of the lane `distance` below; of no meaning in the lowest lanes.
+template <typename Value>
+__device__ __forceinline__ Value shuffle_up(const Value& value, int distance) {
+  return shuffle_words(value, [=](unsigned word) { return __shfl_up_sync(0xffffffffu, word, distance); });
+}
+
+// The value of the lane `distance` above; of no meaning in the highest lanes.
+template <typename Value>
+__device__ __forceinline__ Value shuffle_down(const Value& value, int distance) {
+  return shuffle_words(value, [=](unsigned word) { return __shfl_down_sync(0xffffffffu, word, distance); });
+}
+
+template <typename Value>
+__device__ __forceinline__ Value shuffle(const Value& value, int lane) {
+  return shuffle_words(value, [=](unsigned word) { return __shfl_sync(0xffffffffu, word, lane); });
+}
+
+// The values of all lanes combined in lane order, in every lane. Folds are many in a kernel: those of large values,
+// whose combination may be a caller's function, are loops, as each copy takes time to compile.
+template <typename Value, typename Combine>
+__device__ __forceinline__ Value fold_warp(Value value, Combine combine) {
+  constexpr int kUnroll = sizeof(Value) > 8 ? 1 : 5;
+#pragma unroll kUnroll
+  for (int distance = 1; distance < kWarp; distance *= 2) value = combine(value, shuffle_down(value, distance));
+  return shuffle(value, 0);
+}
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,92 @@
+// What every kernel file needs around its launches.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdlib>
+#include <stdexcept>
+
+#include "algorithm/row_tiles.h"
+#include "runtime/call.h"
+#include "runtime/plan.h"
+
+namespace mgpu::cuda {
+
+// A failure of CUDA is no error of the caller's: the handler makes an internal error of it, or one of memory. It is
+// also the thread's last error until that is read, and would be taken for one of the next launch.
+inline void check(const Call&, cudaError_t status) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();
+  if (status == cudaErrorMemoryAllocation) throw DeviceMemoryError();
+  throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(status));
+}
+
+// A refused launch is not an error of the stream and would otherwise leave the results unwritten.
+inline void check_launch(const Call& call) { check(call, cudaGetLastError()); }
+
+// The bytes of shared memory that the device grants a block that asks. MGPU_SHARED_MEMORY_LIMIT makes it less, so that
+// a large device takes the shapes of a small one.
+inline int64_t shared_memory_limit(const Call& call) {
+  static const int64_t kCap = [] {
+    const char* const bytes = std::getenv("MGPU_SHARED_MEMORY_LIMIT");
+    return bytes ? std::strtoll(bytes, nullptr, 10) : INT64_MAX;
+  }();
+  int device = 0, bytes = 0;
+  check(call, cudaGetDevice(&device));
+  check(call, cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return minimum<int64_t>(bytes, kCap);
+}
+
+// What plans ask of the device.
+inline Traits device_traits(const Call& call) {
+  int device = 0;
+  check(call, cudaGetDevice(&device));
+  const auto attribute = [&](cudaDeviceAttr name) {
+    int value = 0;
+    check(call, cudaDeviceGetAttribute(&value, name, device));
+    return int64_t{value};
+  };
+  return {
+      .multiprocessors = attribute(cudaDevAttrMultiProcessorCount),
+      .shared_memory = maximum(shared_memory_limit(call), kLeastSharedMemory),
+      .l2_cache = attribute(cudaDevAttrL2CacheSize),
+      .capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor)};
+}
+
+// Lets a kernel have more shared memory than every device grants unasked: all that there is, as another thread may be
+// about to launch the same kernel with more than this call needs.
+template <typename Kernel>
+void allow_shared(const Call& call, Kernel kernel, size_t bytes) {
+  constexpr int64_t kUnasked = 48 << 10;
+  cudaFuncAttributes attributes;
+  check(call, cudaFuncGetAttributes(&attributes, kernel));
+  const int64_t needed = static_cast<int64_t>(attributes.sharedSizeBytes + bytes);
+  const int64_t limit = shared_memory_limit(call);
+  if (needed > limit) {
+    throw std::runtime_error("shared memory: expected a GPU that grants a block " + std::to_string(needed) +
+                             " bytes, got " + std::to_string(limit));
+  }
+  if (needed <= kUnasked) return;
+  check(call, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(limit - static_cast<int64_t>(attributes.sharedSizeBytes))));
+}
+
+// A kernel over tiles of short rows, a block a tile.
+template <typename Kernel, typename... Arguments>
+void launch_rows(const Call& call, cudaStream_t stream, Kernel kernel, const RowTiles& tiles, size_t shared_bytes,
+                 const Arguments&... arguments) {
+  kernel<<<static_cast<unsigned>(tiles.tiles()), RowTiles::kThreads, shared_bytes, stream>>>(arguments...);
+  check_launch(call);
+}
+
+// The number of blocks of a persistent kernel: as many as the device holds at once, and no more than there is work.
+template <typename Kernel>
+int resident_blocks(const Call& call, Kernel kernel, int threads, size_t shared_bytes, int64_t work) {
+  int device = 0, processors = 0, per_processor = 0;
+  check(call, cudaGetDevice(&device));
+  check(call, cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  check(call, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, kernel, threads, shared_bytes));
+  return static_cast<int>(clamp<int64_t>(work, 1, int64_t{processors} * maximum(per_processor, 1)));
+}
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,54 @@
+// The shapes of the kernels that need more shared memory than every device grants unasked, and what each takes. A
+// launch picks its shape by what the device grants a block that asks; the test of all shapes picks by what devices
+// have.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ops/common/dispatch.h"
+
+namespace mgpu::cuda {
+
+struct KernelShape {
+  int64_t bytes;        // of shared memory that a block takes
+  int64_t least_limit;  // what a device has to grant a block for this shape to be taken: `bytes`, or more
+};
+
+struct KernelShapes {
+  std::string kernel;
+  std::vector<KernelShape> shapes;  // the first that can be taken is
+  bool is_optional = false;         // where none can be taken, other kernels do the work
+};
+using KernelShapeList = std::vector<KernelShapes>;
+
+// Those of a family, for all types. `call` is for errors alone.
+void list_count_bins_shapes(const Call& call, KernelShapeList& list);
+void list_group_search_shapes(const Call& call, KernelShapeList& list);
+void list_merge_shapes(const Call& call, KernelShapeList& list);
+void list_order_statistics_shapes(const Call& call, KernelShapeList& list);
+void list_scan_shapes(const Call& call, KernelShapeList& list);
+void list_segmented_sort_shapes(const Call& call, KernelShapeList& list);
+void list_sets_shapes(const Call& call, KernelShapeList& list);
+void list_sort_columns_shapes(const Call& call, KernelShapeList& list);
+void list_sorted_search_shapes(const Call& call, KernelShapeList& list);
+void list_top_k_shapes(const Call& call, KernelShapeList& list);
+
+// Calls visit(order, payload, name) for every kind of keys, and of payload of the given widths, that kernels are
+// compiled for.
+template <typename Visit>
+void for_each_kind(const Call& call, const std::string& kernel, std::initializer_list<int> payload_widths,
+                   Visit visit) {
+  for (DType keys : {DType::u8, DType::u16, DType::u32, DType::u64, DType::f16, DType::f32, DType::f64}) {
+    for (int width : payload_widths) {
+      const std::string name =
+          kernel + " " + std::string(dtype_name(keys)) + (width == 0 ? "" : ", payload of " + std::to_string(width));
+      dispatch_order(call, keys, false, [&](auto order) {
+        dispatch_payload(call, width, [&](auto payload) { visit(order, payload, name); });
+      });
+    }
+  }
+}
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,91 @@
+// The call of bucket_join as its kernels see it: the pairs of rows of two tables whose codes are equal. Rows are in
+// buckets by the highest bits of their codes, and a bucket of b fits the fast memory of a block.
+#pragma once
+
+#include "algorithm/index_vector.h"
+#include "algorithm/segments.h"
+#include "cuda/policy.h"
+#include "runtime/dtype.h"
+
+namespace mgpu {
+
+struct Call;
+class Workspace;
+
+// The slot of a code in the table of its bucket: the bits that follow those of the bucket.
+MGPU_HOST_DEVICE int bucket_slot(uint32_t code, int bucket_bits) {
+  return static_cast<int>(code << bucket_bits >> (32 - kBucketSlotBits));
+}
+
+// One table of a problem: codes and rows, bucket after bucket.
+struct BucketSide {
+  const uint32_t* codes;
+  const int32_t* rows;
+  const int32_t* bounds;  // of the buckets, one more than these
+  int64_t length;
+
+  // The positions of a bucket: inside the table, whatever the bounds are.
+  MGPU_HOST_DEVICE Range<int64_t> bucket(int64_t number) const {
+    const int64_t begin = clamp<int64_t>(bounds[number], 0, length);
+    return {begin, clamp<int64_t>(bounds[number + 1], begin, length)};
+  }
+};
+
+// Operands: a_codes [.., n_a] and b_codes [.., n_b], uint32, in buckets by their highest bits; a_rows [.., n_a] and
+// b_rows [.., n_b], which go with them, in ascending order where codes are equal; a_bounds and b_bounds
+// [.., 2^bits + 1], where the buckets begin, and the last one ends; extra_chunks [.., 2^bits + 1], how many chunks of
+// kBucketChunk rows beyond the first one the buckets of a before each have. All but codes are int32. Attributes: size,
+// keep_a: whether a row of a without a partner makes a row of its own. Results: a_rows [.., size] and b_rows
+// [.., size], the rows of each pair, -1 for b's where there is none, and both -1 past the count; count [..], which may
+// exceed the size. Rows come in any order, but those of one row of a stand together, in the order of b's.
+//
+// Of a bucket of b the first kBucketCapacity rows count.
+struct BucketJoinOperands {
+  int64_t problems;
+  int64_t size;
+  int bits;
+  bool keep_a;
+  BucketSide a;  // of the first problem
+  BucketSide b;
+  const int32_t* extra_chunks;
+  struct Strides {  // from problem to problem
+    int64_t codes;
+    int64_t rows;
+    int64_t bounds;
+  };
+  Strides a_strides;
+  Strides b_strides;
+  int64_t extra_stride;
+  int32_t* a_rows;
+  int32_t* b_rows;
+  IndexResult counts;
+
+  explicit BucketJoinOperands(const Call& call);
+
+  MGPU_HOST_DEVICE int64_t buckets() const { return int64_t{1} << bits; }
+  MGPU_HOST_DEVICE BucketSide a_side(int64_t problem) const { return side(a, a_strides, problem); }
+  MGPU_HOST_DEVICE BucketSide b_side(int64_t problem) const { return side(b, b_strides, problem); }
+
+  // A count that its type cannot hold is told as the largest that it can.
+  MGPU_HOST_DEVICE void set_count(int64_t problem, uint64_t count) const {
+    constexpr uint64_t kLargest = 2147483647;
+    counts.set(problem, static_cast<int64_t>(counts.wide ? count : minimum(count, kLargest)));
+  }
+
+  // Chunks beyond the first of their buckets are no more than these.
+  MGPU_HOST_DEVICE int64_t most_extra_chunks() const { return a.length / kBucketChunk; }
+  // Blocks of a problem: one a bucket, then those that share these chunks.
+  MGPU_HOST_DEVICE int64_t extra_blocks() const { return minimum<int64_t>(most_extra_chunks(), kBucketExtraBlocks); }
+  MGPU_HOST_DEVICE int64_t blocks() const { return buckets() + extra_blocks(); }
+
+  // Scratch memory of the CUDA kernels: how many rows each problem has.
+  unsigned long long* layout(Workspace& workspace) const;
+
+ private:
+  MGPU_HOST_DEVICE static BucketSide side(const BucketSide& first, const Strides& strides, int64_t problem) {
+    return {first.codes + problem * strides.codes, first.rows + problem * strides.rows,
+            first.bounds + problem * strides.bounds, first.length};
+  }
+};
+
+}  // namespace mgpu

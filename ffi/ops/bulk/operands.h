@@ -1,0 +1,23 @@
+// The calls of bulk_remove and bulk_insert as their kernels see them: one load-balancing search, with the positions
+// drifting by one from object to object.
+#pragma once
+
+#include "ops/load_balance/operands.h"
+#include "ops/move_rows/rows.h"
+
+namespace mgpu {
+
+// bulk_remove's operands: x [.., n, elements], indices [.., m], count [.., 1] or absent, fill_value [.., 1];
+// bulk_insert's: x, indices, values [.., m, elements], count, fill_value. Result: [.., size, elements].
+struct BulkOperands {
+  WorkList work;
+  Rows x;
+  Rows values{};  // of an insertion
+  Fill fill;
+  Rows out;
+
+  BulkOperands(const Call& call, bool inserts);
+  WorkTiles layout(Workspace& workspace) const;
+};
+
+}  // namespace mgpu

@@ -1,0 +1,96 @@
+// What reductions and scans have alike.
+#pragma once
+
+#include "algorithm/operators.h"
+#include "algorithm/segments.h"
+#include "function/item.h"
+#include "runtime/dtype.h"
+
+namespace mgpu {
+
+struct Array;
+struct Call;
+class Workspace;
+
+// What every call with an operator has: the elements [.., n], or rows [.., n, width] of them, the segments they fall
+// into, and the operator.
+struct OperatorOperands {
+  OperatorKind kind;
+  DType dtype;
+  DType sum_dtype;  // of results of sums and products, which may be wider than the elements
+  Segments segments;
+  const void* x;
+  int64_t positions;  // what those that an operator is given lie below
+
+  OperatorOperands(const Call& call, const Array& elements, const Array* heads, const Array* count, int own_rank = 1);
+
+  // Calls visit(operator), of a few kinds. With kMerged, sum and product are one type of operator. dispatch_operator.h
+  // defines it.
+  template <bool kMerged, typename Visit>
+  void dispatch(const Call& call, Visit visit) const;
+
+  // The same for reductions, whose sums and products may be wide.
+  template <bool kMerged, typename Visit>
+  void dispatch_reduction(const Call& call, Visit visit) const;
+
+  int64_t state_bytes(const Call& call) const;
+};
+
+// Where results go: items of the operator's own type, or indices of 32 or 64 bits.
+template <typename Operator>
+struct ResultVector {
+  using Result = typename Operator::Result;
+  void* data;
+  bool wide;
+
+  MGPU_HOST_DEVICE bool given() const { return data != nullptr; }
+  MGPU_HOST_DEVICE void store(int64_t i, Result result) const {
+    if constexpr (Operator::kGivesIndex) {
+      if (!wide) {
+        static_cast<int32_t*>(data)[i] = static_cast<int32_t>(result);
+        return;
+      }
+    }
+    static_cast<Result*>(data)[i] = result;
+  }
+};
+
+// The same of items in an array a leaf.
+template <typename Operator>
+  requires IsItem<typename Operator::Result>
+struct ResultVector<Operator> {
+  using Result = typename Operator::Result;
+  void* leaves[kMostLeaves];
+
+  MGPU_HOST_DEVICE bool given() const { return leaves[0] != nullptr; }
+  MGPU_HOST_DEVICE void store(int64_t i, const Result& result) const {
+    for_each_leaf<Result>([&]<int kLeaf>() {
+      const auto& leaf = Result::template leaf<kLeaf>(result);
+      using Scalar = std::remove_cvref_t<decltype(leaf[0])>;
+      constexpr int kElements = sizeof(leaf) / sizeof(Scalar);
+      Scalar* const to = static_cast<Scalar*>(leaves[kLeaf]) + i * kElements;
+      MGPU_UNROLL
+      for (int e = 0; e < kElements; ++e) to[e] = leaf[e];
+    });
+  }
+};
+
+// The kind of a scan. Compiled functions are compiled for one.
+template <typename Operator>
+MGPU_HOST_DEVICE constexpr bool scans_exclusively(bool exclusive) {
+  if constexpr (requires { Operator::kExclusive; }) {
+    return Operator::kExclusive;
+  } else {
+    return exclusive;
+  }
+}
+template <typename Operator>
+MGPU_HOST_DEVICE constexpr bool scans_in_reverse(bool reverse) {
+  if constexpr (requires { Operator::kReverse; }) {
+    return Operator::kReverse;
+  } else {
+    return reverse;
+  }
+}
+
+}  // namespace mgpu

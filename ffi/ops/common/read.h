@@ -1,0 +1,20 @@
+// What the reading of every call needs.
+#pragma once
+
+#include "ops/common/dispatch.h"
+#include "ops/sorted_pair/operands.h"
+#include "runtime/call.h"
+#include "runtime/operations.h"
+#include "runtime/signature.h"
+#include "runtime/workspace.h"
+
+namespace mgpu {
+
+inline constexpr Enumeration kPayloadValues{"payload", {"none", "given", "indices"}};
+inline constexpr Enumeration kOperatorValues{
+    "op", {"add", "mul", "min", "max", "argmin", "argmax", "and", "or", "xor", "logsumexp"}};
+
+SortedPair read_sorted_pair(const Call& call, const Array& a, const Array& b, const Array& a_count,
+                            const Array& b_count, int64_t rows);
+
+}  // namespace mgpu

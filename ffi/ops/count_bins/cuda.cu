@@ -1,0 +1,64 @@
+// count_bins on CUDA.
+#include "cuda/launch/launch.h"
+#include "cuda/launch/shapes.h"
+#include "ops/count_bins/kernels.cuh"
+#include "runtime/operations.h"
+
+namespace mgpu::cuda {
+
+namespace counting {
+
+constexpr int64_t shared_bytes(int64_t bins_bytes, int64_t counters) {
+  return bins_bytes + counters * sizeof(unsigned);
+}
+
+template <typename Bins>
+void run(const Call& call, const CountBinsOperands& operands, const Bins& bins, cudaStream_t stream) {
+  const auto kernel = count_parts<Bins>;
+  // A counter a lane, as far as two blocks of a multiprocessor have room for them and a block has items for them.
+  const int64_t most_bytes =
+      maximum(shared_memory_limit(call) / 2 - 1024, shared_bytes(Bins::kSharedBytes, operands.bins));
+  const int64_t least_part = maximum(kCountPart, 4 * operands.bins);
+  int copies = kWarp;
+  while (copies > 1 && (shared_bytes(Bins::kSharedBytes, operands.bins * copies) > most_bytes ||
+                        operands.bins * copies > maximum(operands.length, operands.bins))) {
+    copies /= 2;
+  }
+  const int64_t shared = shared_bytes(Bins::kSharedBytes, operands.bins * copies);
+  allow_shared(call, kernel, shared);
+  const int64_t most = ceil_div(operands.length, least_part);
+  const int blocks = resident_blocks(call, kernel, kThreads, shared, operands.rows * most);
+  const int64_t parts = clamp<int64_t>(blocks / operands.rows, 1, most);
+  kernel<<<operands.rows * parts, kThreads, shared, stream>>>(
+      {operands, parts, ceil_div(operands.length, parts), copies}, bins);
+  check_launch(call);
+}
+
+}  // namespace counting
+
+void list_count_bins_shapes(const Call& call, KernelShapeList& list) {
+  using namespace counting;
+  for_each_kind(call, "counts between edges", {0}, [&](auto order, auto, const std::string& name) {
+    const int64_t bytes = shared_bytes(BinsBetweenEdges<decltype(order)>::kSharedBytes, kMostCountedEdges);
+    list.push_back({name, {{bytes, bytes}}});
+  });
+}
+
+void count_bins(const Call& call, cudaStream_t stream) {
+  using namespace counting;
+  const CountBinsOperands operands(call);
+  if (operands.rows * operands.bins == 0) return;
+  call.expect(operands.bins <= (operands.has_edges ? kMostCountedEdges - 1 : kMostCountedBins),
+              "counts: expected no more than the kernels take");
+  const Array& counts = call.results[0];
+  check(call, cudaMemsetAsync(counts.data, 0, counts.bytes(), stream));
+  if (operands.length == 0) return;
+  if (operands.has_edges) {
+    return dispatch_order(call, operands.item_type, false,
+                          [&](auto order) { run(call, operands, BinsBetweenEdges<decltype(order)>{order}, stream); });
+  }
+  if (operands.item_type == DType::s64) return run(call, operands, NumberedBins<int64_t>{operands.bins}, stream);
+  run(call, operands, NumberedBins<int32_t>{operands.bins}, stream);
+}
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,31 @@
+// The call of count_bins as its kernels see it: how many items of each row lie in each of a few bins.
+#pragma once
+
+#include "algorithm/index_vector.h"
+#include "cuda/policy.h"
+#include "runtime/dtype.h"
+
+namespace mgpu {
+
+struct Call;
+
+// Operands: x [.., n]; edges [.., m] in order, or absent. Results: counts [.., bins]. With edges there is a bin between
+// each two neighbours, which has its lower edge and not its upper one, but the last, which has both: x are keys, and a
+// NaN is in no bin. Without edges x are the bins' numbers, int32 or int64. An item in no bin is not counted.
+struct CountBinsOperands {
+  bool has_edges;
+  DType item_type;
+  int64_t rows;
+  int64_t length;
+  int64_t bins;
+  int64_t edge_count;
+  const void* x;
+  int64_t x_stride;  // from row to row
+  const void* edges;
+  int64_t edges_stride;
+  IndexResult counts;
+
+  explicit CountBinsOperands(const Call& call);
+};
+
+}  // namespace mgpu

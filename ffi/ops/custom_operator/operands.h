@@ -1,0 +1,103 @@
+// The calls of operations by a compiled function, as their kernels see them.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "algorithm/look_back.h"
+#include "algorithm/segments.h"
+#include "cuda/policy.h"
+#include "function/item.h"
+#include "function/operator.h"
+#include "ops/reduce/operands.h"
+
+namespace mgpu {
+
+struct Call;
+class Workspace;
+
+// Operands: the leaves of the items [.., n, *], the arrays that the function has captured, heads [.., m] or absent,
+// count [.., 1] or absent. Results: the leaves of what the operation gives. Attributes: the numbers of the first two
+// (leaves, captures), of the leaves of a result (results) and the bytes of all of them (result_bytes), of the batch
+// axes (batch_rank), and the sizes of an item (ItemShape) and of a state.
+struct FunctionOperands {
+  ItemShape shape;
+  int64_t state_bytes;
+  Segments segments;
+  std::vector<const void*> leaves;
+  int64_t result_leaves;
+  Captures captures{};
+  bool aligned = true;  // all leaves
+
+  // Of a call that gives so many results, each of all leaves.
+  explicit FunctionOperands(const Call& call, int outputs = 1);
+
+  bool rows_aligned() const { return aligned && (segments.rows == 1 || segments.length % shape.vector() == 0); }
+
+  // The leaves of `items` results, from a call's result `first` on.
+  std::vector<void*> results(const Call& call, size_t first, int64_t items) const;
+
+  // As kernels take them.
+  ItemArrays<AnyItem> sources() const;
+  static ResultVector<AnyOperator> targets(const std::vector<void*>& leaves);
+  AnyOperator op() const { return {captures, segments.length}; }
+};
+
+// Attributes beside those: exclusive, reverse, total, and segmented: whether tiles lie on a grid over all rows.
+struct ScanFunctionOperands : FunctionOperands {
+  bool exclusive;
+  bool reverse;
+  bool segmented;
+  std::vector<void*> result;
+  std::vector<void*> totals;  // empty if not asked for
+
+  explicit ScanFunctionOperands(const Call& call);
+
+  int64_t tile_items(bool restarts) const {
+    const int rows = restarts ? shape.segment_rows(state_bytes) : shape.rows();
+    return int64_t{kScanThreads} * rows * shape.vector();
+  }
+  // Tiles of a look-back, and the words of all look-backs.
+  int64_t tiles(bool restarts) const {
+    return ceil_div(restarts ? segments.total() : segments.length, tile_items(restarts));
+  }
+  int64_t look_back_words(bool restarts) const {
+    return 1 + (restarts ? LookBackLayout{tiles(true)}.words(since_restart_bytes(state_bytes))
+                         : segments.rows * LookBackLayout{tiles(false)}.words(state_bytes));
+  }
+
+  struct Scratch {
+    uint64_t* look_back;
+    int64_t* listed;
+  };
+  Scratch layout(Workspace& workspace) const;
+};
+
+struct ReduceFunctionOperands : FunctionOperands {
+  std::vector<void*> result;
+
+  explicit ReduceFunctionOperands(const Call& call);
+
+  // A block's items, as many for each of its warps.
+  int64_t chunk_items() const {
+    const int64_t least = int64_t{256} * shape.vector();
+    int64_t items = maximum<int64_t>(kReduceChunkBytes / shape.packed / least, 1) * least;
+    while (segments.total() > items * 2 * kReduceMostChunks) items *= 2;
+    return items;
+  }
+  int64_t chunks() const { return ceil_div(segments.length, chunk_items()); }
+  bool has_short_rows() const { return segments.rows > 1 && segments.length * shape.packed <= 4 * kReduceShortRow; }
+
+  char* layout(Workspace& workspace) const;
+};
+
+struct SegmentedReduceFunctionOperands : FunctionOperands {
+  std::vector<void*> result;
+
+  explicit SegmentedReduceFunctionOperands(const Call& call);
+
+  SegmentTiling tiling() const { return {{segments}, state_bytes, maximum<int64_t>(state_bytes, shape.size)}; }
+  SegmentTiling::Scratch layout(Workspace& workspace) const { return tiling().layout(workspace); }
+};
+
+}  // namespace mgpu

@@ -1,0 +1,302 @@
+// The kernels of group_search. The walk along the rows of both sides is cut into parts, one a resident block, each of
+// which has a table in shared memory: the last row of b of each group. A first kernel finds the last rows of each part,
+// a second one those before it, and then each block walks its part in tiles.
+//
+// Within a tile all rows of b enter the table before any row of a reads it, a window of 32 at a time. So a row of a may
+// find a row that is after its cut. For that each row of b keeps which rows of its window are of its group, and the
+// last one of its group before the window: a step for each window of the tile that has the group is enough, in
+// whatever order groups come.
+#pragma once
+
+#include "algorithm/segments.h"
+#include "cuda/block/partition.cuh"
+#include "cuda/ptx.cuh"
+#include "ops/group_search/operands.h"
+
+namespace mgpu::cuda::group_searching {
+
+constexpr int kThreads = kGroupSearchShape.threads;
+constexpr int kItems = kGroupSearchShape.items;
+constexpr int kTile = kGroupSearchShape.tile();
+constexpr int kTableBytes = kGroupTable * sizeof(int32_t);
+constexpr int kSearchBytes = kTableBytes + kTile * (sizeof(int32_t) + sizeof(unsigned));
+constexpr int kSpreadGroups = kWarp;  // of a block that brings the last rows on from part to part
+constexpr int kSpreadWarps = 32;
+static_assert(kTile % kWarp == 0 && kThreads % kWarp == 0);
+
+// Entries of a block's table: places in the rows of b from the part's first one on, which fit 32 bits.
+constexpr int32_t kNone = static_cast<int32_t>(0x80000000u);
+constexpr int32_t kFar = kNone + 1;  // of int64 positions: too far before the part
+constexpr uint32_t kNoGroup = ~uint32_t{0};
+
+struct GroupSearchTask {
+  GroupSearchOperands operands;
+  int64_t parts;
+  GroupSearchOperands::Scratch scratch;
+
+  template <typename Index>
+  __device__ Index* lasts(int64_t block) const {
+    return static_cast<Index*>(scratch.lasts) + block * kGroupTable;
+  }
+};
+
+// A part of a walk: rows of both sides. With cuts that are not in order, `a` may end before it begins, and others have
+// its rows.
+struct WalkPart {
+  Range<int64_t> a;
+  Range<int64_t> b;
+
+  // By the rows of a before it and before the next.
+  template <typename Walk>
+  __device__ WalkPart(const GroupSearchTask& task, const Walk& walk, int64_t part, Range<int64_t> a)
+      : a(a), b{first_slot(task, walk, part) - a.begin, first_slot(task, walk, part + 1) - a.end} {
+    constexpr int64_t kMost = int64_t{1} << 30;  // more are only where cuts are not in order
+    this->a.end = minimum(a.end, a.begin + kMost);
+    b.end = minimum(b.end, b.begin + kMost);
+  }
+
+  template <typename Walk>
+  __device__ static int64_t first_slot(const GroupSearchTask& task, const Walk& walk, int64_t part) {
+    return minimum(part * ceil_div(walk.slots(), task.parts), walk.slots());
+  }
+};
+
+// A block a part: where it begins, and the last row of each group in it.
+template <typename Index, bool kForward>
+__global__ void __launch_bounds__(kGroupLastsThreads) find_lasts(const __grid_constant__ GroupSearchTask task) {
+  start_next_kernel();
+  extern __shared__ __align__(16) int32_t table[];
+  constexpr int kInFlight = 8;  // loads, before the first use
+  const int64_t problem = blockIdx.x / task.parts;
+  const int64_t part_number = blockIdx.x - problem * task.parts;
+  const auto walk = task.operands.walk<Index, kForward>(problem);
+  for (int group = threadIdx.x; group < walk.groups; group += kGroupLastsThreads) table[group] = kNone;
+  // The first half of each warp searches for the begin, the second one for the end.
+  constexpr int kLanes = kWarp / 2;
+  const int half = static_cast<int>(threadIdx.x) % kWarp / kLanes;
+  const int64_t split =
+      walk.split(WalkPart::first_slot(task, walk, part_number + half),
+                 [](auto begin, auto end, auto before) { return warp_partition_point<kLanes>(begin, end, before); });
+  const int64_t begin = __shfl_sync(~0u, split, 0);
+  const int64_t end = __shfl_sync(~0u, split, kLanes);
+  const WalkPart part(task, walk, part_number, {begin, end});
+  if (threadIdx.x == 0) task.scratch.splits[blockIdx.x] = begin;
+  __syncthreads();
+
+  // From the last row on: most of the others then find a later one of their group, and leave the table alone.
+  const auto last_place = static_cast<int32_t>(part.b.size()) - 1 - static_cast<int>(threadIdx.x);
+  const uint32_t* const words = walk.b_groups + walk.b_row(part.b.begin);
+  for (int32_t first = last_place; first >= 0; first -= kInFlight * kGroupLastsThreads) {
+    uint32_t groups[kInFlight];
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      const int32_t place = first - k * kGroupLastsThreads;
+      groups[k] = place >= 0 ? walk.group(words[walk.kStep * int64_t{place}]) : kNoGroup;
+    }
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      const int32_t place = first - k * kGroupLastsThreads;
+      if (groups[k] >= walk.groups) continue;
+      int32_t* const entry = table + groups[k];
+      if (*static_cast<const volatile int32_t*>(entry) < place) atomicMax(entry, place);
+    }
+  }
+  __syncthreads();
+  Index* const lasts = task.lasts<Index>(blockIdx.x);
+  for (int group = threadIdx.x; group < walk.groups; group += kGroupLastsThreads) {
+    lasts[group] = table[group] == kNone ? Index{-1} : static_cast<Index>(part.b.begin + table[group]);
+  }
+}
+
+// Turns the last rows in each part into those before it. A lane has a group, a warp a run of parts.
+template <typename Index>
+__global__ void __launch_bounds__(kWarp* kSpreadWarps) bring_lasts_on(const __grid_constant__ GroupSearchTask task) {
+  wait_for_last_kernel();
+  start_next_kernel();
+  __shared__ Index warp_lasts[kSpreadWarps][kWarp];
+  const int64_t problem = blockIdx.y;
+  const int lane = threadIdx.x % kWarp;
+  const int warp = threadIdx.x / kWarp;
+  const int group = blockIdx.x * kSpreadGroups + lane;
+  const bool is_group = group < static_cast<int>(task.operands.groups(problem));
+  const int64_t run = ceil_div<int64_t>(task.parts, kSpreadWarps);
+  const int64_t begin = minimum(warp * run, task.parts);
+  const int64_t end = minimum(begin + run, task.parts);
+  Index* const lasts = task.lasts<Index>(problem * task.parts) + group;
+  Index last = -1;
+#pragma unroll 8
+  for (int64_t part = begin; part < end; ++part) {
+    if (is_group) last = maximum(last, lasts[part * kGroupTable]);
+  }
+  warp_lasts[warp][lane] = last;
+  __syncthreads();
+  Index before = -1;
+  for (int earlier = 0; earlier < warp; ++earlier) before = maximum(before, warp_lasts[earlier][lane]);
+#pragma unroll 8
+  for (int64_t part = begin; part < end; ++part) {
+    if (!is_group) break;
+    const Index own = lasts[part * kGroupTable];
+    lasts[part * kGroupTable] = before;
+    before = maximum(before, own);
+  }
+}
+
+// What a thread reads of a tile: kItems items of a column, kThreads rows apart.
+template <typename Item>
+struct TileColumn {
+  Item items[kItems];
+
+  // Of the first `count` rows of a tile whose first one is at `rows`, each kStep items after the one before.
+  template <int kStep>
+  __device__ __forceinline__ void load(const Item* rows, int count, Item rest) {
+    const Item* const own = rows + kStep * static_cast<int>(threadIdx.x);
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) {
+      items[k] = k * kThreads + static_cast<int>(threadIdx.x) < count ? own[kStep * k * kThreads] : rest;
+    }
+  }
+};
+
+// A block a part. What the next tile reads is on its way while a tile is worked on.
+template <typename Index, bool kForward>
+__global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
+    search_parts(const __grid_constant__ GroupSearchTask task) {
+  wait_for_last_kernel();
+  extern __shared__ __align__(16) int32_t table[];
+  int32_t* const entries =
+      table + kGroupTable;  // of a tile's rows of b: the group, then the last row before the window
+  unsigned* const alike = reinterpret_cast<unsigned*>(entries + kTile);  // the rows of the window of the same group
+  __shared__ int taken;                                                  // rows of a in the next tile
+
+  constexpr int kStep = kForward ? -1 : 1;
+  const int64_t problem = blockIdx.x / task.parts;
+  const int64_t part_number = blockIdx.x - problem * task.parts;
+  const auto walk = task.operands.walk<Index, kForward>(problem);
+  const bool is_last = part_number + 1 == task.parts;
+  const int64_t* const splits = task.scratch.splits + blockIdx.x;
+  const WalkPart part(task, walk, part_number, {part_number == 0 ? 0 : splits[0], is_last ? walk.a_live : splits[1]});
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarp;
+
+  for (int group = thread; group < walk.groups; group += kThreads) {
+    const Index last = task.parts > 1 ? task.lasts<Index>(blockIdx.x)[group] : Index{-1};
+    const int64_t place = last - part.b.begin;
+    const bool is_before = last >= 0 && place < 0;  // as it is where cuts are in order
+    table[group] = !is_before ? kNone : place <= kFar && sizeof(Index) == 8 ? kFar : static_cast<int32_t>(place);
+  }
+  if (thread == 0) taken = 0;
+  for (int64_t i = walk.a_live + part_number * kThreads + thread; i < task.operands.a_length;
+       i += task.parts * kThreads) {
+    walk.positions[i] = -1;
+  }
+  __syncthreads();
+
+  // Rows are counted from the part's first ones on.
+  const int a_size = maximum(static_cast<int>(part.a.size()), 0);
+  const int b_size = maximum(static_cast<int>(part.b.size()), 0);
+  const Index* const part_cuts = walk.cuts + walk.a_row(part.a.begin);
+  const uint32_t* const part_a_words = walk.a_groups + walk.a_row(part.a.begin);
+  const uint32_t* const part_b_words = walk.b_groups + walk.b_row(part.b.begin);
+  Index* const part_positions = walk.positions + walk.a_row(part.a.begin) + kStep * thread;
+  const auto first_row = static_cast<Index>(walk.b_row(part.b.begin));
+  // A tile: its first rows, how many they are, and of those of a the cuts and groups.
+  int a = 0, b = 0;
+  int a_count = 0, b_count = 0;
+  TileColumn<Index> cuts, next_cuts, later_cuts;
+  TileColumn<uint32_t> a_words, next_a_words, next_b_words;
+  next_cuts.template load<kStep>(part_cuts, a_size, 0);
+  for (;;) {
+    // How many rows of a the next tile has: of its slots those that a row of a stands at.
+    const int next_a = a + a_count;
+    const int next_b = b + b_count;
+    const int a_left = minimum(a_size - next_a, kTile);
+    const int b_left = minimum(b_size - next_b, kTile);
+    const int slots = minimum(a_left + b_left, kTile);
+    int warp_taken = 0;
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) {
+      const int i = k * kThreads + thread;
+      const bool is_in = i < a_left && walk.along(next_cuts.items[k], part.b.begin + next_b) < slots - i;
+      warp_taken += __popc(__ballot_sync(~0u, is_in));
+    }
+    if (lane == 0) atomicAdd(&taken, warp_taken);
+    __syncthreads();
+    const int next_a_count = clamp(taken, slots - minimum(b_left, slots), minimum(a_left, slots));
+    const int next_b_count = slots - next_a_count;
+    const int later_a = next_a + next_a_count;
+    later_cuts.template load<kStep>(part_cuts + kStep * later_a, a_size - later_a, 0);
+    next_a_words.template load<kStep>(part_a_words + kStep * next_a, next_a_count, 0);
+    next_b_words.template load<kStep>(part_b_words + kStep * next_b, next_b_count, 0);
+
+    // The tile's rows of b enter the table, one window after the other.
+    if (thread < kWarp && b_count > 0) {
+      auto group = static_cast<uint32_t>(entries[lane]);
+      unsigned mates = alike[lane];
+      for (int window = 0; window < b_count; window += kWarp) {
+        const int place = window + lane;
+        uint32_t next_group = kNoGroup;
+        unsigned next_mates = 0;
+        if (window + kWarp < b_count) {
+          next_group = static_cast<uint32_t>(entries[place + kWarp]);
+          next_mates = alike[place + kWarp];
+        }
+        const bool is_row = group < walk.groups;
+        const int32_t last = is_row ? table[group] : kNone;
+        __syncwarp();
+        if (is_row && mates >> lane == 1) table[group] = b + place;
+        entries[place] = last;
+        __syncwarp();
+        group = next_group;
+        mates = next_mates;
+      }
+    }
+    __syncthreads();
+
+    // Its rows of a read the table.
+    if (thread == 0) taken = 0;
+    Index* const positions = part_positions + kStep * a;
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) {
+      if (k * kThreads + thread >= a_count) continue;
+      const uint32_t group = walk.group(a_words.items[k]);
+      int32_t last = group < walk.groups ? table[group] : kNone;
+      const auto cut = static_cast<int>(clamp<Index>(walk.along(cuts.items[k], part.b.begin + b), 0, b_count));
+      while (last >= b + cut) {
+        const int place = last - b;
+        const int window = place / kWarp * kWarp;
+        const unsigned before = cut > window ? alike[place] & ((1u << (cut - window)) - 1) : 0;
+        if (before != 0) {
+          last = b + window + kWarp - 1 - __clz(static_cast<int>(before));
+          break;
+        }
+        last = entries[place];
+      }
+      Index found = last == kNone ? Index{-1} : first_row + kStep * static_cast<Index>(last);
+      if (sizeof(Index) == 8 && last == kFar) {
+        found = static_cast<Index>(walk.b_row(task.lasts<Index>(blockIdx.x)[group]));
+      }
+      positions[kStep * k * kThreads] = found;
+    }
+    if (slots == 0) break;
+    __syncthreads();
+
+    // The next tile, whose rows of b the warps compare, each a window.
+    a = next_a;
+    b = next_b;
+    a_count = next_a_count;
+    b_count = next_b_count;
+    cuts = next_cuts;
+    next_cuts = later_cuts;
+    a_words = next_a_words;
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) {
+      const int place = k * kThreads + thread;
+      if (place - lane >= b_count) continue;
+      const uint32_t group = place < b_count ? walk.group(next_b_words.items[k]) : kNoGroup;
+      entries[place] = static_cast<int32_t>(group);
+      alike[place] = __match_any_sync(~0u, group);
+    }
+  }
+}
+
+}  // namespace mgpu::cuda::group_searching

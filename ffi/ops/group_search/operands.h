@@ -1,0 +1,124 @@
+// The call of group_search as its kernels see it: for each row of a, the row of b that stands nearest to its cut among
+// those of its group.
+#pragma once
+
+#include "algorithm/index_vector.h"
+#include "algorithm/partition_point.h"
+#include "cuda/policy.h"
+#include "runtime/dtype.h"
+
+namespace mgpu {
+
+struct Call;
+class Workspace;
+
+// One problem as it is walked: both sides from their first row on or, forward, from their last live one down. So in the
+// order of the walk the row that is looked for is always the last one before the cut. Positions i and j count along the
+// walk: row i of a follows the rows of b before its cut, and stands at slot i + cut(i) of the walk along both.
+template <typename Index, bool kForward>
+struct GroupWalk {
+  static constexpr int kStep = kForward ? -1 : 1;  // from a row to the next one of the walk
+
+  const Index* cuts;
+  const uint32_t* a_groups;
+  const uint32_t* b_groups;
+  uint32_t first_group;
+  uint32_t groups;
+  int64_t a_live;
+  int64_t b_live;
+  Index* positions;
+
+  MGPU_HOST_DEVICE int64_t slots() const { return a_live + b_live; }
+  MGPU_HOST_DEVICE int64_t a_row(int64_t i) const { return kForward ? a_live - 1 - i : i; }
+  MGPU_HOST_DEVICE int64_t b_row(int64_t j) const { return kForward ? b_live - 1 - j : j; }
+  // How far along the walk a cut that was read is behind row `from` of b. Cuts that are no positions in b are anywhere.
+  MGPU_HOST_DEVICE Index along(Index cut, int64_t from = 0) const {
+    using Word = std::make_unsigned_t<Index>;
+    const Word word = kForward ? static_cast<Word>(b_live) - static_cast<Word>(cut) : static_cast<Word>(cut);
+    return static_cast<Index>(word - static_cast<Word>(from));
+  }
+  MGPU_HOST_DEVICE Index cut(int64_t i) const {
+    return along(clamp<Index>(cuts[a_row(i)], 0, static_cast<Index>(b_live)));
+  }
+  // A number below `groups`, or that of no group.
+  MGPU_HOST_DEVICE uint32_t group(uint32_t word) const { return word - first_group; }
+
+  // The rows of a among the first `slot` slots. `find(begin, end, before)` is a partition_point, serial or of a warp.
+  // With cuts that are not in order it is some number that leaves a row of b for each other slot.
+  template <typename Find>
+  MGPU_HOST_DEVICE int64_t split(int64_t slot, Find find) const {
+    return find(maximum<int64_t>(0, slot - b_live), minimum(slot, a_live),
+                [&](int64_t i) { return i + cut(i) < slot; });
+  }
+};
+
+// Operands: cuts [.., n], ascending positions in b, from 0 to m; a_groups [.., n] and b_groups [.., m], int32;
+// first_group [.., 1], int32, and group_count [.., 1], at most kGroupTable: rows of other groups than these, from the
+// first one on, have no partner; a_count [.., 1] and b_count [.., 1], which may be absent. Attribute: forward. Result:
+// positions [.., n], the last row of b before the cut that is of the same group or, forward, the first one from the cut
+// on; -1 where there is none. Cuts and positions are of one type.
+struct GroupSearchOperands {
+  int64_t problems;
+  bool forward;
+  int64_t a_length;
+  int64_t b_length;
+  IndexVector cuts;
+  int64_t cuts_stride;  // from problem to problem, as all strides
+  const uint32_t* a_groups;
+  int64_t a_stride;
+  const uint32_t* b_groups;
+  int64_t b_stride;
+  const uint32_t* first_group;
+  int64_t first_stride;
+  IndexVector group_count;
+  int64_t group_count_stride;
+  LiveCounts a_counts;
+  LiveCounts b_counts;
+  IndexResult positions;
+
+  explicit GroupSearchOperands(const Call& call);
+
+  MGPU_HOST_DEVICE uint32_t groups(int64_t problem) const {
+    return static_cast<uint32_t>(clamp<int64_t>(group_count[problem * group_count_stride], 0, kGroupTable));
+  }
+
+  template <typename Index, bool kForward>
+  MGPU_HOST_DEVICE GroupWalk<Index, kForward> walk(int64_t problem) const {
+    return {static_cast<const Index*>(cuts.data) + problem * cuts_stride,
+            a_groups + problem * a_stride,
+            b_groups + problem * b_stride,
+            first_group[problem * first_stride],
+            groups(problem),
+            a_counts(problem, a_length),
+            b_counts(problem, b_length),
+            static_cast<Index*>(positions.data) + problem * a_length};
+  }
+
+  // The parts of each problem, which are walked at once: at most `most` in all if there are fewer problems, of at least
+  // `least` slots. A place in a part fits 32 bits.
+  int64_t parts(int64_t most, int64_t least) const {
+    const int64_t slots = a_length + b_length;
+    const int64_t wanted = minimum(most / maximum<int64_t>(problems, 1), ceil_div(slots, least));
+    return maximum(wanted, 1 + (slots >> 30));
+  }
+  int64_t cuda_parts() const { return parts(kGroupSearchParts, kGroupSearchPart); }
+
+  // Scratch memory of the CUDA kernels where problems have several parts: the rows of a before each part, and the last
+  // row of b of each group in it, then before it.
+  struct Scratch {
+    int64_t* splits;
+    void* lasts;  // [problems, parts, kGroupTable], as wide as positions
+  };
+  Scratch layout(Workspace& workspace) const;
+
+  // Calls visit(Index{}, forward) with the type of positions, and with the direction as a constant.
+  template <typename Visit>
+  void dispatch(Visit visit) const {
+    const auto with_index = [&](auto index) {
+      forward ? visit(index, std::true_type{}) : visit(index, std::false_type{});
+    };
+    positions.wide ? with_index(int64_t{}) : with_index(int32_t{});
+  }
+};
+
+}  // namespace mgpu

@@ -1,0 +1,246 @@
+// A block's work on one tile of a join: it merges the tile and so counts the partners of its items of A, then deals the
+// rows of the output out evenly to its warps.
+#pragma once
+
+#include "cuda/block/count_look_back.cuh"
+#include "cuda/block/scan.cuh"
+#include "cuda/block/serial_merge.cuh"
+#include "ops/join/problem.cuh"
+
+namespace mgpu::cuda::joining {
+
+// An item of A that makes rows of the output.
+struct Entry {
+  int start;        // its first row, counted from the first row to be written
+  unsigned origin;  // where it lies in the tile and, times 2^16, its first partner: 2 and its place in the tile
+};
+constexpr unsigned kNoPartner = 0;
+constexpr unsigned kEntering = 1;  // the first of B's items that enter the tile
+
+// The items of A and of B in a tile are fewer than 2^16; the rows that count fewer than 2^31.
+struct Sums {
+  uint64_t packed = 0;
+
+  __device__ int rows() const { return static_cast<int>(packed >> 32); }              // of the output
+  __device__ int entries() const { return static_cast<int>(packed >> 16 & 0xffff); }  // items of A that make any
+  __device__ int alone() const { return static_cast<int>(packed & 0xffff); }          // items of B without a partner
+};
+
+template <typename Order>
+struct Shared {
+  using P = Problem<Order>;
+  using Word = typename P::Word;
+  union {
+    alignas(kChunkBytes) Word keys[two_runs_room<Word>(P::kTile + 1) + P::kItems];
+    Entry entries[P::kTile];
+  };
+  uint64_t warp_sums[P::kThreads / kWarp];
+  Plan plan;
+  int64_t slot;        // of the tile's first row
+  int64_t alone_slot;  // of its first item of B without a partner
+  int64_t skipped;     // rows of the first entry to be written that come before the first row
+  int first_entry;
+};
+
+// A block's work on one tile.
+template <typename Order>
+class Tile {
+  using P = Problem<Order>;
+  using Word = typename Order::Word;
+  static constexpr int kItems = P::kItems;
+
+ public:
+  __device__ Tile(const P& problem, Shared<Order>& shared) : problem_(problem), shared_(shared), plan(shared.plan) {}
+
+  // Counts the partners of the thread's items, and gives the sums over the tile. Where the rows are more than
+  // kJoinHeavy they may be more than it says. kFindsAlone: items of B without a partner are found too.
+  template <bool kFindsAlone>
+  __device__ Sums find_partners() {
+    const Order order = problem_.tiles.order;
+    const auto less = [&](Word x, Word y) { return order.less(x, y); };
+    const int a_count = plan.a_count, b_count = plan.runs.b_count;
+    start_copy<P::kThreads, P::kTile + 1>(problem_.tiles.pair, plan.runs, shared_.keys);
+    finish_copy<P::kThreads>(plan.runs, order, shared_.keys);
+    const Word* const a = shared_.keys + plan.runs.a_place;
+    const Word* const b = shared_.keys + plan.runs.b_place;
+    const int total = a_count + b_count;
+    const int diagonal = minimum(static_cast<int>(threadIdx.x) * kItems, total);
+    const MergeCursor merged = shared_cursor<P::kTile>(
+        shared_.keys, {plan.runs.b_place, plan.runs.b_place + b_count, plan.runs.a_place, plan.runs.a_place + a_count},
+        diagonal, less);
+    first_b_ = merged.a - plan.runs.b_place;
+    first_a_ = diagonal - first_b_;
+
+    // The item before in the merge, or an equal one, and the copies of it in B up to here.
+    const int entering = static_cast<int>(minimum<int64_t>(plan.entering, kMostEntering));
+    Word last = a[0];
+    int copies = 0;
+    if (first_b_ > 0) {
+      last = b[first_b_ - 1];
+      const int first = partition_point_near_end(
+          0, first_b_ - 1, [&](int j) { return less(b[j], last); },
+          [](int begin, int end, auto before) { return partition_point(begin, end, before); });
+      const bool enters = first == 0 && a_count > 0 && !less(last, a[0]) && !less(a[0], last);
+      copies = first_b_ - first + (enters ? entering : 0);
+    } else {
+      copies = entering;
+    }
+
+    MergeHeads<Word> heads(shared_.keys, {plan.runs.b_place + first_b_, plan.runs.b_place + b_count,
+                                          plan.runs.a_place + first_a_, plan.runs.a_place + a_count});
+    const uint32_t a_known = shared_address(a + a_count + plan.a_follows);
+    int rows = 0;
+    unsigned has_partners = 0, is_paired = 0;
+#pragma unroll
+    for (int step = 0; step < kItems; ++step) {
+      const bool in_a = heads.next_is_b(less);
+      if (kFindsAlone) is_paired |= (heads.b < a_known) & !less(heads.a_key, heads.b_key) ? 1u << step : 0;
+      const Word key = in_a ? heads.b_key : heads.a_key;
+      copies = less(last, key) ? 0 : copies;
+      last = key;
+      if (in_a) {
+        rows += copies;
+      } else {
+        ++copies;
+      }
+      partners_[step] = copies;
+      is_a_ |= in_a ? 1u << step : 0;
+      has_partners |= in_a & (copies > 0) ? 1u << step : 0;
+      // Left alone, the compiler keeps the comparisons of all steps in registers and sets the bits at the end.
+      keep(is_a_, has_partners, is_paired);
+      heads.take(in_a);
+    }
+    // Past the end items seem to come from B.
+    makes_rows_ = problem_.keep_a ? is_a_ : has_partners;
+    is_alone_ = kFindsAlone ? ((1u << minimum(kItems, total - diagonal)) - 1) & ~is_a_ & ~is_paired : 0;
+    rows += __popc(makes_rows_ & ~has_partners);
+    const Sums sums{static_cast<uint64_t>(rows) << 32 | __popc(makes_rows_) << 16 | __popc(is_alone_)};
+    const auto in_block = sum_block<P::kThreads / kWarp>(shared_.warp_sums, sums.packed);
+    before_ = {in_block.before};
+    rows_before_ = before_.rows();
+    __syncthreads();
+    return {in_block.all};
+  }
+
+  // The rows of a tile that makes very many, and those before the thread's.
+  __device__ int64_t count_many_rows() {
+    int64_t rows = 0;
+#pragma unroll
+    for (int step = 0; step < kItems; ++step) rows += makes_rows_ >> step & 1 ? made_by(step) : 0;
+    const auto in_block = sum_block<P::kThreads / kWarp>(shared_.warp_sums, static_cast<uint64_t>(rows));
+    __syncthreads();
+    rows_before_ = static_cast<int64_t>(minimum<uint64_t>(in_block.before, kLargestCount));
+    return static_cast<int64_t>(minimum<uint64_t>(in_block.all, kLargestCount));
+  }
+
+  // Notes the entries that make rows [begin, end) of the tile.
+  template <bool kMany>
+  __device__ void place(int64_t begin, int64_t end) {
+    int64_t start = rows_before_;
+    int entry = before_.entries();
+    int a = first_a_;
+    int b = first_b_;
+#pragma unroll
+    for (int step = 0; step < kItems; ++step) {
+      const bool in_a = is_a_ >> step & 1;
+      if (makes_rows_ >> step & 1) {
+        const int first = b - partners_[step] + 2;
+        const unsigned partner = partners_[step] == 0 ? kNoPartner
+                                 : first < 2          ? kEntering
+                                                      : static_cast<unsigned>(first);
+        Entry noted{static_cast<int>(start), static_cast<unsigned>(a) | partner << 16};
+        const int64_t made = kMany ? made_by(step) : maximum(partners_[step], 1);
+        if (kMany) {
+          const bool covers = start <= begin && begin < start + made;
+          if (covers) {
+            shared_.skipped = begin - start;
+            shared_.first_entry = entry;
+          }
+          noted.start = covers ? 0 : static_cast<int>(clamp<int64_t>(start - begin, -1, end - begin));
+        }
+        shared_.entries[entry++] = noted;
+        start += made;
+      }
+      a += in_a;
+      b += !in_a;
+    }
+    __syncthreads();
+  }
+
+  // Writes `rows` rows that have been placed, of `entries` entries, the first to `slot`. Index holds every index.
+  template <bool kMany, typename Index>
+  __device__ void write(int rows, int entries, int64_t slot) const {
+    const int lane = threadIdx.x % kWarp;
+    const int warp = threadIdx.x / kWarp;
+    const int share = ceil_div(ceil_div(rows, P::kThreads / kWarp), kWarp) * kWarp;
+    const int share_end = minimum(rows, (warp + 1) * share);
+    const int64_t out = plan.row * problem_.size + slot;
+    Index* const a_out = static_cast<Index*>(problem_.a_indices.data) + out;
+    Index* const b_out = static_cast<Index*>(problem_.b_indices.data) + out;
+    const Index a_first = static_cast<Index>(plan.a);
+    const Index b_first = static_cast<Index>(plan.b - 2);
+    const Index entering = static_cast<Index>(plan.b - plan.entering);
+    int entry = warp_partition_point(0, entries, [&](int e) { return shared_.entries[e].start < warp * share; }) - 1;
+    for (int base = warp * share; base < share_end; base += kWarp) {
+      // Every entry makes a row, so the 32 rows from `base` on are made by this entry and the next 32 at most.
+      const int next = entry + 1 + lane;
+      const int distance = next < entries ? shared_.entries[next].start - base : kWarp;
+      const unsigned marks = or_lanes(distance < kWarp ? 1u << distance : 0u);
+      const int mine = entry + __popc(marks & ((2u << lane) - 1));
+      entry += __popc(marks);
+      const int position = base + lane;
+      if (position >= share_end) break;
+      const Entry made = shared_.entries[mine];
+      const unsigned partner = made.origin >> 16;
+      Index b = (partner == kEntering ? entering : b_first + static_cast<Index>(partner)) + (position - made.start);
+      if (kMany && mine == shared_.first_entry) b += static_cast<Index>(shared_.skipped);
+      a_out[position] = a_first + static_cast<Index>(made.origin & 0xffff);
+      b_out[position] = partner == kNoPartner ? Index{-1} : b;
+    }
+  }
+
+  // Notes the thread's items of B without a partner, of which the tile's first goes to `slot` of the row's list.
+  __device__ void list_alone(int64_t slot) const {
+    const int64_t length = problem_.tiles.pair.b.length;
+    int64_t listed = slot + before_.alone();
+    int64_t b = plan.b + first_b_;
+    for (int step = 0; step < kItems; ++step) {
+      if (is_alone_ >> step & 1) {
+        if (listed < length) problem_.scratch.alone_items.set(plan.row * length + listed, b);
+        ++listed;
+      }
+      b += !(is_a_ >> step & 1);
+    }
+  }
+
+ private:
+  __device__ int64_t made_by(int step) const {
+    const int64_t uncounted = maximum<int64_t>(plan.entering - kMostEntering, 0);
+    return maximum<int64_t>(partners_[step] + (partners_[step] >= kMostEntering ? uncounted : 0), 1);
+  }
+
+  __device__ static unsigned or_lanes(unsigned bits) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_or_sync(kAllLanes, bits);
+#else
+    for (int distance = 1; distance < kWarp; distance *= 2) bits |= __shfl_xor_sync(kAllLanes, bits, distance);
+    return bits;
+#endif
+  }
+
+  const P& problem_;
+  Shared<Order>& shared_;
+  int first_a_;  // the thread's first items, in the tile
+  int first_b_;
+  int partners_[kItems];  // of the item of A that a step took
+  unsigned is_a_ = 0;     // a bit a step
+  unsigned makes_rows_ = 0;
+  unsigned is_alone_ = 0;
+  Sums before_;  // what the earlier threads make
+  int64_t rows_before_;
+
+ public:
+  const Plan& plan;
+};
+
+}  // namespace mgpu::cuda::joining

@@ -1,0 +1,51 @@
+#include "cpu/policy.h"
+#include "cuda/policy.h"
+#include "ops/load_balance/operands.h"
+#include "ops/load_balance/read_work.h"
+
+namespace mgpu {
+
+void read_work(const Call& call, const Arguments& in, WorkList& work, const char* offsets, const char* count) {
+  work.objects = Call::length(in[offsets]);
+  work.offsets = call.index_vector(in[offsets], offsets);
+  work.offsets_stride = call.row_stride(in[offsets], work.objects, work.problems, offsets);
+  work.counts = call.live_counts(in[count], work.problems, count);
+}
+
+WorkTiles take_work_tiles(Workspace& workspace, const WorkList& work, int items) {
+  const int64_t tile = int64_t{kWorkThreads} * items;
+  WorkTiles tiles{tile, ceil_div(work.size, tile)};
+  tiles.cells = workspace.take<int64_t>(work.problems * tiles.stride());
+  return tiles;
+}
+
+const Signature signature::load_balance_search{
+    .operands = {"offsets: index [objects]", "total: index [1]?"},
+    .results = {"objects: index [size]", "ranks: =objects [size] if return_rank"},
+    .attributes = {{"return_rank"}},
+    .tiles =
+        [](TileSizes& sizes) {
+          auto& of_work = sizes["load_balance"];
+          of_work = {cpu::kLoadBalanceTile};
+          for (int items : {kWordItems, kRowItems, kWideRowItems}) of_work.insert(kWorkThreads * items);
+        },
+};
+
+LoadBalanceOperands::LoadBalanceOperands(const Call& call) {
+  const Arguments in(call, signature::load_balance_search);
+  const Array& out = in.result("objects");
+  work.problems = Call::batch(out, 1);
+  work.size = work.capacity = Call::length(out);
+  read_work(call, in, work, "offsets", "total");
+  wide = call.index_vector(out, "objects").wide;
+  objects = out.data;
+  if (in.flag("return_rank")) ranks = in.result("ranks").data;
+}
+
+WorkTiles LoadBalanceOperands::layout(Workspace& workspace) const {
+  return take_work_tiles(workspace, work, kWordItems);
+}
+
+int64_t workspace::load_balance_search(const Call& call) { return layout_bytes(LoadBalanceOperands(call)); }
+
+}  // namespace mgpu

@@ -1,0 +1,71 @@
+// Moving rows of bytes on the CPU.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "ops/load_balance/cpu.h"
+#include "ops/move_rows/rows.h"
+
+namespace mgpu::cpu {
+
+// Calls visit(width) with the row's width in bytes as a constant, which makes a copy one or two instructions, or with
+// 0.
+template <typename Visit>
+void dispatch_row_bytes(int64_t row_bytes, Visit visit) {
+  switch (row_bytes) {
+    case 1: return visit(std::integral_constant<int64_t, 1>{});
+    case 2: return visit(std::integral_constant<int64_t, 2>{});
+    case 4: return visit(std::integral_constant<int64_t, 4>{});
+    case 8: return visit(std::integral_constant<int64_t, 8>{});
+    case 16: return visit(std::integral_constant<int64_t, 16>{});
+    default: return visit(std::integral_constant<int64_t, 0>{});
+  }
+}
+
+// Rows of one width, `kBytes` where it is known.
+template <int64_t kBytes>
+struct RowMover {
+  int64_t row_bytes;
+  int64_t width() const { return kBytes > 0 ? kBytes : row_bytes; }
+
+  // Where nothing is to be copied, the rows may lie anywhere: no address is made of them.
+  void copy(char* to, int64_t to_row, const char* from, int64_t from_row, int64_t count) const {
+    constexpr int64_t kFew = 4;  // below it, the call of memcpy takes longer than the copy
+    if (kBytes > 0 && count < kFew) {
+      for (int64_t i = 0; i < count; ++i)
+        std::memcpy(to + (to_row + i) * kBytes, from + (from_row + i) * kBytes, kBytes);
+    } else if (count > 0) {
+      std::memcpy(to + to_row * width(), from + from_row * width(), count * width());
+    }
+  }
+
+  // Writes one row over and over.
+  void repeat(char* to, Range<int64_t> rows, const char* row) const { repeat(to, rows, rows.end, row); }
+
+  // The same where rows up to `limit` are written later.
+  void repeat(char* to, Range<int64_t> rows, int64_t limit, const char* row) const {
+    if constexpr (kBytes > 0) {
+      using Row = std::array<char, kBytes>;
+      write_run(reinterpret_cast<Row*>(to), rows, limit,
+                [value = *reinterpret_cast<const Row*>(row)](int64_t) { return value; });
+    } else {
+      for (int64_t i = rows.begin; i < rows.end; ++i) std::memcpy(to + i * row_bytes, row, row_bytes);
+    }
+  }
+};
+
+// A whole row of the fill element; none where rows stay as they are.
+inline std::vector<char> fill_row(const Fill& fill, int64_t problem, int64_t row_bytes) {
+  std::vector<char> row(row_bytes);
+  for (int64_t i = 0; i < row_bytes; ++i) row[i] = fill.of_problem(problem)[i % fill.element_bytes];
+  return row;
+}
+
+// Rows of a task: enough to pay for the searches of its ends, few enough to spread.
+inline int64_t rows_per_task(int64_t row_bytes) { return clamp<int64_t>((1 << 17) / row_bytes, 64, 1 << 14); }
+
+}  // namespace mgpu::cpu

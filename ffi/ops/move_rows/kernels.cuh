@@ -1,0 +1,186 @@
+// Rows moved by a load-balancing search: a block finds the objects of a tile of outputs, asks the operation's route
+// where each row comes from and goes to, and copies.
+#pragma once
+
+#include "cuda/block/load_balance.cuh"
+#include "cuda/ptx.cuh"
+#include "ops/load_balance/operands.h"
+#include "ops/move_rows/rows.h"
+
+namespace mgpu::cuda {
+
+// Words of a row that a block moves at a time: a run of 256 bytes for rows of 16-byte words.
+constexpr int kColumns = 16;
+
+// A row's way: what is written is the row at `from`, or the fill where it is not to be read.
+struct RowMove {
+  const char* from;
+  char* to;
+  bool reads;
+  bool writes;
+};
+
+// The word of a filled row: the fill element, repeated.
+template <typename Word>
+__device__ Word fill_word(const char* element, int64_t element_bytes) {
+  unsigned long long low, high;
+  switch (element_bytes) {
+    case 1: low = high = *reinterpret_cast<const uint8_t*>(element) * 0x0101010101010101ull; break;
+    case 2: low = high = *reinterpret_cast<const uint16_t*>(element) * 0x0001000100010001ull; break;
+    case 4: low = high = *reinterpret_cast<const uint32_t*>(element) * 0x0000000100000001ull; break;
+    case 8: low = high = *reinterpret_cast<const uint64_t*>(element); break;
+    default: low = reinterpret_cast<const uint64_t*>(element)[0]; high = reinterpret_cast<const uint64_t*>(element)[1];
+  }
+  if constexpr (sizeof(Word) == 16) {
+    return {low, high};
+  } else {
+    return static_cast<Word>(low);
+  }
+}
+
+// Copies the words of move_of(0), …, move_of(count - 1); what is not to be read is fill_of(i). The moves of several
+// words, up to kMost, are asked for before the first is made, so that a thread's loads wait for memory together.
+template <int kMost, typename Word, typename FillOf, typename MoveOf>
+__device__ void copy_words(int count, FillOf fill_of, MoveOf move_of) {
+  constexpr int kBatch = sizeof(Word) == 16 ? 2 : kMost;
+  const auto copy = [&](int base, auto whole) {
+    constexpr bool kWhole = decltype(whole)::value;
+    Word words[kBatch];
+    char* to[kBatch];
+    bool writes[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const int i = base + k * kWorkThreads;
+      const int counted = kWhole ? i : minimum(i, count - 1);
+      const RowMove move = move_of(counted);
+      to[k] = move.to;
+      writes[k] = move.writes && (kWhole || i < count);
+      words[k] = move.reads ? *reinterpret_cast<const Word*>(move.from) : fill_of(counted);
+    }
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (writes[k]) *reinterpret_cast<Word*>(to[k]) = words[k];
+    }
+  };
+  int base = 0;
+#pragma unroll 1
+  for (; base + kBatch * kWorkThreads <= count; base += kBatch * kWorkThreads)
+    copy(base + threadIdx.x, std::true_type{});
+  if (base + static_cast<int>(threadIdx.x) < count) copy(base + threadIdx.x, std::false_type{});
+}
+
+// The width of rows in bytes: kRowBytes where it is known, which makes an address two instructions, or 0.
+template <int kRowBytes>
+__device__ int64_t width_of(const Rows& rows) {
+  return kRowBytes > 0 ? kRowBytes : rows.row_bytes;
+}
+
+// A route says where rows come from and go to. route.of_tile<kRowBytes>(tile) is a function (i, slot, is_made) that
+// gives the RowMove of output i, made by the object with this Route::Slot if is_made; without slots it gets the mark
+// instead, of object tile.before + mark. It is called only in tiles with live outputs. If route.fills, outputs without
+// a source are filled with route.fill, and route.out_row<kRowBytes>(tile, i) is their place.
+template <typename Word, typename Route>
+__device__ Word route_fill(const Route& route, int64_t problem) {
+  if constexpr (Route::fills) {
+    return fill_word<Word>(route.fill.of_problem(problem), route.fill.element_bytes);
+  } else {
+    return {};
+  }
+}
+
+// Moves in a thread at once: many where their slots are at hand, few where those are read from memory, and take
+// registers.
+using Many = std::integral_constant<int, 8>;
+using Few = std::integral_constant<int, 2>;
+
+template <int kItems, typename Route, bool kNarrowOffsets = false>
+using RouteTile = TileWork<kWorkThreads, kItems, typename Route::Slot, kNarrowOffsets>;
+
+// What reads the slots of a tile: route.slots_of(tile), where the route has any.
+template <typename Route>
+__device__ auto slots_of(const Route& route) {
+  if constexpr (std::is_same_v<typename Route::Slot, NoSlot>) {
+    return [](const auto&) { return [](auto, auto) { return NoSlot{}; }; };
+  } else {
+    return [&](const auto& tile) { return route.slots_of(tile); };
+  }
+}
+
+// Calls visit(move_of, most) with the moves of a tile; a thread should make up to `most` together.
+template <int kRowBytes, typename Tile, typename Route, typename Visit>
+__device__ void with_moves(const Tile& tile, const Route& route, Visit visit) {
+  if (tile.live == 0) {
+    if constexpr (Route::fills)
+      visit([&](int i) { return RowMove{nullptr, route.template out_row<kRowBytes>(tile, i), false, true}; }, Few{});
+    return;
+  }
+  const auto row = route.template of_tile<kRowBytes>(tile);
+  tile.with_slots(slots_of(route)(tile), [&](auto mark_of, auto slot_at) {
+    const auto move_of = [&](int i) {
+      const auto mark = mark_of(i);
+      return row(i, slot_at(mark), i < tile.live && mark >= tile.made);
+    };
+    constexpr bool kIsQuick = sizeof(mark_of(0)) == sizeof(unsigned);
+    visit(move_of, std::conditional_t<kIsQuick, Many, Few>{});
+  });
+}
+
+// Blocks of one-word rows on a multiprocessor. Six ask for enough at once, and more of them leave too little of the
+// first cache to hold what is on its way: 2^26 words in runs of 5 take 0.44 ms with 6 blocks, 0.58 with 8. Scattered
+// and other words take more registers than six leave them.
+template <typename Word, typename Route>
+constexpr int word_blocks() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  return 3;
+#else
+  return sizeof(Word) != 4 ? 3 : Route::fills ? 6 : 4;
+#endif
+}
+
+// Rows of one word.
+template <typename Word, typename Route>
+__global__ void __launch_bounds__(kWorkThreads, word_blocks<Word, Route>())
+    move_words(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,
+               const __grid_constant__ Route route) {
+  using Tile = RouteTile<kWordItems, Route, Route::kNarrowOffsets>;
+  __shared__ typename Tile::Shared shared;
+  wait_for_last_kernel();
+  const Tile tile(shared, work, tiles, slots_of(route));
+  const Word fill = route_fill<Word>(route, tile.problem);
+  with_moves<sizeof(Word)>(tile, route, [&](auto move_of, auto most) {
+    copy_words<most(), Word>(Route::fills ? tile.size : tile.live, [=](int) { return fill; }, move_of);
+  });
+}
+
+// Wide rows, `row_words` words each. Blocks of one tile (blockIdx.y) share the words of its rows.
+template <typename Word, int kItems, typename Route>
+__global__ void __launch_bounds__(kWorkThreads)
+    move_wide_rows(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,
+                   const __grid_constant__ Route route, int64_t row_words) {
+  using Tile = RouteTile<kItems, Route>;
+  __shared__ typename Tile::Shared shared;
+  __shared__ RowMove moves[Tile::kTile];
+  wait_for_last_kernel();
+  const Tile tile(shared, work, tiles, slots_of(route));
+  const int rows = Route::fills ? tile.size : tile.live;
+  with_moves<0>(tile, route, [&](auto move_of, auto) {
+    for (int i = threadIdx.x; i < rows; i += kWorkThreads) moves[i] = move_of(i);
+  });
+  __syncthreads();
+  const Word fill = route_fill<Word>(route, tile.problem);
+  for (int64_t column = int64_t{blockIdx.y} * kColumns; column < row_words; column += int64_t{gridDim.y} * kColumns) {
+    const int columns = static_cast<int>(minimum<int64_t>(kColumns, row_words - column));
+    // i / columns as a product: exact, as i * columns < 2^18
+    static_assert(Tile::kTile * kColumns * kColumns <= 1 << 18);
+    const unsigned reciprocal = ((1u << 18) + columns - 1) / columns;
+    const auto move_of = [&](int i) {
+      const int item = static_cast<int>((static_cast<unsigned>(i) * reciprocal) >> 18);
+      const int64_t offset = (column + (i - item * columns)) * int64_t{sizeof(Word)};
+      const RowMove move = moves[item];
+      return RowMove{move.from + offset, move.to + offset, move.reads, move.writes};
+    };
+    copy_words<4, Word>(rows * columns, [=](int) { return fill; }, move_of);
+  }
+}
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,13 @@
+// Arrays of rows, read.
+#pragma once
+
+#include "ops/move_rows/rows.h"
+#include "runtime/call.h"
+
+namespace mgpu {
+
+Rows read_rows(const Call& call, const Array& array, int64_t problems, const char* name);
+
+Fill read_fill(const Call& call, const Array& array, int64_t problems);
+
+}  // namespace mgpu

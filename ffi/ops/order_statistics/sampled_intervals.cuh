@@ -1,0 +1,317 @@
+// Long rows, before the passes of order_statistics: a sample tells an interval in which each asked-for rank lies almost
+// certainly. One pass over the row gathers what lies in it, some 4% of the row, and counts what is below. The passes
+// then go over what is gathered; where an interval missed its rank, or there is no room for what lies in it, over the
+// row.
+#pragma once
+
+#include "cuda/block/select_digits.cuh"
+#include "cuda/block/vectors.cuh"
+#include "ops/order_statistics/task.cuh"
+
+namespace mgpu::cuda::ranking {
+
+// An interval of ranks as what items are compared with: a number of which order it is.
+template <typename Order>
+struct Interval {
+  using Word = typename Order::Word;
+  Word low, high;
+
+  __device__ static bool can_hold(const Order& /*order*/, Word /*low*/) { return true; }
+  __device__ void set(const Order& /*order*/, Word low_rank, Word high_rank) {
+    low = low_rank;
+    high = high_rank;
+  }
+  __device__ __forceinline__ bool is_above(const Order& order, Word key) const {  // the interval is above the key
+    return order.rank(order.encode(key)) < low;
+  }
+  __device__ __forceinline__ bool reaches(const Order& order, Word key) const {
+    return order.rank(order.encode(key)) <= high;
+  }
+};
+
+// Floats are compared as such. A NaN is never below, and may always be reached.
+template <typename Word>
+  requires(sizeof(Word) >= 4)
+struct Interval<FloatOrder<Word>> {
+  using Order = FloatOrder<Word>;
+  using Float = std::conditional_t<sizeof(Word) == 4, float, double>;
+  Float low, high;
+
+  __device__ __forceinline__ static Float of(Word key) {
+    if constexpr (sizeof(Word) == 4) {
+      return __uint_as_float(key);
+    } else {
+      return __longlong_as_double(static_cast<long long>(key));
+    }
+  }
+  // All numbers are below a NaN, which no comparison tells.
+  __device__ static bool can_hold(const Order& order, Word low_rank) { return !order.is_nan(order.decode(low_rank)); }
+  __device__ void set(const Order& order, Word low_rank, Word high_rank) {
+    low = of(order.decode(low_rank));
+    high = of(order.decode(high_rank));
+  }
+  __device__ __forceinline__ bool is_above(const Order& /*order*/, Word key) const { return of(key) < low; }
+  __device__ __forceinline__ bool reaches(const Order& /*order*/, Word key) const { return !(of(key) > high); }
+};
+
+// A block a row: samples it, and finds the interval of each rank.
+template <typename Order>
+__global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_constant__ RanksTask<Order> task) {
+  using Word = typename Order::Word;
+  constexpr int kSample = minimum<int>(kRankSampleBytes / sizeof(Word), 1 << 13);
+  __shared__ Word sample[kSample];
+  __shared__ typename SelectDigits<kRankThreads>::Shared digits;
+  __shared__ Word lows[kMostIntervals], highs[kMostIntervals];
+  const OrderStatisticsOperands& operands = task.operands;
+  const int64_t row = blockIdx.x;
+  const int64_t live = operands.live(row);
+  const int ranks = static_cast<int>(operands.rank_count);
+  if (live < kRankSampledRow) return;
+  SelectDigits<kRankThreads> select_digits(digits);
+  const Word* const keys = static_cast<const Word*>(operands.x) + row * operands.x_stride;
+  const int64_t stride = live / kSample;
+#pragma unroll 8
+  for (int i = threadIdx.x; i < kSample; i += kRankThreads) {
+    // Somewhere in its part of the row, so that no period of the row is sampled.
+    const uint64_t place = (static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15u >> 32) * static_cast<uint64_t>(stride) >> 32;
+    sample[i] = task.order.rank(task.order.encode(keys[i * stride + static_cast<int64_t>(place)]));
+  }
+  __syncthreads();
+  const auto select = [&](int left) {
+    // A few more items of the sample than it takes make the interval little wider.
+    return select_digits.template operator()<Word>(
+        kSample, left, [&](int i) { return sample[i]; }, [](int) { return true; },
+        [](const auto& known) { return known.own <= kSample / 256; });
+  };
+  for (int i = 0; i < ranks; ++i) {
+    const int64_t rank = operands.rank(row, i);
+    if (i > 0 && rank >= operands.rank(row, i - 1) && rank - operands.rank(row, i - 1) <= stride) {
+      if (threadIdx.x == 0) {  // the interval of its neighbour is wide enough
+        lows[i] = lows[i - 1];
+        highs[i] = highs[i - 1];
+      }
+      continue;
+    }
+    // Five standard deviations to each side: of random items one rank in a million is missed.
+    const float share = static_cast<float>(rank) / static_cast<float>(live);
+    const float deviation = sqrtf(kSample * share * (1 - share));
+    const int before = static_cast<int>(kSample * share - 5 * deviation) - 3;
+    const int behind = static_cast<int>(kSample * share + 5 * deviation) + 4;
+    const Word low = before < 1 ? Word{0} : select(before).least();
+    const Word high = behind > kSample ? static_cast<Word>(~Word{0}) : select(behind).most();
+    if (threadIdx.x == 0) {
+      lows[i] = low;
+      highs[i] = high;
+    }
+  }
+  if (threadIdx.x != 0) return;
+  // Intervals that overlap become one.
+  RankIntervals& found = task.scratch.intervals[row];
+  unsigned placed = 0;
+  int count = 0;
+  bool can_hold = true;
+  while (placed != (1u << ranks) - 1) {
+    int first = -1;
+    for (int i = 0; i < ranks; ++i) {
+      if (!(placed >> i & 1) && (first < 0 || lows[i] < lows[first])) first = i;
+    }
+    placed |= 1u << first;
+    if (count == 0 || lows[first] > static_cast<Word>(found.intervals[count - 1].high)) {
+      found.intervals[count].low = lows[first];
+      found.intervals[count++].high = highs[first];
+      can_hold = can_hold && Interval<Order>::can_hold(task.order, lows[first]);
+    } else if (highs[first] > static_cast<Word>(found.intervals[count - 1].high)) {
+      found.intervals[count - 1].high = highs[first];
+    }
+    found.interval_of[first] = count - 1;
+  }
+  found.count = can_hold ? count : 0;
+}
+
+// By one thread, when all of the row has been counted.
+template <typename Order>
+__device__ void place_ranks(const RanksTask<Order>& task, int64_t row) {
+  using Word = typename Order::Word;
+  const OrderStatisticsOperands& operands = task.operands;
+  RankIntervals& found = task.scratch.intervals[row];
+  const int ranks = static_cast<int>(operands.rank_count);
+  bool holds_all = static_cast<int64_t>(__ldcg(&found.gathered)) <= operands.between_room();
+  for (int i = 0; i < ranks; ++i) {
+    int64_t earlier = 0;  // of what is gathered
+    for (int j = 0; j < found.interval_of[i]; ++j) earlier += static_cast<int64_t>(__ldcg(&found.intervals[j].between));
+    const RankIntervals::Interval& interval = found.intervals[found.interval_of[i]];
+    int64_t rank = operands.rank(row, i) - static_cast<int64_t>(__ldcg(&interval.below));
+    const auto at_low = static_cast<int64_t>(__ldcg(&interval.at_low));
+    const auto at_high = static_cast<int64_t>(__ldcg(&interval.at_high));
+    const auto between = static_cast<int64_t>(__ldcg(&interval.between));
+    holds_all = holds_all && rank >= 0 && rank < at_low + between + at_high;
+    rank -= at_low;
+    const bool is_known = rank < 0 || rank >= between;
+    found.ranks[i] = is_known ? -1 : earlier + rank;
+    if (is_known) {  // or written again, if the interval does not hold it
+      static_cast<Word*>(operands.values)[row * ranks + i] =
+          key_of_rank(task.order, static_cast<Word>(rank < 0 ? interval.low : interval.high));
+    }
+  }
+  found.holds_all = holds_all;
+}
+
+// A block a part of a row. Each warp gathers by itself, in shared memory, and then many items at a time.
+template <typename Order>
+__global__ void __launch_bounds__(kRankThreads, 2) gather_between(const __grid_constant__ RanksTask<Order> task) {
+  using Word = typename Order::Word;
+  using Vector = Vector<Word>;
+  constexpr int kItems = maximum<int>(Vector::kItems, sizeof(Word) == 8 ? 4 : 8);
+  constexpr int kVectors = kItems / Vector::kItems;
+  constexpr int kTile = kRankThreads * kItems;
+  constexpr int kRoom = 2 * kWarp * kItems;  // of a warp
+  struct Counts {
+    unsigned below, at_low, between, at_high;
+  };
+  __shared__ Word staged[kRankWarps][kRoom];
+  __shared__ unsigned below[kMostIntervals - 1][kRankThreads];  // each thread's, of all intervals but the first
+  __shared__ Counts counts[kMostIntervals];
+  __shared__ Interval<Order> intervals[kMostIntervals];
+  __shared__ Word lows[kMostIntervals], highs[kMostIntervals];
+  const OrderStatisticsOperands& operands = task.operands;
+  const int64_t row = blockIdx.x / task.parts;
+  RankIntervals& found = task.scratch.intervals[row];
+  const int interval_count = found.count;
+  if (interval_count == 0) return;
+  const int64_t live = operands.live(row);
+  const int64_t row_begin = (blockIdx.x - row * task.parts) * task.part;
+  const int count = static_cast<int>(clamp<int64_t>(live - row_begin, 0, task.part));
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  if (threadIdx.x < interval_count) {
+    const RankIntervals::Interval& interval = found.intervals[threadIdx.x];
+    counts[threadIdx.x] = {};
+    lows[threadIdx.x] = static_cast<Word>(interval.low);
+    highs[threadIdx.x] = static_cast<Word>(interval.high);
+    intervals[threadIdx.x].set(task.order, lows[threadIdx.x], highs[threadIdx.x]);
+  }
+  __syncthreads();
+
+  const Word* const items = static_cast<const Word*>(operands.x) + row * operands.x_stride + row_begin;
+  const int lead = static_cast<int>(reinterpret_cast<uintptr_t>(items) % sizeof(Vector) / sizeof(Word));
+  const int64_t room = operands.between_room();
+  Word* const gathered = static_cast<Word*>(task.scratch.between) + row * room;
+  int fill = 0;  // of the warp's room
+  const auto flush = [&] {
+    __syncwarp();
+    unsigned long long to = 0;
+    if (lane == 0) to = atomicAdd(&found.gathered, static_cast<unsigned long long>(fill));
+    to = __shfl_sync(~0u, to, 0);
+    for (int i = lane; i < fill; i += kWarp) {
+      if (static_cast<int64_t>(to) + i < room) gathered[to + i] = staged[warp][i];
+    }
+    __syncwarp();
+    fill = 0;
+  };
+  const int first = (warp * kWarp * kVectors + lane) * Vector::kItems;
+  const auto place = [&](int tile, int i) {
+    return tile + first + i / Vector::kItems * kWarp * Vector::kItems + i % Vector::kItems;
+  };
+  Word next[kItems];
+  const auto load = [&](int tile) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int at = place(tile, v * Vector::kItems);
+      if (at >= 0 && at + Vector::kItems <= count) {
+        const Vector vector = Vector::load(items + at, 0);
+#pragma unroll
+        for (int i = 0; i < Vector::kItems; ++i) next[v * Vector::kItems + i] = vector.items[i];
+      } else {
+#pragma unroll
+        for (int i = 0; i < Vector::kItems; ++i) {
+          next[v * Vector::kItems + i] = at + i >= 0 && at + i < count ? items[at + i] : Word{0};
+        }
+      }
+    }
+  };
+  for (int j = 1; j < interval_count; ++j) below[j - 1][threadIdx.x] = 0;
+  unsigned below_first = 0;
+  load(-lead);
+  for (int tile = -lead; tile < count; tile += kTile) {
+    Word keys[kItems];
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) keys[i] = next[i];
+    if (tile + kTile < count) load(tile + kTile);
+    unsigned inside = (1u << kItems) - 1;
+    if (tile < 0 || tile + kTile > count) {
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        if (place(tile, i) < 0 || place(tile, i) >= count) inside &= ~(1u << i);
+      }
+    }
+    for (int j = 0; j < interval_count; ++j) {
+      const Interval<Order> interval = intervals[j];
+      unsigned lower = 0, reached = 0;
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        lower |= interval.is_above(task.order, keys[i]) ? 1u << i : 0;
+        reached |= interval.reaches(task.order, keys[i]) ? 1u << i : 0;
+      }
+      lower &= inside;
+      if (j == 0) {
+        below_first += __popc(lower);
+      } else {
+        below[j - 1][threadIdx.x] += __popc(lower);
+      }
+      reached &= inside & ~lower;
+      if (!__any_sync(~0u, reached != 0)) continue;
+      const Word low = lows[j], high = highs[j];
+      unsigned taken = 0;
+      int at_low = 0, at_high = 0;
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        if (!(reached >> i & 1)) continue;
+        const Word rank = task.order.rank(task.order.encode(keys[i]));
+        if (low < rank && rank < high) {
+          taken |= 1u << i;
+        } else {
+          at_low += rank == low;
+          at_high += rank == high && rank != low;
+        }
+      }
+      const int own = __popc(taken);
+      const int up_to = sum_up_to(own);
+      const int all = shuffle(up_to, kWarp - 1);
+      if (__any_sync(~0u, at_low + at_high > 0)) {
+        const int at_ends = fold_warp(at_low | at_high << 16, [](int x, int y) { return x + y; });
+        if (lane == 0) {
+          atomicAdd(&counts[j].at_low, static_cast<unsigned>(at_ends & 0xffff));
+          atomicAdd(&counts[j].at_high, static_cast<unsigned>(at_ends >> 16));
+        }
+      }
+      if (all == 0) continue;
+      if (lane == 0) atomicAdd(&counts[j].between, static_cast<unsigned>(all));
+      if (fill + all > kRoom) flush();
+      int to = fill + up_to - own;
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        if (taken >> i & 1) staged[warp][to++] = keys[i];
+      }
+      fill += all;
+    }
+  }
+  if (fill > 0) flush();
+  for (int j = 0; j < interval_count; ++j) {
+    const unsigned own = j == 0 ? below_first : below[j - 1][threadIdx.x];
+    const unsigned warp_below = fold_warp(own, [](unsigned x, unsigned y) { return x + y; });
+    if (lane == 0) atomicAdd(&counts[j].below, warp_below);
+  }
+  __syncthreads();
+  if (threadIdx.x < interval_count) {
+    const auto add = [](uint64_t& to, unsigned count) {
+      if (count > 0) atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(count));
+    };
+    RankIntervals::Interval& interval = found.intervals[threadIdx.x];
+    add(interval.below, counts[threadIdx.x].below);
+    add(interval.at_low, counts[threadIdx.x].at_low);
+    add(interval.between, counts[threadIdx.x].between);
+    add(interval.at_high, counts[threadIdx.x].at_high);
+  }
+  if (is_last_of_row(task, row) && threadIdx.x == 0) place_ranks(task, row);
+}
+
+}  // namespace mgpu::cuda::ranking

@@ -1,0 +1,133 @@
+// The calls of reduce and segmented_reduce as their kernels see them: the same on both platforms.
+#pragma once
+
+#include "algorithm/merge_path.h"
+#include "cuda/policy.h"
+#include "ops/common/operators.h"
+
+namespace mgpu {
+
+class Arguments;
+
+// Operands: x [.., n], count [.., 1] or absent. Attribute: op. Result: one a row.
+struct ReduceOperands : OperatorOperands {
+  void* result;
+  bool wide_result;
+
+  explicit ReduceOperands(const Call& call);
+  ReduceOperands(const Call& call, const Arguments& in);
+
+  int64_t chunk_items() const {
+    const int64_t width = byte_width(dtype);
+    if (segments.rows >= kReduceLeastBlockRows && segments.rows <= kReduceMostBlockRows &&
+        segments.length * width <= kReduceBlockRowBytes) {
+      return maximum<int64_t>(segments.length, 1);
+    }
+    return (segments.total() * width > kReduceMostChunks * kReduceChunkBytes ? 2 : 1) * kReduceChunkBytes / width;
+  }
+  int64_t chunks() const { return ceil_div(segments.length, chunk_items()); }
+  bool has_short_rows() const { return segments.length <= kReduceShortRow; }
+
+  // Scratch memory of the CUDA kernels: a state a chunk.
+  char* layout(Workspace& workspace, int64_t state_bytes) const;
+};
+
+// What closes a segmented reduction's segments, as one non-decreasing sequence over all rows: in each row the heads, of
+// which the first closes the gap before it and each other the segment before it, then the end of the live items, which
+// closes the last segment, then the end of the row, which closes the dead items.
+struct SegmentEnds {
+  Segments segments;
+
+  MGPU_HOST_DEVICE int64_t per_row() const { return segments.heads_count + 2; }
+  MGPU_HOST_DEVICE int64_t count() const { return segments.rows * per_row(); }
+  MGPU_HOST_DEVICE int64_t row(int64_t j) const { return segments.rows == 1 ? 0 : j / per_row(); }
+
+  MGPU_HOST_DEVICE int64_t operator[](int64_t j) const {
+    // Most often there is one row, and searches are shorter for it.
+    if (segments.rows == 1 && j < segments.heads_count) return minimum(segments.row_head(0, j), segments.live(0));
+    const int64_t row = this->row(j);
+    const int64_t i = j - row * per_row();
+    if (i > segments.heads_count) return (row + 1) * segments.length;
+    const int64_t live = segments.live(row);
+    return row * segments.length + (i == segments.heads_count ? live : minimum(segments.row_head(row, i), live));
+  }
+
+  // The result that end j closes, or -1.
+  MGPU_HOST_DEVICE int64_t entry(int64_t j) const {
+    const int64_t row = this->row(j);
+    const int64_t i = j - row * per_row();
+    return i == 0 || i > segments.heads_count ? -1 : row * segments.heads_count + i - 1;
+  }
+
+  // Items and ends are consumed in one order, an end after the items before it: balanced whatever the lengths. End j is
+  // unit (*this)[j] + j. The number of items among the first `diagonal` units.
+  MGPU_HOST_DEVICE int64_t units() const { return segments.total() + count(); }
+  template <typename Find>
+  MGPU_HOST_DEVICE int64_t items_before(int64_t diagonal, Find find) const {
+    return diagonal - find(maximum<int64_t>(0, diagonal - segments.total()), minimum(diagonal, count()),
+                           [&](int64_t j) { return (*this)[j] + j < diagonal; });
+  }
+};
+
+// How the CUDA kernels cut segments of states of this many bytes.
+struct SegmentTiling {
+  SegmentEnds ends;
+  int64_t state_bytes;
+  int64_t largest_bytes;         // of a state, or of what one is made of
+  bool may_be_of_items = false;  // whether there are kernels for such tiles
+
+  // The items and ends that a block consumes: less than there is room for, as its items begin and end between multiples
+  // of 16 bytes.
+  static constexpr int tile_units(int64_t largest_bytes) { return segmented_reduce_shape(largest_bytes).tile() - 32; }
+
+  // Where there are no more ends than tiles, these are of as many items each as a block has room for, and every
+  // kMostTileEnds-th end begins a further one. Each end says which begin behind it, so these are not to be many.
+  static constexpr int kMostTileEnds = 31;
+  static constexpr int tile_items(int64_t largest_bytes) { return segmented_reduce_shape(largest_bytes).tile(); }
+  int64_t item_tiles() const {
+    constexpr int64_t kMostItemsAnEnd = 1 << 15;
+    const int64_t items = ends.segments.total();
+    const int64_t tiles = ceil_div<int64_t>(items, tile_items(largest_bytes));
+    return may_be_of_items && ends.count() <= tiles && items <= kMostItemsAnEnd * ends.count() ? tiles : 0;
+  }
+
+  int64_t further_tiles() const { return ends.count() / kMostTileEnds; }
+  int64_t tiles() const {
+    const int64_t of_items = item_tiles();
+    if (of_items > 0) return of_items + further_tiles();
+    return ceil_div<int64_t>(ends.units(), tile_units(largest_bytes));
+  }
+
+  // Scratch memory: the items before each tile; where there are tiles of items, the ends before each, each end's place
+  // in its own, and the ones in which further tiles begin; and the states that a tile leaves of its first and of its
+  // last segment, the last with a flag.
+  struct Scratch {
+    int64_t* items_before;
+    int32_t* ends_before;
+    uint16_t* end_places;
+    int32_t* further_in;
+    char* opening;
+    char* open;
+  };
+  Scratch layout(Workspace& workspace) const;
+};
+
+// Operands: x [.., n], heads [.., m], count [.., 1] or absent. Attribute: op. Result: [.., m].
+struct SegmentedReduceOperands : OperatorOperands {
+  void* result;
+  bool wide_result;
+
+  explicit SegmentedReduceOperands(const Call& call);
+  SegmentedReduceOperands(const Call& call, const Arguments& in);
+
+  SegmentEnds ends() const { return {segments}; }
+  static constexpr int64_t kMostItemsState = 8;  // bytes of a state, of tiles of items
+  SegmentTiling tiling(int64_t state_bytes) const {
+    return {ends(), state_bytes, state_bytes, state_bytes <= kMostItemsState};
+  }
+  SegmentTiling::Scratch layout(Workspace& workspace, int64_t state_bytes) const {
+    return tiling(state_bytes).layout(workspace);
+  }
+};
+
+}  // namespace mgpu

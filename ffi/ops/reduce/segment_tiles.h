@@ -1,0 +1,37 @@
+// Equal tiles of items and segment ends on the CPU.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "algorithm/partition_point.h"
+#include "ops/reduce/operands.h"
+#include "runtime/executor.h"
+
+namespace mgpu::cpu {
+
+// Items and segment ends, consumed in one order by tiles of so many units.
+struct SegmentTiles {
+  int64_t units;  // of all tiles
+  int64_t tile;
+  int64_t count;
+  std::vector<int64_t> items_before;  // each tile, and all of them
+
+  // Heads out of order give tiles that overlap; held apart, each end is in one tile.
+  SegmentTiles(const SegmentEnds& ends, int64_t tile, Executor& executor)
+      : units(ends.units()), tile(tile), count(ceil_div(units, tile)), items_before(count + 1) {
+    parallel_for(executor, count + 1, [&](int64_t i) {
+      items_before[i] = ends.items_before(
+          diagonal(i), [](auto begin, auto end, auto before) { return partition_point(begin, end, before); });
+    });
+    for (int64_t i = 1; i <= count; ++i) {
+      const int64_t previous = items_before[i - 1];
+      items_before[i] = clamp(items_before[i], previous, previous + diagonal(i) - diagonal(i - 1));
+    }
+  }
+
+  int64_t diagonal(int64_t i) const { return i * tile < units ? i * tile : units; }
+  int64_t ends_before(int64_t i) const { return diagonal(i) - items_before[i]; }
+};
+
+}  // namespace mgpu::cpu

@@ -1,0 +1,105 @@
+// Tiles of items and segment ends, consumed in one order: equal ones, whatever the lengths (Merrill and Garland,
+// "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016).
+#pragma once
+
+#include "cuda/block/partition.cuh"
+#include "cuda/block/put_ranges.cuh"
+#include "cuda/ptx.cuh"
+#include "ops/reduce/operands.h"
+
+namespace mgpu::cuda {
+
+constexpr int kPartitionThreads = 256;
+constexpr int kSearchLanes = 4;
+
+struct TileUnits {
+  int64_t first_item;
+  int64_t first_end;
+  int size;
+  int items;
+  int ends;
+};
+
+struct UnitTiles {
+  SegmentEnds ends;
+  int64_t total_items;
+  int64_t total_ends;
+  int64_t tiles;
+  int units;  // in a tile
+  int64_t* items_before;
+
+  UnitTiles(const SegmentEnds& ends, int64_t tiles, int units, int64_t* items_before)
+      : ends(ends),
+        total_items(ends.segments.total()),
+        total_ends(ends.count()),
+        tiles(tiles),
+        units(units),
+        items_before(items_before) {}
+
+  // Whether the ends say where tiles begin. They are few then, and few tiles begin between two of them: with 25, sums
+  // of 2^26 items take 75 us in place of 71.
+  MGPU_HOST_DEVICE bool are_placed_by_ends() const { return total_ends <= 16 * tiles && tiles <= 4 * total_ends; }
+
+  unsigned partition_blocks() const {
+    const int64_t threads = are_placed_by_ends() ? total_ends + 1 : (tiles + 1) * kSearchLanes;
+    return static_cast<unsigned>(ceil_div<int64_t>(threads, kPartitionThreads));
+  }
+
+  __device__ __forceinline__ TileUnits operator[](int64_t tile) const {
+    return between(tile, items_before[tile], items_before[tile + 1]);
+  }
+
+  __device__ __forceinline__ int64_t first_end(int64_t tile) const { return tile * units - items_before[tile]; }
+
+  // The same without partition_units: by a block of kThreads, which searches for both ends of its tile.
+  template <int kThreads>
+  __device__ TileUnits find(int64_t tile) const {
+    const int64_t diagonals[2] = {tile * units, minimum((tile + 1) * units, total_items + total_ends)};
+    int64_t found[2], limits[2];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      found[k] = maximum<int64_t>(0, diagonals[k] - total_items);
+      limits[k] = minimum(diagonals[k], total_ends);
+    }
+    block_partition_points<kThreads>(found, limits, [&](int k, int64_t j) { return ends[j] + j < diagonals[k]; });
+    return between(tile, diagonals[0] - found[0], diagonals[1] - found[1]);
+  }
+
+ private:
+  __device__ __forceinline__ TileUnits between(int64_t tile, int64_t item, int64_t next_item) const {
+    const int64_t begin = tile * units;
+    const int size = static_cast<int>(minimum<int64_t>(units, total_items + total_ends - begin));
+    // Heads out of order may ask for more than there is.
+    const int items = static_cast<int>(clamp<int64_t>(next_item - item, 0, size));
+    const int64_t end = begin - item;
+    return {item, end, size, items, static_cast<int>(minimum<int64_t>(size - items, total_ends - end))};
+  }
+};
+
+// A thread an end, or behind the last one, has the tiles that begin after the end before it and not after its own. Each
+// thread reads two ends at once, where a search waits for memory once a step: sums of 2^22 items in one giant segment
+// among short ones take 12.9 us for 14.2. Ends out of order give some tiles to several threads, and none to nobody.
+__device__ __forceinline__ void place_tiles_by_ends(const UnitTiles& tiles) {
+  const int64_t end = int64_t{blockIdx.x} * kPartitionThreads + threadIdx.x;
+  const auto tiles_up_to = [&](int64_t j) { return (tiles.ends[j] + j) / tiles.units + 1; };
+  int64_t tile = 0, limit = 0;
+  if (end <= tiles.total_ends) {
+    tile = end > 0 ? tiles_up_to(end - 1) : 0;
+    limit = end < tiles.total_ends ? tiles_up_to(end) : tiles.tiles + 1;
+  }
+  put_ranges(tile, limit, end, [&](int64_t t, int64_t j) {
+    tiles.items_before[t] = minimum(t * tiles.units, tiles.total_items + tiles.total_ends) - j;
+  });
+}
+
+static __global__ void __launch_bounds__(kPartitionThreads) partition_units(UnitTiles tiles) {
+  start_next_kernel();
+  if (tiles.are_placed_by_ends()) return place_tiles_by_ends(tiles);
+  const int64_t tile = (int64_t{blockIdx.x} * kPartitionThreads + threadIdx.x) / kSearchLanes;
+  const int64_t begin = minimum(tile * tiles.units, tiles.total_items + tiles.total_ends);
+  const int64_t items = tiles.ends.items_before(
+      begin, [](auto begin, auto end, auto before) { return warp_partition_point<kSearchLanes>(begin, end, before); });
+  if (threadIdx.x % kSearchLanes == 0 && tile <= tiles.tiles) tiles.items_before[tile] = items;
+}
+
+}  // namespace mgpu::cuda

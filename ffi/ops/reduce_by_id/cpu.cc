@@ -1,0 +1,95 @@
+// reduce_by_id on the CPU: parts of the rows have states of all ids, which are combined in the parts' order.
+#include <algorithm>
+#include <memory>
+
+#include "cpu/policy.h"
+#include "ops/common/dispatch_operator.h"
+#include "ops/reduce_by_id/operands.h"
+#include "runtime/operations.h"
+
+namespace mgpu {
+
+namespace {
+
+template <typename Operator>
+class ReduceById {
+  using State = typename Operator::State;
+
+ public:
+  ReduceById(const ReduceByIdOperands& operands, const Operator& op)
+      : operands_(operands),
+        op_(op),
+        length_(operands.segments.length),
+        width_(operands.width),
+        result_{operands.result, operands.wide_result} {}
+
+  // Each part of a problem's rows has states of all ids, where it has four rows an id at least. The parts follow from
+  // the shapes alone, so that float results do not depend on the number of threads.
+  void run(cpu::Executor& executor) const {
+    const int64_t problems = operands_.segments.rows, slots = operands_.slots();
+    const int64_t parts =
+        std::clamp<int64_t>(length_ / std::max(4 * operands_.size, cpu::kIdLeastPart), 1, cpu::kIdMostParts);
+    // The states of the first part lie where the results will, if these are as wide.
+    constexpr bool kInPlace = !Operator::kGivesIndex && sizeof(State) == sizeof(typename Operator::Result);
+    const int64_t stored = kInPlace ? parts - 1 : parts;
+    const auto scratch = std::make_unique_for_overwrite<State[]>(problems * stored * slots);
+    const auto states_of = [&](int64_t problem, int64_t part) {
+      if (kInPlace && part == 0) return static_cast<State*>(operands_.result) + problem * slots;
+      return &scratch[(problem * stored + part - kInPlace) * slots];
+    };
+    cpu::parallel_for(executor, problems * parts, [&](int64_t task) {
+      const int64_t problem = task / parts, part = task % parts;
+      add_rows(problem, part * length_ / parts, (part + 1) * length_ / parts, states_of(problem, part));
+    });
+    constexpr int64_t kSlots = 1 << 12;
+    const int64_t chunks = ceil_div(slots, kSlots);
+    cpu::parallel_for(executor, problems * chunks, [&](int64_t task) {
+      const int64_t problem = task / chunks, begin = task % chunks * kSlots, end = std::min(slots, begin + kSlots);
+      State* const first = states_of(problem, 0);
+      for (int64_t part = 1; part < parts; ++part) {
+        const State* const of = states_of(problem, part);
+        for (int64_t i = begin; i < end; ++i) first[i] = op_.combine(first[i], of[i]);
+      }
+      for (int64_t i = begin; i < end; ++i) {
+        const State state = first[i];
+        result_.store(problem * slots + i, op_.finish(state, 0));
+      }
+    });
+  }
+
+ private:
+  // Combines the live rows [begin, end) in states of all ids.
+  void add_rows(int64_t problem, int64_t begin, int64_t end, State* states) const {
+    const Operator op = op_;
+    const int64_t width = width_, size = operands_.size;
+    const auto* const x =
+        static_cast<const typename Operator::Element*>(operands_.x) + problem * operands_.x_stride * width;
+    std::fill_n(states, operands_.slots(), op.identity());
+    end = std::min(end, operands_.segments.live(problem));
+    with_width<void>(operands_.ids.from(problem * operands_.ids_stride), [&](auto ids) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t id = ids[i];
+        if (id < 0 || id >= size) continue;
+        State* const __restrict to = states + id * width;
+        const auto* const __restrict row = x + i * width;
+        for (int64_t c = 0; c < width; ++c) to[c] = op.combine(to[c], op.extract(row[c], i));
+      }
+    });
+  }
+
+  const ReduceByIdOperands& operands_;
+  const Operator op_;
+  int64_t length_;
+  int64_t width_;
+  ResultVector<Operator> result_;
+};
+
+}  // namespace
+
+void cpu::reduce_by_id(const Call& call, Executor& executor) {
+  const ReduceByIdOperands operands(call);
+  if (operands.segments.rows * operands.slots() == 0) return;
+  operands.dispatch_reduction<false>(call, [&](const auto& op) { ReduceById(operands, op).run(executor); });
+}
+
+}  // namespace mgpu

@@ -1,0 +1,170 @@
+// reduce_by_id on CUDA: where the order of items does not matter, for sums of floats as integers, and else where ids
+// are few.
+#include "cuda/launch/overlapping.h"
+#include "ops/common/dispatch_operator.h"
+#include "ops/reduce_by_id/combine_by_id.cuh"
+#include "ops/reduce_by_id/kernels.cuh"
+#include "ops/reduce_by_id/sum_by_id.cuh"
+#include "runtime/operations.h"
+#include "runtime/workspace.h"
+
+namespace mgpu::cuda {
+
+namespace {
+
+// Few ids: each warp has states of all of them.
+template <typename Operator>
+void reduce_in_order(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands, Operator op) {
+  using namespace id_reducing;
+  using State = typename Operator::State;
+  call.expect(operands.slots() * static_cast<int64_t>(sizeof(State)) <= kIdTableBytes, "size: too many results");
+  Workspace workspace = workspace_of(call);
+  IdReduction<Operator> reduction{static_cast<const typename Operator::Element*>(operands.x),
+                                  operands.ids,
+                                  operands.x_stride,
+                                  operands.ids_stride,
+                                  operands.segments,
+                                  operands.width,
+                                  operands.size,
+                                  operands.slots(),
+                                  operands.parts(),
+                                  1,
+                                  reinterpret_cast<State*>(operands.layout(workspace, call)),
+                                  {operands.result, operands.wide_result}};
+  const int64_t room = shared_memory_limit(call) / reduction.warp_bytes();
+  reduction.warps = static_cast<int>(clamp<int64_t>(room, 1, kIdMostWarps));
+  const int64_t bytes = reduction.warps * reduction.warp_bytes();
+  const auto kernel = reduce_parts<Operator>;
+  allow_shared(call, kernel, bytes);
+  kernel<<<static_cast<unsigned>(operands.segments.rows * reduction.parts), reduction.warps * kWarp, bytes, stream>>>(
+      reduction, op);
+  check_launch(call);
+  const int64_t blocks = operands.segments.rows * ceil_div<int64_t>(reduction.slots, kWarp);
+  launch_overlapping(call, stream, join_parts<Operator>, blocks, kJoinWarps * kWarp, 0, reduction, op);
+}
+
+// The blocks of a problem that fill the device, each with so many items that its table is worth filling.
+int64_t parts_of(const ReduceByIdOperands& operands, int64_t device_blocks, int64_t least_items) {
+  const int64_t items = operands.segments.length * operands.width;
+  const int64_t most = maximum(device_blocks / operands.segments.rows, int64_t{1});
+  return maximum(clamp(items / least_items, int64_t{1}, most), ceil_div(items, id_combining::kMostPartItems));
+}
+
+template <typename Operator>
+id_combining::IdCombination<Operator> combination_of(const ReduceByIdOperands& operands,
+                                                     typename Operator::State* states, ResultVector<Operator> result) {
+  return {static_cast<const typename Operator::Element*>(operands.x),
+          operands.ids,
+          operands.x_stride,
+          operands.ids_stride,
+          operands.segments,
+          Quotient(operands.width),
+          operands.size,
+          operands.slots(),
+          1,
+          0,
+          states,
+          result};
+}
+
+template <typename Kernel>
+int64_t most_blocks(const Call& call, Kernel kernel, int64_t bytes) {
+  allow_shared(call, kernel, bytes);
+  return resident_blocks(call, kernel, id_combining::kThreads, bytes, INT32_MAX);
+}
+
+// As many entries as the device has room for.
+int tagged_entries(const Call& call, int64_t entry_bytes) {
+  int entries = id_combining::kMostTaggedEntries;
+  while (entries * entry_bytes > shared_memory_limit(call)) entries /= 2;
+  return entries;
+}
+
+unsigned blocks_of_slots(const ReduceByIdOperands& operands) {
+  return static_cast<unsigned>(ceil_div<int64_t>(operands.segments.rows * operands.slots(), id_combining::kThreads));
+}
+
+// Combines all items with the states, which the kernel launched last has filled.
+template <typename Operator>
+void launch_combination(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands,
+                        id_combining::IdCombination<Operator> combination, Operator op) {
+  using namespace id_combining;
+  constexpr int64_t kState = sizeof(typename Operator::State), kStep = kThreads * in_flight<Operator>();
+  auto kernel = combine_items<false, Operator>;
+  combination.entries = tagged_entries(call, kState + 4);
+  int64_t bytes = combination.entries * (kState + 4);
+  combination.parts = parts_of(operands, most_blocks(call, kernel, bytes), kStep);
+  if (combination.slots * kState <= shared_memory_limit(call)) {
+    const auto whole = combine_items<true, Operator>;
+    const int64_t whole_bytes = combination.slots * kState;
+    const int64_t parts =
+        parts_of(operands, most_blocks(call, whole, whole_bytes), maximum(kStep, 2 * combination.slots));
+    // With fewer blocks, filling the tables would cost more than it saves.
+    if (8 * parts >= combination.parts) {
+      kernel = whole, bytes = whole_bytes;
+      combination.parts = parts;
+      combination.entries = static_cast<int>(combination.slots);
+    }
+  }
+  const auto blocks = static_cast<unsigned>(operands.segments.rows * combination.parts);
+  launch_overlapping(call, stream, kernel, blocks, kThreads, bytes, combination, op);
+}
+
+template <typename Operator>
+void combine_in_any_order(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands, Operator op) {
+  using namespace id_combining;
+  Workspace workspace = workspace_of(call);
+  auto* const states = reinterpret_cast<typename Operator::State*>(operands.layout(workspace, call));
+  const auto combination = combination_of<Operator>(operands, states, {operands.result, operands.wide_result});
+  const unsigned blocks = blocks_of_slots(operands);
+  fill_states<<<blocks, kThreads, 0, stream>>>(combination, op);
+  check_launch(call);
+  launch_combination(call, stream, operands, combination, op);
+  launch_overlapping(call, stream, finish_states<Operator>, blocks, kThreads, 0, combination, op);
+}
+
+template <typename Operator>
+void sum_in_fixed_point(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands, Operator op) {
+  using namespace id_summing;
+  using Exponent = LargestExponent<typename Operator::Element>;
+  Workspace workspace = workspace_of(call);
+  auto* const totals = reinterpret_cast<uint64_t*>(operands.layout(workspace, call));
+  const int64_t slots = operands.slots();
+  IdSums<Operator> sums{
+      combination_of<Exponent>(operands, reinterpret_cast<uint32_t*>(totals + operands.segments.rows * slots), {}),
+      FixedPoint(operands.segments.length),
+      totals,
+      {operands.result, operands.wide_result}};
+  const unsigned blocks = blocks_of_slots(operands);
+  clear_sums<<<blocks, kThreads, 0, stream>>>(sums);
+  check_launch(call);
+  launch_combination(call, stream, operands, sums.items, Exponent{});
+  const bool holds_all = slots * entry_bytes(true) <= shared_memory_limit(call);
+  const auto kernel = holds_all ? sum_items<true, Operator> : sum_items<false, Operator>;
+  sums.items.entries = holds_all ? static_cast<int>(slots) : tagged_entries(call, entry_bytes(false));
+  const int64_t bytes = ceil_div<int64_t>(sums.items.entries * entry_bytes(holds_all), 4) * 4;
+  sums.items.parts =
+      parts_of(operands, most_blocks(call, kernel, bytes), maximum<int64_t>(8 * kThreads, holds_all ? slots : 0));
+  const auto sum_blocks = static_cast<unsigned>(operands.segments.rows * sums.items.parts);
+  launch_overlapping(call, stream, kernel, sum_blocks, kThreads, bytes, sums);
+  launch_overlapping(call, stream, finish_sums<Operator>, blocks, kThreads, 0, sums, op);
+}
+
+}  // namespace
+
+void reduce_by_id(const Call& call, cudaStream_t stream) {
+  const ReduceByIdOperands operands(call);
+  if (operands.segments.rows * operands.slots() == 0) return;
+  operands.dispatch_reduction<true>(call, [&](auto op) {
+    using Operator = decltype(op);
+    if constexpr (has_integer_state<Operator>()) {
+      if (operands.in_any_order(call)) return combine_in_any_order(call, stream, operands, op);
+    }
+    if constexpr (std::is_same_v<typename Operator::State, float>) {
+      if (operands.in_fixed_point()) return sum_in_fixed_point(call, stream, operands, op);
+    }
+    reduce_in_order(call, stream, operands, op);
+  });
+}
+
+}  // namespace mgpu::cuda

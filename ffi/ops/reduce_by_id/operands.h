@@ -1,0 +1,41 @@
+// The call of reduce_by_id as its kernels see it: rows are combined by their ids, which are in any order.
+#pragma once
+
+#include "cuda/policy.h"
+#include "ops/common/operators.h"
+
+namespace mgpu {
+
+class Arguments;
+
+// Operands: x [.., n, width], ids [.., n], count [.., 1] or absent. Attributes: op, wide. Result: [.., size, width]. A
+// row whose id is not below size belongs to no result.
+struct ReduceByIdOperands : OperatorOperands {
+  int64_t width;
+  int64_t size;
+  int64_t x_stride;  // rows from problem to problem
+  IndexVector ids;
+  int64_t ids_stride;
+  void* result;
+  bool wide_result;
+
+  explicit ReduceByIdOperands(const Call& call);
+  ReduceByIdOperands(const Call& call, const Arguments& in);
+
+  // The states of a problem's results.
+  int64_t slots() const { return size * width; }
+
+  // Blocks of a problem on CUDA, each with a part of the rows.
+  int64_t parts() const { return id_parts(segments.length * width); }
+
+  // Whether the order of items does not matter, so that atomic operations may combine them on CUDA.
+  bool in_any_order(const Call& call) const;
+
+  // Whether they are sums of floats of up to 32 bits by ids so few that CUDA adds them up as integers.
+  bool in_fixed_point() const;
+
+  // Scratch memory of the CUDA kernels: the states of all results, or what each part makes of its rows.
+  char* layout(Workspace& workspace, const Call& call) const;
+};
+
+}  // namespace mgpu

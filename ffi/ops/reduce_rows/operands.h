@@ -1,0 +1,54 @@
+// The call of reduce_rows as its kernels see it: segments of rows, of which each column is reduced on its own.
+#pragma once
+
+#include "cuda/policy.h"
+#include "ops/reduce/operands.h"
+
+namespace mgpu {
+
+// Where the items of the sequence that is reduced lie: item i is row i of x, or the row that its index names.
+struct RowSources {
+  int64_t width;   // elements of a row
+  int64_t count;   // rows of a problem's x
+  int64_t length;  // items of a problem
+  int64_t problems;
+  IndexVector indices;  // [problems, length], or null
+
+  static constexpr int64_t kNone = -1;
+
+  // The first row of the problem of item i.
+  MGPU_HOST_DEVICE int64_t problem_begin(int64_t i) const { return problems == 1 ? 0 : i / length * count; }
+
+  // The row of item i among those of all problems, or kNone.
+  MGPU_HOST_DEVICE int64_t operator()(int64_t i) const {
+    if (!indices.data) return i;
+    const int64_t row = indices[i];
+    return row >= 0 && row < count ? problem_begin(i) + row : kNone;
+  }
+};
+
+// Operands: x [.., n, width], heads [.., m], indices [.., k] of rows or absent, count [.., 1] or absent. Attributes:
+// op, wide. Result: [.., m, width].
+struct ReduceRowsOperands : OperatorOperands {
+  RowSources sources;
+  void* result;
+  bool wide_result;
+
+  explicit ReduceRowsOperands(const Call& call);
+  ReduceRowsOperands(const Call& call, const Arguments& in);
+
+  SegmentEnds ends() const { return {segments}; }
+
+  // Scratch memory of the CUDA kernels: the items before each tile, the first end of each that has one, and what each
+  // tile leaves of its first and of its last segment, a row of states each. Elements are read `vector` at a time.
+  RowTiling tiling(int vector) const { return {ends().units(), sources.width, vector}; }
+  struct Scratch {
+    int64_t* items_before;
+    int64_t* first_end;
+    char* opening;
+    char* open;
+  };
+  Scratch layout(Workspace& workspace, int64_t state_bytes) const;
+};
+
+}  // namespace mgpu

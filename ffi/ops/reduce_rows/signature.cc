@@ -1,0 +1,45 @@
+#include "cpu/policy.h"
+#include "cuda/policy.h"
+#include "ops/common/read.h"
+#include "ops/reduce_rows/operands.h"
+
+namespace mgpu {
+
+const Signature signature::reduce_rows{
+    .operands = {"x: any [..n, width]", "heads: index [m]", "indices: index [..items]?", "count: index [1]?"},
+    .results = {"result: reduced [m, width]"},
+    .attributes = {{"op", &kOperatorValues}, {"wide"}},
+    .tiles = [](TileSizes& sizes) { sizes["reduce_rows"] = {cpu::kReduceRowsTile}; },
+};
+
+ReduceRowsOperands::ReduceRowsOperands(const Call& call, const Arguments& in)
+    : OperatorOperands(call, in["x"], &in["heads"], &in["count"], 2),
+      sources{Call::length(in["x"]), segments.length, segments.length, segments.rows, {}},
+      result(in.result("result").data),
+      wide_result(in.result("result").dtype == DType::s64) {
+  if (in.flag("wide")) sum_dtype = in.result("result").dtype;
+  const Array& indices = in["indices"];
+  if (Call::length(indices) > 0) {
+    sources.indices = call.index_vector(indices, "indices");
+    sources.length = segments.length = Call::length(indices);
+    call.expect_items(segments.total(), sources.width, "indices");
+  }
+}
+ReduceRowsOperands::ReduceRowsOperands(const Call& call)
+    : ReduceRowsOperands(call, Arguments(call, signature::reduce_rows)) {}
+
+ReduceRowsOperands::Scratch ReduceRowsOperands::layout(Workspace& workspace, int64_t state_bytes) const {
+  if (sources.width == 0) return {};
+  int64_t tiles = 0;
+  for (int vector : {1, 2, 4, 8}) tiles = maximum(tiles, tiling(vector).tiles());
+  const int64_t bytes = tiles * sources.width * state_bytes;
+  return {workspace.take<int64_t>(tiles + 1), workspace.take<int64_t>(tiles), workspace.take<char>(bytes),
+          workspace.take<char>(bytes)};
+}
+
+int64_t workspace::reduce_rows(const Call& call) {
+  const ReduceRowsOperands operands(call);
+  return layout_bytes(operands, operands.state_bytes(call));
+}
+
+}  // namespace mgpu

@@ -1,0 +1,44 @@
+// The call of run_heads as its kernels see it: where the runs of equal neighbouring keys start.
+#pragma once
+
+#include "algorithm/segments.h"
+#include "ops/tile_counts/operands.h"
+#include "runtime/dtype.h"
+
+namespace mgpu {
+
+struct Call;
+class Workspace;
+
+// Operands: keys [.., n], count [.., 1] or absent. Results: heads [.., size], the first position of each run, n past
+// the last; firsts [.., size], the keys there, 0 past the last; covered [..], the live items that the first `size` runs
+// hold; runs [..], how many there are.
+struct RunHeadsOperands {
+  DType key_type;
+  const void* keys;
+  Segments rows;  // without heads: the live items of each row
+  int64_t size;
+  IndexResult heads;
+  void* firsts;
+  IndexResult covered;
+  IndexResult runs;
+
+  explicit RunHeadsOperands(const Call& call);
+
+  // A row has one tile at least, which tells its number of runs.
+  int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(rows.length, tile)); }
+  int64_t cuda_row_tiles() const { return row_tiles(run_heads_shape(byte_width(key_type)).tile()); }
+
+  // Of how many heads a tile of the CUDA kernels keeps places of 16 bits, which take as much memory as a bit a key.
+  static constexpr int kept(int tile) { return tile / 16; }
+
+  // Scratch memory of the CUDA kernels.
+  struct Scratch {
+    unsigned* bits;   // of each tile: a bit a key, or the places of its heads
+    void* kept_keys;  // the keys of these
+    TileCounts tiles;
+  };
+  Scratch layout(Workspace& workspace) const;
+};
+
+}  // namespace mgpu

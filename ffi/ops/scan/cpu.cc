@@ -1,0 +1,217 @@
+// scan on the CPU: fixed tiles spread over threads reduce, the tiles' states are combined in order, then the tiles
+// scan, each from the state before it. The result does not depend on the number of threads.
+#include <algorithm>
+#include <vector>
+
+#include "algorithm/segments.h"
+#include "cpu/fold.h"
+#include "cpu/policy.h"
+#include "ops/common/dispatch_operator.h"
+#include "ops/common/operators.h"
+#include "ops/scan/operands.h"
+#include "runtime/operations.h"
+
+namespace mgpu::cpu {
+
+namespace {
+
+template <typename Operator>
+struct ScanProblem {
+  const typename Operator::Element* x;
+  Segments segments;
+  bool exclusive;
+  bool reverse;
+  ResultVector<Operator> result;
+  ResultVector<Operator> totals;  // not given unless asked for
+  Operator op;
+};
+
+template <typename Operator>
+class Scan {
+  using State = typename Operator::State;
+  using Since = SinceRestart<State>;
+  using Running = cpu::Running<Operator>;
+  // Items of a tile: small enough that what the first pass read is partly still in a cache for the second.
+  static constexpr int64_t kTile = kScanTile;
+  static constexpr int64_t kBlock = 32;
+
+ public:
+  explicit Scan(const ScanProblem<Operator>& problem)
+      : problem_(problem),
+        segments_(problem.segments),
+        marking_(segments_),
+        op_(problem.op),
+        x_(problem.x),
+        result_(problem.result),
+        totals_(problem.totals),
+        total_(segments_.total()),
+        tiles_(ceil_div(total_, kTile)) {
+    marking_.counts = {};  // dead items are told apart here, not made segments
+  }
+
+  void run(Executor& executor) const {
+    if (total_ == 0) {
+      for (int64_t row = 0; totals_.given() && row < segments_.rows; ++row) {
+        totals_.store(row, op_.finish(op_.identity(), 0));
+      }
+      return;
+    }
+    std::vector<Since> tiles(tiles_);
+    parallel_for(executor, tiles_, [&](int64_t i) {
+      Since since{op_.identity(), 0};
+      for_each_piece(i, [&](Range<int64_t> piece, bool restarts) {
+        since = combine_since(op_, since, Since{fold_items(live_part(piece)), restarts});
+      });
+      tiles[i] = since;
+    });
+    Running running(op_);
+    for (Since& tile : tiles) {
+      const State before = running.state();
+      if (tile.restarted) running.reset();
+      running.add(tile.state);
+      tile.state = before;
+    }
+    parallel_for(executor, tiles_, [&](int64_t i) {
+      State before_tile = tiles[i].state;
+      Running in_tile(op_);
+      for_each_piece(i, [&](Range<int64_t> piece, bool restarts) {
+        if (restarts) {
+          before_tile = op_.identity();
+          in_tile.reset();
+        }
+        scan_piece(piece, before_tile, in_tile);
+      });
+    });
+  }
+
+ private:
+  // Calls visit(piece, restarts) for the pieces of a tile that lie within one segment, in the order of the scan;
+  // `restarts` says whether the piece begins its segment. Tiles are counted in the order of the scan too.
+  template <typename Visit>
+  void for_each_piece(int64_t i, Visit visit) const {
+    const int64_t tile = problem_.reverse ? tiles_ - 1 - i : i;
+    const Range<int64_t> range{tile * kTile, std::min(total_, (tile + 1) * kTile)};
+    if (segments_.heads_count == 0 && segments_.rows == 1) return visit(range, i == 0);
+    const std::vector<uint8_t> cuts = mark_cuts(range);
+    if (problem_.reverse) {
+      for (int64_t end = range.end, begin; end > range.begin; end = begin) {
+        begin = end - 1;
+        while (begin > range.begin && !cuts[begin - range.begin]) --begin;
+        visit({begin, end}, cuts[end - range.begin] != 0);
+      }
+    } else {
+      for (int64_t begin = range.begin, end; begin < range.end; begin = end) {
+        end = begin + 1;
+        while (end < range.end && !cuts[end - range.begin]) ++end;
+        visit({begin, end}, cuts[begin - range.begin] != 0);
+      }
+    }
+  }
+
+  State fold_items(Range<int64_t> items) const {
+    if (items.size() <= kFew) return fold_few(op_, x_, items.begin, items.end, total_);
+    return fold(op_, x_, items.begin, items.end);
+  }
+
+  // Marks the positions in [begin, end] that start a segment.
+  std::vector<uint8_t> mark_cuts(Range<int64_t> range) const {
+    std::vector<uint8_t> cuts(range.size() + 1);
+    const auto find = [](auto begin, auto end, auto before) { return partition_point(begin, end, before); };
+    const Range<int64_t> positions{range.begin, std::min(range.end + 1, total_)};
+    marking_.mark_heads(positions,
+                        {marking_.listed_from(positions.begin, find), marking_.listed_from(positions.end, find)}, 0, 1,
+                        [&](int64_t position) { cuts[position - range.begin] = 1; });
+    if (range.end == total_) cuts[range.size()] = 1;
+    return cuts;
+  }
+
+  Range<int64_t> live_part(Range<int64_t> piece) const {
+    if (!segments_.counts.given()) return piece;
+    const int64_t row = segments_.row(piece.begin);
+    const int64_t live_end = row * segments_.length + segments_.live(row);
+    return {std::min(piece.begin, live_end), std::min(piece.end, live_end)};
+  }
+
+  // What came before in the tile is kept apart from what came before the tile, and blocks are scanned from the
+  // identity: a float's rounding errors stay those of short sums, and a block's chain of additions waits for no
+  // other's.
+  void scan_piece(Range<int64_t> piece, State before_tile, Running& in_tile) const {
+    const int64_t row = segments_.row(piece.begin);
+    const int64_t row_begin = row * segments_.length;
+    const Range<int64_t> live = live_part(piece);
+    if (problem_.reverse) {
+      for (int64_t i = 0; i < live.size(); i += kBlock) {
+        scan_block(std::min(kBlock, live.size() - i), row_begin, before_tile, in_tile,
+                   [=](int64_t k) { return live.end - 1 - i - k; });
+      }
+    } else {
+      for (int64_t i = live.begin; i < live.end; i += kBlock) {
+        scan_block(std::min(kBlock, live.end - i), row_begin, before_tile, in_tile, [=](int64_t k) { return i + k; });
+      }
+    }
+    for (int64_t i = std::max(live.end, piece.begin); i < piece.end; ++i) result_.store(i, op_.dead());
+    if (totals_.given() && ends_row(piece, row_begin, segments_.live(row))) {
+      totals_.store(row, op_.finish(op_.combine(before_tile, in_tile.state()), row_begin));
+    }
+  }
+
+  template <typename Position>
+  void scan_block(int64_t count, int64_t row_begin, State before_tile, Running& in_tile, Position position) const {
+    const State before = op_.combine(before_tile, in_tile.state());
+    if (count <= kFew) {  // too short for vector instructions to pay
+      State sum = op_.identity();
+      for (int64_t k = 0; k < count; ++k) {
+        const State next = op_.combine(sum, op_.extract(x_[position(k)], position(k)));
+        result_.store(position(k), op_.finish(op_.combine(before, problem_.exclusive ? sum : next), row_begin));
+        sum = next;
+      }
+      in_tile.add(sum);
+      return;
+    }
+    State scanned[kBlock + 1];
+    scanned[0] = op_.identity();
+    for (int64_t k = 0; k < count; ++k) {
+      scanned[k + 1] = op_.combine(scanned[k], op_.extract(x_[position(k)], position(k)));
+    }
+    const State* const kept = scanned + (problem_.exclusive ? 0 : 1);
+    // Copies: a store of 8-bit items might change what this object holds, as far as the compiler knows.
+    const Operator op = op_;
+    const ResultVector<Operator> result = result_;
+    for (int64_t k = 0; k < count; ++k) result.store(position(k), op.finish(op.combine(before, kept[k]), row_begin));
+    in_tile.add(scanned[count]);
+  }
+
+  // Whether nothing of the row's live items is left after this piece.
+  bool ends_row(Range<int64_t> piece, int64_t row_begin, int64_t live) const {
+    if (problem_.reverse || live == 0) return piece.begin == row_begin;
+    return piece.begin < row_begin + live && row_begin + live <= piece.end;
+  }
+
+  const ScanProblem<Operator>& problem_;
+  const Segments& segments_;
+  Segments marking_;
+  const Operator& op_;
+  const typename Operator::Element* x_;
+  ResultVector<Operator> result_;
+  ResultVector<Operator> totals_;
+  int64_t total_;
+  int64_t tiles_;
+};
+
+}  // namespace
+
+void scan(const Call& call, Executor& executor) {
+  const ScanOperands operands(call);
+  operands.dispatch<false>(call, [&]<typename Operator>(const Operator& op) {
+    const ScanProblem<Operator> problem{static_cast<const typename Operator::Element*>(operands.x),
+                                        operands.segments,
+                                        operands.exclusive,
+                                        operands.reverse,
+                                        {operands.result, operands.wide_result},
+                                        {operands.totals, operands.wide_result},
+                                        op};
+    Scan<Operator>(problem).run(executor);
+  });
+}
+
+}  // namespace mgpu::cpu

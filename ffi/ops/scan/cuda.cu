@@ -1,0 +1,157 @@
+// scan on CUDA, in one pass over memory, by three kernels that read vectors of 16 bytes: tiles of rows that are long,
+// whole rows that are not, and what restarts anywhere else. A warp's items lie in rows of 32 vectors, each scanned by
+// shuffles where it was loaded, so nothing is transposed through shared memory.
+#include "cuda/launch/overlapping.h"
+#include "cuda/launch/shapes.h"
+#include "ops/common/dispatch_operator.h"
+#include "ops/scan/scan_packs.cuh"
+#include "ops/scan/scan_rows.cuh"
+#include "ops/scan/scan_segments.cuh"
+#include "ops/scan/scan_tiles.cuh"
+#include "ops/scan/short_rows.cuh"
+#include "runtime/operations.h"
+#include "runtime/workspace.h"
+
+namespace mgpu::cuda {
+
+namespace scanning {
+
+// Whether a block may have the shared memory of tiles: not before sm_80.
+bool has_shared_tiles(const Call& call) {
+  return shared_memory_limit(call) >= TileShape::kBytes + TileShape::kStaticBytes;
+}
+
+template <typename Operator>
+ScanTask<Operator> task_of(const ScanOperands& operands) {
+  Segments restarts = operands.segments;
+  restarts.counts = {};
+  return {.x = static_cast<const typename Operator::Element*>(operands.x),
+          .aligned = is_aligned(operands.x) && is_aligned(operands.result),
+          .exclusive = operands.exclusive,
+          .reverse = operands.reverse,
+          .segments = operands.segments,
+          .restarts = restarts,
+          .result = {operands.result, operands.wide_result},
+          .totals = {operands.totals, operands.wide_result}};
+}
+
+// The kernel of a path, and its launch.
+template <ScanOperands::Path kPath, typename Operator>
+void launch(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
+  using State = typename Operator::State;
+  using Path = ScanOperands::Path;
+  const Segments& segments = operands.segments;
+  Workspace workspace = workspace_of(call);
+  const auto scratch = operands.layout(workspace, sizeof(State));
+  const auto tiles = operands.tiles(kPath, sizeof(State));
+  ScanTask<Operator> task = task_of<Operator>(operands);
+  task.tiles = tiles.per_row;
+  task.look_back = scratch.look_back;
+  task.listed = scratch.listed;
+  if constexpr (kPath == Path::kWarpByRow) {
+    // Warps of several rows have the next one loaded ahead; blocks of many would drift apart: a grid 16 times as large
+    // as what is resident takes 0.266 ms for 2^17 rows of 1000 floats, a resident one 0.287.
+    const bool whole = segments.length % Vector<typename Operator::Element>::kItems == 0;
+    const auto kernel = whole ? scan_rows<Operator, true> : scan_rows<Operator, false>;
+    const int64_t blocks = ceil_div<int64_t>(segments.rows, kWarps);
+    const int resident = resident_blocks(call, kernel, kThreads, 0, blocks);
+    kernel<<<static_cast<unsigned>(minimum<int64_t>(blocks, 16 * resident)), kThreads, 0, stream>>>(task, op);
+    return check_launch(call);
+  }
+  check(call, cudaMemsetAsync(scratch.look_back, 0, tiles.look_back_words() * sizeof(uint64_t), stream));
+  if constexpr (kPath == Path::kTilesByRow) {
+    const auto kernel = scan_tiles<Operator>;
+    allow_shared(call, kernel, TileShape::kBytes);
+    const int blocks = resident_blocks(call, kernel, TileShape::kThreads, TileShape::kBytes, tiles.count());
+    kernel<<<blocks, TileShape::kThreads, TileShape::kBytes, stream>>>(task, op);
+    check_launch(call);
+  } else {
+    const auto blocks = static_cast<unsigned>(ceil_div<int64_t>((tiles.count() + 1) * kWarp, kThreads));
+    list_heads<><<<blocks, kThreads, 0, stream>>>(segments, tiles.count(), Shape<Operator>::kTile, operands.reverse,
+                                                  scratch.listed);
+    check_launch(call);
+    launch_overlapping(call, stream, scan_segments<Operator>, tiles.count(), kThreads, 0, task, op);
+  }
+}
+
+// False where other kernels are quicker, or where vectors do not begin at multiples of 16 bytes.
+template <typename Operator>
+bool launch_packs(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
+  const auto task = task_of<Operator>(operands);
+  const PackedRows packed(operands.segments.length, Vector<typename Operator::Element>::kItems);
+  if (!task.aligned || !takes_packs<Operator>(packed, operands.segments)) return false;
+  const int64_t blocks = ceil_div<int64_t>(operands.segments.rows, int64_t{packed.rows} * kPacks<Operator> * kWarps);
+  scan_packs<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(task, packed, op);
+  check_launch(call);
+  return true;
+}
+
+// False where rows are too long for it.
+template <typename Operator>
+bool launch_short_rows(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
+  const Segments& segments = operands.segments;
+  const RowTiles tiles(segments.rows, segments.length);
+  const short_rows::Scan<Operator> problem{tiles,
+                                           static_cast<const typename Operator::Element*>(operands.x),
+                                           segments,
+                                           Divisor(segments.length),
+                                           shared_pitch(segments.length, false),
+                                           tiles.odd_share(segments.length),
+                                           operands.exclusive,
+                                           operands.reverse,
+                                           {operands.result, operands.wide_result},
+                                           {operands.totals, operands.wide_result}};
+  if (problem.shared_bytes() > RowTiles::kMostSharedBytes) return false;
+  launch_rows(call, stream, short_rows::scan<Operator>, tiles, problem.shared_bytes(), problem, op);
+  return true;
+}
+
+}  // namespace scanning
+
+void list_scan_shapes(const Call&, KernelShapeList& list) {
+  constexpr int64_t kBytes = scanning::TileShape::kBytes + scanning::TileShape::kStaticBytes;
+  list.push_back({"scan", {{kBytes, kBytes}}, true});
+}
+
+void scan(const Call& call, CUstream_st* stream) {
+  using Path = ScanOperands::Path;
+  const ScanOperands operands(call);
+  const Segments& segments = operands.segments;
+  if (segments.total() == 0) {
+    if (!operands.totals || segments.rows == 0) return;
+    return operands.dispatch<true>(call, [&](auto op) {
+      const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(segments.rows, scanning::kThreads));
+      const ResultVector<decltype(op)> totals{operands.totals, operands.wide_result};
+      scanning::fill_totals<<<blocks, scanning::kThreads, 0, stream>>>(totals, segments.rows, op);
+      check_launch(call);
+    });
+  }
+  if (!operands.has_heads() && segments.length <= RowTiles::kMostSlots) {
+    bool launched = false;
+    operands.dispatch<true>(call, [&](auto op) {
+      launched = scanning::launch_packs(call, operands, op, stream);
+      if (launched || operands.path() == Path::kWarpByRow) return;
+      launched = scanning::launch_short_rows(call, operands, op, stream);
+    });
+    if (launched) return;
+  }
+  const bool aligned = is_aligned(operands.x) && is_aligned(operands.result);
+  const bool fits = operands.path() == Path::kTilesByRow ? scanning::has_shared_tiles(call) : aligned;
+  const Path path = fits ? operands.path() : Path::kSegments;
+  const auto launch_whole = [&](auto op) {
+    path == Path::kWarpByRow ? scanning::launch<Path::kWarpByRow>(call, operands, op, stream)
+                             : scanning::launch<Path::kTilesByRow>(call, operands, op, stream);
+  };
+  // Sums have kernels of their own in the forms that matter most; products of up to 4 bytes share the segmented one.
+  if (path != Path::kSegments && operands.kind == OperatorKind::kAdd) {
+    return dispatch_arithmetic<ArithmeticKind::kSum>(call, operands.dtype, false, launch_whole);
+  }
+  operands.dispatch<true>(call, [&](auto op) {
+    if constexpr (!requires { op.multiply; } || sizeof(typename decltype(op)::State) == 8) {
+      if (path != Path::kSegments) return launch_whole(op);
+    }
+    scanning::launch<Path::kSegments>(call, operands, op, stream);
+  });
+}
+
+}  // namespace mgpu::cuda

@@ -1,0 +1,138 @@
+// What the kernels of a scan work on, and the row of vectors that each of them scans by warps.
+#pragma once
+
+#include "cuda/block/scan.cuh"
+#include "cuda/block/vectors.cuh"
+#include "ops/scan/operands.h"
+
+namespace mgpu::cuda::scanning {
+
+constexpr int kThreads = kScanThreads;
+constexpr int kWarps = kThreads / kWarp;
+
+// How often loops are unrolled that are not what a scan waits for. Each copy of a caller's function takes time to
+// compile in the first call, and of large states it is long.
+template <typename Operator>
+constexpr int kRareUnroll = IsItem<typename Operator::Element> && sizeof(typename Operator::State) > 8 ? 1 : kWarp;
+
+template <typename Operator>
+struct ScanTask {
+  SourceOf<typename Operator::Element> x;
+  bool aligned;  // x, result
+  bool exclusive;
+  bool reverse;
+  Segments segments;
+  Segments restarts;      // without counts: a dead item changes nothing, and needs no segment of its own
+  int64_t tiles;          // of a look-back
+  uint64_t* look_back;    // a ticket counter, then the slots of each row
+  const int64_t* listed;  // the listed heads before each tile's first cut
+  ResultVector<Operator> result;
+  ResultVector<Operator> totals;  // null if not asked for
+
+  __device__ __forceinline__ bool is_exclusive() const { return scans_exclusively<Operator>(exclusive); }
+  __device__ __forceinline__ bool is_reverse() const { return scans_in_reverse<Operator>(reverse); }
+};
+
+// Stores a vector of results.
+template <typename Operator, int kVector>
+__device__ __forceinline__ void store_results(const ResultVector<Operator>& to, int64_t position,
+                                              const typename Operator::Result (&results)[kVector]) {
+  using Result = typename Operator::Result;
+  if constexpr (IsItem<Result>) {
+    for_each_leaf<Result>([&]<int kLeaf>() {
+      using Leaf = std::remove_cvref_t<decltype(Result::template leaf<kLeaf>(results[0]))>;
+      Leaf leaves[kVector];
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) {
+        const auto& from = Result::template leaf<kLeaf>(results[k]);
+#pragma unroll
+        for (int e = 0; e < static_cast<int>(sizeof(Leaf) / sizeof(from[0])); ++e) leaves[k][e] = from[e];
+      }
+      store_bytes<sizeof(leaves)>(static_cast<char*>(to.leaves[kLeaf]) + position * sizeof(Leaf), leaves);
+    });
+  } else {
+    if constexpr (Operator::kGivesIndex) {
+      if (!to.wide) {
+        int32_t narrow[kVector];
+#pragma unroll
+        for (int k = 0; k < kVector; ++k) narrow[k] = static_cast<int32_t>(results[k]);
+        return store_vector(static_cast<int32_t*>(to.data), position, narrow);
+      }
+    }
+    store_vector(static_cast<Result*>(to.data), position, results);
+  }
+}
+
+// The items of an array that a warp or a block scans, all of one row.
+struct Stretch {
+  int64_t row;
+  int64_t begin;  // its first item in memory
+  int size;
+  int live;    // the items from here on are dead
+  bool whole;  // all of them are live, and vectors are aligned
+};
+
+template <typename T, int kCount>
+__device__ __forceinline__ void mirror(T (&items)[kCount]) {
+#pragma unroll
+  for (int k = 0; k < kCount / 2; ++k) {
+    const T item = items[k];
+    items[k] = items[kCount - 1 - k];
+    items[kCount - 1 - k] = item;
+  }
+}
+
+// Scans a row of a warp's vectors, of which the thread's begins at `place` in the stretch, and stores the results.
+// `sum` is the combination of all items before the row, and then also of the row's.
+template <bool kWhole, bool kReverse, typename Operator>
+__device__ __forceinline__ void scan_vectors(const ScanTask<Operator>& task, const Operator& op, const Stretch& stretch,
+                                             int place, const Vector<typename Operator::Element>& vector,
+                                             typename Operator::State& sum) {
+  using State = typename Operator::State;
+  constexpr int kVector = Vector<typename Operator::Element>::kItems;
+  const auto is_live = [&](int k) { return kWhole || (place + k >= 0 && place + k < stretch.live); };
+  State states[kVector];
+#pragma unroll
+  for (int k = 0; k < kVector; ++k) {
+    states[k] = is_live(k) ? op.extract(vector.items[k], stretch.begin + place + k) : op.identity();
+  }
+  if (kReverse) mirror(states);
+#pragma unroll
+  for (int k = 1; k < kVector; ++k) states[k] = op.combine(states[k - 1], states[k]);
+  const auto in_row = scan_warp<false, kWhole ? kWarp : kRareUnroll<Operator>>(op, states[kVector - 1], 0);
+  const State before = op.combine(sum, in_row.before);
+  sum = op.combine(sum, in_row.all);
+
+  const int64_t row_begin = stretch.row * task.segments.length;
+  typename Operator::Result results[kVector];
+  State previous = before;
+#pragma unroll
+  for (int k = 0; k < kVector; ++k) {
+    const State next = op.combine(before, states[k]);
+    results[k] = op.finish(choose(task.is_exclusive(), previous, next), row_begin);
+    previous = next;
+  }
+  if (kReverse) mirror(results);
+  if constexpr (kWhole) {
+    store_results(task.result, stretch.begin + place, results);
+  } else {
+#pragma unroll
+    for (int k = 0; k < kVector; ++k) results[k] = is_live(k) ? results[k] : op.dead();
+    if (task.aligned && place >= 0 && place + kVector <= stretch.size) {
+      return store_results(task.result, stretch.begin + place, results);
+    }
+#pragma unroll
+    for (int k = 0; k < kVector; ++k) {
+      if (place + k >= 0 && place + k < stretch.size) task.result.store(stretch.begin + place + k, results[k]);
+    }
+  }
+}
+
+// The totals of rows without items.
+template <typename Operator>
+__global__ void fill_totals(ResultVector<Operator> totals, int64_t rows, Operator op) {
+  const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (row < rows) totals.store(row, op.finish(op.identity(), 0));
+}
+
+}  // namespace mgpu::cuda::scanning

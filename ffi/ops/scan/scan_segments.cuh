@@ -1,0 +1,229 @@
+// Scans that restart anywhere: at heads, at the start of each row.
+#pragma once
+
+#include "cuda/block/look_back.cuh"
+#include "cuda/block/partition.cuh"
+#include "cuda/ptx.cuh"
+#include "ops/scan/problem.cuh"
+
+namespace mgpu::cuda::scanning {
+
+// The segmented kernel's tile: as many items as keep their states in registers. Offsets in a tile are counted in the
+// order of the scan; in a reverse scan that is from the end of its memory.
+template <typename Operator>
+struct Shape {
+  static constexpr int kVector = Vector<typename Operator::Element>::kItems;
+  static constexpr int kItems = [] {
+    using Element = typename Operator::Element;
+    if constexpr (IsItem<Element>) {
+      return kVector * item_shape<Element>().segment_rows(sizeof(typename Operator::State));
+    } else {
+      return scan_segments_shape(sizeof(typename Operator::State), sizeof(Element)).items;
+    }
+  }();
+  static constexpr int kRows = kItems / kVector;
+  static constexpr int kTile = kThreads * kItems;
+  static_assert(kRows * kVector == kItems && kItems <= 32);
+
+  // The offset of a thread's vector in row `row`.
+  __device__ __forceinline__ static int offset(int row) {
+    const int warp = threadIdx.x / kWarp;
+    return (warp * kItems + row * kVector) * kWarp + static_cast<int>(threadIdx.x) % kWarp * kVector;
+  }
+};
+
+// Its blocks on an SM, as many as the registers allow without a spill.
+template <typename Operator>
+constexpr int kBlocks = sizeof(typename Operator::State) > 4 || sizeof(typename Operator::Element) == 1 ? 2 : 3;
+
+// The listed heads before each tile, by a warp. A forward scan restarts at a head, a reverse one after it.
+template <int kBlock = kThreads>
+__global__ void __launch_bounds__(kBlock)
+    list_heads(Segments segments, int64_t tiles, int tile_items, bool reverse, int64_t* listed) {
+  start_next_kernel();
+  const int64_t tile = (int64_t{blockIdx.x} * kBlock + threadIdx.x) / kWarp;
+  if (tile > tiles) return;
+  const int64_t heads = segments.listed_from(tile * tile_items + reverse, [](auto begin, auto end, auto before) {
+    return warp_partition_point(begin, end, before);
+  });
+  if (threadIdx.x % kWarp == 0) listed[tile] = heads;
+}
+
+// Marks the restarts of the tile that begins at `begin`, a byte a position, in the order of the scan.
+template <int kTile>
+__device__ void mark_restarts(uint8_t* restarts, const Segments& segments, int64_t begin, Range<int64_t> listed,
+                              bool reverse) {
+  const int64_t first = begin + reverse;
+  segments.mark_heads({first, minimum(first + kTile, segments.total())}, listed, threadIdx.x, kThreads,
+                      [&](int64_t position) {
+                        const int i = static_cast<int>(position - first);
+                        restarts[reverse ? kTile - 1 - i : i] = 1;
+                      });
+}
+
+// The marks of a vector as bits.
+template <int kVector>
+__device__ __forceinline__ unsigned restart_bits(const uint8_t* restarts) {
+  using Word = std::conditional_t<kVector == 1, uint8_t, std::conditional_t<kVector == 2, uint16_t, uint32_t>>;
+  unsigned bits = 0;
+#pragma unroll
+  for (int i = 0; i < kVector; i += sizeof(Word)) {
+    const unsigned marks = *reinterpret_cast<const Word*>(restarts + i);
+#pragma unroll
+    for (int byte = 0; byte < static_cast<int>(sizeof(Word)); ++byte) bits |= (marks >> (8 * byte) & 1) << (i + byte);
+  }
+  return bits;
+}
+
+// Scans with restarts at heads and at the start of each row, by tiles on a grid over all rows.
+template <typename Operator>
+__global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(ScanTask<Operator> task, Operator op) {
+  using State = typename Operator::State;
+  using Element = typename Operator::Element;
+  using Shape = Shape<Operator>;
+  using Sums = Sums<Operator, true>;
+  using Sum = typename Sums::Value;
+  constexpr int kRows = Shape::kRows;
+  constexpr int kVector = Shape::kVector;
+  __shared__ int64_t ticket;
+  __shared__ alignas(16) uint8_t restarts[Shape::kTile];
+  __shared__ Sum warp_sums[kWarps];
+  __shared__ Sum shared_before;
+
+  const Segments& segments = task.segments;
+  const Sums sums{op};
+  for (int i = threadIdx.x; i < Shape::kTile / 16; i += kThreads) reinterpret_cast<uint4*>(restarts)[i] = uint4{};
+  wait_for_last_kernel();
+  const int64_t tile = take_ticket(task.look_back, ticket);  // in the order of the scan
+  const int64_t tile_in_memory = task.is_reverse() ? task.tiles - 1 - tile : tile;
+  const int64_t begin = tile_in_memory * Shape::kTile;
+
+  // Places in the tile's memory, from here on: those from `live` on are dead, and, with a count a row and several rows
+  // in a tile, so may others be.
+  const bool mixes_rows = segments.rows > 1;
+  const bool counts_by_item = mixes_rows && segments.counts.given();
+  const bool knows_rows = mixes_rows && (task.totals.given() || Operator::kGivesIndex);
+  const int size = static_cast<int>(minimum<int64_t>(segments.total() - begin, Shape::kTile));
+  const int live = mixes_rows ? size : static_cast<int>(clamp<int64_t>(segments.live(0) - begin, 0, size));
+  const bool whole = task.aligned && live == Shape::kTile && !counts_by_item;
+  const auto is_live = [&](int place) {
+    if (!counts_by_item || place >= live) return place < live;
+    const int64_t row = segments.row(begin + place);
+    return begin + place - row * segments.length < segments.live(row);
+  };
+  const auto place_of = [&](int row) {  // the first in memory of the thread's vector
+    const int offset = Shape::offset(row);
+    return task.is_reverse() ? Shape::kTile - kVector - offset : offset;
+  };
+
+  // Load.
+  const auto x = task.x + begin;
+  State states[kRows][kVector];
+  if (whole) {
+    Vector<Element> vectors[kRows];
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) vectors[row] = Vector<Element>::load(x, place_of(row));
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) {
+        const int mirrored = kVector - 1 - k;
+        states[row][k] = op.extract(task.is_reverse() ? vectors[row].items[mirrored] : vectors[row].items[k],
+                                    begin + place_of(row) + (task.is_reverse() ? mirrored : k));
+      }
+    }
+  } else {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) {
+        const int place = place_of(row) + (task.is_reverse() ? kVector - 1 - k : k);
+        states[row][k] = is_live(place) ? op.extract(x[place], begin + place) : op.identity();
+      }
+    }
+  }
+  unsigned heads = 0;  // bit row * kVector + k: the thread's item restarts the scan
+  mark_restarts<Shape::kTile>(restarts, task.restarts, begin,
+                              {task.listed[tile_in_memory], task.listed[tile_in_memory + 1]}, task.is_reverse());
+  __syncthreads();
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+    heads |= restart_bits<kVector>(restarts + Shape::offset(row)) << (row * kVector);
+  }
+  const auto heads_up_to = [&](int row, int k) {  // of a vector's items 0 .. k
+    return heads >> (row * kVector) & ((2u << k) - 1);
+  };
+
+  // Scan each vector, each row, the warp's rows.
+  Sum warp_sum = sums.identity();
+  State before_vector[kRows];
+  unsigned open = 0;  // bit row: nothing in the warp restarts before the thread's vector
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+    for (int k = 1; k < kVector; ++k) {
+      const State sum = op.combine(states[row][k - 1], states[row][k]);
+      states[row][k] = choose(heads_up_to(row, k) >> k, states[row][k], sum);
+    }
+    const unsigned restarting = __ballot_sync(0xffffffffu, heads_up_to(row, kVector - 1) != 0);
+    const auto in_row = scan_warp<true>(op, states[row][kVector - 1], restarting);
+    const Sum before = sums(warp_sum, in_row.before);
+    before_vector[row] = Sums::state(before);
+    if (!Sums::restarted(before)) open |= 1u << row;
+    warp_sum = sums(warp_sum, in_row.all);
+  }
+
+  // The tile's sum, and what comes before the tile.
+  const auto in_block = scan_warps<kWarps>(warp_sums, warp_sum, sums.identity(), sums);
+  if (threadIdx.x < kWarp) {
+    const Sum before_tile = look_back(task.look_back + 1, task.tiles, tile, in_block.all, sums.identity(), sums);
+    if (threadIdx.x == 0) {
+      shared_before = before_tile;
+      if (task.totals.given() && !mixes_rows && tile == task.tiles - 1) {
+        task.totals.store(0, op.finish(Sums::state(sums(before_tile, in_block.all)), 0));
+      }
+    }
+  }
+  __syncthreads();
+  const State before_warp = Sums::state(sums(shared_before, in_block.before));
+
+  // Finish and store.
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+    const int first = place_of(row);
+    const State before = choose(open >> row & 1, op.combine(before_warp, before_vector[row]), before_vector[row]);
+    typename Operator::Result results[kVector];
+    State previous = before;
+#pragma unroll
+    for (int k = 0; k < kVector; ++k) {
+      const State sum = choose(heads_up_to(row, k), states[row][k], op.combine(before, states[row][k]));
+      const State kept = choose(!task.is_exclusive(), sum, choose(heads_up_to(row, k) >> k, op.identity(), previous));
+      previous = sum;
+      const int place = first + (task.is_reverse() ? kVector - 1 - k : k);
+      int64_t row_begin = 0;
+      if (knows_rows && place < size) {
+        const int64_t row_of_item = segments.row(begin + place);
+        row_begin = row_of_item * segments.length;
+        const int64_t last = task.is_reverse() ? 0 : maximum<int64_t>(segments.live(row_of_item), 1) - 1;
+        if (task.totals.given() && begin + place - row_begin == last) {
+          task.totals.store(row_of_item, op.finish(sum, row_begin));
+        }
+      }
+      results[k] = op.finish(kept, row_begin);
+    }
+    typename Operator::Result placed[kVector];
+#pragma unroll
+    for (int k = 0; k < kVector; ++k) placed[k] = task.is_reverse() ? results[kVector - 1 - k] : results[k];
+    if (whole) {
+      store_results(task.result, begin + first, placed);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) {
+        const int place = first + k;
+        if (place < size) task.result.store(begin + place, is_live(place) ? placed[k] : op.dead());
+      }
+    }
+  }
+}
+
+}  // namespace mgpu::cuda::scanning

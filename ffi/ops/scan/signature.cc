@@ -1,0 +1,43 @@
+#include "cpu/policy.h"
+#include "cuda/policy.h"
+#include "ops/common/read.h"
+#include "ops/scan/operands.h"
+
+namespace mgpu {
+
+const Signature signature::scan{
+    .operands = {"x: any [..n]", "heads: index [m]", "count: index [1]?"},
+    .results = {"result: reduced [n]", "totals: =result [] if total"},
+    .attributes = {{"op", &kOperatorValues}, {"exclusive"}, {"reverse"}, {"total"}},
+    .tiles =
+        [](TileSizes& sizes) {
+          sizes["scan"] = {cpu::kScanTile};
+          for (int width : kKeyWidths) {
+            sizes["scan"].insert(kScanTileBytes / width);
+            for (int state_width : kStateWidths) sizes["scan"].insert(scan_segments_shape(state_width, width).tile());
+          }
+        },
+};
+
+ScanOperands::ScanOperands(const Call& call, const Arguments& in)
+    : OperatorOperands(call, in["x"], &in["heads"], &in["count"]),
+      exclusive(in.flag("exclusive")),
+      reverse(in.flag("reverse")),
+      result(in.result("result").data),
+      wide_result(in.result("result").dtype == DType::s64) {
+  if (in.flag("total")) totals = in.result("totals").data;
+}
+ScanOperands::ScanOperands(const Call& call) : ScanOperands(call, Arguments(call, signature::scan)) {}
+
+ScanOperands::Scratch ScanOperands::layout(Workspace& workspace, int64_t state_bytes) const {
+  const Tiles segmented = tiles(Path::kSegments, state_bytes);
+  const int64_t words = maximum(segmented.look_back_words(), tiles(path(), state_bytes).look_back_words());
+  return {workspace.take<uint64_t>(words), workspace.take<int64_t>(segmented.count() + 1)};
+}
+
+int64_t workspace::scan(const Call& call) {
+  const ScanOperands operands(call);
+  return layout_bytes(operands, operands.state_bytes(call));
+}
+
+}  // namespace mgpu

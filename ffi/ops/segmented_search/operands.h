@@ -1,0 +1,95 @@
+// The call of segmented_search as its kernels see it: each needle is looked up in a segment of its own, by a binary
+// search that is the same on both platforms.
+#pragma once
+
+#include "algorithm/partition_points.h"
+#include "algorithm/sorted_pair.h"
+#include "runtime/dtype.h"
+
+namespace mgpu {
+
+struct Call;
+
+// Operands: needles [.., n]; ids [.., n], the segment of each needle; haystack [.., size], sorted within each segment;
+// heads [.., m] and ends [.., m] or absent; needles_count [.., 1] and haystack_count [.., 1], which may be absent.
+// Attribute: right, for side "right". Result: positions [.., n] in the haystack, -1 for a needle that is not live or
+// whose id is not that of a segment. Ids, heads, ends and positions are of one type.
+struct SegmentedSearchOperands {
+  DType key_type;
+  bool right;
+  SortedPair pair;  // the needles, which are in any order, and the haystack
+  const void* ids;
+  int64_t ids_stride;  // from problem to problem, as all strides
+  int64_t segments;
+  const void* heads;
+  int64_t heads_stride;
+  const void* ends;  // null where a segment ends where the next begins
+  int64_t ends_stride = 0;
+  IndexResult positions;
+
+  explicit SegmentedSearchOperands(const Call& call);
+
+  // Looks up needles of a problem: the first one, then kCount - 1 others, each `stride` further. For one past the last
+  // it is the last one again. There are needles and segments. What is read of all of them is read in one loop and
+  // without branches, so that none waits for another; `hold` is as for partition_points.
+  template <int kCount, typename Index, typename Order, typename Hold>
+  MGPU_HOST_DEVICE void search(const Order& order, int64_t problem, int64_t first, int64_t stride, Hold hold) const {
+    using Word = typename Order::Word;
+    const Word* const needles = static_cast<const Word*>(pair.a.keys) + problem * pair.a.stride;
+    const Word* const haystack = static_cast<const Word*>(pair.b.keys) + problem * pair.b.stride;
+    const Index* const ids = static_cast<const Index*>(this->ids) + problem * ids_stride;
+    const Index* const heads = static_cast<const Index*>(this->heads) + problem * heads_stride;
+    const Index* const ends = static_cast<const Index*>(this->ends) + problem * ends_stride;
+    const bool has_ends = this->ends;
+    const int64_t needles_live = pair.a.live(problem);
+    const auto live = static_cast<Index>(pair.b.live(problem));
+    const auto needle = [&](int k) { return minimum(first + k * stride, pair.a.length - 1); };
+
+    Word codes[kCount];
+    Index segment[kCount];
+    MGPU_UNROLL
+    for (int k = 0; k < kCount; ++k) segment[k] = ids[needle(k)];
+    MGPU_UNROLL
+    for (int k = 0; k < kCount; ++k) codes[k] = needles[needle(k)];
+    hold(segment);
+    bool has_segment[kCount];
+    Range<Index> searches[kCount];
+    Index begins[kCount], stops[kCount];
+    MGPU_UNROLL
+    for (int k = 0; k < kCount; ++k) {
+      has_segment[k] = (needle(k) < needles_live) & (segment[k] >= 0) & (segment[k] < segments);
+      segment[k] = has_segment[k] ? segment[k] : Index{0};
+      begins[k] = heads[segment[k]];
+      // of the last segment without an end of its own: any
+      stops[k] = *(has_ends ? ends + segment[k] : heads + segment[k] + (segment[k] + 1 < segments));
+    }
+    hold(begins);
+    hold(stops);
+    hold(codes);
+    MGPU_UNROLL
+    for (int k = 0; k < kCount; ++k) {
+      const bool ends_last = !has_ends & (segment[k] + 1 >= segments);
+      const Index begin = clamp<Index>(begins[k], 0, live);
+      searches[k] = {begin, clamp<Index>(ends_last ? live : stops[k], begin, live)};
+      codes[k] = order.rank(order.encode(codes[k]));
+    }
+    partition_points(
+        searches, [&](int, Index i) { return haystack[i]; },
+        [&](int k, Word bits) {
+          const Word code = order.rank(order.encode(bits));
+          return (code < codes[k]) | (right & (code == codes[k]));
+        },
+        hold);
+    Index* const found = static_cast<Index*>(positions.data) + problem * pair.a.length;
+    MGPU_UNROLL
+    for (int k = 0; k < kCount; ++k) found[needle(k)] = has_segment[k] ? searches[k].begin : Index{-1};
+  }
+
+  // Calls visit(Index{}) with the type of positions.
+  template <typename Visit>
+  void dispatch_index(Visit visit) const {
+    positions.wide ? visit(int64_t{}) : visit(int32_t{});
+  }
+};
+
+}  // namespace mgpu

@@ -1,0 +1,29 @@
+// The call of segmented_shift as its kernels see it: a load-balancing search for the segment of each row.
+#pragma once
+
+#include "ops/load_balance/operands.h"
+#include "ops/move_rows/rows.h"
+
+namespace mgpu {
+
+// Operands: x [.., n, elements]; heads [.., m], the first of which is 0; by [.., 1]; count [.., 1] or absent;
+// fill_value [.., 1]. Result: [.., n, elements], whose row i is row i - by of x where both are live and of one segment,
+// and filled elsewhere. Heads are int64 where int32 does not hold 2 n.
+struct SegmentedShiftOperands {
+  WorkList work;  // its objects are the segments
+  Rows x;
+  IndexVector by;
+  int64_t by_stride;  // from problem to problem
+  Fill fill;
+  Rows out;
+
+  explicit SegmentedShiftOperands(const Call& call);
+  WorkTiles layout(Workspace& workspace) const;
+
+  // How far the rows of a problem move, and no further than past all of them.
+  MGPU_HOST_DEVICE int64_t distance(int64_t problem) const {
+    return clamp<int64_t>(by[problem * by_stride], -work.size, work.size);
+  }
+};
+
+}  // namespace mgpu

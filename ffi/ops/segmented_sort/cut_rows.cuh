@@ -1,0 +1,220 @@
+// What a nearly sorted row still has to merge once its cells are sorted: the overlaps of neighbouring cells. A phase
+// takes 16 cells to a group, and sorts each group, which is a cell of the next phase. Where no item of the group's
+// earlier cells is above any of its later ones, a cell is cut: its items between the greatest earlier and the least
+// later one are in their place. What lies between two cuts is a segment to merge, in one or two rounds of four runs, or
+// at once by a warp where it is short.
+#pragma once
+
+#include "algorithm/partition_points.h"
+#include "cuda/ptx.cuh"
+#include "ops/segmented_sort/row_problem.cuh"
+
+namespace mgpu::cuda::sorting {
+
+// A phase: all items lie in the output before and after it.
+struct Phase {
+  // What the kernels of a phase tell each other, zeroed before the first phase.
+  struct Counts {
+    int tiles[kPhaseRounds];
+    int groups;
+    int short_groups;  // the last ones of the list, backwards
+    int copies;        // whether a segment starts in the other buffer
+  };
+
+  int64_t cell_width;
+  int64_t row_cells;
+  int cell_tiles_shift;  // a cell has so many tiles, as a power of two
+  bool last;             // in which codes become keys
+  CellCut* cuts;
+  RunGroup* groups;
+  GroupTile* group_tiles[kPhaseRounds];
+  Counts* counts;
+};
+
+// A warp a group. Both halves of the warp have a cell in each lane.
+template <typename P>
+__global__ void __launch_bounds__(128)
+    cut_cells(const __grid_constant__ P problem, const __grid_constant__ Phase phase) {
+  using Word = typename P::Word;
+  wait_for_last_kernel();
+  if (problem.disorder.is_large()) return;
+  constexpr unsigned kAll = 0xffffffffu;
+  constexpr Word kGreatest = static_cast<Word>(~Word{0});
+  const int64_t width = phase.cell_width;
+  const int64_t row_groups = ceil_div<int64_t>(phase.row_cells, kGroupCells);
+  const int64_t index = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) / kWarp;
+  if (index >= problem.segments.rows * row_groups) return;
+  const int64_t row_index = index / row_groups;
+  const LiveRow row = problem.row(row_index);
+  const int64_t first_cell = (index - row_index * row_groups) * kGroupCells;
+  const Word* const codes = problem.buffers[0].keys + row.begin;
+  const auto rank = [&](int64_t position) { return problem.order.rank(codes[position]); };
+
+  // The greatest item before each cell, and the least after it.
+  const int lane = threadIdx.x % kWarp;
+  const int own = lane % kGroupCells;
+  const int64_t cell = first_cell + own;
+  const Range<int64_t> items{minimum(cell * width, row.live), minimum((cell + 1) * width, row.live)};
+  const bool empty = items.size() == 0;
+  Word before = empty ? Word{0} : rank(items.end - 1);
+  Word after = empty ? kGreatest : rank(items.begin);
+  const auto from_lane = [](auto value, int from) {
+    return static_cast<decltype(value)>(__shfl_sync(kAll, value, from, kGroupCells));
+  };
+#pragma unroll
+  for (int distance = 1; distance < kGroupCells; distance *= 2) {
+    const Word below = from_lane(before, maximum(own - distance, 0));
+    const Word above = from_lane(after, minimum(own + distance, kGroupCells - 1));
+    before = maximum(before, below);
+    after = minimum(after, above);
+  }
+  before = from_lane(before, maximum(own - 1, 0));
+  after = from_lane(after, minimum(own + 1, kGroupCells - 1));
+  if (own == 0) before = 0;
+  if (own == kGroupCells - 1) after = kGreatest;
+  const unsigned cuts = __ballot_sync(kAll, before <= after) & ((1u << kGroupCells) - 1);
+  const bool is_cut = cuts >> own & 1;
+
+  // Where the cuts are: the upper half of the warp finds where segments end, the lower half where they begin.
+  const bool finds_end = lane >= kGroupCells;
+  const Range<int64_t> searched = is_cut ? items : Range<int64_t>{items.end, items.end};
+  constexpr int kProbes = 15;
+  const int64_t found = wide_partition_point<kProbes>(
+      searched.begin, searched.end, rank, [&](Word item) { return finds_end ? item < before : !(after < item); });
+  const int64_t low = __shfl_sync(kAll, found, kGroupCells + own);
+  const int64_t high = __shfl_sync(kAll, found, own);
+
+  // The segment that begins in the lane's cell: the cell in which it ends, its rounds, where they start.
+  const unsigned later = cuts & ~((2u << own) - 1);
+  const unsigned earlier = cuts & ((1u << own) - 1);
+  const int last = later ? __ffs(later) - 1 : own;
+  const Range<int64_t> segment{high, from_lane(low, last)};
+  const bool begins = !finds_end && is_cut && later && segment.size() > 0;
+  const int rounds = last - own + 1 > kRuns ? 2 : 1;
+  // One that a warp or, without payload, a block has room for is merged in place: all is read before any is written.
+  const bool is_short = begins && rounds == 1 && segment.size() <= kShortItems;
+  const bool in_place = is_short || (!P::kHasPayload && rounds == 1 && segment.size() <= P::kTile);
+  const int start = in_place ? 0 : rounds & 1;
+  const int left_start = from_lane(start, earlier ? 31 - __clz(earlier) : 0);
+  if (!finds_end && cell < phase.row_cells) {
+    phase.cuts[row_index * phase.row_cells + cell] = {low, high, left_start, start};
+  }
+  if (__any_sync(kAll, begins && start != 0) && lane == 0) phase.counts->copies = 1;
+
+  // Its groups of runs: visit(round, runs).
+  const auto for_groups = [&](int own, int last, int rounds, Range<int64_t> segment, auto visit) {
+    const int64_t begin_cell = first_cell + own;
+    if (rounds == 2) {
+      for (int quad = own; quad <= last; quad += kRuns) {
+        visit(0, merge_group<int64_t>(segment, begin_cell, width, first_cell + quad, 0));
+      }
+    }
+    visit(rounds - 1, merge_group<int64_t>(segment, begin_cell, width, begin_cell, rounds - 1));
+  };
+  const auto tiles_of = [](const MergeGroup<int64_t>& runs) {
+    return static_cast<int>(ceil_div<int64_t>(runs.end() - runs.begin(), P::kTile));
+  };
+  int groups = 0, first_tiles = 0, second_tiles = 0;
+  if (begins && !is_short) {
+    for_groups(own, last, rounds, segment, [&](int round, const MergeGroup<int64_t>& runs) {
+      ++groups;
+      (round == 0 ? first_tiles : second_tiles) += tiles_of(runs);
+    });
+  }
+  const auto claim = [&](int count, int* counter) {  // places in a list, after those of the lanes before
+    int sum = count;
+#pragma unroll
+    for (int distance = 1; distance < kWarp; distance *= 2) {
+      const int below = __shfl_up_sync(kAll, sum, distance);
+      if (lane >= distance) sum += below;
+    }
+    int base = 0;
+    if (lane == kWarp - 1 && sum > 0) base = atomicAdd(counter, sum);
+    return __shfl_sync(kAll, base, kWarp - 1) + sum - count;
+  };
+  const int group_place = claim(groups, &phase.counts->groups);
+  const int first_place = claim(first_tiles, &phase.counts->tiles[0]);
+  const int second_place = claim(second_tiles, &phase.counts->tiles[1]);
+  const int short_place = claim(is_short, &phase.counts->short_groups);
+  if (is_short) {
+    const auto runs = merge_group<int64_t>(segment, first_cell + own, width, first_cell + own, 0);
+    phase.groups[problem.most_groups() - 1 - short_place] = {runs, row.begin, 0, 0, phase.last};
+  }
+  // The warp lists one segment after the other: one of the last phase may have all the tiles of a row.
+  for (unsigned segments = __ballot_sync(kAll, begins && !is_short); segments; segments &= segments - 1) {
+    const int at = __ffs(segments) - 1;
+    const auto its = [&](auto value) { return __shfl_sync(kAll, value, at); };
+    int group = its(group_place);
+    GroupTile* first_round = phase.group_tiles[0] + its(first_place);
+    GroupTile* second_round = phase.group_tiles[1] + its(second_place);
+    const Range<int64_t> its_segment{its(segment.begin), its(segment.end)};
+    const int its_rounds = its(rounds);
+    const int its_start = its(start);
+    for_groups(at, its(last), its_rounds, its_segment, [&](int round, const MergeGroup<int64_t>& runs) {
+      const bool ends = round + 1 == its_rounds;
+      const int source = round == 0 ? its_start : 1;
+      if (lane == 0) phase.groups[group] = {runs, row.begin, source, ends ? 0 : 1, ends && phase.last};
+      GroupTile*& to = round == 0 ? first_round : second_round;
+      const int count = tiles_of(runs);
+      for (int tile = lane; tile < count; tile += kWarp) to[tile] = {group, tile};
+      to += count;
+      ++group;
+    });
+  }
+}
+
+constexpr int kStartThreads = 256;
+
+// Brings the parts of a tile that start in the other buffer there, and makes keys of what is in its place.
+template <typename P>
+__device__ void start_tile(const P& problem, const Phase& phase, int64_t tile, bool decodes) {
+  const int64_t row_index = problem.segments.rows == 1 ? 0 : tile / problem.row_tiles;
+  const LiveRow row = problem.row(row_index);
+  const int64_t row_tile = tile - row_index * problem.row_tiles;
+  const int64_t first = row_tile * P::kTile;
+  const int64_t end = minimum<int64_t>(first + P::kTile, row.live);
+  if (first >= end) return;
+  const CellCut cut = phase.cuts[row_index * phase.row_cells + (row_tile >> phase.cell_tiles_shift)];
+  const auto copy = [&](int64_t begin, int64_t end, const auto* source, auto* target, auto change) {
+    constexpr int kBatch = 8;
+    for (int64_t at = row.begin + begin + threadIdx.x; at < row.begin + end; at += kBatch * kStartThreads) {
+      std::remove_cvref_t<decltype(*source)> items[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (at + i * kStartThreads < row.begin + end) items[i] = source[at + i * kStartThreads];
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (at + i * kStartThreads < row.begin + end) target[at + i * kStartThreads] = change(items[i]);
+      }
+    }
+  };
+  const auto same = [](auto item) { return item; };
+  const auto bring = [&](int start, int64_t begin, int64_t end) {
+    if (start == 0) return;
+    copy(begin, end, problem.buffers[0].keys, problem.buffers[start].keys, same);
+    if constexpr (P::kHasPayload) copy(begin, end, problem.buffers[0].payload, problem.buffers[start].payload, same);
+  };
+  const int64_t low = clamp(cut.low, first, end);
+  const int64_t high = clamp(cut.high, first, end);
+  bring(cut.left_start, first, low);
+  bring(cut.right_start, high, end);
+  if (decodes) {
+    auto* const keys = problem.buffers[0].keys;
+    copy(low, high, keys, keys, [&](auto code) { return problem.order.decode(code); });
+  }
+}
+
+// Brings the segments that start in the other buffer there. In the last phase what is in its place becomes keys. Few
+// blocks, as most often there is nothing to do.
+template <typename P>
+__global__ void __launch_bounds__(kStartThreads)
+    start_segments(const __grid_constant__ P problem, const __grid_constant__ Phase phase) {
+  const bool decodes = phase.last && !problem.order.keeps_bits();
+  wait_for_last_kernel();
+  if ((phase.counts->copies == 0 && !decodes) || problem.disorder.is_large()) return;
+  const int64_t tiles = problem.segments.rows * problem.row_tiles;
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) start_tile(problem, phase, tile, decodes);
+}
+
+}  // namespace mgpu::cuda::sorting

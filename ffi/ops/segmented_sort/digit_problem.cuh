@@ -1,0 +1,146 @@
+// What the kernels of a sort by digits work on: whole rows, or long segments of them, whose keys are sorted by one
+// digit of their rank a pass, the least significant first. A digit has 8 bits. (Adinets and Merrill, "Onesweep: A
+// Faster Least Significant Digit Radix Sort for GPUs", 2022.)
+#pragma once
+
+#include "ops/segmented_sort/problem.cuh"
+
+namespace mgpu::cuda::sorting {
+
+// Keys, or their codes between passes, and payload in device memory.
+template <typename Word, typename Payload>
+struct Columns {
+  Word* keys;
+  Payload* payload;  // null, in the input: the position in the row
+
+  // The same memory where every key has its payload beside it.
+  __device__ __forceinline__ uint64_t* entries() const { return reinterpret_cast<uint64_t*>(keys); }
+};
+
+// Which passes a segment takes, a bit each: those of digits in which its keys differ, or the first alone, which then
+// copies it. They alternate between two buffers, and the last of them ends in the output.
+struct DigitPasses {
+  uint32_t taken;
+
+  __device__ bool takes(int pass) const { return taken >> pass & 1; }
+  __device__ int before(int pass) const { return __popc(taken & ((1u << pass) - 1)); }
+  __device__ int after(int pass) const { return __popc(taken >> pass) - 1; }
+};
+
+struct ListedSegments {
+  const DigitSegment* segments;  // [totals->segments]
+  DigitTile* tiles;              // [totals->tiles]
+  const DigitTotals* totals;
+  uint32_t* taken;  // passes that any of them takes
+};
+// Nothing: with 32 bytes of parameters more, and the same instructions, passes over 2^22 uint32 keys took 26.4 us for
+// 23.5 (H200). docs/notes/segmented_sort.md has what else was tried.
+struct WholeRows {};
+
+// The shape of the tiles of few items, or of more.
+template <typename Word, typename Payload, bool kFew>
+constexpr DigitShape kDigitShape =
+    digit_shape(sizeof(Word), std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload), kFew);
+
+// A whole row is a segment, and its tiles follow from the row's number. Of segments that heads list (kListed), a kernel
+// makes a list of those that are not empty. Tiles lie within segments, and are numbered over all of them.
+template <typename Order_, typename Payload_, typename Offset_, bool kListed_, bool kFew = false>
+struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
+  using Order = Order_;
+  using Payload = Payload_;
+  using Offset = Offset_;  // counts the items of a row; two bits are spare
+  using Word = typename Order::Word;
+  static constexpr bool kListed = kListed_;
+  static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
+  static constexpr DigitShape kShape = kDigitShape<Word, Payload, kFew>;
+  static constexpr int kTile = kShape.tile();
+  // Copies of the counters: a lane adds to one of them, so that lanes seldom meet in a bank, whatever the keys.
+  static constexpr int kCounterCopies = 8;
+  static constexpr bool kOfColumns = false;
+  // Two words of 4 bytes travel as one of 8: half the loads and stores, and longer runs in memory. Only through the
+  // scratch memory, as key and payload of the output are two arrays.
+  static constexpr bool kJoined = kHasPayload && sizeof(Word) == 4 && sizeof(Payload) == 4;
+  static constexpr int kOutput = 0, kScratch = 1;  // of the buffers
+  // 256 words of a look-back for a tile of keys of 2 bytes are 5% of them. So a row's last tile has none, digits are
+  // counted in the scratch memory for keys, and the starts found are at the beginning of the row's result. There they
+  // stay until the row's first tile has read them: all others wait for its words before they store a key.
+  static constexpr bool kSavesMemory = sizeof(Word) == 2 && !kHasPayload && !kListed;
+
+  Order order;
+  int64_t length;  // of a row
+  int64_t rows;
+  LiveCounts counts;
+  int places;         // of digits that are looked at
+  int first_place;    // of these, of a partition
+  int64_t row_tiles;  // of a whole row
+  Columns<Word, Payload> input;
+  Columns<Word, Payload> buffers[2];  // the output, and the scratch memory
+  Offset* starts;                     // [segments, places, kDigits]: how many have the digit; then, a lesser one
+  Offset* sums;                       // [tiles, kDigits], of the look-back
+  uint64_t* tickets;                  // [places]
+  unsigned* counted;  // blocks that are done with a row; places in a listed segment's tiles that are counted
+  uint32_t* passes;   // [rows], of whole rows of one column
+  Disorder disorder;  // where somebody has looked and it is not large, nothing is done
+
+  // The place of a pass's digit. Only keys of 4 bytes are partitioned: the kernels of others have no registers to
+  // spare.
+  __device__ __forceinline__ int place(int pass) const {
+    if constexpr (sizeof(Word) == 4) {
+      return first_place + pass;
+    } else {
+      return pass;
+    }
+  }
+  __device__ bool is_left_to_merging() const { return disorder.inversions && !disorder.is_large(); }
+
+  __device__ int64_t live(int64_t row) const { return counts(row, length); }
+
+  __device__ DigitPasses row_passes(int64_t row) const { return {passes[row]}; }
+
+  // A row's tiles that have words.
+  __device__ __forceinline__ int64_t row_word_tiles() const { return row_tiles - kSavesMemory; }
+  // Where memory is saved: a row's starts, [places, kDigits].
+  __device__ __forceinline__ Offset* row_starts(int64_t row) const {
+    const auto result = reinterpret_cast<uintptr_t>(buffers[kOutput].keys + row * length);
+    return reinterpret_cast<Offset*>((result + sizeof(Offset) - 1) / sizeof(Offset) * sizeof(Offset));
+  }
+
+  __device__ __forceinline__ const Word* input_keys() const { return input.keys; }
+  __device__ __forceinline__ void copy_key(int64_t position) const {
+    buffers[kOutput].keys[position] = input.keys[position];
+  }
+
+  __device__ __forceinline__ static Payload position_payload(int64_t position) {
+    if constexpr (kHasPayload) {
+      return static_cast<Payload>(position);
+    } else {
+      return {};
+    }
+  }
+};
+
+// The digit at `place` of a rank.
+template <typename Word>
+__device__ __forceinline__ int digit_at(Word rank, int place) {
+  uint32_t bits = static_cast<uint32_t>(rank);
+  if constexpr (sizeof(Word) == 8) {
+    if (place >= 4) bits = static_cast<uint32_t>(rank >> 32);
+    place &= 3;
+  }
+  return static_cast<int>(__byte_perm(bits, 0, 0x4440 | place));
+}
+
+// Copies what lies past the live items of a segment, which stays where it is. The segment begins at `origin`, and at
+// `position` of its row. By all threads of a block.
+template <int kThreads, typename P>
+__device__ void copy_dead(const P& problem, int64_t origin, int64_t position, int64_t begin, int64_t end) {
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+    problem.copy_key(origin + i);
+    if constexpr (P::kHasPayload) {
+      problem.buffers[P::kOutput].payload[origin + i] =
+          problem.input.payload ? problem.input.payload[origin + i] : P::position_payload(position + i);
+    }
+  }
+}
+
+}  // namespace mgpu::cuda::sorting

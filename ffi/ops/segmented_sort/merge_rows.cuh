@@ -1,0 +1,454 @@
+// A round of a sort of whole rows: four runs at a time, or two, are merged, a tile of outputs by each block.
+#pragma once
+
+#include "cuda/block/copy_run.cuh"
+#include "cuda/block/partition.cuh"
+#include "cuda/block/serial_merge.cuh"
+#include "cuda/ptx.cuh"
+#include "ops/segmented_sort/plan_tiles.cuh"
+#include "ops/segmented_sort/row_problem.cuh"
+
+namespace mgpu::cuda::sorting {
+
+// Merges a short group in place, by one warp with room for its codes.
+template <typename P>
+__device__ void merge_short_group(const P& problem, const RunGroup& of, typename P::Word* codes) {
+  constexpr int kEach = kShortItems / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  const int64_t begin = of.row_begin + of.runs.begin();
+  auto* const keys = problem.buffers[0].keys + begin;
+  auto* const payloads = P::kHasPayload ? problem.buffers[0].payload + begin : nullptr;
+  int bounds[kRuns + 1];
+#pragma unroll
+  for (int k = 0; k <= kRuns; ++k) bounds[k] = static_cast<int>(of.runs.bounds[k] - of.runs.begin());
+  const int size = bounds[kRuns];
+  typename P::Payload payload[P::kHasPayload ? kEach : 1];
+  __syncwarp();  // the warp's last merge has read them
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const int i = k * kWarp + lane;
+    if (i >= size) break;
+    codes[i] = keys[i];
+    if constexpr (P::kHasPayload) payload[k] = payloads[i];
+  }
+  __syncwarp();
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const int i = k * kWarp + lane;
+    if (i >= size) break;
+    const int place = merged_place<kRuns>(problem.order, codes, bounds, i);
+    keys[place] = of.decode ? problem.order.decode(codes[i]) : codes[i];
+    if constexpr (P::kHasPayload) payloads[place] = payload[k];
+  }
+}
+
+// Those of a phase, by all warps of its first kernel.
+template <typename P>
+__device__ void merge_short_groups(const P& problem) {
+  constexpr int kWarps = kPlanThreads / kWarp;
+  __shared__ typename P::Word codes[kWarps][kShortItems];
+  const int count = *problem.short_groups_count;
+  const int warp = threadIdx.x / kWarp;
+  for (int64_t i = blockIdx.x * int64_t{kWarps} + warp; i < count; i += gridDim.x * int64_t{kWarps}) {
+    merge_short_group(problem, problem.groups[problem.most_groups() - 1 - i], codes[warp]);
+  }
+}
+
+// The splits at the starts of all tiles.
+template <typename P>
+__global__ void __launch_bounds__(kPlanThreads, 4) split_rows(const __grid_constant__ P problem, int round) {
+  wait_for_last_kernel();
+  if (problem.groups && round == 0) merge_short_groups(problem);
+  const int64_t edge = (blockIdx.x * int64_t{kPlanThreads} + threadIdx.x) / kSplitLanes;
+  const RowMerge merge = problem.merge(edge, round);
+  const MergeGroup<int64_t>& group = merge.group;
+  int64_t split[kRuns];
+  const int64_t rank = merge.first - group.begin();
+  const auto* const codes = problem.buffers[merge.source].keys + merge.row_begin;
+  if (__any_sync(0xffffffffu, group.end() - group.begin() > (int64_t{1} << 30))) {
+    split_runs<int64_t>(problem.order, codes, group, rank, split);
+  } else {
+    split_runs<int>(problem.order, codes, group, rank, split);
+  }
+  if (merge.size > 0 && threadIdx.x % kSplitLanes == 0) {
+#pragma unroll
+    for (int j = 0; j < kRuns; ++j) problem.splits[edge * kRuns + j] = split[j];
+  }
+}
+
+// What a tile takes from each of its four runs: items [from, from + count) of the array, which are brought to shared
+// memory, to `at` on.
+struct TileRuns {
+  int at[kRuns];
+  int count[kRuns];
+  int64_t from[kRuns];
+};
+
+// Each run is followed by as many greatest codes as a thread takes: the merges compare with them instead of asking
+// where a run ends.
+template <typename P>
+struct MergeRowsShared {
+  static_assert(P::kCell % P::kTile == 0);
+  static constexpr int kItems = P::kMerge.items;
+  static constexpr int kChunk = kChunkBytes / sizeof(typename P::Word);
+  static constexpr int kRoom = P::kTile + kRuns * (kItems + 2 * kChunk) + kItems;
+  // Of two merges that are dealt out by whole threads, each may leave its last thread with a single item.
+  static constexpr int kMiddle = ((P::kTile + 2 * (kItems - 1)) / kItems + 2) * kItems;
+  alignas(kChunkBytes) typename P::Word codes[kRoom];
+  typename P::Word middle[P::kPairs ? 1 : kMiddle];
+  // Where in `codes` an item was brought to: the low half of its shared address.
+  uint16_t from[P::kHasPayload ? ceil_div(P::kTile, kItems) * kItems : 1];
+  uint16_t middle_from[P::kHasPayload && !P::kPairs ? kMiddle : 1];
+  // Payload of the codes' width is brought too: to a place of its own, or, where there is a second level to hide that
+  // behind, to the codes' place once they are merged.
+  static constexpr bool kStaged = P::kHasPayload && sizeof(typename P::Payload) == sizeof(typename P::Word);
+  alignas(kChunkBytes) typename P::Payload payload[kStaged && P::kPairs ? kRoom : 1];
+  static_assert(sizeof(codes) <= 1 << 16);
+  alignas(kChunkBytes) TileRuns runs;
+  int64_t splits[2][kRuns];
+};
+
+// By the first warp: a lane a run, between the splits at the tile's start and end.
+template <typename P>
+__device__ void place_runs(int64_t row_begin, const MergeGroup<int64_t>& group, const int64_t* start,
+                           const int64_t* stop, int size, const typename P::Word* keys, TileRuns& runs) {
+  const int run = threadIdx.x % kRuns;
+  const auto pick = [&](int j) {
+    const auto& bounds = group.bounds;
+    return j == 0 ? bounds[0] : j == 1 ? bounds[1] : j == 2 ? bounds[2] : j == 3 ? bounds[3] : bounds[4];
+  };
+  const int64_t bound = pick(run);
+  const int64_t begin = start[run];
+  const int64_t end = stop ? stop[run] : pick(run + 1) - bound;
+  const int count = static_cast<int>(clamp<int64_t>(end - begin, 0, size));
+  const int64_t from = row_begin + bound + begin;
+  const int place = place_in_chunk(keys, from);
+  const int width = round_up_to_chunk<typename P::Word>(place + count + P::kMerge.items);
+  int at = place;
+#pragma unroll
+  for (int k = 0; k + 1 < kRuns; ++k) {
+    const int other = __shfl_sync(0xffffffffu, width, k);
+    if (k < run) at += other;
+  }
+  if (threadIdx.x < kRuns) {
+    runs.at[run] = at;
+    runs.count[run] = count;
+    runs.from[run] = from;
+  }
+}
+
+// Starts to copy the tile's runs of an array to shared memory. What lies next to their group may never have been
+// written.
+template <typename P, typename T>
+__device__ void copy_runs(const T* array, Range<int64_t> group, const TileRuns& runs, T* to) {
+  constexpr int kChunk = kChunkBytes / sizeof(T);
+#pragma unroll 1
+  for (int k = 0; k < kRuns; ++k) {
+    start_copy<P::kMerge.threads>(array, group, runs.from[k], runs.count[k], to + runs.at[k] / kChunk * kChunk);
+  }
+}
+
+// Merges what a thread has to take: put(i, code, address), the shared address being that which an item came from, and
+// only given with payload. `plain` says that codes compare as words, and with payload that none is the greatest.
+template <typename P, typename Put>
+__device__ void take_codes(const typename P::Order& order, bool plain, const typename P::Word* codes,
+                           const MergeCursor& runs, int diagonal, Put put) {
+  using Word = typename P::Word;
+  constexpr int kItems = P::kMerge.items;
+  if (plain) {
+    const MergeCursor cursor = shared_cursor<P::kTile>(codes, runs, diagonal, [](Word a, Word b) { return a < b; });
+    if constexpr (P::kHasPayload) {
+      take_in_order<kItems>(codes, cursor, put);
+    } else {
+      take_either<kItems>(codes, cursor, [&](int i, Word code) { put(i, code, 0u); });
+    }
+  } else if constexpr (P::kHasPayload || !P::Order::kTotal) {
+    const auto less = [&](Word a, Word b) { return order.less(a, b); };
+    const MergeCursor cursor = shared_cursor<P::kTile>(codes, runs, diagonal, less);
+    take_first<kItems>(codes, cursor, less, put);
+  }
+}
+
+// Where a tile's edges split a pair of runs, by a warp each: a step of 32 probes is one memory latency, and four of
+// them do. To split four runs takes as many again, and each has more to work out.
+template <typename P>
+__device__ void split_pair(const P& problem, const typename P::Word* codes, const RowMerge& merge,
+                           int64_t (&splits)[2][kRuns]) {
+  const int edge = threadIdx.x / kWarp;
+  if (edge < 2) {
+    const auto order = problem.order;
+    const MergeGroup<int64_t>& group = merge.group;
+    const int a_count = static_cast<int>(group.length(0));
+    const int b_count = static_cast<int>(group.length(1));
+    const int rank = static_cast<int>(merge.first - group.begin()) + (edge ? merge.size : 0);
+    const auto* const a = codes + group.bounds[0];
+    const auto* const b = codes + group.bounds[1] + (rank - 1);
+    const int split = warp_partition_point(maximum(0, rank - b_count), minimum(rank, a_count),
+                                           [&](int i) { return !order.less(b[-i], a[i]); });
+    const int lane = threadIdx.x % kWarp;
+    if (lane < kRuns) splits[edge][lane] = lane == 0 ? split : lane == 1 ? rank - split : 0;
+  }
+  __syncthreads();
+}
+
+// Where a tile's runs lie in shared memory.
+struct PlacedRuns {
+  int at[kRuns];
+  int count[kRuns];
+};
+
+// A tile merged: its codes in order and, with payload, where each came from.
+template <typename P>
+struct MergedTile {
+  const typename P::Word* codes;
+  const uint16_t* from;
+};
+
+// Brings a tile's runs to shared memory, each followed by greatest codes. Gives whether codes compare as words, and
+// with payload that none is the greatest.
+template <typename P>
+__device__ __forceinline__ bool bring_runs(const P& problem, const RowMerge& merge, Range<int64_t> written,
+                                           MergeRowsShared<P>& shared, PlacedRuns& runs) {
+  using Word = typename P::Word;
+  constexpr Word kGreatest = static_cast<Word>(~Word{0});
+  constexpr bool kPayloadNow = MergeRowsShared<P>::kStaged && P::kPairs;
+  const MergeGroup<int64_t>& group = merge.group;
+  const Buffer<typename P::Order, typename P::Payload> from = problem.buffers[merge.source];
+  const int64_t* start = problem.splits + blockIdx.x * int64_t{kRuns};
+  const int64_t* stop = merge.first + merge.size == group.end() ? nullptr : start + kRuns;
+  if constexpr (P::kPairs) {
+    split_pair(problem, from.keys + merge.row_begin, merge, shared.splits);
+    start = shared.splits[0];
+    stop = shared.splits[1];
+  }
+  if (threadIdx.x < kWarp) place_runs<P>(merge.row_begin, group, start, stop, merge.size, from.keys, shared.runs);
+  bool plain = true;
+  if constexpr (!P::Order::kTotal) plain = *problem.unplain == 0;
+  __syncthreads();
+  copy_runs<P>(from.keys, written, shared.runs, shared.codes);
+  copy_commit();
+  if constexpr (kPayloadNow) {
+    copy_runs<P>(from.payload, written, shared.runs, shared.payload);
+    copy_commit();
+  }
+#pragma unroll
+  for (int k = 0; k < kRuns; ++k) {
+    runs.at[k] = shared.runs.at[k];
+    runs.count[k] = shared.runs.count[k];
+  }
+  copy_wait<kPayloadNow ? 1 : 0>();
+  __syncthreads();
+  if constexpr (P::kHasPayload) {
+#pragma unroll
+    for (int k = 0; k < kRuns; ++k) {
+      plain = plain & (runs.count[k] == 0 || shared.codes[runs.at[k] + runs.count[k] - 1] != kGreatest);
+    }
+  }
+  const int thread = threadIdx.x;
+  if (thread < P::kMerge.items) {
+#pragma unroll
+    for (int k = 0; k < kRuns; ++k) shared.codes[runs.at[k] + runs.count[k] + thread] = kGreatest;
+  }
+  __syncthreads();
+  return plain;
+}
+
+// Merges two runs.
+template <typename P>
+__device__ __forceinline__ MergedTile<P> merge_two(const P& problem, bool plain, int size, const PlacedRuns& placed,
+                                                   MergeRowsShared<P>& shared) {
+  using Word = typename P::Word;
+  constexpr int kItems = P::kMerge.items;
+  const auto& [at, count] = placed;
+  const int diagonal = static_cast<int>(threadIdx.x) * kItems;
+  Word taken[kItems];
+  if (diagonal < size) {
+    const MergeCursor runs{at[0], at[0] + count[0], at[1], at[1] + count[1]};
+    take_codes<P>(problem.order, plain, shared.codes, runs, diagonal, [&](int i, Word code, uint32_t address) {
+      taken[i] = code;
+      if constexpr (P::kHasPayload) shared.from[diagonal + i] = static_cast<uint16_t>(address);
+    });
+  }
+  __syncthreads();
+  if (diagonal < size) {
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) shared.codes[diagonal + i] = taken[i];
+  }
+  __syncthreads();
+  return {shared.codes, shared.from};
+}
+
+// Merges four runs, two by two and then what comes of them. bring_payload() is called when the codes that were brought
+// are not needed any more.
+template <typename P, typename BringPayload>
+__device__ __forceinline__ MergedTile<P> merge_four(const P& problem, bool plain, int size, const PlacedRuns& placed,
+                                                    MergeRowsShared<P>& shared, BringPayload bring_payload) {
+  using Word = typename P::Word;
+  constexpr int kItems = P::kMerge.items;
+  constexpr Word kGreatest = static_cast<Word>(~Word{0});
+  const auto& [at, count] = placed;
+  const int thread = threadIdx.x;
+  // First level: runs 0 and 1, and runs 2 and 3, by as many whole threads as each takes.
+  const int first_count = count[0] + count[1];
+  const int second_count = count[2] + count[3];
+  const int first_threads = ceil_div(first_count, kItems);
+  const int second_threads = ceil_div(second_count, kItems);
+  const int second_begin = (first_threads + 1) * kItems;
+  if (thread < first_threads + second_threads) {
+    const bool second = thread >= first_threads;
+    const int diagonal = (second ? thread - first_threads : thread) * kItems;
+    const MergeCursor runs = second ? MergeCursor{at[2], at[2] + count[2], at[3], at[3] + count[3]}
+                                    : MergeCursor{at[0], at[0] + count[0], at[1], at[1] + count[1]};
+    const int to = (second ? second_begin : 0) + diagonal;
+    take_codes<P>(problem.order, plain, shared.codes, runs, diagonal, [&](int i, Word code, uint32_t address) {
+      shared.middle[to + i] = code;
+      if constexpr (P::kHasPayload) shared.middle_from[to + i] = static_cast<uint16_t>(address);
+    });
+  }
+  if (thread < kItems) {
+    shared.middle[first_threads * kItems + thread] = kGreatest;
+    shared.middle[second_begin + second_threads * kItems + thread] = kGreatest;
+  }
+  __syncthreads();
+  bring_payload();
+  const int begin = first_count == 0 ? second_begin : 0;
+  MergedTile<P> merged{shared.middle + begin, shared.middle_from + begin};
+  if (first_count > 0 && second_count > 0) {
+    const int diagonal = thread * kItems;
+    constexpr uint32_t kWidth = sizeof(Word);
+    const uint32_t middle = shared_address(shared.middle);
+    const MergeCursor runs{0, first_count, second_begin, second_begin + second_count};
+    if constexpr (P::kHasPayload) {
+      Word taken[kItems];
+      if (diagonal < size) {
+        take_codes<P>(problem.order, plain, shared.middle, runs, diagonal, [&](int i, Word code, uint32_t address) {
+          taken[i] = code;
+          shared.from[diagonal + i] = shared.middle_from[(address - middle) / kWidth];
+        });
+      }
+      __syncthreads();
+      if (diagonal < size) {
+#pragma unroll
+        for (int i = 0; i < kItems; ++i) shared.middle[diagonal + i] = taken[i];
+      }
+      merged.from = shared.from;
+    } else {
+      if (diagonal < size) {
+        take_codes<P>(problem.order, plain, shared.middle, runs, diagonal,
+                      [&](int i, Word code, uint32_t) { shared.codes[diagonal + i] = code; });
+      }
+      merged.codes = shared.codes;
+    }
+    __syncthreads();
+  }
+  return merged;
+}
+
+// Stores a tile's codes, or the keys that they stand for.
+template <typename P>
+__device__ __forceinline__ void store_codes(const P& problem, const RowMerge& merge, const MergedTile<P>& merged) {
+  constexpr int kThreads = P::kMerge.threads;
+  const int thread = threadIdx.x;
+  const bool decode = merge.decode;
+  const auto order = problem.order;
+  auto* const keys = problem.buffers[merge.target].keys + merge.row_begin + merge.first;
+  const auto store = [&](int i) {
+    const int position = i * kThreads + thread;
+    keys[position] = decode ? order.decode(merged.codes[position]) : merged.codes[position];
+  };
+  constexpr int kWhole = P::kTile / kThreads;
+  if (merge.size == P::kTile) {
+#pragma unroll
+    for (int i = 0; i < kWhole; ++i) store(i);
+    if (kWhole * kThreads + thread < merge.size) store(kWhole);
+  } else {
+    for (int i = 0; i * kThreads + thread < merge.size; ++i) store(i);
+  }
+}
+
+// Stores a tile's payload, from shared memory where that was brought, else from device memory.
+template <typename P>
+__device__ __forceinline__ void store_payload(const P& problem, const RowMerge& merge, const MergedTile<P>& merged,
+                                              const PlacedRuns& placed, MergeRowsShared<P>& shared) {
+  using Word = typename P::Word;
+  using Payload = typename P::Payload;
+  constexpr int kThreads = P::kMerge.threads;
+  const int thread = threadIdx.x;
+  const int size = merge.size;
+  Payload* const payload = problem.buffers[merge.target].payload + merge.row_begin + merge.first;
+  const uint16_t base = static_cast<uint16_t>(shared_address(shared.codes));
+  const auto place_of = [&](int position) {
+    return static_cast<uint16_t>(merged.from[position] - base) / static_cast<unsigned>(sizeof(Word));
+  };
+  if constexpr (MergeRowsShared<P>::kStaged) {
+    copy_wait<0>();
+    __syncthreads();
+    const Payload* const staged = P::kPairs ? shared.payload : reinterpret_cast<const Payload*>(shared.codes);
+#pragma unroll 4
+    for (int i = thread; i < size; i += kThreads) payload[i] = staged[place_of(i)];
+  } else {
+    const Payload* const source = problem.buffers[merge.source].payload;
+    const auto& at = placed.at;
+    constexpr int kBatch = 4;
+    for (int begin = thread; begin < size; begin += kBatch * kThreads) {
+      Payload fetched[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int position = begin + i * kThreads;
+        if (position >= size) break;
+        const int place = place_of(position);
+        const int run = (place >= at[1]) + (place >= at[2]) + (place >= at[3]);
+        fetched[i] = source[shared.runs.from[run] + place - shared.runs.at[run]];
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int position = begin + i * kThreads;
+        if (position < size) payload[position] = fetched[i];
+      }
+    }
+  }
+}
+
+// Merges a tile of outputs. False if there is nothing to merge.
+template <typename P>
+__device__ __forceinline__ bool merge_tile(const P& problem, int64_t tile, int round, MergeRowsShared<P>& shared) {
+  const RowMerge merge = problem.merge(tile, round);
+  if (merge.size == 0) return false;
+  const Range<int64_t> written{merge.row_begin + merge.group.begin(), merge.row_begin + merge.group.end()};
+  PlacedRuns runs;
+  const bool plain = bring_runs(problem, merge, written, shared, runs);
+  MergedTile<P> merged;
+  if constexpr (P::kPairs) {
+    merged = merge_two(problem, plain, merge.size, runs, shared);
+  } else {
+    merged = merge_four(problem, plain, merge.size, runs, shared, [&] {
+      // While the second level is merged, the payload takes the place of the codes.
+      if constexpr (MergeRowsShared<P>::kStaged) {
+        const auto* const payload = problem.buffers[merge.source].payload;
+        copy_runs<P>(payload, written, shared.runs, reinterpret_cast<typename P::Payload*>(shared.codes));
+        copy_commit();
+      }
+    });
+  }
+  store_codes(problem, merge, merged);
+  if constexpr (P::kHasPayload) store_payload(problem, merge, merged, runs, shared);
+  return true;
+}
+
+// A block a tile. Of nearly sorted rows, whose tiles are as many as the kernels before found, a few blocks take all.
+template <typename P>
+__global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_constant__ P problem, int round) {
+  extern __shared__ __align__(16) unsigned char storage[];
+  auto& shared = *reinterpret_cast<MergeRowsShared<P>*>(storage);
+  wait_for_last_kernel();
+  if constexpr (P::kPairs) {
+    merge_tile(problem, blockIdx.x, round, shared);
+  } else {
+    for (int64_t tile = blockIdx.x; merge_tile(problem, tile, round, shared); tile += gridDim.x) {
+      if (!problem.groups) return;
+      __syncthreads();
+    }
+  }
+}
+
+}  // namespace mgpu::cuda::sorting

@@ -1,0 +1,41 @@
+// The call of segmented_sort as its kernels see it: the same on both platforms.
+#pragma once
+
+#include "algorithm/segments.h"
+#include "ops/common/payload.h"
+#include "runtime/dtype.h"
+
+namespace mgpu {
+
+struct Call;
+
+// kMerging: whole rows by merging, segments in the fastest way. kNearlySorted: by merging, with a look at what is in
+// its place already. kPartitioning: in the order of the highest `bits` bits at least; items that share these may come
+// in any order, but equal ones stay in theirs.
+enum class SortMethod : int64_t { kMerging, kFastest, kNearlySorted, kPartitioning };
+
+// Operands: keys [.., n], heads [.., m], flags [.., n] bool or [.., ceil(n / 32)] uint32, count [.., 1], payload
+// [.., n]; any but the keys may be absent (empty). Attributes: descending, method, bits, payload. Results: keys, and
+// the payload.
+struct SegmentedSortOperands {
+  DType key_type;
+  bool descending;
+  SortMethod method;  // without heads and flags, unless it is by merging
+  int bits;           // of the keys that may differ, the lowest; of a partition, the highest
+  PayloadMode payload_mode;
+  int payload_width = 0;  // bytes; 0 without payload
+  Segments segments;
+  bool has_flags;
+  bool whole_rows;  // without heads and flags
+  const void* keys;
+  const void* payload;  // null unless given
+  void* sorted_keys;
+  void* sorted_payload;
+
+  explicit SegmentedSortOperands(const Call& call);
+
+  // The length of a row where the payload is the indices of its items, else 0.
+  int64_t index_row_length() const { return payload_mode == PayloadMode::kIndices ? segments.length : 0; }
+};
+
+}  // namespace mgpu

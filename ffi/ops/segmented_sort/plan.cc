@@ -1,0 +1,423 @@
+#include "ops/segmented_sort/plan.h"
+
+#include "cpu/policy.h"
+#include "ops/common/dispatch.h"
+#include "runtime/call.h"
+#include "runtime/operations.h"
+#include "runtime/plan.h"
+#include "runtime/signature.h"
+#include "runtime/workspace.h"
+
+namespace mgpu {
+
+namespace {
+
+using Problem = SegmentedSortOperands;
+using Row = PlanRow<SortVariant, Problem>;
+
+int width(const Problem& of) { return byte_width(of.key_type); }
+bool has_payload(const Problem& of) { return of.payload_width > 0; }
+bool is_float(const Problem& of) { return key_kind(of.key_type) == KeyKind::kFloat; }
+int places(const Problem& of) { return ceil_div(of.bits, kDigitBits); }
+int64_t length(const Problem& of) { return of.segments.length; }
+int64_t rows(const Problem& of) { return of.segments.rows; }
+int64_t total(const Problem& of) { return of.segments.total(); }
+int64_t mean_segment(const Problem& of) { return length(of) / (of.segments.heads_count + 1); }
+bool is_nearly_sorted(const Problem& of) { return of.method == SortMethod::kNearlySorted; }
+bool has_short_offsets(const Problem& of) { return length(of) < int64_t{1} << 30; }
+// Their cells are slower, and large ones no better than segments.
+bool is_wide(const Problem& of) { return width(of) == 8 && has_payload(of); }
+
+// ---- Segments.
+// Those that are merged have smaller tiles than whole rows have cells, and take more rounds. By digits each has half a
+// tile more than it fills, and 1 KB of counts a place: 7% of the memory of keys of 4 bytes that have 2^15 items a
+// segment.
+constexpr int64_t long_segment(int places) { return int64_t{1} << (places <= 2 ? 14 : places <= 4 ? 15 : 19); }
+
+bool are_long(const Problem& of) {
+  return !of.whole_rows && !of.has_flags && has_short_offsets(of) && total(of) >= int64_t{1} << 17 &&
+         mean_segment(of) >= long_segment(places(of));
+}
+
+// Where no segment is long, passes that do nothing take the place of rounds that do nothing. They take 14 us more of
+// 2^26 items, which is less than 2% if segments are not too short. Keys of 64 bits would take twice as many.
+bool may_be_long(const Problem& of) {
+  return !of.whole_rows && has_short_offsets(of) && total(of) >= int64_t{1} << 22 && width(of) <= 4 &&
+         length(of) >= long_segment(places(of)) && mean_segment(of) >= 512;
+}
+
+bool are_segments(const Problem& of) { return !of.whole_rows; }
+
+// ---- Whole rows in a block each.
+constexpr int64_t kLongestByDigits = kRowDigitThreads * kRowDigitItems;
+
+bool may_have_blocks(const Problem& of) {
+  return rows(of) > 1 && length(of) <= kLongestByDigits && of.method != SortMethod::kMerging &&
+         of.method != SortMethod::kPartitioning;
+}
+
+// A digit costs a row as much as 500 items. Merging shares few long rows among more blocks. A block needs longer for
+// codes of floats; those of more than 16 bits have no kernel.
+bool are_row_digits(const Problem& of) {
+  if (!may_have_blocks(of) || places(of) > 2 || (is_float(of) && width(of) > 2)) return false;
+  const bool is_long = length(of) > kLongestByDigits / 2;
+  if (places(of) == 1) return length(of) > 512 && total(of) > int64_t{1} << (is_long ? 15 : 12);
+  // Merging takes longer for floats of 16 bits, whose zeros are equal, and not for integers with payload.
+  if (length(of) <= 1024) {
+    const bool merges_slowly = width(of) == 2 && (is_float(of) || !has_payload(of));
+    return length(of) > 512 && total(of) >= int64_t{1} << 18 && merges_slowly;
+  }
+  const int least = is_long ? 18 : is_float(of) && length(of) > 2048 ? 17 : 14;
+  const bool fills_merged_cell = width(of) == 4 && !has_payload(of) && 4 * length(of) > 3 * kLongestByDigits;
+  return total(of) >= int64_t{1} << least && !fills_merged_cell;
+}
+int64_t row_digits_bytes(const Problem& of) {
+  const bool has_place = has_payload(of) || width(of) > 2 || is_float(of);
+  return row_digit_bytes(length(of), has_place ? 4 : width(of), false) + kRowDigitStaticBytes;
+}
+
+// Merging shares few rows among more blocks, and takes rows that are nearly in order in less time. Eight digits of a
+// short row take its block as long as merging takes many rows, or a few with many blocks.
+constexpr int64_t kFewItems = int64_t{1} << 18;
+bool are_row_ranks(const Problem& of) {
+  if (!may_have_blocks(of) || places(of) <= 2 || !has_payload(of) || width(of) < 4) return false;
+  if (of.method != SortMethod::kFastest || rows(of) < 64 || length(of) <= 1024) return false;
+  return width(of) == 4 || (total(of) > kFewItems && (length(of) > 2048 || rows(of) <= 2048));
+}
+int64_t row_ranks_bytes(const Problem& of) {
+  return row_digit_bytes(length(of), 2 + width(of), true) + kRowDigitStaticBytes;
+}
+
+// ---- Whole rows of few comparisons, which are made at once. A row has a block of its own, which takes 0.6 ns. More
+// rows share the tiles of the kernels for segments: 2^20 rows of 4 keys of 4 bytes take 36 us for 650.
+int64_t comparisons(const Problem& of) { return total(of) * length(of); }
+bool has_few_comparisons(const Problem& of) {
+  return length(of) <= kOneCellShape.cell() && rows(of) <= int64_t{1} << 15 && comparisons(of) <= int64_t{1} << 24;
+}
+bool has_fewest_comparisons(const Problem& of) {
+  return has_few_comparisons(of) && (is_wide(of) || comparisons(of) <= int64_t{1} << 22);
+}
+
+// The kernels for segments take 20 us for any rows. From 2^20 items on what counts is how much of a cell is filled.
+bool are_packed(const Problem& of) {
+  constexpr int64_t kNotMany = int64_t{1} << 20;
+  if (rows(of) == 1 || length(of) < 64 || length(of) > 512) return false;
+  if (width(of) == 8) return total(of) <= (has_payload(of) ? kFewItems : kNotMany);
+  return total(of) <= kNotMany || 4 * length(of) >= 3 * packed_slot(length(of), kFewItemsShape);
+}
+
+// ---- Whole rows by digits. Merging takes a round for each doubling of a row beyond a cell, digits as many passes for
+// any length. Rows of one or two digits go by digits where they are too long for a block of their own.
+bool are_many_for_digits(const Problem& of) {
+  const int count = places(of);
+  const int least_items = count == 1 ? 17 : count == 2 ? 18 : count <= 4 ? 19 : has_payload(of) ? 20 : 22;
+  const int least_row = count <= 4 && has_payload(of) ? 16 : has_payload(of) ? 18 : 19;
+  if (total(of) < int64_t{1} << least_items) return false;
+  return count <= 2 ? length(of) > int64_t{1} << 14 : length(of) >= int64_t{1} << least_row;
+}
+bool are_for_digits(const Problem& of) {
+  const bool merges_overlaps =
+      is_nearly_sorted(of) && width(of) >= 4 && (!has_payload(of) || (width(of) == 4 && of.payload_width == 4));
+  return of.method != SortMethod::kMerging && !merges_overlaps && are_many_for_digits(of);
+}
+int64_t digit_bytes(const Problem& of) { return digit_shared_bytes(width(of), of.payload_width); }
+
+// ---- Whole rows by merging cells.
+bool fills(const Problem& of, const RowShape& shape) {
+  const int64_t cell = shape.cell();
+  return rows(of) == 1 || ceil_div(length(of), cell) * cell <= 2 * length(of);
+}
+RowShape pairs(const Problem& of) { return pairs_shape(width(of), has_payload(of)); }
+RowShape long_rows(const Problem& of) { return row_shape(width(of), has_payload(of)); }
+
+// Wide cells take longer, but half as long as two in one where there are no more than the device has room for.
+bool has_few_items(const Problem& of) {
+  constexpr int64_t kFewWideItems = int64_t{1} << 20;
+  const int64_t cell = kFewItemsShape.cell();
+  const bool is_small_cell = length(of) <= cell && (!is_wide(of) || rows(of) * cell <= kFewWideItems);
+  return (total(of) <= kFewItems || is_small_cell) && fills(of, kFewItemsShape);
+}
+bool is_one_cell(const Problem& of) {
+  return !is_wide(of) && length(of) <= kOneCellShape.cell() && fills(of, kOneCellShape);
+}
+bool are_pairs(const Problem& of) {
+  return !is_nearly_sorted(of) && total(of) * maximum(width(of) + of.payload_width, 4) <= int64_t{1} << 24 &&
+         fills(of, pairs(of));
+}
+int64_t pairs_bytes(const Problem& of) { return row_shared_bytes(width(of), has_payload(of), true); }
+// Narrow keys with payload, and keys with wide payload, the kernels for segments sort as fast.
+bool are_long_rows(const Problem& of) {
+  const bool is_slow = has_payload(of) && (width(of) != 4 || of.payload_width != 4);
+  return !is_nearly_sorted(of) && !is_slow && fills(of, long_rows(of));
+}
+int64_t long_rows_bytes(const Problem& of) { return row_shared_bytes(width(of), has_payload(of), false); }
+bool are_nearly_sorted(const Problem& of) {
+  return is_nearly_sorted(of) && !is_wide(of) && !are_for_digits(of) && fills(of, long_rows(of));
+}
+bool are_nearly_sorted_or_digits(const Problem& of) { return are_nearly_sorted(of) && are_many_for_digits(of); }
+int64_t either_bytes(const Problem& of) { return maximum(long_rows_bytes(of), digit_bytes(of)); }
+
+// With each row, what it gave beside the way taken before, on H200s.
+constexpr Row kTable[] = {
+    // Keys of 4 bytes in segments of 10^6: 2.06 ms to 1.19, with payload 3.32 to 1.81 (2^26 items, 2026-11-21).
+    {SortVariant::kSegmentsByDigits, "segments by digits", "heads list few segments for all items", are_long,
+     digit_bytes},
+    // Long segments take 27 to 46% less among short ones (2026-11-22).
+    {SortVariant::kLongSegments, "segments, long ones by digits",
+     "segments may be long, and 512 items or more on average", may_be_long, digit_bytes},
+    {SortVariant::kSegments, "segments", "heads or flags", are_segments},
+    // 2^22 uint16 in rows of 4,096: 59 us to 34; int8 61 to 19 (2026-11-26).
+    {SortVariant::kRowDigits, "rows by digits", "rows that fit a block, keys of two digits at most", are_row_digits,
+     row_digits_bytes},
+    // 2^22 float64 with payload in rows of 4,096: 257 us to 130 (2026-11-26).
+    {SortVariant::kRowRanks, "rows by digits of ranks", "rows that fit a block, with payload, enough of them",
+     are_row_ranks, row_ranks_bytes},
+    // 2^10 keys in 2.7 us for 4.6, 2^12 in 5.3 for 7.8.
+    {SortVariant::kRanks, "ranks", "2^22 comparisons at most", has_fewest_comparisons},
+    // 2^18 float32 in rows of 128: 23.7 us to 3.5; 2^22 in rows of 200 82.5 to 39.4 (2026-11-25).
+    {SortVariant::kPackedRows, "packed rows", "rows of 64 to 512 items that fill a cell together", are_packed},
+    {SortVariant::kRanks, "ranks", "2^24 comparisons at most", has_few_comparisons},
+    // 2^26 uint32: 2.3 ms to 1.118 (2026-11-20).
+    {SortVariant::kDigits, "digits", "many items, long rows", are_for_digits, digit_bytes},
+    // 2^16 keys: 31.8 us to 17.4.
+    {SortVariant::kFewItems, "few items", "2^18 items at most, or rows of a small cell", has_few_items},
+    // 2^12 keys: 20.1 us to 7.8.
+    {SortVariant::kOneCell, "one cell", "rows fit a cell", is_one_cell},
+    // 2^20 keys: 71.7 us to 58.8.
+    {SortVariant::kPairs, "pairs", "16 MB at most", are_pairs, pairs_bytes},
+    // 2^26 keys that lie near their places: 1.118 ms to 0.637 (2026-11-24).
+    {SortVariant::kNearlySortedOrDigits, "nearly sorted rows, or digits",
+     "keys may be nearly sorted; the device takes digits where samples are not", are_nearly_sorted_or_digits,
+     either_bytes},
+    {SortVariant::kNearlySorted, "nearly sorted rows", "keys may be nearly sorted", are_nearly_sorted, long_rows_bytes},
+    // 2^26 float32: 3.62 ms to 2.17.
+    {SortVariant::kLongRows, "long rows", "long rows that are to be merged", are_long_rows, long_rows_bytes},
+    {SortVariant::kSegments, "segments", "rows that fill no cell, wide items"},
+};
+
+DigitCounts take_counts(Workspace& workspace, int64_t segments, int64_t tiles, int places, int64_t offset_bytes) {
+  const int64_t begin = workspace.used();
+  DigitCounts counts{};
+  counts.most_tiles = tiles;
+  counts.tickets = workspace.take<uint64_t>(places);
+  counts.counted = workspace.take<unsigned>(segments);
+  counts.taken = workspace.take<uint32_t>(1);
+  counts.totals = workspace.take<DigitTotals>(1);
+  const int64_t starts = workspace.used();
+  counts.starts = workspace.take<char>(segments * places * kDigits * offset_bytes);
+  counts.starts_bytes = workspace.used() - starts;
+  counts.zeroed_bytes = workspace.used() - begin;
+  counts.sums = workspace.take<char>(tiles * kDigits * offset_bytes);
+  return counts;
+}
+
+}  // namespace
+
+DigitCounts DigitCounts::take(Workspace& workspace, int64_t rows, int64_t length, int places, int tile,
+                              int64_t offset_bytes) {
+  DigitCounts counts = take_counts(workspace, rows, rows * ceil_div<int64_t>(length, tile), places, offset_bytes);
+  counts.passes = workspace.take<uint32_t>(rows);
+  return counts;
+}
+
+DigitCounts DigitCounts::take_listed(Workspace& workspace, int64_t segments, int64_t total, int places, int tile) {
+  // A segment has one tile at most that it does not fill.
+  DigitCounts counts = take_counts(workspace, segments, total / tile + segments, places, sizeof(uint32_t));
+  counts.segments = workspace.take<DigitSegment>(segments);
+  counts.tiles = workspace.take<DigitTile>(counts.most_tiles);
+  return counts;
+}
+
+SortPlan::SortPlan(const SegmentedSortOperands& operands, const Traits& traits) : operands_(operands) {
+  const Row& row = plan_row(kTable, operands, traits);
+  variant_ = row.variant;
+  name_ = row.name;
+  condition_ = row.condition;
+}
+
+int64_t SortPlan::workspace_bytes(const SegmentedSortOperands& operands) {
+  return most_bytes(kTable, operands, [&](const Row& row) { return layout_bytes(SortPlan(operands, row.variant)); });
+}
+
+int SortPlan::digit_places() const { return places(operands_); }
+int SortPlan::first_place() const {
+  return operands_.method == SortMethod::kPartitioning ? width(operands_) - digit_places() : 0;
+}
+bool SortPlan::has_long_offsets() const { return !has_short_offsets(operands_); }
+bool SortPlan::has_few_digit_items() const { return operands_.whole_rows && total(operands_) < int64_t{1} << 22; }
+int SortPlan::digit_tile() const {
+  return digit_shape(width(operands_), operands_.payload_width, has_few_digit_items()).tile();
+}
+bool SortPlan::packs_large_cells() const {
+  const int64_t slot = packed_slot(length(operands_), kOneCellShape);
+  // Of fewer items, large cells would leave multiprocessors without a block.
+  return 2 * length(operands_) > slot && rows(operands_) * slot > kFewItems;
+}
+int64_t SortPlan::least_long_segment() const {
+  return variant_ == SortVariant::kLongSegments ? long_segment(digit_places()) : INT64_MAX;
+}
+
+DigitCounts SortPlan::take_digit_counts(Workspace& workspace) const {
+  const Segments& segments = operands_.segments;
+  const int tile = digit_tile();
+  if (operands_.whole_rows) {
+    const int64_t offset_bytes = has_long_offsets() ? sizeof(uint64_t) : sizeof(uint32_t);
+    return DigitCounts::take(workspace, segments.rows, segments.length, digit_places(), tile, offset_bytes);
+  }
+  const int64_t most =
+      variant_ == SortVariant::kLongSegments ? segments.total() / least_long_segment() : segments.flat_heads_count();
+  return DigitCounts::take_listed(workspace, most, segments.total(), digit_places(), tile);
+}
+
+void SortPlan::take_keys_behind_counts(Workspace& workspace, SortScratch& scratch) const {
+  DigitCounts& counts = scratch.digits;
+  const int64_t rows = operands_.segments.rows, places = digit_places();
+  const int64_t offset_bytes = has_long_offsets() ? sizeof(uint64_t) : sizeof(uint32_t);
+  const int64_t begin = workspace.used();
+  counts.most_tiles = rows * ceil_div<int64_t>(length(operands_), digit_tile());
+  // In one piece: each has 256 bytes at least, 0.05% of the fewest keys.
+  auto* const words = reinterpret_cast<uint32_t*>(workspace.take<uint64_t>(places + rows));
+  if (words) {
+    counts.tickets = reinterpret_cast<uint64_t*>(words);
+    counts.counted = words + 2 * places;
+    counts.passes = counts.counted + rows;
+  }
+  counts.starts_bytes = rows * places * kDigits * offset_bytes;
+  counts.zeroed_bytes = workspace.used() - begin + counts.starts_bytes;
+  scratch.keys = counts.starts = workspace.take<char>(total(operands_) * width(operands_));
+  counts.sums = workspace.take<char>((counts.most_tiles - rows) * kDigits * offset_bytes);
+}
+
+void SortPlan::take_digits(Workspace& workspace, SortScratch& scratch) const {
+  const int64_t key_bytes = total(operands_) * width(operands_);
+  if (operands_.whole_rows && width(operands_) == 2 && !has_payload(operands_)) {
+    return take_keys_behind_counts(workspace, scratch);
+  }
+  scratch.keys = workspace.take<char>(key_bytes);
+  scratch.payload = workspace.take<char>(total(operands_) * operands_.payload_width);
+  // One pass goes from the input to the output: its counts take the place of the second buffer.
+  Workspace counts;
+  take_digit_counts(counts);
+  if (digit_places() == 1 && counts.used() <= key_bytes) {
+    Workspace keys(scratch.keys, key_bytes);
+    scratch.digits = take_digit_counts(keys);
+  } else {
+    scratch.digits = take_digit_counts(workspace);
+  }
+}
+
+SortScratch SortPlan::layout(Workspace& workspace) const {
+  const Segments& segments = operands_.segments;
+  const int64_t begin = workspace.used();
+  SortScratch scratch{};
+  scratch.rounds = workspace.take<int>(SortScratch::kCounters);
+  scratch.zeroed_bytes = workspace.used() - begin;
+  const auto take_buffer = [&] {
+    scratch.keys = workspace.take<char>(segments.total() * width(operands_));
+    scratch.payload = workspace.take<char>(segments.total() * operands_.payload_width);
+  };
+  switch (variant_) {
+    case SortVariant::kRanks:
+    case SortVariant::kPackedRows:
+    case SortVariant::kRowDigits:
+    case SortVariant::kRowRanks:
+    case SortVariant::kOneCell: break;
+    case SortVariant::kDigits:
+    case SortVariant::kSegmentsByDigits: take_digits(workspace, scratch); break;
+    case SortVariant::kFewItems:
+      if (segments.length > kFewItemsShape.cell()) take_buffer();
+      break;
+    case SortVariant::kPairs: take_buffer(); break;
+    case SortVariant::kNearlySortedOrDigits: scratch.digits = take_digit_counts(workspace); [[fallthrough]];
+    case SortVariant::kNearlySorted:
+    case SortVariant::kLongRows: {
+      take_buffer();
+      const RowShape shape = long_rows(operands_);
+      int64_t merges = segments.rows * ceil_div<int64_t>(segments.length, shape.tile());
+      if (variant_ != SortVariant::kLongRows) {
+        const int64_t cells = segments.rows * ceil_div<int64_t>(segments.length, shape.cell());
+        merges += cells;  // segments share tiles
+        scratch.cuts = workspace.take<CellCut>(cells);
+        scratch.groups = workspace.take<RunGroup>(cells);
+        for (GroupTile*& tiles : scratch.group_tiles) tiles = workspace.take<GroupTile>(merges);
+      }
+      scratch.splits = workspace.take<int64_t>(kRuns * merges);
+      break;
+    }
+    case SortVariant::kLongSegments:
+      scratch.digits = take_digit_counts(workspace);
+      // Long segments are yet to be found: who lists them clears their starts.
+      scratch.zeroed_bytes += scratch.digits.zeroed_bytes - scratch.digits.starts_bytes;
+      [[fallthrough]];
+    case SortVariant::kSegments: {
+      take_buffer();
+      const int64_t tiles = ceil_div<int64_t>(segments.total(), tile_items(width(operands_)));
+      scratch.tiles = workspace.take<TileDescriptor>(tiles + 1);
+      scratch.plans = workspace.take<MergePlan>(tiles);
+      break;
+    }
+  }
+  return scratch;
+}
+
+void sort_tile_sizes(TileSizes& sizes) {
+  sizes["segmented_sort"] = {cpu::kSortTile};
+  sizes["sort_cells"] = {kOneCellShape.cell(), kFewItemsShape.cell()};
+  for (int64_t threads = kDigits; threads <= kRowDigitThreads; threads *= 2) {
+    sizes["sort_row_digits"].insert(threads * kRowDigitItems);
+  }
+  for (int width : kKeyWidths) {
+    for (int payload_width : {0, 4, 8}) {
+      for (bool few : {false, true}) sizes["sort_digits"].insert(digit_shape(width, payload_width, few).tile());
+    }
+    sizes["sort_items"].insert(tile_shape(width).items);
+    sizes["segmented_sort"].insert(tile_items(width));
+    for (bool has_payload : {false, true}) {
+      for (const RowShape& shape : {row_shape(width, has_payload), pairs_shape(width, has_payload)}) {
+        sizes["sort_cells"].insert(shape.cell());
+        sizes["sort_rows"].insert(shape.tile());
+      }
+    }
+  }
+}
+
+PlanReport report_sort(const Call& call, const Traits& traits) {
+  const SegmentedSortOperands operands(call);
+  const SortPlan plan(operands, traits);
+  PlanReport report{plan.name(), plan.condition(), {}, 1, layout_bytes(plan)};
+  const auto merge_cells = [&](const RowShape& shape) {
+    report.tiles = {{"cell", shape.cell()}, {"tile", shape.tile()}};
+    const int rounds = merge_rounds<int64_t>({0, length(operands)}, shape.cell());
+    report.passes += shape.runs == 2 ? rounds : (rounds + 1) / 2;
+  };
+  switch (plan.variant()) {
+    case SortVariant::kRanks: break;
+    case SortVariant::kPackedRows:
+      report.tiles["cell"] = (plan.packs_large_cells() ? kOneCellShape : kFewItemsShape).cell();
+      break;
+    case SortVariant::kRowDigits:
+    case SortVariant::kRowRanks: report.tiles["row"] = row_digit_threads(length(operands)) * kRowDigitItems; break;
+    case SortVariant::kDigits:
+    case SortVariant::kSegmentsByDigits:
+      report.tiles["tile"] = plan.digit_tile();
+      report.passes = plan.digit_places() + 0.5;  // counting reads the keys
+      break;
+    case SortVariant::kFewItems: merge_cells(kFewItemsShape); break;
+    case SortVariant::kOneCell: report.tiles["cell"] = kOneCellShape.cell(); break;
+    case SortVariant::kPairs: merge_cells(pairs(operands)); break;
+    case SortVariant::kNearlySortedOrDigits:
+    case SortVariant::kNearlySorted:
+    case SortVariant::kLongRows: merge_cells(long_rows(operands)); break;
+    case SortVariant::kLongSegments:
+    case SortVariant::kSegments:
+      const int tile = tile_items(width(operands));
+      report.tiles["tile"] = tile;
+      report.passes += group_rounds<int64_t>({0, minimum(mean_segment(operands), plan.least_long_segment())}, tile);
+      break;
+  }
+  return report;
+}
+
+int64_t workspace::segmented_sort(const Call& call) { return SortPlan::workspace_bytes(SegmentedSortOperands(call)); }
+
+}  // namespace mgpu

@@ -1,0 +1,107 @@
+// What the kernels of a segmented sort work on.
+#pragma once
+
+#include "algorithm/key_order.h"
+#include "cuda/block/tile_heads.cuh"
+#include "ops/segmented_sort/plan.h"
+
+namespace mgpu::cuda::sorting {
+
+// Keys, or their codes between rounds, and payload in device memory.
+template <typename Order, typename Payload>
+struct Buffer {
+  typename Order::Word* keys;
+  Payload* payload;
+};
+
+// What was found of the order of nearly sorted rows.
+struct Disorder {
+  const int* inversions = nullptr;  // null: nobody has looked
+  int most = 0;                     // that merging is worth
+  __device__ bool is_large() const { return inversions && *inversions > most; }
+};
+
+// Orders that make the codes of keys from their positions. Their comparisons read memory, so their blocks need more
+// registers than others.
+template <typename Order>
+concept IsOfPositions = requires(const Order& order) { order.input_code(int64_t{}); };
+
+// Orders that are compiled while the first call waits for them: their kernels are to be small.
+template <typename Order>
+concept IsCompiled = requires { typename Order::Item; };
+
+// Blocks that a multiprocessor should hold: caps registers where that costs no spill, or few.
+template <typename Order, typename Payload>
+constexpr int sort_blocks_per_processor() {
+  constexpr int kWidth = sizeof(typename Order::Word);
+  constexpr int kPayloadWords = std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload) / 4;
+  if (IsOfPositions<Order> || (IsCompiled<Order> && kWidth != 4)) return 3 - kPayloadWords;
+  if (kWidth == 8) return 3;
+  return kWidth == 4 || kPayloadWords > 0 ? 5 - kPayloadWords : 4;
+}
+
+template <typename Order, typename Payload>
+struct Problem {
+  static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
+  static constexpr TileShape kShape = tile_shape(sizeof(typename Order::Word));
+  static constexpr int kTile = kShape.threads * kShape.items;
+  // Whether there are kernels that sort long segments of such keys by digits beside these.
+  static constexpr bool kLeavesLongSegments =
+      sizeof(typename Order::Word) <= 4 && !IsOfPositions<Order> && !IsCompiled<Order>;
+  // Whether tiles hold ranks in place of codes, which are read again at the end: a comparison of codes of 16 bits cuts
+  // each result to these, and took as long as the rest of the sort.
+  static constexpr bool kRanksInTiles = kHasPayload && std::is_same_v<Order, FloatOrder<uint16_t>>;
+  static constexpr int kBlocksPerProcessor = sort_blocks_per_processor<Order, Payload>();
+
+  Order order;
+  Segments segments;
+  int64_t total;
+  int64_t tiles;
+  Buffer<Order, Payload> input;
+  // A segment that takes r rounds starts in buffers[r % 2] and alternates, so it ends in buffers[0], the output, and
+  // nothing is ever copied.
+  Buffer<Order, Payload> buffers[2];
+  TileDescriptor* descriptors;
+  int* rounds;       // the most rounds that any segment takes
+  MergePlan* plans;  // of the tiles with something to merge in this round, in no order
+  int* planned;      // how many, for each round
+  bool leaves_long;  // segments to the kernels that sort by digits
+
+  __device__ typename Order::Word input_code(int64_t position) const {
+    if constexpr (IsOfPositions<Order>) {
+      return order.input_code(position);
+    } else {
+      return order.encode(input.keys[position]);
+    }
+  }
+  // The order of what a tile holds, and what it holds of the item at a position.
+  __device__ static decltype(auto) order_in_tile(const Order& order) {
+    if constexpr (kRanksInTiles) {
+      return IntegerOrder<uint16_t>{};
+    } else {
+      return (order);
+    }
+  }
+  __device__ typename Order::Word tile_code(int64_t position) const {
+    const auto code = input_code(position);
+    if constexpr (kRanksInTiles) {
+      return order.rank(code);
+    } else {
+      return code;
+    }
+  }
+  __device__ Payload input_payload(int64_t position) const {
+    if (input.payload) return input.payload[position];
+    return static_cast<Payload>(position - segments.row(position) * segments.length);
+  }
+
+  __device__ bool is_merged(int rounds) const {
+    return !kLeavesLongSegments || !leaves_long || rounds != TileDescriptor::kByDigits;
+  }
+
+  __device__ int tile_size(int64_t tile) const {
+    return static_cast<int>(minimum<int64_t>(kTile, total - tile * kTile));
+  }
+};
+
+}  // namespace mgpu::cuda::sorting

@@ -1,0 +1,157 @@
+// What the kernels of a sort of whole rows, without heads, work on: where a row, its runs and its tiles lie follows
+// from a block's index.
+#pragma once
+
+#include "ops/segmented_sort/problem.cuh"
+
+namespace mgpu::cuda::sorting {
+
+// What is sorted: a word whose plain order is the order of the keys and, with payload, their places among equal ones.
+// So no two entries differ and are equal, and it does not matter in which order equal ones are taken.
+template <typename Order, bool kPlaced>
+struct Entries {
+  using Word = typename Order::Word;
+  using Entry = Word;
+  static constexpr bool kPlain = Order::kTotal;  // else only where no two codes that differ are equal
+  __device__ static Entry make(const Order&, Word code, int) { return code; }
+};
+
+template <typename Order>
+struct Entries<Order, true> {
+  using Word = typename Order::Word;
+  using Entry = std::conditional_t<sizeof(Word) == 8, unsigned __int128,
+                                   std::conditional_t<sizeof(Word) == 4, uint64_t, uint32_t>>;
+  static constexpr bool kPlain = true;
+  static constexpr int kPlaceBits = 4 * sizeof(Entry);
+  __device__ static Entry make(const Order& order, Word code, int place) {
+    return static_cast<Entry>(order.rank(code)) << kPlaceBits | static_cast<Entry>(place);
+  }
+  __device__ static Word rank(Entry entry) { return static_cast<Word>(entry >> kPlaceBits); }
+  __device__ static int place(Entry entry) { return static_cast<int>(entry & ((Entry{1} << kPlaceBits) - 1)); }
+};
+
+// Items of a group of runs that a warp merges by ranks, in the place of a block that would wait at its barriers: 2^26
+// keys `i + rand(25)` have 3,840 groups of 25 items, which took blocks 0.045 ms, and 0.15 with payload.
+constexpr int kShortItems = 256;
+
+// What a block merges in a round: outputs [first, first + size) of a group of runs, as positions in a row.
+struct RowMerge {
+  MergeGroup<int64_t> group;
+  int64_t row_begin;
+  int64_t first;
+  int size;            // 0: nothing
+  int source, target;  // buffers
+  bool decode;         // the outputs are keys, not codes
+};
+
+// The row that a block works on.
+struct LiveRow {
+  int64_t begin;  // in the array
+  int64_t live;   // items past it stay
+  int rounds;
+};
+
+template <typename Order_, typename Payload_, RowShape kShape>
+struct RowProblem {
+  using Order = Order_;
+  using Payload = Payload_;
+  using Word = typename Order::Word;
+  static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
+  using Entries = sorting::Entries<Order, kHasPayload>;
+  using Entry = typename Entries::Entry;
+  static constexpr TileShape kSort = kShape.sort;
+  static constexpr TileShape kMerge = kShape.merge;
+  static constexpr bool kPacked = false;
+  static constexpr bool kPairs = kShape.runs == 2;
+  static constexpr int kCell = kShape.cell();
+  static constexpr int kTile = kShape.tile();
+
+  Order order;
+  Segments segments;
+  int64_t row_cells;
+  int64_t row_tiles;
+  Buffer<Order, Payload> input;
+  Buffer<Order, Payload> buffers[2];  // a row that takes r rounds starts in buffers[r % 2]
+  int64_t* splits;                    // kRuns for the start of each tile
+  int* unplain;                       // whether codes that differ are equal: some zeros are negative, or there are NaNs
+  // Of nearly sorted rows, which start in the output: what is to merge in a round.
+  const RunGroup* groups = nullptr;
+  const GroupTile* group_tiles = nullptr;
+  const int* group_tiles_count = nullptr;
+  const int* short_groups_count = nullptr;
+  Disorder disorder;  // where it is large, rows are sorted by digits, and nothing is merged
+
+  MGPU_HOST_DEVICE int64_t most_groups() const { return segments.rows * row_cells; }
+  MGPU_HOST_DEVICE int rounds(int64_t live) const {
+    return kPairs ? merge_rounds<int64_t>({0, live}, kCell) : group_rounds<int64_t>({0, live}, kCell);
+  }
+  __device__ LiveRow row(int64_t index) const {
+    const int64_t live = segments.live(index);
+    return {index * segments.length, live, groups ? 2 : rounds(live)};
+  }
+  // What a block sorts: a cell of a row, which begins there in the row. So many threads sort the row.
+  struct Cell {
+    const RowProblem& problem;
+    __device__ int64_t row() const { return problem.segments.rows == 1 ? 0 : blockIdx.x / problem.row_cells; }
+    __device__ int64_t begin(int64_t row) const { return (blockIdx.x - row * problem.row_cells) * kCell; }
+    __device__ static unsigned thread() { return threadIdx.x; }
+    __device__ static constexpr int threads() { return kSort.threads; }
+  };
+  __device__ Cell cell() const { return {*this}; }
+  __device__ RowMerge merge(int64_t index, int round) const {
+    if (groups) {
+      if (index >= *group_tiles_count) return {};
+      const GroupTile tile = group_tiles[index];
+      const RunGroup& of = groups[tile.group];
+      const int64_t first = of.runs.begin() + tile.tile * int64_t{kTile};
+      const int size = static_cast<int>(minimum<int64_t>(kTile, of.runs.end() - first));
+      return {of.runs, of.row_begin, first, size, of.source, of.target, of.decode};
+    }
+    const int64_t row_index = segments.rows == 1 ? 0 : index / row_tiles;
+    if (row_index >= segments.rows) return {};
+    const int64_t first = (index - row_index * row_tiles) * kTile;
+    const LiveRow row = this->row(row_index);
+    if (round >= row.rounds || first >= row.live) return {};
+    const int source = (row.rounds - round) & 1;
+    MergeGroup<int64_t> group;
+    if constexpr (kPairs) {
+      const auto pair = merge_pair<int64_t>({0, row.live}, 0, kCell, first / kCell, round);
+      group = {pair.begin, pair.middle, pair.end, pair.end, pair.end};
+    } else {
+      group = merge_group<int64_t>({0, row.live}, 0, kCell, first / kCell, round);
+    }
+    const int size = static_cast<int>(minimum<int64_t>(kTile, row.live - first));
+    return {group, row.begin, first, size, source, 1 - source, round + 1 == row.rounds};
+  }
+  __device__ Payload input_payload(int64_t row_begin, int64_t position) const {
+    return input.payload ? input.payload[row_begin + position] : static_cast<Payload>(position);
+  }
+};
+
+// A cell of several rows, to a thread that sorts one of them.
+class PackedCell {
+ public:
+  __device__ PackedCell(int64_t row, int thread, int threads) : row_(row), thread_(thread), threads_(threads) {}
+  __device__ int64_t row() const { return row_; }
+  __device__ static int64_t begin(int64_t /*row*/) { return 0; }
+  __device__ int thread() const { return thread_; }
+  __device__ int threads() const { return threads_; }
+
+ private:
+  int64_t row_;
+  int thread_, threads_;
+};
+
+// The same of short rows, several of which share a cell.
+template <typename Order, typename Payload, RowShape kShape>
+struct PackedProblem : RowProblem<Order, Payload, kShape> {
+  static constexpr bool kPacked = true;
+  __device__ PackedCell cell() const {
+    constexpr TileShape kSort = kShape.sort;
+    const int thread = static_cast<int>(threadIdx.x);
+    const int threads = packed_row_threads(this->segments.length, kSort);
+    return {blockIdx.x * int64_t{kSort.threads / threads} + thread / threads, thread % threads, threads};
+  }
+};
+
+}  // namespace mgpu::cuda::sorting

@@ -1,0 +1,67 @@
+// Tiles on a fixed grid are sorted within segments by a block each; then, in rounds, runs of tiles are merged within
+// the segments that cross tiles. A tile with nothing to merge in a round is not touched.
+#pragma once
+
+#include "cuda/launch/launch.h"
+#include "ops/segmented_sort/describe_tiles.cuh"
+#include "ops/segmented_sort/plan.h"
+#include "ops/segmented_sort/plan_tiles.cuh"
+
+namespace mgpu::cuda::sorting {
+
+template <typename Order, typename Payload>
+Buffer<Order, Payload> buffer(const void* keys, const void* payload) {
+  return {static_cast<typename Order::Word*>(const_cast<void*>(keys)),
+          static_cast<Payload*>(const_cast<void*>(payload))};
+}
+
+// `kernels` launches what depends on the order, compiled with this project or while the program runs: sort(problem),
+// merge_blocks(tiles), plan(problem, blocks, round), merge(problem, blocks, round). Long segments are described, but
+// left to the kernels that sort by digits if the plan has these.
+template <typename Order, typename Payload, typename Kernels>
+void sort_segments(const Call& call, const SortPlan& plan, const SortScratch& scratch, Order order, cudaStream_t stream,
+                   const Kernels& kernels) {
+  using P = Problem<Order, Payload>;
+  const SegmentedSortOperands& operands = plan.operands();
+  const int64_t least_long = plan.least_long_segment();
+  const P problem{order,
+                  operands.segments,
+                  operands.segments.total(),
+                  ceil_div<int64_t>(operands.segments.total(), P::kTile),
+                  buffer<Order, Payload>(operands.keys, operands.payload),
+                  {buffer<Order, Payload>(operands.sorted_keys, operands.sorted_payload),
+                   buffer<Order, Payload>(scratch.keys, scratch.payload)},
+                  scratch.tiles,
+                  scratch.rounds,
+                  scratch.plans,
+                  scratch.rounds + 1,
+                  least_long != INT64_MAX};
+
+  check(call, cudaMemsetAsync(scratch.rounds, 0, scratch.zeroed_bytes, stream));
+  constexpr int kDescribeThreads = 128;
+  const int64_t describe_blocks = ceil_div<int64_t>(problem.tiles + 1, kDescribeThreads / kWarp);
+  if (operands.segments.has_flags()) {
+    find_tile_heads<<<describe_blocks, kDescribeThreads, 0, stream>>>(operands.segments, problem.tiles, P::kTile,
+                                                                      problem.descriptors);
+    check_launch(call);
+    connect_tiles<512><<<1, 512, 0, stream>>>(problem.total, problem.tiles, P::kTile, problem.descriptors, least_long,
+                                              problem.rounds);
+  } else {
+    describe_tiles<<<describe_blocks, kDescribeThreads, 0, stream>>>(operands.segments, problem.tiles, P::kTile,
+                                                                     problem.descriptors, least_long, problem.rounds);
+  }
+  check_launch(call);
+  kernels.sort(problem);
+  // A segment lies within a row: no more rounds than the tiles that a row can touch need, or a segment that is merged.
+  const int64_t most_items = minimum(operands.segments.length, least_long);
+  const int64_t most_tiles = minimum(problem.tiles, ceil_div<int64_t>(most_items, P::kTile) + 1);
+  const int most_rounds = group_rounds<int64_t>({0, most_tiles}, 1);
+  const int64_t plan_blocks = ceil_div<int64_t>(problem.tiles, kPlanTiles);
+  const int merge_blocks = kernels.merge_blocks(problem.tiles);
+  for (int round = 0; round < most_rounds; ++round) {
+    kernels.plan(problem, plan_blocks, round);
+    kernels.merge(problem, merge_blocks, round);
+  }
+}
+
+}  // namespace mgpu::cuda::sorting

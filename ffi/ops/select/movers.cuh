@@ -1,0 +1,107 @@
+// What a selection writes: rows of words, or the positions of items.
+#pragma once
+
+#include "cuda/block/tail.cuh"
+#include "ops/move_rows/kernels.cuh"
+#include "ops/select/operands.h"
+
+namespace mgpu::cuda::selecting {
+
+constexpr int kThreads = kSelectThreads;
+
+// Rows of one word.
+template <typename Item>
+struct MoveItems {
+  using Value = Item;
+  static constexpr bool kWide = false;
+  static constexpr int kBatch = sizeof(Item) == 16 ? 4 : 8;  // loads of a thread before the first is stored
+  Rows x;
+  Rows out;
+  Fill fill;
+
+  __device__ Value load(int64_t row, int64_t position) const {
+    return reinterpret_cast<const Item*>(x.of_problem(row))[position];
+  }
+  __device__ Value filling(int64_t row) const { return fill_word<Item>(fill.of_problem(row), fill.element_bytes); }
+  __device__ void store(int64_t row, int64_t slot, Value value) const {
+    reinterpret_cast<Item*>(out.of_problem(row))[slot] = value;
+  }
+  // Slots from `begin` on, by kTailThreads threads.
+  __device__ void fill_slots(int64_t row, int64_t begin, int64_t end) const {
+    fill_items(reinterpret_cast<Item*>(out.of_problem(row)) + begin, end - begin, filling(row));
+  }
+};
+
+// Rows of several words: a few threads a row.
+template <typename Item>
+struct MoveWideRows {
+  using Value = Item;
+  static constexpr bool kWide = true;
+  Rows x;
+  Rows out;
+  Fill fill;
+  int64_t row_words;
+  int row_threads;  // a power of two, 32 at most
+
+  __device__ Value filling(int64_t row) const { return fill_word<Item>(fill.of_problem(row), fill.element_bytes); }
+  __device__ void move(int64_t row, int64_t position, int64_t slot) const {
+    const Item* const from = reinterpret_cast<const Item*>(x.of_problem(row)) + position * row_words;
+    Item* const to = reinterpret_cast<Item*>(out.of_problem(row)) + slot * row_words;
+    for (int64_t i = threadIdx.x % row_threads; i < row_words; i += row_threads) to[i] = from[i];
+  }
+  __device__ void store(int64_t row, int64_t slot, Value value) const {
+    Item* const to = reinterpret_cast<Item*>(out.of_problem(row)) + slot * row_words;
+    for (int64_t i = 0; i < row_words; ++i) to[i] = value;
+  }
+};
+
+struct SetIndices {
+  using Value = int64_t;
+  static constexpr bool kWide = false;
+  static constexpr int kBatch = 8;
+  IndexResult indices;
+  int64_t size;
+  int64_t length;  // where there is no item
+
+  __device__ Value load(int64_t, int64_t position) const { return position; }
+  __device__ Value filling(int64_t) const { return length; }
+  __device__ void store(int64_t row, int64_t slot, Value value) const { indices.set(row * size + slot, value); }
+};
+
+// Fills the slots of a row from `begin` on, by kTailThreads threads.
+template <typename Mover>
+__device__ __forceinline__ void fill_slots(const Mover& mover, int64_t row, int64_t begin, int64_t end) {
+  if constexpr (requires { mover.fill_slots(row, begin, end); }) {
+    mover.fill_slots(row, begin, end);
+  } else {
+    for (int64_t slot = begin + threadIdx.x; slot < end; slot += kTailThreads) {
+      mover.store(row, slot, mover.filling(row));
+    }
+  }
+}
+
+// Moves the items at position_of(0), …, position_of(count - 1) of a row to the slots from `slot` on.
+template <typename Mover, typename PositionOf>
+__device__ void move_items(const Mover& mover, int64_t row, int count, int64_t slot, PositionOf position_of) {
+  if constexpr (Mover::kWide) {
+    for (int i = threadIdx.x / mover.row_threads; i < count; i += kThreads / mover.row_threads) {
+      mover.move(row, position_of(i), slot + i);
+    }
+  } else {
+    for (int base = threadIdx.x; base < count; base += Mover::kBatch * kThreads) {
+      typename Mover::Value values[Mover::kBatch];
+#pragma unroll
+      for (int k = 0; k < Mover::kBatch; ++k) {
+        const int i = base + k * kThreads;
+        if (i < count) values[k] = mover.load(row, position_of(i));
+      }
+#pragma unroll
+      for (int k = 0; k < Mover::kBatch; ++k) {
+        const int i = base + k * kThreads;
+        if (i < count) mover.store(row, slot + i, values[k]);
+      }
+    }
+  }
+}
+
+}  // namespace mgpu::cuda::selecting

@@ -1,0 +1,45 @@
+// The call of select as its kernels see it: the items of each row that a mask keeps, in front.
+#pragma once
+
+#include "algorithm/index_vector.h"
+#include "ops/move_rows/rows.h"
+#include "ops/tile_counts/operands.h"
+
+namespace mgpu {
+
+struct Call;
+class Workspace;
+
+// Operands: x [.., n, elements]; keep [.., n]; count [.., 1] or absent; fill_value [.., 1]. Results: items [.., size,
+// elements], or with `indices` their positions [.., size], for which x and fill_value are not read; kept [..], how many
+// there are. With `partition` the others follow, and then the items past the count.
+struct SelectOperands {
+  const uint8_t* keep;
+  int64_t keep_stride;  // from row to row of the batch: 0 where all share one
+  int64_t rows;
+  int64_t length;
+  LiveCounts counts;
+  bool gives_indices;
+  bool partition;
+  int64_t size;
+  Rows x;
+  Rows out;
+  Fill fill;
+  IndexResult indices;  // null where rows are moved
+  IndexResult kept;
+
+  explicit SelectOperands(const Call& call);
+
+  MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
+  // A row has one tile at least, which tells its number.
+  int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(length, tile)); }
+
+  // Scratch memory of the CUDA kernels: a bit for each place in a tile, and the tiles' counts.
+  struct Scratch {
+    unsigned* bits;
+    TileCounts tiles;
+  };
+  Scratch layout(Workspace& workspace) const;
+};
+
+}  // namespace mgpu

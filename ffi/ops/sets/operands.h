@@ -1,0 +1,54 @@
+// The call of the set operations as their kernels see it: the same on both platforms.
+#pragma once
+
+#include "algorithm/balanced_path.h"
+#include "algorithm/set_operation.h"
+#include "ops/sorted_pair/operands.h"
+#include "runtime/dtype.h"
+
+namespace mgpu {
+
+struct Call;
+
+// Operands: a [.., n_a], b [.., n_b], a_count [.., 1], b_count [.., 1], fill [.., 1], a_values [.., n_a], b_values
+// [.., n_b], values_fill [.., 1]; counts and values may be absent (empty). Attributes: kind, duplicates, payload.
+// Results: keys [.., size], the payload [.., size] unless there is none, count [..]. A payload of indices counts on
+// from A's to B's items, and is -1 past the count.
+struct SetsOperands {
+  // An array read by rows; null where absent.
+  struct Rows {
+    const void* data = nullptr;
+    int64_t stride = 0;
+  };
+
+  DType key_type;
+  SetRule rule;
+  bool duplicates;
+  SortedPair pair;
+  int64_t size;
+  Rows fill;
+  int payload_width = 0;  // bytes; 0 without payload
+  bool gives_indices = false;
+  Rows a_values;  // null for a payload of indices
+  Rows b_values;
+  Rows values_fill;
+  void* keys;
+  void* payload = nullptr;
+  IndexResult counts;
+
+  explicit SetsOperands(const Call& call);
+  // A row has one tile at least, which tells its count.
+  int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(pair.row_slots(), tile)); }
+  int64_t cuda_row_tiles() const { return row_tiles(set_tile(byte_width(key_type))); }
+
+  // Scratch memory of the CUDA kernels: each row's splits between tiles; the ticket counter and the words of the
+  // look-back, one array, to be zeroed before every launch.
+  struct Scratch {
+    Split<int64_t>* splits;
+    uint64_t* look_back;
+    int64_t look_back_words;
+  };
+  Scratch layout(Workspace& workspace) const;
+};
+
+}  // namespace mgpu

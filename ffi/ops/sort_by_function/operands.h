@@ -1,0 +1,38 @@
+// The call of a sort by a compiled function, as its kernels see it.
+#pragma once
+
+#include <string>
+
+#include "function/item.h"
+#include "ops/segmented_sort/operands.h"
+
+namespace mgpu {
+
+struct Call;
+
+// The type of a word, as it is written in C++.
+std::string word_type(int64_t word_bytes);
+
+// Operands: keys [.., n] as words of 1, 2 or 4 bytes, or [.., n, 2] or [.., n, 4] uint32, which are words of 8 or 16;
+// heads, flags and count as of segmented_sort; the arrays that the function has captured. Attributes: word_bytes;
+// captures, the number of these; payload, as of segmented_sort, but none is given. Results: keys as they came, and the
+// payload.
+struct SortFunctionOperands {
+  SegmentedSortOperands sort;
+  Captures captures{};
+
+  explicit SortFunctionOperands(const Call& call);
+};
+
+// The same of items of any size, which stay in the arrays of their leaves. Operands: the leaves [.., n, ...], heads,
+// flags and count, the captured arrays. Attributes: leaves and captures, how many there are, and item_bytes, what an
+// item takes in all of its arrays. Result: the sorted indices [.., n] int32, which are the keys of the kernels.
+struct SortIndicesFunctionOperands {
+  SegmentedSortOperands sort;
+  const void* leaves[kMostLeaves]{};
+  Captures captures{};
+
+  explicit SortIndicesFunctionOperands(const Call& call);
+};
+
+}  // namespace mgpu

@@ -1,0 +1,360 @@
+// A merge tile by tile: one kernel finds the tiles, another's blocks take them one after the other. A warp of each
+// block copies a tile's keys to shared memory and what becomes of them back, one tile ahead and one behind the other
+// warps, who merge. So device memory is read and written without a pause.
+#pragma once
+
+#include "algorithm/key_order.h"
+#include "algorithm/neighbour_runs.h"
+#include "cuda/block/copy_bulk.cuh"
+#include "cuda/block/partition.cuh"
+#include "cuda/block/serial_merge.cuh"
+#include "cuda/ptx.cuh"
+#include "ops/sorted_pair/operands.h"
+
+namespace mgpu::cuda {
+
+// A tile's keys in shared memory, as their own bits. When all threads have read them, what leaves the tile may be put
+// in their place.
+template <typename Order, int kTile>
+struct TileKeys {
+  using Word = typename Order::Word;
+  Word* buffer;
+  Order order;
+  MergeCursor runs;
+  bool open;  // so many keys of A and of B follow that the merge of a thread needs no bounds, all in order `open_order`
+  IntegerOrder<Word> open_order;
+
+  // Where a thread comes in, its first item being the tile's item `diagonal` or past the last one.
+  __device__ MergeCursor cursor(int diagonal) const {
+    if constexpr (!Order::kTotal) {
+      if (open) return cursor(diagonal, open_order);
+    }
+    return cursor(diagonal, order);
+  }
+
+  // Comes to the next kItems items: step(i, in_b, heads) for each, before it is taken. Bit i of the result says whether
+  // the i-th is B's.
+  template <int kItems, typename Step>
+  __device__ unsigned merge_from(const MergeCursor& cursor, Step step) const {
+    return open ? merge_heads<kItems, true>(cursor, open_order, step) : merge_heads<kItems, false>(cursor, order, step);
+  }
+
+ private:
+  // As shared_cursor, but a thread whose search is done branches past the loads: where each probe is encoded, that one
+  // is up to 11% slower (keys of 16 bits, floats in rows with counts).
+  template <typename AnyOrder>
+  __device__ MergeCursor cursor(int diagonal, const AnyOrder& order) const {
+    const int a_count = runs.a_end - runs.a;
+    const int b_count = runs.b_end - runs.b;
+    const int bounded = minimum(diagonal, a_count + b_count);
+    const int low = maximum(0, bounded - b_count);
+    int left = minimum(bounded, a_count) - low;  // the answer is among so many items of A and the end
+    uint32_t a = shared_address(buffer + runs.a + low);
+    uint32_t b = shared_address(buffer + runs.b + bounded - low - 1);
+    // `left` is at most half a tile.
+#pragma unroll
+    for (int stride = std::bit_floor(unsigned{kTile} / 2); stride > 0; stride /= 2) {
+      constexpr int kBytes = sizeof(Word);
+      bool before = left >= stride;
+      if (before) {
+        const Word a_key = shared_load<Word>(a + (stride - 1) * kBytes);
+        const Word b_key = shared_load<Word>(b - (stride - 1) * kBytes);
+        before = !order.less(order.encode(b_key), order.encode(a_key));
+      }
+      move_if(before, stride * kBytes, stride, a, b, left);
+    }
+    const int a_place = position_of(a, buffer);
+    return {a_place, runs.a_end, runs.b + bounded - (a_place - runs.a), runs.b_end};
+  }
+
+  template <int kItems, bool kOpen, typename AnyOrder, typename Step>
+  __device__ unsigned merge_heads(const MergeCursor& cursor, const AnyOrder& order, Step step) const {
+    CodeHeads<AnyOrder, kOpen> heads(buffer, cursor, order);
+    unsigned from_b = 0;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const bool in_b = heads.next_is_b();
+      step(i, in_b, heads);
+      from_b |= in_b ? 1u << i : 0u;
+      heads.take(in_b);
+    }
+    return from_b;
+  }
+};
+
+constexpr int kStreamThreads = kStreamWorkers + kWarp;
+
+// A tile, and where the live items of A and of B end: those of its row, or of the pair of runs that it is of.
+struct StreamTile : MergeTile {
+  int64_t a_end;
+  int64_t b_end;
+};
+
+// The tiles of a stream: those of each row in order, row by row. With kMayBeRuns, A may be neighbouring runs, and B
+// the same array. Then a row has the tiles of each pair, and behind them empty ones, so that all rows have equally
+// many.
+template <typename Order, bool kMayBeRuns = false>
+struct StreamTiles {
+  MergeTiles<Order> tiles;
+  int64_t width;
+  int64_t row_count;  // tiles of a row
+  std::conditional_t<kMayBeRuns, RunSplits, MergeSplits> found;
+
+  __host__ __device__ int64_t count() const { return tiles.pair.rows * row_count; }
+  __device__ int64_t row_of(int64_t i) const { return tiles.pair.rows == 1 ? 0 : i / row_count; }
+  // Where tile i begins, if it is one of a row.
+  __device__ int64_t begin_of(int64_t i, int64_t row) const { return (i - row * row_count) * width; }
+
+  // Tile i with its items; one of a negative size past the last.
+  __device__ StreamTile operator[](int64_t i) const {
+    StreamTile tile{};
+    if (i >= count()) {
+      tile.size = -1;
+      return tile;
+    }
+    tile.row = row_of(i);
+    if constexpr (kMayBeRuns) {
+      if (found.run_tiles) {
+        const auto [pair, slot] = found.run_tiles[i];
+        tile.begin = slot;
+        tile.size = minimum(width, pair.slots() - slot);
+        set_items(tile, i, tiles_of(tile.row, pair), pair.slots());
+        tile.begin += pair.begin;
+        tile.a += pair.begin;
+        tile.b += pair.middle;
+        tile.a_end = pair.middle;
+        tile.b_end = pair.end;
+        return tile;
+      }
+    }
+    tile.begin = begin_of(i, tile.row);
+    tile.size = minimum(width, tiles.pair.row_slots() - tile.begin);
+    set_items(tile, i, tiles, tiles.pair.row_slots());
+    tile.a_end = tiles.pair.a.live(tile.row);
+    tile.b_end = tiles.pair.b.live(tile.row);
+    return tile;
+  }
+
+  // Where tile i of neighbouring runs begins: in a pair of empty runs if it is behind those of all pairs of its row.
+  __device__ RunTile run_tile(int64_t i, int64_t row, const NeighbourRuns& runs) const {
+    RunTile tile{{}, begin_of(i, row)};
+    runs.for_each_pair(row, tiles.pair.a.length, [&](const RunPair& pair) {
+      const bool found = tile.slot < pair.slots();
+      if (found) {
+        tile.pair = pair;
+      } else {
+        tile.slot -= ceil_div(pair.slots(), width) * width;
+      }
+      return found;
+    });
+    if (tile.pair.slots() == 0) tile.slot = 0;
+    return tile;
+  }
+
+  // The tiles of a pair of runs, as those of one row.
+  __device__ MergeTiles<Order> tiles_of(int64_t row, const RunPair& pair) const {
+    using Word = typename Order::Word;
+    const SortedRows& rows = tiles.pair.a;
+    const Word* const keys = static_cast<const Word*>(rows.keys) + row * rows.stride;
+    const SortedRows a{keys + pair.begin, pair.middle - pair.begin}, b{keys + pair.middle, pair.end - pair.middle};
+    return {{1, a, b}, tiles.order};
+  }
+
+ private:
+  // Sets the items of tile i, which is one of `of`, in a row of so many slots.
+  __device__ void set_items(StreamTile& tile, int64_t i, const MergeTiles<Order>& of, int64_t slots) const {
+    const bool last = tile.begin + tile.size == slots;
+    of.set_items(tile, found.splits[i], last ? of.pair.a.live(tile.row) : found.splits[i + 1]);
+  }
+};
+
+// Finds where A is split at the begin of each tile: it is the number of sectors read that takes time. A few lanes a
+// tile make the same guesses, and share the search in what is left. split(i, find) is that of tile i.
+constexpr int kSplitLanes = 4;
+constexpr int kSplitThreads = 128;
+
+template <typename Tiles, typename Split>
+__device__ void split_each_tile(const Tiles& stream, Split split) {
+  start_next_kernel();
+  const int64_t thread = int64_t{blockIdx.x} * kSplitThreads + threadIdx.x;
+  if (thread == 0) *stream.found.taken = 0;
+  const int64_t i = minimum(thread / kSplitLanes, stream.count() - 1);
+  const int64_t found =
+      split(i, [](auto begin, auto end, auto before) { return warp_partition_point<kSplitLanes>(begin, end, before); });
+  if (threadIdx.x % kSplitLanes == 0) stream.found.splits[i] = found;
+}
+
+template <typename Order, bool kMayBeRuns>
+__global__ void __launch_bounds__(kSplitThreads)
+    split_tiles(const __grid_constant__ StreamTiles<Order, kMayBeRuns> stream) {
+  split_each_tile(stream, [&](int64_t i, auto find) {
+    const int64_t row = stream.row_of(i);
+    return stream.tiles.likely_split(row, stream.begin_of(i, row), find);
+  });
+}
+
+// The same of neighbouring runs, in a kernel of its own: the two searches in one cost a small merge 0.4 us.
+template <typename Order>
+__global__ void __launch_bounds__(kSplitThreads)
+    split_run_tiles(const __grid_constant__ StreamTiles<Order, true> stream, const NeighbourRuns runs) {
+  split_each_tile(stream, [&](int64_t i, auto find) {
+    const int64_t row = stream.row_of(i);
+    const RunTile tile = stream.run_tile(i, row, runs);
+    if (threadIdx.x % kSplitLanes == 0) stream.found.run_tiles[i] = tile;
+    return stream.tiles_of(row, tile.pair).likely_split(0, tile.slot, find);
+  });
+}
+
+// With kNeighbours, the item of A before a tile is loaded too, at runs.a - 1, where it exists: tile.a > 0. Up to kItems
+// items of A and of B after it always are.
+template <typename Order, int kItems, bool kNeighbours>
+struct MergeStream {
+  using Word = typename Order::Word;
+  static_assert(kItems % 2 == 1, "an even number would have lanes meet in the same bank");
+  static constexpr int kWorkers = kStreamWorkers;
+  static constexpr int kThreads = kStreamThreads;
+  static constexpr int kTile = kWorkers * kItems;
+  static constexpr int kKeyBytes = stream_run_bytes(sizeof(Word), kItems);
+  using Keys = TileKeys<Order, kTile>;
+
+  struct Plan {
+    MergeTile tile;    // of a negative size after the last one
+    MergeCursor runs;  // in the stage's shared memory
+    int a_after;       // live items of A, and of B, that follow and are loaded too
+    int b_after;
+  };
+  struct Shared {
+    CopyBarrier loaded[2];
+    Plan plans[4];
+  };
+  static_assert(sizeof(Shared) <= kStreamStaticBytes);
+
+  __device__ static void sync_workers() { barrier_sync<kWorkersBarrier, kWorkers>(); }
+
+  // For each tile that the block takes: load(plan, stage) and store(plan, stage) by one warp, which give what is copied
+  // beside the keys and what is copied back, each as a function that starts it; work(plan, keys, stage) by the workers
+  // in between. `stages` are 2 of stage_bytes, of which the keys take the first kKeyBytes.
+  template <typename Tiles, typename Load, typename Work, typename Store>
+  __device__ static void run(const Tiles& stream, Shared& shared, unsigned char* stages, int stage_bytes, Load load,
+                             Work work, Store store) {
+    if (threadIdx.x == 0) {
+      for (CopyBarrier& barrier : shared.loaded) barrier.init();
+    }
+    __syncthreads();
+    if (threadIdx.x >= kWorkers) {
+      copy_tiles(stream, shared, stages, stage_bytes, load, store);
+    } else {
+      for (int count = 0;; ++count) {
+        const int stage = count % 2;
+        shared.loaded[stage].template wait<kLoadedBarrier, kThreads>(count);
+        const Plan& plan = plan_of(shared, count);
+        if (plan.tile.size < 0) break;
+        unsigned char* const buffer = stages + stage * stage_bytes;
+        work(plan, tile_keys(stream.tiles.order, plan, reinterpret_cast<Word*>(buffer)), buffer);
+        fence_bulk_copies();
+        barrier_arrive<kDoneBarrier, kThreads>(count);
+      }
+    }
+  }
+
+ private:
+  // Named barriers: of the workers; of the copying warp and the workers, by stages.
+  static constexpr int kWorkersBarrier = 1;
+  static constexpr int kDoneBarrier = 2;
+  static constexpr int kLoadedBarrier = 4;
+
+  // Four are in use: the tile's that is copied back, those of the two in stages, the next one's.
+  __device__ static Plan& plan_of(Shared& shared, int count) { return shared.plans[count % 4]; }
+
+  // Takes tiles, copies each one's keys to its stage, and what became of them back.
+  template <typename Tiles, typename Load, typename Store>
+  __device__ static void copy_tiles(const Tiles& stream, Shared& shared, unsigned char* stages, int stage_bytes,
+                                    Load load, Store store) {
+    const bool first_lane = threadIdx.x % kWarp == 0;
+    const SortedPair& pair = stream.tiles.pair;
+    const auto finish = [&](int count) {
+      const auto copies = store(plan_of(shared, count), stages + count % 2 * stage_bytes);
+      barrier_sync<kDoneBarrier, kThreads>(count);
+      copies();
+      wait_bulk_stores();
+      __syncwarp();
+    };
+    const auto take = [&] {
+      return first_lane ? gridDim.x + static_cast<int64_t>(atomicAdd(stream.found.taken, 1ull)) : 0;
+    };
+    wait_for_last_kernel();
+    int64_t taken = blockIdx.x;
+    for (int count = 0;; ++count) {
+      const Plan next = plan(pair, stream[__shfl_sync(~0u, taken, 0)]);
+      if (first_lane) plan_of(shared, count) = next;
+      __syncwarp();
+      taken = take();  // long before it is needed
+      unsigned char* const buffer = stages + count % 2 * stage_bytes;
+      CopyBarrier& loaded = shared.loaded[count % 2];
+      const bool more = next.tile.size >= 0;
+      const KeyLoads keys(pair, next, reinterpret_cast<Word*>(buffer));
+      const auto others = load(next, buffer);
+      if (count >= 2) finish(count - 2);
+      const uint32_t bytes = more ? keys.start(loaded) + others(loaded) : 0;
+      loaded.template arrive<kLoadedBarrier, kThreads>(bytes, count);
+      if (!more) {
+        if (count >= 1) finish(count - 1);
+        return;
+      }
+    }
+  }
+
+  __device__ static bool has_before(const MergeTile& tile) { return kNeighbours && tile.a > 0; }
+
+  // Whether so many items of A and of B follow that a thread needs no bounds: it stays among A's and B's keys even
+  // where they are not sorted. With kNeighbours, an item of A comes before too.
+  __device__ static bool is_open(const Plan& plan) {
+    return plan.a_after == kItems && plan.b_after == kItems && (!kNeighbours || plan.tile.a > 0);
+  }
+
+  // Floats are merged as integers where the first and the last keys that a thread may read allow it: the comparison of
+  // any floats is five instructions and their codes are ten, and almost no tile has a zero or a NaN.
+  __device__ static Keys tile_keys(const Order& order, const Plan& plan, Word* buffer) {
+    Keys keys{buffer, order, plan.runs, is_open(plan), {}};
+    if constexpr (Order::kTotal) {
+      keys.open_order = order;
+    } else if (keys.open) {
+      const Word first = buffer[plan.runs.a - has_before(plan.tile)];
+      const auto code = [&](int position) { return order.encode(buffer[position]); };
+      const Word least = minimum(order.encode(first), code(plan.runs.b));
+      const Word greatest = maximum(code(plan.runs.a_end + kItems - 1), code(plan.runs.b_end + kItems - 1));
+      keys.open = order.is_integer_range(least, greatest);
+      keys.open_order = order.integer_order(first);
+    }
+    return keys;
+  }
+
+  __device__ static Plan plan(const SortedPair& pair, const StreamTile& tile) {
+    if (tile.size <= 0) return {tile, {}, 0, 0};
+    const auto after = [](int64_t left) { return static_cast<int>(minimum<int64_t>(kItems, left)); };
+    const int a_after = after(tile.a_end - (tile.a + tile.a_count));
+    const int before = has_before(tile);
+    const int a =
+        before + place_in_line(static_cast<const Word*>(pair.a.keys), tile.row * pair.a.stride + tile.a - before);
+    const int a_end = a + static_cast<int>(tile.a_count);
+    const int b = round_up_to_line<Word>(a_end + a_after) +
+                  place_in_line(static_cast<const Word*>(pair.b.keys), tile.row * pair.b.stride + tile.b);
+    return {
+        tile, {a, a_end, b, b + static_cast<int>(tile.b_count)}, a_after, after(tile.b_end - (tile.b + tile.b_count))};
+  }
+
+  struct KeyLoads {
+    BulkLoad<Word> a, b;
+
+    __device__ KeyLoads(const SortedPair& pair, const Plan& plan, Word* buffer)
+        : a(static_cast<const Word*>(pair.a.keys), pair.a.stored,
+            plan.tile.row * pair.a.stride + plan.tile.a - has_before(plan.tile),
+            static_cast<int>(plan.tile.a_count) + has_before(plan.tile) + plan.a_after, buffer),
+          b(static_cast<const Word*>(pair.b.keys), pair.b.stored, plan.tile.row * pair.b.stride + plan.tile.b,
+            static_cast<int>(plan.tile.b_count) + plan.b_after,
+            buffer + round_up_to_line<Word>(plan.runs.a_end + plan.a_after)) {}
+    __device__ uint32_t start(CopyBarrier& barrier) const { return a.start(barrier) + b.start(barrier); }
+  };
+};
+
+}  // namespace mgpu::cuda

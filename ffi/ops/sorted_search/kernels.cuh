@@ -1,0 +1,256 @@
+// The kernels of sorted_search and sorted_match: the merge's stream of tiles, where an item's place in the tile and its
+// place among its own give its place among the others.
+#pragma once
+
+#include "cuda/block/shuffle.cuh"
+#include "ops/sorted_pair/merge_stream.cuh"
+#include "ops/sorted_search/operands.h"
+
+namespace mgpu::cuda::searching {
+
+constexpr int kSearchThreads = 256;  // of the search of each needle alone
+
+// Stores a thread's items of a side, `mine` being a bit mask of those among its next kCount items: the first has
+// `others` items of the other side before it, and goes to entries[0].
+template <int kCount>
+__device__ void put_entries(int32_t* entries, unsigned mine, int32_t others) {
+  uint32_t to = shared_address(entries);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    put_or_count(mine & 1u << i, to, others);
+  }
+}
+
+// The same of both sides, with a byte for each item that says whether it matches.
+template <int kCount>
+__device__ void put_matches(int32_t* a_entries, bool* a_match, unsigned from_a, int32_t a_before, int32_t* b_entries,
+                            bool* b_match, unsigned from_b, int32_t b_before, unsigned matches) {
+  uint32_t a_to = shared_address(a_entries), a_match_to = shared_address(a_match);
+  uint32_t b_to = shared_address(b_entries), b_match_to = shared_address(b_match);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    put_match(from_a & 1u << i, a_to, a_match_to, a_before, from_b & 1u << i, b_to, b_match_to, b_before,
+              (matches >> i) & 1u);
+  }
+}
+
+// Calls store(position) for a range of dead items.
+template <int kWorkers, typename Store>
+__device__ void for_each_dead(Range<int64_t> dead, Store store) {
+  for (int64_t i = dead.begin + threadIdx.x; i < dead.end; i += kWorkers) store(i);
+}
+
+// The bits of a thread's items that are live.
+template <int kItems>
+__device__ unsigned live_items(const MergeTile& tile, int diagonal) {
+  const int count = clamp(static_cast<int>(tile.live()) - diagonal, 0, kItems);
+  return (1u << count) - 1;
+}
+
+template <typename Order, bool kLarge>
+__global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
+    search_tiles(const __grid_constant__ StreamTiles<Order> stream, IndexResult positions, bool needles_are_b) {
+  extern __shared__ __align__(kLineBytes) unsigned char stages[];
+  constexpr StreamShape kShape = search_shape(sizeof(typename Order::Word), false, kLarge);
+  constexpr int kCount = kShape.items;
+  using S = MergeStream<Order, kCount, false>;
+  __shared__ typename S::Shared shared;
+  const MergeTiles<Order>& tiles = stream.tiles;
+  const SortedPair& pair = tiles.pair;
+  const bool bulk = kHasBulkCopies && !positions.wide;
+  int32_t* const narrow = static_cast<int32_t*>(positions.data);
+  const auto first = [&](const MergeTile& tile) {
+    return needles_are_b ? tile.row * pair.b.length + tile.b : tile.row * pair.a.length + tile.a;
+  };
+  const auto count = [&](const MergeTile& tile) {
+    return static_cast<int>(needles_are_b ? tile.b_count : tile.a_count);
+  };
+
+  const auto work = [&](const typename S::Plan& plan, const typename S::Keys& keys, unsigned char* stage) {
+    const MergeTile& tile = plan.tile;
+    const int diagonal = threadIdx.x * kCount;
+    const MergeCursor cursor = keys.cursor(diagonal);
+    const unsigned from_b = keys.template merge_from<kCount>(cursor, [](auto...) {});
+    S::sync_workers();
+    const int a = cursor.a - keys.runs.a;
+    const int b = cursor.b - keys.runs.b;
+    const unsigned mine = (needles_are_b ? from_b : ~from_b) & live_items<kCount>(tile, diagonal);
+    const int64_t base = needles_are_b ? tile.a : tile.b;
+    int32_t* const entries = reinterpret_cast<int32_t*>(stage) + (bulk ? place_in_line(narrow, first(tile)) : 0);
+    put_entries<kCount>(entries + (needles_are_b ? b : a), mine,
+                        (needles_are_b ? a : b) + (bulk ? static_cast<int32_t>(base) : 0));
+    if (!bulk) {
+      S::sync_workers();
+      for (int i = threadIdx.x; i < count(tile); i += kStreamWorkers) positions.set(first(tile) + i, base + entries[i]);
+    }
+    if (tile.dead() > 0) {
+      const int64_t row = tile.row * (needles_are_b ? pair.b.length : pair.a.length);
+      for_each_dead<kStreamWorkers>(needles_are_b ? tiles.b_dead(tile) : tiles.a_dead(tile),
+                                    [&](int64_t i) { positions.set(row + i, -1); });
+    }
+  };
+
+  const auto store = [&](const typename S::Plan& plan, unsigned char* stage) {
+    const MergeTile& tile = plan.tile;
+    const BulkStore<int32_t> entries(narrow, first(tile), bulk ? count(tile) : 0,
+                                     reinterpret_cast<const int32_t*>(stage));
+    return [=] { entries.start(); };
+  };
+
+  S::run(
+      stream, shared, stages, kShape.stage_bytes,
+      [](const typename S::Plan&, unsigned char*) { return [](CopyBarrier&) { return 0u; }; }, work, store);
+}
+
+template <typename Order>
+__global__ void __launch_bounds__(kSearchThreads)
+    search_needles(const __grid_constant__ SortedSearchOperands operands, Order order) {
+  using Word = typename Order::Word;
+  const SortedRows& needles = operands.needles();
+  const SortedRows& haystack = operands.haystack();
+  const int64_t slot = blockIdx.x * int64_t{kSearchThreads} + threadIdx.x;
+  if (slot >= operands.pair.rows * needles.length) return;
+  const int64_t row = operands.pair.rows == 1 ? 0 : slot / needles.length;
+  operands.positions.set(slot, operands.search(order, row, slot - row * needles.length,
+                                               static_cast<const Word*>(needles.keys) + row * needles.stride,
+                                               static_cast<const Word*>(haystack.keys) + row * haystack.stride));
+}
+
+template <typename Order>
+struct MatchProblem {
+  StreamTiles<Order> stream;
+  SortedMatchOperands::Side a;
+  SortedMatchOperands::Side b;
+};
+
+// Adds a number of each thread to a count, which the order of additions does not change. Tiles of keys that are not
+// sorted can share items: whoever takes the count past the operand's length cuts it back.
+__device__ void add_to_count(const IndexResult& counts, int64_t row, int number, int64_t length) {
+  number = fold_warp(number, [](int a, int b) { return a + b; });
+  if (threadIdx.x % kWarp != 0 || number == 0) return;
+  const auto add = [&](auto* count, auto added, auto most) {
+    if (atomicAdd(count, added) + added > most) atomicMin(count, most);
+  };
+  using Wide = unsigned long long;
+  using Narrow = unsigned;
+  if (counts.wide) {
+    add(static_cast<Wide*>(counts.data) + row, static_cast<Wide>(number), static_cast<Wide>(length));
+  } else {
+    add(static_cast<Narrow*>(counts.data) + row, static_cast<Narrow>(number), static_cast<Narrow>(length));
+  }
+}
+
+template <typename Order, bool kLarge>
+__global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
+    match_tiles(const __grid_constant__ MatchProblem<Order> problem) {
+  using Word = typename Order::Word;
+  extern __shared__ __align__(kLineBytes) unsigned char stages[];
+  constexpr StreamShape kShape = search_shape(sizeof(Word), true, kLarge);
+  constexpr int kCount = kShape.items;
+  using S = MergeStream<Order, kCount, true>;
+  __shared__ typename S::Shared shared;
+  const MergeTiles<Order>& tiles = problem.stream.tiles;
+  const SortedPair& pair = tiles.pair;
+  const bool bulk = kHasBulkCopies && !problem.a.index.wide;
+  int64_t row = -1;  // of the matches counted so far
+  int a_matches = 0, b_matches = 0;
+  const auto add_counts = [&] {
+    if (row < 0) return;
+    add_to_count(problem.a.count, row, a_matches, pair.a.length);
+    add_to_count(problem.b.count, row, b_matches, pair.b.length);
+    a_matches = b_matches = 0;
+  };
+  const auto first_a = [&](const MergeTile& tile) { return tile.row * pair.a.length + tile.a; };
+  const auto first_b = [&](const MergeTile& tile) { return tile.row * pair.b.length + tile.b; };
+  // Where a stage's indices and flags of A begin, and those of B, each as the copy engine takes them.
+  struct Places {
+    int32_t *a_index, *b_index;
+    bool *a_match, *b_match;
+  };
+  const auto places = [&](const MergeTile& tile, unsigned char* stage) {
+    const int a_count = static_cast<int>(tile.a_count);
+    int32_t* const index = reinterpret_cast<int32_t*>(stage);
+    bool* const match = reinterpret_cast<bool*>(stage + search_index_bytes(sizeof(Word), kCount));
+    return Places{index, index + round_up_to_line<int32_t>(a_count + kLineBytes / sizeof(int32_t)), match,
+                  match + round_up_to_line<bool>(a_count + kLineBytes)};
+  };
+
+  const auto work = [&](const typename S::Plan& plan, const typename S::Keys& keys, unsigned char* stage) {
+    const MergeTile& tile = plan.tile;
+    if (tile.row != row) add_counts();
+    row = tile.row;
+    const int diagonal = threadIdx.x * kCount;
+    const MergeCursor cursor = keys.cursor(diagonal);
+    const uint32_t a_first = shared_address(keys.buffer + keys.runs.a - (tile.a > 0));  // with the neighbour before
+    const uint32_t b_end = shared_address(keys.buffer + keys.runs.b_end + (tile.b_left ? 1 : 0));  // and the one after
+    Word a_before = keys.buffer[maximum(cursor.a - 1, 0)];
+    unsigned matches = 0;
+    const unsigned from_b = keys.template merge_from<kCount>(cursor, [&](int i, bool in_b, const auto& heads) {
+      // An item of A stands before all of B that is not less: it is equal to the first of that or to none. An item
+      // of B stands after all of A that is not greater: it is equal to the last of that or to none.
+      if (i == 0) a_before = heads.order.encode(a_before);
+      bool match = !heads.order.less(in_b ? a_before : heads.a_code, heads.b_code);
+      if constexpr (!std::remove_cvref_t<decltype(heads)>::kOpen) match &= in_b ? heads.a > a_first : heads.b < b_end;
+      matches |= match ? 1u << i : 0u;
+      a_before = in_b ? a_before : heads.a_code;
+    });
+    const unsigned live = live_items<kCount>(tile, diagonal);
+    a_matches += __popc(matches & ~from_b & live);
+    b_matches += __popc(matches & from_b & live);
+    S::sync_workers();
+
+    const Places to = places(tile, stage);
+    int a = cursor.a - keys.runs.a;
+    int b = cursor.b - keys.runs.b;
+    const int32_t a_base = bulk ? static_cast<int32_t>(tile.a) : 0;
+    const int32_t b_base = bulk ? static_cast<int32_t>(tile.b) : 0;
+    const int a_index = bulk ? place_in_line(static_cast<int32_t*>(problem.a.index.data), first_a(tile)) : 0;
+    const int b_index = bulk ? place_in_line(static_cast<int32_t*>(problem.b.index.data), first_b(tile)) : 0;
+    put_matches<kCount>(to.a_index + a_index + a, to.a_match + place_in_line(problem.a.match, first_a(tile)) + a,
+                        ~from_b & live, a + a_base, to.b_index + b_index + b,
+                        to.b_match + place_in_line(problem.b.match, first_b(tile)) + b, from_b & live, b + b_base,
+                        matches);
+    if (!bulk) {
+      S::sync_workers();
+      const auto store = [&](const SortedMatchOperands::Side& side, const int32_t* index, const bool* match,
+                             int64_t first, int64_t count, int64_t base) {
+        match += place_in_line(side.match, first);
+        for (int i = threadIdx.x; i < count; i += kStreamWorkers) {
+          side.index.set(first + i, base + index[i]);
+          side.match[first + i] = match[i];
+        }
+      };
+      store(problem.a, to.a_index, to.a_match, first_a(tile), tile.a_count, tile.b);
+      store(problem.b, to.b_index, to.b_match, first_b(tile), tile.b_count, tile.a);
+    }
+    if (tile.dead() > 0) {
+      const auto clear = [&](const SortedMatchOperands::Side& side, int64_t first, Range<int64_t> dead) {
+        for_each_dead<kStreamWorkers>(dead, [&](int64_t i) {
+          side.index.set(first + i, -1);
+          side.match[first + i] = false;
+        });
+      };
+      clear(problem.a, row * pair.a.length, tiles.a_dead(tile));
+      clear(problem.b, row * pair.b.length, tiles.b_dead(tile));
+    }
+  };
+
+  const auto store = [&](const typename S::Plan& plan, unsigned char* stage) {
+    const MergeTile& tile = plan.tile;
+    const Places from = places(tile, stage);
+    const int a_count = bulk ? static_cast<int>(tile.a_count) : 0;
+    const int b_count = bulk ? static_cast<int>(tile.b_count) : 0;
+    const BulkStore<int32_t> a_index(static_cast<int32_t*>(problem.a.index.data), first_a(tile), a_count, from.a_index);
+    const BulkStore<int32_t> b_index(static_cast<int32_t*>(problem.b.index.data), first_b(tile), b_count, from.b_index);
+    const BulkStore<bool> a_match(problem.a.match, first_a(tile), a_count, from.a_match);
+    const BulkStore<bool> b_match(problem.b.match, first_b(tile), b_count, from.b_match);
+    return [=] { a_index.start(), b_index.start(), a_match.start(), b_match.start(); };
+  };
+
+  S::run(
+      problem.stream, shared, stages, kShape.stage_bytes,
+      [](const typename S::Plan&, unsigned char*) { return [](CopyBarrier&) { return 0u; }; }, work, store);
+  if (threadIdx.x < kStreamWorkers) add_counts();
+}
+
+}  // namespace mgpu::cuda::searching

@@ -1,0 +1,66 @@
+// The calls of sorted_search and sorted_match as their kernels see them: the same on both platforms.
+#pragma once
+
+#include "ops/sorted_pair/operands.h"
+#include "runtime/dtype.h"
+
+namespace mgpu {
+
+struct Call;
+
+// Operands: needles [.., n], haystack [.., m], needles_count [.., 1], haystack_count [.., 1]; counts may be absent.
+// Attribute: right, for side "right". Result: positions [.., n].
+//
+// A merge with A before B among equals gives each item of A its lower bound in B, and each item of B its upper bound in
+// A. So the needles are A for side left and B for side right.
+struct SortedSearchOperands {
+  DType key_type;
+  bool needles_are_b;
+  SortedPair pair;
+  IndexResult positions;
+
+  explicit SortedSearchOperands(const Call& call);
+  MergeSplits layout(Workspace& workspace) const;
+  MGPU_HOST_DEVICE const SortedRows& needles() const { return needles_are_b ? pair.b : pair.a; }
+  MGPU_HOST_DEVICE const SortedRows& haystack() const { return needles_are_b ? pair.a : pair.b; }
+
+  // Whether there are so few needles that a binary search of each beats reading all of the haystack: a search reads
+  // some 5 sectors of 32 bytes that no other search of its neighbourhood does.
+  bool search_each() const { return needles().length * 64 <= haystack().length; }
+
+  // The position of one needle, given its row's needles and haystack; -1 for a dead one.
+  template <typename Order>
+  MGPU_HOST_DEVICE int64_t search(const Order& order, int64_t row, int64_t i, const typename Order::Word* needles,
+                                  const typename Order::Word* haystack) const {
+    if (i >= this->needles().live(row)) return -1;
+    const auto needle = order.encode(needles[i]);
+    const auto keys = [&](int64_t j) { return order.encode(haystack[j]); };
+    const auto less = [&](auto x, auto y) { return order.less(x, y); };
+    const int64_t live = this->haystack().live(row);
+    return needles_are_b ? upper_bound(int64_t{0}, live, keys, needle, less)
+                         : lower_bound(int64_t{0}, live, keys, needle, less);
+  }
+};
+
+// Operands: a [.., n_a], b [.., n_b], a_count [.., 1], b_count [.., 1]; counts may be absent. Attribute: right.
+// Results: a_index, b_index, a_match, b_match (bool), a_match_count [..], b_match_count [..]; indices and counts of one
+// type.
+//
+// Side right is side left with the roles of A and B exchanged; the members here are those of the exchanged call.
+struct SortedMatchOperands {
+  struct Side {
+    IndexResult index;
+    bool* match;
+    IndexResult count;
+  };
+
+  DType key_type;
+  SortedPair pair;
+  Side a;
+  Side b;
+
+  explicit SortedMatchOperands(const Call& call);
+  MergeSplits layout(Workspace& workspace) const;
+};
+
+}  // namespace mgpu

@@ -1,0 +1,20 @@
+// The counts of tiles that a kernel makes and a later one needs the sums of.
+#pragma once
+
+#include "cuda/policy.h"
+
+namespace mgpu {
+
+class Workspace;
+
+// A row's tiles are in groups of kTileGroup, of which the last may have fewer.
+struct TileCounts {
+  int64_t rows;
+  int64_t row_groups;
+  int* counts;            // [rows, row_groups, kTileGroup]
+  int64_t* before_group;  // [rows, row_groups], of the row
+};
+
+TileCounts take_tile_counts(Workspace& workspace, int64_t rows, int64_t row_tiles);
+
+}  // namespace mgpu

@@ -1,0 +1,132 @@
+// One call of an operation, as plain data: what a handler receives, free of XLA and of Python, so that the families
+// compile fast, run in C++ tests under sanitizers, and answer for their workspace without a device.
+#pragma once
+
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "algorithm/index_vector.h"
+#include "runtime/dtype.h"
+
+namespace mgpu {
+
+constexpr std::string_view dtype_name(DType dtype) {
+  constexpr std::string_view names[] = {"uint8",   "uint16",  "uint32", "uint64",    "int8",
+                                        "int16",   "int32",   "int64",  "float16",   "bfloat16",
+                                        "float32", "float64", "bool",   "complex64", "complex128"};
+  return names[static_cast<int>(dtype)];
+}
+
+// A dense row-major array. `data` is null when only sizes are asked for. Leading dimensions beyond the operation's
+// own rank are batch dimensions; an operand the batch does not touch has none.
+struct Array {
+  void* data = nullptr;
+  DType dtype = DType::u8;
+  std::vector<int64_t> dimensions;
+
+  int rank() const { return static_cast<int>(dimensions.size()); }
+
+  // The product of the dimensions from `first` up to, not including, `last`.
+  int64_t extent(int first, int last) const {
+    int64_t product = 1;
+    for (int axis = first; axis < last; ++axis) product *= dimensions[axis];
+    return product;
+  }
+  int64_t size() const { return extent(0, rank()); }
+  int64_t bytes() const { return size() * byte_width(dtype); }
+
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+};
+
+// The named integer attributes of a call (flags and enumerations are integers too).
+struct Attributes {
+  virtual ~Attributes() = default;
+  virtual int64_t operator[](std::string_view name) const = 0;
+};
+
+// An error of the caller or of the lowering: says operation, argument, expected, got.
+struct CallError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// A GPU's memory does not suffice. That of the host is a std::bad_alloc as well.
+struct DeviceMemoryError final : std::bad_alloc {
+  const char* what() const noexcept override { return "out of memory on the GPU"; }
+};
+
+struct FunctionData;
+
+// An array has fewer bytes than this, which is more than a process can address, and all rows of a batch have fewer
+// items of an operand, even one that they share: so the sizes that follow from these do not overflow.
+constexpr int64_t kMostArrayBytes = int64_t{1} << 47;
+
+struct Call {
+  std::string_view operation;
+  std::vector<Array> operands;
+  std::vector<Array> results;  // without the scratch memory
+  const Attributes& attributes;
+  const FunctionData* function = nullptr;  // where the operation is by one; not there where only sizes are asked for
+  Array workspace = {};                    // of a CUDA call (take_workspace)
+
+  // The number of problems in the batch: the product of the leading dimensions of an array whose own rank is `rank`.
+  static int64_t batch(const Array& array, int rank) { return array.extent(0, array.rank() - rank); }
+
+  // The length of the last axis.
+  static int64_t length(const Array& array) { return array.dimensions.empty() ? 1 : array.dimensions.back(); }
+
+  // An operand of indices or counts.
+  IndexVector index_vector(const Array& array, const char* name) const {
+    if (array.dtype != DType::s32 && array.dtype != DType::s64) {
+      fail(std::string(name) + ": expected int32 or int64, got " + std::string(dtype_name(array.dtype)));
+    }
+    return {array.data, array.dtype == DType::s64};
+  }
+
+  // Refuses rows that share so many items that the products of sizes below could overflow.
+  void expect_items(int64_t rows, int64_t length, const char* name) const {
+    if (length > 0 && rows >= kMostArrayBytes / length) {
+      fail(std::string(name) + ": expected less than 2^47 items in all rows, got " + std::to_string(rows) +
+           " rows of " + std::to_string(length));
+    }
+  }
+
+  // The distance from row to row of an operand of `length` items a row: 0 where all `rows` rows share one. `own_rank`
+  // is the operand's rank without batch dimensions.
+  int64_t row_stride(const Array& array, int64_t length, int64_t rows, const char* name, int own_rank = 1) const {
+    expect_items(rows, length, name);
+    if (array.rank() <= own_rank) return 0;
+    if (array.size() != rows * length) {
+      fail(std::string(name) + ": expected " + std::to_string(rows) + " rows, got " + std::to_string(array.size()) +
+           " items of " + std::to_string(length) + " a row");
+    }
+    return length;
+  }
+
+  // An operand of one live count a row; nothing, where it is absent.
+  LiveCounts live_counts(const Array& array, int64_t rows, const char* name = "count") const {
+    if (length(array) == 0) return {};
+    return {index_vector(array, name), row_stride(array, 1, rows, name)};
+  }
+
+  // A result of indices or counts, of `size` items.
+  IndexResult index_result(const Array& array, int64_t size, const char* name) const {
+    const IndexVector vector = index_vector(array, name);
+    if (array.size() != size) {
+      fail(std::string(name) + ": expected " + std::to_string(size) + " items, got " + std::to_string(array.size()));
+    }
+    return {array.data, vector.wide};
+  }
+
+  [[noreturn]] void fail(const std::string& what) const { throw CallError(std::string(operation) + ": " + what); }
+  void expect(bool holds, const char* what) const {
+    if (!holds) fail(what);
+  }
+};
+
+}  // namespace mgpu

@@ -1,0 +1,96 @@
+// The list of operations with kernels: one line each. A line declares the CPU and the CUDA function of the family, the
+// size of its CUDA workspace and its names, and registers both functions as FFI handlers under the operation's name.
+#pragma once
+
+#include "runtime/call.h"
+#include "runtime/executor.h"
+
+// clang-format off
+#define MGPU_OPERATIONS(OPERATION) \
+  OPERATION(bucket_join)           \
+  OPERATION(bulk_insert)           \
+  OPERATION(bulk_remove)           \
+  OPERATION(count_bins)            \
+  OPERATION(group_search)          \
+  OPERATION(interval_expand)       \
+  OPERATION(interval_gather)       \
+  OPERATION(interval_move)         \
+  OPERATION(join)                  \
+  OPERATION(load_balance_search)   \
+  OPERATION(merge)                 \
+  OPERATION(order_statistics)      \
+  OPERATION(reduce)                \
+  OPERATION(reduce_by_id)          \
+  OPERATION(reduce_rows)           \
+  OPERATION(run_heads)             \
+  OPERATION(scan)                  \
+  OPERATION(segmented_reduce)      \
+  OPERATION(segmented_search)      \
+  OPERATION(segmented_shift)       \
+  OPERATION(segmented_sort)        \
+  OPERATION(select)                \
+  OPERATION(sets)                  \
+  OPERATION(sorted_match)          \
+  OPERATION(sorted_search)         \
+  OPERATION(top_k)                 \
+  // one line each, in alphabetical order
+// clang-format on
+
+// Operations with a kernel on CUDA alone: elsewhere they are composed of the others.
+// clang-format off
+#define MGPU_CUDA_OPERATIONS(OPERATION) \
+  OPERATION(segmented_softmax)          \
+  OPERATION(sort_columns)               \
+  // one line each, in alphabetical order
+// clang-format on
+
+// Operations by a function that is compiled when a program is loaded, on CUDA: elsewhere plain JAX runs them.
+// clang-format off
+#define MGPU_FUNCTION_OPERATIONS(OPERATION) \
+  OPERATION(reduce_by_function)             \
+  OPERATION(scan_by_function)               \
+  OPERATION(segmented_reduce_by_function)   \
+  OPERATION(sort_by_function)               \
+  OPERATION(sort_indices_by_function)       \
+  // one line each, in alphabetical order
+// clang-format on
+
+struct CUstream_st;
+
+namespace mgpu {
+
+struct Signature;
+
+#define MGPU_DECLARE(name)                                       \
+  namespace cuda {                                               \
+  void name(const Call& call, CUstream_st* stream);              \
+  }                                                              \
+  namespace workspace {                                          \
+  int64_t name(const Call& call); /* bytes, from shapes alone */ \
+  }                                                              \
+  namespace signature {                                          \
+  extern const Signature name;                                   \
+  }
+MGPU_OPERATIONS(MGPU_DECLARE)
+MGPU_CUDA_OPERATIONS(MGPU_DECLARE)
+#undef MGPU_DECLARE
+
+namespace cpu {
+#define MGPU_DECLARE(name) void name(const Call& call, Executor& executor);
+MGPU_OPERATIONS(MGPU_DECLARE)
+#undef MGPU_DECLARE
+}  // namespace cpu
+
+// The first makes the kernels of a function ready on all devices, from the attributes alone.
+#define MGPU_DECLARE(name)                                                         \
+  namespace cuda {                                                                 \
+  void prepare_##name(const Attributes& attributes, const FunctionData& function); \
+  void name(const Call& call, CUstream_st* stream);                                \
+  }                                                                                \
+  namespace workspace {                                                            \
+  int64_t name(const Call& call);                                                  \
+  }
+MGPU_FUNCTION_OPERATIONS(MGPU_DECLARE)
+#undef MGPU_DECLARE
+
+}  // namespace mgpu

@@ -1,0 +1,168 @@
+// What an operation takes and gives. Python compares its own names with these when it is imported; the reading of a
+// call asks for arrays and attributes by name, after each was checked for the type, shape and range that is written
+// here.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "runtime/call.h"
+#include "runtime/plan.h"
+
+namespace mgpu {
+
+// The names of an attribute's values, from 0 on.
+struct Enumeration {
+  std::string_view name;
+  std::string_view values[16];  // as many as are not empty
+};
+
+// An attribute that may be any integer.
+inline const Enumeration kNumber{"number", {}};
+
+// The edges at which kernels go from one tile to the next, for tests: of both platforms, all widths, and devices of any
+// size. By what is cut: the sizes of its tiles, and in `sort_items` and `sort_cells` of what a thread or a block sorts
+// first.
+using TileSizes = std::map<std::string, std::set<int64_t>>;
+inline constexpr int kKeyWidths[] = {1, 2, 4, 8};  // bytes of a key, or of an element
+inline constexpr int kStateWidths[] = {4, 8, 16};  // of what an operator combines
+
+enum class TypeRule { kAny, kKey, kIndex, kBool, kS32, kU32, kReduced, kLike };
+
+// An operand or a result, as text: "name: type [axes]", such as "heads: index [m]" or "values: =x [..n, width]?".
+//
+// The type is key; index, int32 or int64; bool, s32, u32 or any; `=x`, that of the array x; or reduced, that of what
+// the attribute `op` makes of x. Axes are those of the array's own rank: a number, an attribute, or a name that stands
+// for one length in the whole call; or `*`, which the operation checks. Batch axes come before them. Results have them,
+// and so do operands with `..`; other operands have them or do not. With `?` an operand may be absent, that is, have a
+// last axis of length 0. With ` if attribute` or ` if attribute=value` a result is left out otherwise, an operand not
+// read.
+struct Argument {
+  std::string_view name;
+  TypeRule type = TypeRule::kAny;
+  std::string_view like;
+  std::string_view axes[2] = {};
+  int rank = -1;  // -1: `*`
+  bool has_batch = false;
+  bool may_be_absent = false;
+  std::string_view condition;
+  int64_t value = -1;  // of the condition; -1: any but 0
+
+  constexpr Argument() = default;
+  consteval Argument(const char* text) {
+    std::string_view rest(text);
+    const auto take = [&](std::string_view end) {
+      const size_t at = rest.find(end);
+      if (at == rest.npos) throw "expected \"name: type [axes]\"";
+      const std::string_view taken = rest.substr(0, at);
+      rest.remove_prefix(at + end.size());
+      return taken;
+    };
+    const auto skip = [&](std::string_view what) {
+      const bool is_there = rest.starts_with(what);
+      if (is_there) rest.remove_prefix(what.size());
+      return is_there;
+    };
+    name = take(": ");
+    like = take(" [");
+    constexpr std::string_view names[] = {"any", "key", "index", "bool", "s32", "u32", "reduced"};
+    if (like.starts_with('=')) {
+      type = TypeRule::kLike;
+      like.remove_prefix(1);
+    } else {
+      const auto found = std::find(std::begin(names), std::end(names), like);
+      if (found == std::end(names)) throw "expected a type";
+      type = static_cast<TypeRule>(found - std::begin(names));
+    }
+    has_batch = skip("..");
+    if (!skip("*]")) {
+      rank = 0;
+      for (bool more = !skip("]"); more; ++rank) {
+        more = rest.find(',') < rest.find(']');
+        axes[rank] = take(more ? ", " : "]");
+      }
+    }
+    may_be_absent = skip("?");
+    if (skip(" if ")) {
+      condition = rest.substr(0, rest.find('='));
+      rest.remove_prefix(condition.size());
+      if (skip("=")) value = rest[0] - '0';
+    } else if (!rest.empty()) {
+      throw "expected the end";
+    }
+  }
+};
+
+// In the order of the call. As many of each as have a name.
+struct Signature {
+  struct Attribute {
+    std::string_view name;
+    const Enumeration* values = nullptr;  // null: a flag
+  };
+  Argument operands[8] = {};
+  Argument results[8] = {};  // beside the workspace
+  Attribute attributes[4] = {};
+  void (*tiles)(TileSizes& sizes) = nullptr;                             // adds those of its kernels
+  PlanReport (*plan)(const Call& call, const Traits& traits) = nullptr;  // null: one kernel, whatever the call
+};
+
+inline std::string_view name_of(std::string_view name) { return name; }
+template <typename Named>
+std::string_view name_of(const Named& named) {
+  return named.name;
+}
+
+// How many of a list have a name.
+template <typename Item, size_t kMost>
+size_t named_count(const Item (&items)[kMost]) {
+  return std::find_if(items, items + kMost, [](const Item& item) { return name_of(item).empty(); }) - items;
+}
+
+// Refuses sizes that no array has, with which the sums and products of sizes below could overflow.
+void expect_sizes(const Call& call);
+
+// The arrays and attributes of a call, by their names. All of them are checked before the first is read.
+class Arguments {
+ public:
+  Arguments(const Call& call, const Signature& signature);
+
+  const Array& operator[](std::string_view operand) const {
+    return call_.operands[place(signature_.operands, operand)];
+  }
+  const Array& result(std::string_view name) const {
+    const Array* const array = results_[place(signature_.results, name)];
+    call_.expect(array, "expected another result");
+    return *array;
+  }
+  int64_t attribute(std::string_view name) const {
+    place(signature_.attributes, name);
+    return call_.attributes[name];
+  }
+  bool flag(std::string_view name) const { return attribute(name) != 0; }
+
+ private:
+  template <typename Item, size_t kMost>
+  size_t place(const Item (&items)[kMost], std::string_view name) const {
+    for (size_t i = 0; i < kMost; ++i) {
+      if (name_of(items[i]) == name) return i;
+    }
+    call_.fail("not in the signature: " + std::string(name));
+  }
+
+  bool holds(const Argument& argument) const {
+    if (argument.condition.empty()) return true;
+    const int64_t value = attribute(argument.condition);
+    return argument.value < 0 ? value != 0 : value == argument.value;
+  }
+
+  const Call& call_;
+  const Signature& signature_;
+  const Array* results_[8] = {};  // null: one that this call does not give
+};
+
+}  // namespace mgpu
