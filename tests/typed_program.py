@@ -30,6 +30,12 @@ def arithmetic(rows: mgpu.Ragged) -> None:
     assert_type(rows[1:], mgpu.Ragged)
     assert_type(rows[jnp.array([1, 0])], mgpu.Ragged)
     assert_type(rows.map(jnp.exp).softmax(), mgpu.Ragged)
+    assert_type(mgpu.Ragged.concatenate([rows, rows.astype(jnp.float16)]), mgpu.Ragged)
+    segments = mgpu.Segments.from_lengths([1, 1])
+    assert_type(mgpu.Segments.from_ids(segments.ids(2), 2), mgpu.Segments)
+    assert_type(mgpu.Ragged(x, segments).sort(), mgpu.Ragged)
+    assert_type(mgpu.segmented_scan(x, segments), jax.Array)
+    assert_type(mgpu.segmented_sort(x, segments), jax.Array)
     assert_type(rows.lengths, jax.Array)
     for row in rows:
         first: jax.Array = row[:1]

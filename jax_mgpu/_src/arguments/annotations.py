@@ -16,6 +16,7 @@ __all__ = [
     "AxisName",
     "DTypeLike",
     "Directions",
+    "Integers",
     "ItemFunction",
     "JoinKind",
     "Keys",
@@ -36,6 +37,7 @@ OperatorName: TypeAlias = (
     | Literal["var", "std", "count", "first", "last", "nunique", "median", "nansum", "nanmean", "nanmin", "nanmax"]
 )
 OperatorTree: TypeAlias = OperatorName | Mapping[Any, Any] | Sequence[Any]  # a name, or a pytree of names
+Integers: TypeAlias = ArrayLike | Sequence[int]  # where lists of the host are taken too
 Keys: TypeAlias = ArrayLike | tuple[ArrayLike, ...]  # one array, or columns
 Directions: TypeAlias = bool | tuple[bool, ...]
 PairFunction: TypeAlias = Callable[[Any, Any], Any]  # of two items, each a pytree

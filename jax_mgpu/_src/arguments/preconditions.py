@@ -174,9 +174,17 @@ def segments_fit(operation: str, heads: jax.Array, lengths: Callable[[], jax.Arr
     return _require(operation, "width", expected, heads, lambda heads: lengths() <= width, shown=lengths)
 
 
-def same_rows(operation: str, offsets: jax.Array, others: jax.Array) -> jax.Array:
-    """Offsets of rows that have the same lengths as others."""
-    return _require(operation, "other", "rows of the same lengths", offsets, lambda offsets: offsets == others)
+def same_rows(
+    operation: str, starts: jax.Array, ends: jax.Array, other_starts: jax.Array, other_ends: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Starts and ends of rows that lie where others do."""
+    lengths, others = ends - starts, other_ends - other_starts
+
+    def holds(_: jax.Array) -> jax.Array:
+        return (lengths == others) & ((starts == other_starts) | (lengths == 0))
+
+    expected = "rows of the same lengths at the same places"
+    return starts, _require(operation, "other", expected, ends, holds, shown=lambda: others)
 
 
 def row_offsets(operation: str, offsets: jax.Array, capacity: int) -> jax.Array:
@@ -361,13 +369,13 @@ def segments_apart(operation: str, argument: str, heads: jax.Array, ends: jax.Ar
     return _require(operation, argument, "segments that do not overlap", ends, holds)
 
 
-def segments_inside(operation: str, heads: jax.Array, ends: jax.Array, length: int) -> jax.Array:
+def segments_inside(operation: str, argument: str, heads: jax.Array, ends: jax.Array, length: int) -> jax.Array:
     """Ends of segments, of which those of segments with items lie within an array."""
 
     def holds(ends: jax.Array) -> jax.Array:
         return (ends <= length) | (ends <= heads)
 
-    return _require(operation, "heads", f"Segments within {length} items", ends, holds)
+    return _require(operation, argument, f"Segments within {length} items", ends, holds)
 
 
 def interval_lengths(offsets: jax.Array, total: Any, size: int) -> Callable[[], jax.Array]:

@@ -96,7 +96,7 @@ def segment_operands(
     says_all = isinstance(heads, Ranges)
     heads, ends, count = split_segments(operation, heads, ends, count, argument)
     if says_all:
-        check_on_host(_expect_inside, (heads, ends), operation, n)
+        check_on_host(_expect_inside, (heads, ends), operation, "heads", n)
     heads = head_vector(operation, heads, n)
     heads = whole_axes(heads) if whole else heads
     live = count_operand(operation, argument, count, n)
@@ -111,7 +111,7 @@ def segment_operands(
     heads, ends = heads.astype(dtype), ends.astype(dtype)
     ends = segments_apart(operation, "ends", heads, ends, n)
     if says_all:
-        ends = segments_inside(operation, heads, ends, n)
+        ends = segments_inside(operation, "heads", heads, ends, n)
     return GivenSegments(heads, ends, live, n)
 
 
@@ -121,7 +121,15 @@ def expect_no_ends(operation: str, axis_name: Any) -> None:
         raise value_error(operation, "axis_name", "None where the segments have ends", repr(axis_name))
 
 
-def _expect_inside(bounds: Any, operation: str, n: int) -> None:
+def expect_inside(operation: str, argument: str, segments: Any, n: int) -> Any:
+    """A `Segments` of n items, checked."""
+    check_on_host(_expect_inside, (segments.starts, segments.ends), operation, argument, n)
+    if not isinstance(segments.ends, jax.Array):
+        return segments
+    return segments.of(segments.starts, segments_inside(operation, argument, segments.starts, segments.ends, n))
+
+
+def _expect_inside(bounds: Any, operation: str, argument: str, n: int) -> None:
     """Segments of which the host knows the ends lie within n items."""
     starts, ends = bounds
     if not (isinstance(starts, np.ndarray) and isinstance(ends, np.ndarray)):
@@ -130,4 +138,4 @@ def _expect_inside(bounds: Any, operation: str, n: int) -> None:
     if past.size:
         segment = int(past[0])
         got = f"segment {segment} from {int(starts[segment])} to {int(ends[segment])}"
-        raise value_error(operation, "heads", f"Segments within {n} items", got)
+        raise value_error(operation, argument, f"Segments within {n} items", got)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import ArrayLike, OperatorTree, PairFunction
+from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike, Integers, OperatorTree, PairFunction
 from jax_mgpu._src.arguments.check import (
     as_array,
     describe,
@@ -25,7 +24,9 @@ from jax_mgpu._src.arguments.check import (
     value_error,
 )
 from jax_mgpu._src.arguments.preconditions import row_lengths, row_offsets, same_rows
+from jax_mgpu._src.arguments.segments import expect_inside
 from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import is_random_key
 from jax_mgpu._src.ops.intervals import interval_expand
 from jax_mgpu._src.ops.ragged import (
@@ -34,11 +35,13 @@ from jax_mgpu._src.ops.ragged import (
     take_segments,
     to_dense,
 )
-from jax_mgpu._src.ops.ranks import TopK, segmented_top_k
+from jax_mgpu._src.ops.ragged_foreign import arrow_parts, awkward_parts, to_arrow, to_awkward
+from jax_mgpu._src.ops.ranks import TopK, segmented_quantile, segmented_top_k
 from jax_mgpu._src.ops.reduce import segmented_reduce
-from jax_mgpu._src.ops.scan import scan, segmented_scan
+from jax_mgpu._src.ops.scan import segmented_scan
 from jax_mgpu._src.ops.segmented_softmax import segmented_log_softmax, segmented_softmax
-from jax_mgpu._src.ops.segmented_sort import segmented_sort
+from jax_mgpu._src.ops.segmented_sort import segmented_sort, segmented_sort_indices
+from jax_mgpu._src.ops.segments import Segments
 from jax_mgpu._src.ops.select import ranks, run_starts, select_rows
 
 __all__ = ["Ragged"]
@@ -64,23 +67,25 @@ def _unary(function: Callable[[Any], Any]) -> Callable[[Ragged], Ragged]:
 
 @jax.tree_util.register_pytree_with_keys_class
 class Ragged:
-    """Rows of any lengths, one after the other: a pytree of the items and the start of each row.
+    """Rows of any lengths: a pytree of the items, and of where each row lies among them.
 
     All methods call functions of this package, so a Ragged works in `jit`, `vmap`, `scan`, `shard_map` and wherever a
-    pytree does. Its two children are `values` and `offsets`; `jax.grad` by a Ragged needs `allow_int=True`, as offsets
-    are integers. Items of `values` past the last row are padding, and have no meaning.
+    pytree does. Its two children are `values` and `segments`; `jax.grad` by a Ragged needs `allow_int=True`, as
+    segments are integers. Items of `values` in no row are padding, and have no meaning.
 
     Args:
       values: a pytree of arrays with leading axis `capacity`: the items, of any dtype and trailing shape.
-      offsets: `[m + 1]`, non-decreasing integers from 0: the start of each row, and the end of the last one.
+      segments: `Segments`, where each row lies; or offsets, `[m + 1]` non-decreasing integers from 0: the start of each
+        row, and the end of the last one.
 
     Raises:
       TypeError: offsets are not integers.
-      ValueError: an argument's shape is not one of the above, or offsets that are not a `jax.Array` are not in order.
+      ValueError: an argument's shape is not one of the above, or the host knows offsets out of order, or rows past the
+        last item.
 
     Attributes:
       values: the items.
-      offsets: where each row starts, and the number of items.
+      segments: where each row lies.
 
     Arithmetic and comparisons work item by item, with another Ragged of the same rows, an array with an entry for each
     row, or a scalar. Two Ragged with different rows are an error: always outside of `jit`, within `jit` with
@@ -101,40 +106,44 @@ class Ragged:
     """
 
     values: Any
-    offsets: jax.Array
+    segments: Segments
 
-    def __init__(self, values: Any, offsets: ArrayLike):
+    def __init__(self, values: Any, segments: Segments | Integers):
         name = "Ragged"
         self.values, capacity = _items(name, values)
-        if not isinstance(offsets, jax.Array):
-            _expect_ends(name, offsets, capacity)
-        offsets = index_vector(name, "offsets", offsets, capacity)
+        if isinstance(segments, Segments):
+            self.segments = expect_inside(name, "segments", segments, capacity)
+            return
+        if not isinstance(segments, jax.Array):
+            _expect_ends(name, segments, capacity)
+        offsets = index_vector(name, "offsets", segments, capacity)
         if offsets.shape[0] == 0:
             raise value_error(name, "offsets", "where each row starts, and where the last one ends", "none")
-        self.offsets = row_offsets(name, offsets, capacity).astype(index_dtype(name, "values", capacity))
+        offsets = row_offsets(name, offsets, capacity).astype(index_dtype(name, "values", capacity))
+        self.segments = Segments.of(offsets[:-1], offsets[1:])
 
     # ---- A pytree ----------------------------------------------------------------------------------------------------
 
     def tree_flatten_with_keys(self) -> tuple[Any, None]:
         """Its children with their names, as JAX asks for them."""
         key = jax.tree_util.GetAttrKey
-        return ((key("values"), self.values), (key("offsets"), self.offsets)), None
+        return ((key("values"), self.values), (key("segments"), self.segments)), None
 
     def tree_flatten(self) -> tuple[Any, None]:
         """Its children, as JAX asks for them."""
-        return (self.values, self.offsets), None
+        return (self.values, self.segments), None
 
     @classmethod
     def tree_unflatten(cls, _: None, children: Sequence[Any]) -> Ragged:
         """A Ragged of children that JAX made, which may be anything."""
         made = object.__new__(cls)
-        made.values, made.offsets = children
+        made.values, made.segments = children
         return made
 
     # ---- Ways to make one --------------------------------------------------------------------------------------------
 
     @classmethod
-    def from_lengths(cls, values: Any, lengths: ArrayLike) -> Ragged:
+    def from_lengths(cls, values: Any, lengths: Integers) -> Ragged:
         """Rows of the given lengths, `[m]` integers; `values` holds their items, one row after the other."""
         name = "Ragged.from_lengths"
         values, capacity = _items(name, values)
@@ -142,10 +151,48 @@ class Ragged:
             _expect_lengths(name, lengths, capacity)
         dtype = index_dtype(name, "values", capacity)
         lengths = row_lengths(name, index_vector(name, "lengths", lengths, capacity).astype(dtype), capacity)
-        return cls(values, jnp.concatenate([jnp.zeros((1,), dtype), scan(lengths)]))
+        return cls(values, Segments.from_lengths(lengths))
 
     @classmethod
-    def from_dense(cls, x: Any, lengths: ArrayLike, *, size: int | None = None) -> Ragged:
+    def from_ids(cls, values: Any, ids: Integers, m: int) -> Ragged:
+        """`m` rows by the row of each item, integers in order; an item whose id is outside of [0, m) is in none."""
+        name = "Ragged.from_ids"
+        values, capacity = _items(name, values)
+        ids = ids if isinstance(ids, jax.Array) else np.asarray(ids)
+        if ids.shape != (capacity,):
+            raise value_error(name, "ids", f"one for each of {capacity} items", describe(ids))
+        return cls(values, Segments.from_ids(ids, m))
+
+    @classmethod
+    def from_ranges(cls, values: Any, starts: Integers, ends: Integers) -> Ragged:
+        """Row `i` has the items from `starts[i]` to `ends[i]`, in order and apart; there may be gaps between them."""
+        return cls(values, Segments.from_ranges(starts, ends))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The rows of several Ragged, one part's after the other's, as one."""
+        name = "Ragged.concatenate"
+        parts = list(parts)
+        if not parts or not all(isinstance(part, Ragged) for part in parts):
+            got = "none" if not parts else next(describe(part) for part in parts if not isinstance(part, Ragged))
+            raise type_error(name, "parts", "one Ragged at least, and nothing else", got)
+        expected: Any = jax.tree.structure(parts[0].values)
+        for part in parts:
+            if jax.tree.structure(part.values) != expected:
+                got = jax.tree.structure(part.values)
+                raise value_error(name, "parts", f"items of one structure, {expected}", got)
+        values = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(part.values for part in parts))
+        begins = np.cumsum([0, *(part.capacity for part in parts[:-1])])
+        dtype = index_dtype(name, "parts", sum(part.capacity for part in parts))
+        bounds = [
+            [jnp.asarray(x, dtype) + np.asarray(begin, dtype) for begin, x in zip(begins, bound, strict=True)]
+            for bound in zip(*((part.segments.starts, part.segments.ends) for part in parts), strict=True)
+        ]
+        joined = cls(values, Segments.of(*map(jnp.concatenate, bounds)))
+        return joined.take(np.arange(len(joined)))  # without the padding of the parts
+
+    @classmethod
+    def from_dense(cls, x: Any, lengths: Integers, *, size: int | None = None) -> Ragged:
         """The first `lengths[i]` items of each row of arrays `[m, width, …]`; room for `size` items (default all)."""
         leaves = jax.tree.leaves(x)
         if size is None and leaves and np.ndim(leaves[0]) > 1:
@@ -206,35 +253,55 @@ class Ragged:
             columns.append(np.concatenate([*leaves, padding]))
         return cls(structure.unflatten(columns), np.append(0, np.cumsum(lengths)))
 
+    @classmethod
+    def from_awkward(cls, array: Any) -> Ragged:
+        """An Awkward Array of lists: of numbers, or of records of them as dicts or tuples; not within `jit`."""
+        return cls(*awkward_parts("Ragged.from_awkward", array))
+
+    @classmethod
+    def from_arrow(cls, array: Any) -> Ragged:
+        """A `ListArray` of Arrow, or chunks of it: of numbers, or of structs of them as dicts; not within `jit`."""
+        return cls(*arrow_parts("Ragged.from_arrow", array))
+
     # ---- What it is --------------------------------------------------------------------------------------------------
 
     @property
     def capacity(self) -> int:
         """The static number of items that there is room for."""
-        return jax.tree.leaves(self.values)[0].shape[0]
+        return jax.tree.leaves(self.values)[0].shape[self.segments.starts.ndim - 1]
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the items; of a pytree, one a leaf."""
+        return jax.tree.map(lambda x: x.dtype, self.values)
+
+    @property
+    def offsets(self) -> jax.Array:
+        """`[m + 1]`: where each row starts, and where the last one ends. Rows with gaps between them have none."""
+        return jnp.asarray(self.segments.offsets)
 
     @property
     def heads(self) -> jax.Array:
         """`[m]`: where each row starts."""
-        return self.offsets[:-1]
+        return jnp.asarray(self.segments.starts)
 
     @property
     def count(self) -> jax.Array:
-        """The number of items, a scalar."""
-        return self.offsets[-1]
+        """Where the last row ends, a scalar: the number of items, if there are no gaps."""
+        return jnp.asarray(self.segments.count)
 
     @property
     def lengths(self) -> jax.Array:
         """`[m]`: the number of items of each row."""
-        return self.offsets[1:] - self.offsets[:-1]
+        return jnp.asarray(self.segments.lengths)
 
     @property
     def segment_ids(self) -> jax.Array:
-        """`[capacity]`: the row of each item, -1 past the last one."""
-        return segment_ids(self.heads, self.capacity, count=self.count)
+        """`[capacity]`: the row of each item, -1 for those in none."""
+        return segment_ids(self.segments, self.capacity)
 
     def __len__(self) -> int:
-        return self.offsets.shape[0] - 1
+        return self.segments.number
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -254,11 +321,12 @@ class Ragged:
             rows = np.arange(len(self))[_on_host(index) if isinstance(index, jax.Array) else index]
         except IndexError as error:
             raise IndexError(f"{name}: index: expected one for {len(self)} rows, got {index!r}") from error
-        is_known = _is_concrete(self.offsets)
+        is_known = _is_concrete(self.segments.starts) and _is_concrete(self.segments.ends)
         if rows.ndim > 1 or (rows.ndim == 0 and not is_known):
             expected = "a row, a slice or [k] rows" if is_known else "within jit a slice or [k] rows"
             raise type_error(name, "index", expected, repr(index))
-        begins, ends = (np.asarray(x)[rows] for x in (self.heads, self.offsets[1:])) if is_known else (0, 0)
+        bounds = (self.segments.starts, self.segments.ends)
+        begins, ends = (np.asarray(x)[rows] for x in bounds) if is_known else (0, 0)
         if rows.ndim == 0:
             return jax.tree.map(lambda x: x[begins:ends], self.values)
         return self.take(rows, size=max(self.capacity, int(np.sum(ends - begins))))
@@ -274,29 +342,46 @@ class Ragged:
 
     def to_rows(self) -> list[Any]:
         """A list of the rows as NumPy arrays, or as pytrees of them; not within `jit`."""
-        offsets = np.asarray(self.offsets)
         values = jax.tree.map(_on_host, self.values)
-        return [jax.tree.map(lambda x, b=b, e=e: x[b:e], values) for b, e in itertools.pairwise(offsets)]
+        return [jax.tree.map(lambda x, b=b, e=e: x[b:e], values) for b, e in _bounds(self.segments)]
+
+    def to_awkward(self) -> Any:
+        """The rows as an Awkward Array, dicts and tuples as records; not within `jit`."""
+        return to_awkward(
+            "Ragged.to_awkward", self.values, np.asarray(self.segments.starts), np.asarray(self.segments.ends)
+        )
+
+    def to_arrow(self) -> Any:
+        """The rows as a `ListArray` of Arrow, dicts and tuples as structs; not within `jit`."""
+        rows = self if _has_offsets(self.segments) else self.take(np.arange(len(self)))
+        return to_arrow("Ragged.to_arrow", rows.values, np.asarray(rows.offsets))
 
     def to_dense(self, width: int, *, fill_value: ArrayLike = 0) -> Any:
         """The rows as arrays `[m, width, …]`: see `to_dense`."""
-        return to_dense(self.values, self.heads, width, fill_value=fill_value, count=self.count)
+        return to_dense(self.values, self.segments, width, fill_value=fill_value)
 
     def __repr__(self) -> str:
         structure: Any
         leaves, structure = jax.tree.flatten(self.values)
-        rows = all(map(_is_concrete, (*leaves, self.offsets))) and self.offsets.ndim == 1
-        if not rows or self.offsets.dtype.kind != "i":  # traced, batched, or what JAX put in the place of arrays
-            shown = jax.tree.map(describe, self.values)
-            return f"Ragged({_tree_text(jax.tree.leaves(shown), structure)}, offsets={describe(self.offsets)})"
-        texts = [f"{_rows_text(_on_host(leaf), np.asarray(self.offsets))}, {leaf.dtype.name}" for leaf in leaves]
+        bounds = jax.tree.leaves(self.segments)
+        if not all(_is_concrete(x) for x in (*leaves, *bounds)) or any(
+            x.dtype.kind != "i" or x.ndim > 1 for x in bounds
+        ):
+            # traced, batched, or what JAX put in the place of arrays
+            shown = _tree_text([describe(leaf) for leaf in leaves], structure)
+            return f"Ragged({shown}, {self.segments!r})"
+        texts = [f"{_rows_text(_on_host(leaf), _bounds(self.segments))}, {leaf.dtype.name}" for leaf in leaves]
         return f"Ragged({texts[0] if structure == jax.tree.structure(0) else _tree_text(texts, structure)})"
 
     # ---- Item by item ------------------------------------------------------------------------------------------------
 
     def with_values(self, values: Any) -> Ragged:
         """Other items in the same rows."""
-        return Ragged(values, self.offsets)
+        return Ragged(values, self.segments)
+
+    def astype(self, dtype: DTypeLike) -> Ragged:
+        """The items converted to a dtype."""
+        return self.with_values(jax.tree.map(lambda x: jnp.asarray(x).astype(dtype), self.values))
 
     def map(self, function: Callable[..., Any]) -> Ragged:
         """The results of a function of one item, item by item."""
@@ -304,19 +389,20 @@ class Ragged:
 
     def _combine(self, name: str, function: Callable[..., Any], other: Any) -> Any:
         if isinstance(other, Ragged):
-            offsets = self._common_offsets(name, other)
+            segments = self._common_segments(name, other)
             expected: Any = jax.tree.structure(self.values)
             got: Any = jax.tree.structure(other.values)
             if expected != got:
                 raise value_error(name, "other", f"items of one structure, {expected}", got)
-            return Ragged(jax.tree.map(function, self.values, other.values), offsets)
+            return Ragged(jax.tree.map(function, self.values, other.values), segments)
         if not isinstance(other, (jax.Array, np.ndarray, np.generic, int, float, complex)):
             return NotImplemented
         if isinstance(other, (int, float, complex)) or other.ndim == 0:
             return self.with_values(jax.tree.map(lambda x: function(x, other), self.values))
         if other.shape[0] != len(self):
             raise value_error(name, "other", f"an entry for each of {len(self)} rows", describe(other))
-        items = interval_expand(other, self.heads, self.capacity, total=self.count)
+        # Items in no row get a row's entry, or 1: never 0, by which a division would spoil derivatives.
+        items = interval_expand(other, self.heads, self.capacity, total=self.count, fill_value=1)
 
         def with_row(x: jax.Array) -> jax.Array:
             rank = max(x.ndim, items.ndim)
@@ -324,21 +410,28 @@ class Ragged:
 
         return self.with_values(jax.tree.map(with_row, self.values))
 
-    def _common_offsets(self, name: str, other: Ragged) -> jax.Array:
-        """The offsets of both, which must have the same rows."""
-        if self.offsets is other.offsets:
-            return self.offsets
-        if self.offsets.shape != other.offsets.shape or self.capacity != other.capacity:
+    def _common_segments(self, name: str, other: Ragged) -> Segments:
+        """The segments of both, which must have the same rows."""
+        ours, theirs = self.segments, other.segments
+        if ours is theirs:
+            return ours
+        if len(self) != len(other) or self.capacity != other.capacity:
             expected = f"{len(self)} rows and room for {self.capacity} items"
             raise value_error(name, "other", expected, f"{len(other)} and {other.capacity}")
-        if not (_is_concrete(self.offsets) and _is_concrete(other.offsets)):
-            return same_rows(name, self.offsets, other.offsets)
-        ours, theirs = np.diff(self.offsets), np.diff(other.offsets)
-        if not np.array_equal(ours, theirs):
-            row = int(np.flatnonzero(ours != theirs)[0])
-            expected = f"rows of the same lengths, {ours[row]} items in row {row}"
-            raise value_error(name, "other", expected, int(theirs[row]))
-        return self.offsets
+        if not all(_is_concrete(x) for x in jax.tree.leaves((ours, theirs))):
+            return Segments.of(
+                *same_rows(name, *map(jnp.asarray, (ours.starts, ours.ends, theirs.starts, theirs.ends)))
+            )
+        lengths, other_lengths, starts, other_starts = map(
+            np.asarray, (ours.lengths, theirs.lengths, ours.starts, theirs.starts)
+        )
+        for row in np.flatnonzero(lengths != other_lengths):
+            expected = f"rows of the same lengths, {lengths[row]} items in row {row}"
+            raise value_error(name, "other", expected, int(other_lengths[row]))
+        for row in np.flatnonzero((starts != other_starts) & (lengths > 0)):
+            expected = f"rows that start at the same places, {starts[row]} in row {row}"
+            raise value_error(name, "other", expected, int(other_starts[row]))
+        return ours
 
     __add__, __radd__ = _binaries("+", operator.add)
     __sub__, __rsub__ = _binaries("-", operator.sub)
@@ -354,7 +447,7 @@ class Ragged:
     __le__, __ge__ = _binary("<=", operator.le), _binary(">=", operator.ge)
     __neg__, __abs__, __invert__ = _unary(operator.neg), _unary(operator.abs), _unary(operator.invert)
     __hash__ = None  # type: ignore[assignment]  # as an array: == compares items
-    __array_ufunc__ = None  # an array of NumPy on the left leaves the operator to us
+    __array_priority__ = 1000  # an array of NumPy on the left leaves the operator to us
 
     def __eq__(self, other: Any) -> Ragged:  # type: ignore[override]
         return self._combine("Ragged ==", operator.eq, other)
@@ -366,55 +459,79 @@ class Ragged:
 
     def sort(self, *, descending: bool = False) -> Ragged:
         """Each row sorted: see `segmented_sort`."""
-        sorted_items = segmented_sort(self._array("sort"), self.heads, descending=descending, count=self.count)
-        return self.with_values(sorted_items)
+        return self.with_values(segmented_sort(self._array("sort"), self.segments, descending=descending))
+
+    def argsort(self, *, descending: bool = False) -> Ragged:
+        """The order that sorts each row, stable: positions that count from the start of the row."""
+        indices = segmented_sort_indices(self._array("argsort"), self.segments, descending=descending)[1]
+        return self.with_values(indices) - self.heads.astype(indices.dtype)
 
     def top_k(self, k: int, *, largest: bool = True) -> TopK:
         """The first k items of each row: see `segmented_top_k`."""
-        return segmented_top_k(self._array("top_k"), self.heads, k, largest=largest, count=self.count)
+        return segmented_top_k(self._array("top_k"), self.segments, k, largest=largest)
+
+    def quantile(self, q: ArrayLike) -> jax.Array:
+        """Quantiles of each row, `[…, m]`: see `segmented_quantile`."""
+        return segmented_quantile(self._array("quantile"), self.segments, q)
 
     def reduce(self, op: OperatorTree | PairFunction = "add", **options: Any) -> Any:
         """The combination of each row, `[m]`: see `segmented_reduce`."""
-        return segmented_reduce(self.values, self.heads, op, count=self.count, **options)
+        return segmented_reduce(self.values, self.segments, op, **options)
+
+    def sum(self) -> Any:
+        """The sum of each row, `[m]`."""
+        return self.reduce("sum")
+
+    def mean(self) -> Any:
+        """The mean of each row, `[m]`; NaN of an empty one."""
+        return self.reduce("mean")
+
+    def max(self) -> Any:
+        """The largest item of each row, `[m]`; of an empty one the least number of the type."""
+        return self.reduce("max")
+
+    def min(self) -> Any:
+        """The least item of each row, `[m]`; of an empty one the largest number of the type."""
+        return self.reduce("min")
 
     def scan(self, op: OperatorTree | PairFunction = "add", **options: Any) -> Ragged:
         """Each row scanned: see `segmented_scan`."""
-        return self.with_values(segmented_scan(self.values, self.heads, op, count=self.count, **options))
+        return self.with_values(segmented_scan(self.values, self.segments, op, **options))
 
     def softmax(self) -> Ragged:
         """The softmax of each row: see `segmented_softmax`."""
-        return self.with_values(segmented_softmax(self._array("softmax"), self.heads, count=self.count))
+        return self.with_values(segmented_softmax(self._array("softmax"), self.segments))
 
     def log_softmax(self) -> Ragged:
         """The logarithm of the softmax of each row: see `segmented_log_softmax`."""
-        return self.with_values(segmented_log_softmax(self._array("log_softmax"), self.heads, count=self.count))
+        return self.with_values(segmented_log_softmax(self._array("log_softmax"), self.segments))
 
     def unique(self) -> Ragged:
         """The distinct items of each row in ascending order."""
-        ordered = segmented_sort(self._array("unique"), self.heads, count=self.count)
-        runs = run_starts(ordered, self.heads, count=self.count)
+        ordered = segmented_sort(self._array("unique"), self.segments)
+        runs = run_starts(ordered, self.segments)
         return Ragged(take_or_fill(ordered, runs.starts, unique=True), jnp.append(runs.heads, runs.count))
 
-    def take(self, order: ArrayLike, *, size: int | None = None) -> Ragged:
+    def take(self, order: Integers, *, size: int | None = None) -> Ragged:
         """Rows in another order, repeated or left out: see `take_segments`. Room for `size` items (default as here)."""
         size = self.capacity if size is None else size
-        values, heads, count = take_segments(self.values, self.heads, order, size=size, count=self.count)
+        values, heads, count = take_segments(self.values, self.segments, order, size=size)
         return Ragged(values, jnp.minimum(jnp.append(heads, count), size))
 
     def select(self, keep: Any, *, size: int | None = None) -> Ragged:
         """The items where a mask is set, in their rows. `keep` is a Ragged of bools, or `bool[capacity]`."""
-        name, offsets = "Ragged.select", self.offsets
+        name, segments = "Ragged.select", self.segments
         if isinstance(keep, Ragged):
-            offsets, keep = self._common_offsets(name, keep), keep.values
+            segments, keep = self._common_segments(name, keep), keep.values
         keep = expect_mask(name, "keep", keep)
         if keep.shape[0] != self.capacity:
             raise value_error(name, "keep", f"one for each of {self.capacity} items", describe(keep))
         size = self.capacity if size is None else static_size(name, "size", size)
         structure: Any
         leaves, structure = jax.tree.flatten(self.values)
-        count = self.count.reshape(1)
-        kept, total = select_rows(name, leaves, keep, size, 0, count)
-        offsets = take_or_fill(ranks(keep, count), offsets, total[None])
+        keep = keep & (segment_ids(segments, self.capacity) >= 0)
+        kept, total = select_rows(name, leaves, keep, size, 0, ABSENT)
+        offsets = jnp.append(take_or_fill(ranks(keep, ABSENT), jnp.asarray(segments.starts), total[None]), total)
         return Ragged(structure.unflatten(kept), jnp.minimum(offsets, size))
 
     def _array(self, method: str) -> jax.Array:
@@ -490,12 +607,23 @@ def _expect_ends(name: str, offsets: Any, capacity: int) -> None:
         raise value_error(name, "offsets", expected, int(ends[row + 1]))
 
 
-def _rows_text(values: np.ndarray, offsets: np.ndarray) -> str:
+def _has_offsets(segments: Segments) -> bool:
+    """Whether rows begin at 0 and have no gaps between them."""
+    ends = np.asarray(segments.ends)
+    return np.array_equal(np.asarray(segments.starts), np.append(0, ends)[: len(ends)])
+
+
+def _bounds(segments: Segments) -> list[tuple[int, int]]:
+    """Where each row starts and ends."""
+    return list(zip(np.asarray(segments.starts).tolist(), np.asarray(segments.ends).tolist(), strict=True))
+
+
+def _rows_text(values: np.ndarray, bounds: Sequence[tuple[int, int]]) -> str:
     """Rows as nested lists, the middle ones left out where they are many."""
-    m = len(offsets) - 1
+    m = len(bounds)
     shown = [*range(m)] if m <= 2 * SHOWN else [*range(SHOWN), -1, *range(m - SHOWN, m)]
     options: dict[str, Any] = {"separator": ", ", "threshold": 2 * SHOWN, "edgeitems": SHOWN, "max_line_width": 10_000}
-    texts = {i: np.array2string(values[offsets[i] : offsets[i + 1]], **options) for i in shown if i >= 0}
+    texts = {i: np.array2string(values[slice(*bounds[i])], **options) for i in shown if i >= 0}
     rows = [re.sub(r"(?<=\[)\s+|\s+(?=[],])", "", " ".join(texts[i].split())) if i >= 0 else "..." for i in shown]
     return f"[{', '.join(rows)}]"
 

@@ -31,7 +31,7 @@ from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.segments import GivenSegments, segment_operands, split_segments
 from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import stack
-from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
+from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation, jit_eager
 from jax_mgpu._src.functions.custom_operator import scan_by_function, scan_mapped
 from jax_mgpu._src.functions.named_operators import Leaf, named_leaves, over_devices
 from jax_mgpu._src.functions.operators import (
@@ -326,9 +326,9 @@ def pieces(segments: GivenSegments) -> jax.Array:
 
 def covered(n: int, heads: jax.Array) -> jax.Array:
     """Which of n positions lie in a segment, by the heads of segments and gaps in turn."""
-    marks = jnp.zeros((n,), jnp.int32).at[heads_inside(heads[::2], n)].add(1, mode="drop")
-    marks = marks.at[heads_inside(heads[1::2], n)].add(-1, mode="drop")
-    return scan_columns(marks, Kind.ADD) > 0
+    turns = (jnp.arange(heads.shape[0]) % 2 == 0)[:, None]
+    none = jnp.zeros((1,), bool)
+    return REGISTRY["interval_expand"](values=turns, offsets=heads, total=ABSENT, fill_value=none, size=n)[0][:, 0]
 
 
 def _from_first(n: int, heads: jax.Array) -> jax.Array:

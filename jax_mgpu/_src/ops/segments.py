@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import ArrayLike
+from jax_mgpu._src.arguments.annotations import ArrayLike, Integers
 from jax_mgpu._src.arguments.check import (
     describe,
     expect_mask,
@@ -85,7 +85,7 @@ class Segments(Ranges):
     starts: Any
     ends: Any
 
-    def __init__(self, starts: ArrayLike, ends: ArrayLike):
+    def __init__(self, starts: Integers, ends: Integers):
         self.starts, self.ends = _ranges("Segments", starts, ends)
 
     # ---- A pytree ----------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Segments(Ranges):
     # ---- Ways to make one --------------------------------------------------------------------------------------------
 
     @classmethod
-    def from_heads(cls, heads: ArrayLike, *, ends: ArrayLike | None = None, count: ArrayLike | None = None) -> Segments:
+    def from_heads(cls, heads: Integers, *, ends: Integers | None = None, count: ArrayLike | None = None) -> Segments:
         """Segments that start at `heads`, `[m]` non-decreasing integers.
 
         Each ends where the next begins, and the last one at `count`, an integer scalar; or, with `ends`, there. A head
@@ -120,7 +120,7 @@ class Segments(Ranges):
             raise value_error(name, "ends and count", "one of them", "neither")
         if ends is not None:
             starts, ends = _ranges(name, heads, ends, "heads")
-            return cls._of(starts, ends) if count is None else cls._cut(starts, ends, _count(name, count))
+            return cls.of(starts, ends) if count is None else cls._cut(starts, ends, _count(name, count))
         heads, count = _positions(name, "heads", heads), _count(name, count)
         most = np.iinfo(heads.dtype).max
         if isinstance(heads, np.ndarray):
@@ -134,20 +134,20 @@ class Segments(Ranges):
         return cls._cut(heads, ends, count)
 
     @classmethod
-    def from_lengths(cls, lengths: ArrayLike) -> Segments:
+    def from_lengths(cls, lengths: Integers) -> Segments:
         """Segments of the given lengths, `[m]` integers, one after the other from position 0 on."""
         name = "Segments.from_lengths"
         lengths = _positions(name, "lengths", lengths)
         if isinstance(lengths, np.ndarray):
             _expect(name, "lengths", "a number from 0 on", lengths, lengths >= 0)
             ends = np.cumsum(lengths, dtype=np.int64)
-            return cls._of(*_narrow(ends - lengths, ends))
+            return cls.of(*_narrow(ends - lengths, ends))
         lengths = not_negative(name, "lengths", lengths)
         ends = scan(lengths)
-        return cls._of(ends - lengths, ends)
+        return cls.of(ends - lengths, ends)
 
     @classmethod
-    def from_offsets(cls, offsets: ArrayLike) -> Segments:
+    def from_offsets(cls, offsets: Integers) -> Segments:
         """Segments between neighbours of `offsets`, `[m + 1]` non-decreasing integers from 0: row splits, an indptr."""
         name = "Segments.from_offsets"
         offsets = _positions(name, "offsets", offsets)
@@ -159,10 +159,10 @@ class Segments(Ranges):
             _expect_ascending(name, "offsets", offsets)
         else:
             offsets = row_splits(name, offsets)
-        return cls._of(offsets[:-1], offsets[1:])
+        return cls.of(offsets[:-1], offsets[1:])
 
     @classmethod
-    def from_ids(cls, ids: ArrayLike, m: int) -> Segments:
+    def from_ids(cls, ids: Integers, m: int) -> Segments:
         """`m` segments by the segment of each item, `[n]` integers in order. Ids outside of [0, m) belong to none."""
         name = "Segments.from_ids"
         m, ids = static_size(name, "m", m), _positions(name, "ids", ids)
@@ -173,7 +173,7 @@ class Segments(Ranges):
             numbers = np.arange(m)
             earliest = np.minimum.accumulate(np.where(known, ids, m)[::-1])[::-1]
             ends = np.searchsorted(earliest, numbers, "right")
-            return cls._of(*_narrow(np.minimum(np.searchsorted(latest, numbers), ends), ends))
+            return cls.of(*_narrow(np.minimum(np.searchsorted(latest, numbers), ends), ends))
         ids = ids_in_order(name, ids, m)
         known = (ids >= 0) & (ids < m)
         # Ids in no segment take that of the last item before, or of the next one behind: each row is in order then.
@@ -181,10 +181,10 @@ class Segments(Ranges):
         earliest = scan(jnp.where(known, ids, m), "min", reverse=True)
         numbers = jnp.arange(m, dtype=ids.dtype)
         ends = insertion_points(numbers, earliest, right=True)
-        return cls._of(jnp.minimum(insertion_points(numbers, latest), ends), ends)
+        return cls.of(jnp.minimum(insertion_points(numbers, latest), ends), ends)
 
     @classmethod
-    def from_flags(cls, flags: ArrayLike, m: int) -> Segments:
+    def from_flags(cls, flags: ArrayLike | Sequence[bool], m: int) -> Segments:
         """`m` segments, each from a set flag to the next, of `bool[n]`. The first item starts a segment in any case.
 
         Items from the start of segment `m` on belong to none. Segments that are missing are empty, at the end.
@@ -195,28 +195,29 @@ class Segments(Ranges):
         if isinstance(host, np.ndarray) and host.dtype == bool and host.ndim == 1:
             starts = np.flatnonzero(np.append(True, host[1:])[: len(host)])
             bounds = np.append(starts, np.full(m + 1, len(host)))[: m + 1]
-            return cls._of(*_narrow(bounds[:-1], bounds[1:]))
+            return cls.of(*_narrow(bounds[:-1], bounds[1:]))
         flags = expect_mask(name, "flags", host)
         bounds, _ = select_indices(flags.at[:1].set(True), size=m + 1)
-        return cls._of(bounds[:-1], bounds[1:])
+        return cls.of(bounds[:-1], bounds[1:])
 
     @classmethod
-    def from_ranges(cls, starts: ArrayLike, ends: ArrayLike) -> Segments:
+    def from_ranges(cls, starts: Integers, ends: Integers) -> Segments:
         """Segments from `starts` to `ends`, `[m]` integers each, in order and apart; there may be gaps between them."""
-        return cls._of(*_ranges("Segments.from_ranges", starts, ends))
+        return cls.of(*_ranges("Segments.from_ranges", starts, ends))
 
     @classmethod
-    def _of(cls, starts: Any, ends: Any) -> Segments:
+    def of(cls, starts: Any, ends: Any) -> Segments:
+        """Segments of starts and ends that hold already what is asked of them."""
         return cls.tree_unflatten(None, (starts, ends))
 
     @classmethod
     def _cut(cls, starts: Any, ends: Any, count: Any) -> Segments:
         """Segments of the first `count` items alone."""
         if all(isinstance(x, np.ndarray) for x in (starts, ends, count)):
-            return cls._of(*_narrow(np.minimum(starts, count), np.minimum(ends, count)))
+            return cls.of(*_narrow(np.minimum(starts, count), np.minimum(ends, count)))
         dtype = common_dtype(starts, ends, count)
         starts, ends, count = (jnp.asarray(x, dtype) for x in (starts, ends, count))
-        return cls._of(jnp.minimum(starts, count), jnp.minimum(ends, count))
+        return cls.of(jnp.minimum(starts, count), jnp.minimum(ends, count))
 
     # ---- What it is --------------------------------------------------------------------------------------------------
 
@@ -270,7 +271,7 @@ class Segments(Ranges):
     def __repr__(self) -> str:
         def text(x: Any) -> str:
             if isinstance(x, (np.ndarray, jax.Array)) and not isinstance(x, jax.core.Tracer):
-                return np.array2string(np.asarray(x), separator=", ", threshold=12)
+                return " ".join(np.array2string(np.asarray(x), separator=", ", threshold=12).split())
             return describe(x)
 
         return f"Segments(starts={text(self.starts)}, ends={text(self.ends)})"
