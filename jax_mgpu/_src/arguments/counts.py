@@ -100,7 +100,7 @@ def is_first(n: int) -> jax.Array:
 
 def segment_starts(n: int, heads: Any) -> jax.Array:
     """Which of n positions start a segment."""
-    return is_first(n).at[heads_inside(heads, n)].set(True, mode="drop")
+    return is_first(n).at[heads_inside(heads, n)].set(True, mode="drop", wrap_negative_indices=False)
 
 
 def marked_starts(n: int, heads: Any, flags: Any) -> jax.Array:

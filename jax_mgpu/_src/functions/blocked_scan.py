@@ -138,31 +138,34 @@ def _steps(
 ) -> tuple[jax.Array | None, Any]:
     """Of each column of `[steps, columns, ...]` the scans of its blocks of so many steps.
 
-    Also tells where a cut has been since the block began, if there are cuts.
+    Also tells where a cut has been since the block began, if there are cuts and several blocks.
     """
-    steps = _length(states)
-    is_first = None  # of a block, but the first
-    if length < steps:
-        is_first = jnp.arange(steps) % length == 0
-        is_first = is_first[::-1] if reverse else is_first
+    steps, joins = _length(states), None
+    if cut is not None or length < steps:
+        places = jnp.arange(steps)
+        joins = (jax.lax.rem(places, jnp.asarray(length, places.dtype)) != 0)[
+            :, None
+        ]  # the item before it in its block
+        joins = joins[::-1] if reverse else joins
+        joins = joins if cut is None else joins & ~cut
+    if jax.tree.leaves(states)[0].shape[:2] == (length, 1):
+        cut = None
 
     def step(carry: Any, item: Any) -> Any:
-        (is_later, begun, before), (is_first, cut, own) = carry, item
-        joins = is_later
-        for apart in (is_first, cut):
-            joins = joins if apart is None else joins & ~apart
+        (is_later, begun, before), (joins, cut, own) = carry, item
+        joins = is_later if joins is None else joins
         # Ones for what is not combined: its derivatives may be infinite, and zero times that is NaN.
         pair = [_or_ones(joins, state) for state in (before, own)]
         state = select(joins, combine(*pair), own)
         if cut is not None:
-            begun = cut | (begun if is_first is None else begun & ~is_first)
-        return (jnp.ones_like(is_later), begun, state), (begun, state)
+            begun = jnp.where(joins, begun, cut)
+        return (jax.tree.map(jnp.ones_like, is_later), begun, state), (begun, state)
 
     begun, before = _first(lambda a, b: (b[0], combine(a[1], b[1])), (cut, states))
-    carry = jnp.zeros((), bool), None if cut is None else jnp.zeros_like(begun), before
+    carry = jnp.zeros((), bool) if joins is None else None, begun, before
     # The derivative makes anew what a step made: it reads one state a step, and not each of its parts.
-    step = jax.checkpoint(step, prevent_cse=False)
-    return jax.lax.scan(step, carry, (is_first, cut, states), reverse=reverse, unroll=unroll)[1]
+    step = jax.checkpoint(jax.jit(step), prevent_cse=False)
+    return jax.lax.scan(step, carry, (joins, cut, states), reverse=reverse, unroll=unroll)[1]
 
 
 def _with_prefixes(
@@ -177,6 +180,7 @@ def _with_prefixes(
     last = jax.tree.map(lambda x: x[length - 1 :: length][: blocks - 1], forward((begun, local)))
     totals = way(combine, last[1], last[0], reverse=False)
 
+    @jax.jit  # one function of the program for all parts of a state
     def of_items(x: jax.Array) -> jax.Array:
         """What precedes each item's block; ones before the first."""
         before = jax.lax.pad(x, jnp.ones((), x.dtype), [(1, 0, 0), *[(0, 0, 0)] * (x.ndim - 1)])

@@ -334,7 +334,9 @@ def general_scan(
     if reverse:
         starts = shifted(starts, -1, True) | (positions == live - 1)
     # What is dead is not combined with what lives.
-    cut = starts | (positions >= live) if heads.size or count.size else None
+    cut = starts if heads.size else None
+    if count.size:
+        cut = starts | (positions >= live)
     scanned = blocked_scan.scanned(operator.combine, states, cut, reverse=bool(reverse))
     last = jax.tree.map(lambda s: s[0] if reverse else _rows_at(s, jnp.maximum(live - 1, 0)[None])[0], scanned)
     total = last if operator.identity is None else select(live > 0, last, identities(operator, last))
