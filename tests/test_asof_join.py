@@ -63,13 +63,16 @@ def test_asof_join_as_pandas(rng):
     quotes = pd.DataFrame({"time": np.sort(rng.choice(5000, 300, replace=False)), "name": rng.integers(0, 5, 300)})
     trades = pd.DataFrame({"time": np.sort(rng.choice(5000, 200, replace=False)), "name": rng.integers(0, 5, 200)})
     quotes["row"] = np.arange(300)
-    for direction in ("backward", "forward", "nearest"):
-        joined = pd.merge_asof(trades, quotes, on="time", by="name", direction=direction, tolerance=40)
-        got = mgpu.asof_join(
-            trades.time.to_numpy(np.int32), quotes.time.to_numpy(np.int32), tolerance=40, direction=direction,
-            by_a=trades.name.to_numpy(np.int32), by_b=quotes.name.to_numpy(np.int32),
-        )  # fmt: skip
-        np.testing.assert_array_equal(got, joined.row.fillna(-1).to_numpy())
+    trades.loc[::3, "time"] = np.sort(rng.choice(quotes.time, len(trades[::3])))
+    trades = trades.sort_values("time", kind="stable")
+    for direction, exact in itertools.product(("backward", "forward", "nearest"), (True, False)):
+        options = {"direction": direction, "allow_exact_matches": exact, "tolerance": 40}
+        joined = pd.merge_asof(trades, quotes, on="time", by="name", **options)
+        times = trades.time.to_numpy(np.int32), quotes.time.to_numpy(np.int32)
+        names = {"by_a": trades.name.to_numpy(np.int32), "by_b": quotes.name.to_numpy(np.int32)}
+        np.testing.assert_array_equal(mgpu.asof_join(*times, **names, **options), joined.row.fillna(-1).to_numpy())
+        names = {name: x * 100_000 for name, x in names.items()}  # more than a table holds
+        np.testing.assert_array_equal(mgpu.asof_join(*times, **names, **options), joined.row.fillna(-1).to_numpy())
 
 
 def test_distances_that_need_every_bit():

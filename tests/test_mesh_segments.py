@@ -253,7 +253,7 @@ def test_derivative_of_a_shift(rng):
     check_grads(jax.jit(lambda x: call(x, dealt, counts)), (jnp.asarray(mesh.deal(rng.normal(size=11), counts, 6)),), 2)
 
 
-FORMS = ("min", "dense", "ordinal")
+FORMS = ("min", "dense", "ordinal", "max", "average")
 
 
 def every_rank(keys, other, heads, count):
@@ -268,15 +268,15 @@ def every_rank(keys, other, heads, count):
 def ranks_of(keys, heads, form, descending=False):
     """By plain Python, of the segments of the global array."""
     ranks = oracle.column_ranks([keys], descending) if not isinstance(keys, list) else keys[0]
-    found = np.zeros(len(ranks), int)
+    found = np.zeros(len(ranks))
     for begin, end in oracle.segment_bounds(len(ranks), heads):
         part = ranks[begin:end].tolist()
         for i, key in enumerate(part):
             smaller = [other for other in part if other < key]
             ties = sum(other == key for other in part[:i])
-            found[begin + i] = (
-                1 + {"min": len(smaller), "dense": len(set(smaller)), "ordinal": len(smaller) + ties}[form]
-            )
+            most = len(smaller) + part.count(key) - 1
+            ranked = {"min": len(smaller), "dense": len(set(smaller)), "ordinal": len(smaller) + ties, "max": most}
+            found[begin + i] = 1 + ranked.get(form, (len(smaller) + most) / 2)
     return found
 
 

@@ -355,6 +355,25 @@ def test_quantiles_of_a_batch(rng):
     assert np.isnan(mgpu.quantile(np.append(x[0], np.nan), 0.5))
 
 
+@pytest.mark.parametrize("method", ["lower", "higher", "nearest", "midpoint"])
+def test_methods_of_quantiles(rng, method):
+    """As NumPy's, also where a rank lies half way between two."""
+    q = np.array([0, 0.125, 0.25, 0.375, 0.5, 0.9, 1, np.nan])
+    for n, dtype in ((1, "float32"), (5, "float32"), (9, "int16"), (12, "bfloat16"), (1000, "int32")):
+        x = rng.integers(-50, 50, n).astype(jnp.dtype(dtype))
+        expected = np.append(np.quantile(x.astype(np.float64), q[:-1], method=method), np.nan)
+        got = mgpu.quantile(x, q, method=method)
+        assert got.dtype == (jnp.dtype(dtype) if "float" in dtype else jnp.float64)
+        np.testing.assert_array_equal(np.asarray(got, np.float64), expected)
+        segments = mgpu.segmented_quantile(np.append(x, x[:3]), [0, n, n + 9], q, method=method)
+        np.testing.assert_array_equal(np.asarray(segments[:, 0], np.float64), expected)
+        assert np.isnan(np.asarray(segments[:, 2], np.float64)).all()
+    x = np.array([np.nan, 1, 2], np.float32)
+    assert np.isnan(mgpu.quantile(x, 0.0, method=method))
+    sums = jax.grad(lambda x: mgpu.quantile(x, 0.4, method=method))(np.array([3.0, 1, 2, 9, 5], np.float32))
+    assert sums.sum() == 1
+
+
 def test_infinities():
     x = np.array([-np.inf, 1.0, np.inf, np.inf], np.float32)
     np.testing.assert_array_equal(mgpu.quantile(x, np.array([0.0, 1 / 3, 1.0])), [-np.inf, 1.0, np.inf])

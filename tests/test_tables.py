@@ -253,8 +253,8 @@ def test_rank(rng, form):
         keys = few_keys(rng, form, 60)
         ranks = ranks_of(keys)[0] * (-1 if descending else 1)
         bounds = oracle.segment_bounds(60, [] if segments is None else segments, count)
-        for method, name in (("min", "min"), ("dense", "dense"), ("ordinal", "first")):
-            expected = np.zeros(60, np.int32)
+        for method, name in (("ordinal", "first"), *((name, name) for name in ("min", "dense", "max", "average"))):
+            expected = np.zeros(60, np.float32 if method == "average" else np.int32)
             for begin, end in bounds:
                 expected[begin:end] = pd.Series(ranks[begin:end]).rank(method=name)
             got = mgpu.rank(keys, segments, method, descending=descending, count=count)

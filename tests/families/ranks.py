@@ -190,12 +190,14 @@ def ranks(shape: Shape) -> Call:
     k = min(shape.choice((0, 1, 3, 8, 50, n, n + 2)), 200_000 // max(m, 1))
     largest = shape.flag()
     asked = {f"return_{what}": shape.flag() for what in ("index", "inverse", "counts")}
+    method = shape.choice(("linear", "linear", "lower", "higher", "nearest", "midpoint"))
+    method = "linear" if shape.derivative else method
     parts = 128 if shape.derivative else 100  # of 128 the weights are exact, and so are differences of the oracle
     q = (np.round(parts * shape.rng.random(int(shape.rng.integers(0, 4)))) / parts).astype(np.float32)
     if not shape.derivative and shape.flag():
         q = np.append(q, np.float32([0, 1]))  # between these, order tells that all are within range
     turn = np.argsort(q)
-    shape.say(name, f"m={m}", f"k={k}", f"size={size}" if name == "unique" else "", "largest" * largest)
+    shape.say(name, method, f"m={m}", f"k={k}", f"size={size}" if name == "unique" else "", "largest" * largest)
     by_segment = name.startswith("segmented")
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
@@ -215,7 +217,7 @@ def ranks(shape: Shape) -> Call:
             return mgpu.unique(x, size=size, **asked, **given)
         if "top_k" in name:
             return getattr(mgpu, name)(x, k=k, largest=largest, **given)
-        found = getattr(mgpu, name)(x, q=q, **given)
+        found = getattr(mgpu, name)(x, q=q, method=method, **given)
         steps = found[turn[1:]] >= found[turn[:-1]]
         return found if shape.derivative else (found, jnp.all(steps | jnp.isnan(found[turn[1:]])))
 
@@ -232,8 +234,7 @@ def ranks(shape: Shape) -> Call:
             return found if by_segment else [leaf[0] for leaf in found]
         kind = x.dtype if x.dtype.kind not in "iu" else np.dtype("float64" if shape.x64 else "float32")
         values = [
-            np.quantile(x[row].astype(np.float64), q.astype(np.float64)) if len(row) else np.full(len(q), np.nan)
-            for row in rows
+            _quantiles(x[row].astype(np.float64), q, method) if len(row) else np.full(len(q), np.nan) for row in rows
         ]
         table = np.array(values, np.float64).reshape(len(rows), len(q)).T
         table = table if by_segment else table[:, 0]
@@ -243,6 +244,17 @@ def ranks(shape: Shape) -> Call:
 
     names = ("x",)
     return Call(name, function, draw_operands, expected, shape.x64, names, finite=shape.finite and "quant" not in name)
+
+
+def _quantiles(x: np.ndarray, q: np.ndarray, method: str) -> np.ndarray:
+    """As NumPy's, of hundredths that were rounded to float32: a rank that is whole or half but for rounding is that."""
+    if method == "linear" or np.isnan(x).any():
+        return np.asarray(np.quantile(x, q.astype(np.float64)))
+    ranks = np.round(q.astype(np.float64), 4) * (len(x) - 1)
+    ranks = np.where(np.abs(2 * ranks - np.round(2 * ranks)) < 1e-6, np.round(2 * ranks) / 2, ranks)
+    lower, higher = (np.sort(x)[part(ranks).astype(int)] for part in (np.floor, np.ceil))
+    nearest = np.sort(x)[np.around(ranks).astype(int)]
+    return {"lower": lower, "higher": higher, "nearest": nearest, "midpoint": (lower + higher) / 2}[method]
 
 
 def _unique(x: np.ndarray, n: int, size: int, asked: dict[str, bool]) -> list[Any]:

@@ -209,9 +209,11 @@ def asof(shape: Shape) -> Call:
     groups = shape.choice((None, None, ("int8",), ("int32",), ("uint16",), ("float32", "uint16")))
     spread = shape.choice((1, 1, 3000, 10_000)) if groups in (("int32",), ("uint16",)) else 1  # over a table, or not
     is_sorted, tolerance, overflows = shape.flag(), shape.choice((None, 0, 3)), shape.flag(0.2)
+    exact = not shape.flag(0.3)
     shape.say(
         "overflows" * overflows,
         direction,
+        "" if exact else "not exact",
         f"groups={groups}",
         f"spread={spread}",
         f"sorted={is_sorted}",
@@ -246,7 +248,12 @@ def asof(shape: Shape) -> Call:
 
     def function(**given: Any) -> Any:
         times = given.pop(a_name), given.pop(b_name)
-        options = {"direction": direction, "tolerance": tolerance, "assume_sorted": is_sorted}
+        options = {
+            "direction": direction,
+            "tolerance": tolerance,
+            "assume_sorted": is_sorted,
+            "allow_exact_matches": exact,
+        }
         return mgpu.asof_join(*times, **options, **given)
 
     def expected(by_a: Any = None, by_b: Any = None, a_count: Any = None, b_count: Any = None, **times: Any) -> Any:
@@ -264,7 +271,8 @@ def asof(shape: Shape) -> Call:
             with np.errstate(invalid="ignore"):
                 gaps = np.where(b[rows] == a[i], 0, b[rows] - a[i])
             most = np.inf if tolerance is None else tolerance
-            before, after = rows[(gaps <= 0) & (-gaps <= most)], rows[(gaps >= 0) & (gaps <= most)]
+            other = exact | (gaps != 0)
+            before, after = rows[other & (gaps <= 0) & (-gaps <= most)], rows[other & (gaps >= 0) & (gaps <= most)]
             last, first = [*before[-1:], -1][0], [*after[:1], -1][0]
             if direction == "nearest":
                 near = [abs(gaps[rows == row]) for row in (last, first)]
@@ -394,7 +402,7 @@ def windows(shape: Shape) -> Call:
 
 
 def _ranks(shape: Shape, n: int, count: Any, m: int, head_dtype: str) -> Call:
-    method, (dtype, descending) = shape.choice(("min", "dense", "ordinal")), directed(shape)
+    method, (dtype, descending) = shape.choice(("min", "dense", "ordinal", "max", "average")), directed(shape)
     has_heads = shape.flag()
     shape.say(method, f"m={m}" if has_heads else "")
 
@@ -410,14 +418,16 @@ def _ranks(shape: Shape, n: int, count: Any, m: int, head_dtype: str) -> Call:
     def expected(keys: Any, heads: Any = None, count: Any = None) -> list[Any]:
         ranks, turned = draw.ranked(descending, keys)
         codes = oracle.rank(ranks).astype(np.int64) * (-1 if turned else 1)
-        out = np.zeros(n, np.int64)
+        out = np.zeros(n, np.float64)
         for begin, end in oracle.segment_bounds(n, np.zeros(0) if heads is None else heads, count):
             row = codes[begin:end]
             if method == "ordinal":
                 out[begin:end][np.argsort(row, kind="stable")] = np.arange(1, end - begin + 1)
             else:
-                out[begin:end] = 1 + np.searchsorted(np.unique(row) if method == "dense" else np.sort(row), row)
-        return [int32(out)]
+                firsts = 1 + np.searchsorted(np.unique(row) if method == "dense" else np.sort(row), row)
+                lasts = np.searchsorted(np.sort(row), row, "right")
+                out[begin:end] = {"max": lasts, "average": (firsts + lasts) / 2}.get(method, firsts)
+        return [out.astype("float64" if shape.x64 else "float32") if method == "average" else int32(out)]
 
     return Call("rank", function, draw_operands, expected, shape.x64, finite=shape.finite)
 

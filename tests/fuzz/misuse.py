@@ -111,7 +111,7 @@ BAD: dict[str, Callable[[], list[Any]]] = {
     "direction": lambda: ["left", None, 1, Traced(1), ["backward"]],
     "by": lambda: [None, "abc", ITEMS, np.ones(N, bool), np.ones((N, 2), np.int32), KEYS_A[:3], (KEYS_A,) * 8, {}],
     "tolerance": lambda: [HOUR, "x", 1.5, [1], ints(1), object()],
-    "method": lambda: ["max", None, 1, Traced(1), ["min"]],
+    "method": lambda: ["most", None, 1, Traced(1), ["min"]],
     "step": lambda: [HOUR, 1.5, "3", [1], ints(1), True, None, 2**31, object(), np.float32(2), jax.random.key(0)],
 }  # fmt: skip
 # What kind each argument is, by its name; `ARGUMENTS` of its family says where it is of another kind.
@@ -124,8 +124,8 @@ NAMES = {
     "dtype": "dtype",
     "ends": "ends",
     "fill": "default fill_value",
-    "flag": "assume_sorted commutative descending duplicates exclusive largest null_equal return_counts return_index "
-    "return_inverse return_rank return_total reverse",
+    "flag": "allow_exact_matches assume_sorted commutative descending duplicates exclusive largest null_equal "
+    "return_counts return_index return_inverse return_rank return_total reverse",
     "fractions": "q",
     "identity": "identity",
     "keys": "a b edges haystack keys needles table_keys",

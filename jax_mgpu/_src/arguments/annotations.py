@@ -23,6 +23,7 @@ __all__ = [
     "OperatorName",
     "OperatorTree",
     "PairFunction",
+    "QuantileMethod",
     "RankMethod",
     "ScannedName",
     "SegmentsLike",
@@ -45,7 +46,8 @@ ItemFunction: TypeAlias = Callable[..., Any]  # of an item, or of an item and it
 LessFunction: TypeAlias = Callable[[Any, Any], Any]  # whether the first of two items comes first
 JoinKind: TypeAlias = Literal["inner", "left", "right", "outer", "semi", "anti"]
 AsofDirection: TypeAlias = Literal["backward", "forward", "nearest"]
-RankMethod: TypeAlias = Literal["min", "dense", "ordinal"]
+QuantileMethod: TypeAlias = Literal["linear", "lower", "higher", "nearest", "midpoint"]
+RankMethod: TypeAlias = Literal["min", "dense", "ordinal", "first", "max", "average"]
 SegmentsLike: TypeAlias = "ArrayLike | Segments"  # heads, or a Segments
 AxisName: TypeAlias = str | Sequence[str]  # of a mesh, inside jax.shard_map
 Side: TypeAlias = Literal["left", "right"]

@@ -22,6 +22,7 @@ from jax_mgpu._src.mesh.segments import segmented_sort_indices
 from jax_mgpu._src.mesh.sorts import sort, sort_indices
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, equal, order_codes
 from jax_mgpu._src.ops.argsorted import count_of
+from jax_mgpu._src.ops.groups import rank_of_run
 from jax_mgpu._src.ops.load_balance import load_balance_search
 from jax_mgpu._src.ops.ranks import TopK
 from jax_mgpu._src.ops.ranks import top_k as local_top_k
@@ -214,8 +215,11 @@ def rank(axis: Axis, keys: jax.Array | Columns, heads: Any, *, ties: str, descen
             marks = differs.astype(live.dtype)
             ranks = segmented_scan(marks, heads, **named) if heads.size else scan(marks, **named)
         else:
-            ends = places if ties == "ordinal" else scan(jnp.where(differs, places, 0), "max", **named)
-            ranks = ends - scan(jnp.where(starts, places, 0), "max", **named) + 1
+            begins = scan(jnp.where(starts, places, 0), "max", **named)
+            firsts = places if ties == "ordinal" else scan(jnp.where(differs, places, 0), "max", **named)
+            total = axis.sum(live)
+            nexts = scan(jnp.where(differs, places, total), "min", exclusive=True, reverse=True, **named)
+            ranks = rank_of_run(ties, firsts, jnp.minimum(nexts, total), begins)
     (ranks,), slots_of = put(axis, [ranks], jnp.where(slots < live, order, -1), axis.gather(given), n)
     return jnp.zeros((n,), ranks.dtype).at[slots_of].set(ranks, mode="drop", unique_indices=True)
 

@@ -218,8 +218,9 @@ def rank(
         arrays. NaN is largest, all NaNs are equal, and so are the zeros.
       heads: `[m]`, non-decreasing integers: the start positions of segments, each of which is ranked on its own. Or
         `Segments`, then without `ends` and `count`.
-      method: `"min"`: one more than the number of smaller keys. `"dense"`: one more than the number of different
-        smaller keys. `"ordinal"`: a different rank for each item, equal keys in input order.
+      method: `"min"`: one more than the number of smaller keys. `"max"`: the number of keys that are not greater.
+        `"average"`: the mean of these two. `"dense"`: one more than the number of different smaller keys. `"ordinal"`
+        or `"first"`: a different rank for each item, equal keys in input order.
       descending: rank the greatest first; a tuple of bools is a direction a column.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
@@ -228,7 +229,8 @@ def rank(
         on over the devices that follow, up to the next head. Columns may have up to 64 bits in all.
 
     Returns:
-      `[n]` ranks, 0 past `count` and outside of all segments; int32, or int64 from 2^31 items on.
+      `[n]` ranks, 0 past `count` and outside of all segments; int32, or int64 from 2^31 items on. Averages are JAX's
+      default float: float32 tells the ranks of up to 2^23 items apart.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
@@ -242,7 +244,8 @@ def rank(
       Array([2, 1, 2, 4], dtype=int32)
     """
     name = "rank"
-    form = expect_choice(name, "method", method, ("min", "dense", "ordinal"))
+    form = expect_choice(name, "method", method, ("min", "dense", "ordinal", "first", "max", "average"))
+    form = "ordinal" if form == "first" else form
     checked, down = expect_keys(name, "keys", keys, descending)
     n = checked.shape[0]
     given_heads = ABSENT if heads is None else heads
@@ -259,19 +262,30 @@ def rank(
     places = jnp.arange(n, dtype=order.dtype)
     first = segment_starts(n, starts)
     begins = _last_marked(places, first)
+    differs = key_starts(expect_keys(name, "keys", sorted_keys)[0]) | first
     if form == "ordinal":
         ranks = places - begins + 1
+    elif form == "dense":
+        marks = differs.astype(order.dtype)
+        runs = _scan(x=marks, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
+        ranks = runs - take_or_fill(runs, begins) + 1
     else:
-        differs = key_starts(expect_keys(name, "keys", sorted_keys)[0]) | first
-        if form == "min":
-            ranks = _last_marked(places, differs) - begins + 1
-        else:
-            marks = differs.astype(order.dtype)
-            runs = _scan(x=marks, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
-            ranks = runs - take_or_fill(runs, begins) + 1
+        live = live_items(n, segments.count, order.dtype)
+        starts_after = jnp.where(differs, places, n)
+        nexts = _scan(x=starts_after, op=Kind.MIN, exclusive=True, reverse=True, total=False)[0]
+        ranks = rank_of_run(form, _last_marked(places, differs), jnp.minimum(nexts, live), begins)
     ranks = Ordered(sorted_keys, order, ABSENT).to_rows(ranks)
     ranks = jnp.where(live_mask(n, segments.count), ranks, 0)
     return ranks if segments.ends is None else jnp.where(covered(n, starts), ranks, 0)
+
+
+def rank_of_run(form: str, begin: jax.Array, end: jax.Array, segment: jax.Array) -> jax.Array:
+    """The rank of the equal keys from `begin` to `end` in a segment that begins at `segment`."""
+    least, most = begin - segment + 1, end - segment
+    if form == "average":
+        dtype = jax.dtypes.canonicalize_dtype(jnp.float64)
+        return least.astype(dtype) + (most - least).astype(dtype) / 2
+    return most if form == "max" else least
 
 
 def _last_marked(places: jax.Array, marked: jax.Array) -> jax.Array:

@@ -9,7 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.check import as_array, count_operand, describe, expect_key, index_dtype, type_error
+from jax_mgpu._src.arguments.check import (
+    as_array,
+    count_operand,
+    describe,
+    expect_choice,
+    expect_key,
+    index_dtype,
+    type_error,
+)
 from jax_mgpu._src.arguments.preconditions import by_construction, fractions
 from jax_mgpu._src.arguments.segments import GivenSegments, segment_operands
 from jax_mgpu._src.arguments.values import take_or_fill
@@ -24,11 +32,22 @@ from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["CUDA_FEW_ITEMS", "middle", "quantiles"]
 
+METHODS = ("linear", "lower", "higher", "nearest", "midpoint")
 CUDA_FEW_ITEMS = 2**16  # of more in short rows, the sort has several rows in a block
 
 
-def quantiles(name: str, x: Any, heads: Any, q: Any, count: Any, ends: Any = None, axis_name: Any = None) -> jax.Array:
+def quantiles(
+    name: str,
+    x: Any,
+    heads: Any,
+    q: Any,
+    count: Any,
+    ends: Any = None,
+    axis_name: Any = None,
+    method: str = "linear",
+) -> jax.Array:
     """The quantiles of all items, if the heads are absent, or of each segment."""
+    expect_choice(name, "method", method, METHODS)
     x = whole_axes(expect_key(name, "x", x))
     n = x.shape[0]
     q = as_array(name, "q", q)
@@ -52,7 +71,7 @@ def quantiles(name: str, x: Any, heads: Any, q: Any, count: Any, ends: Any = Non
         begin, end = jnp.zeros((1,), total.dtype), total.reshape(1)
     else:
         begin, end = (bound.astype(index) for bound in segments.bounds())
-    lower, upper, weight = _neighbours(q[:, None], (end - begin)[None])
+    lower, upper, weight = _taken(method, *_neighbours(q[:, None], (end - begin)[None]))
     last = jnp.broadcast_to(jnp.maximum(end - 1, 0), (1, *end.shape))
     positions = jnp.concatenate([begin[None] + lower, begin[None] + upper, last])
     if axis_name is not None:
@@ -126,6 +145,23 @@ _order_statistics.def_jvp(_statistics_jvp)
 
 # A larger part of a rank is never taken for the rounding of q, which may be whole ranks of a long segment.
 MOST_ERROR = 2**-10
+
+
+def _taken(
+    method: str, lower: jax.Array, upper: jax.Array, weight: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The ranks between which a method takes a quantile, and the weight of the upper one."""
+    if method == "linear":
+        return lower, upper, weight
+    if method == "midpoint":
+        return lower, upper, jnp.where(weight > 0, 0.5, 0).astype(weight.dtype)
+    is_upper = {
+        "lower": jnp.zeros_like(weight, bool),
+        "higher": weight > 0,
+        "nearest": (weight > 0.5) | ((weight == 0.5) & (lower % 2 == 1)),  # a rank that is even where both are as near
+    }[method]
+    rank = jnp.where(is_upper, upper, lower)
+    return rank, rank, jnp.zeros_like(weight)
 
 
 def _neighbours(q: jax.Array, lengths: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

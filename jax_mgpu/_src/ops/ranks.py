@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, SegmentsLike
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, QuantileMethod, SegmentsLike
 from jax_mgpu._src.arguments.check import (
     count_operand,
     expect_key,
@@ -224,15 +224,22 @@ _select_first = _TopK(
 _select_first.def_jvp(_first_jvp)
 
 
-@jit_eager()
+@jit_eager("method")
 def quantile(
-    x: ArrayLike, q: ArrayLike, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
+    x: ArrayLike,
+    q: ArrayLike,
+    *,
+    method: QuantileMethod = "linear",
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> jax.Array:
-    """Quantiles of all items, as `jnp.quantile` with its linear method.
+    """Quantiles of all items, as `jnp.quantile` gives them.
 
     Args:
       x: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits.
       q: numbers from 0 to 1, an array of any shape or a scalar.
+      method: what a quantile between two items is: `"linear"` interpolates; `"lower"`, `"higher"` and `"nearest"` take
+        one of them (the nearest of even rank, where both are as near), `"midpoint"` the mean of both.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. `q` is the
         same on all of them, and so is the result.
@@ -253,19 +260,20 @@ def quantile(
       >>> mgpu.quantile(jnp.array([3.0, 1.0, 4.0, 1.0]), jnp.array([0.0, 0.5]))
       Array([1., 2.], dtype=float32)
     """
-    return quantiles("quantile", x, ABSENT, q, count, None, axis_name)
+    return quantiles("quantile", x, ABSENT, q, count, None, axis_name, method)
 
 
-@jit_eager()
+@jit_eager("method")
 def segmented_quantile(
     x: ArrayLike,
     heads: SegmentsLike,
     q: ArrayLike,
     *,
+    method: QuantileMethod = "linear",
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
 ) -> jax.Array:
-    """Quantiles of each segment, as `jnp.quantile` with its linear method.
+    """Quantiles of each segment, as `jnp.quantile` gives them.
 
     Args:
       x: see `quantile`.
@@ -273,6 +281,7 @@ def segmented_quantile(
         result; a repeated head is an empty segment, and so is a head past the last item. Or `Segments`, then without
         `ends` and `count`.
       q: see `quantile`.
+      method: see `quantile`.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: see `quantile`.
 
@@ -291,4 +300,4 @@ def segmented_quantile(
       >>> mgpu.segmented_quantile(jnp.array([3.0, 1.0, 4.0, 1.0, 5.0]), jnp.array([0, 3, 3]), 0.5)
       Array([ 3., nan,  3.], dtype=float32)
     """
-    return quantiles("segmented_quantile", x, heads, q, count, ends)
+    return quantiles("segmented_quantile", x, heads, q, count, ends, None, method)

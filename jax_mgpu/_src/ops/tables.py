@@ -168,7 +168,7 @@ class Numbers:
         return lambda: take_or_fill(take_or_fill(x, self.rows(), fill), self.places(), fill)
 
 
-@jit_eager("direction", "assume_sorted")
+@jit_eager("direction", "allow_exact_matches", "assume_sorted")
 def asof_join(
     a: ArrayLike,
     b: ArrayLike,
@@ -177,6 +177,7 @@ def asof_join(
     by_b: Keys | None = None,
     direction: AsofDirection = "backward",
     tolerance: ArrayLike | None = None,
+    allow_exact_matches: bool = True,
     assume_sorted: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
@@ -192,6 +193,7 @@ def asof_join(
       direction: `"backward"` for the last row of b whose time is at most a's, `"forward"` for the first whose time is
         at least a's, `"nearest"` for the one of these two that is nearer, the earlier one if both are as near.
       tolerance: the greatest difference of the times, a scalar from 0 on.
+      allow_exact_matches: whether a row of b with the same time is a match; False takes earlier and later ones alone.
       assume_sorted: whether a and b are sorted; False takes times in any order.
       a_count: the number of live rows of a, an integer scalar (default `n_a`).
       b_count: the same for b (default `n_b`).
@@ -216,6 +218,7 @@ def asof_join(
     name = "asof_join"
     looks = expect_choice(name, "direction", direction, ("backward", "forward", "nearest"))
     assume_sorted = static_flag(name, "assume_sorted", assume_sorted)
+    exact = static_flag(name, "allow_exact_matches", allow_exact_matches)
     if (by_a is None) != (by_b is None):
         raise value_error(name, "by_a and by_b", "both or neither", "one of them")
     expect_told_apart(name, a=a, b=b)
@@ -235,7 +238,7 @@ def asof_join(
         for side, count, time in zip("ab", (a_count, b_count), times, strict=True)
     ]
     largest = None if tolerance is None else _tolerance(name, tolerance, times[0].dtype)
-    problem = AsofJoin(name, looks, assume_sorted, times, groups, counts, largest)
+    problem = AsofJoin(name, looks, exact, assume_sorted, times, groups, counts, largest)
     one_integer = len(groups[0]) == 1 and jnp.issubdtype(groups[0][0].dtype, jnp.integer)
     if not (assume_sorted and one_integer and times[0].size and times[1].size):
         return problem.by_sort()
@@ -252,6 +255,7 @@ class AsofJoin(NamedTuple):
 
     name: str
     looks: str
+    exact: bool
     is_sorted: bool
     times: Sequence[jax.Array]
     groups: Sequence[tuple[Any, ...]]
@@ -271,8 +275,8 @@ class AsofJoin(NamedTuple):
         live = live_mask(time.shape[0], rows[0].count) & ~is_nan(time)
         b_live = live_items(b_time.shape[0], rows[1].count)
 
-        def beside_cut(right: bool) -> jax.Array:
-            position = _search.run(pair.operands, right=right)[0] - int(right)
+        def beside_cut(right: bool, later: bool) -> jax.Array:
+            position = _search.run(pair.operands, right=right)[0] - int(not later)
             inside = live & (position >= 0) & (position < b_live)
             place = jnp.where(inside, position, -1)
             for x, y in zip(group, b_group, strict=True):
@@ -293,23 +297,23 @@ class AsofJoin(NamedTuple):
             b_count = jnp.sum(live, dtype=live_items(b_time.shape[0], b_count).dtype)[None]
         given = table.operands(self.groups[0][0], self.groups[1][0])
 
-        def beside_cut(right: bool) -> jax.Array:
+        def beside_cut(right: bool, later: bool) -> jax.Array:
             cuts = _search.run(pair.operands, right=right)[0]
-            found = _group_search(cuts=cuts, **given, a_count=pair.a_count, b_count=b_count, forward=not right)[0]
+            found = _group_search(cuts=cuts, **given, a_count=pair.a_count, b_count=b_count, forward=later)[0]
             return jnp.where(is_nan(time), -1, found) if has_nan else found
 
         return self._nearest(time, b_time, beside_cut)
 
-    def _nearest(self, time: jax.Array, b_time: jax.Array, beside_cut: Callable[[bool], jax.Array]) -> jax.Array:
+    def _nearest(self, time: jax.Array, b_time: jax.Array, beside_cut: Callable[[bool, bool], jax.Array]) -> jax.Array:
         """The partner of each row, -1 where it has none.
 
-        `beside_cut(right)` gives the row of b that has its keys before the cut that side right makes, or after that of
-        side left; -1 where there is none.
+        `beside_cut(right, later)` gives the row of b that has its keys before, or `later` after, the cut that a side
+        makes; -1 where there is none. With exact matches a cut is behind what is looked for.
         """
 
         def partner(is_later: bool) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
             """The row of b on one side of the cut, whether it is near enough, and how far it is in time."""
-            position = beside_cut(not is_later)
+            position = beside_cut(self.exact != is_later, is_later)
             pair = (time, take_or_fill(b_time, position))
             gaps = [_distance(*(pair if is_later else pair[::-1]))]
             if jnp.issubdtype(time.dtype, jnp.floating):  # half of it too, which does not overflow
