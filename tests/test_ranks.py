@@ -355,6 +355,62 @@ def test_quantiles_of_a_batch(rng):
     assert np.isnan(mgpu.quantile(np.append(x[0], np.nan), 0.5))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8"])
+def test_histogram_as_numpy(rng, dtype):
+    """Numbers of bins, with and without a range and weights; the last bin is closed."""
+    x = rng.integers(0, 40, 500).astype(dtype)
+    floats = np.float32 if dtype == "float32" else np.float64
+    for bins, limits in ((10, None), (8, (3, 35)), (1, (5.5, 20.25)), (64, (0, 64)), (5, (7, 7))):
+        expected, edges = np.histogram(x, bins, limits)
+        got, got_edges = mgpu.histogram(x, bins, range=limits)
+        same_bits(got, expected.astype(np.int32))
+        np.testing.assert_allclose(got_edges, edges, rtol=1e-6)
+        assert got_edges.dtype == floats
+        for weights in (rng.integers(-5, 6, 500).astype(np.int8), rng.integers(-5, 6, 500).astype(np.float32)):
+            sums = np.histogram(x, bins, limits, weights=weights)[0]
+            got = mgpu.histogram(x, bins, range=limits, weights=weights)[0]
+            same_bits(got, sums.astype(oracle.summed(weights, "add").dtype))
+    edges = np.array([0, 3, 3, 20, 40, 40], dtype)
+    weights = rng.integers(0, 9, 500).astype(np.float32)
+    same_bits(mgpu.histogram(x, edges, weights=weights)[0], np.histogram(x, edges, weights=weights)[0])
+    traced = jax.jit(lambda x, low: mgpu.histogram(x, 7, range=(low, low + 30)))(x, 2.0)
+    same_bits(traced[0], np.histogram(x, 7, (2, 32))[0].astype(np.int32))
+
+
+def test_histogram_edge_cases():
+    nothing = np.zeros(0, np.float32)
+    counts, edges = mgpu.histogram(nothing, 4)
+    assert counts.tolist() == [0] * 4 and edges.tolist() == [0, 0.25, 0.5, 0.75, 1]
+    counts, edges = mgpu.histogram(np.full(3, 7.0, np.float32), 2)
+    assert counts.tolist() == [0, 3] and edges.tolist() == [6.5, 7, 7.5]
+    assert mgpu.histogram(np.array([np.nan, 1, 2], np.float32), 2)[0].tolist() == [0, 0]
+    x, weights = np.array([np.nan, 1, 2, np.inf], np.float32), np.arange(4.0)
+    assert mgpu.histogram(x, 2, range=(0, 2), weights=weights)[0].tolist() == [0, 3]
+    for call, message in {
+        lambda: mgpu.histogram(x, 2, range=(2, 1)): "range: expected two finite numbers, the lower one first",
+        lambda: mgpu.histogram(x, 2, range=(0, np.inf)): "range: expected two finite numbers, the lower one first",
+        lambda: mgpu.histogram(x, x, range=(0, 1)): "range: expected None where bins are edges",
+        lambda: mgpu.histogram(x, 0): "bins: expected one at least, got 0",
+        lambda: mgpu.histogram(x, 2, weights=x[:2]): "weights: expected one for each of x, 4, got float32",
+    }.items():
+        with pytest.raises(ValueError, match=f"histogram: {message}"):
+            call()
+
+
+@pytest.mark.parametrize("old, new", [("length", "size"), ("edges", "bins")])
+def test_old_names_warn_once(old, new):
+    name, ids = {"length": "bincount", "edges": "histogram"}[old], np.array([0, 2, 2])
+    value = {"length": 3, "edges": ids}[old]
+    for _ in range(2):
+        with pytest.warns(DeprecationWarning, match=f"{name}: {old}= is called {new}=") as caught:
+            got = getattr(mgpu, name)(ids, **{old: value})
+        assert len(caught) == 1 and caught[0].filename == __file__
+        expected = getattr(mgpu, name)(ids, **{new: value})
+        assert jax.tree.all(jax.tree.map(np.array_equal, got, expected))
+    with pytest.raises(TypeError, match=f"{name}: {old}: expected {new} alone, got both"):
+        getattr(mgpu, name)(ids, **{old: value, new: value})
+
+
 @pytest.mark.parametrize("method", ["lower", "higher", "nearest", "midpoint"])
 def test_methods_of_quantiles(rng, method):
     """As NumPy's, also where a rank lies half way between two."""
@@ -554,8 +610,8 @@ ERRORS = {
         np.arange(3), size=3, return_index=None
     ),
     "bincount: weights: expected one for each of ids, 2, got int64[3]": lambda: mgpu.bincount([0, 1], 2, np.arange(3)),
-    "histogram: edges: expected the dtype of x, int64, got float64": lambda: mgpu.histogram(np.arange(3), np.ones(3)),
-    "histogram: edges: expected two at least, got 1": lambda: mgpu.histogram(np.arange(3), np.arange(1)),
+    "histogram: bins: expected the dtype of x, int64, got float64": lambda: mgpu.histogram(np.arange(3), np.ones(3)),
+    "histogram: bins: expected two edges at least, got 1": lambda: mgpu.histogram(np.arange(3), np.arange(1)),
 }
 
 

@@ -81,6 +81,13 @@ EXAMPLES = {
         composed=True,
     ),
     "histogram": Example(mgpu.histogram, lambda rng, real: (numbers(rng, real), np.array([-1, 0, 0.5, 2], real))),
+    "histogram, weights": Example(
+        lambda x, weights: mgpu.histogram(x, 7, weights=weights)[0],
+        lambda rng, real: (np.append(numbers(rng, np.float32, N - 2), [9, -9]), numbers(rng, real)),
+        differentiable=(1,),
+        exact=False,
+        composed=True,
+    ),
 }
 
 GARBAGE = {
@@ -101,7 +108,7 @@ BROKEN = {
     "quantile: q": (lambda: mgpu.quantile(KEYS, np.array([0.5, 1.5])), "numbers from 0 to 1", 1),
     "segmented_quantile: q": (lambda: mgpu.segmented_quantile(KEYS, [0], np.nan), "numbers from 0 to 1", 0),
     "unique: size": (lambda: mgpu.unique(KEYS, size=3), at_most(3), 0),
-    "histogram: edges": (lambda: mgpu.histogram(KEYS, KEYS), keys_in("ascending"), 2),
+    "histogram: bins": (lambda: mgpu.histogram(KEYS, KEYS), keys_in("ascending"), 2),
     "top_k: count": (lambda: mgpu.top_k(KEYS, k=2, count=7), integer_to(6), 0),
     "quantile: count": (lambda: mgpu.quantile(KEYS, q=0.5, count=7), integer_to(6), 0),
     "unique: count": (lambda: mgpu.unique(KEYS, size=6, count=7), integer_to(6), 0),
@@ -122,6 +129,7 @@ WITHOUT_PRECONDITIONS = ("bincount",)
 
 ARGUMENTS = {
     "bincount: ids": Argument("positions", OFFSETS),
+    "histogram: bins": Argument("bins", np.sort(KEYS)),
     **{
         f"{name}: x": Argument("keys", KEYS)
         for name in ("top_k", "segmented_top_k", "quantile", "segmented_quantile", "histogram")
@@ -278,22 +286,30 @@ def counts(shape: Shape) -> Call:
     name = shape.choice(("bincount", "histogram"))
     n = shape.size()
     dtype = shape.key_dtype() if name == "histogram" else shape.index_dtype(0)
-    length = shape.choice((0, 1, 13, 1000)) if name == "bincount" else shape.choice((1, 2, 30))
-    weight = shape.choice((None, "float32", "int32", "int8")) if name == "bincount" else None
-    shape.say(name, f"length={length}", str(weight))
+    length = shape.choice((0, 1, 13, 1000)) if name == "bincount" else shape.choice((1, 2, 32))
+    weight = shape.choice((None, "float32", "int32", "int8"))
+    even = name == "histogram" and dtype in ("float32", "float64") and shape.flag()  # bins between 0 and 64
+    shape.say(name, f"length={length}", str(weight), "even" * even)
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
         del apart
         if name == "histogram":
             edges = draw.sorted_keys(shape, rng, dtype, length + 1)
-            return {"x": draw.keys(shape, rng, dtype, n), "edges": edges}
+            if even:
+                edges = np.linspace(0, 64, length + 1).astype(dtype)
+            x = rng.integers(-9, 80, n).astype(dtype) if even else draw.keys(shape, rng, dtype, n)
+            weights = None if weight is None else rng.integers(-8, 9, n).astype(weight)
+            return names_of(name, x=x, edges=edges, weights=weights)
         low = 0 if np.dtype(dtype).kind == "u" else -1
         ids = rng.integers(low, min(length + 2, np.iinfo(dtype).max), n).astype(dtype)
         weights = None if weight is None else rng.integers(-8, 9, n).astype(weight)
         return names_of(name, ids=ids, weights=weights)
 
-    def function(**given: Any) -> Any:
-        return mgpu.histogram(**given)[0] if name == "histogram" else mgpu.bincount(length=length, **given)
+    def function(edges: Any = None, **given: Any) -> Any:
+        if name == "bincount":
+            return mgpu.bincount(size=length, **given)
+        options = {"bins": length, "range": (0, 64)} if even else {"bins": edges}
+        return mgpu.histogram(**given, **options)[0]
 
     def expected(ids: Any = None, weights: Any = None, x: Any = None, edges: Any = None) -> list[Any]:
         if name == "bincount":
@@ -307,7 +323,10 @@ def counts(shape: Shape) -> Call:
             number = ~np.isnan(x.astype(np.float64))
         bins = np.where(codes == cuts[-1], length - 1, np.searchsorted(cuts, codes, "right") - 1)
         inside = number & (codes >= cuts[0]) & (codes <= cuts[-1])
-        return [int32(np.bincount(bins[inside], minlength=length))]
+        if weights is None:
+            return [int32(np.bincount(bins[inside], minlength=length))]
+        sums = np.bincount(bins[inside], weights[inside], minlength=length)
+        return [sums.astype(oracle.summed(weights, "add").dtype)]
 
     names = ("weights",) if weight == "float32" else ()
     return Call(name, function, draw_operands, expected, shape.x64, names, names, finite=shape.finite)

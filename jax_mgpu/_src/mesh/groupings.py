@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -134,7 +135,7 @@ class _Ids(_OverAxis):
         self.ids, self.size = ids, size
 
     def combine(self, kind: Kind, x: jax.Array, wide: bool = False) -> jax.Array:
-        rows = (x.astype(wide_dtype(x.dtype)) if wide else x).reshape(self.n, -1 if x.size else x[:1].size)
+        rows = (x.astype(wide_dtype(x.dtype)) if wide else x).reshape(self.n, math.prod(x.shape[1:]))
         found = reduce_by_id(self.axis, kind, rows, self.ids, self.count, size=self.size)
         return found.reshape(self.size, *x.shape[1:])
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jax_mgpu._src import mesh
 from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName
@@ -14,42 +15,46 @@ from jax_mgpu._src.arguments.check import (
     describe,
     expect_key,
     expect_same_dtype,
+    fill_operand,
     index_dtype,
     index_vector,
     static_size,
     value_error,
 )
 from jax_mgpu._src.arguments.preconditions import by_construction, sorted_keys
+from jax_mgpu._src.arguments.renamed import renamed
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.operators import Kind, sum_dtype
 from jax_mgpu._src.mesh import devices_of, over_axis
+from jax_mgpu._src.ops.reduce import reduce
 from jax_mgpu._src.ops.reduce_by_id import _reduce_by_id
 from jax_mgpu._src.ops.sort import run_sort
 from jax_mgpu._src.ops.sort_primitives import Method
-from jax_mgpu._src.ops.sorted_search import _search
+from jax_mgpu._src.ops.sorted_search import _search, search
 
 __all__ = ["bincount", "histogram"]
 
 
-@jit_eager("length")
+@renamed(length="size")
+@jit_eager("size")
 def bincount(
-    ids: ArrayLike, length: int, weights: ArrayLike | None = None, *, axis_name: AxisName | None = None
+    ids: ArrayLike, size: int, weights: ArrayLike | None = None, *, axis_name: AxisName | None = None
 ) -> jax.Array:
     """How often each id occurs, or the sum of its weights, as `jnp.bincount`.
 
     Args:
-      ids: `[n]` integers. One outside of 0 to `length - 1` is not counted.
-      length: the static number of results.
+      ids: `[n]` integers. One outside of 0 to `size - 1` is not counted.
+      size: the static number of results.
       weights: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits: what each item counts (default 1).
-      axis_name: see `reduce_by_id`: each device has `length` of the results.
+      axis_name: see `reduce_by_id`: each device has `size` of the results.
 
     Returns:
-      `[length]`: numbers of items, int32 (int64 from 2^31 items on), or sums of the weights: of their type, or, of
+      `[size]`: numbers of items, int32 (int64 from 2^31 items on), or sums of the weights: of their type, or, of
       integers, that of `jnp.sum`.
 
     Raises:
-      TypeError: ids are not integers, weights are not numbers, or `length` is not static.
+      TypeError: ids are not integers, weights are not numbers, or `size` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     Sums of floats have the same bits in every run, and take the time of `reduce_by_id`. Linear in `weights`.
@@ -60,65 +65,142 @@ def bincount(
       Array([1, 0, 2, 0], dtype=int32)
     """
     name = "bincount"
-    length = static_size(name, "length", length)
+    size = static_size(name, "size", size)
     devices = devices_of(name, axis_name)
-    ids = whole_axes(index_vector(name, "ids", ids, length * devices))
+    ids = whole_axes(index_vector(name, "ids", ids, size * devices))
     n = ids.shape[0]
     dtype = index_dtype(name, "ids", n * devices)
-    index_dtype(name, "length", length * devices)
+    index_dtype(name, "size", size * devices)
     if weights is None and axis_name is not None:
         weights = jnp.ones((n,), dtype)
     if weights is None:
-        return _count_bins(x=ids, bins=length)[0]
-    weights = whole_axes(expect_key(name, "weights", weights))
-    if weights.shape[0] != n:
-        raise value_error(name, "weights", f"one for each of ids, {n}", describe(weights))
-    if jnp.issubdtype(weights.dtype, jnp.integer):
-        weights = weights.astype(sum_dtype(weights.dtype))
+        return _count_bins(x=ids, bins=size)[0]
+    weights = _weights(name, weights, "ids", n)
     if axis_name is not None:
         operands = Kind.ADD, weights[:, None], ids, ABSENT
-        return over_axis(mesh.ids.reduce_by_id, name, axis_name, *operands, size=length)[:, 0].astype(weights.dtype)
-    ids = _inside(ids, length)
+        return over_axis(mesh.ids.reduce_by_id, name, axis_name, *operands, size=size)[:, 0].astype(weights.dtype)
+    return _sums(weights, ids, size)
+
+
+def _weights(name: str, weights: Any, of: str, n: int) -> jax.Array:
+    """Weights of n items, of the type of their sums."""
+    weights = whole_axes(expect_key(name, "weights", weights))
+    if weights.shape[0] != n:
+        raise value_error(name, "weights", f"one for each of {of}, {n}", describe(weights))
+    return weights.astype(sum_dtype(weights.dtype)) if jnp.issubdtype(weights.dtype, jnp.integer) else weights
+
+
+def _sums(weights: jax.Array, ids: jax.Array, size: int) -> jax.Array:
+    """The sum of the weights of each id."""
+    ids = _inside(ids, size)
     if jnp.issubdtype(weights.dtype, jnp.integer):
-        return jnp.zeros((length,), weights.dtype).at[ids].add(weights, mode="drop")
-    return _reduce_by_id(x=weights[:, None], ids=ids, op=Kind.ADD, wide=False, size=length)[0][:, 0]
+        return jnp.zeros((size,), weights.dtype).at[ids].add(weights, mode="drop")
+    return _reduce_by_id(x=weights[:, None], ids=ids, op=Kind.ADD, wide=False, size=size)[0][:, 0]
 
 
-@jit_eager()
-def histogram(x: ArrayLike, edges: ArrayLike, *, axis_name: AxisName | None = None) -> tuple[jax.Array, jax.Array]:
-    """How many items lie between each two neighbouring edges, as `jnp.histogram`.
+@renamed(edges="bins")
+def histogram(
+    x: ArrayLike,
+    bins: ArrayLike = 10,
+    *,
+    range: tuple[ArrayLike, ArrayLike] | None = None,
+    weights: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """How many items lie in each bin, or the sum of their weights, as `jnp.histogram`.
 
     Args:
       x: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits.
-      edges: `[m]`, sorted, of the same dtype, at least two. A bin has its lower edge and not its upper one; the last
-        bin has both.
+      bins: the edges, `[m]`, sorted, of the same dtype, at least two; or a static number of bins of equal width. A bin
+        has its lower edge and not its upper one; the last bin has both.
+      range: the lowest and the highest edge of a number of bins, by default the least and the greatest item, or half
+        below and half above where these are equal; 0 and 1 without items.
+      weights: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits: what each item counts (default 1).
       axis_name: count the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. All
         devices have the same edges, and get the same numbers.
 
     Returns:
-      `(counts, edges)`: numbers of items, `[m - 1]`, int32 (int64 from 2^31 items on), and the edges. Items outside of
-      the edges, and NaNs, are not counted.
+      `(counts, edges)`: numbers of items, `[m - 1]`, int32 (int64 from 2^31 items on), or sums of the weights, as of
+      `bincount`; and the edges. Items outside of the edges, and NaNs, are not counted. Edges that are computed have the
+      type of floats x, or JAX's default float; they are NaN, and no item is counted, where an item is NaN.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
-      ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
+      ValueError: an argument's shape is not one of the above, or a range that is not finite or falls; 2^31 items or
+        more without `jax_enable_x64`.
 
-    O(n log m), in one pass over memory; on CUDA with 2,048 bins or more, the time of a sort.
+    O(n log m), in one pass over memory; on CUDA with 2,048 bins or more, the time of a sort. The range of the items
+    takes one pass more, and weights that of `bincount`. Linear in `weights`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
       >>> mgpu.histogram(jnp.array([0.5, 1.0, 2.0, 9.0]), jnp.array([0.0, 1.0, 2.0]))[0]
       Array([1, 2], dtype=int32)
+      >>> mgpu.histogram(jnp.array([0.5, 1.0, 2.0, 9.0]), 2, range=(0, 2), weights=jnp.array([1.0, 0.5, 0.25, 8.0]))
+      (Array([1.  , 0.75], dtype=float32), Array([0., 1., 2.], dtype=float32))
     """
     name = "histogram"
+    if np.ndim(bins) == 0:  # type: ignore[arg-type]
+        number = static_size(name, "bins", bins)
+        if number == 0:
+            raise value_error(name, "bins", "one at least", number)
+        return _between_even_edges(
+            x, None if range is None else _range(range), weights, size=number, axis_name=axis_name
+        )
+    if range is not None:
+        raise value_error(name, "range", "None where bins are edges", repr(range))
+    return _between_edges(x, bins, weights, axis_name=axis_name)
+
+
+def _range(bounds: Any) -> Any:
+    """The lowest and the highest edge; what the host knows of them is checked."""
+    expected = "two finite numbers, the lower one first"
+    if not isinstance(bounds, (tuple, list, np.ndarray, jax.Array)) or len(bounds) != 2:
+        raise value_error("histogram", "range", expected, repr(bounds))
+    low, high = bounds
+    on_host = all(isinstance(bound, (int, float, np.integer, np.floating)) for bound in (low, high))
+    if on_host and not (np.isfinite(low) and np.isfinite(high) and low <= high):
+        raise value_error("histogram", "range", expected, repr(bounds))
+    return low, high
+
+
+@jit_eager("size")
+def _between_even_edges(x: Any, bounds: Any, weights: Any, *, size: int, axis_name: Any = None) -> Any:
+    name = "histogram"
     x = whole_axes(expect_key(name, "x", x))
-    edges = whole_axes(sorted_keys(name, "edges", expect_key(name, "edges", edges), ABSENT))
-    expect_same_dtype(name, "x", x, "edges", edges)
-    if edges.shape[0] < 2:
-        raise value_error(name, "edges", "two at least", edges.shape[0])
+    is_float = jnp.issubdtype(x.dtype, jnp.floating)
+    dtype = x.dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
+    if bounds is None:
+        low, high = (reduce(x, op, axis_name=axis_name).astype(dtype) for op in ("min", "max"))
+        low, high = jnp.where(low > high, 0, low), jnp.where(low > high, 1, high)  # of nothing
+    else:
+        low, high = (fill_operand(name, bound, dtype, "range")[0] for bound in bounds)
+    half = jnp.where(low == high, 0.5, 0).astype(dtype)
+    edges = jnp.linspace(low - half, high + half, size + 1, dtype=dtype)
+    with by_construction():
+        return _between_edges(x.astype(dtype), edges, weights, axis_name=axis_name)
+
+
+@jit_eager()
+def _between_edges(x: Any, edges: Any, weights: Any, *, axis_name: Any = None) -> Any:
+    name = "histogram"
+    x = whole_axes(expect_key(name, "x", x))
+    edges = whole_axes(sorted_keys(name, "bins", expect_key(name, "bins", edges), ABSENT))
+    expect_same_dtype(name, "x", x, "bins", edges)
+    size = edges.shape[0] - 1
+    if size < 1:
+        raise value_error(name, "bins", "two edges at least", edges.shape[0])
     dtype = index_dtype(name, "x", x.shape[0] * devices_of(name, axis_name))
-    numbers = _count_bins(x=x, edges=edges, bins=edges.shape[0] - 1)[0]
-    return numbers if axis_name is None else jax.lax.psum(numbers.astype(dtype), axis_name), edges
+    if weights is None:
+        numbers = _count_bins(x=x, edges=edges, bins=size)[0]
+        return numbers if axis_name is None else jax.lax.psum(numbers.astype(dtype), axis_name), edges
+    weights = _weights(name, weights, "x", x.shape[0])
+    with by_construction():
+        places = search(x, edges, "right") - 1
+        is_last = (x == edges[-1]) & (places == size)
+        places = jnp.where(is_last, size - 1, jnp.where(jnp.isnan(x), size, places))
+        sums = _sums(weights, places, size)
+    return sums if axis_name is None else jax.lax.psum(sums, axis_name), edges
 
 
 def _inside(ids: jax.Array, length: int) -> jax.Array:
