@@ -10,6 +10,7 @@ from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
 from tests import data
+from tests.test_take import adding_scatters
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -102,6 +103,105 @@ def test_sorted_ids_are_segments(rng):
     heads = np.searchsorted(ids, np.arange(30))
     for log, function in ((False, mgpu.segmented_softmax), (True, mgpu.segmented_log_softmax)):
         np.testing.assert_allclose(FUNCTIONS[log](x, ids, 30), function(x, heads), rtol=1e-12, atol=1e-12)
+
+
+# ---- Groups ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint16", "int32", "uint64"])
+def test_groups_are_a_stable_sort(rng, kind):
+    for n, size in ((0, 3), (5, 0), (1, 1), (300, 100), (3000, 7)):
+        ids = rng.integers(0 if kind.startswith("u") else -2, min(size + 3, 127), n).astype(kind)
+        order, segments = mgpu.group_ids(ids, size)
+        inside = (ids.astype(int) >= 0) & (ids.astype(int) < size)
+        np.testing.assert_array_equal(order, np.argsort(np.where(inside, ids.astype(int), size), kind="stable"))
+        np.testing.assert_array_equal(segments.lengths, np.bincount(ids[inside].astype(int), minlength=size))
+        assert (order.dtype, segments.starts.dtype, segments.number) == (np.int32, np.int32, size)
+        np.testing.assert_array_equal(segments.offsets, np.append(0, np.cumsum(segments.lengths)))
+
+
+OPERATORS = ["add", "mul", "min", "argmax", "mean", "logsumexp", "var", "count", "first", "last", "median", "nunique"]
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_groups_reduce_as_ids_do(rng, op):
+    """To the bit where no sum is rounded, of items and rows, with their derivatives."""
+    x, ids = rng.integers(1, 4, (50, 2)).astype(np.float64), rng.integers(-1, 9, 50)
+    groups = mgpu.group_ids(ids, 8)
+    for rows in (x[:, 0], x):
+        expected = mgpu.reduce_by_id(rows, ids, 8, op)
+        got = jax.jit(lambda x, groups: mgpu.reduce_by_id(x, groups, 8, op))(rows, groups)
+        assert got.dtype == expected.dtype
+        np.testing.assert_allclose(got, expected, rtol=1e-14)
+        if op in ("add", "mul", "min", "mean", "logsumexp", "var", "first"):
+            slopes = [
+                jax.jit(jax.grad(lambda x, g=g: (jnp.nan_to_num(mgpu.reduce_by_id(x, g, 8, op)) ** 2).sum()))(rows)
+                for g in (ids, groups)
+            ]
+            np.testing.assert_allclose(*slopes, rtol=1e-12)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_softmax_of_groups(rng, log):
+    x, ids = rng.normal(size=(50, 2)), rng.integers(-1, 9, 50)
+    x[ids < 0] = np.nan
+    groups = mgpu.group_ids(ids, 8)
+    for rows in (x[:, 0], x):
+        np.testing.assert_allclose(FUNCTIONS[log](rows, groups, 8), softmax(rows, ids, 8, log), rtol=1e-12, atol=1e-15)
+        slopes = [jax.grad(lambda x, g=g: FUNCTIONS[log](x, g, 8)[:9].sum())(rows) for g in (ids, groups)]
+        np.testing.assert_allclose(*slopes, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "bfloat16", "float32", "complex64"])
+def test_take_by_groups(rng, dtype):
+    table, ids = rng.integers(0, 2, (8, 3)).astype(jnp.dtype(dtype)), rng.integers(-1, 9, 50)
+    groups, tables = mgpu.group_ids(ids, 8), {"rows": table, "items": table[:, 0], "none": table[:, :0]}
+    for fill in (None, 1):
+        got, expected = (mgpu.take(tables, indices, fill_value=fill) for indices in (groups, ids))
+        for name in tables:
+            assert got[name].dtype == expected[name].dtype
+            np.testing.assert_array_equal(got[name], expected[name])
+
+
+@pytest.mark.filterwarnings("ignore:jax_mgpu runs without its kernels")
+def test_gradient_of_take_by_groups(rng):
+    table, ids = jnp.zeros((3, 2), jnp.bfloat16), rng.integers(-1, 4, 4000)
+    gradient = jax.jit(jax.grad(lambda t, g: mgpu.take(t, g).astype(np.float32).sum()))
+    expected = np.bincount(ids[ids >= 0], minlength=4)[:3, None] * np.ones((3, 2))
+    groups = mgpu.group_ids(ids, 3)
+    np.testing.assert_array_equal(gradient(table, groups), jnp.asarray(expected, jnp.bfloat16))
+    assert not adding_scatters(gradient, table, groups)
+    assert "sort" not in str(jax.make_jaxpr(gradient)(table, groups))
+
+
+def test_a_batch_of_groups(rng):
+    x, ids = rng.normal(size=(3, 50)), rng.integers(-1, 9, (3, 50))
+
+    def both(x, ids):
+        groups = mgpu.group_ids(ids, 8)
+        sums = mgpu.reduce_by_id(x, groups, 8)
+        return sums, mgpu.softmax_by_id(x, groups, 8), mgpu.take(sums, groups)
+
+    got = jax.jit(jax.vmap(both))(x, ids)
+    for row in range(3):
+        expected = both(x[row], ids[row])
+        for one, other in zip(got, expected, strict=True):
+            np.testing.assert_allclose(one[row], other, rtol=1e-12, atol=1e-14)
+
+
+def test_what_a_misuse_of_groups_says():
+    x, groups = np.ones(3, np.float32), mgpu.group_ids([0, 1, 0], 2)
+    for error, message, call in [
+        (ValueError, "reduce_by_id: ids: expected the Groups of 3 ids", lambda: mgpu.reduce_by_id(x, groups, 3)),
+        (ValueError, "reduce_by_id: ids: expected the Groups of as many", lambda: mgpu.reduce_by_id(x[:2], groups, 2)),
+        (ValueError, "reduce_by_id: count: expected None with", lambda: mgpu.reduce_by_id(x, groups, 2, count=1)),
+        (ValueError, "softmax_by_id: ids: expected the Groups of 9", lambda: mgpu.softmax_by_id(x, groups, 9)),
+        (ValueError, "take: ids: expected the Groups of 3 ids", lambda: mgpu.take(x, groups)),
+        (TypeError, "take: ids: expected Groups from group_ids", lambda: mgpu.take(x, mgpu.Groups(x, x))),
+        (TypeError, "group_ids: ids: expected integers", lambda: mgpu.group_ids(x, 2)),
+    ]:
+        with pytest.raises(error, match=f"^{message}"):
+            call()
 
 
 def test_what_a_misuse_says():

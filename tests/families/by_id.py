@@ -1,9 +1,10 @@
-"""Softmax by id: what the tests know of each function."""
+"""Softmax by id, and groups of ids: what the tests know of each function."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -11,12 +12,19 @@ import jax_mgpu as mgpu
 from tests.examples import Argument, Example, N, numbers
 from tests.fuzz.compare import Near
 from tests.fuzz.draw import Call, Shape
+from tests.fuzz.shared import int32
 from tests.many_items import spots
 
 
 def ids_of(rng: np.random.Generator) -> np.ndarray:
     """Ids of six, and some of none."""
     return rng.integers(-1, 8, N).astype(np.int32)
+
+
+@jax.jit
+def by_groups(x: Any, table: Any, ids: Any) -> Any:
+    groups = mgpu.group_ids(ids, 6)
+    return mgpu.reduce_by_id(x, groups, 6), mgpu.softmax_by_id(x, groups, 6), mgpu.take(table, groups)
 
 
 EXAMPLES = {
@@ -34,14 +42,24 @@ EXAMPLES = {
         exact=False,
         composed=True,
     ),
+    "group_ids": Example(
+        lambda ids: jax.tree.leaves(mgpu.group_ids(ids, 6)), lambda rng, real: (ids_of(rng),), composed=True
+    ),
+    "group_ids, taken": Example(
+        by_groups,
+        lambda rng, real: (numbers(rng, real), numbers(rng, real, 6, 2), ids_of(rng)),
+        differentiable=(0, 1),
+        exact=False,
+        composed=True,
+    ),
 }
 
-GARBAGE = {
+GARBAGE = {"group_ids": lambda keys, few, near, far: mgpu.group_ids(keys, 99)} | {
     name: lambda keys, few, near, far, name=name: getattr(mgpu, name)(keys * 1e-9, few * 3 - 9, 20)
     for name in ("softmax_by_id", "log_softmax_by_id")
 }
 
-WITHOUT_PRECONDITIONS = ("softmax_by_id", "log_softmax_by_id")
+WITHOUT_PRECONDITIONS = ("softmax_by_id", "log_softmax_by_id", "group_ids")
 
 ARGUMENTS = {f"{name}: x": Argument("floats") for name in ("softmax_by_id", "log_softmax_by_id")}
 
@@ -58,7 +76,20 @@ def large_softmax_by_id(n, index):
         np.testing.assert_allclose(np.asarray(function(x, ids, 2))[at], np.full(len(at), expected), rtol=1e-3)
 
 
-LARGE_WITH_INDICES = {"softmax_by_id": large_softmax_by_id, "log_softmax_by_id": large_softmax_by_id}
+def large_group_ids(n, index):
+    at = spots(n, index)
+    ids = np.full(n, 3, np.int8)
+    ids[at] = np.arange(len(at)) % 3
+    order, segments = mgpu.group_ids(ids, 3)
+    expected = at[np.argsort(ids[at], kind="stable")]
+    assert np.array_equal(np.asarray(order)[: len(at)], expected)
+    assert np.array_equal(segments.lengths, np.bincount(ids[at]))
+
+
+LARGE_WITH_INDICES = {"group_ids": large_group_ids} | {
+    "softmax_by_id": large_softmax_by_id,
+    "log_softmax_by_id": large_softmax_by_id,
+}
 
 
 # ---- Drawn calls, and their oracles ----------------------------------------------------------------------------------
@@ -98,4 +129,25 @@ def softmaxes(shape: Shape) -> Call:
     return Call(name, function, draw_operands, expected, shape.x64, (), finite=True)
 
 
-DRAWN = {"softmax_by_id": softmaxes}
+def groups(shape: Shape) -> Call:
+    """group_ids."""
+    n, size, dtype = shape.size(), shape.choice((0, 1, 3, 200, 5000)), shape.index_dtype(0)
+    shape.say(f"size={size}")
+
+    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+        del apart
+        limits = np.iinfo(dtype)
+        return {"ids": rng.integers(max(-2, limits.min), min(size + 2, limits.max), n).astype(dtype)}
+
+    def function(ids: Any) -> Any:
+        return tuple(mgpu.group_ids(ids, size))
+
+    def expected(ids: Any) -> list[Any]:
+        keys = np.where((ids.astype(object) >= 0) & (ids.astype(object) < size), ids, size).astype(np.int64)
+        bounds = np.searchsorted(np.sort(keys), np.arange(size + 1))
+        return [int32(np.argsort(keys, kind="stable")), int32(bounds[:-1]), int32(bounds[1:])]
+
+    return Call("group_ids", function, draw_operands, expected, shape.x64)
+
+
+DRAWN = {"softmax_by_id": softmaxes, "groups": groups}

@@ -7,20 +7,20 @@ All public functions that take `heads` read them, with `ends` and `count` beside
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.check import count_operand, describe, head_vector, index_vector, value_error
+from jax_mgpu._src.arguments.check import count_operand, describe, head_vector, index_vector, type_error, value_error
 from jax_mgpu._src.arguments.counts import common_dtype, live_items, segment_bounds
 from jax_mgpu._src.arguments.preconditions import segments_apart, segments_inside
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.eager import HostChecked, check_on_host
 from jax_mgpu._src.core.operation import ABSENT
 
-__all__ = ["GivenSegments", "Ranges", "expect_no_ends", "segment_operands", "split_segments"]
+__all__ = ["GivenSegments", "Groups", "Ranges", "expect_no_ends", "segment_operands", "split_segments"]
 
 
 class Ranges(HostChecked):
@@ -28,6 +28,24 @@ class Ranges(HostChecked):
 
     starts: Any
     ends: Any
+
+
+class Groups(NamedTuple):
+    """The items of each id, in any order, found once by `group_ids`: what functions by id take in the place of ids.
+
+    Attributes:
+      order: `[n]`, the items by their ids, those of one id in their order, and last those without an id.
+      segments: `Segments` of these, one for each id.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> groups = mgpu.group_ids(jnp.array([2, 0, 2, -1]), 3)
+      >>> groups.order, groups.segments.lengths
+      (Array([1, 0, 2, 3], dtype=int32), Array([1, 0, 2], dtype=int32))
+    """
+
+    order: jax.Array
+    segments: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +131,20 @@ def segment_operands(
     if says_all:
         ends = segments_inside(operation, "heads", heads, ends, n)
     return GivenSegments(heads, ends, live, n)
+
+
+def group_operands(operation: str, groups: Groups, n: int | None, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The order of n items by their ids, where those of each of `size` ids begin, and how many have an id, `[1]`."""
+    order, segments = groups
+    if not isinstance(segments, Ranges) or np.ndim(order) != 1:
+        raise type_error(operation, "ids", "Groups from group_ids", repr(groups))
+    if n is not None and order.shape[0] != n:
+        raise value_error(operation, "ids", f"the Groups of as many ids as items of x, {n}", order.shape[0])
+    if segments.starts.shape != (size,):
+        raise value_error(operation, "ids", f"the Groups of {size} ids", describe(segments.starts))
+    ends = jnp.asarray(segments.ends)
+    count = ends[-1:] if size else jnp.zeros((1,), ends.dtype)
+    return jnp.asarray(order), jnp.asarray(segments.starts), count
 
 
 def expect_no_ends(operation: str, axis_name: Any) -> None:

@@ -17,6 +17,7 @@ from jax_mgpu._src.arguments.check import (
     count_operand,
     describe,
     expect_dtype,
+    expect_no_axis,
     index_dtype,
     index_vector,
     static_size,
@@ -24,13 +25,15 @@ from jax_mgpu._src.arguments.check import (
 )
 from jax_mgpu._src.arguments.counts import live_mask, wide_enough
 from jax_mgpu._src.arguments.preconditions import by_construction
+from jax_mgpu._src.arguments.segments import Groups, group_operands
 from jax_mgpu._src.arguments.values import take_or_fill, take_rows
+from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.named_operators import Grouping, named_leaves
 from jax_mgpu._src.functions.operators import Kind, accumulator_dtype, result_dtype, wide_dtype
 from jax_mgpu._src.functions.recurrence import weighted
 from jax_mgpu._src.mesh import devices_of, over_axis
-from jax_mgpu._src.ops.gather import set_sums
+from jax_mgpu._src.ops.gather import scatter, set_sums
 from jax_mgpu._src.ops.reduce import (
     SegmentedItems,
     _segmented_reduce,
@@ -39,11 +42,12 @@ from jax_mgpu._src.ops.reduce import (
     reduce_rows,
     take_columns,
 )
+from jax_mgpu._src.ops.segments import Segments
 from jax_mgpu._src.ops.sort import run_sort_indices, sort
 from jax_mgpu._src.ops.sort_primitives import Method
 from jax_mgpu._src.ops.sorted_search import sorted_search
 
-__all__ = ["reduce_by_id"]
+__all__ = ["Groups", "group_ids", "reduce_by_id"]
 
 # The room of a warp of the CUDA kernel, in bytes (kIdTableBytes of ffi/cuda/policy.h).
 TABLE_BYTES = 46 << 10
@@ -60,7 +64,7 @@ FEW_ITEMS = 1 << 22
 @jit_eager("op", "size", "dtype", "ddof")
 def reduce_by_id(
     x: Any,
-    ids: ArrayLike,
+    ids: ArrayLike | Groups,
     size: int,
     op: OperatorTree = "add",
     *,
@@ -76,7 +80,7 @@ def reduce_by_id(
     Args:
       x: see `reduce`.
       ids: `[n]`, integers: the row of the result that each item belongs to. An item whose id is negative, or not below
-        `size`, belongs to no row.
+        `size`, belongs to no row. Or the `Groups` of such ids, which are sorted then; without `count` and `axis_name`.
       size: the static number of results.
       op: see `reduce`, but for functions.
       count: the number of live items, an integer scalar (default `n`).
@@ -110,6 +114,12 @@ def reduce_by_id(
     given: dict[str, Any] = {"devices": devices, "takes_functions": False, "dtype": dtype, "ddof": ddof}
     leaves, restore, n = named_leaves(name, "x", x, op, **given)
     size = static_size(name, "size", size)
+    if isinstance(ids, Groups):
+        expect_no_axis(name, "Groups", axis_name)
+        if count is not None:
+            raise value_error(name, "count", "None with Groups, which say it", describe(count))
+        items = _ItemsOfGroups(*group_operands(name, ids, n, size))
+        return restore([leaf.reduced(items) for leaf in leaves])
     ids = index_vector(name, "ids", ids, size * devices)
     if ids.shape[0] != n:
         raise value_error(name, "ids", f"one for each item of x, {n}", describe(ids))
@@ -152,6 +162,61 @@ class _ItemsOfIds(Grouping):
     def distinct(self, x: jax.Array) -> jax.Array:
         order, segments = self._in_order
         return segments.distinct(take_rows(x, order))
+
+
+class _ItemsOfGroups(_ItemsOfIds):
+    """The same where their order is known."""
+
+    def __init__(self, order: jax.Array, heads: jax.Array, count: jax.Array):
+        self.n, self.leading = order.shape[0], heads.shape
+        self._in_order = order, SegmentedItems("reduce_by_id", self.n, heads, count)
+
+    def combine(self, kind: Kind, x: jax.Array, wide: bool = False) -> jax.Array:
+        order, segments = self._in_order
+        rows, heads, count = x.reshape(self.n, math.prod(x.shape[1:])), segments.heads, segments.count
+        found = reduce_rows(x=rows, heads=heads, indices=order, count=count, op=kind, wide=wide)[0]
+        return found.reshape(*self.leading, *x.shape[1:])
+
+    def spread(self, results: jax.Array) -> jax.Array:
+        order, segments = self._in_order
+        return scatter(segments.spread(results), order, self.n)
+
+
+@jit_eager("size")
+def group_ids(ids: ArrayLike, size: int) -> Groups:
+    """Finds the items of each id, by a stable sort, for several functions by the same ids.
+
+    Without it, each call of `reduce_by_id` and `softmax_by_id`, and each gradient of `take`, finds them anew where its
+    kernels need them sorted: for sums of floats by many ids.
+
+    Args:
+      ids: `[n]`, integers. An item whose id is negative, or not below `size`, belongs to none.
+      size: the static number of ids.
+
+    Returns:
+      `Groups`: the items by their ids, and the segments that they are in this order.
+
+    Raises:
+      TypeError: ids are not integers, or `size` is not static.
+      ValueError: ids are not 1-D; a size that is negative; 2^31 items or more without `jax_enable_x64`.
+
+    Time is that of a sort of numbers up to `size`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> groups = mgpu.group_ids(jnp.array([2, 0, 2, -1]), 3)
+      >>> mgpu.reduce_by_id(jnp.array([1.0, 2.0, 4.0, 8.0]), groups, 3)
+      Array([2., 0., 5.], dtype=float32)
+      >>> mgpu.softmax_by_id(jnp.array([1.0, 2.0, 1.0, 8.0]), groups, 3)
+      Array([0.5, 1. , 0.5, 0. ], dtype=float32)
+    """
+    name = "group_ids"
+    size = static_size(name, "size", size)
+    ids = whole_axes(index_vector(name, "ids", ids, size))
+    index_dtype(name, "ids", ids.shape[0])
+    order, bounds = _order_of_ids(ids, ABSENT, size)
+    with by_construction():
+        return Groups(order, Segments.from_offsets(bounds))
 
 
 def _shapes(x: Any, *, op: int, wide: int, size: int) -> Sequence[Any]:

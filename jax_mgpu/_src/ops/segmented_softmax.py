@@ -123,12 +123,17 @@ def _normalize(name: str, x: Any, heads: Any, ends: Any, count: Any, axis_name: 
         return over_axis(mesh.segments.segmented_softmax, name, axis_name, wide, heads, count, log=log).astype(x.dtype)
     # A compiled function may close over NumPy's arrays, which jax.custom_jvp refuses; a copy is JAX's own.
     rows = jnp.copy(whole_axes(x)).reshape(n, -1)
-    function = _log_softmax if log else _softmax
     if segments.ends is None:
-        return function(rows, heads_from_zero(heads), in_program(count)).reshape(x.shape)
+        return softmax_rows(rows, heads, count, log=log).reshape(x.shape)
     inside, zeros = covered(n, heads), jnp.zeros_like(rows)
-    results = function(select(inside, rows, zeros), heads_from_zero(heads), in_program(count))
+    results = softmax_rows(select(inside, rows, zeros), heads, count, log=log)
     return select(inside, results, zeros).reshape(x.shape)
+
+
+def softmax_rows(rows: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
+    """The softmax of each column of rows over each segment, and of the rows in front of the first head; 0 past them."""
+    function = _log_softmax if log else _softmax
+    return function(rows, heads_from_zero(heads), in_program(count))
 
 
 def expect_floats(name: str, x: Any) -> jax.Array:

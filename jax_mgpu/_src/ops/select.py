@@ -29,14 +29,15 @@ from jax_mgpu._src.arguments.check import (
 from jax_mgpu._src.arguments.counts import live_mask, segment_bounds, segment_starts, wide_enough
 from jax_mgpu._src.arguments.preconditions import permutation, room
 from jax_mgpu._src.arguments.rows import RowForm
-from jax_mgpu._src.arguments.segments import segment_operands
+from jax_mgpu._src.arguments.segments import Groups, group_operands, segment_operands
 from jax_mgpu._src.arguments.values import fill_missing, flatten_values, plain_leaves, take_or_fill
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.keys.columns import Columns, key_starts, whole_keys
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import sorted_back
-from jax_mgpu._src.ops.intervals import filled_tangent
+from jax_mgpu._src.ops.gather import scatter
+from jax_mgpu._src.ops.intervals import _expand, filled_tangent
 from jax_mgpu._src.ops.load_balance import _search
 from jax_mgpu._src.ops.reduce import _run_heads, first_keys, keys_of_runs
 from jax_mgpu._src.ops.scan import covered, pieces, scan
@@ -99,7 +100,7 @@ class Runs(NamedTuple):
 
 
 @jit_eager()
-def take(x: Any, indices: ArrayLike, *, fill_value: ArrayLike | None = None) -> Any:
+def take(x: Any, indices: ArrayLike | Groups, *, fill_value: ArrayLike | None = None) -> Any:
     """Takes rows by their indices.
 
     A gradient adds up what a row receives in float32 at least, in one order in every run. `jnp.take` adds in the type
@@ -107,7 +108,8 @@ def take(x: Any, indices: ArrayLike, *, fill_value: ArrayLike | None = None) -> 
 
     Args:
       x: an array or a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
-      indices: an array of integers of any shape. They may repeat.
+      indices: an array of integers of any shape. They may repeat. Or the `Groups` of `[k]` of them: then the transpose,
+        which finds the items of each row, sorts nothing.
       fill_value: the value of rows whose index lies outside of `x`, a scalar; converted to each dtype. None is 0. A
         negative index lies outside too: -1 stands for no row.
 
@@ -136,9 +138,25 @@ def take(x: Any, indices: ArrayLike, *, fill_value: ArrayLike | None = None) -> 
     n = leaves[0].shape[0]
     plain, restore = flatten_values(name, "x", x, n, "each other")
     index_dtype(name, "x", n)
+    if isinstance(indices, Groups):
+        return _take_groups(name, x, indices, n, 0 if fill_value is None else fill_value)
     indices = index_array(name, "indices", indices, n)
     fills = [None if fill_value is None else fill_operand(name, fill_value, leaf.dtype) for leaf in plain]
     return restore([take_or_fill(leaf, indices, fill) for leaf, fill in zip(plain, fills, strict=True)])
+
+
+def _take_groups(name: str, x: Any, groups: Groups, n: int, fill_value: Any) -> Any:
+    """Rows that are repeated for the items of each, in the order of the ids, and brought to the places of these."""
+    order, heads, count = group_operands(name, groups, None, n)
+    items = order.shape[0]
+
+    def rows_of(x: jax.Array) -> jax.Array:
+        form = RowForm(name, "x", x)
+        rows, fill = form.pack("x", x), form.fill(fill_value)
+        rows = _expand(values=rows, offsets=heads, total=count, fill_value=fill, size=items)[0]
+        return form.unpack(scatter(rows, order, items, inside=True))
+
+    return jax.tree.map(rows_of, x)
 
 
 @jit_eager()

@@ -10,19 +10,20 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.annotations import ArrayLike
 from jax_mgpu._src.arguments.check import describe, index_vector, static_size, value_error
-from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.arguments.segments import Groups, group_operands
+from jax_mgpu._src.arguments.values import take_or_fill, take_rows
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import ABSENT, jit_eager
 from jax_mgpu._src.functions.operators import Kind, select
-from jax_mgpu._src.ops.gather import gather
+from jax_mgpu._src.ops.gather import gather, scatter
 from jax_mgpu._src.ops.reduce_by_id import _has_id, _reduce_by_id
-from jax_mgpu._src.ops.segmented_softmax import expect_floats, widened
+from jax_mgpu._src.ops.segmented_softmax import expect_floats, softmax_rows, widened
 
 __all__ = ["log_softmax_by_id", "softmax_by_id"]
 
 
 @jit_eager("size")
-def softmax_by_id(x: ArrayLike, ids: ArrayLike, size: int) -> jax.Array:
+def softmax_by_id(x: ArrayLike, ids: ArrayLike | Groups, size: int) -> jax.Array:
     """The softmax over the items of each id, whatever their order.
 
     It is attention over the edges of a graph whose edges are in no order; `segmented_softmax` is the form for items
@@ -30,7 +31,8 @@ def softmax_by_id(x: ArrayLike, ids: ArrayLike, size: int) -> jax.Array:
 
     Args:
       x: `[n, …]`, floats; each trailing position has a softmax of its own.
-      ids: `[n]`, integers: the id of each item. An item whose id is negative, or not below `size`, belongs to none.
+      ids: `[n]`, integers: the id of each item. An item whose id is negative, or not below `size`, belongs to none. Or
+        the `Groups` of such ids.
       size: the static number of ids.
 
     Returns:
@@ -54,7 +56,7 @@ def softmax_by_id(x: ArrayLike, ids: ArrayLike, size: int) -> jax.Array:
 
 
 @jit_eager("size")
-def log_softmax_by_id(x: ArrayLike, ids: ArrayLike, size: int) -> jax.Array:
+def log_softmax_by_id(x: ArrayLike, ids: ArrayLike | Groups, size: int) -> jax.Array:
     """The logarithm of `softmax_by_id`: precise where the softmax is small.
 
     Args:
@@ -82,6 +84,8 @@ def log_softmax_by_id(x: ArrayLike, ids: ArrayLike, size: int) -> jax.Array:
 def _normalize(name: str, x: Any, ids: Any, size: Any, function: Any) -> jax.Array:
     x, size = expect_floats(name, x), static_size(name, "size", size)
     n = x.shape[0]
+    if isinstance(ids, Groups):
+        return _of_groups(x, group_operands(name, ids, n, size), log=function is _log_softmax)
     ids = whole_axes(index_vector(name, "ids", ids, size))
     if ids.shape[0] != n:
         raise value_error(name, "ids", f"one for each item of x, {n}", describe(ids))
@@ -92,6 +96,15 @@ def _normalize(name: str, x: Any, ids: Any, size: Any, function: Any) -> jax.Arr
     has_id = jnp.broadcast_to(_has_id(ids, ABSENT, size)[:, None], rows.shape)
     results = function(select(has_id, rows, jnp.zeros_like(rows)), jnp.copy(ids), size)
     return select(has_id, results, jnp.zeros_like(rows)).reshape(x.shape)
+
+
+def _of_groups(x: jax.Array, groups: tuple[jax.Array, jax.Array, jax.Array], *, log: bool) -> jax.Array:
+    """The softmax of segments of the items in the order of their ids, each brought back to its place."""
+    order, heads, count = groups
+    if x.size == 0 or heads.size == 0:
+        return jnp.zeros_like(x)
+    rows = take_rows(whole_axes(x).reshape(x.shape[0], -1), order)
+    return scatter(softmax_rows(rows, heads, count, log=log), order, x.shape[0]).reshape(x.shape)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
