@@ -13,6 +13,7 @@ import platform
 import re
 import sys
 import sysconfig
+import textwrap
 import zipfile
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, NoReturn
@@ -29,7 +30,8 @@ from jax_mgpu._src.core import library
 from jax_mgpu._src.core.compat import ffi_api_version
 
 MOST_LINES = 300_000
-SHOWN_ROWS = 4
+SHOWN_ROWS = 3
+SCREEN = 80  # columns
 DEFAULT_PLOT = pathlib.Path("jax_mgpu_benchmark.png")
 SETTINGS = ("JAX_", "XLA_", "MGPU_", "CUDA_VISIBLE_DEVICES")  # of the environment
 TOKEN = re.compile(r"\w+|[^\w\s]")
@@ -88,7 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             size = options.size or benchmark.default_size()
             return benchmark.run(size, describe_device(), options.plot or DEFAULT_PLOT)
     try:
-        data = read(options.file)
+        if options.file:
+            data = read(options.file)
+        else:
+            with benchmark.progress("Reading Python's standard library"):
+                data = read(None)
     except InputError as error:
         print(f"jax_mgpu: {error}", file=sys.stderr)
         return 2
@@ -116,19 +122,18 @@ def plot_file(text: str) -> pathlib.Path:
 def sort_and_report(data: Ragged) -> int:
     """Sorts the rows, shows some of them, checks all of them, compares times."""
     lengths = np.diff(data.offsets)
-    print(f"{data.what}: {lengths.size:,} rows of 0 to {lengths.max(initial=0):,} values, {data.values.size:,} in all")
+    print(f"{data.what}:\n{lengths.size:,} rows of 0 to {lengths.max(initial=0):,} values, {data.values.size:,} in all")
 
     ids = np.repeat(np.arange(lengths.size, dtype=np.int32), lengths)
     keys, heads, row_ids = jnp.asarray(data.values), jnp.asarray(data.offsets[:-1]), jnp.asarray(ids)
-    sort = jax.jit(mgpu.segmented_sort).lower(keys, heads).compile()
-    plain = jax.jit(benchmark.sort_rows).lower(row_ids, keys).compile()
-    result = np.asarray(sort(keys, heads))
-    print(f"Build: {library.build_decision()}")
+    with benchmark.progress("Compiling segmented_sort and lax.sort"):
+        sort = jax.jit(mgpu.segmented_sort).lower(keys, heads).compile()
+        plain = jax.jit(benchmark.sort_rows).lower(row_ids, keys).compile()
+    with benchmark.progress("Sorting each row, here and in NumPy"):
+        result = np.asarray(sort(keys, heads))
+        expected = data.values[np.lexsort((data.values, ids))]  # stable, NaN last, the zeros equal: lax.sort's order
     print(f"Device: {describe_device()}; {what_runs(sort.as_text() or '')}")
-
     show_rows(data, result)
-
-    expected = data.values[np.lexsort((data.values, ids))]  # stable, NaN last, the zeros equal: lax.sort's order
     wrong = np.flatnonzero(result.view(np.uint8) != expected.view(np.uint8))
     if wrong.size:
         position = int(wrong[0]) // data.values.dtype.itemsize
@@ -137,9 +142,18 @@ def sort_and_report(data: Ragged) -> int:
         return 1
     print("Check: every row is bit for bit what NumPy sorts it to")
 
-    ours, theirs = (benchmark.milliseconds(*call) for call in ((sort, keys, heads), (plain, row_ids, keys)))
-    print(f"Time: {ours:.2f} ms; jax.lax.sort by row and value: {theirs:.2f} ms, {theirs / ours:.1f} times as long")
+    with benchmark.progress("Timing both"):
+        ours, theirs = (benchmark.milliseconds(*call) for call in ((sort, keys, heads), (plain, row_ids, keys)))
+    print(f"\n{benchmark.table([benchmark.Measured(benchmark.ROWS[0], ours, theirs, True)])}\n")
+    print(f"Next: {next_step()}")
     return 0
+
+
+def next_step() -> str:
+    """What to do once the first sort has run."""
+    if not library.platforms() or (jax.default_backend() == "gpu" and not mgpu.has_cuda()):
+        return f"get the kernels: {library.how_to_get_kernels()}"
+    return "python -m jax_mgpu --benchmark compares nine operations with plain JAX, in a minute"
 
 
 def show_rows(data: Ragged, result: np.ndarray) -> None:
@@ -235,27 +249,29 @@ def describe_device() -> str:
 def what_runs(program: str) -> str:
     """Which implementation a compiled program holds."""
     if "jax_mgpu.segmented_sort" not in program:
-        return "plain JAX ran, since there are no kernels for it here"
+        return "plain JAX ran, as there are no kernels for it here"
     return "the CPU kernels ran" if jax.default_backend() == "cpu" else "the CUDA kernels ran"
 
 
 def print_information() -> None:
-    """What a report of a bug needs: versions, devices, kernels, settings."""
-    print(f"jax_mgpu {mgpu.__version__} from {pathlib.Path(mgpu.__file__).parent}")
-    versions = f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, numpy {np.__version__}"
-    print(f"Python {platform.python_version()}, {versions}, {platform.platform()}")
-    print(f"devices: {list_devices()}")
-    print(f"kernels built: {', '.join(library.platforms()) or 'none'}")
-    for name, description in mgpu.backends().items():
-        print(f"  {name}: {description}")
-    if mgpu.has_cuda():  # without the kernels, the line on cuda has said so
-        print(f"build: {library.build_decision()}")
+    """What a report of a bug needs: versions, devices, kernels, settings; on one screen."""
     runtime = ffi_api_version()
-    print(f"FFI API of this jaxlib: {'.'.join(map(str, runtime)) if runtime else 'unknown'}")
-    print("operations with kernels: " + ", ".join(sorted(library.cpu_library.handlers())))
+    built = f"{', '.join(library.platforms()) or 'none'}, of {len(library.cpu_library.handlers())} operations"
     settings = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)]
-    print("settings: " + (" ".join(settings) or "none"))
-    print("To report a bug, send these lines, the shortest program that shows it, and all that it printed.")
+    lines = [
+        f"jax_mgpu {mgpu.__version__} from {pathlib.Path(mgpu.__file__).parent}",
+        f"Python {platform.python_version()}, jax {jax.__version__}, jaxlib {jaxlib.__version__}, "
+        f"numpy {np.__version__}, {platform.platform()}",
+        f"devices: {list_devices()}",
+        f"kernels built: {built}",
+        *(f"  {name}: {description}" for name, description in mgpu.backends().items()),
+        *([f"build: {library.build_decision()}"] if mgpu.has_cuda() else []),  # else the line on cuda has said so
+        f"FFI API of this jaxlib: {'.'.join(map(str, runtime)) if runtime else 'unknown'}",
+        f"settings: {' '.join(settings) or 'none'}",
+        "To report a bug, send these lines, the shortest program that shows it, and all that it printed.",
+    ]
+    wrapper = textwrap.TextWrapper(SCREEN - 1, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    print("\n".join(map(wrapper.fill, lines)))
 
 
 def list_devices() -> str:

@@ -6,11 +6,12 @@ with CUB and Thrust too, and measures short calls in chains. The package does no
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +20,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 
-__all__ = ["LARGEST", "PLOT_FORMATS", "ROWS", "default_size", "milliseconds", "run", "sort_rows"]
+__all__ = ["LARGEST", "PLOT_FORMATS", "ROWS", "default_size", "milliseconds", "progress", "run", "sort_rows"]
 
 LARGEST = 2**29  # twice as many items, the union's, are still fewer than 2^31
 PLOT_FORMATS = (".png", ".svg", ".pdf")
@@ -48,6 +49,19 @@ class Measured(NamedTuple):
     same: bool
 
 
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[None]:
+    """Says what is being done, and when it is done how long it took; on stderr, as it is no result."""
+    begin = time.perf_counter()
+    print(f"{what} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    except BaseException:
+        print(file=sys.stderr, flush=True)
+        raise
+    print(f" {time.perf_counter() - begin:.1f} s", file=sys.stderr, flush=True)
+
+
 def milliseconds(function: Callable[..., Any], *operands: Any) -> float:
     """The least time of several calls, each of which is waited for; fewer if they are slow."""
     end = time.perf_counter() + MOST_SECONDS
@@ -72,17 +86,17 @@ def run(size: int, device: str, plot: pathlib.Path) -> int:
     """Measures all rows, prints the table, draws the plot; 0 if all of them ran and all results agree."""
     measured = []
     for i, row in enumerate(ROWS, 1):
-        begin = time.perf_counter()
+        name = f"{row.name} and {row.peer}"
         try:
-            measured.append(measure(row, size))
-            outcome = f"{time.perf_counter() - begin:.1f} s"
+            with progress(f"[{i}/{len(ROWS)}] {name}: compiling and timing"):
+                measured.append(measure(row, size))
         except jax.errors.JaxRuntimeError as error:  # no memory, most likely: smaller rows may still run
-            outcome = f"FAILED: {str(error).splitlines()[0]}"
-        print(f"[{i}/{len(ROWS)}] {row.name} and {row.peer}: {outcome}", file=sys.stderr, flush=True)
+            print(f"{name}: FAILED: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
     title = f"{device}, jax {jax.__version__}, {size:,} items, best of up to {RUNS} runs"
     print(title, table(measured), sep="\n\n", flush=True)
     if measured:
         draw(plot, title, measured)
+    print("\nNext: python -m jax_mgpu FILE sorts the rows of a text or an .npz file of yours (--help)")
     return int(len(measured) < len(ROWS) or not all(entry.same for entry in measured))
 
 
