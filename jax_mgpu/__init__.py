@@ -13,6 +13,7 @@ from jax_mgpu._src.ops.align import *
 from jax_mgpu._src.ops.bulk import *
 from jax_mgpu._src.ops.groups import *
 from jax_mgpu._src.ops.histograms import *
+from jax_mgpu._src.ops.interval_reduce import *
 from jax_mgpu._src.ops.intervals import *
 from jax_mgpu._src.ops.join import *
 from jax_mgpu._src.ops.load_balance import *

@@ -8,7 +8,20 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import oracle
-from tests.examples import KEYS, MANY, OFFSETS, POSITIONS, Argument, Example, integer_to, interval_operands, numbers
+from tests.examples import (
+    KEYS,
+    MANY,
+    OFFSETS,
+    POSITIONS,
+    Argument,
+    Example,
+    N,
+    distinct,
+    integer_to,
+    interval_operands,
+    live,
+    numbers,
+)
 from tests.fuzz import draw
 from tests.fuzz.compare import Where
 from tests.fuzz.draw import Call, Rows, Shape, names_of
@@ -58,9 +71,24 @@ EXAMPLES = {
         differentiable=(0, 3),
         counts=(4,),
     ),
+    "interval_reduce": Example(
+        lambda x, starts, ends, count: mgpu.interval_reduce(x, starts, ends, count=count),
+        lambda rng, real: (numbers(rng, real), *rng.integers(-2, N + 3, (2, 9)).astype(np.int32), live(rng)),
+        differentiable=(0,),
+        counts=(3,),
+        exact=False,
+        composed=True,
+    ),
+    "interval_reduce, max": Example(
+        lambda x, starts, ends: mgpu.interval_reduce(x, starts, ends, "max"),
+        lambda rng, real: (distinct(rng, real), *np.sort(rng.integers(-2, N + 3, (2, 9)), 0).astype(np.int32)),
+        differentiable=(0,),
+        composed=True,
+    ),
 }
 
 GARBAGE = {
+    "interval_reduce": lambda keys, few, near, far: mgpu.interval_reduce(keys, near, far, "max"),
     "interval_expand": lambda keys, few, near, far: mgpu.interval_expand(far, near, MANY),
     "interval_gather": lambda keys, few, near, far: mgpu.interval_gather(keys, far, near, MANY),
     "interval_move": lambda keys, few, near, far: mgpu.interval_move(keys, near, near, far, few),
@@ -68,6 +96,7 @@ GARBAGE = {
 }
 
 BROKEN = {
+    "interval_reduce: count": (lambda: mgpu.interval_reduce(KEYS, [0], [3], count=7), integer_to(6), 0),
     "interval_expand: offsets": (lambda: mgpu.interval_expand(KEYS[:3], [0, 5, 4], 9), POSITIONS, 2),
     "interval_expand: total": (lambda: mgpu.interval_expand(KEYS[:3], OFFSETS, 9, total=10), integer_to(9), 0),
     "interval_gather: starts": (
@@ -102,7 +131,11 @@ BROKEN = {
     "interval_scatter: total": (lambda: mgpu.interval_scatter(KEYS, OFFSETS, OFFSETS, KEYS, total=7), integer_to(6), 0),
 }
 
-ARGUMENTS = {"interval_expand: values": Argument("rows", np.ones(3, np.float32))}
+ARGUMENTS = {
+    "interval_expand: values": Argument("rows", np.ones(3, np.float32)),
+    "interval_reduce: x": Argument("items"),
+    "interval_reduce: ends": Argument("positions", np.array([2, 1, 5], np.int32)),
+}
 
 
 # ---- Over 2^32 items -------------------------------------------------------------------------------------------------
@@ -145,8 +178,15 @@ def large_interval_scatter(n, index):
     same(mgpu.interval_scatter(x, starts, offsets, np.zeros(n, np.uint8)), expected)
 
 
+def large_interval_reduce(n, index):
+    x, at = bytes_of(n), spots(n, index)
+    ends = np.append(at[1:], n).astype(np.uint64)
+    same(mgpu.interval_reduce(x, at, ends, "max"), np.array([x[b:e].max() for b, e in zip(at, ends, strict=True)]))
+
+
 LARGE = {"interval_expand": large_interval_expand}
 LARGE_WITH_INDICES = {
+    "interval_reduce": large_interval_reduce,
     "interval_gather": large_interval_gather,
     "interval_move": large_interval_move,
     "interval_scatter": large_interval_scatter,

@@ -76,8 +76,8 @@ def _entries(x: Any, parts: list[np.ndarray], indices: Any, weights: Any) -> tup
 
 
 def rows(shape: Shape) -> Call:
-    """reduce, segmented_reduce, reduce_by_id."""
-    name = shape.choice(("reduce", "segmented_reduce", "reduce_by_id"))
+    """reduce, segmented_reduce, reduce_by_id, interval_reduce."""
+    name = shape.choice(("reduce", "segmented_reduce", "reduce_by_id", "interval_reduce"))
     n, width = min(shape.size(), 3000), shape.choice(((), (1,), (3,), (2, 4), (17,)))
     first = shape.choice(("add", "mean", "var", "first", "last", "nansum") if shape.derivative else NAMES)
     second = shape.choice(NAMES)
@@ -101,6 +101,10 @@ def rows(shape: Shape) -> Call:
             given |= segments_with_gaps(rng, m, n, index, apart) if gaps else {
                 "heads": draw.positions(rng, m, n, index)
             }  # fmt: skip
+        if name == "interval_reduce":
+            low = 0 if np.dtype(index).kind == "u" else -2
+            bounds = rng.integers(low, min(n + 3, np.iinfo(index).max), (2, m))
+            given |= dict(zip(("heads", "ends"), bounds.astype(index), strict=True))
         if name == "reduce_by_id":
             low = 0 if np.dtype(index).kind == "u" else -1
             given["ids"] = rng.integers(low, min(size + 2, np.iinfo(index).max), n).astype(index)
@@ -111,12 +115,8 @@ def rows(shape: Shape) -> Call:
         return given | names_of(name, count=draw.drawn(count, rng))
 
     def function(x: Any, y: Any, heads: Any = None, ids: Any = None, **others: Any) -> Any:
-        items, ops = {"x": x, "y": y}, {"x": first, "y": second}
-        if name == "reduce":
-            return mgpu.reduce(items, ops, **others)
-        if name == "reduce_by_id":
-            return mgpu.reduce_by_id(items, ids, size, ops, **others)
-        return mgpu.segmented_reduce(items, heads, ops, **others)
+        given = [x for x in (heads, ids) if x is not None] + [size] * (name == "reduce_by_id")
+        return getattr(mgpu, name)({"x": x, "y": y}, *given, op={"x": first, "y": second}, **others)
 
     def expected(
         x: Any,

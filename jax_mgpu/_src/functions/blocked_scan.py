@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.core.compat import inner_jaxprs, reconcile_vma
 
-__all__ = ["combined", "scanned", "select"]
+__all__ = ["combined", "or_ones", "scanned", "select"]
 
 Combine = Callable[[Any, Any], Any]
 
@@ -72,7 +72,7 @@ def combined(combine: Combine, states: Any, live: jax.Array | None = None) -> An
         if live is None:
             return None, combine(a[1], b[1])
         both = a[0] & b[0]
-        pair = [_or_ones(both, state) for state in (a[1], b[1])]
+        pair = [or_ones(both, state) for state in (a[1], b[1])]
         return a[0] | b[0], select(both, combine(*pair), select(b[0], b[1], a[1]))
 
     if _length(states) > MOST_STEPS:
@@ -155,7 +155,7 @@ def _steps(
         (is_later, begun, before), (joins, cut, own) = carry, item
         joins = is_later if joins is None else joins
         # Ones for what is not combined: its derivatives may be infinite, and zero times that is NaN.
-        pair = [_or_ones(joins, state) for state in (before, own)]
+        pair = [or_ones(joins, state) for state in (before, own)]
         state = select(joins, combine(*pair), own)
         if cut is not None:
             begun = jnp.where(joins, begun, cut)
@@ -191,12 +191,13 @@ def _with_prefixes(
     def joined(totals: Any, local: Any) -> Any:
         alone, before = forward(jax.tree.map(of_items, (jnp.zeros((blocks - 1,), bool), totals)))
         joins = ~alone if begun is None else ~(alone | begun)
-        return select(joins, combine(*[_or_ones(joins, state) for state in (before, local)]), local)
+        return select(joins, combine(*[or_ones(joins, state) for state in (before, local)]), local)
 
     return joined(totals, local)
 
 
-def _or_ones(condition: jax.Array, states: Any) -> Any:
+def or_ones(condition: jax.Array, states: Any) -> Any:
+    """States where a condition holds, else ones: derivatives of what is not used may be infinite, and 0 times that."""
     return select(condition, states, jax.tree.map(jnp.ones_like, states))
 
 

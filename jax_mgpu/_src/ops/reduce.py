@@ -715,19 +715,19 @@ def _products(x: jax.Array, heads: Any, indices: Any, count: Any) -> tuple[jax.A
     return back[0], back[1]
 
 
-def take_columns(x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Items of x by index, in each column by its own, none twice; 0 at -1."""
+def take_columns(x: jax.Array, indices: jax.Array, *, unique: bool = True) -> jax.Array:
+    """Items of x by index, in each column by its own; 0 at -1. `unique` says that none is taken twice."""
     if x.ndim == 1:
-        return take_or_fill(x, indices, unique=True)
+        return take_or_fill(x, indices, unique=unique)
     if x.shape[0] == 0:
         return jnp.zeros(indices.shape, x.dtype)
     width = x.shape[1]
     if x.size >= 2**31 and not jax.config.jax_enable_x64:  # which no index of 32 bits can count
-        columns = jax.vmap(functools.partial(take_or_fill, unique=True), in_axes=(1, -1), out_axes=-1)
+        columns = jax.vmap(functools.partial(take_or_fill, unique=unique), in_axes=(1, -1), out_axes=-1)
         return columns(x, indices)
     places = indices.astype(index_dtype("derivative", "x", x.size))
     places = jnp.where(places < 0, -1, places * width + jnp.arange(width, dtype=places.dtype))
-    return take_or_fill(x.reshape(-1), places, unique=True)
+    return take_or_fill(x.reshape(-1), places, unique=unique)
 
 
 def _run_heads_shapes(keys: Any, *, size: int) -> Sequence[Any]:

@@ -1,0 +1,256 @@
+"""Reductions of intervals that may overlap and come in any order: moving extrema, sums over windows.
+
+Items lie in blocks. Within a block, an interval is split at the middle of the smallest aligned part of it that has both
+of its ends: it is the end of the left half and the begin of the right one, combined (a disjoint sparse table). An
+interval of several blocks is the end of the first one, the begin of the last one, and an interval of the totals of
+blocks, which are reduced in the same way. So each item is read a fixed number of times, whatever the widths are; no
+item outside of an interval takes part in its result, and items keep their order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike, ItemFunction, OperatorTree, PairFunction
+from jax_mgpu._src.arguments.check import (
+    count_operand,
+    describe,
+    expect_dtype,
+    index_dtype,
+    index_vector,
+    value_error,
+)
+from jax_mgpu._src.arguments.counts import common_dtype, live_items, of_all
+from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.operation import Operation, jit_eager
+from jax_mgpu._src.functions.blocked_scan import or_ones, select
+from jax_mgpu._src.functions.named_operators import Leaf, named_leaves
+from jax_mgpu._src.functions.operators import Kind, Operator, builtin, custom, identities, result_dtype
+from jax_mgpu._src.functions.recurrence import weighted
+from jax_mgpu._src.functions.transform import mapped
+from jax_mgpu._src.ops.gather import gather
+from jax_mgpu._src.ops.reduce import take_columns
+
+__all__ = ["interval_reduce"]
+
+LEVELS = 4  # of halves, in a block of 16 items: as many tables of all items, and two
+
+
+@jit_eager("op", "map", "dtype")
+def interval_reduce(
+    x: Any,
+    starts: ArrayLike,
+    ends: ArrayLike,
+    op: OperatorTree | PairFunction = "add",
+    *,
+    map: ItemFunction | None = None,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    dtype: DTypeLike | None = None,
+) -> Any:
+    """Combines the items of each interval; intervals may overlap.
+
+    Args:
+      x: see `reduce`.
+      starts: `[k]`, integers: where each interval starts, in any order.
+      ends: `[k]`, integers: interval `i` is `starts[i]` to `ends[i]`, cut to the live items. One that ends where it
+        starts, or before, is empty.
+      op: see `reduce`.
+      map: see `reduce`.
+      count: the number of live items, an integer scalar (default `n`).
+      identity: the result of an empty interval, a pytree like one item, where `op` is a function.
+      dtype: see `reduce`.
+
+    Returns:
+      For each array `[k, ...]`, as `segmented_reduce` has for segments.
+
+    Raises:
+      TypeError: as `reduce`.
+      ValueError: as `reduce`; also another number of ends than of starts.
+
+    Sums are made of the items of their interval alone: nothing is subtracted that a large item could cancel. Time and
+    memory are O(n + k log w) for intervals of up to w items.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> x, i = jnp.array([3, 1, 4, 1, 5]), jnp.arange(5)
+      >>> mgpu.interval_reduce(x, i - 1, i + 2, "max")  # of each item and its neighbours
+      Array([3, 4, 4, 5, 5], dtype=int32)
+    """
+    name = "interval_reduce"
+    expect_dtype(name, dtype, op)
+    x, _ = mapped(name, map, x, count)
+    if callable(op):
+        operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty intervals")
+    else:
+        leaves, restore, n = named_leaves(name, "x", x, op, identity, dtype=dtype)
+    low, widths = _intervals(name, starts, ends, count, n)
+    if not callable(op):
+        return restore([_reduce_leaf(leaf, low, widths) for leaf in leaves])
+    return restore(_of_intervals(operator, x, whole_axes(low), whole_axes(widths)))
+
+
+def _intervals(name: str, starts: Any, ends: Any, count: Any, n: int) -> tuple[jax.Array, jax.Array]:
+    """Where intervals begin among the live items, and their widths, 0 of empty ones."""
+    starts = index_vector(name, "starts", starts, n)
+    ends = index_vector(name, "ends", ends, n)
+    if ends.shape != starts.shape:
+        raise value_error(name, "ends", f"one for each of starts, {starts.shape[0]}", describe(ends))
+    live = live_items(n, count_operand(name, "count", count, n))
+    wide = common_dtype(starts, ends, live)
+    low, high = (jnp.clip(x.astype(wide), 0, live.astype(wide)).astype(live.dtype) for x in (starts, ends))
+    return low, jnp.maximum(high - low, 0)
+
+
+def _reduce_leaf(leaf: Leaf, low: jax.Array, widths: jax.Array) -> jax.Array:
+    if leaf.is_empty:
+        return leaf.nothing(low.shape)
+    leaf = leaf.converted
+    return leaf.results(_by_name(x=leaf.rows, low=low, widths=widths, op=leaf.kind)[0], low.shape, lambda: widths)
+
+
+@jax.custom_jvp
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Products whose derivatives are 0 where cotangents are: those that no interval has may be infinite."""
+    return a * b
+
+
+@_product.defjvp
+def _product_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    (a, b), (da, db) = primals, tangents
+    return _product(a, b), weighted(b, da) + weighted(a, db)
+
+
+def _of_intervals(operator: Operator, states: Any, low: jax.Array, widths: jax.Array) -> Any:
+    """The states of intervals of some states, and the identity for empty ones."""
+    if jax.tree.leaves(states)[0].shape[0] == 0:
+        found = jax.tree.map(lambda s: jnp.zeros((*low.shape, *s.shape[1:]), s.dtype), states)
+        return identities(operator, found)
+    is_full = widths > 0
+    found = _combined(operator.combine, states, jnp.where(is_full, low, 0), jnp.where(is_full, low + widths - 1, 0))
+    return select(is_full, found, identities(operator, found))
+
+
+def _combined(combine: Callable[[Any, Any], Any], states: Any, low: jax.Array, last: jax.Array) -> Any:
+    """The states from `low` to `last`, which is not before it."""
+    n = jax.tree.leaves(states)[0].shape[0]
+    levels = min(LEVELS, (n - 1).bit_length())
+    blocks = -(-n // (1 << levels))
+    size = blocks << levels
+    # What is added lies behind all intervals.
+    states = jax.tree.map(lambda s: jnp.concatenate([s, jnp.ones((size - n, *s.shape[1:]), s.dtype)]), states)
+    table, totals = _table(combine, states, levels)
+    index_dtype("interval_reduce", "x", (levels + 2) * size)
+
+    def joined(condition: jax.Array, a: Any, b: Any) -> Any:
+        return select(condition, combine(or_ones(condition, a), or_ones(condition, b)), a)
+
+    def rows(table_row: jax.Array, places: jax.Array) -> Any:
+        return jax.tree.map(lambda s: gather(s, table_row * size + places, inside=True), table)
+
+    first, final = low >> levels, last >> levels
+    split = 8 * low.dtype.itemsize - 1 - jax.lax.clz(jnp.maximum(low ^ last, 1))
+    is_within = first == final
+    found = rows(jnp.where(is_within, split, levels), low)
+    if blocks > 2:
+        is_wide = final - first > 1
+
+        def with_middle() -> Any:
+            ends = (jnp.where(is_wide, block, 0) for block in (first + 1, final - 1))
+            return joined(is_wide, found, _combined(combine, totals, *ends))
+
+        found = jax.lax.cond(of_all(~jnp.any(is_wide)), lambda: found, with_middle)
+    return joined(low < last, found, rows(jnp.where(is_within, split, levels + 1), last))
+
+
+def _table(combine: Callable[[Any, Any], Any], states: Any, levels: int) -> tuple[Any, Any]:
+    """What intervals are made of, one table after the other, and the totals of blocks of `1 << levels` states.
+
+    For each level, a state has what lies from it to the middle of its part. The last two have what lies from a state to
+    the end of its block, and from the begin of its block to it.
+    """
+    tables, begins, ends = [], states, states  # of parts of one state
+    for level in range(levels):
+        (left_begins, right_begins), (left_ends, right_ends) = (_halves(x, level) for x in (begins, ends))
+        tables.append(_whole(left_ends, right_begins))
+        left, right = (_repeated(x) for x in (left_begins, right_begins))
+        begins = _whole(left_begins, _along(combine, left, right_begins))
+        ends = _whole(_along(combine, left_ends, right), right_ends)
+    totals = jax.tree.map(lambda x: x[(1 << levels) - 1 :: 1 << levels], begins)
+    return jax.tree.map(lambda *xs: jnp.concatenate(xs), *tables, ends, begins), totals
+
+
+def _halves(states: Any, level: int) -> tuple[Any, Any]:
+    """The left and the right halves of parts of `2 << level` states, `[parts, 1 << level, ...]`."""
+    parts = jax.tree.map(lambda x: x.reshape(-1, 2, 1 << level, *x.shape[1:]), states)
+    left, right = (jax.tree.map(lambda x, side=side: x[:, side], parts) for side in range(2))
+    return left, right
+
+
+def _whole(left: Any, right: Any) -> Any:
+    """States of their halves."""
+    return jax.tree.map(lambda x, y: jnp.stack([x, y], 1).reshape(-1, *x.shape[2:]), left, right)
+
+
+def _repeated(begins: Any) -> Any:
+    """The totals of halves, for each of their states."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x[:, -1:], x.shape), begins)
+
+
+def _along(combine: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """States combined that have two leading axes."""
+    flat = [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), x) for x in (a, b)]
+    return jax.tree.map(lambda x, like: x.reshape(like.shape), combine(*flat), a)
+
+
+# ---- By name, each column of rows on its own -------------------------------------------------------------------------
+
+
+def _shapes(x: Any, low: Any, *, op: int) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct((*low.shape, x.shape[1]), result_dtype("interval_reduce", op, x))]
+
+
+def _fallback(x: jax.Array, low: jax.Array, widths: jax.Array, *, op: int) -> Sequence[jax.Array]:
+    operator = builtin(op, x.dtype)
+    if op == Kind.MUL:
+        operator = dataclasses.replace(operator, combine=_product)
+    positions = jnp.arange(x.shape[0], dtype=result_dtype("interval_reduce", Kind.ARGMIN, x))
+    return [operator.finish(_of_intervals(operator, operator.extract(x, positions), low, widths))]
+
+
+def _jvp(primals: Any, tangents: Any, *, op: int) -> tuple[Any, Any]:
+    results, dx, kind = _by_name.run(primals, op=op), tangents.x, Kind(op)
+    if dx is None or kind.gives_index or kind in (Kind.AND, Kind.OR, Kind.XOR):
+        return results, [None]
+    if kind == Kind.ADD:
+        return results, _by_name.run(primals._replace(x=dx), op=op)
+    if kind in (Kind.MIN, Kind.MAX):
+        places = _by_name.run(primals, op=kind.index_of)[0]
+        return results, [take_columns(dx, places, unique=False)]
+    return results, jax.jvp(lambda x: _fallback(x, *primals[1:], op=op), (primals.x,), (dx,))[1]
+
+
+def _transpose(cotangents: Sequence[Any], operands: Any, *, op: int) -> jax.Array:
+    """The same tree the other way: nothing cancels here either."""
+    x, *where = operands
+    (cotangent,) = jax.linear_transpose(lambda x: _fallback(x, *where, op=op)[0], x)(cotangents[0])
+    return cotangent  # type: ignore[no-any-return]
+
+
+_by_name = Operation(
+    "interval_reduce",
+    operands={"x": 2, "low": 1, "widths": 1},
+    results=("result",),
+    attributes={"op": Kind},
+    shapes=_shapes,
+    fallback=_fallback,
+    only="",
+    is_registered=False,
+)
+_by_name.def_jvp(_jvp)
+_by_name.def_transpose("x", _transpose)

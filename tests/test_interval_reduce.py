@@ -1,0 +1,228 @@
+"""Reductions of intervals that overlap and come in any order, against NumPy over each interval."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_mgpu as mgpu
+from tests import oracle
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+NAMES = ["add", "mul", "min", "max", "argmin", "argmax", "mean", "any", "all", "and", "xor", "logsumexp"]
+
+
+def drawn(rng, dtype, *shape):
+    """Small numbers, whose sums and products are exact."""
+    if dtype == "bool":
+        return rng.random(shape) < 0.8
+    return rng.integers(0 if dtype.startswith("u") else -1, 2, shape).astype(jnp.dtype(dtype))
+
+
+def intervals(rng, n, k, most=None):
+    """Starts and ends, some outside, some the wrong way round."""
+    starts = rng.integers(-3, n + 4, k)
+    lengths = rng.integers(-2, (most or n) + 3, k)
+    return starts.astype(np.int32), (starts + lengths).astype(np.int32)
+
+
+def parts_of(starts, ends, live):
+    return [np.arange(max(s, 0), max(min(e, live), 0)) for s, e in zip(starts, ends, strict=True)]
+
+
+@pytest.mark.parametrize("op", NAMES)
+@pytest.mark.parametrize("dtype", ["int8", "float32", "bfloat16", "bool"])
+def test_names(op, dtype):
+    floats = dtype in ("float32", "bfloat16")
+    if (op in ("and", "xor") and floats) or (op == "logsumexp" and not floats):
+        pytest.skip("no items of this type")
+    n, k = 300, 80
+    call = jax.jit(lambda x, s, e, c: mgpu.interval_reduce(x, s, e, op, count=c))
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        x, (starts, ends) = drawn(rng, dtype, n, 2), intervals(rng, n, k, (None, 3, 20, 70)[seed])
+        count = np.int32(rng.integers(n // 2, n + 1))
+        got = np.asarray(call(x, starts, ends, count))
+        expected = []
+        for part in parts_of(starts, ends, count):
+            found = np.asarray(oracle.combined(x[part], op))
+            expected.append(np.append(part, -1)[found].astype(np.int32) if op.startswith("arg") else found)
+        expected = np.stack(expected)
+        if op in ("mean", "logsumexp"):
+            rtol = 4 * float(jnp.finfo(got.dtype).eps)
+            np.testing.assert_allclose(got.astype(float), expected.astype(float), rtol=rtol, atol=rtol)
+        else:
+            assert got.dtype == expected.dtype
+            np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 15, 16, 17, 33, 257, 529])
+def test_all_intervals_of_a_few_items_by_an_operator_that_does_not_commute(n):
+    """Of numbers as digits: the combination of an interval is its text."""
+    starts, ends = (x.reshape(-1) for x in np.mgrid[: n + 1, : n + 1])
+    if n > 40:
+        chosen = np.random.default_rng(n).choice(len(starts), 900, replace=False)
+        starts, ends = starts[chosen], ends[chosen]
+
+    def joined(a, b):  # of first, last and number of items, and whether all in between follow each other
+        return a[0], b[1], a[2] + b[2], a[3] & b[3] & (a[1] + 1 == b[0])
+
+    places = jnp.arange(n)
+    items = (places, places, jnp.ones(n, jnp.int32), jnp.ones(n, bool))
+    nothing = (jnp.int64(-1), jnp.int64(-1), 0, True)
+    got = jax.jit(lambda s, e: mgpu.interval_reduce(items, s, e, joined, identity=nothing))(starts, ends)
+    full = ends > starts
+    np.testing.assert_array_equal(got[0], np.where(full, starts, -1))
+    np.testing.assert_array_equal(got[1], np.where(full, ends - 1, -1))
+    np.testing.assert_array_equal(got[2], np.maximum(ends - starts, 0))
+    assert np.all(got[3])
+
+
+@pytest.mark.parametrize("width", [7, 1000])
+def test_moving_windows(width):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=5000).astype(np.float32)
+    i = np.arange(len(x))
+    for op, of in {"max": np.max, "min": np.min}.items():
+        got = mgpu.interval_reduce(x, i - width + 1, i + 1, op)
+        np.testing.assert_array_equal(got, [of(x[max(0, j - width + 1) : j + 1]) for j in i])
+    exact = np.append(0, np.cumsum(x.astype(np.longdouble)))
+    got = mgpu.interval_reduce(x, i - width + 1, i + 1)
+    np.testing.assert_allclose(got, exact[i + 1] - exact[np.maximum(i - width + 1, 0)], rtol=1e-4, atol=1e-4)
+
+
+def test_large_items_cancel_nothing():
+    x = np.ones(100, np.float32)
+    x[40], x[60] = 1e30, np.inf
+    i = np.arange(100)
+    got = np.asarray(mgpu.interval_reduce(x, i, i + 5))
+    np.testing.assert_array_equal(got[:36], 5)
+    np.testing.assert_array_equal(got[41:56], 5)
+    np.testing.assert_array_equal(got[61:95], 5)
+    narrow = mgpu.interval_reduce(np.ones(5000, jnp.bfloat16), [0, 7], [5000, 4000])
+    np.testing.assert_array_equal(narrow, np.array([5000, 3993], np.float32).astype(jnp.bfloat16))
+
+
+def test_trees_maps_and_types():
+    x = {"a": jnp.array([1, 2, 3, 100], jnp.int8), "b": jnp.array([[1.0, 5.0], [2.0, 4.0], [3.0, 3.0], [9.0, 9.0]])}
+    starts, ends = [2, 0, 1], jnp.array([4, 3, 1], jnp.uint8)
+    got = mgpu.interval_reduce(x, starts, ends, {"a": "add", "b": "mean"})
+    np.testing.assert_array_equal(got["a"], [103, 6, 0])
+    assert got["a"].dtype == jnp.sum(x["a"]).dtype
+    np.testing.assert_array_equal(got["b"], [[6, 6], [2, 4], [np.nan, np.nan]])
+    mapped = mgpu.interval_reduce(x["a"], starts, ends, "max", map=lambda a, i: a * i, dtype=jnp.float32)
+    np.testing.assert_array_equal(mapped, np.array([300, 6, -np.inf], np.float32))
+    assert mgpu.interval_reduce(x["a"], starts, ends, dtype=jnp.int8).dtype == jnp.int8
+
+
+@pytest.mark.parametrize("op", ["add", "max", "mean", "argmin", "mul"])
+def test_nothing(op):
+    over_nothing = {"add": 0, "max": -np.inf, "mean": np.nan, "argmin": -1, "mul": 1}[op]
+    for x, count in ((jnp.ones(0), None), (jnp.ones((0, 2)), 0), (jnp.ones(5), 0), (jnp.ones(3), None)):
+        got = mgpu.interval_reduce(x, [0, 2, 2], [0, 1, -5], op, count=count)
+        np.testing.assert_array_equal(got, np.full((3, *x.shape[1:]), over_nothing))
+    assert mgpu.interval_reduce(jnp.ones((4, 2)), [], [], op).shape == (0, 2)
+    assert mgpu.interval_reduce(jnp.ones((4, 0)), [0], [2], op).shape == (1, 0)
+    if op == "add":
+        nothing = mgpu.interval_reduce(jnp.ones(0), [0, 1], [1, 1], jnp.add, identity=7.0)
+        np.testing.assert_array_equal(nothing, [7, 7])
+
+
+# ---- Derivatives, batches --------------------------------------------------------------------------------------------
+
+
+def affine(a, b):
+    return a[0] * b[0], a[1] * b[0] + b[1]
+
+
+@pytest.mark.parametrize("op", ["add", "mean", "max", "mul", "logsumexp", "affine"])
+def test_derivatives(op):
+    rng = np.random.default_rng(2)
+    n, k = 40, 12  # three blocks, of which the last is not full
+    x, (starts, ends) = rng.normal(size=n), intervals(rng, n, k)
+    ends = np.where(np.maximum(starts, 0) < np.minimum(ends, n), ends, starts)
+    parts = parts_of(starts, ends, n)
+    if op == "affine":
+
+        def ours(x):
+            return mgpu.interval_reduce((x, x + 1), starts, ends, affine, identity=(1.0, 0.0))[1]
+    else:
+
+        def ours(x):
+            return mgpu.interval_reduce(x, starts, ends, op)
+
+    def one(x):
+        if op == "affine":
+            state = (jnp.ones(()), jnp.zeros(()))
+            for item in x:
+                state = affine(state, (item, item + 1))
+            return state[1]
+        functions = {"add": jnp.sum, "mean": jnp.mean, "max": jnp.max, "mul": jnp.prod}
+        return functions.get(op, jax.scipy.special.logsumexp)(x)
+
+    full = [i for i, part in enumerate(parts) if len(part)]
+    assert full and len(full) < k
+
+    def loss(x):
+        return jnp.sin(ours(x)[np.array(full)]).sum()
+
+    got = jax.jit(jax.grad(loss))(x)
+    expected = jax.jit(jax.grad(lambda x: sum(jnp.sin(one(x[parts[i]])) for i in full)))(x)
+    np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_extrema_differentiate_to_the_first():
+    x = jnp.array([1.0, 3.0, 2.0, 3.0, 3.0, 0.0])
+    slope = jax.grad(
+        lambda x: mgpu.interval_reduce(x, [0, 2, 5, 4], [6, 5, 6, 4], "max") @ jnp.array([1.0, 10, 100, 9])
+    )
+    np.testing.assert_array_equal(slope(x), [0, 1, 0, 10, 0, 100])
+
+
+def test_products_of_no_interval_have_no_derivative():
+    x = jnp.full(64, 1e200)
+    slope = jax.grad(lambda x: mgpu.interval_reduce(x / 1e200, [0], [2], "mul").sum())(x)
+    assert np.isfinite(slope).all()
+    slope = jax.grad(lambda x: mgpu.interval_reduce(x, [3, 60], [4, 61], "mul").sum())(x)
+    np.testing.assert_array_equal(slope, np.isin(np.arange(64), [3, 60]))
+
+
+@pytest.mark.parametrize("mapped", [(0,), (1,), (0, 1, 2), (2, 3)])
+def test_batches_over_any_operand(mapped):
+    rng = np.random.default_rng(3)
+    n, k = 30, 20
+    given = [(rng.normal(size=n), *intervals(rng, n, k), np.int32(rng.integers(n // 2, n))) for _ in range(2)]
+    operands = [np.stack(pair) if i in mapped else pair[0] for i, pair in enumerate(zip(*given, strict=True))]
+    axes = [0 if i in mapped else None for i in range(4)]
+
+    def both(x, s, e, c):
+        sums = mgpu.interval_reduce(x, s, e, count=c)
+        slope = jax.grad(lambda x: (mgpu.interval_reduce(x, s, e, count=c) ** 2).sum())(x)
+        return sums, slope
+
+    got = jax.jit(jax.vmap(both, axes))(*operands)
+    alone = jax.jit(both)
+    for i in range(2):
+        for a, b in zip(got, alone(*(x[i] if j in mapped else x for j, x in enumerate(operands))), strict=True):
+            np.testing.assert_allclose(a[i], b, rtol=1e-10)
+
+
+ERRORS = {
+    "ends: expected one for each of starts, 2, got int": lambda: mgpu.interval_reduce(jnp.ones(3), [0, 1], [2]),
+    "starts: expected integers, got float": lambda: mgpu.interval_reduce(jnp.ones(3), [0.5], [2]),
+    "identity: expected the identity of op, for empty intervals, got None": lambda: mgpu.interval_reduce(
+        jnp.ones(3), [0], [2], jnp.add
+    ),
+    "op: expected one of": lambda: mgpu.interval_reduce(jnp.ones(3), [0], [2], "added"),
+}
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_errors(message):
+    with pytest.raises((TypeError, ValueError), match=f"^interval_reduce: {re.escape(message)}"):
+        ERRORS[message]()
