@@ -112,7 +112,7 @@ def _measured(calls: int) -> Any:
         again = time.perf_counter() - begin_again
         row: dict[str, Any] = {"traced": traced - begin, "compiled": compiled - traced, "run": ran - compiled}
         rows[name] = {**row, "again": again, "chains": _chains(call, (x, heads), calls) if calls else ""}
-    counts = library.cuda_library.describe("compiled_functions") if library.cuda_library else None
+    counts = library.cuda_library.compiled_functions() if library.cuda_library else None
     has_kernels = jax.default_backend() == "gpu" and not library.compiler_problem()
     return {"device": jax.devices()[0].device_kind, "has_kernels": has_kernels, "rows": rows, "counts": counts}
 

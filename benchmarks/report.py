@@ -32,7 +32,7 @@ def describe_run(runner: Runner, copy_rate: float) -> dict[str, Any]:
         "driver": _driver() if device.platform == "gpu" else None,
         "platform": device.client.platform_version.splitlines()[0],
         "cuda_compiler": built.description["compiler"] if built else None,
-        "cccl": _cccl(built.description["cub_version"]) if built else None,
+        "cccl": _cccl(int(built.description["cub_version"])) if built else None,
         "jax": jax.__version__,
         "jaxlib": jaxlib.__version__,
         "numpy": np.__version__,

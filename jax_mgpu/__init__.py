@@ -1,5 +1,10 @@
 """Sorting, merging, searching and load balancing of ragged data in JAX, on CPU and CUDA."""
 
+import pkgutil as _pkgutil
+
+# In the root of a clone Python finds this folder first; the libraries of an installed package lie in site-packages.
+__path__ = _pkgutil.extend_path(__path__, __name__)
+
 # The public names of a family are `__all__` of its module; all public names are those imported here.
 from jax_mgpu._src.arguments.preconditions import checks as checks
 from jax_mgpu._src.core.explain import *

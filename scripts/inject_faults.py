@@ -273,7 +273,7 @@ def run_function() -> None:
         outcome = "a right result" if got == [i * (i + 1) // 2 + 5 * i for i in range(9)] else "a wrong result"
     except jax.errors.JaxRuntimeError as error:
         outcome = str(error)
-    say(outcome=outcome, counts=library.cuda_library.describe("compiled_functions"))
+    say(outcome=outcome, counts=library.cuda_library.compiled_functions())
 
 
 # ---- What starts them

@@ -15,7 +15,7 @@ MANTISSA_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
 def tile_sizes(*names: str) -> tuple[int, ...]:
     """The edges of the kernels' tiles, of both platforms and all widths."""
-    sizes = cpu_library.describe("tile_sizes")
+    sizes = cpu_library.tile_sizes()
     return tuple(sorted(set().union(*(sizes[name] for name in names))))
 
 

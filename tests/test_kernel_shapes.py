@@ -25,7 +25,7 @@ def taken(shapes, limit):
 @on_cuda_build
 @pytest.mark.parametrize("limit", [48, 64, 99, 163, 227])
 def test_every_kernel_has_a_shape_that_fits(limit):
-    kernels = cuda_library.describe("kernel_shapes")
+    kernels = cuda_library.kernel_shapes()
     assert len(kernels) > 100
     for name, shapes, is_optional in kernels:
         assert all(size <= least for size, least in shapes), name
@@ -40,7 +40,7 @@ def test_every_kernel_has_a_shape_that_fits(limit):
 @on_cuda_build
 def test_what_99_kib_are_enough_for():
     """There whole rows are sorted, and scanned, by kernels of their own, as on larger devices."""
-    missing = [name for name, shapes, _ in cuda_library.describe("kernel_shapes") if taken(shapes, 99 * KIB) is None]
+    missing = [name for name, shapes, _ in cuda_library.kernel_shapes() if taken(shapes, 99 * KIB) is None]
     assert not [name for name in missing if "uint64, payload of" not in name and "float64, payload of" not in name]
 
 

@@ -5,6 +5,7 @@ The CPU library stands in for that of the CUDA kernels, so that no nvcc is neede
 
 from __future__ import annotations
 
+import ast
 import os
 import pathlib
 import re
@@ -19,6 +20,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import jax_mgpu as mgpu
+from jax_mgpu import _kernels
 from jax_mgpu._src.core import library, operation
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -142,7 +144,7 @@ def test_a_driver_that_is_too_old_is_one_warning(monkeypatch):
 
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="a build without CUDA kernels")
 def test_the_driver_of_a_machine_with_a_gpu_is_known():
-    version = library.cuda_library.describe("driver_version")
+    version = library.cuda_library.driver_version()
     assert version == 0 or version >= library.OLDEST_DRIVER
     if jax.default_backend() == "gpu":
         assert version > 0
@@ -153,7 +155,8 @@ def test_an_import_beside_kernels_of_another_version(tmp_path):
     """As a user meets it: the whole package, of another version than a package of kernels beside it."""
     package = pathlib.Path(mgpu.__file__).parent  # the sources of a clone, or those of a wheel
     shutil.copytree(package, tmp_path / "jax_mgpu", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    shutil.copy(CPU, tmp_path / "jax_mgpu")
+    for built in (CPU, _kernels.__file__):
+        shutil.copy(built, tmp_path / "jax_mgpu")
     version = tmp_path / "jax_mgpu" / "_src" / "core" / "version.py"
     version.write_text(version.read_text().replace(f'__version__ = "{mgpu.__version__}"', '__version__ = "9.8.7"'))
     add_package(tmp_path, "jax_mgpu_cuda13", CPU.read_bytes())
@@ -257,6 +260,18 @@ assert type(got) is second.Selection and got.count == 2
 def test_the_package_is_imported_again() -> None:
     """As notebooks and test runners do that drop its modules."""
     subprocess.run([sys.executable, "-c", AGAIN], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}, cwd=ROOT)
+
+
+def test_the_stub_of_the_module_is_what_nanobind_writes(tmp_path) -> None:
+    written = tmp_path / "_kernels.pyi"
+    arguments = ("-q", "-m", "jax_mgpu._kernels", "--exclude-docstrings", "-o", str(written))
+    subprocess.run([sys.executable, "-m", "nanobind.stubgen", *arguments], check=True, cwd=ROOT)
+    stub = pathlib.Path(mgpu.__file__).with_name("_kernels.pyi")
+    classes = [
+        [ast.dump(part) for part in ast.parse(file.read_text()).body if isinstance(part, ast.ClassDef)]
+        for file in (stub, written)
+    ]
+    assert classes[0] == classes[1] != []
 
 
 PACKAGES = {"base": ROOT, "cuda13": ROOT / "wheels" / "cuda13", "cuda12": ROOT / "wheels" / "cuda12"}

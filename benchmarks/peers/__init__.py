@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.core.library import Library
+from jax_mgpu._src.core.library import open_library
 
 __all__ = ["NotBuilt", "cub", "library"]
 
 PATH = pathlib.Path(__file__).parent.parent / "libjax_mgpu_peers.so"
-library = Library(PATH) if PATH.is_file() else None
+library = open_library(PATH) if PATH.is_file() else None
 
 if library is not None:
     for _name, _handler in library.handlers().items():

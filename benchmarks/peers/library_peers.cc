@@ -38,18 +38,17 @@ MGPU_PEERS(MGPU_HANDLER)
 }  // namespace
 }  // namespace mgpu
 
-const char* jax_mgpu_describe(const char* what) {
+const mgpu::LibraryTable* jax_mgpu_library() {
   using namespace mgpu;
-  if (std::string_view(what) != "library") return nullptr;
-  return keep(json_object({{"ffi_api_version", json_pair(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR)},
-                           {"cub_version", json(int64_t{MGPU_CUB_VERSION})},
-                           {"compiler", json(MGPU_CUDA_COMPILER)}}));
-}
-
-const mgpu::HandlerEntry* jax_mgpu_handlers() {
-  using namespace mgpu;
+  static constexpr FactEntry facts[] = {{"cub_version", MGPU_CUB_VERSION}, {"compiler", MGPU_CUDA_COMPILER}};
 #define MGPU_ENTRY(name) {#name, "execute", reinterpret_cast<void*>(name##_ffi)},
-  static const HandlerEntry table[] = {MGPU_PEERS(MGPU_ENTRY){nullptr, nullptr, nullptr}};
+  static const HandlerEntry handlers[] = {MGPU_PEERS(MGPU_ENTRY)};
 #undef MGPU_ENTRY
-  return table;
+  static const LibraryTable table = {.bytes = sizeof(LibraryTable),
+                                     .version = MGPU_VERSION,
+                                     .ffi_api_major = XLA_FFI_API_MAJOR,
+                                     .ffi_api_minor = XLA_FFI_API_MINOR,
+                                     .facts = {facts, std::size(facts)},
+                                     .handlers = {handlers, std::size(handlers)}};
+  return &table;
 }

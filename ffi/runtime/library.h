@@ -1,148 +1,145 @@
-// What a library of kernels gives to Python, which calls it through ctypes (jax_mgpu/_src/core/library.py). The
-// interface is plain C and knows nothing of Python: so one library serves every version of Python, with a global lock
-// or without.
+// What a library of kernels gives to Python: one table of plain data, which ffi/python/module.cc reads. A library knows
+// nothing of Python, so one serves every version of it; and it may come from another build than the module.
 #pragma once
 
 #include <cstdint>
 #include <exception>
-#include <map>
 #include <string>
-#include <string_view>
 #include <utility>
-
-#include "runtime/operations.h"
-#include "runtime/signature.h"
-
-#define MGPU_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace mgpu {
 
-// A stage of the FFI handler of an operation. A table of them ends with an operation of null.
+struct Traits;
+
+// Some items in a row, which live as long as the library.
+template <typename Item>
+struct List {
+  const Item* items = nullptr;
+  int64_t count = 0;
+  const Item* begin() const { return items; }
+  const Item* end() const { return items + count; }
+};
+
+// A stage of the FFI handler of an operation.
 struct HandlerEntry {
   const char* operation;
   const char* stage;  // as jax.ffi.register_ffi_target calls it
   void* address;
 };
 
-// Hands out text that stays until the same thread asks for the next.
-inline const char* keep(std::string text) {
-  static thread_local std::string kept;
-  kept = std::move(text);
-  return kept.c_str();
-}
-
-// JSON, as much of it as is needed.
-inline std::string json(std::string_view text) {
-  std::string quoted(1, '"');
-  for (const char letter : text) {
-    if (letter == '"' || letter == '\\') quoted += '\\';
-    quoted += static_cast<unsigned char>(letter) < ' ' ? ' ' : letter;
-  }
-  quoted += '"';
-  return quoted;
-}
-inline std::string json(const char* text) { return json(std::string_view(text)); }
-inline std::string json(const std::string& text) { return json(std::string_view(text)); }
-inline std::string json(int64_t number) { return std::to_string(number); }
-
-// A list or an object, one piece after the other.
-class JsonParts {
- public:
-  explicit JsonParts(char opening) : text_(1, opening) {}
-  JsonParts& add(std::string_view part) {
-    if (text_.size() > 1) text_ += ',';
-    text_.append(part);
-    return *this;
-  }
-  JsonParts& add(std::string_view name, std::string_view value) {
-    add(json(name));
-    text_ += ':';
-    text_.append(value);
-    return *this;
-  }
-  std::string done(char closing) {
-    text_ += closing;
-    return std::move(text_);
-  }
-
- private:
-  std::string text_;
+// An attribute that kernels read; `kind` is its enumeration, "flag" or "number".
+struct AttributeEntry {
+  const char* name;
+  const char* kind;
 };
 
-// Of any range, by what makes JSON of an item.
-template <typename Range, typename Item>
-std::string json_list(const Range& range, Item item) {
-  JsonParts parts('[');
-  for (const auto& each : range) parts.add(item(each));
-  return parts.done(']');
-}
+// The names of an operation's operands and results, in order, and its attributes.
+struct SignatureEntry {
+  const char* operation;
+  List<const char*> operands;
+  List<const char*> results;
+  List<AttributeEntry> attributes;
+};
 
-// Of names and JSON.
-inline std::string json_object(const std::map<std::string, std::string>& members) {
-  JsonParts parts('{');
-  for (const auto& [name, value] : members) parts.add(name, value);
-  return parts.done('}');
-}
+// An enumeration: its values from 0 on.
+struct EnumerationEntry {
+  const char* name;
+  List<const char*> values;
+};
 
-template <typename Item, size_t kMost>
-std::string json_names(const Item (&items)[kMost]) {
-  JsonParts parts('[');
-  for (size_t i = 0; i < named_count(items); ++i) parts.add(json(name_of(items[i])));
-  return parts.done(']');
-}
+// What is cut into tiles, and the sizes of these on both platforms: edges for tests.
+struct TileSizesEntry {
+  const char* what;
+  List<int64_t> sizes;
+};
 
-inline std::string json_pair(int64_t first, int64_t second) {
-  return JsonParts('[').add(json(first)).add(json(second)).done(']');
-}
+// A shape of a kernel that needs more shared memory than every device grants unasked.
+struct KernelShapeEntry {
+  int64_t bytes;        // of shared memory
+  int64_t least_limit;  // what a device has to grant a block for the shape to be taken
+};
+struct KernelShapesEntry {
+  const char* kernel;
+  List<KernelShapeEntry> shapes;
+  bool is_optional;  // another kernel serves where no shape can be taken
+};
 
-// By the name of the operation, on whatever platforms its kernels are: the names of its operands and results in order,
-// and of the attributes that kernels read, each with the enumeration that it is of, or "flag".
-inline std::string json_signatures() {
-  std::map<std::string, std::string> table;
-  const auto add = [&](const char* operation, const Signature& of) {
-    std::map<std::string, std::string> attributes;
-    for (const Signature::Attribute& attribute : of.attributes) {
-      if (attribute.name.empty()) break;
-      attributes[std::string(attribute.name)] = json(attribute.values ? attribute.values->name : "flag");
-    }
-    table[operation] = json_object({{"operands", json_names(of.operands)},
-                                    {"results", json_names(of.results)},
-                                    {"attributes", json_object(attributes)}});
-  };
-#define MGPU_SIGNATURE(name) add(#name, signature::name);
-  MGPU_OPERATIONS(MGPU_SIGNATURE)
-  MGPU_CUDA_OPERATIONS(MGPU_SIGNATURE)
-#undef MGPU_SIGNATURE
-  return json_object(table);
-}
+// What a library says of how it was built.
+struct FactEntry {
+  const char* name;
+  const char* text;
+};
 
-// By its name: an enumeration's values from 0 on.
-inline std::string json_enumerations() {
-  std::map<std::string, std::string> table;
-  const auto add = [&](const Signature& of) {
-    for (const Signature::Attribute& attribute : of.attributes) {
-      if (attribute.values && attribute.values != &kNumber)
-        table[std::string(attribute.values->name)] = json_names(attribute.values->values);
-    }
-  };
-#define MGPU_SIGNATURE(name) add(signature::name);
-  MGPU_OPERATIONS(MGPU_SIGNATURE)
-  MGPU_CUDA_OPERATIONS(MGPU_SIGNATURE)
-#undef MGPU_SIGNATURE
-  return json_object(table);
-}
+// A call whose workspace or plan is asked for.
+struct ArrayEntry {
+  const char* dtype;
+  List<int64_t> dimensions;
+};
+struct AttributeValue {
+  const char* name;
+  int64_t value;
+};
+struct CallEntry {
+  const char* operation;
+  List<ArrayEntry> operands;
+  List<ArrayEntry> results;
+  List<AttributeValue> attributes;
+};
 
-// What each library says of itself; `own` is what only this one has. Python reads it when it loads the library.
-inline std::string json_description(std::map<std::string, std::string> own, int ffi_api_major, int ffi_api_minor) {
-  own["version"] = json(MGPU_VERSION);
-  own["ffi_api_version"] = json_pair(ffi_api_major, ffi_api_minor);
-  own["signatures"] = json_signatures();
-  own["enumerations"] = json_enumerations();
-  return json_object(own);
+// What runs for a call on a device: `PlanReport` of plan.h, and the scratch memory that the call gets on any device.
+struct PlanEntry {
+  const char* variant;
+  const char* condition;
+  List<AttributeValue> tiles;
+  double passes;
+  int64_t workspace;
+  int64_t scratch;
+};
+
+// The answer to a question, or an error in place of it. Texts and lists in an answer stay until the same thread asks
+// the same question again.
+template <typename Answer>
+struct Result {
+  Answer answer;
+  const char* error;  // null: there is an answer
+};
+
+struct LibraryTable {
+  int64_t bytes;  // sizeof: a table of another layout is not read
+  const char* version;
+  int64_t ffi_api_major, ffi_api_minor;
+  List<FactEntry> facts;
+  List<HandlerEntry> handlers;
+  List<SignatureEntry> signatures;
+  List<EnumerationEntry> enumerations;
+
+  // Of the library that is always built; null in the other.
+  List<TileSizesEntry> tile_sizes;
+  Result<int64_t> (*workspace_bytes)(const CallEntry& call);
+  Result<PlanEntry> (*plan)(const CallEntry& call, const Traits& traits);
+  Result<const char*> (*function_source)(const char* data);  // the C++ that a function's data become
+
+  // Of the CUDA library; null in the other.
+  List<KernelShapesEntry> kernel_shapes;
+  const char* (*compiler_problem)();                             // why NVRTC cannot be used; nothing where it can
+  void (*set_compiler_folders)(List<const char*> list);          // where NVRTC is looked for
+  int64_t (*driver_version)();                                   // of CUDA, as 12040
+  void (*compiled_functions)(int64_t& compiled, int64_t& read);  // in this process, and read from the disk
+};
+
+// Hands out an answer, or the error that it ends in.
+template <typename Answer, typename Make>
+Result<Answer> result_of(Make make) {
+  static thread_local std::string error;
+  try {
+    return {make(), nullptr};
+  } catch (const std::exception& exception) {
+    error = exception.what();
+    return {{}, error.c_str()};
+  }
 }
 
 }  // namespace mgpu
 
-// Each library has these two. The first gives null where it knows nothing of that name.
-MGPU_EXPORT const char* jax_mgpu_describe(const char* what);
-MGPU_EXPORT const mgpu::HandlerEntry* jax_mgpu_handlers();
+// The one name that a library shows.
+extern "C" __attribute__((visibility("default"))) const mgpu::LibraryTable* jax_mgpu_library();

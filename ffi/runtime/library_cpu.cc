@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "runtime/check.h"
+#include "runtime/description.h"
 #include "runtime/handler.h"
-#include "runtime/library.h"
 #include "runtime/operations.h"
 #include "runtime/signature.h"
 
@@ -69,123 +69,76 @@ int64_t workspace_bytes(const Call& call) {
   throw CallError("no operation of this name: " + std::string(call.operation));
 }
 
-// The plan of a call on a device, and the scratch memory that the call gets.
-std::string json_plan(const Call& call, const Traits& traits) {
-  PlanReport plan;
+// The plan of a call on a device. Its texts stay until the next plan of this thread.
+PlanEntry plan_of(const Call& call, const Traits& traits) {
+  static thread_local PlanReport plan;
+  static thread_local std::vector<AttributeValue> tiles;
+  plan = {};
 #define MGPU_PLAN(name) \
   if (call.operation == #name && signature::name.plan) plan = signature::name.plan(call, traits);
   MGPU_OPERATIONS(MGPU_PLAN)
   MGPU_CUDA_OPERATIONS(MGPU_PLAN)
 #undef MGPU_PLAN
-  std::map<std::string, std::string> tiles;
-  for (const auto& [name, size] : plan.tiles) tiles[name] = json(size);
-  return json_object({{"variant", json(plan.variant)},
-                      {"condition", json(plan.condition)},
-                      {"tiles", json_object(tiles)},
-                      {"passes", std::to_string(plan.passes)},
-                      {"workspace", json(plan.workspace)},
-                      {"scratch", json(workspace_bytes(call))}});
+  tiles.clear();
+  for (const auto& [name, size] : plan.tiles) tiles.push_back({name.c_str(), size});
+  return {plan.variant.c_str(), plan.condition.c_str(), Description::list(tiles),
+          plan.passes,          plan.workspace,         workspace_bytes(call)};
 }
 
-// By what is cut into tiles: the sizes of these, on both platforms, for tests.
-std::string json_tile_sizes() {
-  TileSizes all;
+// A call of arrays without data.
+template <typename Ask>
+auto ask_of(const CallEntry& entry, Ask ask) {
+  MapAttributes attributes;
+  for (const auto& [name, value] : entry.attributes) attributes.map[name] = value;
+  Call call{entry.operation, {}, {}, attributes};
+  const auto shaped = [](const List<ArrayEntry>& entries, std::vector<Array>& arrays) {
+    for (const auto& [dtype, dimensions] : entries) {
+      arrays.push_back({nullptr, dtype_named(dtype), {dimensions.begin(), dimensions.end()}});
+    }
+  };
+  shaped(entry.operands, call.operands);
+  shaped(entry.results, call.results);
+  expect_sizes(call);
+  return ask(call);
+}
+
+struct CpuDescription : Description {
+  CpuDescription() : Description(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR) {
+    static constexpr FactEntry facts[] = {{"build", MGPU_BUILD}, {"is_wheel", MGPU_IS_WHEEL ? "yes" : ""}};
+    table.facts = {facts, std::size(facts)};
+#define MGPU_ENTRY(name) {#name, "execute", reinterpret_cast<void*>(name##_ffi)},
+    static const HandlerEntry handlers[] = {MGPU_ENTRY(check) MGPU_OPERATIONS(MGPU_ENTRY)};
+#undef MGPU_ENTRY
+    table.handlers = {handlers, std::size(handlers)};
+    TileSizes all;
 #define MGPU_TILES(name) \
   if (signature::name.tiles) signature::name.tiles(all);
-  MGPU_OPERATIONS(MGPU_TILES)
-  MGPU_CUDA_OPERATIONS(MGPU_TILES)
+    MGPU_OPERATIONS(MGPU_TILES)
+    MGPU_CUDA_OPERATIONS(MGPU_TILES)
 #undef MGPU_TILES
-  std::map<std::string, std::string> table;
-  for (const auto& [what, sizes] : all) {
-    table[what] = json_list(sizes, [](int64_t size) { return json(size); });
+    for (const auto& [what, each] : all) tile_sizes_.push_back({text(what), sizes(each)});
+    table.tile_sizes = list(tile_sizes_);
+    table.workspace_bytes = [](const CallEntry& call) {
+      return result_of<int64_t>([&] { return ask_of(call, workspace_bytes); });
+    };
+    table.plan = [](const CallEntry& call, const Traits& traits) {
+      return result_of<PlanEntry>(
+          [&] { return ask_of(call, [&](const Call& call) { return plan_of(call, traits); }); });
+    };
+    table.function_source = [](const char* data) {
+      static thread_local std::string source;
+      return result_of<const char*>([&] { return (source = FunctionData(data).source).c_str(); });
+    };
   }
-  return json_object(table);
-}
 
-}  // namespace
-
-// A call whose workspace or plan is asked for: an array, an attribute, all of them.
-struct ArraySpec {
-  const char* dtype;
-  const int64_t* dimensions;
-  int64_t rank;
+ private:
+  std::vector<TileSizesEntry> tile_sizes_;
 };
-struct AttributeSpec {
-  const char* name;
-  int64_t value;
-};
-struct CallSpec {
-  const char* operation;
-  const ArraySpec* arrays;  // operands, then results
-  int64_t operand_count;
-  int64_t result_count;
-  const AttributeSpec* attributes;
-  int64_t attribute_count;
-};
-
-namespace {
-
-// What `answer` says of the call. Where there is no such call, `otherwise` and `error`.
-template <typename Answer, typename Value>
-Value answer_for(const CallSpec& spec, const char** error, Value otherwise, Answer answer) {
-  try {
-    MapAttributes values;
-    for (int64_t i = 0; i < spec.attribute_count; ++i) values.map[spec.attributes[i].name] = spec.attributes[i].value;
-    Call call{spec.operation, {}, {}, values};
-    for (int64_t i = 0; i < spec.operand_count + spec.result_count; ++i) {
-      const ArraySpec& array = spec.arrays[i];
-      (i < spec.operand_count ? call.operands : call.results)
-          .push_back({nullptr, dtype_named(array.dtype), {array.dimensions, array.dimensions + array.rank}});
-    }
-    expect_sizes(call);
-    return answer(call);
-  } catch (const std::exception& exception) {
-    *error = keep(exception.what());
-    return otherwise;
-  }
-}
 
 }  // namespace
 }  // namespace mgpu
 
-const char* jax_mgpu_describe(const char* what) {
-  using namespace mgpu;
-  const std::string_view name(what);
-  if (name == "library") {
-    return keep(json_description({{"build", json(MGPU_BUILD)}, {"is_wheel", MGPU_IS_WHEEL ? "true" : "false"}},
-                                 XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR));
-  }
-  if (name == "tile_sizes") return keep(json_tile_sizes());
-  return nullptr;
-}
-
-const mgpu::HandlerEntry* jax_mgpu_handlers() {
-  using namespace mgpu;
-#define MGPU_ENTRY(name) {#name, "execute", reinterpret_cast<void*>(name##_ffi)},
-  static const HandlerEntry table[] = {MGPU_ENTRY(check) MGPU_OPERATIONS(MGPU_ENTRY){nullptr, nullptr, nullptr}};
-#undef MGPU_ENTRY
-  return table;
-}
-
-// The C++ that a function's data become. Where they are of no function, null and `error`.
-MGPU_EXPORT const char* jax_mgpu_function_source(const char* data, const char** error) {
-  using namespace mgpu;
-  try {
-    return keep(FunctionData(data).source);
-  } catch (const std::exception& exception) {
-    *error = keep(exception.what());
-    return nullptr;
-  }
-}
-
-// Bytes of scratch memory of the CUDA handler. Where there is no such call, -1 and `error`.
-MGPU_EXPORT int64_t jax_mgpu_workspace_bytes(const mgpu::CallSpec* call, const char** error) {
-  return mgpu::answer_for(*call, error, int64_t{-1}, mgpu::workspace_bytes);
-}
-
-// The plan of a call on a device of these traits, as JSON. Where there is no such call, null and `error`.
-MGPU_EXPORT const char* jax_mgpu_plan(const mgpu::CallSpec* call, const mgpu::Traits* traits, const char** error) {
-  using namespace mgpu;
-  return answer_for(*call, error, static_cast<const char*>(nullptr),
-                    [&](const Call& call) { return keep(json_plan(call, *traits)); });
+const mgpu::LibraryTable* jax_mgpu_library() {
+  static const mgpu::CpuDescription description;
+  return &description.table;
 }

@@ -1,14 +1,15 @@
 // The library of the CUDA kernels: handlers over their object files. Loads without a driver.
-#include <algorithm>
+#include <deque>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "cuda/launch/shapes.h"
 #include "jit/compiler.h"
 #include "jit/images.h"
 #include "runtime/check.h"
+#include "runtime/description.h"
 #include "runtime/handler.h"
-#include "runtime/library.h"
 #include "runtime/operations.h"
 #include "runtime/workspace.h"
 
@@ -70,71 +71,65 @@ XLA_FFI_DEFINE_HANDLER(
     check_ffi, check_handler,
     ffi::Ffi::Bind().Ctx<ffi::PlatformStream<CUstream_st*>>().RemainingArgs().RemainingRets().Attrs());
 
-// [kernel, [[bytes of shared memory, what a device has to grant a block for the shape to be taken]], is_optional] for
-// each kernel that needs more than every device grants unasked.
-std::string json_kernel_shapes() {
-  struct None final : Attributes {
-    int64_t operator[](std::string_view) const override { return 0; }
-  } none;
-  const Call call{"kernel_shapes", {}, {}, none};
-  cuda::KernelShapeList list;
-  cuda::list_count_bins_shapes(call, list);
-  cuda::list_group_search_shapes(call, list);
-  cuda::list_merge_shapes(call, list);
-  cuda::list_order_statistics_shapes(call, list);
-  cuda::list_scan_shapes(call, list);
-  cuda::list_segmented_sort_shapes(call, list);
-  cuda::list_sets_shapes(call, list);
-  cuda::list_sort_columns_shapes(call, list);
-  cuda::list_sorted_search_shapes(call, list);
-  cuda::list_top_k_shapes(call, list);
-  return json_list(list, [](const cuda::KernelShapes& kernel) {
-    const std::string shapes = json_list(
-        kernel.shapes, [](const cuda::KernelShape& shape) { return json_pair(shape.bytes, shape.least_limit); });
-    return JsonParts('[').add(json(kernel.kernel)).add(shapes).add(kernel.is_optional ? "true" : "false").done(']');
-  });
-}
+struct CudaDescription : Description {
+  CudaDescription() : Description(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR) {
+    static constexpr FactEntry facts[] = {{"architectures", MGPU_CUDA_ARCHITECTURES}, {"compiler", MGPU_CUDA_COMPILER}};
+    table.facts = {facts, std::size(facts)};
+#define MGPU_ENTRY(name) {#name, "execute", reinterpret_cast<void*>(name##_ffi)},
+#define MGPU_ENTRIES(name) {#name, "instantiate", reinterpret_cast<void*>(name##_instantiate_ffi)}, MGPU_ENTRY(name)
+    static const HandlerEntry handlers[] = {MGPU_ENTRY(check) MGPU_OPERATIONS(MGPU_ENTRY) MGPU_CUDA_OPERATIONS(
+        MGPU_ENTRY) MGPU_FUNCTION_OPERATIONS(MGPU_ENTRIES)};
+#undef MGPU_ENTRIES
+#undef MGPU_ENTRY
+    table.handlers = {handlers, std::size(handlers)};
+    add_kernel_shapes();
+    table.compiler_problem = [] {
+      static thread_local std::string problem;
+      return (problem = cuda::compiler_problem()).c_str();
+    };
+    table.set_compiler_folders = [](List<const char*> folders) {
+      cuda::set_compiler_folders({folders.begin(), folders.end()});
+    };
+    table.driver_version = [] { return int64_t{cuda::driver_version()}; };
+    table.compiled_functions = [](int64_t& compiled, int64_t& read) {
+      std::tie(compiled, read) = compiled::image_counts();
+    };
+  }
+
+ private:
+  // Of each kernel that needs more shared memory than every device grants unasked.
+  void add_kernel_shapes() {
+    struct None final : Attributes {
+      int64_t operator[](std::string_view) const override { return 0; }
+    } none;
+    const Call call{"kernel_shapes", {}, {}, none};
+    cuda::KernelShapeList all;
+    cuda::list_count_bins_shapes(call, all);
+    cuda::list_group_search_shapes(call, all);
+    cuda::list_merge_shapes(call, all);
+    cuda::list_order_statistics_shapes(call, all);
+    cuda::list_scan_shapes(call, all);
+    cuda::list_segmented_sort_shapes(call, all);
+    cuda::list_sets_shapes(call, all);
+    cuda::list_sort_columns_shapes(call, all);
+    cuda::list_sorted_search_shapes(call, all);
+    cuda::list_top_k_shapes(call, all);
+    for (const cuda::KernelShapes& kernel : all) {
+      std::vector<KernelShapeEntry>& shapes = shapes_.emplace_back();
+      for (const cuda::KernelShape& shape : kernel.shapes) shapes.push_back({shape.bytes, shape.least_limit});
+      kernels_.push_back({text(kernel.kernel), list(shapes), kernel.is_optional});
+    }
+    table.kernel_shapes = list(kernels_);
+  }
+
+  std::deque<std::vector<KernelShapeEntry>> shapes_;
+  std::vector<KernelShapesEntry> kernels_;
+};
 
 }  // namespace
 }  // namespace mgpu
 
-const char* jax_mgpu_describe(const char* what) {
-  using namespace mgpu;
-  const std::string_view name(what);
-  if (name == "library") {
-    return keep(
-        json_description({{"architectures", json(MGPU_CUDA_ARCHITECTURES)}, {"compiler", json(MGPU_CUDA_COMPILER)}},
-                         XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR));
-  }
-  if (name == "compiler_problem") return keep(json(cuda::compiler_problem()));       // nothing where NVRTC can be used
-  if (name == "driver_version") return keep(json(int64_t{cuda::driver_version()}));  // of CUDA, as 12040
-  if (name == "compiled_functions") {
-    const auto [compiled, read] = compiled::image_counts();  // in this process, and read from the disk
-    return keep(json_pair(compiled, read));
-  }
-  if (name == "kernel_shapes") return keep(json_kernel_shapes());
-  return nullptr;
-}
-
-const mgpu::HandlerEntry* jax_mgpu_handlers() {
-  using namespace mgpu;
-#define MGPU_ENTRY(name) {#name, "execute", reinterpret_cast<void*>(name##_ffi)},
-#define MGPU_ENTRIES(name) {#name, "instantiate", reinterpret_cast<void*>(name##_instantiate_ffi)}, MGPU_ENTRY(name)
-  static const HandlerEntry table[] = {MGPU_ENTRY(check) MGPU_OPERATIONS(MGPU_ENTRY) MGPU_CUDA_OPERATIONS(MGPU_ENTRY)
-                                           MGPU_FUNCTION_OPERATIONS(MGPU_ENTRIES){nullptr, nullptr, nullptr}};
-#undef MGPU_ENTRIES
-#undef MGPU_ENTRY
-  return table;
-}
-
-// Where NVRTC is looked for: folders, one a line.
-MGPU_EXPORT void jax_mgpu_set_compiler_folders(const char* lines) {
-  std::vector<std::string> folders;
-  std::string_view rest(lines);
-  while (!rest.empty()) {
-    const size_t end = std::min(rest.find('\n'), rest.size());
-    if (end > 0) folders.emplace_back(rest.substr(0, end));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  mgpu::cuda::set_compiler_folders(folders);
+const mgpu::LibraryTable* jax_mgpu_library() {
+  static const mgpu::CudaDescription description;
+  return &description.table;
 }

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import collections
-import ctypes
 import importlib.metadata
 import importlib.util
-import json
 import pathlib
-import pkgutil
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import jax.export
 
+import jax_mgpu  # whose __path__ is there while it is being imported
 from jax_mgpu._src.core.compat import ffi_api_version
 from jax_mgpu._src.core.version import __version__
 
+if TYPE_CHECKING:
+    from jax_mgpu._kernels import Library
+
 __all__ = [
-    "Library",
     "Traits",
     "backends",
     "build_decision",
@@ -32,13 +33,14 @@ __all__ = [
     "export_checks",
     "has_cuda",
     "how_to_get_kernels",
+    "open_library",
     "plan",
     "platforms",
     "target",
     "workspace_bytes",
 ]
 
-PACKAGE = pathlib.Path(__file__).parent.parent
+PACKAGE = pathlib.Path(__file__).parents[2]
 # The packages of CUDA kernels, the newest first, each with the plugin of the JAX that it is meant for.
 CUDA_PACKAGES = {"jax_mgpu_cuda13": "jax_cuda13_plugin", "jax_mgpu_cuda12": "jax_cuda12_plugin"}
 # CUDA's version of the oldest driver that unpacks kernels as the build compresses them, and the release that had it.
@@ -48,145 +50,16 @@ OLDEST_DRIVER, OLDEST_DRIVER_RELEASE = 12040, "550.54.14"
 Shaped = tuple[str, Sequence[int]]  # the name of a type, and a shape
 
 
-class _Entry(ctypes.Structure):
-    """`HandlerEntry` of ffi/runtime/library.h."""
+class Traits(NamedTuple):
+    """What plans ask of a CUDA device: `Traits` of ffi/runtime/plan.h."""
 
-    _fields_ = [("operation", ctypes.c_char_p), ("stage", ctypes.c_char_p), ("address", ctypes.c_void_p)]
-
-
-class _Array(ctypes.Structure):
-    """`ArraySpec` of ffi/runtime/library_cpu.cc."""
-
-    _fields_ = [
-        ("dtype", ctypes.c_char_p),
-        ("dimensions", ctypes.POINTER(ctypes.c_int64)),
-        ("rank", ctypes.c_int64),
-    ]
+    multiprocessors: int = 0
+    shared_memory: int = 0  # bytes that a block is granted if it asks for them
+    l2_cache: int = 0  # bytes
+    capability: int = 0  # 90 of sm_90
 
 
-class _Attribute(ctypes.Structure):
-    """`AttributeSpec` of ffi/runtime/library_cpu.cc."""
-
-    _fields_ = [("name", ctypes.c_char_p), ("value", ctypes.c_int64)]
-
-
-class _Call(ctypes.Structure):
-    """`CallSpec` of ffi/runtime/library_cpu.cc."""
-
-    _fields_ = [
-        ("operation", ctypes.c_char_p),
-        ("arrays", ctypes.POINTER(_Array)),
-        ("operand_count", ctypes.c_int64),
-        ("result_count", ctypes.c_int64),
-        ("attributes", ctypes.POINTER(_Attribute)),
-        ("attribute_count", ctypes.c_int64),
-    ]
-
-    @classmethod
-    def of(
-        cls, operation: str, operands: Sequence[Shaped], results: Sequence[Shaped], attributes: Mapping[str, int]
-    ) -> _Call:
-        arrays = [
-            _Array(dtype.encode(), (ctypes.c_int64 * len(shape))(*shape), len(shape))
-            for dtype, shape in (*operands, *results)
-        ]
-        pairs = [_Attribute(name.encode(), value) for name, value in attributes.items()]
-        of = (_Array * len(arrays))(*arrays), (_Attribute * len(pairs))(*pairs)
-        return cls(operation.encode(), of[0], len(operands), len(results), of[1], len(pairs))
-
-
-class Traits(ctypes.Structure):
-    """`Traits` of ffi/runtime/plan.h: what plans ask of a device."""
-
-    _fields_ = [
-        ("multiprocessors", ctypes.c_int64),
-        ("shared_memory", ctypes.c_int64),
-        ("l2_cache", ctypes.c_int64),
-        ("capability", ctypes.c_int64),
-    ]
-
-
-class Library:
-    """A plain shared library of kernels, the same for every Python, through its C interface (ffi/runtime/library.h).
-
-    Attributes:
-      path: the file.
-      description: what the library says of itself: its version, that of XLA's FFI, the names of operations, and how it
-        was built.
-    """
-
-    def __init__(self, path: pathlib.Path):
-        self.path = path
-        try:
-            self._c = ctypes.CDLL(str(path))
-        except OSError as error:
-            raise ImportError(f"{path} cannot be loaded: {error}") from error
-        self._c.jax_mgpu_describe.restype = ctypes.c_char_p
-        self._c.jax_mgpu_handlers.restype = ctypes.POINTER(_Entry)
-        self.description: dict[str, Any] = self.describe("library")
-
-    def describe(self, what: str) -> Any:
-        """What the library knows under a name: `"library"`, `"tile_sizes"`, `"kernel_shapes"`, ..."""
-        return json.loads(self._c.jax_mgpu_describe(what.encode()))
-
-    def handlers(self) -> dict[str, Any]:
-        """By the name of the operation: its FFI handler, a capsule, or a capsule a stage where there are several."""
-        table: dict[str, dict[str, Any]] = {}
-        for entry in self._c.jax_mgpu_handlers():
-            if entry.operation is None:
-                break
-            stages = table.setdefault(entry.operation.decode(), {})
-            stages[entry.stage.decode()] = jax.ffi.pycapsule(ctypes.c_void_p(entry.address))
-        return {name: stages if len(stages) > 1 else stages["execute"] for name, stages in table.items()}
-
-    def workspace_bytes(
-        self, operation: str, operands: Sequence[Shaped], results: Sequence[Shaped], attributes: Mapping[str, int]
-    ) -> int:
-        """Bytes of scratch memory of the CUDA handler."""
-        ask, error = self._c.jax_mgpu_workspace_bytes, ctypes.c_char_p()
-        ask.restype = ctypes.c_int64
-        size = ask(ctypes.byref(_Call.of(operation, operands, results, attributes)), ctypes.byref(error))
-        if size < 0:
-            raise ValueError((error.value or b"").decode())
-        return size
-
-    def plan(
-        self,
-        operation: str,
-        operands: Sequence[Shaped],
-        results: Sequence[Shaped],
-        attributes: Mapping[str, int],
-        traits: Traits,
-    ) -> dict[str, Any]:
-        """What runs for a call on a CUDA device of these traits: `PlanReport` of ffi/runtime/plan.h."""
-        ask, error = self._c.jax_mgpu_plan, ctypes.c_char_p()
-        ask.restype = ctypes.c_char_p
-        call = _Call.of(operation, operands, results, attributes)
-        report = ask(ctypes.byref(call), ctypes.byref(traits), ctypes.byref(error))
-        if report is None:
-            raise ValueError((error.value or b"").decode())
-        return json.loads(report)
-
-    def function_source(self, data: str) -> str:
-        """The C++ that the data of a function become, where they are of one."""
-        make, error = self._c.jax_mgpu_function_source, ctypes.c_char_p()
-        make.restype = ctypes.c_char_p
-        source = make(data.encode(), ctypes.byref(error))
-        if source is None:
-            raise ValueError((error.value or b"").decode())
-        return source.decode()
-
-    def set_compiler_folders(self, folders: Sequence[str]) -> None:
-        """Where the CUDA kernels look for NVRTC."""
-        self._c.jax_mgpu_set_compiler_folders("\n".join(folders).encode())
-
-    @property
-    def ffi_api(self) -> str:
-        """The version of the FFI API that the handlers were built for."""
-        return ".".join(map(str, self.description["ffi_api_version"]))
-
-
-class NoLibrary(Library):
+class NoLibrary:
     """Stands for the CPU library in a package that was installed without kernels: every operation is plain JAX."""
 
     def __init__(self) -> None:
@@ -194,9 +67,9 @@ class NoLibrary(Library):
         build = "installed without kernels, by MGPU_KERNELS=OFF or on a system for which none are built"
         self.description = {"build": build, "is_wheel": False, "signatures": {}}
 
-    def describe(self, what: str) -> Any:
+    def tile_sizes(self) -> Mapping[str, Sequence[int]]:
         """Tiles that no kernel has: the least that is a size."""
-        return collections.defaultdict(lambda: [2]) if what == "tile_sizes" else None
+        return collections.defaultdict(lambda: [2])
 
     def handlers(self) -> dict[str, Any]:
         """None."""
@@ -210,12 +83,19 @@ def _in_folders(name: str, folders: Sequence[str]) -> pathlib.Path | None:
 
 def _own_folders() -> list[str]:
     """Where a library of this package may lie: beside these sources, and where the package is installed."""
-    return pkgutil.extend_path([str(pathlib.Path(__file__).parents[2])], "jax_mgpu")
+    return list(jax_mgpu.__path__)
 
 
-def _load(path: pathlib.Path) -> Library:
+def open_library(path: pathlib.Path) -> Library:
     """The library, if the installed jaxlib can call it."""
-    library = Library(path)
+    try:
+        from jax_mgpu import _kernels  # noqa: PLC0415 - a package without kernels lacks it
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"jax_mgpu is not built for Python {sys.version_info.major}.{sys.version_info.minor}: its module _kernels "
+            "is missing. Run `pip install .` in the source folder, with this Python."
+        ) from error
+    library = _kernels.Library(path)
     built, runtime = tuple(library.description["ffi_api_version"]), ffi_api_version()
     if runtime is not None and built > runtime:
         # Left alone, this would surface much later, as "No FFI handler registered".
@@ -229,13 +109,13 @@ def _load(path: pathlib.Path) -> Library:
 def _load_cpu() -> Library:
     path = _in_folders("libjax_mgpu_cpu.so", _own_folders())
     if path is None and _is_installed_without_kernels():
-        return NoLibrary()
+        return cast("Library", NoLibrary())
     if path is None:
         raise ImportError(
             "jax_mgpu is not built: its library libjax_mgpu_cpu.so is missing. Run `pip install .` in the source "
             "folder."
         )
-    return _load(path)
+    return open_library(path)
 
 
 def _is_installed_without_kernels() -> bool:
@@ -258,7 +138,7 @@ def _load_cuda(version: str) -> Library | None:
     if isinstance(cpu_library, NoLibrary):  # which plans the calls of CUDA too
         return None
     if (path := _in_folders("libjax_mgpu_cuda.so", _own_folders())) is not None:
-        return _load(path)
+        return open_library(path)
     preferred = f"jax_mgpu_{cuda_extra()}"
     for package in sorted(CUDA_PACKAGES, key=lambda name: name != preferred):
         spec = importlib.util.find_spec(package)
@@ -268,7 +148,7 @@ def _load_cuda(version: str) -> Library | None:
         path = _in_folders("libjax_mgpu_cuda.so", list(spec.submodule_search_locations or ()))
         if path is None:
             raise ImportError(f"{package} is installed without its library libjax_mgpu_cuda.so. Run {again}")
-        library = _load(path)
+        library = open_library(path)
         if library.description["version"] != version:
             raise ImportError(
                 f"jax_mgpu {version} needs {package} {version}, but version {library.description['version']} of it is "
@@ -330,7 +210,7 @@ def target(operation: str) -> str:
 
 def compiler_problem() -> str:
     """Why no function can be compiled for CUDA; nothing where all is well."""
-    return "" if cuda_library is None else cuda_library.describe("compiler_problem")
+    return "" if cuda_library is None else cuda_library.compiler_problem()
 
 
 def _compiler_folders() -> list[str]:
@@ -398,8 +278,13 @@ def backends() -> dict[str, str]:
         cuda += f". To get the kernels: {how_to_get_kernels()}"
     if cuda_library is not None:
         architectures, compiler = cuda_library.description["architectures"], cuda_library.description["compiler"]
-        cuda = f"CUDA kernels for {architectures} by {compiler} (FFI API {cuda_library.ffi_api})"
-    return {"cpu": f"CPU kernels on XLA's threads (FFI API {cpu_library.ffi_api})", "cuda": cuda, "others": plain}
+        cuda = f"CUDA kernels for {architectures} by {compiler} (FFI API {_ffi_api(cuda_library)})"
+    return {"cpu": f"CPU kernels on XLA's threads (FFI API {_ffi_api(cpu_library)})", "cuda": cuda, "others": plain}
+
+
+def _ffi_api(library: Library) -> str:
+    """The version of the FFI API that the handlers were built for."""
+    return ".".join(map(str, library.description["ffi_api_version"]))
 
 
 def export_checks() -> list[jax.export.DisabledSafetyCheck]:
@@ -444,12 +329,12 @@ def _shaped(avals: Sequence[Any]) -> list[Shaped]:
 def _register(library: Library, platform: str) -> None:
     for operation, handler in library.handlers().items():
         jax.ffi.register_ffi_target(target(operation), handler, platform=platform)
-        jax.ffi.register_ffi_target_as_batch_partitionable(target(operation))  # see partition.py
+        jax.ffi.register_ffi_target_as_batch_partitionable(target(operation))  # see sharding.py
 
 
-cpu_library = _load_cpu()
-cuda_library = _load_cuda(__version__)
-missing_driver = driver_problem(cuda_library.describe("driver_version")) if cuda_library else ""
+cpu_library: Library = _load_cpu()
+cuda_library: Library | None = _load_cuda(__version__)
+missing_driver = driver_problem(cuda_library.driver_version()) if cuda_library else ""
 if missing_driver:  # every launch would fail
     cuda_library = None
 _register(cpu_library, "cpu")

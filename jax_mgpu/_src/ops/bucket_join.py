@@ -26,8 +26,8 @@ from jax_mgpu._src.ops.sort_strategy import is_long_permutation, partitioned
 __all__ = ["BucketTables", "bucket_tables", "fit_for_buckets", "mixed"]
 
 # kBucketCapacity and kBucketChunk of ffi/cuda/policy.h.
-CAPACITY: int = cpu_library.describe("tile_sizes")["bucket_capacity"][0]
-CHUNK: int = cpu_library.describe("tile_sizes")["bucket_chunk"][0]
+CAPACITY: int = cpu_library.tile_sizes()["bucket_capacity"][0]
+CHUNK: int = cpu_library.tile_sizes()["bucket_chunk"][0]
 CODE_BITS = 32
 # Odd numbers of which the buckets of runs, of multiples and of floats were as even as those of random codes.
 MULTIPLIERS = (0xD9A297DB, 0xCFA391A9)

@@ -421,7 +421,7 @@ def _tolerance(name: str, tolerance: Any, dtype: Any) -> jax.Array:
 # ---- Rows of the same group beside a cut -----------------------------------------------------------------------------
 
 # kGroupTable of ffi/cuda/policy.h.
-MOST_GROUPS: int = cpu_library.describe("tile_sizes")["group_table"][0]
+MOST_GROUPS: int = cpu_library.tile_sizes()["group_table"][0]
 
 
 def _group_search_shapes(cuts: Any) -> Sequence[Any]:
