@@ -80,7 +80,7 @@ def checks(on: bool = True) -> AbstractContextManager[None]:
       ...     mgpu.segmented_sort(jnp.array([3, 1, 2]), jnp.array([0, 2, 1])).block_until_ready()
       Traceback (most recent call last):
       jax.errors.JaxRuntimeError: INVALID_ARGUMENT: segmented_sort: heads: expected non-negative integers in
-      non-decreasing order, first broken at position 2, got 1...
+      non-decreasing order (Segments.from_lengths takes lengths), first broken at position 2, got 1...
     """
     return _ON(on)
 
