@@ -10,54 +10,60 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from tests import families
+from tests import budgets
 from tests.examples import N
-from tests.families import EXAMPLES, GARBAGE
-from tests.transformed import loss_of_sums
+from tests.families import GARBAGE
 
 ITEMS = 1 << 26
 MOST_TEXT = 64 << 10
+MOST_STATISTICS_TEXT = 96 << 10  # of eleven operators in one program
 MOST_CONSTANT = 1 << 10
 CONSTANT = re.compile(r"stablehlo\.constant dense<[\"\[].*tensor<((?:\d+x)*)(\w+)>")
 
 
-@pytest.fixture
-def many_items(monkeypatch):
-    """The examples over many items; their own lengths are those of N."""
-    for module in families.MODULES:
-        for name in ("N", "MANY"):
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, ITEMS)
-
-
 def expect_short(function, *operands, most=MOST_TEXT):
-    text = jax.jit(function).trace(*operands).lower().as_text()
+    expect_short_text(jax.jit(function).trace(*operands).lower().as_text(), most)
+
+
+def expect_short_text(text, most):
     for sizes, kind in CONSTANT.findall(text):
         bits = int("".join(filter(str.isdigit, kind)) or 8)
         assert math.prod(map(int, sizes.split("x")[:-1])) * bits // 8 <= MOST_CONSTANT, f"a constant {sizes}{kind}"
     assert len(text) <= most
 
 
-def larger(x):
-    """An operand of the examples, of as many items."""
-    x = np.asarray(x)
-    return jax.ShapeDtypeStruct([ITEMS * (n // N) if n and n % N == 0 else n for n in x.shape], x.dtype)
+# Equations of a program, however it is transformed, and those of programs that have more.
+MOST_EQUATIONS = 170
+LONG_PROGRAMS = {
+    "asof_join": 250,
+    "join, any order": 230,
+    "lookup": 265,
+    "quantile": 355,
+    "reduce, statistics": 800,
+    "reduce_by_id, statistics": 800,
+    "segmented_quantile": 355,
+    "set_union, columns": 205,
+}
 
 
-# Its flags are the bits of 60 items.
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "segmented_sort_indices"])
-def test_programs_of_many_items_are_short(name, many_items):
-    example = EXAMPLES[name]
-    operands = [larger(x) for x in example.make(np.random.default_rng(1), np.float32)]
-    expect_short(example.call, *operands)
-    if example.differentiable:
-        expect_short(jax.grad(loss_of_sums(example), argnums=example.differentiable), *operands)
+@pytest.mark.parametrize("name", budgets.SIZED)
+def test_programs_are_short(name):
+    """Of few items and of many, mapped and derived: no constant of many items, and no more equations for them."""
+    for n in (N, ITEMS // N * N):
+        programs = budgets.programs(budgets.SIZED[name], n)
+        with budgets.of_items(n):
+            for how, (function, operands) in programs.items():
+                traced = jax.jit(function).trace(*operands)
+                assert budgets.equations(traced.jaxpr.jaxpr) <= LONG_PROGRAMS.get(name, MOST_EQUATIONS), (how, n)
+                most = MOST_STATISTICS_TEXT if "statistics" in name else MOST_TEXT
+                expect_short_text(traced.lower().as_text(), most)
 
 
 @pytest.mark.parametrize("name", GARBAGE)
-def test_programs_of_many_segments_are_short(name, many_items):
+def test_programs_of_many_segments_are_short(name):
     lengths = (ITEMS, ITEMS, ITEMS // 8, ITEMS // 8)
-    expect_short(GARBAGE[name], *(jax.ShapeDtypeStruct((n,), np.int32) for n in lengths))
+    with budgets.of_items(ITEMS):
+        expect_short(GARBAGE[name], *(jax.ShapeDtypeStruct((n,), np.int32) for n in lengths))
 
 
 def affine(a, b):
