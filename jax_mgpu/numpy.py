@@ -97,7 +97,13 @@ def lexsort(call: Call) -> Any:
     return call.with_kernels()
 
 
-@like(jax.lax.top_k, "operand", least=512)
+def _row(call: Call) -> int:
+    """How many items a row has."""
+    shape = getattr(call.operand, "shape", ())
+    return shape[call.axis] if _is_size(call.axis) and -len(shape) <= call.axis < len(shape) else 0
+
+
+@like(jax.lax.top_k, "operand", least=2**14, measure=_row)
 def top_k(call: Call) -> Any:
     """`jax.lax.top_k`, by the kernels of `jax_mgpu.top_k`.
 
@@ -717,7 +723,7 @@ def intersect1d(call: Call) -> Any:
 
 
 # JAX compares all pairs, which takes less time for a few.
-FEW_TESTS = 64
+FEW_TESTS = 128
 
 
 @like(_jnp.isin, "element", "test_elements", least=SORTED)
@@ -733,7 +739,7 @@ def isin(call: Call) -> Any:
     if not is_array(tests) or tests.dtype != items.dtype or items.dtype == bool:
         return None
     if call.method == "auto":
-        return call.with_kernels(method="binary_search") if tests.size >= FEW_TESTS else None
+        return call.with_kernels(method="binary_search") if tests.size > FEW_TESTS else None
     return call.with_kernels() if call.method in ("binary_search", "sort") else None
 
 

@@ -93,6 +93,7 @@ def like(
     original: Function,
     *operands: str,
     least: int,
+    measure: Callable[[Call], Any] | None = None,
     unsized: tuple[str, Callable[[Call], Any]] | None = None,
 ) -> Callable[[Callable[[Call], Program | None]], Function]:
     """Makes of a plan a function with the signature, the types and the results of one of JAX.
@@ -102,6 +103,7 @@ def like(
       operands: its arguments that are arrays. The first one has to be an array, or a sequence of arrays, for kernels to
         take it; the others may be numbers.
       least: how many items the first operand has where kernels are faster on a CPU.
+      measure: what to hold against this number instead.
       unsized: the argument for the size of the results, and what is done outside of `jit` where it is left out.
     """
     signed = Signed(original, operands)
@@ -127,7 +129,7 @@ def like(
             except TypeError:
                 return None  # JAX says what is wrong
             call, first = Call(signed, given), given[operands[0]]
-            on_cpu = is_faster(least, _items(first))
+            on_cpu = is_faster(least, _items(first) if measure is None else measure(call))
             if not (on_cpu or on_cuda) or not _are_arrays(first) or jax.config.jax_disable_jit:
                 return None
             if unsized is not None and given[unsized[0]] is None:
@@ -183,14 +185,18 @@ def _are_arrays(x: Any) -> bool:
     if isinstance(x, list | tuple):
         return len(x) > 0 and all(map(_are_arrays, x))
     if isinstance(x, np.ndarray):
-        return x.dtype == bool or x.dtype.name in KEY_DTYPES
-    if not isinstance(x, jax.Array) or getattr(x, "weak_type", False) or is_sharded(x):
-        return False
+        return x.dtype.isnative and _is_taken(x)
+    return isinstance(x, jax.Array) and not getattr(x, "weak_type", False) and not is_sharded(x) and _is_taken(x)
+
+
+def _is_taken(x: Any) -> bool:
     return x.dtype == bool or x.dtype.name in KEY_DTYPES
 
 
 def _items(x: Any) -> int:
-    return sum(getattr(leaf, "size", 0) for leaf in x) if isinstance(x, list | tuple) else getattr(x, "size", 0)
+    """How many items an array or a sequence of arrays has; 0 where that is a symbol of an exported program."""
+    sizes = [getattr(leaf, "size", 0) for leaf in (x if isinstance(x, list | tuple) else [x])]
+    return sum(size for size in sizes if isinstance(size, int))
 
 
 def _is_hashable(value: Any) -> bool:
