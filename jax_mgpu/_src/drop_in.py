@@ -18,6 +18,7 @@ import numpy as np
 import jax_mgpu as mgpu
 from jax_mgpu._src.arguments.check import KEY_DTYPES
 from jax_mgpu._src.core.compat import evaluate, is_sharded
+from jax_mgpu._src.core.library import platforms
 from jax_mgpu._src.ops.order_statistics import _order_statistics
 
 __all__ = ["MOST_COLUMNS", "NEVER", "Call", "along", "is_array", "is_float", "is_key", "like", "order_statistics"]
@@ -121,7 +122,8 @@ def like(
 
         def answer(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
             """What kernels give, or None where JAX's function has the call."""
-            on_cuda = mgpu.has_cuda()
+            kernels = platforms()
+            on_cuda = "cuda" in kernels
             if not on_cuda and len(positional) > place and not is_faster(least, _items(positional[place])):
                 return None
             try:
@@ -129,7 +131,7 @@ def like(
             except TypeError:
                 return None  # JAX says what is wrong
             call, first = Call(signed, given), given[operands[0]]
-            on_cpu = is_faster(least, _items(first) if measure is None else measure(call))
+            on_cpu = "cpu" in kernels and is_faster(least, _items(first) if measure is None else measure(call))
             if not (on_cpu or on_cuda) or not _are_arrays(first) or jax.config.jax_disable_jit:
                 return None
             if unsized is not None and given[unsized[0]] is None:
