@@ -1,17 +1,21 @@
-"""Fails where the benchmarks or the documents have outgrown their limits.
+"""Fails where the benchmarks, the documents or the source distribution have outgrown their limits.
 
 python scripts/check_sizes.py
 """
 
 from __future__ import annotations
 
+import io
 import pathlib
 import subprocess
 import sys
+import tarfile
+import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS_BYTES = 1_000_000  # benchmarks/results
 CODE_LINES = 8_000  # the rest of benchmarks/, without its page
+SOURCE_BYTES = 1_500_000  # the source distribution
 WORDS = {"docs/performance.md": 1_500, "docs/reliability.md": 2_000, "docs/architecture.md": 3_000}
 
 
@@ -23,12 +27,25 @@ def tracked(folder: str) -> list[pathlib.Path]:
     return [path for path in paths if path.is_file()]
 
 
+def source_distribution() -> int:
+    """Bytes of what pyproject.toml lets into it, as it is packed."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["scikit-build"]
+    left_out = [ROOT / name.strip("/") for name in settings["sdist"]["exclude"]]
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for path in tracked("."):
+            if not any(path.is_relative_to(folder) for folder in left_out):
+                archive.add(path, path.relative_to(ROOT))
+    return len(packed.getvalue())
+
+
 def main() -> int:
     """Compares each size with its limit."""
     results = tracked("benchmarks/results")
     code = [path for path in tracked("benchmarks") if path not in results and path.suffix != ".md"]
     sizes = {
         "benchmarks/results, bytes": (sum(path.stat().st_size for path in results), RESULTS_BYTES),
+        "source distribution, bytes": (source_distribution(), SOURCE_BYTES),
         "benchmarks, lines": (sum(path.read_bytes().count(b"\n") for path in code), CODE_LINES),
     }
     for page, limit in WORDS.items():

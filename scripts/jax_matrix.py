@@ -1,11 +1,12 @@
-"""Builds one wheel against the oldest jaxlib whose headers serve, and tests it with JAX of several versions.
+"""Builds one wheel against the oldest jaxlib whose headers serve, and tests it with several versions of Python and JAX.
 
-Each version of JAX gets a fresh virtual environment, one after the other, and all the tests that are not of a GPU:
+Each pair gets a fresh virtual environment, one after the other, and all the tests that are not of a GPU:
 
-    python scripts/jax_matrix.py                                  # the versions below
-    python scripts/jax_matrix.py --versions 0.10.1 -- -k sort     # others; what follows -- goes to pytest
+    python scripts/jax_matrix.py                                  # this Python, and the versions of JAX below
+    python scripts/jax_matrix.py --pythons python3.12 python3.14t --versions newest
+    python scripts/jax_matrix.py --versions 0.10.1 -- -k sort     # what follows -- goes to pytest
 
-The newest JAX wants the newest Python: run it with the one to test.
+Newer versions of JAX want newer versions of Python; `newest` is the newest that a Python can install.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import venv
 import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -32,6 +32,7 @@ VERSIONS = (OLDEST, "0.10.2", NEWEST)
 class Outcome:
     """What one environment said."""
 
+    python: str
     jax: str
     jaxlib: str
     passed: int
@@ -50,9 +51,9 @@ def run(*command: str | pathlib.Path, quiet: bool = True, **options) -> subproce
     return done
 
 
-def environment(folder: pathlib.Path) -> pathlib.Path:
-    """The Python of a fresh virtual environment."""
-    venv.create(folder, with_pip=True, clear=True)
+def environment(folder: pathlib.Path, interpreter: str = sys.executable) -> pathlib.Path:
+    """The Python of a fresh virtual environment of this interpreter."""
+    run(interpreter, "-m", "venv", "--clear", folder)
     return folder / "bin" / "python"
 
 
@@ -74,30 +75,35 @@ def build_wheel(temporary: pathlib.Path, sources: pathlib.Path) -> pathlib.Path:
     return wheel
 
 
-def test(version: str, temporary: pathlib.Path, sources: pathlib.Path, wheel: pathlib.Path, options) -> Outcome:
-    """Installs the wheel with JAX of a version and runs the tests."""
-    python = environment(temporary / version)
+def test(
+    interpreter: str, version: str, temporary: pathlib.Path, sources: pathlib.Path, wheel: pathlib.Path, options
+) -> Outcome:
+    """Installs the wheel for a Python with JAX of a version and runs the tests."""
+    python = environment(temporary / "environment", interpreter)
     wanted = "jax" if version == NEWEST else f"jax=={version}"
     run(python, "-m", "pip", "install", "--upgrade", wanted, f"{wheel}[test]")
-    found = run(python, "-c", "import jax, jaxlib; print(jax.__version__, jaxlib.__version__)").stdout.split()
-    report = temporary / f"{version}.xml"
+    names = "import sys, jax, jaxlib; print(sys.version.split()[0], jax.__version__, jaxlib.__version__)"
+    found = run(python, "-c", names).stdout.split()
+    report = temporary / "report.xml"
+    report.unlink(missing_ok=True)
     begin = time.monotonic()
     run(python, "-m", "pytest", "-q", f"--junitxml={report}", *options, cwd=sources, quiet=False)
     seconds = time.monotonic() - begin
     if not report.exists():
-        sys.exit(f"jax {found[0]}: pytest wrote no report")
+        sys.exit(f"Python and JAX {found}: pytest wrote no report")
     counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
     for suite in xml.etree.ElementTree.parse(report).iter("testsuite"):
         for name in counts:
             counts[name] += int(suite.get(name, 0))
     failed = counts["failures"] + counts["errors"]
-    return Outcome(*found[-2:], counts["tests"] - failed - counts["skipped"], failed, counts["skipped"], seconds)
+    return Outcome(*found[-3:], counts["tests"] - failed - counts["skipped"], failed, counts["skipped"], seconds)
 
 
 def main() -> int:
-    """Prints a table, a row for each version of JAX; 1 if a test failed anywhere, or none ran."""
+    """Prints a table, a row for each pair; 1 if a test failed anywhere, or none ran."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--versions", nargs="+", default=VERSIONS, help=f"versions of JAX, or '{NEWEST}'")
+    parser.add_argument("--pythons", nargs="+", default=[sys.executable], help="interpreters (default: this one)")
     parser.add_argument("--wheel", type=pathlib.Path, help="a wheel built before, instead of building one")
     parser.add_argument("pytest", nargs="*", help="options of pytest, after --")
     arguments = parser.parse_args()
@@ -107,15 +113,15 @@ def main() -> int:
         sources = temporary / "sources"
         copy_sources(sources)
         wheel = arguments.wheel or build_wheel(temporary, sources)
-        for version in arguments.versions:
-            print(f"==== jax {version}", flush=True)
-            outcomes.append(test(version, temporary, sources, wheel, arguments.pytest))
-            shutil.rmtree(temporary / version)
-    print(f"\n{wheel.name}, Python {sys.version.split()[0]}\n")
-    print("| JAX | jaxlib | passed | failed | skipped | seconds |")
-    print("|---|---|---:|---:|---:|---:|")
+        for interpreter in arguments.pythons:
+            for version in arguments.versions:
+                print(f"==== {interpreter}, jax {version}", flush=True)
+                outcomes.append(test(interpreter, version, temporary, sources, wheel, arguments.pytest))
+    print(f"\n{wheel.name}\n")
+    print("| Python | JAX | jaxlib | passed | failed | skipped | seconds |")
+    print("|---|---|---|---:|---:|---:|---:|")
     for o in outcomes:
-        print(f"| {o.jax} | {o.jaxlib} | {o.passed} | {o.failed} | {o.skipped} | {o.seconds:.0f} |")
+        print(f"| {o.python} | {o.jax} | {o.jaxlib} | {o.passed} | {o.failed} | {o.skipped} | {o.seconds:.0f} |")
     return int(any(o.failed or not o.passed for o in outcomes))
 
 
