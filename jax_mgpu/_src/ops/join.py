@@ -131,8 +131,8 @@ def join(
       null_equal: whether NaNs equal each other. False: a row with a NaN in its key has no partner, as in SQL.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
-      less: the order, in place of that of numbers; see `mergesort`. Keys are equal where neither comes first. It
-        excludes `null_equal=False`.
+      less: the order, in place of that of numbers; see `mergesort`. Keys are equal where neither comes first.
+        Cannot be combined with `null_equal=False`.
       axis_name: join the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns may
         have up to 64 bits in all. Each device gets an equal share of the result's rows, even of the rows that one row
         of a makes. Indices are positions in the global arrays; `size` and the number are the device's own.

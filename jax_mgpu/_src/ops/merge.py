@@ -114,7 +114,7 @@ def merge(
         column.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
-      less: the order, in place of that of numbers; see `mergesort`. It excludes `descending` and `axis_name`.
+      less: an order in place of that of numbers; see `mergesort`. Cannot be combined with `descending` or `axis_name`.
       axis_name: merge the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns
         may have up to 64 bits in all.
       even: over a mesh axis, devices get numbers of items that differ by at most one; if False, devices are filled from

@@ -65,8 +65,8 @@ def mergesort(
       count: see `sort`.
       less: the order, in place of that of numbers: a function of two items that says whether the first comes before the
         second, a strict weak order. Keys are then a pytree of arrays with leading axis `n`, of any dtypes and trailing
-        shapes, and an item is the pytree without that axis. It excludes `descending` and `axis_name`. Any other
-        function gives the keys in no order; on a GPU, some more than once.
+        shapes, and an item is the pytree without that axis. Cannot be combined with `descending` or
+        `axis_name`. A function that is no such order gives the keys in no order; on a GPU, some more than once.
       axis_name: see `sort`.
       even: see `sort`.
 

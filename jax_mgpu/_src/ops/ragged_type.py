@@ -287,7 +287,7 @@ class Ragged:
 
     @property
     def count(self) -> jax.Array:
-        """Where the last row ends, a scalar: the number of items, if there are no gaps."""
+        """Where the last row ends, a scalar; it is the number of items if there are no gaps."""
         return jnp.asarray(self.segments.count)
 
     @property

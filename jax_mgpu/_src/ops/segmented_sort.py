@@ -118,7 +118,7 @@ def segmented_sort(
         `i % 32` of word `i // 32`. A set flag starts a segment.
       descending: sort in the reverse order; equal keys stay in input order. A tuple of bools is a direction a column.
       count: the number of live items, an integer scalar (default `n`). Items past it stay where they are.
-      less: the order, in place of that of numbers; see `mergesort`. It excludes `descending` and `axis_name`.
+      less: an order in place of that of numbers; see `mergesort`. Cannot be combined with `descending` or `axis_name`.
       axis_name: sort the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns
         may have up to 64 bits in all. Heads and flags are those of the segments that start among a device's own items;
         a segment continues on the devices that follow, up to the next head. The number of items of a device does not

@@ -102,8 +102,8 @@ def set_intersection(
         over a mesh axis.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
-      less: the order, in place of that of numbers; see `mergesort`. Keys are equal where neither comes first. It
-        excludes `axis_name`.
+      less: the order, in place of that of numbers; see `mergesort`. Keys are equal where neither comes first.
+        Cannot be combined with `axis_name`.
       axis_name: work on the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`;
         columns have up to 64 bits then. Each device gets a part of the result, of about equally many items of a and b.
         `size` and the number are the device's own. The default of `size` is the most that a part can have: n_a + n_b,

@@ -86,7 +86,7 @@ def sorted_search(
       haystack_count: the same for the haystack (default `m`).
       fill_value: the value of results past `needles_count`, an integer scalar. `m` makes them padding if the positions
         serve as heads.
-      less: the order, in place of that of numbers; see `mergesort`. It excludes `axis_name`.
+      less: an order in place of that of numbers; see `mergesort`. Cannot be combined with `axis_name`.
       axis_name: look up the needles of all devices of a mesh axis, or of a tuple of axes, in the haystack of all of
         them, within `jax.shard_map`; columns may have up to 64 bits in all. Positions are those in the global haystack;
         each is on the device of its needle.
