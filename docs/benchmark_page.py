@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import pathlib
 import statistics
 from collections.abc import Sequence
@@ -10,15 +11,38 @@ from benchmarks import summary
 from benchmarks.summary import Row
 
 HEAD = ("| row | jax_mgpu, ms | rivals, ms | fastest rival / ours | to reach, ms |", "|---|--:|---|--:|--:|")
+AHEAD = 1.1
 SHOWN = ("rows", "shapes")  # of a grid, with thousands of rows, the page has those that a rival wins
 
 
 def write(results: pathlib.Path, folder: pathlib.Path) -> None:
-    """Writes benchmarks.md, from the files of all machines, those with most rows first."""
+    """Writes conclusions.md and benchmarks.md, from the files of all machines, those with most rows first."""
     folder.mkdir(exist_ok=True)
     machines = sorted((summary.read(path) for path in results.glob("*.csv")), key=len, reverse=True)
+    said = [f"- **{rows[0].card}.** {headline(rows)} {losses(rows)}\n" for rows in machines]
+    (folder / "conclusions.md").write_text("".join(said), encoding="utf-8")
     parts = [part for rows in machines for part in machine(rows)]
     (folder / "benchmarks.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def headline(rows: Sequence[Row]) -> str:
+    """How a machine's rows stand to their rivals, in one sentence."""
+    ratios = [row.ratio for row in rows if row.suite == "rows" and row.ratio is not None]
+    first, median = sum(ratio >= 1 for ratio in ratios), statistics.median(ratios)
+    return (
+        f"jax_mgpu is the fastest in {first} of the {len(ratios)} rows that have a rival, and in the median row the "
+        f"fastest rival takes {median:.2g} times as long."
+    )
+
+
+def losses(rows: Sequence[Row]) -> str:
+    """Where rivals are ahead by more than `AHEAD`, by family."""
+    ahead = [row for row in won(rows) if row.suite == "rows" and row.ratio is not None and row.ratio < 1 / AHEAD]
+    if not ahead:
+        return "No rival is ahead by more than 10%."
+    families = collections.Counter(row.family for row in ahead).most_common()
+    where = ", ".join(f"{family} ({count})" for family, count in families)
+    return f"A rival is ahead by more than 10% in {len(ahead)} of them: {where}."
 
 
 def machine(rows: Sequence[Row]) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import inspect
+import json
 import logging
 import pathlib
 import re
@@ -11,8 +14,10 @@ from typing import Any
 
 from docutils import nodes
 from docutils.statemachine import StringList
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.roles import XRefRole
+from sphinx.transforms import SphinxTransform
 from sphinx.util.docutils import SphinxDirective
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -56,6 +61,26 @@ def name_or_code(name: str, rawtext: str, text: str, lineno: int, inliner: Any, 
     return [nodes.literal(rawtext, text)], []
 
 
+class LinkedNames(SphinxTransform):
+    """Links code of a page's text that is a public name, as `sort`, `mgpu.sort` or `Ragged.from_rows`."""
+
+    default_priority = 400  # before references are resolved
+
+    def apply(self, **_: Any) -> None:
+        """Called by Sphinx for each page."""
+        for literal in list(self.document.findall(nodes.literal)):
+            name = re.sub(r"^(jax_)?mgpu\.", "", literal.astext()).removesuffix("()")
+            base, _, member = name.partition(".")
+            is_public = base in jax_mgpu.__all__ and (not member or hasattr(getattr(jax_mgpu, base), member))
+            if not is_public or isinstance(literal.parent, (nodes.reference, nodes.title, pending_xref)):
+                continue
+            link = pending_xref(
+                "", refdomain="py", reftype="obj", reftarget=f"jax_mgpu.{name}", refexplicit=True, refwarn=False,
+            )  # fmt: skip
+            literal.replace_self(link)
+            link += literal
+
+
 class Family(SphinxDirective):
     """`.. family:: merge` documents the public names of families' modules, so that a page need not list them."""
 
@@ -82,15 +107,38 @@ def is_no_empty_glob(record: logging.LogRecord) -> bool:
 
 
 def table_of_operations(folder: pathlib.Path) -> str:
-    """The pages of the reference in the order of the site, each with the public names that it documents."""
-    rows = ["| family | operations |", "|---|---|"]
+    """The public names in the order of the site, by page, with a line on each: the first of its docstring."""
+    parts = []
     for page in re.findall(r"^reference/(\w+)$", (folder / "index.md").read_text(encoding="utf-8"), re.MULTILINE):
         text = (folder / "reference" / f"{page}.md").read_text(encoding="utf-8")
         names = reference_pages.names_of_page(text)
         operations = [name for name in names if not hasattr(getattr(jax_mgpu, name), "_fields")]  # no types of results
         if operations:
-            links = ", ".join(f"{{py:obj}}`{name} <jax_mgpu.{name}>`" for name in operations)
-            rows.append(f"| [{text.partition('# ')[2].splitlines()[0]}]({page}.md) | {links} |")
+            title = text.partition("# ")[2].splitlines()[0]
+            parts += [f"### [{title}]({page}.md)\n", "| function | what it does |", "|---|---|"]
+            parts += [f"| {{py:obj}}`{name} <jax_mgpu.{name}>` | {first_line(name)} |" for name in operations]
+            parts += [""]
+    return "\n".join(parts)
+
+
+def first_line(name: str) -> str:
+    """What a public name is for, as a cell of a table."""
+    return (inspect.getdoc(getattr(jax_mgpu, name)) or "").splitlines()[0].replace("|", "\\|")
+
+
+def gallery(notebooks: pathlib.Path, folder: pathlib.Path) -> str:
+    """The notebooks in the order of their own page, each with its first picture and what it shows."""
+    (folder / "thumbnails").mkdir(exist_ok=True)
+    rows = ["| picture | notebook |", "|---|---|"]
+    listed = (notebooks / "README.md").read_text(encoding="utf-8")
+    for name, shows in re.findall(r"^\| \[\w+\]\((\w+)\.ipynb\) \| (.*) \|$", listed, re.MULTILINE):
+        cells = json.loads((notebooks / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+        title = "".join(cells[0]["source"]).splitlines()[0].removeprefix("# ")
+        data = [output.get("data", {}) for cell in cells for output in cell.get("outputs", ())]
+        picture = next(shown["image/png"] for shown in data if "image/png" in shown)
+        (folder / "thumbnails" / f"{name}.png").write_bytes(base64.b64decode(picture))
+        image = f"![A picture from {title}](generated/thumbnails/{name}.png)"
+        rows.append(f"| {image} | [{title}](notebooks/{name}.ipynb): {shows} |")
     return "\n".join(rows) + "\n"
 
 
@@ -103,12 +151,15 @@ def write_sources(app: Sphinx) -> None:
     (folder / "notebooks").mkdir()
     for notebook in (ROOT / "notebooks").glob("*.ipynb"):
         shutil.copy2(notebook, folder / "notebooks")
+    if (ROOT / "notebooks").is_dir():  # a source distribution has none
+        (folder / "generated" / "notebooks.md").write_text(gallery(ROOT / "notebooks", folder / "generated"))
 
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.add_role("name_or_code", name_or_code)
     app.add_directive("family", Family)
+    app.add_transform(LinkedNames)
     app.connect("builder-inited", write_sources)
     logging.getLogger("sphinx.sphinx.directives.other").addFilter(is_no_empty_glob)
 

@@ -114,3 +114,17 @@ def test_the_performance_page_has_the_saved_figures():
         rivals = rows[name].rivals
         fastest = min(rivals, key=lambda rival: rivals[rival], default="")
         assert (ours, rival) == (f"{rows[name].ours:.4g}", f"{fastest} {rivals[fastest]:.4g}" if rivals else "")
+
+
+def test_the_pages_say_how_many_rows_are_won(monkeypatch):
+    """README, in the words of the benchmarks page; the landing page, by the picture's row."""
+    root = pathlib.Path(summary.__file__).parent.parent
+    monkeypatch.syspath_prepend(root / "docs")
+    import benchmark_page
+
+    rows = read(RESULTS / "h200.csv")
+    said = " ".join((root / "README.md").read_text(encoding="utf-8").split())
+    assert f"On an {rows[0].card}, {benchmark_page.headline(rows)}" in said
+    row = next(row for row in rows if row.row == "segmented_sort/keys, mean 30, uniform")
+    said = (root / "docs" / "index.md").read_text(encoding="utf-8")
+    assert f"takes {row.ours:.1g} ms, where JAX alone takes {row.rivals['XLA']:.2g}:" in said
