@@ -30,6 +30,7 @@ from jax_mgpu._src.ops.ranks import *
 from jax_mgpu._src.ops.reduce import *
 from jax_mgpu._src.ops.reduce_by_id import *
 from jax_mgpu._src.ops.scan import *
+from jax_mgpu._src.ops.scan_by_key import *
 from jax_mgpu._src.ops.segmented_softmax import *
 from jax_mgpu._src.ops.segmented_sort import *
 from jax_mgpu._src.ops.segments import *

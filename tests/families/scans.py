@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import jax_mgpu as mgpu
@@ -16,6 +17,7 @@ from tests.examples import (
     Example,
     broken_ends,
     distinct,
+    few,
     integer_to,
     live,
     numbers,
@@ -23,6 +25,7 @@ from tests.examples import (
     positions,
 )
 from tests.fuzz import draw
+from tests.fuzz.compare import Equal
 from tests.fuzz.draw import Call, Shape, names_of
 from tests.fuzz.functions import ItemMap
 from tests.fuzz.operators import Function, Named, before, operator_of, scalar
@@ -57,6 +60,19 @@ EXAMPLES = {
         exact=False,
         composed=True,
     ),
+    "segmented_scan, initial": of_segments(
+        lambda x, heads, count: mgpu.segmented_scan(x, heads, initial=x[0], exclusive=True, count=count),
+        exact=False,
+        composed=True,
+    ),
+    "scan_by_key": Example(
+        lambda keys, x, count: mgpu.scan_by_key(keys, x, count=count),
+        lambda rng, real: (few(rng), numbers(rng, real), live(rng)),
+        differentiable=(1,),
+        counts=(2,),
+        exact=False,
+        composed=True,
+    ),
     "segmented_scan, max": Example(
         lambda x, heads: mgpu.segmented_scan(x, heads, "max", reverse=True),
         lambda rng, real: (distinct(rng, real), positions(rng)),
@@ -73,16 +89,21 @@ def placed(state: Any, i: Any) -> Any:
 GARBAGE = {
     "scan": lambda keys, few, near, far: mgpu.scan(keys, count=near[0], return_total=True),
     "segmented_scan": lambda keys, few, near, far: mgpu.segmented_scan(keys, near, reverse=True),
+    "scan_by_key": lambda keys, few, near, far: mgpu.scan_by_key(few, keys, "max", count=near[0]),
 }
 
 BROKEN = {
     "scan: count": (lambda: mgpu.scan(KEYS, count=7), integer_to(6), 0),
+    "scan_by_key: count": (lambda: mgpu.scan_by_key(KEYS, KEYS, count=7), integer_to(6), 0),
     "segmented_scan: heads": (lambda: mgpu.segmented_scan(KEYS, [0, 4, 2]), HEADS, 2),
     **broken_ends(mgpu.segmented_scan),
     "segmented_scan: count": (lambda: mgpu.segmented_scan(KEYS, [0, 3], count=7), integer_to(6), 0),
 }
 
-ARGUMENTS = {"scan: x": Argument("items"), "segmented_scan: x": Argument("items")}
+ARGUMENTS = {
+    **{f"{name}: x": Argument("items") for name in ("scan", "segmented_scan", "scan_by_key")},
+    "scan_by_key: keys": Argument("matched keys"),
+}
 
 
 # ---- Over 2^32 items -------------------------------------------------------------------------------------------------
@@ -109,15 +130,24 @@ def large_scan_argmax(n, index):
 
 
 LARGE = {"scan": large_scan, "segmented_scan": large_segmented_scan}
-LARGE_WITH_INDICES = {"scan, argmax": large_scan_argmax}
+
+
+def large_scan_by_key(n, index):
+    at = spots(n, index)
+    keys = np.repeat(np.arange(len(at), dtype=np.uint8), np.diff(at, append=n))
+    expected = np.concatenate([np.cumsum(part, dtype=np.uint8) for part in pieces(bytes_of(n), at)])
+    same(mgpu.scan_by_key(keys, bytes_of(n)), expected)
+
+
+LARGE_WITH_INDICES = {"scan, argmax": large_scan_argmax, "scan_by_key": large_scan_by_key}
 
 
 # ---- Drawn calls, and their oracles ----------------------------------------------------------------------------------
 
 
 def scans(shape: Shape, item_map: ItemMap | None = None) -> Call:
-    """scan and segmented_scan."""
-    name = shape.choice(("scan", "segmented_scan"))
+    """scan, segmented_scan and scan_by_key."""
+    name = shape.choice(("scan", "segmented_scan", "segmented_scan", "scan_by_key"))
     exclusive, reverse = shape.flag(0.4), shape.flag(0.4)
     operator, n = operator_of(shape, exclusive), shape.size()
     count, total = shape.count(n), name == "scan" and shape.flag(0.4)
@@ -135,21 +165,39 @@ def scans(shape: Shape, item_map: ItemMap | None = None) -> Call:
     emits = shape.flag(0.2)
     if emits:
         options["emit"] = placed
-    shape.say(name, f"m={m}", "emit" * emits, "exclusive" * exclusive, "reverse" * reverse, "total" * total)
+    begins = isinstance(operator, Named) and operator.op in ("add", "min", "max") and shape.flag(0.3)
+    begins = begins and np.dtype(jnp.dtype(operator.dtype)).kind in "iu" and not (total or emits or shape.derivative)
+    if begins:
+        options["initial"] = 3
+    shape.say(
+        name,
+        f"m={m}",
+        "emit" * emits,
+        "initial" * begins,
+        "exclusive" * exclusive,
+        "reverse" * reverse,
+        "total" * total,
+    )
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
         del apart
         heads = draw.positions(rng, m, n, head_dtype) if name == "segmented_scan" else None
         x = before(item_map, rng, operator.draw(rng, n))
-        return names_of(name, x=x, heads=heads, count=draw.drawn(count, rng))
+        keys = np.sort(rng.integers(0, max(m, 1), n)).astype(np.int16) if name == "scan_by_key" else None
+        return names_of(name, keys=keys, x=x, heads=heads, count=draw.drawn(count, rng))
 
-    def function(x: Any, heads: Any = None, **others: Any) -> Any:
+    def function(x: Any, heads: Any = None, keys: Any = None, **others: Any) -> Any:
+        if keys is not None:
+            return mgpu.scan_by_key(keys, x, **options, **others)
         return getattr(mgpu, name)(*((x,) if heads is None else (x, heads)), **options, **others)
 
-    def expected(x: Any, heads: Any = (), count: Any = None) -> list[Any]:
+    def expected(x: Any, heads: Any = (), keys: Any = None, count: Any = None) -> list[Any]:
+        heads = heads if keys is None else np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[:n])
         heads = np.asarray(heads, np.int64) if not len(heads) else heads
         x = x if item_map is None else item_map.of(x)
         scanned = operator.scan(x, heads, exclusive, reverse, count)
+        if begins:
+            scanned = [_begun(leaf, operator.op, oracle.live_count(count, n)) for leaf in scanned]
         if emits:
             places = np.arange(n, dtype=np.int32)
             is_live = places < oracle.live_count(count, n)
@@ -162,6 +210,16 @@ def scans(shape: Shape, item_map: ItemMap | None = None) -> Call:
         return [*scanned, *map(scalar, operator.reduce(flipped, np.zeros(1, np.int64), count, widens=False))]
 
     return Call(name, function, draw_operands, expected, shape.x64, ("x",), finite=shape.finite)
+
+
+def _begun(leaf: Any, op: str, live: int) -> Any:
+    """A scan that begins with 3."""
+    results = leaf.expected if isinstance(leaf, Equal) else leaf
+    combine = {"add": np.add, "min": np.minimum, "max": np.maximum}[op]
+    with np.errstate(over="ignore"):
+        return np.where(np.arange(len(results)) < live, combine(results, results.dtype.type(3)), 0).astype(
+            results.dtype
+        )
 
 
 def _flip(x: np.ndarray, count: Any) -> np.ndarray:

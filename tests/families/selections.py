@@ -282,7 +282,8 @@ def runs(shape: Shape) -> Call:
     head_dtype = shape.index_dtype(0)
     size = shape.choice((None, None, 0, n // 2, n + 2))
     slots = n if size is None else size
-    shape.say(f"m={m}", f"size={size}")
+    least = shape.choice((1, 1, 2, 3))
+    shape.say(f"m={m}", f"size={size}", f"least={least}")
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
         del apart
@@ -291,7 +292,7 @@ def runs(shape: Shape) -> Call:
         return names_of("run_starts", keys=keys, heads=heads, count=draw.drawn(count, rng))
 
     def function(keys: Any, heads: Any = None, **others: Any) -> Any:
-        return mgpu.run_starts(keys, heads, size=size, **others)
+        return mgpu.run_starts(keys, heads, size=size, least=least, **others)
 
     def expected(keys: Any, heads: Any = None, count: Any = None) -> list[Any]:
         live = oracle.live_count(count, n)
@@ -300,6 +301,7 @@ def runs(shape: Shape) -> Call:
         at = np.zeros(0) if heads is None else heads.astype(np.float64)
         is_start[at[at < live].astype(np.int64)] = True
         starts = np.flatnonzero(is_start)
+        starts = starts[np.diff(starts, append=live) >= least]
         before = [0] if heads is None else np.searchsorted(starts, at, "left")
         return [oracle.padded(int32(starts), slots, n), int32(before), int32(len(starts))]
 

@@ -41,6 +41,7 @@ __all__ = [
     "custom",
     "expect_no_array_function",
     "general_scan",
+    "of_item",
     "reduce_results",
     "result_dtype",
     "scan_results",
@@ -97,6 +98,7 @@ class Operator:
       identity: the state of nothing, without the leading axis, or None where it is not known.
       dead: the result for an item past the count.
       function: the same as a caller's function of two items, where it is one.
+      initial: what a scan begins with, without the leading axis, or None.
       kind: the built-in operator, where it is one; its identity changes nothing that it is combined with.
       commutes: whether the operator certainly does.
     """
@@ -107,6 +109,7 @@ class Operator:
     identity: Any
     dead: int = 0
     function: Callable[[Any, Any], Any] | None = None
+    initial: Any = None
     kind: Kind | None = None
     commutes: bool = False
 
@@ -201,6 +204,7 @@ def custom(
     needs_identity: Callable[[int], str | None] = lambda n: None,
     argument: str = "x",
     commutative: bool = False,
+    initial: Any = None,
 ) -> tuple[Operator, Any, int, Callable[[Any], Any]]:
     """A caller's function as an operator, with the items, their number, and what makes results of what it gives.
 
@@ -219,8 +223,10 @@ def custom(
     n = first.shape[0]
     leaves = expect_leading_axis(operation, argument, leaves, n, "each other")
     needs = needs_identity(n)
+    if initial is not None:
+        initial = _like_item(operation, "initial", initial, leaves, structure)
     if identity is not None:
-        identity = _identity(operation, identity, leaves, structure)
+        identity = _like_item(operation, "identity", identity, leaves, structure)
     elif needs is not None:
         raise value_error(operation, "identity", f"the identity of op, for {needs}", "None")
     index_dtype(operation, argument, n)
@@ -242,6 +248,7 @@ def custom(
         finish=lambda state: state,
         identity=identity,
         function=combine_items,
+        initial=initial,
         commutes=commutative,
     )
     return operator, structure.unflatten(plain), n, restore
@@ -272,18 +279,22 @@ def expect_no_array_function(operation: str, op: Any, takes_functions: bool = Tr
             raise type_error(operation, "op", expected, f"{function.__name__}, a function of an array")
 
 
-def _identity(operation: str, identity: Any, leaves: Sequence[jax.Array], structure: Any) -> Any:
-    """The identity of a caller's function, of the types and shapes of an item."""
-    given, given_structure = jax.tree.flatten(identity)
+def _like_item(operation: str, argument: str, item: Any, leaves: Sequence[jax.Array], structure: Any) -> Any:
+    """The identity of a caller's function, or what a scan begins with, of the types and shapes of an item."""
+    given, given_structure = jax.tree.flatten(item)
     if given_structure != structure:
-        raise type_error(operation, "identity", f"the structure of x, {structure}", given_structure)
-    arrays = []
-    for i, leaf in zip((as_array(operation, "identity", i) for i in given), leaves, strict=True):
-        shape = leaf.shape[1:]
-        if i.ndim > len(shape) or any(a not in (1, b) for a, b in zip(i.shape[::-1], shape[::-1], strict=False)):
-            raise value_error(operation, "identity", f"the shape of an item, {list(shape)}", describe(i))
-        arrays.append(jnp.broadcast_to(i if i.dtype == leaf.dtype else i.astype(leaf.dtype), shape))
+        raise type_error(operation, argument, f"the structure of x, {structure}", given_structure)
+    pairs = zip(given, leaves, strict=True)
+    arrays = [of_item(operation, argument, i, leaf.shape[1:], leaf.dtype) for i, leaf in pairs]
     return structure.unflatten(plain_leaves(arrays)[0])
+
+
+def of_item(operation: str, argument: str, x: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """An argument of the shape and type of an item."""
+    x = as_array(operation, argument, x)
+    if x.ndim > len(shape) or any(a not in (1, b) for a, b in zip(x.shape[::-1], shape[::-1], strict=False)):
+        raise value_error(operation, argument, f"the shape of an item, {list(shape)}", describe(x))
+    return jnp.broadcast_to(x if x.dtype == dtype else x.astype(dtype), shape)
 
 
 def _expect_items(operation: str, op: Callable[..., Any], item: Sequence[Any], structure: Any) -> None:

@@ -113,10 +113,15 @@ def run_marks(axis: Axis, keys: jax.Array, live: jax.Array, heads: Any = ABSENT)
     return jnp.where(is_first(n), first, marks)
 
 
-def run_starts(axis: Axis, keys: jax.Array, heads: Any, size: int, count: Any) -> Runs:
+def run_starts(axis: Axis, keys: jax.Array, heads: Any, size: int, count: Any, least: int) -> Runs:
     """The runs that start on this device, by positions among its own items."""
-    live = axis.live("keys", keys.shape[0], count)
+    n = keys.shape[0]
+    live = axis.live("keys", n, count)
     marks = run_marks(axis, keys, live, ABSENT if heads is None else heads)
+    if least > 1:
+        places = axis.begin(axis.gather(live)) + jnp.arange(n, dtype=live.dtype)
+        with by_construction():
+            marks &= _next_marked(axis, marks, places, live) - places >= least
     starts, total = positions(marks, count, size)
     if heads is None:
         return Runs(starts, jnp.zeros((1,), starts.dtype), total)
@@ -191,6 +196,13 @@ def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: Any) -> TopK:
     return TopK(values, indices, taken)
 
 
+def _next_marked(axis: Axis, marked: jax.Array, places: jax.Array, live: jax.Array) -> jax.Array:
+    """The next place that is marked, of any device, or the number of all items."""
+    total = axis.sum(live)
+    options: dict[str, Any] = {"exclusive": True, "reverse": True, "count": live, "axis_name": axis.name}
+    return jnp.minimum(scan(jnp.where(marked, places, total), "min", **options), total)
+
+
 def rank(axis: Axis, keys: jax.Array | Columns, heads: Any, *, ties: str, descending: Any, count: Any) -> jax.Array:
     """Ranks are made where the items lie in their order, and go back to where they came from."""
     n = keys.shape[0]
@@ -217,9 +229,7 @@ def rank(axis: Axis, keys: jax.Array | Columns, heads: Any, *, ties: str, descen
         else:
             begins = scan(jnp.where(starts, places, 0), "max", **named)
             firsts = places if ties == "ordinal" else scan(jnp.where(differs, places, 0), "max", **named)
-            total = axis.sum(live)
-            nexts = scan(jnp.where(differs, places, total), "min", exclusive=True, reverse=True, **named)
-            ranks = rank_of_run(ties, firsts, jnp.minimum(nexts, total), begins)
+            ranks = rank_of_run(ties, firsts, _next_marked(axis, differs, places, live), begins)
     (ranks,), slots_of = put(axis, [ranks], jnp.where(slots < live, order, -1), axis.gather(given), n)
     return jnp.zeros((n,), ranks.dtype).at[slots_of].set(ranks, mode="drop", unique_indices=True)
 

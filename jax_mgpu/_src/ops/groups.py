@@ -49,7 +49,7 @@ from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.argsorted import Ordered, count_of, rows_in_order
 from jax_mgpu._src.ops.intervals import filled_tangent
 from jax_mgpu._src.ops.reduce import SegmentedItems, _run_heads, run_reduce_by_key
-from jax_mgpu._src.ops.scan import _scan, covered, pieces
+from jax_mgpu._src.ops.scan import _scan, covered, next_marked, pieces
 from jax_mgpu._src.ops.sort import run_sort_indices
 from jax_mgpu._src.ops.sort_primitives import Method
 
@@ -271,9 +271,7 @@ def rank(
         ranks = runs - take_or_fill(runs, begins) + 1
     else:
         live = live_items(n, segments.count, order.dtype)
-        starts_after = jnp.where(differs, places, n)
-        nexts = _scan(x=starts_after, op=Kind.MIN, exclusive=True, reverse=True, total=False)[0]
-        ranks = rank_of_run(form, _last_marked(places, differs), jnp.minimum(nexts, live), begins)
+        ranks = rank_of_run(form, _last_marked(places, differs), next_marked(differs, live), begins)
     ranks = Ordered(sorted_keys, order, ABSENT).to_rows(ranks)
     ranks = jnp.where(live_mask(n, segments.count), ranks, 0)
     return ranks if segments.ends is None else jnp.where(covered(n, starts), ranks, 0)

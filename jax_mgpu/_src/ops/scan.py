@@ -25,8 +25,10 @@ from jax_mgpu._src.arguments.check import (
     expect_dtype,
     index_dtype,
     static_flag,
+    type_error,
+    value_error,
 )
-from jax_mgpu._src.arguments.counts import heads_inside, live_items, live_mask
+from jax_mgpu._src.arguments.counts import heads_inside, live_items, live_mask, segment_starts
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.segments import GivenSegments, segment_operands, split_segments
 from jax_mgpu._src.arguments.values import take_or_fill
@@ -36,9 +38,11 @@ from jax_mgpu._src.functions.custom_operator import scan_by_function, scan_mappe
 from jax_mgpu._src.functions.named_operators import Leaf, named_leaves, over_devices
 from jax_mgpu._src.functions.operators import (
     Kind,
+    Operator,
     accumulator_dtype,
     builtin,
     custom,
+    of_item,
     result_dtype,
     scan_results,
     select,
@@ -61,6 +65,7 @@ def scan(
     count: ArrayLike | None = None,
     return_total: Literal[False] = False,
     identity: Any = None,
+    initial: Any = None,
     dtype: DTypeLike | None = None,
     commutative: bool = False,
     axis_name: AxisName | None = None,
@@ -75,6 +80,7 @@ def scan(
     count: ArrayLike | None = None,
     return_total: bool = False,
     identity: Any = None,
+    initial: Any = None,
     map: ItemFunction | None = None,
     emit: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
@@ -91,6 +97,7 @@ def scan(
     count: ArrayLike | None = None,
     return_total: bool = False,
     identity: Any = None,
+    initial: Any = None,
     map: ItemFunction | None = None,
     emit: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
@@ -111,6 +118,9 @@ def scan(
       return_total: also return the combination of all live items.
       identity: the identity of a function `op`, a pytree like one item: needed for an exclusive scan, and for a total
         over possibly no items.
+      initial: what the scan begins with, an item that is combined before the first one, or a pytree of such: the first
+        result of an exclusive scan, which then needs no identity, but over a mesh axis. Totals have it too. Not for
+        `"mean"`, `"argmin"` and `"argmax"`.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
         structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
         load an item. Over a mesh axis, positions are those in the global array.
@@ -145,8 +155,8 @@ def scan(
       >>> mgpu.scan(jnp.array([3.0, 1.0, 5.0]), emit=lambda total, i: total / (i + 1))  # running means
       Array([3., 2., 3.], dtype=float32)
     """
-    given = (identity, map, emit, dtype, commutative, axis_name)
-    return _run("scan", x, ABSENT, None, op, exclusive, reverse, count, return_total, *given)
+    given = (identity, initial, map, emit, dtype, commutative, axis_name)
+    return run_scan("scan", x, ABSENT, None, op, exclusive, reverse, count, return_total, *given)
 
 
 @overload
@@ -160,6 +170,7 @@ def segmented_scan(
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
     identity: Any = None,
+    initial: Any = None,
     dtype: DTypeLike | None = None,
     commutative: bool = False,
 ) -> jax.Array: ...
@@ -174,6 +185,7 @@ def segmented_scan(
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
     identity: Any = None,
+    initial: Any = None,
     map: ItemFunction | None = None,
     emit: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
@@ -191,6 +203,7 @@ def segmented_scan(
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
     identity: Any = None,
+    initial: Any = None,
     map: ItemFunction | None = None,
     emit: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
@@ -212,6 +225,7 @@ def segmented_scan(
         Without `ends` a segment ends where the next begins.
       count: see `scan`.
       identity: see `scan`.
+      initial: see `scan`; each segment begins with it.
       map: see `scan`.
       emit: see `scan`.
       dtype: see `scan`.
@@ -233,11 +247,11 @@ def segmented_scan(
       >>> mgpu.segmented_scan(jnp.array([3, 1, 4, 1, 5]), jnp.array([0, 2]))
       Array([ 3,  4,  4,  5, 10], dtype=int32)
     """
-    given = (identity, map, emit, dtype, commutative, axis_name)
-    return _run("segmented_scan", x, heads, ends, op, exclusive, reverse, count, False, *given)
+    given = (identity, initial, map, emit, dtype, commutative, axis_name)
+    return run_scan("segmented_scan", x, heads, ends, op, exclusive, reverse, count, False, *given)
 
 
-def _run(
+def run_scan(
     name: str,
     x: Any,
     heads: Any,
@@ -248,28 +262,34 @@ def _run(
     count: Any,
     return_total: bool,
     identity: Any,
+    initial: Any,
     item_map: Any,
     emit: Any,
     dtype: Any,
     commutative: bool,
     axis_name: Any,
 ) -> Any:
+    """A scan of all items, or of segments, by the operation of this name."""
     exclusive, reverse = static_flag(name, "exclusive", exclusive), static_flag(name, "reverse", reverse)
     return_total = static_flag(name, "return_total", return_total)
     commutative = static_flag(name, "commutative", commutative)
     expect_dtype(name, dtype, op)
+    # What a function begins with stands for an identity, which is not known: an inclusive scan moves on by an item.
+    moves_on = exclusive and callable(op) and identity is None and initial is not None and axis_name is None
 
     def needs_identity(n: int) -> str | None:
         if return_total and (count is not None or n == 0):
             return "a total that may be over nothing"
-        return "an exclusive scan" if exclusive else None
+        return "an exclusive scan" if exclusive and not moves_on else None
 
     has_ends = split_segments(name, heads, ends)[1] is not None
     x, load = mapped(
         name, item_map, x, count, axis_name=axis_name, inside=before_map(name, heads, ends) if has_ends else None
     )
     if callable(op):
-        operator, x, n, restore = custom(name, op, x, identity, needs_identity, commutative=commutative)
+        operator, x, n, restore = custom(
+            name, op, x, identity, needs_identity, commutative=commutative, initial=initial
+        )
     else:
         leaves, restore, n = named_leaves(
             name, "x", x, op, identity, devices_of(name, axis_name), scanned=True, dtype=dtype
@@ -277,16 +297,15 @@ def _run(
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
     heads, count = pieces(segments), segments.count
     if has_ends and load is None:
-        if callable(op):
-            x = inside_segments(x, heads, gaps=True)
-        else:
-            leaves = [leaf_inside_segments(leaf, heads, gaps=True) for leaf in leaves]
-    flags = {"exclusive": exclusive, "reverse": reverse, "total": return_total}
+        x = inside_segments(x, heads, gaps=True) if callable(op) else x
+        leaves = leaves if callable(op) else [leaf_inside_segments(leaf, heads, gaps=True) for leaf in leaves]
+    flags = {"exclusive": exclusive and not moves_on, "reverse": reverse, "total": return_total}
     if axis_name is not None:
         given = () if heads is ABSENT else (heads,)
+        form = mesh.reductions.scan if heads is ABSENT else mesh.reductions.segmented_scan
 
         def scanned_over(op: Any, x: Any) -> list[Any]:
-            return list(over_axis(getattr(mesh.reductions, name), name, axis_name, op, x, n, *given, count, **flags))
+            return list(over_axis(form, name, axis_name, op, x, n, *given, count, **flags))
 
         if callable(op):
             results = scanned_over(operator, x)
@@ -308,9 +327,72 @@ def _run(
     if has_ends:
         live = covered(n, heads) & live_mask(n, count)
         results[0] = jax.tree.map(lambda x, fill: select(live, x, jnp.full_like(x, fill)), results[0], fills)
+    place = (n, heads, count, reverse) if moves_on else None
+    results = _begun(name, operator if callable(op) else leaves, initial, results, restore, live, place)
     results = [restore(parts) for parts in results]
     results[0] = emitted(name, emit, results[0], n, live, count, axis_name)
     return tuple(results) if return_total else results[0]
+
+
+def _begun(
+    name: str,
+    op: Operator | list[Leaf],
+    initial: Any,
+    results: list[Any],
+    restore: Callable[[Any], Any],
+    live: jax.Array | None,
+    place: tuple[int, Any, Any, bool] | None,
+) -> list[Any]:
+    """The results of a scan and its total, if there is one, combined with what the scan begins with."""
+    if initial is None:
+        return results
+    if isinstance(op, Operator):
+        results = [_combined_with(op, results[0]), *(_combined_with(op, total, True) for total in results[1:])]
+        results[0] = results[0] if place is None else _moved_on(op, results[0], *place)
+    else:
+        begins = _initial_leaves(name, initial, op, restore)
+        results = [[_begun_leaf(*pair) for pair in zip(op, begins, part, strict=True)] for part in results]
+    if live is not None:
+        results[0] = jax.tree.map(lambda x: select(live, x, jnp.zeros_like(x)), results[0])
+    return results
+
+
+def _combined_with(operator: Operator, results: Any, is_total: bool = False) -> Any:
+    """Results by a function, combined with what the scan begins with."""
+    rows = jax.tree.map(lambda x: x[None], results) if is_total else results
+    begins = jax.tree.map(lambda i, x: jnp.broadcast_to(i, x.shape), operator.initial, rows)
+    combined = operator.combine(begins, rows)
+    return jax.tree.map(lambda x: x[0], combined) if is_total else combined
+
+
+def _begun_leaf(leaf: Leaf, initial: jax.Array, results: jax.Array) -> jax.Array:
+    """The same of one array by a name."""
+    wide = accumulator_dtype(leaf.dtype)
+    combine = builtin(leaf.kind, leaf.dtype).combine
+    return combine(jnp.broadcast_to(initial, results.shape).astype(wide), results.astype(wide)).astype(leaf.dtype)
+
+
+def _initial_leaves(name: str, initial: Any, leaves: list[Leaf], restore: Callable[[Any], Any]) -> list[jax.Array]:
+    """What the scan of each array begins with."""
+    for leaf in leaves:
+        if leaf.mean or leaf.kind.gives_index:
+            raise value_error(name, "initial", "None for 'mean', 'argmin' and 'argmax'", "one")
+    like = restore(list(range(len(leaves))))
+    try:
+        given = jax.tree.leaves(jax.tree.broadcast(initial, like))
+    except ValueError as error:
+        raise type_error(name, "initial", f"the structure of x, {jax.tree.structure(like)}", repr(initial)) from error
+    return [of_item(name, "initial", i, leaf.trailing, leaf.dtype) for i, leaf in zip(given, leaves, strict=True)]
+
+
+def _moved_on(operator: Operator, results: Any, n: int, heads: Any, count: Any, reverse: bool) -> Any:
+    """An exclusive scan, of an inclusive one: each result belongs to the next item of its segment."""
+    starts = segment_starts(n, heads)
+    if reverse:
+        places = jnp.arange(n, dtype=index_dtype("scan", "x", n))
+        starts = shifted(starts, -1, True) | (places == live_items(n, count) - 1)
+    moved = jax.tree.map(lambda x: shifted(x, -1 if reverse else 1), results)
+    return select(starts, jax.tree.map(lambda i, x: jnp.broadcast_to(i, x.shape), operator.initial, moved), moved)
 
 
 def pieces(segments: GivenSegments) -> jax.Array:
@@ -425,6 +507,13 @@ def scan_columns(
 ) -> jax.Array:
     """A scan of an array, or of each column of its rows."""
     return _scan_rows(x, heads, count, op=op, exclusive=exclusive, reverse=reverse, total=False)[0]
+
+
+def next_marked(marked: jax.Array, live: jax.Array) -> jax.Array:
+    """For each position the next one that is marked, or the number of live items."""
+    (n,) = marked.shape
+    places = jnp.where(marked, jnp.arange(n, dtype=live.dtype), n)
+    return jnp.minimum(_scan(x=places, op=Kind.MIN, exclusive=True, reverse=True, total=False)[0], live)
 
 
 def _shapes(x: Any, *, op: int, total: int) -> Sequence[Any]:

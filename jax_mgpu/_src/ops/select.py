@@ -26,7 +26,7 @@ from jax_mgpu._src.arguments.check import (
     static_size,
     value_error,
 )
-from jax_mgpu._src.arguments.counts import live_mask, segment_bounds, segment_starts, wide_enough
+from jax_mgpu._src.arguments.counts import live_items, live_mask, segment_bounds, segment_starts, wide_enough
 from jax_mgpu._src.arguments.preconditions import permutation, room
 from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.segments import Groups, group_operands, segment_operands
@@ -40,7 +40,7 @@ from jax_mgpu._src.ops.gather import scatter
 from jax_mgpu._src.ops.intervals import _expand, filled_tangent
 from jax_mgpu._src.ops.load_balance import _search
 from jax_mgpu._src.ops.reduce import _run_heads, first_keys, keys_of_runs
-from jax_mgpu._src.ops.scan import covered, pieces, scan
+from jax_mgpu._src.ops.scan import covered, next_marked, pieces, scan
 from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
 from jax_mgpu._src.ops.sort_primitives import Method
 from jax_mgpu._src.ops.sort_strategy import is_long_permutation
@@ -356,12 +356,13 @@ def partition(
     return structure.unflatten(items), positions(keep, count, 0)[1] if total is None else total
 
 
-@jit_eager("size")
+@jit_eager("size", "least")
 def run_starts(
     keys: Keys,
     heads: SegmentsLike | None = None,
     *,
     size: int | None = None,
+    least: int = 1,
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
@@ -375,6 +376,7 @@ def run_starts(
         segment whether listed or not; a repeated head is an empty segment; a head past the last item is padding. Or
         `Segments`, then without `ends` and `count`.
       size: the static number of starts (default `n`).
+      least: the static least length of a run: shorter ones are left out.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and no run starts outside of all
         segments. See `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
@@ -401,22 +403,28 @@ def run_starts(
     keys, columns = keys_of_runs(name, keys, axis_name)
     n = keys.shape[0]
     size = n if size is None else static_size(name, "size", size)
+    least = static_size(name, "least", least)
     dtype = index_dtype(name, "keys", n)
     given_heads = ABSENT if heads is None else heads
     segments = segment_operands(name, given_heads, ends, count, n, axis_name=axis_name, whole=True)
     count = segments.count
     if axis_name is not None:
         own_heads = None if heads is None else segments.heads
-        runs = over_axis(mesh.selections.run_starts, name, axis_name, keys, own_heads, size, count)
+        runs = over_axis(mesh.selections.run_starts, name, axis_name, keys, own_heads, size, count, least)
         return runs._replace(count=room(name, runs.count, size))
-    if heads is None:
+    if heads is None and least <= 1:
         starts, _, _, runs = _run_heads(keys=keys, count=count, size=size)
         return Runs(starts, jnp.zeros((1,), dtype), room(name, runs, size))
     bounds = pieces(segments)
     is_start = key_starts(keys if columns is None else columns) | segment_starts(n, bounds)
+    if least > 1:
+        lengths = next_marked(is_start, live_items(n, count, dtype)) - jnp.arange(n, dtype=dtype)
+        is_start &= lengths >= least
     if segments.ends is not None:
         is_start &= covered(n, bounds)
     starts, total = positions(is_start, count, size)
+    if heads is None:
+        return Runs(starts, jnp.zeros((1,), dtype), room(name, total, size))
     before = take_or_fill(ranks(is_start, count), segments.heads, total[None])
     return Runs(starts, before, room(name, total, size))
 

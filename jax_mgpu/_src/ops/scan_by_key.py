@@ -1,0 +1,92 @@
+"""Scans that begin anew with each run of equal keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from jax_mgpu._src import mesh
+from jax_mgpu._src.arguments.annotations import (
+    ArrayLike,
+    AxisName,
+    DTypeLike,
+    ItemFunction,
+    Keys,
+    OperatorTree,
+    PairFunction,
+)
+from jax_mgpu._src.arguments.check import count_operand, expect_leading_axis, index_dtype
+from jax_mgpu._src.arguments.preconditions import by_construction
+from jax_mgpu._src.core.operation import jit_eager
+from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.ops.argsorted import count_of
+from jax_mgpu._src.ops.reduce import _run_heads, keys_of_runs
+from jax_mgpu._src.ops.scan import run_scan
+
+__all__ = ["scan_by_key"]
+
+
+@jit_eager("op", "exclusive", "reverse", "commutative", "map", "emit", "dtype")
+def scan_by_key(
+    keys: Keys,
+    x: Any,
+    op: OperatorTree | PairFunction = "add",
+    *,
+    exclusive: bool = False,
+    reverse: bool = False,
+    count: ArrayLike | None = None,
+    identity: Any = None,
+    initial: Any = None,
+    map: ItemFunction | None = None,
+    emit: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
+    commutative: bool = False,
+    axis_name: AxisName | None = None,
+) -> Any:
+    """Scans each run of equal neighbouring keys on its own.
+
+    Args:
+      keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits; not necessarily sorted. All NaNs are equal, and
+        so are the zeros. Or columns: a tuple of 1 to 8 such arrays.
+      x: see `scan`.
+      op: see `scan`.
+      exclusive: see `scan`; each run's first result is the identity, or `initial`.
+      reverse: scan each run from its end.
+      count: see `scan`.
+      identity: see `scan`.
+      initial: see `scan`; each run begins with it.
+      map: see `scan`.
+      emit: see `scan`.
+      dtype: see `scan`.
+      commutative: see `scan`.
+      axis_name: see `scan`; a run may lie on several devices. Columns may have up to 64 bits in all.
+
+    Returns:
+      For each array of x `[n, ...]`.
+
+    Raises:
+      TypeError: as `scan`.
+      ValueError: as `scan`; also another number of keys than of items, and 2^31 items or more without
+        `jax_enable_x64`.
+
+    Time is O(n): one pass over the keys finds the heads of the runs, and `segmented_scan` does the rest.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.scan_by_key(jnp.array([7, 7, 2, 7]), jnp.array([1, 2, 3, 4]))
+      Array([1, 3, 3, 4], dtype=int32)
+    """
+    name = "scan_by_key"
+    given, _ = keys_of_runs(name, keys, axis_name)
+    n = given.shape[0]
+    expect_leading_axis(name, "x", jax.tree.leaves(x), n, "keys")
+    index_dtype(name, "keys", n)
+    live = count_operand(name, "count", count, n)
+    if axis_name is not None and n > 0:
+        heads = over_axis(mesh.segments.run_heads, name, axis_name, given, live, size=n)[0]
+    else:
+        heads = _run_heads(keys=given, count=live, size=n)[0]
+    options = (identity, initial, map, emit, dtype, commutative, axis_name)
+    with by_construction():
+        return run_scan(name, x, heads, None, op, exclusive, reverse, count_of(live), False, *options)
