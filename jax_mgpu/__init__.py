@@ -16,6 +16,7 @@ from jax_mgpu._src.core.publish import publish as _publish
 from jax_mgpu._src.core.version import __version__ as __version__
 from jax_mgpu._src.ops.align import *
 from jax_mgpu._src.ops.bulk import *
+from jax_mgpu._src.ops.experts import *
 from jax_mgpu._src.ops.groups import *
 from jax_mgpu._src.ops.histograms import *
 from jax_mgpu._src.ops.interval_reduce import *
@@ -29,6 +30,7 @@ from jax_mgpu._src.ops.ragged_type import *
 from jax_mgpu._src.ops.ranks import *
 from jax_mgpu._src.ops.reduce import *
 from jax_mgpu._src.ops.reduce_by_id import *
+from jax_mgpu._src.ops.samples import *
 from jax_mgpu._src.ops.scan import *
 from jax_mgpu._src.ops.scan_by_key import *
 from jax_mgpu._src.ops.segmented_softmax import *

@@ -27,6 +27,7 @@ __all__ = [
     "by_construction",
     "checks",
     "distinct_positions",
+    "distinct_rows",
     "fractions",
     "inside",
     "interval_lengths",
@@ -138,14 +139,24 @@ def permutation(operation: str, argument: str, x: jax.Array, count: Any) -> jax.
     n = x.shape[0]
 
     def holds(x: jax.Array) -> jax.Array:
-        places = jnp.arange(n, dtype=x.dtype)
-        live = places < (count[0] if count.size else n)
-        inside = (x >= 0) & (x < n)
-        at = jnp.where(live & inside, x, n)
-        first = jnp.full((n,), n, x.dtype).at[at].min(places, mode="drop")
-        return ~live | (inside & (first[jnp.minimum(at, n - 1)] == places))
+        live = jnp.arange(n) < (count[0] if count.size else n)
+        return ~live | ((x >= 0) & (x < n) & _is_first(jnp.where(live, x, -1), n))
 
     return _require(operation, argument, f"distinct positions of {n} items", x, holds)
+
+
+def distinct_rows(operation: str, argument: str, x: jax.Array, length: int) -> jax.Array:
+    """Positions of items of an array of this length, none twice, or any outside of it."""
+    expected = f"distinct positions of {length} items"
+    return _require(operation, argument, expected, x, lambda x: (x < 0) | (x >= length) | _is_first(x, length))
+
+
+def _is_first(x: jax.Array, length: int) -> jax.Array:
+    """Whether positions of items, from 0 to `length`, occur for the first time."""
+    places = jnp.arange(x.shape[0])
+    at = jnp.where((x >= 0) & (x < length), x, length)
+    first = jnp.full((length + 1,), x.shape[0]).at[at].min(places)
+    return first[at] == places
 
 
 def inside(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array:

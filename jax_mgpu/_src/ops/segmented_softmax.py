@@ -136,14 +136,14 @@ def softmax_rows(rows: jax.Array, heads: jax.Array, count: jax.Array, *, log: bo
     return function(rows, heads_from_zero(heads), in_program(count))
 
 
-def expect_floats(name: str, x: Any) -> jax.Array:
+def expect_floats(name: str, x: Any, argument: str = "x") -> jax.Array:
     """Rows of floats."""
-    x = as_array(name, "x", x)
+    x = as_array(name, argument, x)
     if x.ndim == 0:
-        raise value_error(name, "x", "an array with a leading axis", describe(x))
+        raise value_error(name, argument, "an array with a leading axis", describe(x))
     if x.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
-        raise type_error(name, "x", "float16, bfloat16, float32 or float64", describe(x))
-    index_dtype(name, "x", x.shape[0])
+        raise type_error(name, argument, "float16, bfloat16, float32 or float64", describe(x))
+    index_dtype(name, argument, x.shape[0])
     return x
 
 

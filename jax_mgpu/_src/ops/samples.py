@@ -1,0 +1,265 @@
+"""Samples: a choice by weight for each random number, and tokens of a language model by their logits."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.arguments.annotations import ArrayLike, SegmentsLike
+from jax_mgpu._src.arguments.check import (
+    KEY_DTYPES,
+    as_array,
+    describe,
+    expect_vector,
+    index_array,
+    index_dtype,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.arguments.preconditions import fractions, not_negative
+from jax_mgpu._src.arguments.segments import segment_operands
+from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.operation import ABSENT, jit_eager
+from jax_mgpu._src.functions.operators import Kind
+from jax_mgpu._src.keys.bits import is_random_key
+from jax_mgpu._src.ops.ranks import top_k as first_items
+from jax_mgpu._src.ops.reduce import _segmented_reduce
+from jax_mgpu._src.ops.scan import pieces, scan_columns
+from jax_mgpu._src.ops.sort import run_sort_indices
+from jax_mgpu._src.ops.sort_primitives import Method
+from jax_mgpu._src.ops.sorted_search import _segmented_search
+
+__all__ = ["sample_logits", "weighted_choice"]
+
+
+@jit_eager()
+def weighted_choice(
+    u: ArrayLike, weights: ArrayLike, segments: SegmentsLike | None = None, ids: ArrayLike | None = None
+) -> jax.Array:
+    """Chooses an item by weight for each random number, among all items or those of a segment.
+
+    Args:
+      u: random numbers from 0 to 1, floats, an array of any shape; with `segments` 1-D, `[k]`.
+      weights: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, which need not add up to 1. Negative ones and
+        NaN count as 0.
+      segments: `Segments`, or their heads, of the weights: each number chooses among the items of one.
+      ids: `[k]`, integers: the segment of each number. Without them, number `j` is for segment `j`. A number whose id
+        is negative, or not below the number of segments, belongs to none.
+
+    Returns:
+      An index into weights for each number, of the shape of u: with running sums C, the first i with
+      `C[i] > u * C[last]`, where C never decreases and grows only where a weight is above 0; the last item of a weight
+      above 0 where there is no such i; -1 where all weights are 0, and for a number that belongs to no segment. int32,
+      or int64 from 2^31 items on.
+
+    Raises:
+      TypeError: u are not floats, weights are not numbers, or ids are not integers.
+      ValueError: an argument's shape is not one of the above, or ids are given without segments; 2^31 items or more
+        without `jax_enable_x64`.
+
+    Sums are in float32 at least. An item of weight 0 is never chosen, however the sums round. No derivatives. Time is
+    O(n + m + k log n).
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> weights = jnp.array([1.0, 0.0, 3.0, 2.0, 2.0])
+      >>> mgpu.weighted_choice(jnp.array([0.1, 0.2, 0.9]), weights)
+      Array([0, 2, 4], dtype=int32)
+      >>> mgpu.weighted_choice(jnp.array([0.1, 0.9]), weights, mgpu.Segments.from_lengths([3, 2]), jnp.array([1, 0]))
+      Array([3, 2], dtype=int32)
+    """
+    name = "weighted_choice"
+    u = _floats(name, "u", u)
+    weights = whole_axes(expect_vector(name, "weights", weights))
+    if weights.dtype.name not in KEY_DTYPES:
+        raise type_error(name, "weights", "integers of 8 to 64 bits or floats of 16 to 64 bits", describe(weights))
+    n, wide = weights.shape[0], any(x.dtype == jnp.float64 for x in (u, weights))
+    dtype = jnp.dtype(jnp.float64 if wide else jnp.float32)
+    index = index_dtype(name, "weights", n)
+    if segments is None:
+        if ids is not None:
+            raise value_error(name, "ids", "segments beside them", "none")
+        heads, numbers = jnp.zeros((1,), index), jnp.zeros((u.size,), index)
+        bounds = heads, jnp.full((1,), n, index)
+    else:
+        if u.ndim != 1:
+            raise value_error(name, "u", "a 1-D array where segments are given", describe(u))
+        given = segment_operands(name, segments, None, None, n, whole=True)
+        bounds = tuple(x.astype(index) for x in given.bounds())
+        heads = pieces(given).astype(index)
+        numbers = _numbers(name, u.shape[0], ids, given.m, index)
+    u, weights = (jax.lax.stop_gradient(x).astype(dtype) for x in (u, weights))
+    weights = jnp.where(weights > 0, weights, 0)
+    sums = _running_sums(weights, ABSENT if segments is None else heads)
+    begin, end = bounds
+    totals = jnp.where(begin < end, take_or_fill(sums, end - 1), 0)
+    places = jnp.maximum(u.reshape(-1) * take_or_fill(totals, numbers), 0)
+    found = _segmented_search(needles=places, ids=numbers, haystack=sums, heads=begin, ends=end, right=True)[0]
+    positive = jnp.where(weights > 0, jnp.arange(n, dtype=index), -1)
+    last = _segmented_reduce(x=positive, heads=heads, op=Kind.MAX, wide=False)[0]
+    last = last if segments is None or given.ends is None else last[::2]
+    last = take_or_fill(jnp.maximum(last, -1) + 1, numbers) - 1
+    return jnp.where(found < take_or_fill(end, numbers), found, last).reshape(u.shape)
+
+
+def _numbers(name: str, k: int, ids: Any, m: int, index: Any) -> jax.Array:
+    """The segment of each of k random numbers; -1 for none."""
+    if ids is None:
+        if k != m:
+            raise value_error(name, "u", f"a number for each segment, {m}, or ids", k)
+        return jnp.arange(m, dtype=index)
+    ids = whole_axes(index_array(name, "ids", ids, m))
+    if ids.shape != (k,):
+        raise value_error(name, "ids", f"one for each of u, {k}", describe(ids))
+    return jnp.where((ids >= 0) & (ids < m), ids, -1).astype(index)
+
+
+def _running_sums(weights: jax.Array, heads: Any = ABSENT) -> jax.Array:
+    """Sums of the weights up to each, which grow at weights above 0 alone: sums of a tree may differ by a rounding."""
+    sums = scan_columns(weights, Kind.ADD, heads)
+    return scan_columns(jnp.where(weights > 0, sums, 0), Kind.MAX, heads)
+
+
+def _floats(name: str, argument: str, x: Any) -> jax.Array:
+    x = as_array(name, argument, x)
+    if x.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
+        raise type_error(name, argument, "float16, bfloat16, float32 or float64", describe(x))
+    return whole_axes(x)
+
+
+def sample_logits(
+    key: ArrayLike,
+    logits: ArrayLike,
+    *,
+    temperature: ArrayLike = 1.0,
+    top_k: ArrayLike | None = None,
+    top_p: ArrayLike | None = None,
+    min_p: ArrayLike | None = None,
+) -> jax.Array:
+    """Samples a token for each row of logits.
+
+    Probabilities are the softmax of `logits / temperature`. Then tokens are left out by `top_k`; by `top_p` of the
+    probabilities of those that are left, which add up to 1 again; and by `min_p`. One of the rest is drawn by its
+    probability. Among equal logits, the first ones come first.
+
+    Args:
+      key: a random key.
+      logits: `[..., n]`, floats: a row for each token to draw. NaN counts as -inf.
+      temperature: numbers from 0 on. 0 takes the first token of the largest logit.
+      top_k: integers: how many tokens of the largest logits are left. One is left always. A Python integer takes less
+        time than an array.
+      top_p: numbers from 0 to 1: as few tokens are left, most probable ones first, as have this probability at least.
+      min_p: numbers from 0 to 1: tokens are left that are at least so probable, compared with the most probable one.
+
+    Each of these four is a scalar, or has one number for each row, `[...]`.
+
+    Returns:
+      Tokens, `[...]`: int32; -1 for a row of nothing but -inf and NaN.
+
+    Raises:
+      TypeError: an argument's dtype is not one of the above, or `key` is no random key.
+      ValueError: an argument's shape is not one of the above.
+
+    Computed in float32, with one random number a row, that of `jax.random.uniform(key, logits.shape[:-1])`. No
+    derivatives. Time is that of a sort of each row for `top_p`, or for `top_k` in an array; that of `top_k` for an
+    integer; else two passes over the logits.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu
+      >>> logits = jnp.log(jnp.array([[0.1, 0.6, 0.3], [0.5, 0.0, 0.5]]))
+      >>> mgpu.sample_logits(jax.random.key(0), logits, temperature=0)
+      Array([1, 0], dtype=int32)
+      >>> mgpu.sample_logits(jax.random.key(0), logits, top_p=jnp.array([0.5, 1.0]))[0]
+      Array(1, dtype=int32)
+    """
+    number = operator.index(top_k) if isinstance(top_k, (int, np.integer)) and not isinstance(top_k, bool) else None
+    numbers = None if number is not None else top_k
+    return _sample_logits(key, logits, temperature, numbers, top_p, min_p, number)
+
+
+@jit_eager("most")
+def _sample_logits(
+    key: Any, logits: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any, most: int | None
+) -> jax.Array:
+    """The same with a static number of tokens apart from an array of them."""
+    name = "sample_logits"
+    logits, key = _floats(name, "logits", logits), _random_key(name, key)
+    if logits.ndim == 0:
+        raise value_error(name, "logits", "rows, [..., n]", describe(logits))
+    *batch, n = logits.shape
+    index_dtype(name, "logits", n)
+
+    def parameter(argument: str, x: Any, holds: Any) -> jax.Array | None:
+        if x is None:
+            return None
+        x = as_array(name, argument, x)
+        if x.dtype.name not in KEY_DTYPES:
+            raise type_error(name, argument, "real numbers", describe(x))
+        return _of_rows(name, argument, holds(name, argument, x), batch).astype(jnp.float32)
+
+    temperatures = parameter("temperature", temperature, not_negative)
+    masses, shares = parameter("top_p", top_p, fractions), parameter("min_p", min_p, fractions)
+    numbers = None if top_k is None else _of_rows(name, "top_k", index_array(name, "top_k", top_k, n), batch)
+    u = jax.random.uniform(key, tuple(batch), jnp.float32)
+    if logits.size == 0:
+        return jnp.full(batch, -1, jnp.int32)
+    x = jax.lax.stop_gradient(logits).reshape(-1, n)
+    x = x.astype(jnp.float32) if x.dtype == jnp.float64 else x
+    x = jnp.where(jnp.isnan(x), -jnp.inf, x)
+    order = None
+    if most is not None:
+        x, order, _ = jax.vmap(lambda row: first_items(row, max(1, min(most, n))))(x)
+    elif numbers is not None or masses is not None:
+        options: dict[str, Any] = {"descending": True, "count": None, "method": Method.FASTEST}
+        x, order = jax.vmap(lambda row: run_sort_indices(name, row, ABSENT, ABSENT, **options))(x)
+    tokens = _drawn(u.reshape(-1, 1), x.astype(jnp.float32), order, temperatures, numbers, masses, shares)
+    return tokens.astype(jnp.int32).reshape(batch)
+
+
+def _drawn(u: jax.Array, x: jax.Array, order: Any, temperature: Any, number: Any, mass: Any, share: Any) -> jax.Array:
+    """A token of each row of logits, which are in falling order, and were at the places `order`, if it is there.
+
+    What is left of a row in order is its first tokens, so that their running sums are those of the whole row.
+    """
+    best = x.max(axis=1, keepdims=True)
+    differences = jnp.where(x == best, 0, x - best) / jnp.where(temperature == 0, 1, temperature)
+    powers = jnp.where(x > -jnp.inf, jnp.exp(differences), 0)  # 1 of the most probable token
+    places = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
+    if number is not None:
+        powers = jnp.where(places < jnp.maximum(number, 1), powers, 0)
+    if order is None and share is not None:
+        powers = jnp.where(powers >= jnp.minimum(share, 1), powers, 0)
+    sums = jax.vmap(_running_sums)(powers)
+    if mass is not None:
+        before = jnp.pad(sums[:, :-1], ((0, 0), (1, 0)))
+        powers = jnp.where((before < mass * sums[:, -1:]) | (mass >= 1) | (places == 0), powers, 0)
+    if share is not None:
+        powers = jnp.where(powers >= jnp.minimum(share, 1), powers, 0)
+    last = jnp.max(jnp.where(powers > 0, places, -1), axis=1, keepdims=True)
+    total = jnp.take_along_axis(sums, jnp.maximum(last, 0), axis=1)
+    drawn = jnp.minimum(jnp.sum(sums <= u * total, axis=1, keepdims=True, dtype=jnp.int32), last)
+    drawn = jnp.where(temperature == 0, jnp.argmax(x, axis=1, keepdims=True), drawn)
+    tokens = drawn if order is None else jnp.take_along_axis(order, jnp.maximum(drawn, 0), axis=1)
+    return jnp.where(last < 0, -1, tokens)
+
+
+def _of_rows(name: str, argument: str, x: jax.Array, batch: list[int]) -> jax.Array:
+    """A number for each row, as a column, or one for all of them."""
+    if x.ndim and x.shape != tuple(batch):
+        raise value_error(name, argument, f"a scalar, or one for each row, {batch}", describe(x))
+    return whole_axes(x).reshape(-1, 1)
+
+
+def _random_key(name: str, key: Any) -> jax.Array:
+    if not isinstance(key, jax.Array):
+        key = as_array(name, "key", key)
+    if is_random_key(key.dtype) or (key.dtype == jnp.uint32 and key.ndim == 1):
+        if key.ndim == 0 or not is_random_key(key.dtype):
+            return key
+        raise value_error(name, "key", "one random key", describe(key))
+    raise type_error(name, "key", "a random key", describe(key))
