@@ -1,0 +1,296 @@
+"""Writes the skeleton of a new operation: everything that a public function with kernels on CPU and CUDA consists of.
+
+    python scripts/new_operation.py rotate
+
+The skeleton works. It gives the items of `x` as they are, builds, and passes the tests; what follows is to change it
+into the operation, beginning with its test. It has 11 files, 3 of which were there before. CONTRIBUTING.md, "Add an
+operation", says what belongs into each. A family's benchmarks and its lines in the changelog come with its meaning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+NEW = {
+    "jax_mgpu/_src/ops/{name}.py": '''
+"""{Title}: what it does, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jax_mgpu._src.arguments.check import expect_key
+from jax_mgpu._src.core.operation import Operation, jit_eager
+
+__all__ = ["{name}"]
+
+
+@jit_eager()
+def {name}(x: ArrayLike) -> jax.Array:
+    """Gives the items as they are.
+
+    Args:
+      x: `[n]`, numbers.
+
+    Returns:
+      `[n]`, of the type of x.
+
+    Raises:
+      TypeError: x is not of numbers.
+      ValueError: x is not of one axis.
+
+    Time is O(n).
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> mgpu.{name}(jnp.array([3, 1, 2]))
+      Array([3, 1, 2], dtype=int32)
+    """
+    (result,) = _{name}(x=expect_key("{name}", "x", x))
+    return result
+
+
+def _shapes(x: Any) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct(x.shape, x.dtype)]
+
+
+def _fallback(x: jax.Array) -> Sequence[jax.Array]:
+    return [jnp.asarray(x)]
+
+
+def _jvp(primals: Sequence[Any], tangents: Any) -> tuple[Any, Any]:
+    return _{name}.run(primals), [tangents.x]
+
+
+_{name} = Operation(
+    "{name}",
+    operands={{"x": 1}},
+    results=("result",),
+    attributes={{}},
+    shapes=_shapes,
+    fallback=_fallback,
+)
+_{name}.def_jvp(_jvp)
+''',
+    "ffi/ops/{name}/operands.h": """
+// The call of {name} as its kernels see it.
+#pragma once
+
+#include "algorithm/common.h"
+
+namespace mgpu {{
+
+struct Call;
+
+// Operand: x [.., n]. Result: [.., n].
+struct {Struct}Operands {{
+  const char* x;
+  char* out;
+  int64_t rows;  // of the batch
+  int64_t row_bytes;
+
+  explicit {Struct}Operands(const Call& call);
+}};
+
+}}  // namespace mgpu
+""",
+    "ffi/ops/{name}/signature.cc": """
+#include "runtime/signature.h"
+
+#include "ops/{name}/operands.h"
+#include "runtime/operations.h"
+
+namespace mgpu {{
+
+const Signature signature::{name}{{
+    .operands = {{"x: any [n]"}},
+    .results = {{"result: =x [n]"}},
+}};
+
+{Struct}Operands::{Struct}Operands(const Call& call) {{
+  const Arguments in(call, signature::{name});
+  const Array& result = in.result("result");
+  x = in["x"].as<const char>();
+  out = result.as<char>();
+  rows = Call::batch(result, 1);
+  row_bytes = Call::length(result) * byte_width(result.dtype);
+}}
+
+int64_t workspace::{name}(const Call& call) {{
+  {Struct}Operands{{call}};  // refuses what is no call
+  return 0;
+}}
+
+}}  // namespace mgpu
+""",
+    "ffi/ops/{name}/cpu.cc": """
+// {name} on the CPU: a task a row.
+#include <cstring>
+
+#include "ops/{name}/operands.h"
+#include "runtime/operations.h"
+
+namespace mgpu {{
+
+void cpu::{name}(const Call& call, Executor& executor) {{
+  const {Struct}Operands operands(call);
+  if (operands.row_bytes == 0) return;
+  parallel_for(executor, operands.rows, [&](int64_t row) {{
+    const int64_t begin = row * operands.row_bytes;
+    std::memcpy(operands.out + begin, operands.x + begin, operands.row_bytes);
+  }});
+}}
+
+}}  // namespace mgpu
+""",
+    "ffi/ops/{name}/cuda.cu": """
+// {name} on CUDA: a copy.
+#include "cuda/launch/launch.h"
+#include "ops/{name}/operands.h"
+#include "runtime/operations.h"
+
+namespace mgpu::cuda {{
+
+void {name}(const Call& call, cudaStream_t stream) {{
+  const {Struct}Operands operands(call);
+  check(call, cudaMemcpyAsync(operands.out, operands.x, operands.rows * operands.row_bytes, cudaMemcpyDeviceToDevice,
+                              stream));
+}}
+
+}}  // namespace mgpu::cuda
+""",
+    "tests/test_{name}.py": '''
+"""{Title} beside NumPy."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import jax_mgpu as mgpu
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint32", "float16", "float32"])
+@pytest.mark.parametrize("n", [0, 1, 1000])
+def test_{name}(rng, n, dtype):
+    x = rng.integers(0, 100, (3, n)).astype(dtype)
+    expected = x
+    for got in (mgpu.{name}(x[0]), jax.jit(mgpu.{name})(x[0])):
+        np.testing.assert_array_equal(got, expected[0], strict=True)
+    np.testing.assert_array_equal(jax.vmap(mgpu.{name})(x), expected, strict=True)
+
+
+def test_the_gradient_of_{name}(rng):
+    x, weights = rng.normal(size=(2, 5)).astype(np.float32)
+    gradient = jax.grad(lambda x: mgpu.{name}(x) @ weights)(x)
+    np.testing.assert_array_equal(gradient, weights, strict=True)
+
+
+def test_{name}_of_a_matrix_is_an_error():
+    with pytest.raises(ValueError, match=r"^{name}: x: expected a 1-D array .*, got int32\\[2,3\\]$"):
+        mgpu.{name}(np.zeros((2, 3), np.int32))
+''',
+    "tests/families/{name}.py": '''
+"""{Title}: what the tests know of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import jax_mgpu as mgpu
+from tests.examples import Example, numbers
+from tests.fuzz import draw
+from tests.fuzz.draw import Call, Shape, names_of
+
+EXAMPLES = {{"{name}": Example(mgpu.{name}, lambda rng, real: (numbers(rng, real),), differentiable=(0,))}}
+
+GARBAGE = {{"{name}": lambda keys, few, near, far: mgpu.{name}(keys)}}
+
+WITHOUT_PRECONDITIONS = ("{name}",)
+
+
+# ---- Over 2^32 items -------------------------------------------------------------------------------------------------
+
+
+def large_{name}(n):
+    x = np.arange(n, dtype=np.uint8)
+    assert np.array_equal(mgpu.{name}(x), x)
+
+
+LARGE = {{"{name}": large_{name}}}
+
+
+# ---- Drawn calls, and their oracles ----------------------------------------------------------------------------------
+
+
+def {name}(shape: Shape) -> Call:
+    n, dtype = shape.size(), shape.key_dtype()
+
+    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+        del apart
+        return names_of("{name}", x=draw.keys(shape, rng, dtype, n))
+
+    return Call("{name}", mgpu.{name}, draw_operands, lambda x: [np.asarray(x)], shape.x64)
+
+
+DRAWN = {{"{name}": {name}}}
+''',
+    "docs/reference/{name}.md": """
+# {Title}
+
+```{{eval-rst}}
+.. family:: {name}
+```
+""",
+}
+
+
+def insert(path: pathlib.Path, line: str, after: str, among: str) -> None:
+    """Adds a line, in its alphabetical place, to the first lines that match a pattern after one that begins so."""
+    lines = path.read_text().splitlines()
+    begin = next(i for i, each in enumerate(lines) if each.startswith(after)) + 1
+    begin = next(i for i in range(begin, len(lines)) if re.fullmatch(among, lines[i]))
+    end = next(i for i in range(begin, len(lines)) if not re.fullmatch(among, lines[i]))
+    place = next((i for i in range(begin, end) if lines[i] > line), end)
+    path.write_text("\n".join([*lines[:place], line, *lines[place:]]) + "\n")
+    print(f"changed  {path.name}")
+
+
+def main() -> None:
+    """Writes the files of one operation."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="of the public function and of all its files, as_this_is")
+    parser.add_argument("--root", type=pathlib.Path, default=ROOT, help="the clone (default: this one)")
+    arguments = parser.parse_args()
+    name, root = arguments.name, arguments.root
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
+        parser.error(f"name: expected words like_this, got {name!r}")
+    if (root / "ffi" / "ops" / name).exists():
+        parser.error(f"name: expected one of no operation, got {name!r}")
+    words = {"name": name, "Title": name.replace("_", " ").capitalize(), "Struct": name.title().replace("_", "")}
+    for path, text in NEW.items():
+        file = root / path.format(**words)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text.lstrip("\n").format(**words))
+        print(f"new      {file.relative_to(root)}")
+    handler = f"  OPERATION({name})".ljust(34) + " \\"
+    insert(root / "ffi" / "runtime" / "operations.h", handler, "#define MGPU_OPERATIONS", r"  OPERATION\(.*")
+    star = f"from jax_mgpu._src.ops.{name} import *"
+    insert(root / "jax_mgpu" / "__init__.py", star, "# The public names", r"from jax_mgpu\._src\.ops\.\w+ import \*")
+    insert(root / "docs" / "index.md", f"reference/{name}", "reference/index", r"reference/(?!information)\w+")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""scripts/new_operation.py makes an operation that builds and works."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """What builds and tests take of the sources."""
+    for name in ("jax_mgpu", "ffi", "cmake", "tests", "docs"):
+        left_out = shutil.ignore_patterns("*.so", "__pycache__", "images", "notes")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=left_out)
+    for name in ("CMakeLists.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    return tmp_path
+
+
+def files_of(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def run(*command, cwd):
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=os.environ)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def test_few_files_make_an_operation(clone):
+    before = files_of(clone)
+    run(sys.executable, ROOT / "scripts" / "new_operation.py", "turn_round", "--root", clone, cwd=clone)
+    after = files_of(clone)
+    assert before.keys() <= after.keys()
+    changed = [path for path in before if before[path] != after[path]]
+    assert len(changed) <= 4
+    assert len(changed) + len(after.keys() - before.keys()) <= 12
+    again = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "new_operation.py", "turn_round", "--root", clone],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert again.returncode == 2
+    assert "expected one of no operation, got 'turn_round'" in again.stderr
+    assert files_of(clone) == after
+
+
+@pytest.mark.long
+def test_a_new_operation_works(clone):
+    run(sys.executable, ROOT / "scripts" / "new_operation.py", "turn_round", "--root", clone, cwd=clone)
+    options = (f"-DPython_EXECUTABLE={sys.executable}", "-DMGPU_CUDA=OFF", "-DCMAKE_BUILD_TYPE=None")
+    run("cmake", "-S", clone, "-B", clone / "build", "-G", "Ninja", *options, cwd=clone)
+    run("cmake", "--build", clone / "build", cwd=clone)
+    said = run(sys.executable, "-m", "pytest", "-n", "0", "-q", "tests/test_turn_round.py", cwd=clone)
+    assert "14 passed" in said
+    words = ("-k", "turn_round and (vmap or jit or grad or cuda_lowering or plain_jax)")
+    said = run(sys.executable, "-m", "pytest", "-n", "0", "-q", "tests/test_transformations.py", *words, cwd=clone)
+    assert "passed" in said
