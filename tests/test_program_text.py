@@ -38,10 +38,10 @@ LONG_PROGRAMS = {
     "asof_join": 250,
     "join, any order": 230,
     "lookup": 265,
-    "quantile": 355,
-    "reduce, statistics": 800,
-    "reduce_by_id, statistics": 800,
-    "segmented_quantile": 355,
+    "quantile": 245,
+    "reduce, statistics": 690,
+    "reduce_by_id, statistics": 690,
+    "segmented_quantile": 245,
     "set_union, columns": 205,
 }
 

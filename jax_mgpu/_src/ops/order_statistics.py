@@ -158,7 +158,7 @@ def _taken(
     is_upper = {
         "lower": jnp.zeros_like(weight, bool),
         "higher": weight > 0,
-        "nearest": (weight > 0.5) | ((weight == 0.5) & (lower % 2 == 1)),  # a rank that is even where both are as near
+        "nearest": (weight > 0.5) | ((weight == 0.5) & (lower & 1 == 1)),  # a rank that is even where both are as near
     }[method]
     rank = jnp.where(is_upper, upper, lower)
     return rank, rank, jnp.zeros_like(weight)
@@ -177,16 +177,16 @@ def _neighbours(q: jax.Array, lengths: jax.Array) -> tuple[jax.Array, jax.Array,
     last = jnp.maximum(lengths - 1, 0)
 
     def rank(k: jax.Array) -> tuple[jax.Array, jax.Array]:
-        middle = k * (last % 4096)
-        return k * (last // 4096) + middle // 4096, (middle % 4096).astype(q.dtype) / 4096
+        middle = k * (last & 4095)  # nothing here is negative: bits are a few instructions, quotients many
+        return k * (last >> 12) + (middle >> 12), (middle & 4095).astype(q.dtype) / 4096
 
-    coarse = jnp.floor(jnp.nan_to_num(q) * 4096)
+    coarse = jnp.floor(jnp.where(jnp.isnan(q), 0, q) * 4096)
     k = jnp.clip(coarse, 0, 4096).astype(last.dtype)
     lower, rest = rank(k)
     rest = rest + (q - coarse / 4096) * last.astype(q.dtype)
     whole = jnp.floor(rest)
     weight = rest - whole
-    lower = lower + jnp.nan_to_num(whole).astype(last.dtype)
+    lower = lower + jnp.where(jnp.isnan(whole), 0, whole).astype(last.dtype)
     next_lower, next_weight = rank(jnp.minimum(k + 1, 4096))
     is_past = (lower > next_lower) | ((lower == next_lower) & (weight > next_weight))
     lower, exact = jnp.where(is_past, next_lower, lower), jnp.where(is_past, next_weight, weight)
@@ -208,8 +208,8 @@ def middle(
     def item(place: jax.Array) -> jax.Array:
         return take(ordered, jnp.where(number > 0, begin + place, -1))
 
-    below, above = (item(place).astype(accumulator_dtype(dtype)) for place in ((number - 1) // 2, number // 2))
-    found = between(below, above, jnp.where(number % 2 == 1, 0, 0.5).astype(below.dtype))
+    below, above = (item(place).astype(accumulator_dtype(dtype)) for place in ((number - 1) >> 1, number >> 1))
+    found = between(below, above, jnp.where(number & 1 == 1, 0, 0.5).astype(below.dtype))
     undefined = number == 0
     if is_float:  # NaNs come last
         undefined |= jnp.isnan(item(number - 1))
