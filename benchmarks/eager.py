@@ -35,13 +35,13 @@ def _calls(n: int) -> dict[str, tuple[Call, Call]]:
     keys, reals = jnp.arange(n, dtype=jnp.int32), jnp.asarray(np.random.default_rng(1).random(n, np.float32))
     host, rows = np.arange(n), jnp.ones((n, 2))
     heads, lengths, keep = keys[::2], jnp.ones((n,), jnp.int32), reals > 0.5
-    segments, half = heads.shape[0], jnp.float32(0.5)
+    segments, half, halves = heads.shape[0], jnp.float32(0.5), keys // 2
 
     def of(peer: Callable[..., Any], *operands: Any) -> Call:
         compiled = jax.jit(peer)
         return lambda: compiled(*operands)
 
-    ids = of(lambda x, i: jax.ops.segment_sum(x, i, segments), reals, keys // 2)
+    ids = of(lambda x, i: jax.ops.segment_sum(x, i, segments), reals, halves)
     sort, search = of(jnp.sort, reals), of(jnp.searchsorted, keys, keys)
     return {
         "argsort": (lambda: mgpu.argsort(reals), of(jnp.argsort, reals)),
@@ -60,7 +60,7 @@ def _calls(n: int) -> dict[str, tuple[Call, Call]]:
         "quantile": (lambda: mgpu.quantile(reals, half), of(lambda x: jnp.quantile(x, 0.5), reals)),
         "quantile, host": (lambda: mgpu.quantile(reals, 0.5), of(lambda x: jnp.quantile(x, 0.5), reals)),
         "reduce": (lambda: mgpu.reduce(reals), of(jnp.sum, reals)),
-        "reduce_by_id": (lambda: mgpu.reduce_by_id(reals, keys // 2, size=segments), ids),
+        "reduce_by_id": (lambda: mgpu.reduce_by_id(reals, halves, size=segments), ids),
         "scan": (lambda: mgpu.scan(reals), of(jnp.cumsum, reals)),
         "segmented_reduce": (lambda: mgpu.segmented_reduce(reals, heads), ids),
         "segmented_sort": (lambda: mgpu.segmented_sort(reals, heads), sort),

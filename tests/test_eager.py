@@ -179,3 +179,27 @@ def test_batches_and_derivatives_of_values_of_the_host():
         np.testing.assert_array_equal(jax.vmap(lambda x, i=i: found(i, x))(stack([rows, rows])), [expected] * 2)
         gradient = jax.grad(lambda x, i=i: (found(i, x) * keys).sum())(rows)
         np.testing.assert_array_equal(gradient, [*[0] * i, *range(5 - i)])
+
+
+def test_calls_of_arrays_are_found_by_their_arguments(monkeypatch):
+    """In any order, by place or by name, also of one array twice; what is set is a part of the call, to its type."""
+    x, ids = jnp.array([1.0, 2.0, 4.0]), jnp.array([1, 0, 1])
+    a, b = jnp.array([1, 2, 2]), jnp.array([2, 3, 4])
+    calls = {
+        "by place": (lambda: mgpu.reduce_by_id(x, ids, size=2), [2, 5]),
+        "by name": (lambda: mgpu.reduce_by_id(ids=ids, size=2, x=x), [2, 5]),
+        "another size": (lambda: mgpu.reduce_by_id(x, ids, size=3), [2, 5, 0]),
+        "an operator": (lambda: mgpu.reduce_by_id(x, ids, op="max", size=2), [2, 4]),
+        "twice": (lambda: mgpu.sorted_search(a, a), [0, 1, 1]),
+        "one way": (lambda: mgpu.sorted_search(a, b), [0, 0, 0]),
+        "the other way": (lambda: mgpu.sorted_search(b, a), [1, 3, 3]),
+        "True": (lambda: mgpu.scan(a, exclusive=True), [0, 1, 3]),
+        "nothing": (lambda: mgpu.scan(a, "sum", count=None), [1, 3, 5]),
+    }
+    for call, expected in calls.values():
+        assert call().tolist() == expected
+    monkeypatch.setattr(eager, "_run", None)
+    for call, expected in calls.values():
+        assert call().tolist() == expected
+    with pytest.raises(TypeError):
+        mgpu.scan(a, exclusive=1.5)

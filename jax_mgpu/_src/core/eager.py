@@ -52,6 +52,18 @@ def jit_eager(*static: str) -> Callable[[Function], Function]:
                 except InconclusiveSize as error:
                     given = {**dict(zip(names, positional, strict=False)), **named}
                     raise unknown_size(function.__name__, given, error) from error
+            key, operands = _of_arrays(function, names, positional, named)
+            found = _CALLS_OF_ARRAYS.get(key)
+            try:
+                if found is not None:
+                    program, order = found
+                    return program.run((), *[operands[i] for i in order])
+                return whole(positional, named, key)
+            except Exception as error:
+                _forget_notes(error)
+                raise
+
+        def whole(positional: Sequence[Any], named: Mapping[str, Any], call_key: Any) -> Any:
             given = {**dict(zip(names, positional)), **named}  # noqa: B905 - the argument takes half a microsecond
             if len(given) < len(positional) + len(named):
                 return function(*positional, **named)  # Python's own error
@@ -64,11 +76,7 @@ def jit_eager(*static: str) -> Callable[[Function], Function]:
             except TypeError:  # what cannot be part of a program, such as a traced size: the function has the error
                 return function(*positional, **named)
             leaves, structure = tree_flatten(given)
-            try:
-                return _run((function, key, structure), settings, leaves)
-            except Exception as error:
-                _forget_notes(error)
-                raise
+            return _run((function, key, structure), settings, leaves, call_key)
 
         return call  # type: ignore[return-value]
 
@@ -191,7 +199,28 @@ class _Known:
         return self.operands[conversion]
 
 
-def _run(key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any]) -> Any:
+def _of_arrays(
+    function: Callable[..., Any], names: Sequence[str], positional: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[Any, Sequence[Any]]:
+    """What tells a call from all others whose arguments are arrays and plain settings, and its arrays, in a few steps.
+
+    A call has no key if it has other arguments.
+    """
+    key: list[Any] = [function, len(positional)]
+    operands = []
+    for name, value in (*zip(names, positional), *named.items()):  # noqa: B905 - as above
+        kind = type(value)
+        if kind is ArrayImpl:
+            operands.append(value)
+            key.append(name)
+        elif value is None or kind in (int, bool, str):
+            key.append((name, kind, value))
+        else:
+            return None, ()
+    return tuple(key), operands
+
+
+def _run(key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any], call_key: Any) -> Any:
     host = tuple([i for i, leaf in enumerate(leaves) if not _is_operand(leaf)])
     kinds: list[Any] = []
     if host:  # conversions depend on all shapes and types; JAX knows those of operands
@@ -202,10 +231,17 @@ def _run(key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any
         program = _Program(key, settings, leaves, host)
         if None not in kinds:
             program.keep(key, [value for value in settings.values() if callable(value)])
+    if call_key is not None and not host:
+        names = [part for part in call_key[2:] if isinstance(part, str)]
+        if len(_CALLS_OF_ARRAYS) >= MOST_PROGRAMS:
+            _CALLS_OF_ARRAYS.clear()
+        _CALLS_OF_ARRAYS[call_key] = program, sorted(range(len(names)), key=lambda i: names[i])  # as of a dictionary
     return program(leaves)
 
 
 _PROGRAMS: dict[Any, _Program] = {}
+# The same by the arguments of calls of arrays alone, with the place of each operand among these.
+_CALLS_OF_ARRAYS: dict[Any, tuple[_Program, Sequence[int]]] = {}
 
 
 class _Program:
