@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -215,38 +216,6 @@ def graph(rng, nodes, edges):
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_sample_edges(rng, recipes, n):
-    heads, _ = graph(rng, 40, n)
-    weights = integers(rng, 4, n).astype(np.float32)
-    random, nodes = (integers(rng, 1024, 300) / 1024).astype(np.float32), integers(rng, 40, 300)
-    found = jax.jit(recipes["sample_edges"])(random, nodes, heads, weights)
-    bounds = np.append(heads, n)
-    for u, node, edge in zip(random, nodes, found, strict=True):
-        begin, row = bounds[node], weights[bounds[node] : bounds[node + 1]]
-        expected = begin + np.searchsorted(np.cumsum(row), u * row.sum(), "right") if row.sum() else -1
-        assert edge == expected
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "uint8"])
-def test_no_edge_of_weight_0_is_sampled(rng, recipes, dtype):
-    """Wherever the running sums round, and for the largest random number below 1."""
-    n, heads = 1000, np.array([0, 600], np.int32)
-    weights = rng.random(n) if dtype.startswith("float") else rng.integers(1, 100, n)
-    weights = np.where(rng.random(n) < 0.7, 0, weights).astype(dtype)
-    sample = jax.jit(lambda u, nodes: recipes["sample_edges"](u, nodes, heads, weights))
-    exact = weights.astype(float)
-    for node, (begin, end) in enumerate(((0, 600), (600, n))):
-        ends = np.cumsum(exact[begin:end]) / exact[begin:end].sum()
-        near = (ends.astype(np.float32)[:, None] * np.float32([1 - 1e-7, 1, 1 + 1e-7])).ravel()
-        random = np.concatenate([rng.random(4000).astype(np.float32), near, np.nextafter(np.float32([0, 1]), 0)])
-        random = np.clip(random, 0, np.nextafter(np.float32(1), np.float32(0)))
-        found = np.asarray(sample(random, np.full(random.shape, node, np.int32)))
-        assert ((found >= begin) & (found < end)).all() and (weights[found] > 0).all()
-        expected = begin + np.searchsorted(ends, random, "right")
-        assert (found[:4000] == expected[:4000]).mean() > 0.99
-
-
-@pytest.mark.parametrize("n", SIZES)
 def test_edges_between(rng, recipes, n):
     heads, sources = graph(rng, 20, n)
     neighbours = integers(rng, 20, n)
@@ -257,3 +226,140 @@ def test_edges_between(rng, recipes, n):
     pairs = list(itertools.product(range(20), repeat=2))
     found = jax.jit(recipes["edges_between"])(*np.array(pairs, np.int32).T, heads, neighbours)
     assert found.tolist() == [first.get(pair, -1) for pair in pairs]
+
+
+# ---- Language models -------------------------------------------------------------------------------------------------
+
+
+def test_beam_search(rng, recipes):
+    """As many beams as there are beginnings miss nothing: all sequences, by their probability."""
+    tokens, length = 3, 4
+    table = np.log(rng.dirichlet(np.ones(tokens), (length, tokens))).astype(np.float32)
+    search = jax.jit(lambda: recipes["beam_search"](lambda x, i: jnp.asarray(table)[i, x[:, i - 1]], 1, 27, length))
+    found, scores = search()
+    every = {
+        (1, *rest): sum(table[i + 1, before, token] for i, (before, token) in enumerate(itertools.pairwise((1, *rest))))
+        for rest in itertools.product(range(tokens), repeat=length - 1)
+    }
+    best = sorted(every, key=every.get, reverse=True)
+    assert [tuple(row) for row in found.tolist()] == best
+    np.testing.assert_allclose(scores, [every[row] for row in best], rtol=1e-5)
+
+
+def test_packing(rng, recipes):
+    lengths = integers(rng, 8, 30, 1)
+    tokens = integers(rng, 99, lengths.sum(), 1)
+    rows, width = 30, 8
+    expected = np.zeros((3, rows, width), int)
+    row, at, first = 0, 0, 0
+    for number, n in enumerate(lengths, 1):
+        if at + n > width:
+            row, at = row + 1, 0
+        expected[:, row, at : at + n] = tokens[first : first + n], np.full(n, number), np.arange(n)
+        at, first = at + n, first + n
+    got = jax.jit(lambda tokens, lengths: recipes["pack"](tokens, lengths, rows, width))(tokens, lengths)
+    np.testing.assert_array_equal(np.array(got), expected)
+    mask = np.asarray(recipes["attention_mask"](got[1]))
+    for i, j in itertools.product(range(width), repeat=2):
+        seen = (expected[1][:, i] == expected[1][:, j]) & (expected[1][:, i] > 0) & (j <= i)
+        np.testing.assert_array_equal(mask[:, i, j], seen)
+
+
+def test_embedding_bags(rng, recipes):
+    table, lengths = rng.normal(size=(20, 3)).astype(np.float32), integers(rng, 6, 40)
+    words, weights = integers(rng, 20, lengths.sum(), -1), rng.random(lengths.sum()).astype(np.float32) + 0.1
+    bags = np.split(np.arange(words.size), np.cumsum(lengths)[:-1])
+    for given in (None, weights):
+        shares = np.where(words >= 0, 1 if given is None else given, 0)
+        expected = [(shares[bag, None] * table[words[bag]]).sum(0) / max(shares[bag].sum(), 1e-9) for bag in bags]
+        found = jax.jit(recipes["embedding_bags"])(table, words, lengths, given)
+        np.testing.assert_allclose(np.nan_to_num(found), np.array(expected), rtol=1e-4, atol=1e-6)
+
+
+# ---- Samples ---------------------------------------------------------------------------------------------------------
+
+
+def test_replay(rng, recipes):
+    priorities, count, batch = rng.random(50).astype(np.float32), 40, 20_000
+    priorities[::7] = 0
+    rows, weights = jax.jit(lambda key, p: recipes["replay"](key, p, count, batch))(jax.random.key(1), priorities)
+    shares = np.where(np.arange(50) < count, priorities, 0) ** 0.6
+    shares /= shares.sum()
+    found = np.bincount(rows, minlength=50)
+    assert (np.abs(found - batch * shares) <= 2).all()  # a part of the numbers is in each of two neighbours
+    expected = (count * shares[rows]) ** -0.4
+    np.testing.assert_allclose(weights, expected / expected.max(), rtol=1e-4)
+
+
+def test_resample(rng, recipes):
+    weights = rng.random(64).astype(np.float32) ** 4
+    weights[::5] = 0
+    resample = jax.jit(recipes["resample"])
+    mean = np.zeros(64)
+    for seed in range(50):
+        found = np.bincount(resample(jax.random.key(seed), np.arange(64), jnp.log(weights)), minlength=64)
+        exact = 64 * weights / weights.sum()
+        assert (found >= np.floor(exact - 1e-3)).all()
+        assert (found <= np.ceil(exact + 1e-3)).all()
+        mean += found / 50
+    assert np.abs(mean - exact).max() < 0.35
+
+
+# ---- Boxes, graphs and points ----------------------------------------------------------------------------------------
+
+
+def test_keep_boxes(rng, recipes):
+    low = rng.random((60, 2)).astype(np.float32)
+    high, scores = low + 0.1 + 0.3 * rng.random((60, 2)), rng.random(60)
+    boxes = np.concatenate([low, high], axis=1).astype(np.float32)
+    kept = []
+    for i in np.argsort(-scores):
+        shared = [
+            np.prod(np.maximum(np.minimum(boxes[i, 2:], boxes[j, 2:]) - np.maximum(boxes[i, :2], boxes[j, :2]), 0))
+            for j in kept
+        ]
+        areas = [np.prod(boxes[k, 2:] - boxes[k, :2]) for k in (i, *kept)]
+        if all(s <= 0.3 * (areas[0] + area - s) for s, area in zip(shared, areas[1:], strict=True)):
+            kept.append(i)
+    found = jax.jit(lambda *x: recipes["keep_boxes"](*x, 0.3))(boxes, scores.astype(np.float32))
+    assert np.flatnonzero(found).tolist() == sorted(kept)
+    assert 0 < len(kept) < 60
+
+
+def test_components(rng, recipes):
+    run = jax.jit(lambda s, t: recipes["components"](s, t, 100))
+    for sources, targets in (
+        integers(rng, 100, (2, 60)),
+        (np.arange(60), np.arange(60) + 1),
+        integers(rng, 3, (2, 60)),
+    ):
+        labels = np.arange(100)
+        for _ in range(100):  # as long as any edge joins two
+            for s, t in zip(sources, targets, strict=True):
+                labels[labels == max(labels[s], labels[t])] = min(labels[s], labels[t])
+        assert run(sources.astype(np.int32), targets.astype(np.int32)).tolist() == labels.tolist()
+
+
+def test_points_near_each_other(rng, recipes):
+    points, queries, radius = rng.random((150, 2)).astype(np.float32), rng.random((40, 2)).astype(np.float32), 0.12
+    squares = ((queries[:, None] - points) ** 2).sum(2)
+    (i, j), room = jax.jit(lambda p, q: recipes["pairs_near"](p, q, radius, 3000))(points, queries)
+    live = int((i >= 0).sum())
+    assert room <= 3000
+    pairs = sorted(zip(i[:live].tolist(), j[:live].tolist(), strict=True))
+    assert pairs == list(map(tuple, np.argwhere(squares < radius**2).tolist()))
+    found = jax.jit(lambda p, q: recipes["nearest"](p, q, 4, radius, 3000))(points, queries)
+    for row, near in zip(squares, found, strict=True):
+        best = [k for k in np.argsort(row)[:4] if row[k] < radius**2]
+        assert near.tolist() == [*best, -1, -1, -1, -1][:4]
+
+
+def test_pivot(rng, recipes):
+    frame = pd.DataFrame({"row": integers(rng, 9, 200), "column": integers(rng, 7, 200, -1), "x": rng.random(200)})
+    for op in ("sum", "mean", "max"):
+        table = frame[frame.column.between(0, 4)].pivot_table("x", "row", "column", op)
+        found = jax.jit(lambda *x, op=op: recipes["pivot"](*x, (9, 5), op))(*(frame[name].to_numpy() for name in frame))
+        expected = table.reindex(index=range(9), columns=range(5)).to_numpy()
+        where = ~np.isnan(expected)
+        np.testing.assert_allclose(np.asarray(found)[where], expected[where], rtol=1e-6)
+        assert where.sum() > 30
