@@ -12,7 +12,7 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
-from tests import data, oracle
+from tests import data, mesh, oracle
 from tests.oracle import same_bits
 
 FORMS = {
@@ -241,6 +241,63 @@ def test_medians_of_special_numbers():
     keys = np.array([0, 0, 1, 1, 2, 2, 3, 3])
     _, got, _ = mgpu.group_by(keys, x, "median", size=4)
     np.testing.assert_array_equal(got, [np.inf, np.nan, np.nan, 3.5])
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_groups_without_nan_keys(rng, columns):
+    """As pandas with dropna; indices of extrema are those of the rows as they were given."""
+    x = rng.normal(size=50).astype(np.float32)
+    keys = np.where(rng.random(50) < 0.3, np.nan, rng.integers(0, 4, 50)).astype(np.float32)
+    other = rng.integers(0, 2, 50).astype(np.int8)
+    table = pd.DataFrame({"k": keys, "o": other, "x": x, "i": np.arange(50)})
+    names = ["o", "k"] if columns else ["k"]
+    given = tuple(table[name].to_numpy(keys.dtype if name == "k" else np.int8) for name in names)
+    values = {"sum": x, "last": x, "count": x, "most": x}
+    ops = {"sum": "add", "last": "last", "count": "count", "most": "argmax"}
+    for dropna, count in ((True, None), (False, None), (True, 31)):
+        frame = table[:count].groupby(names, dropna=dropna)
+        options = {"dropna": dropna, "size": 20, "count": count}
+        found, got, number = mgpu.group_by(given if columns else given[0], values, ops, **options)
+        n = len(frame)
+        assert number == n
+        np.testing.assert_allclose(got["sum"][:n], frame.x.sum(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(got["last"][:n], frame.i.last().map(lambda i: x[i]))
+        np.testing.assert_array_equal(got["count"][:n], frame.i.count())
+        np.testing.assert_array_equal(got["most"][:n], frame.x.idxmax())
+        first = found[1] if columns else found
+        np.testing.assert_array_equal(first[:n], frame.x.sum().reset_index().k.astype(np.float32))
+        by_function = mgpu.group_by(given if columns else given[0], x, lambda a, b: a + b, **options)[1]
+        np.testing.assert_allclose(by_function[:n], frame.x.sum(), rtol=1e-4, atol=1e-5)
+    assert (
+        mgpu.group_by(other, other, size=2, dropna=True)[1].tolist() == mgpu.group_by(other, other, size=2)[1].tolist()
+    )
+
+
+def test_groups_over_devices_without_nan_keys(rng):
+    counts, slots = np.array([5, 0, 6], np.int32), 6
+    keys, x = rng.choice(np.array([np.nan, 1, 2], np.float32), 11), rng.normal(size=11).astype(np.float32)
+    keys[:3] = np.nan, 1, 2
+
+    def call(k, x, count):
+        options = {"size": 4, "dropna": True, "count": count, "axis_name": mesh.AXIS}
+        return mgpu.group_by(k, {"add": x, "argmax": x}, {"add": "add", "argmax": "argmax"}, **options)
+
+    found, got, number = mesh.by_vmap(call)(mesh.deal(keys, counts, slots), mesh.deal(x, counts, slots), counts)
+    assert mesh.gather(found, number).tolist() == [1, 2]
+    sums = [x[keys == key].sum() for key in (1, 2)]
+    np.testing.assert_allclose(mesh.gather(got["add"], number), sums, rtol=1e-5, atol=1e-6)
+    most = [np.flatnonzero(keys == key)[x[keys == key].argmax()] for key in (1, 2)]
+    assert mesh.gather(got["argmax"], number).tolist() == most
+
+
+def test_dtype_of_groups():
+    keys, x = np.array([1, 1, 2]), np.array([100, 100, 3], np.int8)
+    for op, expected in (("add", [200, 3]), ("mean", [100, 3]), ("median", [100, 3]), ("var", [0, 0])):
+        got = mgpu.group_by(keys, x, op, size=2, dtype="float32")[1]
+        assert (got.dtype, got.tolist()) == (np.float32, expected)
+    assert mgpu.group_by(keys, x, "add", size=2, dtype="int8")[1].dtype == np.int8
+    with pytest.raises(TypeError, match="group_by: dtype: expected None with a function as op"):
+        mgpu.group_by(keys, x, lambda a, b: a, size=2, dtype="int8")
 
 
 # ---- Windows ---------------------------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ NAMES = {
     "dtype": "dtype",
     "ends": "ends",
     "fill": "default fill_value",
-    "flag": "allow_exact_matches assume_sorted commutative descending duplicates exclusive largest null_equal "
+    "flag": "allow_exact_matches assume_sorted commutative descending dropna duplicates exclusive largest null_equal "
     "return_counts return_index return_inverse return_rank return_total reverse",
     "fractions": "q",
     "identity": "identity",

@@ -14,11 +14,10 @@ from jax_mgpu._src.keys.columns import Columns
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.remote_gather import fetch
 from jax_mgpu._src.mesh.sorts import sort
-from jax_mgpu._src.ops.groups import leaf_of_group
 from jax_mgpu._src.ops.reduce import run_reduce_by_key
 from jax_mgpu._src.ops.sort_primitives import Method
 
-__all__ = ["group_by", "sorted_rows"]
+__all__ = ["group_by", "places_before", "sorted_rows"]
 
 
 class _Rows:
@@ -31,10 +30,12 @@ class _Rows:
         self.axis, self.lives = axis, axis.gather(self.live)
         self.places = axis.begin(self.lives) + jnp.arange(keys.shape[0], dtype=self.live.dtype)
 
-    def combined(self, keys: Any, values: Any, ops: Any, size: int, ddof: float = 0) -> tuple[Any, Any, jax.Array]:
+    def combined(
+        self, keys: Any, values: Any, ops: Any, size: int, dtype: Any, ddof: float
+    ) -> tuple[Any, Any, jax.Array]:
         """The first key of each group, what its values give, and the number of groups."""
-        options: dict[str, Any] = {"size": size, "count": self.live, "ddof": ddof, "axis_name": self.axis.name}
-        return run_reduce_by_key(self.axis.operation, keys, values, ops, **options)
+        options: dict[str, Any] = {"dtype": dtype, "ddof": ddof, "axis_name": self.axis.name}
+        return run_reduce_by_key(self.axis.operation, keys, values, ops, size=size, count=self.live, **options)
 
     def at(self, x: jax.Array, places: jax.Array, fill: int = 0) -> jax.Array:
         """Rows of x, which is in order, from anywhere."""
@@ -55,8 +56,10 @@ def group_by(
     keys: jax.Array | Columns,
     leaves: Sequence[jax.Array],
     names: Sequence[Any],
+    dtypes: Sequence[Any],
     size: int,
     count: Any,
+    dtype: Any,
     ddof: float,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
     """Each value is combined where its rows lie. Indices of extrema are fetched by their places."""
@@ -66,12 +69,20 @@ def group_by(
     positions = axis.begin(axis.gather(given)) + jnp.arange(n, dtype=given.dtype)
     rows = _Rows(axis, keys, [*(x[0] for x, _ in plain), positions], given)
     *moved, order = rows.leaves
-    dtypes = [leaf_of_group(axis.operation, x, name, ddof)[1] for x, name in zip(leaves, names, strict=True)]
-    values = [x.astype(dtype) if name == "mean" else x for x, name, dtype in zip(moved, names, dtypes, strict=True)]
-    found, combined, runs = rows.combined(rows.keys, values, list(names), size, ddof)
+    values = [x.astype(own) if name == "mean" else x for x, name, own in zip(moved, names, dtypes, strict=True)]
+    found, combined, runs = rows.combined(rows.keys, values, list(names), size, dtype, ddof)
 
     results = []
-    for got, name, dtype, (_, restore) in zip(combined, names, dtypes, plain, strict=True):
+    for got, name, own, (_, restore) in zip(combined, names, dtypes, plain, strict=True):
         placed = rows.at(order, got, -1) if name in ("argmin", "argmax") else got
-        results.append(restore([placed])[0] if name in ("first", "last") else placed.astype(dtype))
+        results.append(restore([placed])[0] if name in ("first", "last") else placed.astype(own))
     return found, results, runs
+
+
+def places_before(axis: Axis, found: jax.Array, given: Any, kept: Any, places: jax.Array) -> jax.Array:
+    """Where rows were in the global array before some were left out, by their places among those kept; -1 for -1."""
+    n = found.shape[0]
+    begin = axis.begin(axis.gather(axis.live("keys", n, given)))
+    before, lives = found.astype(begin.dtype) + begin, axis.gather(axis.live("keys", n, kept))
+    fill = jnp.full((1,), -1, before.dtype)
+    return fetch(axis, [before], lives, places.reshape(-1), [fill])[0].reshape(places.shape).astype(places.dtype)

@@ -14,20 +14,30 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys, RankMethod, SegmentsLike
+from jax_mgpu._src.arguments.annotations import (
+    ArrayLike,
+    AxisName,
+    Directions,
+    DTypeLike,
+    Keys,
+    RankMethod,
+    SegmentsLike,
+)
 from jax_mgpu._src.arguments.check import (
     as_array,
     count_operand,
     describe,
     expect_choice,
+    expect_dtype,
     expect_leading_axis,
     index_dtype,
+    static_flag,
     static_size,
     type_error,
     value_error,
 )
 from jax_mgpu._src.arguments.counts import heads_from_zero, heads_inside, live_items, live_mask, segment_starts
-from jax_mgpu._src.arguments.preconditions import room
+from jax_mgpu._src.arguments.preconditions import by_construction, room
 from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import flatten_values, plain_leaves, take_or_fill
@@ -50,8 +60,10 @@ from jax_mgpu._src.ops.argsorted import Ordered, count_of, rows_in_order
 from jax_mgpu._src.ops.intervals import filled_tangent
 from jax_mgpu._src.ops.reduce import SegmentedItems, _run_heads, run_reduce_by_key
 from jax_mgpu._src.ops.scan import _scan, covered, next_marked, pieces
+from jax_mgpu._src.ops.select import positions
 from jax_mgpu._src.ops.sort import run_sort_indices
 from jax_mgpu._src.ops.sort_primitives import Method
+from jax_mgpu._src.ops.unsorted_pairs import is_nan
 
 __all__ = ["group_by", "rank", "segmented_shift"]
 
@@ -59,14 +71,16 @@ __all__ = ["group_by", "rank", "segmented_shift"]
 GIVE_POSITIONS = ("first", "last", "argmin", "argmax")
 
 
-@jit_eager("op", "size", "ddof")
+@jit_eager("op", "size", "dropna", "dtype", "ddof")
 def group_by(
     keys: Keys,
     values: Any,
     op: Any = "add",
     *,
     size: int,
+    dropna: bool = False,
     count: ArrayLike | None = None,
+    dtype: DTypeLike | None = None,
     ddof: float = 0,
     axis_name: AxisName | None = None,
 ) -> tuple[Any, Any, jax.Array]:
@@ -79,7 +93,9 @@ def group_by(
       op: how to combine each value: one name for all, a pytree of names that is a prefix of `values`, or a function, as
         for `reduce_by_key`. Names are those of `reduce`.
       size: the static number of results.
+      dropna: whether rows with a NaN among their keys belong to no group, as in pandas. False makes groups of them.
       count: the number of live items, an integer scalar (default `n`).
+      dtype: see `reduce`.
       ddof: see `reduce`.
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. The keys
         are sorted over all devices; a group is on the device that then has the first of its copies. `size` and the
@@ -94,7 +110,7 @@ def group_by(
       ValueError: an argument's shape is not one of the above, or `op` is not known; 2^31 items or more without
         `jax_enable_x64`.
 
-    A mean or median of integers is a float of 32 bits, or of 64 if they have 64. A median over a NaN is NaN. Rows of a
+    A mean, variance or median of integers is a float of 32 bits, or of 64 if they have 64, without `dtype`. Rows of a
     key are combined in input order. Time is that of a sort of the keys, and for each value of a segmented reduction and
     a gather; values of up to 8 bytes a row travel with the keys. `"nunique"` and `"median"` sort once more.
 
@@ -111,20 +127,27 @@ def group_by(
     (n,) = checked.shape
     index_dtype(name, "keys", n)
     size = static_size(name, "size", size)
+    dropna = static_flag(name, "dropna", dropna)
+    expect_dtype(name, dtype, op)
     if axis_name is not None:
         expect_one_code(name, checked)
+    live = count_operand(name, "count", count, n)
+    kept = _Kept(name, checked, live, axis_name) if dropna else None
+    if kept is not None:
+        keys, checked, live = kept.keys, expect_keys(name, "keys", kept.keys)[0], kept.count
     if callable(op):
         expect_ddof(name, ddof, ())
         leaves, unflatten = flatten_values(name, "values", values, n, "keys")
+        leaves = leaves if kept is None else kept.rows(leaves)
         if axis_name is not None:
-            live = count_operand(name, "count", count, n)
             ordered_keys, leaves, own = over_axis(mesh.groups.sorted_rows, name, axis_name, checked, leaves, live)
             given = {"size": size, "count": own, "axis_name": axis_name}
             return run_reduce_by_key(name, ordered_keys, unflatten(leaves), op, **given)
-        rows, leaves = rows_in_order(name, "keys", keys, leaves, count, ordered=False)
+        rows, leaves = rows_in_order(name, "keys", keys, leaves, count_of(live), ordered=False)
         return run_reduce_by_key(name, rows.keys, unflatten(leaves), op, size=size, count=count_of(rows.count))
     structure: Any = jax.tree.structure(values)
     leaves = expect_leading_axis(name, "values", jax.tree.leaves(values), n, "keys")
+    leaves = leaves if kept is None else kept.rows(leaves)
     try:
         names = jax.tree.leaves(jax.tree.broadcast(op, values)) if not isinstance(op, str) else [op] * len(leaves)
     except ValueError as error:
@@ -132,13 +155,26 @@ def group_by(
     for operator in names:
         expect_name(name, operator, NAMES)
     expect_ddof(name, ddof, names)
+    forms = [leaf_of_group(name, x, operator, dtype, ddof) for x, operator in zip(leaves, names, strict=True)]
     if axis_name is not None:
-        operands = (checked, leaves, names, size, count_operand(name, "count", count, n), ddof)
+        operands = (checked, leaves, names, [form[1] for form in forms], size, live, dtype, ddof)
         keys, results, runs = over_axis(mesh.groups.group_by, name, axis_name, *operands)
-        return keys, structure.unflatten(results), runs
+    else:
+        keys, results, runs = _local_groups(name, keys, leaves, names, size, live, dtype, ddof)
+    if kept is not None:
+        results = [kept.places(x) if form[0].kind.gives_index else x for x, form in zip(results, forms, strict=True)]
+    return keys, structure.unflatten(results), runs
+
+
+def _local_groups(
+    name: str, keys: Any, leaves: list[jax.Array], names: list[str], size: int, live: Any, dtype: Any, ddof: float
+) -> tuple[Any, list[jax.Array], jax.Array]:
+    """The groups of one device: their keys, the results of each value, and their number."""
+    (n,) = expect_keys(name, "keys", keys)[0].shape
     moving = [x for x, operator in zip(leaves, names, strict=True) if operator not in OF_ANY_DTYPE]
     ordered = any(operator in GIVE_POSITIONS for operator in names)
-    rows, moved = rows_in_order(name, "keys", keys, moving, count, ordered=ordered)
+    with by_construction():
+        rows, moved = rows_in_order(name, "keys", keys, moving, count_of(live), ordered=ordered)
     given, _ = expect_keys(name, "keys", rows.keys)
     codes = given.run_keys() if isinstance(given, Columns) else given
     heads, _, covered, runs = _run_heads(keys=codes, count=rows.count, size=size)
@@ -147,10 +183,38 @@ def group_by(
     keys = given.structure(firsts) if isinstance(given, Columns) else firsts[0]
     in_order = iter(moved)
     results = [
-        groups.combined(x if operator in OF_ANY_DTYPE else next(in_order), operator, ddof)
+        groups.combined(x if operator in OF_ANY_DTYPE else next(in_order), operator, dtype, ddof)
         for x, operator in zip(leaves, names, strict=True)
     ]
-    return keys, structure.unflatten(results), room(name, runs, size)
+    return keys, results, room(name, runs, size)
+
+
+class _Kept:
+    """The rows that have no NaN among their keys, one after the other."""
+
+    def __init__(self, name: str, keys: jax.Array | Columns, count: Any, axis_name: Any):
+        columns = keys.arrays if isinstance(keys, Columns) else [keys]
+        self.name, self.axis_name, self.n = name, axis_name, columns[0].shape[0]
+        keep = jnp.ones((self.n,), bool)
+        for x in columns:
+            keep &= ~is_nan(x)
+        self.found, total = positions(keep, count, self.n)
+        self.given, self.count = count, total.reshape(1)
+        moved = self.rows(columns)
+        self.keys = keys.structure(moved) if isinstance(keys, Columns) else moved[0]
+
+    def rows(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        """The kept rows of each array."""
+        plain, restore = plain_leaves(leaves)
+        return restore([take_or_fill(x, self.found, unique=True) for x in plain])
+
+    def places(self, x: jax.Array) -> jax.Array:
+        """Where in the caller's arrays a kept row was; -1 for -1."""
+        fill = jnp.full((1,), -1, x.dtype)
+        if self.axis_name is None:
+            return take_or_fill(self.found.astype(x.dtype), x, fill)
+        operands = (self.found, self.given, self.count, x)
+        return over_axis(mesh.groups.places_before, self.name, self.axis_name, *operands)
 
 
 class Groups(SegmentedItems):
@@ -174,9 +238,9 @@ class Groups(SegmentedItems):
         """Where in the caller's arrays an item is; -1 for -1."""
         return take_or_fill(self.order, places, jnp.full((1,), -1, self.order.dtype))
 
-    def combined(self, x: jax.Array, operator: Any, ddof: float) -> jax.Array:
+    def combined(self, x: jax.Array, operator: Any, dtype: Any, ddof: float) -> jax.Array:
         """One result a group of the values x, in sorted order, or as they were given where they stay."""
-        leaf, dtype = leaf_of_group(self.name, x, operator, ddof)
+        leaf, dtype = leaf_of_group(self.name, x, operator, dtype, ddof)
         reduced = leaf.reduced(self)
         if leaf.kind.gives_index:
             reduced = self._given(reduced)
@@ -184,12 +248,13 @@ class Groups(SegmentedItems):
         return restore([select(self.used, plain[0], jnp.full_like(plain[0], leaf.fill))])[0].astype(dtype)
 
 
-def leaf_of_group(name: str, x: jax.Array, operator: Any, ddof: float) -> tuple[Leaf, Any]:
+def leaf_of_group(name: str, x: jax.Array, operator: Any, dtype: Any, ddof: float) -> tuple[Leaf, Any]:
     """A value as its operator combines it, and the dtype of the results."""
-    floats = operator in GIVE_FLOATS and not is_random_key(x.dtype)
+    floats = operator in GIVE_FLOATS and dtype is None and not is_random_key(x.dtype)
     if floats and operator == "mean":
         x = x.astype(float_dtype(x.dtype))
-    (leaf,), _, _ = named_leaves(name, "values", x, operator, ddof=ddof if operator in ("var", "std") else 0)
+    ddof = ddof if operator in ("var", "std") else 0
+    (leaf,), _, _ = named_leaves(name, "values", x, operator, dtype=dtype, ddof=ddof)
     return leaf, float_dtype(x.dtype) if floats else leaf.dtype
 
 
