@@ -458,6 +458,17 @@ def _one_column(operation: str, keys: jax.Array) -> Columns:
     return Columns(operation, "keys", (keys,), False)
 
 
+def directed_pair(operation: str, a: Any, b: Any, descending: Any) -> tuple[Any, Any, Any, Callable[[Any], Any]]:
+    """Two operands, their directions, and what makes keys of the caller's form of keys of theirs.
+
+    Arrays in descending order are columns of one array, whose codes are in ascending order as kernels want it.
+    """
+    if _is_columns(a) or not static_flag(operation, "descending", descending):
+        return a, b, descending, lambda keys: keys
+    b = b if _is_columns(b) else (b,)
+    return (a,), b, (True,), lambda keys: keys[0]
+
+
 def sorted_pair(
     operation: str,
     a: Any,

@@ -314,7 +314,7 @@ def _own_set(
     fill_value: Any,
 ) -> SetResult:
     """One device's own operation; its function takes keys of two words as columns."""
-    options = size, duplicates, fill_value, True, counts
+    options = size, duplicates, fill_value, False, True, counts
     result = _operate(axis.operation, kind, as_columns(a), as_columns(b), a_values, b_values, *options)
     return result._replace(keys=of_words(*result.keys)) if is_words(a) else result
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, JoinKind, Keys, LessFunction
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, JoinKind, Keys, LessFunction
 from jax_mgpu._src.arguments.check import (
     as_array,
     count_operand,
@@ -34,7 +34,7 @@ from jax_mgpu._src.functions import blocked_scan
 from jax_mgpu._src.functions.comparator_ops import ranked_pair
 from jax_mgpu._src.functions.operators import Kind
 from jax_mgpu._src.keys.bits import ordered_together
-from jax_mgpu._src.keys.columns import KeyPair, expect_told_apart, sorted_pair
+from jax_mgpu._src.keys.columns import KeyPair, directed_pair, expect_told_apart, sorted_pair
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import Ordered, count_of
 from jax_mgpu._src.ops.bucket_join import BucketTables, bucket_tables, fit_for_buckets, mixed
@@ -96,13 +96,14 @@ class JoinedColumns(NamedTuple):
     b_null: jax.Array
 
 
-@jit_eager("kind", "size", "assume_sorted", "null_equal", "aligned", "less")
+@jit_eager("kind", "size", "descending", "assume_sorted", "null_equal", "aligned", "less")
 def join(
     a: Keys,
     b: Keys,
     kind: JoinKind = "inner",
     *,
     size: int,
+    descending: Directions = False,
     assume_sorted: bool = True,
     null_equal: bool = True,
     a_count: ArrayLike | None = None,
@@ -127,6 +128,8 @@ def join(
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       kind: `"inner"`, `"left"`, `"right"`, `"outer"`, `"semi"` or `"anti"`.
       size: the static length of the result.
+      descending: whether a and b are in descending order; a tuple of bools is a direction a column. It cannot be
+        combined with `less`.
       assume_sorted: whether the keys are sorted. False takes any order; indices are positions in the given keys.
       null_equal: whether NaNs equal each other. False: a row with a NaN in its key has no partner, as in SQL.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
@@ -170,14 +173,15 @@ def join(
         expect_no_axis(name, "less", axis_name)
         if not null_equal:
             raise value_error(name, "null_equal", "True where less is given", "False")
-        a, b = ranked_pair(name, a, b, less, a_count, b_count).ranks
+        a, b = ranked_pair(name, a, b, less, a_count, b_count, descending=descending).ranks
     expect_told_apart(name, a=a, b=b)
+    a, b, descending, _ = directed_pair(name, a, b, descending)
     aligned = static_flag(name, "aligned", aligned)
     if axis_name is not None:
         if aligned and not assume_sorted:
             raise value_error(name, "assume_sorted", "True where the keys are aligned", "False")
         with by_construction(not assume_sorted):
-            pair = sorted_pair(name, a, b, a_count, b_count)
+            pair = sorted_pair(name, a, b, a_count, b_count, descending=descending)
         if not null_equal:
             pair = pair.with_nans_apart()
         operands = pair.code_operands if assume_sorted else pair.codes
@@ -186,7 +190,8 @@ def join(
     if not assume_sorted or not null_equal or rows not in KINDS:
 
         def found() -> Matches:
-            return matches(name, a, b, a_count, b_count, is_sorted=assume_sorted, null_equal=null_equal)
+            form: dict[str, Any] = {"is_sorted": assume_sorted, "null_equal": null_equal, "descending": descending}
+            return matches(name, a, b, a_count, b_count, **form)
 
         tables = None
         if not assume_sorted and rows in ("inner", "left"):
@@ -197,7 +202,7 @@ def join(
             joined = _of_any_order(found(), *KINDS[rows], size) if rows in KINDS else _filtered(found(), rows, size)
         return joined._replace(count=room(name, joined.count, size))
     keep_a, keep_b = KINDS[rows]
-    pair = sorted_pair(name, a, b, a_count, b_count)
+    pair = sorted_pair(name, a, b, a_count, b_count, descending=descending)
     a_indices, b_indices, count = _join.run(pair.operands, size=size, keep_a=keep_a, keep_b=keep_b)
     return JoinResult(a_indices, b_indices, room(name, count, size))
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Keys, LessFunction
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys, LessFunction
 from jax_mgpu._src.arguments.check import (
     expect_no_axis,
     fill_operand,
@@ -32,7 +32,7 @@ from jax_mgpu._src.arguments.values import (
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.comparator_ops import ranked_pair
 from jax_mgpu._src.keys.bits import ordered_together
-from jax_mgpu._src.keys.columns import KeyPair, expect_told_apart, sorted_pair
+from jax_mgpu._src.keys.columns import KeyPair, directed_pair, expect_told_apart, sorted_pair
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.unsorted_pairs import in_order_with
 
@@ -71,7 +71,7 @@ class SetResult(NamedTuple):
     count: jax.Array  # type: ignore[assignment]
 
 
-@jit_eager("size", "duplicates", "assume_sorted", "aligned", "less")
+@jit_eager("size", "duplicates", "descending", "assume_sorted", "aligned", "less")
 def set_intersection(
     a: Keys,
     b: Keys,
@@ -80,6 +80,7 @@ def set_intersection(
     size: int | None = None,
     duplicates: bool = True,
     fill_value: ArrayLike = 0,
+    descending: Directions = False,
     assume_sorted: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
@@ -98,6 +99,8 @@ def set_intersection(
       size: the static length of the result (default `min(n_a, n_b)`).
       duplicates: False promises that no key occurs twice in a, nor twice in b, and saves time.
       fill_value: the value of keys and values past the last one, a scalar; converted to the dtype of each.
+      descending: whether a and b, and the result, are in descending order; a tuple of bools is a direction a column. It
+        cannot be combined with `less`.
       assume_sorted: whether a and b are sorted. False takes keys in any order, and sorts both with their values; not
         over a mesh axis.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
@@ -129,11 +132,11 @@ def set_intersection(
       >>> mgpu.set_intersection(jnp.array([1, 2, 2, 2, 5]), jnp.array([2, 2, 3, 5]))
       SetResult(keys=Array([2, 2, 5, 0], dtype=int32), values=None, count=Array(3, dtype=int32))
     """
-    options = duplicates, fill_value, assume_sorted, (a_count, b_count), less, axis_name, aligned
+    options = duplicates, fill_value, descending, assume_sorted, (a_count, b_count), less, axis_name, aligned
     return _operate("set_intersection", Kind.INTERSECTION, a, b, a_values, None, size, *options)
 
 
-@jit_eager("size", "duplicates", "assume_sorted", "aligned", "less")
+@jit_eager("size", "duplicates", "descending", "assume_sorted", "aligned", "less")
 def set_union(
     a: Keys,
     b: Keys,
@@ -143,6 +146,7 @@ def set_union(
     size: int | None = None,
     duplicates: bool = True,
     fill_value: ArrayLike = 0,
+    descending: Directions = False,
     assume_sorted: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
@@ -160,6 +164,7 @@ def set_union(
       size: the static length of the result (default `n_a + n_b`).
       duplicates: see `set_intersection`.
       fill_value: see `set_intersection`.
+      descending: see `set_intersection`.
       assume_sorted: see `set_intersection`.
       a_count: see `set_intersection`.
       b_count: see `set_intersection`.
@@ -181,11 +186,11 @@ def set_union(
       >>> mgpu.set_union(jnp.array([1, 2, 2]), jnp.array([2, 2, 2, 3]), size=6).keys
       Array([1, 2, 2, 2, 3, 0], dtype=int32)
     """
-    options = duplicates, fill_value, assume_sorted, (a_count, b_count), less, axis_name, aligned
+    options = duplicates, fill_value, descending, assume_sorted, (a_count, b_count), less, axis_name, aligned
     return _operate("set_union", Kind.UNION, a, b, a_values, b_values, size, *options)
 
 
-@jit_eager("size", "duplicates", "assume_sorted", "aligned", "less")
+@jit_eager("size", "duplicates", "descending", "assume_sorted", "aligned", "less")
 def set_difference(
     a: Keys,
     b: Keys,
@@ -194,6 +199,7 @@ def set_difference(
     size: int | None = None,
     duplicates: bool = True,
     fill_value: ArrayLike = 0,
+    descending: Directions = False,
     assume_sorted: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
@@ -210,6 +216,7 @@ def set_difference(
       size: the static length of the result (default `n_a`).
       duplicates: see `set_intersection`.
       fill_value: see `set_intersection`.
+      descending: see `set_intersection`.
       assume_sorted: see `set_intersection`.
       a_count: see `set_intersection`.
       b_count: see `set_intersection`.
@@ -231,11 +238,11 @@ def set_difference(
       >>> mgpu.set_difference(jnp.array([1, 2, 2, 2, 5]), jnp.array([2, 2, 3, 5]), size=2).keys
       Array([1, 2], dtype=int32)
     """
-    options = duplicates, fill_value, assume_sorted, (a_count, b_count), less, axis_name, aligned
+    options = duplicates, fill_value, descending, assume_sorted, (a_count, b_count), less, axis_name, aligned
     return _operate("set_difference", Kind.DIFFERENCE, a, b, a_values, None, size, *options)
 
 
-@jit_eager("size", "duplicates", "assume_sorted", "aligned", "less")
+@jit_eager("size", "duplicates", "descending", "assume_sorted", "aligned", "less")
 def set_symmetric_difference(
     a: Keys,
     b: Keys,
@@ -245,6 +252,7 @@ def set_symmetric_difference(
     size: int | None = None,
     duplicates: bool = True,
     fill_value: ArrayLike = 0,
+    descending: Directions = False,
     assume_sorted: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
@@ -262,6 +270,7 @@ def set_symmetric_difference(
       size: the static length of the result (default `n_a + n_b`).
       duplicates: see `set_intersection`.
       fill_value: see `set_intersection`.
+      descending: see `set_intersection`.
       assume_sorted: see `set_intersection`.
       a_count: see `set_intersection`.
       b_count: see `set_intersection`.
@@ -284,7 +293,7 @@ def set_symmetric_difference(
       Array([1, 2, 3], dtype=int32)
     """
     name = "set_symmetric_difference"
-    options = duplicates, fill_value, assume_sorted, (a_count, b_count), less, axis_name, aligned
+    options = duplicates, fill_value, descending, assume_sorted, (a_count, b_count), less, axis_name, aligned
     return _operate(name, Kind.SYMMETRIC_DIFFERENCE, a, b, a_values, b_values, size, *options)
 
 
@@ -298,6 +307,7 @@ def _operate(
     size: int | None,
     duplicates: bool,
     fill_value: Any,
+    descending: Any,
     assume_sorted: bool,
     counts: tuple[Any, Any],
     less: Any = None,
@@ -306,29 +316,31 @@ def _operate(
 ) -> SetResult:
     if less is not None:
         expect_no_axis(name, "less", axis_name)
-        ranked = ranked_pair(name, a, b, less, *counts)
+        ranked = ranked_pair(name, a, b, less, *counts, descending=descending)
         if kind not in TAKES_B or (a_values is None) == (b_values is None):
             moved_b = None if kind not in TAKES_B else (ranked.b, b_values)
             result = _operate(
-                name, kind, *ranked.ranks, (ranked.a, a_values), moved_b, size, duplicates, fill_value, assume_sorted,
-                counts,
+                name, kind, *ranked.ranks, (ranked.a, a_values), moved_b, size, duplicates, fill_value, False,
+                assume_sorted, counts,
             )  # fmt: skip
             keys, values = result.values
             return SetResult(ranked.restore(keys), values, result.count)
         flatten_pair(name, a_values, b_values, 0, 0)
     expect_told_apart(name, a=a, b=b)
+    a, b, descending, restore = directed_pair(name, a, b, descending)
     duplicates, aligned = static_flag(name, "duplicates", duplicates), static_flag(name, "aligned", aligned)
     if not static_flag(name, "assume_sorted", assume_sorted):
         if axis_name is not None:
             raise value_error(name, "assume_sorted", "True over a mesh axis", "False")
-        a, a_values = in_order_with(name, "a", a, a_values, counts[0])
-        b, b_values = in_order_with(name, "b", b, b_values, counts[1])
-    pair = sorted_pair(name, a, b, *counts, unique=not duplicates)
+        a, a_values = in_order_with(name, "a", a, a_values, counts[0], descending)
+        b, b_values = in_order_with(name, "b", b, b_values, counts[1], descending)
+    pair = sorted_pair(name, a, b, *counts, descending=descending, unique=not duplicates)
     n_a, n_b = pair.a.shape[0], pair.b.shape[0]
     if axis_name is not None:
         size = None if size is None else static_size(name, "size", size)
         options = {"size": size, "duplicates": duplicates, "aligned": aligned}
-        return _over_axis(name, kind, pair, a_values, b_values, fill_value, axis_name, options)
+        result = _over_axis(name, kind, pair, a_values, b_values, fill_value, axis_name, options)
+        return result._replace(keys=restore(result.keys))
     index_dtype(name, "a and b", n_a + n_b)
     if size is None:
         size = min(n_a, n_b) if kind == Kind.INTERSECTION else n_a if kind == Kind.DIFFERENCE else n_a + n_b
@@ -343,7 +355,7 @@ def _operate(
         a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, n_a, n_b)
     if pair.is_code and a_values is None:
         keys, count = _sets(**given, payload=Payload.NONE)
-        keys = pair.restored(keys, count=count, fill_value=fill_value)
+        keys = restore(pair.restored(keys, count=count, fill_value=fill_value))
         return SetResult(keys, None, room(name, count, size))
     carried = carried_leaf(a_leaves)
     if pair.is_code and carried is not None:
@@ -352,10 +364,10 @@ def _operate(
         keys, values, count = _sets(
             **given, a_values=carried, b_values=b_carried, values_fill=values_fill, payload=Payload.GIVEN
         )
-        keys = pair.restored(keys, count=count, fill_value=fill_value)
+        keys = restore(pair.restored(keys, count=count, fill_value=fill_value))
         return SetResult(keys, unflatten([values]), room(name, count, size))
     keys, sources, count = _sets(**given, payload=Payload.INDICES)
-    keys = pair.restored(keys, sources, count=count, fill_value=fill_value)
+    keys = restore(pair.restored(keys, sources, count=count, fill_value=fill_value))
     if a_values is None:
         return SetResult(keys, None, room(name, count, size))
     moved = [

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Keys, LessFunction, SegmentsLike, Side
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys, LessFunction, SegmentsLike, Side
 from jax_mgpu._src.arguments.check import (
     count_operand,
     describe,
@@ -27,7 +27,7 @@ from jax_mgpu._src.arguments.values import fill_missing, take_or_fill
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.comparator_ops import ranked_pair
 from jax_mgpu._src.keys.bits import ordered_together
-from jax_mgpu._src.keys.columns import Columns, expect_keys, expect_told_apart, sorted_pair
+from jax_mgpu._src.keys.columns import Columns, directed_pair, expect_keys, expect_told_apart, sorted_pair
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import count_of, in_order
 
@@ -125,12 +125,13 @@ def sorted_search(
     return fill_missing(name, found, fill_value)
 
 
-@jit_eager("side", "assume_sorted", "aligned")
+@jit_eager("side", "descending", "assume_sorted", "aligned")
 def sorted_match(
     a: Keys,
     b: Keys,
     side: Side = "left",
     *,
+    descending: Directions = False,
     assume_sorted: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
@@ -145,6 +146,7 @@ def sorted_match(
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       side: `"left"` gives the lower bounds of A in B and the upper bounds of B in A, which are the places of the items
         in a merge with A first; `"right"` gives the reverse.
+      descending: whether a and b are in descending order; a tuple of bools is a direction a column.
       assume_sorted: whether a and b are sorted. False takes keys in any order: then the index of an item is that of
         the first item that equals it in the other array (`"left"`), or of the last (`"right"`), -1 if there is none;
         not over a mesh axis.
@@ -171,11 +173,12 @@ def sorted_match(
     """
     name = "sorted_match"
     expect_told_apart(name, a=a, b=b)
+    a, b, descending, _ = directed_pair(name, a, b, descending)
     if not static_flag(name, "assume_sorted", assume_sorted):
         if axis_name is not None:
             raise value_error(name, "assume_sorted", "True over a mesh axis", "False")
         return _match_any_order(name, a, b, _is_right(name, side), a_count, b_count)
-    pair = sorted_pair(name, a, b, a_count, b_count)
+    pair = sorted_pair(name, a, b, a_count, b_count, descending=descending)
     right, aligned = _is_right(name, side), static_flag(name, "aligned", aligned)
     if axis_name is not None:
         operands = pair.code_operands
@@ -183,11 +186,12 @@ def sorted_match(
     return SortedMatch(*_match.run(pair.operands, right=right))
 
 
-@jit_eager("aligned")
+@jit_eager("descending", "aligned")
 def sorted_equal_count(
     a: Keys,
     b: Keys,
     *,
+    descending: Directions = False,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
@@ -199,6 +203,7 @@ def sorted_equal_count(
       a: `[n_a]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits, in the order of `jax.lax.sort`, or a tuple
         of columns.
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
+      descending: whether a and b are in descending order; a tuple of bools is a direction a column.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
       axis_name: see `sorted_search`.
@@ -220,7 +225,8 @@ def sorted_equal_count(
     """
     name = "sorted_equal_count"
     expect_told_apart(name, a=a, b=b)
-    pair = sorted_pair(name, a, b, a_count, b_count)
+    a, b, descending, _ = directed_pair(name, a, b, descending)
+    pair = sorted_pair(name, a, b, a_count, b_count, descending=descending)
     aligned = static_flag(name, "aligned", aligned)
     if axis_name is not None:
         return over_axis(mesh.pairs.sorted_equal_count, name, axis_name, *pair.code_operands, aligned=aligned)

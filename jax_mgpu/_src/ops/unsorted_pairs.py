@@ -24,13 +24,15 @@ from jax_mgpu._src.ops.sorted_search import _search
 __all__ = ["Matches", "in_order_with", "is_nan", "matches"]
 
 
-def in_order_with(name: str, argument: str, keys: Any, values: Any, count: Any) -> tuple[Any, Any]:
+def in_order_with(
+    name: str, argument: str, keys: Any, values: Any, count: Any, descending: Any = False
+) -> tuple[Any, Any]:
     """Keys in order, and the values that go with them, or None."""
-    checked, _ = expect_keys(name, argument, keys)
+    checked, down = expect_keys(name, argument, keys, descending)
     n = checked.shape[0]
     live = count_operand(name, count_name(argument), count, n)
     flatten_values(name, f"{argument}_values", values, n, argument)
-    given = {"descending": False, "count": count_of(live), "method": Method.FASTEST}
+    given = {"descending": down, "count": count_of(live), "method": Method.FASTEST}
     with by_construction():
         found = run_sort(name, checked, ABSENT, ABSENT, values, **given)
     return (found, None) if values is None else found
@@ -74,14 +76,25 @@ class Matches(NamedTuple):
         return low, number
 
 
-def matches(name: str, a: Any, b: Any, a_count: Any, b_count: Any, *, is_sorted: bool, null_equal: bool) -> Matches:
+def matches(
+    name: str,
+    a: Any,
+    b: Any,
+    a_count: Any,
+    b_count: Any,
+    *,
+    is_sorted: bool,
+    null_equal: bool,
+    descending: Any = False,
+) -> Matches:
     """The rows of both tables in the order of their keys."""
     rows, others = (
-        in_order(name, side, keys, count, is_sorted=is_sorted)
+        in_order(name, side, keys, count, descending=descending, is_sorted=is_sorted)
         for side, keys, count in (("a", a, a_count), ("b", b, b_count))
     )
     with by_construction(not is_sorted):
-        pair = sorted_pair(name, rows.keys, others.keys, count_of(rows.count), count_of(others.count))
+        counts = count_of(rows.count), count_of(others.count)
+        pair = sorted_pair(name, rows.keys, others.keys, *counts, descending=descending)
     has_nan = any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(rows.keys))
     return Matches(rows, others, pair, null_equal or not has_nan)
 
