@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
+from scripts import signatures
 from tests import typed_program
 
 
@@ -34,6 +35,27 @@ def test_star_import_gives_the_public_names():
     namespace: dict[str, object] = {}
     exec("from jax_mgpu import *", namespace)
     assert namespace.keys() - {"__builtins__"} == set(mgpu.__all__)
+
+
+def test_the_page_of_names_has_the_signatures_of_now():
+    """`PYTHONPATH=. python scripts/signatures.py` writes them."""
+    page = signatures.PAGE.read_text(encoding="utf-8")
+    assert signatures.replaced(page) == page
+
+
+def test_results_with_a_count_are_named():
+    """Each tuple that ends in a count has names for all that it holds."""
+    x, heads = np.array([3, 3, 1, 4]), np.array([0, 1])
+    for result in (
+        mgpu.reduce_by_key(x, x, size=3),
+        mgpu.group_by(x, x, size=3),
+        mgpu.select(x, x > 2),
+        mgpu.select_indices(x > 2),
+        mgpu.partition(x, x > 2),
+        mgpu.from_dense(np.ones((2, 3)), [1, 2], size=4),
+        mgpu.take_segments(x, heads, [1], size=3),
+    ):
+        assert result._fields[-1] == "count" and int(result.count) == int(result[-1]) == 3
 
 
 def test_modules_of_one_name_with_a_function_do_not_hide_it():

@@ -163,7 +163,7 @@ ERRORS = {
     "take_segments: order: expected integers, got float64[1]": lambda: mgpu.take_segments(
         np.arange(3), [0], np.ones(1), size=3
     ),
-    "segment_ids: n: expected a static, non-negative integer, got None": lambda: mgpu.segment_ids([0], None),
+    "segment_ids: size: expected a static, non-negative integer, got None": lambda: mgpu.segment_ids([0], None),
 }
 
 

@@ -397,10 +397,10 @@ def test_histogram_edge_cases():
             call()
 
 
-@pytest.mark.parametrize("old, new", [("length", "size"), ("edges", "bins")])
+@pytest.mark.parametrize("old, new", [("length", "size"), ("edges", "bins"), ("n", "size")])
 def test_old_names_warn_once(old, new):
-    name, ids = {"length": "bincount", "edges": "histogram"}[old], np.array([0, 2, 2])
-    value = {"length": 3, "edges": ids}[old]
+    name, ids = {"length": "bincount", "edges": "histogram", "n": "segment_ids"}[old], np.array([0, 2, 2])
+    value = ids if old == "edges" else 3
     for _ in range(2):
         with pytest.warns(DeprecationWarning, match=f"{name}: {old}= is called {new}=") as caught:
             got = getattr(mgpu, name)(ids, **{old: value})

@@ -142,7 +142,7 @@ NAMES = {
     "result": "result",
     "rows": "into x",
     "side": "side",
-    "size": "k least length n size width",
+    "size": "k least size width",
     "step": "by",
     "tolerance": "tolerance",
     "values": "a_values b_values values",
@@ -156,7 +156,7 @@ VALUES: dict[str, Any] = {
     **dict.fromkeys(("a_columns", "a_values", "into", "values", "x"), ITEMS),
     **dict.fromkeys(("b_columns", "b_values"), FEW),
     **dict.fromkeys(("gather_starts", "heads", "indices", "offsets", "scatter_starts", "starts"), HEADS),
-    **{"by": 1, "k": 2, "length": 4, "n": N, "q": 0.5, "size": 9, "width": 3},
+    **{"by": 1, "k": 2, "q": 0.5, "size": 9, "width": 3},
     **{"keep": MASK, "lengths": ints(2, 0, 1), "order": ints(2, 0), "result": ROWS},
 }  # fmt: skip
 # Arguments that a call need not have, but is given here.

@@ -58,7 +58,7 @@ from jax_mgpu._src.keys.columns import Columns, expect_keys, expect_one_code, ex
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.argsorted import Ordered, count_of, rows_in_order
 from jax_mgpu._src.ops.intervals import filled_tangent
-from jax_mgpu._src.ops.reduce import SegmentedItems, _run_heads, run_reduce_by_key
+from jax_mgpu._src.ops.reduce import Grouped, SegmentedItems, _run_heads, run_reduce_by_key
 from jax_mgpu._src.ops.scan import _scan, covered, next_marked, pieces
 from jax_mgpu._src.ops.select import positions
 from jax_mgpu._src.ops.sort import run_sort_indices
@@ -83,7 +83,7 @@ def group_by(
     dtype: DTypeLike | None = None,
     ddof: float = 0,
     axis_name: AxisName | None = None,
-) -> tuple[Any, Any, jax.Array]:
+) -> Grouped:
     """Combines the values of each key: `reduce_by_key` for keys in any order.
 
     Args:
@@ -102,8 +102,8 @@ def group_by(
         number of keys are the device's own. Columns may have up to 64 bits in all.
 
     Returns:
-      `(keys, values, count)`: each key once, in order, its combined values, and the number of keys, which can exceed
-      `size`. Slots past it hold 0, or -1 for indices. The index of an extremum is a position in the given values.
+      `Grouped`: each key once, in order, its combined values, and the number of keys, which can exceed `size`. Slots
+      past it hold 0, or -1 for indices. The index of an extremum is a position in the given values.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
@@ -163,7 +163,7 @@ def group_by(
         keys, results, runs = _local_groups(name, keys, leaves, names, size, live, dtype, ddof)
     if kept is not None:
         results = [kept.places(x) if form[0].kind.gives_index else x for x, form in zip(results, forms, strict=True)]
-    return keys, structure.unflatten(results), runs
+    return Grouped(keys, structure.unflatten(results), runs)
 
 
 def _local_groups(

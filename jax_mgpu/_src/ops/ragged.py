@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from jax_mgpu._src.arguments.check import (
     value_error,
 )
 from jax_mgpu._src.arguments.preconditions import inside, room, segment_numbers, segments_fit
+from jax_mgpu._src.arguments.renamed import renamed
 from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import take_or_fill
@@ -32,13 +33,34 @@ from jax_mgpu._src.ops.join import saturated_offsets
 from jax_mgpu._src.ops.load_balance import _search
 from jax_mgpu._src.ops.scan import pieces, scan
 
-__all__ = ["from_dense", "segment_ids", "take_segments", "to_dense"]
+__all__ = ["RaggedParts", "from_dense", "segment_ids", "take_segments", "to_dense"]
 
 
-@jit_eager("n")
+class RaggedParts(NamedTuple):
+    """The result of `from_dense` and `take_segments`: a ragged batch as arrays.
+
+    Attributes:
+      values: the items, a pytree of arrays `[size, ...]`; past `count`, the fill value.
+      heads: `[m]`, where each segment starts.
+      count: the number of items, a scalar. It can exceed `size`: then the first `size` items are kept.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> parts = mgpu.from_dense(jnp.array([[1, 2], [3, 4]]), jnp.array([2, 1]), size=3)
+      >>> parts.values, parts.heads, parts.count
+      (Array([1, 2, 3], dtype=int32), Array([0, 2], dtype=int32), Array(3, dtype=int32))
+    """
+
+    values: Any
+    heads: jax.Array
+    count: jax.Array  # type: ignore[assignment]
+
+
+@renamed(n="size")
+@jit_eager("size")
 def segment_ids(
     heads: SegmentsLike,
-    n: int,
+    size: int,
     *,
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
@@ -49,19 +71,19 @@ def segment_ids(
     Args:
       heads: `[m]`, non-decreasing integers: the start positions of the segments. A repeated head is an empty segment; a
         head past the last item is padding. Or `Segments`, then without `ends` and `count`.
-      n: the static number of items.
+      size: the static number of items, n.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
-      count: the number of live items, an integer scalar (default `n`).
+      count: the number of live items, an integer scalar (default `size`).
       axis_name: number the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A
         device's heads are those of the segments that start among its own items, counted from the first of these. The
         segments of earlier devices come first, and the last one of these goes on up to the first head.
 
     Returns:
-      `[n]` indices into `heads`; -1 past `count`, and for items of no segment, such as those before the first head.
-      int32, or int64 where `n` or `m` reaches 2^31.
+      `[size]` indices into `heads`; -1 past `count`, and for items of no segment, such as those before the first head.
+      int32, or int64 where `size` or `m` reaches 2^31.
 
     Raises:
-      TypeError: heads or count are not integers, or `n` is not static.
+      TypeError: heads or count are not integers, or `size` is not static.
       ValueError: an argument's shape is not one of the above, or int64 results without `jax_enable_x64`.
 
     Time is O(n + m), by a load-balancing search (Baxter, moderngpu, 2013).
@@ -72,16 +94,16 @@ def segment_ids(
       Array([ 0,  0,  2,  2,  2, -1], dtype=int32)
     """
     name = "segment_ids"
-    n = static_size(name, "n", n)
+    n = static_size(name, "size", size)
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
-    index_dtype(name, "n", n, segments.m)
+    index_dtype(name, "size", n, segments.m)
     if axis_name is not None:
         return over_axis(mesh.segments.segment_ids, name, axis_name, segments.heads, n, segments.count)
     (ids,) = _search(offsets=pieces(segments), total=segments.count, size=n, return_rank=False)
     if segments.ends is None:
         return ids
     ids = jnp.where(ids % 2 == 0, ids // 2, -1)  # every second piece is a gap
-    return ids.astype(index_dtype(name, "n", n, segments.m))
+    return ids.astype(index_dtype(name, "size", n, segments.m))
 
 
 @jit_eager("width")
@@ -135,7 +157,7 @@ def to_dense(
 
 
 @jit_eager("size")
-def from_dense(x: Any, lengths: ArrayLike, *, size: int, fill_value: ArrayLike = 0) -> tuple[Any, jax.Array, jax.Array]:
+def from_dense(x: Any, lengths: ArrayLike, *, size: int, fill_value: ArrayLike = 0) -> RaggedParts:
     """Packs the rows of a dense array, each of its own length, one after the other.
 
     Args:
@@ -156,7 +178,8 @@ def from_dense(x: Any, lengths: ArrayLike, *, size: int, fill_value: ArrayLike =
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
-      >>> mgpu.from_dense(jnp.array([[1, 2, 0], [3, 4, 5]]), jnp.array([2, 3]), size=6)
+      >>> x, heads, count = mgpu.from_dense(jnp.array([[1, 2, 0], [3, 4, 5]]), jnp.array([2, 3]), size=6)
+      >>> x, heads, count
       (Array([1, 2, 3, 4, 5, 0], dtype=int32), Array([0, 2], dtype=int32), Array(5, dtype=int32))
     """
     name = "from_dense"
@@ -184,7 +207,7 @@ def from_dense(x: Any, lengths: ArrayLike, *, size: int, fill_value: ArrayLike =
         )  # fmt: skip
         return form.unpack(gathered[0])
 
-    return structure.unflatten(map(packed, leaves)), heads, room(name, count, size)
+    return RaggedParts(structure.unflatten(map(packed, leaves)), heads, room(name, count, size))
 
 
 @jit_eager("size")
@@ -197,7 +220,7 @@ def take_segments(
     fill_value: ArrayLike = 0,
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
-) -> tuple[Any, jax.Array, jax.Array]:
+) -> RaggedParts:
     """Takes segments in another order, some of them repeated or left out.
 
     Args:
@@ -225,7 +248,9 @@ def take_segments(
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
-      >>> mgpu.take_segments(jnp.array([1, 2, 3, 4, 5]), jnp.array([0, 2, 3]), jnp.array([2, 0]), size=5)
+      >>> x, heads = jnp.array([1, 2, 3, 4, 5]), jnp.array([0, 2, 3])
+      >>> x, heads, count = mgpu.take_segments(x, heads, jnp.array([2, 0]), size=5)
+      >>> x, heads, count
       (Array([4, 5, 1, 2, 0], dtype=int32), Array([0, 2], dtype=int32), Array(4, dtype=int32))
     """
     name = "take_segments"
@@ -247,7 +272,7 @@ def take_segments(
         )  # fmt: skip
         return form.unpack(gathered[0])
 
-    return structure.unflatten(map(taken, leaves)), offsets, room(name, total, size)
+    return RaggedParts(structure.unflatten(map(taken, leaves)), offsets, room(name, total, size))
 
 
 def rows_of_segments(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +77,27 @@ from jax_mgpu._src.ops.scan import before_map, inside_segments, leaf_inside_segm
 from jax_mgpu._src.ops.sort import run_sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
-__all__ = ["reduce", "reduce_by_key", "segmented_reduce"]
+__all__ = ["Grouped", "reduce", "reduce_by_key", "segmented_reduce"]
+
+
+class Grouped(NamedTuple):
+    """The result of `reduce_by_key` and `group_by`.
+
+    Attributes:
+      keys: `[size]`, the key of each run or group, or a tuple of columns; 0 past `count`.
+      values: what the values of each are combined to, a pytree of arrays `[size, ...]`; 0 past `count`, -1 for indices.
+      count: the number of runs or groups, a scalar. It can exceed `size`: then the first `size` ones are kept.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> found = mgpu.reduce_by_key(jnp.array([7, 7, 2]), jnp.array([1, 2, 3]), size=2)
+      >>> found.keys, found.values, found.count
+      (Array([7, 2], dtype=int32), Array([3, 3], dtype=int32), Array(2, dtype=int32))
+    """
+
+    keys: Any
+    values: Any
+    count: jax.Array  # type: ignore[assignment]
 
 
 @overload
@@ -405,7 +425,7 @@ def reduce_by_key(
     ddof: float = 0,
     commutative: bool = False,
     axis_name: AxisName | None = None,
-) -> tuple[Any, Any, jax.Array]:
+) -> Grouped:
     """Combines the values of each run of equal neighbouring keys.
 
     Args:
@@ -423,8 +443,8 @@ def reduce_by_key(
         `size` and the number of runs are the device's own.
 
     Returns:
-      `(keys, values, count)`: the first key (or the tuple of columns) of each run, its combined values, and the number
-      of runs, which can exceed `size`. Slots past the number of runs hold 0 (-1 for indices).
+      `Grouped`: the first key (or the tuple of columns) of each run, its combined values, and the number of runs, which
+      can exceed `size`. Slots past the number of runs hold 0 (-1 for indices).
 
     Raises:
       TypeError: as `reduce`.
@@ -436,7 +456,8 @@ def reduce_by_key(
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
-      >>> mgpu.reduce_by_key(jnp.array([7, 7, 2, 7]), jnp.array([1, 2, 3, 4]), size=4)
+      >>> keys, sums, count = mgpu.reduce_by_key(jnp.array([7, 7, 2, 7]), jnp.array([1, 2, 3, 4]), size=4)
+      >>> keys, sums, count
       (Array([7, 2, 7, 0], dtype=int32), Array([3, 3, 4, 0], dtype=int32), Array(3, dtype=int32))
     """
     given: dict[str, Any] = {
@@ -458,7 +479,7 @@ def run_reduce_by_key(
     ddof: float = 0,
     commutative: bool = False,
     axis_name: Any = None,
-) -> tuple[Any, Any, jax.Array]:
+) -> Grouped:
     """`reduce_by_key` of the operation of this name."""
     given, columns = keys_of_runs(name, keys, axis_name)
     n = given.shape[0]
@@ -504,7 +525,7 @@ def run_reduce_by_key(
         reduced = restore(jax.tree.map(lambda x: keep(x, 0), reduced))
     else:
         reduced = restore([reduce_leaf(leaf) for leaf in named])
-    return firsts, reduced, room(name, runs, size)
+    return Grouped(firsts, reduced, room(name, runs, size))
 
 
 def keys_of_runs(name: str, keys: Any, axis_name: Any) -> tuple[jax.Array, Columns | None]:

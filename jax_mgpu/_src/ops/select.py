@@ -47,6 +47,7 @@ from jax_mgpu._src.ops.sort_strategy import is_long_permutation
 
 __all__ = [
     "Runs",
+    "SelectedIndices",
     "Selection",
     "inverse_permutation",
     "partition",
@@ -61,10 +62,11 @@ NO_ROWS, NO_FILL = np.zeros((0, 1), np.int32), np.zeros((1,), np.int32)
 
 
 class Selection(NamedTuple):
-    """The result of `select`.
+    """The result of `select` and `partition`.
 
     Attributes:
-      values: the kept items, in order, in the structure of `x`; each leaf `[size, …]`.
+      values: the kept items, in order, in the structure of `x`; each leaf `[size, …]`. Of `partition`, all other items
+        follow.
       count: the number of kept items, a scalar. It can exceed `size`: then `values` has the first `size` items.
 
     Example:
@@ -75,6 +77,24 @@ class Selection(NamedTuple):
     """
 
     values: Any
+    count: jax.Array  # type: ignore[assignment]
+
+
+class SelectedIndices(NamedTuple):
+    """The result of `select_indices`.
+
+    Attributes:
+      indices: `[size]`, where the kept items are, in order; past `count` `n`, or the fill value.
+      count: the number of kept items, a scalar. It can exceed `size`: then the first `size` ones are told.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> kept = mgpu.select_indices(jnp.array([True, False, True, False]))
+      >>> kept.indices, kept.count
+      (Array([0, 2, 4, 4], dtype=int32), Array(2, dtype=int32))
+    """
+
+    indices: jax.Array
     count: jax.Array  # type: ignore[assignment]
 
 
@@ -260,7 +280,7 @@ def select_indices(
     fill_value: ArrayLike | None = None,
     count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> SelectedIndices:
     """The positions where a mask is set.
 
     Args:
@@ -273,7 +293,7 @@ def select_indices(
         number of devices.
 
     Returns:
-      `(indices, count)`: the positions in increasing order, `[size]`, and their true number, which can exceed `size`.
+      `SelectedIndices`: the positions in increasing order, `[size]`, and their true number, which can exceed `size`.
       int32, or int64 from 2^31 items on.
 
     Raises:
@@ -285,7 +305,7 @@ def select_indices(
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
       >>> mgpu.select_indices(jnp.array([True, False, True, False]))
-      (Array([0, 2, 4, 4], dtype=int32), Array(2, dtype=int32))
+      SelectedIndices(indices=Array([0, 2, 4, 4], dtype=int32), count=Array(2, dtype=int32))
     """
     name = "select_indices"
     keep = expect_mask(name, "keep", keep)
@@ -296,17 +316,17 @@ def select_indices(
     if axis_name is not None:
         indices, total = over_axis(mesh.selections.select_indices, name, axis_name, keep, size, count)
         fill_value = jax.lax.axis_size(axis_name) * n if fill_value is None else fill_value
-        return fill_missing(name, indices, fill_value), room(name, total, size)
+        return SelectedIndices(fill_missing(name, indices, fill_value), room(name, total, size))
     indices, total = positions(keep, count, size)
     if fill_value is not None:
         indices = fill_missing(name, jnp.where(indices < n, indices, -1), fill_value)
-    return indices, room(name, total, size)
+    return SelectedIndices(indices, room(name, total, size))
 
 
 @jit_eager()
 def partition(
     x: Any, keep: ArrayLike, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
-) -> tuple[Any, jax.Array]:
+) -> Selection:
     """Moves the items where a mask is set to the front and the others behind them; both keep their order.
 
     Args:
@@ -317,7 +337,7 @@ def partition(
         number of items of a device does not change.
 
     Returns:
-      `(x, count)`: the items in their new order, a permutation of the input, and how many are kept, on all devices.
+      `Selection`: the items in their new order, a permutation of the input, and how many are kept, on all devices.
 
     Raises:
       TypeError: `keep` is not bool, or count is not an integer.
@@ -329,7 +349,7 @@ def partition(
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
       >>> x = jnp.array([3, 1, 4, 1, 5])
       >>> mgpu.partition(x, x > 2)
-      (Array([3, 4, 5, 1, 1], dtype=int32), Array(3, dtype=int32))
+      Selection(values=Array([3, 4, 5, 1, 1], dtype=int32), count=Array(3, dtype=int32))
     """
     name = "partition"
     keep = expect_mask(name, "keep", keep)
@@ -340,7 +360,7 @@ def partition(
     if axis_name is not None:
         plain, restore = plain_leaves(leaves)
         moved_leaves, total = over_axis(mesh.selections.partition, name, axis_name, plain, keep, count)
-        return structure.unflatten(restore(moved_leaves)), total
+        return Selection(structure.unflatten(restore(moved_leaves)), total)
     total = None
 
     def moved(leaf: jax.Array) -> jax.Array:
@@ -353,7 +373,7 @@ def partition(
         return form.unpack(items)
 
     items = [moved(leaf) for leaf in leaves]
-    return structure.unflatten(items), positions(keep, count, 0)[1] if total is None else total
+    return Selection(structure.unflatten(items), positions(keep, count, 0)[1] if total is None else total)
 
 
 @jit_eager("size", "least")
