@@ -167,7 +167,7 @@ def from_dense(x: Any, lengths: ArrayLike, *, size: int, fill_value: ArrayLike =
       fill_value: the value of items past the last row.
 
     Returns:
-      `(x, heads, count)`: the items, leaves `[size, …]`; the start of each row, `[m]`; and the number of items, which
+      `RaggedParts`: the items, leaves `[size, …]`; the start of each row, `[m]`; and the number of items, which
       can exceed `size`.
 
     Raises:
@@ -236,7 +236,7 @@ def take_segments(
       count: the number of live items, an integer scalar (default `n`).
 
     Returns:
-      `(x, heads, count)`: the items, leaves `[size, …]`; the start of each segment, `[k]`; and the number of items,
+      `RaggedParts`: the items, leaves `[size, …]`; the start of each segment, `[k]`; and the number of items,
       which can exceed `size`. Without `jax_enable_x64`, a head or a number that int32 cannot hold is 2^31 - 1.
 
     Raises:
