@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jax_mgpu as mgpu
 import jax_mgpu.numpy as mnp
 import jax_mgpu.ops
 from tests import dropin
@@ -146,6 +147,15 @@ def test_what_jit_refuses_is_refused_as_jax_refuses_it(call):
             jax.jit(lambda x: call(mnp, x))(ROWS[0])
     else:
         assert jax.jit(lambda x: call(mnp, x))(ROWS[0]).tolist() == wanted.tolist()
+
+
+def test_a_size_that_is_too_small_is_no_error_under_checks():
+    x, lengths = ROWS[0], np.full(1200, 3, np.int32)
+    calls = [lambda np: np.nonzero(x, size=9)[0], lambda np: np.compress(x > 0, x, size=9)]
+    calls += [lambda np: np.unique(x, size=9), lambda np: np.repeat(x, lengths, total_repeat_length=70)]
+    for call in calls:
+        with mgpu.checks():
+            assert call(mnp).tolist() == call(jnp).tolist()
 
 
 def test_without_jit():

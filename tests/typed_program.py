@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 import jax_mgpu as mgpu
+from jax_mgpu import numpy, ops
 
 
 def centred(rows: mgpu.Ragged) -> mgpu.Ragged:
@@ -42,6 +43,13 @@ def arithmetic(rows: mgpu.Ragged) -> None:
         assert first.ndim == 1
 
 
+def names(x: jax.Array, ids: jax.Array) -> None:
+    assert_type(numpy.sort(x, axis=0, descending=True), jax.Array)
+    assert_type(numpy.top_k(x, 1)[0], jax.Array)
+    assert_type(ops.segment_sum(x, ids, 2), jax.Array)
+    assert_type(ops.segment_mean(x, ids, num_segments=2), jax.Array)
+
+
 def tables(keys: jax.Array, values: jax.Array) -> None:
     assert_type(mgpu.sort(keys), jax.Array)
     assert_type(mgpu.argsort((keys, values), descending=(True, False)), jax.Array)
@@ -61,6 +69,7 @@ def main() -> None:
     with mgpu.checks():
         arithmetic(centred(rows))
         tables(jnp.array([1, 1, 2]), jnp.array([1.0, 2.0, 3.0]))
+        names(jnp.array([1.0, 2.0, 3.0]), jnp.array([1, 1, 0]))
     assert_type(mgpu.has_cuda(), bool)
 
 

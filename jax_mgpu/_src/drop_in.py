@@ -17,6 +17,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from jax_mgpu._src.arguments.check import KEY_DTYPES
+from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.core.compat import evaluate, is_sharded
 from jax_mgpu._src.core.library import platforms
 from jax_mgpu._src.ops.order_statistics import _order_statistics
@@ -116,9 +117,10 @@ def like(
             call = Call(signed, {**{name: value for name, _, value in options}, **arrays})
             ours = plan(call)
             assert ours is not None
-            if on_cpu and on_cuda:
-                return jax.lax.platform_dependent(cpu=ours, cuda=ours, default=call.run)
-            return jax.lax.platform_dependent(**{"cpu" if on_cpu else "cuda": ours}, default=call.run)
+            forms = {"cpu": ours} if on_cpu else {}
+            forms |= {"cuda": ours} if on_cuda else {}
+            with by_construction():  # a size that is too small cuts the results, as it does there
+                return jax.lax.platform_dependent(**forms, default=call.run)
 
         def answer(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
             """What kernels give, or None where JAX's function has the call."""
