@@ -41,6 +41,7 @@ from jax_mgpu._src.ops.sets import *
 from jax_mgpu._src.ops.softmax_by_id import *
 from jax_mgpu._src.ops.sort import *
 from jax_mgpu._src.ops.sorted_search import *
+from jax_mgpu._src.ops.sparse import *
 from jax_mgpu._src.ops.tables import *
 
 __all__ = [name for name in sorted(globals()) if not name.startswith("_")]

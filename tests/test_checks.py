@@ -103,7 +103,7 @@ def test_every_operation_with_preconditions_is_here():
     functions = {name for name in mgpu.__all__ if inspect.isfunction(getattr(mgpu, name))}
     without = WITHOUT_PRECONDITIONS | INFORMATION
     asked = {name.split(":")[0] for name in BROKEN}
-    assert functions == asked | without
+    assert functions | {"Csr"} == asked | without  # a class, of which sddmm has one
     assert not asked & without
 
 

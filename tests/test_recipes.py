@@ -162,27 +162,6 @@ def test_first_of_each(rng, recipes, n):
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_csr(rng, recipes, n):
-    rows, columns, values = integers(rng, 20, n), integers(rng, 10, n), integers(rng, 99, n)
-    offsets, column, value = jax.jit(lambda *x: recipes["csr"](*x, 25, 210))(rows, columns, values)
-    dense, found = np.zeros((25, 10), int), np.zeros((25, 10), int)
-    np.add.at(dense, (rows, columns), values)
-    for i, (begin, end) in enumerate(itertools.pairwise(offsets.tolist())):
-        assert column[begin:end].tolist() == sorted({*columns[rows == i].tolist()})
-        found[i, column[begin:end]] = value[begin:end]
-    np.testing.assert_array_equal(found, dense)
-
-
-def test_csr_of_narrow_rows(recipes):
-    for dtype, height in (("int8", 128), ("uint8", 256), ("int16", 2**15)):
-        rows = np.array([0, height - 1, height - 1, 3], dtype)
-        columns, values = np.array([1, 0, 2, 5], dtype), np.array([1, 2, 3, 4], np.float32)
-        offsets, column, value = recipes["csr"](rows, columns, values, height, 4)
-        assert np.flatnonzero(np.diff(offsets)).tolist() == [0, 3, height - 1]
-        assert (int(offsets[-1]), column.tolist(), value.tolist()) == (4, [1, 5, 0, 2], [1, 4, 2, 3])
-
-
-@pytest.mark.parametrize("n", SIZES)
 def test_run_lengths(rng, recipes, n):
     x = integers(rng, 3, n)
     values, lengths, count = jax.jit(lambda x: recipes["run_lengths"](x, 210))(x)

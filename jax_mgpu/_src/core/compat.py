@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import pathlib
 import re
@@ -86,7 +87,7 @@ def switch(name: str, what: str) -> Any:
 
 
 def exportable(result: type) -> None:
-    """Has `jax.export` write and read a named tuple, or a pytree without auxiliary data, by its public name."""
+    """Has `jax.export` write and read a named tuple, or a pytree whose auxiliary data is a tuple of numbers or None."""
     name = f"jax_mgpu.{result.__name__}"
     _export.deserialization_registry.pop(name, None)  # as the package may have been imported before
     if hasattr(result, "_fields"):
@@ -95,8 +96,8 @@ def exportable(result: type) -> None:
     jax.export.register_pytree_node_serialization(
         result,
         serialized_name=name,
-        serialize_auxdata=lambda _: b"",
-        deserialize_auxdata=lambda _: None,
+        serialize_auxdata=lambda numbers: b"" if numbers is None else json.dumps(numbers).encode(),
+        deserialize_auxdata=lambda text: tuple(json.loads(text.decode())) if text else None,
     )
 
 

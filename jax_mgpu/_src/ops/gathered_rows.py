@@ -41,7 +41,7 @@ from jax_mgpu._src.functions.transform import mapped, takes_position
 from jax_mgpu._src.ops.gather import add_rows, gather
 from jax_mgpu._src.ops.scan import before_map, pieces, scan_columns
 
-__all__ = ["reduce_gathered"]
+__all__ = ["reduce_gathered", "weighted_rows"]
 
 NAME = "segmented_reduce"
 SUMS = ("add", "sum", "mean")  # what takes weights
@@ -91,6 +91,14 @@ def reduce_gathered(
     heads = pieces(segments)
     results = restore([_reduce_leaf(leaf, heads, indices, weights, entries, segments.count) for leaf in leaves])
     return results if segments.ends is None else jax.tree.map(lambda x: x[::2], results)
+
+
+def weighted_rows(x: jax.Array, heads: Any, indices: jax.Array, weights: jax.Array, count: Any) -> jax.Array:
+    """The sums of rows of x, `[n, width]`, each times its weight, by segments; x and weights have one type."""
+    if not indices.size:
+        return jnp.zeros((heads.shape[0], x.shape[1]), x.dtype)
+    given = {"x": x, "heads": heads, "indices": indices, "weights": weights[:, None], "count": count}
+    return _gathered_rows(**given, op=Kind.ADD, wide=False)[0]
 
 
 def _table(x: Any) -> Any:

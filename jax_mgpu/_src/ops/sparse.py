@@ -1,0 +1,498 @@
+"""Sparse matrices in compressed rows: segments of columns and values, over the functions of segments and of keys."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_mgpu._src.arguments.annotations import ArrayLike
+from jax_mgpu._src.arguments.check import (
+    KEY_DTYPES,
+    NUMBERS,
+    as_array,
+    describe,
+    index_dtype,
+    index_vector,
+    static_size,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.arguments.preconditions import by_construction, room, row_offsets
+from jax_mgpu._src.core.operation import Operation
+from jax_mgpu._src.functions.operators import accumulator_dtype
+from jax_mgpu._src.ops.gather import gather
+from jax_mgpu._src.ops.gathered_rows import weighted_rows
+from jax_mgpu._src.ops.groups import group_by
+from jax_mgpu._src.ops.ragged import segment_ids
+from jax_mgpu._src.ops.reduce import segmented_reduce
+from jax_mgpu._src.ops.reduce_by_id import reduce_by_id
+from jax_mgpu._src.ops.scan import scan
+from jax_mgpu._src.ops.select import select_indices
+from jax_mgpu._src.ops.sort import sort
+from jax_mgpu._src.ops.sorted_search import sorted_search
+from jax_mgpu._src.ops.sparse_product import pattern_of_product, product_on_pattern
+
+__all__ = ["Csr", "sddmm"]
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Csr:
+    """A sparse matrix in compressed rows, a pytree: the values of its entries, their columns, and where rows start.
+
+    All methods call functions of this package, so a matrix works in `jit`, `vmap`, `grad`, `scan` and wherever a pytree
+    does. Derivatives are by the values and by dense operands; `jax.grad` by a matrix needs `allow_int=True`, as columns
+    are integers. Results have the same bits in every run.
+
+    Args:
+      values: `[capacity]`, numbers. What lies past the last entry is padding, and has no meaning.
+      indices: `[capacity]`, integers: the column of each entry. An entry whose column lies outside is none.
+      offsets: `[rows + 1]`, non-decreasing integers from 0: where each row starts, and the number of entries.
+      shape: `(rows, columns)`.
+
+    Raises:
+      TypeError: values are not numbers, or indices or offsets not integers.
+      ValueError: an argument's shape is not one of the above, or offsets that are not a `jax.Array` are not in order.
+
+    Attributes:
+      values: the values of the entries.
+      indices: their columns.
+      offsets: where each row starts, and the number of entries.
+      shape: the numbers of rows and columns.
+
+    `A @ x` takes vectors `[columns]` and matrices `[columns, k]`, `x @ A` vectors `[rows]` and matrices `[k, rows]`.
+    `A + B`, `A - B`, `-A`, `s * A` and `A / s` are matrices, for scalars s. In results of methods columns rise within
+    each row. Where a `size` is too small for all entries, `count` is their true number, and the first ones are kept.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> A = mgpu.Csr.from_coo([2, 0, 2, 0], [1, 3, 1, 0], jnp.array([1.0, 2.0, 3.0, 4.0]), shape=(3, 4))
+      >>> A
+      Csr(3 x 4, 3 entries, room for 4, float32)
+      >>> A @ jnp.array([1.0, 10.0, 100.0, 1000.0])
+      Array([2004.,    0.,   40.], dtype=float32)
+      >>> A.T.todense()
+      Array([[4., 0., 0.],
+             [0., 0., 4.],
+             [0., 0., 0.],
+             [2., 0., 0.]], dtype=float32)
+    """
+
+    values: jax.Array
+    indices: jax.Array
+    offsets: jax.Array
+    shape: tuple[int, int]
+    _transposed: tuple[jax.Array, jax.Array, jax.Array] | None
+
+    __hash__ = None  # type: ignore[assignment]  # as an array
+    __array_ufunc__ = None  # an array of NumPy on the left leaves the operator to us
+
+    def __init__(self, values: ArrayLike, indices: ArrayLike, offsets: ArrayLike, shape: Sequence[int]):
+        name = "Csr"
+        self.shape = _shape(name, shape)
+        self.values = _numbers(name, "values", values)
+        capacity = self.values.shape[0]
+        self.indices = index_vector(name, "indices", indices, self.shape[1])
+        if self.indices.shape != self.values.shape:
+            raise value_error(name, "indices", f"one for each of {capacity} values", describe(self.indices))
+        if not isinstance(offsets, jax.Array):
+            _expect_offsets(name, offsets, capacity)
+        offsets = index_vector(name, "offsets", offsets, capacity)
+        if offsets.shape[0] != self.shape[0] + 1:
+            raise value_error(name, "offsets", f"{self.shape[0] + 1}, one more than rows", describe(offsets))
+        self.offsets = row_offsets(name, offsets, capacity).astype(index_dtype(name, "values", capacity))
+        self._transposed = None
+
+    # ---- A pytree ----------------------------------------------------------------------------------------------------
+
+    def tree_flatten_with_keys(self) -> tuple[Any, tuple[int, int]]:
+        """Its children with their names, as JAX asks for them."""
+        children, shape = self.tree_flatten()
+        names = ("values", "indices", "offsets", "_transposed")
+        return tuple(zip(map(jax.tree_util.GetAttrKey, names), children, strict=True)), shape
+
+    def tree_flatten(self) -> tuple[Any, tuple[int, int]]:
+        """Its children, and its shape, as JAX asks for them."""
+        return (self.values, self.indices, self.offsets, self._transposed), self.shape
+
+    @classmethod
+    def tree_unflatten(cls, shape: tuple[int, int], children: Sequence[Any]) -> Csr:
+        """A matrix of children that JAX made, which may be anything."""
+        made = object.__new__(cls)
+        made.values, made.indices, made.offsets, made._transposed = children
+        made.shape = shape
+        return made
+
+    # ---- Ways to make one --------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_coo(
+        cls, rows: ArrayLike, columns: ArrayLike, values: ArrayLike, *, shape: Sequence[int], size: int | None = None
+    ) -> Csr:
+        """Entries at rows and columns, in any order; those of one place are added up in order.
+
+        An entry outside of the shape, at a negative place too, is dropped; a zero is an entry as others. There is room
+        for `size` entries (default as many as values).
+        """
+        name = "Csr.from_coo"
+        m, n = _shape(name, shape)
+        values = _numbers(name, "values", values)
+        rows, columns = index_vector(name, "rows", rows, m), index_vector(name, "columns", columns, n)
+        for argument, places in (("rows", rows), ("columns", columns)):
+            if places.shape != values.shape:
+                raise value_error(name, argument, f"one for each of {values.shape[0]} values", describe(places))
+        size = values.shape[0] if size is None else static_size(name, "size", size)
+        is_inside = (rows >= 0) & (rows < m) & (columns >= 0) & (columns < n)
+        # What lies outside is one more place, the last one.
+        places = jnp.where(is_inside, rows, m).astype(jnp.int32), jnp.where(is_inside, columns, 0).astype(jnp.int32)
+        dtype = index_dtype(name, "values", size)
+        with by_construction():
+            (rows, columns), sums, found = group_by(places, values, size=size + 1)
+            needles = jnp.arange(m + 1, dtype=jnp.int32)
+            offsets = sorted_search(needles, rows, haystack_count=jnp.minimum(found, size + 1))
+        offsets = jnp.minimum(offsets, size).astype(dtype).at[-1].set((found - ~jnp.all(is_inside)).astype(dtype))
+        offsets = offsets.at[-1].set(room(name, offsets[-1], size))
+        return _made(sums[:size].astype(values.dtype), columns[:size], offsets, (m, n))
+
+    @classmethod
+    def from_dense(cls, x: ArrayLike, *, size: int | None = None) -> Csr:
+        """The items of a matrix that are not 0. Within `jit` it needs `size`, the room for entries."""
+        name = "Csr.from_dense"
+        x = as_array(name, "x", x)
+        if x.ndim != 2:
+            raise value_error(name, "x", "a matrix", describe(x))
+        m, n = x.shape
+        kept = x != 0
+        if size is None:
+            if isinstance(x, jax.core.Tracer):
+                raise value_error(name, "size", "the room for entries, within jit", "None")
+            size = int(kept.sum())
+        dtype = index_dtype(name, "x", x.size)
+        with by_construction():
+            places, _ = select_indices(kept.reshape(-1), size=size, fill_value=-1)
+        offsets = jnp.concatenate([jnp.zeros((1,), dtype), scan(kept.sum(axis=1, dtype=dtype))])
+        offsets = offsets.at[-1].set(room(name, offsets[-1], size))
+        values = gather(_numbers(name, "x", x.reshape(-1)), places, unique=True)
+        return _made(values, jnp.where(places < 0, 0, places % max(n, 1)), offsets, (m, n))
+
+    @classmethod
+    def from_bcoo(cls, x: Any, *, size: int | None = None) -> Csr:
+        """A `jax.experimental.sparse.BCOO` of two sparse axes: see `from_coo`."""
+        if x.n_batch or x.n_dense or len(x.shape) != 2:
+            got = f"shape {x.shape}, {x.n_batch} of a batch and {x.n_dense} dense"
+            raise value_error("Csr.from_bcoo", "x", "two sparse axes", got)
+        return cls.from_coo(x.indices[:, 0], x.indices[:, 1], x.data, shape=x.shape, size=size)
+
+    @classmethod
+    def from_scipy(cls, x: Any) -> Csr:
+        """A sparse matrix or array of SciPy, of any format; not within `jit`."""
+        rows = x.tocsr(copy=True)
+        rows.sum_duplicates()  # which sorts columns too
+        return cls(jnp.asarray(rows.data), rows.indices, rows.indptr, rows.shape)
+
+    def to_bcoo(self) -> Any:
+        """The same as a `jax.experimental.sparse.BCOO`, whose padding has indices outside of the shape."""
+        sparse = importlib.import_module("jax.experimental.sparse")  # which takes long, and few need it
+        rows, is_entry = self.rows, self._entries()
+        places = [jnp.where(is_entry, x, size) for x, size in zip((rows, self.indices), self.shape, strict=True)]
+        values = jnp.where(is_entry, self.values, 0)
+        return sparse.BCOO((values, jnp.stack(places, axis=1)), shape=self.shape)
+
+    def to_scipy(self) -> Any:
+        """The same as a `scipy.sparse.csr_matrix`; not within `jit`."""
+        offsets = np.asarray(self.offsets)
+        live = int(offsets[-1])
+        if live > self.capacity:
+            raise value_error(
+                "Csr.to_scipy", "size", f"room for {live} entries where the matrix was made", self.capacity
+            )
+        parts = np.asarray(self.values)[:live], np.asarray(self.indices)[:live], offsets
+        return importlib.import_module("scipy.sparse").csr_matrix(parts, shape=self.shape)
+
+    def todense(self) -> jax.Array:
+        """The same as an array `[rows, columns]`."""
+        m, n = self.shape
+        places = jnp.where(self._entries(), self.rows.astype(index_dtype("Csr.todense", "shape", m * n)) * n, -1)
+        places = jnp.where(places < 0, -1, places + self.indices)
+        values = self.values.astype(jnp.int32) if self.values.dtype == jnp.bool_ else self.values
+        return reduce_by_id(values, places, m * n).reshape(m, n).astype(self.dtype)
+
+    # ---- What it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def capacity(self) -> int:
+        """The static number of entries that there is room for."""
+        return self.values.shape[0]
+
+    @property
+    def count(self) -> jax.Array:
+        """The number of entries, a scalar, which exceeds the capacity where a `size` was too small."""
+        return self.offsets[-1]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The type of the values."""
+        return self.values.dtype
+
+    @property
+    def rows(self) -> jax.Array:
+        """`[capacity]`: the row of each entry, -1 past the last one."""
+        return segment_ids(self.offsets[:-1], self.capacity, count=jnp.minimum(self.count, self.capacity))
+
+    @property
+    def T(self) -> Csr:
+        """The transposed matrix, in compressed rows too. Its entries are sorted, but for a matrix `with_transpose`."""
+        order, rows, offsets = self._transposed or self._transpose()
+        made = _made(gather(self.values, order, unique=True, inside=True), rows, offsets, self.shape[::-1])
+        if self._transposed is not None:
+            back = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype), unique_indices=True)
+            made._transposed = back, self.indices, self.offsets
+        return made
+
+    def with_transpose(self) -> Csr:
+        """The same matrix with the order of its transposed one, by which the derivative of `A @ x` is a product too."""
+        return self._with(self.values, self._transpose())
+
+    def with_values(self, values: ArrayLike) -> Csr:
+        """Other values in the same places."""
+        values = _numbers("Csr.with_values", "values", values)
+        if values.shape != self.values.shape:
+            raise value_error("Csr.with_values", "values", f"{self.capacity}", describe(values))
+        return self._with(values, self._transposed)
+
+    def astype(self, dtype: Any) -> Csr:
+        """Values of another type."""
+        return self.with_values(self.values.astype(dtype))
+
+    def __repr__(self) -> str:
+        m, n = self.shape
+        known = all(isinstance(x, (jax.Array, np.ndarray)) for x in (self.values, self.offsets))
+        if not known or isinstance(self.offsets, jax.core.Tracer) or self.offsets.ndim != 1:
+            return f"Csr({m} x {n}, values={describe(self.values)})"
+        return f"Csr({m} x {n}, {int(self.count)} entries, room for {self.capacity}, {self.dtype.name})"
+
+    def _with(self, values: jax.Array, transposed: Any) -> Csr:
+        return _made(values, self.indices, self.offsets, self.shape, transposed)
+
+    def _entries(self) -> jax.Array:
+        """Which places hold entries."""
+        return (self.rows >= 0) & (self.indices >= 0) & (self.indices < self.shape[1])
+
+    def _transpose(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """The entries in the order of their columns, the row of each, and where columns start."""
+        n, rows = self.shape[1], self.rows
+        keys = jnp.where(self._entries(), self.indices, n).astype(jnp.int32)
+        keys, order = sort(keys, jnp.arange(self.capacity, dtype=self.offsets.dtype))
+        offsets = sorted_search(jnp.arange(n + 1, dtype=jnp.int32), keys).astype(self.offsets.dtype)
+        return order, gather(rows, order, inside=True), offsets
+
+    # ---- Products ----------------------------------------------------------------------------------------------------
+
+    def __matmul__(self, x: Any) -> jax.Array:
+        name = "Csr @"
+        if isinstance(x, Csr):
+            raise type_error(name, "x", "an array (A.matmul(B, size=) multiplies sparse matrices)", "a Csr")
+        x = _numbers(name, "x", x, None)
+        if x.ndim not in (1, 2) or x.shape[0] != self.shape[1]:
+            n = self.shape[1]
+            raise value_error(name, "x", f"a vector [{n}] or a matrix [{n}, k]", describe(x))
+        if self._transposed is None:
+            segments = {
+                "indices": self.indices,
+                "weights": self.values,
+                "count": jnp.minimum(self.count, self.capacity),
+            }
+            return segmented_reduce(x, self.offsets[:-1], **segments)
+        dtype = jnp.result_type(self.values, x)
+        x, values = x.astype(dtype), self.values.astype(dtype)
+        order, rows, columns = self._transposed
+        given = {"values": values, "indices": self.indices, "offsets": self.offsets}
+        given |= {"order": order, "rows": rows, "columns": columns}
+        product = _product(x=x.reshape(x.shape[0], -1), **given)[0]
+        return product.reshape(product.shape[0], *x.shape[1:])
+
+    def __rmatmul__(self, x: Any) -> jax.Array:
+        name = "@ Csr"
+        x = _numbers(name, "x", x, None)
+        m, n = self.shape
+        if x.ndim not in (1, 2) or x.shape[-1] != m:
+            raise value_error(name, "x", f"a vector [{m}] or a matrix [k, {m}]", describe(x))
+        dtype = accumulator_dtype(jnp.result_type(self.values, x))
+        rows = self.rows
+        taken = gather(x.T.astype(dtype), rows) * self.values.astype(dtype).reshape(-1, *[1] * (x.ndim - 1))
+        sums = reduce_by_id(taken, jnp.where(rows >= 0, self.indices, -1), n)
+        return sums.T.astype(jnp.result_type(self.values, x))
+
+    def matmul(self, other: Csr, *, size: int) -> Csr:
+        """The product of two sparse matrices, with room for `size` entries. No row of `self` has a column twice."""
+        name = "Csr.matmul"
+        if not isinstance(other, Csr):
+            raise type_error(name, "other", "a Csr (A @ x multiplies by arrays)", describe(other))
+        if self.shape[1] != other.shape[0]:
+            raise value_error(name, "other", f"{self.shape[1]} rows", other.shape[0])
+        size = static_size(name, "size", size)
+        a, b = ((x.indices, x.offsets, x.rows) for x in (self, other))
+        shape = self.shape[0], other.shape[1]
+        dtype = jnp.result_type(self.values, other.values)
+        with by_construction():
+            pattern = columns, offsets = pattern_of_product(a, b, shape, size)
+            values = product_on_pattern(self.values.astype(dtype), other.values.astype(dtype), a, b, pattern)
+        return _made(values, columns, offsets.at[-1].set(room(name, offsets[-1], size)), shape)
+
+    # ---- Arithmetic --------------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Csr:
+        return self._sum("Csr +", other, operator.pos)
+
+    def __sub__(self, other: Any) -> Csr:
+        return self._sum("Csr -", other, operator.neg)
+
+    def _sum(self, name: str, other: Any, sign: Callable[[Any], Any]) -> Csr:
+        if not isinstance(other, Csr):
+            raise type_error(name, "other", "a Csr", describe(other))
+        if other.shape != self.shape:
+            raise value_error(name, "other", f"the shape {self.shape}", other.shape)
+        dtype = jnp.result_type(self.values, other.values)
+        rows = jnp.concatenate([self.rows, other.rows])
+        columns = jnp.concatenate([self.indices, other.indices])
+        values = jnp.concatenate([self.values.astype(dtype), sign(other.values.astype(dtype))])
+        return Csr.from_coo(rows, columns, values, shape=self.shape)
+
+    def __mul__(self, scale: Any) -> Csr:
+        return self._scaled("Csr *", operator.mul, scale)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, scale: Any) -> Csr:
+        return self._scaled("Csr /", operator.truediv, scale)
+
+    def __neg__(self) -> Csr:
+        return self.with_values(-self.values)
+
+    def _scaled(self, name: str, function: Callable[[Any, Any], Any], scale: Any) -> Csr:
+        if isinstance(scale, Csr) or np.ndim(scale) != 0:
+            raise value_error(name, "other", "a scalar", describe(scale))
+        return self.with_values(function(self.values, scale))
+
+
+def _made(values: Any, indices: Any, offsets: Any, shape: tuple[int, int], transposed: Any = None) -> Csr:
+    """A matrix of parts that need no checks; the number of entries may exceed the room."""
+    return Csr.tree_unflatten(shape, (values, indices, offsets, transposed))
+
+
+def sddmm(A: Csr, x: ArrayLike, y: ArrayLike) -> Csr:
+    """Multiplies each entry of a sparse matrix by the dot of a row of x and a row of y.
+
+    Args:
+      A: the sparse matrix, `(m, n)`.
+      x: `[m, k]`, numbers.
+      y: `[n, k]`, numbers.
+
+    Returns:
+      The matrix whose entry `(i, j)` is that of A times the dot of `x[i]` and `y[j]`, which is made in float32 at
+      least; values have the type of all three together.
+
+    Raises:
+      TypeError: x or y are not numbers.
+      ValueError: an argument's shape is not one of the above.
+
+    Time is O(capacity k). Derivatives by the values, x and y add rows in a fixed order.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_mgpu as mgpu
+      >>> A = mgpu.Csr.from_dense(jnp.array([[1.0, 0.0], [0.0, 2.0]]))
+      >>> mgpu.sddmm(A, jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([[5.0, 6.0], [7.0, 8.0]])).values
+      Array([ 17., 106.], dtype=float32)
+    """
+    name = "sddmm"
+    if not isinstance(A, Csr):
+        raise type_error(name, "A", "a Csr", describe(A))
+    x, y = (_numbers(name, argument, given, None) for argument, given in (("x", x), ("y", y)))
+    for argument, given, rows in (("x", x, A.shape[0]), ("y", y, A.shape[1])):
+        if given.ndim != 2 or given.shape[0] != rows or given.shape[1] != x.shape[-1]:
+            k = "k" if argument == "x" else x.shape[1]
+            raise value_error(name, argument, f"[{rows}, {k}]", describe(given))
+    dtype = jnp.result_type(A.values, x, y)
+    exact = accumulator_dtype(dtype)
+    rows = A.rows
+    dots = gather(x.astype(exact), rows) * gather(y.astype(exact), jnp.where(rows >= 0, A.indices, -1))
+    values = jnp.where(A._entries(), A.values, 0)
+    return A.with_values((values.astype(exact) * dots.sum(axis=1)).astype(dtype))
+
+
+def _shape(name: str, shape: Any) -> tuple[int, int]:
+    try:
+        m, n = shape
+    except (TypeError, ValueError) as error:
+        raise value_error(name, "shape", "(rows, columns)", repr(shape)) from error
+    shape = static_size(name, "shape", m), static_size(name, "shape", n)
+    index_dtype(name, "shape", max(shape) + 1)
+    return shape
+
+
+def _numbers(name: str, argument: str, x: Any, ndim: int | None = 1) -> jax.Array:
+    x = as_array(name, argument, x)
+    if x.dtype.name not in KEY_DTYPES and x.dtype != jnp.bool_:
+        raise type_error(name, argument, f"{NUMBERS}, or bools", describe(x))
+    if ndim is not None and x.ndim != ndim:
+        raise value_error(name, argument, "a 1-D array (batches come from jax.vmap)", describe(x))
+    return x
+
+
+def _expect_offsets(name: str, offsets: Any, capacity: int) -> None:
+    """Offsets from the host in order, from 0 to the number of values at most."""
+    host = np.asarray(offsets)
+    if host.ndim != 1 or host.dtype.kind not in "iu" or host.size == 0:
+        return  # told by the checks that follow
+    ends = host.astype(np.int64)
+    broken = np.flatnonzero(np.diff(ends, prepend=0) < 0)
+    if ends[0] != 0 or broken.size or ends[-1] > capacity:
+        expected = f"integers from 0, the first one, to {capacity} in non-decreasing order"
+        raise value_error(name, "offsets", expected, host)
+
+
+# ---- The product of a matrix whose transposed one is known -----------------------------------------------------------
+
+
+def _product_fallback(x: jax.Array, values: jax.Array, indices: jax.Array, offsets: jax.Array) -> Sequence[jax.Array]:
+    return [weighted_rows(x, offsets[:-1], indices, values, offsets[-1:])]
+
+
+def _product_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    moved = [primals._replace(**{name: dx}) for name, dx in tangents._asdict().items() if dx is not None]
+    parts = [_product.run(operands)[0] for operands in moved]
+    return _product.run(primals), [sum(parts[1:], parts[0]) if parts else None]
+
+
+def _transpose_x(cotangents: Sequence[Any], operands: Any) -> jax.Array:
+    """The product of the transposed matrix."""
+    values = gather(operands.values, operands.order, unique=True, inside=True)
+    columns = operands.columns
+    return weighted_rows(cotangents[0], columns[:-1], operands.rows, values, columns[-1:])
+
+
+def _transpose_values(cotangents: Sequence[Any], operands: Any) -> jax.Array:
+    def product(values: jax.Array) -> jax.Array:
+        return _product_fallback(operands.x, values, operands.indices, operands.offsets)[0]
+
+    return jax.linear_transpose(product, operands.values)(cotangents[0])[0]  # type: ignore[no-any-return]
+
+
+_product = Operation(
+    "csr_product",
+    operands={"x": 2, "values": 1, "indices": 1, "offsets": 1, "order": 1, "rows": 1, "columns": 1},
+    results=("product",),
+    attributes={},
+    shapes=lambda x, offsets: [jax.ShapeDtypeStruct((offsets.shape[0] - 1, x.shape[1]), x.dtype)],
+    fallback=_product_fallback,
+    only="",
+    is_registered=False,
+)
+_product.def_jvp(_product_jvp)
+_product.def_transpose("x", _transpose_x)
+_product.def_transpose("values", _transpose_values)

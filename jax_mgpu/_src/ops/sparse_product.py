@@ -1,0 +1,183 @@
+"""Products of two sparse matrices: where their entries are, and their values.
+
+A product of entries is one of an entry of A and one of the row of B that its column names. There may be far more of
+them than entries of the result, so they are made a chunk at a time, in memory of a fixed size. The values are a sum
+over triples of entries, of A, of B and of the result; so is each derivative, by another one of the three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.arguments.check import index_dtype
+from jax_mgpu._src.arguments.counts import partition_points
+from jax_mgpu._src.core.operation import Operation
+from jax_mgpu._src.functions.operators import accumulator_dtype
+from jax_mgpu._src.ops.gather import gather
+from jax_mgpu._src.ops.reduce_by_id import reduce_by_id
+from jax_mgpu._src.ops.scan import scan
+from jax_mgpu._src.ops.sort import sort
+from jax_mgpu._src.ops.sorted_search import sorted_search
+
+__all__ = ["pattern_of_product", "product_on_pattern"]
+
+NAME = "Csr.matmul"
+LEAST_CHUNK = 1024
+
+# The columns, the offsets and the row of each entry of a matrix.
+Structure = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def _before(a: Structure, b: Structure) -> jax.Array:
+    """How many products lie before those of each entry of A, and how many there are."""
+    (columns, _, rows), (_, offsets, own) = a, b
+    ends = jnp.minimum(offsets, own.shape[0])
+    lengths = ends[1:] - ends[:-1]
+    dtype = index_dtype(NAME, "self", columns.shape[0])
+    counts = gather(lengths.astype(dtype), jnp.where(rows >= 0, columns, -1))
+    return jnp.concatenate([jnp.zeros((1,), dtype), scan(counts)])
+
+
+def _chunk(a: Structure, b: Structure, size: int) -> int:
+    """How many products are made at a time: those of any row of A, which has no column twice."""
+    return max(LEAST_CHUNK, a[0].shape[0] + b[0].shape[0], size)
+
+
+def _entries(before: jax.Array, b: Structure, a: Structure, begin: Any, end: Any, room: int) -> tuple[Any, Any]:
+    """The entries of A and of B of some products; -1 from the end on."""
+    places = begin + jnp.arange(room, dtype=before.dtype)
+    is_product = places < end
+    of_a = sorted_search(places, before, "right") - 1
+    of_a = jnp.where(is_product, of_a, -1)
+    of_b = gather(b[1], gather(a[0], of_a)) + places - gather(before, of_a)
+    return of_a, jnp.where(is_product, of_b, -1)
+
+
+def pattern_of_product(a: Structure, b: Structure, shape: tuple[int, int], size: int) -> tuple[jax.Array, jax.Array]:
+    """The columns of the first entries of a product, so many, in order, and the offsets of all."""
+    m, n = shape
+    before, room = _before(a, b), _chunk(a, b, size)
+    of_rows = gather(before, jnp.minimum(a[1], a[0].shape[0]))
+    rows_of_a, columns_of_b = a[2], b[0]
+
+    def is_left(state: Any) -> jax.Array:
+        return of_rows[state[0]] < before[-1]
+
+    def chunk(state: Any) -> Any:
+        """Whole rows."""
+        row, written, columns, counts = state
+        begin = of_rows[row]
+        end_row = jnp.maximum(row + 1, jnp.searchsorted(of_rows, begin + room, side="right").astype(row.dtype) - 1)
+        of_a, of_b = _entries(before, b, a, begin, jnp.minimum(of_rows[end_row], begin + room), room)
+        column = gather(columns_of_b, of_b)
+        is_inside = (of_b >= 0) & (column >= 0) & (column < n)
+        places = jnp.where(is_inside, gather(rows_of_a, of_a), m), jnp.where(is_inside, column, 0)
+        rows, found = sort(tuple(x.astype(jnp.int32) for x in places))
+        differs = (rows[1:] != rows[:-1]) | (found[1:] != found[:-1])
+        is_first = jnp.concatenate([jnp.ones((1,), bool), differs]) & (rows < m)
+        ranks = written + jnp.cumsum(is_first, dtype=written.dtype) - 1
+        columns = columns.at[jnp.where(is_first, ranks, size)].set(found.astype(columns.dtype), mode="drop")
+        counts = counts.at[rows].add(is_first.astype(counts.dtype), mode="drop")
+        return end_row, written + jnp.sum(is_first, dtype=written.dtype), columns, counts
+
+    dtype = before.dtype
+    nothing = (
+        jnp.zeros((), jnp.int32),
+        jnp.zeros((), dtype),
+        jnp.zeros((size,), columns_of_b.dtype),
+        jnp.zeros((m,), dtype),
+    )
+    _, _, columns, counts = jax.lax.while_loop(is_left, chunk, nothing) if a[0].size and b[0].size and m else nothing
+    return columns, jnp.concatenate([jnp.zeros((1,), dtype), scan(counts)])
+
+
+def product_on_pattern(
+    a_values: jax.Array, b_values: jax.Array, a: Structure, b: Structure, pattern: tuple[jax.Array, jax.Array]
+) -> jax.Array:
+    """The values of the entries of a product."""
+    names = ("a_columns", "a_offsets", "a_rows", "b_columns", "b_offsets", "b_rows", "columns", "offsets")
+    structure = dict(zip(names, (*a, *b, *pattern), strict=True))
+    size = pattern[0].shape[0]
+    return _triples(x=a_values, y=b_values, **structure, target=2, size=size)[0]
+
+
+def _fallback(
+    x: jax.Array,
+    y: jax.Array,
+    a_columns: jax.Array,
+    a_offsets: jax.Array,
+    a_rows: jax.Array,
+    b_columns: jax.Array,
+    b_offsets: jax.Array,
+    b_rows: jax.Array,
+    columns: jax.Array,
+    offsets: jax.Array,
+    *,
+    target: int,
+    size: int,
+) -> Sequence[jax.Array]:
+    a, b = (a_columns, a_offsets, a_rows), (b_columns, b_offsets, b_rows)
+    exact = accumulator_dtype(x.dtype)
+    if not x.size or not y.size or not size:
+        return [jnp.zeros((size,), x.dtype)]
+    before, entries = _before(a, b), columns.shape[0]
+    room = _chunk(a, b, entries)
+    x, y = x.astype(exact), y.astype(exact)
+
+    def chunk(state: Any) -> Any:
+        begin, sums = state
+        of_a, of_b = _entries(before, b, a, begin, before[-1], room)
+        row, column = gather(a[2], of_a), gather(b[0], of_b)
+        low, high = (jnp.minimum(gather(part, row), entries) for part in (offsets[:-1], offsets[1:]))
+        of_c = partition_points(low, high, entries, lambda at: gather(columns, at) < column)
+        found = (of_b >= 0) & (of_c < high) & (gather(columns, of_c) == column)
+        ids = [of_a, of_b, jnp.where(found, of_c, -1)]
+        own = jnp.where(found, ids.pop(target), -1)
+        terms = gather(x, ids[0]) * gather(y, ids[1])
+        return begin + room, sums + reduce_by_id(terms, own, size)
+
+    nothing = jnp.zeros((), before.dtype), jnp.zeros((size,), exact)
+    return [jax.lax.while_loop(lambda state: state[0] < before[-1], chunk, nothing)[1].astype(x.dtype)]
+
+
+def _jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+    moved = [primals._replace(**{name: dx}) for name, dx in tangents._asdict().items() if dx is not None]
+    parts = [_triples.run(operands, **attributes)[0] for operands in moved]
+    return _triples.run(primals, **attributes), [sum(parts[1:], parts[0]) if parts else None]
+
+
+def _transpose(by: int) -> Any:
+    def rule(cotangents: Sequence[Any], operands: Any, *, target: int, size: int) -> jax.Array:
+        """The sum over the same triples by the operand's entries, of the cotangent and the other operand."""
+        del size
+        x, y, *structure = operands
+        others = [i for i in range(3) if i != target]
+        mine, other = others[by], others[1 - by]
+        pair = sorted([(target, cotangents[0]), (other, (x, y)[1 - by])], key=lambda one: one[0])
+        like = (x, y)[by]
+        return _triples.run([pair[0][1], pair[1][1], *structure], target=mine, size=like.shape[0])[0]
+
+    return rule
+
+
+# The sums over all products of entries of A and of B of what x and y have at two of the three entries of each, by the
+# third: of A, of B and of the result.
+_triples = Operation(
+    "csr_triples",
+    operands=dict.fromkeys(
+        ("x", "y", "a_columns", "a_offsets", "a_rows", "b_columns", "b_offsets", "b_rows", "columns", "offsets"), 1
+    ),
+    results=("sums",),
+    attributes={"target": int, "size": int},
+    shapes=lambda x, size: [jax.ShapeDtypeStruct((size,), x.dtype)],
+    fallback=_fallback,
+    only="",
+    is_registered=False,
+)
+_triples.def_jvp(_jvp)
+_triples.def_transpose("x", _transpose(0))
+_triples.def_transpose("y", _transpose(1))
