@@ -4,6 +4,7 @@
 #pragma once
 
 #include "algorithm/common.h"
+#include "cuda/reference_device.h"
 #include "cuda/tile_shape.h"
 
 namespace mgpu {
@@ -104,11 +105,11 @@ constexpr int work_blocks(int word_bytes) {
 // counts.
 constexpr int64_t kReduceChunkBytes = 1 << 16;
 constexpr int64_t kReduceMostChunks = 2048;
-// So many rows, up to this long, are a block each: they fill an H200 once, and need no second kernel. 2^25 floats in
-// 500 rows take 0.034 ms in place of 0.036. With fewer or longer rows, or a second turn of blocks, most multiprocessors
-// would wait for the last row.
-constexpr int64_t kReduceLeastBlockRows = 396;
-constexpr int64_t kReduceMostBlockRows = 1056;
+// So many rows, up to this long, are a block each: they fill the reference device once, 3 to 8 blocks on each
+// multiprocessor, and need no second kernel. 2^25 floats in 500 rows take 0.034 ms in place of 0.036. With fewer or
+// longer rows, or a second turn of blocks, most multiprocessors would wait for the last row.
+constexpr int64_t kReduceLeastBlockRows = 3 * kReferenceMultiprocessors;
+constexpr int64_t kReduceMostBlockRows = 8 * kReferenceMultiprocessors;
 constexpr int64_t kReduceBlockRowBytes = 1 << 19;
 // Up to this length a few lanes of a warp reduce the whole row.
 constexpr int64_t kReduceShortRow = 4096;
@@ -125,9 +126,9 @@ constexpr TileShape segmented_reduce_shape(int64_t state_bytes) {
 // one.
 constexpr int kReduceRowsThreads = 256;
 constexpr int kReduceRowsMostLanes = 32;
-constexpr int kReduceRowsTileUnits = 4096;  // rows and ends, at most
-constexpr int kReduceRowsLeastUnits = 4;    // of a worker
-constexpr int64_t kReduceRowsWave = 396;    // three blocks on each multiprocessor of an H200
+constexpr int kReduceRowsTileUnits = 4096;                          // rows and ends, at most
+constexpr int kReduceRowsLeastUnits = 4;                            // of a worker
+constexpr int64_t kReduceRowsWave = 3 * kReferenceMultiprocessors;  // three blocks on each
 
 struct RowTiling {
   int64_t units;  // of rows and ends in all
@@ -156,7 +157,7 @@ struct RowTiling {
 constexpr int kIdMasks = 512;  // a warp's words in which lanes of one id meet
 constexpr int64_t kIdTableBytes = (48 << 10) - kIdMasks * 4;
 constexpr int kIdMostWarps = 32;
-constexpr int64_t kIdMostParts = 264;
+constexpr int64_t kIdMostParts = 2 * kReferenceMultiprocessors;
 constexpr int64_t kIdPartItems = 1 << 14;  // at least
 // Sums of floats as integers: of so many results, each with a sum of 64 bits and an exponent.
 constexpr int64_t kMostFixedPointIds = 1 << 15;
@@ -183,14 +184,14 @@ struct TopKShape {
   constexpr int room() const { return kTopKMost + tile(); }
 };
 constexpr int kTopKThreads = 512;
-constexpr int kTopKManyThreads = 256;  // where there are more blocks than kTopKBlocks: they wait at different times
+constexpr int kTopKManyThreads = 256;  // where there are more blocks than kTopKBlocks each: they wait at other times
 constexpr TopKShape top_k_shape(int key_width, int threads = kTopKThreads) {
   return {{threads, maximum(key_width == 8 ? 4 : 8, 16 / key_width)}};
 }
 constexpr int kTopKSample = 2048;             // items at most, from which a bound is guessed
 constexpr int kTopKSharedSamples = 2;         // times as many where several blocks share a row
 constexpr int kTopKSampleShare = 4;           // where a row has so many times as many
-constexpr int64_t kTopKBlocks = 264;          // that share long rows: two a multiprocessor
+constexpr int64_t kTopKBlocks = 2;            // that a multiprocessor should have, so that long rows are shared
 constexpr int64_t kTopKLeastTiles = 4;        // of a part
 constexpr int64_t kTopKMergedPart = 1 << 15;  // of what parts kept
 constexpr int64_t kTopKMostRow = (int64_t{1} << 32) - 1;
@@ -237,11 +238,11 @@ constexpr int64_t kRankGatheredPart = 1 << 15;  // of what lies in the intervals
 
 // ---- Searches by group: a block walks its part of the rows with a table of all groups in shared memory. Of so many
 // groups, and with what a tile takes, every device has room for it, and a large one's processors for three. The tables
-// of all parts go through memory, so there are no more parts than blocks that run at once.
+// of all parts go through memory, so there are no more parts than blocks that run at once; the scratch memory is that
+// of the reference device.
 constexpr int kGroupTable = 12288;
 constexpr TileShape kGroupSearchShape{256, 4};
 constexpr int kGroupSearchBlocks = 3;          // that a multiprocessor should hold
-constexpr int64_t kGroupSearchParts = 396;     // three for each multiprocessor of a large device
 constexpr int64_t kGroupSearchPart = 1 << 13;  // rows of both sides, at least
 constexpr int kGroupLastsThreads = 512;
 
@@ -254,8 +255,8 @@ constexpr int kBucketCapacity = kBucketShape.tile();  // rows of b
 constexpr int kBucketChunk = kBucketShape.tile();     // rows of a
 constexpr int kBucketSlotBits = 12;
 constexpr int kBucketListMost = 32;
-constexpr int kBucketBlocks = 3;          // that a multiprocessor should hold
-constexpr int kBucketExtraBlocks = 1056;  // at most, for chunks beyond the first
+constexpr int kBucketBlocks = 3;                                       // that a multiprocessor should hold
+constexpr int64_t kBucketExtraBlocks = 8 * kReferenceMultiprocessors;  // at most, for chunks beyond the first
 
 // ---- Scans: what a thread loads at a time where nothing restarts inside a row are vectors of 16 bytes.
 constexpr int kScanThreads = 256;

@@ -37,6 +37,13 @@ inline int64_t shared_memory_limit(const Call& call) {
   return minimum<int64_t>(bytes, kCap);
 }
 
+inline int64_t multiprocessors(const Call& call) {
+  int device = 0, count = 0;
+  check(call, cudaGetDevice(&device));
+  check(call, cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
+}
+
 // What plans ask of the device.
 inline Traits device_traits(const Call& call) {
   int device = 0;
@@ -47,7 +54,7 @@ inline Traits device_traits(const Call& call) {
     return int64_t{value};
   };
   return {
-      .multiprocessors = attribute(cudaDevAttrMultiProcessorCount),
+      .multiprocessors = multiprocessors(call),
       .shared_memory = maximum(shared_memory_limit(call), kLeastSharedMemory),
       .l2_cache = attribute(cudaDevAttrL2CacheSize),
       .capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor)};
@@ -82,11 +89,9 @@ void launch_rows(const Call& call, cudaStream_t stream, Kernel kernel, const Row
 // The number of blocks of a persistent kernel: as many as the device holds at once, and no more than there is work.
 template <typename Kernel>
 int resident_blocks(const Call& call, Kernel kernel, int threads, size_t shared_bytes, int64_t work) {
-  int device = 0, processors = 0, per_processor = 0;
-  check(call, cudaGetDevice(&device));
-  check(call, cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  int per_processor = 0;
   check(call, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, kernel, threads, shared_bytes));
-  return static_cast<int>(clamp<int64_t>(work, 1, int64_t{processors} * maximum(per_processor, 1)));
+  return static_cast<int>(clamp<int64_t>(work, 1, multiprocessors(call) * maximum(per_processor, 1)));
 }
 
 }  // namespace mgpu::cuda

@@ -12,7 +12,8 @@ namespace group_searching {
 template <typename Index, bool kForward>
 void run(const Call& call, const GroupSearchOperands& operands, cudaStream_t stream) {
   Workspace workspace = workspace_of(call);
-  const GroupSearchTask task{operands, operands.cuda_parts(), operands.layout(workspace)};
+  const int64_t parts = operands.cuda_parts(multiprocessors(call));
+  const GroupSearchTask task{operands, parts, operands.layout(workspace, parts)};
   const auto blocks = static_cast<unsigned>(operands.problems * task.parts);
   const auto kernel = search_parts<Index, kForward>;
   allow_shared(call, kernel, kSearchBytes);

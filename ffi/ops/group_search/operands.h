@@ -101,7 +101,9 @@ struct GroupSearchOperands {
     const int64_t wanted = minimum(most / maximum<int64_t>(problems, 1), ceil_div(slots, least));
     return maximum(wanted, 1 + (slots >> 30));
   }
-  int64_t cuda_parts() const { return parts(kGroupSearchParts, kGroupSearchPart); }
+  int64_t cuda_parts(int64_t multiprocessors) const {
+    return parts(kGroupSearchBlocks * minimum(multiprocessors, kReferenceMultiprocessors), kGroupSearchPart);
+  }
 
   // Scratch memory of the CUDA kernels where problems have several parts: the rows of a before each part, and the last
   // row of b of each group in it, then before it.
@@ -109,7 +111,7 @@ struct GroupSearchOperands {
     int64_t* splits;
     void* lasts;  // [problems, parts, kGroupTable], as wide as positions
   };
-  Scratch layout(Workspace& workspace) const;
+  Scratch layout(Workspace& workspace, int64_t parts) const;
 
   // Calls visit(Index{}, forward) with the type of positions, and with the direction as a constant.
   template <typename Visit>

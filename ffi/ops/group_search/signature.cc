@@ -41,13 +41,15 @@ GroupSearchOperands::GroupSearchOperands(const Call& call) {
   call.expect(positions.wide || b_length < int64_t{1} << 31, "cuts: expected int64 for as many rows");
 }
 
-GroupSearchOperands::Scratch GroupSearchOperands::layout(Workspace& workspace) const {
-  const int64_t parts = cuda_parts();
+GroupSearchOperands::Scratch GroupSearchOperands::layout(Workspace& workspace, int64_t parts) const {
   if (parts == 1) return {};
   const int64_t width = positions.wide ? sizeof(int64_t) : sizeof(int32_t);
   return {workspace.take<int64_t>(problems * parts), workspace.take<char>(problems * parts * kGroupTable * width)};
 }
 
-int64_t workspace::group_search(const Call& call) { return layout_bytes(GroupSearchOperands(call)); }
+int64_t workspace::group_search(const Call& call) {
+  const GroupSearchOperands operands(call);
+  return layout_bytes(operands, operands.cuda_parts(kReferenceMultiprocessors));
+}
 
 }  // namespace mgpu

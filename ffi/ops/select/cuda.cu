@@ -14,7 +14,8 @@ template <typename Mover>
 void run(const Call& call, const SelectOperands& operands, const Mover& mover, cudaStream_t stream) {
   Workspace workspace = workspace_of(call);
   const auto tiles = static_cast<unsigned>(operands.rows * operands.row_tiles(kSelectTile));
-  const int64_t in_turn = clamp<int64_t>(tiles / kMarkBlocks / kMarksInFlight, 1, kMarkTiles / kMarksInFlight);
+  const int64_t blocks = kMarkBlocks * multiprocessors(call);
+  const int64_t in_turn = clamp<int64_t>(tiles / blocks / kMarksInFlight, 1, kMarkTiles / kMarksInFlight);
   const SelectTask task{operands, operands.layout(workspace), operands.row_tiles(kSelectTile),
                         is_aligned(operands.keep) && operands.keep_stride % 16 == 0,
                         static_cast<int>(in_turn * kMarksInFlight)};

@@ -37,7 +37,7 @@ void run(const Call& call, const TopKOperands& operands, Order order, cudaStream
     task.target = scratch.kept[task.level % 2];
     if (task.level > 0) {
       launch<false, kTopKThreads>(call, task, stream);
-    } else if (operands.rows * task.parts() > kTopKBlocks) {
+    } else if (operands.rows * task.parts() > kTopKBlocks * multiprocessors(call)) {
       launch<true, kTopKManyThreads>(call, task, stream);
     } else {
       launch<true, kTopKThreads>(call, task, stream);

@@ -44,7 +44,8 @@ TopKOperands::Levels TopKOperands::levels() const {
     levels.parts[levels.count] = maximum<int64_t>(1, ceil_div(items, part));
     ++levels.count;
   };
-  const int64_t blocks = maximum<int64_t>(1, kTopKBlocks / maximum<int64_t>(1, rows));  // of a row
+  const int64_t blocks =
+      maximum<int64_t>(1, kTopKBlocks * kReferenceMultiprocessors / maximum<int64_t>(1, rows));  // of a row
   add(length, clamp<int64_t>(ceil_div(length, blocks), maximum(kTopKLeastTiles * tile, 4 * k), kMostPart));
   while (levels.parts[levels.count - 1] > 1) {
     const int64_t items = levels.parts[levels.count - 1] * k;  // none where k is 0
