@@ -27,7 +27,6 @@ ROUTE = "mgpu::cuda::MoveRoute<true, true, uint32_t>"
 ROWS = f"mgpu::cuda::sorting::RowProblem<{ORDER}, uint32_t, mgpu::row_shape(4, true)>"
 PAIRS = f"mgpu::cuda::sorting::RowProblem<{ORDER}, uint32_t, mgpu::pairs_shape(4, true)>"
 DIGITS = [f"mgpu::cuda::sorting::DigitProblem<{ORDER}, uint32_t, uint32_t, {listed}>" for listed in ("false", "true")]
-COLUMNS = "mgpu::cuda::sorting::ColumnProblem<uint32_t, false>"
 FEW = f"mgpu::cuda::sorting::RowProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape>"
 PACKED = f"mgpu::cuda::sorting::PackedProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape>"
 
@@ -125,7 +124,6 @@ SPECIAL = {
     ],
     "ops/top_k/short_rows.cuh": [f"short_rows::keep_first_of_rows<{ORDER}, {shape}>" for shape in (0, 1, 3, 8)],
     "ops/select/short_rows.cuh": ["short_rows::select<mgpu::cuda::selecting::SetIndices>"],
-    "ops/sort_columns/kernels.cuh": [f"sorting::{kernel}<{COLUMNS}>" for kernel in ("count_digits", "scatter_digits")],
     "ops/sorted_search/kernels.cuh": [
         f"searching::search_tiles<{ORDER}, true>",
         f"searching::match_tiles<{ORDER}, false>",

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 import jax_mgpu as mgpu
 from jax_mgpu._src.core import library, operation
 from jax_mgpu._src.functions import custom_operator
-from jax_mgpu._src.ops.sort_strategy import LONG_PERMUTATION, LONG_WORDS
+from jax_mgpu._src.ops.sort_strategy import LONG_PERMUTATION
 from tests.families import EXAMPLES, INFORMATION
 from tests.transformed import (
     AXIS_TYPES,
@@ -42,8 +42,6 @@ def test_every_operation_has_an_example(rng):
     covered = set().union(*(primitives(example.call, *example.make(rng, np.float32)) for example in EXAMPLES.values()))
     long = jax.ShapeDtypeStruct((LONG_PERMUTATION,), np.int32)  # rows, which join takes by buckets
     covered |= primitives(lambda a, b: mgpu.join(a, b, size=8, assume_sorted=False), long, long)
-    column = jax.ShapeDtypeStruct((LONG_WORDS,), np.int32)  # two of them are operands of their own
-    covered |= primitives(lambda high, low: mgpu.sort((high, low)), column, column)
     unregistered = {"combine", "divide", "gathered_rows", "interval_reduce", "put", "spread", "take"}
     assert covered - set(custom_operator.OPERATIONS) - unregistered == set(operation.REGISTRY)
     functions = {name for name in mgpu.__all__ if callable(getattr(mgpu, name)) and name[0].islower()} - INFORMATION

@@ -111,7 +111,6 @@ struct CudaDescription : Description {
     cuda::list_scan_shapes(call, all);
     cuda::list_segmented_sort_shapes(call, all);
     cuda::list_sets_shapes(call, all);
-    cuda::list_sort_columns_shapes(call, all);
     cuda::list_sorted_search_shapes(call, all);
     cuda::list_top_k_shapes(call, all);
     for (const cuda::KernelShapes& kernel : all) {

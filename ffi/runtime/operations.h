@@ -40,7 +40,6 @@
 // clang-format off
 #define MGPU_CUDA_OPERATIONS(OPERATION) \
   OPERATION(segmented_softmax)          \
-  OPERATION(sort_columns)               \
   // one line each, in alphabetical order
 // clang-format on
 

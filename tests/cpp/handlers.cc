@@ -661,21 +661,6 @@ void segmented_softmax(Garbage& make) {
   make.result(dtype, {n});
 }
 
-void sort_columns(Garbage& make) {
-  const DType payload = make.payload_type();
-  const int64_t n = make.length();
-  make.attribute("high_descending", 0, 1);
-  make.attribute("low_descending", 0, 1);
-  const auto mode = static_cast<PayloadMode>(make.attribute("payload", 0, 2));
-  make.keys(DType::u32, n, false);
-  make.keys(DType::s32, n, false);
-  make.count(n);
-  mode == PayloadMode::kGiven ? make.keys(payload, n, false) : make.absent();
-  make.result(DType::u32, {n});
-  make.result(DType::s32, {n});
-  if (mode != PayloadMode::kNone) make.result(payload, {n});
-}
-
 // Items of one float, of a function that has captured nothing.
 int64_t of_function(Garbage& make, bool has_heads) {
   const int64_t n = make.length(), m = has_heads ? make.length() : 0;

@@ -383,15 +383,6 @@ def sets(draw: Draw) -> dict[str, int]:
     return {"kind": draw.random.randint(0, 3), "size": size, "duplicates": draw.flip(), "payload": payload}
 
 
-def sort_columns(draw: Draw) -> dict[str, int]:
-    n = draw.length((1 << 30) - 1)
-    draw.array(draw.one_of(["int32", "uint32"]), n, shared=False)
-    draw.array(draw.one_of(["int32", "uint32"]), n, shared=False)
-    draw.count()
-    payload = draw.payload(n, shared=False)
-    return {"high_descending": draw.flip(), "low_descending": draw.flip(), "payload": payload}
-
-
 def sorted_match(draw: Draw) -> dict[str, int]:
     return sorted_search(draw)
 
@@ -510,7 +501,6 @@ DRAWS: dict[str, Callable[[Draw], dict[str, int]]] = {
         segmented_sort,
         select,
         sets,
-        sort_columns,
         sorted_match,
         sorted_search,
         top_k,

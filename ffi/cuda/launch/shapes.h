@@ -31,7 +31,6 @@ void list_order_statistics_shapes(const Call& call, KernelShapeList& list);
 void list_scan_shapes(const Call& call, KernelShapeList& list);
 void list_segmented_sort_shapes(const Call& call, KernelShapeList& list);
 void list_sets_shapes(const Call& call, KernelShapeList& list);
-void list_sort_columns_shapes(const Call& call, KernelShapeList& list);
 void list_sorted_search_shapes(const Call& call, KernelShapeList& list);
 void list_top_k_shapes(const Call& call, KernelShapeList& list);
 

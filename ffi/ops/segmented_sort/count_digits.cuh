@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(kCountThreads)
   const int64_t row_begin = row * problem.length;
   clear_counters(problem, counters);
   __syncthreads();
-  count_keys(problem, problem.input_keys() + row_begin, begin, minimum(limit, problem.live(row)), counters);
-  if constexpr (!P::kOfColumns && !P::kSavesMemory)
+  count_keys(problem, problem.input.keys + row_begin, begin, minimum(limit, problem.live(row)), counters);
+  if constexpr (!P::kSavesMemory)
     copy_dead<kCountThreads>(problem, row_begin, 0, maximum(begin, problem.live(row)), limit);
   __syncthreads();
   add_counters(problem, row, counters);
@@ -136,13 +136,7 @@ __global__ void __launch_bounds__(kCountThreads)
   if (!is_last) return;
   __threadfence();
   const uint32_t passes = find_starts(problem, row, problem.live(row));
-  if (threadIdx.x == 0) {
-    if constexpr (P::kOfColumns) {
-      atomicOr(problem.taken, passes);
-    } else {
-      problem.passes[row] = passes;
-    }
-  }
+  if (threadIdx.x == 0) problem.passes[row] = passes;
 }
 
 // A block's part of what all tiles have room for. The same for all threads: in registers it would leave fewer blocks.

@@ -56,7 +56,6 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   static constexpr int kTile = kShape.tile();
   // Copies of the counters: a lane adds to one of them, so that lanes seldom meet in a bank, whatever the keys.
   static constexpr int kCounterCopies = 8;
-  static constexpr bool kOfColumns = false;
   // Two words of 4 bytes travel as one of 8: half the loads and stores, and longer runs in memory. Only through the
   // scratch memory, as key and payload of the output are two arrays.
   static constexpr bool kJoined = kHasPayload && sizeof(Word) == 4 && sizeof(Payload) == 4;
@@ -79,7 +78,7 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   Offset* sums;                       // [tiles, kDigits], of the look-back
   uint64_t* tickets;                  // [places]
   unsigned* counted;  // blocks that are done with a row; places in a listed segment's tiles that are counted
-  uint32_t* passes;   // [rows], of whole rows of one column
+  uint32_t* passes;   // [rows], of whole rows
   Disorder disorder;  // where somebody has looked and it is not large, nothing is done
 
   // The place of a pass's digit. Only keys of 4 bytes are partitioned: the kernels of others have no registers to
@@ -103,11 +102,6 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   __device__ __forceinline__ Offset* row_starts(int64_t row) const {
     const auto result = reinterpret_cast<uintptr_t>(buffers[kOutput].keys + row * length);
     return reinterpret_cast<Offset*>((result + sizeof(Offset) - 1) / sizeof(Offset) * sizeof(Offset));
-  }
-
-  __device__ __forceinline__ const Word* input_keys() const { return input.keys; }
-  __device__ __forceinline__ void copy_key(int64_t position) const {
-    buffers[kOutput].keys[position] = input.keys[position];
   }
 
   __device__ __forceinline__ static Payload position_payload(int64_t position) {
@@ -135,7 +129,7 @@ __device__ __forceinline__ int digit_at(Word rank, int place) {
 template <int kThreads, typename P>
 __device__ void copy_dead(const P& problem, int64_t origin, int64_t position, int64_t begin, int64_t end) {
   for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
-    problem.copy_key(origin + i);
+    problem.buffers[P::kOutput].keys[origin + i] = problem.input.keys[origin + i];
     if constexpr (P::kHasPayload) {
       problem.buffers[P::kOutput].payload[origin + i] =
           problem.input.payload ? problem.input.payload[origin + i] : P::position_payload(position + i);

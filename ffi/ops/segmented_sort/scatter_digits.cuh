@@ -176,13 +176,7 @@ class DigitScatter {
         return;
       }
     }
-    if (P::kOfColumns && tile.is_first_pass()) {
-      load_column<kWhole>(problem_.input_keys() + begin, tile.size, codes_);
-    } else if (P::kOfColumns && source_buffer == P::kOutput) {
-      load_between_passes<kWhole>(tile, static_cast<int>(in_segment));
-    } else {
-      load_column<kWhole>(source.keys + begin, tile.size, codes_);
-    }
+    load_column<kWhole>(source.keys + begin, tile.size, codes_);
     if constexpr (P::kHasPayload) {
       if (tile.is_first_pass() && !source.payload) {
 #pragma unroll
@@ -259,18 +253,11 @@ class DigitScatter {
     const int digit = digit_at(order.rank(codes_[i]), place);
     return kWhole || first() + i * kWarp < size ? digit : kDigits - 1;
   }
-  template <bool kWhole, typename From, typename T>
-  __device__ __forceinline__ static void load_column(const From& from, int size, T (&items)[kItems]) {
+  template <bool kWhole, typename T>
+  __device__ __forceinline__ static void load_column(const T* from, int size, T (&items)[kItems]) {
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (kWhole || first() + i * kWarp < size) items[i] = from[i * kWarp];
-    }
-  }
-  // From the memory of two columns.
-  template <bool kWhole>
-  __device__ __forceinline__ void load_between_passes(const PassTile& tile, int place) {
-    if constexpr (P::kOfColumns) {
-      load_column<kWhole>(problem_.halves(segment_begin(tile)) + place, tile.size, codes_);
     }
   }
 
@@ -377,39 +364,15 @@ class DigitScatter {
       store_items<kWhole>(tile, [&](Offset place, Word code, const Payload& payload) {
         if constexpr (P::kJoined) entries[place] = join_words(code, payload);
       });
-    } else if (P::kOfColumns && target_buffer == P::kOutput) {
-      store_to_columns<kWhole>(tile, begin);
     } else {
       Word* const keys = target.keys + begin;
+      Payload* const payloads = P::kHasPayload ? target.payload + begin : nullptr;
       const bool decodes = tile.is_last_pass();
-      store_with_payload<kWhole>(tile, target, begin, [&](Offset place, Word code) {
+      store_items<kWhole>(tile, [&](Offset place, Word code, const Payload& payload) {
         keys[place] = decodes ? problem_.order.decode(code) : code;
+        if constexpr (P::kHasPayload) payloads[place] = payload;
       });
     }
-  }
-  template <bool kWhole>
-  __device__ __forceinline__ void store_to_columns(const PassTile& tile, int64_t begin) {
-    if constexpr (P::kOfColumns) {
-      const Columns& target = problem_.buffers[P::kOutput];
-      if (tile.is_last_pass()) {
-        const auto keys = problem_.sorted_columns + begin;
-        store_with_payload<kWhole>(tile, target, begin,
-                                   [&](Offset place, Word code) { keys.put(place, problem_.order.decode(code)); });
-      } else {
-        const auto words = problem_.halves(begin);
-        store_with_payload<kWhole>(tile, target, begin, [&](Offset place, Word code) { words[place] = code; });
-      }
-    }
-  }
-  // Calls put_key(place in the segment, code) with the tile's items, and stores their payload.
-  template <bool kWhole, typename PutKey>
-  __device__ __forceinline__ void store_with_payload(const PassTile& tile, const Columns& target, int64_t begin,
-                                                     PutKey put_key) const {
-    Payload* const payloads = P::kHasPayload ? target.payload + begin : nullptr;
-    store_items<kWhole>(tile, [&](Offset place, Word code, const Payload& payload) {
-      put_key(place, code);
-      if constexpr (P::kHasPayload) payloads[place] = payload;
-    });
   }
   // Of the pass's digit.
   __device__ __forceinline__ int place() const { return problem_.place(pass_); }
@@ -457,7 +420,7 @@ __global__ void __launch_bounds__(P::kShape.tiles.threads, P::kShape.blocks)
     scatter.template load<false>(tile);
     scatter.template scatter<false>(tile);
   }
-  if constexpr (P::kOfColumns || P::kSavesMemory) scatter.finish(tile);
+  if constexpr (P::kSavesMemory) scatter.finish(tile);
 }
 
 }  // namespace mgpu::cuda::sorting

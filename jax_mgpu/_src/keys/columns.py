@@ -3,8 +3,7 @@
 Each column becomes a number of its width that has the order of the column: the sign of an integer is flipped, a float
 is as `ordered_integers` gives it, and all bits are flipped if the direction is descending. The columns one after the
 other, the first one highest, are one long number. If it has up to 64 bits, it is the key that the kernels get, in the
-narrowest of 8, 16, 32 and 64 bits. Packing and unpacking are element by element; XLA makes one pass of each. On a GPU,
-`sort` needs no such passes for two columns of integers of 32 bits: its kernels take them as they are.
+narrowest of 8, 16, 32 and 64 bits. Packing and unpacking are element by element; XLA makes one pass of each.
 
 The code of an integer holds all its bits. The code of a float does not: both zeros have one code, and so have all NaNs.
 So operations on two sorted operands fetch floats by the indices that the kernel gives.

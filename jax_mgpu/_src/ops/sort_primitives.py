@@ -1,4 +1,4 @@
-"""The primitives behind every sort: of keys within segments, and of two columns."""
+"""The primitive behind every sort: of keys within segments."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.arguments.counts import segment_numbers
 from jax_mgpu._src.arguments.values import Payload, sort_operands, take_keys, take_moved, take_rows
 from jax_mgpu._src.core.operation import ABSENT, Operation
-from jax_mgpu._src.keys.columns import Columns
 
-__all__ = ["SORT", "SORT_COLUMNS", "Method"]
+__all__ = ["SORT", "Method"]
 
 
 class Method(enum.IntEnum):
@@ -58,38 +57,6 @@ def _fallback(
     return results
 
 
-def _column_shapes(high: Any, low: Any, values: Any, payload: int) -> Sequence[Any]:
-    return [high, *_shapes(low, values, payload)]
-
-
-def _column_fallback(
-    high: jax.Array,
-    low: jax.Array,
-    count: jax.Array,
-    values: jax.Array,
-    *,
-    high_descending: int,
-    low_descending: int,
-    payload: int,
-) -> Sequence[jax.Array]:
-    """The sort of one code."""
-    keys = Columns("sort_columns", "keys", (high, low), (bool(high_descending), bool(low_descending)))
-    codes, *moved = SORT(
-        keys=keys.codes()[0], count=count, values=values,
-        descending=False, method=Method.FASTEST, bits=keys.bits, payload=payload,
-    )  # fmt: skip
-    return [*keys.restored([codes]), *moved]
-
-
-def _column_jvp(primals: Any, tangents: Any, *, payload: int, **attributes: int) -> tuple[Any, Any]:
-    if payload != Payload.GIVEN:
-        results = SORT_COLUMNS.run(primals, **attributes, payload=payload)
-        return results, [None] * len(results)
-    high, low, indices = SORT_COLUMNS.run(primals._replace(values=ABSENT), **attributes, payload=Payload.INDICES)
-    moved = take_rows(primals.values, indices), take_moved(tangents.values, indices)
-    return [high, low, moved[0]], [None, None, moved[1]]
-
-
 def _jvp(primals: Any, tangents: Any, *, payload: int, **attributes: int) -> tuple[Any, Any]:
     without_values = primals._replace(values=ABSENT)
     sorted_keys, indices = SORT.run(without_values, **attributes, payload=Payload.INDICES)
@@ -111,15 +78,3 @@ SORT = Operation(
     streamed=("keys", "values"),
 )
 SORT.def_jvp(_jvp)
-
-SORT_COLUMNS = Operation(
-    "sort_columns",
-    operands={"high": 1, "low": 1, "count": 1, "values": 1},
-    results=("high", "low", "values"),
-    attributes={"high_descending": bool, "low_descending": bool, "payload": Payload},
-    shapes=_column_shapes,
-    fallback=_column_fallback,
-    streamed=("high", "low", "values"),
-    only="cuda",
-)
-SORT_COLUMNS.def_jvp(_column_jvp)

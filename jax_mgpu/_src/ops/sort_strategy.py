@@ -16,7 +16,7 @@ from jax_mgpu._src.core.compat import surely, whole_axes
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.columns import Columns, SortKey, key_starts, travelling
 from jax_mgpu._src.keys.digits import WIDEST, WORD
-from jax_mgpu._src.ops.sort_primitives import SORT, SORT_COLUMNS, Method
+from jax_mgpu._src.ops.sort_primitives import SORT, Method
 
 __all__ = ["given_to_sort", "is_long_permutation", "partitioned", "sort_indices", "sort_keys", "sort_rows"]
 
@@ -48,21 +48,8 @@ def _sorted(keys: Any, given: dict[str, Any], bits: int | None, payload: Payload
     """Keys in their order, an array or columns that follow from a code, and their payload, by one call of kernels."""
     if not isinstance(keys, Columns):
         return SORT(**given, keys=keys, bits=bits, values=values, payload=payload)
-    if _are_two_operands(keys, given, payload):
-        high, low = keys.arrays
-        directions = dict(zip(("high_descending", "low_descending"), keys.descending, strict=True))
-        columns = SORT_COLUMNS(high=high, low=low, count=given["count"], values=values, **directions, payload=payload)
-        return [keys.structure(columns[:2]), *columns[2:]]
     codes, *moved = SORT(**given, keys=keys.codes()[0], bits=keys.bits, values=values, payload=payload)
     return [keys.restored([codes]), *moved]
-
-
-def _are_two_operands(keys: Columns, given: dict[str, Any], payload: Payload) -> bool:
-    """Whether kernels take two columns as they are."""
-    if not (keys.are_two_words and keys.are_integers) or given["method"] != Method.FASTEST:
-        return False
-    least = {Payload.NONE: LONG_WORDS, Payload.GIVEN: LONG_PAIRS, Payload.INDICES: LONG_INDICES}[payload]
-    return surely(lambda: least <= keys.shape[0] < MOST_WORDS)
 
 
 def sort_indices(operation: str, keys: Any, given: dict[str, Any], bits: int | None) -> tuple[Any, jax.Array]:
@@ -80,14 +67,10 @@ def sort_indices(operation: str, keys: Any, given: dict[str, Any], bits: int | N
 
 
 # The least number of items from which columns go another way than by one code, or by the indices that it gives. On an
-# H200, 2^26 keys of two columns of 32 bits take 3.8 ms by their code, 3.5 by two sorts of pairs, and 3.3 as two
-# operands. Of 2^22, values and indices take longer as two operands than by the code. With floats, 2^26 keys take 8.7 ms
-# by the code, and three columns take 4.3 to 6.2 part after part. docs/notes/sort.md has more.
-LONG_WORDS = 1 << 22  # two columns of integers of 32 bits, keys alone: from here on, kernels sort 64 bits by digits
-LONG_PAIRS = 1 << 23  # the same with values
-LONG_INDICES = 1 << 24  # the same, and their indices
-MOST_WORDS = 1 << 30  # the kernels have places of 32 bits
-LONG_FLOATS = 1 << 20  # two columns of 32 bits, one of them of floats, keys alone
+# H200, 2^26 keys of two columns of 32 bits take 3.8 ms by their code and 3.5 by two sorts of pairs; with floats, 8.7 ms
+# by their code. Three columns take 4.3 to 6.2 part after part. docs/notes/sort.md has more.
+LONG_WORDS = 1 << 23  # two columns of integers of 32 bits, keys alone
+LONG_FLOATS = 1 << 20  # the same, one of them of floats
 LONG_COLUMNS = 1 << 22  # part after part: those that no code holds, and on a CPU the keys of any
 
 
@@ -112,9 +95,10 @@ def sort_keys(operation: str, keys: Any, given: dict[str, Any], bits: int) -> An
     on_gpu, elsewhere = as_any, as_any
     if given["method"] == Method.FASTEST:
         (n,) = keys.shape
-        if keys.are_two_words and n >= (MOST_WORDS if keys.are_integers else LONG_FLOATS):
+        least = LONG_WORDS if keys.are_integers else LONG_FLOATS
+        if keys.are_two_words and surely(lambda: n >= least):
             on_gpu = by_two_keys
-        if keys.is_code and keys.bits > WORD and n >= LONG_COLUMNS:
+        if keys.is_code and keys.bits > WORD and surely(lambda: n >= LONG_COLUMNS):
             elsewhere = by_parts
     if on_gpu is elsewhere:
         return as_any()
