@@ -126,10 +126,7 @@ def test_long_segments(rng, op, dtype):
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize(("op", "dtype"), [("add", "int32"), ("argmax", "int8")])
 def test_few_segments_of_many_tiles(rng, op, dtype, rows, m):
-    """On CUDA, where there are no more ends than tiles, these are of 4,096 items (argmax: 2,048), and every 31st end
-    begins a further one. Up to 16 ends a tile of 4,064 units say where tiles begin. Both, unless a tile is one of many
-    an end.
-    """
+    """On CUDA, up to 16 ends a tile of 4,064 units say where tiles begin, unless a tile is one of many an end."""
     n = 300_001
     x = items(rng, dtype, op, rows, n)
     anywhere = rng.integers(0, n + 1, m)

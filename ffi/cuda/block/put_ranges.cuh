@@ -8,8 +8,9 @@ namespace mgpu::cuda {
 
 // Calls put(i, owner) for each i from `begin` up to `end`, with the lane's own `owner`. What a range has beyond kOwn
 // the warp shares, all of whose lanes call this.
-template <int64_t kOwn = 32, typename Put>
+template <typename Put>
 __device__ __forceinline__ void put_ranges(int64_t begin, int64_t end, int64_t owner, Put put) {
+  constexpr int64_t kOwn = 32;
   const int64_t own_end = minimum(end, begin + kOwn);
 #pragma unroll 4
   for (; begin < own_end; ++begin) put(begin, owner);

@@ -73,39 +73,18 @@ struct SegmentEnds {
 struct SegmentTiling {
   SegmentEnds ends;
   int64_t state_bytes;
-  int64_t largest_bytes;         // of a state, or of what one is made of
-  bool may_be_of_items = false;  // whether there are kernels for such tiles
+  int64_t largest_bytes;  // of a state, or of what one is made of
 
   // The items and ends that a block consumes: less than there is room for, as its items begin and end between multiples
   // of 16 bytes.
   static constexpr int tile_units(int64_t largest_bytes) { return segmented_reduce_shape(largest_bytes).tile() - 32; }
 
-  // Where there are no more ends than tiles, these are of as many items each as a block has room for, and every
-  // kMostTileEnds-th end begins a further one. Each end says which begin behind it, so these are not to be many.
-  static constexpr int kMostTileEnds = 31;
-  static constexpr int tile_items(int64_t largest_bytes) { return segmented_reduce_shape(largest_bytes).tile(); }
-  int64_t item_tiles() const {
-    constexpr int64_t kMostItemsAnEnd = 1 << 15;
-    const int64_t items = ends.segments.total();
-    const int64_t tiles = ceil_div<int64_t>(items, tile_items(largest_bytes));
-    return may_be_of_items && ends.count() <= tiles && items <= kMostItemsAnEnd * ends.count() ? tiles : 0;
-  }
+  int64_t tiles() const { return ceil_div<int64_t>(ends.units(), tile_units(largest_bytes)); }
 
-  int64_t further_tiles() const { return ends.count() / kMostTileEnds; }
-  int64_t tiles() const {
-    const int64_t of_items = item_tiles();
-    if (of_items > 0) return of_items + further_tiles();
-    return ceil_div<int64_t>(ends.units(), tile_units(largest_bytes));
-  }
-
-  // Scratch memory: the items before each tile; where there are tiles of items, the ends before each, each end's place
-  // in its own, and the ones in which further tiles begin; and the states that a tile leaves of its first and of its
-  // last segment, the last with a flag.
+  // Scratch memory: the items before each tile, and the states that a tile leaves of its first and of its last segment,
+  // the last with a flag.
   struct Scratch {
     int64_t* items_before;
-    int32_t* ends_before;
-    uint16_t* end_places;
-    int32_t* further_in;
     char* opening;
     char* open;
   };
@@ -121,10 +100,7 @@ struct SegmentedReduceOperands : OperatorOperands {
   SegmentedReduceOperands(const Call& call, const Arguments& in);
 
   SegmentEnds ends() const { return {segments}; }
-  static constexpr int64_t kMostItemsState = 8;  // bytes of a state, of tiles of items
-  SegmentTiling tiling(int64_t state_bytes) const {
-    return {ends(), state_bytes, state_bytes, state_bytes <= kMostItemsState};
-  }
+  SegmentTiling tiling(int64_t state_bytes) const { return {ends(), state_bytes, state_bytes}; }
   SegmentTiling::Scratch layout(Workspace& workspace, int64_t state_bytes) const {
     return tiling(state_bytes).layout(workspace);
   }

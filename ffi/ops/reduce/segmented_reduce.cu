@@ -1,7 +1,7 @@
 // segmented_reduce on CUDA.
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch_operator.h"
-#include "ops/reduce/few_segments.cuh"
+#include "ops/reduce/segmented_reduce.cuh"
 #include "ops/reduce/short_rows.cuh"
 #include "runtime/operations.h"
 #include "runtime/workspace.h"
@@ -32,26 +32,6 @@ bool reduce_short_rows(const Call& call, const SegmentedReduceOperands& operands
   return true;
 }
 
-template <typename Operator>
-void reduce_few(const Call& call, const SegmentTiling& tiling, const SegmentTiling::Scratch& scratch,
-                const SegmentedReduction<Operator>& reduction, const Operator& op, cudaStream_t stream) {
-  if constexpr (sizeof(typename Operator::State) <= SegmentedReduceOperands::kMostItemsState) {
-    const UnitTiles& all = reduction.tiles;
-    const ItemTiles tiles{all.ends,
-                          all.total_items,
-                          static_cast<int>(all.total_ends),
-                          static_cast<int>(tiling.item_tiles()),
-                          ceil_log2(Shape<Operator>::kPlaces),
-                          scratch.ends_before,
-                          scratch.end_places,
-                          scratch.further_in};
-    const unsigned blocks = ceil_div<unsigned>(tiles.total_ends + 1, kPartitionThreads);
-    partition_items<<<blocks, kPartitionThreads, 0, stream>>>(tiles);
-    check_launch(call);
-    launch_overlapping(call, stream, reduce_few_segments<Operator>, all.tiles, kThreads, 0, reduction, tiles, op);
-  }
-}
-
 }  // namespace segment_reducing
 
 void segmented_reduce(const Call& call, cudaStream_t stream) {
@@ -73,13 +53,9 @@ void segmented_reduce(const Call& call, cudaStream_t stream) {
                                                  reinterpret_cast<State*>(scratch.opening),
                                                  reinterpret_cast<SinceRestart<State>*>(scratch.open),
                                                  {operands.result, operands.wide_result}};
-    if (tiling.item_tiles() > 0) {
-      reduce_few(call, tiling, scratch, reduction, op, stream);
-    } else {
-      partition_units<<<tiles.partition_blocks(), kPartitionThreads, 0, stream>>>(tiles);
-      check_launch(call);
-      launch_overlapping(call, stream, reduce_tiles<Operator>, tiles.tiles, kThreads, 0, reduction, op);
-    }
+    partition_units<<<tiles.partition_blocks(), kPartitionThreads, 0, stream>>>(tiles);
+    check_launch(call);
+    launch_overlapping(call, stream, reduce_tiles<Operator>, tiles.tiles, kThreads, 0, reduction, op);
     if (tiles.tiles == 1) return;  // the first tile's first end closes no result's segment
     launch_overlapping(call, stream, join_tiles<Operator>, join_blocks(tiles.tiles), kJoinThreads, 0, reduction, op);
   });

@@ -104,8 +104,8 @@ __device__ __forceinline__ int place_of(int row) {
   return (first_row + row) * Shape<Operator>::kRowPlaces + lane * Shape<Operator>::kRun;
 }
 
-// Vectors from x on, which lies at a multiple of 16 bytes, of a whole tile or up to place `limit`.
-template <bool kWhole, typename Operator>
+// Vectors from x on, which lies at a multiple of 16 bytes, up to place `limit`.
+template <typename Operator>
 __device__ __forceinline__ void load_vectors(SourceOf<typename Operator::Element> x, int limit,
                                              RowVectors<Operator>& vectors) {
   using Shape = Shape<Operator>;
@@ -114,7 +114,7 @@ __device__ __forceinline__ void load_vectors(SourceOf<typename Operator::Element
 #pragma unroll
     for (int k = 0; k < Shape::kRun; k += Shape::kVector) {
       const int place = place_of<Operator>(row) + k;
-      if (kWhole || place < limit) {
+      if (place < limit) {
         vectors[row][k / Shape::kVector] = Vector<typename Operator::Element>::load(x, place);
       }
     }
@@ -127,7 +127,7 @@ __device__ __forceinline__ void load_items(const SegmentedReduction<Operator>& r
   using Shape = Shape<Operator>;
   const auto x = reduction.x + places.origin;
   if (reduction.aligned && places.origin + Shape::kPlaces <= reduction.tiles.total_items) {
-    load_vectors<false, Operator>(x, places.limit, vectors);
+    load_vectors<Operator>(x, places.limit, vectors);
   } else {
 #pragma unroll
     for (int row = 0; row < Shape::kRows; ++row) {
@@ -187,8 +187,6 @@ __device__ __forceinline__ typename Operator::State combine_run(
 template <typename Operator>
 struct LoadedRuns {
   using States = typename Operator::State[Shape<Operator>::kRun];
-  static constexpr bool kLoaded = true;
-  static constexpr int kUnrolledRows = Shape<Operator>::kRows;
 
   const Operator& op;
   const TilePlaces& places;
@@ -196,11 +194,6 @@ struct LoadedRuns {
 
   __device__ __forceinline__ void items(int row, States& states) const {
     extract_run(op, places, row, vectors, states);
-  }
-  __device__ __forceinline__ typename Operator::State sum(int row) const {
-    States states;
-    items(row, states);
-    return combine_run<Operator>(op, states);
   }
   // The place of a lane's end, or one behind all.
   __device__ __forceinline__ int place_of_end(const SegmentEnds& ends, const TileUnits& units) const {
@@ -238,9 +231,10 @@ __device__ __forceinline__ typename Operator::State fold_lanes(const Operator& o
 
 // A tile with few ends: each warp takes its rows one after the other, and folds its lanes at an end alone. A lane has
 // an end. An end is a warp's that has items before it in the warp's rows; the first warp's are also those before all.
-template <typename Operator, typename Runs>
+template <typename Operator>
 __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Operator>& reduction, const Operator& op,
-                                                    const TileUnits& units, const TilePlaces& places, const Runs& runs,
+                                                    const TileUnits& units, const TilePlaces& places,
+                                                    const LoadedRuns<Operator>& runs,
                                                     WarpParts<typename Operator::State>* parts) {
   using State = typename Operator::State;
   using Shape = Shape<Operator>;
@@ -264,22 +258,17 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
     sum = op.identity();
     next_place = shuffle(own_place, ++next);
   };
-#pragma unroll(Runs::kUnrolledRows)
+#pragma unroll
   for (int row = 0; row < Shape::kRows; ++row) {
     const int place = place_of<Operator>(row);
     const int row_end = warp_begin + (row + 1) * Shape::kRowPlaces;
     if (row_end - Shape::kRowPlaces >= places.limit) break;
     State states[kRun];
     // Here, not twice below: of int8 of mean 700, maxima took 149 us in place of 126.
-    if constexpr (Runs::kLoaded) runs.items(row, states);
+    runs.items(row, states);
     if (next_place > row_end) {
-      if constexpr (Runs::kLoaded) {
-        add(combine_run<Operator>(op, states));
-      } else {
-        add(runs.sum(row));
-      }
+      add(combine_run<Operator>(op, states));
     } else {
-      if constexpr (!Runs::kLoaded) runs.items(row, states);
       int begin = 0;
       bool is_last;
       do {  // from end to end, and from the last end on

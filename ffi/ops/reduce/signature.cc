@@ -40,10 +40,7 @@ const Signature signature::segmented_reduce{
     .tiles =
         [](TileSizes& sizes) {
           sizes["segmented_reduce"] = {cpu::kReduceTile};
-          for (int width : kStateWidths) {
-            sizes["segmented_reduce"].insert(SegmentTiling::tile_units(width));
-            sizes["segmented_reduce"].insert(SegmentTiling::tile_items(width));
-          }
+          for (int width : kStateWidths) sizes["segmented_reduce"].insert(SegmentTiling::tile_units(width));
         },
 };
 
@@ -57,17 +54,9 @@ SegmentedReduceOperands::SegmentedReduceOperands(const Call& call)
     : SegmentedReduceOperands(call, Arguments(call, signature::segmented_reduce)) {}
 
 SegmentTiling::Scratch SegmentTiling::layout(Workspace& workspace) const {
-  const int64_t count = tiles(), of_items = item_tiles();
-  Scratch scratch{};
-  scratch.items_before = workspace.take<int64_t>(count + 1);
-  if (of_items > 0) {
-    scratch.ends_before = workspace.take<int32_t>(of_items + 1);
-    scratch.end_places = workspace.take<uint16_t>(ends.count());
-    scratch.further_in = workspace.take<int32_t>(further_tiles());
-  }
-  scratch.opening = workspace.take<char>(count * state_bytes);
-  scratch.open = workspace.take<char>(count * since_restart_bytes(state_bytes));
-  return scratch;
+  const int64_t count = tiles();
+  return {workspace.take<int64_t>(count + 1), workspace.take<char>(count * state_bytes),
+          workspace.take<char>(count * since_restart_bytes(state_bytes))};
 }
 
 int64_t workspace::segmented_reduce(const Call& call) {
