@@ -1,6 +1,5 @@
 # The sources of the CPU's library, for the project's build and for that of tests/cpp.
 set(ffi ${CMAKE_CURRENT_LIST_DIR}/../ffi)
-file(GLOB operands_sources CONFIGURE_DEPENDS ${ffi}/ops/*/signature.cc ${ffi}/ops/common/*.cc ${ffi}/ops/*/operands.cc
+file(GLOB operands_sources CONFIGURE_DEPENDS ${ffi}/ops/*/signature.cc ${ffi}/ops/common/*.cc ${ffi}/ops/*/plan.cc
      ${ffi}/ops/*/read_*.cc ${ffi}/runtime/signature.cc ${ffi}/jit/function_data.cc)
-file(GLOB plan_sources CONFIGURE_DEPENDS ${ffi}/ops/*/plan.cc)
 file(GLOB cpu_sources CONFIGURE_DEPENDS ${ffi}/ops/*/cpu.cc ${ffi}/runtime/executor.cc)

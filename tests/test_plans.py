@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -60,3 +63,21 @@ def test_a_device_with_less_shared_memory_takes_a_later_row() -> None:
 def test_plans_of_one_row_by_its_length() -> None:
     sizes = [1 << 10, 1 << 16, 1 << 19, 1 << 21]
     assert [sort_plan(n, "uint64", 227 * KIB) for n in sizes] == ["ranks", "few items", "pairs", "pairs"]
+
+
+def test_the_cpu_includes_no_plans() -> None:
+    """Its functions see calls as operands.h has them, without the shapes and the scratch memory of CUDA."""
+    ffi = pathlib.Path(__file__).parent.parent / "ffi"
+
+    def included(file: str, seen: set[str]) -> set[str]:
+        if file not in seen and (ffi / file).exists():
+            seen.add(file)
+            for name in re.findall(r'^#include "(.*)"', (ffi / file).read_text(), re.MULTILINE):
+                included(name, seen)
+        return seen
+
+    files = [str(path.relative_to(ffi)) for path in ffi.glob("ops/*/cpu.cc")]
+    assert files
+    for file in files:
+        names = included(file, set()) - {"cuda/ptx.cuh"}  # which a header includes for devices alone
+        assert not [name for name in names if name.startswith("cuda/") or name.endswith("/plan.h")], file

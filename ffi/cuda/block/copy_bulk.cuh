@@ -5,7 +5,7 @@
 #include "algorithm/common.h"
 #include "cuda/block/copy_run.cuh"
 #include "cuda/block/partition.cuh"
-#include "cuda/policy.h"
+#include "cuda/device.h"
 #include "cuda/ptx.cuh"
 
 namespace mgpu::cuda {

@@ -12,7 +12,7 @@
 #include "cuda/block/sort_entries.cuh"
 #include "cuda/block/tail.cuh"
 #include "cuda/ptx.cuh"
-#include "ops/bucket_join/operands.h"
+#include "ops/bucket_join/plan.h"
 
 namespace mgpu::cuda::bucket_joining {
 

@@ -4,13 +4,16 @@
 
 #include "algorithm/index_vector.h"
 #include "algorithm/segments.h"
-#include "cuda/policy.h"
 #include "runtime/dtype.h"
 
 namespace mgpu {
 
 struct Call;
 class Workspace;
+
+constexpr int kBucketCapacity = 1 << 12;  // rows of b
+constexpr int kBucketChunk = 1 << 12;     // rows of a
+constexpr int kBucketSlotBits = 12;
 
 // The slot of a code in the table of its bucket: the bits that follow those of the bucket.
 MGPU_HOST_DEVICE int bucket_slot(uint32_t code, int bucket_bits) {
@@ -74,11 +77,10 @@ struct BucketJoinOperands {
 
   // Chunks beyond the first of their buckets are no more than these.
   MGPU_HOST_DEVICE int64_t most_extra_chunks() const { return a.length / kBucketChunk; }
-  // Blocks of a problem: one a bucket, then those that share these chunks.
-  MGPU_HOST_DEVICE int64_t extra_blocks() const { return minimum<int64_t>(most_extra_chunks(), kBucketExtraBlocks); }
-  MGPU_HOST_DEVICE int64_t blocks() const { return buckets() + extra_blocks(); }
-
-  // Scratch memory of the CUDA kernels: how many rows each problem has.
+  // What CUDA runs: plan.h. Blocks of a problem are one a bucket, then those that share these chunks; scratch memory is
+  // how many rows each problem has.
+  MGPU_HOST_DEVICE int64_t extra_blocks() const;
+  MGPU_HOST_DEVICE int64_t blocks() const;
   unsigned long long* layout(Workspace& workspace) const;
 
  private:

@@ -1,4 +1,4 @@
-#include "ops/bucket_join/operands.h"
+#include "ops/bucket_join/plan.h"
 #include "ops/common/read.h"
 
 namespace mgpu {
@@ -42,11 +42,5 @@ BucketJoinOperands::BucketJoinOperands(const Call& call) {
   b_rows = in.result("b_rows").as<int32_t>();
   counts = call.index_result(in.result("count"), problems, "count");
 }
-
-unsigned long long* BucketJoinOperands::layout(Workspace& workspace) const {
-  return workspace.take<unsigned long long>(problems);
-}
-
-int64_t workspace::bucket_join(const Call& call) { return layout_bytes(BucketJoinOperands(call)); }
 
 }  // namespace mgpu

@@ -1,4 +1,5 @@
 #include "ops/bulk/operands.h"
+#include "ops/load_balance/plan.h"
 #include "ops/load_balance/read_work.h"
 #include "ops/move_rows/read_rows.h"
 

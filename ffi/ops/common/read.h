@@ -1,8 +1,8 @@
 // What the reading of every call needs.
 #pragma once
 
+#include "algorithm/sorted_pair.h"
 #include "ops/common/dispatch.h"
-#include "ops/sorted_pair/operands.h"
 #include "runtime/call.h"
 #include "runtime/operations.h"
 #include "runtime/signature.h"

@@ -8,7 +8,7 @@
 #include "cuda/block/shared_counters.cuh"
 #include "cuda/block/vectors.cuh"
 #include "cuda/ptx.cuh"
-#include "ops/count_bins/operands.h"
+#include "ops/count_bins/plan.h"
 
 namespace mgpu::cuda::counting {
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "algorithm/index_vector.h"
-#include "cuda/policy.h"
 #include "runtime/dtype.h"
 
 namespace mgpu {

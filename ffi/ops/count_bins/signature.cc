@@ -1,7 +1,6 @@
 #include "cpu/policy.h"
-#include "cuda/policy.h"
 #include "ops/common/read.h"
-#include "ops/count_bins/operands.h"
+#include "ops/count_bins/plan.h"
 
 namespace mgpu {
 

@@ -6,10 +6,10 @@
 
 #include "algorithm/look_back.h"
 #include "algorithm/segments.h"
-#include "cuda/policy.h"
 #include "function/item.h"
 #include "function/operator.h"
-#include "ops/reduce/operands.h"
+#include "ops/reduce/plan.h"
+#include "ops/scan/plan.h"
 
 namespace mgpu {
 

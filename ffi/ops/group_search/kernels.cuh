@@ -11,7 +11,7 @@
 #include "algorithm/segments.h"
 #include "cuda/block/partition.cuh"
 #include "cuda/ptx.cuh"
-#include "ops/group_search/operands.h"
+#include "ops/group_search/plan.h"
 
 namespace mgpu::cuda::group_searching {
 

@@ -4,7 +4,6 @@
 
 #include "algorithm/index_vector.h"
 #include "algorithm/partition_point.h"
-#include "cuda/policy.h"
 #include "runtime/dtype.h"
 
 namespace mgpu {
@@ -51,6 +50,9 @@ struct GroupWalk {
                 [&](int64_t i) { return i + cut(i) < slot; });
   }
 };
+
+// The most groups of a problem.
+constexpr int kGroupTable = 12288;
 
 // Operands: cuts [.., n], ascending positions in b, from 0 to m; a_groups [.., n] and b_groups [.., m], int32;
 // first_group [.., 1], int32, and group_count [.., 1], at most kGroupTable: rows of other groups than these, from the
@@ -101,16 +103,10 @@ struct GroupSearchOperands {
     const int64_t wanted = minimum(most / maximum<int64_t>(problems, 1), ceil_div(slots, least));
     return maximum(wanted, 1 + (slots >> 30));
   }
-  int64_t cuda_parts(int64_t multiprocessors) const {
-    return parts(kGroupSearchBlocks * minimum(multiprocessors, kReferenceMultiprocessors), kGroupSearchPart);
-  }
 
-  // Scratch memory of the CUDA kernels where problems have several parts: the rows of a before each part, and the last
-  // row of b of each group in it, then before it.
-  struct Scratch {
-    int64_t* splits;
-    void* lasts;  // [problems, parts, kGroupTable], as wide as positions
-  };
+  // What CUDA runs: plan.h.
+  int64_t cuda_parts(int64_t multiprocessors) const;
+  struct Scratch;
   Scratch layout(Workspace& workspace, int64_t parts) const;
 
   // Calls visit(Index{}, forward) with the type of positions, and with the direction as a constant.

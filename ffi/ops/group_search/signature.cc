@@ -1,6 +1,6 @@
 #include "cpu/policy.h"
 #include "ops/common/read.h"
-#include "ops/group_search/operands.h"
+#include "ops/group_search/plan.h"
 
 namespace mgpu {
 
@@ -39,17 +39,6 @@ GroupSearchOperands::GroupSearchOperands(const Call& call) {
   b_counts = call.live_counts(in["b_count"], problems, "b_count");
   positions = call.index_result(result, problems * a_length, "positions");
   call.expect(positions.wide || b_length < int64_t{1} << 31, "cuts: expected int64 for as many rows");
-}
-
-GroupSearchOperands::Scratch GroupSearchOperands::layout(Workspace& workspace, int64_t parts) const {
-  if (parts == 1) return {};
-  const int64_t width = positions.wide ? sizeof(int64_t) : sizeof(int32_t);
-  return {workspace.take<int64_t>(problems * parts), workspace.take<char>(problems * parts * kGroupTable * width)};
-}
-
-int64_t workspace::group_search(const Call& call) {
-  const GroupSearchOperands operands(call);
-  return layout_bytes(operands, operands.cuda_parts(kReferenceMultiprocessors));
 }
 
 }  // namespace mgpu

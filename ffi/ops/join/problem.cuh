@@ -3,7 +3,7 @@
 
 #include "cuda/block/two_runs.cuh"
 #include "cuda/ptx.cuh"
-#include "ops/join/operands.h"
+#include "ops/join/plan.h"
 
 namespace mgpu::cuda::joining {
 

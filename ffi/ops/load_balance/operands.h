@@ -2,7 +2,6 @@
 #pragma once
 
 #include "algorithm/load_balance.h"
-#include "cuda/policy.h"
 
 namespace mgpu {
 

@@ -1,6 +1,5 @@
 #include "cpu/policy.h"
-#include "cuda/policy.h"
-#include "ops/load_balance/operands.h"
+#include "ops/load_balance/plan.h"
 #include "ops/load_balance/read_work.h"
 
 namespace mgpu {
@@ -10,13 +9,6 @@ void read_work(const Call& call, const Arguments& in, WorkList& work, const char
   work.offsets = call.index_vector(in[offsets], offsets);
   work.offsets_stride = call.row_stride(in[offsets], work.objects, work.problems, offsets);
   work.counts = call.live_counts(in[count], work.problems, count);
-}
-
-WorkTiles take_work_tiles(Workspace& workspace, const WorkList& work, int items) {
-  const int64_t tile = int64_t{kWorkThreads} * items;
-  WorkTiles tiles{tile, ceil_div(work.size, tile)};
-  tiles.cells = workspace.take<int64_t>(work.problems * tiles.stride());
-  return tiles;
 }
 
 const Signature signature::load_balance_search{
@@ -41,11 +33,5 @@ LoadBalanceOperands::LoadBalanceOperands(const Call& call) {
   objects = out.data;
   if (in.flag("return_rank")) ranks = in.result("ranks").data;
 }
-
-WorkTiles LoadBalanceOperands::layout(Workspace& workspace) const {
-  return take_work_tiles(workspace, work, kWordItems);
-}
-
-int64_t workspace::load_balance_search(const Call& call) { return layout_bytes(LoadBalanceOperands(call)); }
 
 }  // namespace mgpu

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ops/common/payload.h"
-#include "ops/merge/operands.h"
+#include "ops/merge/plan.h"
 #include "ops/sorted_pair/merge_stream.cuh"
 
 namespace mgpu::cuda::merging {

@@ -2,12 +2,14 @@
 #pragma once
 
 #include "algorithm/neighbour_runs.h"
-#include "ops/sorted_pair/operands.h"
+#include "algorithm/sorted_pair.h"
 #include "runtime/dtype.h"
 
 namespace mgpu {
 
 struct Call;
+class Workspace;
+struct RunSplits;
 
 // Operands: a [.., n_a], b [.., n_b], their payloads of the same shapes, a_count [.., 1], b_count [.., 1], run_ends
 // [.., runs]; payloads, counts and ends may be absent (empty). Attributes: descending, payload, size. Results: keys
@@ -34,7 +36,7 @@ struct MergeOperands {
   void* payload = nullptr;
 
   explicit MergeOperands(const Call& call);
-  RunSplits layout(Workspace& workspace) const;
+  RunSplits layout(Workspace& workspace) const;  // scratch memory on CUDA
   // Tiles of a row that cutting at the ends of pairs may add.
   int64_t pairs_beyond_first() const { return runs.given() ? runs.pairs() - 1 : 0; }
   bool gives_indices() const { return payload && !a_payload.data && !b_payload.data; }

@@ -1,8 +1,7 @@
 #include "cpu/policy.h"
-#include "cuda/policy.h"
 #include "ops/common/payload.h"
 #include "ops/common/read.h"
-#include "ops/merge/operands.h"
+#include "ops/merge/plan.h"
 
 namespace mgpu {
 
@@ -61,13 +60,5 @@ MergeOperands::MergeOperands(const Call& call) {
   a_payload = side("a_values", in["a"]);
   b_payload = side(b_values_name, in[b_name]);
 }
-
-RunSplits MergeOperands::layout(Workspace& workspace) const {
-  const int64_t short_tiles = pairs_beyond_first();
-  const MergeSplits splits = MergeSplits::layout(pair, workspace, short_tiles);
-  return {splits, runs.given() ? workspace.take<RunTile>(MergeSplits::most_tiles(pair, short_tiles)) : nullptr};
-}
-
-int64_t workspace::merge(const Call& call) { return layout_bytes(MergeOperands(call)); }
 
 }  // namespace mgpu

@@ -4,7 +4,7 @@
 
 #include "cuda/block/load_balance.cuh"
 #include "cuda/ptx.cuh"
-#include "ops/load_balance/operands.h"
+#include "ops/load_balance/plan.h"
 #include "ops/move_rows/rows.h"
 
 namespace mgpu::cuda {

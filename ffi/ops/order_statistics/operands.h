@@ -2,7 +2,6 @@
 #pragma once
 
 #include "algorithm/index_vector.h"
-#include "cuda/policy.h"
 #include "runtime/dtype.h"
 
 namespace mgpu {
@@ -10,20 +9,9 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// The intervals of a row's order in which its ranks are looked for: disjoint, in order. Their ends are items' ranks, as
-// words.
-struct RankIntervals {
-  struct Interval {
-    uint64_t low, high;                        // the ends
-    uint64_t below, at_low, between, at_high;  // items below it, at its ends, and between these
-  };
-  Interval intervals[kMostIntervals];
-  int count;                        // 0: the row has not been sampled
-  bool holds_all;                   // the ranks: their items are among those between, or known
-  int interval_of[kMostIntervals];  // of each rank
-  int64_t ranks[kMostIntervals];    // in the order of the items between, if it holds all; -1: known
-  unsigned long long gathered;      // items between, of all intervals
-};
+// Digits of so many bits are found a pass.
+constexpr int kRankDigitBits = 11;
+constexpr int kRankDigits = 1 << kRankDigitBits;
 
 // Operands: x [.., n], ranks [.., m], count [.., 1] or absent. Results: values [.., m]. A rank beyond the live items is
 // that of the last one; of no items it is 0. Of items that are equal it may be another one's bits: a zero is +0.
@@ -47,23 +35,11 @@ struct OrderStatisticsOperands {
     return clamp<int64_t>(ranks[row * ranks_stride + i], 0, live(row) - 1);
   }
 
-  // Whether the CUDA kernels look for the ranks between two items of a sample first.
-  MGPU_HOST_DEVICE bool takes_sample() const {
-    return rank_count <= kMostIntervals && length >= kRankSampledRow && rows * length >= kRankSampledItems;
-  }
-  // Items of a row between such, for which there is room.
-  MGPU_HOST_DEVICE int64_t between_room() const { return takes_sample() ? length / 8 : 0; }
-
-  // Scratch memory of the CUDA kernels, zero before the first but for the items between.
-  struct Scratch {
-    uint64_t* prefixes;        // [rows, rank_count]: the digits that are known of each rank's item
-    int64_t* before;           // [rows, rank_count]: how many items have lesser ones
-    uint64_t* counts;          // [rows, rank_count, kRankDigits]: of items by their next digit
-    unsigned* counted;         // [rows]: blocks that are done
-    RankIntervals* intervals;  // [rows], if it takes a sample
-    int64_t bytes;             // of all of it, which begins with the prefixes
-    void* between;             // [rows, between_room()]
-  };
+  // What CUDA runs: plan.h. Whether it looks for the ranks between two items of a sample first, and the items of a row
+  // between such for which there is room.
+  MGPU_HOST_DEVICE bool takes_sample() const;
+  MGPU_HOST_DEVICE int64_t between_room() const;
+  struct Scratch;
   Scratch layout(Workspace& workspace) const;
 };
 

@@ -1,7 +1,6 @@
 #include "cpu/policy.h"
-#include "cuda/policy.h"
 #include "ops/common/read.h"
-#include "ops/order_statistics/operands.h"
+#include "ops/order_statistics/plan.h"
 
 namespace mgpu {
 
@@ -25,22 +24,5 @@ OrderStatisticsOperands::OrderStatisticsOperands(const Call& call) {
   x_stride = call.row_stride(in["x"], length, rows, "x");
   values = found.data;
 }
-
-OrderStatisticsOperands::Scratch OrderStatisticsOperands::layout(Workspace& workspace) const {
-  const int64_t all = rows * rank_count;
-  const int64_t begin = workspace.used();
-  Scratch scratch{workspace.take<uint64_t>(all),
-                  workspace.take<int64_t>(all),
-                  workspace.take<uint64_t>(all * kRankDigits),
-                  workspace.take<unsigned>(rows),
-                  workspace.take<RankIntervals>(takes_sample() ? rows : 0),
-                  0,
-                  nullptr};
-  scratch.bytes = workspace.used() - begin;
-  scratch.between = workspace.take<char>(rows * between_room() * byte_width(key_type));
-  return scratch;
-}
-
-int64_t workspace::order_statistics(const Call& call) { return layout_bytes(OrderStatisticsOperands(call)); }
 
 }  // namespace mgpu

@@ -3,7 +3,7 @@
 
 #include "algorithm/key_order.h"
 #include "cuda/block/partition.cuh"
-#include "ops/order_statistics/operands.h"
+#include "ops/order_statistics/plan.h"
 
 namespace mgpu::cuda::ranking {
 

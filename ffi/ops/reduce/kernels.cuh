@@ -6,7 +6,7 @@
 #include "cuda/block/shuffle.cuh"
 #include "cuda/block/vectors.cuh"
 #include "cuda/ptx.cuh"
-#include "ops/reduce/operands.h"
+#include "ops/reduce/plan.h"
 
 namespace mgpu::cuda::reducing {
 

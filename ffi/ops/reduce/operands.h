@@ -2,12 +2,12 @@
 #pragma once
 
 #include "algorithm/merge_path.h"
-#include "cuda/policy.h"
 #include "ops/common/operators.h"
 
 namespace mgpu {
 
 class Arguments;
+struct SegmentTiling;
 
 // Operands: x [.., n], count [.., 1] or absent. Attribute: op. Result: one a row.
 struct ReduceOperands : OperatorOperands {
@@ -17,18 +17,10 @@ struct ReduceOperands : OperatorOperands {
   explicit ReduceOperands(const Call& call);
   ReduceOperands(const Call& call, const Arguments& in);
 
-  int64_t chunk_items() const {
-    const int64_t width = byte_width(dtype);
-    if (segments.rows >= kReduceLeastBlockRows && segments.rows <= kReduceMostBlockRows &&
-        segments.length * width <= kReduceBlockRowBytes) {
-      return maximum<int64_t>(segments.length, 1);
-    }
-    return (segments.total() * width > kReduceMostChunks * kReduceChunkBytes ? 2 : 1) * kReduceChunkBytes / width;
-  }
+  // What CUDA runs: plan.h. Scratch memory is a state a chunk.
+  int64_t chunk_items() const;
   int64_t chunks() const { return ceil_div(segments.length, chunk_items()); }
-  bool has_short_rows() const { return segments.length <= kReduceShortRow; }
-
-  // Scratch memory of the CUDA kernels: a state a chunk.
+  bool has_short_rows() const;
   char* layout(Workspace& workspace, int64_t state_bytes) const;
 };
 
@@ -69,28 +61,6 @@ struct SegmentEnds {
   }
 };
 
-// How the CUDA kernels cut segments of states of this many bytes.
-struct SegmentTiling {
-  SegmentEnds ends;
-  int64_t state_bytes;
-  int64_t largest_bytes;  // of a state, or of what one is made of
-
-  // The items and ends that a block consumes: less than there is room for, as its items begin and end between multiples
-  // of 16 bytes.
-  static constexpr int tile_units(int64_t largest_bytes) { return segmented_reduce_shape(largest_bytes).tile() - 32; }
-
-  int64_t tiles() const { return ceil_div<int64_t>(ends.units(), tile_units(largest_bytes)); }
-
-  // Scratch memory: the items before each tile, and the states that a tile leaves of its first and of its last segment,
-  // the last with a flag.
-  struct Scratch {
-    int64_t* items_before;
-    char* opening;
-    char* open;
-  };
-  Scratch layout(Workspace& workspace) const;
-};
-
 // Operands: x [.., n], heads [.., m], count [.., 1] or absent. Attribute: op. Result: [.., m].
 struct SegmentedReduceOperands : OperatorOperands {
   void* result;
@@ -100,10 +70,7 @@ struct SegmentedReduceOperands : OperatorOperands {
   SegmentedReduceOperands(const Call& call, const Arguments& in);
 
   SegmentEnds ends() const { return {segments}; }
-  SegmentTiling tiling(int64_t state_bytes) const { return {ends(), state_bytes, state_bytes}; }
-  SegmentTiling::Scratch layout(Workspace& workspace, int64_t state_bytes) const {
-    return tiling(state_bytes).layout(workspace);
-  }
+  SegmentTiling tiling(int64_t state_bytes) const;  // on CUDA
 };
 
 }  // namespace mgpu

@@ -6,7 +6,7 @@
 #include "cuda/block/scan.cuh"
 #include "cuda/block/vectors.cuh"
 #include "cuda/ptx.cuh"
-#include "ops/reduce/operands.h"
+#include "ops/reduce/plan.h"
 #include "ops/reduce/unit_tiles.cuh"
 
 namespace mgpu::cuda::segment_reducing {

@@ -1,7 +1,6 @@
 #include "cpu/policy.h"
-#include "cuda/policy.h"
 #include "ops/common/read.h"
-#include "ops/reduce/operands.h"
+#include "ops/reduce/plan.h"
 
 namespace mgpu {
 
@@ -24,15 +23,6 @@ ReduceOperands::ReduceOperands(const Call& call, const Arguments& in)
 }
 ReduceOperands::ReduceOperands(const Call& call) : ReduceOperands(call, Arguments(call, signature::reduce)) {}
 
-char* ReduceOperands::layout(Workspace& workspace, int64_t state_bytes) const {
-  return workspace.take<char>(has_short_rows() ? 0 : segments.rows * chunks() * state_bytes);
-}
-
-int64_t workspace::reduce(const Call& call) {
-  const ReduceOperands operands(call);
-  return layout_bytes(operands, operands.state_bytes(call));
-}
-
 const Signature signature::segmented_reduce{
     .operands = {"x: any [..n]", "heads: index [m]", "count: index [1]?"},
     .results = {"result: reduced [m]"},
@@ -52,16 +42,5 @@ SegmentedReduceOperands::SegmentedReduceOperands(const Call& call, const Argumen
 }
 SegmentedReduceOperands::SegmentedReduceOperands(const Call& call)
     : SegmentedReduceOperands(call, Arguments(call, signature::segmented_reduce)) {}
-
-SegmentTiling::Scratch SegmentTiling::layout(Workspace& workspace) const {
-  const int64_t count = tiles();
-  return {workspace.take<int64_t>(count + 1), workspace.take<char>(count * state_bytes),
-          workspace.take<char>(count * since_restart_bytes(state_bytes))};
-}
-
-int64_t workspace::segmented_reduce(const Call& call) {
-  const SegmentedReduceOperands operands(call);
-  return layout_bytes(operands, operands.state_bytes(call));
-}
 
 }  // namespace mgpu

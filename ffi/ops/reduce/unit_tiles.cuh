@@ -5,7 +5,7 @@
 #include "cuda/block/partition.cuh"
 #include "cuda/block/put_ranges.cuh"
 #include "cuda/ptx.cuh"
-#include "ops/reduce/operands.h"
+#include "ops/reduce/plan.h"
 
 namespace mgpu::cuda {
 

@@ -12,7 +12,7 @@
 #include "algorithm/quotient.h"
 #include "cuda/block/shuffle.cuh"
 #include "cuda/ptx.cuh"
-#include "ops/reduce_by_id/operands.h"
+#include "ops/reduce_by_id/plan.h"
 
 namespace mgpu::cuda::id_combining {
 

@@ -5,7 +5,7 @@
 
 #include "cuda/block/shuffle.cuh"
 #include "cuda/ptx.cuh"
-#include "ops/reduce_by_id/operands.h"
+#include "ops/reduce_by_id/plan.h"
 
 namespace mgpu::cuda::id_reducing {
 

@@ -1,7 +1,6 @@
 // The call of reduce_by_id as its kernels see it: rows are combined by their ids, which are in any order.
 #pragma once
 
-#include "cuda/policy.h"
 #include "ops/common/operators.h"
 
 namespace mgpu {
@@ -26,7 +25,7 @@ struct ReduceByIdOperands : OperatorOperands {
   int64_t slots() const { return size * width; }
 
   // Blocks of a problem on CUDA, each with a part of the rows.
-  int64_t parts() const { return id_parts(segments.length * width); }
+  int64_t parts() const;
 
   // Whether the order of items does not matter, so that atomic operations may combine them on CUDA.
   bool in_any_order(const Call& call) const;

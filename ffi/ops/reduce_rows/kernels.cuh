@@ -6,7 +6,7 @@
 #include "cuda/block/vectors.cuh"
 #include "cuda/ptx.cuh"
 #include "ops/reduce/unit_tiles.cuh"
-#include "ops/reduce_rows/operands.h"
+#include "ops/reduce_rows/plan.h"
 
 namespace mgpu::cuda::row_reducing {
 

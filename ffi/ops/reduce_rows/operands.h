@@ -1,10 +1,11 @@
 // The call of reduce_rows as its kernels see it: segments of rows, of which each column is reduced on its own.
 #pragma once
 
-#include "cuda/policy.h"
 #include "ops/reduce/operands.h"
 
 namespace mgpu {
+
+struct RowTiling;
 
 // Where the items of the sequence that is reduced lie: item i is row i of x, or the row that its index names.
 struct RowSources {
@@ -39,15 +40,9 @@ struct ReduceRowsOperands : OperatorOperands {
 
   SegmentEnds ends() const { return {segments}; }
 
-  // Scratch memory of the CUDA kernels: the items before each tile, the first end of each that has one, and what each
-  // tile leaves of its first and of its last segment, a row of states each. Elements are read `vector` at a time.
-  RowTiling tiling(int vector) const { return {ends().units(), sources.width, vector}; }
-  struct Scratch {
-    int64_t* items_before;
-    int64_t* first_end;
-    char* opening;
-    char* open;
-  };
+  // What CUDA runs: plan.h. Elements are read `vector` at a time.
+  RowTiling tiling(int vector) const;
+  struct Scratch;
   Scratch layout(Workspace& workspace, int64_t state_bytes) const;
 };
 

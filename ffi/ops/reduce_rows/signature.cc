@@ -1,7 +1,6 @@
 #include "cpu/policy.h"
-#include "cuda/policy.h"
 #include "ops/common/read.h"
-#include "ops/reduce_rows/operands.h"
+#include "ops/reduce_rows/plan.h"
 
 namespace mgpu {
 
@@ -27,19 +26,5 @@ ReduceRowsOperands::ReduceRowsOperands(const Call& call, const Arguments& in)
 }
 ReduceRowsOperands::ReduceRowsOperands(const Call& call)
     : ReduceRowsOperands(call, Arguments(call, signature::reduce_rows)) {}
-
-ReduceRowsOperands::Scratch ReduceRowsOperands::layout(Workspace& workspace, int64_t state_bytes) const {
-  if (sources.width == 0) return {};
-  int64_t tiles = 0;
-  for (int vector : {1, 2, 4, 8}) tiles = maximum(tiles, tiling(vector).tiles());
-  const int64_t bytes = tiles * sources.width * state_bytes;
-  return {workspace.take<int64_t>(tiles + 1), workspace.take<int64_t>(tiles), workspace.take<char>(bytes),
-          workspace.take<char>(bytes)};
-}
-
-int64_t workspace::reduce_rows(const Call& call) {
-  const ReduceRowsOperands operands(call);
-  return layout_bytes(operands, operands.state_bytes(call));
-}
 
 }  // namespace mgpu

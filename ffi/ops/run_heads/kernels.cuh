@@ -5,7 +5,7 @@
 
 #include "cuda/block/tail.cuh"
 #include "cuda/ptx.cuh"
-#include "ops/run_heads/operands.h"
+#include "ops/run_heads/plan.h"
 #include "ops/tile_counts/kernels.cuh"
 
 namespace mgpu::cuda::run_marking {
@@ -19,7 +19,7 @@ struct RunTask {
   using Word = typename Order::Word;
   static constexpr int kTile = run_heads_shape(sizeof(Word)).tile();
   static constexpr int kTileWords = kTile / 32;
-  static constexpr int kKept = RunHeadsOperands::kept(kTile);
+  static constexpr int kKept = kept_heads(kTile);
 
   const Word* keys;
   bool aligned;  // each row

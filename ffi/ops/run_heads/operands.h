@@ -2,7 +2,6 @@
 #pragma once
 
 #include "algorithm/segments.h"
-#include "ops/tile_counts/operands.h"
 #include "runtime/dtype.h"
 
 namespace mgpu {
@@ -27,17 +26,10 @@ struct RunHeadsOperands {
 
   // A row has one tile at least, which tells its number of runs.
   int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(rows.length, tile)); }
-  int64_t cuda_row_tiles() const { return row_tiles(run_heads_shape(byte_width(key_type)).tile()); }
 
-  // Of how many heads a tile of the CUDA kernels keeps places of 16 bits, which take as much memory as a bit a key.
-  static constexpr int kept(int tile) { return tile / 16; }
-
-  // Scratch memory of the CUDA kernels.
-  struct Scratch {
-    unsigned* bits;   // of each tile: a bit a key, or the places of its heads
-    void* kept_keys;  // the keys of these
-    TileCounts tiles;
-  };
+  // What CUDA runs: plan.h.
+  int64_t cuda_row_tiles() const;
+  struct Scratch;
   Scratch layout(Workspace& workspace) const;
 };
 

@@ -1,7 +1,6 @@
 #include "cpu/policy.h"
-#include "cuda/policy.h"
 #include "ops/common/read.h"
-#include "ops/run_heads/operands.h"
+#include "ops/run_heads/plan.h"
 
 namespace mgpu {
 
@@ -29,15 +28,5 @@ RunHeadsOperands::RunHeadsOperands(const Call& call) {
   covered = call.index_result(in.result("covered"), rows.rows, "covered");
   runs = call.index_result(in.result("runs"), rows.rows, "runs");
 }
-
-RunHeadsOperands::Scratch RunHeadsOperands::layout(Workspace& workspace) const {
-  const int tile = run_heads_shape(byte_width(key_type)).tile();
-  const int64_t tiles = rows.rows * row_tiles(tile);
-  auto* const bits = workspace.take<unsigned>(tiles * tile / 32);
-  auto* const keys = workspace.take<std::byte>(tiles * kept(tile) * byte_width(key_type));
-  return {bits, keys, take_tile_counts(workspace, rows.rows, row_tiles(tile))};
-}
-
-int64_t workspace::run_heads(const Call& call) { return layout_bytes(RunHeadsOperands(call)); }
 
 }  // namespace mgpu

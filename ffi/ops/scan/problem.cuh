@@ -3,7 +3,7 @@
 
 #include "cuda/block/scan.cuh"
 #include "cuda/block/vectors.cuh"
-#include "ops/scan/operands.h"
+#include "ops/scan/plan.h"
 
 namespace mgpu::cuda::scanning {
 

@@ -1,7 +1,6 @@
 #include "cpu/policy.h"
-#include "cuda/policy.h"
 #include "ops/common/read.h"
-#include "ops/scan/operands.h"
+#include "ops/scan/plan.h"
 
 namespace mgpu {
 
@@ -28,16 +27,5 @@ ScanOperands::ScanOperands(const Call& call, const Arguments& in)
   if (in.flag("total")) totals = in.result("totals").data;
 }
 ScanOperands::ScanOperands(const Call& call) : ScanOperands(call, Arguments(call, signature::scan)) {}
-
-ScanOperands::Scratch ScanOperands::layout(Workspace& workspace, int64_t state_bytes) const {
-  const Tiles segmented = tiles(Path::kSegments, state_bytes);
-  const int64_t words = maximum(segmented.look_back_words(), tiles(path(), state_bytes).look_back_words());
-  return {workspace.take<uint64_t>(words), workspace.take<int64_t>(segmented.count() + 1)};
-}
-
-int64_t workspace::scan(const Call& call) {
-  const ScanOperands operands(call);
-  return layout_bytes(operands, operands.state_bytes(call));
-}
 
 }  // namespace mgpu

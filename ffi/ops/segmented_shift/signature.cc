@@ -1,3 +1,4 @@
+#include "ops/load_balance/plan.h"
 #include "ops/load_balance/read_work.h"
 #include "ops/move_rows/read_rows.h"
 #include "ops/segmented_shift/operands.h"

@@ -7,7 +7,7 @@
 #include "cuda/block/vectors.cuh"
 #include "cuda/ptx.cuh"
 #include "ops/scan/scan_segments.cuh"
-#include "ops/segmented_softmax/operands.h"
+#include "ops/segmented_softmax/plan.h"
 
 namespace mgpu::cuda::softmax {
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "algorithm/segments.h"
-#include "cuda/policy.h"
 #include "runtime/dtype.h"
 
 namespace mgpu {
@@ -21,18 +20,10 @@ struct SegmentedSoftmaxOperands {
   explicit SegmentedSoftmaxOperands(const Call& call);
 
   int64_t accumulator_bytes() const { return dtype == DType::f64 ? 8 : 4; }
-  int64_t tiles() const { return ceil_div<int64_t>(segments.total(), softmax_shape(accumulator_bytes()).tile()); }
 
-  // Scratch memory of the CUDA kernels. Of each tile: the listed heads before it, where its first and its last head
-  // are, and the maximum and sum of what it has of the segment that is open at its begin and at its end, first alone,
-  // then of the whole segment.
-  struct Scratch {
-    int64_t* listed;
-    int* first_head;
-    int* last_head;
-    char* opening;
-    char* open;
-  };
+  // What CUDA runs: plan.h.
+  int64_t tiles() const;
+  struct Scratch;
   Scratch layout(Workspace& workspace) const;
 };
 

@@ -1,6 +1,5 @@
-#include "cuda/policy.h"
 #include "ops/common/read.h"
-#include "ops/segmented_softmax/operands.h"
+#include "ops/segmented_softmax/plan.h"
 
 namespace mgpu {
 
@@ -26,14 +25,5 @@ SegmentedSoftmaxOperands::SegmentedSoftmaxOperands(const Call& call) {
   segments.heads_stride = call.row_stride(heads, segments.heads_count, segments.rows, "heads");
   segments.counts = call.live_counts(in["count"], segments.rows);
 }
-
-SegmentedSoftmaxOperands::Scratch SegmentedSoftmaxOperands::layout(Workspace& workspace) const {
-  const int64_t count = tiles();
-  const int64_t part = 2 * accumulator_bytes();
-  return {workspace.take<int64_t>(count + 1), workspace.take<int>(count), workspace.take<int>(count),
-          workspace.take<char>(count * part), workspace.take<char>(count * part)};
-}
-
-int64_t workspace::segmented_softmax(const Call& call) { return layout_bytes(SegmentedSoftmaxOperands(call)); }
 
 }  // namespace mgpu

@@ -3,7 +3,7 @@
 
 #include "cuda/block/tail.cuh"
 #include "ops/move_rows/kernels.cuh"
-#include "ops/select/operands.h"
+#include "ops/select/plan.h"
 
 namespace mgpu::cuda::selecting {
 

@@ -3,7 +3,6 @@
 
 #include "algorithm/index_vector.h"
 #include "ops/move_rows/rows.h"
-#include "ops/tile_counts/operands.h"
 
 namespace mgpu {
 
@@ -34,11 +33,8 @@ struct SelectOperands {
   // A row has one tile at least, which tells its number.
   int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(length, tile)); }
 
-  // Scratch memory of the CUDA kernels: a bit for each place in a tile, and the tiles' counts.
-  struct Scratch {
-    unsigned* bits;
-    TileCounts tiles;
-  };
+  // What CUDA runs: plan.h.
+  struct Scratch;
   Scratch layout(Workspace& workspace) const;
 };
 

@@ -1,8 +1,7 @@
 #include "cpu/policy.h"
-#include "cuda/policy.h"
 #include "ops/common/read.h"
 #include "ops/move_rows/read_rows.h"
-#include "ops/select/operands.h"
+#include "ops/select/plan.h"
 
 namespace mgpu {
 
@@ -39,13 +38,5 @@ SelectOperands::SelectOperands(const Call& call) {
   }
   call.expect(!partition || size == length, "items: expected as many as there are in keep");
 }
-
-SelectOperands::Scratch SelectOperands::layout(Workspace& workspace) const {
-  const int64_t tiles = row_tiles(kSelectTile);
-  unsigned* const bits = workspace.take<unsigned>(rows * tiles * kSelectTile / 32);
-  return {bits, take_tile_counts(workspace, rows, tiles)};
-}
-
-int64_t workspace::select(const Call& call) { return layout_bytes(SelectOperands(call)); }
 
 }  // namespace mgpu

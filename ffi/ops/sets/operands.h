@@ -3,12 +3,13 @@
 
 #include "algorithm/balanced_path.h"
 #include "algorithm/set_operation.h"
-#include "ops/sorted_pair/operands.h"
+#include "algorithm/sorted_pair.h"
 #include "runtime/dtype.h"
 
 namespace mgpu {
 
 struct Call;
+class Workspace;
 
 // Operands: a [.., n_a], b [.., n_b], a_count [.., 1], b_count [.., 1], fill [.., 1], a_values [.., n_a], b_values
 // [.., n_b], values_fill [.., 1]; counts and values may be absent (empty). Attributes: kind, duplicates, payload.
@@ -39,15 +40,10 @@ struct SetsOperands {
   explicit SetsOperands(const Call& call);
   // A row has one tile at least, which tells its count.
   int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(pair.row_slots(), tile)); }
-  int64_t cuda_row_tiles() const { return row_tiles(set_tile(byte_width(key_type))); }
 
-  // Scratch memory of the CUDA kernels: each row's splits between tiles; the ticket counter and the words of the
-  // look-back, one array, to be zeroed before every launch.
-  struct Scratch {
-    Split<int64_t>* splits;
-    uint64_t* look_back;
-    int64_t look_back_words;
-  };
+  // What CUDA runs: plan.h.
+  int64_t cuda_row_tiles() const;
+  struct Scratch;
   Scratch layout(Workspace& workspace) const;
 };
 

@@ -5,7 +5,7 @@
 #include "cuda/block/two_runs.cuh"
 #include "cuda/ptx.cuh"
 #include "ops/common/payload.h"
-#include "ops/sets/operands.h"
+#include "ops/sets/plan.h"
 
 namespace mgpu::cuda::set_operations {
 

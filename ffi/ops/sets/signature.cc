@@ -1,7 +1,6 @@
 #include "cpu/policy.h"
-#include "cuda/policy.h"
 #include "ops/common/read.h"
-#include "ops/sets/operands.h"
+#include "ops/sets/plan.h"
 
 namespace mgpu {
 
@@ -51,12 +50,5 @@ SetsOperands::SetsOperands(const Call& call) {
   if (rule.b_alone) b_values = read("b_values", pair.b.length);
   values_fill = read("values_fill", 1);
 }
-
-SetsOperands::Scratch SetsOperands::layout(Workspace& workspace) const {
-  const int64_t words = 1 + pair.rows * cuda_row_tiles();
-  return {workspace.take<Split<int64_t>>(pair.rows * (cuda_row_tiles() + 1)), workspace.take<uint64_t>(words), words};
-}
-
-int64_t workspace::sets(const Call& call) { return layout_bytes(SetsOperands(call)); }
 
 }  // namespace mgpu

@@ -9,7 +9,7 @@
 #include "cuda/block/partition.cuh"
 #include "cuda/block/serial_merge.cuh"
 #include "cuda/ptx.cuh"
-#include "ops/sorted_pair/operands.h"
+#include "ops/sorted_pair/plan.h"
 
 namespace mgpu::cuda {
 

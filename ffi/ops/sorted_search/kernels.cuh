@@ -4,7 +4,7 @@
 
 #include "cuda/block/shuffle.cuh"
 #include "ops/sorted_pair/merge_stream.cuh"
-#include "ops/sorted_search/operands.h"
+#include "ops/sorted_search/plan.h"
 
 namespace mgpu::cuda::searching {
 

@@ -1,12 +1,14 @@
 // The calls of sorted_search and sorted_match as their kernels see them: the same on both platforms.
 #pragma once
 
-#include "ops/sorted_pair/operands.h"
+#include "algorithm/sorted_pair.h"
 #include "runtime/dtype.h"
 
 namespace mgpu {
 
 struct Call;
+class Workspace;
+struct MergeSplits;
 
 // Operands: needles [.., n], haystack [.., m], needles_count [.., 1], haystack_count [.., 1]; counts may be absent.
 // Attribute: right, for side "right". Result: positions [.., n].
@@ -20,7 +22,7 @@ struct SortedSearchOperands {
   IndexResult positions;
 
   explicit SortedSearchOperands(const Call& call);
-  MergeSplits layout(Workspace& workspace) const;
+  MergeSplits layout(Workspace& workspace) const;  // scratch memory on CUDA
   MGPU_HOST_DEVICE const SortedRows& needles() const { return needles_are_b ? pair.b : pair.a; }
   MGPU_HOST_DEVICE const SortedRows& haystack() const { return needles_are_b ? pair.a : pair.b; }
 
@@ -60,7 +62,7 @@ struct SortedMatchOperands {
   Side b;
 
   explicit SortedMatchOperands(const Call& call);
-  MergeSplits layout(Workspace& workspace) const;
+  MergeSplits layout(Workspace& workspace) const;  // scratch memory on CUDA
 };
 
 }  // namespace mgpu

@@ -1,9 +1,8 @@
 #include <utility>
 
 #include "cpu/policy.h"
-#include "cuda/policy.h"
 #include "ops/common/read.h"
-#include "ops/sorted_search/operands.h"
+#include "ops/sorted_search/plan.h"
 
 namespace mgpu {
 
@@ -31,10 +30,6 @@ SortedSearchOperands::SortedSearchOperands(const Call& call) {
   positions = call.index_result(result, pair.rows * pair.a.length, "positions");
   if (needles_are_b) pair = pair.swapped();
 }
-
-MergeSplits SortedSearchOperands::layout(Workspace& workspace) const { return MergeSplits::layout(pair, workspace); }
-
-int64_t workspace::sorted_search(const Call& call) { return layout_bytes(SortedSearchOperands(call)); }
 
 const Signature signature::sorted_match{
     .operands = {"a: key [n]", "b: =a [m]", "a_count: index [1]?", "b_count: index [1]?"},
@@ -66,9 +61,5 @@ SortedMatchOperands::SortedMatchOperands(const Call& call) {
     std::swap(a, b);
   }
 }
-
-MergeSplits SortedMatchOperands::layout(Workspace& workspace) const { return MergeSplits::layout(pair, workspace); }
-
-int64_t workspace::sorted_match(const Call& call) { return layout_bytes(SortedMatchOperands(call)); }
 
 }  // namespace mgpu

@@ -3,7 +3,7 @@
 
 #include "cuda/block/scan.cuh"
 #include "cuda/block/vectors.cuh"
-#include "ops/tile_counts/operands.h"
+#include "ops/tile_counts/plan.h"
 
 namespace mgpu::cuda {
 

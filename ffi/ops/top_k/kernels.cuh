@@ -10,7 +10,7 @@
 #include "cuda/block/select_digits.cuh"
 #include "cuda/block/sort_entries.cuh"
 #include "cuda/block/vectors.cuh"
-#include "ops/top_k/operands.h"
+#include "ops/top_k/plan.h"
 
 namespace mgpu::cuda::ranking {
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "algorithm/index_vector.h"
-#include "cuda/policy.h"
 #include "runtime/dtype.h"
 
 namespace mgpu {
@@ -27,26 +26,11 @@ struct TopKOperands {
 
   MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
 
-  // The CUDA kernels take a row in levels. In the first a block takes a part of the row's items, in each later one a
-  // part of what those before kept, and keeps the best k of its part; the block of the last level has all that is left.
-  struct Levels {
-    static constexpr int kMost = 4;
-    int count = 0;
-    int64_t part[kMost];   // items that a block takes
-    int64_t parts[kMost];  // blocks of a row: 1 in the last level
-  };
+  // What CUDA runs: plan.h.
+  struct Levels;
   Levels levels() const;
-
-  // Scratch memory of the CUDA kernels: what the blocks of each level before the last keep, a list a row, which
-  // alternate between the two; and how many items each list has, level by level.
-  struct Kept {
-    void* codes;
-    uint32_t* positions;
-  };
-  struct Scratch {
-    Kept kept[2];
-    uint32_t* counts;  // [levels - 1, rows]
-  };
+  struct Kept;
+  struct Scratch;
   Scratch layout(Workspace& workspace) const;
 };
 

@@ -6,7 +6,7 @@
 #include "algorithm/key_order.h"
 #include "cuda/block/scan.cuh"
 #include "function/item.h"
-#include "ops/top_k/operands.h"
+#include "ops/top_k/plan.h"
 
 namespace mgpu::cuda::short_rows {
 

@@ -217,7 +217,7 @@ class _CountBins(Operation):
         return platform == "cuda" and attributes["bins"] > most
 
 
-# kMostCountedBins and kMostCountedEdges of ffi/cuda/policy.h.
+# kMostCountedBins and kMostCountedEdges of ffi/ops/count_bins/plan.h.
 CUDA_MOST_BINS = 12_288
 CUDA_MOST_BINS_BETWEEN_EDGES = 2047
 

@@ -104,7 +104,7 @@ class _OrderStatistics(Operation):
         return ranks.shape[-1] > CUDA_MOST_RANKS or (x.shape[-1] < CUDA_LEAST_COUNTED_ROW and x.size > CUDA_FEW_ITEMS)
 
 
-CUDA_MOST_RANKS = 7  # kMostRanks of ffi/cuda/policy.h
+CUDA_MOST_RANKS = 7  # kMostRanks of ffi/ops/order_statistics/plan.h
 CUDA_LEAST_COUNTED_ROW = 2**14
 
 

@@ -202,9 +202,9 @@ def _first_jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any
 # A selection wins over a sort where it leaves most items: on the CPU, of 64 rows of 65,536, the first 50 take a
 # twentieth of the time.
 SELECTED_PART = 4
-CUDA_MOST_FIRST = 2048  # kTopKMost of ffi/cuda/policy.h: what a block has room for
+CUDA_MOST_FIRST = 2048  # kTopKMost of ffi/ops/top_k/plan.h: what a block has room for
 CUDA_LEAST_ROW = 2048  # a block has a row, or a part of it: of many shorter ones the sort has several in a block
-CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # kTopKRowLargest of ffi/cuda/policy.h: what a warp takes, however many
+CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # kTopKRowLargest of ffi/ops/top_k/plan.h: what a warp takes, however many
 
 
 def _is_short(n: int, k: int) -> bool:

@@ -49,7 +49,7 @@ from jax_mgpu._src.ops.sorted_search import sorted_search
 
 __all__ = ["Groups", "group_ids", "reduce_by_id"]
 
-# The room of a warp of the CUDA kernel, in bytes (kIdTableBytes of ffi/cuda/policy.h).
+# The room of a warp of the CUDA kernel, in bytes (kIdTableBytes of ffi/ops/reduce_by_id/plan.h).
 TABLE_BYTES = 46 << 10
 # So many sums of floats are made of integers (kMostFixedPointIds of the same).
 FIXED_POINT_SLOTS = 1 << 15

@@ -420,7 +420,7 @@ def _tolerance(name: str, tolerance: Any, dtype: Any) -> jax.Array:
 
 # ---- Rows of the same group beside a cut -----------------------------------------------------------------------------
 
-# kGroupTable of ffi/cuda/policy.h.
+# kGroupTable of ffi/ops/group_search/operands.h.
 MOST_GROUPS: int = cpu_library.tile_sizes()["group_table"][0]
 
 

@@ -1,11 +1,13 @@
 // The counts of tiles that a kernel makes and a later one needs the sums of.
 #pragma once
 
-#include "cuda/policy.h"
+#include "algorithm/common.h"
 
 namespace mgpu {
 
 class Workspace;
+
+constexpr int kTileGroup = 16;
 
 // A row's tiles are in groups of kTileGroup, of which the last may have fewer.
 struct TileCounts {

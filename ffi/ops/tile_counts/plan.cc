@@ -1,5 +1,6 @@
-#include "ops/tile_counts/operands.h"
+#include "ops/tile_counts/plan.h"
 
+#include "runtime/operations.h"
 #include "runtime/workspace.h"
 
 namespace mgpu {

@@ -1,4 +1,3 @@
-#include "ops/sorted_pair/operands.h"
 
 #include "ops/common/read.h"
 
@@ -22,14 +21,6 @@ SortedPair read_sorted_pair(const Call& call, const Array& a, const Array& b, co
                             const Array& b_count, int64_t rows) {
   call.expect(a.dtype == b.dtype, "expected keys of one type");
   return {rows, sorted_rows(call, a, a_count, rows, "a"), sorted_rows(call, b, b_count, rows, "b")};
-}
-
-int64_t MergeSplits::most_tiles(const SortedPair& pair, int64_t short_tiles) {
-  return pair.rows * (ceil_div(pair.row_slots(), kLeastMergeTile) + short_tiles);
-}
-
-MergeSplits MergeSplits::layout(const SortedPair& pair, Workspace& workspace, int64_t short_tiles) {
-  return {workspace.take<int64_t>(most_tiles(pair, short_tiles)), workspace.take<unsigned long long>(1)};
 }
 
 }  // namespace mgpu

@@ -1,0 +1,25 @@
+// How CUDA joins by buckets: blocks and scratch memory.
+#pragma once
+
+#include "cuda/device.h"
+#include "cuda/tile_shape.h"
+#include "ops/bucket_join/operands.h"
+
+namespace mgpu {
+
+// A block has a bucket's rows of b in shared memory, with where the entries of each slot of its table begin, 40 KB, and
+// a chunk of the bucket's rows of a in registers. The entries of a slot put themselves in order, each by a look at all
+// others; where a slot has more than kBucketListMost, the block sorts the bucket. Chunks beyond the first of a bucket
+// are rare, and shared by a fixed number of blocks.
+constexpr TileShape kBucketShape{512, 8};
+static_assert(kBucketShape.tile() == kBucketCapacity && kBucketShape.tile() == kBucketChunk);
+constexpr int kBucketListMost = 32;
+constexpr int kBucketBlocks = 3;                                       // that a multiprocessor should hold
+constexpr int64_t kBucketExtraBlocks = 8 * kReferenceMultiprocessors;  // at most, for chunks beyond the first
+
+MGPU_HOST_DEVICE int64_t BucketJoinOperands::extra_blocks() const {
+  return minimum<int64_t>(most_extra_chunks(), kBucketExtraBlocks);
+}
+MGPU_HOST_DEVICE int64_t BucketJoinOperands::blocks() const { return buckets() + extra_blocks(); }
+
+}  // namespace mgpu

@@ -1,0 +1,25 @@
+// How CUDA searches by group: parts and scratch memory.
+#pragma once
+
+#include "cuda/device.h"
+#include "cuda/tile_shape.h"
+#include "ops/group_search/operands.h"
+
+namespace mgpu {
+
+// A block walks its part of the rows with a table of all groups in shared memory. Of so many groups, and with what a
+// tile takes, every device has room for it, and a large one's processors for three. The tables of all parts go through
+// memory, so there are no more parts than blocks that run at once; the scratch memory is that of the reference device.
+constexpr TileShape kGroupSearchShape{256, 4};
+constexpr int kGroupSearchBlocks = 3;          // that a multiprocessor should hold
+constexpr int64_t kGroupSearchPart = 1 << 13;  // rows of both sides, at least
+constexpr int kGroupLastsThreads = 512;
+
+// Scratch memory of the CUDA kernels where problems have several parts: the rows of a before each part, and the last
+// row of b of each group in it, then before it.
+struct GroupSearchOperands::Scratch {
+  int64_t* splits;
+  void* lasts;  // [problems, parts, kGroupTable], as wide as positions
+};
+
+}  // namespace mgpu

@@ -1,0 +1,31 @@
+// How CUDA searches and moves by load balancing: tiles.
+#pragma once
+
+#include "ops/load_balance/operands.h"
+
+namespace mgpu {
+
+// A block finds the objects of this many outputs a thread: of words, of rows of several words, and of rows of
+// kWideRowBytes and more in words of 16 bytes. Those have many words for each row that is found, and small tiles leave
+// blocks enough for all multiprocessors: 32,768 rows of 14,336 bytes take 0.161 ms for 0.193, while rows of 48 bytes
+// would take up to 1.3 times as long.
+constexpr int kWorkThreads = 256;
+constexpr int kWordItems = 16;
+constexpr int kRowItems = 4;
+constexpr int kWideRowItems = 1;
+constexpr int64_t kWideRowBytes = 256;
+constexpr int work_items(int64_t row_bytes, int word_bytes) {
+  if (row_bytes <= word_bytes) return kWordItems;
+  return word_bytes == 16 && row_bytes >= kWideRowBytes ? kWideRowItems : kRowItems;
+}
+// Blocks on a multiprocessor where one step makes words of so many bytes: what their registers allow. With six blocks
+// in place of eight, expansions of 4-byte words of mean 5 took 9% longer.
+constexpr int work_blocks(int word_bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  return 4;
+#else
+  return word_bytes == 1 ? 4 : word_bytes > 4 ? 6 : 8;
+#endif
+}
+
+}  // namespace mgpu

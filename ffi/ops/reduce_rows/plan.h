@@ -1,0 +1,49 @@
+// How CUDA reduces rows: tiles and scratch memory.
+#pragma once
+
+#include "cuda/device.h"
+#include "ops/reduce_rows/operands.h"
+
+namespace mgpu {
+
+// A worker is a few neighbouring lanes, each of which has a vector of columns and takes one row after the other; a
+// block's workers consume a tile of rows and segment ends. Up to 32 lanes read 512 bytes of a row, so that also of wide
+// rows a tile has many, and what it leaves for the next is little beside them. A tile is as large as it may be while
+// the tiles fill a large device in whole waves: a last wave of few tiles would cost a whole one.
+constexpr int kReduceRowsThreads = 256;
+constexpr int kReduceRowsMostLanes = 32;
+constexpr int kReduceRowsTileUnits = 4096;                          // rows and ends, at most
+constexpr int kReduceRowsLeastUnits = 4;                            // of a worker
+constexpr int64_t kReduceRowsWave = 3 * kReferenceMultiprocessors;  // three blocks on each
+
+struct RowTiling {
+  int64_t units;  // of rows and ends in all
+  int64_t width;  // columns
+  int vector;     // that a lane has
+
+  constexpr int64_t vectors() const { return ceil_div<int64_t>(width, vector); }
+  // Ways to cut the columns, and the lanes that each takes.
+  constexpr int64_t slices() const { return ceil_div<int64_t>(vectors(), kReduceRowsMostLanes); }
+  constexpr int lanes() const { return width > 0 ? static_cast<int>(ceil_div(vectors(), slices())) : 1; }
+  constexpr int workers() const { return kReduceRowsThreads / lanes(); }
+  constexpr int worker_units() const {
+    const int64_t least_tiles =
+        maximum<int64_t>(ceil_div<int64_t>(units, kReduceRowsTileUnits / workers() * workers()), 1);
+    const int64_t waves = ceil_div(least_tiles * slices(), kReduceRowsWave);
+    const int64_t wanted_tiles = maximum(least_tiles, waves * kReduceRowsWave / slices());
+    return maximum(static_cast<int>(ceil_div(units, wanted_tiles * workers())), kReduceRowsLeastUnits);
+  }
+  constexpr int tile_units() const { return workers() * worker_units(); }
+  constexpr int64_t tiles() const { return ceil_div<int64_t>(units, tile_units()); }
+};
+
+// Scratch memory of the CUDA kernels: the items before each tile, the first end of each that has one, and what each
+// tile leaves of its first and of its last segment, a row of states each.
+struct ReduceRowsOperands::Scratch {
+  int64_t* items_before;
+  int64_t* first_end;
+  char* opening;
+  char* open;
+};
+
+}  // namespace mgpu

@@ -1,0 +1,35 @@
+// How CUDA scans: tiles and scratch memory.
+#pragma once
+
+#include "algorithm/look_back.h"
+#include "cuda/tile_shape.h"
+#include "ops/scan/operands.h"
+
+namespace mgpu {
+
+// What a thread loads at a time where nothing restarts inside a row are vectors of 16 bytes.
+constexpr int kScanThreads = 256;
+constexpr int kScanVectors = 4;
+constexpr int64_t kScanTileBytes = kScanThreads * kScanVectors * 16;
+// With restarts, 64 bytes of states a thread stay in registers, and leave room for enough blocks to hide each other's
+// waiting; a thread loads 16 bytes at least.
+constexpr TileShape scan_segments_shape(int64_t state_bytes, int64_t element_bytes) {
+  return {kScanThreads, static_cast<int>(maximum(64 / state_bytes, 16 / element_bytes))};
+}
+
+struct ScanOperands::Tiles {
+  int64_t per_row;  // of one look-back
+  int64_t rows;
+  int64_t value_bytes;  // of what the tiles publish: states or, with restarts, states since the last one
+  int64_t count() const { return per_row * rows; }
+  int64_t look_back_words() const { return 1 + rows * LookBackLayout{per_row}.words(value_bytes); }
+};
+
+// Scratch memory of the CUDA kernels: a ticket counter and the tiles' look-backs; the listed heads before each tile of
+// the segmented kernel, which can stand in for the others.
+struct ScanOperands::Scratch {
+  uint64_t* look_back;
+  int64_t* listed;
+};
+
+}  // namespace mgpu

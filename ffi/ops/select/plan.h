@@ -1,0 +1,19 @@
+// How CUDA selects: tiles and scratch memory.
+#pragma once
+
+#include "ops/select/operands.h"
+#include "ops/tile_counts/plan.h"
+
+namespace mgpu {
+
+// What a thread reads of the mask is a vector of 16 bytes.
+constexpr int kSelectThreads = 256;
+constexpr int kSelectTile = 16 * kSelectThreads;
+
+// Scratch memory of the CUDA kernels: a bit for each place in a tile, and the tiles' counts.
+struct SelectOperands::Scratch {
+  unsigned* bits;
+  TileCounts tiles;
+};
+
+}  // namespace mgpu

@@ -1,0 +1,16 @@
+#include "ops/sorted_pair/plan.h"
+
+#include "runtime/operations.h"
+#include "runtime/workspace.h"
+
+namespace mgpu {
+
+int64_t MergeSplits::most_tiles(const SortedPair& pair, int64_t short_tiles) {
+  return pair.rows * (ceil_div(pair.row_slots(), kLeastMergeTile) + short_tiles);
+}
+
+MergeSplits MergeSplits::layout(const SortedPair& pair, Workspace& workspace, int64_t short_tiles) {
+  return {workspace.take<int64_t>(most_tiles(pair, short_tiles)), workspace.take<unsigned long long>(1)};
+}
+
+}  // namespace mgpu

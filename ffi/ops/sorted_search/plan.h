@@ -1,0 +1,20 @@
+// How CUDA searches and matches: tiles.
+#pragma once
+
+#include "ops/sorted_pair/plan.h"
+#include "ops/sorted_search/operands.h"
+
+namespace mgpu {
+
+// A stage has the keys. Outputs, an int32 for each item, reuse their place; where items are matched, a byte for each
+// follows.
+constexpr int search_index_bytes(int key_width, int items) {
+  return maximum(stream_run_bytes(key_width, items), run_bytes(4, kStreamWorkers * items, 2));
+}
+constexpr StreamShape search_shape(int key_width, bool matches, bool large) {
+  return stream_shape(large, kMostStageBytes, [=](int items) {
+    return search_index_bytes(key_width, items) + (matches ? run_bytes(1, kStreamWorkers * items, 2) : 0);
+  });
+}
+
+}  // namespace mgpu

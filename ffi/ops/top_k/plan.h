@@ -1,0 +1,68 @@
+// How CUDA finds the first items of rows: tiles, levels and scratch memory.
+#pragma once
+
+#include "cuda/device.h"
+#include "cuda/tile_shape.h"
+#include "ops/top_k/operands.h"
+
+namespace mgpu {
+
+// A block goes over its part of a row tile by tile. It has room for `room` items beside each other, a tile more than it
+// may keep.
+constexpr int kTopKMost = 2048;
+struct TopKShape {
+  TileShape tiles;
+  constexpr int tile() const { return tiles.tile(); }
+  constexpr int room() const { return kTopKMost + tile(); }
+};
+constexpr int kTopKThreads = 512;
+constexpr int kTopKManyThreads = 256;  // where there are more blocks than kTopKBlocks each: they wait at other times
+constexpr TopKShape top_k_shape(int key_width, int threads = kTopKThreads) {
+  return {{threads, maximum(key_width == 8 ? 4 : 8, 16 / key_width)}};
+}
+constexpr int kTopKSample = 2048;             // items at most, from which a bound is guessed
+constexpr int kTopKSharedSamples = 2;         // times as many where several blocks share a row
+constexpr int kTopKSampleShare = 4;           // where a row has so many times as many
+constexpr int64_t kTopKBlocks = 2;            // that a multiprocessor should have, so that long rows are shared
+constexpr int64_t kTopKLeastTiles = 4;        // of a part
+constexpr int64_t kTopKMergedPart = 1 << 15;  // of what parts kept
+constexpr int64_t kTopKMostRow = (int64_t{1} << 32) - 1;
+
+// The same of short rows: lanes of a warp have a row in registers, `items` each, and find up to `most` items. The first
+// shape that fits is taken. What the lanes of a warp do together is 450 instructions, for one row or for two: so 16
+// lanes have a row while few items are asked for, as the 12th of their least items is a bound to which some 20 items
+// come up; that of 32 lanes serves more. The list of these has room for 4 items a lane: twice the 64 that 32 lanes find
+// at most, so that a bound is soon found for any k. One lane, and eight, compare all items of a row.
+constexpr int kTopKRowThreads = 128;
+constexpr int kTopKRowRoom = 4;  // of a lane
+struct TopKRowShape {
+  int lanes, items, most;
+  constexpr int64_t length() const { return int64_t{lanes} * items; }
+  constexpr bool takes(int64_t row, int64_t k) const { return row <= length() && k <= most; }
+};
+constexpr TopKRowShape kTopKRowShapes[] = {{1, 8, 8},   {8, 4, 32},   {16, 4, 12},  {16, 16, 12}, {16, 32, 12},
+                                           {32, 8, 64}, {32, 16, 64}, {32, 32, 64}, {32, 64, 64}};
+constexpr int kTopKRowShapeCount = sizeof(kTopKRowShapes) / sizeof(TopKRowShape);
+constexpr TopKRowShape kTopKRowLargest = kTopKRowShapes[kTopKRowShapeCount - 1];  // takes all that others take
+
+// The CUDA kernels take a row in levels. In the first a block takes a part of the row's items, in each later one a part
+// of what those before kept, and keeps the best k of its part; the block of the last level has all that is left.
+struct TopKOperands::Levels {
+  static constexpr int kMost = 4;
+  int count = 0;
+  int64_t part[kMost];   // items that a block takes
+  int64_t parts[kMost];  // blocks of a row: 1 in the last level
+};
+
+// Scratch memory of the CUDA kernels: what the blocks of each level before the last keep, a list a row, which alternate
+// between the two; and how many items each list has, level by level.
+struct TopKOperands::Kept {
+  void* codes;
+  uint32_t* positions;
+};
+struct TopKOperands::Scratch {
+  Kept kept[2];
+  uint32_t* counts;  // [levels - 1, rows]
+};
+
+}  // namespace mgpu
