@@ -14,6 +14,7 @@ import numpy as _np
 
 import jax_mgpu as _mgpu
 from jax_mgpu._src.drop_in import NEVER, Call, is_array, is_key, like
+from jax_mgpu.numpy import take
 
 __all__ = [
     "segment_max",
@@ -154,7 +155,7 @@ def segment_variance(
       Array([1., 0., 0.], dtype=float32)
     """
     given = num_segments, indices_are_sorted, unique_indices
-    means = segment_mean(data, segment_ids, *given)[segment_ids]
+    means = _of_items(segment_mean(data, segment_ids, *given), segment_ids)
     return segment_sum(_jnp.power(data - means, 2), segment_ids, *given) / _items(data, segment_ids, *given)
 
 
@@ -185,8 +186,8 @@ def segment_normalize(
       Array([-1.,  0.,  1.], dtype=float32)
     """
     given = num_segments, indices_are_sorted, unique_indices
-    means = segment_mean(data, segment_ids, *given)[segment_ids]
-    variances = segment_variance(data, segment_ids, *given)[segment_ids]
+    means = _of_items(segment_mean(data, segment_ids, *given), segment_ids)
+    variances = _of_items(segment_variance(data, segment_ids, *given), segment_ids)
     return (data - means) * jax.lax.rsqrt(_jnp.maximum(variances, _jnp.array(eps, dtype=variances.dtype)))
 
 
@@ -215,8 +216,17 @@ def segment_softmax(
       Array([0.5, 0.5, 0.5, 0.5], dtype=float32)
     """
     given = num_segments, indices_are_sorted, unique_indices
-    powers = _jnp.exp(logits - segment_max(logits, segment_ids, *given)[segment_ids])
-    return powers / segment_sum(powers, segment_ids, *given)[segment_ids]
+    powers = _jnp.exp(logits - _of_items(segment_max(logits, segment_ids, *given), segment_ids))
+    return powers / _of_items(segment_sum(powers, segment_ids, *given), segment_ids)
+
+
+def _of_items(x: jax.Array, segment_ids: jax.Array) -> jax.Array:
+    """`x[segment_ids]`, the row of each item's segment, whose derivative adds the items in a fixed order."""
+    number = x.shape[0]
+    if number == 0:
+        return x[segment_ids]
+    ids = _jnp.asarray(segment_ids).astype(jax.dtypes.canonicalize_dtype(int))
+    return take(x, _jnp.clip(_jnp.where(ids < 0, ids + number, ids), 0, number - 1), axis=0)
 
 
 def _items(data: jax.Array, segment_ids: jax.Array, *given: Any) -> jax.Array:

@@ -47,6 +47,15 @@ def test_statistics_are_those_of_jraph(everywhere):
     np.testing.assert_allclose(normal, [[-1, -1], [0, 0], [1, 1]], rtol=1e-6)
 
 
+def test_ids_of_any_kind_find_their_segment():
+    """An index below zero counts from the end and one past it is the last, as `means[ids]` has it."""
+    ids = np.array([-1, 0, 2, 9])
+    for kind in ("int32", "int8", "uint8"):
+        given = ids.astype(kind)
+        means = jnp.asarray(ops.segment_mean(X, given, 7))
+        np.testing.assert_array_equal(ops._of_items(means, given), means[given])
+
+
 def test_the_number_of_segments_may_be_left_out_of_eager_calls():
     assert ops.segment_mean(X, IDS).shape == (8, 2)
     assert ops.segment_sum(X, IDS).tolist() == jax.ops.segment_sum(X, IDS).tolist()
