@@ -274,6 +274,7 @@ def test_misuse():
         lambda: mgpu.reduce(x, "sum", ddof=1): "reduce: ddof: expected 0 where op is not 'var' or 'std', got 1",
         lambda: mgpu.group_by([1, 1, 2], x, "mean", size=2, ddof=1): "group_by: ddof: expected 0 where op is not",
         lambda: mgpu.reduce(x, jnp.add, ddof=1): "reduce: ddof: expected 0 where op is not 'var' or 'std', got 1",
+        lambda: mgpu.interval_reduce(x, [0], [2], "var"): "interval_reduce: op: expected one of .*logsumexp, or a func",
         lambda: mgpu.scan(x, "var"): "scan: op: expected one of .*logsumexp, or a function of two items, got 'var'",
     }.items():
         with pytest.raises(ValueError, match=message):

@@ -309,6 +309,7 @@ def named_leaves(
     devices: int = 1,
     takes_functions: bool = True,
     scanned: bool = False,
+    made: bool = True,
     dtype: Any = None,
     ddof: float = 0,
 ) -> tuple[list[Leaf], Callable[[Sequence[Any]], Any], int]:
@@ -316,6 +317,7 @@ def named_leaves(
 
     `op` is a name, or a pytree of names over that of x. Numbers of items, and indices, are those of so many devices.
     Sums and products of integers have the type of `jnp.sum`, if no dtype is asked for and they are not `scanned`.
+    Operators that are `made` of several combinations are known where there is a `Grouping` to make them.
     """
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
         x = as_array(operation, argument, x)  # of numbers
@@ -323,7 +325,7 @@ def named_leaves(
     paths, structure = jax.tree_util.tree_flatten_with_path(x)
     if not paths:
         paths, structure = [((), x)], jax.tree.structure(0)
-    names = _names(operation, op, x, structure, takes_functions, SCANNED_NAMES if scanned else NAMES)
+    names = _names(operation, op, x, structure, takes_functions, NAMES if made and not scanned else SCANNED_NAMES)
     expect_ddof(operation, ddof, names)
     if identity is not None:
         raise value_error(operation, "identity", f"none, as {names[0] if names else 'op'} has its own", "one")

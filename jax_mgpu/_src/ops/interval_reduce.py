@@ -60,7 +60,7 @@ def interval_reduce(
       starts: `[k]`, integers: where each interval starts, in any order.
       ends: `[k]`, integers: interval `i` is `starts[i]` to `ends[i]`, cut to the live items. One that ends where it
         starts, or before, is empty.
-      op: see `reduce`.
+      op: see `reduce`, but for what is made of several passes: `"var"` and the names after it.
       map: see `reduce`.
       count: the number of live items, an integer scalar (default `n`).
       identity: the result of an empty interval, a pytree like one item, where `op` is a function.
@@ -88,7 +88,7 @@ def interval_reduce(
     if callable(op):
         operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty intervals")
     else:
-        leaves, restore, n = named_leaves(name, "x", x, op, identity, dtype=dtype)
+        leaves, restore, n = named_leaves(name, "x", x, op, identity, made=False, dtype=dtype)
     low, widths = _intervals(name, starts, ends, count, n)
     if not callable(op):
         return restore([_reduce_leaf(leaf, low, widths) for leaf in leaves])

@@ -108,8 +108,9 @@ def scan(
 
     Args:
       x: an array `[n, ...]` or a pytree of such: see `reduce`.
-      op: a name, a pytree of names over that of x, or any associative function of two items: see `reduce`. Sums and
-        products of integers have the array's type, as those of `jnp.cumsum` do.
+      op: a name, a pytree of names over that of x, or any associative function of two items: see `reduce`. Names are
+        those up to `"logsumexp"` there. Sums and products of integers have the array's type, as those of `jnp.cumsum`
+        do.
       exclusive: leave out the position's own item; the first result is the identity.
       reverse: scan from the end, as if x and the result were flipped. A function of two items gets the item nearer to
         the end first.
