@@ -408,7 +408,6 @@ TOLD = {
     "from_offsets: offsets: .*from_lengths takes lengths": lambda c: Segments.from_offsets(c([2, 1, 3])),
     "from_offsets: offsets: .*from_lengths takes lengths.*, got 1": lambda c: Segments.from_offsets(c([0, 2, 1])),
     "from_heads: heads: .*from_lengths takes lengths": lambda c: Segments.from_heads(c([2, 1, 3]), count=6),
-    "from_heads: heads: .*from_ids takes the segment": lambda c: Segments.from_heads(c([4, 4, 5, 5]), count=3),
     "from_heads: ends: expected segments that do not overlap": (
         lambda c: Segments.from_heads(c([0, 2]), ends=c([3, 4]))
     ),

@@ -13,14 +13,16 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests import data, families, oracle
-from tests.fuzz import any_order, rows
+from tests.fuzz import any_order, rows, segments
 from tests.fuzz.draw import Call, Shape
 
 # Each family's calls, and those that go across families.
 MAKES = (*families.DRAWN.values(), rows.rows, any_order.any_order)
+# Of those by a Segments, preconditions are its own: tests/test_segments.py breaks them.
+OF_GARBAGE = (*MAKES, segments.segments)
 KEYS = ("a", "b", "needles", "haystack")
 POSITIONS = ("heads", "ends", "offsets", "indices", "order", "lengths", "gather_starts", "scatter_starts")
-POSITIONS += ("a_order", "b_order", "ids")
+POSITIONS += ("a_order", "b_order", "ids", "starts")
 CANARY = 0x5AFE_C0DE
 
 
@@ -34,9 +36,9 @@ class Other:
     run: Callable[[np.random.Generator], None]
 
 
-def _call(rng: np.random.Generator, largest: int) -> tuple[Call, str]:
+def _call(rng: np.random.Generator, makes: tuple[Callable[[Shape], Call], ...], largest: int) -> tuple[Call, str]:
     shape = Shape(rng, largest=largest)
-    call = MAKES[int(rng.integers(len(MAKES)))](shape)
+    call = makes[int(rng.integers(len(makes)))](shape)
     return call, f"{call.text}: {' '.join(filter(None, shape.words))}{' x64' * shape.x64}"
 
 
@@ -56,7 +58,7 @@ def any_positions(rng: np.random.Generator, x: np.ndarray, n: int) -> np.ndarray
 
 def garbage(rng: np.random.Generator) -> Other:
     """Operands of any values: the results' shapes are right, operands and what lies beside them stay as they were."""
-    call, text = _call(rng, 300 if rng.random() < 0.6 else 40_000)
+    call, text = _call(rng, OF_GARBAGE, 300 if rng.random() < 0.6 else 40_000)
     batched = rng.random() < 0.3
     function = (lambda operands: call.function(**operands)) if not batched else jax.vmap(lambda o: call.function(**o))
     program = jax.jit(function)
@@ -159,7 +161,7 @@ def outside(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
 
 def preconditions(rng: np.random.Generator) -> Other:
     """One argument broken, with checks: the error names operation, argument and position."""
-    call, text = _call(rng, 200)
+    call, text = _call(rng, MAKES, 200)
     name = text.split(":")[0]
     program = jax.jit(lambda operands: call.function(**operands))
 

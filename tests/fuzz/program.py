@@ -15,7 +15,7 @@ import numpy as np
 from tests import families
 from tests.families.reductions import reductions
 from tests.families.scans import scans
-from tests.fuzz import any_order, broken, functions, misuse, modes, programs, rows, sizes, wide
+from tests.fuzz import any_order, broken, functions, misuse, modes, programs, rows, segments, sizes, wide
 from tests.fuzz.compare import Zeros, compare, holds_items, values_of
 from tests.fuzz.derivatives import derivative
 from tests.fuzz.draw import Call, Shape
@@ -33,6 +33,7 @@ def mapped(shape: Shape) -> Call:
 CALLS: dict[str, Callable[[Shape], Call]] = {
     **families.DRAWN,
     "rows": rows.rows,
+    "segments": segments.segments,
     "map": mapped,
     "less": functions.less,
     "any_order": any_order.any_order,

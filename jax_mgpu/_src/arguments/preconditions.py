@@ -96,23 +96,22 @@ def non_decreasing(operation: str, argument: str, x: jax.Array) -> jax.Array:
 
 # What a caller may have meant who gives something else in the place of heads or offsets.
 LENGTHS = "Segments.from_lengths takes lengths"
-STARTS = "where segments start (Segments.from_ids takes the segment of each item)"
+IDS = "Segments.from_ids takes the segment of each item"
 
 
-def segment_heads(operation: str, heads: jax.Array, length: Any) -> jax.Array:
+def segment_heads(operation: str, heads: jax.Array, length: int) -> jax.Array:
     """Start positions of segments, those past the last of `length` items being padding.
 
     The segment of each item, given in their place, is in order too. It is told from them where it exceeds `length`:
     padding has no reason to repeat one number and go on to another.
     """
+
+    def holds(heads: jax.Array) -> jax.Array:
+        repeats = jnp.concatenate([jnp.zeros((1,), bool), heads[1:] == heads[:-1]])
+        return ~(repeats & (heads > length) & (heads < heads[-1]))
+
     heads = _require(operation, "heads", f"{ASCENDING} ({LENGTHS})", heads, _is_ascending)
-    return _require(operation, "heads", STARTS, heads, lambda heads: heads_hold(jnp, heads, length))
-
-
-def heads_hold(numpy: Any, heads: Any, length: Any) -> Any:
-    """Whether each of the heads of `length` items may be one."""
-    repeats = numpy.append(numpy.zeros((1,), bool), heads[1:] == heads[:-1])[: heads.shape[0]]
-    return ~(repeats & (heads > length) & (heads < heads[-1:]))
+    return _require(operation, "heads", f"where segments start ({IDS})", heads, holds)
 
 
 def segment_numbers(operation: str, argument: str, x: jax.Array, number: int) -> jax.Array:

@@ -23,8 +23,6 @@ from jax_mgpu._src.arguments.counts import common_dtype
 from jax_mgpu._src.arguments.preconditions import (
     IDS_IN_ORDER,
     LENGTHS,
-    STARTS,
-    heads_hold,
     ids_hold,
     ids_in_order,
     not_negative,
@@ -35,6 +33,7 @@ from jax_mgpu._src.arguments.preconditions import (
 )
 from jax_mgpu._src.arguments.segments import Ranges
 from jax_mgpu._src.arguments.values import fill_missing
+from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.ops.ragged import segment_ids
 from jax_mgpu._src.ops.scan import scan
 from jax_mgpu._src.ops.select import select_indices
@@ -125,11 +124,9 @@ class Segments(Ranges):
         most = np.iinfo(heads.dtype).max
         if isinstance(heads, np.ndarray):
             _expect_ascending(name, "heads", heads)
-            if isinstance(count, np.ndarray):
-                _expect(name, "heads", STARTS, heads, heads_hold(np, heads, count))
             ends = np.append(heads[1:], most).astype(heads.dtype)[: len(heads)]
         else:
-            heads = segment_heads(name, heads, count)
+            heads = segment_heads(name, heads, most)
             ends = jnp.append(heads[1:], jnp.full((1,), most, heads.dtype))[: heads.shape[0]]
         return cls._cut(heads, ends, count)
 
@@ -196,7 +193,7 @@ class Segments(Ranges):
             starts = np.flatnonzero(np.append(True, host[1:])[: len(host)])
             bounds = np.append(starts, np.full(m + 1, len(host)))[: m + 1]
             return cls.of(*_narrow(bounds[:-1], bounds[1:]))
-        flags = expect_mask(name, "flags", host)
+        flags = whole_axes(expect_mask(name, "flags", host))
         bounds, _ = select_indices(flags.at[:1].set(True), size=m + 1)
         return cls.of(bounds[:-1], bounds[1:])
 
@@ -289,7 +286,7 @@ def _positions(name: str, argument: str, x: Any, rank: int = 1) -> Any:
         expected = "a 1-D array (batches come from jax.vmap)" if rank else "an integer scalar"
         raise value_error(name, argument, expected, describe(host))
     if not isinstance(host, np.ndarray):
-        return index_array(name, argument, host, MOST)
+        return whole_axes(index_array(name, argument, host, MOST))
     if host.size and host.dtype.kind not in "iu":
         raise type_error(name, argument, "integers" if rank else "an integer scalar", describe(host) if rank else x)
     return host.astype(jax.dtypes.canonicalize_dtype(np.int64))
