@@ -197,13 +197,13 @@ def graph(rng, nodes, edges):
 @pytest.mark.parametrize("n", SIZES)
 def test_edges_between(rng, recipes, n):
     heads, sources = graph(rng, 20, n)
-    neighbours = integers(rng, 20, n)
+    neighbours, segments = integers(rng, 20, n), mgpu.Segments.from_heads(heads, count=n)
     neighbours = neighbours[np.lexsort((neighbours, sources))]
     first = {}
     for i, edge in enumerate(zip(sources.tolist(), neighbours.tolist(), strict=True)):
         first.setdefault(edge, i)
     pairs = list(itertools.product(range(20), repeat=2))
-    found = jax.jit(recipes["edges_between"])(*np.array(pairs, np.int32).T, heads, neighbours)
+    found = jax.jit(recipes["edges_between"])(*np.array(pairs, np.int32).T, segments, neighbours)
     assert found.tolist() == [first.get(pair, -1) for pair in pairs]
 
 
