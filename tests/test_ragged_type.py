@@ -403,6 +403,9 @@ def test_vmap_and_scan(ragged):
     batch, parts = batch_of(ragged)
     expected = jax.tree.map(lambda *x: jnp.stack(x), *map(program, parts))
     agree(jax.vmap(program)(batch), expected)
+    for got, part in zip(batch.to_rows(), parts, strict=True):
+        same_rows(part, got)
+    assert (len(batch), batch.capacity, batch.count.tolist()) == (4, 9, [6, 5])
     agree(jax.lax.scan(lambda carry, r: (carry, program(r)), 0, batch)[1], expected)
     carried = jax.lax.fori_loop(0, 3, lambda _, r: r.sort() + 1, ragged)
     same_rows(carried, [np.sort(row) + 3 for row in floats(ROWS)])
@@ -489,7 +492,9 @@ ERRORS = {
     "Ragged: offsets: expected an end of row 0 from 0, its start, to 5, the number of items, got 6": lambda r: (
         mgpu.Ragged(X, np.array([0, 6]))
     ),
-    "Ragged: offsets: expected row 0 to start at 0, got 1": lambda r: mgpu.Ragged(X, [1, 2]),
+    "Ragged: offsets: expected row 0 to start at 0 (Ragged.from_lengths takes lengths), got 1": (
+        lambda r: mgpu.Ragged(X, [1, 2])
+    ),
     "Ragged: offsets: expected where each row starts, and where the last one ends, got none": lambda r: mgpu.Ragged(
         X, []
     ),

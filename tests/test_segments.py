@@ -386,6 +386,16 @@ def test_segments_past_the_last_item(name):
         jax.block_until_ready(jax.jit(call)(x, past))
 
 
+def test_lengths_that_are_something_else():
+    """Told with the function that was meant, where lengths reach past the items."""
+    for given, meant in (
+        ([0, 2, 5], "Segments.from_offsets takes offsets"),
+        ([0, 0, 1, 2, 3], "Segments.from_ids takes"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(f"expected Segments within 5 items ({meant}")):
+            mgpu.segmented_reduce(jnp.arange(5), Segments.from_lengths(given))
+
+
 def test_segments_exclude_what_they_say():
     segments = Segments.from_lengths([2, 3])
     x = jnp.arange(5.0)

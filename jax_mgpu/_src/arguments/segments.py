@@ -170,4 +170,14 @@ def _expect_inside(bounds: Any, operation: str, argument: str, n: int) -> None:
     if past.size:
         segment = int(past[0])
         got = f"segment {segment} from {int(starts[segment])} to {int(ends[segment])}"
-        raise value_error(operation, argument, f"Segments within {n} items", got)
+        raise value_error(operation, argument, f"Segments within {n} items{_meant(ends - starts, n)}", got)
+
+
+def _meant(lengths: np.ndarray, n: int) -> str:
+    """What a caller may have given in the place of lengths: both rise, and say n in ways of their own."""
+    if np.all(lengths[1:] >= lengths[:-1]):
+        if lengths[0] == 0 and lengths[-1] == n:
+            return " (Segments.from_offsets takes offsets)"
+        if len(lengths) == n:
+            return " (Segments.from_ids takes the segment of each item)"
+    return ""

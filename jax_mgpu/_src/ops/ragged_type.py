@@ -341,7 +341,9 @@ class Ragged:
         return _NoArray()  # not an array: operators of `jax.Array` then leave the work to ours, functions raise errors
 
     def to_rows(self) -> list[Any]:
-        """A list of the rows as NumPy arrays, or as pytrees of them; not within `jit`."""
+        """A list of the rows as NumPy arrays, or as pytrees of them; not within `jit`. Of a batch, a list for each."""
+        if self.segments.starts.ndim > 1:  # a batch of vmap's
+            return [jax.tree.map(lambda x, i=i: x[i], self).to_rows() for i in range(self.segments.starts.shape[0])]
         values = jax.tree.map(_on_host, self.values)
         return [jax.tree.map(lambda x, b=b, e=e: x[b:e], values) for b, e in _bounds(self.segments)]
 
@@ -599,7 +601,7 @@ def _expect_ends(name: str, offsets: Any, capacity: int) -> None:
         return  # told by the checks that follow
     ends = host.astype(np.int64)
     if ends[0] != 0:
-        raise value_error(name, "offsets", "row 0 to start at 0", int(ends[0]))
+        raise value_error(name, "offsets", "row 0 to start at 0 (Ragged.from_lengths takes lengths)", int(ends[0]))
     broken = np.flatnonzero((ends[1:] < ends[:-1]) | (ends[1:] > capacity))
     if broken.size:
         row = int(broken[0])
