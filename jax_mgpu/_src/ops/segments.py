@@ -154,8 +154,8 @@ class Segments(Ranges):
             if offsets[0] != 0:
                 raise value_error(name, "offsets", f"0 as the first ({LENGTHS})", int(offsets[0]))
             _expect_ascending(name, "offsets", offsets)
-        else:
-            offsets = row_splits(name, offsets)
+            return cls.of(*_narrow(offsets[:-1], offsets[1:]))
+        offsets = row_splits(name, offsets)
         return cls.of(offsets[:-1], offsets[1:])
 
     @classmethod
