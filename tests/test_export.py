@@ -26,8 +26,11 @@ LENGTH, BATCH = jax.export.symbolic_shape("n, batch")
 OF_KNOWN_SIZES = {
     "bulk_insert",
     "bulk_remove",
+    "dispatch",
+    "interval_reduce",
     "merge",
     "partition",
+    "scan_by_key",
     "segmented_log_softmax",
     "segmented_softmax",
     "segmented_sort_indices",

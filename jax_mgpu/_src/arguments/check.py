@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.arguments.preconditions import inside, segment_heads
-from jax_mgpu._src.core.compat import surely
+from jax_mgpu._src.core.compat import known_size, surely
 from jax_mgpu._src.core.eager import on_host
 from jax_mgpu._src.keys.bits import is_random_key
 
@@ -224,6 +224,7 @@ def head_vector(operation: str, heads: Any, length: int) -> jax.Array:
 def static_size(operation: str, argument: str, size: Any) -> int:
     """A number of outputs, which must be known while tracing."""
     expected = "a static, non-negative integer"
+    size = known_size(size)
     try:
         number = operator.index(size)
     except (TypeError, jax.errors.ConcretizationTypeError) as error:

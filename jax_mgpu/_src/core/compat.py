@@ -58,6 +58,7 @@ __all__ = [
     "is_symbolic",
     "is_within_program",
     "is_zero",
+    "known_size",
     "mlir",
     "partition_spec",
     "reconcile_vma",
@@ -123,6 +124,11 @@ InconclusiveSize = _core.InconclusiveDimensionOperation
 def is_symbolic(x: Any) -> bool:
     """Whether the shape of an array is known in part alone, as that of an operand of `jax.export` may be."""
     return not all(map(_core.is_constant_dim, getattr(x, "shape", ())))
+
+
+def known_size(size: Any) -> Any:
+    """A size; of one that `jax.export` does not know yet, JAX's error. Anything else stays as it is."""
+    return int(size) if _core.is_symbolic_dim(size) else size
 
 
 def surely(comparison: Callable[..., bool], *sizes: int) -> bool:

@@ -26,7 +26,7 @@ from jax.tree_util import tree_flatten  # of which jax.tree.flatten is a slower 
 
 from jax_mgpu._src.core.compat import ArrayImpl, InconclusiveSize, is_symbolic, is_within_program
 
-__all__ = ["HostChecked", "check_on_host", "jit_eager", "on_host", "unknown_size"]
+__all__ = ["HostChecked", "UnknownSizeError", "check_on_host", "jit_eager", "on_host", "unknown_size"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -49,7 +49,10 @@ def jit_eager(*static: str) -> Callable[[Function], Function]:
             if is_within_program() or named.get("axis_name") is not None or jax.config.jax_disable_jit:
                 try:
                     return function(*positional, **named)
-                except InconclusiveSize as error:
+                except (
+                    InconclusiveSize,
+                    UnknownSizeError,
+                ) as error:  # of the outermost function
                     given = {**dict(zip(names, positional, strict=False)), **named}
                     raise unknown_size(function.__name__, given, error) from error
             key, operands = _of_arrays(function, names, positional, named)
@@ -123,12 +126,21 @@ def check_on_host(check: Callable[..., None], x: Any, *static: Any) -> None:
         check(x, *static)
 
 
-def unknown_size(operation: str, arguments: Mapping[str, Any], reason: object) -> ValueError:
+class UnknownSizeError(ValueError):
+    """A program depends on a size that `jax.export` does not know."""
+
+    def __init__(self, message: str, reason: str):
+        super().__init__(message)
+        self.reason = reason
+
+
+def unknown_size(operation: str, arguments: Mapping[str, Any], error: object) -> UnknownSizeError:
     """The error of a call whose program depends on a size that `jax.export` does not know."""
     unknown = [(name, x) for name, given in arguments.items() for x in tree_flatten(given)[0] if is_symbolic(x)]
     argument, x = unknown[0] if unknown else ("size", None)
     got = "one" if x is None else f"{x.dtype.name}[{','.join(map(str, x.shape))}]"
-    return ValueError(f"{operation}: {argument}: expected known sizes, got {got}: {str(reason).splitlines()[0]}")
+    reason = error.reason if isinstance(error, UnknownSizeError) else str(error).splitlines()[0]
+    return UnknownSizeError(f"{operation}: {argument}: expected known sizes, got {got}: {reason}", reason)
 
 
 def _forget_notes(error: Exception) -> None:

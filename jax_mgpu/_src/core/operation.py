@@ -53,7 +53,7 @@ from jax_mgpu._src.core.compat import (
     vary_as,
     zero_tangent,
 )
-from jax_mgpu._src.core.eager import jit_eager, unknown_size
+from jax_mgpu._src.core.eager import UnknownSizeError, jit_eager, unknown_size
 from jax_mgpu._src.core.sharding import declare_batch, workspace_shape
 from jax_mgpu._src.keys.bits import keeping_bits
 
@@ -503,7 +503,7 @@ def _workspace_shape(
 def _fallback_of(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any]) -> Sequence[Any]:
     try:
         return run_fallback(operation, operands, attributes)
-    except InconclusiveSize as error:
+    except (InconclusiveSize, UnknownSizeError) as error:
         raise unknown_size(operation.name, dict(zip(operation.operands, operands, strict=True)), error) from error
 
 

@@ -18,7 +18,7 @@ from jax_mgpu._src.arguments.check import as_array, describe, index_array, index
 from jax_mgpu._src.arguments.counts import wide_enough
 from jax_mgpu._src.arguments.preconditions import by_construction, distinct_rows
 from jax_mgpu._src.arguments.rows import RowForm
-from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.compat import known_size, whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.operators import wide_dtype
 from jax_mgpu._src.ops.argsorted import Ordered
@@ -102,7 +102,7 @@ def dispatch(x: ArrayLike, experts: ArrayLike, number: int) -> Dispatched:
     slots = experts.size // max(experts.shape[0], 1)
     index = index_dtype(name, "experts", experts.size)
     order, bounds = _order_of_ids(experts.reshape(-1), ABSENT, number)
-    order, places = order.astype(index), jnp.arange(experts.size, dtype=index)
+    order, places = order.astype(index), jnp.arange(known_size(experts.size), dtype=index)
     back = Ordered(None, order, ABSENT).to_rows(jnp.where(places < bounds[-1], places, -1))
     tokens = jnp.where(places < bounds[-1], order // max(slots, 1), -1)
     rows = _spread(x=rows, tokens=tokens, back=back.reshape(-1, max(slots, 1)), count=bounds[-1:])[0]

@@ -26,7 +26,7 @@ from jax_mgpu._src.arguments.check import (
     value_error,
 )
 from jax_mgpu._src.arguments.counts import common_dtype, live_items, of_all
-from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.compat import known_size, whole_axes
 from jax_mgpu._src.core.operation import Operation, jit_eager
 from jax_mgpu._src.functions.blocked_scan import or_ones, select
 from jax_mgpu._src.functions.named_operators import Leaf, named_leaves
@@ -138,7 +138,7 @@ def _of_intervals(operator: Operator, states: Any, low: jax.Array, widths: jax.A
 
 def _combined(combine: Callable[[Any, Any], Any], states: Any, low: jax.Array, last: jax.Array) -> Any:
     """The states from `low` to `last`, which is not before it."""
-    n = jax.tree.leaves(states)[0].shape[0]
+    n = known_size(jax.tree.leaves(states)[0].shape[0])
     levels = min(LEVELS, (n - 1).bit_length())
     blocks = -(-n // (1 << levels))
     size = blocks << levels
