@@ -71,6 +71,20 @@ def test_names(op, dtype):
             np.testing.assert_array_equal(got, expected)
 
 
+STATISTICS = {"count": len, "first": lambda v: v[0], "last": lambda v: v[-1], "var": np.var, "median": np.median}
+STATISTICS |= {"nunique": lambda v: len(np.unique(v)), "nansum": np.nansum, "nanmax": np.nanmax}
+
+
+@pytest.mark.parametrize("op", STATISTICS)
+def test_statistics(op):
+    rng = np.random.default_rng(8)
+    x, (indices, heads, count) = drawn(rng, "float32", N), entries_of(rng)
+    parts = segments(indices, N, heads, count)
+    got = np.asarray(jax.jit(lambda x: mgpu.segmented_reduce(x, heads, op, indices=indices, count=count))(x))
+    full = [i for i, part in enumerate(parts) if len(part)]
+    np.testing.assert_allclose(got[full], [STATISTICS[op](x[indices[parts[i]]]) for i in full], rtol=1e-5, atol=1e-7)
+
+
 def test_nan_and_infinite_extrema_are_those_of_entries_that_are_not_dropped():
     x = jnp.array([jnp.inf, 1.0, jnp.nan, -jnp.inf])
     indices, heads = jnp.array([-1, 0, 0, 4, 3, 2, 9, 9]), jnp.array([0, 3, 5, 6])

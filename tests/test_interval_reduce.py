@@ -218,7 +218,9 @@ ERRORS = {
     "identity: expected the identity of op, for empty intervals, got None": lambda: mgpu.interval_reduce(
         jnp.ones(3), [0], [2], jnp.add
     ),
-    "op: expected one of": lambda: mgpu.interval_reduce(jnp.ones(3), [0], [2], "added"),
+    "op: expected one of add, sum, mul, prod, min, max, argmin, argmax, mean": lambda: mgpu.interval_reduce(
+        jnp.ones(3), [0], [2], "median"
+    ),
 }
 
 
