@@ -25,7 +25,7 @@ from jax_mgpu._src.arguments.preconditions import by_construction, sorted_keys
 from jax_mgpu._src.arguments.renamed import renamed
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
-from jax_mgpu._src.functions.operators import Kind, sum_dtype
+from jax_mgpu._src.functions.operators import Kind, accumulator_dtype, sum_dtype
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.reduce import reduce
 from jax_mgpu._src.ops.reduce_by_id import _reduce_by_id
@@ -176,7 +176,11 @@ def _between_even_edges(x: Any, bounds: Any, weights: Any, *, size: int, axis_na
     else:
         low, high = (fill_operand(name, bound, dtype, "range")[0] for bound in bounds)
     half = jnp.where(low == high, 0.5, 0).astype(dtype)
-    edges = jnp.linspace(low - half, high + half, size + 1, dtype=dtype)
+    low, high, wide = low - half, high + half, accumulator_dtype(dtype)
+    places = jnp.arange(size + 1)
+    parts = places.astype(wide) / size  # by jnp.linspace but for its parts, which no batch over an Explicit axis joins
+    edges = low.astype(wide) * (1 - parts) + high.astype(wide) * parts
+    edges = jnp.where(places == size, high, edges.astype(dtype))
     with by_construction():
         return _between_edges(x.astype(dtype), edges, weights, axis_name=axis_name)
 
