@@ -85,7 +85,7 @@ def argsort(call: Call) -> Any:
     return call.with_kernels()
 
 
-@like(_jnp.lexsort, "keys", least=SORTED)
+@like(_jnp.lexsort, "keys", least=SORTED, takes_sequence=True)
 def lexsort(call: Call) -> Any:
     """`jax.numpy.lexsort`, by the kernels of `jax_mgpu.sort`, up to eight keys.
 

@@ -158,6 +158,23 @@ def test_a_size_that_is_too_small_is_no_error_under_checks():
             assert call(mnp).tolist() == call(jnp).tolist()
 
 
+SECOND = {"bincount": 0, "compress": 1, "extract": 1, "quantile": 0.5, "percentile": 50, "repeat": 2, "top_k": 3}
+TWO_ARRAYS = {"compress", "extract", "intersect1d", "isin", "searchsorted", "setdiff1d", "setxor1d", "take", "union1d"}
+
+
+@pytest.mark.parametrize("name", dropin.NUMPY)
+def test_lists_are_refused_or_taken_as_jax_does(name):
+    """Of arrays, of numbers, and a number by itself; as the first argument and as the last."""
+    x = jnp.asarray(INTEGERS[:300])
+    others = [x] if name in TWO_ARRAYS else [SECOND[name]] if name in SECOND and name != "bincount" else []
+    ours, theirs = dropin.pair(name)
+    for odd in ([x, x], (x, x), [1, 2, 3], 3, 2.5, None, "text", object()):
+        for arguments in ([odd, *others], [x, *others[:-1], odd] if others else [odd]):
+            wanted = dropin.outcome(theirs, dropin.Case(*arguments), "numpy")
+            with dropin.kernels_everywhere():
+                dropin.compare(dropin.outcome(ours, dropin.Case(*arguments), "numpy"), wanted, False)
+
+
 def test_without_jit():
     with jax.disable_jit():
         assert mnp.sort(ROWS[0]).tolist() == np.sort(ROWS[0]).tolist()

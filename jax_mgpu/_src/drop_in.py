@@ -35,14 +35,25 @@ NEVER = 1 << 62
 class Signed:
     """A function of JAX, with the names of the arguments that are arrays."""
 
-    def __init__(self, original: Callable[..., Any], operands: Sequence[str]):
+    def __init__(self, original: Callable[..., Any], operands: Sequence[str], takes_sequence: bool):
         self.original, self.operands, self.signature = original, operands, inspect.signature(original)
+        self.takes_sequence = takes_sequence
         self.defaults = {name: parameter.default for name, parameter in self.signature.parameters.items()}
 
     def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Arguments that are operands of a program, and those that are part of it."""
-        operands = {name: arguments[name] for name in self.operands if _are_operands(arguments[name])}
+        operands = {name: arguments[name] for name in self.operands if self._is_operand(arguments[name])}
         return operands, {name: value for name, value in arguments.items() if name not in operands}
+
+    def may_take(self, x: Any) -> bool:
+        """Whether the first operand is an array, or a sequence of them if there may be one, for kernels to take."""
+        if self.takes_sequence and isinstance(x, list | tuple):
+            return len(x) > 0 and all(map(_is_array_taken, x))
+        return _is_array_taken(x)
+
+    def _is_operand(self, x: Any) -> bool:
+        """Whether this is an array, or a number other than an integer, whose bits no key of a program tells."""
+        return self.may_take(x) or isinstance(x, jax.Array | np.ndarray | np.inexact | float | complex)
 
 
 class Call:
@@ -95,6 +106,7 @@ def like(
     original: Function,
     *operands: str,
     least: int,
+    takes_sequence: bool = False,
     measure: Callable[[Call], Any] | None = None,
     unsized: tuple[str, Callable[[Call], Any]] | None = None,
 ) -> Callable[[Callable[[Call], Program | None]], Function]:
@@ -102,13 +114,14 @@ def like(
 
     Args:
       original: JAX's function.
-      operands: its arguments that are arrays. The first one has to be an array, or a sequence of arrays, for kernels to
-        take it; the others may be numbers.
+      operands: its arguments that are arrays. The first one has to be an array for kernels to take it; the others may
+        be numbers.
       least: how many items the first operand has where kernels are faster on a CPU.
+      takes_sequence: whether the first operand may be a sequence of arrays.
       measure: what to hold against this number instead.
       unsized: the argument for the size of the results, and what is done outside of `jit` where it is left out.
     """
-    signed = Signed(original, operands)
+    signed = Signed(original, operands, takes_sequence)
     place = list(signed.defaults).index(operands[0])
 
     def decorate(plan: Callable[[Call], Program | None]) -> Function:
@@ -134,7 +147,7 @@ def like(
                 return None  # JAX says what is wrong
             call, first = Call(signed, given), given[operands[0]]
             on_cpu = "cpu" in kernels and is_faster(least, _items(first) if measure is None else measure(call))
-            if not (on_cpu or on_cuda) or not _are_arrays(first) or jax.config.jax_disable_jit:
+            if not (on_cpu or on_cuda) or not signed.may_take(first) or jax.config.jax_disable_jit:
                 return None
             if unsized is not None and given[unsized[0]] is None:
                 traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given))
@@ -175,19 +188,8 @@ def is_float(x: Any) -> bool:
     return is_key(x) and jnp.issubdtype(x.dtype, jnp.floating)
 
 
-def _is_operand(x: Any) -> bool:
-    """Whether an argument is an array, or a number other than an integer, whose bits no key of a program tells."""
-    return isinstance(x, jax.Array | np.ndarray | np.inexact | float | complex)
-
-
-def _are_operands(x: Any) -> bool:
-    return _is_operand(x) or (isinstance(x, list | tuple) and len(x) > 0 and all(map(_are_arrays, x)))
-
-
-def _are_arrays(x: Any) -> bool:
-    """Whether this is an array that kernels may take, or a sequence of such."""
-    if isinstance(x, list | tuple):
-        return len(x) > 0 and all(map(_are_arrays, x))
+def _is_array_taken(x: Any) -> bool:
+    """Whether this is an array that kernels may take."""
     if isinstance(x, np.ndarray):
         return x.dtype.isnative and _is_taken(x)
     return isinstance(x, jax.Array) and not getattr(x, "weak_type", False) and not is_sharded(x) and _is_taken(x)
