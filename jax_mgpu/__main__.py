@@ -256,7 +256,8 @@ def what_runs(program: str) -> str:
 def print_information() -> None:
     """What a report of a bug needs: versions, devices, kernels, settings; on one screen."""
     runtime = ffi_api_version()
-    built = f"{', '.join(library.platforms()) or 'none'}, of {len(library.cpu_library.handlers())} operations"
+    platforms, operations = ", ".join(library.platforms()), len(library.cpu_library.handlers())
+    built = f"{platforms}, of {operations} operations" if platforms else "none"
     settings = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)]
     lines = [
         f"jax_mgpu {mgpu.__version__} from {pathlib.Path(mgpu.__file__).parent}",
