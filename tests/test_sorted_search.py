@@ -13,6 +13,7 @@ import pytest
 from hypothesis import strategies as st
 
 import jax_mgpu as mgpu
+from jax_mgpu._src.ops.sorted_search import CPU_LONG
 from tests import data, oracle
 from tests.families.searches import found_in_segments, reordered
 from tests.segmented_sorts import random_heads
@@ -560,12 +561,18 @@ def test_needles_in_any_order_of_every_key_type(rng, dtype):
             same(run(needles, haystack, side, count=count), oracle.sorted_search(needles, haystack, side, None, count))
 
 
-@pytest.mark.parametrize("sizes", [(0, 0), (0, 5), (5, 0), (1, 1), (3, 70_000), (40_000, 3), (40_000, 70_000)], ids=str)
+# Many needles, which a CPU looks up in step, or in order where the haystack is long too.
+LONG_PAIRS = ((CPU_LONG, 1000), (CPU_LONG, CPU_LONG + 5))
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (0, 5), (5, 0), (1, 1), (3, 70_000), (40_000, 70_000), *LONG_PAIRS], ids=str)
 def test_sizes_of_searches_in_any_order(rng, sizes):
     n, m = sizes
     needles, haystack = rng.integers(0, 50_000, n), np.sort(rng.integers(0, 50_000, m))
     for side in SIDES:
         same(mgpu.search(needles, haystack, side), np.searchsorted(haystack, needles, side))
+        live = np.int32(2 * m // 3)
+        same(mgpu.search(needles, haystack, side, count=live), np.searchsorted(haystack[:live], needles, side))
 
 
 @pytest.mark.parametrize("dtypes", [("int32", "float32"), ("int64", "float64", "uint8"), ("uint8",)], ids=str)
@@ -576,6 +583,14 @@ def test_columns_in_any_order(rng, dtypes):
     for side in SIDES:
         got = mgpu.search(needles, reordered(haystack, order), side)
         same(got, np.searchsorted(ranks[1][order], ranks[0], side))
+
+
+def test_many_columns_in_any_order_without_64_bit_types(rng):
+    needles, haystack = (tuple(rng.integers(-9, 9, n).astype(np.int32) for _ in "ab") for n in (CPU_LONG, 900))
+    codes = [a.astype(np.int64) * 100 + b for a, b in (needles, haystack)]
+    with jax.enable_x64(False):
+        got = mgpu.search(needles, reordered(haystack, np.argsort(codes[1])))
+    same(got, np.searchsorted(np.sort(codes[1]), codes[0]))
 
 
 def test_batches_of_searches_in_any_order(rng):
