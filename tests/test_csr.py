@@ -65,6 +65,13 @@ def test_from_coo(dtype):
     np.testing.assert_array_equal(narrow.offsets, np.repeat([0, 1, 2, 3], [1, 3, 252, 45]))
 
 
+def test_strict_promotion():
+    with jax.numpy_dtype_promotion("strict"):
+        A = mgpu.Csr.from_coo([0, 1, 1, -1], [2, 0, 0, 1], np.arange(4, dtype=np.float32), shape=(2, 3))
+        B = A.with_transpose()
+        assert (A.count, (A + A).count, A.matmul(A.T, size=4).count, (B @ np.ones(3, np.float32)).size) == (2, 2, 2, 2)
+
+
 def test_a_size_that_is_too_small_is_told():
     rows, columns, values = [2, 0, 9, 1, 2, -1], [0, 1, 0, 1, 2, 0], [1.0, 2.0, 9.0, 3.0, 4.0, 9.0]
     A = mgpu.Csr.from_coo(rows, columns, values, shape=(3, 3), size=2)

@@ -155,7 +155,8 @@ class Csr:
             (rows, columns), sums, found = group_by(places, values, size=size + 1)
             needles = jnp.arange(m + 1, dtype=jnp.int32)
             offsets = sorted_search(needles, rows, haystack_count=jnp.minimum(found, size + 1))
-        offsets = jnp.minimum(offsets, size).astype(dtype).at[-1].set((found - ~jnp.all(is_inside)).astype(dtype))
+        number = found.astype(dtype) - jnp.any(~is_inside).astype(dtype)
+        offsets = jnp.minimum(offsets, size).astype(dtype).at[-1].set(number)
         offsets = offsets.at[-1].set(room(name, offsets[-1], size))
         return _made(sums[:size].astype(values.dtype), columns[:size], offsets, (m, n))
 
