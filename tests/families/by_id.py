@@ -143,7 +143,8 @@ def groups(shape: Shape) -> Call:
         return tuple(mgpu.group_ids(ids, size))
 
     def expected(ids: Any) -> list[Any]:
-        keys = np.where((ids.astype(object) >= 0) & (ids.astype(object) < size), ids, size).astype(np.int64)
+        ids = ids.astype(np.int64)
+        keys = np.where((ids >= 0) & (ids < size), ids, size)
         bounds = np.searchsorted(np.sort(keys), np.arange(size + 1))
         return [int32(np.argsort(keys, kind="stable")), int32(bounds[:-1]), int32(bounds[1:])]
 

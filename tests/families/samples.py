@@ -10,7 +10,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from tests.examples import HEADS, Argument, Example, N, numbers, positions
-from tests.fuzz.compare import Where
+from tests.fuzz.compare import Equal, Where
 from tests.fuzz.draw import Call, Shape
 from tests.fuzz.shared import int32, rows_of
 from tests.many_items import bytes_of, same
@@ -270,7 +270,7 @@ def routes(shape: Shape) -> Call:
     def expect_combined(rows: Any, back: Any, weights: Any) -> list[Any]:
         exact = np.append(rows.astype(np.float64), np.zeros((1, 2)), axis=0)
         sums = (exact[back] * weights.astype(np.float64)[..., None]).sum(axis=1)
-        return [sums.astype(rows.dtype)]
+        return [Equal(sums.astype(rows.dtype))]
 
     if name == "dispatch":
         return Call(name, dispatched, draw_dispatch, expect_dispatched, shape.x64, ("x",), ("x",), finite=shape.finite)
