@@ -48,8 +48,10 @@ def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
     """Outside of `jit` there are as many segments as the largest id says."""
 
     def now(call: Call) -> Any:
-        ids = _np.asarray(call.segment_ids)
-        return call.changed(num_segments=int(_np.max(ids)) + 1).again(globals()[function]) if ids.size else None
+        if not is_array(call.segment_ids) or call.segment_ids.size == 0:
+            return None
+        number = int(_np.max(call.segment_ids) + 1)  # in the type of the ids, as JAX adds
+        return call.changed(num_segments=number).again(globals()[function])
 
     return "num_segments", now
 
