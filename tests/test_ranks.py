@@ -386,6 +386,9 @@ def test_histogram_edge_cases():
     assert mgpu.histogram(np.array([np.nan, 1, 2], np.float32), 2)[0].tolist() == [0, 0]
     x, weights = np.array([np.nan, 1, 2, np.inf], np.float32), np.arange(4.0)
     assert mgpu.histogram(x, 2, range=(0, 2), weights=weights)[0].tolist() == [0, 3]
+    tiny = np.array([1e-40, -1e-40, -0.0, 0.0], np.float32)  # the first is above the last edge
+    edges = np.array([-1, 0], np.float32)
+    assert jax.jit(mgpu.histogram)(tiny, edges, weights=weights)[0].tolist() == [6]
     for call, message in {
         lambda: mgpu.histogram(x, 2, range=(2, 1)): "range: expected two finite numbers, the lower one first",
         lambda: mgpu.histogram(x, 2, range=(0, np.inf)): "range: expected two finite numbers, the lower one first",
