@@ -28,18 +28,6 @@ SIZES = sorted(
 )
 
 
-@pytest.fixture(autouse=True)
-def by_kernels(request, monkeypatch):
-    """Batches of sums of any size by this library's kernels, where a test does not ask for what is XLA's."""
-    if "most_plain_bytes" not in request.fixturenames:
-        monkeypatch.setattr(reduce_primitives, "MOST_PLAIN_BYTES", -1)
-
-
-@pytest.fixture
-def most_plain_bytes():
-    return reduce_primitives.MOST_PLAIN_BYTES
-
-
 @functools.partial(jax.jit, static_argnames="op")
 def every_form(x, heads, count, op):
     return (
@@ -317,13 +305,12 @@ def test_short_whole_rows(rng, op, dtype, n):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32", "float16", "bfloat16", "float32", "int64", "float64"])
-def test_small_batches_of_sums(rng, dtype, most_plain_bytes):
-    """They are XLA's own on a GPU; each sum is the same wherever its batch stands in a program."""
+def test_small_batches_of_sums(rng, dtype):
+    """Each sum is the same wherever its batch stands in a program."""
     batches = [items(rng, dtype, "add", *shape) for shape in ((1, 9), (70, 1000), (300, 7), (3, 0))]
     sums = jax.jit(lambda batches: [jax.vmap(mgpu.reduce)(x) for x in batches])
     others = jax.jit(lambda batches: [jax.vmap(mgpu.reduce)(x * 1) * 2 for x in batches])
     for x, got, twice in zip(batches, sums(batches), others(batches), strict=True):
-        assert x.nbytes <= most_plain_bytes
         for row, one in zip(x, np.asarray(got), strict=True):
             same(one, oracle.reduce(row, "add"))
         np.testing.assert_array_equal(np.asarray(twice), np.asarray(got * 2))
@@ -340,40 +327,6 @@ def test_plain_sums_of_integers_wrap(rng, dtype):
             same(got, oracle.total(x, "add"))
             (wide,) = reduce_primitives._reduce.fallback(x, ABSENT, op=Kind.ADD, wide=1)
             same(wide, oracle.reduce(x, "add"))
-
-
-@pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
-@pytest.mark.parametrize(("dtype", "length"), [("uint8", 512), ("bfloat16", 256), ("float32", 128), ("int64", 64)])
-def test_which_plain_sums_xla_has_one_kernel_for(dtype, length, most_plain_bytes):
-    def is_native(n):
-        traced = jax.jit(jax.vmap(mgpu.reduce)).trace(jax.ShapeDtypeStruct((9, n), dtype))
-        return "popcnt" in traced.lower(lowering_platforms=("cuda",)).as_text()
-
-    assert is_native(length)
-    assert not is_native(length - 1)
-
-
-@pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
-def test_which_batches_of_sums_are_left_to_xla(most_plain_bytes):
-    def is_own(call, dtype, *shape):
-        traced = jax.jit(call).trace(jax.ShapeDtypeStruct(shape, dtype))
-        return "jax_mgpu.reduce" in traced.lower(lowering_platforms=("cuda",)).as_text()
-
-    sums, n = jax.vmap(mgpu.reduce), most_plain_bytes // 4
-    for shape in ((1, n), (n, 1), (64, n // 64)):
-        assert not is_own(sums, np.float32, *shape)
-        assert is_own(sums, np.float32, shape[0] + 1, shape[1])
-        assert is_own(sums, np.float64, *shape)
-        assert is_own(jax.vmap(lambda x: mgpu.reduce(x, "max")), np.float32, *shape)
-        assert is_own(jax.vmap(lambda x: mgpu.reduce(x, count=3)), np.float32, *shape)
-    assert is_own(mgpu.reduce, np.float32, n)
-    assert not is_own(jax.vmap(sums), np.float32, 4, n // 64, 16)
-    for dtype in (np.int64, np.float64):
-        for length in (96, 512, 1003, 8192):
-            assert not is_own(sums, dtype, n // length, length)
-            assert is_own(sums, dtype, n // length + 1, length)
-        for length in (64, 16_384):
-            assert is_own(sums, dtype, n // length, length)
 
 
 # Columns that vector instructions take together and those left over; rows of one tile and of several.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, overload
 
 import jax
@@ -63,7 +63,6 @@ from jax_mgpu._src.functions.operators import (
     result_dtype,
     segmented_results,
     select,
-    wide_dtype,
 )
 from jax_mgpu._src.functions.recurrence import weighted
 from jax_mgpu._src.functions.transform import Load, mapped, one_leaf
@@ -568,30 +567,7 @@ def _reduce_shapes(x: Any, *, op: int, wide: int) -> Sequence[Any]:
 
 def _reduce_fallback(x: jax.Array, count: jax.Array, *, op: int, wide: int) -> Sequence[jax.Array]:
     dtype = result_dtype("reduce", op, x, wide)
-    if op == Kind.ADD and not count.size:
-        return [_plain_sum(x).astype(dtype)]
     return [reduce_results(builtin(op, x.dtype, dtype), x, x.shape[0], count).astype(dtype)]
-
-
-# XLA times two kernels for a sum when it compiles, of its own emitter and of Triton, and keeps one. That is not always
-# the faster one: of int16 in rows of 512 it kept one of 3.8 us in 8 of 12 processes, one of 3.5 in the others (H200).
-# Their sums of floats differ in the last bits. Rows of 512 bytes and more, which a warp reads at a time, take its own
-# emitter's no longer than Triton's; shorter ones take it up to twice as long.
-LEAST_NATIVE_BYTES = 512
-
-
-def _plain_sum(x: jax.Array) -> jax.Array:
-    """The sum in plain JAX, of integers in the type that JAX sums them in.
-
-    It is behind a barrier, so that its bits do not depend on what else is in the program.
-    """
-    dtype = wide_dtype(x.dtype)
-    x, zero = jax.lax.optimization_barrier((x, np.int32(0)))
-    if x.size * x.dtype.itemsize < LEAST_NATIVE_BYTES:
-        return jnp.sum(x, dtype=dtype)
-    # XLA does not give a sum to Triton whose start has this instruction. It is 0 to LLVM, so nothing is read.
-    start = jax.lax.population_count(zero) >> 8
-    return jax.lax.reduce(x.astype(dtype), start.astype(dtype), jax.lax.add, (0,))
 
 
 def _segmented_shapes(x: Any, heads: Any, *, op: int, wide: int) -> Sequence[Any]:
@@ -795,26 +771,7 @@ class _SegmentedReduce(Operation):
         return super()._batch(operands, axes, **attributes)
 
 
-# XLA's kernels of such a batch may start before the last kernel ends, and take less, by up to 3 us (H200). Of larger
-# batches ours take less, most of all of long rows. Rows of 96 to 8,192 numbers of 64 bits take XLA up to 7% less of
-# twice as many bytes too, rows of 97 up to 24%.
-MOST_PLAIN_BYTES = 1 << 24
-
-
-class _Reduce(Operation):
-    """A reduction of an array. A small batch of whole sums is XLA's on a GPU."""
-
-    def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        if platform != "cuda":
-            return False
-        x, count = operands
-        length, itemsize = x.shape[-1], x.dtype.itemsize
-        most = MOST_PLAIN_BYTES * (2 if itemsize == 8 and 96 <= length <= 8192 else 1)
-        is_small = x.ndim > 1 and x.size * itemsize <= most
-        return attributes["op"] == Kind.ADD and is_small and count.size == 0
-
-
-_reduce = _Reduce(
+_reduce = Operation(
     "reduce",
     operands={"x": 1, "count": 1},
     results=("result",),
