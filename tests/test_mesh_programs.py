@@ -53,6 +53,7 @@ ONE = {
     "segment_ids": lambda k, i, c: mgpu.segment_ids(i, SLOTS, count=c, **KEYS),
     "segmented_log_softmax": lambda k, i, c: mgpu.segmented_log_softmax(k, i, count=c, **KEYS),
     "segmented_reduce": lambda k, i, c: mgpu.segmented_reduce(k, i, "max", count=c, **KEYS),
+    "scan_by_key": lambda k, i, c: mgpu.scan_by_key(i, k, count=c, **KEYS),
     "segmented_scan": lambda k, i, c: mgpu.segmented_scan(k, i, count=c, **KEYS),
     "segmented_shift": lambda k, i, c: mgpu.segmented_shift(k, i, 3, count=c, **KEYS),
     "segmented_softmax": lambda k, i, c: mgpu.segmented_softmax(k, i, count=c, **KEYS),
@@ -82,8 +83,17 @@ TWO = {
     "sorted_search": lambda k, i, c: mgpu.sorted_search(k, k, needles_count=c, **KEYS),
 }
 # These send nothing, or requests and rows, or equal parts, for which all devices need one all-to-all.
-IN_PLACE = {"reduce", "reduce_by_key", "run_starts", "scan", "segmented_reduce", "segmented_scan", "select", "top_k"}
-IN_PLACE |= {"histogram", "segment_ids", "segmented_log_softmax", "segmented_softmax", "select_indices"}
+IN_PLACE = {
+    "reduce",
+    "reduce_by_key",
+    "run_starts",
+    "scan",
+    "scan_by_key",
+    "segmented_reduce",
+    "segmented_scan",
+    "select",
+}
+IN_PLACE |= {"histogram", "segment_ids", "segmented_log_softmax", "segmented_softmax", "select_indices", "top_k"}
 EQUAL_PARTS = {"join_columns", "join_columns, derivative", "reduce_by_id, few", "segmented_shift"}
 WITHOUT_EXCHANGE = {"ragged_all_to_all": IN_PLACE | EQUAL_PARTS, "all_to_all": IN_PLACE}
 

@@ -678,7 +678,7 @@ def test_plain_jax_of_rows_agrees_with_the_kernels(rng, op):
 @pytest.mark.parametrize(
     "call, error, message",
     [
-        (lambda x: mgpu.reduce(x, "median"), ValueError, "reduce: op: expected one of add, sum"),
+        (lambda x: mgpu.reduce(x, "middle"), ValueError, "reduce: op: expected one of add, sum"),
         (lambda x: mgpu.reduce(x, "xor"), TypeError, "reduce: x: expected integers or bools for 'xor'"),
         (lambda x: mgpu.scan(x > 0, "logsumexp"), TypeError, "scan: x: expected floats for 'logsumexp'"),
         (lambda x: mgpu.reduce({"a": x}, {"b": "sum"}), ValueError, "reduce: op: expected names in the structure"),

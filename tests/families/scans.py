@@ -61,7 +61,7 @@ EXAMPLES = {
         composed=True,
     ),
     "segmented_scan, initial": of_segments(
-        lambda x, heads, count: mgpu.segmented_scan(x, heads, initial=x[0], exclusive=True, count=count),
+        lambda x, heads, count: mgpu.segmented_scan(x, heads, initial=2, exclusive=True, count=count),
         exact=False,
         composed=True,
     ),

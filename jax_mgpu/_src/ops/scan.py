@@ -297,9 +297,10 @@ def run_scan(
         )
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
     heads, count = pieces(segments), segments.count
-    if has_ends and load is None:
-        x = inside_segments(x, heads, gaps=True) if callable(op) else x
-        leaves = leaves if callable(op) else [leaf_inside_segments(leaf, heads, gaps=True) for leaf in leaves]
+    if has_ends and load is None and callable(op):
+        x = inside_segments(x, heads, gaps=True)
+    elif has_ends and load is None:
+        leaves = [leaf_inside_segments(leaf, heads, gaps=True) for leaf in leaves]
     flags = {"exclusive": exclusive and not moves_on, "reverse": reverse, "total": return_total}
     if axis_name is not None:
         given = () if heads is ABSENT else (heads,)

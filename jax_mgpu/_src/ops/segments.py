@@ -267,7 +267,11 @@ class Segments(Ranges):
 
     def __repr__(self) -> str:
         def text(x: Any) -> str:
-            if isinstance(x, (np.ndarray, jax.Array)) and not isinstance(x, jax.core.Tracer):
+            if (
+                isinstance(x, (np.ndarray, jax.Array))
+                and not isinstance(x, jax.core.Tracer)
+                and x.dtype != jax.dtypes.float0
+            ):
                 return " ".join(np.array2string(np.asarray(x), separator=", ", threshold=12).split())
             return describe(x)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from jax_mgpu._src.arguments.counts import live_items, live_mask, partition_poin
 from jax_mgpu._src.arguments.preconditions import by_construction, sorted_columns, sorted_keys
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import fill_missing, take_or_fill
-from jax_mgpu._src.core.compat import vary_as
+from jax_mgpu._src.core.compat import surely, vary_as
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.comparator_ops import ranked_pair
 from jax_mgpu._src.keys.bits import is_words, ordered_together
@@ -294,9 +295,9 @@ def search(needles: Keys, haystack: Keys, side: Side = "left", *, count: ArrayLi
         found = _search(needles=ordered.keys, haystack=haystack, haystack_count=live, right=right)[0]
         return ordered.to_rows(found)
 
-    if n < CPU_LONG or is_words(needles):
+    if not surely(operator.ge, n, CPU_LONG) or is_words(needles):
         return by_kernel()
-    on_cpu = by_sorting if m >= CPU_LONG else in_step
+    on_cpu = by_sorting if surely(operator.ge, m, CPU_LONG) else in_step
     return jax.lax.platform_dependent(cpu=on_cpu, default=by_kernel)
 
 

@@ -24,7 +24,7 @@ from jax_mgpu._src.arguments.check import (
     value_error,
 )
 from jax_mgpu._src.arguments.preconditions import by_construction, room, row_offsets
-from jax_mgpu._src.core.operation import Operation
+from jax_mgpu._src.core.operation import Operation, jit_eager
 from jax_mgpu._src.functions.operators import accumulator_dtype
 from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.gathered_rows import weighted_rows
@@ -386,6 +386,7 @@ def _made(values: Any, indices: Any, offsets: Any, shape: tuple[int, int], trans
     return Csr.tree_unflatten(shape, (values, indices, offsets, transposed))
 
 
+@jit_eager()
 def sddmm(A: Csr, x: ArrayLike, y: ArrayLike) -> Csr:
     """Multiplies each entry of a sparse matrix by the dot of a row of x and a row of y.
 
