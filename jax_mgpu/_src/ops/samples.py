@@ -231,7 +231,8 @@ def _drawn(u: jax.Array, x: jax.Array, order: Any, temperature: Any, number: Any
     powers = jnp.where(x > -jnp.inf, jnp.exp(differences), 0)  # 1 of the most probable token
     places = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
     if number is not None:
-        powers = jnp.where(places < jnp.maximum(number, 1), powers, 0)
+        kept = jnp.clip(number, 1, x.shape[1]).astype(jnp.int32)
+        powers = jnp.where(places < kept, powers, 0)
     if order is None and share is not None:
         powers = jnp.where(powers >= jnp.minimum(share, 1), powers, 0)
     sums = jax.vmap(_running_sums)(powers)

@@ -267,11 +267,9 @@ class Segments(Ranges):
 
     def __repr__(self) -> str:
         def text(x: Any) -> str:
-            if (
-                isinstance(x, (np.ndarray, jax.Array))
-                and not isinstance(x, jax.core.Tracer)
-                and x.dtype != jax.dtypes.float0
-            ):
+            if getattr(x, "dtype", None) == jax.dtypes.float0:  # the gradient of integers
+                return f"float0{list(x.shape)}"
+            if isinstance(x, (np.ndarray, jax.Array)) and not isinstance(x, jax.core.Tracer):
                 return " ".join(np.array2string(np.asarray(x), separator=", ", threshold=12).split())
             return describe(x)
 
