@@ -424,9 +424,10 @@ class Ragged:
             return Segments.of(
                 *same_rows(name, *map(jnp.asarray, (ours.starts, ours.ends, theirs.starts, theirs.ends)))
             )
-        lengths, other_lengths, starts, other_starts = map(
-            np.asarray, (ours.lengths, theirs.lengths, ours.starts, theirs.starts)
+        starts, other_starts, ends, other_ends = map(  # on the host, as a program that is traced has no numbers
+            np.asarray, (ours.starts, theirs.starts, ours.ends, theirs.ends)
         )
+        lengths, other_lengths = np.maximum(ends - starts, 0), np.maximum(other_ends - other_starts, 0)
         for row in np.flatnonzero(lengths != other_lengths):
             expected = f"rows of the same lengths, {lengths[row]} items in row {row}"
             raise value_error(name, "other", expected, int(other_lengths[row]))
