@@ -141,7 +141,7 @@ def histogram(
       (Array([1.  , 0.75], dtype=float32), Array([0., 1., 2.], dtype=float32))
     """
     name = "histogram"
-    if np.ndim(bins) == 0:  # type: ignore[arg-type]
+    if _is_number(bins):
         number = static_size(name, "bins", bins)
         if number == 0:
             raise value_error(name, "bins", "one at least", number)
@@ -163,6 +163,14 @@ def _range(bounds: Any) -> Any:
     if on_host and not (np.isfinite(low) and np.isfinite(high) and low <= high):
         raise value_error("histogram", "range", expected, repr(bounds))
     return low, high
+
+
+def _is_number(bins: Any) -> bool:
+    """Whether bins are a number of them. What is no array is no edges either, of which the check of edges tells."""
+    try:
+        return np.ndim(bins) == 0
+    except ValueError:
+        return False
 
 
 @jit_eager("size")
