@@ -113,8 +113,6 @@ events = {"/jax/compilation_cache/cache_hits": hits, "/jax/compilation_cache/cac
 jax.monitoring.register_event_listener(lambda event, **_: events.get(event, []).append(event))
 report = {}
 for name, example in EXAMPLES.items():
-    if "," in name:  # one example a function
-        continue
     operands = example.make(np.random.default_rng(1), np.float32)
     calls = {"in jit": jax.jit(example.call), "outside": example.call}
     if example.differentiable:

@@ -42,7 +42,8 @@ def product(item: Any) -> Any:
     return item[0] * item[1]
 
 
-MADE = ("var", "std", "median", "last", "nanmean")
+MADE = ("var", "std", "nanmean")
+ORDERED = ("median", "last")
 EXAMPLES = {
     "reduce": Example(
         lambda x, count: mgpu.reduce(x, count=count),
@@ -76,6 +77,14 @@ EXAMPLES = {
     ),
     "reduce, statistics": Example(
         lambda x, count: mgpu.reduce(dict.fromkeys(MADE, x), {op: op for op in MADE}, count=count, ddof=1),
+        lambda rng, real: (distinct(rng, real), live(rng)),
+        differentiable=(0,),
+        counts=(1,),
+        exact=False,
+        composed=True,
+    ),
+    "reduce, ordered": Example(
+        lambda x, count: mgpu.reduce(dict.fromkeys(ORDERED, x), {op: op for op in ORDERED}, count=count),
         lambda rng, real: (distinct(rng, real), live(rng)),
         differentiable=(0,),
         counts=(1,),
@@ -129,6 +138,13 @@ EXAMPLES = {
     ),
     "reduce_by_id, statistics": Example(
         lambda x, ids: mgpu.reduce_by_id(dict.fromkeys(MADE, x), ids, 7, {op: op for op in MADE}),
+        lambda rng, real: (distinct(rng, real), rng.permutation(N) % 8),
+        differentiable=(0,),
+        exact=False,
+        composed=True,
+    ),
+    "reduce_by_id, ordered": Example(
+        lambda x, ids: mgpu.reduce_by_id(dict.fromkeys(ORDERED, x), ids, 7, {op: op for op in ORDERED}),
         lambda rng, real: (distinct(rng, real), rng.permutation(N) % 8),
         differentiable=(0,),
         exact=False,
