@@ -15,7 +15,7 @@ from jax_mgpu._src.core import eager
 from tests.families import EXAMPLES
 from tests.transformed import loss_of_sums, stack
 
-CALLS = 5
+CALLS = 10  # with arrays of JAX, of NumPy, and what a notebook has: 30 of each
 
 
 @contextlib.contextmanager
@@ -67,8 +67,8 @@ def test_a_call_is_one_program(name):
     with compilations() as programs:
         for _ in range(2):
             EXAMPLES[name].call(*arguments)
-    # join_columns takes what a join gives, sddmm a matrix that is made; bincount is called with weights and without
-    assert len(programs) == (2 if name in ("join_columns", "bincount", "sddmm") else 1)
+    # join_columns takes what a join gives; bincount is called with weights and without
+    assert len(programs) == (2 if name in ("join_columns", "bincount") else 1)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

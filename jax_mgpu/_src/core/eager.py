@@ -106,7 +106,9 @@ def on_host(convert: Callable[..., Any], x: Any, *static: Any) -> jax.Array:
     """
     leaves, structure = tree_flatten(x)
     if not any(isinstance(leaf, HostValue) for leaf in leaves):
-        return jnp.asarray(convert(x, *static))
+        converted = convert(x, *static)
+        # Outside of a program `jnp.asarray` would compile one for each shape.
+        return jnp.asarray(converted) if is_within_program() else jax.device_put(converted)
     if all(isinstance(leaf, HostValue) for leaf in leaves):
         return leaves[0].operands.of(_Conversion.of(convert, static, leaves, structure))
     arrays = [on_host(convert, leaf, *static) if isinstance(leaf, HostValue) else leaf for leaf in leaves]
