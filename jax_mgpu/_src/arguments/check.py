@@ -35,6 +35,7 @@ __all__ = [
     "index_array",
     "index_dtype",
     "index_vector",
+    "positions_instead",
     "static_flag",
     "static_size",
 ]
@@ -180,7 +181,8 @@ def expect_mask(operation: str, argument: str, x: Any) -> jax.Array:
     if x.size == 0:
         return x.astype(bool)  # an empty list
     if x.dtype != jnp.bool_:
-        raise type_error(operation, argument, "bool[n]", describe(x))
+        instead = " (take takes positions)" if jnp.issubdtype(x.dtype, jnp.integer) else ""
+        raise type_error(operation, argument, "bool[n]", describe(x) + instead)
     return x
 
 
@@ -298,9 +300,14 @@ def _fill(value: Any, given: Any, operation: str, argument: str, dtype: Any) -> 
         raise value_error(operation, argument, f"a scalar that {dtype.name} holds", repr(given)) from error
 
 
+def positions_instead(dtype: Any) -> str:
+    """What an error says to those who gave a mask in place of positions."""
+    return " (select takes a mask, Segments.from_flags the flags of first items)" if dtype == bool else ""
+
+
 def _as_index(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array:
     if not jnp.issubdtype(x.dtype, jnp.integer):
-        raise type_error(operation, argument, "integers", describe(x))
+        raise type_error(operation, argument, "integers", describe(x) + positions_instead(x.dtype))
     if x.dtype in (jnp.int32, jnp.int64):
         return x
     if x.dtype.itemsize < 4:

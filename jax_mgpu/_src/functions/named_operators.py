@@ -366,7 +366,8 @@ def expect_name(operation: str, name: Any, names: Sequence[str], takes_functions
         return
     expect_no_array_function(operation, name, takes_functions)
     expected = f"one of {', '.join(names)}" + ", or a function of two items" * takes_functions
-    raise value_error(operation, "op", expected, repr(name))
+    instead = " (group_by takes functions too)" if callable(name) else ""
+    raise value_error(operation, "op", expected, repr(name) + instead)
 
 
 def expect_ddof(operation: str, ddof: Any, names: Sequence[str] | None) -> None:

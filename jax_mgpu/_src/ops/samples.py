@@ -263,4 +263,4 @@ def _random_key(name: str, key: Any) -> jax.Array:
         if key.ndim == 0 or not is_random_key(key.dtype):
             return key
         raise value_error(name, "key", "one random key", describe(key))
-    raise type_error(name, "key", "a random key", describe(key))
+    raise type_error(name, "key", "a random key", f"{describe(key)} (jax.random.key(0) makes one)")

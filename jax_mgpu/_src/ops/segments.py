@@ -15,6 +15,7 @@ from jax_mgpu._src.arguments.check import (
     expect_mask,
     host_array,
     index_array,
+    positions_instead,
     static_size,
     type_error,
     value_error,
@@ -290,7 +291,8 @@ def _positions(name: str, argument: str, x: Any, rank: int = 1) -> Any:
     if not isinstance(host, np.ndarray):
         return whole_axes(index_array(name, argument, host, MOST))
     if host.size and host.dtype.kind not in "iu":
-        raise type_error(name, argument, "integers" if rank else "an integer scalar", describe(host) if rank else x)
+        got = describe(host) + positions_instead(host.dtype) if rank else x
+        raise type_error(name, argument, "integers" if rank else "an integer scalar", got)
     return host.astype(jax.dtypes.canonicalize_dtype(np.int64))
 
 
