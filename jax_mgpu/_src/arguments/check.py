@@ -302,7 +302,7 @@ def _fill(value: Any, given: Any, operation: str, argument: str, dtype: Any) -> 
 
 def positions_instead(dtype: Any) -> str:
     """What an error says to those who gave a mask in place of positions."""
-    return " (select takes a mask, Segments.from_flags the flags of first items)" if dtype == bool else ""
+    return " (select takes a mask, Segments.from_flags the flags of first items)" if dtype == jnp.bool_ else ""
 
 
 def _as_index(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array:
