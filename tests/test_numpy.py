@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import doctest
 import inspect
+import io
 import pickle
 
 import jax
@@ -44,6 +47,24 @@ def test_all_other_names_are_those_of_jax():
 @pytest.mark.parametrize("name", dropin.NUMPY)
 def test_drawn_calls_are_like_those_of_jax(name):
     dropin.drawn(name, 4 if name in FEW_CASES else 10)()
+
+
+def shown_by_examples(documented, numpy):
+    """What the examples in a docstring of JAX print, with this module as jnp."""
+    namespace, shown = {"jax": jax, "jnp": numpy, "np": np}, io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        for example in doctest.DocTestParser().get_examples(documented.__doc__):
+            try:
+                exec(compile(example.source, documented.__name__, "single"), namespace)
+            except Exception as error:  # which the example is about
+                print(type(error).__name__, error)
+    return shown.getvalue()
+
+
+@pytest.mark.parametrize("name", dropin.NUMPY)
+def test_examples_of_jax_show_the_same(name):
+    _, theirs = dropin.pair(name)
+    assert shown_by_examples(theirs, mnp) == shown_by_examples(theirs, jnp)
 
 
 ROWS = np.random.default_rng(5).standard_normal((4, 1200)).astype(np.float32)
