@@ -19,7 +19,7 @@ EXPERTS, CHOSEN, WIDTH = 256, 8, 7168
 
 @jax.custom_vjp
 def copies(tokens: Any, order: Any, back: Any) -> Any:
-    """Token `order[i] // k` as row i; its cotangent is a sum over the k copies of each token, in their order."""
+    """Gathers token `order[i] // k` into row i. The gradient sums the k copies of each token in a fixed order."""
     del back
     each = order.size // tokens.shape[0]
     return mgpu.interval_gather(tokens, order // each, jnp.arange(order.size, dtype=order.dtype), order.size)
@@ -38,7 +38,7 @@ copies.defvjp(_copies_forward, _copies_backward)
 
 
 def dispatch(tokens: Any, experts: Any, count: int) -> tuple[mgpu.Ragged, Any]:
-    """The tokens of each of `count` experts, one row each, and where each of a token's copies is among them."""
+    """A ragged batch with one row of tokens per expert, and the position of each token's copies in it."""
     ids = experts.reshape(-1)
     order = mgpu.argsort(ids, bits=max(1, (count - 1).bit_length()))
     back = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype), unique_indices=True)
@@ -47,13 +47,13 @@ def dispatch(tokens: Any, experts: Any, count: int) -> tuple[mgpu.Ragged, Any]:
 
 
 def combine(rows: Any, back: Any, weights: Any) -> Any:
-    """The weighted sum of what the experts made of each token's copies."""
+    """The weighted sum of the experts' outputs for each token."""
     picked = rows.at[back].get(unique_indices=True, mode="promise_in_bounds")
     return jnp.einsum("tk,tkd->td", weights, picked.reshape(*weights.shape, -1))
 
 
 def _inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Tokens of bfloat16, the experts of each, their weights, and where each copy is."""
+    """Tokens of bfloat16, their experts, the weights, the dispatched rows, and the position of each copy."""
     tokens, width = size_at(min(1, 32 * scale), 4096), size_at(min(1, 32 * scale), WIDTH)
     x = jax.random.normal(random_key(rng), (tokens, width), jnp.bfloat16)
     experts = jax.lax.top_k(jax.random.normal(random_key(rng), (tokens, EXPERTS)), CHOSEN)[1]

@@ -16,7 +16,7 @@ from benchmarks.inputs import Intervals, ragged_intervals, random_keys, size_at
 
 __all__ = ["CASES"]
 
-# Mean length; milliseconds: must reach, aim of expand, permuted gather, permuted move.
+# Milliseconds (must reach, aim for) of expand, permuted gather and permuted move, by mean length.
 FIGURES = {
     5: {"expand": (0.16, 0.11), "gather": (0.44, 0.35), "move": (1.2, 0.6)},
     100: {"expand": (0.11, 0.08), "gather": (0.22, 0.16), "move": (0.30, 0.2)},
@@ -25,7 +25,7 @@ WIDE_ELEMENTS = 64  # float32, 256 bytes a row
 
 
 def _sources(of: Intervals, starts: Any) -> Any:
-    """XLA's way to a position for each item."""
+    """The source position of each item, in plain JAX."""
     n = of.x.size
     return jnp.repeat(starts - of.offsets, of.lengths, total_repeat_length=n) + jnp.arange(n, dtype=jnp.int32)
 

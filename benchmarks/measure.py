@@ -1,15 +1,15 @@
 """Device time of a jitted function.
 
-Two things would spoil it. A call shorter than its dispatch would measure the host: so short calls run several to a
-program, where XLA also records those that allow it into one CUDA graph, and the program does so several rounds, in a
-loop. Without the loop, a program of 32 calls of 5 us waits for the host, which takes some 200 us for its inputs and
-results. And inputs smaller than the L2 would come from there: so each call of a round has inputs of its own. An
-optimization barrier between the calls, and between the rounds, keeps XLA from sharing work among them, from fusing them
-and from reordering them; the graph's commands are told to run in order.
+Two effects would distort it. A call shorter than its dispatch would measure the host. So a program makes several short
+calls, which XLA records into one CUDA graph if they allow it, and repeats them for several rounds in a loop. Without
+the loop, a program of 32 calls of 5 us waits for the host, which spends some 200 us on its inputs and results. Inputs
+smaller than the L2 cache would be read from it, so each call of a round has its own inputs. An optimization barrier
+between calls, and between rounds, keeps XLA from sharing, fusing or reordering their work; the graph runs its commands
+in order.
 
-Programs are dispatched without waiting, until about 20 ms of work is queued, and the clock stops when the last is done.
-The results of one are let go before the next is dispatched, which then has them at the same addresses. Otherwise XLA
-would record its graph again for each program, on the host, and take longer than the device where calls are short.
+Programs are dispatched without waiting until about 20 ms of work is queued, and the clock stops when the last one is
+done. The results of a program are freed before the next one is dispatched, which then gets the same addresses.
+Otherwise XLA would record its graph again for each program, which takes longer than short calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import jax
 
 __all__ = ["QUEUED_MS", "SHORT_MS", "Program", "Timing", "compile_program", "time_program"]
 
-SHORT_MS = 0.25  # below this, several calls to a program
+SHORT_MS = 0.25  # a program makes several calls if one takes less
 QUEUED_MS = 20.0
 
 
@@ -53,7 +53,7 @@ class Program:
     rounds: int = 1
 
     def __call__(self) -> list[Any]:
-        """Dispatches the calls; one result a call of the last round."""
+        """Dispatches the calls; returns the results of the last round."""
         return self.run(self.input_sets)
 
     @property
@@ -63,7 +63,7 @@ class Program:
 
     @property
     def has_kernels(self) -> bool:
-        """Whether it calls kernels of this library: what it lowers to plain JAX is XLA's own."""
+        """Whether it calls kernels of this library, rather than only XLA's."""
         compiled: Any = self.run
         return 'custom_call_target="jax_mgpu.' in compiled.as_text()
 
@@ -74,7 +74,7 @@ def compile_program(
     options: dict[str, Any] | None = None,
     rounds: int = 1,
 ) -> Program:
-    """The calls of a function on each set of inputs, one after another in one program, so many rounds."""
+    """Compiles a program that calls the function on each set of inputs in turn, for `rounds` rounds."""
 
     def chain(input_sets: Sequence[tuple[Any, ...]]) -> list[Any]:
         results: list[Any] = []
@@ -92,7 +92,7 @@ def compile_program(
         return jax.lax.fori_loop(1, rounds, one_round, chain(input_sets))
 
     on_gpu = jax.default_backend() == "gpu"
-    if not on_gpu:  # XLA for CPUs forgets the barriers early, and takes out of the loop what no round changes
+    if not on_gpu:  # XLA for CPUs drops the barriers early, and hoists what no round changes out of the loop
         rounds = 1
     in_order = {"xla_gpu_command_buffer_scheduling_mode": "SERIALIZE"} if on_gpu and len(input_sets) > 1 else {}
     lowered = jax.jit(chain if rounds == 1 else loop).lower(list(input_sets))
@@ -100,12 +100,12 @@ def compile_program(
 
 
 def run_once(program: Program) -> float:
-    """Milliseconds of one program, waited for."""
+    """Milliseconds that one program takes."""
     return run_queued(program, 1)
 
 
 def run_queued(program: Program, programs: int, *, waiting: bool = False) -> float:
-    """Milliseconds of so many programs in a row, the host waiting for each, or for all."""
+    """Milliseconds for runs in a row; the host waits for each of them (`waiting`), or for the last."""
     begin = time.perf_counter()
     for _ in range(programs):
         results = None  # so that the next ones get this memory
@@ -117,7 +117,7 @@ def run_queued(program: Program, programs: int, *, waiting: bool = False) -> flo
 
 
 def time_program(program: Program, repeats: int, *, waiting: bool = False, queued_ms: float = QUEUED_MS) -> Timing:
-    """Times a program, after a warm-up that also raises the clocks; `waiting` for each before the next is begun."""
+    """Times a program after a warm-up, which also raises the clocks; `waiting` lets each run end before the next."""
     estimate = run_once(program)
     for programs in (1, 3, 10):
         if estimate * programs < 4 * queued_ms:

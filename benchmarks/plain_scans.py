@@ -1,8 +1,8 @@
 """Scans by a function in plain JAX beside lax.scan and lax.associative_scan: `python -m benchmarks.plain_scans`.
 
-Each row is the composition of affine maps, of so many items whose states are so many pairs of float32, on the default
-device, or on a CPU with JAX_PLATFORMS=cpu. Figures are medians, of processor time in ms on a CPU and by the clock
-elsewhere, of the scan, of its gradient, and of tracing and compiling the gradient, the last in seconds.
+Each row scans affine maps whose states are `width` pairs of float32, on the default device, or on a CPU with
+JAX_PLATFORMS=cpu. It shows medians of the scan and of its gradient in ms (processor time on a CPU, wall time
+elsewhere), and the seconds that tracing and compiling the gradient take.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _clock() -> float:
 
 
 def median_ms(function: Callable[..., Any], *arguments: Any) -> float:
-    """The median of some calls, of several at once where one takes little."""
+    """The median of CALLS timings, each of several calls if one is short."""
     jax.block_until_ready(function(*arguments))
     begin = _clock()
     jax.block_until_ready(function(*arguments))
@@ -63,7 +63,7 @@ def median_ms(function: Callable[..., Any], *arguments: Any) -> float:
 
 
 def row(n: int, width: int) -> dict[str, tuple[float, float, float]]:
-    """By the name of a way: ms of the scan, ms of its gradient, seconds to compile the gradient."""
+    """For each implementation: ms of the scan, ms of its gradient, seconds to compile the gradient."""
     rng = np.random.default_rng(0)
     shape = (n,) if width == 1 else (n, width)
     factors, terms, weights = (jnp.asarray(rng.uniform(0.5, 1, shape), jnp.float32) for _ in range(3))

@@ -28,7 +28,7 @@ MILLISECONDS = {
 OPERATIONS = ("intersection", "union", "difference", "symmetric_difference")
 TAKES_B = ("union", "symmetric_difference")
 FEW = 13
-UNIQUE = 2 / 3  # of the integers up to the largest key are in a side of unique keys
+UNIQUE = 2 / 3  # the share of the integers up to the largest key that a side of unique keys holds
 
 
 # Sorted keys, and their positions as values. Spread keys come from as many integers as A has items, so half of the
@@ -53,7 +53,7 @@ def _inputs(keys: str, ratio: float) -> Any:
 
 @functools.cache
 def _kept(keys: str, ratio: float) -> dict[str, float]:
-    """The expected size of each result, by the items of A."""
+    """The expected size of each result, relative to the size of A."""
     if keys == "few":
         paired = ratio
     elif keys == "unique":
@@ -70,12 +70,12 @@ def _kept(keys: str, ratio: float) -> dict[str, float]:
 
 
 def _with_count(operation: str, keys: Any) -> Any:
-    """The first result of jnp's or NumPy's function, whose unused slots hold the largest key, and its size."""
+    """The keys that jnp's or NumPy's function gave, padded with the largest key, and their number."""
     return keys, (keys != np.uint32(2**32 - 1)).sum().astype(np.int32)
 
 
 def _difference(a: Any, b: Any, size: int, fill_value: Any) -> Any:
-    """As jnp.setdiff1d, which compares all pairs at these sizes."""
+    """`jnp.setdiff1d` by a sort: JAX's own compares all pairs at these sizes."""
     return a.at[jnp.nonzero(~jnp.isin(a, b, method="sort"), size=size, fill_value=a.size)].get(
         mode="fill", fill_value=fill_value
     )
@@ -115,7 +115,7 @@ def _thrust(operation: str, form: str, a: Any, b: Any, v: Any, w: Any) -> Any:
 def _case(operation: str, form: str, keys: str = "spread", ratio: float = 1) -> Case:
     unique = keys == "unique"
     rivals: dict[str, Any] = {"Thrust": functools.partial(_thrust, operation, form)}
-    if unique:  # all that they can do
+    if unique:  # XLA and NumPy handle only unique keys
         rivals = {
             "XLA": functools.partial(_xla, operation),
             **rivals,

@@ -1,9 +1,8 @@
-"""Shapes that fall off: `python -m benchmarks --shapes` holds each operation against XLA and against itself.
+"""Finds slow shapes: `python -m benchmarks --shapes` compares each operation with XLA and with itself.
 
 Each operation runs over batches of rows of 8 to 8,192 items, over types, and over distributions of its segments or
-keys, always about as many items. A shape fails where XLA's way is faster, by more than noise where both run XLA's
-kernels alone, and where the operation takes more than three times as long as it takes for the same bytes in its best
-shape.
+keys, always on about the same number of items. A shape fails if XLA is faster (by more than noise, where both sides run
+only XLA's kernels), or if the operation takes more than three times as long as for the same bytes in its best shape.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ DISTRIBUTIONS = ("uniform", "one item", "empty between", "alternating", "Zipf", 
 ORDERS = ("random", "sorted", "reversed", "constant", "few values", "nearly sorted")
 SLOWEST = 3.0  # times the best rate of an operation
 NOISE = 1.02  # between two timings of one program
-CALLS = 8  # to a program; four times as many where a call takes less than TINY_MS
-SAMPLES = 3  # of a timing
-AGAIN = 2  # timings of both sides, in turn, where XLA seems the faster one
-LEAST_MS = 0.012  # what a call takes whatever its bytes: launches, and the host that queues them
+CALLS = 8  # per program; four times as many if a call takes less than TINY_MS
+SAMPLES = 3  # per timing
+AGAIN = 2  # repeated timings of both sides if XLA seems faster
+LEAST_MS = 0.012  # the least that any call takes: launches, and the host that queues them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +50,8 @@ class Shape:
       shape: what is special about it.
       inputs: from a random generator to the arrays.
       ours: the operation, jittable.
-      xla: XLA's way, or None.
-      same_rate: whether its time is to follow its bytes as that of the operation's other shapes.
+      xla: the same in plain JAX, or None.
+      same_rate: whether its time should follow its bytes at the rate of the operation's other shapes.
     """
 
     operation: str
@@ -74,7 +73,7 @@ def _sorted_pair(rows: int, n: int, dtype: str) -> Callable[[np.random.Generator
 
 
 def _keys(rng: np.random.Generator, rows: int, n: int, dtype: str) -> jax.Array:
-    """Keys in rows, of which about every fourth has an equal in another row of so many."""
+    """Rows of random keys. About a quarter of a row's keys occur in another such row."""
     most = min(4 * n, 120 if jnp.dtype(dtype).itemsize == 1 else 4 * n)
     return jax.random.randint(random_key(rng), (rows, n), 0, most, "int32").astype(dtype)
 
@@ -88,7 +87,7 @@ def _runs(rows: int, n: int, dtype: str) -> Callable[[np.random.Generator], tupl
 
 
 def _offsets(rows: int, n: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """Intervals of 0 to 4 items, a value each, and places to take from and to put to."""
+    """Offsets of intervals of 0 to 4 items, and values."""
 
     def make(rng: np.random.Generator) -> tuple[Any, ...]:
         lengths = rng.integers(0, 5, (rows, n // 2), np.int32)
@@ -99,7 +98,7 @@ def _offsets(rows: int, n: int) -> Callable[[np.random.Generator], tuple[Any, ..
 
 
 def _places(rows: int, n: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """Items and the places of every third of them, more or less."""
+    """Items, ascending positions of about a third of them, and a value for each position."""
 
     def make(rng: np.random.Generator) -> tuple[Any, ...]:
         steps = jax.random.randint(random_key(rng), (rows, max(1, n // 3)), 1, 4, "int32")
@@ -110,7 +109,7 @@ def _places(rows: int, n: int) -> Callable[[np.random.Generator], tuple[Any, ...
 
 
 def _distributed(name: str, items: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """Items and the heads of segments of these lengths."""
+    """Items, and heads of segments whose lengths follow the named distribution."""
 
     def make(rng: np.random.Generator) -> tuple[Any, ...]:
         lengths = {
@@ -146,7 +145,7 @@ def _ordered(name: str, items: int) -> Callable[[np.random.Generator], tuple[Any
     return make
 
 
-# ---- XLA's ways -----------------------------------------------------------------------------------------------------
+# ---- The same in plain JAX ------------------------------------------------------------------------------------------
 
 
 def _xla_sort_two(a: Any, b: Any) -> Any:
@@ -214,12 +213,12 @@ SORTS: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
     "mergesort": (mgpu.mergesort, None),
     "locality_sort": (mgpu.locality_sort, None),
 }
-# A sort's rounds are its nature: their number, not the bytes, is what its time follows.
+# The time of a sort follows the number of its rounds, not its bytes.
 SORTING = ("mergesort", "locality_sort", "segmented_sort")
 
 
 def shapes(items: int = ITEMS) -> Iterator[Shape]:
-    """All shapes of about so many items, those of the same inputs one after the other."""
+    """All shapes of about `items` items; shapes that share their inputs are neighbours."""
     for n in ROWS:
         rows = items // n
         for calls, inputs in (
@@ -235,7 +234,7 @@ def shapes(items: int = ITEMS) -> Iterator[Shape]:
         rows = items // 512
         for calls, inputs in ((PAIRS, _sorted_pair(rows, 512, dtype)), (RUNS, _runs(rows, 512, dtype))):
             for operation, (ours, xla) in calls.items():
-                # A narrow type has fewer bytes, and no fewer items.
+                # A narrow type has fewer bytes but as many items.
                 same_rate = jnp.dtype(dtype).itemsize >= 4 and operation not in SORTING
                 xla_rows = xla and jax.vmap(xla)
                 yield Shape(operation, f"{dtype}, rows of 512", inputs, jax.vmap(ours), xla_rows, same_rate)
@@ -258,17 +257,17 @@ class Measured:
 
     @property
     def is_behind(self) -> bool:
-        """Whether XLA's way is faster."""
+        """Whether XLA is faster."""
         return self.xla is not None and self.ours > (NOISE if self.is_xla else 1) * self.xla
 
     def or_less(self, again: Measured) -> Measured:
-        """The least times of this and another measurement."""
+        """The smaller times of this and another measurement."""
         xla = None if self.xla is None or again.xla is None else min(self.xla, again.xla)
         return dataclasses.replace(self, ours=min(self.ours, again.ours), xla=xla)
 
 
 def failures(measured: list[Measured]) -> list[str]:
-    """What is slower than XLA, or than a third of the operation's best rate."""
+    """A line for each shape that is slower than XLA, or than a third of the operation's best rate."""
     rates: dict[str, float] = {}
     for m in measured:
         if m.shape.same_rate:
@@ -289,7 +288,8 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
     """Times shapes that share their inputs: all are compiled at once, then run one by one."""
     with jax.enable_x64(True):
         sets = [jax.block_until_ready(some[0].inputs(np.random.default_rng(0)))]
-        # None is in the cache when it comes again, even to a call that reads the least of its arrays alone.
+        # Enough sets of inputs to evict each from the cache before its next use, even if calls read only its smallest
+        # array.
         least = min(array_bytes(x) for x in jax.tree.leaves(sets[0]))
         distinct = min(4 * CALLS, -(-CACHE_BYTES // max(least, 1)))
         drawn = min(distinct, CALLS)
@@ -307,12 +307,12 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
         ]
         return [(ours.result(), xla.result() if xla else None) for ours, xla in submitted]
 
-    # All are compiled before any is timed: a short program waits for its host, and that for who else compiles.
+    # Compile everything before timing anything: a short program waits for the host, which compilation slows down.
     measured = []
     for shape, (ours, xla) in zip(some, compile_all(some, CALLS), strict=True):
         moved = array_bytes(sets[0], ours()[0])
         measured.append(Measured(shape, moved, *_least_medians(ours, xla), not ours.has_kernels))
-    # What the host takes for a program is too much for so few calls: by 8, sums of 4 MB of bytes took 0.0087 ms, of
+    # With so few calls, the host's work for a program counts: at 8 calls, sums of 4 MB of bytes took 0.0087 ms, sums of
     # 16 MB of floats 0.0085 (H200).
     tiny = [i for i, m in enumerate(measured) if min(m.ours, m.xla or m.ours) < TINY_MS]
     for i, (ours, xla) in zip(tiny, compile_all([some[i] for i in tiny], 4 * CALLS), strict=True):
@@ -322,10 +322,10 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
 
 
 def _measured_again(m: Measured, pool: ThreadPoolExecutor) -> Measured:
-    """The least times of this and of more measurements, as long as XLA's way is faster.
+    """Measures again while XLA is faster, and keeps the smaller times.
 
-    These have programs and memory of their own. XLA times two kernels for a sum, in each program until one is known,
-    and may keep the slower one: 5.9 us and 5.4 (H200).
+    Each measurement compiles and allocates anew. XLA times two kernels for a sum in each program, and may keep the
+    slower one: 5.9 us instead of 5.4 (H200).
     """
     for _ in range(AGAIN):
         if not m.is_behind:
@@ -335,7 +335,7 @@ def _measured_again(m: Measured, pool: ThreadPoolExecutor) -> Measured:
 
 
 def _least_medians(ours: Program, xla: Program | None) -> tuple[float, float | None]:
-    """The least of the medians, ms; where XLA's seems the faster one, both are measured again in turn."""
+    """The smallest medians, ms; while XLA seems faster, both are measured again in turns."""
     if xla is None:
         return time_program(ours, SAMPLES).median, None
     own, rival = time_program(ours, SAMPLES).median, time_program(xla, SAMPLES).median
@@ -348,7 +348,7 @@ def _least_medians(ours: Program, xla: Program | None) -> tuple[float, float | N
 
 
 def main(scale: float, output: pathlib.Path | None, match: list[str]) -> int:
-    """Runs all shapes, or those whose name holds one of the texts; 1 where one failed."""
+    """Runs all shapes, or those whose name contains one of the texts; returns 1 if one failed."""
     groups: dict[Any, list[Shape]] = {}
     for shape in shapes(int(ITEMS * scale)):
         if not match or any(text in f"{shape.operation}, {shape.shape}" for text in match):

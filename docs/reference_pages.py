@@ -1,4 +1,4 @@
-"""Which public names a page of the reference documents: those that it lists, and those of families' modules."""
+"""Finds the public names that a reference page documents: those it lists, and those of the families it includes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LISTED = re.compile(r"^\.\. auto(?:function|class):: (\w+)$|^\.\. family:: ([\w 
 
 
 def names_of_family(module: str) -> list[str]:
-    """The public names of a family's module in the order of its source, types behind functions."""
+    """The public names of a family's module in the order of its source, functions before types."""
     family = importlib.import_module(f"jax_mgpu._src.ops.{module}")
     names = [name for name in vars(family) if name in family.__all__]
     return sorted(names, key=lambda name: inspect.isclass(getattr(family, name)))

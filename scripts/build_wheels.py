@@ -5,15 +5,16 @@
     python scripts/build_wheels.py --wheels cuda13 --architectures 90-real
     python scripts/build_wheels.py --wheels base --twice             # whether another build gives the same bytes
 
-`base` is jax_mgpu with the CPU kernels, a wheel for each Python of --pythons: its module is of Python's stable ABI from
-3.12 on, so 3.11, 3.12 and a Python without a lock are all that a release takes. `cuda13` and `cuda12` are the packages
-of CUDA kernels that its extras ask for, each one wheel for every Python: the libraries know nothing of Python. Needed
-are Linux on x86_64, g++, Python's headers, and access to PyPI. What is linked asks for a glibc of 2.28, whatever this
-machine has (cmake/link_to_old_glibc.py). nvcc 13 comes from PyPI. PyPI has no nvcc 12 (nvidia-cuda-nvcc-cu12 holds
-ptxas and libnvvm alone): --nvcc12 names one of 12.4 or later. With --work, a second run compiles only what changed.
+`base` is jax_mgpu with the CPU kernels, one wheel per Python of --pythons. Its module uses Python's stable ABI from
+3.12 on, so a release needs only 3.11, 3.12 and a free-threaded Python. `cuda13` and `cuda12` are the packages of CUDA
+kernels that its extras require, each one wheel for every Python, as the libraries do not know Python. This needs Linux
+on x86_64, g++, Python's headers, and access to PyPI. The libraries need glibc 2.28, whatever this machine has
+(cmake/link_to_old_glibc.py). nvcc 13 comes from PyPI. PyPI has no nvcc 12 (nvidia-cuda-nvcc-cu12 holds only ptxas and
+libnvvm), so --nvcc12 names one of 12.4 or later. With --work, a second run compiles only what changed.
 
-What builds is installed by its hashes (wheels/requirements.txt, wheels/cuda13/requirements.txt, each made of its
-requirements.in by the command that it begins with). Times in wheels are those of the commit, or SOURCE_DATE_EPOCH.
+Build tools are installed by hash from wheels/requirements.txt and wheels/cuda13/requirements.txt, each of which begins
+with the command that makes it from its requirements.in. Files in wheels have the time of the commit, or
+SOURCE_DATE_EPOCH.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PLATFORM = "manylinux_2_28_x86_64"
 HASHES = ROOT / "wheels" / "requirements.txt"
 FOLDERS = {"base": ROOT, "cuda13": ROOT / "wheels" / "cuda13", "cuda12": ROOT / "wheels" / "cuda12"}
 
-# What is tried of a package of CUDA kernels without a GPU: a program for one holds a call of them.
+# Tests a package of CUDA kernels without a GPU: a program that is lowered for CUDA must call them.
 LOWERING = """
 import jax, jax.numpy as jnp, jax_mgpu as mgpu
 assert mgpu.has_cuda()
@@ -47,7 +48,7 @@ print(mgpu.backends()["cuda"])
 
 
 def run(*command: str | pathlib.Path, **options) -> str:
-    """Runs a command, its output kept back and shown only where it fails."""
+    """Runs a command, and shows its output only if it fails."""
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}")
@@ -55,20 +56,20 @@ def run(*command: str | pathlib.Path, **options) -> str:
 
 
 def environment(folder: pathlib.Path, python: str, *packages: str | pathlib.Path) -> pathlib.Path:
-    """The folder of the programs of a virtual environment with these packages, and no others."""
+    """Makes a virtual environment with only these packages; returns its folder of programs."""
     run(python, "-m", "venv", folder)
     run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *packages)
     return folder / "bin"
 
 
 def tools_for(name: str, folder: pathlib.Path, python: str) -> pathlib.Path:
-    """The same of what builds a wheel, as it was when its hashes were written down."""
+    """A virtual environment with the build tools of a wheel, pinned by hash."""
     files = [file for file in (HASHES, FOLDERS[name] / HASHES.name) if file.exists()]
     return environment(folder, python, "--require-hashes", *(word for file in files for word in ("-r", file)))
 
 
 def pythons_for(name: str, pythons: list[str]) -> list[str]:
-    """Those that a package needs a wheel of its own for."""
+    """The Pythons for which a package needs separate wheels."""
     return pythons if name == "base" else [sys.executable]
 
 
@@ -78,8 +79,8 @@ def commit_time() -> str:
 
 
 def build(name: str, python: str, arguments: argparse.Namespace, work: pathlib.Path) -> pathlib.Path:
-    """One wheel, built where nothing is installed but what its build asks for, then checked and named by auditwheel."""
-    # pip's own isolation would be in another folder each time, and no object of an earlier build would be as new.
+    """Builds one wheel in an environment with only its build requirements; auditwheel then checks and names it."""
+    # pip's own build isolation uses a new folder each time, so every object of an earlier build would be out of date.
     label = f"{name}_{pathlib.Path(python).name}"
     programs = tools_for(name, work / f"build_{label}", python)
     variables = dict(os.environ, PATH=f"{programs}:{os.environ['PATH']}")  # auditwheel wants patchelf there
@@ -115,7 +116,7 @@ def describe(wheel: pathlib.Path) -> str:
 
 
 def expect_same(wheel: pathlib.Path, again: pathlib.Path) -> None:
-    """Fails where two builds of a wheel differ, with the files in it that do."""
+    """Fails if two builds of a wheel differ, and names the files that do."""
     if wheel.read_bytes() == again.read_bytes():
         print(f"{wheel.name}: another build gives the same bytes", flush=True)
         return
@@ -128,11 +129,11 @@ def expect_same(wheel: pathlib.Path, again: pathlib.Path) -> None:
 
 
 def smoke_test(name: str, python: str, output: pathlib.Path, temporary: pathlib.Path) -> str:
-    """Installs a wheel where there is nothing, and runs it with no program on the path but Python."""
+    """Installs a wheel into an empty environment, and runs it with only Python on the path."""
     wanted = "jax_mgpu" if name == "base" else f"jax_mgpu[{name}]"
     label = f"{name} with {pathlib.Path(python).name}"
     folder = temporary / f"try {label}"
-    programs = environment(folder, python, "jax")  # what takes longest to fetch, and is not ours
+    programs = environment(folder, python, "jax")  # takes longest to download, so it is not timed
     begin = time.monotonic()
     install = ("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--find-links", output)
     run(programs / "python", *install, "jax_mgpu", *([] if name == "base" else [f"jax_mgpu_{name}"]))

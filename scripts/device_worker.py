@@ -1,6 +1,7 @@
-"""A plugin for pytest-xdist's workers: each has its GPU, and one that lost its device stops; a fresh one takes over.
+"""A plugin for pytest-xdist: gives each worker a GPU, and replaces a worker that lost its device.
 
-After an illegal address or a failed launch every later call of the process fails too, and would hide which test did it.
+After an illegal address or a failed launch, every later call of the process fails too, and would hide the test at
+fault.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ LOST = (
     "unspecified launch failure",
 )
 
-GPUS = "JAX_MGPU_TEST_GPUS"  # over so many the workers are spread; unset: each sees all
+GPUS = "JAX_MGPU_TEST_GPUS"  # the number of GPUs to spread workers over; if unset, each worker sees all
 
 if (worker := os.environ.get("PYTEST_XDIST_WORKER", "")) and GPUS in os.environ:  # before JAX looks for devices
     os.environ["CUDA_VISIBLE_DEVICES"] = str(int(worker.removeprefix("gw")) % int(os.environ[GPUS]))
@@ -35,6 +36,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logfinish() -> None:
-    """Leaves once the report is out."""
+    """Ends the worker once its report is sent."""
     if _lost and "PYTEST_XDIST_WORKER" in os.environ:
         os._exit(70)

@@ -2,9 +2,9 @@
 
     python scripts/new_operation.py rotate
 
-The skeleton works. It gives the items of `x` as they are, builds, and passes the tests; what follows is to change it
-into the operation, beginning with its test. It has 11 files, 3 of which were there before. CONTRIBUTING.md, "Add an
-operation", says what belongs into each. A family's benchmarks and its lines in the changelog come with its meaning.
+The skeleton works: it returns the items of `x` unchanged, builds, and passes the tests. Change it into the operation,
+beginning with its test. It consists of 8 new files and changes to 3 others. CONTRIBUTING.md, "Add an operation", says
+what belongs in each. Benchmarks and a line in the changelog come once it does something.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["{name}"]
 
 @jit_eager()
 def {name}(x: ArrayLike) -> jax.Array:
-    """Gives the items as they are.
+    """Returns the items unchanged.
 
     Args:
       x: `[n]`, numbers.
@@ -45,8 +45,8 @@ def {name}(x: ArrayLike) -> jax.Array:
       `[n]`, of the type of x.
 
     Raises:
-      TypeError: x is not of numbers.
-      ValueError: x is not of one axis.
+      TypeError: x does not hold numbers.
+      ValueError: x is not 1-D.
 
     Time is O(n).
 
@@ -126,14 +126,14 @@ const Signature signature::{name}{{
 }}
 
 int64_t workspace::{name}(const Call& call) {{
-  {Struct}Operands{{call}};  // refuses what is no call
+  {Struct}Operands{{call}};  // rejects a malformed call
   return 0;
 }}
 
 }}  // namespace mgpu
 """,
     "ffi/ops/{name}/cpu.cc": """
-// {name} on the CPU: a task a row.
+// {name} on the CPU: one task per row.
 #include <cstring>
 
 #include "ops/{name}/operands.h"
@@ -258,7 +258,7 @@ DRAWN = {{"{name}": {name}}}
 
 
 def insert(path: pathlib.Path, line: str, after: str, among: str) -> None:
-    """Adds a line, in its alphabetical place, to the first lines that match a pattern after one that begins so."""
+    """Inserts a line alphabetically into the first lines that match `among` after one that starts with `after`."""
     lines = path.read_text().splitlines()
     begin = next(i for i, each in enumerate(lines) if each.startswith(after)) + 1
     begin = next(i for i in range(begin, len(lines)) if re.fullmatch(among, lines[i]))

@@ -1,4 +1,4 @@
-"""CUB's and Thrust's ways, callable under jit. Built on demand: see benchmarks/README.md."""
+"""Algorithms of CUB and Thrust, callable under jit. They are built on demand: see benchmarks/README.md."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _set_operation(name: str) -> Callable[..., Any]:
 
 
 def _batched_copy(x: Any, gather_starts: Any, scatter_starts: Any, lengths: Any, size: int) -> Any:
-    """Copies x[gather_starts[i]:][:lengths[i]] to out[scatter_starts[i]:]; what no interval covers is anything."""
+    """Copies x[gather_starts[i]:][:lengths[i]] to out[scatter_starts[i]:]; other outputs are undefined."""
     return _call("batched_copy", _like(x, size), x, gather_starts, scatter_starts, lengths)
 
 

@@ -1,4 +1,4 @@
-// What every algorithm here needs around its call.
+// Helpers that every peer algorithm uses.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -33,7 +33,7 @@ inline constexpr DType dtype_of<float> = DType::f32;
 template <>
 inline constexpr DType dtype_of<__nv_bfloat16> = DType::bf16;
 
-// What sums of a type accumulate in, as in XLA.
+// The type in which sums accumulate, as in XLA.
 template <typename T>
 using Accumulator = std::conditional_t<std::is_same_v<T, __nv_bfloat16>, float, T>;
 

@@ -21,7 +21,7 @@ struct Quotient {
  private:
   MGPU_HOST_DEVICE static unsigned multiply_high(unsigned a, unsigned b) {
 #ifdef __CUDA_ARCH__
-    return __umulhi(a, b);  // of the other, nvcc 13.0 makes more instructions
+    return __umulhi(a, b);  // nvcc 13.0 compiles the other form to more instructions
 #else
     return static_cast<unsigned>(uint64_t{a} * b >> 32);
 #endif

@@ -1,5 +1,5 @@
-// The project's headers as text, by the names that they include each other by: cmake/embed_headers.cmake writes those
-// that a library compiles functions with into it.
+// The project's headers as text, by their include names. cmake/embed_headers.cmake embeds those that a library needs to
+// compile functions.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ struct EmbeddedHeader {
   const char* text;
 };
 const std::vector<EmbeddedHeader>& embedded_headers();
-// Differs where any of them does.
+// Changes whenever one of them does.
 std::string embedded_headers_digest();
 
 }  // namespace mgpu::compiled

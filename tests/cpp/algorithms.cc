@@ -127,7 +127,7 @@ TEST(merge_paths_by_secants_are_those_of_a_binary_search) {
     using Key = decltype(zero);
     for (int repeat = 0; repeat < 300; ++repeat) {
       const auto keys = [&] {
-        // Spread evenly, crowded about the ends, of few values; now and then not sorted.
+        // Evenly spread, clustered near either end, or of few values; sometimes unsorted.
         std::vector<Key> result(draw(random, 0, 3000));
         const int64_t kind = draw(random, 0, 4);
         for (Key& key : result) {
@@ -187,7 +187,8 @@ TEST(secants_find_splits_of_evenly_spread_keys_in_few_probes) {
 
 namespace {
 
-// Where floats are said to be ordered as integers, they are; and that is wherever no zero, NaN or infinity is near.
+// Checks that a range that claims to be ordered as integers is, and that ranges of usual floats of one sign do claim
+// it.
 template <typename Order>
 void check_integer_ranges(const Order& order, const std::vector<int64_t>& key_of_code,
                           const std::vector<long double>& values) {
@@ -213,7 +214,7 @@ void check_integer_ranges(const Order& order, const std::vector<int64_t>& key_of
   }
 }
 
-// Every key of 8 or 16 bits: a bijection, in the order of the values. Codes are compared by neighbours and at random.
+// Checks for all keys of 8 or 16 bits that codes are a bijection, in the order of values: neighbours, and random pairs.
 template <typename Word>
 void check_order_of_all_keys(DType dtype) {
   constexpr int64_t kKeys = int64_t{1} << (8 * sizeof(Word));
@@ -299,7 +300,7 @@ TEST(order_of_wide_floats) {
 
 namespace {
 
-// Denormal floats are taken for zero and made zero, as in the threads of XLA, where the machine has such a mode.
+// Flushes denormal floats to zero, as the threads of XLA do, if the machine has such a mode.
 struct FlushToZero {
 #ifdef __SSE__
   unsigned before = _mm_getcsr();
@@ -338,7 +339,7 @@ TEST(narrow_floats_widen_and_round) {
         continue;
       }
       CHECK(narrow_to(wide, Narrow{}).bits == bits);
-      // Half way to the next larger magnitude, ties go to even, and what is beyond goes up.
+      // Ties half way to the next larger magnitude round to even; values beyond round up.
       const Narrow next{static_cast<uint16_t>(bits + 1)};
       const long double next_value = small_float(next.bits, mantissa_bits);
       if (!std::isfinite(value) || !std::isfinite(next_value)) continue;
@@ -353,7 +354,7 @@ TEST(narrow_floats_widen_and_round) {
 
 namespace {
 
-// Segments of all forms, with what they are made of.
+// Segments in a random form, with the arrays that describe them.
 struct Ragged {
   std::vector<int32_t> heads;
   std::vector<uint8_t> flag_bytes;
@@ -426,7 +427,7 @@ TEST(heads_and_segments_are_those_of_a_brute_force) {
         CHECK(0 <= listed && listed <= segments.flat_heads_count());
         if (in_order) {
           CHECK(listed == segments.flat_heads_count() || segments.flat_head(listed) >= position);
-          // At a row's start, padding behind the row before is left out.
+          // At a row's start, the padding of the previous row is left out.
           const bool at_row_start = position % segments.length == 0;
           CHECK(listed == 0 || segments.flat_head(listed - 1) < position + at_row_start);
         }

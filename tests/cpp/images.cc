@@ -1,5 +1,5 @@
-// The cache of compiled functions: what is kept comes back; what other users may have written, what is cut off and what
-// is no file does not, and is not waited for.
+// The cache of compiled functions: kept images come back. Truncated and special files, and files that other users may
+// have written, do not, and reading them does not block.
 #include "jit/images.h"
 
 #include <fcntl.h>
@@ -44,7 +44,7 @@ mode_t mode_of(const fs::path& path) {
   return found.st_mode & 0777;
 }
 
-// A cache in a folder of its own, that is not there yet.
+// A cache in a folder of its own, which does not exist yet.
 class Cache {
  public:
   Cache() {
@@ -77,7 +77,7 @@ bool comes_back(const std::string& key, const std::string& code) {
   return image && image->code == code && image->names == std::vector<std::string>{"first", "second"};
 }
 
-// What a process of its own says on its standard error, while it runs this.
+// The standard error of a child process that runs `run`.
 template <typename Run>
 std::string errors_of(const fs::path& file, Run run) {
   const pid_t child = fork();
@@ -183,7 +183,7 @@ TEST(images_of_others_are_left_alone) {
   }
   CHECK(chmod(cache.folder().c_str(), 0755) == 0);
   CHECK(comes_back("key", "code"));
-  if (geteuid() != 0) return;  // nobody else gives files away
+  if (geteuid() != 0) return;  // only root can give files away
   CHECK(chown(entry.c_str(), 12345, -1) == 0);
   CHECK(!read_image("key", 2));
   CHECK(chown(cache.folder().c_str(), 12345, -1) == 0);

@@ -1,4 +1,4 @@
-// What an element's bits stand for, told apart from the code under test.
+// The values that elements' bits stand for, computed apart from the code under test.
 #pragma once
 
 #include <bit>

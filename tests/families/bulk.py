@@ -64,7 +64,7 @@ ARGUMENTS = {"bulk_insert: values": Argument("rows", np.ones(3, np.float32))}
 
 def large_bulk_insert(n, index):
     x, at = bytes_of(n), spots(n, index)
-    expected = np.insert(x, at.astype(np.int64), bytes_of(len(at)))  # NumPy adds the length to them
+    expected = np.insert(x, at.astype(np.int64), bytes_of(len(at)))  # np.insert computes with them
     same(mgpu.bulk_insert(x, at, bytes_of(len(at))), expected)
 
 
@@ -100,7 +100,7 @@ def bulk(shape: Shape) -> Call:
         live = n if live_count is None or apart else int(live_count)
         past = n + 1 if rng.random() < 0.7 else int(np.iinfo(dtype).max)
         if removes:
-            # distinct ones, then padding: the count, repeated, too
+            # distinct positions, then padding, which may be the count itself
             kept = int(rng.integers(0, min(m, live) + 1)) if m > live or rng.random() < 0.3 else m
             indices = np.sort(rng.choice(live, kept, replace=False)).astype(np.uint64)
             padding = live if rng.random() < 0.3 and not apart else max(n, 0)

@@ -33,7 +33,7 @@ from tests.many_items import bytes_of, pieces, same, spots
 
 
 def weighted(x: Any, i: Any) -> Any:
-    """An item by its position."""
+    """An item times its position."""
     return x * i.astype(x.dtype)
 
 

@@ -1,4 +1,4 @@
-"""The command line of the tester."""
+"""The command line of the fuzz tester."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests import quick
 from tests.fuzz import workers
 from tests.fuzz.program import FAMILIES, Failure, Program
 
-REMEMBERED = 300  # programs compiled before JAX forgets them: all would fill the memory
-HEARD_EVERY = 5  # seconds, from a process that runs cases
+REMEMBERED = 300  # programs between clearings of JAX's caches, which would fill the memory
+HEARD_EVERY = 5  # seconds between a worker's messages
 SHOWN = 2  # failures of one kind that are printed
 
 
@@ -39,7 +39,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--stop", action="store_true", help="stop at the first failure")
     parser.add_argument("--silence", type=float, default=300, help="seconds without a case after which a process hangs")
-    # What `workers.py` gives its processes: their part of the programs, where in it to begin, and to tell it all.
+    # `workers.py` passes these to its processes: their share of the programs, where to begin in it, and to report all.
     parser.add_argument("--share", default="0/1", help=argparse.SUPPRESS)
     parser.add_argument("--begin", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
@@ -50,7 +50,7 @@ def arguments() -> argparse.Namespace:
 
 
 def kind_of(failure: Failure, family: str) -> str:
-    """Failures that look alike, but for numbers."""
+    """A text that failures share if they differ only in numbers."""
     words = re.sub(r"-?\d[\d.]*(e[-+]\d+)?|0x[\da-f]+", "#", str(failure.error).split("\n")[0])[:90]
     return f"{family}: {failure.text.split(':')[0].split(' of ')[-1]}: {type(failure.error).__name__}: {words}"
 
@@ -59,7 +59,7 @@ class Report:
     """Counts cases, programs and failures, and prints the failures that are new."""
 
     def __init__(self, tells: bool = False) -> None:
-        self.tells = tells  # to the process that counts
+        self.tells = tells  # a worker, which tells the process that counts
         self.told = 0.0
         self.cases: collections.Counter[tuple[str, str]] = collections.Counter()
         self.programs: collections.Counter[str] = collections.Counter()
@@ -69,7 +69,7 @@ class Report:
         self.left_out: collections.Counter[str] = collections.Counter()
 
     def goes_on(self) -> None:
-        """A case of a program has run: the oracle may take seconds for one, and a program has many."""
+        """Tells that a case has run: one may take the oracle seconds, and a program has many."""
         if self.tells and time.monotonic() - self.told > HEARD_EVERY:
             self.told = time.monotonic()
             workers.tell(what="goes on")
@@ -134,7 +134,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
     at, of = map(int, options.share.split("/"))
     began = time.monotonic()
     done = 0
-    most = None if options.cases is None else -(-options.cases // len(families))  # of one program: others come too
+    most = None if options.cases is None else -(-options.cases // len(families))  # a program
     programs = itertools.islice(stream(families, at, of), options.begin, None)
     for begin, (family, index) in enumerate(programs, options.begin):
         late = time.monotonic() - began > options.seconds if options.cases is None else done >= options.cases
@@ -157,12 +157,12 @@ def run_program(
     options: argparse.Namespace,
     most: int | None = None,
 ) -> int:
-    """Runs a program, or some draws of it, and no more than `most`; the number of cases."""
+    """Runs a program, or some of its draws, but at most `most`; returns the number of cases."""
     repeat = f"python -m tests.fuzz --family {family} --case {seed}:{index}"
     cases = failures = 0
     try:
         program = Program(seed, family, index)
-    except Exception as error:  # the tester's own
+    except Exception as error:  # an error of the tester itself
         error.add_note(repeat)
         raise
     if options.mode and options.mode not in program.mode.split("+"):
@@ -184,7 +184,7 @@ def run_program(
             if options.stop:
                 raise SystemExit(1)
             if "CUDA_ERROR" in str(failure.error) or "CUDA error" in str(failure.error):
-                raise SystemExit(workers.SPOILT)  # nothing that follows in this process says anything
+                raise SystemExit(workers.SPOILT)  # later results of this process mean nothing
             if failures >= 3:  # the others of this program would say the same
                 break
     finally:
@@ -218,7 +218,7 @@ def main() -> int:
         work(options, report)
     except KeyboardInterrupt:
         pass
-    except SystemExit:  # at a failure that ends all; what came before is summed up
+    except SystemExit:  # a failure that ends the run; the summary still follows
         if options.report:
             raise
     if not options.report:

@@ -1,4 +1,4 @@
-"""What runs for a drawn problem, as a line of text, and the file that remembers it."""
+"""Describes what runs for a drawn problem in a line of text, and keeps these lines in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""F10: delay after the delay of the flight before, at each airport."""
+"""F10: the mean delay by the delay of the previous flight from the same airport."""
 
 from __future__ import annotations
 

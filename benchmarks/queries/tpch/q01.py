@@ -1,4 +1,4 @@
-"""Q1: what was billed, shipped and returned."""
+"""Q1: the pricing summary of shipped lines."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def query(t: Any, words: Any) -> Answer:
     date = day("1995-03-15")
     building = mgpu.lookup(t.o_custkey, t.c_custkey, t.c_mktsegment == words.code("c_mktsegment", "BUILDING"))
     wanted = building & (t.o_orderdate < date)
-    order = mgpu.sorted_search(t.l_orderkey, t.o_orderkey)  # both are in order
+    order = mgpu.sorted_search(t.l_orderkey, t.o_orderkey)  # both are sorted
     lines, count = mgpu.select_indices(wanted[order] & (t.l_shipdate > date), size=order.size // 64)
     revenue = t.l_extendedprice[lines] * (1 - t.l_discount[lines])
     orders, revenue, groups = mgpu.reduce_by_key(order[lines], revenue, size=lines.size, count=count)

@@ -1,4 +1,4 @@
-"""Q6: what revenue would be without some discounts."""
+"""Q6: the revenue that removing some discounts would add."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def in_pandas(t: Any, words: Any) -> Any:
 def query(t: Any, words: Any) -> Answer:
     keep = (t.l_shipdate >= day("1994-01-01")) & (t.l_shipdate < day("1995-01-01"))
     keep &= (t.l_discount >= 0.05) & (t.l_discount <= 0.07) & (t.l_quantity < 24)
-    lines, count = mgpu.select_indices(keep, size=keep.size // 32)  # few: what they say is gathered, not masked
+    lines, count = mgpu.select_indices(keep, size=keep.size // 32)  # few rows, so their columns are gathered
     return Answer({"revenue": mgpu.reduce(t.l_extendedprice[lines] * t.l_discount[lines], count=count)[None]}, 1)

@@ -1,4 +1,4 @@
-"""Q16: how many suppliers can deliver parts of some attributes."""
+"""Q16: the number of suppliers for parts with given attributes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def in_pandas(t: Any, words: Any) -> Any:
 def query(t: Any, words: Any) -> Answer:
     wanted = (t.p_brand != words.code("p_brand", "Brand#45")) & ~t.p_is_medium_polished
     wanted &= jnp.isin(t.p_size, jnp.array(SIZES, t.p_size.dtype), method="compare_all")
-    part = mgpu.sorted_search(t.ps_partkey, t.p_partkey)  # both are in order
+    part = mgpu.sorted_search(t.ps_partkey, t.p_partkey)  # both are sorted
     offers, count = mgpu.select_indices(wanted[part], size=part.size // 4)
     part, supplier = part[offers], t.ps_suppkey[offers]
     fine = ~mgpu.lookup(supplier, t.s_suppkey, t.s_has_complaints, count=count)

@@ -12,30 +12,32 @@ struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Pack {
   T items[kCount];
 };
 
-// What a block keeps of objects of which it needs no more than their place among the others.
+// The Slot of a kernel that needs only the number of an object.
 struct NoSlot {};
 
 // One tile of outputs. Each object that starts in the tile marks its first output, and a running maximum over the marks
-// gives every output its object: the same few instructions an output, whatever the lengths. What the outputs need of an
-// object, its Slot, is read once for all of them: slot_of(h, offset) gives that of object `before` + h, whose offset it
-// is. kNarrowOffsets says that no offsets are wide: then there is no second copy of the loop over outputs for those
-// that are, with which gathers of 4-byte rows took 4% longer.
+// gives every output its object, in the same few instructions per output for any lengths. A Slot holds what outputs
+// need of an object, read once for all of them: slot_of(h, offset) gives the slot of object `before` + h, which has
+// this offset. With kNarrowOffsets, offsets never have 64 bits, which leaves out a second copy of the loop over
+// outputs: with it, gathers of 4-byte rows took 4% longer.
 template <int kThreads, int kItems, typename Slot = NoSlot, bool kNarrowOffsets = false>
 struct TileWork {
   static constexpr int kTile = kThreads * kItems;
   static constexpr int kWarps = kThreads / kWarp;
-  // Among more objects than this (most of them empty) each output searches its own: a tile's work is bounded.
+  // In a tile of more objects than this, most of them empty, each output searches for its object, which bounds the
+  // work.
   static constexpr int kMostMarks = minimum(8 * kTile, 65535);
   static constexpr bool kHasSlots = !std::is_same_v<Slot, NoSlot>;
-  // A tile of more objects reads the slot for each output. As many words as outputs, and one for the object before.
+  // A tile of more objects reads a slot for each output. Slots take as many words as outputs, and one for the object
+  // before.
   static constexpr int kMostSlots = kTile * sizeof(uint32_t) / sizeof(Slot) + 1;
 
   struct Shared {
     // 1 + the output's object, counted from the tile's first head; 0: the object before that
     alignas(16) uint16_t marks[kTile];
     union {
-      uint32_t high_marks[kTile];  // what 16 bits do not hold, of a tile of searched objects
-      Slot slots[kMostSlots];      // by mark, otherwise
+      uint32_t high_marks[kTile];  // the bits above the 16 of marks, in a searched tile
+      Slot slots[kMostSlots];      // else the slots, by mark
     };
     int warp_last[kWarps];
   };
@@ -47,7 +49,7 @@ struct TileWork {
   int size;        // outputs
   int live;        // outputs below the total
   int64_t before;  // the object before the first one that starts in the tile
-  unsigned made;   // the least mark of an output that an object made
+  unsigned made;   // outputs with a smaller mark belong to no object
   bool searched;
   bool has_slots;
 
@@ -86,8 +88,8 @@ struct TileWork {
   __device__ TileWork(Shared& shared, const WorkList& work, const WorkTiles& tiles)
       : TileWork(shared, work, tiles, [](auto&) { return [](auto, auto) { return NoSlot{}; }; }) {}
 
-  // Calls visit(mark_of): object `before` + mark_of(i) made output i, if i < live and mark_of(i) >= made. Marks are 32
-  // bits wide, but 64 in a tile of searched objects.
+  // Calls visit(mark_of): output i belongs to object `before` + mark_of(i), if i < live and mark_of(i) >= made. Marks
+  // have 32 bits, or 64 in a searched tile.
   template <typename Visit>
   __device__ void with_marks(Visit visit) const {
     if (searched) {
@@ -97,8 +99,8 @@ struct TileWork {
     }
   }
 
-  // As with_marks, by visit(mark_of, slot_at): slot_at(mark) is the Slot, or the mark itself where there are no slots.
-  // It may be asked for before it is known whether the output was made.
+  // Like with_marks, with visit(mark_of, slot_at): slot_at(mark) is the Slot, or the mark itself if there are no slots.
+  // It is safe for outputs that belong to no object.
   template <typename SlotOf, typename Visit>
   __device__ void with_slots(SlotOf slot_of, Visit visit) const {
     if constexpr (!kHasSlots) {
@@ -112,7 +114,7 @@ struct TileWork {
     }
   }
 
-  // Whether output i is its object's first, where no two objects start at one output.
+  // Whether output i is its object's first, if no two objects start at the same output.
   __device__ bool is_first(int i) const {
     const int previous = shared.marks[maximum(i - 1, 0)];
     return shared.marks[i] != (i == 0 ? 0 : previous);
@@ -155,7 +157,7 @@ struct TileWork {
   }
 
  private:
-  // with_slots where each output reads the slot of its object, with the offset that the slot is made of.
+  // with_slots for tiles in which each output makes its object's slot from the offset.
   template <typename Offset, typename SlotOf, typename Visit>
   __device__ void with_searched_slots(const Offset* offsets, SlotOf slot_of, Visit visit) const {
     visit([&](int i) { return shared.marks[i] + (searched ? int64_t{shared.high_marks[i]} << 16 : 0); },
@@ -168,11 +170,11 @@ struct TileWork {
   __device__ void search(Shared& shared, const WorkList& work, Range<int64_t> heads) const {
     WorkRow row = work.row(problem);
     row.first = this->row.first;
-    // The first object in a range that does not start before output i.
+    // The first object in a range that starts after output i.
     const auto find = [&](int i, Range<int64_t> range) {
       return partition_point(range.begin, range.end, [&](int64_t j) { return row.starts_before(j, begin + i + 1); });
     };
-    // A thread's outputs lie side by side. Most often, where all objects but one are empty, that one made them all.
+    // A thread's outputs are neighbours. Most often all objects but one are empty, and that one owns them all.
     const int end = minimum(static_cast<int>(threadIdx.x + 1) * kItems, size);
     Range<int64_t> range = heads;
     for (int i = threadIdx.x * kItems; i < end; ++i) {
@@ -190,8 +192,8 @@ struct TileWork {
     __syncthreads();
   }
 
-  // Marks the first outputs of the objects that start in the tile, all after `offsets`[0]: positions need 32 bits, and
-  // those of broken offsets are cut to them. Several a thread at once, as their loads then wait for memory together.
+  // Marks the first outputs of the objects that start in the tile, all after `offsets`[0]. Positions fit 32 bits;
+  // broken offsets are truncated to these. A thread handles several objects at once, so that their loads overlap.
   template <typename Offset, typename SlotOf>
   __device__ void mark_heads(Shared& shared, const Offset* offsets, int heads, SlotOf slot_of) const {
     constexpr int kBatch = 4;
@@ -216,7 +218,7 @@ struct TileWork {
         const int h = base + b * kThreads;
         if (has_slots && h <= heads) shared.slots[h] = slots[b];
         const unsigned position = position_of(offset[b], h);
-        // of objects with one start all but the last are empty
+        // of several objects with one start, all but the last are empty
         const bool is_last = h == heads || (h < heads && position_of(next[b], h + 1) != position);
         if (h > 0 && is_last && position < size) shared.marks[position] = static_cast<uint16_t>(h);
       }

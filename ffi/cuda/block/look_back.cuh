@@ -2,8 +2,8 @@
 // (2016), with one change. There a tile adds up whatever mixture of sums and prefixes its predecessors happen to have
 // published, so the rounding of a float scan changes from run to run. Here the tree is fixed: a tile adds the sums of
 // the tiles before it in its group of 32, of the groups before its own in their group of 32, of the groups of those,
-// and the prefix of 32768 tiles. All sums but that prefix depend on the tiles they add up alone, so they are there
-// soon after these have been read, and only one tile in 32768 is a step of a serial chain.
+// and the prefix of 32768 tiles. Every sum except that prefix depends only on its own tiles, so it is available soon
+// after they have been read, and only one tile in 32768 is a step of a serial chain.
 //
 //   __shared__ int64_t ticket;
 //   const int64_t tile = take_ticket(&counter, ticket);        // counter and words zeroed before the launch
@@ -21,16 +21,16 @@ __device__ __forceinline__ int64_t draw_ticket(uint64_t* counter) {
   return static_cast<int64_t>(atomicAdd(reinterpret_cast<unsigned long long*>(counter), 1ull));
 }
 
-// The next tile for this block: tiles start in the order of the tickets, so a tile only ever waits for tiles that run
-// already, whatever order the hardware starts blocks in. Contains a barrier; `ticket` lies in shared memory.
+// The next tile for this block: tiles start in the order of the tickets, so a tile waits only for tiles that already
+// run, in whatever order the hardware starts blocks. Contains a barrier; `ticket` lies in shared memory.
 __device__ __forceinline__ int64_t take_ticket(uint64_t* counter, int64_t& ticket) {
   if (threadIdx.x == 0) ticket = draw_ticket(counter);
   __syncthreads();
   return ticket;
 }
 
-// A value in memory that one lane writes once and others wait for. A word holds 4 bytes of it and a mark that they are
-// there, in one 8-byte store, so no fence is needed.
+// A value in memory that one lane writes once and others wait for. An 8-byte word holds 4 bytes of it and a mark that
+// they are valid, so no fence is needed.
 template <typename Value>
 struct Slot {
   static_assert(sizeof(Value) % 4 == 0, "pad the value to a multiple of 4 bytes");
@@ -81,9 +81,9 @@ __device__ __forceinline__ void publish_tile(uint64_t* words, int64_t tile, cons
   if (threadIdx.x % kWarp == 0) Slot<Value>::publish(words + tile * Slot<Value>::kWords, aggregate);
 }
 
-// The second: the last tile of a group publishes the group's sum, of a level above 0, from the sums of the level below.
-// Called by all lanes of one full warp for every tile. Waits for sums of this tile and those before it alone, but wait
-// it may: a persistent block does it some time after publish_tile, when all of them have been published.
+// The second part: the last tile of a group publishes the group's sum at `level`, above 0, from the sums of the level
+// below. All lanes of one full warp call this for every tile. It may wait for the sums of this and earlier tiles. So a
+// persistent block calls it some time after publish_tile, when those have been published.
 template <typename Value, typename Combine>
 __device__ void publish_group(uint64_t* words, int64_t tiles, int64_t tile, int level, Combine combine) {
   using Slots = Slot<Value>;
@@ -103,11 +103,11 @@ __device__ void publish_group(uint64_t* words, int64_t tiles, int64_t tile, int 
 // The sums that a look-back adds up, as they were when load_sums asked for them.
 template <typename Value>
 struct LoadedSums {
-  typename Slot<Value>::Words words[LookBackLayout::kLevels];  // the lane's of each level
+  typename Slot<Value>::Words words[LookBackLayout::kLevels];  // this lane's slot at each level
 };
 
-// Where a look-back reads: the lane's slot of a level, if it is one of the `before` that come before the tile in their
-// group.
+// Where a look-back reads: the lane's slot at a level, if it is one of the `before` slots that precede the tile's in
+// its group.
 struct LookBackRead {
   int64_t slot;
   int before;
@@ -122,7 +122,7 @@ struct LookBackRead {
   __device__ __forceinline__ bool is_mine() const { return static_cast<int>(threadIdx.x % kWarp) < before; }
 };
 
-// The third: asks for the sums. All loads are in flight at once, and nothing waits for them yet.
+// The third part: issues all loads of the sums at once, and waits for none.
 template <typename Value>
 __device__ __forceinline__ LoadedSums<Value> load_sums(const uint64_t* words, int64_t tiles, int64_t tile) {
   LoadedSums<Value> loaded;
@@ -134,7 +134,7 @@ __device__ __forceinline__ LoadedSums<Value> load_sums(const uint64_t* words, in
   return loaded;
 }
 
-// The last: the combination of the aggregates of all tiles before `tile`, in every lane of the one full warp that
+// The last part: the combination of the aggregates of all tiles before `tile`, in every lane of the one full warp that
 // calls this. `combine` need not commute.
 template <typename Value, typename Combine>
 __device__ Value prefix_of(uint64_t* words, int64_t tiles, int64_t tile, const LoadedSums<Value>& loaded,
@@ -157,8 +157,8 @@ __device__ Value prefix_of(uint64_t* words, int64_t tiles, int64_t tile, const L
   return prefix;
 }
 
-// All of it at once. Every tile has to call it; one that has no use for its prefix says so and gets the identity,
-// without waiting for it.
+// All parts at once. Every tile must call it; a tile that does not need its prefix passes needed = false, and gets the
+// identity without waiting.
 template <typename Value, typename Combine>
 __device__ Value look_back(uint64_t* words, int64_t tiles, int64_t tile, const Value& aggregate, const Value& identity,
                            Combine combine, bool needed = true) {

@@ -1,5 +1,5 @@
-// Binary search by a whole warp or block: as partition_point, with a probe a thread in each step, so that a search of
-// 2^26 items waits for memory 6 times or 4, not 26.
+// partition_point by a whole warp or block, with one probe per thread in each step: a search of 2^26 items waits for
+// memory 6 times (a warp) or 4 (a block) instead of 26.
 #pragma once
 
 #include "algorithm/common.h"
@@ -37,8 +37,8 @@ __device__ Index warp_partition_point(Index begin, Index end, Predicate before) 
   return begin;
 }
 
-// The same by a block of kThreads, which all call it, for several searches at once: begins[k] becomes the first i in
-// [begins[k], ends[k]) for which `before(k, i)` is false, or ends[k].
+// The same for a block of kThreads threads, all of which call it, and for several searches at once: begins[k] becomes
+// the first i in [begins[k], ends[k]) for which `before(k, i)` is false, or ends[k].
 template <int kThreads, int kSearches, typename Predicate>
 __device__ void block_partition_points(int64_t (&begins)[kSearches], int64_t (&ends)[kSearches], Predicate before) {
   const auto is_open = [&] {
@@ -56,7 +56,7 @@ __device__ void block_partition_points(int64_t (&begins)[kSearches], int64_t (&e
     }
 #pragma unroll
     for (int k = 0; k < kSearches; ++k) {
-      const int part = __syncthreads_count(is_before[k]);  // as many probes are before
+      const int part = __syncthreads_count(is_before[k]);  // the number of probes that are before
       if (begins[k] >= ends[k]) continue;
       const int64_t low = part > 0 ? probe(k, part - 1) + 1 : begins[k];
       if (part < kThreads) ends[k] = probe(k, part);

@@ -7,11 +7,11 @@
 
 namespace mgpu::cuda {
 
-// Found by one thread of the block for all: each would spend some 60 instructions on it.
+// One thread computes this for the whole block, as it takes some 60 instructions.
 struct TwoRuns {
   int a_count;
   int b_count;
-  int a_place;  // of A's first item in shared memory, which lies there where it lies in its chunk
+  int a_place;  // of A's first item in shared memory, the same as in its chunk
   int b_place;
   int b_chunk;      // where B's chunks begin
   bool whole;       // whether all chunks lie within the arrays
@@ -24,13 +24,13 @@ struct TwoRuns {
 template <typename Word>
 constexpr int kChunkItems = kChunkBytes / sizeof(Word);
 
-// Items of shared memory that two runs of `items` items may take: four chunks at their ends are not full.
+// The items of shared memory that two runs of `items` items may take, with four partial chunks at their ends.
 template <typename Word>
 constexpr int two_runs_room(int items) {
   return items + 4 * kChunkItems<Word>;
 }
 
-// The runs from items a and b of a row on.
+// The runs that start at items a and b of a row.
 template <typename Word>
 __device__ TwoRuns two_runs(const SortedPair& pair, int64_t row, int64_t a, int a_count, int64_t b, int b_count) {
   const Word* const a_keys = static_cast<const Word*>(pair.a.keys);

@@ -1,5 +1,5 @@
-// bucket_join on the CPU: a task has a bucket. It puts the bucket's rows of b in order, with the place where each slot
-// begins, and looks up the rows of a, a chunk at a time.
+// bucket_join on the CPU: one task per bucket. It sorts the bucket's rows of b by slot and code, then looks up the rows
+// of a, a chunk at a time.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kSlots = 1 << kBucketSlotBits;
 
-// A bucket's rows of b in the order of their codes, equal ones in their own.
+// A bucket's rows of b, stably sorted by slot and code.
 class BucketTable {
  public:
   BucketTable(const BucketJoinOperands& operands, const BucketSide& b, Range<int64_t> bucket) : operands_(operands) {
@@ -36,7 +36,7 @@ class BucketTable {
     }
   }
 
-  // The places of the entries of a code.
+  // The range of the entries with a code.
   Range<int> find(uint32_t code) const {
     const int slot = bucket_slot(code, operands_.bits);
     const int end = begins_[slot + 1];
@@ -71,7 +71,7 @@ void join_bucket(const BucketJoinOperands& operands, int64_t problem, int64_t nu
       found[i] = table.find(a.codes[begin + i]);
       made += maximum<int64_t>(found[i].size(), operands.keep_a);
     }
-    // A slot past the last one of the result is counted, and left alone.
+    // Slots past the end of the result are counted but not written.
     auto slot = static_cast<int64_t>(counter.fetch_add(made, std::memory_order_relaxed));
     const auto put = [&](int32_t a_row, int32_t b_row) {
       if (slot < operands.size) {

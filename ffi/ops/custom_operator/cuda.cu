@@ -1,5 +1,5 @@
-// reduce, segmented_reduce and scan by compiled functions on CUDA: the kernels of these operations, compiled for one
-// function each.
+// Launches reduce, segmented_reduce and scan by functions of callers: the kernels of these operations, compiled for
+// each function.
 #include "cuda/launch/launch.h"
 #include "jit/compiler.h"
 #include "jit/function_data.h"
@@ -50,7 +50,7 @@ int64_t staged_bytes(ItemShape shape) {
   return int64_t{scanning::TileShape::kStages} * kScanThreads * shape.rows() * shape.vector() * shape.packed;
 }
 
-// Whether a block may have a tile's stages in shared memory, beside its states.
+// Whether a block's shared memory has room for a tile's stages beside its states.
 bool has_stages(ItemShape shape, int64_t state_bytes, int device) {
   using scanning::TileShape;
   const int64_t static_bytes = 1024 + (TileShape::kStages + 1) * TileShape::kWarps * state_bytes;
@@ -143,7 +143,7 @@ void scan_by_function(const Call& call, CUstream_st* stream) {
   const int device = current_device();
   const bool in_tiles = !operands.segmented && has_stages(operands.shape, operands.state_bytes, device);
   const auto& kernels = scan_kernels(call.function->source, in_tiles, device);
-  if (segments.total() == 0) return;  // a total over no items is the caller's
+  if (segments.total() == 0) return;  // the caller computes a total over no items
   Workspace workspace = workspace_of(call);
   const auto scratch = operands.layout(workspace);
   Segments restarts = segments;

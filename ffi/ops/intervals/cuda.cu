@@ -9,7 +9,7 @@ namespace mgpu::cuda {
 
 namespace {
 
-// What fills the result with this element, if there is one.
+// Fills the result with this element, or does nothing if there is none.
 ArrayFill array_fill(const Call& call, const Fill& element) {
   const Array& result = call.results[0];
   return {result.as<char>(), element.data ? result.bytes() : 0, element};
@@ -21,7 +21,7 @@ void launch_fill(const Call& call, const ArrayFill& fill, cudaStream_t stream) {
   check_launch(call);
 }
 
-// Launches what moves intervals of one item each, if they are.
+// Launches the kernels that move intervals if each has one item.
 void move_units(const Call& call, const RegionIntervals& intervals, const IntervalMoveOperands& operands,
                 cudaStream_t stream) {
   const RegionOrder& order = intervals.order;
@@ -38,7 +38,8 @@ void move_units(const Call& call, const RegionIntervals& intervals, const Interv
   });
 }
 
-// Launches what makes the order, in the first part of the workspace, and fills the result where it is to be filled.
+// Launches the kernels that order intervals by region, in the first part of the workspace, and fills the result if
+// needed.
 RegionOrder order_by_region(const Call& call, const IntervalMoveOperands& operands, Workspace& workspace,
                             cudaStream_t stream) {
   const RegionOrder order = operands.take_order(workspace);
@@ -89,7 +90,7 @@ void launch_likely_units(const Call& call, const IntervalMoveOperands& operands,
   });
 }
 
-// The same, of the length that the shapes allow.
+// Calls launch_likely_units for the length that the shapes allow.
 template <typename Route>
 void dispatch_likely_units(const Call& call, const IntervalMoveOperands& operands, const Route& route,
                            cudaStream_t stream) {

@@ -7,15 +7,15 @@
 
 namespace mgpu {
 
-// 64 bytes a thread keep enough loads in flight.
+// 64 bytes per thread keep enough loads in flight.
 constexpr TileShape run_heads_shape(int key_width) { return {256, key_width == 8 ? 8 : 16}; }
 
-// Of how many heads a tile keeps places of 16 bits, which take as much memory as a bit a key.
+// A tile with at most this many heads keeps their positions, of 16 bits each, in the memory of one bit per key.
 constexpr int kept_heads(int tile) { return tile / 16; }
 
 struct RunHeadsOperands::Scratch {
-  unsigned* bits;   // of each tile: a bit a key, or the places of its heads
-  void* kept_keys;  // the keys of these
+  unsigned* bits;   // for each tile, one bit per key, or the positions of its heads
+  void* kept_keys;  // the keys at the heads
   TileCounts tiles;
 };
 

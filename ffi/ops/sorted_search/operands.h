@@ -26,8 +26,8 @@ struct SortedSearchOperands {
   MGPU_HOST_DEVICE const SortedRows& needles() const { return needles_are_b ? pair.b : pair.a; }
   MGPU_HOST_DEVICE const SortedRows& haystack() const { return needles_are_b ? pair.a : pair.b; }
 
-  // Whether there are so few needles that a binary search of each beats reading all of the haystack: a search reads
-  // some 5 sectors of 32 bytes that no other search of its neighbourhood does.
+  // Whether the needles are so few that a binary search for each beats reading the whole haystack. A search reads some
+  // 5 sectors of 32 bytes that searches for its neighbours do not read.
   bool search_each() const { return needles().length * 64 <= haystack().length; }
 
   // The position of one needle, given its row's needles and haystack; -1 for a dead one.

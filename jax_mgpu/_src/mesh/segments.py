@@ -38,17 +38,17 @@ __all__ = [
     "segmented_sort_indices",
 ]
 
-# What comes from other devices is sorted alone where it is no longer, and with all that is there otherwise.
+# At most this many items from other devices are sorted by themselves. More are sorted with the whole shard.
 FEW_ITEMS = 1 << 16
 
 
 def segmented_sort(
     axis: Axis, keys: jax.Array | Columns, heads: Any, flags: Any, values: Any, *, descending: bool, count: Any
 ) -> Any:
-    """Each device sorts its segments; then those across boundaries are cut by rank, and their items exchanged.
+    """Each device sorts its segments. Segments that cross a boundary are then cut by rank, and their items exchanged.
 
-    Only a device's first and last segment can be across boundaries, and only these are sorted again. A
-    device keeps the number of its items. So the cut of such a segment is at the rank of its item at the boundary.
+    Only a device's first and last segments can cross a boundary, and only these are sorted again. A device keeps its
+    number of items, so such a segment is cut at the rank of the item at the boundary.
     """
     name, (n,) = axis.operation, keys.shape
     leaves, unflatten = ([], None) if values is None else flatten_values(name, "values", values, n, "keys")
@@ -80,7 +80,7 @@ def segmented_sort(
         cuts = cut_at(axis, [Sorted(keys, begin[axis.index], end[axis.index], descending)], ranks)
         parts = Parts.between(axis, edges_of(cuts[0], lives[:, 0]), n)
         keys, *leaves = exchange(parts, [keys, *leaves])
-        ends = ((jnp.zeros_like(first), first), (last, live))  # the segments that other devices have items of
+        ends = ((jnp.zeros_like(first), first), (last, live))  # the segments that other devices share
         window = min(FEW_ITEMS, n)
 
         def sort_ends(keys: jax.Array, leaves: Any) -> tuple[jax.Array, list[jax.Array]]:
@@ -116,7 +116,7 @@ def segmented_sort_indices(
 
 
 def _flagged_ends(flags: Any, n: int, live: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The same as `own_ends`, of flags."""
+    """`own_ends` for flags."""
     positions = jnp.arange(n, dtype=live.dtype)
     starts = (flags if flags.dtype == jnp.bool_ else _unpacked(flags, n)) & (positions < live)
     return jnp.any(starts), jnp.min(jnp.where(starts, positions, live)), jnp.max(jnp.where(starts, positions, 0))
@@ -128,9 +128,9 @@ def _unpacked(words: jax.Array, n: int) -> jax.Array:
 
 
 def run_heads(axis: Axis, keys: jax.Array, count: Any, *, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Where the runs that start on this device begin, with one more to end the last one, their keys, and their number.
+    """The starts of the runs that begin on this device, with the end of the last one; their keys; and their number.
 
-    A run that goes on from an earlier device is, here, what lies before the first head.
+    Items before the first start belong to a run of an earlier device.
     """
     n = keys.shape[0]
     live = axis.live("keys", n, count)
@@ -145,9 +145,9 @@ def run_heads(axis: Axis, keys: jax.Array, count: Any, *, size: int) -> tuple[ja
 
 
 def segment_ids(axis: Axis, heads: jax.Array, n: int, count: Any) -> jax.Array:
-    """The segments of earlier devices come first; the last of these goes on up to this device's first head."""
+    """Numbers segments device by device: what precedes the first head belongs to an earlier device's last segment."""
     dtype = axis.index_dtype("n", max(n, heads.shape[0]))
-    if heads.shape[0] == 0:  # on all devices
+    if heads.shape[0] == 0:  # static, so this holds on all devices
         return axis.varying(jnp.full((n,), -1, dtype))
     live = axis.live("n", n, count)
     (ids,) = _search(offsets=heads, total=count, size=n, return_rank=False)
@@ -159,7 +159,7 @@ def segment_ids(axis: Axis, heads: jax.Array, n: int, count: Any) -> jax.Array:
 def segmented_shift(
     axis: Axis, x: jax.Array, heads: jax.Array, by: jax.Array, count: Any, fill: jax.Array
 ) -> jax.Array:
-    """Rows fetched from the device on which they lie, with the number of their segment."""
+    """Fetches each row and the number of its segment from the device that holds it."""
     n = x.shape[0]
     live = axis.live("x", n, count)
     lives = axis.gather(live)
@@ -172,7 +172,7 @@ def segmented_shift(
 
 
 def segmented_softmax(axis: Axis, x: jax.Array, heads: jax.Array, count: Any, *, log: bool) -> jax.Array:
-    """Scans from both ends give each item what its whole segment has."""
+    """Scans in both directions give each item the maximum and the sum of its whole segment."""
     named: dict[str, Any] = {"count": count_of(count), "axis_name": axis.name}
     is_live = live_mask(x.shape[0], count).reshape(-1, *[1] * (x.ndim - 1))
     x = jnp.where(is_live, x, 0)

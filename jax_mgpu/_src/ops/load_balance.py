@@ -1,4 +1,4 @@
-"""Load-balancing search: which object made each work item."""
+"""Load-balancing search: the object that each work item belongs to."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def load_balance_search(
     fill_value: ArrayLike = -1,
     axis_name: AxisName | None = None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-    """Finds the object that made each work item.
+    """Finds the object that each work item belongs to.
 
-    Objects make runs of work items, one after the other; item `i` was made by the last object whose run starts at `i`
-    or before.
+    Each object owns a run of work items, one run after the other. Item `i` belongs to the last object whose run starts
+    at `i` or before.
 
     Args:
       offsets: `[m]`, non-decreasing integers: the first work item of each object, which is the exclusive scan of the
@@ -71,15 +71,15 @@ def load_balance_search(
       size: the static number of results.
       total: the number of work items, an integer scalar (default `size`).
       return_rank: whether to return each item's position within its object too.
-      fill_value: the value of results past `total`, and of items before the first object, an integer scalar. `m` is an
-        index past every object, which JAX drops or fills; -1 would be the last object.
-      axis_name: take the objects of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Offsets
-        and `total` count over all devices, and each has `size` of the results, one device after the other. Objects are
-        numbered over all devices, `m` of each.
+      fill_value: the value of results past `total`, and of items before the first object, an integer scalar. With `m`,
+        JAX's indexing drops or fills these; -1 would index the last object.
+      axis_name: search the objects of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
+        Offsets and `total` count items over all devices. Each device gets `size` results, and objects are numbered over
+        all devices, `m` on each.
 
     Returns:
-      `[size]` indices into `offsets`, with `return_rank` a pair of them and the ranks. int32, or int64 where `size` or
-      `m` reaches 2^31.
+      `[size]` indices into `offsets`, or with `return_rank` a pair: the indices and the ranks. int32, or int64 if
+      `size` or `m` reaches 2^31.
 
     Raises:
       TypeError: offsets or total are not integers, or `size` is not static.

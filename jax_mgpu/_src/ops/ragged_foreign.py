@@ -1,4 +1,4 @@
-"""Ragged batches as arrays of other packages, Awkward Array and Apache Arrow, each imported where it is asked for."""
+"""Converts ragged batches to and from Awkward Array and Apache Arrow, which are imported on first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["arrow_parts", "awkward_parts", "to_arrow", "to_awkward"]
 
 
 def _package(operation: str, name: str, install: str) -> Any:
-    """A package that this one does not depend on."""
+    """Imports an optional package."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -23,7 +23,7 @@ def _package(operation: str, name: str, install: str) -> Any:
 
 
 def _column(operation: str, x: Any) -> np.ndarray:
-    """A leaf on the host, of a type that others have."""
+    """A leaf as a NumPy array, of a dtype that the other packages support."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) or np.asarray(x).dtype.kind not in "biufc":
         expected = "bools, integers, or floats of 16 to 64 bits (.astype(jnp.float32) converts)"
         raise type_error(operation, "values", expected, describe(x))
@@ -31,7 +31,7 @@ def _column(operation: str, x: Any) -> np.ndarray:
 
 
 def _fields(operation: str, values: Any) -> dict[str, Any] | tuple[Any, ...] | None:
-    """The parts of a dict or a tuple of values; None of an array."""
+    """The fields of a dict or tuple of values, or None for an array."""
     if isinstance(values, (jax.Array, np.ndarray)):
         return None
     if type(values) is dict and all(isinstance(name, str) for name in values):
@@ -45,7 +45,7 @@ def _fields(operation: str, values: Any) -> dict[str, Any] | tuple[Any, ...] | N
 
 
 def to_awkward(operation: str, values: Any, starts: np.ndarray, ends: np.ndarray) -> Any:
-    """A list of records, or of numbers, for each row."""
+    """An Awkward Array with one list of records or numbers per row."""
     ak = _package(operation, "awkward", "awkward")
 
     def content(values: Any) -> Any:
@@ -87,7 +87,7 @@ def awkward_parts(operation: str, array: Any) -> tuple[Any, np.ndarray]:
 
 
 def to_arrow(operation: str, values: Any, offsets: np.ndarray) -> Any:
-    """A ListArray; LargeListArray from 2^31 items on. Trailing axes are lists of a fixed size."""
+    """A ListArray, or a LargeListArray from 2^31 items on. Trailing axes become fixed-size lists."""
     pa = _package(operation, "pyarrow", "pyarrow")
 
     def content(values: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Samples: a choice by weight for each random number, and tokens of a language model by their logits."""
+"""Weighted choices, and tokens of a language model sampled from logits."""
 
 from __future__ import annotations
 
@@ -47,23 +47,22 @@ def weighted_choice(
       u: random numbers from 0 to 1, floats, an array of any shape; with `segments` 1-D, `[k]`.
       weights: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, which need not add up to 1. Negative ones and
         NaN count as 0.
-      segments: `Segments`, or their heads, of the weights: each number chooses among the items of one.
-      ids: `[k]`, integers: the segment of each number. Without them, number `j` is for segment `j`. A number whose id
-        is negative, or not below the number of segments, belongs to none.
+      segments: `Segments` of the weights, or their heads: each number then chooses within one segment.
+      ids: `[k]` integers: the segment of each number (default: number `j` chooses within segment `j`). A number whose
+        id is out of range belongs to no segment.
 
     Returns:
-      An index into weights for each number, of the shape of u: with running sums C, the first i with
-      `C[i] > u * C[last]`, where C never decreases and grows only where a weight is above 0; the last item of a weight
-      above 0 where there is no such i; -1 where all weights are 0, and for a number that belongs to no segment. int32,
-      or int64 from 2^31 items on.
+      An index into `weights` for each number, of the shape of `u`: the first `i` with `C[i] > u * C[last]`, where `C`
+      are the running sums of the weights, or the last item with a weight above 0 if there is no such `i`. -1 if all
+      weights are 0, or if the number belongs to no segment. int32, or int64 from 2^31 items on.
 
     Raises:
-      TypeError: u are not floats, weights are not numbers, or ids are not integers.
+      TypeError: u does not hold floats, weights do not hold numbers, or ids do not hold integers.
       ValueError: an argument's shape is not one of the above, or ids are given without segments; 2^31 items or more
         without `jax_enable_x64`.
 
-    Sums are in float32 at least. An item of weight 0 is never chosen, however the sums round. No derivatives. Time is
-    O(n + m + k log n).
+    Sums are computed in float32 or wider. An item of weight 0 is never chosen, whatever the rounding. There are no
+    derivatives. Time is O(n + m + k log n).
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -120,7 +119,7 @@ def _numbers(name: str, k: int, ids: Any, m: int, index: Any) -> jax.Array:
 
 
 def _running_sums(weights: jax.Array, heads: Any = ABSENT) -> jax.Array:
-    """Sums of the weights up to each, which grow at weights above 0 alone: sums of a tree may differ by a rounding."""
+    """Running sums of the weights that grow only at positive weights: a tree of sums may round them down elsewhere."""
     sums = scan_columns(weights, Kind.ADD, heads)
     return scan_columns(jnp.where(weights > 0, sums, 0), Kind.MAX, heads)
 
@@ -143,31 +142,31 @@ def sample_logits(
 ) -> jax.Array:
     """Samples a token for each row of logits.
 
-    Probabilities are the softmax of `logits / temperature`. Then tokens are left out by `top_k`; by `top_p` of the
-    probabilities of those that are left, which add up to 1 again; and by `min_p`. One of the rest is drawn by its
-    probability. Among equal logits, the first ones come first.
+    Probabilities are the softmax of `logits / temperature`. `top_k` filters the tokens first, then `top_p` by the
+    renormalized probabilities of those that remain, then `min_p`. One of the remaining tokens is drawn by its
+    probability. Equal logits rank in their order.
 
     Args:
       key: a random key.
       logits: `[..., n]`, floats: a row for each token to draw. NaN counts as -inf.
-      temperature: numbers from 0 on. 0 takes the first token of the largest logit.
-      top_k: integers: how many tokens of the largest logits are left. One is left always. A Python integer takes less
-        time than an array.
-      top_p: numbers from 0 to 1: as few tokens are left, most probable ones first, as have this probability at least.
-      min_p: numbers from 0 to 1: tokens are left that are at least so probable, compared with the most probable one.
+      temperature: numbers of at least 0. At 0, the first token with the largest logit is taken.
+      top_k: integers: how many tokens with the largest logits to keep; at least one is kept. A Python integer is faster
+        than an array.
+      top_p: numbers from 0 to 1: keep the fewest most probable tokens whose probabilities add up to at least this.
+      min_p: numbers from 0 to 1: keep tokens that are at least this probable, relative to the most probable one.
 
     Each of these four is a scalar, or has one number for each row, `[...]`.
 
     Returns:
-      Tokens, `[...]`: int32; -1 for a row of nothing but -inf and NaN.
+      `[...]` tokens, int32; -1 for a row that holds only -inf and NaN.
 
     Raises:
-      TypeError: an argument's dtype is not one of the above, or `key` is no random key.
+      TypeError: an argument's dtype is not one of the above, or `key` is not a random key.
       ValueError: an argument's shape is not one of the above.
 
-    Computed in float32, with one random number a row, that of `jax.random.uniform(key, logits.shape[:-1])`. No
-    derivatives. Time is that of a sort of each row for `top_p`, or for `top_k` in an array; that of `top_k` for an
-    integer; else two passes over the logits.
+    It computes in float32, with one random number per row, from `jax.random.uniform(key, logits.shape[:-1])`. There are
+    no derivatives. `top_p`, or an array as `top_k`, costs a sort of each row; an integer `top_k` costs what
+    `jax_mgpu.top_k` does; otherwise there are two passes over the logits.
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu
@@ -186,7 +185,7 @@ def sample_logits(
 def _sample_logits(
     key: Any, logits: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any, most: int | None
 ) -> jax.Array:
-    """The same with a static number of tokens apart from an array of them."""
+    """`sample_logits` with `most`, a static `top_k`, apart from a traced one."""
     name = "sample_logits"
     logits, key = _floats(name, "logits", logits), _random_key(name, key)
     if logits.ndim == 0:
@@ -222,13 +221,13 @@ def _sample_logits(
 
 
 def _drawn(u: jax.Array, x: jax.Array, order: Any, temperature: Any, number: Any, mass: Any, share: Any) -> jax.Array:
-    """A token of each row of logits, which are in falling order, and were at the places `order`, if it is there.
+    """Draws a token from each row of logits. With `order`, rows are sorted, descending, and it holds their tokens.
 
-    What is left of a row in order is its first tokens, so that their running sums are those of the whole row.
+    The filters keep the first tokens of a sorted row, so the running sums of the whole row serve them too.
     """
     best = x.max(axis=1, keepdims=True)
     differences = jnp.where(x == best, 0, x - best) / jnp.where(temperature == 0, 1, temperature)
-    powers = jnp.where(x > -jnp.inf, jnp.exp(differences), 0)  # 1 of the most probable token
+    powers = jnp.where(x > -jnp.inf, jnp.exp(differences), 0)  # 1 for the most probable token
     places = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
     if number is not None:
         kept = jnp.clip(number, 1, x.shape[1]).astype(jnp.int32)

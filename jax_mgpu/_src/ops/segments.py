@@ -1,4 +1,4 @@
-"""Segments: where the segments of an array lie, from every form in which people have it, and in every form."""
+"""Segments: where the segments of an array lie, converted from and to every common form."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ from jax_mgpu._src.ops.sorted_search import insertion_points
 
 __all__ = ["Segments"]
 
-MOST = np.iinfo(np.int32).max - 1  # positions past it mean the same: they lie past every array of 32-bit indices
+MOST = np.iinfo(np.int32).max - 1  # larger positions mean the same: they lie past every array with 32-bit indices
 
 
 @jax.tree_util.register_pytree_with_keys_class
 class Segments(Ranges):
-    """Where the segments of an array lie: what lengths, row splits, ids, flags and ranges say in words of their own.
+    """Where the segments of an array lie, from lengths, row splits, ids, flags or ranges.
 
-    Every function that takes `heads` takes a Segments in their place, and then neither `ends` nor `flags` nor `count`.
-    Items in no segment (before the first, between two, past the last) take no part: a sort leaves them where they are,
-    scans and softmaxes give 0, ids are -1, and they have no gradient.
+    Every function that takes `heads` accepts a Segments instead, and then takes no `ends`, `flags` or `count`. Items in
+    no segment (before the first, between two, past the last) do not take part: a sort leaves them where they are, scans
+    and softmaxes give 0, and ids are -1.
 
-    Segment `i` is `starts[i]` to `ends[i]`. Values never are part of a program: a Segments works in `jit`, `vmap`,
-    `grad`, `scan`, `shard_map`, and wherever a pytree does. What the host knows (lists, arrays of NumPy) is checked at
-    once and stays on the host, so that functions outside of `jit` raise an error where a segment ends past the last
-    item; what is traced, or an array of JAX, is checked with `checks()`.
+    Segment `i` holds the items from `starts[i]` up to, but not including, `ends[i]`. A Segments is a pytree of traced
+    arrays: it works in `jit`, `vmap`, `grad`, `scan` and `shard_map`, and new values compile nothing. Lists and NumPy
+    arrays are checked at once and stay on the host, so that outside of `jit` a segment that ends past the last item is
+    an error. JAX arrays, traced or not, are checked within `checks()`.
 
     Args:
       starts: `[m]`, non-decreasing integers.
@@ -101,7 +101,7 @@ class Segments(Ranges):
 
     @classmethod
     def tree_unflatten(cls, _: None, children: Sequence[Any]) -> Segments:
-        """A Segments of children that JAX made, which may be anything."""
+        """A Segments of the given children, which JAX may have replaced by anything."""
         made = object.__new__(cls)
         made.starts, made.ends = children
         return made
@@ -112,8 +112,8 @@ class Segments(Ranges):
     def from_heads(cls, heads: Integers, *, ends: Integers | None = None, count: ArrayLike | None = None) -> Segments:
         """Segments that start at `heads`, `[m]` non-decreasing integers.
 
-        Each ends where the next begins, and the last one at `count`, an integer scalar; or, with `ends`, there. A head
-        past `count` is padding: an empty segment at the end.
+        Each segment ends where the next one starts, and the last one at `count`, an integer scalar, unless `ends` gives
+        the ends. A head past `count` is padding: an empty segment at the end.
         """
         name = "Segments.from_heads"
         if ends is None and count is None:
@@ -161,7 +161,7 @@ class Segments(Ranges):
 
     @classmethod
     def from_ids(cls, ids: Integers, m: int) -> Segments:
-        """`m` segments by the segment of each item, `[n]` integers in order. Ids outside of [0, m) belong to none."""
+        """`m` segments by the segment of each item, `[n]` integers in order; ids outside of [0, m) mean no segment."""
         name = "Segments.from_ids"
         m, ids = static_size(name, "m", m), _positions(name, "ids", ids)
         if isinstance(ids, np.ndarray):
@@ -174,7 +174,7 @@ class Segments(Ranges):
             return cls.of(*_narrow(np.minimum(np.searchsorted(latest, numbers), ends), ends))
         ids = ids_in_order(name, ids, m)
         known = (ids >= 0) & (ids < m)
-        # Ids in no segment take that of the last item before, or of the next one behind: each row is in order then.
+        # Ids outside of [0, m) become that of the segment before, or of the one after: each array is then sorted.
         latest = scan(jnp.where(known, ids, -1), "max")
         earliest = scan(jnp.where(known, ids, m), "min", reverse=True)
         numbers = jnp.arange(m, dtype=ids.dtype)
@@ -183,9 +183,9 @@ class Segments(Ranges):
 
     @classmethod
     def from_flags(cls, flags: ArrayLike | Sequence[bool], m: int) -> Segments:
-        """`m` segments, each from a set flag to the next, of `bool[n]`. The first item starts a segment in any case.
+        """`m` segments, each from one set flag of `bool[n]` to the next. The first item always starts a segment.
 
-        Items from the start of segment `m` on belong to none. Segments that are missing are empty, at the end.
+        Items from the start of segment `m` on are in no segment. If there are fewer than `m`, the last ones are empty.
         """
         name = "Segments.from_flags"
         m = static_size(name, "m", m)
@@ -205,12 +205,12 @@ class Segments(Ranges):
 
     @classmethod
     def of(cls, starts: Any, ends: Any) -> Segments:
-        """Segments of starts and ends that hold already what is asked of them."""
+        """Segments from starts and ends that are known to be valid."""
         return cls.tree_unflatten(None, (starts, ends))
 
     @classmethod
     def _cut(cls, starts: Any, ends: Any, count: Any) -> Segments:
-        """Segments of the first `count` items alone."""
+        """The segments, cut to the first `count` items."""
         if all(isinstance(x, np.ndarray) for x in (starts, ends, count)):
             return cls.of(*_narrow(np.minimum(starts, count), np.minimum(ends, count)))
         dtype = common_dtype(starts, ends, count)
@@ -236,7 +236,7 @@ class Segments(Ranges):
 
     @property
     def offsets(self) -> Any:
-        """`[m + 1]`: where each segment starts, and where the last one ends. Segments with gaps have none: an error."""
+        """`[m + 1]`: where each segment starts, and where the last one ends. Segments with gaps raise an error."""
         name = "Segments.offsets"
         starts, ends = self.starts, self.ends
         on_host = isinstance(starts, np.ndarray) and isinstance(ends, np.ndarray)
@@ -278,12 +278,12 @@ class Segments(Ranges):
 
 
 def _last(ends: Any) -> Any:
-    """The greatest end, 0 of none."""
+    """The largest end, or 0 if there are no segments."""
     return (np if isinstance(ends, np.ndarray) else jnp).max(ends, axis=-1, initial=0)
 
 
 def _positions(name: str, argument: str, x: Any, rank: int = 1) -> Any:
-    """An array of integers, of NumPy where the host knows it."""
+    """An array of integers: a NumPy array if the host knows the values."""
     host = x if isinstance(x, jax.Array) else host_array(x, name, argument, MOST)
     if host.ndim != rank:
         expected = "a 1-D array (batches come from jax.vmap)" if rank else "an integer scalar"
@@ -324,7 +324,7 @@ def _ranges(name: str, starts: Any, ends: Any, argument: str = "starts") -> tupl
 
 
 def _narrow(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of the type of indices into as many items as the segments reach over."""
+    """Starts and ends as int32, or as int64 if they do not fit."""
     dtype = np.int32 if max(ends.max(initial=0), starts.max(initial=0)) <= np.iinfo(np.int32).max else np.int64
     return starts.astype(dtype), ends.astype(dtype)
 
@@ -335,7 +335,7 @@ def _expect_ascending(name: str, argument: str, x: np.ndarray) -> None:
 
 
 def _expect(name: str, argument: str, expected: str, x: np.ndarray, holds: np.ndarray) -> None:
-    """What holds of all of an array."""
+    """Raises an error for the first item that does not hold."""
     broken = np.flatnonzero(~holds)
     if broken.size:
         raise value_error(name, argument, expected, f"{int(x[broken[0]])} at position {int(broken[0])}")

@@ -1,4 +1,4 @@
-"""The primitive behind every sort: of keys within segments."""
+"""The primitive behind every sort, which sorts keys within segments."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["SORT", "Method"]
 
 
 class Method(enum.IntEnum):
-    """How keys are sorted: the attribute `method` of the kernels. All but MERGING go with neither heads nor flags."""
+    """How kernels sort keys: their attribute `method`. Only MERGING takes heads or flags."""
 
-    MERGING = 0  # of whole rows; segments are sorted in the fastest way
+    MERGING = 0  # for whole rows; segments are sorted by the fastest method
     FASTEST = 1
-    NEARLY_SORTED = 2  # by merging, where much is in its place already
-    PARTITIONING = 3  # by the highest `bits` bits at least, equal keys in their order
+    NEARLY_SORTED = 2  # by merging, for rows with many keys in place
+    PARTITIONING = 3  # a stable partition by the highest `bits` bits, or more
 
 
 def _shapes(keys: Any, values: Any, payload: int) -> Sequence[Any]:
@@ -43,7 +43,7 @@ def _fallback(
     descending: int,
     payload: int,
 ) -> Sequence[jax.Array]:
-    """lax.sort by segment (where there is more than one), by key, and stable."""
+    """A stable `lax.sort` by segment (if there are several) and by key."""
     (n,) = keys.shape
     positions = jnp.arange(n, dtype=index_dtype("segmented_sort", "keys", n))
     segments = segment_numbers(positions, heads, flags, count)

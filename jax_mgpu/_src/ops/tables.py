@@ -56,7 +56,7 @@ def lookup(
     Args:
       keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order; or columns, a tuple of 1 to 8 such
         arrays.
-      table_keys: `[m]` keys of the same types, in any order, each once; among equal keys the first counts.
+      table_keys: `[m]` keys of the same types, in any order. Of equal keys, the first one counts.
       values: a pytree of arrays with leading axis `m`, of any dtype and trailing shape.
       default: the value of a key that is not in the table, a scalar; converted to each dtype.
       count: the number of live keys, an integer scalar (default `n`). Results past it are the default.
@@ -70,8 +70,8 @@ def lookup(
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     Gradients flow to the values. Time is that of a sort of both keys, a search and a gather. Integer keys are not
-    sorted if the table's keys fill a quarter of the range from their least to their greatest; on a GPU, only if there
-    are four keys for each of the table.
+    sorted if the table's keys fill at least a quarter of the range from their smallest to their largest; on a GPU,
+    there must also be four times as many keys as rows of the table.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -87,8 +87,9 @@ def lookup(
     fills = [fill_operand(name, default, x.dtype, "default") for x in leaves]
     table_live = count_of(table.count)
 
-    # Rows of words are looked up by the branches below, all others by the places that these find: wide rows are then
-    # moved once, and in a batch, where JAX selects between branches, narrow floats keep their bits.
+    # The branches below look up vectors of 4- and 8-byte values themselves. For other values they find positions, which
+    # are gathered afterwards: wide rows move once, and in a batch, where JAX selects between branches, narrow floats
+    # keep their bits.
     looked_up = [x.ndim == 1 and x.dtype.itemsize >= 4 for x in leaves]
 
     def moved(found: Sequence[jax.Array]) -> Any:
@@ -110,8 +111,8 @@ def lookup(
     if not surely(lambda: 0 < m <= 2 * n):
         return moved(by_search())
     if isinstance(table.keys, tuple) or table.keys.dtype != checked.dtype:
-        return moved(by_search())  # which says what is wrong
-    if not is_local(checked, table.keys, *leaves):  # the branches below would have to lie on devices alike
+        return moved(by_search())  # which raises the error
+    if not is_local(checked, table.keys, *leaves):  # the branches below would have to be sharded alike
         return moved(by_search())
 
     def by_place() -> list[jax.Array]:
@@ -127,9 +128,9 @@ def lookup(
 
 
 class Numbers:
-    """Integer keys of a table as places counted from its least one, where few of these places are empty.
+    """Integer keys of a table as positions relative to its smallest key, for tables with few gaps.
 
-    A gather from an array that has each place costs a fraction of a sort of the keys that are looked up.
+    A gather from an array with an entry for each position costs a fraction of a sort of the keys to look up.
     """
 
     def __init__(self, keys: jax.Array, live: Any, table: Ordered):
@@ -141,17 +142,17 @@ class Numbers:
         self.table_places, self.table_count = self.place(table.keys).astype(jnp.uint32), table.count
 
     def place(self, keys: jax.Array) -> jax.Array:
-        """The difference of keys from the least one; a large number for keys that are less."""
+        """The difference of keys from the smallest one; a large number for keys below it."""
         distance = _distance(self.least, keys)
         return distance.astype(np.dtype(f"uint{max(32, 8 * keys.dtype.itemsize)}"))
 
     def places(self) -> jax.Array:
-        """The place of each key that is looked up, one past the last if the table does not have the key."""
+        """The position of each key to look up; one past the last for keys outside of the table's range."""
         inside = live_mask(self.keys.shape[0], self.live) & (self.keys >= self.least) & (self.keys <= self.greatest)
         return jnp.where(inside, self.place(self.keys), self.size).astype(self.order.dtype)
 
     def rows(self) -> jax.Array:
-        """The row of the table at each place, the first of several, -1 where there is none."""
+        """The first row of the table at each position, -1 if there is none."""
         ends = jnp.arange(self.size + 1, dtype=jnp.uint32)
         begins = _search(
             needles=ends, haystack=self.table_places, needles_count=ABSENT, haystack_count=self.table_count,
@@ -251,7 +252,7 @@ def asof_join(
 
 
 class AsofJoin(NamedTuple):
-    """An as-of join, by either of two ways. All lists are of a's and of b's."""
+    """An as-of join, by a sort or by a table of groups. Each sequence has a's part and b's part."""
 
     name: str
     looks: str
@@ -263,7 +264,7 @@ class AsofJoin(NamedTuple):
     largest: jax.Array | None
 
     def by_sort(self) -> jax.Array:
-        """The result for keys of any type: rows are sorted by group and time, and what is found goes back to them."""
+        """Joins keys of any type: sorts rows by group and time, and returns results in the order of the rows."""
         rows = [
             _by_group_and_time(self.name, side, group, time, count, self.is_sorted)
             for side, group, time, count in zip("ab", self.groups, self.times, self.counts, strict=True)
@@ -287,12 +288,12 @@ class AsofJoin(NamedTuple):
         return rows[0].to_rows(take_or_fill(rows[1].order + 1, found) - 1)
 
     def by_table(self, table: GroupTable) -> jax.Array:
-        """The result for sorted times and groups that fit a table: rows stay where they are."""
+        """Joins sorted times with groups that fit a table; rows stay in place."""
         with by_construction():
             pair = sorted_pair(self.name, *self.times, *self.counts)
         (time, b_time), b_count = self.times, pair.b_count
         has_nan = jnp.issubdtype(time.dtype, jnp.floating)
-        if has_nan:  # the last ones, which have no partner
+        if has_nan:  # NaNs sort last, and have no partner
             live = live_mask(b_time.shape[0], b_count) & ~is_nan(b_time)
             b_count = jnp.sum(live, dtype=live_items(b_time.shape[0], b_count).dtype)[None]
         given = table.operands(self.groups[0][0], self.groups[1][0])
@@ -305,10 +306,11 @@ class AsofJoin(NamedTuple):
         return self._nearest(time, b_time, beside_cut)
 
     def _nearest(self, time: jax.Array, b_time: jax.Array, beside_cut: Callable[[bool, bool], jax.Array]) -> jax.Array:
-        """The partner of each row, -1 where it has none.
+        """The partner of each row, -1 if it has none.
 
-        `beside_cut(right, later)` gives the row of b that has its keys before, or `later` after, the cut that a side
-        makes; -1 where there is none. With exact matches a cut is behind what is looked for.
+        `beside_cut(right, later)` gives the nearest row of b with the same keys before (or, if `later`, after) the cut
+        that a search from the given side finds, or -1. The side decides whether rows at the same time lie before the
+        cut.
         """
 
         def partner(is_later: bool) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
@@ -316,7 +318,7 @@ class AsofJoin(NamedTuple):
             position = beside_cut(self.exact != is_later, is_later)
             pair = (time, take_or_fill(b_time, position))
             gaps = [_distance(*(pair if is_later else pair[::-1]))]
-            if jnp.issubdtype(time.dtype, jnp.floating):  # half of it too, which does not overflow
+            if jnp.issubdtype(time.dtype, jnp.floating):  # also half of each, which cannot overflow
                 gaps.append(_distance(*(x * 0.5 for x in (pair if is_later else pair[::-1]))))
             near = position >= 0
             return position, near if self.largest is None else near & (gaps[0] <= self.largest), gaps
@@ -333,7 +335,7 @@ class AsofJoin(NamedTuple):
 
 
 class GroupTable:
-    """The groups of b, integers, as places counted from the least one: a kernel has a table of so many in fast memory.
+    """The integer groups of b, relative to the smallest one. A kernel keeps a table of this many in shared memory.
 
     Attributes:
       always_fits: whether all groups of their type fit a table.
@@ -356,13 +358,13 @@ class GroupTable:
         self.number = jnp.where(self.fits, span, 0).astype(jnp.int32) + 1
 
     def operands(self, a_groups: jax.Array, b_groups: jax.Array) -> dict[str, jax.Array]:
-        """Those of the kernels that have to do with groups."""
+        """The kernels' operands that describe groups."""
         words = {"a_groups": a_groups, "b_groups": b_groups, "first_group": self.least[None]}
         words = {argument: self._words(x) for argument, x in words.items()}
         return {**words, "group_count": self.number[None]}
 
     def _words(self, x: jax.Array) -> jax.Array:
-        """Groups as int32, whose differences from the first one are what counts."""
+        """Groups as int32. Kernels use only their differences from the first one."""
         if x.dtype.itemsize < 4:
             return x.astype(jnp.int32)
         if x.dtype.itemsize == 8:
@@ -394,7 +396,7 @@ def _columns_of(name: str, argument: str, by: Any, length: int) -> tuple[Any, ..
 
 
 def _distance(early: jax.Array, late: jax.Array) -> jax.Array:
-    """How much later one time is, exactly: of integers without a sign."""
+    """The exact difference of two times, unsigned for integers."""
     if jnp.issubdtype(early.dtype, jnp.floating):
         return jnp.where(early == late, jnp.zeros((), early.dtype), late - early)
     word = f"uint{8 * early.dtype.itemsize}"
@@ -402,7 +404,7 @@ def _distance(early: jax.Array, late: jax.Array) -> jax.Array:
 
 
 def _tolerance(name: str, tolerance: Any, dtype: Any) -> jax.Array:
-    """The greatest difference, of the type of differences."""
+    """The largest allowed difference, in the type of differences."""
     given = as_array(name, "tolerance", tolerance)
     if given.ndim != 0:
         raise value_error(name, "tolerance", "a scalar", describe(given))
@@ -411,7 +413,7 @@ def _tolerance(name: str, tolerance: Any, dtype: Any) -> jax.Array:
         return given.astype(dtype)
     if not jnp.issubdtype(given.dtype, jnp.integer):
         raise type_error(name, "tolerance", f"an integer, as the times are {dtype.name}", describe(given))
-    given = jnp.maximum(given, 0)  # one that is negative is no large unsigned number
+    given = jnp.maximum(given, 0)  # a negative tolerance must not become a large unsigned number
     word = jnp.dtype(f"uint{8 * dtype.itemsize}")
     if given.dtype.itemsize > word.itemsize:
         given = jnp.minimum(given, jnp.asarray(jnp.iinfo(word).max, given.dtype))
@@ -439,7 +441,7 @@ def _group_search_fallback(
     *,
     forward: int,
 ) -> Sequence[jax.Array]:
-    """Binary searches for pairs of a group and a cut among those of the groups and positions of b."""
+    """Binary searches for pairs of a group and a cut among the pairs of group and position of b."""
     m = b_groups.shape[0]
     if m == 0:
         return [jnp.full_like(cuts, -1)]
