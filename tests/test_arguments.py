@@ -213,6 +213,18 @@ def test_flags(name):
         jax.tree.map(np.testing.assert_array_equal, call(flag), call(True))
 
 
+def test_functions_that_are_no_operators_before_what_else_is_missing():
+    """That a function takes one item is said also where an identity is missing."""
+    for name, call in {
+        "reduce": lambda op: mgpu.reduce(KEYS[:0], op),
+        "segmented_reduce": lambda op: mgpu.segmented_reduce(KEYS, [0], op),
+        "interval_reduce": lambda op: mgpu.interval_reduce(KEYS, [0], [1], op),
+        "scan": lambda op: mgpu.scan(KEYS, op, exclusive=True),
+    }.items():
+        for op in (lambda a: a, lambda a, b: (a, b), lambda a, b: (a + b).astype(np.float16)):
+            assert raised(lambda call=call, op=op: call(op)).startswith(f"{name}: op: expected {ITEM}")
+
+
 @pytest.mark.parametrize("name", SIZES)
 def test_sizes(name):
     call = SIZES[name]

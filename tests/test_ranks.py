@@ -444,7 +444,7 @@ def test_ranks_of_long_segments_are_exact():
 
     for last in (2**24 + 1, 2**26 + 3, 2**31 - 3):
         for q in (0.0, 0.25, 0.5, 0.75, 1.0):
-            lower, upper, weight = _neighbours(np.float32(q).reshape(1, 1), np.full((1, 1), last + 1, np.int32))
+            lower, upper, weight = _neighbours(np.float32(q).reshape(1, 1), np.full((1, 1), last + 1, np.int32), 2**-24)
             exact = int(q * 4) * last
             assert (int(lower[0, 0]), float(weight[0, 0])) == (exact // 4, exact % 4 / 4)
             assert int(upper[0, 0]) == -(-exact // 4)
@@ -495,13 +495,14 @@ def test_quantiles_beside_infinities():
     np.testing.assert_array_equal(got, [-np.inf, 0.5, np.inf])
 
 
+@pytest.mark.parametrize("real", ["float32", "float64"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_quantiles_at_whole_ranks_are_items(dtype):
-    """Neighbours have no share where k / (n - 1) is rounded: here it would be infinite."""
+def test_quantiles_at_whole_ranks_are_items(dtype, real):
+    """Neighbours have no share where k / (n - 1) is rounded to any type: here it would be infinite."""
     for n in (4, 6, 7, 10, 11, 21, 101):
         ranks = np.arange(n)
         x = np.where(ranks == ranks[:, None], 5, np.where(ranks < ranks[:, None], -np.inf, np.inf)).astype(dtype)
-        q = (ranks / (n - 1)).astype(np.float64 if dtype == "float64" else np.float32)
+        q = (ranks / (n - 1)).astype(real)
         np.testing.assert_array_equal(jax.vmap(mgpu.quantile)(x, q), np.full(n, 5))
         heads = np.zeros(1, np.int32)
         found = jax.vmap(lambda row, at, heads=heads: mgpu.segmented_quantile(row, heads, at))(x, q)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jax_mgpu as mgpu
 
@@ -265,6 +266,21 @@ def test_transformations_of_samples(rng):
         assert got[i].tolist() == mgpu.sample_logits(keys[i], rows[i], top_p=p[i], top_k=9).tolist()
     slope = jax.grad(lambda x: jnp.take_along_axis(x, mgpu.sample_logits(keys[0], x, top_p=0.5)[:, None], 1).sum())
     assert slope(rows[0]).sum() == 4
+
+
+def test_samples_of_shared_rows_over_an_explicit_axis(rng):
+    """Keys or parameters are dealt out over a mesh, and all devices have the logits."""
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:1])
+    rows, p = rng.normal(size=(3, 20)).astype(np.float32), np.array([0.1, 0.9], np.float32)
+    seeds = np.arange(2, dtype=np.uint32)
+    for settings in ({"top_k": 5}, {"top_k": np.int32(5)}, {}):
+        call = jax.vmap(lambda seed, p, s=settings: mgpu.sample_logits(jax.random.key(seed), rows, top_p=p, **s))
+        expected = call(seeds, p).tolist()
+        with jax.set_mesh(mesh):
+            placed = [jax.device_put(x, NamedSharding(mesh, PartitionSpec("x"))) for x in (seeds, p)]
+            assert jax.jit(call)(*placed).tolist() == expected
+            alone = jax.vmap(lambda seed, s=settings: mgpu.sample_logits(jax.random.key(seed), rows, top_p=0.5, **s))
+            assert jax.jit(alone)(placed[0]).shape == (2, 3)
 
 
 def test_what_a_misuse_of_sample_logits_says():

@@ -258,14 +258,26 @@ def test_plain_jax_gives_the_same(example, rng, monkeypatch):
     agree(got, expected, example.exact)
 
 
-@every_example
-def test_batches_over_one_explicit_device(example, rng):
-    """Traced alone. JAX 0.11 cannot join the parts of such a batch where one has a single item."""
+def explicit_results(example, rng, mapped):
+    """The results of a batch over one Explicit device, traced: JAX 0.11 cannot join the parts of such a batch."""
     mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:1])
     with jax.set_mesh(mesh):
-        arguments = batch_of(example, rng, 1)
-        results = jax.eval_shape(jax.jit(jax.vmap(example.call)), *place(mesh, arguments, [P("x")] * len(arguments)))
-    assert all(x.shape[0] == 1 for x in jax.tree.leaves(results))
+        arguments = drop(batch_of(example, rng, 1), mapped)
+        placed = place(mesh, arguments, [P("x") if on else P() for on in mapped])
+        return jax.eval_shape(jax.jit(jax.vmap(example.call, in_axes=axes(mapped))), *placed)
+
+
+@every_example
+def test_batches_over_one_explicit_device(example, rng):
+    arity = len(example.make(rng, np.float32))
+    assert all(x.shape[0] == 1 for x in jax.tree.leaves(explicit_results(example, rng, (True,) * arity)))
+
+
+@pytest.mark.long
+@every_example
+def test_mixed_batches_over_one_explicit_device(example, rng):
+    for mapped in mixes(len(example.make(rng, np.float32))):
+        explicit_results(example, rng, mapped)
 
 
 @pytest.mark.parametrize(

@@ -174,8 +174,12 @@ def preconditions(rng: np.random.Generator) -> Other:
         if argument in KEYS:
             live = oracle.live_count(operands.get(f"{argument}_count"), len(x))
             return unsorted(rng, x, live, descending="descending" in text, unique="duplicates=False" in text)
-        if argument == "order":
+        if argument == "order" and name == "take_segments":
             return unknown(rng, x, len(operands["heads"]))
+        if argument == "order":  # a permutation
+            live = oracle.live_count(operands.get("count"), len(x))
+            found = unknown(rng, x[:live], len(x))
+            return found and (np.concatenate([found[0], x[live:]]), found[1])
         if argument in ("heads", "offsets", "indices"):
             return ids_as_heads(x) if argument == "heads" and rng.random() < 0.3 else decreasing(rng, x)
         return outside(rng, x) if argument.endswith(("count", "total")) else None

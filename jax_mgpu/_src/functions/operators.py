@@ -222,6 +222,7 @@ def custom(
         raise value_error(operation, argument, expected, describe(first))
     n = first.shape[0]
     leaves = expect_leading_axis(operation, argument, leaves, n, "each other")
+    _expect_items(operation, op, [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves], structure)
     needs = needs_identity(n)
     if initial is not None:
         initial = _like_item(operation, "initial", initial, leaves, structure)
@@ -230,7 +231,6 @@ def custom(
     elif needs is not None:
         raise value_error(operation, "identity", f"the identity of op, for {needs}", "None")
     index_dtype(operation, argument, n)
-    _expect_items(operation, op, [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves], structure)
     plain, restore_leaves = plain_leaves(leaves)
     plain = [whole_axes(leaf) for leaf in plain]
 

@@ -57,6 +57,8 @@ def quantiles(
     dtype = x.dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
     wide = accumulator_dtype(dtype)
     shape = q.shape
+    types = (q.dtype, wide) if jnp.issubdtype(q.dtype, jnp.floating) else (wide,)
+    rounding = max(float(jnp.finfo(dtype).eps) for dtype in types) / 2
     q = fractions(name, "q", whole_axes(q).astype(wide).reshape(-1))
     if heads is ABSENT:
         segments = GivenSegments(jnp.zeros((1,), jnp.int32), None, count_operand(name, "count", count, n), n)
@@ -71,7 +73,7 @@ def quantiles(
         begin, end = jnp.zeros((1,), total.dtype), total.reshape(1)
     else:
         begin, end = (bound.astype(index) for bound in segments.bounds())
-    lower, upper, weight = _taken(method, *_neighbours(q[:, None], (end - begin)[None]))
+    lower, upper, weight = _taken(method, *_neighbours(q[:, None], (end - begin)[None], rounding))
     last = jnp.broadcast_to(jnp.maximum(end - 1, 0), (1, *end.shape))
     positions = jnp.concatenate([begin[None] + lower, begin[None] + upper, last])
     if axis_name is not None:
@@ -164,15 +166,15 @@ def _taken(
     return rank, rank, jnp.zeros_like(weight)
 
 
-def _neighbours(q: jax.Array, lengths: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The ranks below and above each quantile, and the weight of the upper one, from 0 to less than 1.
 
     A rank of a long segment has more digits than a float32. So the rank is computed in parts: with q = k / 4096 + r and
     the last rank 4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last part is rounded. Rounding
     never takes it past the rank of (k + 1) / 4096, so that ranks rise with q.
 
-    A rank that is whole but for the rounding of q is whole: 0.7 of 11 items is the item of rank 7, without a share of
-    its neighbour, which may be infinite.
+    A rank that is whole but for the rounding of q, which is of the type that q was given in, is whole: 0.7 of
+    11 items is the item of rank 7, without a share of its neighbour, which may be infinite.
     """
     last = jnp.maximum(lengths - 1, 0)
 
@@ -190,7 +192,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array) -> tuple[jax.Array, jax.Array,
     next_lower, next_weight = rank(jnp.minimum(k + 1, 4096))
     is_past = (lower > next_lower) | ((lower == next_lower) & (weight > next_weight))
     lower, exact = jnp.where(is_past, next_lower, lower), jnp.where(is_past, next_weight, weight)
-    error = jnp.minimum(q * last.astype(q.dtype) * (jnp.finfo(q.dtype).eps / 2), MOST_ERROR)
+    error = jnp.minimum(q * last.astype(q.dtype) * rounding, MOST_ERROR)
     is_next = 1 - exact <= error
     lower = jnp.clip(lower + is_next.astype(lower.dtype), 0, last)
     weight = with_derivative(jnp.where(is_next | (exact <= error), 0, exact), weight)

@@ -241,10 +241,10 @@ def _drawn(u: jax.Array, x: jax.Array, order: Any, temperature: Any, number: Any
     if share is not None:
         powers = jnp.where(powers >= jnp.minimum(share, 1), powers, 0)
     last = jnp.max(jnp.where(powers > 0, places, -1), axis=1, keepdims=True)
-    total = jnp.take_along_axis(sums, jnp.maximum(last, 0), axis=1)
+    total = jax.vmap(take_or_fill)(sums, jnp.maximum(last, 0))
     drawn = jnp.minimum(jnp.sum(sums <= u * total, axis=1, keepdims=True, dtype=jnp.int32), last)
     drawn = jnp.where(temperature == 0, jnp.argmax(x, axis=1, keepdims=True).astype(jnp.int32), drawn)
-    tokens = drawn if order is None else jnp.take_along_axis(order, jnp.maximum(drawn, 0), axis=1)
+    tokens = drawn if order is None else jax.vmap(take_or_fill)(order, jnp.maximum(drawn, 0))
     return jnp.where(last < 0, -1, tokens)
 
 
