@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jaxlib
 import numpy as np
+from jaxlib.version import __version__ as jaxlib_version
 
 from benchmarks import peers
 from benchmarks.runner import Outcome, Result, Runner
@@ -34,7 +34,7 @@ def describe_run(runner: Runner, copy_rate: float) -> dict[str, Any]:
         "cuda_compiler": built.description["compiler"] if built else None,
         "cccl": _cccl(int(built.description["cub_version"])) if built else None,
         "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
+        "jaxlib": jaxlib_version,
         "numpy": np.__version__,
         "python": platform.python_version(),
         "scale": runner.scale,

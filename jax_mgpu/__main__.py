@@ -20,8 +20,8 @@ from typing import NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 import numpy as np
+from jaxlib.version import __version__ as jaxlib_version
 
 import jax_mgpu as mgpu
 from jax_mgpu._src.arguments.check import KEY_DTYPES, describe
@@ -261,7 +261,7 @@ def print_information() -> None:
     settings = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)]
     lines = [
         f"jax_mgpu {mgpu.__version__} from {pathlib.Path(mgpu.__file__).parent}",
-        f"Python {platform.python_version()}, jax {jax.__version__}, jaxlib {jaxlib.__version__}, "
+        f"Python {platform.python_version()}, jax {jax.__version__}, jaxlib {jaxlib_version}, "
         f"numpy {np.__version__}, {platform.platform()}",
         f"devices: {list_devices()}",
         f"kernels built: {built}",

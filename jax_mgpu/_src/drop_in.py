@@ -18,7 +18,7 @@ import numpy as np
 import jax_mgpu as mgpu
 from jax_mgpu._src.arguments.check import KEY_DTYPES
 from jax_mgpu._src.arguments.preconditions import by_construction
-from jax_mgpu._src.core.compat import evaluate, is_sharded
+from jax_mgpu._src.core.compat import compiles, evaluate, flatten, is_sharded, platform_dependent
 from jax_mgpu._src.core.library import platforms
 from jax_mgpu._src.ops.order_statistics import _order_statistics
 
@@ -79,7 +79,7 @@ class Call:
 
     def again(self, function: Callable[..., Any]) -> Any:
         """What another function of the same signature gives."""
-        bound = inspect.BoundArguments(self._function.signature, self._arguments)  # type: ignore[arg-type]
+        bound = inspect.BoundArguments(self._function.signature, self._arguments)
         return function(*bound.args, **bound.kwargs)
 
     def run(self, **changes: Any) -> Any:
@@ -91,7 +91,7 @@ class Call:
 
         def program() -> Any:
             operands, options = self._function.split({**self._arguments, **changes})
-            leaves, structure = jax.tree.flatten(operands)
+            leaves, structure = flatten(operands)
             trace = jax.make_jaxpr(
                 lambda *leaves: self.run(**options, **structure.unflatten(leaves)), return_shape=True
             )
@@ -133,7 +133,7 @@ def like(
             forms = {"cpu": ours} if on_cpu else {}
             forms |= {"cuda": ours} if on_cuda else {}
             with by_construction():  # a size that is too small cuts the results, as it does there
-                return jax.lax.platform_dependent(**forms, default=call.run)
+                return platform_dependent(**forms, default=call.run)
 
         def answer(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
             """What kernels give, or None where JAX's function has the call."""
@@ -147,7 +147,7 @@ def like(
                 return None  # JAX says what is wrong
             call, first = Call(signed, given), given[operands[0]]
             on_cpu = "cpu" in kernels and is_faster(least, _items(first) if measure is None else measure(call))
-            if not (on_cpu or on_cuda) or not signed.may_take(first) or jax.config.jax_disable_jit:
+            if not (on_cpu or on_cuda) or not signed.may_take(first) or not compiles():
                 return None
             if unsized is not None and given[unsized[0]] is None:
                 traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given))
@@ -245,7 +245,8 @@ def _sort(parameters: Mapping[str, Any], *operands: jax.Array) -> list[jax.Array
             results = [*(first if number > 1 else [first]), *rest]
         return [x.astype(column.dtype) for x, column in zip(results, columns, strict=True)]
 
-    return along(parameters["dimension"], sort, *operands)
+    result: list[jax.Array] | None = along(parameters["dimension"], sort, *operands)
+    return result
 
 
 def _scan(op: Any) -> Callable[..., Any]:

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+import jax
 from jax.typing import ArrayLike, DTypeLike
 
 if TYPE_CHECKING:
+    from jax_mgpu._src.core.operation import Keyed
     from jax_mgpu._src.ops.segments import Segments
 
 __all__ = [
     "ArrayLike",
     "AsofDirection",
+    "Attribute",
+    "Aval",
     "AxisName",
+    "Count",
     "DTypeLike",
     "Directions",
     "Integers",
     "ItemFunction",
     "JoinKind",
     "Keys",
+    "Operands",
     "OperatorName",
     "OperatorTree",
     "PairFunction",
+    "Pytree",
     "QuantileMethod",
     "RankMethod",
     "ScannedName",
     "SegmentsLike",
     "Side",
+    "Tangents",
 ]
 
 ScannedName: TypeAlias = Literal[
@@ -51,3 +59,26 @@ RankMethod: TypeAlias = Literal["min", "dense", "ordinal", "first", "max", "aver
 SegmentsLike: TypeAlias = "ArrayLike | Segments"  # heads, or a Segments
 AxisName: TypeAlias = str | Sequence[str]  # of a mesh, inside jax.shard_map
 Side: TypeAlias = Literal["left", "right"]
+
+# What the layers below the public functions take.
+Pytree: TypeAlias = object  # any tree of arrays: nothing is known of it before it is flattened
+Count: TypeAlias = ArrayLike | None  # of live items; None where all are
+Aval: TypeAlias = jax.ShapeDtypeStruct | jax.core.ShapedArray | jax.Array  # what has a shape and a type
+Attribute: TypeAlias = "int | Keyed"
+
+
+class Operands(Protocol):
+    """The operands of one problem, a named tuple of which each operation has its own."""
+
+    def __getattr__(self, name: str) -> jax.Array: ...
+    def __iter__(self) -> Iterator[jax.Array]: ...
+    def _asdict(self) -> dict[str, jax.Array]: ...
+    def _replace(self, **named: jax.Array) -> Operands: ...
+
+
+class Tangents(Protocol):
+    """Their tangents; None is a zero."""
+
+    def __getattr__(self, name: str) -> jax.Array | None: ...
+    def __iter__(self) -> Iterator[jax.Array | None]: ...
+    def _asdict(self) -> dict[str, jax.Array | None]: ...

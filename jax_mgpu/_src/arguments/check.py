@@ -11,9 +11,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.arguments.annotations import (
+    ArrayLike,
+    AxisName,
+    Count,
+    DTypeLike,
+    Pytree,
+    SegmentsLike,
+)
 from jax_mgpu._src.arguments.preconditions import inside, segment_heads
-from jax_mgpu._src.core.compat import known_size, surely
+from jax_mgpu._src.core.compat import PyTreeDef, flatten, has_64_bits, known_size, surely
 from jax_mgpu._src.core.eager import on_host
+from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import is_random_key
 
 __all__ = [
@@ -70,7 +79,7 @@ def value_error(operation: str, argument: str, expected: str, got: Any) -> Value
     return ValueError(f"{operation}: {argument}: expected {expected}, got {got}")
 
 
-def as_array(operation: str, argument: str, x: Any, limit: int | None = None) -> jax.Array:
+def as_array(operation: str, argument: str, x: Pytree, limit: int | None = None) -> jax.Array:
     """An argument as an array.
 
     Integers that JAX would cut to 32 bits, without `jax_enable_x64`, are an error if they do not fit. Positions are an
@@ -79,7 +88,7 @@ def as_array(operation: str, argument: str, x: Any, limit: int | None = None) ->
     return x if isinstance(x, jax.Array) else on_host(host_array, x, operation, argument, limit)
 
 
-def host_array(x: Any, operation: str, argument: str, limit: int | None) -> Any:
+def host_array(x: Any, operation: str, argument: str, limit: int | None) -> jax.Array | np.ndarray:
     """The same of what the host has, as JAX takes it."""
     if isinstance(x, np.ma.MaskedArray):
         raise type_error(operation, argument, "an array without a mask", type(x).__name__)
@@ -104,7 +113,7 @@ def _items(x: Any) -> Iterable[Any]:
     return jax.tree.leaves(x) if isinstance(x, (list, tuple)) else ()
 
 
-def _numbers(operation: str, argument: str, host: np.ndarray, x: Any) -> np.ndarray:
+def _numbers(operation: str, argument: str, host: np.ndarray, x: Pytree) -> np.ndarray:
     """NumPy's form of an argument; only large integers may be objects."""
     if host.dtype == object:
         numeric = host.size > 0 and all(isinstance(i, int) for i in host.flat)
@@ -146,19 +155,20 @@ def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None)
     if limit is not None:
         if limit >= bounds.max:
             index_dtype(operation, argument, limit + 1)
-        return np.clip(host, bounds.min, bounds.max).astype(dtype)
-    wider = "" if jax.config.jax_enable_x64 else f" ({given.name} needs jax_enable_x64)"
+        result: np.ndarray = np.clip(host, bounds.min, bounds.max).astype(dtype)
+        return result
+    wider = "" if has_64_bits() else f" ({given.name} needs jax_enable_x64)"
     first = next(i for i in host.flat if not bounds.min <= i <= bounds.max)
     raise value_error(operation, argument, f"integers that fit {dtype.name}{wider}", int(first))
 
 
-def expect_no_axis(operation: str, argument: str, axis_name: Any) -> None:
+def expect_no_axis(operation: str, argument: str, axis_name: AxisName | None) -> None:
     """An argument that excludes a mesh axis was given."""
     if axis_name is not None:
         raise value_error(operation, "axis_name", f"None where {argument} is given", repr(axis_name))
 
 
-def expect_vector(operation: str, argument: str, x: Any, limit: int | None = None) -> jax.Array:
+def expect_vector(operation: str, argument: str, x: Pytree, limit: int | None = None) -> jax.Array:
     """An argument as a 1-D array."""
     x = as_array(operation, argument, x, limit)
     if x.ndim != 1:
@@ -166,7 +176,7 @@ def expect_vector(operation: str, argument: str, x: Any, limit: int | None = Non
     return x
 
 
-def expect_key(operation: str, argument: str, x: Any) -> jax.Array:
+def expect_key(operation: str, argument: str, x: Pytree) -> jax.Array:
     """An argument as a 1-D array of a type that has an order."""
     x = expect_vector(operation, argument, x)
     if x.dtype.name not in KEY_DTYPES:
@@ -175,7 +185,7 @@ def expect_key(operation: str, argument: str, x: Any) -> jax.Array:
     return x
 
 
-def expect_mask(operation: str, argument: str, x: Any) -> jax.Array:
+def expect_mask(operation: str, argument: str, x: Pytree) -> jax.Array:
     """An argument as a 1-D array of bools."""
     x = expect_vector(operation, argument, x)
     if x.size == 0:
@@ -200,17 +210,17 @@ def index_dtype(operation: str, argument: str, *lengths: int) -> np.dtype:
     long = [length for length in lengths if surely(operator.ge, length, INT32_LIMIT)]
     if not long:
         return np.dtype(np.int32)
-    if not jax.config.jax_enable_x64:
+    if not has_64_bits():
         raise value_error(operation, argument, "fewer than 2^31 items, or jax_enable_x64 for int64 indices", max(long))
     return np.dtype(np.int64)
 
 
-def index_vector(operation: str, argument: str, x: Any, limit: int) -> jax.Array:
+def index_vector(operation: str, argument: str, x: Pytree, limit: int) -> jax.Array:
     """A 1-D array of positions up to `limit`, as int32 or int64 (positions beyond `limit` stay beyond it)."""
     return index_array(operation, argument, expect_vector(operation, argument, x, limit), limit)
 
 
-def index_array(operation: str, argument: str, x: Any, limit: int) -> jax.Array:
+def index_array(operation: str, argument: str, x: Pytree, limit: int) -> jax.Array:
     """The same of any shape."""
     x = as_array(operation, argument, x, limit)
     if x.size == 0 and not jnp.issubdtype(x.dtype, jnp.integer):
@@ -218,7 +228,7 @@ def index_array(operation: str, argument: str, x: Any, limit: int) -> jax.Array:
     return _as_index(operation, argument, x, limit)
 
 
-def head_vector(operation: str, heads: Any, length: int) -> jax.Array:
+def head_vector(operation: str, heads: SegmentsLike, length: int) -> jax.Array:
     """The start positions of segments of an array of this length, checked."""
     return segment_heads(operation, index_vector(operation, "heads", heads, length), length)
 
@@ -252,7 +262,7 @@ def expect_choice(operation: str, argument: str, choice: Any, choices: Iterable[
     return choice
 
 
-def expect_dtype(operation: str, dtype: Any, op: Any = None) -> None:
+def expect_dtype(operation: str, dtype: DTypeLike | None, op: object = None) -> None:
     """The dtype that items are converted to before a named operator combines them, or None."""
     if dtype is None:
         return
@@ -266,10 +276,10 @@ def expect_dtype(operation: str, dtype: Any, op: Any = None) -> None:
         raise type_error(operation, "dtype", NUMBERS, repr(dtype))
 
 
-def count_operand(operation: str, argument: str, count: Any, length: int) -> Any:
+def count_operand(operation: str, argument: str, count: Count, length: int) -> jax.Array:
     """A live count as an operand of shape [1], or the absent operand where there is none."""
     if count is None:
-        return np.zeros((0,), np.int32)
+        return ABSENT
     given, count = count, as_array(operation, argument, count)
     if count.ndim != 0:
         raise value_error(operation, argument, "an integer scalar", describe(count))
@@ -278,18 +288,20 @@ def count_operand(operation: str, argument: str, count: Any, length: int) -> Any
     return inside(operation, argument, _as_index(operation, argument, count, length).reshape(1), length)
 
 
-def fill_operand(operation: str, fill_value: Any, dtype: Any, argument: str = "fill_value") -> jax.Array:
+def fill_operand(operation: str, fill_value: ArrayLike, dtype: np.dtype, argument: str = "fill_value") -> jax.Array:
     """What fills results past the live ones, converted to their dtype, as an operand of shape [1]."""
     if not isinstance(fill_value, jax.Array):
         return on_host(_host_fill, fill_value, operation, argument, dtype)
-    return _fill(fill_value, fill_value, operation, argument, dtype)
+    result: jax.Array = _fill(fill_value, fill_value, operation, argument, dtype)
+    return result
 
 
-def _host_fill(x: Any, operation: str, argument: str, dtype: Any) -> np.ndarray:
-    return _fill(_numbers(operation, argument, np.asarray(x), x), x, operation, argument, dtype)
+def _host_fill(x: Any, operation: str, argument: str, dtype: np.dtype) -> np.ndarray:
+    result: np.ndarray = _fill(_numbers(operation, argument, np.asarray(x), x), x, operation, argument, dtype)
+    return result
 
 
-def _fill(value: Any, given: Any, operation: str, argument: str, dtype: Any) -> Any:
+def _fill(value: Any, given: Any, operation: str, argument: str, dtype: np.dtype) -> Any:
     if value.ndim != 0:
         raise value_error(operation, argument, "a scalar", describe(value))
     if is_random_key(value.dtype):
@@ -319,9 +331,9 @@ def _as_index(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Ar
     return jnp.minimum(x, jnp.array(past, x.dtype)).astype(signed)
 
 
-def expect_rows(operation: str, argument: str, x: Any, length: int, of: str) -> tuple[list[jax.Array], Any]:
+def expect_rows(operation: str, argument: str, x: Pytree, length: int, of: str) -> tuple[list[jax.Array], PyTreeDef]:
     """The leaves of a pytree as arrays, each with a leading axis of this length, and the pytree's structure."""
-    leaves, structure = jax.tree.flatten(x)
+    leaves, structure = flatten(x)
     return expect_leading_axis(operation, argument, leaves, length, of), structure
 
 

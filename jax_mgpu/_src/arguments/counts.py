@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.arguments.annotations import DTypeLike
 from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.core.compat import smaller, surely
 from jax_mgpu._src.keys.bits import shifted
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 
-def live_items(n: int, count: Any, dtype: Any = None) -> jax.Array:
+def live_items(n: int, count: jax.Array, dtype: DTypeLike | None = None) -> jax.Array:
     """The number of live items of n, of the type of indices into them unless another is asked for."""
     dtype = index_dtype("count", "n", n) if dtype is None else dtype
     if not count.size:
@@ -43,7 +44,7 @@ def live_items(n: int, count: Any, dtype: Any = None) -> jax.Array:
     return jnp.clip(count[0], 0, smaller(n, jnp.iinfo(count.dtype).max)).astype(dtype)
 
 
-def live_mask(n: int, count: Any) -> jax.Array:
+def live_mask(n: int, count: jax.Array) -> jax.Array:
     """Which of n positions hold live items."""
     live = live_items(n, count)
     return jnp.arange(n, dtype=live.dtype) < live
@@ -98,12 +99,12 @@ def is_first(n: int) -> jax.Array:
     return jnp.arange(n, dtype=jnp.uint64 if surely(lambda: n > 2**32) else jnp.uint32) == 0
 
 
-def segment_starts(n: int, heads: Any) -> jax.Array:
+def segment_starts(n: int, heads: jax.Array) -> jax.Array:
     """Which of n positions start a segment."""
     return is_first(n).at[heads_inside(heads, n)].set(True, mode="drop", wrap_negative_indices=False)
 
 
-def marked_starts(n: int, heads: Any, flags: Any) -> jax.Array:
+def marked_starts(n: int, heads: jax.Array, flags: jax.Array) -> jax.Array:
     """Which of n positions start a segment, by bools, or bits of words, or the list of them."""
     if not flags.size:
         return segment_starts(n, heads)
@@ -113,7 +114,7 @@ def marked_starts(n: int, heads: Any, flags: Any) -> jax.Array:
     return bits.reshape(-1)[:n].astype(bool)
 
 
-def segment_numbers(positions: jax.Array, heads: Any, flags: Any, count: Any) -> jax.Array | None:
+def segment_numbers(positions: jax.Array, heads: jax.Array, flags: jax.Array, count: jax.Array) -> jax.Array | None:
     """Each position's segment, or nothing where all are in one."""
     (n,) = positions.shape
     if not heads.size and not flags.size and not count.size:
@@ -124,7 +125,7 @@ def segment_numbers(positions: jax.Array, heads: Any, flags: Any, count: Any) ->
     return segments
 
 
-def segment_bounds(heads: jax.Array, n: int, count: Any, index: Any = None) -> tuple[jax.Array, jax.Array]:
+def segment_bounds(heads: jax.Array, n: int, count: jax.Array, index: Any = None) -> tuple[jax.Array, jax.Array]:
     """Where the segment of each head begins and ends, among the live ones of n items, whose number has that dtype."""
     live = live_items(n, count, index)
     dtype = common_dtype(heads, live)
@@ -135,7 +136,7 @@ def segment_bounds(heads: jax.Array, n: int, count: Any, index: Any = None) -> t
     return begin, jnp.where(is_last, live, shifted(begin, -1))
 
 
-def segment_lengths(heads: jax.Array, n: int, count: Any, dtype: Any) -> jax.Array:
+def segment_lengths(heads: jax.Array, n: int, count: jax.Array, dtype: DTypeLike) -> jax.Array:
     """How many live items the segment of each head has, as floats: also of 2^31 items and more, in any mode of JAX."""
     positions = jax.dtypes.canonicalize_dtype(np.uint64)
     most = smaller(n, int(jnp.iinfo(positions).max))

@@ -83,7 +83,8 @@ def checks(on: bool = True) -> AbstractContextManager[None]:
       jax.errors.JaxRuntimeError: INVALID_ARGUMENT: segmented_sort: heads: expected non-negative integers in
       non-decreasing order (Segments.from_lengths takes lengths), first broken at position 2, got 1...
     """
-    return _ON(on)
+    result: AbstractContextManager[None] = _ON(on)
+    return result
 
 
 ASCENDING = "non-negative integers in non-decreasing order"
@@ -120,7 +121,7 @@ def segment_numbers(operation: str, argument: str, x: jax.Array, number: int) ->
     return _require(operation, argument, expected, x, lambda x: (x >= -1) & (x <= number))
 
 
-def distinct_positions(operation: str, argument: str, x: jax.Array, count: Any, length: int) -> jax.Array:
+def distinct_positions(operation: str, argument: str, x: jax.Array, count: jax.Array, length: int) -> jax.Array:
     """Positions in increasing order, none negative; those past the live items are padding and may repeat.
 
     `count`, the number of live items, is an operand of shape [1], or empty: then there are `length`.
@@ -133,7 +134,7 @@ def distinct_positions(operation: str, argument: str, x: jax.Array, count: Any, 
     return _require(operation, argument, "non-negative integers in increasing order", x, holds)
 
 
-def permutation(operation: str, argument: str, x: jax.Array, count: Any) -> jax.Array:
+def permutation(operation: str, argument: str, x: jax.Array, count: jax.Array) -> jax.Array:
     """Live positions of an array of this length, none twice; `count` is an operand of shape [1], or empty."""
     n = x.shape[0]
 
@@ -225,7 +226,8 @@ def ids_in_order(operation: str, ids: jax.Array, number: int) -> jax.Array:
 
     def holds(ids: jax.Array) -> jax.Array:
         known = (ids >= 0) & (ids < number)
-        return ids_hold(jnp, ids, known, jax.lax.cummax(jnp.where(known, ids, -1)))
+        result: jax.Array = ids_hold(jnp, ids, known, jax.lax.cummax(jnp.where(known, ids, -1)))
+        return result
 
     return _require(operation, "ids", IDS_IN_ORDER, ids, holds)
 
@@ -265,7 +267,7 @@ def room(operation: str, count: jax.Array, size: int) -> jax.Array:
     return _require(operation, "size", f"at most {size} results", count, lambda count: count <= size)
 
 
-def keys_of_few_bits(operation: str, argument: str, keys: jax.Array, count: Any, bits: int) -> jax.Array:
+def keys_of_few_bits(operation: str, argument: str, keys: jax.Array, count: jax.Array, bits: int) -> jax.Array:
     """Live keys from 0 to 2^bits - 1; `count` is an operand of shape [1], or empty."""
 
     def holds(keys: jax.Array) -> jax.Array:
@@ -280,7 +282,7 @@ def sorted_keys(
     operation: str,
     argument: str,
     keys: jax.Array,
-    count: Any,
+    count: jax.Array,
     *,
     descending: bool = False,
     unique: bool = False,
@@ -304,9 +306,9 @@ def sorted_columns(
     operation: str,
     names: Sequence[str],
     columns: Sequence[jax.Array],
-    count: Any,
+    count: jax.Array,
     *,
-    descending: Any,
+    descending: Sequence[bool],
     unique: bool = False,
     within: Callable[[], jax.Array] | None = None,
 ) -> list[jax.Array]:
@@ -388,7 +390,7 @@ def segments_inside(operation: str, argument: str, heads: jax.Array, ends: jax.A
     return _require(operation, argument, f"Segments within {length} items", ends, holds)
 
 
-def interval_lengths(offsets: jax.Array, total: Any, size: int) -> Callable[[], jax.Array]:
+def interval_lengths(offsets: jax.Array, total: jax.Array, size: int) -> Callable[[], jax.Array]:
     """The lengths of intervals, computed where a check needs them; `total` is an operand of shape [1], or empty."""
 
     def lengths() -> jax.Array:
@@ -438,7 +440,8 @@ def _require(
         return position, value.astype(jnp.float32) if value.dtype.name in ("float16", "bfloat16") else value
 
     position, value = automatic(first_broken)(jax.lax.stop_gradient(x))
-    return _check.bind(x, position, value, expected=f"{operation}: {argument}: expected {expected}")
+    result: jax.Array = _check.bind(x, position, value, expected=f"{operation}: {argument}: expected {expected}")
+    return result
 
 
 # The custom call: gives its first operand back, or fails.
@@ -452,13 +455,14 @@ ad.primitive_jvps[_check] = lambda primals, tangents, *, expected: (
 
 @functools.partial(jax.jit, static_argnames="expected")
 def _run(x: jax.Array, position: jax.Array, value: jax.Array, *, expected: str) -> jax.Array:
-    return _check.bind(x, position, value, expected=expected)
+    result: jax.Array = _check.bind(x, position, value, expected=expected)
+    return result
 
 
-@_check.def_impl
 def _impl(x: jax.Array, position: jax.Array, value: jax.Array, *, expected: str) -> jax.Array:
     with compiling():
-        return _run(x, position, value, expected=expected)
+        result: jax.Array = _run(x, position, value, expected=expected)
+        return result
 
 
 def _batch(operands: Sequence[Any], axes: Sequence[Any], *, expected: str) -> tuple[Any, int]:
@@ -470,6 +474,7 @@ def _batch(operands: Sequence[Any], axes: Sequence[Any], *, expected: str) -> tu
     return _check.bind(*fronted, expected=expected), 0
 
 
+_check.def_impl(_impl)
 batching.primitive_batchers[_check] = _batch
 mlir.register_lowering(_check, lambda ctx, x, position, value, *, expected: [x])
 for _platform in library.platforms():

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.arguments.annotations import ArrayLike, Pytree
 from jax_mgpu._src.arguments.check import as_array, describe, fill_operand, type_error, value_error
 from jax_mgpu._src.keys.bits import is_random_key
 
@@ -18,7 +19,7 @@ __all__ = ["RowForm"]
 class RowForm:
     """One dtype and trailing shape, and how its arrays are handed to a kernel: as `[n, elements]`, elements > 0."""
 
-    def __init__(self, operation: str, argument: str, x: Any):
+    def __init__(self, operation: str, argument: str, x: Pytree):
         self.operation, self.argument = operation, argument
         x = as_array(operation, argument, x)
         if x.ndim == 0:
@@ -47,10 +48,11 @@ class RowForm:
             return self._nothing(rows, shape)
         if self.random is not None:
             words = rows.shape[1] // math.prod(self.trailing)
-            return jax.random.wrap_key_data(rows.reshape(*shape, words), impl=self.random)
+            result: jax.Array = jax.random.wrap_key_data(rows.reshape(*shape, words), impl=self.random)
+            return result
         return rows.reshape(shape).astype(self.dtype)
 
-    def fill(self, fill_value: Any) -> jax.Array:
+    def fill(self, fill_value: ArrayLike) -> jax.Array:
         """The element that fills rows without a source, as an operand of shape `[1]`."""
         dtype = np.dtype(np.uint32) if self.random is not None else self.dtype
         fill = fill_operand(self.operation, fill_value, dtype)
@@ -63,7 +65,10 @@ class RowForm:
         if self.random is None:
             return jax.lax.full_like(rows, 0, self.dtype, shape)
         words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=self.random))).shape
-        return jax.random.wrap_key_data(jax.lax.full_like(rows, 0, jnp.uint32, (*shape, *words)), impl=self.random)
+        result: jax.Array = jax.random.wrap_key_data(
+            jax.lax.full_like(rows, 0, jnp.uint32, (*shape, *words)), impl=self.random
+        )
+        return result
 
     def _stored(self, x: jax.Array) -> jax.Array:
         """What travels: random keys as words, integers narrower than a byte as bytes."""

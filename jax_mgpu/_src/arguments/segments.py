@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Count, SegmentsLike
 from jax_mgpu._src.arguments.check import count_operand, describe, head_vector, index_vector, type_error, value_error
 from jax_mgpu._src.arguments.counts import common_dtype, live_items, segment_bounds
 from jax_mgpu._src.arguments.preconditions import segments_apart, segments_inside
@@ -61,7 +62,7 @@ class GivenSegments:
 
     heads: jax.Array
     ends: jax.Array | None
-    count: Any
+    count: jax.Array
     n: int
 
     @property
@@ -80,8 +81,13 @@ class GivenSegments:
 
 
 def split_segments(
-    operation: str, heads: Any, ends: Any = None, count: Any = None, argument: str = "count", **others: Any
-) -> tuple[Any, Any, Any]:
+    operation: str,
+    heads: SegmentsLike,
+    ends: ArrayLike | None = None,
+    count: Count = None,
+    argument: str = "count",
+    **others: object,
+) -> tuple[ArrayLike, ArrayLike | None, Count]:
     """Heads, ends and count, also where a `Segments` stands for all three and excludes these and other arguments."""
     if not isinstance(heads, Ranges):
         return heads, ends, count
@@ -93,13 +99,13 @@ def split_segments(
 
 def segment_operands(
     operation: str,
-    heads: Any,
-    ends: Any,
-    count: Any,
+    heads: SegmentsLike,
+    ends: ArrayLike | None,
+    count: Count,
     n: int,
     *,
     argument: str = "count",
-    axis_name: Any = None,
+    axis_name: AxisName | None = None,
     whole: bool = False,
 ) -> GivenSegments:
     """The segments that a public function was given, checked: heads, with ends and a count or without, or a `Segments`.
@@ -147,7 +153,7 @@ def group_operands(operation: str, groups: Groups, n: int | None, size: int) -> 
     return jnp.asarray(order), jnp.asarray(segments.starts), count
 
 
-def expect_no_ends(operation: str, axis_name: Any) -> None:
+def expect_no_ends(operation: str, axis_name: AxisName | None) -> None:
     """Over a mesh axis, segments end where the next begins."""
     if axis_name is not None:
         raise value_error(operation, "axis_name", "None where the segments have ends", repr(axis_name))

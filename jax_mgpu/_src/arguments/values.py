@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.arguments.annotations import ArrayLike, Pytree
 from jax_mgpu._src.arguments.check import describe, expect_leading_axis, host_array, type_error, value_error
 from jax_mgpu._src.arguments.counts import wide_enough
-from jax_mgpu._src.core.compat import stack
+from jax_mgpu._src.core.compat import flatten, stack
 from jax_mgpu._src.core.eager import on_host
 from jax_mgpu._src.keys.bits import is_narrow_float, is_random_key, is_words, keeping_bits, of_words, words_of
 from jax_mgpu._src.keys.digits import WIDEST, WORD, Digit, code_digits, code_of, part
@@ -52,11 +53,10 @@ class Payload(enum.IntEnum):
 
 
 def flatten_values(
-    operation: str, argument: str, values: Any, length: int, of: str
+    operation: str, argument: str, values: Pytree, length: int, of: str
 ) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], Any]]:
     """The leaves of a values pytree, checked, and the function that puts new leaves in their places."""
-    structure: Any
-    leaves, structure = jax.tree.flatten(values)
+    leaves, structure = flatten(values)
     plain, restore = plain_leaves(expect_leading_axis(operation, argument, leaves, length, of))
     return plain, lambda moved: structure.unflatten(restore(moved))
 
@@ -76,7 +76,7 @@ def plain_leaves(
 
 
 def flatten_pair(
-    operation: str, a_values: Any, b_values: Any, a_length: int, b_length: int
+    operation: str, a_values: Pytree, b_values: Pytree, a_length: int, b_length: int
 ) -> tuple[list[jax.Array], list[jax.Array], Callable[[Sequence[jax.Array]], Any]]:
     """The leaves of the values of A and of B, checked to be alike, and the function that puts leaves in place."""
     if (a_values is None) != (b_values is None):
@@ -138,7 +138,7 @@ def _packed_bits(leaves: Sequence[Any]) -> int:
     return WORD if row_bits <= WORD else WIDEST
 
 
-def _element_bits(dtype: Any) -> int:
+def _element_bits(dtype: np.dtype) -> int:
     """The width of the elements of an array; 0 of elements that are less than a byte, or not numbers."""
     if dtype == jnp.bool_:
         return 8
@@ -254,7 +254,7 @@ def filled_behind(x: jax.Array, live: jax.Array, fill: jax.Array) -> jax.Array:
     return keeping_bits(filled, (x, fill))
 
 
-def fill_missing(operation: str, indices: jax.Array, fill_value: Any) -> jax.Array:
+def fill_missing(operation: str, indices: jax.Array, fill_value: ArrayLike) -> jax.Array:
     """Indices with the caller's value in the place of -1."""
     if type(fill_value) is int and fill_value == -1:
         return indices

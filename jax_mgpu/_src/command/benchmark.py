@@ -79,7 +79,8 @@ def default_size() -> int:
     if device.platform == "cpu":
         return CPU_SIZE
     memory = (device.memory_stats() or {}).get("bytes_limit", BYTES_AN_ITEM * CPU_SIZE)
-    return min(GPU_SIZE, 2 ** (int(memory // BYTES_AN_ITEM).bit_length() - 1))
+    result: int = min(GPU_SIZE, 2 ** (int(memory // BYTES_AN_ITEM).bit_length() - 1))
+    return result
 
 
 def run(size: int, device: str, plot: pathlib.Path) -> int:

@@ -9,7 +9,7 @@ import pathlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.export
@@ -21,17 +21,19 @@ from jax._src import shard_map as _shard_map
 from jax._src.array import ArrayImpl
 from jax._src.export import _export
 from jax._src.interpreters import partial_eval as _partial_eval
-from jax._src.lib.mlir import ir
-from jax._src.lib.mlir.dialects import hlo
 from jax._src.sharding_impls import SPMDAxisContext as _SPMDAxisContext
 from jax.extend.core import Literal, Primitive, jaxprs_in_params
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo as hlo
 
 __all__ = [
     "ArrayImpl",
     "InconclusiveSize",
+    "LoweringContext",
     "Primitive",
+    "PyTreeDef",
     "ad",
     "automatic",
     "automatic_batches",
@@ -39,13 +41,18 @@ __all__ = [
     "axes_bound",
     "batching",
     "broadcast",
+    "compiles",
     "compiling",
+    "cond",
     "evaluate",
     "evaluate_equation",
     "exportable",
     "ffi_api_version",
     "filling_element",
+    "flatten",
+    "fori_loop",
     "free_of_explicit_axes",
+    "has_64_bits",
     "in_place",
     "inner_jaxprs",
     "invariant_gather",
@@ -61,6 +68,7 @@ __all__ = [
     "known_size",
     "mlir",
     "partition_spec",
+    "platform_dependent",
     "reconcile_vma",
     "result_aval",
     "rows_sharding",
@@ -75,7 +83,9 @@ __all__ = [
     "zero_tangent",
 ]
 
+T = TypeVar("T")
 Aval = Any
+LoweringContext = mlir.LoweringRuleContext
 WHOLE = PartitionSpec()
 
 
@@ -104,18 +114,30 @@ def exportable(result: type) -> None:
 
 def compiling() -> AbstractContextManager[Any]:
     """Has jit compile also where `jax.disable_jit` is on: a kernel runs in a program alone, as JAX's own primitives."""
-    return jax.disable_jit(False) if jax.config.jax_disable_jit else nullcontext()
+    return nullcontext() if compiles() else jax.disable_jit(False)
 
 
-def reconcile_vma(operands: Sequence[Any]) -> Sequence[Any]:
+def reconcile_vma(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
     """Gives all operands the varying manual axes of any of them, as jax.lax's own functions do under shard_map."""
     name = "auto_insert_reshard" if hasattr(_core, "auto_insert_reshard") else "standard_insert_pvary"  # JAX 0.10.0
-    return getattr(_core, name)(*operands)
+    varying: Sequence[jax.Array] = getattr(_core, name)(*operands)
+    return varying
 
 
-def vary_as(x: Any, *like: Any) -> Any:
+def vary_as(x: jax.Array, *like: Any) -> jax.Array:
     """`x` with the varying manual axes of the others too, as what depends on them has."""
     return reconcile_vma([x, *(y for y in like if isinstance(y, jax.core.Tracer))])[0]
+
+
+class PyTreeDef(Protocol):
+    """The structure of a pytree: jaxlib has it without types."""
+
+    num_leaves: int
+
+    def unflatten(self, leaves: Iterable[Any], /) -> Any: ...  # noqa: D102
+
+
+flatten: Callable[[object], tuple[list[Any], PyTreeDef]] = jax.tree_util.tree_flatten
 
 
 InconclusiveSize = _core.InconclusiveDimensionOperation
@@ -239,14 +261,15 @@ def automatic_devices(ctx: Any) -> int:
     if isinstance(axis_context, _SPMDAxisContext):
         sizes = axis_context.mesh.shape
         return math.prod(size for axis, size in sizes.items() if axis not in axis_context.manual_axes)
-    return axis_context.num_devices
+    return int(axis_context.num_devices)
 
 
 def whole_axes(x: jax.Array) -> jax.Array:
     """An array with all of each axis on every device, as plain JAX functions along a sharded axis demand."""
     if not is_sharded(x):
         return x
-    return jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim))
+    result: jax.Array = jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim))
+    return result
 
 
 def is_sharded(x: jax.Array) -> bool:
@@ -276,7 +299,7 @@ def result_aval(like: Aval, shape: tuple[int, ...], dtype: Any, batch_rank: int)
     return like.update(shape=shape, dtype=np.dtype(dtype), weak_type=False, sharding=sharding)
 
 
-def automatic(function: Callable[..., Any], out_specs: Any = WHOLE) -> Callable[..., Any]:
+def automatic(function: Callable[..., T], out_specs: Any = WHOLE) -> Callable[..., T]:
     """The function with the Explicit axes of the mesh in force made Auto: jax.numpy inside needs no output shardings.
 
     By default the results are whole along the axes of one problem; the axes of a surrounding vmap keep their sharding.
@@ -285,7 +308,7 @@ def automatic(function: Callable[..., Any], out_specs: Any = WHOLE) -> Callable[
     return jax.sharding.auto_axes(function, axes=axes, out_sharding=out_specs) if axes else function
 
 
-def automatic_batches(function: Callable[..., Any], batch: Sequence[Any] = ()) -> Callable[..., Any]:
+def automatic_batches(function: Callable[..., T], batch: Sequence[Any] = ()) -> Callable[..., T]:
     """The same of a function that a surrounding vmap may map over Explicit axes.
 
     That maps each primitive with a sharding over these axes, which `automatic` has made Auto within. So the batch is
@@ -329,7 +352,7 @@ def broadcast(x: Any, shape: Sequence[int], axes: Sequence[int], spec: Sequence[
     return jax.lax.broadcast_in_dim(x, shape, axes, out_sharding=sharding)
 
 
-def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
+def stack(arrays: Sequence[jax.Array], axis: int = 0) -> jax.Array:
     """`jnp.stack`, for a batch too that maps some of the arrays alone over Explicit axes, which JAX cannot stack."""
     return jnp.concatenate([jnp.expand_dims(x, axis) for x in arrays], axis)
 
@@ -364,6 +387,34 @@ def axes_bound(name: Any) -> Callable[[], AbstractContextManager[Any]]:
         return _core.extend_axis_env_nd([(axis, size) for axis, size in sizes if not known.axis_exists(axis)])
 
     return bound
+
+
+def has_64_bits() -> bool:
+    """Whether `jax_enable_x64` is on."""
+    return bool(_config.enable_x64.value)
+
+
+def compiles() -> bool:
+    """Whether `jax.jit` compiles, as it does unless `jax_disable_jit` is on."""
+    return not _config.disable_jit.value
+
+
+def cond(holds: jax.Array, true: Callable[..., T], false: Callable[..., T], *operands: Any) -> T:
+    """`jax.lax.cond`, which has no types of results, as do the next two."""
+    result: T = jax.lax.cond(holds, true, false, *operands)
+    return result
+
+
+def fori_loop(begin: int, end: int | jax.Array, body: Callable[[Any, T], T], first: T) -> T:
+    """`jax.lax.fori_loop`."""
+    result: T = jax.lax.fori_loop(begin, end, body, first)
+    return result
+
+
+def platform_dependent(*operands: Any, default: Callable[..., T], **ways: Callable[..., T]) -> T:
+    """`jax.lax.platform_dependent`."""
+    result: T = jax.lax.platform_dependent(*operands, default=default, **ways)
+    return result
 
 
 def is_eager() -> bool:

@@ -24,7 +24,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten  # of which jax.tree.flatten is a slower form
 
-from jax_mgpu._src.core.compat import ArrayImpl, InconclusiveSize, is_symbolic, is_within_program
+from jax_mgpu._src.core.compat import (
+    ArrayImpl,
+    InconclusiveSize,
+    PyTreeDef,
+    compiles,
+    flatten,
+    has_64_bits,
+    is_symbolic,
+    is_within_program,
+)
 
 __all__ = ["HostChecked", "UnknownSizeError", "check_on_host", "jit_eager", "on_host", "unknown_size"]
 
@@ -46,7 +55,7 @@ def jit_eager(*static: str) -> Callable[[Function], Function]:
 
         @functools.wraps(function)
         def call(*positional: Any, **named: Any) -> Any:
-            if is_within_program() or named.get("axis_name") is not None or jax.config.jax_disable_jit:
+            if is_within_program() or named.get("axis_name") is not None or not compiles():
                 try:
                     return function(*positional, **named)
                 except (
@@ -78,7 +87,7 @@ def jit_eager(*static: str) -> Callable[[Function], Function]:
                 key = tuple([(name, _key(value)) for name, value in settings.items()]) if settings else ()
             except TypeError:  # what cannot be part of a program, such as a traced size: the function has the error
                 return function(*positional, **named)
-            leaves, structure = tree_flatten(given)
+            leaves, structure = flatten(given)
             return _run((function, key, structure), settings, leaves, call_key)
 
         return call  # type: ignore[return-value]
@@ -91,7 +100,7 @@ class HostChecked:
 
     def on_host(self) -> Any:
         """The same, of arrays that are no operands."""
-        children, structure = tree_flatten(self)
+        children, structure = flatten(self)
         return structure.unflatten([x.view(_HostArray) if type(x) is np.ndarray else x for x in children])
 
 
@@ -104,13 +113,14 @@ def on_host(convert: Callable[..., Any], x: Any, *static: Any) -> jax.Array:
 
     In the program of an eager call it is an operand, which the host converts before each call.
     """
-    leaves, structure = tree_flatten(x)
+    leaves, structure = flatten(x)
     if not any(isinstance(leaf, HostValue) for leaf in leaves):
         converted = convert(x, *static)
         # Outside of a program `jnp.asarray` would compile one for each shape.
         return jnp.asarray(converted) if is_within_program() else jax.device_put(converted)
     if all(isinstance(leaf, HostValue) for leaf in leaves):
-        return leaves[0].operands.of(_Conversion.of(convert, static, leaves, structure))
+        result: jax.Array = leaves[0].operands.of(_Conversion.of(convert, static, leaves, structure))
+        return result
     arrays = [on_host(convert, leaf, *static) if isinstance(leaf, HostValue) else leaf for leaf in leaves]
     return jnp.asarray(structure.unflatten(arrays))  # of a list of numbers and arrays
 
@@ -120,7 +130,7 @@ def check_on_host(check: Callable[..., None], x: Any, *static: Any) -> None:
 
     Then it has only the values of the host: an `ARRAY` stands for each array.
     """
-    leaves, structure = tree_flatten(x)
+    leaves, structure = flatten(x)
     host = [leaf for leaf in leaves if isinstance(leaf, HostValue)]
     if host:
         host[0].operands.of(_Conversion.of(check, static, leaves, structure))
@@ -174,11 +184,13 @@ class _Conversion:
 
     convert: Callable[..., Any]
     static: tuple[Any, ...]
-    structure: Any
+    structure: PyTreeDef
     places: tuple[int | None, ...]
 
     @classmethod
-    def of(cls, convert: Callable[..., Any], static: tuple[Any, ...], leaves: Sequence[Any], structure: Any) -> Any:
+    def of(
+        cls, convert: Callable[..., Any], static: tuple[Any, ...], leaves: Sequence[Any], structure: PyTreeDef
+    ) -> Any:
         """That of a pytree's leaves."""
         places = [leaf.place if isinstance(leaf, HostValue) else None for leaf in leaves]
         return cls(convert, static, structure, tuple(places))
@@ -239,7 +251,7 @@ def _run(key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any
     kinds: list[Any] = []
     if host:  # conversions depend on all shapes and types; JAX knows those of operands
         kinds = [_kind(leaf) for leaf in leaves]
-        key = *key, host, jax.config.jax_enable_x64, *kinds
+        key = *key, host, has_64_bits(), *kinds
     program = _PROGRAMS.get(key)
     if program is None:
         program = _Program(key, settings, leaves, host)
@@ -348,7 +360,7 @@ def _is_operand(leaf: Any) -> bool:
         return True
     if type(leaf) is not np.ndarray:
         return False
-    return leaf.dtype in NARROW_DTYPES or (jax.config.jax_enable_x64 and leaf.dtype in WIDE_DTYPES)
+    return leaf.dtype in NARROW_DTYPES or (has_64_bits() and leaf.dtype in WIDE_DTYPES)
 
 
 NARROW_DTYPES = frozenset(

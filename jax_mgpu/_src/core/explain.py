@@ -155,7 +155,7 @@ def _steps(jaxpr: Any, device: str) -> Iterator[Step]:
 
 
 def _name(equation: Any) -> str:
-    return equation.primitive.name.removeprefix("mgpu_")
+    return str(equation.primitive.name).removeprefix("mgpu_")
 
 
 def _of_call(operation: Operation, equation: Any, device: str) -> Iterator[Step]:

@@ -244,7 +244,7 @@ def has_cuda() -> bool:
 
 def build_decision() -> str:
     """What the build found, what it built and how to change that; pip hides the build's own line."""
-    return cpu_library.description["build"]
+    return str(cpu_library.description["build"])
 
 
 def how_to_get_kernels() -> str:

@@ -22,13 +22,14 @@ import inspect
 import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from jax_mgpu._src.arguments.annotations import Operands
 from jax_mgpu._src.core import library
 from jax_mgpu._src.core.compat import (
     InconclusiveSize,
@@ -69,7 +70,7 @@ __all__ = [
     "stored_aval",
 ]
 
-ABSENT = np.zeros((0,), np.int32)
+ABSENT = cast(jax.Array, np.zeros((0,), np.int32))  # typed as the operand in whose place it stands
 
 REGISTRY: dict[str, Operation] = {}
 
@@ -157,7 +158,7 @@ class Operation:
         operands = [named.pop(operand, ABSENT) for operand in self.operands]
         return self.run(operands, **named)
 
-    def run(self, operands: Sequence[Any], **attributes: Any) -> list[jax.Array]:
+    def run(self, operands: Operands | Sequence[Any], **attributes: Any) -> list[jax.Array]:
         """The same with all operands, in their order."""
         if attributes.keys() != self.attributes.keys():
             expected, got = ", ".join(self.attributes), ", ".join(attributes)
@@ -168,8 +169,10 @@ class Operation:
         if is_in_eager_shard_map():  # where an operand without items cannot be an argument of a program
             absent = tuple((i, x.shape, np.dtype(x.dtype)) for i, x in enumerate(operands) if not x.size)
             present = [x for x in operands if x.size]
-            return _run_within_shard_map(self, tuple(attributes.items()), absent, *present)
-        return self.primitive.bind(*reconcile_vma([in_program(x) for x in operands]), **attributes)
+            results: list[jax.Array] = _run_within_shard_map(self, tuple(attributes.items()), absent, *present)
+        else:
+            results = self.primitive.bind(*reconcile_vma([in_program(x) for x in operands]), **attributes)
+        return results
 
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """A rule that takes some operands and attributes by name, as a function of all operands in order."""
@@ -279,11 +282,12 @@ class Operation:
         return vary_as(result, *(operands[i] for i in known))
 
     def _batch_rank(self, operands: Sequence[Any]) -> int:
-        return max(operand.ndim - rank for operand, rank in zip(operands, self.ranks, strict=True))
+        return max(int(operand.ndim) - rank for operand, rank in zip(operands, self.ranks, strict=True))
 
     def _impl(self, *operands: Any, **attributes: Any) -> list[jax.Array]:
         with compiling():
-            return _run_primitive(self, tuple(attributes.items()), *operands)
+            result: list[jax.Array] = _run_primitive(self, tuple(attributes.items()), *operands)
+            return result
 
     def _abstract(self, *avals: Any, **attributes: Any) -> list[Any]:
         batch_rank = self._batch_rank(avals)
@@ -350,7 +354,8 @@ def _arrays(values: Iterable[Any]) -> list[Any]:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _run_primitive(operation: Operation, attributes: tuple[tuple[str, int], ...], *operands: Any) -> list[jax.Array]:
-    return operation.primitive.bind(*operands, **dict(attributes))
+    result: list[jax.Array] = operation.primitive.bind(*operands, **dict(attributes))
+    return result
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

@@ -15,14 +15,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Jaxpr
 
-from jax_mgpu._src.core.compat import inner_jaxprs, reconcile_vma
+from jax_mgpu._src.arguments.annotations import Pytree
+from jax_mgpu._src.core.compat import flatten, inner_jaxprs, platform_dependent, reconcile_vma
 
 __all__ = ["combined", "or_ones", "scanned", "select"]
+
+T = TypeVar("T")
 
 Combine = Callable[[Any, Any], Any]
 
@@ -40,16 +44,17 @@ GROUP = 8
 CALLS = "dot_general", "ragged_dot", "conv", "scatter", "sort", "ffi_call", "pure_callback"
 
 
-def select(condition: jax.Array, x: Any, y: Any) -> Any:
+def select(condition: jax.Array, x: T, y: T) -> T:
     """`jnp.where` over pytrees, by the leading axes."""
 
     def where(x: jax.Array, y: jax.Array) -> jax.Array:
         return jnp.where(condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim)), x, y)
 
-    return jax.tree.map(where, x, y)
+    chosen: T = jax.tree.map(where, x, y)
+    return chosen
 
 
-def scanned(combine: Combine, states: Any, cut: jax.Array | None = None, *, reverse: bool = False) -> Any:
+def scanned(combine: Combine, states: Pytree, cut: jax.Array | None = None, *, reverse: bool = False) -> Any:
     """Each prefix of the states combined, of at least one; with `reverse` each suffix, from the end on.
 
     Where `cut` holds, a state is not combined with those before it (with `reverse`: behind it).
@@ -61,10 +66,10 @@ def scanned(combine: Combine, states: Any, cut: jax.Array | None = None, *, reve
         return in_turn(states, cut)
     if not _is_small(combine, states):
         return in_step(states, cut)
-    return jax.lax.platform_dependent(states, cut, cpu=in_turn, default=in_step)
+    return platform_dependent(states, cut, cpu=in_turn, default=in_step)
 
 
-def combined(combine: Combine, states: Any, live: jax.Array | None = None) -> Any:
+def combined(combine: Combine, states: Pytree, live: jax.Array | None = None) -> Any:
     """All states combined, in their order, of at least one. Only those that are `live`; of none, any state."""
     items = (live, states)
 
@@ -87,14 +92,14 @@ def combined(combine: Combine, states: Any, live: jax.Array | None = None) -> An
     return jax.tree.map(lambda x: x[0], _folded(join, jax.tree.map(lambda x: x[:, None], items))[1])
 
 
-def _folded(join: Combine, items: Any) -> Any:
+def _folded(join: Combine, items: Pytree) -> Any:
     """All items of each column combined, `[steps, columns, ...]`."""
     first = _first(join, items)
     rest = jax.tree.map(lambda x: x[1:], items)
     return jax.lax.scan(lambda state, item: (join(state, item), None), first, rest)[0]
 
 
-def _scanned_in_turn(combine: Combine, states: Any, cut: jax.Array | None, *, reverse: bool) -> Any:
+def _scanned_in_turn(combine: Combine, states: Pytree, cut: jax.Array | None, *, reverse: bool) -> Any:
     """One block after the other, an item a step."""
     n = _length(states)
     length = n if n <= MOST_IN_ONE_BLOCK else LONG_BLOCK
@@ -106,7 +111,7 @@ def _scanned_in_turn(combine: Combine, states: Any, cut: jax.Array | None, *, re
     return _with_prefixes(combine, _scanned_in_turn, begun, local, length, reverse)
 
 
-def _scanned_in_step(combine: Combine, states: Any, cut: jax.Array | None, *, reverse: bool) -> Any:
+def _scanned_in_step(combine: Combine, states: Pytree, cut: jax.Array | None, *, reverse: bool) -> Any:
     """All blocks in step, an item of each a step."""
     n, length = _length(states), SHORT_BLOCK
     if n <= MOST_STEPS:
@@ -134,7 +139,7 @@ def _scanned_in_step(combine: Combine, states: Any, cut: jax.Array | None, *, re
 
 
 def _steps(
-    combine: Combine, cut: Any, states: Any, *, length: int, reverse: bool, unroll: int
+    combine: Combine, cut: jax.Array | None, states: Pytree, *, length: int, reverse: bool, unroll: int
 ) -> tuple[jax.Array | None, Any]:
     """Of each column of `[steps, columns, ...]` the scans of its blocks of so many steps.
 
@@ -165,11 +170,14 @@ def _steps(
     carry = jnp.zeros((), bool) if joins is None else None, begun, before
     # The derivative makes anew what a step made: it reads one state a step, and not each of its parts.
     step = jax.checkpoint(jax.jit(step), prevent_cse=False)
-    return jax.lax.scan(step, carry, (joins, cut, states), reverse=reverse, unroll=unroll)[1]
+    result: tuple[jax.Array | None, Any] = jax.lax.scan(
+        step, carry, (joins, cut, states), reverse=reverse, unroll=unroll
+    )[1]
+    return result
 
 
 def _with_prefixes(
-    combine: Combine, way: Callable[..., Any], begun: jax.Array | None, local: Any, length: int, reverse: bool
+    combine: Combine, way: Callable[..., Any], begun: jax.Array | None, local: Pytree, length: int, reverse: bool
 ) -> Any:
     """The scan of all items from those of blocks: each is combined with what came before its block."""
     n = _length(local)
@@ -188,7 +196,7 @@ def _with_prefixes(
         return repeated.reshape(blocks * length, *x.shape[1:])[:n]
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
-    def joined(totals: Any, local: Any) -> Any:
+    def joined(totals: Any, local: Pytree) -> Any:
         alone, before = forward(jax.tree.map(of_items, (jnp.zeros((blocks - 1,), bool), totals)))
         joins = ~alone if begun is None else ~(alone | begun)
         return select(joins, combine(*[or_ones(joins, state) for state in (before, local)]), local)
@@ -196,47 +204,48 @@ def _with_prefixes(
     return joined(totals, local)
 
 
-def or_ones(condition: jax.Array, states: Any) -> Any:
+def or_ones(condition: jax.Array, states: Pytree) -> Any:
     """States where a condition holds, else ones: derivatives of what is not used may be infinite, and 0 times that."""
     return select(condition, states, jax.tree.map(jnp.ones_like, states))
 
 
-def _flipped(tree: Any) -> Any:
+def _flipped(tree: Pytree) -> Any:
     return jax.tree.map(lambda x: jax.lax.rev(x, (0,)), tree)
 
 
-def _length(tree: Any) -> int:
-    return jax.tree.leaves(tree)[0].shape[0]
+def _length(tree: Pytree) -> int:
+    result: int = jax.tree.leaves(tree)[0].shape[0]
+    return result
 
 
-def _cut(items: Any, length: int) -> tuple[Any, Any]:
+def _cut(items: Pytree, length: int) -> tuple[Any, Any]:
     """Whole blocks, `[blocks, length, ...]`, and the items after the last."""
     blocks = _length(items) // length
     whole = jax.tree.map(lambda x: x[: blocks * length].reshape(blocks, length, *x.shape[1:]), items)
     return whole, jax.tree.map(lambda x: x[blocks * length :], items)
 
 
-def _joined(a: Any, b: Any) -> Any:
+def _joined(a: Pytree, b: Pytree) -> Any:
     """Arrays one behind the other, if there are any of the second."""
     return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), a, b) if _length(b) else a
 
 
-def _first(join: Combine, items: Any) -> Any:
+def _first(join: Combine, items: Pytree) -> Any:
     """The first of some items, as a loop over them begins: under shard_map it varies as all later ones do."""
     first = jax.tree.map(lambda x: x[0], items)
     if not jax.sharding.get_abstract_mesh().manual_axes:
         return first
-    leaves, structure = jax.tree.flatten(first)
+    leaves, structure = flatten(first)
     return structure.unflatten(reconcile_vma([*leaves, *jax.tree.leaves(join(first, first))])[: len(leaves)])
 
 
-def _is_small(combine: Combine, states: Any) -> bool:
+def _is_small(combine: Combine, states: Pytree) -> bool:
     """Whether XLA compiles a loop by the operator as one function on a CPU, as far as its primitives tell."""
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), states)
     return not _calls(jax.make_jaxpr(combine)(one, one).jaxpr)
 
 
-def _calls(jaxpr: Any) -> bool:
+def _calls(jaxpr: Jaxpr) -> bool:
     return any(
         equation.primitive.name.startswith(CALLS) or any(map(_calls, inner_jaxprs(equation))) for equation in jaxpr.eqns
     )

@@ -19,11 +19,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax.sharding import PartitionSpec
 
+from jax_mgpu._src.arguments.annotations import DTypeLike
 from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.arguments.counts import live_mask, segment_numbers
 from jax_mgpu._src.core.compat import (
+    LoweringContext,
     Primitive,
     automatic,
     automatic_batches,
@@ -32,6 +35,7 @@ from jax_mgpu._src.core.compat import (
     compiling,
     evaluate,
     evaluate_equation,
+    fori_loop,
     free_of_explicit_axes,
     mlir,
     partition_spec,
@@ -63,7 +67,7 @@ MOST_SORTED_ON_CPU = 4
 
 
 def plain_sort_indices(
-    less: Callable[..., Any], leaves: Sequence[jax.Array], heads: Any, flags: Any, count: Any
+    less: Callable[..., Any], leaves: Sequence[jax.Array], heads: jax.Array, flags: jax.Array, count: jax.Array
 ) -> jax.Array:
     """The stable order of items within segments, as indices.
 
@@ -97,7 +101,7 @@ def plain_sort_indices(
     return automatic_batches(merged)(leaves, consts, heads, flags, count)
 
 
-def compares_keys(closed: Any, leaves: int) -> bool:
+def compares_keys(closed: ClosedJaxpr, leaves: int) -> bool:
     """Whether a traced comparator of so many leaves an item compares keys, so that a sort of columns does its work."""
     try:
         return _Comparison(closed, leaves).as_keys() is not None
@@ -108,18 +112,22 @@ def compares_keys(closed: Any, leaves: int) -> bool:
 def compare_all(less: Callable[..., Any], a: Sequence[jax.Array], b: Sequence[jax.Array]) -> jax.Array:
     """What a comparator says of each pair, by the leaves of both."""
     if not jax.sharding.get_abstract_mesh().explicit_axes:
-        return jax.vmap(less)(*a, *b)
+        result: jax.Array = jax.vmap(less)(*a, *b)
+        return result
     item = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in (*a, *b)]
     with free_of_explicit_axes():
         closed = jax.make_jaxpr(less)(*item)
 
     def compared(consts: Sequence[Any], pairs: Sequence[jax.Array]) -> jax.Array:
-        return jax.vmap(lambda *pair: evaluate(closed.jaxpr, consts, *pair)[0])(*pairs)
+        result: jax.Array = jax.vmap(lambda *pair: evaluate(closed.jaxpr, consts, *pair)[0])(*pairs)
+        return result
 
     return automatic_batches(compared)([jax.lax.stop_gradient(const) for const in closed.consts], [*a, *b])
 
 
-def _indices_by_parts(closed: Any, leaves: Sequence[jax.Array], heads: Any, flags: Any, count: Any) -> jax.Array:
+def _indices_by_parts(
+    closed: ClosedJaxpr, leaves: Sequence[jax.Array], heads: jax.Array, flags: jax.Array, count: jax.Array
+) -> jax.Array:
     """The same by a traced comparator that can be taken apart."""
     n = leaves[0].shape[0]
     dtype = index_dtype("sort", "keys", n)
@@ -143,15 +151,17 @@ def _indices_by_parts(closed: Any, leaves: Sequence[jax.Array], heads: Any, flag
         (chosen,), (directions,) = chosen, directions
     checked, descending = expect_keys("sort", "keys", chosen, directions)
     method = Method.MERGING if heads.size or flags.size else Method.FASTEST
-    given = {"descending": descending, "count": count_of(count), "method": method}
-    return run_sort_indices("sort", checked, heads, flags, **given)[1]
+    result: jax.Array = run_sort_indices(
+        "sort", checked, heads, flags, descending=descending, count=count_of(count), method=method
+    )[1]
+    return result
 
 
 # ---- Merges
 
 
 def _merge_sort_indices(
-    less: Callable[..., Any], leaves: Sequence[jax.Array], heads: Any, flags: Any, count: Any
+    less: Callable[..., Any], leaves: Sequence[jax.Array], heads: jax.Array, flags: jax.Array, count: jax.Array
 ) -> jax.Array:
     """The same by any comparator, which XLA maps over all items at once.
 
@@ -206,14 +216,14 @@ def _merge_sort_indices(
             return jnp.where(is_open & precedes, middle + 1, low), jnp.where(is_open & ~precedes, middle, high)
 
         none = vary_as(jnp.zeros_like(half), half)
-        before, _ = jax.lax.fori_loop(0, round + 1, narrow, (none, none + width))
+        before, _ = fori_loop(0, round + 1, narrow, (none, none + width))
         # What is no strict weak order may count fewer items before a later one.
         before = scan(begin + before, "max") + (half & (width - 1))
         is_first = jnp.zeros(places.shape, bool).at[before].set(True, unique_indices=True, mode="promise_in_bounds")
         firsts = scan(is_first.astype(dtype))
         return order[jnp.where(is_first, in_first(firsts - 1), in_first(places - firsts) + width)]
 
-    return jax.lax.fori_loop(0, rounds, merge, places)[:n]
+    return fori_loop(0, rounds, merge, places)[:n]
 
 
 # ---- Taking a comparator apart
@@ -253,7 +263,7 @@ class _Step:
 class _Comparison:
     """A comparator as steps of an item, steps of a pair, and the columns that pass from these to those."""
 
-    def __init__(self, closed: Any, leaves: int):
+    def __init__(self, closed: ClosedJaxpr, leaves: int):
         self.captured: dict[Any, Any] = {}
         self.item_steps: list[_Step] = []
         self.pair_steps: list[_Step] = []
@@ -282,7 +292,7 @@ class _Comparison:
         self.captured[number] = jax.lax.stop_gradient(const)
         return _Value(aval, 0, number)
 
-    def _walk(self, jaxpr: Any, consts: Sequence[_Value], arguments: Sequence[_Value]) -> list[_Value]:
+    def _walk(self, jaxpr: Jaxpr, consts: Sequence[_Value], arguments: Sequence[_Value]) -> list[_Value]:
         if jaxpr.effects:
             raise Unsupported(f"effects, {', '.join(sorted(map(str, jaxpr.effects)))}")
         values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
@@ -302,9 +312,9 @@ class _Comparison:
             values.update(zip(equation.outvars, outputs, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def _step(self, jaxpr: Any, equation: Any, inputs: Sequence[_Value]) -> Sequence[_Value]:
+    def _step(self, jaxpr: Jaxpr, equation: JaxprEqn, inputs: Sequence[_Value]) -> Sequence[_Value]:
         of = functools.reduce(operator.or_, [x.of for x in inputs], 0)
-        avals = [var.aval for var in equation.outvars]
+        avals: list[Any] = [var.aval for var in equation.outvars]
         if of == BOTH:
             outputs = tuple(_Value(aval, BOTH, object()) for aval in avals)
             self.pair_steps.append(_Step(jaxpr, equation, tuple(inputs), outputs))
@@ -385,7 +395,7 @@ class _Comparison:
                 return None
         return keys or None
 
-    def program(self, position_dtype: Any, *, segmented: bool) -> Keyed:
+    def program(self, position_dtype: DTypeLike, *, segmented: bool) -> Keyed:
         """A sort's comparator, of the segments, columns and positions of two items."""
         position = jax.ShapeDtypeStruct((), position_dtype)
         dtypes = [self.passed[number].aval.dtype for number, _ in self.scalars]
@@ -460,12 +470,13 @@ ALIKE = frozenset(FUNCTIONS) | {
 class _Scalars:
     """Equations over arrays whose elements are traced, one by one."""
 
-    def equation(self, equation: Any, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def equation(self, equation: JaxprEqn, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The results of an equation."""
         name, params = equation.primitive.name, equation.params
-        for var in equation.outvars:
-            _expect_scalars(var.aval)
-        shape = equation.outvars[0].aval.shape
+        avals: list[Any] = [var.aval for var in equation.outvars]
+        for aval in avals:
+            _expect_scalars(aval)
+        shape = avals[0].shape
         if name in SAME_VALUE:
             return list(arguments)
         if name == "cond":
@@ -483,7 +494,7 @@ class _Scalars:
             results[index] = self.one(equation, [x[index] for x in wide])
         return [results]
 
-    def one(self, equation: Any, scalars: Sequence[Any]) -> Any:
+    def one(self, equation: JaxprEqn, scalars: Sequence[Any]) -> Any:
         """One element of the result."""
         return equation.primitive.bind(*scalars, **equation.params)
 
@@ -519,12 +530,12 @@ class _Scalars:
             results.append(chosen)
         return results
 
-    def _closed(self, closed: Any, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def _closed(self, closed: ClosedJaxpr, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         if closed.effects or any(isinstance(const, jax.core.Tracer) for const in closed.consts):
             raise Unsupported("a branch with effects or captured arrays")
         return self._jaxpr(closed.jaxpr, [_taken_apart(np.asarray(const)) for const in closed.consts], arguments)
 
-    def _jaxpr(self, jaxpr: Any, consts: Sequence[np.ndarray], arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def _jaxpr(self, jaxpr: Jaxpr, consts: Sequence[np.ndarray], arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
 
         def read(atom: Any) -> np.ndarray:
@@ -560,7 +571,7 @@ LOGIC = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "eq"
 class _Outcomes(_Scalars):
     """The same over what comparisons of columns say: arrays of bools, an axis a column, of its three outcomes."""
 
-    def one(self, equation: Any, scalars: Sequence[Any]) -> Any:
+    def one(self, equation: JaxprEqn, scalars: Sequence[Any]) -> Any:
         """One element, by all outcomes."""
         name = equation.primitive.name
         if name in OUTCOMES and all(isinstance(x, _Side) for x in scalars):
@@ -573,7 +584,7 @@ class _Outcomes(_Scalars):
             raise Unsupported(f"{name} of columns")
         if name == "not":
             return np.logical_not(scalars[0])
-        if name == "convert_element_type" and equation.outvars[0].aval.dtype == np.bool_:
+        if name == "convert_element_type" and equation.params["new_dtype"] == np.bool_:
             return scalars[0]
         if name == "select_n" and len(scalars) == 2 + 1:
             return np.where(scalars[0], scalars[2], scalars[1])
@@ -599,21 +610,22 @@ _SORT = Primitive("comparator_sort")
 
 def _sort_by_program(program: Keyed, operands: Sequence[jax.Array]) -> jax.Array:
     """The last operand as the stable sort of all, along their last axis, moves it."""
-    return _SORT.bind(*reconcile_vma(operands), program=program)
+    result: jax.Array = _SORT.bind(*reconcile_vma(operands), program=program)
+    return result
 
 
-@_SORT.def_impl
 def _impl(*operands: jax.Array, program: Keyed) -> jax.Array:
     with compiling():
-        return _compiled(program, *operands)
+        result: jax.Array = _compiled(program, *operands)
+        return result
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _compiled(program: Keyed, *operands: jax.Array) -> jax.Array:
-    return _SORT.bind(*operands, program=program)
+    result: jax.Array = _SORT.bind(*operands, program=program)
+    return result
 
 
-@_SORT.def_abstract_eval
 def _abstract(*avals: Any, program: Keyed) -> Any:
     del program
     return avals[-1]
@@ -630,6 +642,8 @@ def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, program: Keye
     return _sort_by_program(program, wide), 0
 
 
+_SORT.def_impl(_impl)
+_SORT.def_abstract_eval(_abstract)
 batching.primitive_batchers[_SORT] = _batch
 
 
@@ -644,7 +658,7 @@ def _merged(*operands: jax.Array, program: Keyed) -> list[jax.Array]:
     return [automatic(one_problem, PartitionSpec(*partition_spec(operands[0])))(*operands)]
 
 
-def _lower_sort(ctx: Any, *operands: Any, program: Keyed) -> list[Any]:
+def _lower_sort(ctx: LoweringContext, *operands: Any, program: Keyed) -> list[Any]:
     closed = program.value
     precedes = functools.partial(jax.core.eval_jaxpr, closed.jaxpr, closed.consts)
     return [sort_by_region(ctx, operands, precedes, closed.in_avals)]
@@ -653,13 +667,13 @@ def _lower_sort(ctx: Any, *operands: Any, program: Keyed) -> list[Any]:
 _lower_merges = mlir.lower_fun(_merged, multiple_results=True)
 
 
-def _lower(ctx: Any, *operands: Any, program: Keyed) -> Any:
+def _lower(ctx: LoweringContext, *operands: Any, program: Keyed) -> Any:
     # A sine in the comparator of a sort ends the process where XLA compiles for a GPU.
     is_costly = any(equation.primitive.name in COSTLY for equation in program.value.jaxpr.eqns)
     return (_lower_merges if is_costly else _lower_sort)(ctx, *operands, program=program)
 
 
-def _lower_on_cpu(ctx: Any, *operands: Any, program: Keyed) -> Any:
+def _lower_on_cpu(ctx: LoweringContext, *operands: Any, program: Keyed) -> Any:
     is_wide = len(operands) > 1 + MOST_SORTED_ON_CPU
     return (_lower_merges if is_wide else _lower_sort)(ctx, *operands, program=program)
 

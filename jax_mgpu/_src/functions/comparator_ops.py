@@ -18,6 +18,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.arguments.annotations import (
+    Attribute,
+    Aval,
+    Count,
+    Directions,
+    Keys,
+    LessFunction,
+    Operands,
+    Pytree,
+    Tangents,
+)
 from jax_mgpu._src.arguments.check import (
     as_array,
     count_operand,
@@ -29,7 +40,7 @@ from jax_mgpu._src.arguments.check import (
 )
 from jax_mgpu._src.arguments.counts import live_mask
 from jax_mgpu._src.arguments.values import Payload, flatten_values, plain_leaves, take_or_fill, take_rows
-from jax_mgpu._src.core.compat import evaluate, free_of_explicit_axes, whole_axes, without_values
+from jax_mgpu._src.core.compat import evaluate, flatten, free_of_explicit_axes, whole_axes, without_values
 from jax_mgpu._src.core.operation import ABSENT, Keyed, Operation
 from jax_mgpu._src.functions import custom_operator
 from jax_mgpu._src.functions.comparator import compare_all, compares_keys, plain_sort_indices
@@ -67,7 +78,7 @@ class Items:
         return self.restore([take_rows(leaf, indices) for leaf in self.leaves])
 
 
-def key_count(operation: str, keys: Any, argument: str = "keys") -> int:
+def key_count(operation: str, keys: Keys, argument: str = "keys") -> int:
     """The number of items of a pytree of arrays."""
     leaves = jax.tree.leaves(keys)
     if not leaves:
@@ -78,14 +89,15 @@ def key_count(operation: str, keys: Any, argument: str = "keys") -> int:
     return first.shape[0]
 
 
-def expect_items(operation: str, argument: str, keys: Any, less: Any, descending: Any = False) -> Items:
+def expect_items(
+    operation: str, argument: str, keys: Keys, less: LessFunction, descending: Directions = False
+) -> Items:
     """Keys and their comparator, checked."""
     if not callable(less):
         raise type_error(operation, "less", "a function of two items", repr(less))
     if descending is not False:
         raise value_error(operation, "descending", "False, as less is the order", repr(descending))
-    structure: Any
-    given, structure = jax.tree.flatten(keys)
+    given, structure = flatten(keys)
     n = key_count(operation, keys, argument)
     arrays = expect_leading_axis(operation, argument, given, n, "each other")
     index_dtype(operation, argument, n)
@@ -108,7 +120,14 @@ def expect_items(operation: str, argument: str, keys: Any, less: Any, descending
 
 
 def sort_by_less(
-    operation: str, keys: Any, less: Any, values: Any, heads: Any, flags: Any, count: Any, descending: Any
+    operation: str,
+    keys: Keys,
+    less: LessFunction,
+    values: Pytree,
+    heads: jax.Array,
+    flags: jax.Array,
+    count: Count,
+    descending: Directions,
 ) -> Any:
     """What a sort by a comparator returns."""
     items = expect_items(operation, "keys", keys, less, descending)
@@ -121,7 +140,13 @@ def sort_by_less(
 
 
 def sort_indices_by_less(
-    operation: str, keys: Any, less: Any, heads: Any, flags: Any, count: Any, descending: Any
+    operation: str,
+    keys: Keys,
+    less: LessFunction,
+    heads: jax.Array,
+    flags: jax.Array,
+    count: Count,
+    descending: Directions,
 ) -> tuple[Any, jax.Array]:
     """The sorted keys, and where each came from."""
     items = expect_items(operation, "keys", keys, less, descending)
@@ -130,7 +155,13 @@ def sort_indices_by_less(
 
 
 def _sorted(
-    operation: str, items: Items, heads: Any, flags: Any, count: Any, *, with_indices: bool = False
+    operation: str,
+    items: Items,
+    heads: jax.Array,
+    flags: jax.Array,
+    count: jax.Array,
+    *,
+    with_indices: bool = False,
 ) -> tuple[Any, Any]:
     """Sorted keys, and indices where they are asked for or come with them."""
     order = _order(operation, items)
@@ -185,9 +216,9 @@ def _order(operation: str, items: Items) -> tuple[Keyed, Sequence[Any]] | None:
 def _sort_words(
     order: Keyed,
     leaves: Sequence[jax.Array],
-    heads: Any,
-    flags: Any,
-    count: Any,
+    heads: jax.Array,
+    flags: jax.Array,
+    count: jax.Array,
     captures: Sequence[Any],
     payload: Payload,
 ) -> Sequence[jax.Array]:
@@ -198,7 +229,12 @@ def _sort_words(
 
 
 def _sort_positions(
-    order: Keyed, leaves: Sequence[jax.Array], heads: Any, flags: Any, count: Any, captures: Sequence[Any]
+    order: Keyed,
+    leaves: Sequence[jax.Array],
+    heads: jax.Array,
+    flags: jax.Array,
+    count: jax.Array,
+    captures: Sequence[Any],
 ) -> jax.Array:
     """Sorted indices of items that fit no word, by the kernels."""
     plain = [jax.lax.stop_gradient(leaf) for leaf in leaves]
@@ -207,14 +243,21 @@ def _sort_positions(
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _sort_keys(order: Keyed, leaves: Any, heads: Any, flags: Any, count: Any, captures: Any) -> list[jax.Array]:
+def _sort_keys(
+    order: Keyed,
+    leaves: Sequence[jax.Array],
+    heads: jax.Array,
+    flags: jax.Array,
+    count: jax.Array,
+    captures: Sequence[Any],
+) -> list[jax.Array]:
     """Sorted keys. Without their derivatives nobody asks where they came from."""
     words = _sort_words(order, leaves, heads, flags, count, captures, Payload.NONE)[0]
     return _of_words(words, order.value.item)
 
 
 @_sort_keys.defjvp
-def _sort_keys_jvp(order: Keyed, primals: Any, tangents: Any) -> tuple[Any, Any]:
+def _sort_keys_jvp(order: Keyed, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
     given, heads, flags, count, captures = primals
     leaves = [jnp.asarray(leaf) for leaf in given]
     indices = _sort_words(order, leaves, heads, flags, count, captures, Payload.INDICES)[1]
@@ -223,7 +266,8 @@ def _sort_keys_jvp(order: Keyed, primals: Any, tangents: Any) -> tuple[Any, Any]
 
 
 def _item_bytes(aval: Any) -> int:
-    return int(np.prod(aval.shape)) * jnp.dtype(aval.dtype).itemsize
+    result: int = int(np.prod(aval.shape)) * jnp.dtype(aval.dtype).itemsize
+    return result
 
 
 def _fits_a_word(item: Sequence[Any]) -> bool:
@@ -321,7 +365,7 @@ class _OrderOperation(Operation):
         own = {name: value for name, value in attributes.items() if name != "order"}
         return {**own, "captures": self.captures, "function": attributes["order"].value.data}
 
-    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         if any(axis is not None for axis in axes[self.given :]):  # an order of its own for each problem
             return custom_operator._map_plainly(self, operands, axes, attributes)
         return super()._batch(operands, axes, **attributes)
@@ -337,7 +381,7 @@ class _OrderOperation(Operation):
 
         return plain_sort_indices(less, leaves, heads, flags, count)
 
-    def _no_tangents(self, primals: Any, tangents: Any, **attributes: Any) -> tuple[Any, Any]:
+    def _no_tangents(self, primals: Operands, tangents: Tangents, **attributes: Attribute) -> tuple[Any, Any]:
         del tangents  # what has derivatives is taken by indices
         results = self.run(list(primals), **attributes)
         return results, [None] * len(results)
@@ -363,7 +407,7 @@ class LessOperation(_OrderOperation):
         words = operands[0].shape[-1] if self.word_rank == 2 else 1
         return {**super().call_attributes(operands, attributes), "word_bytes": words * operands[0].dtype.itemsize}
 
-    def _sorted_shapes(self, *operands: Any, payload: int, **_: int) -> Sequence[Any]:
+    def _sorted_shapes(self, *operands: Aval, payload: int, **_: int) -> Sequence[Any]:
         keys = jax.ShapeDtypeStruct(operands[0].shape, operands[0].dtype)
         if payload == Payload.NONE:
             return [keys]
@@ -412,7 +456,7 @@ class LessIndexOperation(_OrderOperation):
             "item_bytes": item_bytes,
         }
 
-    def _index_shapes(self, *operands: Any, order: Keyed) -> Sequence[Any]:
+    def _index_shapes(self, *operands: Aval, order: Keyed) -> Sequence[Any]:
         del order
         n = operands[0].shape[0]
         return [jax.ShapeDtypeStruct((n,), index_dtype("sort", "keys", n))]
@@ -452,14 +496,14 @@ class RankedPair:
 
 def ranked_pair(
     operation: str,
-    a: Any,
-    b: Any,
-    less: Any,
-    a_count: Any,
-    b_count: Any,
+    a: Keys,
+    b: Keys,
+    less: LessFunction,
+    a_count: Count,
+    b_count: Count,
     *,
     names: tuple[str, str] = ("a", "b"),
-    descending: Any = False,
+    descending: Directions = False,
 ) -> RankedPair:
     """Two inputs of a comparator, checked, by their ranks.
 

@@ -17,11 +17,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
+from jax_mgpu._src.arguments.annotations import (
+    Attribute,
+    DTypeLike,
+    Operands,
+    Pytree,
+    Tangents,
+)
 from jax_mgpu._src.arguments.counts import segment_bounds
 from jax_mgpu._src.core import library
 from jax_mgpu._src.core.compat import (
+    PyTreeDef,
     evaluate,
+    flatten,
     free_of_explicit_axes,
     inner_jaxprs,
     whole_axes,
@@ -129,11 +139,12 @@ class _Function:
             else [jnp.asarray(value) for value in _filled(self.identity, captures)],
         )
 
-    def items(self, leaves: Sequence[Any], captures: Sequence[Any], count: Any) -> list[Any]:
+    def items(self, leaves: Sequence[Any], captures: Sequence[Any], count: jax.Array) -> list[Any]:
         """The leaves of the items that the operator combines."""
         if self.load is None:
             return list(leaves)
-        return map_leaves(self.load(captures), leaves, count, self.position_dtype)
+        result: list[Any] = map_leaves(self.load(captures), leaves, count, self.position_dtype)
+        return result
 
 
 def _filled(values: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
@@ -147,7 +158,7 @@ class _Prepared:
     keyed: Keyed
     leaves: Sequence[Any]
     captures: Sequence[Any]
-    structure: Any  # of results
+    structure: PyTreeDef  # of results
     results: int
 
     @property
@@ -155,7 +166,7 @@ class _Prepared:
         function: _Function = self.keyed.value
         return function
 
-    def run(self, name: str, heads: Any, count: Any, **attributes: bool) -> Sequence[Any]:
+    def run(self, name: str, heads: jax.Array, count: jax.Array, **attributes: bool) -> Sequence[Any]:
         """The results of an operation, as pytrees."""
         ranks = tuple(leaf.ndim for leaf in self.leaves), tuple(np.ndim(c) for c in self.captures)
         primitive = _operation(name, *ranks, self.results)
@@ -165,7 +176,9 @@ class _Prepared:
         return [self.structure.unflatten(results[i : i + step]) for i in range(0, len(results), step)]
 
 
-def reduce_by_function(operation: str, operator: Operator, x: Any, n: int, count: Any, load: Load | None = None) -> Any:
+def reduce_by_function(
+    operation: str, operator: Operator, x: Pytree, n: int, count: jax.Array, load: Load | None = None
+) -> Any:
     """The combination of all items, a pytree as x without its leading axis. `load`: how x is made of other items."""
     prepared = _prepare(operation, operator, x, n, load, needs_nothing=operator.identity is not None)
     if prepared is None:
@@ -174,7 +187,14 @@ def reduce_by_function(operation: str, operator: Operator, x: Any, n: int, count
 
 
 def scan_by_function(
-    operation: str, operator: Operator, x: Any, n: int, heads: Any, count: Any, load: Load | None = None, **flags: bool
+    operation: str,
+    operator: Operator,
+    x: Pytree,
+    n: int,
+    heads: jax.Array,
+    count: jax.Array,
+    load: Load | None = None,
+    **flags: bool,
 ) -> Sequence[Any]:
     """What `scan` returns, as pytrees like x."""
     needs_nothing = operator.identity is not None and (flags["exclusive"] or flags["total"])
@@ -185,7 +205,13 @@ def scan_by_function(
 
 
 def segmented_reduce_by_function(
-    operation: str, operator: Operator, x: Any, n: int, heads: Any, count: Any, load: Load | None = None
+    operation: str,
+    operator: Operator,
+    x: Pytree,
+    n: int,
+    heads: jax.Array,
+    count: jax.Array,
+    load: Load | None = None,
 ) -> Any:
     """What `segmented_reduce` returns."""
     prepared = _prepare(operation, operator, x, n, load)
@@ -199,16 +225,18 @@ def segmented_reduce_by_function(
     if operator.identity is None:
         return results
     begin, end = segment_bounds(heads, n, count)
-    return select(begin < end, results, identities(operator, results))
+    return select(begin < end, results, identities(operator.identity, results))
 
 
-def reduce_mapped(operation: str, kind: Kind, x: jax.Array, count: Any, load: Load | None) -> Any:
+def reduce_mapped(operation: str, kind: Kind, x: jax.Array, count: jax.Array, load: Load | None) -> Any:
     """The reduction of mapped items by a built-in operator, or None where it is not for kernels that map."""
     prepared = _prepare_mapped(operation, kind, x, load)
     return None if prepared is None else prepared.run("reduce_by_function", ABSENT, count)[0]
 
 
-def segmented_reduce_mapped(operation: str, kind: Kind, x: jax.Array, heads: Any, count: Any, load: Load | None) -> Any:
+def segmented_reduce_mapped(
+    operation: str, kind: Kind, x: jax.Array, heads: jax.Array, count: jax.Array, load: Load | None
+) -> Any:
     """The same of each segment."""
     prepared = _prepare_mapped(operation, kind, x, load)
     if prepared is None or prepared.function.largest_segment_bytes > MOST_SEGMENT_BYTES:
@@ -217,7 +245,13 @@ def segmented_reduce_mapped(operation: str, kind: Kind, x: jax.Array, heads: Any
 
 
 def scan_mapped(
-    operation: str, kind: Kind, x: jax.Array, heads: Any, count: Any, load: Load | None, **flags: bool
+    operation: str,
+    kind: Kind,
+    x: jax.Array,
+    heads: jax.Array,
+    count: jax.Array,
+    load: Load | None,
+    **flags: bool,
 ) -> Sequence[Any] | None:
     """The scan of mapped items by a built-in operator, or None where it is not for kernels that map."""
     prepared = _prepare_mapped(operation, kind, x, load, **_directions(flags))
@@ -229,7 +263,7 @@ def _directions(flags: Mapping[str, bool]) -> dict[str, bool]:
     return {name: flags[name] for name in ("reverse", "exclusive")}
 
 
-def _builtin(kind: Kind, dtype: Any) -> Operator:
+def _builtin(kind: Kind, dtype: DTypeLike) -> Operator:
     with jax.ensure_compile_time_eval():  # its identity is part of the function
         return builtin(kind, dtype)
 
@@ -245,7 +279,7 @@ def _prepare_mapped(
 def _prepare(
     operation: str,
     operator: Operator,
-    x: Any,
+    x: Pytree,
     n: int,
     load: Load | None,
     *,
@@ -256,8 +290,7 @@ def _prepare(
     """The function for kernels, or None where there are none for it."""
     if n == 0 or (operator.function is None and operator.kind is None) or not has_kernels():
         return None
-    structure: Any
-    leaves, structure = jax.tree.flatten(x)
+    leaves, structure = flatten(x)
     try:
         function, captures = _written(operator, structure, leaves, load, needs_nothing, reverse, exclusive)
     except Unsupported as error:
@@ -279,7 +312,7 @@ def warn_of_plain_jax(operation: str, what: str, error: Unsupported) -> None:
 
 def _written(
     operator: Operator,
-    structure: Any,
+    structure: PyTreeDef,
     leaves: Sequence[Any],
     load: Load | None,
     needs_nothing: bool,
@@ -339,7 +372,7 @@ def _written(
     return Keyed(key, function), written.captures
 
 
-def _has_rules(jaxpr: Any, names: tuple[str, ...] = RULES) -> bool:
+def _has_rules(jaxpr: Jaxpr, names: tuple[str, ...] = RULES) -> bool:
     """Whether a jaxpr calls functions with derivative rules of their own, or what else the names begin with."""
     return any(
         equation.primitive.name.startswith(names) or any(_has_rules(inner, names) for inner in inner_jaxprs(equation))
@@ -347,7 +380,7 @@ def _has_rules(jaxpr: Any, names: tuple[str, ...] = RULES) -> bool:
     )
 
 
-def _rules(closed: Any) -> Any:
+def _rules(closed: ClosedJaxpr) -> Any:
     """What tells functions apart that are the same lines: their derivatives, of first and second order."""
     texts: list[Any] = []
     for _ in range(2):
@@ -366,12 +399,12 @@ def _rules(closed: Any) -> Any:
     return tuple(texts)
 
 
-def _text(jaxpr: Any) -> str:
+def _text(jaxpr: Jaxpr) -> str:
     """A jaxpr without the addresses of the rules that it names: they are others in each trace."""
     return re.sub("0x[0-9a-f]+", "", str(jaxpr))
 
 
-def _gradient(closed: Any, *operands: Any) -> Sequence[Any]:
+def _gradient(closed: ClosedJaxpr, *operands: Any) -> Sequence[Any]:
     """The cotangents of a function's constants and arguments, for cotangents like its results."""
     moving = [i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.inexact)]
     consts = len(closed.jaxpr.constvars)
@@ -384,14 +417,15 @@ def _gradient(closed: Any, *operands: Any) -> Sequence[Any]:
         return [x for x in results if jnp.issubdtype(x.dtype, jnp.inexact)]
 
     results, pullback = jax.vjp(function, *(operands[i] for i in moving))
-    return pullback(results)
+    result: Sequence[Any] = pullback(results)
+    return result
 
 
-def _scalar(dtype: Any) -> Any:
+def _scalar(dtype: DTypeLike) -> Any:
     return jax.ShapeDtypeStruct((), dtype)
 
 
-def _traced_function(operator: Operator, structure: Any, items: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+def _traced_function(operator: Operator, structure: PyTreeDef, items: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
     """A caller's function of the leaves of two items, and what is written with it."""
     assert operator.function is not None
     function = operator.function
@@ -403,7 +437,9 @@ def _traced_function(operator: Operator, structure: Any, items: Sequence[Any]) -
     return jax.make_jaxpr(flat)(*items, *items), {"avals": items}
 
 
-def _traced_builtin(operator: Operator, item: Any, position_dtype: Any) -> tuple[Any, dict[str, Any], Sequence[Any]]:
+def _traced_builtin(
+    operator: Operator, item: Any, position_dtype: DTypeLike
+) -> tuple[Any, dict[str, Any], Sequence[Any]]:
     """The same of a built-in operator, whose states are made of an item and its position; and its results."""
     position = _scalar(position_dtype)
     # Without an extremum the index is -1, of the type of positions.
@@ -503,7 +539,7 @@ class FunctionOperation(Operation):
             "function": function.data,
         }
 
-    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         captured = axes[self.leaves : self.leaves + self.captures]
         if any(axis is not None for axis in captured):  # a function of its own for each problem
             return _map_plainly(self, operands, axes, attributes)
@@ -515,7 +551,8 @@ class FunctionOperation(Operation):
 
     def _reduced(self, *operands: Any, function: Keyed) -> Sequence[Any]:
         del operands
-        return function.value.results
+        result: Sequence[Any] = function.value.results
+        return result
 
     def _segmented(self, *operands: Any, function: Keyed) -> Sequence[Any]:
         segments = operands[-2].shape[0]
@@ -533,7 +570,8 @@ class FunctionOperation(Operation):
         x = of.items(leaves, captures, count)
         if of.kind is not None:
             return REGISTRY["reduce"](x=x[0], count=count, op=of.kind, wide=False)
-        return reduce_results(of.operator(captures), x, n, count)
+        result: Sequence[Any] = reduce_results(of.operator(captures), x, n, count)
+        return result
 
     def _plain_segments(self, *operands: Any, function: Keyed) -> Sequence[Any]:
         leaves, captures, heads, count = self._split(operands)
@@ -549,18 +587,19 @@ class FunctionOperation(Operation):
         x = of.items(leaves, captures, count)
         if of.kind is not None:
             return REGISTRY["scan"](x=x[0], heads=heads, count=count, op=of.kind, **flags)
-        return jax.tree.leaves(scan_results(of.operator(captures), x, n, heads, count, **flags))  # type: ignore[arg-type]
+        return jax.tree.leaves(scan_results(of.operator(captures), x, n, heads, count, **flags))
 
-    def _jvp(self, primals: Any, tangents: Any, **attributes: Any) -> tuple[Any, Any]:
+    def _jvp(self, primals: Operands, tangents: Tangents, **attributes: Attribute) -> tuple[Any, Any]:
         live = [i for i, tangent in enumerate(tangents) if tangent is not None]
 
         def run(*values: Any) -> Sequence[Any]:
-            operands = list(primals)
+            operands = [*primals]
             for i, value in zip(live, values, strict=True):
                 operands[i] = value
             return list(self.fallback(*operands, **attributes))
 
-        results, moved = jax.jvp(run, [primals[i] for i in live], [tangents[i] for i in live])
+        given, moving = list(primals), list(tangents)
+        results, moved = jax.jvp(run, [given[i] for i in live], [moving[i] for i in live])
         return results, [None if tangent.dtype == jax.dtypes.float0 else tangent for tangent in moved]
 
 

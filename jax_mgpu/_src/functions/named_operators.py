@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.arguments.annotations import DTypeLike, OperatorTree, PairFunction, Pytree
 from jax_mgpu._src.arguments.check import (
     KEY_DTYPES,
     NUMBERS,
@@ -27,7 +28,7 @@ from jax_mgpu._src.arguments.check import (
     value_error,
 )
 from jax_mgpu._src.arguments.values import plain_leaves, take_or_fill
-from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.compat import PyTreeDef, whole_axes
 from jax_mgpu._src.core.operation import Operation
 from jax_mgpu._src.functions.operators import (
     Kind,
@@ -87,7 +88,7 @@ class Grouping:
         """Where each item is."""
         return jnp.arange(self.n, dtype=self.index_dtype)
 
-    def counts(self, dtype: Any) -> jax.Array:
+    def counts(self, dtype: DTypeLike) -> jax.Array:
         """How many items each result has."""
         return self.combine(Kind.ADD, jnp.ones((self.n,), self.index_dtype)).astype(dtype)
 
@@ -284,7 +285,10 @@ GIVE_FLOATS = ("mean", "var", "std", "median")
 
 
 def over_devices(
-    leaf: Leaf, run: Callable[[Kind, jax.Array], Sequence[jax.Array]], leading: Sequence[tuple[int, ...]], dtype: Any
+    leaf: Leaf,
+    run: Callable[[Kind, jax.Array], Sequence[jax.Array]],
+    leading: Sequence[tuple[int, ...]],
+    dtype: DTypeLike,
 ) -> list[jax.Array]:
     """A leaf's results over a mesh axis, of these leading axes; numbers of items are of this dtype.
 
@@ -303,14 +307,14 @@ def over_devices(
 def named_leaves(
     operation: str,
     argument: str,
-    x: Any,
-    op: Any,
-    identity: Any = None,
+    x: Pytree,
+    op: OperatorTree | PairFunction,
+    identity: Pytree = None,
     devices: int = 1,
     takes_functions: bool = True,
     scanned: bool = False,
     made: bool = True,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     ddof: float = 0,
 ) -> tuple[list[Leaf], Callable[[Sequence[Any]], Any], int]:
     """The leaves of a pytree of arrays `[n, ...]`, what puts results in their places, and n.
@@ -321,7 +325,7 @@ def named_leaves(
     """
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
         x = as_array(operation, argument, x)  # of numbers
-    structure: Any
+    structure: PyTreeDef
     paths, structure = jax.tree_util.tree_flatten_with_path(x)
     if not paths:
         paths, structure = [((), x)], jax.tree.structure(0)
@@ -344,7 +348,14 @@ def named_leaves(
     return leaves, structure.unflatten, n
 
 
-def _names(operation: str, op: Any, x: Any, structure: Any, takes_functions: bool, known: Sequence[str]) -> list[str]:
+def _names(
+    operation: str,
+    op: OperatorTree | PairFunction,
+    x: Pytree,
+    structure: PyTreeDef,
+    takes_functions: bool,
+    known: Sequence[str],
+) -> list[str]:
     """The operator's name of each leaf."""
     if isinstance(op, str):
         names = [op] * structure.num_leaves
@@ -430,7 +441,7 @@ def _leaf(
     return Leaf(argument, rows, kind, wide, name == "mean", x.shape[1:], np.dtype(dtype), fill, made, ddof)
 
 
-def _of_numbers(items: jax.Array, name: str, dtype: Any, index: np.dtype) -> tuple[jax.Array, Any]:
+def _of_numbers(items: jax.Array, name: str, dtype: DTypeLike, index: np.dtype) -> tuple[jax.Array, Any]:
     """What a variance or an operator of ranks looks at, and the type of its results."""
     items = items.astype(jnp.uint8) if items.dtype == jnp.bool_ else items
     if name in ("var", "std"):

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.arguments.annotations import Aval, DTypeLike, Pytree
 from jax_mgpu._src.arguments.check import (
     as_array,
     describe,
@@ -27,7 +28,7 @@ from jax_mgpu._src.arguments.check import (
 )
 from jax_mgpu._src.arguments.counts import live_items, live_mask, segment_bounds, segment_starts
 from jax_mgpu._src.arguments.values import plain_leaves
-from jax_mgpu._src.core.compat import reconcile_vma, vary_as, whole_axes
+from jax_mgpu._src.core.compat import PyTreeDef, flatten, reconcile_vma, vary_as, whole_axes
 from jax_mgpu._src.functions import blocked_scan
 from jax_mgpu._src.functions.blocked_scan import select
 from jax_mgpu._src.keys.bits import shifted
@@ -78,7 +79,7 @@ class Kind(enum.IntEnum):
         return {Kind.MIN: Kind.ARGMIN, Kind.MAX: Kind.ARGMAX}[self]
 
 
-def result_dtype(operation: str, kind: int, x: Any, wide: int = 0) -> Any:
+def result_dtype(operation: str, kind: int, x: Aval | jax.Array, wide: int = 0) -> Any:
     """The dtype of results: that of x, or that of indices into it, or that in which sums are made."""
     if Kind(kind).gives_index:
         return index_dtype(operation, "x", x.shape[0])
@@ -114,13 +115,13 @@ class Operator:
     commutes: bool = False
 
 
-def accumulator_dtype(dtype: Any) -> Any:
+def accumulator_dtype(dtype: DTypeLike) -> Any:
     """The type that sums and products of this type are made in: float32 for narrower floats."""
     narrow = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 4
     return jnp.dtype(jnp.float32) if narrow else dtype
 
 
-def sum_dtype(dtype: Any) -> np.dtype:
+def sum_dtype(dtype: DTypeLike) -> np.dtype:
     """The type of sums and products: that of `jnp.sum` for bools and 8 and 16 bits; wider integers keep theirs."""
     if np.dtype(dtype).itemsize >= 4:
         return np.dtype(dtype)
@@ -128,12 +129,12 @@ def sum_dtype(dtype: Any) -> np.dtype:
     return np.promote_types(dtype, jax.dtypes.canonicalize_dtype(default))
 
 
-def wide_dtype(dtype: Any) -> Any:
+def wide_dtype(dtype: DTypeLike) -> Any:
     """The type of sums that keep what is added: `sum_dtype` of integers, and of floats what they are made in."""
     return sum_dtype(dtype) if jnp.issubdtype(dtype, jnp.integer) else accumulator_dtype(dtype)
 
 
-def builtin(kind: int, dtype: Any, result: Any = None) -> Operator:
+def builtin(kind: int, dtype: DTypeLike, result: Any = None) -> Operator:
     """A built-in operator over items of this type, or rows of them."""
     kind = Kind(kind)
     known: dict[str, Any] = {"kind": kind, "commutes": True}
@@ -174,7 +175,7 @@ def builtin(kind: int, dtype: Any, result: Any = None) -> Operator:
             **known,
         )
 
-    def combine(a: Any, b: Any) -> Any:
+    def combine(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> Any:
         (x, i), (y, j) = a, b
         x_nan, y_nan = jnp.isnan(x), jnp.isnan(y)
         better = jnp.where(x_nan | y_nan, y_nan & ~x_nan, y > x if largest else y < x)
@@ -199,12 +200,12 @@ def builtin(kind: int, dtype: Any, result: Any = None) -> Operator:
 def custom(
     operation: str,
     op: Callable[..., Any],
-    x: Any,
-    identity: Any,
+    x: Pytree,
+    identity: Pytree,
     needs_identity: Callable[[int], str | None] = lambda n: None,
     argument: str = "x",
     commutative: bool = False,
-    initial: Any = None,
+    initial: Pytree = None,
 ) -> tuple[Operator, Any, int, Callable[[Any], Any]]:
     """A caller's function as an operator, with the items, their number, and what makes results of what it gives.
 
@@ -212,8 +213,7 @@ def custom(
     needed for, if it is, by the number of items. `commutative` is the caller's promise.
     """
     expect_no_array_function(operation, op)
-    structure: Any
-    leaves, structure = jax.tree.flatten(x)
+    leaves, structure = flatten(x)
     if not leaves:
         raise type_error(operation, argument, "an array or a pytree of arrays", repr(x))
     first = as_array(operation, argument, leaves[0])
@@ -234,10 +234,10 @@ def custom(
     plain, restore_leaves = plain_leaves(leaves)
     plain = [whole_axes(leaf) for leaf in plain]
 
-    def restore(tree: Any) -> Any:
+    def restore(tree: Pytree) -> Any:
         return structure.unflatten(restore_leaves(jax.tree.leaves(tree)))
 
-    def combine_items(a: Any, b: Any) -> Any:
+    def combine_items(a: Pytree, b: Pytree) -> Any:
         results = zip(jax.tree.leaves(op(restore(a), restore(b))), leaves, strict=True)
         arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x, leaf.dtype) for x, leaf in results]
         return structure.unflatten(plain_leaves(arrays)[0])
@@ -279,9 +279,9 @@ def expect_no_array_function(operation: str, op: Any, takes_functions: bool = Tr
             raise type_error(operation, "op", expected, f"{function.__name__}, a function of an array")
 
 
-def _like_item(operation: str, argument: str, item: Any, leaves: Sequence[jax.Array], structure: Any) -> Any:
+def _like_item(operation: str, argument: str, item: Pytree, leaves: Sequence[jax.Array], structure: PyTreeDef) -> Any:
     """The identity of a caller's function, or what a scan begins with, of the types and shapes of an item."""
-    given, given_structure = jax.tree.flatten(item)
+    given, given_structure = flatten(item)
     if given_structure != structure:
         raise type_error(operation, argument, f"the structure of x, {structure}", given_structure)
     pairs = zip(given, leaves, strict=True)
@@ -289,7 +289,7 @@ def _like_item(operation: str, argument: str, item: Any, leaves: Sequence[jax.Ar
     return structure.unflatten(plain_leaves(arrays)[0])
 
 
-def of_item(operation: str, argument: str, x: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+def of_item(operation: str, argument: str, x: Pytree, shape: tuple[int, ...], dtype: DTypeLike | None) -> jax.Array:
     """An argument of the shape and type of an item."""
     x = as_array(operation, argument, x)
     if x.ndim > len(shape) or any(a not in (1, b) for a, b in zip(x.shape[::-1], shape[::-1], strict=False)):
@@ -297,7 +297,7 @@ def of_item(operation: str, argument: str, x: Any, shape: tuple[int, ...], dtype
     return jnp.broadcast_to(x if x.dtype == dtype else x.astype(dtype), shape)
 
 
-def _expect_items(operation: str, op: Callable[..., Any], item: Sequence[Any], structure: Any) -> None:
+def _expect_items(operation: str, op: Callable[..., Any], item: Sequence[Any], structure: PyTreeDef) -> None:
     """A caller's function of two items, which must give one like them."""
     expected = "a function of two items that gives one like them, "
     try:
@@ -305,7 +305,7 @@ def _expect_items(operation: str, op: Callable[..., Any], item: Sequence[Any], s
         result = jax.eval_shape(functools.partial(op), *[structure.unflatten(item)] * 2)
     except TypeError as error:  # another number of arguments, or a result that is no array
         raise type_error(operation, "op", f"{expected}{structure}", f"the error: {error}") from error
-    leaves, result_structure = jax.tree.flatten(result)
+    leaves, result_structure = flatten(result)
     if result_structure != structure:
         raise type_error(operation, "op", f"{expected}{structure}", result_structure)
     for leaf, like in zip(leaves, item, strict=True):
@@ -313,9 +313,9 @@ def _expect_items(operation: str, op: Callable[..., Any], item: Sequence[Any], s
             raise type_error(operation, "op", expected + describe(like), describe(leaf))
 
 
-def identities(operator: Operator, like: Any) -> Any:
+def identities(identity: Pytree, like: Pytree) -> Any:
     """The identity in the place of each of some states."""
-    return jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), operator.identity, like)
+    return jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), identity, like)
 
 
 def of_nothing(operator: Operator, *operands: Any) -> Any:
@@ -324,16 +324,16 @@ def of_nothing(operator: Operator, *operands: Any) -> Any:
     return jax.tree.map(lambda x: vary_as(jnp.asarray(x), *given), operator.identity)
 
 
-def _states(operator: Operator, x: Any, n: int, *heads: Any) -> tuple[jax.Array, Any]:
+def _states(operator: Operator, x: Pytree, n: int, *heads: jax.Array) -> tuple[jax.Array, Any]:
     """Positions, and the states of items."""
     positions = jnp.arange(n, dtype=index_dtype("scan", "x", n))
     # A function may make a part of an item of its position alone: under shard_map that varies as the rest does.
-    made, structure = jax.tree.flatten(operator.extract(x, positions))
+    made, structure = flatten(operator.extract(x, positions))
     return positions, structure.unflatten(reconcile_vma([*made, *heads])[: len(made)])
 
 
 def general_scan(
-    operator: Operator, x: Any, n: int, heads: Any, count: Any, *, exclusive: int, reverse: int
+    operator: Operator, x: Pytree, n: int, heads: jax.Array, count: jax.Array, *, exclusive: int, reverse: int
 ) -> tuple[Any, Any]:
     """The states of a segmented scan, and the total of its last segment."""
     heads = whole_axes(heads)
@@ -350,10 +350,10 @@ def general_scan(
         cut = starts | (positions >= live)
     scanned = blocked_scan.scanned(operator.combine, states, cut, reverse=bool(reverse))
     last = jax.tree.map(lambda s: s[0] if reverse else _rows_at(s, jnp.maximum(live - 1, 0)[None])[0], scanned)
-    total = last if operator.identity is None else select(live > 0, last, identities(operator, last))
+    total = last if operator.identity is None else select(live > 0, last, identities(operator.identity, last))
     if exclusive:
         before = jax.tree.map(lambda s: shifted(s, -1 if reverse else 1), scanned)
-        scanned = select(starts, identities(operator, before), before)
+        scanned = select(starts, identities(operator.identity, before), before)
     return scanned, total
 
 
@@ -361,7 +361,7 @@ def _rows_at(x: jax.Array, indices: jax.Array) -> jax.Array:
     return gather(x, indices, unique=True)
 
 
-def mask_dead(results: Any, n: int, count: Any, dead: int) -> Any:
+def mask_dead(results: Pytree, n: int, count: jax.Array, dead: int) -> Any:
     """Results with a fixed value past the live items."""
     if not count.size:
         return results
@@ -369,7 +369,15 @@ def mask_dead(results: Any, n: int, count: Any, dead: int) -> Any:
 
 
 def scan_results(
-    operator: Operator, x: Any, n: int, heads: Any, count: Any, *, exclusive: int, reverse: int, total: int
+    operator: Operator,
+    x: Pytree,
+    n: int,
+    heads: jax.Array,
+    count: jax.Array,
+    *,
+    exclusive: int,
+    reverse: int,
+    total: int,
 ) -> Sequence[Any]:
     """What `scan` returns, by the general path."""
     states, last = general_scan(operator, x, n, heads, count, exclusive=exclusive, reverse=reverse)
@@ -377,18 +385,18 @@ def scan_results(
     return [*results, operator.finish(last)] if total else results
 
 
-def reduce_results(operator: Operator, x: Any, n: int, count: Any) -> Any:
+def reduce_results(operator: Operator, x: Pytree, n: int, count: jax.Array) -> Any:
     """What `reduce` returns, by the general path."""
     if n == 0:
         return operator.finish(of_nothing(operator, x, count))
     _, states = _states(operator, x, n)
     total = blocked_scan.combined(operator.combine, states, live_mask(n, count) if count.size else None)
     if count.size and operator.identity is not None:
-        total = select(live_items(n, count) > 0, total, identities(operator, total))
+        total = select(live_items(n, count) > 0, total, identities(operator.identity, total))
     return operator.finish(total)
 
 
-def segmented_results(operator: Operator, x: Any, n: int, heads: Any, count: Any) -> Any:
+def segmented_results(operator: Operator, x: Pytree, n: int, heads: jax.Array, count: jax.Array) -> Any:
     """What `segmented_reduce` returns, by the general path; an empty segment without an identity is unspecified."""
     heads = whole_axes(heads)
     m = heads.shape[0]
@@ -399,11 +407,11 @@ def segmented_results(operator: Operator, x: Any, n: int, heads: Any, count: Any
     return segment_ends(operator, states, n, heads, count)
 
 
-def segment_ends(operator: Operator, states: Any, n: int, heads: Any, count: Any) -> Any:
+def segment_ends(operator: Operator, states: Pytree, n: int, heads: jax.Array, count: jax.Array) -> Any:
     """The results of segments from the scan of their states."""
     begin, end = segment_bounds(heads, n, count)
     last = jnp.where(begin < end, end - 1, -1)  # no item twice
     states = jax.tree.map(lambda s: _rows_at(s, last), states)
     if operator.identity is not None:
-        states = select(begin < end, states, identities(operator, states))
+        states = select(begin < end, states, identities(operator.identity, states))
     return operator.finish(states)

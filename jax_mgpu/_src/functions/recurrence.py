@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.annotations import Aval, Operands, Tangents
 from jax_mgpu._src.arguments.counts import live_items, live_mask, segment_starts
 from jax_mgpu._src.core.operation import Operation
 from jax_mgpu._src.functions import blocked_scan
@@ -22,12 +23,12 @@ from jax_mgpu._src.keys.bits import shifted
 __all__ = ["neighbours", "recurrence", "weighted"]
 
 
-def recurrence(a: jax.Array, b: jax.Array, heads: Any, count: Any, *, reverse: int) -> jax.Array:
+def recurrence(a: jax.Array, b: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int) -> jax.Array:
     """y[i] = a[i] y[i - 1] + b[i], from the start of each segment, or from its end; 0 for dead items."""
     return _recurrence(a=a, b=b, heads=heads, count=count, reverse=reverse)[0]
 
 
-def neighbours(y: jax.Array, heads: Any, count: Any, *, reverse: int) -> jax.Array:
+def neighbours(y: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int) -> jax.Array:
     """y[i - 1], or y[i + 1], in each segment; 0 where there is none, and for dead items."""
     return jnp.where(_edges(y.shape[0], heads, count, reverse), 0, shifted(y, -1 if reverse else 1))
 
@@ -40,7 +41,7 @@ def weighted(weights: jax.Array, x: jax.Array) -> jax.Array:
     return _weighted(x.ndim)(weights=weights, x=x)[0]
 
 
-def _shapes(b: Any) -> Sequence[Any]:
+def _shapes(b: Aval) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct(b.shape, b.dtype)]
 
 
@@ -57,10 +58,11 @@ def _fallback(a: jax.Array, b: jax.Array, heads: jax.Array, count: jax.Array, *,
 
 @jax.jit
 def _solved(a: jax.Array, b: jax.Array, edges: jax.Array | None) -> jax.Array:
-    return blocked_scan.scanned(lambda x, y: (x[0] * y[0], x[1] * y[0] + y[1]), (a, b), edges)[1]
+    result: jax.Array = blocked_scan.scanned(lambda x, y: (x[0] * y[0], x[1] * y[0] + y[1]), (a, b), edges)[1]
+    return result
 
 
-def _edges(n: int, heads: Any, count: Any, reverse: int) -> jax.Array:
+def _edges(n: int, heads: jax.Array, count: jax.Array, reverse: int) -> jax.Array:
     """Which of n items nothing is carried to: the first of each segment, or the last, and dead items."""
     live = live_items(n, count)
     starts = segment_starts(n, heads)
@@ -68,7 +70,7 @@ def _edges(n: int, heads: Any, count: Any, reverse: int) -> jax.Array:
     return alone | (jnp.arange(n, dtype=live.dtype) >= live - int(reverse))
 
 
-def _jvp(primals: Any, tangents: Any, *, reverse: int) -> tuple[Any, Any]:
+def _jvp(primals: Operands, tangents: Tangents, *, reverse: int) -> tuple[Any, Any]:
     a, _, heads, count = primals
     results = _recurrence.run(primals, reverse=reverse)
     parts = [] if tangents.b is None else [tangents.b]
@@ -77,7 +79,7 @@ def _jvp(primals: Any, tangents: Any, *, reverse: int) -> tuple[Any, Any]:
     return results, [recurrence(a, sum(parts[1:], parts[0]), heads, count, reverse=reverse) if parts else None]
 
 
-def _transpose(cotangents: Sequence[Any], operands: Any, *, reverse: int) -> jax.Array:
+def _transpose(cotangents: Sequence[Any], operands: Operands, *, reverse: int) -> jax.Array:
     """An item's factor is what carries the sum on to it; the other way it is that of the item behind."""
     factors = shifted(operands.a, 1 if reverse else -1)
     return recurrence(factors, cotangents[0], operands.heads, operands.count, reverse=not reverse)
@@ -104,7 +106,7 @@ def _weighted(rank: int) -> Operation:
     def product(weights: jax.Array, x: jax.Array) -> Sequence[jax.Array]:
         return [jnp.where(x == 0, 0, weights * x)]
 
-    def jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    def jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:
         pairs = ((primals.weights, tangents.x), (primals.x, tangents.weights))
         parts = [weighted(factor, tangent) for factor, tangent in pairs if tangent is not None]
         return operation.run(primals), [sum(parts[1:], parts[0]) if parts else None]

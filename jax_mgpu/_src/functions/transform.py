@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.annotations import AxisName, Count, DTypeLike, Pytree
 from jax_mgpu._src.arguments.check import (
     as_array,
     count_operand,
@@ -27,7 +28,7 @@ from jax_mgpu._src.arguments.check import (
 )
 from jax_mgpu._src.arguments.counts import live_mask
 from jax_mgpu._src.arguments.values import plain_leaves
-from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.compat import flatten, whole_axes
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.functions.blocked_scan import select
 from jax_mgpu._src.functions.named_operators import Leaf
@@ -60,10 +61,10 @@ class Load:
 def mapped(
     operation: str,
     function: Any,
-    x: Any,
-    count: Any,
+    x: Pytree,
+    count: Count,
     argument: str = "x",
-    axis_name: Any = None,
+    axis_name: AxisName | None = None,
     inside: Callable[[jax.Array], jax.Array] | None = None,
 ) -> tuple[Any, Load | None]:
     """The items that the operation works on, and how they are loaded; without a function, as they came.
@@ -76,8 +77,7 @@ def mapped(
     expected = "a function of an item, or of an item and its position"
     if not callable(function):
         raise type_error(operation, "map", expected, repr(function))
-    structure: Any
-    leaves, structure = jax.tree.flatten(x)
+    leaves, structure = flatten(x)
     if not leaves:
         raise type_error(operation, argument, "an array or a pytree of arrays", repr(x))
     first = as_array(operation, argument, leaves[0])
@@ -126,7 +126,13 @@ def _checked(
 
 
 def emitted(
-    operation: str, function: Any, states: Any, n: int, live: jax.Array | None, count: Any, axis_name: Any = None
+    operation: str,
+    function: Any,
+    states: Any,
+    n: int,
+    live: jax.Array | None,
+    count: jax.Array,
+    axis_name: AxisName | None = None,
 ) -> Any:
     """A caller's function of each of n states, or of a state and its position; 0 for those that are not `live`.
 
@@ -138,8 +144,7 @@ def emitted(
     expected = "a function of a state, or of a state and its position"
     if not callable(function):
         raise type_error(operation, "emit", expected, repr(function))
-    structure: Any
-    leaves, structure = jax.tree.flatten(states)
+    leaves, structure = flatten(states)
     plain, restore = plain_leaves(leaves)
     one = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in plain]
     emit = _checked(operation, "emit", expected, function, lambda *given: structure.unflatten(restore(given)), one)
@@ -157,7 +162,9 @@ def emitted(
     return items.unflatten(results)
 
 
-def _global_positions(operation: str, argument: str, n: int, count: Any, axis_name: Any) -> tuple[Any, jax.Array]:
+def _global_positions(
+    operation: str, argument: str, n: int, count: jax.Array, axis_name: AxisName | None
+) -> tuple[Any, jax.Array]:
     """The type of positions in the global array, and that of this device's first item."""
     axis = Axis(operation, axis_name)
     return axis.index_dtype(argument, n), axis.begin(axis.gather(axis.live(argument, n, count)))
@@ -174,7 +181,11 @@ def one_leaf(load: Load | None, leaves: list[Leaf]) -> tuple[Load | None, list[L
 
 
 def map_leaves(
-    function: Callable[..., Any], leaves: Sequence[jax.Array], count: Any, position_dtype: Any, begin: Any = None
+    function: Callable[..., Any],
+    leaves: Sequence[jax.Array],
+    count: jax.Array,
+    position_dtype: DTypeLike,
+    begin: Any = None,
 ) -> Any:
     """A function of an item's leaves and its position over all items.
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jax_mgpu._src.arguments.annotations import DTypeLike
+from jax_mgpu._src.core.compat import cond
 
 __all__ = [
     "as_columns",
@@ -23,8 +26,10 @@ __all__ = [
     "words_of",
 ]
 
+T = TypeVar("T")
 
-def is_random_key(dtype: Any) -> bool:
+
+def is_random_key(dtype: DTypeLike) -> bool:
     """Whether a dtype is that of typed random keys, which only JAX itself can store."""
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
@@ -89,7 +94,7 @@ def of_words(high: jax.Array, low: jax.Array) -> jax.Array:
     return jax.lax.complex(*(jax.lax.bitcast_convert_type(x, jnp.float32) for x in (low, high)))
 
 
-def is_narrow_float(dtype: Any) -> bool:
+def is_narrow_float(dtype: DTypeLike) -> bool:
     """Whether XLA's CPU code selects and repeats items by way of float32, where a signalling NaN turns quiet."""
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits in (8, 16)
 
@@ -118,7 +123,7 @@ def keeping_bits(
         return jax.lax.bitcast_convert_type(jax.lax.optimization_barrier(moved) if repeats else moved, dtype)
 
     @move_bits.defjvp
-    def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         wide = jnp.float32 if adds else dtype
         moving = jax.tree.map(lambda x: jnp.asarray(x).astype(wide), tangents[0])  # NumPy's own, outside of jit
         return move_bits(*primals), move(moving, *primals[1:]).astype(dtype)
@@ -132,12 +137,12 @@ def part_of(x: jax.Array, begin: int, end: int) -> jax.Array:
 
 
 def special_case(
-    holds: Callable[[], jax.Array], special: Callable[..., Any], general: Callable[..., Any], *operands: Any
-) -> Any:
+    holds: Callable[[], jax.Array], special: Callable[..., T], general: Callable[..., T], *operands: Any
+) -> T:
     """`general(*operands)`, or where `holds()` the same by `special(*operands)`, to the bit.
 
     In a batch JAX selects between the two, which may change the NaNs of narrow floats: with these it is always general.
     """
     if any(is_narrow_float(x.dtype) for x in jax.tree.leaves(operands)):
         return general(*operands)
-    return jax.lax.cond(holds(), special, general, *operands)
+    return cond(holds(), special, general, *operands)

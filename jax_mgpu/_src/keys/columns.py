@@ -22,12 +22,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise, product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Count, Directions, Keys
 from jax_mgpu._src.arguments.check import (
     as_array,
     count_operand,
@@ -43,7 +44,7 @@ from jax_mgpu._src.arguments.check import (
 from jax_mgpu._src.arguments.counts import is_first, live_items
 from jax_mgpu._src.arguments.preconditions import sorted_columns, sorted_keys
 from jax_mgpu._src.arguments.values import filled_behind, take_from_pair
-from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.compat import has_64_bits, whole_axes
 from jax_mgpu._src.core.eager import check_on_host
 from jax_mgpu._src.core.operation import REGISTRY
 from jax_mgpu._src.functions.operators import Kind
@@ -77,7 +78,7 @@ class SortKey(NamedTuple):
 class Columns:
     """A tuple of keys, checked, with a direction each."""
 
-    def __init__(self, operation: str, argument: str, columns: tuple[Any, ...], descending: Any):
+    def __init__(self, operation: str, argument: str, columns: tuple[ArrayLike, ...], descending: Directions):
         if len(columns) > MOST_COLUMNS:
             raise value_error(operation, argument, f"1 to {MOST_COLUMNS} columns", f"{len(columns)} columns")
         self.names = [f"{argument}[{i}]" for i in range(len(columns))]
@@ -265,7 +266,9 @@ def key_starts(keys: jax.Array | Columns) -> jax.Array:
     return _run_starts(keys.digits() if isinstance(keys, Columns) else _digits(keys, False))
 
 
-def expect_keys(operation: str, argument: str, keys: Any, descending: Any = False) -> tuple[Any, bool]:
+def expect_keys(
+    operation: str, argument: str, keys: Keys, descending: Directions = False
+) -> tuple[jax.Array | Columns, bool]:
     """Keys, and whether they are in descending order: an array, or `Columns`, which know their directions."""
     if _is_columns(keys):
         return Columns(operation, argument, keys, descending), False
@@ -276,7 +279,7 @@ def expect_keys(operation: str, argument: str, keys: Any, descending: Any = Fals
 
 def expect_told_apart(operation: str, **keys: Any) -> None:
     """Keys of which equal ones are found: floats of 64 bits from the host that JAX cuts to 32 bits remain apart."""
-    if not jax.config.jax_enable_x64:
+    if not has_64_bits():
         check_on_host(_expect_told_apart, tuple(keys.values()), operation, tuple(keys))
 
 
@@ -311,7 +314,7 @@ def _wide_floats(x: Any) -> np.ndarray | None:
     return host if (host.dtype.kind, host.dtype.itemsize, host.ndim) == ("f", 8, 1) else None
 
 
-def _is_columns(keys: Any) -> bool:
+def _is_columns(keys: object) -> TypeGuard[tuple[ArrayLike, ...]]:
     """Whether keys are columns; a tuple of numbers is one array."""
     return isinstance(keys, tuple) and _has_arrays(keys)
 
@@ -320,7 +323,7 @@ def _has_arrays(items: Iterable[Any]) -> bool:
     return any(isinstance(x, (list, tuple)) or getattr(x, "ndim", 0) for x in items)
 
 
-def _directions(operation: str, descending: Any, columns: int) -> tuple[bool, ...]:
+def _directions(operation: str, descending: Directions, columns: int) -> tuple[bool, ...]:
     if not isinstance(descending, tuple):
         return (static_flag(operation, "descending", descending),) * columns
     if len(descending) != columns:
@@ -339,21 +342,32 @@ class KeyPair:
       is_code: whether results follow from the keys that the kernel gives, without indices.
     """
 
-    def __init__(self, operation: str, a: Any, b: Any, a_count: Any, b_count: Any, *, descending: bool = False):
-        self.a, self.b, self.a_count, self.b_count, self.descending = a, b, a_count, b_count, descending
+    def __init__(
+        self,
+        operation: str,
+        a: jax.Array | Columns,
+        b: jax.Array | Columns,
+        a_count: jax.Array,
+        b_count: jax.Array,
+        *,
+        descending: bool = False,
+    ):
+        self.a_count, self.b_count, self.descending = a_count, b_count, descending
         self.is_code, self._operation = True, operation
         self._columns: tuple[Columns, Columns] | None = None
-        if isinstance(a, Columns):
+        if isinstance(a, Columns) and isinstance(b, Columns):
             self._columns, self.is_code = (a, b), a.is_code
-            self.a, self.b = _pair_codes(a, b, a_count, b_count)
+            a, b = _pair_codes(a, b, a_count, b_count)
+        assert not isinstance(a, Columns) and not isinstance(b, Columns)
+        self.a, self.b = a, b
 
     @property
-    def operands(self) -> tuple[jax.Array, jax.Array, Any, Any]:
+    def operands(self) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """The keys and their counts."""
         return self.a, self.b, self.a_count, self.b_count
 
     @property
-    def code_operands(self) -> tuple[jax.Array, jax.Array, Any, Any]:
+    def code_operands(self) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """The same over a mesh axis, where one code has to hold all columns."""
         if self._columns is not None:
             expect_one_code(self._operation, self._columns[0])
@@ -369,7 +383,9 @@ class KeyPair:
         """Whether the keys are columns."""
         return self._columns is not None
 
-    def of_code_and_rest(self, keys: jax.Array, rest: Sequence[jax.Array], live: jax.Array, fill_value: Any = 0) -> Any:
+    def of_code_and_rest(
+        self, keys: jax.Array, rest: Sequence[jax.Array], live: jax.Array, fill_value: ArrayLike = 0
+    ) -> Any:
         """Keys as the caller has them, from what was moved over a mesh axis."""
         if self._columns is None:
             return keys
@@ -377,11 +393,11 @@ class KeyPair:
         return self._columns[0].of_code_and_rest(keys, rest, live, fill)
 
     @property
-    def codes(self) -> tuple[jax.Array, jax.Array, Any, Any]:
+    def codes(self) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """The same as codes of unsigned words, also of keys that are one array."""
-        _, _, *counts = self.code_operands
+        _, _, a_count, b_count = self.code_operands
         a, b = self._columns or (_one_column(self._operation, x) for x in (self.a, self.b))
-        return a.codes()[0], b.codes()[0], *counts
+        return a.codes()[0], b.codes()[0], a_count, b_count
 
     def with_nans_apart(self) -> KeyPair:
         """The pair in which no NaN of a equals one of b.
@@ -395,14 +411,19 @@ class KeyPair:
         a, b = a.replaced(map(_nans_apart, a.arrays)), b.replaced(map(ordered_integers, b.arrays))
         return KeyPair(self._operation, a, b, self.a_count, self.b_count)
 
-    def fill(self, fill_value: Any) -> jax.Array:
+    def fill(self, fill_value: ArrayLike) -> jax.Array:
         """What the kernel fills its keys with, as an operand of shape [1]; `restored` fills columns."""
         if self._columns is None:
             return fill_operand(self._operation, fill_value, self.a.dtype)
         return jnp.zeros((1,), self.a.dtype)
 
     def restored(
-        self, keys: jax.Array, indices: jax.Array | None = None, *, count: jax.Array | None = None, fill_value: Any = 0
+        self,
+        keys: jax.Array,
+        indices: jax.Array | None = None,
+        *,
+        count: jax.Array | None = None,
+        fill_value: ArrayLike = 0,
     ) -> Any:
         """Keys as the caller has them, from those that the kernel returned.
 
@@ -420,7 +441,8 @@ class KeyPair:
             if unpacked is not None:
                 return jnp.where(used, unpacked, fill)
             assert indices is not None
-            return take_from_pair(a, b, indices, self.a.shape[0], fill)
+            result: jax.Array = take_from_pair(a, b, indices, self.a.shape[0], fill)
+            return result
 
         unpacked = a.unpacked([keys]) if a.fits else [None] * len(a.arrays)
         return a.structure([restore(*x) for x in zip(a.arrays, b.arrays, unpacked, strict=True)])
@@ -432,13 +454,13 @@ class KeyPair:
         return live_items(n_a, self.a_count, dtype) + live_items(n_b, self.b_count, dtype)
 
 
-def expect_one_code(operation: str, keys: Any) -> None:
+def expect_one_code(operation: str, keys: jax.Array | Columns) -> None:
     """Keys over a mesh axis, which one code has to hold if they are columns."""
     if isinstance(keys, Columns) and not keys.fits:
         raise value_error(operation, "axis_name", f"None where columns have more than {WIDEST} bits", "an axis")
 
 
-def whole_keys(operation: str, argument: str, keys: Any, axis_name: Any) -> Any:
+def whole_keys(operation: str, argument: str, keys: Keys, axis_name: AxisName | None) -> Any:
     """Keys that no axis of a mesh divides, in ascending order: an array, or `Columns`."""
     expect_told_apart(operation, **{argument: keys})
     given, _ = expect_keys(operation, argument, keys)
@@ -457,26 +479,27 @@ def _one_column(operation: str, keys: jax.Array) -> Columns:
     return Columns(operation, "keys", (keys,), False)
 
 
-def directed_pair(operation: str, a: Any, b: Any, descending: Any) -> tuple[Any, Any, Any, Callable[[Any], Any]]:
+def directed_pair(
+    operation: str, a: Keys, b: Keys, descending: Directions
+) -> tuple[Any, Any, Any, Callable[[Any], Any]]:
     """Two operands, their directions, and what makes keys of the caller's form of keys of theirs.
 
     Arrays in descending order are columns of one array, whose codes are in ascending order as kernels want it.
     """
     if _is_columns(a) or not static_flag(operation, "descending", descending):
         return a, b, descending, lambda keys: keys
-    b = b if _is_columns(b) else (b,)
-    return (a,), b, (True,), lambda keys: keys[0]
+    return (a,), b if _is_columns(b) else (b,), (True,), lambda keys: keys[0]
 
 
 def sorted_pair(
     operation: str,
-    a: Any,
-    b: Any,
-    a_count: Any,
-    b_count: Any,
+    a: Keys,
+    b: Keys,
+    a_count: Count,
+    b_count: Count,
     *,
     names: tuple[str, str] = ("a", "b"),
-    descending: Any = False,
+    descending: Directions = False,
     unique: bool = False,
 ) -> KeyPair:
     """Two sorted operands of keys of the same types."""
@@ -485,30 +508,31 @@ def sorted_pair(
         expected = "a tuple of columns" if _is_columns(a) else "one array"
         got = f"{len(b)} columns" if _is_columns(b) else describe(as_array(operation, b_name, b))
         raise type_error(operation, b_name, f"{expected}, as {a_name}", got)
-    a, down = expect_keys(operation, a_name, a, descending)
-    b, _ = expect_keys(operation, b_name, b, descending)
-    counts = []
-    for name, x, count in ((a_name, a, a_count), (b_name, b, b_count)):
-        counts.append(count_operand(operation, f"{name}_count", count, x.shape[0]))
-    if not isinstance(a, Columns):
-        expect_same_dtype(operation, a_name, a, b_name, b)
-        a, b = (
-            sorted_keys(operation, name, x, count, descending=down, unique=unique)
-            for name, x, count in zip(names, (a, b), counts, strict=True)
+    (x, down), (y, _) = (expect_keys(operation, *side, descending) for side in ((a_name, a), (b_name, b)))
+    sides = ((a_name, x, a_count), (b_name, y, b_count))
+    counts = [count_operand(operation, f"{name}_count", count, keys.shape[0]) for name, keys, count in sides]
+    if not isinstance(x, Columns) or not isinstance(y, Columns):
+        assert not isinstance(x, Columns) and not isinstance(y, Columns)
+        expect_same_dtype(operation, a_name, x, b_name, y)
+        x, y = (
+            sorted_keys(operation, name, keys, count, descending=down, unique=unique)
+            for name, keys, count in zip(names, (x, y), counts, strict=True)
         )
-        return KeyPair(operation, a, b, *counts, descending=down)
-    if len(a.arrays) != len(b.arrays):
-        raise value_error(operation, b_name, f"the {len(a.arrays)} columns of {a_name}", f"{len(b.arrays)} columns")
-    for x_name, x, y_name, y in zip(a.names, a.arrays, b.names, b.arrays, strict=True):
-        expect_same_dtype(operation, x_name, x, y_name, y)
-    a, b = (
-        x.replaced(sorted_columns(operation, x.names, x.arrays, count, descending=x.descending, unique=unique))
-        for x, count in zip((a, b), counts, strict=True)
+        return KeyPair(operation, x, y, *counts, descending=down)
+    if len(x.arrays) != len(y.arrays):
+        raise value_error(operation, b_name, f"the {len(x.arrays)} columns of {a_name}", f"{len(y.arrays)} columns")
+    for columns in zip(x.names, x.arrays, y.names, y.arrays, strict=True):
+        expect_same_dtype(operation, *columns)
+    x, y = (
+        side.replaced(
+            sorted_columns(operation, side.names, side.arrays, count, descending=side.descending, unique=unique)
+        )
+        for side, count in zip((x, y), counts, strict=True)
     )
-    return KeyPair(operation, a, b, *counts)
+    return KeyPair(operation, x, y, *counts)
 
 
-def _pair_codes(a: Columns, b: Columns, a_count: Any, b_count: Any) -> list[jax.Array]:
+def _pair_codes(a: Columns, b: Columns, a_count: jax.Array, b_count: jax.Array) -> list[jax.Array]:
     """Keys of up to 64 bits that compare as the columns of both sides do."""
     digits, counts, bits = [a.digits(), b.digits()], (a_count, b_count), a.bits
     while bits > WIDEST:
@@ -519,7 +543,7 @@ def _pair_codes(a: Columns, b: Columns, a_count: Any, b_count: Any) -> list[jax.
     return [code_of(x, 0, bits) for x in digits]
 
 
-def _merge_places(codes: jax.Array, others: jax.Array, count: Any, others_count: Any) -> list[Digit]:
+def _merge_places(codes: jax.Array, others: jax.Array, count: jax.Array, others_count: jax.Array) -> list[Digit]:
     """For each code, the place of the first code equal to it in the merge with others, as digits."""
     n = codes.shape[0] + others.shape[0]
     dtype = index_dtype("keys", "a and b", n)
@@ -561,7 +585,7 @@ def _digits(x: jax.Array, descending: bool) -> list[Digit]:
     return split(~code if descending else code, bits)
 
 
-def _column(digits: Sequence[Digit], at: int, dtype: Any, descending: bool) -> jax.Array:
+def _column(digits: Sequence[Digit], at: int, dtype: np.dtype, descending: bool) -> jax.Array:
     """The column of integers whose number begins `at` bits below the top."""
     bits, word = 8 * dtype.itemsize, _word(dtype)
     code = part(digits, at, min(bits, WORD)).astype(word)
@@ -573,5 +597,5 @@ def _column(digits: Sequence[Digit], at: int, dtype: Any, descending: bool) -> j
     return jax.lax.bitcast_convert_type(code ^ word.type(1 << (bits - 1)), dtype)
 
 
-def _word(dtype: Any) -> np.dtype:
+def _word(dtype: np.dtype) -> np.dtype:
     return np.dtype(f"uint{8 * dtype.itemsize}")

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
+
+from jax_mgpu._src.arguments.annotations import AxisName
 
 if TYPE_CHECKING:
     from jax_mgpu._src.mesh import (
@@ -43,6 +45,8 @@ __all__ = [
     "sorts",
 ]
 
+T = TypeVar("T")
+
 
 def __getattr__(name: str) -> Any:
     """The modules of forms, as attributes."""
@@ -51,14 +55,17 @@ def __getattr__(name: str) -> Any:
     return importlib.import_module(f"{__name__}.{name}")
 
 
-def devices_of(operation: str, axis_name: Any) -> int:
+def devices_of(operation: str, axis_name: AxisName | None) -> int:
     """How many devices a mesh axis has; one without an axis."""
     if axis_name is None:
         return 1
-    return importlib.import_module(f"{__name__}.axis").Axis(operation, axis_name).size
+    result: int = importlib.import_module(f"{__name__}.axis").Axis(operation, axis_name).size
+    return result
 
 
-def over_axis(form: Callable[..., Any], operation: str, axis_name: Any, *operands: Any, **attributes: Any) -> Any:
+def over_axis(
+    form: Callable[..., T], operation: str, axis_name: AxisName | None, *operands: object, **attributes: object
+) -> T:
     """Runs an operation over the devices of a mesh axis by its form, a function of a module of this package."""
     axis = importlib.import_module(f"{__name__}.axis").Axis(operation, axis_name)
     with jax.numpy_dtype_promotion("standard"):  # whatever the caller's is: places and counts of several types meet

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,8 @@ from jax_mgpu._src.arguments.counts import live_items
 from jax_mgpu._src.core.compat import invariant_gather, reconcile_vma
 
 __all__ = ["Axis"]
+
+T = TypeVar("T")
 
 
 class Axis:
@@ -40,9 +42,10 @@ class Axis:
         """The numbers of all devices."""
         return jnp.arange(self.size, dtype=jnp.int32)
 
-    def gather(self, tree: Any) -> Any:
+    def gather(self, tree: T) -> T:
         """A few values of each device, `[size, ...]`, the same on all of them."""
-        return jax.tree.map(lambda x: invariant_gather(jnp.asarray(x), self.name, self.index), tree)
+        gathered: T = jax.tree.map(lambda x: invariant_gather(jnp.asarray(x), self.name, self.index), tree)
+        return gathered
 
     @property
     def is_of_devices(self) -> bool:
@@ -52,7 +55,8 @@ class Axis:
 
     def sum(self, x: jax.Array) -> jax.Array:
         """The sum over all devices."""
-        return jax.lax.psum(x, self.name)
+        result: jax.Array = jax.lax.psum(x, self.name)
+        return result
 
     def varying(self, x: jax.Array) -> jax.Array:
         """The same value, of the type of one that differs from device to device: what a loop may carry."""
@@ -62,7 +66,7 @@ class Axis:
         """The dtype of positions in a global array of which each device has n slots."""
         return index_dtype(self.operation, argument, self.size * n)
 
-    def live(self, argument: str, n: int, count: Any) -> jax.Array:
+    def live(self, argument: str, n: int, count: jax.Array) -> jax.Array:
         """The number of live items of this device, of the type of global positions."""
         return live_items(n, count, self.index_dtype(argument, n))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -18,7 +16,7 @@ __all__ = ["bulk_insert", "bulk_remove"]
 
 
 def bulk_remove(
-    axis: Axis, rows: jax.Array, indices: jax.Array, count: Any, *, size: int, fill_value: jax.Array
+    axis: Axis, rows: jax.Array, indices: jax.Array, count: jax.Array, *, size: int, fill_value: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """What is left of this device's items stays on it."""
     n = rows.shape[0]
@@ -34,7 +32,7 @@ def bulk_insert(
     rows: jax.Array,
     indices: jax.Array,
     inserted: jax.Array,
-    count: Any,
+    count: jax.Array,
     *,
     size: int,
     fill_value: jax.Array,

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.core.compat import axes_bound
+from jax_mgpu._src.core.compat import axes_bound, cond, fori_loop, platform_dependent
 from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis
 
@@ -115,7 +115,7 @@ def exchange_together(parts: Sequence[Parts], sources: Sequence[Sequence[jax.Arr
         with bound():
             if not sent or len(forms) == 1:
                 return forms["default"](sent, into)
-            return jax.lax.platform_dependent(sent, into, **forms)
+            return platform_dependent(sent, into, **forms)
 
     return [keeping_bits(move, list(arrays), list(parts)) for arrays in zip(*sources, strict=True)]
 
@@ -194,9 +194,10 @@ def _in_chunks(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
     # A transpose would keep the places of all rounds, as many arrays as there are devices; so it makes them again.
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def round_of(done: jax.Array, into: jax.Array) -> jax.Array:
-        return jax.lax.cond(jnp.asarray(done, dtype) < needed, send, lambda _, into: into, done, into)
+        result: jax.Array = cond(jnp.asarray(done, dtype) < needed, send, lambda _, into: into, done, into)
+        return result
 
-    return jax.lax.fori_loop(0, most, round_of, into)
+    return fori_loop(0, most, round_of, into)
 
 
 def _along(mask: jax.Array, rows: jax.Array) -> jax.Array:

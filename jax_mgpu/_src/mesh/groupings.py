@@ -32,17 +32,17 @@ from jax_mgpu._src.ops.sort_primitives import Method
 __all__ = ["all_reduced", "ids_reduced", "segments_reduced"]
 
 
-def all_reduced(axis: Axis, leaf: Leaf, count: Any) -> jax.Array:
+def all_reduced(axis: Axis, leaf: Leaf, count: jax.Array) -> jax.Array:
     """One result, the same on all devices."""
     return leaf.reduced(_All(axis, leaf.x.shape[0], (), count))
 
 
-def segments_reduced(axis: Axis, leaf: Leaf, heads: jax.Array, count: Any) -> jax.Array:
+def segments_reduced(axis: Axis, leaf: Leaf, heads: jax.Array, count: jax.Array) -> jax.Array:
     """The results of the segments whose heads are on this device."""
     return leaf.reduced(_Segments(axis, leaf.x.shape[0], heads, count))
 
 
-def ids_reduced(axis: Axis, leaf: Leaf, ids: jax.Array, count: Any, *, size: int) -> jax.Array:
+def ids_reduced(axis: Axis, leaf: Leaf, ids: jax.Array, count: jax.Array, *, size: int) -> jax.Array:
     """The results of this device's ids."""
     return leaf.reduced(_Ids(axis, ids, count, size))
 
@@ -50,7 +50,7 @@ def ids_reduced(axis: Axis, leaf: Leaf, ids: jax.Array, count: Any, *, size: int
 class _OverAxis(Grouping):
     """The live items of all devices, of which each has n slots. Places are those in the global array."""
 
-    def __init__(self, axis: Axis, n: int, leading: tuple[int, ...], count: Any):
+    def __init__(self, axis: Axis, n: int, leading: tuple[int, ...], count: jax.Array):
         self.axis, self.n, self.leading, self.count = axis, n, leading, count
 
     @property
@@ -76,7 +76,8 @@ class _OverAxis(Grouping):
 
 class _All(_OverAxis):
     def combine(self, kind: Kind, x: jax.Array, wide: bool = False) -> jax.Array:
-        return reduce(self.axis, kind, x.astype(wide_dtype(x.dtype)) if wide else x, self.n, self.count)
+        result: jax.Array = reduce(self.axis, kind, x.astype(wide_dtype(x.dtype)) if wide else x, self.n, self.count)
+        return result
 
     def take(self, x: jax.Array, places: jax.Array) -> jax.Array:
         return item_at(self.axis, x, self.lives)(places.reshape(1))[0]
@@ -97,13 +98,14 @@ class _All(_OverAxis):
 
 
 class _Segments(_OverAxis):
-    def __init__(self, axis: Axis, n: int, heads: jax.Array, count: Any):
+    def __init__(self, axis: Axis, n: int, heads: jax.Array, count: jax.Array):
         super().__init__(axis, n, heads.shape, count)
         self.heads = heads
 
     def combine(self, kind: Kind, x: jax.Array, wide: bool = False) -> jax.Array:
         x = x.astype(wide_dtype(x.dtype)) if wide else x
-        return segmented_reduce(self.axis, kind, x, self.n, self.heads, self.count)
+        result: jax.Array = segmented_reduce(self.axis, kind, x, self.n, self.heads, self.count)
+        return result
 
     def spread(self, results: jax.Array) -> jax.Array:
         """The results at the heads of their segments, and 0 at all other items, are added up along each segment."""
@@ -112,11 +114,15 @@ class _Segments(_OverAxis):
         places = jnp.where((heads != shifted(heads, -1)) | last, heads, self.n)  # not those of empty segments
         values = jnp.zeros((self.n, *results.shape[1:]), results.dtype).at[places].set(results, mode="drop")
         flags = {"exclusive": 0, "reverse": 0, "total": 0}
-        return segmented_scan(self.axis, Kind.ADD, values, self.n, self.heads, self.count, **flags)[0]
+        result: jax.Array = segmented_scan(self.axis, Kind.ADD, values, self.n, self.heads, self.count, **flags)[0]
+        return result
 
     def _sorted(self, x: jax.Array) -> jax.Array:
         with by_construction():
-            return segmented_sort(self.axis, x, self.heads, ABSENT, None, descending=False, count=count_of(self.count))
+            result: jax.Array = segmented_sort(
+                self.axis, x, self.heads, ABSENT, None, descending=False, count=count_of(self.count)
+            )
+            return result
 
     def median(self, x: jax.Array) -> jax.Array:
         begin = self.places(last=False)
@@ -130,7 +136,7 @@ class _Segments(_OverAxis):
 class _Ids(_OverAxis):
     """Items by their ids, of which each device has `size`."""
 
-    def __init__(self, axis: Axis, ids: jax.Array, count: Any, size: int):
+    def __init__(self, axis: Axis, ids: jax.Array, count: jax.Array, size: int):
         super().__init__(axis, ids.shape[0], (size,), count)
         self.ids, self.size = ids, size
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.annotations import DTypeLike
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import plain_leaves
 from jax_mgpu._src.keys.columns import Columns
@@ -31,7 +32,7 @@ class _Rows:
         self.places = axis.begin(self.lives) + jnp.arange(keys.shape[0], dtype=self.live.dtype)
 
     def combined(
-        self, keys: Any, values: Any, ops: Any, size: int, dtype: Any, ddof: float
+        self, keys: Any, values: Any, ops: Any, size: int, dtype: DTypeLike, ddof: float
     ) -> tuple[Any, Any, jax.Array]:
         """The first key of each group, what its values give, and the number of groups."""
         options: dict[str, Any] = {"dtype": dtype, "ddof": ddof, "axis_name": self.axis.name}
@@ -44,7 +45,7 @@ class _Rows:
 
 
 def sorted_rows(
-    axis: Axis, keys: jax.Array | Columns, leaves: Sequence[jax.Array], count: Any
+    axis: Axis, keys: jax.Array | Columns, leaves: Sequence[jax.Array], count: jax.Array
 ) -> tuple[Any, list[jax.Array], jax.Array]:
     """Keys and leaves in the order of the keys, and how many of them this device has."""
     rows = _Rows(axis, keys, leaves, axis.live("keys", keys.shape[0], count))
@@ -58,8 +59,8 @@ def group_by(
     names: Sequence[Any],
     dtypes: Sequence[Any],
     size: int,
-    count: Any,
-    dtype: Any,
+    count: jax.Array,
+    dtype: DTypeLike,
     ddof: float,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
     """Each value is combined where its rows lie. Indices of extrema are fetched by their places."""

@@ -24,7 +24,7 @@ from jax_mgpu._src.ops.sorted_search import insertion_points
 __all__ = ["reduce_by_id"]
 
 
-def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: Any, *, size: int) -> jax.Array:
+def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: jax.Array, *, size: int) -> jax.Array:
     """This device's results, `[size, width]`: those of the ids from `size` times its number on.
 
     Where there are no more results than a device has items, each device makes all of them, and sends each device its
@@ -65,7 +65,8 @@ def _from_all(
 
     def send(x: jax.Array) -> jax.Array:
         with bound():
-            return jax.lax.all_to_all(x, axis.name, 0, 0, tiled=True)
+            result: jax.Array = jax.lax.all_to_all(x, axis.name, 0, 0, tiled=True)
+            return result
 
     leaves = [keeping_bits(send, x) for x in _chosen(leaves, found)]
     ids = jnp.tile(jnp.arange(size, dtype=live.dtype), axis.size)

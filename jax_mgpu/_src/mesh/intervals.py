@@ -32,7 +32,7 @@ class _Own:
       first: how much of the first interval earlier devices have.
     """
 
-    def __init__(self, axis: Axis, leaves: Sequence[jax.Array], offsets: jax.Array, size: int, total: Any):
+    def __init__(self, axis: Axis, leaves: Sequence[jax.Array], offsets: jax.Array, size: int, total: jax.Array):
         (m,) = offsets.shape
         dtype = axis.index_dtype("size", max(size, 1))
         whole = live_items(axis.size * size, total, dtype)
@@ -66,14 +66,14 @@ class _Own:
 
 
 def interval_expand(
-    axis: Axis, rows: jax.Array, offsets: jax.Array, total: Any, fill: jax.Array, *, size: int
+    axis: Axis, rows: jax.Array, offsets: jax.Array, total: jax.Array, fill: jax.Array, *, size: int
 ) -> jax.Array:
     """Rows repeated over their intervals, which go on over as many devices as they fill."""
     own = _Own(axis, [rows], offsets, size, total)
     return _expand(values=own.leaves[0], offsets=own.offsets, total=own.total, fill_value=fill, size=size)[0]
 
 
-def load_balance_search(axis: Axis, offsets: jax.Array, total: Any, *, size: int) -> list[jax.Array]:
+def load_balance_search(axis: Axis, offsets: jax.Array, total: jax.Array, *, size: int) -> list[jax.Array]:
     """The objects of this device's slots, numbered over all devices, and the ranks; -1 where nothing is."""
     (m,) = offsets.shape
     dtype = axis.index_dtype("size", max(size, m))
@@ -84,7 +84,7 @@ def load_balance_search(axis: Axis, offsets: jax.Array, total: Any, *, size: int
 
 
 def interval_gather(
-    axis: Axis, rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: Any, fill: jax.Array, *, size: int
+    axis: Axis, rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, fill: jax.Array, *, size: int
 ) -> jax.Array:
     """Rows from anywhere, each asked for by the device that has its slot."""
     own = _Own(axis, [_wide(axis, starts, rows, size)], offsets, size, total)
@@ -98,7 +98,7 @@ def interval_move(
     gather_starts: jax.Array,
     scatter_starts: jax.Array,
     offsets: jax.Array,
-    total: Any,
+    total: jax.Array,
     into: jax.Array,
 ) -> jax.Array:
     """Rows fetched in equal shares, and put in their places."""
@@ -113,7 +113,8 @@ def interval_move(
 
     def set_rows(arrays: Any, slots: jax.Array) -> jax.Array:
         # JAX transposes no other scatter, and narrow floats need it; intervals do not overlap.
-        return arrays[0].at[slots].set(arrays[1], mode="drop", unique_indices=True)
+        result: jax.Array = arrays[0].at[slots].set(arrays[1], mode="drop", unique_indices=True)
+        return result
 
     return keeping_bits(set_rows, (into, moved), slots)
 

@@ -8,10 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.annotations import DTypeLike
 from jax_mgpu._src.arguments.check import INT32_LIMIT
 from jax_mgpu._src.arguments.counts import live_items, of_all
 from jax_mgpu._src.arguments.preconditions import by_construction, room
 from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.core.compat import cond, has_64_bits
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import as_columns
 from jax_mgpu._src.mesh.axis import Axis
@@ -32,7 +34,7 @@ __all__ = ["join", "join_columns"]
 class _Side:
     """A table's keys in order, and the way back to its rows."""
 
-    def __init__(self, axis: Axis, keys: jax.Array, count: Any, dtype: Any, *, is_sorted: bool):
+    def __init__(self, axis: Axis, keys: jax.Array, count: jax.Array, dtype: DTypeLike, *, is_sorted: bool):
         self.axis, self.n = axis, keys.shape[0]
         self.live = live_items(self.n, count, dtype)
         self.counts = axis.gather(self.live)
@@ -68,8 +70,8 @@ def join(
     axis: Axis,
     a: jax.Array,
     b: jax.Array,
-    a_count: Any,
-    b_count: Any,
+    a_count: jax.Array,
+    b_count: jax.Array,
     *,
     kind: str,
     size: int,
@@ -80,7 +82,7 @@ def join(
     dtype = axis.index_dtype("a and b", a.shape[0] + b.shape[0])
     given: dict[str, Any] = {"kind": kind, "size": size, "is_sorted": is_sorted, "aligned": aligned}
     slots = with_room(size if kind in KINDS else a.shape[0])
-    if is_sorted or (axis.size * slots >= INT32_LIMIT and not jax.config.jax_enable_x64):
+    if is_sorted or (axis.size * slots >= INT32_LIMIT and not has_64_bits()):
         a_indices, b_indices, count = _by_partners(axis, a, b, a_count, b_count, dtype, **given)
         return JoinResult(a_indices, b_indices, room(axis.operation, count, size))
     lives = [live_items(x.shape[0], count, dtype) for x, count in ((a, a_count), (b, b_count))]
@@ -94,7 +96,7 @@ def join(
     def by_partners() -> tuple[jax.Array, jax.Array, jax.Array]:
         return _by_partners(axis, a, b, a_count, b_count, dtype, **given)
 
-    a_indices, b_indices, count = jax.lax.cond(of_all(met.fits & rows_fit), in_order, by_partners)
+    a_indices, b_indices, count = cond(of_all(met.fits & rows_fit), in_order, by_partners)
     return JoinResult(a_indices, b_indices, room(axis.operation, count, size))
 
 
@@ -124,9 +126,9 @@ def _by_partners(
     axis: Axis,
     a: jax.Array,
     b: jax.Array,
-    a_count: Any,
-    b_count: Any,
-    dtype: Any,
+    a_count: jax.Array,
+    b_count: jax.Array,
+    dtype: DTypeLike,
     *,
     kind: str,
     size: int,
@@ -206,7 +208,7 @@ def _of_own_rows(
         rows, places, count = expanded_rows(made, first, number, size)
         return placed(rows, a_begin), places, count
 
-    return jax.lax.cond(pair.is_apart(axis), own, by_ranks)
+    return cond(pair.is_apart(axis), own, by_ranks)
 
 
 class _Alone:
@@ -235,7 +237,7 @@ class _Alone:
 def _count_dtype(axis: Axis, n_a: int, n_b: int) -> Any:
     """The dtype of numbers of rows, as of a join on one device."""
     rows = axis.size * max(1, n_a) * axis.size * max(1, n_b) + axis.size * (n_a + n_b)
-    return jnp.int64 if rows >= INT32_LIMIT and jax.config.jax_enable_x64 else jnp.int32
+    return jnp.int64 if rows >= INT32_LIMIT and has_64_bits() else jnp.int32
 
 
 def _saturated(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -248,7 +250,7 @@ def join_columns(
     indices: jax.Array,
     leaves: Sequence[jax.Array],
     fills: Sequence[jax.Array],
-    count: Any,
+    count: jax.Array,
 ) -> tuple[list[jax.Array], jax.Array]:
     """The rows of a table at global indices, and where there are none."""
     n = leaves[0].shape[0]

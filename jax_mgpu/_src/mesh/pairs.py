@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.annotations import ArrayLike
 from jax_mgpu._src.arguments.check import fill_operand
 from jax_mgpu._src.arguments.counts import live_items, live_mask
 from jax_mgpu._src.arguments.preconditions import by_construction, room
@@ -151,7 +152,7 @@ def _chosen(first: jax.Array, codes: Words, others: Words) -> list[jax.Array]:
 
 
 def aligned_pair(
-    axis: Axis, a: jax.Array, b: jax.Array, a_count: Any, b_count: Any, *, aligned: bool = False
+    axis: Axis, a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, aligned: bool = False
 ) -> tuple[AlignedPair, list[Parts] | None]:
     """Both arrays aligned, and the parts in which they were moved, if they were."""
     if aligned:
@@ -169,8 +170,8 @@ def align(
     b: jax.Array,
     a_leaves: Sequence[jax.Array],
     b_leaves: Sequence[jax.Array],
-    a_count: Any,
-    b_count: Any,
+    a_count: jax.Array,
+    b_count: jax.Array,
     *,
     descending: bool,
 ) -> tuple[list[jax.Array], list[jax.Array], jax.Array, jax.Array]:
@@ -186,8 +187,8 @@ def merge(
     b: jax.Array,
     a_leaves: Sequence[jax.Array],
     b_leaves: Sequence[jax.Array],
-    a_count: Any,
-    b_count: Any,
+    a_count: jax.Array,
+    b_count: jax.Array,
     *,
     descending: bool,
     even: bool,
@@ -224,14 +225,23 @@ def _merged(
     return part_of(keys, 0, slots), [part_of(leaf, 0, slots) for leaf in leaves]
 
 
-def _returned(parts: Parts, count: Any, n: int, found: Sequence[jax.Array], missing: Sequence[Any]) -> list[jax.Array]:
+def _returned(
+    parts: Parts, count: jax.Array, n: int, found: Sequence[jax.Array], missing: Sequence[Any]
+) -> list[jax.Array]:
     """What was found for aligned items, where these came from."""
     back = exchange(parts.back(n), found)
     return [jnp.where(live_mask(n, count), x, nothing) for x, nothing in zip(back, missing, strict=True)]
 
 
 def sorted_search(
-    axis: Axis, needles: Any, haystack: Any, needles_count: Any, haystack_count: Any, *, right: bool, aligned: bool
+    axis: Axis,
+    needles: Any,
+    haystack: Any,
+    needles_count: jax.Array,
+    haystack_count: jax.Array,
+    *,
+    right: bool,
+    aligned: bool,
 ) -> Any:
     """Each needle's insertion point in the global haystack, where the needle lies."""
     pair, parts = aligned_pair(axis, needles, haystack, needles_count, haystack_count, aligned=aligned)
@@ -239,14 +249,18 @@ def sorted_search(
     return found if parts is None else _returned(parts[0], needles_count, needles.shape[0], [found], [-1])[0]
 
 
-def sorted_equal_count(axis: Axis, a: Any, b: Any, a_count: Any, b_count: Any, *, aligned: bool) -> jax.Array:
+def sorted_equal_count(
+    axis: Axis, a: Any, b: Any, a_count: jax.Array, b_count: jax.Array, *, aligned: bool
+) -> jax.Array:
     """How many items of the global b equal each item of a."""
     pair, parts = aligned_pair(axis, a, b, a_count, b_count, aligned=aligned)
     number = pair.number(0)
     return number if parts is None else _returned(parts[0], a_count, a.shape[0], [number], [0])[0]
 
 
-def sorted_match(axis: Axis, a: Any, b: Any, a_count: Any, b_count: Any, *, right: bool, aligned: bool) -> SortedMatch:
+def sorted_match(
+    axis: Axis, a: Any, b: Any, a_count: jax.Array, b_count: jax.Array, *, right: bool, aligned: bool
+) -> SortedMatch:
     """Both arrays looked up in each other; the numbers of matches are those of all devices."""
     pair, parts = aligned_pair(axis, a, b, a_count, b_count, aligned=aligned)
     sides, totals = [], []
@@ -266,12 +280,12 @@ def set_operation(
     b: Any,
     a_values: Any,
     b_values: Any,
-    a_count: Any,
-    b_count: Any,
+    a_count: jax.Array,
+    b_count: jax.Array,
     *,
     size: int | None,
     duplicates: bool,
-    fill_value: Any,
+    fill_value: ArrayLike,
     aligned: bool,
 ) -> SetResult:
     """Each device's part of the result. Balanced path makes its operands multisets of their own."""
@@ -311,7 +325,7 @@ def _own_set(
     *,
     size: int,
     duplicates: bool,
-    fill_value: Any,
+    fill_value: ArrayLike,
 ) -> SetResult:
     """One device's own operation; its function takes keys of two words as columns."""
     options = size, duplicates, fill_value, False, True, counts
@@ -326,12 +340,12 @@ def _aligned_set(
     b: jax.Array,
     a_leaves: Sequence[jax.Array],
     b_leaves: Sequence[jax.Array],
-    a_count: Any,
-    b_count: Any,
+    a_count: jax.Array,
+    b_count: jax.Array,
     *,
     size: int | None,
     duplicates: bool,
-    fill_value: Any,
+    fill_value: ArrayLike,
 ) -> tuple[jax.Array, list[jax.Array], jax.Array]:
     """One device's own operation where no key has copies on several devices, and otherwise one by ranks."""
     pair, _ = aligned_pair(axis, a, b, a_count, b_count, aligned=True)
@@ -356,7 +370,7 @@ def _aligned_set(
 
 
 def _set_by_ranks(
-    axis: Axis, kind: Kind, pair: AlignedPair, a: list[jax.Array], b: list[jax.Array], size: int, fill_value: Any
+    axis: Axis, kind: Kind, pair: AlignedPair, a: list[jax.Array], b: list[jax.Array], size: int, fill_value: ArrayLike
 ) -> tuple[list[jax.Array], jax.Array]:
     """Which copies stay follows from their ranks and from how many the other side has, wherever these lie."""
     name, slots = axis.operation, a[0].shape[0] + b[0].shape[0]

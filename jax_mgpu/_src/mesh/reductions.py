@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.annotations import Pytree
 from jax_mgpu._src.arguments.counts import heads_inside, live_mask
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.functions.operators import (
@@ -34,7 +35,7 @@ __all__ = ["own_ends", "reduce", "scan", "segmented_reduce", "segmented_scan"]
 class _Named:
     """A built-in operator over this device's items or rows. The kernels give results, of which states are made."""
 
-    def __init__(self, axis: Axis, kind: Kind, x: jax.Array, count: Any):
+    def __init__(self, axis: Axis, kind: Kind, x: jax.Array, count: jax.Array):
         self.kind, self.count, self.n = kind, count, x.shape[0]
         self.dtype = axis.index_dtype("x", self.n) if kind.gives_index else x.dtype
         self.builtin = builtin(kind, x.dtype)
@@ -45,18 +46,18 @@ class _Named:
         self.live = axis.live("x", self.n, count)
         self.begin = axis.begin(axis.gather(self.live)) if kind.gives_index else jnp.zeros((), self.live.dtype)
 
-    def total(self, count: Any, reverse: int = 0) -> Any:
+    def total(self, count: jax.Array, reverse: int = 0) -> Any:
         del reverse  # the built-in operators commute
         if self.x.ndim == 1:
             return self._states(_reduce(x=self.x, count=count, op=self.kind, wide=False)[0])
         whole = {"heads": jnp.zeros((1,), jnp.int32), "indices": ABSENT}
         return self._states(reduce_rows(x=self.x, **whole, count=count, op=self.kind, wide=False)[0][0])
 
-    def segments(self, heads: Any) -> Any:
+    def segments(self, heads: jax.Array) -> Any:
         given = {"x": self.x, "heads": heads, "count": self.count, "op": self.kind, "wide": False}
         return self._states(_segmented_reduce(**given)[0] if self.x.ndim == 1 else reduce_rows(**given)[0])
 
-    def scan(self, heads: Any, exclusive: int, reverse: int) -> Any:
+    def scan(self, heads: jax.Array, exclusive: int, reverse: int) -> Any:
         flags = {"exclusive": bool(exclusive), "reverse": bool(reverse)}
         return self._states(scan_columns(self.x, self.kind, heads, self.count, **flags))
 
@@ -75,7 +76,8 @@ class _Named:
         return lambda a, b: jnp.where(self._better(a, b) if reverse else ~self._better(b, a), a, b)
 
     def finish(self, states: Any) -> jax.Array:
-        return (states[1] if self.kind.gives_index else states).astype(self.dtype)
+        result: jax.Array = (states[1] if self.kind.gives_index else states).astype(self.dtype)
+        return result
 
     def _states(self, results: jax.Array) -> Any:
         if not self.kind.gives_index:
@@ -92,7 +94,7 @@ class _Named:
             return x < y
         return jnp.where(jnp.isnan(a) | jnp.isnan(b), jnp.isnan(a) & ~jnp.isnan(b), x < y)
 
-    def _first_extremum(self, a: Any, b: Any) -> Any:
+    def _first_extremum(self, a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> Any:
         (x, i), (y, j) = a, b
         equal = ~self._better(x, y) & ~self._better(y, x)
         take_b = (j >= 0) & ((i < 0) | self._better(y, x) | (equal & (j < i)))
@@ -105,7 +107,7 @@ def _log_add(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 @_log_add.defjvp
-def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     """Each state's share. An infinite one has all of it: the infinite item that it comes of has a derivative of NaN."""
     largest = jax.lax.stop_gradient(jnp.maximum(*primals))
     same = [jnp.where(x == largest, 0, -jnp.inf).astype(x.dtype) for x in primals]  # of infinities
@@ -120,12 +122,12 @@ class _Function:
 
     dead = 0
 
-    def __init__(self, axis: Axis, operator: Operator, x: Any, n: int, count: Any):
+    def __init__(self, axis: Axis, operator: Operator, x: Pytree, n: int, count: jax.Array):
         self.operator, self.x, self.n, self.count = operator, x, n, count
         self.identity = operator.identity
         self.live = axis.live("x", n, count)
 
-    def total(self, count: Any, reverse: int = 0) -> Any:
+    def total(self, count: jax.Array, reverse: int = 0) -> Any:
         if self.n == 0:
             return self.identity
         operator = self.operator
@@ -133,10 +135,10 @@ class _Function:
             operator = dataclasses.replace(operator, combine=lambda a, b: self.operator.combine(b, a))
         return reduce_results(operator, self.x, self.n, count)
 
-    def segments(self, heads: Any) -> Any:
+    def segments(self, heads: jax.Array) -> Any:
         return segmented_results(self.operator, self.x, self.n, heads, self.count)
 
-    def scan(self, heads: Any, exclusive: int, reverse: int) -> Any:
+    def scan(self, heads: jax.Array, exclusive: int, reverse: int) -> Any:
         flags = {"exclusive": exclusive, "reverse": reverse, "total": 0}
         return scan_results(self.operator, self.x, self.n, heads, self.count, **flags)[0]
 
@@ -151,11 +153,11 @@ class _Function:
         return states
 
 
-def _local(axis: Axis, op: Any, x: Any, n: int, count: Any) -> Any:
+def _local(axis: Axis, op: Kind | Operator, x: Any, n: int, count: jax.Array) -> _Named | _Function:
     return _Named(axis, op, x, count) if isinstance(op, Kind) else _Function(axis, op, x, n, count)
 
 
-def reduce(axis: Axis, op: Kind | Operator, x: Any, n: int, count: Any) -> Any:
+def reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array) -> Any:
     """One result, the same on all devices."""
     local = _local(axis, op, x, n, count)
     has, total = _over_devices(axis, local.combine(0), local.live > 0, local.total(count))
@@ -163,7 +165,7 @@ def reduce(axis: Axis, op: Kind | Operator, x: Any, n: int, count: Any) -> Any:
 
 
 def scan(
-    axis: Axis, op: Kind | Operator, x: Any, n: int, count: Any, *, exclusive: int, reverse: int, total: int
+    axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array, *, exclusive: int, reverse: int, total: int
 ) -> Sequence[Any]:
     """Each device's prefixes, combined with what the devices before it hold."""
     local = _local(axis, op, x, n, count)
@@ -178,7 +180,7 @@ def scan(
     return [*results, local.finish(_or_identity(local, has[end], _row(states, end), 0))]
 
 
-def segmented_reduce(axis: Axis, op: Kind | Operator, x: Any, n: int, heads: Any, count: Any) -> Any:
+def segmented_reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, heads: jax.Array, count: jax.Array) -> Any:
     """A segment's result is on the device that has its head; later devices hand in what they have of its items."""
     local = _local(axis, op, x, n, count)
     results = local.segments(heads)
@@ -196,7 +198,16 @@ def segmented_reduce(axis: Axis, op: Kind | Operator, x: Any, n: int, heads: Any
 
 
 def segmented_scan(
-    axis: Axis, op: Kind | Operator, x: Any, n: int, heads: Any, count: Any, *, exclusive: int, reverse: int, total: int
+    axis: Axis,
+    op: Kind | Operator,
+    x: Pytree,
+    n: int,
+    heads: jax.Array,
+    count: jax.Array,
+    *,
+    exclusive: int,
+    reverse: int,
+    total: int,
 ) -> Sequence[Any]:
     """Each device's segments, and a carry into the segment that another device begins, or ends."""
     local = _local(axis, op, x, n, count)
@@ -218,7 +229,7 @@ def segmented_scan(
     return [_with_carry(local, scanned, carry, where, reverse)]
 
 
-def own_ends(heads: Any, n: int, live: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+def own_ends(heads: jax.Array, n: int, live: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Whether a segment starts here, the first and last position where one does, and which head the last one is.
 
     Without a head, the first position is past the live items, and the last one is 0: all items belong to one segment.
@@ -237,7 +248,7 @@ def _over_devices(
     axis: Axis,
     combine: Callable[[Any, Any], Any],
     has: jax.Array,
-    state: Any,
+    state: Pytree,
     starts: jax.Array | None = None,
     reverse: int = 0,
 ) -> tuple[jax.Array, Any]:
@@ -256,7 +267,9 @@ def _over_devices(
     """
     starts = jnp.zeros_like(has) if starts is None else starts
 
-    def step(a: Any, b: Any) -> Any:
+    def step(
+        a: tuple[jax.Array, jax.Array, Any], b: tuple[jax.Array, jax.Array, Any]
+    ) -> tuple[jax.Array, jax.Array, Any]:
         (a_starts, a_has, a_states), (b_starts, b_has, b_states) = a, b
         joined = a_has & b_has & ~b_starts
         states = select(b_has | b_starts, b_states, a_states)
@@ -278,7 +291,7 @@ def _over_devices(
     return has, states
 
 
-def _from_neighbour(axis: Axis, has: jax.Array, states: Any, reverse: int) -> tuple[jax.Array, Any]:
+def _from_neighbour(axis: Axis, has: jax.Array, states: Pytree, reverse: int) -> tuple[jax.Array, Any]:
     """The result of the device before this one, or behind it; whether there is one."""
     neighbour = axis.index + (1 if reverse else -1)
     inside = (neighbour >= 0) & (neighbour < axis.size)
@@ -286,7 +299,9 @@ def _from_neighbour(axis: Axis, has: jax.Array, states: Any, reverse: int) -> tu
     return has[place] & inside, _row(states, place)
 
 
-def _with_carry(local: Any, scanned: Any, carry: tuple[jax.Array, Any], where: Any, reverse: int) -> Any:
+def _with_carry(
+    local: _Named | _Function, scanned: Pytree, carry: tuple[jax.Array, Any], where: jax.Array | bool, reverse: int
+) -> Any:
     """Live results of a scan, combined with what comes before them, `where` it belongs to them."""
     has, state = carry
     before = jax.tree.map(lambda c, s: jnp.broadcast_to(c, s.shape), state, scanned)
@@ -298,18 +313,18 @@ def _with_carry(local: Any, scanned: Any, carry: tuple[jax.Array, Any], where: A
     return select(live_mask(local.n, local.count), results, dead)
 
 
-def _or_identity(local: Any, has: jax.Array, states: Any, index: int) -> Any:
+def _or_identity(local: _Named | _Function, has: jax.Array, states: Pytree, index: int) -> Any:
     """A state, or the identity in its place."""
     if local.identity is not None:
-        states = select(has, states, identities(local, states))
+        states = select(has, states, identities(local.identity, states))
     return _row(states, index)
 
 
-def _one(combine: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+def _one(combine: Callable[[Any, Any], Any], a: Pytree, b: Pytree) -> Any:
     """Two states without a leading axis, combined."""
     a, b = (jax.tree.map(lambda x: x[None], state) for state in (a, b))
     return _row(combine(a, b), 0)
 
 
-def _row(states: Any, index: Any) -> Any:
+def _row(states: Pytree, index: jax.Array | int | slice) -> Any:
     return jax.tree.map(lambda x: x[index], states)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.values import take_or_fill, take_rows
-from jax_mgpu._src.core.compat import axes_bound
+from jax_mgpu._src.core.compat import axes_bound, cond, fori_loop
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis
@@ -130,11 +130,12 @@ def fetch(
 
         @functools.partial(jax.checkpoint, prevent_cse=False)  # as in `exchange`
         def round_of(done: jax.Array, into: jax.Array) -> jax.Array:
-            return jax.lax.cond(jnp.asarray(done, edges.dtype) < needed, ask, lambda _, into: into, done, into)
+            result: jax.Array = cond(jnp.asarray(done, edges.dtype) < needed, ask, lambda _, into: into, done, into)
+            return result
 
         with bound():
             into = axis.varying(jnp.zeros((n, *x.shape[1:]), x.dtype))
-            rows = jax.lax.fori_loop(0, -(-n // chunk), round_of, into)
+            rows = fori_loop(0, -(-n // chunk), round_of, into)
             return jnp.zeros_like(rows).at[order].set(rows, unique_indices=True)
 
     traced = (asked, order, edges, begins_of(counts), needed)

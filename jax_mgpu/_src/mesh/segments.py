@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.annotations import Count
 from jax_mgpu._src.arguments.check import count_operand
 from jax_mgpu._src.arguments.counts import live_mask, wide_enough
 from jax_mgpu._src.arguments.preconditions import by_construction
@@ -43,7 +44,14 @@ FEW_ITEMS = 1 << 16
 
 
 def segmented_sort(
-    axis: Axis, keys: jax.Array | Columns, heads: Any, flags: Any, values: Any, *, descending: bool, count: Any
+    axis: Axis,
+    keys: jax.Array | Columns,
+    heads: jax.Array,
+    flags: jax.Array,
+    values: Any,
+    *,
+    descending: bool,
+    count: Count,
 ) -> Any:
     """Each device sorts its segments. Segments that cross a boundary are then cut by rank, and their items exchanged.
 
@@ -55,11 +63,8 @@ def segmented_sort(
     keys, leaves, restored = one_key(name, keys, leaves)
 
     def sort_locally(keys: jax.Array, leaves: Any) -> tuple[jax.Array, list[jax.Array]]:
-        given = {"descending": descending, "count": count}
-        if not leaves:
-            return local_sort(name, keys, heads, flags, None, **given), []
-        keys, moved = local_sort(name, keys, heads, flags, leaves, **given)
-        return keys, moved
+        found = local_sort(name, keys, heads, flags, leaves or None, descending=descending, count=count)
+        return found if leaves else (found, [])
 
     live = axis.live("keys", n, count_operand(axis.operation, "count", count, n))
     keys, leaves = sort_locally(keys, leaves)
@@ -106,16 +111,19 @@ def segmented_sort(
 
 
 def segmented_sort_indices(
-    axis: Axis, keys: jax.Array | Columns, heads: Any, flags: Any, *, descending: bool, count: Any
-) -> Any:
+    axis: Axis, keys: jax.Array | Columns, heads: jax.Array, flags: jax.Array, *, descending: bool, count: Count
+) -> tuple[Any, jax.Array]:
     """Sorted keys, and where each lay in the global array."""
     n = keys.shape[0]
     live = axis.live("keys", n, count_operand(axis.operation, "count", count, n))
     positions = axis.begin(axis.gather(live)) + jnp.arange(n, dtype=live.dtype)
-    return segmented_sort(axis, keys, heads, flags, positions, descending=descending, count=count)
+    result: tuple[Any, jax.Array] = segmented_sort(
+        axis, keys, heads, flags, positions, descending=descending, count=count
+    )
+    return result
 
 
-def _flagged_ends(flags: Any, n: int, live: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _flagged_ends(flags: jax.Array, n: int, live: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """`own_ends` for flags."""
     positions = jnp.arange(n, dtype=live.dtype)
     starts = (flags if flags.dtype == jnp.bool_ else _unpacked(flags, n)) & (positions < live)
@@ -127,7 +135,7 @@ def _unpacked(words: jax.Array, n: int) -> jax.Array:
     return ((words[positions // 32] >> (positions % 32).astype(jnp.uint32)) & 1).astype(bool)
 
 
-def run_heads(axis: Axis, keys: jax.Array, count: Any, *, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+def run_heads(axis: Axis, keys: jax.Array, count: jax.Array, *, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The starts of the runs that begin on this device, with the end of the last one; their keys; and their number.
 
     Items before the first start belong to a run of an earlier device.
@@ -144,7 +152,7 @@ def run_heads(axis: Axis, keys: jax.Array, count: Any, *, size: int) -> tuple[ja
     return own, _firsts(keys, own[:size]), runs - goes_on.astype(runs.dtype)
 
 
-def segment_ids(axis: Axis, heads: jax.Array, n: int, count: Any) -> jax.Array:
+def segment_ids(axis: Axis, heads: jax.Array, n: int, count: jax.Array) -> jax.Array:
     """Numbers segments device by device: what precedes the first head belongs to an earlier device's last segment."""
     dtype = axis.index_dtype("n", max(n, heads.shape[0]))
     if heads.shape[0] == 0:  # static, so this holds on all devices
@@ -157,7 +165,7 @@ def segment_ids(axis: Axis, heads: jax.Array, n: int, count: Any) -> jax.Array:
 
 
 def segmented_shift(
-    axis: Axis, x: jax.Array, heads: jax.Array, by: jax.Array, count: Any, fill: jax.Array
+    axis: Axis, x: jax.Array, heads: jax.Array, by: jax.Array, count: jax.Array, fill: jax.Array
 ) -> jax.Array:
     """Fetches each row and the number of its segment from the device that holds it."""
     n = x.shape[0]
@@ -171,7 +179,7 @@ def segmented_shift(
     return select((their_ids == ids)[:, None], rows, jnp.broadcast_to(fill.astype(x.dtype), rows.shape))
 
 
-def segmented_softmax(axis: Axis, x: jax.Array, heads: jax.Array, count: Any, *, log: bool) -> jax.Array:
+def segmented_softmax(axis: Axis, x: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
     """Scans in both directions give each item the maximum and the sum of its whole segment."""
     named: dict[str, Any] = {"count": count_of(count), "axis_name": axis.name}
     is_live = live_mask(x.shape[0], count).reshape(-1, *[1] * (x.ndim - 1))

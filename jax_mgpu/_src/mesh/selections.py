@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.annotations import ArrayLike
 from jax_mgpu._src.arguments.counts import is_first, segment_starts
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import take_from_pair, take_or_fill
@@ -47,13 +48,13 @@ __all__ = [
 
 
 def select(
-    axis: Axis, leaves: list[jax.Array], keep: jax.Array, size: int, fill_value: Any, count: Any
+    axis: Axis, leaves: list[jax.Array], keep: jax.Array, size: int, fill_value: ArrayLike, count: jax.Array
 ) -> tuple[list[jax.Array], jax.Array]:
     """This device's kept items, which stay on it."""
     return select_rows(axis.operation, leaves, keep, size, fill_value, count)
 
 
-def select_indices(axis: Axis, keep: jax.Array, size: int, count: Any) -> tuple[jax.Array, jax.Array]:
+def select_indices(axis: Axis, keep: jax.Array, size: int, count: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The global positions of this device's kept items, -1 past them."""
     n = keep.shape[0]
     begin = axis.begin(axis.gather(axis.live("keep", n, count)))
@@ -62,7 +63,7 @@ def select_indices(axis: Axis, keep: jax.Array, size: int, count: Any) -> tuple[
 
 
 def partition(
-    axis: Axis, leaves: Sequence[jax.Array], keep: jax.Array, count: Any
+    axis: Axis, leaves: Sequence[jax.Array], keep: jax.Array, count: jax.Array
 ) -> tuple[list[jax.Array], jax.Array]:
     """Each device partitions its items; then the kept ones of all devices go to the front, the others behind them.
 
@@ -98,7 +99,7 @@ def _earlier(axis: Axis, has: jax.Array, found: Any) -> tuple[jax.Array, Any]:
     return device >= 0, jax.tree.map(lambda x: x[jnp.maximum(device, 0)], found)
 
 
-def run_marks(axis: Axis, keys: jax.Array, live: jax.Array, heads: Any = ABSENT) -> jax.Array:
+def run_marks(axis: Axis, keys: jax.Array, live: jax.Array, heads: jax.Array = ABSENT) -> jax.Array:
     """Which items start a run, over all devices; `heads` start segments, which no run crosses."""
     n, codes = keys.shape[0], order_codes(keys, False)
     lasts, firsts = (
@@ -113,7 +114,7 @@ def run_marks(axis: Axis, keys: jax.Array, live: jax.Array, heads: Any = ABSENT)
     return jnp.where(is_first(n), first, marks)
 
 
-def run_starts(axis: Axis, keys: jax.Array, heads: Any, size: int, count: Any, least: int) -> Runs:
+def run_starts(axis: Axis, keys: jax.Array, heads: jax.Array, size: int, count: jax.Array, least: int) -> Runs:
     """The runs that start on this device, by positions among its own items."""
     n = keys.shape[0]
     live = axis.live("keys", n, count)
@@ -128,7 +129,9 @@ def run_starts(axis: Axis, keys: jax.Array, heads: Any, size: int, count: Any, l
     return Runs(starts, take_or_fill(ranks(marks, count), heads, total[None]), total)
 
 
-def unique(axis: Axis, keys: jax.Array | Columns, size: int, count: Any, **wanted: bool) -> tuple[list[Any], jax.Array]:
+def unique(
+    axis: Axis, keys: jax.Array | Columns, size: int, count: jax.Array, **wanted: bool
+) -> tuple[list[Any], jax.Array]:
     """Keys are sorted over all devices; a distinct one is on the device on which its run starts."""
     n = keys.shape[0]
     given = axis.live("keys", n, count)
@@ -170,7 +173,7 @@ def unique(axis: Axis, keys: jax.Array | Columns, size: int, count: Any, **wante
     return results, found
 
 
-def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: Any) -> TopK:
+def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> TopK:
     """The same on all devices: each finds its own best, and how many of them are among the best of all.
 
     These are added up, each into slots of its own: what travels are k items, whatever the number of devices.
@@ -203,7 +206,9 @@ def _next_marked(axis: Axis, marked: jax.Array, places: jax.Array, live: jax.Arr
     return jnp.minimum(scan(jnp.where(marked, places, total), "min", **options), total)
 
 
-def rank(axis: Axis, keys: jax.Array | Columns, heads: Any, *, ties: str, descending: Any, count: Any) -> jax.Array:
+def rank(
+    axis: Axis, keys: jax.Array | Columns, heads: jax.Array, *, ties: str, descending: bool, count: jax.Array
+) -> jax.Array:
     """Ranks are made where the items lie in their order, and go back to where they came from."""
     n = keys.shape[0]
     given = axis.live("keys", n, count)
@@ -234,7 +239,7 @@ def rank(axis: Axis, keys: jax.Array | Columns, heads: Any, *, ties: str, descen
     return jnp.zeros((n,), ranks.dtype).at[slots_of].set(ranks, mode="drop", unique_indices=True)
 
 
-def ordered_items(axis: Axis, x: jax.Array, count: Any) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
+def ordered_items(axis: Axis, x: jax.Array, count: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
     """The number of all items, and a function that gives all devices the items at some positions in their order."""
     options: dict[str, Any] = {"even": True, "method": Method.FASTEST, "bits": None}
     with by_construction():
@@ -273,7 +278,7 @@ def _added_bits(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:
             return jax.lax.bitcast_convert_type(bits, x.dtype)
 
     @add_bits.defjvp
-    def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         with bound():
             return add_bits(*primals), _added(axis, jnp.asarray(tangents[0]), primals[1])
 

@@ -36,7 +36,7 @@ def sort(
     values: Any,
     *,
     descending: bool,
-    count: Any,
+    count: jax.Array,
     even: bool,
     method: Method,
     bits: int | None,
@@ -83,7 +83,7 @@ def one_key(
     return code, [*leaves, *rest], restored
 
 
-def sort_indices(axis: Axis, keys: jax.Array | Columns, *, count: Any, **options: Any) -> Any:
+def sort_indices(axis: Axis, keys: jax.Array | Columns, *, count: jax.Array, **options: Any) -> Any:
     """Sorted keys, and where each lay in the global array."""
     n = keys.shape[0]
     live = axis.live("keys", n, count_operand(axis.operation, "count", count, n))

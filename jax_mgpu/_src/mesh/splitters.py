@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.core.compat import stack
+from jax_mgpu._src.core.compat import fori_loop, stack
 from jax_mgpu._src.keys.bits import is_words, ordered_integers, words_of
 from jax_mgpu._src.mesh.axis import Axis
 
@@ -127,10 +127,10 @@ def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: 
             rest = [jnp.zeros_like(candidate)] * (len(words) - len(code) - 1)
             codes = [*(jnp.broadcast_to(x, candidate.shape) for x in code), candidate, *rest]
             below = [search(s, codes, after_equals=False) - s.begin.reshape(-1, 1) for s in sequences]
-            digit = jnp.sum(axis.sum(sum(below)) <= ranks[:, None], axis=1).astype(word)
+            digit = jnp.sum(axis.sum(sum(below[1:], below[0])) <= ranks[:, None], axis=1).astype(word)
             return prefix | (digit << shift)
 
-        return jax.lax.fori_loop(0, bits // digit_bits, next_digit, jnp.zeros((cuts,), word))[:, None]
+        return fori_loop(0, bits // digit_bits, next_digit, jnp.zeros((cuts,), word))[:, None]
 
     for _ in words:
         code.append(next_word(code))

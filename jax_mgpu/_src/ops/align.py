@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys, Pytree
 from jax_mgpu._src.arguments.values import flatten_values
 from jax_mgpu._src.core.operation import jit_eager
 from jax_mgpu._src.keys.columns import sorted_pair
@@ -51,8 +51,8 @@ class Aligned(NamedTuple):
 def align(
     a: Keys,
     b: Keys,
-    a_values: Any = None,
-    b_values: Any = None,
+    a_values: Pytree = None,
+    b_values: Pytree = None,
     *,
     axis_name: AxisName,
     descending: Directions = False,

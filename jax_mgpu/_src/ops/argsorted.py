@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.annotations import Count, Directions, Keys
 from jax_mgpu._src.arguments.check import count_operand, index_dtype
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import plain_leaves
+from jax_mgpu._src.core.compat import platform_dependent
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.columns import Columns, expect_keys
 from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
@@ -38,7 +40,7 @@ class Ordered(NamedTuple):
         n = self.order.shape[0]
         if not is_long_permutation(n):
             return _scattered(self.order, x)
-        return jax.lax.platform_dependent(self.order, x, cuda=sorted_back, default=_scattered)
+        return platform_dependent(self.order, x, cuda=sorted_back, default=_scattered)
 
 
 def _scattered(order: jax.Array, x: jax.Array) -> jax.Array:
@@ -51,7 +53,8 @@ def sorted_back(order: jax.Array, x: jax.Array) -> jax.Array:
     given: dict[str, Any] = {"descending": False, "count": None, "method": Method.FASTEST}
     with by_construction():
         moved = run_sort("sort", order, ABSENT, ABSENT, words, **given, bits=max(1, (order.shape[0] - 1).bit_length()))
-    return moved[1].astype(x.dtype)
+    result: jax.Array = moved[1].astype(x.dtype)
+    return result
 
 
 def count_name(argument: str) -> str:
@@ -59,13 +62,19 @@ def count_name(argument: str) -> str:
     return f"{argument.removesuffix('keys')}count" if argument.endswith("keys") else f"{argument}_count"
 
 
-def count_of(operand: Any) -> Any:
+def count_of(operand: jax.Array) -> jax.Array | None:
     """The live count that an operand holds, which was checked under its own name; None where it is absent."""
     return operand[0] if operand.size else None
 
 
 def in_order(
-    name: str, argument: str, keys: Any, count: Any, *, descending: Any = False, is_sorted: bool = False
+    name: str,
+    argument: str,
+    keys: Keys,
+    count: Count,
+    *,
+    descending: Directions = False,
+    is_sorted: bool = False,
 ) -> Ordered:
     """Keys, checked, in order, in which they may be already."""
     checked, down = expect_keys(name, argument, keys, descending)
@@ -81,7 +90,7 @@ def in_order(
 
 
 def rows_in_order(
-    name: str, argument: str, keys: Any, leaves: Sequence[jax.Array], count: Any, *, ordered: bool = True
+    name: str, argument: str, keys: Keys, leaves: Sequence[jax.Array], count: Count, *, ordered: bool = True
 ) -> tuple[Ordered, list[jax.Array]]:
     """The same of keys in any order, with rows that belong to them; without `ordered`, the order is `ABSENT`."""
     checked, _ = expect_keys(name, argument, keys)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.annotations import Aval, Count, Keys
 from jax_mgpu._src.arguments.check import count_operand
 from jax_mgpu._src.arguments.counts import live_items, partition_points
 from jax_mgpu._src.arguments.values import take_or_fill
@@ -111,7 +112,7 @@ class BucketTables(NamedTuple):
 
 
 def bucket_tables(
-    name: str, a: Any, b: Any, a_count: Any, b_count: Any, *, null_equal: bool, size: int
+    name: str, a: Keys, b: Keys, a_count: Count, b_count: Count, *, null_equal: bool, size: int
 ) -> BucketTables | None:
     """The tables of a join that may go by buckets; None if it may not, or if an argument is wrong."""
     sides = [
@@ -149,7 +150,7 @@ def mixed(codes: jax.Array) -> jax.Array:
     return codes
 
 
-def _shapes(a_codes: Any, b_codes: Any, *, size: int) -> Sequence[Any]:
+def _shapes(a_codes: Aval, b_codes: Aval, *, size: int) -> Sequence[Any]:
     *_, count = REGISTRY["join"].shapes(a_codes, b_codes, ABSENT, ABSENT, size=size)
     rows = jax.ShapeDtypeStruct((size,), jnp.int32)
     return [rows, rows, count]

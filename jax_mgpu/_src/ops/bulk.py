@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName
+from jax_mgpu._src.arguments.annotations import ArrayLike, Aval, AxisName, Operands, Tangents
 from jax_mgpu._src.arguments.check import count_operand, index_dtype, index_vector, static_size, value_error
 from jax_mgpu._src.arguments.counts import live_items
 from jax_mgpu._src.arguments.preconditions import distinct_positions, non_decreasing, room
@@ -150,7 +150,7 @@ def _starts(x: Any, indices: jax.Array, count: jax.Array, drift: int, size: int)
     return live, in_range, jnp.where(in_range, starts, jnp.where(indices < 0, -1, jnp.iinfo(dtype).max)), total
 
 
-def _shapes(x: Any, *, size: int) -> Sequence[Any]:
+def _shapes(x: Aval, *, size: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((size, x.shape[1]), x.dtype)]
 
 
@@ -173,7 +173,7 @@ def _insert_fallback(
     return [rows.at[jnp.where(starts < 0, size, starts)].set(values, mode="drop")]
 
 
-def _kept_runs(operands: Any, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _kept_runs(operands: Operands, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The runs between removed items: where in x and in the result they start, and the live results."""
     x, indices, count, _ = operands
     _, in_range, starts, total = _starts(x, indices, count, -1, size)
@@ -182,7 +182,7 @@ def _kept_runs(operands: Any, size: int) -> tuple[jax.Array, jax.Array, jax.Arra
     return sources, jnp.append(zero, jnp.clip(starts, 0, total)), total.reshape(1)
 
 
-def _remove_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
+def _remove_jvp(primals: Operands, tangents: Tangents, *, size: int) -> tuple[Any, Any]:
     """The runs gathered."""
     sources, offsets, total = _kept_runs(primals, size)
 
@@ -194,11 +194,11 @@ def _remove_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
     return _remove.run(primals, size=size), [tangent]
 
 
-def _remove_transpose(cotangents: Sequence[Any], operands: Any, *, size: int) -> jax.Array:
+def _remove_transpose(cotangents: Sequence[Any], operands: Operands, *, size: int) -> jax.Array:
     return scatter_rows(cotangents[0], *_kept_runs(operands, size), jnp.zeros(operands.x.shape, operands.x.dtype))
 
 
-def _pushed_runs(operands: Any, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _pushed_runs(operands: Operands, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The runs between inserted values: where in the result and in x they start, and the live items of x."""
     x, indices, _, count, _ = operands
     live, in_range, starts, _ = _starts(x, indices, count, 1, size)
@@ -208,7 +208,7 @@ def _pushed_runs(operands: Any, size: int) -> tuple[jax.Array, jax.Array, jax.Ar
     return jnp.append(zero, places), jnp.append(zero, offsets), live.reshape(1)
 
 
-def _insert_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
+def _insert_jvp(primals: Operands, tangents: Tangents, *, size: int) -> tuple[Any, Any]:
     """The runs scattered, and the values."""
     x, indices, _, count, _ = primals
     _, in_range, starts, total = _starts(x, indices, count, 1, size)
@@ -224,14 +224,14 @@ def _insert_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
     return _insert.run(primals, size=size), [tangent]
 
 
-def _insert_transpose_x(cotangents: Sequence[Any], operands: Any, *, size: int) -> jax.Array:
+def _insert_transpose_x(cotangents: Sequence[Any], operands: Operands, *, size: int) -> jax.Array:
     places, offsets, live = _pushed_runs(operands, size)
     n, fill = operands.x.shape[0], jnp.zeros((1,), operands.x.dtype)
     given = {"x": cotangents[0], "starts": places, "offsets": offsets, "total": live, "fill_value": fill}
     return gather_rows(**given, size=n, disjoint=1)[0]
 
 
-def _insert_transpose_values(cotangents: Sequence[Any], operands: Any, *, size: int) -> jax.Array:
+def _insert_transpose_values(cotangents: Sequence[Any], operands: Operands, *, size: int) -> jax.Array:
     """The rows where the values went."""
     x, indices, _, count, _ = operands
     _, in_range, starts, _ = _starts(x, indices, count, 1, size)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import ArrayLike
+from jax_mgpu._src.arguments.annotations import ArrayLike, Aval, Operands, Tangents
 from jax_mgpu._src.arguments.check import as_array, describe, index_array, index_dtype, static_size, value_error
 from jax_mgpu._src.arguments.counts import wide_enough
 from jax_mgpu._src.arguments.preconditions import by_construction, distinct_rows
@@ -160,7 +160,7 @@ def combine(rows: ArrayLike, back: ArrayLike, weights: ArrayLike) -> jax.Array:
 # ---- Rows of tokens: a gather, whose transpose adds the slots of each token ------------------------------------------
 
 
-def _spread_shapes(x: Any, tokens: Any) -> Sequence[Any]:
+def _spread_shapes(x: Aval, tokens: Aval) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((*tokens.shape, x.shape[1]), x.dtype)]
 
 
@@ -172,11 +172,11 @@ def _spread_fallback(x: jax.Array, tokens: jax.Array, count: jax.Array) -> Seque
         return [interval_gather(x, tokens, jnp.arange(size, dtype=tokens.dtype), size, total=count[0])]
 
 
-def _spread_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+def _spread_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:
     return _spread.run(primals), [None if tangents.x is None else _spread.run(primals._replace(x=tangents.x))[0]]
 
 
-def _spread_transpose(cotangents: Sequence[Any], operands: Any) -> jax.Array:
+def _spread_transpose(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
     return _combine(rows=cotangents[0], back=operands.back, weights=NO_WEIGHTS)[0]
 
 
@@ -197,7 +197,7 @@ _spread.def_transpose("x", _spread_transpose)
 # ---- Sums of slots ---------------------------------------------------------------------------------------------------
 
 
-def _combine_shapes(rows: Any, back: Any) -> Sequence[Any]:
+def _combine_shapes(rows: Aval, back: Aval) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((back.shape[0], rows.shape[1]), rows.dtype)]
 
 
@@ -213,13 +213,13 @@ def _combine_fallback(rows: jax.Array, back: jax.Array, weights: jax.Array) -> S
     return [sums.astype(rows.dtype)]
 
 
-def _combine_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+def _combine_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:
     moved = [primals._replace(**{name: dx}) for name, dx in tangents._asdict().items() if dx is not None]
     parts = [_combine.run(operands)[0] for operands in moved]
     return _combine.run(primals), [sum(parts[1:], parts[0]) if parts else None]
 
 
-def _combine_transpose_rows(cotangents: Sequence[Any], operands: Any) -> jax.Array:
+def _combine_transpose_rows(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
     """A row gets the cotangent of its token, times its weight."""
     rows, back, weights = operands
     size, slots = rows.shape[0], back.shape[1]
@@ -236,12 +236,13 @@ def _combine_transpose_rows(cotangents: Sequence[Any], operands: Any) -> jax.Arr
     return moved
 
 
-def _combine_transpose_weights(cotangents: Sequence[Any], operands: Any) -> jax.Array:
+def _combine_transpose_weights(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
     """A weight gets the dot of its row and the cotangent of its token."""
     rows, back, weights = operands
     exact = wide_dtype(rows.dtype)
     products = gather(rows, back, unique=True).astype(exact) * cotangents[0].astype(exact)[:, None]
-    return products.sum(axis=-1).astype(weights.dtype)
+    result: jax.Array = products.sum(axis=-1).astype(weights.dtype)
+    return result
 
 
 _combine = Operation(

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jax_mgpu._src.arguments.annotations import Aval, Operands, Tangents
 from jax_mgpu._src.arguments.counts import wide_enough
 from jax_mgpu._src.core.compat import partition_spec, rows_sharding, vary_as
 from jax_mgpu._src.core.operation import Operation
@@ -61,7 +62,7 @@ class _Gather(Operation):
         self.def_jvp(self._jvp)
         self.def_transpose("x", _transpose)
 
-    def _jvp(self, primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+    def _jvp(self, primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
         results = self.run(primals, **attributes)
         return results, [None] if tangents.x is None else self.run(primals._replace(x=tangents.x), **attributes)
 
@@ -86,7 +87,7 @@ class _Gather(Operation):
         return [rows.update(sharding=NamedSharding(rows.sharding.mesh, PartitionSpec(*spec)))]
 
 
-def _shapes(x: Any, indices: Any) -> Sequence[Any]:
+def _shapes(x: Aval, indices: Aval) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((*indices.shape, *x.shape[1:]), x.dtype)]
 
 
@@ -94,7 +95,7 @@ def _fallback(x: jax.Array, indices: jax.Array, *, inside: int) -> Sequence[jax.
     return [keeping_bits(lambda x, indices: _take(x, indices, inside), x, indices)]
 
 
-def _transpose(cotangents: Sequence[Any], operands: Any, *, unique: int, inside: int) -> jax.Array:
+def _transpose(cotangents: Sequence[Any], operands: Operands, *, unique: int, inside: int) -> jax.Array:
     """Each row of x gets the sum of the cotangents of where it went."""
     x, indices = operands
     if not unique:
@@ -109,7 +110,7 @@ def scatter(rows: jax.Array, indices: jax.Array, size: int, *, inside: bool = Fa
 
 @functools.cache
 def _scatter(row_rank: int, index_rank: int) -> Operation:
-    def shapes(rows: Any, indices: Any, *, size: int) -> Sequence[Any]:
+    def shapes(rows: Aval, indices: Aval, *, size: int) -> Sequence[Any]:
         return [jax.ShapeDtypeStruct((size, *rows.shape[indices.ndim :]), rows.dtype)]
 
     def put(rows: jax.Array, indices: jax.Array, *, size: int, inside: int) -> Sequence[jax.Array]:
@@ -117,11 +118,11 @@ def _scatter(row_rank: int, index_rank: int) -> Operation:
         options: dict[str, Any] = {"wrap_negative_indices": False, "unique_indices": True}
         return [places.set(rows, mode="promise_in_bounds" if inside else "drop", **options)]
 
-    def jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+    def jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
         results, rows = operation.run(primals, **attributes), tangents.rows
         return results, [None] if rows is None else operation.run(primals._replace(rows=rows), **attributes)
 
-    def transpose(cotangents: Sequence[Any], operands: Any, *, size: int, inside: int) -> jax.Array:
+    def transpose(cotangents: Sequence[Any], operands: Operands, *, size: int, inside: int) -> jax.Array:
         del size
         return gather(cotangents[0], operands.indices, unique=True, inside=bool(inside))
 

@@ -10,12 +10,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.arguments.annotations import (
+    ArrayLike,
+    Aval,
+    AxisName,
+    Count,
+    DTypeLike,
+    ItemFunction,
+    Operands,
+    OperatorTree,
+    PairFunction,
+    Pytree,
+    SegmentsLike,
+    Tangents,
+)
 from jax_mgpu._src.arguments.check import (
     INT32_LIMIT,
     KEY_DTYPES,
@@ -32,7 +46,7 @@ from jax_mgpu._src.arguments.counts import live_items, segment_bounds, wide_enou
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import plain_leaves, take_or_fill
-from jax_mgpu._src.core.compat import is_sharded
+from jax_mgpu._src.core.compat import flatten, is_sharded
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation
 from jax_mgpu._src.functions.named_operators import Leaf, named_leaves
 from jax_mgpu._src.functions.operators import Kind, result_dtype, wide_dtype
@@ -47,23 +61,23 @@ NAME = "segmented_reduce"
 SUMS = ("add", "sum", "mean")  # what takes weights
 DIRECT = (*SUMS, "mul", "prod", "min", "max", "any", "all", "and", "or", "xor", "logsumexp")
 POSITIONS = ("argmin", "argmax")
-NO_WEIGHTS = np.zeros((0, 0), np.int32)  # of as many axes as weights
+NO_WEIGHTS = cast(jax.Array, np.zeros((0, 0), np.int32))  # of as many axes as weights
 
 
 def reduce_gathered(
     reduce: Callable[..., Any],
-    x: Any,
-    heads: Any,
-    op: Any,
+    x: Pytree,
+    heads: SegmentsLike,
+    op: OperatorTree | PairFunction,
     *,
-    indices: Any,
-    weights: Any,
-    ends: Any,
-    count: Any,
-    item_map: Any,
-    dtype: Any,
+    indices: ArrayLike | None,
+    weights: ArrayLike | None,
+    ends: ArrayLike | None,
+    count: Count,
+    item_map: ItemFunction | None,
+    dtype: DTypeLike | None,
     ddof: float,
-    axis_name: Any,
+    axis_name: AxisName | None,
     **others: Any,
 ) -> Any:
     """`segmented_reduce` with indices or weights; `reduce` is that function."""
@@ -93,7 +107,9 @@ def reduce_gathered(
     return results if segments.ends is None else jax.tree.map(lambda x: x[::2], results)
 
 
-def weighted_rows(x: jax.Array, heads: Any, indices: jax.Array, weights: jax.Array, count: Any) -> jax.Array:
+def weighted_rows(
+    x: jax.Array, heads: jax.Array, indices: jax.Array, weights: jax.Array, count: jax.Array
+) -> jax.Array:
     """The sums of rows of x, `[n, width]`, each times its weight, by segments; x and weights have one type."""
     if not indices.size:
         return jnp.zeros((heads.shape[0], x.shape[1]), x.dtype)
@@ -108,7 +124,7 @@ def _table(x: Any) -> Any:
     return x
 
 
-def _weights(weights: Any) -> jax.Array:
+def _weights(weights: ArrayLike) -> jax.Array:
     weights = as_array(NAME, "weights", weights)
     if weights.ndim == 0:
         raise value_error(NAME, "weights", "one for each entry, [entries, ...]", describe(weights))
@@ -121,10 +137,13 @@ def _as_weighted(x: Any, weights: jax.Array) -> jax.Array:
     """An array of x of the type of its products with weights. What no operator takes stays, for the error."""
     x = as_array(NAME, "x", x)
     is_number = x.dtype.name in KEY_DTYPES or x.dtype == jnp.bool_
-    return x.astype(jnp.result_type(x, weights)) if is_number else x
+    result: jax.Array = x.astype(jnp.result_type(x, weights)) if is_number else x
+    return result
 
 
-def _reduce_leaf(leaf: Leaf, heads: Any, indices: Any, weights: Any, entries: int, count: Any) -> jax.Array:
+def _reduce_leaf(
+    leaf: Leaf, heads: jax.Array, indices: jax.Array | None, weights: jax.Array | None, entries: int, count: jax.Array
+) -> jax.Array:
     """The results of one array of x."""
     if weights is not None:
         k = weights.ndim - 1
@@ -155,7 +174,7 @@ def _reduce_leaf(leaf: Leaf, heads: Any, indices: Any, weights: Any, entries: in
     return means.reshape(*heads.shape, *leaf.trailing).astype(leaf.dtype)
 
 
-def _number_inside(n: int, heads: Any, indices: Any, entries: int, count: Any) -> jax.Array:
+def _number_inside(n: int, heads: jax.Array, indices: jax.Array | None, entries: int, count: jax.Array) -> jax.Array:
     """How many entries of each segment are rows of n."""
     dtype = index_dtype(NAME, "indices", entries)
     marks = jnp.ones((entries,), dtype) if indices is None else _inside(indices, n).astype(dtype)
@@ -166,7 +185,7 @@ def _inside(indices: jax.Array, n: int) -> jax.Array:
     return (indices >= 0) & (wide_enough(indices, n) < n)
 
 
-def _masked(weights: jax.Array, indices: Any, n: int) -> jax.Array:
+def _masked(weights: jax.Array, indices: jax.Array | None, n: int) -> jax.Array:
     """Weights, `[entries, groups]`, with 0 for entries that are dropped: an infinite one times 0 would be NaN."""
     if indices is None or not indices.size:
         return weights
@@ -180,28 +199,27 @@ def _quotient(sums: jax.Array, masses: jax.Array) -> jax.Array:
 
 
 @_quotient.defjvp
-def _quotient_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+def _quotient_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     means = _quotient(*primals)
     return means, weighted(1 / primals[1], tangents[0] - weighted(means, tangents[1]))
 
 
 def _reduce_kept(
     reduce: Callable[..., Any],
-    x: Any,
-    heads: Any,
-    op: Any,
+    x: Pytree,
+    heads: SegmentsLike,
+    op: OperatorTree | PairFunction,
     *,
-    indices: Any,
-    weights: Any,
-    ends: Any,
-    count: Any,
-    item_map: Any,
+    indices: ArrayLike | None,
+    weights: ArrayLike | None,
+    ends: ArrayLike | None,
+    count: Count,
+    item_map: ItemFunction | None,
     **others: Any,
 ) -> Any:
     """The same of rows that are gathered, without those that are dropped."""
     x = _table(x) if item_map is None and not callable(op) else x
-    structure: Any
-    leaves, structure = jax.tree.flatten(x)
+    leaves, structure = flatten(x)
     first = as_array(NAME, "x", leaves[0]) if leaves else None
     if first is None or first.ndim == 0:
         raise value_error(NAME, "x", "an array or a pytree of arrays, with a leading axis", describe(x))
@@ -237,7 +255,7 @@ def _reduce_kept(
     return jax.tree.map(of_entries, op, results)
 
 
-def _kept(keep: jax.Array, count: Any) -> tuple[jax.Array, jax.Array, Callable[[jax.Array], jax.Array]]:
+def _kept(keep: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array, Callable[[jax.Array], jax.Array]]:
     """The positions that are kept, their number, and how many of them lie before others."""
     n = keep.shape[0]
     dtype = index_dtype(NAME, "indices", n)
@@ -255,7 +273,7 @@ def _kept(keep: jax.Array, count: Any) -> tuple[jax.Array, jax.Array, Callable[[
 # ---- The operation ---------------------------------------------------------------------------------------------------
 
 
-def _shapes(x: Any, heads: Any, *, op: int, wide: int) -> Sequence[Any]:
+def _shapes(x: Aval, heads: Aval, *, op: int, wide: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((*heads.shape, x.shape[1]), result_dtype(NAME, op, x, wide))]
 
 
@@ -285,7 +303,7 @@ def _of_columns(weights: jax.Array, width: int) -> jax.Array:
     return jnp.broadcast_to(weights[:, :, None], (entries, groups, width // groups)).reshape(entries, width)
 
 
-def _jvp(primals: Any, tangents: Any, *, op: int, wide: int) -> tuple[Any, Any]:
+def _jvp(primals: Operands, tangents: Tangents, *, op: int, wide: int) -> tuple[Any, Any]:
     results = _gathered_rows.run(primals, op=op, wide=wide)
     if op == Kind.ADD:
         moved = [primals._replace(**{name: dx}) for name, dx in tangents._asdict().items() if dx is not None]
@@ -304,7 +322,7 @@ def _jvp(primals: Any, tangents: Any, *, op: int, wide: int) -> tuple[Any, Any]:
     return results, [jax.jvp(gathered, (primals.x,), (tangents.x,))[1]]
 
 
-def _of_entries(cotangent: jax.Array, operands: Any, dtype: Any) -> jax.Array:
+def _of_entries(cotangent: jax.Array, operands: Operands, dtype: DTypeLike) -> jax.Array:
     """Each entry's row of cotangents, that of its segment."""
     entries = operands.indices.shape[0] or operands.x.shape[0]
 
@@ -316,7 +334,7 @@ def _of_entries(cotangent: jax.Array, operands: Any, dtype: Any) -> jax.Array:
     return rows  # type: ignore[no-any-return]
 
 
-def _transpose_x(cotangents: Sequence[Any], operands: Any, *, op: int, wide: int) -> jax.Array:
+def _transpose_x(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:
     """A row of x gets what its entries get, added up in their order."""
     del op, wide
     x, indices = operands.x, operands.indices
@@ -330,7 +348,7 @@ def _transpose_x(cotangents: Sequence[Any], operands: Any, *, op: int, wide: int
     return rows.astype(x.dtype)
 
 
-def _transpose_weights(cotangents: Sequence[Any], operands: Any, *, op: int, wide: int) -> jax.Array:
+def _transpose_weights(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:
     """A weight gets the dot of its row and the cotangent of its segment."""
     del op, wide
     x, indices, weights = operands.x, operands.indices, operands.weights
@@ -357,7 +375,8 @@ class _GatheredRows(Operation):
             """Where segments of one problem begin, and where the last one ends, among the entries of all."""
             live = live_items(entries, count)[None]
             begins = segment_bounds(heads, entries, count)[0].astype(live.dtype)
-            return i * entries + jnp.concatenate([begins, live])
+            result: jax.Array = i * entries + jnp.concatenate([begins, live])
+            return result
 
         def together(y: jax.Array, axis: int | None) -> jax.Array:
             rows = jnp.broadcast_to(y, (size, *y.shape)) if axis is None else jnp.moveaxis(y, axis, 0)

@@ -16,12 +16,16 @@ import numpy as np
 from jax_mgpu._src import mesh
 from jax_mgpu._src.arguments.annotations import (
     ArrayLike,
+    Aval,
     AxisName,
     Directions,
     DTypeLike,
     Keys,
+    Operands,
+    Pytree,
     RankMethod,
     SegmentsLike,
+    Tangents,
 )
 from jax_mgpu._src.arguments.check import (
     as_array,
@@ -41,7 +45,7 @@ from jax_mgpu._src.arguments.preconditions import by_construction, room
 from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import flatten_values, plain_leaves, take_or_fill
-from jax_mgpu._src.core.compat import smaller
+from jax_mgpu._src.core.compat import PyTreeDef, smaller
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.named_operators import (
     GIVE_FLOATS,
@@ -74,7 +78,7 @@ GIVE_POSITIONS = ("first", "last", "argmin", "argmax")
 @jit_eager("op", "size", "dropna", "dtype", "ddof")
 def group_by(
     keys: Keys,
-    values: Any,
+    values: Pytree,
     op: Any = "add",
     *,
     size: int,
@@ -141,11 +145,11 @@ def group_by(
         leaves = leaves if kept is None else kept.rows(leaves)
         if axis_name is not None:
             ordered_keys, leaves, own = over_axis(mesh.groups.sorted_rows, name, axis_name, checked, leaves, live)
-            given = {"size": size, "count": own, "axis_name": axis_name}
-            return run_reduce_by_key(name, ordered_keys, unflatten(leaves), op, **given)
+            values = unflatten(leaves)
+            return run_reduce_by_key(name, ordered_keys, values, op, size=size, count=own, axis_name=axis_name)
         rows, leaves = rows_in_order(name, "keys", keys, leaves, count_of(live), ordered=False)
         return run_reduce_by_key(name, rows.keys, unflatten(leaves), op, size=size, count=count_of(rows.count))
-    structure: Any = jax.tree.structure(values)
+    structure: PyTreeDef = jax.tree.structure(values)
     leaves = expect_leading_axis(name, "values", jax.tree.leaves(values), n, "keys")
     leaves = leaves if kept is None else kept.rows(leaves)
     try:
@@ -167,7 +171,14 @@ def group_by(
 
 
 def _local_groups(
-    name: str, keys: Any, leaves: list[jax.Array], names: list[str], size: int, live: Any, dtype: Any, ddof: float
+    name: str,
+    keys: Keys,
+    leaves: list[jax.Array],
+    names: list[str],
+    size: int,
+    live: jax.Array,
+    dtype: DTypeLike | None,
+    ddof: float,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
     """The groups of one device: their keys, the results of each value, and their number."""
     (n,) = expect_keys(name, "keys", keys)[0].shape
@@ -192,7 +203,7 @@ def _local_groups(
 class _Kept:
     """The rows that have no NaN among their keys, one after the other."""
 
-    def __init__(self, name: str, keys: jax.Array | Columns, count: Any, axis_name: Any):
+    def __init__(self, name: str, keys: jax.Array | Columns, count: jax.Array, axis_name: AxisName | None):
         columns = keys.arrays if isinstance(keys, Columns) else [keys]
         self.name, self.axis_name, self.n = name, axis_name, columns[0].shape[0]
         keep = jnp.ones((self.n,), bool)
@@ -238,7 +249,7 @@ class Groups(SegmentedItems):
         """Where in the caller's arrays an item is; -1 for -1."""
         return take_or_fill(self.order, places, jnp.full((1,), -1, self.order.dtype))
 
-    def combined(self, x: jax.Array, operator: Any, dtype: Any, ddof: float) -> jax.Array:
+    def combined(self, x: jax.Array, operator: Any, dtype: DTypeLike | None, ddof: float) -> jax.Array:
         """One result a group of the values x, in sorted order, or as they were given where they stay."""
         leaf, dtype = leaf_of_group(self.name, x, operator, dtype, ddof)
         reduced = leaf.reduced(self)
@@ -248,7 +259,7 @@ class Groups(SegmentedItems):
         return restore([select(self.used, plain[0], jnp.full_like(plain[0], leaf.fill))])[0].astype(dtype)
 
 
-def leaf_of_group(name: str, x: jax.Array, operator: Any, dtype: Any, ddof: float) -> tuple[Leaf, Any]:
+def leaf_of_group(name: str, x: jax.Array, operator: Any, dtype: DTypeLike | None, ddof: float) -> tuple[Leaf, Any]:
     """A value as its operator combines it, and the dtype of the results."""
     floats = operator in GIVE_FLOATS and dtype is None and not is_random_key(x.dtype)
     if floats and operator == "mean":
@@ -258,7 +269,7 @@ def leaf_of_group(name: str, x: jax.Array, operator: Any, dtype: Any, ddof: floa
     return leaf, float_dtype(x.dtype) if floats else leaf.dtype
 
 
-def float_dtype(dtype: Any) -> Any:
+def float_dtype(dtype: np.dtype) -> Any:
     """The dtype of means and medians."""
     if jnp.issubdtype(dtype, jnp.floating):
         return dtype
@@ -359,7 +370,7 @@ def _last_marked(places: jax.Array, marked: jax.Array) -> jax.Array:
 
 @jit_eager()
 def segmented_shift(
-    x: Any,
+    x: Pytree,
     heads: SegmentsLike,
     by: ArrayLike,
     fill_value: ArrayLike = 0,
@@ -431,7 +442,7 @@ def segmented_shift(
     return unflatten(list(map(shifted, plain)))
 
 
-def _shift_shapes(x: Any) -> Sequence[Any]:
+def _shift_shapes(x: Aval) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct(x.shape, x.dtype)]
 
 
@@ -448,7 +459,7 @@ def _shift_fallback(
     return [take_or_fill(x, jnp.where(inside & same, sources, -1), fill_value)]
 
 
-def _shift_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+def _shift_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:
     def run(x: jax.Array, fill: jax.Array) -> jax.Array:
         return _shift.run(primals._replace(x=x, fill_value=fill))[0]
 
@@ -456,7 +467,7 @@ def _shift_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     return _shift.run(primals), [tangent]
 
 
-def _shift_transpose(cotangents: Sequence[Any], operands: Any) -> jax.Array:
+def _shift_transpose(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
     """The rows moved back."""
     fill = jnp.zeros((1,), cotangents[0].dtype)
     return _shift.run(operands._replace(x=cotangents[0], by=-operands.by, fill_value=fill))[0]

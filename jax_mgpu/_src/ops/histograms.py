@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName
+from jax_mgpu._src.arguments.annotations import ArrayLike, Aval, AxisName, Operands, Tangents
 from jax_mgpu._src.arguments.check import (
     describe,
     expect_key,
@@ -83,7 +83,7 @@ def bincount(
     return _sums(weights, ids, size)
 
 
-def _weights(name: str, weights: Any, of: str, n: int) -> jax.Array:
+def _weights(name: str, weights: ArrayLike, of: str, n: int) -> jax.Array:
     """Weights of n items, of the type of their sums."""
     weights = whole_axes(expect_key(name, "weights", weights))
     if weights.shape[0] != n:
@@ -145,9 +145,8 @@ def histogram(
         number = static_size(name, "bins", bins)
         if number == 0:
             raise value_error(name, "bins", "one at least", number)
-        return _between_even_edges(
-            x, None if range is None else _range(range), weights, size=number, axis_name=axis_name
-        )
+        bounds = None if range is None else _range(range)
+        return _between_even_edges(x, bounds, weights, size=number, axis_name=axis_name)
     if range is not None:
         raise value_error(name, "range", "None where bins are edges", repr(range))
     return _between_edges(x, bins, weights, axis_name=axis_name)
@@ -174,7 +173,9 @@ def _is_number(bins: Any) -> bool:
 
 
 @jit_eager("size")
-def _between_even_edges(x: Any, bounds: Any, weights: Any, *, size: int, axis_name: Any = None) -> Any:
+def _between_even_edges(
+    x: ArrayLike, bounds: Any, weights: ArrayLike | None, *, size: int, axis_name: AxisName | None = None
+) -> tuple[jax.Array, jax.Array]:
     name = "histogram"
     x = whole_axes(expect_key(name, "x", x))
     is_float = jnp.issubdtype(x.dtype, jnp.floating)
@@ -195,7 +196,9 @@ def _between_even_edges(x: Any, bounds: Any, weights: Any, *, size: int, axis_na
 
 
 @jit_eager()
-def _between_edges(x: Any, edges: Any, weights: Any, *, axis_name: Any = None) -> Any:
+def _between_edges(
+    x: ArrayLike, edges: ArrayLike, weights: ArrayLike | None, *, axis_name: AxisName | None = None
+) -> tuple[jax.Array, jax.Array]:
     name = "histogram"
     x = whole_axes(expect_key(name, "x", x))
     edges = whole_axes(sorted_keys(name, "bins", expect_key(name, "bins", edges), ABSENT))
@@ -236,7 +239,7 @@ CUDA_MOST_BINS = 12_288
 CUDA_MOST_BINS_BETWEEN_EDGES = 2047
 
 
-def _count_shapes(x: Any, *, bins: int) -> Sequence[Any]:
+def _count_shapes(x: Aval, *, bins: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((bins,), index_dtype("count_bins", "x", x.shape[0]))]
 
 
@@ -254,7 +257,7 @@ def _count_fallback(x: jax.Array, edges: jax.Array, *, bins: int) -> Sequence[ja
     return [jnp.diff(jnp.concatenate([before[:-1], last]))]
 
 
-def _count_jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+def _count_jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
     return _count_bins.run(primals, **attributes), [None]
 
 

@@ -16,7 +16,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike, ItemFunction, OperatorTree, PairFunction
+from jax_mgpu._src.arguments.annotations import (
+    ArrayLike,
+    Aval,
+    Count,
+    DTypeLike,
+    ItemFunction,
+    Operands,
+    OperatorTree,
+    PairFunction,
+    Pytree,
+    Tangents,
+)
 from jax_mgpu._src.arguments.check import (
     count_operand,
     describe,
@@ -26,7 +37,7 @@ from jax_mgpu._src.arguments.check import (
     value_error,
 )
 from jax_mgpu._src.arguments.counts import common_dtype, live_items, of_all
-from jax_mgpu._src.core.compat import known_size, whole_axes
+from jax_mgpu._src.core.compat import cond, known_size, whole_axes
 from jax_mgpu._src.core.operation import Operation, jit_eager
 from jax_mgpu._src.functions.blocked_scan import or_ones, select
 from jax_mgpu._src.functions.named_operators import Leaf, named_leaves
@@ -43,14 +54,14 @@ LEVELS = 4  # of halves, in a block of 16 items: as many tables of all items, an
 
 @jit_eager("op", "map", "dtype")
 def interval_reduce(
-    x: Any,
+    x: Pytree,
     starts: ArrayLike,
     ends: ArrayLike,
     op: OperatorTree | PairFunction = "add",
     *,
     map: ItemFunction | None = None,
     count: ArrayLike | None = None,
-    identity: Any = None,
+    identity: Pytree = None,
     dtype: DTypeLike | None = None,
 ) -> Any:
     """Combines the items of each interval; intervals may overlap.
@@ -95,7 +106,9 @@ def interval_reduce(
     return restore(_of_intervals(operator, x, whole_axes(low), whole_axes(widths)))
 
 
-def _intervals(name: str, starts: Any, ends: Any, count: Any, n: int) -> tuple[jax.Array, jax.Array]:
+def _intervals(
+    name: str, starts: ArrayLike, ends: ArrayLike | None, count: Count, n: int
+) -> tuple[jax.Array, jax.Array]:
     """Where intervals begin among the live items, and their widths, 0 of empty ones."""
     starts = index_vector(name, "starts", starts, n)
     ends = index_vector(name, "ends", ends, n)
@@ -121,7 +134,7 @@ def _product(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 @_product.defjvp
-def _product_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+def _product_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     (a, b), (da, db) = primals, tangents
     return _product(a, b), weighted(b, da) + weighted(a, db)
 
@@ -130,10 +143,10 @@ def _of_intervals(operator: Operator, states: Any, low: jax.Array, widths: jax.A
     """The states of intervals of some states, and the identity for empty ones."""
     if jax.tree.leaves(states)[0].shape[0] == 0:
         found = jax.tree.map(lambda s: jnp.zeros((*low.shape, *s.shape[1:]), s.dtype), states)
-        return identities(operator, found)
+        return identities(operator.identity, found)
     is_full = widths > 0
     found = _combined(operator.combine, states, jnp.where(is_full, low, 0), jnp.where(is_full, low + widths - 1, 0))
-    return select(is_full, found, identities(operator, found))
+    return select(is_full, found, identities(operator.identity, found))
 
 
 def _combined(combine: Callable[[Any, Any], Any], states: Any, low: jax.Array, last: jax.Array) -> Any:
@@ -164,7 +177,7 @@ def _combined(combine: Callable[[Any, Any], Any], states: Any, low: jax.Array, l
             ends = (jnp.where(is_wide, block, 0) for block in (first + 1, final - 1))
             return joined(is_wide, found, _combined(combine, totals, *ends))
 
-        found = jax.lax.cond(of_all(~jnp.any(is_wide)), lambda: found, with_middle)
+        found = cond(of_all(~jnp.any(is_wide)), lambda: found, with_middle)
     return joined(low < last, found, rows(jnp.where(is_within, split, levels + 1), last))
 
 
@@ -211,7 +224,7 @@ def _along(combine: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
 # ---- By name, each column of rows on its own -------------------------------------------------------------------------
 
 
-def _shapes(x: Any, low: Any, *, op: int) -> Sequence[Any]:
+def _shapes(x: Aval, low: Aval, *, op: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((*low.shape, x.shape[1]), result_dtype("interval_reduce", op, x))]
 
 
@@ -223,7 +236,7 @@ def _fallback(x: jax.Array, low: jax.Array, widths: jax.Array, *, op: int) -> Se
     return [operator.finish(_of_intervals(operator, operator.extract(x, positions), low, widths))]
 
 
-def _jvp(primals: Any, tangents: Any, *, op: int) -> tuple[Any, Any]:
+def _jvp(primals: Operands, tangents: Tangents, *, op: int) -> tuple[Any, Any]:
     results, dx, kind = _by_name.run(primals, op=op), tangents.x, Kind(op)
     if dx is None or kind.gives_index or kind in (Kind.AND, Kind.OR, Kind.XOR):
         return results, [None]
@@ -232,10 +245,10 @@ def _jvp(primals: Any, tangents: Any, *, op: int) -> tuple[Any, Any]:
     if kind in (Kind.MIN, Kind.MAX):
         places = _by_name.run(primals, op=kind.index_of)[0]
         return results, [take_columns(dx, places, unique=False)]
-    return results, jax.jvp(lambda x: _fallback(x, *primals[1:], op=op), (primals.x,), (dx,))[1]
+    return results, jax.jvp(lambda x: _fallback(*primals._replace(x=x), op=op), (primals.x,), (dx,))[1]
 
 
-def _transpose(cotangents: Sequence[Any], operands: Any, *, op: int) -> jax.Array:
+def _transpose(cotangents: Sequence[Any], operands: Operands, *, op: int) -> jax.Array:
     """The same tree the other way: nothing cancels here either."""
     x, *where = operands
     (cotangent,) = jax.linear_transpose(lambda x: _fallback(x, *where, op=op)[0], x)(cotangents[0])

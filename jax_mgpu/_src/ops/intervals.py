@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName
+from jax_mgpu._src.arguments.annotations import ArrayLike, Aval, AxisName, Operands, Tangents
 from jax_mgpu._src.arguments.check import count_operand, index_dtype, index_vector, static_size, value_error
 from jax_mgpu._src.arguments.counts import common_dtype, live_items, wide_enough
 from jax_mgpu._src.arguments.preconditions import apart, interval_lengths, intervals_inside, non_decreasing
 from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.values import fill_rows, take_or_fill, take_rows
-from jax_mgpu._src.core.compat import surely, vary_as
+from jax_mgpu._src.core.compat import cond, surely, vary_as
 from jax_mgpu._src.core.operation import Operation, jit_eager
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.load_balance import find_objects, load_balance_search
@@ -266,7 +266,9 @@ def interval_move(
     return form.unpack(moved[0])
 
 
-def scatter_rows(rows: jax.Array, starts: Any, offsets: Any, total: Any, into: jax.Array) -> jax.Array:
+def scatter_rows(
+    rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, into: jax.Array
+) -> jax.Array:
     """interval_scatter of rows: an interval_move from where the rows lie."""
     return _move(x=rows, scatter_starts=starts, offsets=offsets, total=total, into=into, gathers=False)[0]
 
@@ -277,22 +279,22 @@ def _expect_rows(name: str, **counts: int) -> None:
         index_dtype(name, argument, count)
 
 
-def _offsets(name: str, offsets: Any, size: int, count: int, of: str) -> jax.Array:
+def _offsets(name: str, offsets: ArrayLike, size: int, count: int, of: str) -> jax.Array:
     offsets = non_decreasing(name, "offsets", index_vector(name, "offsets", offsets, size))
     if offsets.shape[0] != count:
         raise value_error(name, "offsets", f"one for each of {of}, {count}", offsets.shape[0])
     return offsets
 
 
-def _expand_shapes(values: Any, *, size: int) -> Sequence[Any]:
+def _expand_shapes(values: Aval, *, size: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((size, values.shape[1]), values.dtype)]
 
 
-def _gather_shapes(x: Any, *, size: int) -> Sequence[Any]:
+def _gather_shapes(x: Aval, *, size: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((size, x.shape[1]), x.dtype)]
 
 
-def _move_shapes(into: Any) -> Sequence[Any]:
+def _move_shapes(into: Aval) -> Sequence[Any]:
     return [into]
 
 
@@ -320,7 +322,8 @@ def _gather_fallback(
 
 def _moved_items(x: Any, into: Any, gathers: int) -> int:
     """The most work items of a move: its handlers' rule."""
-    return max(x.shape[0], into.shape[0]) if gathers else x.shape[0]
+    result: int = max(x.shape[0], into.shape[0]) if gathers else x.shape[0]
+    return result
 
 
 def _move_fallback(
@@ -357,7 +360,7 @@ def filled_tangent(
     return fill_rows(rows, fill_dot, moved)
 
 
-def _expand_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
+def _expand_jvp(primals: Operands, tangents: Tangents, *, size: int) -> tuple[Any, Any]:
     def run(values: jax.Array, fill: jax.Array) -> jax.Array:
         return _expand.run(primals._replace(values=values, fill_value=fill), size=size)[0]
 
@@ -365,7 +368,7 @@ def _expand_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
     return _expand.run(primals, size=size), [tangent]
 
 
-def _gather_jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+def _gather_jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
     def run(x: jax.Array, fill: jax.Array) -> jax.Array:
         return gather_rows.run(primals._replace(x=x, fill_value=fill), **attributes)[0]
 
@@ -373,7 +376,7 @@ def _gather_jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, An
     return gather_rows.run(primals, **attributes), [tangent]
 
 
-def _move_jvp(primals: Any, tangents: Any, *, gathers: int) -> tuple[Any, Any]:
+def _move_jvp(primals: Operands, tangents: Tangents, *, gathers: int) -> tuple[Any, Any]:
     tangent = None
     if tangents.x is not None:
         into = jnp.zeros(primals.into.shape, tangents.x.dtype)
@@ -383,27 +386,27 @@ def _move_jvp(primals: Any, tangents: Any, *, gathers: int) -> tuple[Any, Any]:
     return _move.run(primals, gathers=gathers), [tangent]
 
 
-def _expand_transpose(cotangents: Sequence[Any], operands: Any, *, size: int) -> jax.Array:
+def _expand_transpose(cotangents: Sequence[Any], operands: Operands, *, size: int) -> jax.Array:
     index_dtype("derivative of interval_expand", "size", size)
     return _add_runs(cotangents[0], operands.offsets, live_items(size, operands.total))
 
 
-def _gather_transpose(cotangents: Sequence[Any], operands: Any, *, size: int, disjoint: int) -> jax.Array:
+def _gather_transpose(cotangents: Sequence[Any], operands: Operands, *, size: int, disjoint: int) -> jax.Array:
     x, starts, offsets, total, _ = operands
     return _add_intervals(cotangents[0], starts, offsets, total, x.shape[0], disjoint)
 
 
-def _is_moved(operands: Any, gathers: int) -> jax.Array:
+def _is_moved(operands: Operands, gathers: int) -> jax.Array:
     """Which elements of the result of a move come from x."""
     marks, nothing = jnp.ones(operands.x.shape, jnp.bool_), jnp.zeros(operands.into.shape, jnp.bool_)
     return _move.run(operands._replace(x=marks, into=nothing), gathers=gathers)[0]
 
 
-def _move_transpose_into(cotangents: Sequence[Any], operands: Any, *, gathers: int) -> jax.Array:
+def _move_transpose_into(cotangents: Sequence[Any], operands: Operands, *, gathers: int) -> jax.Array:
     return jnp.where(_is_moved(operands, gathers), 0, cotangents[0])
 
 
-def _move_transpose(cotangents: Sequence[Any], operands: Any, *, gathers: int) -> jax.Array:
+def _move_transpose(cotangents: Sequence[Any], operands: Operands, *, gathers: int) -> jax.Array:
     x, gather_starts, scatter_starts, offsets, total, into = operands
     size = _moved_items(x, into, gathers)
     fill = jnp.zeros((1,), x.dtype)
@@ -413,7 +416,7 @@ def _move_transpose(cotangents: Sequence[Any], operands: Any, *, gathers: int) -
     return _add_intervals(items, gather_starts, offsets, total, x.shape[0], 0) if gathers else items
 
 
-def _add_runs(rows: jax.Array, heads: jax.Array, live: Any) -> jax.Array:
+def _add_runs(rows: jax.Array, heads: jax.Array, live: jax.Array) -> jax.Array:
     """The sum of each run of the live rows, in a fixed order; `heads` are the runs' starts."""
     return as_floats(lambda rows: segmented_reduce(rows, heads, count=live), rows)
 
@@ -447,7 +450,7 @@ def _add_intervals(
     # an empty interval overlaps nothing: it goes last
     begins = jnp.where(lengths > 0, starts.astype(dtype), np.iinfo(dtype).max)
     begins, lengths = jax.lax.sort_key_val(begins, lengths)
-    return jax.lax.cond(jnp.all(begins[1:] - begins[:-1] >= lengths[:-1]), scatter, add, rows)
+    return cond(jnp.all(begins[1:] - begins[:-1] >= lengths[:-1]), scatter, add, rows)
 
 
 _expand = Operation(
@@ -465,7 +468,7 @@ _expand.def_transpose("values", _expand_transpose)
 class _IntervalOperation(Operation):
     """Starts and offsets are of one dtype: the kernels of int64 read no other."""
 
-    def run(self, operands: Sequence[Any], **attributes: int) -> list[jax.Array]:
+    def run(self, operands: Operands | Sequence[Any], **attributes: int) -> list[jax.Array]:
         """As of any operation."""
         counts = [x.shape[-2] for x, rank in zip(operands, self.ranks, strict=True) if rank == 2 and x.ndim > 1]
         names = zip(self.operands, operands, strict=True)

@@ -10,7 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, JoinKind, Keys, LessFunction
+from jax_mgpu._src.arguments.annotations import (
+    ArrayLike,
+    Aval,
+    AxisName,
+    Count,
+    Directions,
+    JoinKind,
+    Keys,
+    LessFunction,
+    Pytree,
+)
 from jax_mgpu._src.arguments.check import (
     as_array,
     count_operand,
@@ -28,7 +38,7 @@ from jax_mgpu._src.arguments.check import (
 from jax_mgpu._src.arguments.counts import live_items, live_mask, of_all
 from jax_mgpu._src.arguments.preconditions import by_construction, room, row_indices
 from jax_mgpu._src.arguments.values import plain_leaves, take_or_fill
-from jax_mgpu._src.core.compat import is_of_one_device, surely
+from jax_mgpu._src.core.compat import cond, flatten, has_64_bits, is_of_one_device, platform_dependent, surely
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions import blocked_scan
 from jax_mgpu._src.functions.comparator_ops import ranked_pair
@@ -226,15 +236,15 @@ def _in_buckets(tables: BucketTables, found: Callable[[], Matches], keep_a: bool
 
         def joined() -> JoinResult:
             a_rows, b_rows, count = tables.joined(others, size, keep_a)
-            return jax.lax.cond(
+            return cond(
                 of_all(count <= size),
                 lambda: _in_order_of_rows(a_rows, b_rows, count, n_a, n_b, False),
                 lambda: _expanded(found(), keep_a, False, size),
             )
 
-        return jax.lax.cond(of_all(others.fits), joined, by_order)
+        return cond(of_all(others.fits), joined, by_order)
 
-    return jax.lax.platform_dependent(cuda=by_buckets, default=by_order)
+    return platform_dependent(cuda=by_buckets, default=by_order)
 
 
 def _of_any_order(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResult:
@@ -253,7 +263,7 @@ def _of_any_order(found: Matches, keep_a: bool, keep_b: bool, size: int) -> Join
         a_rows, b_rows = _numbers(found.rows.order, a_places), _numbers(found.others.order, b_places)
         return _in_order_of_rows(a_rows, b_rows, count, n_a, n_b, keep_b)
 
-    return jax.lax.cond(of_all(count <= size), ordered, lambda: _expanded(found, keep_a, keep_b, size))
+    return cond(of_all(count <= size), ordered, lambda: _expanded(found, keep_a, keep_b, size))
 
 
 def rows_by_key(
@@ -305,9 +315,9 @@ def rows_by_key(
             a_rows, b_rows, count = tables.joined(others, size, keep_a)
             return a_rows, b_rows, count
 
-        return jax.lax.cond(of_all(others.fits), joined, by_order)
+        return cond(of_all(others.fits), joined, by_order)
 
-    return jax.lax.platform_dependent(cuda=in_buckets, default=by_order)
+    return platform_dependent(cuda=in_buckets, default=by_order)
 
 
 def _numbers(rows: jax.Array, places: jax.Array) -> jax.Array:
@@ -368,8 +378,8 @@ def expanded_rows(
 @jit_eager()
 def join_columns(
     result: JoinResult,
-    a_columns: Any = None,
-    b_columns: Any = None,
+    a_columns: Pytree = None,
+    b_columns: Pytree = None,
     *,
     a_order: ArrayLike | None = None,
     b_order: ArrayLike | None = None,
@@ -420,10 +430,16 @@ def join_columns(
 
 
 def _gather(
-    name: str, side: str, indices: Any, columns: Any, order: Any, fill_value: Any, count: Any, axis_name: Any
+    name: str,
+    side: str,
+    indices: ArrayLike | None,
+    columns: Any,
+    order: Any,
+    fill_value: ArrayLike,
+    count: Count,
+    axis_name: AxisName | None,
 ) -> tuple[Any, jax.Array]:
-    structure: Any
-    leaves, structure = jax.tree.flatten(columns)
+    leaves, structure = flatten(columns)
     leaves, restore = plain_leaves([as_array(name, f"{side}_columns", x) for x in leaves])
     limit = INT32_LARGEST - 1
     indices = index_vector(name, f"result.{side}_indices", indices, limit)
@@ -454,10 +470,10 @@ def _gather(
     return structure.unflatten(restore(rows)), (indices < 0) | (indices >= length)
 
 
-def _shapes(a: Any, b: Any, *, size: int) -> Sequence[Any]:
+def _shapes(a: Aval, b: Aval, *, size: int) -> Sequence[Any]:
     n_a, n_b = a.shape[0], b.shape[0]
     many = surely(lambda: max(1, n_a) * max(1, n_b) + n_a + n_b > INT32_LARGEST)
-    count = jnp.int64 if many and jax.config.jax_enable_x64 else jnp.int32
+    count = jnp.int64 if many and has_64_bits() else jnp.int32
     return [
         jax.ShapeDtypeStruct((size,), index_dtype("join", "a", a.shape[0])),
         jax.ShapeDtypeStruct((size,), index_dtype("join", "b", b.shape[0])),
@@ -474,7 +490,7 @@ def _fallback(
     a_live, b_live = live_items(n_a, a_count), live_items(n_b, b_count)
     a, b = ordered_together(a, b)
 
-    def bounds(needles: jax.Array, haystack: jax.Array, live: Any) -> tuple[jax.Array, jax.Array]:
+    def bounds(needles: jax.Array, haystack: jax.Array, live: jax.Array) -> tuple[jax.Array, jax.Array]:
         # Items past the live ones may be anything: they become the largest key, and do not count.
         past = jnp.arange(haystack.shape[0], dtype=live.dtype) >= live
         keys = jnp.where(past, np.array(np.iinfo(haystack.dtype).max, haystack.dtype), haystack)

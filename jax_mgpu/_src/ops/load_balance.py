@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName
+from jax_mgpu._src.arguments.annotations import ArrayLike, Aval, AxisName
 from jax_mgpu._src.arguments.check import count_operand, index_dtype, index_vector, static_flag, static_size
 from jax_mgpu._src.arguments.counts import live_mask, wide_enough
 from jax_mgpu._src.arguments.preconditions import non_decreasing
@@ -121,7 +121,7 @@ def find_objects(offsets: jax.Array, total: jax.Array, size: int) -> tuple[jax.A
     return jnp.where(live, objects, -1), jnp.where(live, ranks, -1)
 
 
-def _shapes(offsets: Any, *, size: int, return_rank: int) -> Sequence[Any]:
+def _shapes(offsets: Aval, *, size: int, return_rank: int) -> Sequence[Any]:
     dtype = index_dtype("load_balance_search", "size", size, offsets.shape[0])
     return [jax.ShapeDtypeStruct((size,), dtype)] * (1 + return_rank)
 

@@ -9,7 +9,17 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys, LessFunction
+from jax_mgpu._src.arguments.annotations import (
+    ArrayLike,
+    Aval,
+    AxisName,
+    Directions,
+    Keys,
+    LessFunction,
+    Operands,
+    Pytree,
+    Tangents,
+)
 from jax_mgpu._src.arguments.check import expect_no_axis, index_dtype, static_flag
 from jax_mgpu._src.arguments.counts import live_items, wide_enough
 from jax_mgpu._src.arguments.values import (
@@ -43,8 +53,8 @@ def merge(
 def merge(
     a: ArrayLike,
     b: ArrayLike,
-    a_values: Any,
-    b_values: Any,
+    a_values: Pytree,
+    b_values: Pytree,
     *,
     descending: bool = False,
     a_count: ArrayLike | None = None,
@@ -54,8 +64,8 @@ def merge(
 def merge(
     a: tuple[ArrayLike, ...],
     b: tuple[ArrayLike, ...],
-    a_values: Any = None,
-    b_values: Any = None,
+    a_values: Pytree = None,
+    b_values: Pytree = None,
     *,
     descending: Directions = False,
     a_count: ArrayLike | None = None,
@@ -65,8 +75,8 @@ def merge(
 def merge(
     a: ArrayLike,
     b: ArrayLike,
-    a_values: Any = None,
-    b_values: Any = None,
+    a_values: Pytree = None,
+    b_values: Pytree = None,
     *,
     descending: bool = False,
     a_count: ArrayLike | None = None,
@@ -79,8 +89,8 @@ def merge(
 def merge(
     a: Any,
     b: Any,
-    a_values: Any = None,
-    b_values: Any = None,
+    a_values: Pytree = None,
+    b_values: Pytree = None,
     *,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
@@ -90,8 +100,8 @@ def merge(
 def merge(
     a: Keys,
     b: Keys,
-    a_values: Any = None,
-    b_values: Any = None,
+    a_values: Pytree = None,
+    b_values: Pytree = None,
     *,
     descending: Directions = False,
     a_count: ArrayLike | None = None,
@@ -173,7 +183,13 @@ def merged(
     name: str, pair: KeyPair, a_leaves: Sequence[jax.Array], b_leaves: Sequence[jax.Array]
 ) -> tuple[Any, list[jax.Array]]:
     """The keys of both sides in order, and the leaves that go with them."""
-    given = {"a": pair.a, "b": pair.b, "a_count": pair.a_count, "b_count": pair.b_count, "descending": pair.descending}
+    given: dict[str, Any] = {
+        "a": pair.a,
+        "b": pair.b,
+        "a_count": pair.a_count,
+        "b_count": pair.b_count,
+        "descending": pair.descending,
+    }
     n_a, n_b = pair.a.shape[0], pair.b.shape[0]
     given["size"] = n_a + n_b
     if pair.is_code and not a_leaves:
@@ -217,7 +233,7 @@ def merged_runs(
     return keys, [take_or_fill(x, indices, unique=True) for x in leaves]
 
 
-def _shapes(a: Any, a_values: Any, *, payload: int, size: int) -> Sequence[Any]:
+def _shapes(a: Aval, a_values: Aval, *, payload: int, size: int) -> Sequence[Any]:
     keys = jax.ShapeDtypeStruct((size,), a.dtype)
     if payload == Payload.NONE:
         return [keys]
@@ -262,7 +278,7 @@ def _fallback(
     return results
 
 
-def _jvp(primals: Any, tangents: Any, *, descending: int, payload: int, size: int) -> tuple[Any, Any]:
+def _jvp(primals: Operands, tangents: Tangents, *, descending: int, payload: int, size: int) -> tuple[Any, Any]:
     n_a = primals.a.shape[0]
     without_values = primals._replace(a_values=ABSENT, b_values=ABSENT)
     keys, indices = _merge.run(without_values, descending=descending, payload=Payload.INDICES, size=size)

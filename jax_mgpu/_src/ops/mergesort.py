@@ -6,7 +6,7 @@ from typing import Any, overload
 
 import jax
 
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys, LessFunction
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys, LessFunction, Pytree
 from jax_mgpu._src.arguments.check import expect_no_axis
 from jax_mgpu._src.core.operation import ABSENT, jit_eager
 from jax_mgpu._src.functions.comparator_ops import sort_by_less, sort_indices_by_less
@@ -23,12 +23,12 @@ def mergesort(
 ) -> jax.Array: ...
 @overload
 def mergesort(
-    keys: ArrayLike, values: Any, *, descending: bool = False, count: ArrayLike | None = None
+    keys: ArrayLike, values: Pytree, *, descending: bool = False, count: ArrayLike | None = None
 ) -> tuple[jax.Array, Any]: ...
 @overload
 def mergesort(
     keys: tuple[ArrayLike, ...],
-    values: Any = None,
+    values: Pytree = None,
     *,
     descending: Directions = False,
     count: ArrayLike | None = None,
@@ -36,7 +36,7 @@ def mergesort(
 @overload
 def mergesort(
     keys: ArrayLike,
-    values: Any = None,
+    values: Pytree = None,
     *,
     descending: bool = False,
     count: ArrayLike | None = None,
@@ -44,11 +44,11 @@ def mergesort(
     even: bool = True,
 ) -> Any: ...
 @overload
-def mergesort(keys: Any, values: Any = None, *, count: ArrayLike | None = None, less: LessFunction) -> Any: ...
+def mergesort(keys: Any, values: Pytree = None, *, count: ArrayLike | None = None, less: LessFunction) -> Any: ...
 @jit_eager("descending", "less")
 def mergesort(
     keys: Keys,
-    values: Any = None,
+    values: Pytree = None,
     *,
     descending: Directions = False,
     count: ArrayLike | None = None,
@@ -95,9 +95,9 @@ def mergesort(
     if less is not None:
         expect_no_axis("mergesort", "less", axis_name)
         return sort_by_less("mergesort", keys, less, values, ABSENT, ABSENT, count, descending)
-    keys, descending = expect_keys("mergesort", "keys", keys, descending)
-    given: dict[str, Any] = {"descending": descending, "count": count, "axis_name": axis_name, "even": even}
-    return run_sort("mergesort", keys, ABSENT, ABSENT, values, **given)
+    checked, down = expect_keys("mergesort", "keys", keys, descending)
+    given: dict[str, Any] = {"descending": down, "count": count, "axis_name": axis_name, "even": even}
+    return run_sort("mergesort", checked, ABSENT, ABSENT, values, **given)
 
 
 @overload
@@ -157,9 +157,9 @@ def mergesort_indices(
     if less is not None:
         expect_no_axis("mergesort_indices", "less", axis_name)
         return sort_indices_by_less("mergesort_indices", keys, less, ABSENT, ABSENT, count, descending)
-    keys, descending = expect_keys("mergesort_indices", "keys", keys, descending)
-    given: dict[str, Any] = {"descending": descending, "count": count, "axis_name": axis_name, "even": even}
-    return run_sort_indices("mergesort_indices", keys, ABSENT, ABSENT, **given)
+    checked, down = expect_keys("mergesort_indices", "keys", keys, descending)
+    given: dict[str, Any] = {"descending": down, "count": count, "axis_name": axis_name, "even": even}
+    return run_sort_indices("mergesort_indices", checked, ABSENT, ABSENT, **given)
 
 
 @overload
@@ -168,12 +168,12 @@ def locality_sort(
 ) -> jax.Array: ...
 @overload
 def locality_sort(
-    keys: ArrayLike, values: Any, *, descending: bool = False, count: ArrayLike | None = None
+    keys: ArrayLike, values: Pytree, *, descending: bool = False, count: ArrayLike | None = None
 ) -> tuple[jax.Array, Any]: ...
 @overload
 def locality_sort(
     keys: tuple[ArrayLike, ...],
-    values: Any = None,
+    values: Pytree = None,
     *,
     descending: Directions = False,
     count: ArrayLike | None = None,
@@ -181,7 +181,7 @@ def locality_sort(
 @overload
 def locality_sort(
     keys: ArrayLike,
-    values: Any = None,
+    values: Pytree = None,
     *,
     descending: bool = False,
     count: ArrayLike | None = None,
@@ -191,7 +191,7 @@ def locality_sort(
 @jit_eager("descending")
 def locality_sort(
     keys: Keys,
-    values: Any = None,
+    values: Pytree = None,
     *,
     descending: Directions = False,
     count: ArrayLike | None = None,
@@ -228,9 +228,9 @@ def locality_sort(
       >>> mgpu.locality_sort(jnp.array([1, 2, 4, 3, 5]))
       Array([1, 2, 3, 4, 5], dtype=int32)
     """
-    keys, descending = expect_keys("locality_sort", "keys", keys, descending)
-    given: dict[str, Any] = {"descending": descending, "count": count, "axis_name": axis_name, "even": even}
-    return run_sort("locality_sort", keys, ABSENT, ABSENT, values, **given, method=Method.NEARLY_SORTED)
+    checked, down = expect_keys("locality_sort", "keys", keys, descending)
+    given: dict[str, Any] = {"descending": down, "count": count, "axis_name": axis_name, "even": even}
+    return run_sort("locality_sort", checked, ABSENT, ABSENT, values, **given, method=Method.NEARLY_SORTED)
 
 
 @overload
@@ -282,6 +282,6 @@ def locality_sort_indices(
       >>> mgpu.locality_sort_indices(jnp.array([1, 2, 4, 3, 5]))[1]
       Array([0, 1, 3, 2, 4], dtype=int32)
     """
-    keys, descending = expect_keys("locality_sort_indices", "keys", keys, descending)
-    given: dict[str, Any] = {"descending": descending, "count": count, "axis_name": axis_name, "even": even}
-    return run_sort_indices("locality_sort_indices", keys, ABSENT, ABSENT, **given, method=Method.NEARLY_SORTED)
+    checked, down = expect_keys("locality_sort_indices", "keys", keys, descending)
+    given: dict[str, Any] = {"descending": down, "count": count, "axis_name": axis_name, "even": even}
+    return run_sort_indices("locality_sort_indices", checked, ABSENT, ABSENT, **given, method=Method.NEARLY_SORTED)

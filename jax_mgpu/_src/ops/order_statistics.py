@@ -9,6 +9,17 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
+from jax_mgpu._src.arguments.annotations import (
+    ArrayLike,
+    Aval,
+    AxisName,
+    Count,
+    DTypeLike,
+    Operands,
+    Pytree,
+    SegmentsLike,
+    Tangents,
+)
 from jax_mgpu._src.arguments.check import (
     as_array,
     count_operand,
@@ -38,12 +49,12 @@ CUDA_FEW_ITEMS = 2**16  # of more in short rows, the sort has several rows in a 
 
 def quantiles(
     name: str,
-    x: Any,
-    heads: Any,
+    x: Pytree,
+    heads: SegmentsLike,
     q: Any,
-    count: Any,
-    ends: Any = None,
-    axis_name: Any = None,
+    count: Count,
+    ends: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
     method: str = "linear",
 ) -> jax.Array:
     """The quantiles of all items, if the heads are absent, or of each segment."""
@@ -103,14 +114,17 @@ class _OrderStatistics(Operation):
             return True  # it is sorted once
         if platform != "cuda":
             return False
-        return ranks.shape[-1] > CUDA_MOST_RANKS or (x.shape[-1] < CUDA_LEAST_COUNTED_ROW and x.size > CUDA_FEW_ITEMS)
+        result: bool = ranks.shape[-1] > CUDA_MOST_RANKS or (
+            x.shape[-1] < CUDA_LEAST_COUNTED_ROW and x.size > CUDA_FEW_ITEMS
+        )
+        return result
 
 
 CUDA_MOST_RANKS = 7  # kMostRanks of ffi/ops/order_statistics/plan.h
 CUDA_LEAST_COUNTED_ROW = 2**14
 
 
-def _statistics_shapes(x: Any, ranks: Any) -> Sequence[Any]:
+def _statistics_shapes(x: Aval, ranks: Aval) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct(ranks.shape, x.dtype)]
 
 
@@ -122,7 +136,7 @@ def _statistics_fallback(x: jax.Array, ranks: jax.Array, count: jax.Array) -> Se
     return [take_or_fill(ordered, ranks)]
 
 
-def _statistics_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+def _statistics_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:
     values = _order_statistics.run(primals)
     if tangents.x is None:
         return values, [None]
@@ -201,7 +215,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
 
 
 def middle(
-    dtype: Any, ordered: Any, begin: jax.Array, end: jax.Array, take: Callable[[Any, jax.Array], jax.Array]
+    dtype: DTypeLike, ordered: Any, begin: jax.Array, end: jax.Array, take: Callable[[Any, jax.Array], jax.Array]
 ) -> jax.Array:
     """The medians of what lies from `begin` to `end` in order, which `take` takes; NaN over nothing, and if one is."""
     is_float, number = jnp.issubdtype(dtype, jnp.floating), end - begin
@@ -244,5 +258,7 @@ def with_derivative(value: jax.Array, like: jax.Array) -> jax.Array:
 
 
 @with_derivative.defjvp
-def _with_derivative_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+def _with_derivative_jvp(
+    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
     return with_derivative(*primals), tangents[1]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, SegmentsLike
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Integers, Pytree, SegmentsLike
 from jax_mgpu._src.arguments.check import (
     as_array,
     describe,
@@ -108,7 +108,7 @@ def segment_ids(
 
 @jit_eager("width")
 def to_dense(
-    x: Any,
+    x: Pytree,
     heads: SegmentsLike,
     width: int,
     *,
@@ -157,7 +157,7 @@ def to_dense(
 
 
 @jit_eager("size")
-def from_dense(x: Any, lengths: ArrayLike, *, size: int, fill_value: ArrayLike = 0) -> RaggedParts:
+def from_dense(x: Pytree, lengths: Integers, *, size: int, fill_value: ArrayLike = 0) -> RaggedParts:
     """Packs the rows of a dense array, each of its own length, one after the other.
 
     Args:
@@ -212,9 +212,9 @@ def from_dense(x: Any, lengths: ArrayLike, *, size: int, fill_value: ArrayLike =
 
 @jit_eager("size")
 def take_segments(
-    x: Any,
+    x: Pytree,
     heads: SegmentsLike,
-    order: ArrayLike,
+    order: Integers,
     *,
     size: int,
     fill_value: ArrayLike = 0,
@@ -276,7 +276,7 @@ def take_segments(
 
 
 def rows_of_segments(
-    operation: str, x: jax.Array, begin: jax.Array, lengths: jax.Array, width: int, fill_value: Any
+    operation: str, x: jax.Array, begin: jax.Array, lengths: jax.Array, width: int, fill_value: ArrayLike
 ) -> jax.Array:
     """`[m, width, …]`: the `lengths[i]` items of x from `begin[i]` on; no two rows share an item."""
     m, n = begin.shape[0], x.shape[0]
@@ -308,11 +308,12 @@ def _reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     if is_random_key(x.dtype):
         data = jax.random.key_data(x)
         data = jax.lax.full_like(data, 0, shape=(*shape, *data.shape[x.ndim :]))
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+        result: jax.Array = jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+        return result
     return jax.lax.full_like(x, 0, shape=shape)
 
 
-def _items(name: str, x: Any) -> tuple[list[jax.Array], Any, int]:
+def _items(name: str, x: Pytree) -> tuple[list[jax.Array], Any, int]:
     """The leaves of a pytree of items, checked, its structure, and the number of items."""
     leaves = jax.tree.leaves(x)
     first = as_array(name, "x", leaves[0]) if leaves else None

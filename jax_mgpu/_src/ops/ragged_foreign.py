@@ -22,7 +22,7 @@ def _package(operation: str, name: str, install: str) -> Any:
         raise ImportError(f"{operation}: expected the package {name}, got none: pip install {install}") from error
 
 
-def _column(operation: str, x: Any) -> np.ndarray:
+def _column(operation: str, x: np.ndarray) -> np.ndarray:
     """A leaf as a NumPy array, of a dtype that the other packages support."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) or np.asarray(x).dtype.kind not in "biufc":
         expected = "bools, integers, or floats of 16 to 64 bits (.astype(jnp.float32) converts)"

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike, Integers, OperatorTree, PairFunction
+from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike, Integers, OperatorTree, PairFunction, Pytree
 from jax_mgpu._src.arguments.check import (
     as_array,
     describe,
@@ -26,6 +26,7 @@ from jax_mgpu._src.arguments.check import (
 from jax_mgpu._src.arguments.preconditions import row_lengths, row_offsets, same_rows
 from jax_mgpu._src.arguments.segments import expect_inside
 from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.core.compat import PyTreeDef, flatten
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import is_random_key
 from jax_mgpu._src.ops.intervals import interval_expand
@@ -143,7 +144,7 @@ class Ragged:
     # ---- Ways to make one --------------------------------------------------------------------------------------------
 
     @classmethod
-    def from_lengths(cls, values: Any, lengths: Integers) -> Ragged:
+    def from_lengths(cls, values: Pytree, lengths: Integers) -> Ragged:
         """Rows of the given lengths, `[m]` integers; `values` holds their items, one row after the other."""
         name = "Ragged.from_lengths"
         values, capacity = _items(name, values)
@@ -154,7 +155,7 @@ class Ragged:
         return cls(values, Segments.from_lengths(lengths))
 
     @classmethod
-    def from_ids(cls, values: Any, ids: Integers, m: int) -> Ragged:
+    def from_ids(cls, values: Pytree, ids: Integers, m: int) -> Ragged:
         """`m` rows by the row of each item, integers in order; an item whose id is outside of [0, m) is in none."""
         name = "Ragged.from_ids"
         values, capacity = _items(name, values)
@@ -164,7 +165,7 @@ class Ragged:
         return cls(values, Segments.from_ids(ids, m))
 
     @classmethod
-    def from_ranges(cls, values: Any, starts: Integers, ends: Integers) -> Ragged:
+    def from_ranges(cls, values: Pytree, starts: Integers, ends: Integers) -> Ragged:
         """Row `i` has the items from `starts[i]` to `ends[i]`, in order and apart; there may be gaps between them."""
         return cls(values, Segments.from_ranges(starts, ends))
 
@@ -192,7 +193,7 @@ class Ragged:
         return joined.take(np.arange(len(joined)))  # without the padding of the parts
 
     @classmethod
-    def from_dense(cls, x: Any, lengths: Integers, *, size: int | None = None) -> Ragged:
+    def from_dense(cls, x: Pytree, lengths: Integers, *, size: int | None = None) -> Ragged:
         """The first `lengths[i]` items of each row of arrays `[m, width, …]`; room for `size` items (default all)."""
         leaves = jax.tree.leaves(x)
         if size is None and leaves and np.ndim(leaves[0]) > 1:
@@ -223,7 +224,7 @@ class Ragged:
             ]
         if not trees:
             raise value_error(name, "rows", "one row at least", "none")
-        structure: Any = jax.tree.structure(trees[0])
+        structure: PyTreeDef = jax.tree.structure(trees[0])
         flat = []
         for i, row in enumerate(trees):
             if jax.tree.structure(row) != structure:
@@ -268,7 +269,8 @@ class Ragged:
     @property
     def capacity(self) -> int:
         """The static number of items that there is room for."""
-        return jax.tree.leaves(self.values)[0].shape[self.segments.starts.ndim - 1]
+        result: int = jax.tree.leaves(self.values)[0].shape[self.segments.starts.ndim - 1]
+        return result
 
     @property
     def dtype(self) -> Any:
@@ -363,8 +365,7 @@ class Ragged:
         return to_dense(self.values, self.segments, width, fill_value=fill_value)
 
     def __repr__(self) -> str:
-        structure: Any
-        leaves, structure = jax.tree.flatten(self.values)
+        leaves, structure = flatten(self.values)
         bounds = jax.tree.leaves(self.segments)
         if not all(_is_concrete(x) for x in (*leaves, *bounds)) or any(
             x.dtype.kind != "i" or x.ndim > 1 for x in bounds
@@ -377,7 +378,7 @@ class Ragged:
 
     # ---- Item by item ------------------------------------------------------------------------------------------------
 
-    def with_values(self, values: Any) -> Ragged:
+    def with_values(self, values: Pytree) -> Ragged:
         """Other items in the same rows."""
         return Ragged(values, self.segments)
 
@@ -399,7 +400,7 @@ class Ragged:
             return Ragged(jax.tree.map(function, self.values, other.values), segments)
         if not isinstance(other, (jax.Array, np.ndarray, np.generic, int, float, complex)):
             return NotImplemented
-        if isinstance(other, (int, float, complex)) or other.ndim == 0:
+        if isinstance(other, (int, float, complex, np.generic)) or other.ndim == 0:
             return self.with_values(jax.tree.map(lambda x: function(x, other), self.values))
         if other.shape[0] != len(self):
             raise value_error(name, "other", f"an entry for each of {len(self)} rows", describe(other))
@@ -408,7 +409,8 @@ class Ragged:
 
         def with_row(x: jax.Array) -> jax.Array:
             rank = max(x.ndim, items.ndim)
-            return function(*(y.reshape(*y.shape, *[1] * (rank - y.ndim)) for y in (x, items)))
+            result: jax.Array = function(*(y.reshape(*y.shape, *[1] * (rank - y.ndim)) for y in (x, items)))
+            return result
 
         return self.with_values(jax.tree.map(with_row, self.values))
 
@@ -453,10 +455,12 @@ class Ragged:
     __array_priority__ = 1000  # an array of NumPy on the left leaves the operator to us
 
     def __eq__(self, other: Any) -> Ragged:  # type: ignore[override]
-        return self._combine("Ragged ==", operator.eq, other)
+        result: Ragged = self._combine("Ragged ==", operator.eq, other)
+        return result
 
     def __ne__(self, other: Any) -> Ragged:  # type: ignore[override]
-        return self._combine("Ragged !=", operator.ne, other)
+        result: Ragged = self._combine("Ragged !=", operator.ne, other)
+        return result
 
     # ---- Row by row --------------------------------------------------------------------------------------------------
 
@@ -530,8 +534,7 @@ class Ragged:
         if keep.shape[0] != self.capacity:
             raise value_error(name, "keep", f"one for each of {self.capacity} items", describe(keep))
         size = self.capacity if size is None else static_size(name, "size", size)
-        structure: Any
-        leaves, structure = jax.tree.flatten(self.values)
+        leaves, structure = flatten(self.values)
         keep = keep & (segment_ids(segments, self.capacity) >= 0)
         kept, total = select_rows(name, leaves, keep, size, 0, ABSENT)
         offsets = jnp.append(take_or_fill(ranks(keep, ABSENT), jnp.asarray(segments.starts), total[None]), total)
@@ -540,7 +543,8 @@ class Ragged:
     def _array(self, method: str) -> jax.Array:
         if not _is_array(self.values):
             raise type_error(f"Ragged.{method}", "values", "one array", jax.tree.structure(self.values))
-        return self.values
+        result: jax.Array = self.values
+        return result
 
 
 class _NoArray:
@@ -568,10 +572,9 @@ def _on_host(x: Any) -> np.ndarray:
     return np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
 
 
-def _items(name: str, values: Any) -> tuple[Any, int]:
+def _items(name: str, values: Pytree) -> tuple[Any, int]:
     """A pytree of items as arrays, and their number."""
-    structure: Any
-    leaves, structure = jax.tree.flatten(values)
+    leaves, structure = flatten(values)
     if not leaves:
         raise value_error(name, "values", "an array or a pytree of arrays", "no array")
     first = as_array(name, "values", leaves[0])
@@ -581,7 +584,7 @@ def _items(name: str, values: Any) -> tuple[Any, int]:
     return structure.unflatten(expect_leading_axis(name, "values", leaves, capacity, "each other")), capacity
 
 
-def _expect_lengths(name: str, lengths: Any, capacity: int) -> None:
+def _expect_lengths(name: str, lengths: Integers, capacity: int) -> None:
     """Lengths from the host, which are not negative and have as many items as there are."""
     host = np.asarray(lengths)
     if host.ndim != 1 or host.dtype.kind not in "iu":
@@ -595,7 +598,7 @@ def _expect_lengths(name: str, lengths: Any, capacity: int) -> None:
         raise value_error(name, "lengths", expected, int(host[row]))
 
 
-def _expect_ends(name: str, offsets: Any, capacity: int) -> None:
+def _expect_ends(name: str, offsets: Integers, capacity: int) -> None:
     """Offsets from the host in order, from 0 to the number of items at most."""
     host = np.asarray(offsets)
     if host.ndim != 1 or host.dtype.kind not in "iu" or host.size == 0:
@@ -631,7 +634,7 @@ def _rows_text(values: np.ndarray, bounds: Sequence[tuple[int, int]]) -> str:
     return f"[{', '.join(rows)}]"
 
 
-def _tree_text(texts: Sequence[str], structure: Any) -> str:
+def _tree_text(texts: Sequence[str], structure: PyTreeDef) -> str:
     """A pytree's text with these in the places of its leaves."""
     return str(structure.unflatten([_Text(text) for text in texts]))
 

@@ -9,7 +9,17 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, QuantileMethod, SegmentsLike
+from jax_mgpu._src.arguments.annotations import (
+    ArrayLike,
+    Aval,
+    AxisName,
+    Count,
+    Operands,
+    Pytree,
+    QuantileMethod,
+    SegmentsLike,
+    Tangents,
+)
 from jax_mgpu._src.arguments.check import (
     count_operand,
     expect_key,
@@ -152,13 +162,13 @@ def segmented_top_k(
     return TopK(items, order, taken)
 
 
-def _read(name: str, x: Any, k: Any, largest: Any) -> tuple[jax.Array, int, bool]:
+def _read(name: str, x: Pytree, k: Any, largest: Any) -> tuple[jax.Array, int, bool]:
     x, k, largest = expect_key(name, "x", x), static_size(name, "k", k), static_flag(name, "largest", largest)
     index_dtype(name, "x", x.shape[0])
     return x, k, largest
 
 
-def _sort_first(name: str, x: jax.Array, k: int, largest: bool, count: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _sort_first(name: str, x: jax.Array, k: int, largest: bool, count: Count) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The first k of all items, where they stand, and how many there are, by a sort of all."""
     n = x.shape[0]
     items, order = run_sort_indices(name, x, ABSENT, ABSENT, descending=largest, count=count, method=Method.FASTEST)
@@ -183,7 +193,7 @@ class _TopK(Operation):
         return k > CUDA_MOST_FIRST or n >= 2**32 or (n < CUDA_LEAST_ROW and total > CUDA_FEW_ITEMS)
 
 
-def _first_shapes(x: Any, *, k: int) -> Sequence[Any]:
+def _first_shapes(x: Aval, *, k: int) -> Sequence[Any]:
     index = index_dtype("top_k", "x", x.shape[0])
     return [jax.ShapeDtypeStruct((k,), x.dtype), jax.ShapeDtypeStruct((k,), index)]
 
@@ -193,7 +203,7 @@ def _first_fallback(x: jax.Array, count: jax.Array, *, k: int, largest: int) -> 
         return _sort_first("top_k", x, k, bool(largest), count_of(count))[:2]
 
 
-def _first_jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+def _first_jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
     values, indices = _select_first.run(primals, **attributes)
     moved = None if tangents.x is None else take_or_fill(tangents.x, indices, unique=True)
     return [values, indices], [moved, None]

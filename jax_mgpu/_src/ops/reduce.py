@@ -14,14 +14,19 @@ import numpy as np
 from jax_mgpu._src import mesh
 from jax_mgpu._src.arguments.annotations import (
     ArrayLike,
+    Aval,
     AxisName,
+    Count,
     DTypeLike,
     ItemFunction,
     Keys,
+    Operands,
     OperatorName,
     OperatorTree,
     PairFunction,
+    Pytree,
     SegmentsLike,
+    Tangents,
 )
 from jax_mgpu._src.arguments.check import (
     count_operand,
@@ -44,7 +49,7 @@ from jax_mgpu._src.arguments.counts import (
 from jax_mgpu._src.arguments.preconditions import by_construction, room
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import flatten_values, plain_leaves, take_or_fill
-from jax_mgpu._src.core.compat import partition_spec
+from jax_mgpu._src.core.compat import has_64_bits, partition_spec
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.custom_operator import (
     reduce_by_function,
@@ -105,7 +110,7 @@ def reduce(
     op: OperatorName | PairFunction = "add",
     *,
     count: ArrayLike | None = None,
-    identity: Any = None,
+    identity: Pytree = None,
     dtype: DTypeLike | None = None,
     ddof: float = 0,
     commutative: bool = False,
@@ -113,11 +118,11 @@ def reduce(
 ) -> jax.Array: ...
 @overload
 def reduce(
-    x: Any,
+    x: Pytree,
     op: OperatorTree | PairFunction = "add",
     *,
     count: ArrayLike | None = None,
-    identity: Any = None,
+    identity: Pytree = None,
     map: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
     ddof: float = 0,
@@ -126,11 +131,11 @@ def reduce(
 ) -> Any: ...
 @jit_eager("op", "commutative", "map", "dtype", "ddof")
 def reduce(
-    x: Any,
+    x: Pytree,
     op: OperatorTree | PairFunction = "add",
     *,
     count: ArrayLike | None = None,
-    identity: Any = None,
+    identity: Pytree = None,
     map: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
     ddof: float = 0,
@@ -218,7 +223,7 @@ def reduce(
 class SegmentedItems(Grouping):
     """The items of segments; without heads, all items as one."""
 
-    def __init__(self, name: str, n: int, heads: Any, count: Any):
+    def __init__(self, name: str, n: int, heads: jax.Array, count: jax.Array):
         self.name, self.n, self.count = name, n, count
         self.whole = heads is ABSENT
         self.heads = jnp.zeros((1,), jnp.int32) if self.whole else heads
@@ -236,7 +241,7 @@ class SegmentedItems(Grouping):
             return _segmented_reduce(heads=self.heads, **given)[0]
         return self._shaped(reduce_rows(heads=self.heads, **given)[0])
 
-    def counts(self, dtype: Any) -> jax.Array:
+    def counts(self, dtype: DTypeLike) -> jax.Array:
         return self._shaped(segment_lengths(self.heads, self.n, self.count, dtype))
 
     def places(self, last: bool) -> jax.Array:
@@ -277,14 +282,14 @@ def segmented_reduce(
     indices: ArrayLike | None = None,
     weights: ArrayLike | None = None,
     count: ArrayLike | None = None,
-    identity: Any = None,
+    identity: Pytree = None,
     dtype: DTypeLike | None = None,
     ddof: float = 0,
     commutative: bool = False,
 ) -> jax.Array: ...
 @overload
 def segmented_reduce(
-    x: Any,
+    x: Pytree,
     heads: SegmentsLike,
     op: OperatorTree | PairFunction = "add",
     *,
@@ -292,7 +297,7 @@ def segmented_reduce(
     indices: ArrayLike | None = None,
     weights: ArrayLike | None = None,
     count: ArrayLike | None = None,
-    identity: Any = None,
+    identity: Pytree = None,
     map: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
     ddof: float = 0,
@@ -301,7 +306,7 @@ def segmented_reduce(
 ) -> Any: ...
 @jit_eager("op", "commutative", "map", "dtype", "ddof")
 def segmented_reduce(
-    x: Any,
+    x: Pytree,
     heads: SegmentsLike,
     op: OperatorTree | PairFunction = "add",
     *,
@@ -309,7 +314,7 @@ def segmented_reduce(
     indices: ArrayLike | None = None,
     weights: ArrayLike | None = None,
     count: ArrayLike | None = None,
-    identity: Any = None,
+    identity: Pytree = None,
     map: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
     ddof: float = 0,
@@ -376,7 +381,7 @@ def segmented_reduce(
     if indices is not None or weights is not None:
         entries: dict[str, Any] = {"indices": indices, "weights": weights, "ends": ends, "count": count}
         options: dict[str, Any] = {"item_map": map, "dtype": dtype, "ddof": ddof, "axis_name": axis_name}
-        others = {"identity": identity, "commutative": commutative}
+        others: dict[str, Any] = {"identity": identity, "commutative": commutative}
         return reduce_gathered(segmented_reduce, x, heads, op, **entries, **options, **others)
     inside = before_map(name, heads, ends) if axis_name is None else None  # else a segment may begin elsewhere
     x, load = mapped(name, map, x, count, axis_name=axis_name, inside=inside)
@@ -414,7 +419,7 @@ def segmented_reduce(
 @jit_eager("op", "size", "commutative", "map", "dtype", "ddof")
 def reduce_by_key(
     keys: Keys,
-    values: Any,
+    values: Pytree,
     op: OperatorTree | PairFunction = "add",
     *,
     size: int,
@@ -467,17 +472,17 @@ def reduce_by_key(
 
 def run_reduce_by_key(
     name: str,
-    keys: Any,
-    values: Any,
-    op: Any,
+    keys: Keys,
+    values: Pytree,
+    op: OperatorTree | PairFunction,
     *,
     size: int,
-    count: Any,
-    item_map: Any = None,
-    dtype: Any = None,
+    count: Count,
+    item_map: ItemFunction | None = None,
+    dtype: DTypeLike | None = None,
     ddof: float = 0,
     commutative: bool = False,
-    axis_name: Any = None,
+    axis_name: AxisName | None = None,
 ) -> Grouped:
     """`reduce_by_key` of the operation of this name."""
     given, columns = keys_of_runs(name, keys, axis_name)
@@ -527,7 +532,7 @@ def run_reduce_by_key(
     return Grouped(firsts, reduced, room(name, runs, size))
 
 
-def keys_of_runs(name: str, keys: Any, axis_name: Any) -> tuple[jax.Array, Columns | None]:
+def keys_of_runs(name: str, keys: Keys, axis_name: AxisName | None) -> tuple[jax.Array, Columns | None]:
     """An array whose neighbours are equal where those of the keys are, and the columns if the keys are such."""
     given = whole_keys(name, "keys", keys, axis_name)
     return (given.run_keys(), given) if isinstance(given, Columns) else (given, None)
@@ -539,7 +544,15 @@ def first_keys(columns: Columns | None, firsts: jax.Array, starts: jax.Array) ->
 
 
 def _items_of_runs(
-    name: str, values: Any, op: Any, n: int, count: Any, item_map: Any, dtype: Any, ddof: float, axis_name: Any
+    name: str,
+    values: Pytree,
+    op: OperatorTree | PairFunction,
+    n: int,
+    count: Count,
+    item_map: ItemFunction | None,
+    dtype: DTypeLike | None,
+    ddof: float,
+    axis_name: AxisName | None,
 ) -> tuple[Any, list[Leaf], Callable[[Sequence[Any]], Any], Load | None]:
     """The values that a function combines, or the leaves that names combine and what restores their structure."""
     load = None
@@ -561,7 +574,7 @@ def _none_of(size: int) -> Callable[[jax.Array], jax.Array]:
     return lambda x: jax.lax.full_like(x, 0, shape=(size, *x.shape[1:]))  # varies under shard_map as x does
 
 
-def _reduce_shapes(x: Any, *, op: int, wide: int) -> Sequence[Any]:
+def _reduce_shapes(x: Aval, *, op: int, wide: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((), result_dtype("reduce", op, x, wide))]
 
 
@@ -570,7 +583,7 @@ def _reduce_fallback(x: jax.Array, count: jax.Array, *, op: int, wide: int) -> S
     return [reduce_results(builtin(op, x.dtype, dtype), x, x.shape[0], count).astype(dtype)]
 
 
-def _segmented_shapes(x: Any, heads: Any, *, op: int, wide: int) -> Sequence[Any]:
+def _segmented_shapes(x: Aval, heads: Aval, *, op: int, wide: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((*heads.shape, *x.shape[1:]), result_dtype("segmented_reduce", op, x, wide))]
 
 
@@ -596,7 +609,7 @@ def _rows_fallback(
         if n == 0:
             x = jnp.zeros((1, *x.shape[1:]), x.dtype)
         states = operator.extract(x[rows], rows)
-        return select(inside, states, identities(operator, states))
+        return select(inside, states, identities(operator.identity, states))
 
     gathered = dataclasses.replace(operator, extract=extract)
     return [segmented_results(gathered, x, items, heads, count).astype(dtype)]
@@ -614,13 +627,13 @@ def as_floats(add: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Arr
 def _derivatives(operation: Operation, name: str) -> None:
     """Sets the derivatives of a reduction: of an array, its segments, or segments of rows."""
 
-    def heads_of(operands: Any) -> Any:
+    def heads_of(operands: Operands) -> Any:
         return getattr(operands, "heads", ABSENT)
 
-    def indices_of(operands: Any) -> Any:
+    def indices_of(operands: Operands) -> Any:
         return getattr(operands, "indices", ABSENT)
 
-    def jvp(primals: Any, tangents: Any, *, op: int, wide: int) -> tuple[Any, Any]:
+    def jvp(primals: Operands, tangents: Tangents, *, op: int, wide: int) -> tuple[Any, Any]:
         results = operation.run(primals, op=op, wide=wide)
         x, dx, kind = primals.x, tangents.x, Kind(op)
         if dx is None or kind.gives_index or kind in (Kind.AND, Kind.OR, Kind.XOR):
@@ -647,7 +660,7 @@ def _derivatives(operation: Operation, name: str) -> None:
         _expect_indices(name, x)
         return results, [take_columns(dx, reduced(x, kind.index_of))]
 
-    def transpose(cotangents: Sequence[Any], operands: Any, *, op: int, wide: int) -> jax.Array:
+    def transpose(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:
         """Each item gets the cotangent of its segment."""
         del op, wide
         cotangent = cotangents[0].astype(operands.x.dtype)
@@ -672,7 +685,14 @@ def logsumexp_weights(
     return powers / jnp.where(total == 0, 1, total)
 
 
-def _of_items(name: str, values: jax.Array, shape: tuple[int, ...], heads: Any, indices: Any, count: Any) -> jax.Array:
+def _of_items(
+    name: str,
+    values: jax.Array,
+    shape: tuple[int, ...],
+    heads: jax.Array,
+    indices: jax.Array,
+    count: jax.Array,
+) -> jax.Array:
     """The values of each item's segment, for items of this shape; 0 for items of no segment, such as dead ones."""
     n, trailing = shape[0], [1] * (len(shape) - 1)
     index_dtype(f"derivative of {name}", "x", n)
@@ -689,14 +709,14 @@ def _of_items(name: str, values: jax.Array, shape: tuple[int, ...], heads: Any, 
     return jnp.where((segments >= 0).reshape(-1, *trailing), taken, 0)
 
 
-def item_segments(name: str, n: int, heads: Any, count: Any) -> jax.Array:
+def item_segments(name: str, n: int, heads: jax.Array, count: jax.Array) -> jax.Array:
     """The segment of each item, -1 of those before the first head and past the live ones."""
     index_dtype(f"derivative of {name}", "x", n)
     marks = jnp.zeros((n,), heads.dtype).at[heads_inside(heads, n)].add(1, mode="drop")
     return jnp.where(live_mask(n, count), scan_columns(marks, Kind.ADD) - 1, -1)
 
 
-def _products(x: jax.Array, heads: Any, indices: Any, count: Any) -> tuple[jax.Array, jax.Array]:
+def _products(x: jax.Array, heads: jax.Array, indices: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
     """For each item the product of those before it in its segment, and of those after it."""
     items = x
     if indices.size:
@@ -719,7 +739,7 @@ def take_columns(x: jax.Array, indices: jax.Array, *, unique: bool = True) -> ja
     if x.shape[0] == 0:
         return jnp.zeros(indices.shape, x.dtype)
     width = x.shape[1]
-    if x.size >= 2**31 and not jax.config.jax_enable_x64:  # which no index of 32 bits can count
+    if x.size >= 2**31 and not has_64_bits():  # which no index of 32 bits can count
         columns = jax.vmap(functools.partial(take_or_fill, unique=unique), in_axes=(1, -1), out_axes=-1)
         return columns(x, indices)
     places = indices.astype(index_dtype("derivative", "x", x.size))
@@ -727,7 +747,7 @@ def take_columns(x: jax.Array, indices: jax.Array, *, unique: bool = True) -> ja
     return take_or_fill(x.reshape(-1), places, unique=unique)
 
 
-def _run_heads_shapes(keys: Any, *, size: int) -> Sequence[Any]:
+def _run_heads_shapes(keys: Aval, *, size: int) -> Sequence[Any]:
     index = index_dtype("reduce_by_key", "keys", keys.shape[0])
     scalar = jax.ShapeDtypeStruct((), index)
     return [jax.ShapeDtypeStruct((size,), index), jax.ShapeDtypeStruct((size,), keys.dtype), scalar, scalar]
@@ -746,7 +766,7 @@ def _run_heads_fallback(keys: jax.Array, count: jax.Array, *, size: int) -> Sequ
     return [heads[:size], _firsts(keys, heads[:size]), covered, runs]
 
 
-def _run_heads_jvp(primals: Any, tangents: Any, *, size: int) -> tuple[Any, Any]:
+def _run_heads_jvp(primals: Operands, tangents: Tangents, *, size: int) -> tuple[Any, Any]:
     results = _run_heads.run(primals, size=size)
     firsts = None if tangents.keys is None else _firsts(tangents.keys, results[0])
     return results, [None, firsts, None, None]
@@ -756,7 +776,7 @@ def _firsts(keys: jax.Array, heads: jax.Array) -> jax.Array:
     return take_or_fill(keys, heads, unique=True)
 
 
-def _expect_indices(name: str, x: Any) -> None:
+def _expect_indices(name: str, x: jax.Array) -> None:
     """A derivative may need the indices of items where the reduction itself does not."""
     index_dtype(f"derivative of {name}", "x", x.shape[0])
 

@@ -12,7 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, DTypeLike, OperatorTree
+from jax_mgpu._src.arguments.annotations import (
+    ArrayLike,
+    Aval,
+    AxisName,
+    DTypeLike,
+    Operands,
+    OperatorTree,
+    Pytree,
+    Tangents,
+)
 from jax_mgpu._src.arguments.check import (
     count_operand,
     describe,
@@ -63,7 +72,7 @@ FEW_ITEMS = 1 << 22
 
 @jit_eager("op", "size", "dtype", "ddof")
 def reduce_by_id(
-    x: Any,
+    x: Pytree,
     ids: ArrayLike | Groups,
     size: int,
     op: OperatorTree = "add",
@@ -134,7 +143,7 @@ def reduce_by_id(
 class _ItemsOfIds(Grouping):
     """The items of each id."""
 
-    def __init__(self, ids: jax.Array, count: Any, size: int):
+    def __init__(self, ids: jax.Array, count: jax.Array, size: int):
         self.ids, self.count, self.n, self.leading = ids, count, ids.shape[0], (size,)
 
     @property
@@ -219,7 +228,7 @@ def group_ids(ids: ArrayLike, size: int) -> Groups:
         return Groups(order, Segments.from_offsets(bounds))
 
 
-def _shapes(x: Any, *, op: int, wide: int, size: int) -> Sequence[Any]:
+def _shapes(x: Aval, *, op: int, wide: int, size: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct((size, x.shape[1]), result_dtype("reduce_by_id", op, x, wide))]
 
 
@@ -256,7 +265,7 @@ def _has_id(ids: jax.Array, count: jax.Array, size: int) -> jax.Array:
     return (ids >= 0) & (wide_enough(ids, size) < size) & live_mask(ids.shape[0], count)
 
 
-def _jvp(primals: Any, tangents: Any, *, op: int, wide: int, size: int) -> tuple[Any, Any]:
+def _jvp(primals: Operands, tangents: Tangents, *, op: int, wide: int, size: int) -> tuple[Any, Any]:
     results = _reduce_by_id.run(primals, op=op, wide=wide, size=size)
     x, dx, kind = primals.x, tangents.x, Kind(op)
     if dx is None or kind.gives_index or kind in (Kind.AND, Kind.OR, Kind.XOR):
@@ -275,14 +284,15 @@ def _jvp(primals: Any, tangents: Any, *, op: int, wide: int, size: int) -> tuple
     if kind == Kind.MUL:
 
         def products(x: jax.Array) -> jax.Array:
-            return _by_sorting(x, primals.ids, primals.count, op=op, wide=wide, size=size)[0]
+            result: jax.Array = _by_sorting(x, primals.ids, primals.count, op=op, wide=wide, size=size)[0]
+            return result
 
         return results, [jax.jvp(products, (x,), (dx,))[1]]
     index_dtype("derivative of reduce_by_id", "x", x.shape[0])
     return results, [take_columns(dx, reduced(x, kind.index_of))]
 
 
-def _transpose(cotangents: Sequence[Any], operands: Any, **attributes: int) -> jax.Array:
+def _transpose(cotangents: Sequence[Any], operands: Operands, **attributes: int) -> jax.Array:
     """Each item gets the cotangent of its id."""
     del attributes
     return _of_items(cotangents[0].astype(operands.x.dtype), operands.ids, operands.count)
@@ -315,7 +325,8 @@ def _is_narrow_float(x: Any) -> bool:
 def _in_any_order(op: Kind, x: Any) -> bool:
     """Whether the order of items does not matter, so that atomic operations may combine them."""
     if op.gives_index:  # the position fits beside the key
-        return x.dtype.itemsize < 4 or (x.dtype.itemsize == 4 and x.shape[-2] < 2**32 - 1)
+        result: bool = x.dtype.itemsize < 4 or (x.dtype.itemsize == 4 and x.shape[-2] < 2**32 - 1)
+        return result
     if op == Kind.ADD:
         return not jnp.issubdtype(x.dtype, jnp.floating)
     return op not in (Kind.MUL, Kind.LOGSUMEXP)
@@ -336,13 +347,13 @@ class _ReduceById(Operation):
         if width > (FIXED_POINT_COLUMNS if in_fixed_point else FEW_COLUMNS) and n * width > FEW_ITEMS:
             return True
         if in_fixed_point:
-            return slots > FIXED_POINT_SLOTS
+            return bool(slots > FIXED_POINT_SLOTS)
         state = max(4, np.dtype(wide_dtype(x.dtype) if attributes["wide"] else x.dtype).itemsize)
         if op.gives_index:
             state = 16  # with a position
         elif op == Kind.LOGSUMEXP:
             state *= 2
-        return slots * state > TABLE_BYTES
+        return bool(slots * state > TABLE_BYTES)
 
 
 _reduce_by_id = _ReduceById(

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import ArrayLike, SegmentsLike
+from jax_mgpu._src.arguments.annotations import ArrayLike, Pytree, SegmentsLike
 from jax_mgpu._src.arguments.check import (
     KEY_DTYPES,
     as_array,
@@ -84,18 +84,17 @@ def weighted_choice(
         if ids is not None:
             raise value_error(name, "ids", "segments beside them", "none")
         heads, numbers = jnp.zeros((1,), index), jnp.zeros((u.size,), index)
-        bounds = heads, jnp.full((1,), n, index)
+        begin, end = heads, jnp.full((1,), n, index)
     else:
         if u.ndim != 1:
             raise value_error(name, "u", "a 1-D array where segments are given", describe(u))
         given = segment_operands(name, segments, None, None, n, whole=True)
-        bounds = tuple(x.astype(index) for x in given.bounds())
+        begin, end = (x.astype(index) for x in given.bounds())
         heads = pieces(given).astype(index)
         numbers = _numbers(name, u.shape[0], ids, given.m, index)
     u, weights = (jax.lax.stop_gradient(x).astype(dtype) for x in (u, weights))
     weights = jnp.where(weights > 0, weights, 0)
     sums = _running_sums(weights, ABSENT if segments is None else heads)
-    begin, end = bounds
     totals = jnp.where(begin < end, take_or_fill(sums, end - 1), 0)
     places = jnp.maximum(u.reshape(-1) * take_or_fill(totals, numbers), 0)
     found = _segmented_search(needles=places, ids=numbers, haystack=sums, heads=begin, ends=end, right=True)[0]
@@ -118,13 +117,13 @@ def _numbers(name: str, k: int, ids: Any, m: int, index: Any) -> jax.Array:
     return jnp.where((ids >= 0) & (ids < m), ids, -1).astype(index)
 
 
-def _running_sums(weights: jax.Array, heads: Any = ABSENT) -> jax.Array:
+def _running_sums(weights: jax.Array, heads: jax.Array = ABSENT) -> jax.Array:
     """Running sums of the weights that grow only at positive weights: a tree of sums may round them down elsewhere."""
     sums = scan_columns(weights, Kind.ADD, heads)
     return scan_columns(jnp.where(weights > 0, sums, 0), Kind.MAX, heads)
 
 
-def _floats(name: str, argument: str, x: Any) -> jax.Array:
+def _floats(name: str, argument: str, x: Pytree) -> jax.Array:
     x = as_array(name, argument, x)
     if x.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
         raise type_error(name, argument, "float16, bfloat16, float32 or float64", describe(x))
@@ -193,7 +192,7 @@ def _sample_logits(
     *batch, n = logits.shape
     index_dtype(name, "logits", n)
 
-    def parameter(argument: str, x: Any, holds: Any) -> jax.Array | None:
+    def parameter(argument: str, x: Pytree, holds: Any) -> jax.Array | None:
         if x is None:
             return None
         x = as_array(name, argument, x)
@@ -260,6 +259,7 @@ def _random_key(name: str, key: Any) -> jax.Array:
         key = as_array(name, "key", key)
     if is_random_key(key.dtype) or (key.dtype == jnp.uint32 and key.ndim == 1):
         if key.ndim == 0 or not is_random_key(key.dtype):
-            return key
+            result: jax.Array = key
+            return result
         raise value_error(name, "key", "one random key", describe(key))
     raise type_error(name, "key", "a random key", f"{describe(key)} (jax.random.key(0) makes one)")

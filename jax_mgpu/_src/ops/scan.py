@@ -13,13 +13,18 @@ import jax.numpy as jnp
 from jax_mgpu._src import mesh
 from jax_mgpu._src.arguments.annotations import (
     ArrayLike,
+    Aval,
     AxisName,
+    Count,
     DTypeLike,
     ItemFunction,
+    Operands,
     OperatorTree,
     PairFunction,
+    Pytree,
     ScannedName,
     SegmentsLike,
+    Tangents,
 )
 from jax_mgpu._src.arguments.check import (
     expect_dtype,
@@ -64,23 +69,23 @@ def scan(
     reverse: bool = False,
     count: ArrayLike | None = None,
     return_total: Literal[False] = False,
-    identity: Any = None,
-    initial: Any = None,
+    identity: Pytree = None,
+    initial: Pytree = None,
     dtype: DTypeLike | None = None,
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> jax.Array: ...
 @overload
 def scan(
-    x: Any,
+    x: Pytree,
     op: OperatorTree | PairFunction = "add",
     *,
     exclusive: bool = False,
     reverse: bool = False,
     count: ArrayLike | None = None,
     return_total: bool = False,
-    identity: Any = None,
-    initial: Any = None,
+    identity: Pytree = None,
+    initial: Pytree = None,
     map: ItemFunction | None = None,
     emit: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
@@ -89,15 +94,15 @@ def scan(
 ) -> Any: ...
 @jit_eager("op", "exclusive", "reverse", "return_total", "commutative", "map", "emit", "dtype")
 def scan(
-    x: Any,
+    x: Pytree,
     op: OperatorTree | PairFunction = "add",
     *,
     exclusive: bool = False,
     reverse: bool = False,
     count: ArrayLike | None = None,
     return_total: bool = False,
-    identity: Any = None,
-    initial: Any = None,
+    identity: Pytree = None,
+    initial: Pytree = None,
     map: ItemFunction | None = None,
     emit: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
@@ -170,14 +175,14 @@ def segmented_scan(
     reverse: bool = False,
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
-    identity: Any = None,
-    initial: Any = None,
+    identity: Pytree = None,
+    initial: Pytree = None,
     dtype: DTypeLike | None = None,
     commutative: bool = False,
 ) -> jax.Array: ...
 @overload
 def segmented_scan(
-    x: Any,
+    x: Pytree,
     heads: SegmentsLike,
     op: OperatorTree | PairFunction = "add",
     *,
@@ -185,8 +190,8 @@ def segmented_scan(
     reverse: bool = False,
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
-    identity: Any = None,
-    initial: Any = None,
+    identity: Pytree = None,
+    initial: Pytree = None,
     map: ItemFunction | None = None,
     emit: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
@@ -195,7 +200,7 @@ def segmented_scan(
 ) -> Any: ...
 @jit_eager("op", "exclusive", "reverse", "commutative", "map", "emit", "dtype")
 def segmented_scan(
-    x: Any,
+    x: Pytree,
     heads: SegmentsLike,
     op: OperatorTree | PairFunction = "add",
     *,
@@ -203,8 +208,8 @@ def segmented_scan(
     reverse: bool = False,
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
-    identity: Any = None,
-    initial: Any = None,
+    identity: Pytree = None,
+    initial: Pytree = None,
     map: ItemFunction | None = None,
     emit: ItemFunction | None = None,
     dtype: DTypeLike | None = None,
@@ -254,21 +259,21 @@ def segmented_scan(
 
 def run_scan(
     name: str,
-    x: Any,
-    heads: Any,
-    ends: Any,
-    op: Any,
+    x: Pytree,
+    heads: SegmentsLike,
+    ends: ArrayLike | None,
+    op: OperatorTree | PairFunction,
     exclusive: bool,
     reverse: bool,
-    count: Any,
+    count: Count,
     return_total: bool,
-    identity: Any,
-    initial: Any,
-    item_map: Any,
+    identity: Pytree,
+    initial: Pytree,
+    item_map: ItemFunction | None,
     emit: Any,
-    dtype: Any,
+    dtype: DTypeLike | None,
     commutative: bool,
-    axis_name: Any,
+    axis_name: AxisName | None,
 ) -> Any:
     """A scan of all items, or of segments, by the operation of this name."""
     exclusive, reverse = static_flag(name, "exclusive", exclusive), static_flag(name, "reverse", reverse)
@@ -306,7 +311,7 @@ def run_scan(
         given = () if heads is ABSENT else (heads,)
         form = mesh.reductions.scan if heads is ABSENT else mesh.reductions.segmented_scan
 
-        def scanned_over(op: Any, x: Any) -> list[Any]:
+        def scanned_over(op: Any, x: Pytree) -> list[Any]:
             return list(over_axis(form, name, axis_name, op, x, n, *given, count, **flags))
 
         if callable(op):
@@ -339,7 +344,7 @@ def run_scan(
 def _begun(
     name: str,
     op: Operator | list[Leaf],
-    initial: Any,
+    initial: Pytree,
     results: list[Any],
     restore: Callable[[Any], Any],
     live: jax.Array | None,
@@ -371,10 +376,13 @@ def _begun_leaf(leaf: Leaf, initial: jax.Array, results: jax.Array) -> jax.Array
     """The same of one array by a name."""
     wide = accumulator_dtype(leaf.dtype)
     combine = builtin(leaf.kind, leaf.dtype).combine
-    return combine(jnp.broadcast_to(initial, results.shape).astype(wide), results.astype(wide)).astype(leaf.dtype)
+    result: jax.Array = combine(jnp.broadcast_to(initial, results.shape).astype(wide), results.astype(wide)).astype(
+        leaf.dtype
+    )
+    return result
 
 
-def _initial_leaves(name: str, initial: Any, leaves: list[Leaf], restore: Callable[[Any], Any]) -> list[jax.Array]:
+def _initial_leaves(name: str, initial: Pytree, leaves: list[Leaf], restore: Callable[[Any], Any]) -> list[jax.Array]:
     """What the scan of each array begins with."""
     for leaf in leaves:
         if leaf.mean or leaf.kind.gives_index:
@@ -387,7 +395,7 @@ def _initial_leaves(name: str, initial: Any, leaves: list[Leaf], restore: Callab
     return [of_item(name, "initial", i, leaf.trailing, leaf.dtype) for i, leaf in zip(given, leaves, strict=True)]
 
 
-def _moved_on(operator: Operator, results: Any, n: int, heads: Any, count: Any, reverse: bool) -> Any:
+def _moved_on(operator: Operator, results: Any, n: int, heads: jax.Array, count: jax.Array, reverse: bool) -> Any:
     """An exclusive scan, of an inclusive one: each result belongs to the next item of its segment."""
     starts = segment_starts(n, heads)
     if reverse:
@@ -423,7 +431,7 @@ def _from_first(n: int, heads: jax.Array) -> jax.Array:
     return jnp.arange(n, dtype=first.dtype) >= first
 
 
-def inside_segments(x: Any, heads: jax.Array, *, gaps: bool) -> Any:
+def inside_segments(x: Pytree, heads: jax.Array, *, gaps: bool) -> Any:
     """The arrays of x, whose items of no segment take no part in derivatives: infinite ones there would give NaN.
 
     These items are those before the first head, or, with `gaps`, those of every second head.
@@ -438,13 +446,14 @@ def leaf_inside_segments(leaf: Leaf, heads: jax.Array, *, gaps: bool) -> Leaf:
     return dataclasses.replace(leaf, x=inside_segments(leaf.x, heads, gaps=gaps))
 
 
-def before_map(name: str, heads: Any, ends: Any) -> Callable[[jax.Array], jax.Array]:
+def before_map(name: str, heads: SegmentsLike, ends: ArrayLike | None) -> Callable[[jax.Array], jax.Array]:
     """The same of arrays that are mapped, whose number of items is not known yet."""
 
     def inside(x: jax.Array) -> jax.Array:
         with by_construction():  # the heads are checked where they are used
             segments = segment_operands(name, heads, ends, None, x.shape[0])
-        return inside_segments(x, pieces(segments), gaps=segments.ends is not None)
+        result: jax.Array = inside_segments(x, pieces(segments), gaps=segments.ends is not None)
+        return result
 
     return inside
 
@@ -456,7 +465,9 @@ def _inside(x: jax.Array, heads: jax.Array, gaps: bool) -> jax.Array:
 
 
 @_inside.defjvp
-def _inside_jvp(gaps: bool, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+def _inside_jvp(
+    gaps: bool, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
     x, heads = primals
     n = x.shape[0]
     within = covered(n, heads) if gaps else _from_first(n, heads)
@@ -464,7 +475,7 @@ def _inside_jvp(gaps: bool, primals: Any, tangents: Any) -> tuple[jax.Array, jax
 
 
 def _scan_leaf(
-    name: str, leaf: Leaf, n: int, heads: Any, count: Any, load: Load | None, **flags: bool
+    name: str, leaf: Leaf, n: int, heads: jax.Array, count: jax.Array, load: Load | None, **flags: bool
 ) -> list[jax.Array]:
     mapped = scan_mapped(name, leaf.kind, leaf.x, heads, count, load, **flags)
     if mapped is not None:
@@ -485,14 +496,14 @@ def _scan_leaf(
     return [_without_dead(leaf, results[0], n, count), *results[1:]]
 
 
-def _without_dead(leaf: Leaf, results: jax.Array, n: int, count: Any) -> jax.Array:
+def _without_dead(leaf: Leaf, results: jax.Array, n: int, count: jax.Array) -> jax.Array:
     """The results with 0 past the live items, where there are no means."""
     if not (leaf.mean and count.size):
         return results
     return jnp.where(live_mask(n, count).reshape(n, *[1] * len(leaf.trailing)), results, 0)
 
 
-def _scan_rows(x: jax.Array, heads: Any, count: Any, **attributes: int) -> list[jax.Array]:
+def _scan_rows(x: jax.Array, heads: jax.Array, count: jax.Array, **attributes: int) -> list[jax.Array]:
     """A scan of each column."""
     if x.ndim == 1:
         return _scan(x=x, heads=heads, count=count, **attributes)
@@ -505,7 +516,13 @@ def _scan_rows(x: jax.Array, heads: Any, count: Any, **attributes: int) -> list[
 
 
 def scan_columns(
-    x: jax.Array, op: Kind, heads: Any = ABSENT, count: Any = ABSENT, *, exclusive: bool = False, reverse: bool = False
+    x: jax.Array,
+    op: Kind,
+    heads: jax.Array = ABSENT,
+    count: jax.Array = ABSENT,
+    *,
+    exclusive: bool = False,
+    reverse: bool = False,
 ) -> jax.Array:
     """A scan of an array, or of each column of its rows."""
     return _scan_rows(x, heads, count, op=op, exclusive=exclusive, reverse=reverse, total=False)[0]
@@ -518,7 +535,7 @@ def next_marked(marked: jax.Array, live: jax.Array) -> jax.Array:
     return jnp.minimum(_scan(x=places, op=Kind.MIN, exclusive=True, reverse=True, total=False)[0], live)
 
 
-def _shapes(x: Any, *, op: int, total: int) -> Sequence[Any]:
+def _shapes(x: Aval, *, op: int, total: int) -> Sequence[Any]:
     dtype = result_dtype("scan", op, x)
     scanned = jax.ShapeDtypeStruct(x.shape, dtype)
     return [scanned, jax.ShapeDtypeStruct((), dtype)] if total else [scanned]
@@ -529,7 +546,7 @@ def _fallback(x: jax.Array, heads: jax.Array, count: jax.Array, *, op: int, **fl
     return [result.astype(result_dtype("scan", op, x)) for result in results]
 
 
-def _jvp(primals: Any, tangents: Any, *, op: int, **flags: int) -> tuple[Any, Any]:
+def _jvp(primals: Operands, tangents: Tangents, *, op: int, **flags: int) -> tuple[Any, Any]:
     dx = tangents.x
     kind = Kind(op)
     results = _scan.run(primals, op=op, **flags)
@@ -542,13 +559,13 @@ def _jvp(primals: Any, tangents: Any, *, op: int, **flags: int) -> tuple[Any, An
     return results, rules.get(kind, functools.partial(_extremum_tangents, kind))(primals, dx, **flags)
 
 
-def _expect_indices(x: Any, heads: Any) -> None:
+def _expect_indices(x: Any, heads: jax.Array) -> None:
     """A derivative may need the indices of items where the scan itself does not."""
     index_dtype(f"derivative of {'segmented_scan' if heads.size else 'scan'}", "x", x.shape[0])
 
 
 def _extremum_tangents(
-    kind: Kind, primals: Any, dx: jax.Array, *, exclusive: int, reverse: int, total: int
+    kind: Kind, primals: Operands, dx: jax.Array, *, exclusive: int, reverse: int, total: int
 ) -> Sequence[jax.Array]:
     """Tangents of a scan of minima or maxima: at each place, that of the extremum so far.
 
@@ -567,7 +584,7 @@ def _extremum_tangents(
     return [*tangents, *(take_or_fill(dx, i, unique=True) for i in last)]
 
 
-def _product_tangents(primals: Any, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
+def _product_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
     """Tangents of a scan of products, right where items are zero.
 
     y[i] = x[i] y[i - 1] has the tangent dy[i] = x[i] dy[i - 1] + y[i - 1] dx[i].
@@ -579,7 +596,7 @@ def _product_tangents(primals: Any, dx: jax.Array, *, reverse: int, **flags: int
     return _along(primals, x, weighted(before, dx.astype(wide)), None, dx.dtype, reverse=reverse, **flags)
 
 
-def _logsumexp_tangents(primals: Any, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
+def _logsumexp_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
     """Tangents of a scan of logarithms of sums of powers: means of tangents, weighted by the powers.
 
     Powers are relative to the largest item so far, and running sums of them shrink by its growth. As in reductions, an
@@ -603,11 +620,11 @@ def _logsumexp_tangents(primals: Any, dx: jax.Array, *, reverse: int, **flags: i
 
 
 def _along(
-    primals: Any,
+    primals: Operands,
     factors: jax.Array,
     terms: jax.Array,
     shares: jax.Array | None,
-    dtype: Any,
+    dtype: DTypeLike,
     *,
     exclusive: int,
     reverse: int,
@@ -629,7 +646,7 @@ def _along(
 
 
 def _transpose(
-    cotangents: Sequence[Any], operands: Any, *, op: int, exclusive: int, reverse: int, total: int
+    cotangents: Sequence[Any], operands: Operands, *, op: int, exclusive: int, reverse: int, total: int
 ) -> jax.Array:
     """A scan of sums adds each item to what follows it, so its transpose is the scan the other way."""
     del total

@@ -15,6 +15,7 @@ from jax_mgpu._src.arguments.annotations import (
     Keys,
     OperatorTree,
     PairFunction,
+    Pytree,
 )
 from jax_mgpu._src.arguments.check import count_operand, expect_leading_axis, index_dtype
 from jax_mgpu._src.arguments.preconditions import by_construction
@@ -30,14 +31,14 @@ __all__ = ["scan_by_key"]
 @jit_eager("op", "exclusive", "reverse", "commutative", "map", "emit", "dtype")
 def scan_by_key(
     keys: Keys,
-    x: Any,
+    x: Pytree,
     op: OperatorTree | PairFunction = "add",
     *,
     exclusive: bool = False,
     reverse: bool = False,
     count: ArrayLike | None = None,
-    identity: Any = None,
-    initial: Any = None,
+    identity: Pytree = None,
+    initial: Pytree = None,
     map: ItemFunction | None = None,
     emit: ItemFunction | None = None,
     dtype: DTypeLike | None = None,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, SegmentsLike
+from jax_mgpu._src.arguments.annotations import ArrayLike, Aval, AxisName, Count, Pytree, SegmentsLike
 from jax_mgpu._src.arguments.check import (
     as_array,
     describe,
@@ -110,7 +110,16 @@ def segmented_log_softmax(
     return _normalize("segmented_log_softmax", x, heads, ends, count, axis_name, log=True)
 
 
-def _normalize(name: str, x: Any, heads: Any, ends: Any, count: Any, axis_name: Any, *, log: bool) -> jax.Array:
+def _normalize(
+    name: str,
+    x: Pytree,
+    heads: SegmentsLike,
+    ends: ArrayLike | None,
+    count: Count,
+    axis_name: AxisName | None,
+    *,
+    log: bool,
+) -> jax.Array:
     """Reads the arguments; each trailing position is a column of its own, with a segment in front of the first head."""
     x = expect_floats(name, x)
     n = x.shape[0]
@@ -136,7 +145,7 @@ def softmax_rows(rows: jax.Array, heads: jax.Array, count: jax.Array, *, log: bo
     return function(rows, heads_from_zero(heads), in_program(count))
 
 
-def expect_floats(name: str, x: Any, argument: str = "x") -> jax.Array:
+def expect_floats(name: str, x: Pytree, argument: str = "x") -> jax.Array:
     """Rows of floats."""
     x = as_array(name, argument, x)
     if x.ndim == 0:
@@ -153,7 +162,7 @@ def _softmax(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
 
 
 @_softmax.defjvp
-def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     x, heads, count = primals
     y = _softmax(widened(x), heads, count)
     weighted = y * widened(tangents[0])
@@ -167,7 +176,7 @@ def _log_softmax(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
 
 
 @_log_softmax.defjvp
-def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     x, heads, count = primals
     y = _log_softmax(widened(x), heads, count)
     tangent = widened(tangents[0])
@@ -217,7 +226,7 @@ def _live_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
     return jnp.where(live_mask(rows.shape[0], count)[:, None], rows, 0) if count.size else rows
 
 
-def _shapes(x: Any, **attributes: int) -> Sequence[Any]:
+def _shapes(x: Aval, **attributes: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct(x.shape, x.dtype)]
 
 

@@ -8,12 +8,20 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys, LessFunction, SegmentsLike
+from jax_mgpu._src.arguments.annotations import (
+    ArrayLike,
+    AxisName,
+    Count,
+    Directions,
+    Keys,
+    LessFunction,
+    Pytree,
+    SegmentsLike,
+)
 from jax_mgpu._src.arguments.check import (
     describe,
     expect_no_axis,
     expect_vector,
-    static_flag,
     type_error,
     value_error,
 )
@@ -47,7 +55,7 @@ def segmented_sort(
 def segmented_sort(
     keys: ArrayLike,
     heads: SegmentsLike | None,
-    values: Any,
+    values: Pytree,
     *,
     ends: ArrayLike | None = None,
     flags: ArrayLike | None = None,
@@ -60,7 +68,7 @@ def segmented_sort(
     keys: ArrayLike,
     heads: SegmentsLike | None = None,
     *,
-    values: Any,
+    values: Pytree,
     ends: ArrayLike | None = None,
     flags: ArrayLike | None = None,
     descending: bool = False,
@@ -71,7 +79,7 @@ def segmented_sort(
 def segmented_sort(
     keys: tuple[ArrayLike, ...],
     heads: SegmentsLike | None = None,
-    values: Any = None,
+    values: Pytree = None,
     *,
     ends: ArrayLike | None = None,
     flags: ArrayLike | None = None,
@@ -82,7 +90,7 @@ def segmented_sort(
 def segmented_sort(
     keys: Any,
     heads: SegmentsLike | None = None,
-    values: Any = None,
+    values: Pytree = None,
     *,
     ends: ArrayLike | None = None,
     flags: ArrayLike | None = None,
@@ -93,7 +101,7 @@ def segmented_sort(
 def segmented_sort(
     keys: Keys,
     heads: SegmentsLike | None = None,
-    values: Any = None,
+    values: Pytree = None,
     *,
     ends: ArrayLike | None = None,
     flags: ArrayLike | None = None,
@@ -151,13 +159,12 @@ def segmented_sort(
         expect_no_axis(name, "less", axis_name)
         segments = _segments(name, key_count(name, keys), heads, ends, flags, count)
         return sort_by_less(name, keys, less, values, *segments, count, descending)
-    keys, descending = expect_keys(name, "keys", keys, descending)
+    checked, down = expect_keys(name, "keys", keys, descending)
+    segments = _segments(name, checked.shape[0], heads, ends, flags, count, axis_name)
     if axis_name is not None:
-        given = {"descending": static_flag(name, "descending", descending), "count": count}
-        segments = _segments(name, keys.shape[0], heads, ends, flags, count, axis_name)
-        return over_axis(mesh.segments.segmented_sort, name, axis_name, keys, *segments, values, **given)
-    segments = _segments(name, keys.shape[0], heads, ends, flags, count)
-    return run_sort(name, keys, *segments, values, descending=descending, count=count)
+        form = mesh.segments.segmented_sort
+        return over_axis(form, name, axis_name, checked, *segments, values, descending=down, count=count)
+    return run_sort(name, checked, *segments, values, descending=down, count=count)
 
 
 @overload
@@ -236,23 +243,28 @@ def segmented_sort_indices(
         expect_no_axis(name, "less", axis_name)
         segments = _segments(name, key_count(name, keys), heads, ends, flags, count)
         return sort_indices_by_less(name, keys, less, *segments, count, descending)
-    keys, descending = expect_keys(name, "keys", keys, descending)
+    checked, down = expect_keys(name, "keys", keys, descending)
+    segments = _segments(name, checked.shape[0], heads, ends, flags, count, axis_name)
     if axis_name is not None:
-        given = {"descending": static_flag(name, "descending", descending), "count": count}
-        segments = _segments(name, keys.shape[0], heads, ends, flags, count, axis_name)
-        return over_axis(mesh.segments.segmented_sort_indices, name, axis_name, keys, *segments, **given)
-    segments = _segments(name, keys.shape[0], heads, ends, flags, count)
-    return run_sort_indices(name, keys, *segments, descending=descending, count=count)
+        form = mesh.segments.segmented_sort_indices
+        return over_axis(form, name, axis_name, checked, *segments, descending=down, count=count)
+    return run_sort_indices(name, checked, *segments, descending=down, count=count)
 
 
 def _segments(
-    name: str, n: int, heads: Any, ends: Any, flags: Any, count: Any, axis_name: Any = None
-) -> tuple[Any, Any]:
+    name: str,
+    n: int,
+    heads: SegmentsLike | None,
+    ends: ArrayLike | None,
+    flags: ArrayLike | None,
+    count: Count,
+    axis_name: AxisName | None = None,
+) -> tuple[jax.Array, jax.Array]:
     """The operands heads and flags, one of them absent."""
     if (heads is None) == (flags is None):
         got = "neither" if heads is None else "both"
         raise value_error(name, "heads and flags", "exactly one of them", got)
-    if flags is None:
+    if heads is not None:
         segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
         if segments.ends is None:
             return segments.heads, ABSENT

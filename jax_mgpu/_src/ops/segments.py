@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,7 @@ from jax_mgpu._src.ops.sorted_search import insertion_points
 
 __all__ = ["Segments"]
 
+Positions: TypeAlias = jax.Array | np.ndarray  # of NumPy where the host knows them
 MOST = np.iinfo(np.int32).max - 1  # larger positions mean the same: they lie past every array with 32-bit indices
 
 
@@ -116,63 +117,57 @@ class Segments(Ranges):
         the ends. A head past `count` is padding: an empty segment at the end.
         """
         name = "Segments.from_heads"
-        if ends is None and count is None:
-            raise value_error(name, "ends and count", "one of them", "neither")
         if ends is not None:
-            starts, ends = _ranges(name, heads, ends, "heads")
-            return cls.of(starts, ends) if count is None else cls._cut(starts, ends, _count(name, count))
-        heads, count = _positions(name, "heads", heads), _count(name, count)
-        most = np.iinfo(heads.dtype).max
-        if isinstance(heads, np.ndarray):
-            _expect_ascending(name, "heads", heads)
-            ends = np.append(heads[1:], most).astype(heads.dtype)[: len(heads)]
+            ranges = _ranges(name, heads, ends, "heads")
+            return cls.of(*ranges) if count is None else cls._cut(*ranges, _count(name, count))
+        if count is None:
+            raise value_error(name, "ends and count", "one of them", "neither")
+        starts = _positions(name, "heads", heads)
+        most = np.iinfo(starts.dtype).max
+        if isinstance(starts, np.ndarray):
+            _expect_ascending(name, "heads", starts)
+            stops: Positions = np.append(starts[1:], most).astype(starts.dtype)[: len(starts)]
         else:
-            heads = segment_heads(name, heads, most)
-            ends = jnp.append(heads[1:], jnp.full((1,), most, heads.dtype))[: heads.shape[0]]
-        return cls._cut(heads, ends, count)
+            starts = segment_heads(name, starts, most)
+            stops = jnp.append(starts[1:], jnp.full((1,), most, starts.dtype))[: starts.shape[0]]
+        return cls._cut(starts, stops, _count(name, count))
 
     @classmethod
     def from_lengths(cls, lengths: Integers) -> Segments:
         """Segments of the given lengths, `[m]` integers, one after the other from position 0 on."""
         name = "Segments.from_lengths"
-        lengths = _positions(name, "lengths", lengths)
-        if isinstance(lengths, np.ndarray):
-            _expect(name, "lengths", "a number from 0 on", lengths, lengths >= 0)
-            ends = np.cumsum(lengths, dtype=np.int64)
-            return cls.of(*_narrow(ends - lengths, ends))
-        lengths = not_negative(name, "lengths", lengths)
-        ends = scan(lengths)
-        return cls.of(ends - lengths, ends)
+        given = _positions(name, "lengths", lengths)
+        if isinstance(given, np.ndarray):
+            _expect(name, "lengths", "a number from 0 on", given, given >= 0)
+            known = np.cumsum(given, dtype=np.int64)
+            return cls.of(*_narrow(known - given, known))
+        given = not_negative(name, "lengths", given)
+        ends = scan(given)
+        return cls.of(ends - given, ends)
 
     @classmethod
     def from_offsets(cls, offsets: Integers) -> Segments:
         """Segments between neighbours of `offsets`, `[m + 1]` non-decreasing integers from 0: row splits, an indptr."""
         name = "Segments.from_offsets"
-        offsets = _positions(name, "offsets", offsets)
-        if offsets.shape[0] == 0:
+        given = _positions(name, "offsets", offsets)
+        if given.shape[0] == 0:
             raise value_error(name, "offsets", "where each segment starts, and where the last one ends", "none")
-        if isinstance(offsets, np.ndarray):
-            if offsets[0] != 0:
-                raise value_error(name, "offsets", f"0 as the first ({LENGTHS})", int(offsets[0]))
-            _expect_ascending(name, "offsets", offsets)
-            return cls.of(*_narrow(offsets[:-1], offsets[1:]))
-        offsets = row_splits(name, offsets)
-        return cls.of(offsets[:-1], offsets[1:])
+        if isinstance(given, np.ndarray):
+            if given[0] != 0:
+                raise value_error(name, "offsets", f"0 as the first ({LENGTHS})", int(given[0]))
+            _expect_ascending(name, "offsets", given)
+            return cls.of(*_narrow(given[:-1], given[1:]))
+        given = row_splits(name, given)
+        return cls.of(given[:-1], given[1:])
 
     @classmethod
     def from_ids(cls, ids: Integers, m: int) -> Segments:
         """`m` segments by the segment of each item, `[n]` integers in order; ids outside of [0, m) mean no segment."""
         name = "Segments.from_ids"
-        m, ids = static_size(name, "m", m), _positions(name, "ids", ids)
-        if isinstance(ids, np.ndarray):
-            known = (ids >= 0) & (ids < m)
-            latest = np.maximum.accumulate(np.where(known, ids, -1))
-            _expect(name, "ids", IDS_IN_ORDER, ids, ids_hold(np, ids, known, latest))
-            numbers = np.arange(m)
-            earliest = np.minimum.accumulate(np.where(known, ids, m)[::-1])[::-1]
-            ends = np.searchsorted(earliest, numbers, "right")
-            return cls.of(*_narrow(np.minimum(np.searchsorted(latest, numbers), ends), ends))
-        ids = ids_in_order(name, ids, m)
+        m, given = static_size(name, "m", m), _positions(name, "ids", ids)
+        if isinstance(given, np.ndarray):
+            return cls.of(*_ranges_of_known_ids(name, given, m))
+        ids = ids_in_order(name, given, m)
         known = (ids >= 0) & (ids < m)
         # Ids outside of [0, m) become that of the segment before, or of the one after: each array is then sorted.
         latest = scan(jnp.where(known, ids, -1), "max")
@@ -192,8 +187,8 @@ class Segments(Ranges):
         host = flags if isinstance(flags, jax.Array) else host_array(flags, name, "flags", None)
         if isinstance(host, np.ndarray) and host.dtype == bool and host.ndim == 1:
             starts = np.flatnonzero(np.append(True, host[1:])[: len(host)])
-            bounds = np.append(starts, np.full(m + 1, len(host)))[: m + 1]
-            return cls.of(*_narrow(bounds[:-1], bounds[1:]))
+            known = np.append(starts, np.full(m + 1, len(host)))[: m + 1]
+            return cls.of(*_narrow(known[:-1], known[1:]))
         flags = whole_axes(expect_mask(name, "flags", host))
         bounds, _ = select_indices(flags.at[:1].set(True), size=m + 1)
         return cls.of(bounds[:-1], bounds[1:])
@@ -204,14 +199,14 @@ class Segments(Ranges):
         return cls.of(*_ranges("Segments.from_ranges", starts, ends))
 
     @classmethod
-    def of(cls, starts: Any, ends: Any) -> Segments:
+    def of(cls, starts: Positions, ends: Positions) -> Segments:
         """Segments from starts and ends that are known to be valid."""
         return cls.tree_unflatten(None, (starts, ends))
 
     @classmethod
-    def _cut(cls, starts: Any, ends: Any, count: Any) -> Segments:
+    def _cut(cls, starts: Positions, ends: Positions, count: Positions) -> Segments:
         """The segments, cut to the first `count` items."""
-        if all(isinstance(x, np.ndarray) for x in (starts, ends, count)):
+        if isinstance(starts, np.ndarray) and isinstance(ends, np.ndarray) and isinstance(count, np.ndarray):
             return cls.of(*_narrow(np.minimum(starts, count), np.minimum(ends, count)))
         dtype = common_dtype(starts, ends, count)
         starts, ends, count = (jnp.asarray(x, dtype) for x in (starts, ends, count))
@@ -222,7 +217,8 @@ class Segments(Ranges):
     @property
     def number(self) -> int:
         """The static number of segments."""
-        return self.starts.shape[-1]
+        result: int = self.starts.shape[-1]
+        return result
 
     @property
     def heads(self) -> Any:
@@ -277,12 +273,12 @@ class Segments(Ranges):
         return f"Segments(starts={text(self.starts)}, ends={text(self.ends)})"
 
 
-def _last(ends: Any) -> Any:
+def _last(ends: Positions) -> Any:
     """The largest end, or 0 if there are no segments."""
     return (np if isinstance(ends, np.ndarray) else jnp).max(ends, axis=-1, initial=0)
 
 
-def _positions(name: str, argument: str, x: Any, rank: int = 1) -> Any:
+def _positions(name: str, argument: str, x: Integers, rank: int = 1) -> Positions:
     """An array of integers: a NumPy array if the host knows the values."""
     host = x if isinstance(x, jax.Array) else host_array(x, name, argument, MOST)
     if host.ndim != rank:
@@ -296,31 +292,42 @@ def _positions(name: str, argument: str, x: Any, rank: int = 1) -> Any:
     return host.astype(jax.dtypes.canonicalize_dtype(np.int64))
 
 
-def _count(name: str, count: Any) -> Any:
+def _count(name: str, count: ArrayLike) -> Positions:
     """The number of items, `[1]`."""
-    count = _positions(name, "count", count, rank=0).reshape(1)
-    if not isinstance(count, np.ndarray):
-        return not_negative(name, "count", count)
-    _expect(name, "count", "an integer from 0 on", count, count >= 0)
-    return count
+    given = _positions(name, "count", count, rank=0).reshape(1)
+    if not isinstance(given, np.ndarray):
+        return not_negative(name, "count", given)
+    _expect(name, "count", "an integer from 0 on", given, given >= 0)
+    return given
 
 
-def _ranges(name: str, starts: Any, ends: Any, argument: str = "starts") -> tuple[Any, Any]:
+def _ranges(name: str, starts: Integers, ends: Integers, argument: str = "starts") -> tuple[Positions, Positions]:
     """Starts and ends of segments, checked. An empty one ends where it starts."""
-    starts, ends = _positions(name, argument, starts), _positions(name, "ends", ends)
-    if starts.shape != ends.shape:
-        raise value_error(name, "ends", f"one for each of {argument}, {starts.shape[0]}", describe(ends))
-    if isinstance(starts, np.ndarray) and isinstance(ends, np.ndarray):
-        _expect_ascending(name, argument, starts)
-        full = np.flatnonzero(ends > starts)
-        apart = np.ones(len(starts), bool)
-        apart[full[:-1]] = ends[full[:-1]] <= starts[full[1:]]
-        _expect(name, "ends", "segments that do not overlap", ends, apart)
-        return _narrow(starts, np.maximum(starts, ends))
-    dtype = np.promote_types(*(np.int32 if isinstance(x, np.ndarray) else x.dtype for x in (starts, ends)))
-    starts, ends = (jnp.asarray(x, dtype) for x in (starts, ends))
-    starts = segment_heads(name, starts, jnp.iinfo(dtype).max)
-    return starts, segments_apart(name, "ends", starts, jnp.maximum(starts, ends), jnp.iinfo(dtype).max)
+    begin, end = _positions(name, argument, starts), _positions(name, "ends", ends)
+    if begin.shape != end.shape:
+        raise value_error(name, "ends", f"one for each of {argument}, {begin.shape[0]}", describe(end))
+    if isinstance(begin, np.ndarray) and isinstance(end, np.ndarray):
+        _expect_ascending(name, argument, begin)
+        full = np.flatnonzero(end > begin)
+        apart = np.ones(len(begin), bool)
+        apart[full[:-1]] = end[full[:-1]] <= begin[full[1:]]
+        _expect(name, "ends", "segments that do not overlap", end, apart)
+        return _narrow(begin, np.maximum(begin, end))
+    dtype = np.promote_types(*(np.int32 if isinstance(x, np.ndarray) else x.dtype for x in (begin, end)))
+    begin, end = (jnp.asarray(x, dtype) for x in (begin, end))
+    begin = segment_heads(name, begin, jnp.iinfo(dtype).max)
+    return begin, segments_apart(name, "ends", begin, jnp.maximum(begin, end), jnp.iinfo(dtype).max)
+
+
+def _ranges_of_known_ids(name: str, ids: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and ends of segments by the ids of their items, which the host knows."""
+    known = (ids >= 0) & (ids < m)
+    latest = np.maximum.accumulate(np.where(known, ids, -1))
+    _expect(name, "ids", IDS_IN_ORDER, ids, ids_hold(np, ids, known, latest))
+    numbers = np.arange(m)
+    earliest = np.minimum.accumulate(np.where(known, ids, m)[::-1])[::-1]
+    ends = np.searchsorted(earliest, numbers, "right")
+    return _narrow(np.minimum(np.searchsorted(latest, numbers), ends), ends)
 
 
 def _narrow(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Keys, SegmentsLike
+from jax_mgpu._src.arguments.annotations import (
+    ArrayLike,
+    Aval,
+    AxisName,
+    Keys,
+    Operands,
+    Pytree,
+    SegmentsLike,
+    Tangents,
+)
 from jax_mgpu._src.arguments.check import (
     as_array,
     count_operand,
@@ -31,7 +40,7 @@ from jax_mgpu._src.arguments.preconditions import permutation, room
 from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.segments import Groups, group_operands, segment_operands
 from jax_mgpu._src.arguments.values import fill_missing, flatten_values, plain_leaves, take_or_fill
-from jax_mgpu._src.core.compat import whole_axes
+from jax_mgpu._src.core.compat import platform_dependent, whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.keys.columns import Columns, key_starts, whole_keys
 from jax_mgpu._src.mesh import over_axis
@@ -120,7 +129,7 @@ class Runs(NamedTuple):
 
 
 @jit_eager()
-def take(x: Any, indices: ArrayLike | Groups, *, fill_value: ArrayLike | None = None) -> Any:
+def take(x: Pytree, indices: ArrayLike | Groups, *, fill_value: ArrayLike | None = None) -> Any:
     """Takes rows by their indices.
 
     A gradient adds up what a row receives in float32 at least, in one order in every run. `jnp.take` adds in the type
@@ -165,7 +174,7 @@ def take(x: Any, indices: ArrayLike | Groups, *, fill_value: ArrayLike | None = 
     return restore([take_or_fill(leaf, indices, fill) for leaf, fill in zip(plain, fills, strict=True)])
 
 
-def _take_groups(name: str, x: Any, groups: Groups, n: int, fill_value: Any) -> Any:
+def _take_groups(name: str, x: Pytree, groups: Groups, n: int, fill_value: ArrayLike) -> Any:
     """Rows that are repeated for the items of each, in the order of the ids, and brought to the places of these."""
     order, heads, count = group_operands(name, groups, None, n)
     items = order.shape[0]
@@ -218,12 +227,12 @@ def inverse_permutation(order: ArrayLike, *, count: ArrayLike | None = None) -> 
 
     if count.size or not is_long_permutation(n):
         return scattered(order, places)
-    return jax.lax.platform_dependent(order, places, cuda=sorted_back, default=scattered)
+    return platform_dependent(order, places, cuda=sorted_back, default=scattered)
 
 
 @jit_eager("size")
 def select(
-    x: Any,
+    x: Pytree,
     keep: ArrayLike,
     *,
     size: int | None = None,
@@ -325,7 +334,7 @@ def select_indices(
 
 @jit_eager()
 def partition(
-    x: Any, keep: ArrayLike, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
+    x: Pytree, keep: ArrayLike, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
 ) -> Selection:
     """Moves the items where a mask is set to the front and the others behind them; both keep their order.
 
@@ -361,19 +370,19 @@ def partition(
         plain, restore = plain_leaves(leaves)
         moved_leaves, total = over_axis(mesh.selections.partition, name, axis_name, plain, keep, count)
         return Selection(structure.unflatten(restore(moved_leaves)), total)
-    total = None
+    totals: list[jax.Array] = []
 
     def moved(leaf: jax.Array) -> jax.Array:
-        nonlocal total
         form = RowForm(name, "x", leaf)
         items, total = _select(
             x=form.pack("x", leaf), keep=keep, count=count, fill_value=form.fill(0), size=n, indices=False,
             partition=True,
         )  # fmt: skip
+        totals.append(total)
         return form.unpack(items)
 
     items = [moved(leaf) for leaf in leaves]
-    return Selection(structure.unflatten(items), positions(keep, count, 0)[1] if total is None else total)
+    return Selection(structure.unflatten(items), totals[0] if totals else positions(keep, count, 0)[1])
 
 
 @jit_eager("size", "least")
@@ -433,8 +442,8 @@ def run_starts(
         runs = over_axis(mesh.selections.run_starts, name, axis_name, keys, own_heads, size, count, least)
         return runs._replace(count=room(name, runs.count, size))
     if heads is None and least <= 1:
-        starts, _, _, runs = _run_heads(keys=keys, count=count, size=size)
-        return Runs(starts, jnp.zeros((1,), dtype), room(name, runs, size))
+        starts, _, _, number = _run_heads(keys=keys, count=count, size=size)
+        return Runs(starts, jnp.zeros((1,), dtype), room(name, number, size))
     bounds = pieces(segments)
     is_start = key_starts(keys if columns is None else columns) | segment_starts(n, bounds)
     if least > 1:
@@ -528,7 +537,7 @@ def unique(
 
 
 def select_rows(
-    name: str, leaves: list[jax.Array], keep: jax.Array, size: int, fill_value: Any, count: Any
+    name: str, leaves: list[jax.Array], keep: jax.Array, size: int, fill_value: ArrayLike, count: jax.Array
 ) -> tuple[list[jax.Array], jax.Array]:
     """The kept items of each leaf, and how many there are; all other arguments are checked."""
     index_dtype(name, "keep", keep.shape[0])
@@ -547,7 +556,7 @@ def select_rows(
     return items, positions(keep, count, 0)[1] if total is None else total
 
 
-def positions(keep: jax.Array, count: Any, size: int) -> tuple[jax.Array, jax.Array]:
+def positions(keep: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
     """Where items are kept, `n` past the last one, and how many are."""
     found, total = _select(
         x=NO_ROWS, keep=keep, count=count, fill_value=NO_FILL, size=size, indices=True, partition=False
@@ -555,14 +564,14 @@ def positions(keep: jax.Array, count: Any, size: int) -> tuple[jax.Array, jax.Ar
     return found, total
 
 
-def ranks(keep: jax.Array, count: Any) -> jax.Array:
+def ranks(keep: jax.Array, count: jax.Array) -> jax.Array:
     """How many items are kept before each."""
     n = keep.shape[0]
     marks = (whole_axes(keep) & live_mask(n, count)).astype(index_dtype("select", "keep", n))
     return scan(marks, exclusive=True)
 
 
-def _shapes(x: Any, keep: Any, *, size: int, indices: int) -> Sequence[Any]:
+def _shapes(x: Aval, keep: Aval, *, size: int, indices: int) -> Sequence[Any]:
     index = index_dtype("select", "keep", keep.shape[0])
     items = jax.ShapeDtypeStruct((size,), index) if indices else jax.ShapeDtypeStruct((size, x.shape[1]), x.dtype)
     return [items, jax.ShapeDtypeStruct((), index)]
@@ -599,7 +608,7 @@ def _places(keep: jax.Array, count: jax.Array, partition: int) -> tuple[jax.Arra
     return jnp.where(kept, before, others), total
 
 
-def _jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+def _jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
     results = _select.run(primals, **attributes)
     if attributes["indices"]:
         return results, [None, None]
@@ -611,7 +620,7 @@ def _jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
     return results, [tangent, None]
 
 
-def _transpose(cotangents: Sequence[Any], operands: Any, *, size: int, indices: int, partition: int) -> jax.Array:
+def _transpose(cotangents: Sequence[Any], operands: Operands, *, size: int, indices: int, partition: int) -> jax.Array:
     """Each item gets the cotangent of its place."""
     del indices
     places, _ = _places(operands.keep, operands.count, partition)

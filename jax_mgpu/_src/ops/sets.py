@@ -10,7 +10,17 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys, LessFunction
+from jax_mgpu._src.arguments.annotations import (
+    ArrayLike,
+    Aval,
+    AxisName,
+    Directions,
+    Keys,
+    LessFunction,
+    Operands,
+    Pytree,
+    Tangents,
+)
 from jax_mgpu._src.arguments.check import (
     expect_no_axis,
     fill_operand,
@@ -75,7 +85,7 @@ class SetResult(NamedTuple):
 def set_intersection(
     a: Keys,
     b: Keys,
-    a_values: Any = None,
+    a_values: Pytree = None,
     *,
     size: int | None = None,
     duplicates: bool = True,
@@ -140,8 +150,8 @@ def set_intersection(
 def set_union(
     a: Keys,
     b: Keys,
-    a_values: Any = None,
-    b_values: Any = None,
+    a_values: Pytree = None,
+    b_values: Pytree = None,
     *,
     size: int | None = None,
     duplicates: bool = True,
@@ -194,7 +204,7 @@ def set_union(
 def set_difference(
     a: Keys,
     b: Keys,
-    a_values: Any = None,
+    a_values: Pytree = None,
     *,
     size: int | None = None,
     duplicates: bool = True,
@@ -246,8 +256,8 @@ def set_difference(
 def set_symmetric_difference(
     a: Keys,
     b: Keys,
-    a_values: Any = None,
-    b_values: Any = None,
+    a_values: Pytree = None,
+    b_values: Pytree = None,
     *,
     size: int | None = None,
     duplicates: bool = True,
@@ -300,18 +310,18 @@ def set_symmetric_difference(
 def _operate(
     name: str,
     kind: Kind,
-    a: Any,
-    b: Any,
-    a_values: Any,
-    b_values: Any,
+    a: Keys,
+    b: Keys,
+    a_values: Pytree,
+    b_values: Pytree,
     size: int | None,
     duplicates: bool,
-    fill_value: Any,
-    descending: Any,
+    fill_value: ArrayLike,
+    descending: Directions,
     assume_sorted: bool,
     counts: tuple[Any, Any],
-    less: Any = None,
-    axis_name: Any = None,
+    less: LessFunction | None = None,
+    axis_name: AxisName | None = None,
     aligned: bool = False,
 ) -> SetResult:
     if less is not None:
@@ -345,7 +355,13 @@ def _operate(
     if size is None:
         size = min(n_a, n_b) if kind == Kind.INTERSECTION else n_a if kind == Kind.DIFFERENCE else n_a + n_b
     size = static_size(name, "size", size)
-    given = {"a": pair.a, "b": pair.b, "a_count": pair.a_count, "b_count": pair.b_count, "fill": pair.fill(fill_value)}
+    given: dict[str, Any] = {
+        "a": pair.a,
+        "b": pair.b,
+        "a_count": pair.a_count,
+        "b_count": pair.b_count,
+        "fill": pair.fill(fill_value),
+    }
     given.update(kind=kind, size=size, duplicates=duplicates)
 
     if kind not in TAKES_B:
@@ -378,12 +394,19 @@ def _operate(
 
 
 def _over_axis(
-    name: str, kind: Kind, pair: KeyPair, a_values: Any, b_values: Any, fill_value: Any, axis_name: Any, options: Any
+    name: str,
+    kind: Kind,
+    pair: KeyPair,
+    a_values: Pytree,
+    b_values: Pytree,
+    fill_value: ArrayLike,
+    axis_name: AxisName | None,
+    options: Any,
 ) -> SetResult:
     """A device's part of the result. Columns are the code that holds them, and floats among them travel as values."""
     a, b, a_count, b_count = pair.code_operands
 
-    def run(a_values: Any, b_values: Any, fill_value: Any) -> SetResult:
+    def run(a_values: Pytree, b_values: Pytree, fill_value: ArrayLike) -> SetResult:
         operands = (kind, a, b, a_values, b_values, a_count, b_count)
         return over_axis(mesh.pairs.set_operation, name, axis_name, *operands, fill_value=fill_value, **options)
 
@@ -403,7 +426,7 @@ def _over_axis(
     return SetResult(keys, None if a_values is None else unflatten(leaves), found.count)
 
 
-def _shapes(a: Any, b: Any, a_values: Any, *, size: int, payload: int) -> Sequence[Any]:
+def _shapes(a: Aval, b: Aval, a_values: Aval, *, size: int, payload: int) -> Sequence[Any]:
     index = index_dtype("set operation", "a and b", a.shape[0] + b.shape[0])
     keys, count = jax.ShapeDtypeStruct((size,), a.dtype), jax.ShapeDtypeStruct((), index)
     if payload == Payload.NONE:
@@ -463,7 +486,7 @@ def _fallback(
     return [result_keys, take_from_pair(a_values, _given(b_values, kind), sources, n_a, values_fill), count]
 
 
-def _jvp(primals: Any, tangents: Any, *, payload: int, **attributes: int) -> tuple[Any, Any]:
+def _jvp(primals: Operands, tangents: Tangents, *, payload: int, **attributes: int) -> tuple[Any, Any]:
     n_a = primals.a.shape[0]
     without_values = primals._replace(a_values=ABSENT, b_values=ABSENT, values_fill=ABSENT)
     keys, sources, count = _sets.run(without_values, **attributes, payload=Payload.INDICES)

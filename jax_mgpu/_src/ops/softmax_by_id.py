@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.annotations import ArrayLike
+from jax_mgpu._src.arguments.annotations import ArrayLike, Pytree
 from jax_mgpu._src.arguments.check import describe, index_vector, static_size, value_error
 from jax_mgpu._src.arguments.segments import Groups, group_operands
 from jax_mgpu._src.arguments.values import take_or_fill, take_rows
@@ -81,7 +81,7 @@ def log_softmax_by_id(x: ArrayLike, ids: ArrayLike | Groups, size: int) -> jax.A
     return _normalize("log_softmax_by_id", x, ids, size, _log_softmax)
 
 
-def _normalize(name: str, x: Any, ids: Any, size: Any, function: Any) -> jax.Array:
+def _normalize(name: str, x: Pytree, ids: Any, size: Any, function: Any) -> jax.Array:
     x, size = expect_floats(name, x), static_size(name, "size", size)
     n = x.shape[0]
     if isinstance(ids, Groups):
@@ -95,7 +95,8 @@ def _normalize(name: str, x: Any, ids: Any, size: Any, function: Any) -> jax.Arr
     rows = jnp.copy(whole_axes(x)).reshape(n, -1)
     has_id = jnp.broadcast_to(_has_id(ids, ABSENT, size)[:, None], rows.shape)
     results = function(select(has_id, rows, jnp.zeros_like(rows)), jnp.copy(ids), size)
-    return select(has_id, results, jnp.zeros_like(rows)).reshape(x.shape)
+    result: jax.Array = select(has_id, results, jnp.zeros_like(rows)).reshape(x.shape)
+    return result
 
 
 def _of_groups(x: jax.Array, groups: tuple[jax.Array, jax.Array, jax.Array], *, log: bool) -> jax.Array:
@@ -114,7 +115,9 @@ def _softmax(x: jax.Array, ids: jax.Array, size: int) -> jax.Array:
 
 
 @_softmax.defjvp
-def _softmax_jvp(size: int, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+def _softmax_jvp(
+    size: int, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
     x, ids = primals
     y = _softmax(widened(x), ids, size)
     moved = y * widened(tangents[0])
@@ -128,7 +131,9 @@ def _log_softmax(x: jax.Array, ids: jax.Array, size: int) -> jax.Array:
 
 
 @_log_softmax.defjvp
-def _log_softmax_jvp(size: int, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+def _log_softmax_jvp(
+    size: int, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
     x, ids = primals
     y, tangent = _log_softmax(widened(x), ids, size), widened(tangents[0])
     means = _per_item(jnp.exp(y) * tangent, ids, size, Kind.ADD)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Count, Directions, Keys, Pytree
 from jax_mgpu._src.arguments.check import describe, index_dtype, static_flag, static_size, type_error, value_error
 from jax_mgpu._src.arguments.preconditions import keys_of_few_bits
 from jax_mgpu._src.arguments.values import flatten_values
@@ -34,7 +34,7 @@ def sort(
 @overload
 def sort(
     keys: ArrayLike,
-    values: Any,
+    values: Pytree,
     *,
     descending: bool = False,
     count: ArrayLike | None = None,
@@ -43,7 +43,7 @@ def sort(
 @overload
 def sort(
     keys: tuple[ArrayLike, ...],
-    values: Any = None,
+    values: Pytree = None,
     *,
     descending: Directions = False,
     count: ArrayLike | None = None,
@@ -52,7 +52,7 @@ def sort(
 @overload
 def sort(
     keys: ArrayLike,
-    values: Any = None,
+    values: Pytree = None,
     *,
     descending: bool = False,
     count: ArrayLike | None = None,
@@ -63,7 +63,7 @@ def sort(
 @jit_eager("descending", "bits")
 def sort(
     keys: Keys,
-    values: Any = None,
+    values: Pytree = None,
     *,
     descending: Directions = False,
     count: ArrayLike | None = None,
@@ -107,9 +107,9 @@ def sort(
       >>> mgpu.sort(jnp.array([3, 1, 2]), jnp.array([30, 10, 20]))
       (Array([1, 2, 3], dtype=int32), Array([10, 20, 30], dtype=int32))
     """
-    keys, descending = expect_keys("sort", "keys", keys, descending)
-    given: dict[str, Any] = {"descending": descending, "count": count, "method": Method.FASTEST, "bits": bits}
-    return run_sort("sort", keys, ABSENT, ABSENT, values, **given, axis_name=axis_name, even=even)
+    checked, down = expect_keys("sort", "keys", keys, descending)
+    given: dict[str, Any] = {"descending": down, "count": count, "method": Method.FASTEST, "bits": bits}
+    return run_sort("sort", checked, ABSENT, ABSENT, values, **given, axis_name=axis_name, even=even)
 
 
 @overload
@@ -161,24 +161,24 @@ def argsort(
       >>> mgpu.argsort(jnp.array([3, 1, 2]))
       Array([1, 2, 0], dtype=int32)
     """
-    keys, descending = expect_keys("argsort", "keys", keys, descending)
-    given: dict[str, Any] = {"descending": descending, "count": count, "method": Method.FASTEST, "bits": bits}
-    _, *results = run_sort_indices("argsort", keys, ABSENT, ABSENT, **given, axis_name=axis_name, even=even)
+    checked, down = expect_keys("argsort", "keys", keys, descending)
+    given: dict[str, Any] = {"descending": down, "count": count, "method": Method.FASTEST, "bits": bits}
+    _, *results = run_sort_indices("argsort", checked, ABSENT, ABSENT, **given, axis_name=axis_name, even=even)
     return results[0] if len(results) == 1 else tuple(results)
 
 
 def run_sort(
     operation: str,
-    keys: Any,
-    heads: Any,
-    flags: Any,
-    values: Any,
+    keys: jax.Array | Columns,
+    heads: jax.Array,
+    flags: jax.Array,
+    values: Pytree,
     *,
     descending: bool,
-    count: Any,
+    count: Count,
     method: Method = Method.MERGING,
     bits: int | None = None,
-    axis_name: Any = None,
+    axis_name: AxisName | None = None,
     even: bool = True,
 ) -> Any:
     """Keys, checked, sorted within segments, with the pytree of values that belong to them, if there is one.
@@ -203,32 +203,33 @@ def run_sort(
     return sorted_keys, unflatten(moved)
 
 
-def _has_nothing_to_sort(keys: Any, given: dict[str, Any]) -> bool:
+def _has_nothing_to_sort(keys: jax.Array | Columns, given: dict[str, Any]) -> bool:
     """Whether there is one item at most. Counts, heads and flags go to the sort, with which their checks run."""
     return surely(lambda: keys.shape[0] <= 1) and not any(given[name].size for name in ("heads", "flags", "count"))
 
 
-def _as_they_are(keys: Any) -> Any:
+def _as_they_are(keys: jax.Array | Columns) -> Any:
     return keys.structure(keys.arrays) if isinstance(keys, Columns) else keys
 
 
 def run_sort_indices(
     operation: str,
-    keys: Any,
-    heads: Any,
-    flags: Any,
+    keys: jax.Array | Columns,
+    heads: jax.Array,
+    flags: jax.Array,
     *,
     descending: bool,
-    count: Any,
+    count: Count,
     method: Method = Method.MERGING,
     bits: int | None = None,
-    axis_name: Any = None,
+    axis_name: AxisName | None = None,
     even: bool = True,
-) -> Any:
+) -> tuple[Any, jax.Array]:
     """Keys, checked, sorted within segments, and the place that each came from."""
     if axis_name is not None:
         options = _mesh_options(operation, keys, descending, count, even, method, bits)
-        return over_axis(mesh.sorts.sort_indices, operation, axis_name, keys, **options)
+        result: tuple[Any, jax.Array] = over_axis(mesh.sorts.sort_indices, operation, axis_name, keys, **options)
+        return result
     given = given_to_sort(operation, keys, heads, flags, descending, count, method)
     if isinstance(keys, Columns):
         _expect_no_bits(operation, bits)
@@ -244,7 +245,13 @@ def run_sort_indices(
 
 
 def _mesh_options(
-    operation: str, keys: Any, descending: bool, count: Any, even: bool, method: Method, bits: int | None
+    operation: str,
+    keys: jax.Array | Columns,
+    descending: bool,
+    count: Count,
+    even: bool,
+    method: Method,
+    bits: int | None,
 ) -> dict[str, Any]:
     """The arguments of a sort over a mesh axis other than its keys and values."""
     if isinstance(keys, Columns):
@@ -256,7 +263,7 @@ def _mesh_options(
     return {**flags, "count": count, "method": method, "bits": bits}
 
 
-def _few_bits(operation: str, keys: jax.Array, count: Any, bits: Any) -> tuple[jax.Array, int]:
+def _few_bits(operation: str, keys: jax.Array, count: jax.Array, bits: int | None) -> tuple[jax.Array, int]:
     """Keys, and how many of their low bits matter."""
     most = 8 * keys.dtype.itemsize
     if bits is None:
@@ -269,6 +276,6 @@ def _few_bits(operation: str, keys: jax.Array, count: Any, bits: Any) -> tuple[j
     return keys_of_few_bits(operation, "keys", keys, count, bits), bits
 
 
-def _expect_no_bits(operation: str, bits: Any) -> None:
+def _expect_no_bits(operation: str, bits: int | None) -> None:
     if bits is not None:
         raise value_error(operation, "bits", "None where the keys are columns", bits)

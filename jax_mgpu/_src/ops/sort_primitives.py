@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.annotations import Aval, Operands, Tangents
 from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.arguments.counts import segment_numbers
 from jax_mgpu._src.arguments.values import Payload, sort_operands, take_keys, take_moved, take_rows
@@ -26,7 +27,7 @@ class Method(enum.IntEnum):
     PARTITIONING = 3  # a stable partition by the highest `bits` bits, or more
 
 
-def _shapes(keys: Any, values: Any, payload: int) -> Sequence[Any]:
+def _shapes(keys: Aval, values: Aval, payload: int) -> Sequence[Any]:
     if payload == Payload.NONE:
         return [keys]
     dtype = values.dtype if payload == Payload.GIVEN else index_dtype("derivative of a sort", "keys", keys.shape[0])
@@ -57,7 +58,7 @@ def _fallback(
     return results
 
 
-def _jvp(primals: Any, tangents: Any, *, payload: int, **attributes: int) -> tuple[Any, Any]:
+def _jvp(primals: Operands, tangents: Tangents, *, payload: int, **attributes: int) -> tuple[Any, Any]:
     without_values = primals._replace(values=ABSENT)
     sorted_keys, indices = SORT.run(without_values, **attributes, payload=Payload.INDICES)
     moved_keys = take_moved(tangents.keys, indices)

@@ -9,10 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.annotations import Count
 from jax_mgpu._src.arguments.check import count_operand, index_dtype, static_flag
 from jax_mgpu._src.arguments.counts import marked_starts
 from jax_mgpu._src.arguments.values import Payload, carried_leaf, packed_rows, take_keys, take_rows, travel_with_keys
-from jax_mgpu._src.core.compat import surely, whole_axes
+from jax_mgpu._src.core.compat import platform_dependent, surely, whole_axes
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.columns import Columns, SortKey, key_starts, travelling
 from jax_mgpu._src.keys.digits import WIDEST, WORD
@@ -32,7 +33,13 @@ def is_long_permutation(n: int) -> bool:
 
 
 def given_to_sort(
-    operation: str, keys: Any, heads: Any, flags: Any, descending: bool, count: Any, method: Method
+    operation: str,
+    keys: jax.Array | Columns,
+    heads: jax.Array,
+    flags: jax.Array,
+    descending: bool,
+    count: Count,
+    method: Method,
 ) -> dict[str, Any]:
     """The operands and attributes of every sort, except the keys and their bits."""
     return {
@@ -44,7 +51,9 @@ def given_to_sort(
     }
 
 
-def _sorted(keys: Any, given: dict[str, Any], bits: int | None, payload: Payload, values: Any = ABSENT) -> list[Any]:
+def _sorted(
+    keys: jax.Array | Columns, given: dict[str, Any], bits: int | None, payload: Payload, values: Any = ABSENT
+) -> list[Any]:
     """Keys in their order, an array or columns that follow from a code, and their payload, by one call of kernels."""
     if not isinstance(keys, Columns):
         return SORT(**given, keys=keys, bits=bits, values=values, payload=payload)
@@ -52,7 +61,9 @@ def _sorted(keys: Any, given: dict[str, Any], bits: int | None, payload: Payload
     return [keys.restored([codes]), *moved]
 
 
-def sort_indices(operation: str, keys: Any, given: dict[str, Any], bits: int | None) -> tuple[Any, jax.Array]:
+def sort_indices(
+    operation: str, keys: jax.Array | Columns, given: dict[str, Any], bits: int | None
+) -> tuple[Any, jax.Array]:
     """Keys in their order, and where each was."""
     index_dtype(operation, "keys", keys.shape[0])
     if not isinstance(keys, Columns) or keys.is_code:
@@ -74,7 +85,7 @@ LONG_FLOATS = 1 << 20  # the same, one of them of floats
 LONG_COLUMNS = 1 << 22  # part after part: those that no code holds, and on a CPU the keys of any
 
 
-def sort_keys(operation: str, keys: Any, given: dict[str, Any], bits: int) -> Any:
+def sort_keys(operation: str, keys: jax.Array | Columns, given: dict[str, Any], bits: int) -> Any:
     """Keys in their order, with nothing that belongs to them."""
     if not isinstance(keys, Columns):
         return _sorted(keys, given, bits, Payload.NONE)[0]
@@ -102,13 +113,13 @@ def sort_keys(operation: str, keys: Any, given: dict[str, Any], bits: int) -> An
             elsewhere = by_parts
     if on_gpu is elsewhere:
         return as_any()
-    return jax.lax.platform_dependent(cuda=on_gpu, default=elsewhere)
+    return platform_dependent(cuda=on_gpu, default=elsewhere)
 
 
 def _sort_two_keys(high: SortKey, low: SortKey, given: dict[str, Any]) -> list[jax.Array]:
     """By the lower keys, which bring the higher ones, then by those."""
 
-    def sort(key: SortKey, keys: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def sort(key: SortKey, keys: jax.Array | Columns, other: jax.Array) -> tuple[jax.Array, jax.Array]:
         in_order, (moved,) = _sort_carrying(keys, [other], {**given, "descending": key.descending}, key.bits)
         return in_order, moved
 
@@ -117,10 +128,16 @@ def _sort_two_keys(high: SortKey, low: SortKey, given: dict[str, Any]) -> list[j
 
 
 def sort_rows(
-    operation: str, keys: Any, given: dict[str, Any], bits: int, leaves: Sequence[jax.Array], *, ordered: bool = False
+    operation: str,
+    keys: jax.Array | Columns,
+    given: dict[str, Any],
+    bits: int,
+    leaves: Sequence[jax.Array],
+    *,
+    ordered: bool = False,
 ) -> tuple[Any, list[jax.Array]]:
     """Keys and the leaves in their order; with `ordered`, the position that each had is the first of the leaves."""
-    (n,), is_columns = keys.shape, isinstance(keys, Columns)
+    (n,) = keys.shape
     positions = [jnp.arange(n, dtype=index_dtype(operation, "keys", n))] if ordered else []
     carried = [*positions, *leaves]
 
@@ -128,15 +145,16 @@ def sort_rows(
         sorted_keys, indices = sort_indices(operation, keys, given, bits)
         return sorted_keys, [*([indices] if ordered else []), *(take_rows(x, indices) for x in leaves)]
 
-    if is_columns and _goes_by_parts(keys):
+    if isinstance(keys, Columns) and _goes_by_parts(keys):
         cuts = keys.cuts(lambda rest: travel_with_keys([*rest, *carried]))
         if cuts:
             return _sort_by_parts(operation, keys, cuts, carried, given)
-    if is_columns and not keys.is_code:
+    if isinstance(keys, Columns) and not keys.is_code:
         return by_indices()
     if not ordered and carried_leaf(leaves) is not None:
         return _sort_carrying(keys, leaves, given, bits)
-    form = keys.replaced([]) if is_columns else None  # what JAX keeps of these functions must hold no arrays
+    # What JAX keeps of these functions must hold no arrays.
+    form, arrays = (keys.replaced([]), keys.arrays) if isinstance(keys, Columns) else (None, [keys])
 
     def keys_of(arrays: list[jax.Array]) -> Any:
         return arrays[0] if form is None else form.replaced(arrays)
@@ -145,17 +163,17 @@ def sort_rows(
         return _with_derivatives_by_indices(
             lambda arrays, leaves, given: _sort_carrying(keys_of(arrays), leaves, given, bits),
             lambda arrays, given: sort_indices(operation, keys_of(arrays), given, bits),
-            *(keys.arrays if is_columns else [keys], carried, given),
+            *(arrays, carried, given),
         )
 
     goes_by_indices = not is_long_permutation(n) or given["heads"].size or not travel_with_keys(carried)
     if goes_by_indices or (ordered and not leaves):  # kernels count positions by themselves
         return by_indices()
-    return jax.lax.platform_dependent(cuda=packed, default=by_indices)
+    return platform_dependent(cuda=packed, default=by_indices)
 
 
 def _sort_carrying(
-    keys: Any, leaves: Sequence[jax.Array], given: dict[str, Any], bits: int
+    keys: jax.Array | Columns, leaves: Sequence[jax.Array], given: dict[str, Any], bits: int
 ) -> tuple[Any, list[jax.Array]]:
     """Keys, and leaves that travel with them as one payload. Those that are packed for it have no derivatives."""
     if not leaves:
@@ -172,7 +190,7 @@ def _sort_carrying(
 def _with_derivatives_by_indices(
     sort: Callable[..., tuple[Any, list[jax.Array]]],
     indices: Callable[..., tuple[Any, jax.Array]],
-    keys: Any,
+    keys: jax.Array | list[jax.Array],
     leaves: list[jax.Array],
     given: dict[str, Any],
 ) -> tuple[Any, list[jax.Array]]:
@@ -185,14 +203,15 @@ def _with_derivatives_by_indices(
         return sort(keys, leaves, {**attributes, **operands})
 
     @run.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
+    def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> Any:
         def by_indices(keys: Any, leaves: list[jax.Array], operands: dict[str, Any]) -> Any:
             sorted_keys, order = indices(keys, {**attributes, **operands})
             return sorted_keys, [take_rows(leaf, order) for leaf in leaves]
 
         return jax.jvp(by_indices, primals, tangents)
 
-    return run(keys, leaves, operands)
+    result: tuple[Any, list[jax.Array]] = run(keys, leaves, operands)
+    return result
 
 
 def _goes_by_parts(keys: Columns) -> bool:
@@ -201,7 +220,11 @@ def _goes_by_parts(keys: Columns) -> bool:
 
 
 def _sort_by_parts(
-    operation: str, keys: Columns, cuts: Sequence[tuple[int, int]], leaves: list[jax.Array], given: dict[str, Any]
+    operation: str,
+    keys: Columns,
+    cuts: Sequence[tuple[int, int]],
+    leaves: list[jax.Array],
+    given: dict[str, Any],
 ) -> tuple[Any, list[jax.Array]]:
     """By the first part, then by each that follows, within the segments of equal keys."""
     form, bits = keys.replaced([]), keys.code_bits[0]  # what JAX keeps of these functions must hold no arrays
@@ -230,7 +253,7 @@ def _sort_by_parts(
     return _with_derivatives_by_indices(sort, indices, arrays, leaves, given)
 
 
-def _within_equal(keys: Columns, given: dict[str, Any]) -> dict[str, Any]:
+def _within_equal(keys: jax.Array | Columns, given: dict[str, Any]) -> dict[str, Any]:
     """The operands and attributes of a sort within the segments that are given, cut where sorted keys differ."""
     starts, heads, flags = key_starts(keys), given["heads"], given["flags"]
     if heads.size or flags.size:
@@ -238,7 +261,9 @@ def _within_equal(keys: Columns, given: dict[str, Any]) -> dict[str, Any]:
     return {**given, "heads": ABSENT, "flags": starts, "method": Method.MERGING}
 
 
-def partitioned(codes: jax.Array, bits: int, count: Any, rows: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+def partitioned(
+    codes: jax.Array, bits: int, count: jax.Array, rows: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
     """Codes in the order of their highest bits, from 1 on, and the row of each; `count` is an operand.
 
     Without rows they are where each code was. Codes that share these bits may come in any order, but equal ones stay in

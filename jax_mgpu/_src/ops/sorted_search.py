@@ -10,7 +10,17 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys, LessFunction, SegmentsLike, Side
+from jax_mgpu._src.arguments.annotations import (
+    ArrayLike,
+    Aval,
+    AxisName,
+    Count,
+    Directions,
+    Keys,
+    LessFunction,
+    SegmentsLike,
+    Side,
+)
 from jax_mgpu._src.arguments.check import (
     count_operand,
     describe,
@@ -25,7 +35,7 @@ from jax_mgpu._src.arguments.counts import live_items, live_mask, partition_poin
 from jax_mgpu._src.arguments.preconditions import by_construction, sorted_columns, sorted_keys
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import fill_missing, take_or_fill
-from jax_mgpu._src.core.compat import surely, vary_as
+from jax_mgpu._src.core.compat import fori_loop, platform_dependent, surely, vary_as
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.comparator_ops import ranked_pair
 from jax_mgpu._src.keys.bits import is_words, ordered_together
@@ -298,7 +308,7 @@ def search(needles: Keys, haystack: Keys, side: Side = "left", *, count: ArrayLi
     if not surely(operator.ge, n, CPU_LONG) or is_words(needles):
         return by_kernel()
     on_cpu = by_sorting if surely(operator.ge, m, CPU_LONG) else in_step
-    return jax.lax.platform_dependent(cpu=on_cpu, default=by_kernel)
+    return platform_dependent(cpu=on_cpu, default=by_kernel)
 
 
 @jit_eager("side")
@@ -376,7 +386,7 @@ def segmented_search(
     return fill_missing(name, found, fill_value)
 
 
-def _sorted_within(name: str, haystack: Any, heads: jax.Array, ends: Any, count: Any) -> Any:
+def _sorted_within(name: str, haystack: Keys, heads: jax.Array, ends: jax.Array, count: jax.Array) -> Any:
     """A haystack that is in order within each segment."""
     size = expect_keys(name, "haystack", haystack)[0].shape[0]
 
@@ -389,7 +399,7 @@ def _sorted_within(name: str, haystack: Any, heads: jax.Array, ends: Any, count:
     return _in_order(name, haystack, count, follows)
 
 
-def _in_order(name: str, haystack: Any, count: Any, within: Callable[[], jax.Array] | None = None) -> Any:
+def _in_order(name: str, haystack: Keys, count: jax.Array, within: Callable[[], jax.Array] | None = None) -> Any:
     """A haystack that is in order; `within` as for `sorted_keys`."""
     keys, _ = expect_keys(name, "haystack", haystack)
     if not isinstance(keys, Columns):
@@ -398,7 +408,9 @@ def _in_order(name: str, haystack: Any, count: Any, within: Callable[[], jax.Arr
     return keys.structure(sorted_columns(name, keys.names, keys.arrays, count, **options))
 
 
-def _comparable(name: str, needles: Any, haystack: Any, needles_count: Any, haystack_count: Any) -> Sequence[jax.Array]:
+def _comparable(
+    name: str, needles: Keys, haystack: Keys, needles_count: jax.Array, haystack_count: jax.Array
+) -> Sequence[jax.Array]:
     """Both sides as single keys that compare as they do, in the order in which they came."""
     sides = [("needles", needles, count_of(needles_count)), ("haystack", haystack, count_of(haystack_count))]
     counts = [count for _, _, count in sides]
@@ -412,7 +424,7 @@ def _comparable(name: str, needles: Any, haystack: Any, needles_count: Any, hays
         return rows[0].to_rows(pair.a), rows[1].to_rows(pair.b)
 
 
-def _match_any_order(name: str, a: Any, b: Any, right: bool, a_count: Any, b_count: Any) -> SortedMatch:
+def _match_any_order(name: str, a: Keys, b: Keys, right: bool, a_count: Count, b_count: Count) -> SortedMatch:
     """Looks each item of both arrays up in the other; results are positions in the caller's arrays."""
     rows = [in_order(name, side, keys, count) for side, keys, count in (("a", a, a_count), ("b", b, b_count))]
     pair = sorted_pair(name, rows[0].keys, rows[1].keys, *(count_of(side.count) for side in rows))
@@ -429,18 +441,18 @@ def _is_right(name: str, side: str) -> bool:
     return expect_choice(name, "side", side, ("left", "right")) == "right"
 
 
-def _search_shapes(needles: Any, haystack: Any) -> Sequence[Any]:
+def _search_shapes(needles: Aval, haystack: Aval) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct(needles.shape, index_dtype("sorted_search", "haystack", haystack.shape[0]))]
 
 
-def _match_shapes(a: Any, b: Any) -> Sequence[Any]:
+def _match_shapes(a: Aval, b: Aval) -> Sequence[Any]:
     index = index_dtype("sorted_match", "a and b", a.shape[0], b.shape[0])
     indices = [jax.ShapeDtypeStruct(x.shape, index) for x in (a, b)]
     matches = [jax.ShapeDtypeStruct(x.shape, jnp.bool_) for x in (a, b)]
     return [*indices, *matches, *[jax.ShapeDtypeStruct((), index)] * 2]
 
 
-def _bounds(needles: jax.Array, haystack: jax.Array, live: Any, right: bool, index: Any) -> jax.Array:
+def _bounds(needles: jax.Array, haystack: jax.Array, live: jax.Array, right: bool, index: Any) -> jax.Array:
     """Binary searches in the first `live` items, all needles in step."""
     low = jnp.zeros(needles.shape, index)
     return _bounds_between(needles, haystack, low, jnp.full_like(low, live.astype(index)), right)
@@ -460,7 +472,7 @@ def _bounds_in_step(needles: jax.Array, haystack: jax.Array, live: jax.Array, ri
         is_before = (low < high) & (items <= needles if right else items < needles)
         return jnp.where(is_before, middle + 1, low), jnp.where(is_before, high, middle)
 
-    return jax.lax.fori_loop(0, haystack.shape[0].bit_length(), step, bounds)[0]
+    return fori_loop(0, haystack.shape[0].bit_length(), step, bounds)[0]
 
 
 def _bounds_between(needles: jax.Array, haystack: jax.Array, low: jax.Array, high: jax.Array, right: bool) -> jax.Array:
@@ -474,7 +486,7 @@ def _bounds_between(needles: jax.Array, haystack: jax.Array, low: jax.Array, hig
     return partition_points(low, high, haystack.shape[0], before)
 
 
-def _bounds_of_segments(heads: jax.Array, ends: Any, size: int, count: Any) -> tuple[jax.Array, jax.Array]:
+def _bounds_of_segments(heads: jax.Array, ends: jax.Array, size: int, count: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Where the segments begin and end, among the live ones of `size` items; `ends` may be absent."""
     begin, end = segment_bounds(heads, size, count)
     return begin, jnp.maximum(begin, segment_bounds(ends, size, count)[0] if ends.size else end)
@@ -507,7 +519,9 @@ def _match_fallback(
     index = index_dtype("sorted_match", "a and b", a.shape[0], b.shape[0])
     a, b = ordered_together(a, b)
 
-    def look_up(needles: jax.Array, count: Any, haystack: jax.Array, haystack_count: Any, upper: bool) -> Any:
+    def look_up(
+        needles: jax.Array, count: jax.Array, haystack: jax.Array, haystack_count: jax.Array, upper: bool
+    ) -> Any:
         is_live, live = live_mask(needles.shape[0], count), live_items(haystack.shape[0], haystack_count)
         bounds = [_bounds(needles, haystack, live, side, index) for side in (False, True)]
         found = is_live & (bounds[0] < bounds[1])
@@ -517,7 +531,7 @@ def _match_fallback(
     return [part for parts in zip(*sides, strict=True) for part in parts]
 
 
-def _segmented_shapes(ids: Any) -> Sequence[Any]:
+def _segmented_shapes(ids: Aval) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct(ids.shape, ids.dtype)]
 
 

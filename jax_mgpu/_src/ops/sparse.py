@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import ArrayLike
+from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike, Operands, Pytree, Tangents
 from jax_mgpu._src.arguments.check import (
     KEY_DTYPES,
     NUMBERS,
@@ -143,22 +143,22 @@ class Csr:
         m, n = _shape(name, shape)
         values = _numbers(name, "values", values)
         rows, columns = index_vector(name, "rows", rows, m), index_vector(name, "columns", columns, n)
-        for argument, places in (("rows", rows), ("columns", columns)):
-            if places.shape != values.shape:
-                raise value_error(name, argument, f"one for each of {values.shape[0]} values", describe(places))
+        for argument, given in (("rows", rows), ("columns", columns)):
+            if given.shape != values.shape:
+                raise value_error(name, argument, f"one for each of {values.shape[0]} values", describe(given))
         size = values.shape[0] if size is None else static_size(name, "size", size)
         is_inside = (rows >= 0) & (rows < m) & (columns >= 0) & (columns < n)
         # What lies outside is one more place, the last one.
         places = jnp.where(is_inside, rows, m).astype(jnp.int32), jnp.where(is_inside, columns, 0).astype(jnp.int32)
         dtype = index_dtype(name, "values", size)
         with by_construction():
-            (rows, columns), sums, found = group_by(places, values, size=size + 1)
+            (kept_rows, kept_columns), sums, found = group_by(places, values, size=size + 1)
             needles = jnp.arange(m + 1, dtype=jnp.int32)
-            offsets = sorted_search(needles, rows, haystack_count=jnp.minimum(found, size + 1))
+            offsets = sorted_search(needles, kept_rows, haystack_count=jnp.minimum(found, size + 1))
         number = found.astype(dtype) - jnp.any(~is_inside).astype(dtype)
         offsets = jnp.minimum(offsets, size).astype(dtype).at[-1].set(number)
         offsets = offsets.at[-1].set(room(name, offsets[-1], size))
-        return _made(sums[:size].astype(values.dtype), columns[:size], offsets, (m, n))
+        return _made(sums[:size].astype(values.dtype), kept_columns[:size], offsets, (m, n))
 
     @classmethod
     def from_dense(cls, x: ArrayLike, *, size: int | None = None) -> Csr:
@@ -221,7 +221,8 @@ class Csr:
         places = jnp.where(self._entries(), self.rows.astype(index_dtype("Csr.todense", "shape", m * n)) * n, -1)
         places = jnp.where(places < 0, -1, places + self.indices)
         values = self.values.astype(jnp.int32) if self.values.dtype == jnp.bool_ else self.values
-        return reduce_by_id(values, places, m * n).reshape(m, n).astype(self.dtype)
+        result: jax.Array = reduce_by_id(values, places, m * n).reshape(m, n).astype(self.dtype)
+        return result
 
     # ---- What it is --------------------------------------------------------------------------------------------------
 
@@ -266,7 +267,7 @@ class Csr:
             raise value_error("Csr.with_values", "values", f"{self.capacity}", describe(values))
         return self._with(values, self._transposed)
 
-    def astype(self, dtype: Any) -> Csr:
+    def astype(self, dtype: DTypeLike) -> Csr:
         """Values of another type."""
         return self.with_values(self.values.astype(dtype))
 
@@ -303,12 +304,11 @@ class Csr:
             n = self.shape[1]
             raise value_error(name, "x", f"a vector [{n}] or a matrix [{n}, k]", describe(x))
         if self._transposed is None:
-            segments = {
-                "indices": self.indices,
-                "weights": self.values,
-                "count": jnp.minimum(self.count, self.capacity),
-            }
-            return segmented_reduce(x, self.offsets[:-1], **segments)
+            count = jnp.minimum(self.count, self.capacity)
+            result: jax.Array = segmented_reduce(
+                x, self.offsets[:-1], indices=self.indices, weights=self.values, count=count
+            )
+            return result
         dtype = jnp.result_type(self.values, x)
         x, values = x.astype(dtype), self.values.astype(dtype)
         order, rows, columns = self._transposed
@@ -327,7 +327,8 @@ class Csr:
         rows = self.rows
         taken = gather(x.T.astype(dtype), rows) * self.values.astype(dtype).reshape(-1, *[1] * (x.ndim - 1))
         sums = reduce_by_id(taken, jnp.where(rows >= 0, self.indices, -1), n)
-        return sums.T.astype(jnp.result_type(self.values, x))
+        result: jax.Array = sums.T.astype(jnp.result_type(self.values, x))
+        return result
 
     def matmul(self, other: Csr, *, size: int) -> Csr:
         """The product of two sparse matrices, with room for `size` entries. No row of `self` has a column twice."""
@@ -381,7 +382,7 @@ class Csr:
         return self.with_values(function(self.values, scale))
 
 
-def _made(values: Any, indices: Any, offsets: Any, shape: tuple[int, int], transposed: Any = None) -> Csr:
+def _made(values: Any, indices: jax.Array, offsets: jax.Array, shape: tuple[int, int], transposed: Any = None) -> Csr:
     """A matrix of parts that need no checks; the number of entries may exceed the room."""
     return Csr.tree_unflatten(shape, (values, indices, offsets, transposed))
 
@@ -415,10 +416,10 @@ def sddmm(A: Csr, x: ArrayLike, y: ArrayLike) -> Csr:
     if not isinstance(A, Csr):
         raise type_error(name, "A", "a Csr", describe(A))
     x, y = (_numbers(name, argument, given, None) for argument, given in (("x", x), ("y", y)))
-    for argument, given, rows in (("x", x, A.shape[0]), ("y", y, A.shape[1])):
-        if given.ndim != 2 or given.shape[0] != rows or given.shape[1] != x.shape[-1]:
+    for argument, given, length in (("x", x, A.shape[0]), ("y", y, A.shape[1])):
+        if given.ndim != 2 or given.shape[0] != length or given.shape[1] != x.shape[-1]:
             k = "k" if argument == "x" else x.shape[1]
-            raise value_error(name, argument, f"[{rows}, {k}]", describe(given))
+            raise value_error(name, argument, f"[{length}, {k}]", describe(given))
     dtype = jnp.result_type(A.values, x, y)
     exact = accumulator_dtype(dtype)
     rows = A.rows
@@ -432,12 +433,12 @@ def _shape(name: str, shape: Any) -> tuple[int, int]:
         m, n = shape
     except (TypeError, ValueError) as error:
         raise value_error(name, "shape", "(rows, columns)", repr(shape)) from error
-    shape = static_size(name, "shape", m), static_size(name, "shape", n)
-    index_dtype(name, "shape", max(shape) + 1)
-    return shape
+    m, n = static_size(name, "shape", m), static_size(name, "shape", n)
+    index_dtype(name, "shape", max(m, n) + 1)
+    return m, n
 
 
-def _numbers(name: str, argument: str, x: Any, ndim: int | None = 1) -> jax.Array:
+def _numbers(name: str, argument: str, x: Pytree, ndim: int | None = 1) -> jax.Array:
     x = as_array(name, argument, x)
     if x.dtype.name not in KEY_DTYPES and x.dtype != jnp.bool_:
         raise type_error(name, argument, f"{NUMBERS}, or bools", describe(x))
@@ -446,7 +447,7 @@ def _numbers(name: str, argument: str, x: Any, ndim: int | None = 1) -> jax.Arra
     return x
 
 
-def _expect_offsets(name: str, offsets: Any, capacity: int) -> None:
+def _expect_offsets(name: str, offsets: ArrayLike, capacity: int) -> None:
     """Offsets from the host in order, from 0 to the number of values at most."""
     host = np.asarray(offsets)
     if host.ndim != 1 or host.dtype.kind not in "iu" or host.size == 0:
@@ -465,20 +466,20 @@ def _product_fallback(x: jax.Array, values: jax.Array, indices: jax.Array, offse
     return [weighted_rows(x, offsets[:-1], indices, values, offsets[-1:])]
 
 
-def _product_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+def _product_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:
     moved = [primals._replace(**{name: dx}) for name, dx in tangents._asdict().items() if dx is not None]
     parts = [_product.run(operands)[0] for operands in moved]
     return _product.run(primals), [sum(parts[1:], parts[0]) if parts else None]
 
 
-def _transpose_x(cotangents: Sequence[Any], operands: Any) -> jax.Array:
+def _transpose_x(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
     """The product of the transposed matrix."""
     values = gather(operands.values, operands.order, unique=True, inside=True)
     columns = operands.columns
     return weighted_rows(cotangents[0], columns[:-1], operands.rows, values, columns[-1:])
 
 
-def _transpose_values(cotangents: Sequence[Any], operands: Any) -> jax.Array:
+def _transpose_values(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
     def product(values: jax.Array) -> jax.Array:
         return _product_fallback(operands.x, values, operands.indices, operands.offsets)[0]
 

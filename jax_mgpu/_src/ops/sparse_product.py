@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.annotations import Operands, Tangents
 from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.arguments.counts import partition_points
 from jax_mgpu._src.core.operation import Operation
@@ -144,14 +145,14 @@ def _fallback(
     return [jax.lax.while_loop(lambda state: state[0] < before[-1], chunk, nothing)[1].astype(x.dtype)]
 
 
-def _jvp(primals: Any, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+def _jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
     moved = [primals._replace(**{name: dx}) for name, dx in tangents._asdict().items() if dx is not None]
     parts = [_triples.run(operands, **attributes)[0] for operands in moved]
     return _triples.run(primals, **attributes), [sum(parts[1:], parts[0]) if parts else None]
 
 
 def _transpose(by: int) -> Any:
-    def rule(cotangents: Sequence[Any], operands: Any, *, target: int, size: int) -> jax.Array:
+    def rule(cotangents: Sequence[Any], operands: Operands, *, target: int, size: int) -> jax.Array:
         """The sum over the same triples by the operand's entries, of the cotangent and the other operand."""
         del size
         x, y, *structure = operands

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import ArrayLike, AsofDirection, Keys
+from jax_mgpu._src.arguments.annotations import ArrayLike, AsofDirection, Aval, Count, Keys, Pytree
 from jax_mgpu._src.arguments.check import (
     as_array,
     count_operand,
@@ -29,7 +29,7 @@ from jax_mgpu._src.arguments.check import (
 from jax_mgpu._src.arguments.counts import live_items, live_mask, of_all, partition_points
 from jax_mgpu._src.arguments.preconditions import by_construction, not_negative
 from jax_mgpu._src.arguments.values import flatten_values, take_or_fill
-from jax_mgpu._src.core.compat import is_local, surely, whole_axes
+from jax_mgpu._src.core.compat import cond, is_local, platform_dependent, surely, whole_axes
 from jax_mgpu._src.core.library import cpu_library
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.keys.bits import ordered_integers
@@ -45,7 +45,7 @@ __all__ = ["asof_join", "lookup"]
 def lookup(
     keys: Keys,
     table_keys: Keys,
-    values: Any,
+    values: Pytree,
     *,
     default: ArrayLike = 0,
     count: ArrayLike | None = None,
@@ -119,12 +119,12 @@ def lookup(
         numbers = Numbers(checked, live, table)
         parts = zip(leaves, fills, looked_up, strict=True)
         found = [numbers.found(x, fill) if done else numbers.table_rows for x, fill, done in parts]
-        return jax.lax.cond(of_all(numbers.are_dense), lambda: [x() for x in found], by_search)
+        return cond(of_all(numbers.are_dense), lambda: [x() for x in found], by_search)
 
     ways = {"cpu": by_place}
     if 4 * m <= n:  # on a GPU, only where the places take no more memory than the keys
         ways["cuda"] = by_place
-    return moved(jax.lax.platform_dependent(**ways, default=by_search))
+    return moved(platform_dependent(**ways, default=by_search))
 
 
 class Numbers:
@@ -133,7 +133,7 @@ class Numbers:
     A gather from an array with an entry for each position costs a fraction of a sort of the keys to look up.
     """
 
-    def __init__(self, keys: jax.Array, live: Any, table: Ordered):
+    def __init__(self, keys: jax.Array, live: jax.Array, table: Ordered):
         (m,) = table.order.shape
         self.keys, self.live, self.order, self.size = keys, live, table.order, 4 * m
         table_live = live_items(m, table.count)
@@ -248,7 +248,7 @@ def asof_join(
     table = GroupTable(groups[1][0], ABSENT if counts[1] is None else counts[1][None])
     if table.always_fits:
         return problem.by_table(table)
-    return jax.lax.cond(of_all(table.fits), lambda: problem.by_table(table), problem.by_sort)
+    return cond(of_all(table.fits), lambda: problem.by_table(table), problem.by_sort)
 
 
 class AsofJoin(NamedTuple):
@@ -342,7 +342,7 @@ class GroupTable:
       fits: whether the live ones do, a bool.
     """
 
-    def __init__(self, groups: jax.Array, count: Any):
+    def __init__(self, groups: jax.Array, count: jax.Array):
         lowest, highest = int(jnp.iinfo(groups.dtype).min), int(jnp.iinfo(groups.dtype).max)
         self.always_fits = highest - lowest < MOST_GROUPS
         if self.always_fits:
@@ -373,7 +373,7 @@ class GroupTable:
 
 
 def _by_group_and_time(
-    name: str, side: str, group: tuple[Any, ...], time: jax.Array, count: Any, is_sorted: bool
+    name: str, side: str, group: tuple[Any, ...], time: jax.Array, count: Count, is_sorted: bool
 ) -> Ordered:
     """The rows of one side, with the columns of their groups and the times as keys."""
     if not group:
@@ -403,7 +403,7 @@ def _distance(early: jax.Array, late: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(late, word) - jax.lax.bitcast_convert_type(early, word)
 
 
-def _tolerance(name: str, tolerance: Any, dtype: Any) -> jax.Array:
+def _tolerance(name: str, tolerance: Any, dtype: np.dtype) -> jax.Array:
     """The largest allowed difference, in the type of differences."""
     given = as_array(name, "tolerance", tolerance)
     if given.ndim != 0:
@@ -426,7 +426,7 @@ def _tolerance(name: str, tolerance: Any, dtype: Any) -> jax.Array:
 MOST_GROUPS: int = cpu_library.tile_sizes()["group_table"][0]
 
 
-def _group_search_shapes(cuts: Any) -> Sequence[Any]:
+def _group_search_shapes(cuts: Aval) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct(cuts.shape, cuts.dtype)]
 
 

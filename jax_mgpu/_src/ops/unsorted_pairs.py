@@ -5,11 +5,13 @@ Joins, set operations and matches of keys in any order are made of this.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.annotations import Count, Directions, Keys, Pytree
 from jax_mgpu._src.arguments.check import count_operand
 from jax_mgpu._src.arguments.counts import live_mask
 from jax_mgpu._src.arguments.preconditions import by_construction
@@ -25,14 +27,14 @@ __all__ = ["Matches", "in_order_with", "is_nan", "matches"]
 
 
 def in_order_with(
-    name: str, argument: str, keys: Any, values: Any, count: Any, descending: Any = False
+    name: str, argument: str, keys: Keys, values: Pytree, count: Count, descending: Directions = False
 ) -> tuple[Any, Any]:
     """Keys in order, and the values that go with them, or None."""
     checked, down = expect_keys(name, argument, keys, descending)
     n = checked.shape[0]
     live = count_operand(name, count_name(argument), count, n)
     flatten_values(name, f"{argument}_values", values, n, argument)
-    given = {"descending": down, "count": count_of(live), "method": Method.FASTEST}
+    given: dict[str, Any] = {"descending": down, "count": count_of(live), "method": Method.FASTEST}
     with by_construction():
         found = run_sort(name, checked, ABSENT, ABSENT, values, **given)
     return (found, None) if values is None else found
@@ -68,7 +70,7 @@ class Matches(NamedTuple):
         _, number = self._found((pair.b, pair.a, pair.b_count, pair.a_count), self.others.keys)
         return self.others.to_rows(number == 0) & live_mask(number.shape[0], pair.b_count)
 
-    def _found(self, operands: Any, keys: Any) -> tuple[jax.Array, jax.Array]:
+    def _found(self, operands: Sequence[jax.Array], keys: Any) -> tuple[jax.Array, jax.Array]:
         low, high = (_search.run(operands, right=right)[0] for right in (False, True))
         number = high - low
         for x in () if self.null_equal else jax.tree.leaves(keys):
@@ -78,14 +80,14 @@ class Matches(NamedTuple):
 
 def matches(
     name: str,
-    a: Any,
-    b: Any,
-    a_count: Any,
-    b_count: Any,
+    a: Keys,
+    b: Keys,
+    a_count: Count,
+    b_count: Count,
     *,
     is_sorted: bool,
     null_equal: bool,
-    descending: Any = False,
+    descending: Directions = False,
 ) -> Matches:
     """The rows of both tables in the order of their keys."""
     rows, others = (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
-from jax_mgpu._src.functions.emit.lines import Lines
+from jax_mgpu._src.arguments.annotations import DTypeLike
+from jax_mgpu._src.functions.emit.lines import Equation, Lines
 from jax_mgpu._src.functions.emit.scalars import Names, neutral, scalar_text
 
 __all__ = ["FOLDS", "RULES"]
@@ -25,14 +25,14 @@ FOLDS = {
 PREFIXES = {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}
 
 
-def _folded(lines: Lines, function: str, items: Sequence[str], dtype: Any) -> str:
+def _folded(lines: Lines, function: str, items: Sequence[str], dtype: DTypeLike) -> str:
     total = items[0]
     for item in items[1:]:
         total = lines.value(dtype, function, total, item)
     return total
 
 
-def _fold(lines: Lines, equation: Any, x: Names, *, function: str) -> Names:
+def _fold(lines: Lines, equation: Equation, x: Names, *, function: str) -> Names:
     aval, axes = equation.outvars[0].aval, equation.params["axes"]
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     rows = np.transpose(x, (*kept, *axes)).reshape(*aval.shape, -1)
@@ -44,7 +44,7 @@ def _fold(lines: Lines, equation: Any, x: Names, *, function: str) -> Names:
     return names
 
 
-def _prefixes(lines: Lines, equation: Any, x: Names, *, function: str) -> Names:
+def _prefixes(lines: Lines, equation: Equation, x: Names, *, function: str) -> Names:
     params, dtype = equation.params, equation.outvars[0].aval.dtype
     rows = np.moveaxis(x, params["axis"], 0)
     rows = rows[::-1] if params["reverse"] else rows
@@ -55,7 +55,7 @@ def _prefixes(lines: Lines, equation: Any, x: Names, *, function: str) -> Names:
     return np.moveaxis(names[::-1] if params["reverse"] else names, 0, params["axis"])
 
 
-def _argument(lines: Lines, equation: Any, x: Names, *, order: str) -> Names:
+def _argument(lines: Lines, equation: Equation, x: Names, *, order: str) -> Names:
     aval, item_dtype = equation.outvars[0].aval, equation.invars[0].aval.dtype
     (axis,) = equation.params["axes"]
     rows = np.moveaxis(x, axis, -1)
@@ -70,7 +70,7 @@ def _argument(lines: Lines, equation: Any, x: Names, *, order: str) -> Names:
     return names
 
 
-def _dot_general(lines: Lines, equation: Any, a: Names, b: Names) -> Names:
+def _dot_general(lines: Lines, equation: Equation, a: Names, b: Names) -> Names:
     aval = equation.outvars[0].aval
     (a_folded, b_folded), (a_batch, b_batch) = equation.params["dimension_numbers"]
 
@@ -79,7 +79,7 @@ def _dot_general(lines: Lines, equation: Any, a: Names, b: Names) -> Names:
         sizes = [int(np.prod([x.shape[axis] for axis in axes])) for axes in (batch, free, folded)]
         return np.transpose(x, (*batch, *free, *folded)).reshape(sizes)
 
-    def wide(x: str, dtype: Any) -> str:
+    def wide(x: str, dtype: DTypeLike) -> str:
         return x if dtype == aval.dtype else lines.value(aval.dtype, "convert", x)
 
     a_dtype, b_dtype = (var.aval.dtype for var in equation.invars)

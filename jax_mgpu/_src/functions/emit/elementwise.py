@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.functions.emit.lines import Lines, stored
+from jax_mgpu._src.functions.emit.lines import Equation, Lines, stored
 from jax_mgpu._src.functions.emit.scalars import Names, Unsupported, scalar_text
 
 __all__ = ["COSTLY", "FUNCTIONS", "RULES"]
@@ -32,12 +31,12 @@ _COSTLY = (
 COSTLY = frozenset(_COSTLY.split())
 
 
-def _function(lines: Lines, equation: Any, *operands: Names, function: str) -> Names:
+def _function(lines: Lines, equation: Equation, *operands: Names, function: str) -> Names:
     aval = equation.outvars[0].aval
     return lines.each(lambda *xs: lines.value(aval.dtype, function, *xs), operands, aval.shape)
 
 
-def _product(lines: Lines, equation: Any, x: Names, y: Names) -> Names:
+def _product(lines: Lines, equation: Equation, x: Names, y: Names) -> Names:
     """Compilers make a negative of a product with -1; `neg` says how (ffi/function/primitives.h, `complement`)."""
     aval = equation.outvars[0].aval
     turns = np.asarray(-1).astype(aval.dtype) if aval.dtype.kind in "iu" else None
@@ -51,7 +50,7 @@ def _product(lines: Lines, equation: Any, x: Names, y: Names) -> Names:
     return lines.each(write, [x, y], aval.shape)
 
 
-def _integer_pow(lines: Lines, equation: Any, x: Names) -> Names:
+def _integer_pow(lines: Lines, equation: Equation, x: Names) -> Names:
     aval, power = equation.outvars[0].aval, equation.params["y"]
     one = scalar_text(1, aval.dtype)
 
@@ -69,7 +68,7 @@ def _integer_pow(lines: Lines, equation: Any, x: Names) -> Names:
     return lines.each(write, [x], aval.shape)
 
 
-def _polynomial(lines: Lines, equation: Any, x: Names, *coefficients: Names) -> Names:
+def _polynomial(lines: Lines, equation: Equation, x: Names, *coefficients: Names) -> Names:
     """By Horner's rule; the coefficients begin with the constant one."""
     aval = equation.outvars[0].aval
 
@@ -82,24 +81,25 @@ def _polynomial(lines: Lines, equation: Any, x: Names, *coefficients: Names) -> 
     return lines.each(write, [x, *coefficients], aval.shape)
 
 
-def _round(lines: Lines, equation: Any, x: Names) -> Names:
+def _round(lines: Lines, equation: Equation, x: Names) -> Names:
     aval = equation.outvars[0].aval
     function = "round_even" if int(equation.params["rounding_method"]) == 1 else "round_away"
     return lines.each(lambda i: lines.value(aval.dtype, function, i), [x], aval.shape)
 
 
-def _convert_element_type(lines: Lines, equation: Any, x: Names) -> Names:
+def _convert_element_type(lines: Lines, equation: Equation, x: Names) -> Names:
     aval = equation.outvars[0].aval
 
     def write(i: str) -> str:
         if i in lines.constants and aval.dtype.kind in "iub" and np.asarray(lines.constants[i]).dtype.kind in "iub":
-            return lines.constant(np.asarray(lines.constants[i]).astype(aval.dtype), aval.dtype).item()
+            result: str = lines.constant(np.asarray(lines.constants[i]).astype(aval.dtype), aval.dtype).item()
+            return result
         return lines.value(aval.dtype, "convert", i)
 
     return lines.each(write, [x], aval.shape)
 
 
-def _reduce_precision(lines: Lines, equation: Any, x: Names) -> Names:
+def _reduce_precision(lines: Lines, equation: Equation, x: Names) -> Names:
     aval = equation.outvars[0].aval
     kept = (equation.params["exponent_bits"], equation.params["mantissa_bits"])
     info = jnp.finfo(aval.dtype)
@@ -111,14 +111,14 @@ def _reduce_precision(lines: Lines, equation: Any, x: Names) -> Names:
     return lines.each(lambda i: lines.value(aval.dtype, "convert", lines.value(narrow, "convert", i)), [x], aval.shape)
 
 
-def _bitcast_convert_type(lines: Lines, equation: Any, x: Names) -> Names:
+def _bitcast_convert_type(lines: Lines, equation: Equation, x: Names) -> Names:
     aval = equation.outvars[0].aval
     if aval.shape != equation.invars[0].aval.shape:
         raise Unsupported("bitcast_convert_type to a type of another width")
     return lines.each(lambda i: lines.value(aval.dtype, "bits", i), [x], aval.shape)
 
 
-def _select_n(lines: Lines, equation: Any, which: Names, *cases: Names) -> Names:
+def _select_n(lines: Lines, equation: Equation, which: Names, *cases: Names) -> Names:
     aval = stored(equation.outvars[0].aval)
     which = which.reshape(which.shape + (1,) * (aval.ndim - which.ndim))  # random keys are rows of words
 
@@ -132,7 +132,7 @@ def _select_n(lines: Lines, equation: Any, which: Names, *cases: Names) -> Names
     return lines.each(write, [which, *cases], aval.shape)
 
 
-def _iota(lines: Lines, equation: Any) -> Names:
+def _iota(lines: Lines, equation: Equation) -> Names:
     params, aval = equation.params, equation.outvars[0].aval
     steps = np.arange(aval.shape[params["dimension"]])
     shape = [1] * aval.ndim

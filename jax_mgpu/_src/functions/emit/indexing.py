@@ -10,7 +10,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.functions.emit.lines import Lines
+from jax_mgpu._src.arguments.annotations import DTypeLike
+from jax_mgpu._src.functions.emit.lines import Equation, Lines
 from jax_mgpu._src.functions.emit.memory import Memory
 from jax_mgpu._src.functions.emit.scalars import Names, expect_small, scalar_text
 
@@ -26,7 +27,7 @@ def _place(lines: Lines, start: str, size: int) -> str:
     return lines.value(np.int64, "nearest_place", start, size)
 
 
-def _picked(lines: Lines, place: str, choices: Sequence[str], dtype: Any) -> str:
+def _picked(lines: Lines, place: str, choices: Sequence[str], dtype: DTypeLike) -> str:
     if place.isdecimal():
         return choices[int(place)]
     return lines.value(dtype, "pick", place, *choices)
@@ -39,7 +40,7 @@ def _all_of(lines: Lines, conditions: Sequence[str]) -> str | None:
     return functools.reduce(lambda a, b: lines.value(np.bool_, "and_", a, b), conditions)
 
 
-def _window(lines: Lines, x: Names, places: Sequence[str], sizes: Sequence[int], dtype: Any) -> Names:
+def _window(lines: Lines, x: Names, places: Sequence[str], sizes: Sequence[int], dtype: DTypeLike) -> Names:
     """The part of an array that begins at these places."""
     for axis, (place, size) in enumerate(zip(places, sizes, strict=True)):
         choices: list[Names] = [np.take(x, range(k, k + size), axis) for k in range(x.shape[axis] - size + 1)]
@@ -50,7 +51,7 @@ def _window(lines: Lines, x: Names, places: Sequence[str], sizes: Sequence[int],
     return x
 
 
-def _dynamic_slice(lines: Lines, equation: Any, x: Any, *starts: Any) -> list[Any]:
+def _dynamic_slice(lines: Lines, equation: Equation, x: Any, *starts: Any) -> list[Any]:
     sizes = equation.params["slice_sizes"]
     starts = tuple(lines.loaded(start).item() for start in starts)
     places = [_place(lines, start, n - size + 1) for start, n, size in zip(starts, x.shape, sizes, strict=True)]
@@ -60,7 +61,7 @@ def _dynamic_slice(lines: Lines, equation: Any, x: Any, *starts: Any) -> list[An
     return [_window(lines, x, places, sizes, equation.outvars[0].aval.dtype)]
 
 
-def _gather(lines: Lines, equation: Any, x: Any, indices: Any) -> list[Any]:
+def _gather(lines: Lines, equation: Equation, x: Any, indices: Any) -> list[Any]:
     params, aval = equation.params, equation.outvars[0].aval
     dims, sizes = params["dimension_numbers"], params["slice_sizes"]
     expect_small(aval.shape, "gather")
@@ -95,7 +96,7 @@ def _gathered(
     dims: Any,
     sizes: Sequence[int],
     fills: bool,
-    dtype: Any,
+    dtype: DTypeLike,
 ) -> tuple[Any, str | None]:
     """The window of one start, and whether it lies inside where that decides."""
     places, checks = ["0"] * x.ndim, []
@@ -112,7 +113,7 @@ def _gathered(
     return _window(lines, x, places, sizes, dtype), inside
 
 
-def _gather_fill(fill: Any, dtype: Any) -> Any:
+def _gather_fill(fill: Any, dtype: DTypeLike) -> Any:
     if fill is not None:
         return fill
     if jnp.issubdtype(dtype, jnp.floating):
@@ -122,7 +123,7 @@ def _gather_fill(fill: Any, dtype: Any) -> Any:
     return np.iinfo(dtype).min if np.issubdtype(dtype, np.signedinteger) else np.iinfo(dtype).max
 
 
-def _dynamic_update_slice(lines: Lines, equation: Any, x: Names, update: Names, *starts: Names) -> Names:
+def _dynamic_update_slice(lines: Lines, equation: Equation, x: Names, update: Names, *starts: Names) -> Names:
     dtype = equation.outvars[0].aval.dtype
     ends = [n - size + 1 for n, size in zip(x.shape, update.shape, strict=True)]
     places = [_place(lines, start.item(), end) for start, end in zip(starts, ends, strict=True)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from jax_mgpu._src.core.compat import scan_operands
 from jax_mgpu._src.functions.emit import along_axes, elementwise, indexing
@@ -49,7 +50,7 @@ class Writer(Lines):
         super().__init__()
         self.capture = capture
 
-    def closed(self, closed: Any, arguments: Sequence[Any]) -> list[Any]:
+    def closed(self, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
         """The results of a jaxpr, which may have constants of its own."""
         return self.jaxpr(closed.jaxpr, [self.captured(const) for const in closed.consts], arguments)
 
@@ -61,7 +62,7 @@ class Writer(Lines):
             return self.capture(const)
         return self.constant(const, const.dtype)
 
-    def jaxpr(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    def jaxpr(self, jaxpr: Jaxpr, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
         """The results of a jaxpr's equations, one after the other."""
         if jaxpr.effects:
             raise Unsupported(f"effects, {', '.join(sorted(map(str, jaxpr.effects)))}")
@@ -76,7 +77,7 @@ class Writer(Lines):
             values.update(zip(equation.outvars, results, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def equation(self, equation: Any, arguments: list[Any]) -> Sequence[Any]:  # noqa: PLR0911 -- a case each
+    def equation(self, equation: JaxprEqn, arguments: list[Any]) -> Sequence[Any]:  # noqa: PLR0911 -- a case each
         """The results of one equation."""
         primitive, params = equation.primitive.name, equation.params
         if primitive in CALLS:
@@ -91,13 +92,15 @@ class Writer(Lines):
         if primitive in CONTROL_FLOW:
             return CONTROL_FLOW[primitive](self, equation, *arguments)
         if primitive in indexing.OF_MEMORY:
-            return indexing.OF_MEMORY[primitive](self, equation, *arguments)
+            result: Sequence[Any] = indexing.OF_MEMORY[primitive](self, equation, *arguments)
+            return result
         if arguments and isinstance(arguments[0], Memory) and primitive in VIEWS and len(arguments) == 1:
             return [VIEWS[primitive](arguments[0], params)]
         names = [self.loaded(x) for x in arguments]
         if primitive in MOVES:
-            for var in equation.outvars:
-                expect_small(var.aval.shape, primitive)
+            avals: list[Any] = [var.aval for var in equation.outvars]
+            for aval in avals:
+                expect_small(aval.shape, primitive)
             moved = MOVES[primitive](*names, **params)
             return moved if equation.primitive.multiple_results else [moved]
         aval = stored(equation.outvars[0].aval)
@@ -108,7 +111,7 @@ class Writer(Lines):
         return [RULES[primitive](self, equation, *names)]
 
 
-def _expect_no_random_keys(primitive: str, equation: Any) -> None:
+def _expect_no_random_keys(primitive: str, equation: JaxprEqn) -> None:
     avals = [atom.aval for atom in (*equation.invars, *equation.outvars)]
     if any(hasattr(aval, "dtype") and is_random_key(aval.dtype) for aval in avals):
         raise Unsupported(f"{primitive} of random keys")
@@ -117,7 +120,7 @@ def _expect_no_random_keys(primitive: str, equation: Any) -> None:
 # ---- Control flow
 
 
-def _cond(writer: Writer, equation: Any, which: Any, *operands: Any) -> list[Any]:
+def _cond(writer: Writer, equation: JaxprEqn, which: Any, *operands: Any) -> list[Any]:
     branches = equation.params["branches"]
     results = [writer.variables(var.aval) for var in equation.outvars]
     writer.branches = True
@@ -156,7 +159,7 @@ def _carried(writer: Writer, avals: Sequence[Any], values: Sequence[Any]) -> lis
     return carry
 
 
-def _while(writer: Writer, equation: Any, *operands: Any) -> list[Any]:
+def _while(writer: Writer, equation: JaxprEqn, *operands: Any) -> list[Any]:
     params = equation.params
     ends = np.cumsum([params["cond_nconsts"], params["body_nconsts"]])
     cond_consts, body_consts, initial = operands[: ends[0]], operands[ends[0] : ends[1]], operands[ends[1] :]
@@ -174,7 +177,7 @@ def _while(writer: Writer, equation: Any, *operands: Any) -> list[Any]:
     return carry
 
 
-def _scan(writer: Writer, equation: Any, *operands: Any) -> list[Any]:
+def _scan(writer: Writer, equation: JaxprEqn, *operands: Any) -> list[Any]:
     params = equation.params
     length = params["length"]
     fixed, initial, xs = scan_operands(params, operands)
@@ -188,7 +191,8 @@ def _scan(writer: Writer, equation: Any, *operands: Any) -> list[Any]:
     if length > MOST_STEPS:
         raise Unsupported(f"a scan of {length} steps over arrays, more than {MOST_STEPS}")
     xs = [writer.loaded(x) for x in xs]
-    state, columns = list(initial), [np.empty(var.aval.shape, object) for var in equation.outvars[carries:]]
+    stacked: list[Any] = [var.aval for var in equation.outvars[carries:]]
+    state, columns = list(initial), [np.empty(aval.shape, object) for aval in stacked]
     for i in reversed(range(length)) if params["reverse"] else range(length):
         results = writer.closed(params["jaxpr"], [*fixed, *state, *(row(x, i) for x in xs)])
         state = results[:carries]
@@ -200,7 +204,7 @@ def _scan(writer: Writer, equation: Any, *operands: Any) -> list[Any]:
 CONTROL_FLOW: dict[str, Callable[..., list[Any]]] = {"cond": _cond, "scan": _scan, "while": _while}
 
 
-def emit_function(closed: Any, arguments: Sequence[Names], capture: Callable[[Any], Memory]) -> Emitted:
+def emit_function(closed: ClosedJaxpr, arguments: Sequence[Names], capture: Callable[[Any], Memory]) -> Emitted:
     """A closed jaxpr, applied to values by these names.
 
     `capture` gives a captured array that stays in memory its place there.
@@ -221,7 +225,7 @@ def emit_stages(
     return writer.emitted([writer.loaded(x) for x in values], None)
 
 
-def _neutral_of(closed: Any, writer: Writer, arguments: Sequence[Names], results: Sequence[Names]) -> Any:
+def _neutral_of(closed: ClosedJaxpr, writer: Writer, arguments: Sequence[Names], results: Sequence[Names]) -> Any:
     """The neutral scalar of each leaf of a function of two items, where each element is combined by one primitive."""
     if len(arguments) != 2 * len(results):
         return None

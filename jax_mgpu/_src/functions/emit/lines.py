@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
+from jax_mgpu._src.arguments.annotations import DTypeLike
 from jax_mgpu._src.functions.emit.memory import Memory
 from jax_mgpu._src.functions.emit.scalars import Names, Unsupported, expect_small, scalar_text, scalar_type
 from jax_mgpu._src.keys.bits import is_random_key
 
-__all__ = ["Emitted", "Lines", "stored"]
+__all__ = ["Emitted", "Equation", "Lines", "stored"]
+
+
+class Atom(Protocol):
+    """A value of a jaxpr, which is an array."""
+
+    @property
+    def aval(self) -> jax.core.ShapedArray: ...
+
+
+class Equation(Protocol):
+    """A `jax.extend.core.JaxprEqn` whose values are arrays."""
+
+    @property
+    def invars(self) -> Sequence[Atom]: ...  # noqa: D102
+    @property
+    def outvars(self) -> Sequence[Atom]: ...  # noqa: D102
+    @property
+    def params(self) -> dict[str, Any]: ...  # noqa: D102
+
 
 MOST_LINES = 8192
 # Larger functions are called: copied to each place that combines, they take seconds to compile. A costly primitive
@@ -68,7 +88,7 @@ class Lines:
         if len(self.lines) > MOST_LINES:
             raise Unsupported(f"more than {MOST_LINES} operations on scalars")
 
-    def value(self, dtype: Any, operation: str, *operands: object) -> str:
+    def value(self, dtype: DTypeLike, operation: str, *operands: object) -> str:
         """The name of what an operation of ffi/jit/function_data.cc gives."""
         name = f"v{len(self.made)}"
         self.made[name] = (operation, *map(str, operands))
@@ -88,7 +108,7 @@ class Lines:
         for index in np.ndindex(*variables.shape):
             self.line("set", variables[index], values[index])
 
-    def constant(self, value: Any, dtype: Any) -> Names:
+    def constant(self, value: Any, dtype: DTypeLike) -> Names:
         """Constants, written where names are used."""
         value = np.asarray(value)
         names = np.empty(value.shape, object)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from jax_mgpu._src.arguments.annotations import DTypeLike
 from jax_mgpu._src.arguments.check import describe
 from jax_mgpu._src.functions.emit.scalars import Unsupported, scalar_type
 
@@ -28,7 +29,7 @@ class Memory:
     steps: tuple[tuple[str, int], ...] = ()  # the names of places, and how far apart these are
 
     @classmethod
-    def of(cls, capture: int, dtype: Any, shape: Sequence[int]) -> Memory:
+    def of(cls, capture: int, dtype: DTypeLike, shape: Sequence[int]) -> Memory:
         """A whole array."""
         strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
         return cls(capture, np.dtype(dtype), tuple(shape), tuple(strides))
@@ -72,18 +73,18 @@ class Captures:
         return Memory.of(known[0], const.dtype, const.shape)
 
 
-def _view_squeeze(x: Memory, params: Any) -> Memory:
+def _view_squeeze(x: Memory, params: Mapping[str, Any]) -> Memory:
     gone = {d % x.ndim for d in params["dimensions"]}
     kept = [axis for axis in range(x.ndim) if axis not in gone]
     return x.shifted([], [x.shape[axis] for axis in kept], [x.strides[axis] for axis in kept])
 
 
-def _view_transpose(x: Memory, params: Any) -> Memory:
+def _view_transpose(x: Memory, params: Mapping[str, Any]) -> Memory:
     order = params["permutation"]
     return x.shifted([], [x.shape[axis] for axis in order], [x.strides[axis] for axis in order])
 
 
-def _view_slice(x: Memory, params: Any) -> Memory:
+def _view_slice(x: Memory, params: Mapping[str, Any]) -> Memory:
     starts, steps = params["start_indices"], params["strides"] or [1] * x.ndim
     shape = [
         -(-(limit - start) // step) for start, limit, step in zip(starts, params["limit_indices"], steps, strict=True)
@@ -92,14 +93,14 @@ def _view_slice(x: Memory, params: Any) -> Memory:
     return x.shifted(zip(map(str, starts), x.strides, strict=True), shape, strides)
 
 
-def _view_broadcast(x: Memory, params: Any) -> Memory:
+def _view_broadcast(x: Memory, params: Mapping[str, Any]) -> Memory:
     shape, strides = params["shape"], [0] * len(params["shape"])
     for axis, place in enumerate(params["broadcast_dimensions"]):
         strides[place] = x.strides[axis] if x.shape[axis] == shape[place] else 0
     return x.shifted([], shape, strides)
 
 
-def _view_reshape(x: Memory, params: Any) -> Memory:
+def _view_reshape(x: Memory, params: Mapping[str, Any]) -> Memory:
     whole = Memory.of(x.capture, x.dtype, x.shape)
     axes = [axis for axis, n in enumerate(x.shape) if n != 1]
     if params.get("dimensions") is not None or any(x.strides[axis] != whole.strides[axis] for axis in axes):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 
 from jax_mgpu._src.functions.emit.jaxpr import Writer, emit_function, emit_stages
 from jax_mgpu._src.functions.emit.layout import Layout, expect_layout
@@ -61,7 +62,7 @@ class OperatorData:
 
 
 def emit_operator(
-    closed: Any,
+    closed: ClosedJaxpr,
     avals: Sequence[Any],
     nothing: Sequence[Any] | None = None,
     *,

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from jax.extend.core import ClosedJaxpr
+
 from jax_mgpu._src.functions.emit.jaxpr import Writer
 from jax_mgpu._src.functions.emit.layout import Layout, expect_layout
 from jax_mgpu._src.functions.emit.memory import Captures
@@ -28,7 +30,7 @@ class OrderData:
     captures: tuple[Any, ...]
 
 
-def emit_order(closed: Any, avals: Sequence[Any]) -> OrderData:
+def emit_order(closed: ClosedJaxpr, avals: Sequence[Any]) -> OrderData:
     """The order of a closed jaxpr, which takes the leaves of two items and says whether the first comes first."""
     item, capture = expect_layout(Layout.of(avals)), Captures()
     writer = Writer(capture)

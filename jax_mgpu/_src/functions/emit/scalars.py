@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.arguments.annotations import DTypeLike
+
 __all__ = [
     "MOST_ITEM_SCALARS",
     "MOST_SCALARS",
@@ -39,7 +41,7 @@ class Unsupported(Exception):
     """What is in a function that no kernel can be made of."""
 
 
-def scalar_type(dtype: Any) -> str:
+def scalar_type(dtype: DTypeLike) -> str:
     """The type of a dtype, as lines name it."""
     name = np.dtype(dtype).name if not jnp.issubdtype(dtype, jax.dtypes.extended) else str(dtype)
     if name not in SCALARS:
@@ -47,7 +49,7 @@ def scalar_type(dtype: Any) -> str:
     return SCALARS[name]
 
 
-def scalar_text(value: Any, dtype: Any) -> str:
+def scalar_text(value: Any, dtype: DTypeLike) -> str:
     """A constant: its type and its bits."""
     dtype = np.dtype(dtype)
     bits = int(np.asarray(value).astype(dtype).view(f"u{dtype.itemsize}"))
@@ -60,7 +62,7 @@ def expect_small(shape: Sequence[int], what: str) -> None:
         raise Unsupported(f"{what} of shape {list(shape)}, more than {MOST_SCALARS} scalars")
 
 
-def neutral(function: str, dtype: Any) -> Any:
+def neutral(function: str, dtype: DTypeLike) -> Any:
     """The identity of a function of two scalars, exact in that it changes no bit of what it is combined with."""
     dtype = np.dtype(dtype)
     floats = jnp.issubdtype(dtype, jnp.floating)
