@@ -52,5 +52,5 @@ for _name in __all__:
 
 
 def __dir__() -> list[str]:
-    """The public names alone: the modules that Python puts beside them are not part of the interface."""
+    """Lists only the public names: the modules that Python puts beside them are not part of the interface."""
     return __all__

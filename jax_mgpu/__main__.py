@@ -43,11 +43,11 @@ class Ragged(NamedTuple):
     what: str
     values: np.ndarray
     offsets: np.ndarray
-    words: Sequence[str] | None  # what a value stands for
+    words: Sequence[str] | None  # the strings that values stand for
 
 
 class InputError(Exception):
-    """A file that cannot be used: one line."""
+    """A file that cannot be used; the message is one line."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -150,14 +150,14 @@ def sort_and_report(data: Ragged) -> int:
 
 
 def next_step() -> str:
-    """What to do once the first sort has run."""
+    """The next steps once the first sort has run."""
     if not library.platforms() or (jax.default_backend() == "gpu" and not mgpu.has_cuda()):
         return f"get the kernels: {library.how_to_get_kernels()}"
     return "python -m jax_mgpu --benchmark compares nine operations with plain JAX, in a minute"
 
 
 def show_rows(data: Ragged, result: np.ndarray) -> None:
-    """A few rows before and after."""
+    """The first rows before and after the sort."""
 
     def text(values: np.ndarray) -> str:
         words = [str(value) if data.words is None else data.words[value] for value in values[:12]]
@@ -254,7 +254,7 @@ def what_runs(program: str) -> str:
 
 
 def print_information() -> None:
-    """What a report of a bug needs: versions, devices, kernels, settings; on one screen."""
+    """The facts that a bug report needs, on one screen: versions, devices, kernels, settings."""
     runtime = ffi_api_version()
     platforms, operations = ", ".join(library.platforms()), len(library.cpu_library.handlers())
     built = f"{platforms}, of {operations} operations" if platforms else "none"
@@ -266,7 +266,7 @@ def print_information() -> None:
         f"devices: {list_devices()}",
         f"kernels built: {built}",
         *(f"  {name}: {description}" for name, description in mgpu.backends().items()),
-        *([f"build: {library.build_decision()}"] if mgpu.has_cuda() else []),  # else the line on cuda has said so
+        *([f"build: {library.build_decision()}"] if mgpu.has_cuda() else []),  # else the line on cuda says so
         f"FFI API of this jaxlib: {'.'.join(map(str, runtime)) if runtime else 'unknown'}",
         f"settings: {' '.join(settings) or 'none'}",
         "To report a bug, send these lines, the shortest program that shows it, and all that it printed.",
@@ -276,7 +276,7 @@ def print_information() -> None:
 
 
 def list_devices() -> str:
-    """How many of each kind, and what drives them; or why there are none."""
+    """The number of devices of each kind and their driver, or why there are none."""
     try:
         devices = jax.devices()
     except RuntimeError as error:

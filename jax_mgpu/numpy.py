@@ -128,7 +128,7 @@ def top_k(call: Call) -> Any:
 
 
 def _total_order(x: jax.Array) -> jax.Array:
-    """Integers in the order of `lax.top_k`: there, of floats, -0 is less than 0, and NaNs have signs too."""
+    """Integers in the order of `lax.top_k`: for floats, -0 is less than 0 there, and NaNs have signs."""
     if not _jnp.issubdtype(x.dtype, _jnp.floating):
         return x
     words = jax.lax.bitcast_convert_type(x, _jnp.dtype(f"int{8 * x.dtype.itemsize}"))
@@ -176,12 +176,12 @@ def median(call: Call) -> Any:
     return _selection(call, 0.5, "midpoint", ("a", "axis", "keepdims")) or call.with_kernels()
 
 
-# A selection reads a row a few times. Below so many items, or for more quantiles, a sort of the row takes less.
+# A selection reads a row a few times. For fewer items, or more quantiles, a sort of the row is faster.
 SELECTED_ROW, SELECTED = 1024, 3
 
 
 def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int = 1) -> Callable[[], Any] | None:
-    """Quantiles from the items of two ranks each, by the formulas of JAX, or None where a sort is better."""
+    """Quantiles from the items of two ranks each, by the formulas of JAX, or None if a sort is better."""
     a, axis, keepdims = call.a, call.axis, call.keepdims
     axes = range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     if not all(_is_axis(one, a) for one in axes) or not call.gives_only(*names):
@@ -257,7 +257,7 @@ def cumprod(call: Call) -> Any:
 
 
 def _nonzero(call: Call) -> list[jax.Array]:
-    """Where the items are that are not zero, an array an axis."""
+    """The positions of nonzero items, one array per axis."""
     a, size, fill = call.a, call.size, call.fill_value
     mask = (a if a.dtype == bool else a != 0).reshape(-1)
     flat, number = _mgpu.select_indices(mask, size=size, fill_value=0)
@@ -271,14 +271,14 @@ def _nonzero(call: Call) -> list[jax.Array]:
 
 
 def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
-    """Outside of `jit`, the number of results of `nonzero` and its kin is counted first."""
+    """Outside of `jit`, the results of `nonzero` and its like are counted first."""
     return "size", lambda call: globals()[function](
         call.a, size=int(_jnp.count_nonzero(call.a)), fill_value=call.fill_value
     )
 
 
 def _finds(call: Call) -> bool:
-    """Whether the kernels find the items that are not zero."""
+    """Whether the kernels find the nonzero items."""
     fill = call.fill_value
     return call.a.ndim > 0 and _is_size(call.size) and call.size > 0 and (fill is None or _np.shape(fill) == ())
 
@@ -342,7 +342,7 @@ _COMPRESSED = "condition", "a", "arr", "axis", "size", "fill_value"
 
 
 def _compress_now(call: Call) -> Any:
-    """Outside of `jit`: those that are kept are counted first."""
+    """Outside of `jit`, the kept items are counted first."""
     condition, axis = call.condition, call.axis
     if _np.ndim(condition) != 1 or _np.ndim(call.a) == 0 or not (axis is None or _is_axis(axis, call.a)):
         return None
@@ -391,7 +391,7 @@ def extract(call: Call) -> Any:
 
 
 def _repeated(call: Call) -> bool:
-    """Whether kernels repeat each item so many times."""
+    """Whether kernels repeat the items."""
     a, repeats, size, axis = call.a, call.repeats, call.total_repeat_length, call.axis
     if not call.gives_only("a", "repeats", "axis", "total_repeat_length") or not _is_size(size) or size <= 0:
         return False
@@ -402,7 +402,7 @@ def _repeated(call: Call) -> bool:
 
 
 def _repeat_now(call: Call) -> Any:
-    """Outside of `jit`: lengths are added up first."""
+    """Outside of `jit`, the lengths are added up first."""
     if not is_array(call.repeats) or call.repeats.dtype.name not in ("int32", "int64"):
         return None
     filled = call.changed(total_repeat_length=int(_np.sum(_np.asarray(call.repeats))))
@@ -424,7 +424,7 @@ def repeat(call: Call) -> Any:
     a = call.a.reshape(-1) if call.axis is None else call.a
 
     def program() -> Any:
-        offsets = _mgpu.scan(call.repeats, exclusive=True)  # the last item fills what is left
+        offsets = _mgpu.scan(call.repeats, exclusive=True)  # the last item fills the rest
         rows = _mgpu.interval_expand(_jnp.moveaxis(a, axis, 0), offsets, call.total_repeat_length)
         return _jnp.moveaxis(rows, 0, axis)
 
@@ -548,7 +548,7 @@ def histogram(call: Call) -> Any:
 
 
 def _unique_now(call: Call) -> Any:
-    """Outside of `jit`: as many results as items, then those that there are."""
+    """Outside of `jit`, there is room for as many results as items, and the actual ones are cut off."""
     axis = 0 if call.axis is None else call.axis
     if call.ar.size == 0 or not (call.axis is None or _has_few_columns(call)):
         return None
@@ -673,7 +673,7 @@ def setdiff1d(call: Call) -> Any:
         else:
             n = own.shape[0]
             own = unique(own, size=n)
-            number = n + 1 - _jnp.sum(own == own[0])  # past them is the first again
+            number = n + 1 - _jnp.sum(own == own[0])  # the first item follows them again
             kept = ~isin(own, call.ar2) & (_jnp.arange(n) < number)
         return _mgpu.select(own, kept, size=size, fill_value=fill).values
 
@@ -722,7 +722,7 @@ def intersect1d(call: Call) -> Any:
     return call.with_kernels() if _are_alike(call) else None
 
 
-# JAX compares all pairs, which takes less time for a few.
+# For few keys, JAX's comparison of all pairs is faster.
 FEW_TESTS = 128
 
 

@@ -31,7 +31,7 @@ DROPPING = None, "fill", "drop", jax.lax.GatherScatterMode.FILL_OR_DROP
 
 
 def _reduced(call: Call, op: Any) -> Callable[[], Any] | None:
-    """The rows of each segment combined. XLA's scatter takes less time on a CPU, and has all other calls."""
+    """The rows of each segment combined. On a CPU, XLA's scatter is faster; it also serves all other calls."""
     data, ids, number = call.data, call.segment_ids, call.num_segments
     if call.bucket_size is not None or call.mode not in DROPPING or getattr(call, "out_sharding", None) is not None:
         return None
@@ -45,7 +45,7 @@ def _reduced(call: Call, op: Any) -> Callable[[], Any] | None:
 
 
 def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
-    """Outside of `jit` there are as many segments as the largest id says."""
+    """Outside of `jit`, the largest id gives the number of segments."""
 
     def now(call: Call) -> Any:
         if not is_array(call.segment_ids) or call.segment_ids.size == 0:
@@ -111,14 +111,14 @@ def segment_mean(
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
 ) -> jax.Array:
-    """The mean of each segment, as jraph's `segment_mean`: 0 over nothing.
+    """The mean of each segment, like jraph's `segment_mean`; 0 for empty segments.
 
     Args:
       data: `[n, ...]`.
       segment_ids: `[n]` integers. Those outside of `[0, num_segments)` belong to no segment.
       num_segments: a static number; outside of `jit`, by default, one more than the largest id.
       indices_are_sorted: a promise that ids do not decrease.
-      unique_indices: a promise that no id comes twice.
+      unique_indices: a promise that no id occurs twice.
 
     Returns:
       `[num_segments, ...]`.
@@ -139,7 +139,7 @@ def segment_variance(
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
 ) -> jax.Array:
-    """The variance of each segment, as jraph's `segment_variance`: by the number of items, 0 over nothing.
+    """The variance of each segment, like jraph's `segment_variance`: divides by the number of items; 0 if empty.
 
     Args:
       data: see `segment_mean`.
@@ -169,7 +169,7 @@ def segment_normalize(
     unique_indices: bool = False,
     eps: float = 1e-8,
 ) -> jax.Array:
-    """Items less the mean of their segment, by its standard deviation, as jraph's `segment_normalize`.
+    """Items minus the mean of their segment, divided by its standard deviation, like jraph's `segment_normalize`.
 
     Args:
       data: see `segment_mean`.
@@ -177,7 +177,7 @@ def segment_normalize(
       num_segments: see `segment_mean`.
       indices_are_sorted: see `segment_mean`.
       unique_indices: see `segment_mean`.
-      eps: the least variance.
+      eps: the smallest variance.
 
     Returns:
       An array of the shape of `data`.
@@ -200,7 +200,7 @@ def segment_softmax(
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
 ) -> jax.Array:
-    """The softmax over each segment, as jraph's `segment_softmax`.
+    """The softmax over each segment, like jraph's `segment_softmax`.
 
     Args:
       logits: `[n, ...]`.
@@ -232,7 +232,7 @@ def _of_items(x: jax.Array, segment_ids: jax.Array) -> jax.Array:
 
 
 def _items(data: jax.Array, segment_ids: jax.Array, *given: Any) -> jax.Array:
-    """How many items each segment has, at least one, in the type of the data."""
+    """The number of items of each segment, at least one, in the type of the data."""
     ones = _jnp.ones(_np.shape(segment_ids), _jnp.result_type(data))
     counts = _jnp.maximum(segment_sum(ones, segment_ids, *given), _jnp.ones((), ones.dtype))
     return counts.reshape(counts.shape + (1,) * (_np.ndim(data) - 1))

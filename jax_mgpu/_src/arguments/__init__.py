@@ -1,1 +1,1 @@
-"""What public functions check and convert before anything is computed: types, shapes, counts, values, rows."""
+"""Checks and conversions of public functions' arguments: types, shapes, counts, values, rows."""

@@ -46,7 +46,7 @@ OperatorName: TypeAlias = (
     | Literal["var", "std", "count", "first", "last", "nunique", "median", "nansum", "nanmean", "nanmin", "nanmax"]
 )
 OperatorTree: TypeAlias = OperatorName | Mapping[Any, Any] | Sequence[Any]  # a name, or a pytree of names
-Integers: TypeAlias = ArrayLike | Sequence[int]  # where lists of the host are taken too
+Integers: TypeAlias = ArrayLike | Sequence[int]  # where lists are accepted too
 Keys: TypeAlias = ArrayLike | tuple[ArrayLike, ...]  # one array, or columns
 Directions: TypeAlias = bool | tuple[bool, ...]
 PairFunction: TypeAlias = Callable[[Any, Any], Any]  # of two items, each a pytree

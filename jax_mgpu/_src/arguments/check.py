@@ -58,14 +58,14 @@ INT32_LIMIT = 2**31
 
 
 def describe(x: Any) -> str:
-    """Dtype and shape of an array, as in an error message; of anything else, what Python shows."""
+    """Dtype and shape of an array, as error messages show them; anything else as Python shows it."""
     if not hasattr(x, "dtype") or not hasattr(x, "shape"):
         return repr(x)
     return f"{x.dtype.name}[{','.join(map(str, x.shape))}]"
 
 
 def describe_static(x: Any) -> str:
-    """The same of a value that must be known while tracing."""
+    """Describes a value that must be known while tracing."""
     return f"a traced {describe(x)}" if isinstance(x, jax.core.Tracer) else describe(x)
 
 
@@ -82,14 +82,14 @@ def value_error(operation: str, argument: str, expected: str, got: Any) -> Value
 def as_array(operation: str, argument: str, x: Pytree, limit: int | None = None) -> jax.Array:
     """An argument as an array.
 
-    Integers that JAX would cut to 32 bits, without `jax_enable_x64`, are an error if they do not fit. Positions are an
-    exception: all positions beyond `limit` mean the same, so they become other positions beyond it.
+    Integers that do not fit 32 bits are an error without `jax_enable_x64`. Positions are an exception: all positions
+    beyond `limit` mean the same, so they become other positions beyond it.
     """
     return x if isinstance(x, jax.Array) else on_host(host_array, x, operation, argument, limit)
 
 
 def host_array(x: Any, operation: str, argument: str, limit: int | None) -> jax.Array | np.ndarray:
-    """The same of what the host has, as JAX takes it."""
+    """A value of the host as an array, of the dtype that JAX gives it."""
     if isinstance(x, np.ma.MaskedArray):
         raise type_error(operation, argument, "an array without a mask", type(x).__name__)
     try:
@@ -109,16 +109,16 @@ def host_array(x: Any, operation: str, argument: str, limit: int | None) -> jax.
 
 
 def _items(x: Any) -> Iterable[Any]:
-    """What a list or a tuple holds, at any depth."""
+    """The items of a list or tuple, at any depth."""
     return jax.tree.leaves(x) if isinstance(x, (list, tuple)) else ()
 
 
 def _numbers(operation: str, argument: str, host: np.ndarray, x: Pytree) -> np.ndarray:
-    """NumPy's form of an argument; only large integers may be objects."""
+    """An argument as a NumPy array; only integers of more than 64 bits may be objects."""
     if host.dtype == object:
         numeric = host.size > 0 and all(isinstance(i, int) for i in host.flat)
     elif host.dtype.kind in "biuf" and host.dtype.itemsize <= 8:
-        numeric = True  # the common ones, without the search that JAX makes
+        numeric = True  # the common types, without the search that JAX makes
     else:
         numeric = jnp.issubdtype(host.dtype, jnp.number) or host.dtype == bool
         numeric = numeric and host.dtype.type not in (np.longdouble, np.clongdouble, np.timedelta64)
@@ -129,7 +129,7 @@ def _numbers(operation: str, argument: str, host: np.ndarray, x: Pytree) -> np.n
 
 
 def _numbers_instead(host: np.ndarray) -> str:
-    """How to make numbers of texts and times; nothing for anything else."""
+    """How to convert texts and times to numbers; empty for anything else."""
     not_numbers = (str, bytes, datetime.date, datetime.time, datetime.timedelta)
     if host.ndim == 0 or not (
         host.dtype.kind in "USTmM"  # T: of NumPy 2
@@ -142,7 +142,7 @@ def _numbers_instead(host: np.ndarray) -> str:
 
 
 def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None) -> np.ndarray:
-    """Integers of a type that JAX has, as `as_array` tells."""
+    """Integers of a type that JAX has; out of range, an error as in `as_array`."""
     if host.dtype.kind not in "iuO" or host.dtype.itemsize < 8:
         return host
     given = np.dtype(np.int64) if host.dtype == object else host.dtype
@@ -163,7 +163,7 @@ def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None)
 
 
 def expect_no_axis(operation: str, argument: str, axis_name: AxisName | None) -> None:
-    """An argument that excludes a mesh axis was given."""
+    """The error of an argument that cannot be combined with a mesh axis."""
     if axis_name is not None:
         raise value_error(operation, "axis_name", f"None where {argument} is given", repr(axis_name))
 
@@ -203,9 +203,9 @@ def expect_same_dtype(operation: str, a_name: str, a: jax.Array, b_name: str, b:
 
 
 def index_dtype(operation: str, argument: str, *lengths: int) -> np.dtype:
-    """The dtype of indices into arrays of these lengths: int32, or int64 where one is of 2^31 items or more.
+    """The dtype of indices into arrays of these lengths: int32, or int64 if one has 2^31 items or more.
 
-    An unknown length of `jax.export` is one of fewer.
+    A length that `jax.export` does not know counts as smaller.
     """
     long = [length for length in lengths if surely(operator.ge, length, INT32_LIMIT)]
     if not long:
@@ -216,12 +216,12 @@ def index_dtype(operation: str, argument: str, *lengths: int) -> np.dtype:
 
 
 def index_vector(operation: str, argument: str, x: Pytree, limit: int) -> jax.Array:
-    """A 1-D array of positions up to `limit`, as int32 or int64 (positions beyond `limit` stay beyond it)."""
+    """A 1-D array of positions as int32 or int64; positions beyond `limit` stay beyond it."""
     return index_array(operation, argument, expect_vector(operation, argument, x, limit), limit)
 
 
 def index_array(operation: str, argument: str, x: Pytree, limit: int) -> jax.Array:
-    """The same of any shape."""
+    """Positions of any shape, like `index_vector`."""
     x = as_array(operation, argument, x, limit)
     if x.size == 0 and not jnp.issubdtype(x.dtype, jnp.integer):
         x = x.astype(jnp.int32)  # an empty list
@@ -249,14 +249,14 @@ def static_size(operation: str, argument: str, size: Any) -> int:
 
 
 def static_flag(operation: str, argument: str, flag: Any) -> bool:
-    """A yes or no, which must be known while tracing."""
+    """A flag, which must be known while tracing."""
     if isinstance(flag, (bool, np.bool_)) or (isinstance(flag, int) and flag in (0, 1)):
         return bool(flag)
     raise type_error(operation, argument, "a static True or False", describe_static(flag))
 
 
 def expect_choice(operation: str, argument: str, choice: Any, choices: Iterable[str]) -> str:
-    """One of some words."""
+    """One of a few strings."""
     if not isinstance(choice, str) or choice not in choices:
         raise value_error(operation, argument, " or ".join(map(repr, choices)), describe_static(choice))
     return choice
@@ -277,7 +277,7 @@ def expect_dtype(operation: str, dtype: DTypeLike | None, op: object = None) -> 
 
 
 def count_operand(operation: str, argument: str, count: Count, length: int) -> jax.Array:
-    """A live count as an operand of shape [1], or the absent operand where there is none."""
+    """A live count as an operand of shape [1], or the absent operand if there is none."""
     if count is None:
         return ABSENT
     given, count = count, as_array(operation, argument, count)
@@ -289,7 +289,7 @@ def count_operand(operation: str, argument: str, count: Count, length: int) -> j
 
 
 def fill_operand(operation: str, fill_value: ArrayLike, dtype: np.dtype, argument: str = "fill_value") -> jax.Array:
-    """What fills results past the live ones, converted to their dtype, as an operand of shape [1]."""
+    """The fill value of results past the live ones, in their dtype, as an operand of shape [1]."""
     if not isinstance(fill_value, jax.Array):
         return on_host(_host_fill, fill_value, operation, argument, dtype)
     result: jax.Array = _fill(fill_value, fill_value, operation, argument, dtype)
@@ -313,7 +313,7 @@ def _fill(value: Any, given: Any, operation: str, argument: str, dtype: np.dtype
 
 
 def positions_instead(dtype: Any) -> str:
-    """What an error says to those who gave a mask in place of positions."""
+    """The hint in an error for a mask that was given instead of positions."""
     return " (select takes a mask, Segments.from_flags the flags of first items)" if dtype == jnp.bool_ else ""
 
 
@@ -324,7 +324,7 @@ def _as_index(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Ar
         return x
     if x.dtype.itemsize < 4:
         return x.astype(jnp.int32)
-    # uint32 and uint64: what does not fit a signed integer lies past every array
+    # uint32 and uint64: values that do not fit a signed integer lie past every array
     signed = index_dtype(operation, argument, limit + 1)
     most = jnp.iinfo(x.dtype).max
     past = most if surely(lambda: limit >= most) else limit + 1

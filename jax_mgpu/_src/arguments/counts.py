@@ -37,7 +37,7 @@ __all__ = [
 
 
 def live_items(n: int, count: jax.Array, dtype: DTypeLike | None = None) -> jax.Array:
-    """The number of live items of n, of the type of indices into them unless another is asked for."""
+    """The number of live items of n, as an index into them unless a dtype is given."""
     dtype = index_dtype("count", "n", n) if dtype is None else dtype
     if not count.size:
         return jnp.asarray(n, dtype)
@@ -51,16 +51,16 @@ def live_mask(n: int, count: jax.Array) -> jax.Array:
 
 
 def heads_from_zero(heads: jax.Array) -> jax.Array:
-    """Heads, and before them that of the first segment, listed or not."""
+    """The heads, preceded by the head of the first segment, whether it is listed or not."""
     first = jnp.zeros((1,), heads.dtype)
-    # Under shard_map the CPU compiler of jaxlib 0.11.2 ends the process where something is joined to an empty array.
+    # Under shard_map, the CPU compiler of jaxlib 0.11.2 crashes where an array is joined to an empty one.
     return jnp.concatenate([first, heads]) if heads.shape[0] else first
 
 
 def partition_points(low: jax.Array, high: jax.Array, n: int, before: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """For each of a few searches, the first place from `low` to `high` that `before(places)` does not hold of.
+    """For each of a few searches, the first place from `low` to `high` for which `before(places)` is false.
 
-    They lie among n items. All searches go in step, in one program without a loop.
+    The places lie among n items. All searches run in lockstep, in one program without a loop.
     """
     for _ in range(n.bit_length()):
         middle = low + (high - low) // 2
@@ -71,7 +71,7 @@ def partition_points(low: jax.Array, high: jax.Array, n: int, before: Callable[[
 
 @jax.custom_batching.custom_vmap
 def of_all(holds: jax.Array) -> jax.Array:
-    """Whether something holds of all problems of a batch: of one answer a problem, JAX would go both ways each time."""
+    """Whether a condition holds for a whole batch: with one answer per problem, JAX would run both branches."""
     return holds
 
 
@@ -82,20 +82,20 @@ def _of_all_batches(size: int, in_batched: Any, holds: jax.Array) -> tuple[jax.A
 
 
 def wide_enough(positions: jax.Array, n: int) -> jax.Array:
-    """Positions of a type that can tell all places of an array of n."""
+    """Positions in a type that holds all places of an array of n."""
     return positions.astype(np.promote_types(positions.dtype, index_dtype("positions", "n", n)))
 
 
 def heads_inside(heads: jax.Array, n: int) -> jax.Array:
     """Heads from 0 to n, where n is padding: JAX's scatters cut larger positions to 32 bits.
 
-    XLA would evaluate a scatter of constant heads while it compiles, which takes seconds. The barrier hides them.
+    XLA would evaluate a scatter of constant heads at compile time, which takes seconds. The barrier hides them.
     """
     return jnp.clip(jax.lax.optimization_barrier(wide_enough(heads, n)), 0, n)
 
 
 def is_first(n: int) -> jax.Array:
-    """Which of n positions is the first."""
+    """Marks which of n positions is the first."""
     return jnp.arange(n, dtype=jnp.uint64 if surely(lambda: n > 2**32) else jnp.uint32) == 0
 
 
@@ -105,7 +105,7 @@ def segment_starts(n: int, heads: jax.Array) -> jax.Array:
 
 
 def marked_starts(n: int, heads: jax.Array, flags: jax.Array) -> jax.Array:
-    """Which of n positions start a segment, by bools, or bits of words, or the list of them."""
+    """Which of n positions start a segment, from bools, bits in words, or a list of heads."""
     if not flags.size:
         return segment_starts(n, heads)
     if flags.dtype == jnp.bool_:
@@ -115,18 +115,18 @@ def marked_starts(n: int, heads: jax.Array, flags: jax.Array) -> jax.Array:
 
 
 def segment_numbers(positions: jax.Array, heads: jax.Array, flags: jax.Array, count: jax.Array) -> jax.Array | None:
-    """Each position's segment, or nothing where all are in one."""
+    """Each position's segment, or None if all are in one."""
     (n,) = positions.shape
     if not heads.size and not flags.size and not count.size:
         return None
     segments = jnp.cumsum(marked_starts(n, heads, flags), dtype=positions.dtype)
-    if count.size and n:  # a dead item is a segment of its own, after all live ones
+    if count.size and n:  # dead items form a segment after all live ones
         segments = jnp.where(live_mask(n, count), segments, segments[-1:] + 1 + positions)
     return segments
 
 
 def segment_bounds(heads: jax.Array, n: int, count: jax.Array, index: Any = None) -> tuple[jax.Array, jax.Array]:
-    """Where the segment of each head begins and ends, among the live ones of n items, whose number has that dtype."""
+    """Where the segment of each head begins and ends among the live items of n, in the dtype of their number."""
     live = live_items(n, count, index)
     dtype = common_dtype(heads, live)
     live = live.astype(dtype)
@@ -137,7 +137,7 @@ def segment_bounds(heads: jax.Array, n: int, count: jax.Array, index: Any = None
 
 
 def segment_lengths(heads: jax.Array, n: int, count: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """How many live items the segment of each head has, as floats: also of 2^31 items and more, in any mode of JAX."""
+    """The number of live items in each head's segment, as floats, also for 2^31 items and more in any mode of JAX."""
     positions = jax.dtypes.canonicalize_dtype(np.uint64)
     most = smaller(n, int(jnp.iinfo(positions).max))
     begin, end = segment_bounds(jnp.maximum(heads, 0).astype(positions), most, count, positions)

@@ -1,4 +1,4 @@
-"""Preconditions: what an operation asks of its arguments' values, checked if the caller wants it.
+"""Preconditions: what operations require of their arguments' values, checked on request.
 
 A public function passes an argument through one of the functions below. With checks off, they return the argument
 itself. With checks on, they also compute the first offending position, and a custom call that hands the argument
@@ -56,15 +56,14 @@ def checks(on: bool = True) -> AbstractContextManager[None]:
 
     The error, a `jax.errors.JaxRuntimeError`, names the operation, the argument, the first offending position and the
     value there. The running program raises it, so under asynchronous dispatch it appears where you wait for the result.
-    A program that has run before, and that a CPU runs at once, raises it as a `ValueError`; so JAX does with callbacks.
-    A `size` other than 0 that is less than the number of results is an error too, and so are ids of items in the place
-    of heads, where they exceed the number of items: one of them repeats, and another follows. An argument is not
-    checked where the compiler sees that no result depends on it. Checked calls cost more time, and on a GPU they wait
-    for the device. JAX_MGPU_CHECKS=1 in the environment turns checks on everywhere. Platforms without kernels check
-    nothing.
+    If a program has run before and a CPU runs it at once, JAX raises a `ValueError` instead, as for callbacks. A `size`
+    smaller than the number of results is an error too, unless it is 0. So are ids of items given as heads, if they
+    exceed the number of items: then one of them repeats, and another follows. An argument is not checked if the
+    compiler sees that no result depends on it. Checked calls cost more time, and on a GPU they wait for the device.
+    JAX_MGPU_CHECKS=1 in the environment turns checks on everywhere. Platforms without kernels check nothing.
 
-    As every setting of JAX that its programs depend on, this one is the thread's. A generator or an asyncio task that
-    is suspended within the context leaves checks on for what else the thread runs: leave it before `yield` and `await`.
+    Like JAX's own settings, this one belongs to the thread. A generator or an asyncio task that is suspended within the
+    context leaves checks on for other code of the thread: leave the context before `yield` and `await`.
 
     Args:
       on: whether to check.
@@ -91,20 +90,20 @@ ASCENDING = "non-negative integers in non-decreasing order"
 
 
 def non_decreasing(operation: str, argument: str, x: jax.Array) -> jax.Array:
-    """Positions in non-decreasing order, none negative."""
+    """Non-negative positions in non-decreasing order."""
     return _require(operation, argument, ASCENDING, x, _is_ascending)
 
 
-# What a caller may have meant who gives something else in the place of heads or offsets.
+# What a caller may have meant who gives something else instead of heads or offsets.
 LENGTHS = "Segments.from_lengths takes lengths"
 IDS = "Segments.from_ids takes the segment of each item"
 
 
 def segment_heads(operation: str, heads: jax.Array, length: int) -> jax.Array:
-    """Start positions of segments, those past the last of `length` items being padding.
+    """Start positions of segments; those past the last of `length` items are padding.
 
-    The segment of each item, given in their place, is in order too. It is told from them where it exceeds `length`:
-    padding has no reason to repeat one number and go on to another.
+    Ids of items given instead are in order too. They are told from heads if they exceed `length`: padding has no reason
+    to repeat one number and go on to another.
     """
 
     def holds(heads: jax.Array) -> jax.Array:
@@ -116,15 +115,15 @@ def segment_heads(operation: str, heads: jax.Array, length: int) -> jax.Array:
 
 
 def segment_numbers(operation: str, argument: str, x: jax.Array, number: int) -> jax.Array:
-    """Segments by their numbers; -1, and `number`, are padding."""
+    """Numbers of segments; -1 and `number` are padding."""
     expected = f"numbers of {number} segments, or as padding -1 or {number}"
     return _require(operation, argument, expected, x, lambda x: (x >= -1) & (x <= number))
 
 
 def distinct_positions(operation: str, argument: str, x: jax.Array, count: jax.Array, length: int) -> jax.Array:
-    """Positions in increasing order, none negative; those past the live items are padding and may repeat.
+    """Non-negative positions in increasing order; those past the live items are padding and may repeat.
 
-    `count`, the number of live items, is an operand of shape [1], or empty: then there are `length`.
+    `count`, the number of live items, is an operand of shape [1], or empty if all `length` are live.
     """
 
     def holds(x: jax.Array) -> jax.Array:
@@ -135,7 +134,7 @@ def distinct_positions(operation: str, argument: str, x: jax.Array, count: jax.A
 
 
 def permutation(operation: str, argument: str, x: jax.Array, count: jax.Array) -> jax.Array:
-    """Live positions of an array of this length, none twice; `count` is an operand of shape [1], or empty."""
+    """Distinct live positions of an array of this length; `count` is an operand of shape [1], or empty."""
     n = x.shape[0]
 
     def holds(x: jax.Array) -> jax.Array:
@@ -146,13 +145,13 @@ def permutation(operation: str, argument: str, x: jax.Array, count: jax.Array) -
 
 
 def distinct_rows(operation: str, argument: str, x: jax.Array, length: int) -> jax.Array:
-    """Positions of items of an array of this length, none twice, or any outside of it."""
+    """Distinct positions of items of an array of this length, or any positions outside of it."""
     expected = f"distinct positions of {length} items"
     return _require(operation, argument, expected, x, lambda x: (x < 0) | (x >= length) | _is_first(x, length))
 
 
 def _is_first(x: jax.Array, length: int) -> jax.Array:
-    """Whether positions of items, from 0 to `length`, occur for the first time."""
+    """Whether each position, from 0 to `length`, occurs for the first time."""
     places = jnp.arange(x.shape[0])
     at = jnp.where((x >= 0) & (x < length), x, length)
     first = jnp.full((length + 1,), x.shape[0]).at[at].min(places)
@@ -165,7 +164,7 @@ def inside(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array
 
 
 def not_negative(operation: str, argument: str, x: jax.Array) -> jax.Array:
-    """Numbers from 0 on."""
+    """Numbers of at least 0."""
     return _require(operation, argument, "a number from 0 on", x, lambda x: x >= 0)
 
 
@@ -188,7 +187,7 @@ def segments_fit(operation: str, heads: jax.Array, lengths: Callable[[], jax.Arr
 def same_rows(
     operation: str, starts: jax.Array, ends: jax.Array, other_starts: jax.Array, other_ends: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Starts and ends of rows that lie where others do."""
+    """Starts and ends of rows that must be those of other rows."""
     lengths, others = ends - starts, other_ends - other_starts
 
     def holds(_: jax.Array) -> jax.Array:
@@ -199,7 +198,7 @@ def same_rows(
 
 
 def row_offsets(operation: str, offsets: jax.Array, capacity: int) -> jax.Array:
-    """Where rows of an array of `capacity` items start, the first one at 0, and where the last one ends."""
+    """Where the rows of an array of `capacity` items start, the first at 0, and where the last one ends."""
     return _require(
         operation,
         "offsets",
@@ -210,7 +209,7 @@ def row_offsets(operation: str, offsets: jax.Array, capacity: int) -> jax.Array:
 
 
 def row_splits(operation: str, offsets: jax.Array) -> jax.Array:
-    """The same, of items of which the number is not known."""
+    """The same for an unknown number of items."""
 
     def holds(x: jax.Array) -> jax.Array:
         return _is_ascending(x) & ((x == 0) | (jnp.arange(x.shape[0]) > 0))
@@ -222,7 +221,7 @@ IDS_IN_ORDER = "ids in order, those of a segment one after the other"
 
 
 def ids_in_order(operation: str, ids: jax.Array, number: int) -> jax.Array:
-    """The segment of each item, `number` in all, or any other integer for an item of none."""
+    """The segment of each item, below `number`, or any other integer for items in none."""
 
     def holds(ids: jax.Array) -> jax.Array:
         known = (ids >= 0) & (ids < number)
@@ -233,7 +232,7 @@ def ids_in_order(operation: str, ids: jax.Array, number: int) -> jax.Array:
 
 
 def ids_hold(numpy: Any, ids: Any, known: Any, latest: Any) -> Any:
-    """Whether each id is in order, by those that are known and the last known one up to each."""
+    """Whether each id is in order, given which ids are known and the latest known id up to each."""
     n = ids.shape[0]
     goes_on = numpy.append(numpy.full((1,), -1, latest.dtype), latest)[:n] == ids
     is_behind_gap = numpy.append(numpy.ones((1,), bool), ~known)[:n]
@@ -241,7 +240,7 @@ def ids_hold(numpy: Any, ids: Any, known: Any, latest: Any) -> Any:
 
 
 def without_gaps(operation: str, starts: jax.Array, ends: jax.Array) -> jax.Array:
-    """Ends of segments, where the next ones start."""
+    """Ends of segments, which must be the starts of the next ones."""
     last = starts.shape[-1] - 1
 
     def holds(ends: jax.Array) -> jax.Array:
@@ -251,17 +250,17 @@ def without_gaps(operation: str, starts: jax.Array, ends: jax.Array) -> jax.Arra
 
 
 def row_lengths(operation: str, lengths: jax.Array, capacity: int) -> jax.Array:
-    """Lengths of rows of `capacity` items in all at most."""
+    """Lengths of rows of at most `capacity` items in all."""
 
     def holds(lengths: jax.Array) -> jax.Array:
-        ends = jnp.cumsum(jnp.minimum(lengths, capacity + 1))  # the first that is too large may turn negative
+        ends = jnp.cumsum(jnp.minimum(lengths, capacity + 1))  # the first one that is too large may become negative
         return (lengths >= 0) & (ends >= 0) & (ends <= capacity)
 
     return _require(operation, "lengths", f"lengths from 0 on, {capacity} items in all at most", lengths, holds)
 
 
 def room(operation: str, count: jax.Array, size: int) -> jax.Array:
-    """The number of results, which all have a place; with size 0 the caller asks for the number alone."""
+    """The number of results, which must fit `size`; with size 0 the caller asks only for the number."""
     if size == 0:
         return count
     return _require(operation, "size", f"at most {size} results", count, lambda count: count <= size)
@@ -290,7 +289,7 @@ def sorted_keys(
 ) -> jax.Array:
     """Live keys in the order of lax.sort or its reverse; `count` is an operand of shape [1], or empty.
 
-    `within` says which keys follow another one of their segment: only these have to be in order.
+    `within` marks keys that follow another key of their segment: only these must be in order.
     """
 
     def holds(keys: jax.Array) -> jax.Array:
@@ -312,7 +311,7 @@ def sorted_columns(
     unique: bool = False,
     within: Callable[[], jax.Array] | None = None,
 ) -> list[jax.Array]:
-    """Live keys of several columns in order: each column where all before it are equal; `within` as above."""
+    """Live keys of several columns in order: each column where all previous ones are equal; `within` as above."""
     tied = within()[1:] if within and _ON.value else jnp.ones((max(columns[0].shape[0] - 1, 0),), bool)
     checked = []
     for i, (name, x, down) in enumerate(zip(names, columns, descending, strict=True)):
@@ -334,7 +333,7 @@ def sorted_columns(
 
 
 def _keys_in_order(descending: bool, unique: bool, within: Any) -> str:
-    """What is expected of keys, in words."""
+    """The expected order of keys, in words."""
     order = "descending" if descending else "ascending"
     return f"{'unique ' if unique else ''}keys in {order} order{' within segments' if within else ''}"
 
@@ -360,7 +359,7 @@ def apart(operation: str, argument: str, starts: jax.Array, lengths: Callable[[]
     """Intervals of these lengths that do not overlap."""
 
     def holds(starts: jax.Array) -> jax.Array:
-        # Empty intervals last, then each interval against the one before it in the order of their starts.
+        # Sorts empty intervals last, then compares each interval with the one before it in the order of their starts.
         order = jnp.lexsort((starts, lengths() <= 0))
         ends = (starts + lengths())[order]
         overlaps = (starts[order][1:] < ends[:-1]) & (lengths()[order][1:] > 0)
@@ -370,7 +369,7 @@ def apart(operation: str, argument: str, starts: jax.Array, lengths: Callable[[]
 
 
 def segments_apart(operation: str, argument: str, heads: jax.Array, ends: jax.Array, length: int) -> jax.Array:
-    """Ends of segments in the order of their heads: none reaches into the next. Empty ones may lie anywhere."""
+    """Ends of segments in the order of their heads: none overlaps the next. Empty ones may lie anywhere."""
 
     def holds(ends: jax.Array) -> jax.Array:
         starts, stops = jnp.clip(heads, 0, length), jnp.clip(ends, 0, length)
@@ -382,7 +381,7 @@ def segments_apart(operation: str, argument: str, heads: jax.Array, ends: jax.Ar
 
 
 def segments_inside(operation: str, argument: str, heads: jax.Array, ends: jax.Array, length: int) -> jax.Array:
-    """Ends of segments, of which those of segments with items lie within an array."""
+    """Ends of segments; those of segments with items must lie within an array."""
 
     def holds(ends: jax.Array) -> jax.Array:
         return (ends <= length) | (ends <= heads)
@@ -409,7 +408,7 @@ BY_CONSTRUCTION = contextvars.ContextVar("by_construction", default=False)
 
 @contextlib.contextmanager
 def by_construction(holds: bool = True) -> Iterator[None]:
-    """Within it nothing is checked: an operation made the operands itself, so that their preconditions hold."""
+    """Disables checks within: an operation made the operands itself, so their preconditions hold."""
     token = BY_CONSTRUCTION.set(holds or BY_CONSTRUCTION.get())
     try:
         yield
@@ -427,7 +426,7 @@ def _require(
 ) -> jax.Array:
     """`x`; with checks on, tied to an error at the first position where `holds(x)` is false.
 
-    The error shows what is there in x, or in the array that `shown` gives.
+    The error shows the value at that position in x, or in the array that `shown` returns.
     """
     if not _ON.value or x.size == 0 or BY_CONSTRUCTION.get():
         return x
@@ -444,7 +443,7 @@ def _require(
     return result
 
 
-# The custom call: gives its first operand back, or fails.
+# The custom call: returns its first operand, or fails.
 _check = Primitive("mgpu_check")
 _check.def_abstract_eval(lambda x, position, value, *, expected: x)
 ad.primitive_jvps[_check] = lambda primals, tangents, *, expected: (

@@ -1,4 +1,4 @@
-"""Arguments under names that they had before."""
+"""Arguments that had other names before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def renamed(**names: str) -> Callable[[Function], Function]:
-    """Lets a public function take arguments by old names too, `old="new"`, each with a DeprecationWarning."""
+    """Lets a public function accept old names of arguments, `old="new"`, each with a DeprecationWarning."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)

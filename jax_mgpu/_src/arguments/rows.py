@@ -17,7 +17,7 @@ __all__ = ["RowForm"]
 
 
 class RowForm:
-    """One dtype and trailing shape, and how its arrays are handed to a kernel: as `[n, elements]`, elements > 0."""
+    """A dtype and trailing shape, and how kernels get such arrays: as `[n, elements]`, elements > 0."""
 
     def __init__(self, operation: str, argument: str, x: Pytree):
         self.operation, self.argument = operation, argument
@@ -71,7 +71,7 @@ class RowForm:
         return result
 
     def _stored(self, x: jax.Array) -> jax.Array:
-        """What travels: random keys as words, integers narrower than a byte as bytes."""
+        """The form in which arrays travel: random keys as words, integers narrower than a byte as bytes."""
         if self.random is not None:
             return jax.random.key_data(x)
         if jnp.issubdtype(self.dtype, jnp.integer) and jnp.iinfo(self.dtype).bits < 8:

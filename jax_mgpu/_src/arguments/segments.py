@@ -1,7 +1,7 @@
-"""Segments as arguments: read once, in whichever form they came, and what operations ask of them.
+"""Segments as arguments: reads every form once, and gives operations what they need of it.
 
-All public functions that take `heads` read them, with `ends` and `count` beside them, by `segment_operands`. A
-`Segments` may stand in their place. What an operation then asks for is the same for all forms.
+All public functions that take `heads`, with `ends` and `count`, read them by `segment_operands`, which also accepts a
+`Segments`. Operations see the same for all forms.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ __all__ = ["GivenSegments", "Groups", "Ranges", "expect_no_ends", "segment_opera
 
 
 class Ranges(HostChecked):
-    """What functions know of a `Segments`: where each segment starts and ends."""
+    """The part of a `Segments` that functions use: where each segment starts and ends."""
 
     starts: Any
     ends: Any
 
 
 class Groups(NamedTuple):
-    """The items of each id, in any order, found once by `group_ids`: what functions by id take in the place of ids.
+    """The items of each id, found once by `group_ids`. Functions by id accept it instead of ids.
 
     Attributes:
-      order: `[n]`, the items by their ids, those of one id in their order, and last those without an id.
-      segments: `Segments` of these, one for each id.
+      order: `[n]`, the items sorted by id, stably; items without an id come last.
+      segments: `Segments` of the sorted items, one for each id.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -55,7 +55,7 @@ class GivenSegments:
 
     Args:
       heads: `[m]`, where each segment starts.
-      ends: `[m]`, where each ends; None where each ends where the next begins, and the last one with the live items.
+      ends: `[m]`, where each ends; None if each ends where the next begins, and the last one with the live items.
       count: the number of live items, of shape [1] or absent.
       n: the number of items.
     """
@@ -88,7 +88,7 @@ def split_segments(
     argument: str = "count",
     **others: object,
 ) -> tuple[ArrayLike, ArrayLike | None, Count]:
-    """Heads, ends and count, also where a `Segments` stands for all three and excludes these and other arguments."""
+    """Heads, ends and count. A `Segments` as `heads` gives all three, and excludes these and other arguments."""
     if not isinstance(heads, Ranges):
         return heads, ends, count
     for name, given in {"ends": ends, argument: count, **others}.items():
@@ -108,10 +108,10 @@ def segment_operands(
     axis_name: AxisName | None = None,
     whole: bool = False,
 ) -> GivenSegments:
-    """The segments that a public function was given, checked: heads, with ends and a count or without, or a `Segments`.
+    """Checks the segments that a public function was given: heads with or without ends and a count, or a `Segments`.
 
-    `argument` is the caller's name for the count. Plain JAX functions work on them where they are `whole`. Without
-    heads, which are `ABSENT`, there is nothing but a count.
+    `argument` is the caller's name for the count. `whole` gathers them for plain JAX functions. Heads may be `ABSENT`;
+    then there is only a count.
     """
     if heads is ABSENT:
         if ends is not None:
@@ -140,7 +140,7 @@ def segment_operands(
 
 
 def group_operands(operation: str, groups: Groups, n: int | None, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The order of n items by their ids, where those of each of `size` ids begin, and how many have an id, `[1]`."""
+    """The order of n items by their ids, where each of `size` ids begins, and how many items have an id, `[1]`."""
     order, segments = groups
     if not isinstance(segments, Ranges) or np.ndim(order) != 1:
         raise type_error(operation, "ids", "Groups from group_ids", repr(groups))
@@ -168,7 +168,7 @@ def expect_inside(operation: str, argument: str, segments: Any, n: int) -> Any:
 
 
 def _expect_inside(bounds: Any, operation: str, argument: str, n: int) -> None:
-    """Segments of which the host knows the ends lie within n items."""
+    """Checks that segments whose ends the host knows lie within n items."""
     starts, ends = bounds
     if not (isinstance(starts, np.ndarray) and isinstance(ends, np.ndarray)):
         return
@@ -180,7 +180,7 @@ def _expect_inside(bounds: Any, operation: str, argument: str, n: int) -> None:
 
 
 def _meant(lengths: np.ndarray, n: int) -> str:
-    """What a caller may have given in the place of lengths: both rise, and say n in ways of their own."""
+    """What a caller may have given instead of lengths: both are ascending, and tell n differently."""
     if np.all(lengths[1:] >= lengths[:-1]):
         if lengths[0] == 0 and lengths[-1] == n:
             return " (Segments.from_offsets takes offsets)"

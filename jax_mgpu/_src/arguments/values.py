@@ -1,8 +1,8 @@
 """The values that a sort or a merge carries along with its keys.
 
-A kernel moves one payload of 4 or 8 bytes for each item. A single vector of such items travels as it is. A sort packs
-the leaves of a pytree into one such item, if they have 8 bytes a row together. Any other value is fetched after the
-sort, by the sorted indices.
+A kernel moves one payload of 4 or 8 bytes with each item. A single vector of such items travels as it is. A sort packs
+the leaves of a pytree into one such vector if their rows have up to 8 bytes together. Any other values are gathered
+after the sort, by the sorted indices.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Payload(enum.IntEnum):
 def flatten_values(
     operation: str, argument: str, values: Pytree, length: int, of: str
 ) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], Any]]:
-    """The leaves of a values pytree, checked, and the function that puts new leaves in their places."""
+    """The leaves of a values pytree, checked, and the function that rebuilds the pytree from new leaves."""
     leaves, structure = flatten(values)
     plain, restore = plain_leaves(expect_leading_axis(operation, argument, leaves, length, of))
     return plain, lambda moved: structure.unflatten(restore(moved))
@@ -64,7 +64,7 @@ def flatten_values(
 def plain_leaves(
     leaves: Sequence[jax.Array],
 ) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], list[jax.Array]]]:
-    """Leaves with random keys as rows of words, and the function that makes such leaves random keys again."""
+    """The leaves, with random keys as rows of words, and the function that makes these random keys again."""
     kinds = [jax.random.key_impl(x) if is_random_key(x.dtype) else None for x in leaves]
     plain = [x if kind is None else jax.random.key_data(x) for x, kind in zip(leaves, kinds, strict=True)]
 
@@ -78,7 +78,7 @@ def plain_leaves(
 def flatten_pair(
     operation: str, a_values: Pytree, b_values: Pytree, a_length: int, b_length: int
 ) -> tuple[list[jax.Array], list[jax.Array], Callable[[Sequence[jax.Array]], Any]]:
-    """The leaves of the values of A and of B, checked to be alike, and the function that puts leaves in place."""
+    """The leaves of the values of A and of B, which must have equal forms, and the function that rebuilds them."""
     if (a_values is None) != (b_values is None):
         raise value_error(operation, "a_values and b_values", "both or neither", "one of them")
     structures: Any = (jax.tree.structure(a_values), jax.tree.structure(b_values))
@@ -96,7 +96,7 @@ def flatten_pair(
 
 
 def carried_leaf(leaves: Sequence[jax.Array]) -> jax.Array | None:
-    """The leaf that a kernel can carry itself, if the pytree is just that."""
+    """The leaf that a kernel can carry itself, if it is the only one."""
     if len(leaves) == 1 and leaves[0].ndim == 1 and leaves[0].dtype.itemsize in (4, 8):
         return leaves[0]
     return None
@@ -108,9 +108,9 @@ def travel_with_keys(leaves: Sequence[Any]) -> bool:
 
 
 def packed_rows(leaves: Sequence[jax.Array]) -> tuple[jax.Array, Callable[[jax.Array], list[jax.Array]]] | None:
-    """Rows of up to 8 bytes in all leaves together as one vector of items of 4 or 8 bytes, and what takes these apart.
+    """Packs rows of up to 8 bytes in all leaves into one vector of 4- or 8-byte items; also returns the inverse.
 
-    None where rows take more, or have elements of 8 bytes beside others.
+    None if rows take more, or have 8-byte elements beside others.
     """
     bits, widths = _packed_bits(leaves), [_element_bits(x.dtype) for x in leaves]
     if bits == 0:
@@ -130,7 +130,7 @@ def packed_rows(leaves: Sequence[jax.Array]) -> tuple[jax.Array, Callable[[jax.A
 
 
 def _packed_bits(leaves: Sequence[Any]) -> int:
-    """The bits of an item into which rows of all leaves are packed, 0 where they are not."""
+    """The bits of an item into which rows of all leaves are packed, 0 if they are not."""
     widths = [_element_bits(x.dtype) for x in leaves]
     row_bits = sum(width * math.prod(x.shape[1:]) for x, width in zip(leaves, widths, strict=True))
     if not 0 < row_bits <= WIDEST or not all(0 < width <= WORD for width in widths):
@@ -139,7 +139,7 @@ def _packed_bits(leaves: Sequence[Any]) -> int:
 
 
 def _element_bits(dtype: np.dtype) -> int:
-    """The width of the elements of an array; 0 of elements that are less than a byte, or not numbers."""
+    """The width of an array's elements; 0 for elements smaller than a byte and for those that are not numbers."""
     if dtype == jnp.bool_:
         return 8
     if not jnp.issubdtype(dtype, jnp.number):
@@ -149,14 +149,14 @@ def _element_bits(dtype: np.dtype) -> int:
 
 
 def _columns(x: jax.Array, width: int) -> list[jax.Array]:
-    """The elements of rows, of so many bits, as columns of unsigned integers."""
+    """The elements of rows, of `bits` bits, as columns of unsigned integers."""
     words = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(x, f"uint{width}")
     rows = words.reshape(x.shape[0], math.prod(x.shape[1:]))
     return [words] if x.ndim == 1 else [rows[:, i] for i in range(rows.shape[1])]
 
 
 def _of_columns(columns: Sequence[jax.Array], like: jax.Array) -> jax.Array:
-    """Rows of their columns."""
+    """Rows from their columns."""
     words = columns[0] if like.ndim == 1 else stack(columns, axis=1).reshape(like.shape)
     return words != 0 if like.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(words, like.dtype)
 
@@ -169,8 +169,8 @@ def take_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
 def take_keys(keys: jax.Array, indices: jax.Array) -> jax.Array:
     """Keys by a permutation, or a part of one.
 
-    Keys of two words move as integers: where XLA splits the gather over devices it adds up what each of them has, and
-    on a CPU a sum takes subnormal floats for zeros.
+    Keys of two words move as integers: if XLA splits the gather over devices, it adds up the devices' parts, and on a
+    CPU a sum flushes subnormal floats to zero.
     """
     if is_words(keys):
         return of_words(*(take_rows(words, indices) for words in words_of(keys)))
@@ -191,10 +191,10 @@ def take_from_pair(
     *,
     tangents: bool = False,
 ) -> Any:
-    """Rows of A and B by indices into their concatenation, each used once at most; the fill element, `[1]`, at -1.
+    """Rows of A and B by indices into their concatenation, each used at most once; the fill element, `[1]`, at -1.
 
-    Both are read in place: no concatenation is written. A tangent may be None, which is zero. With `tangents` all three
-    are tangents, and JAX can transpose the function.
+    Both are read in place, without writing a concatenation. A tangent may be None, which is zero. With `tangents`, all
+    three are tangents, and JAX can transpose the function.
     """
 
     def rows(x: jax.Array | None, inside: jax.Array, position: jax.Array) -> jax.Array | None:
@@ -226,9 +226,9 @@ def _along(mask: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def take_or_fill(x: jax.Array, indices: jax.Array, fill: jax.Array | None = None, *, unique: bool = False) -> jax.Array:
-    """Rows of x at the indices; at those outside of x, such as -1, the fill element, `[1]`, or 0.
+    """Rows of x at the indices; the fill element, `[1]`, or 0, at indices outside of x such as -1.
 
-    `unique` says that no row is taken twice. Then the transpose of the derivative scatters rows and adds none.
+    `unique` says that no row is taken twice, so that the transpose of the derivative scatters rows without adding.
     """
     taken = gather(x, indices, unique=unique)
     if fill is None:
@@ -238,14 +238,14 @@ def take_or_fill(x: jax.Array, indices: jax.Array, fill: jax.Array | None = None
 
 
 def fill_rows(rows: jax.Array, fill: jax.Array, inside: jax.Array) -> jax.Array:
-    """Rows where they lie inside, else the fill element, whose narrow cotangents are added in float32."""
+    """Rows where `inside` holds, else the fill element, whose narrow cotangents are added in float32."""
     wide = jnp.float32 if is_narrow_float(fill.dtype) else fill.dtype
     element = fill.astype(wide).reshape([1] * rows.ndim)
     return jnp.where(_along(inside, rows), rows.astype(wide), element).astype(rows.dtype)
 
 
 def filled_behind(x: jax.Array, live: jax.Array, fill: jax.Array) -> jax.Array:
-    """The live rows of x, and behind them the fill element, `[1]`."""
+    """The live rows of x, followed by the fill element, `[1]`."""
     is_live = jnp.arange(x.shape[0], dtype=live.dtype) < live
 
     def filled(arrays: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -255,7 +255,7 @@ def filled_behind(x: jax.Array, live: jax.Array, fill: jax.Array) -> jax.Array:
 
 
 def fill_missing(operation: str, indices: jax.Array, fill_value: ArrayLike) -> jax.Array:
-    """Indices with the caller's value in the place of -1."""
+    """Indices with the caller's fill value instead of -1."""
     if type(fill_value) is int and fill_value == -1:
         return indices
     fill = fill_value if isinstance(fill_value, jax.Array) else on_host(_index, fill_value, operation, indices.dtype)
@@ -265,7 +265,7 @@ def fill_missing(operation: str, indices: jax.Array, fill_value: ArrayLike) -> j
 
 
 def _index(x: Any, operation: str, dtype: np.dtype) -> Any:
-    """What stands in the place of an index, of the host's."""
+    """The host's fill value for indices."""
     fill, bounds = host_array(x, operation, "fill_value", None), np.iinfo(dtype)
     if isinstance(x, int) and fill.dtype != bool and not bounds.min <= x <= bounds.max:
         raise value_error(operation, "fill_value", f"an integer that fits {dtype.name}", x)
@@ -273,7 +273,7 @@ def _index(x: Any, operation: str, dtype: np.dtype) -> Any:
 
 
 def sort_operands(keys: jax.Array, descending: int) -> tuple[jax.Array, ...]:
-    """Operands of lax.sort whose ascending, stable order is the order asked for."""
+    """Operands of `lax.sort` whose ascending, stable order is the requested order."""
     if is_words(keys):
         return words_of(keys)
     if not descending:

@@ -1,1 +1,1 @@
-"""What `python -m jax_mgpu --benchmark` runs and draws."""
+"""Runs and draws `python -m jax_mgpu --benchmark`."""

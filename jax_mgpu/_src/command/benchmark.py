@@ -1,7 +1,7 @@
 """`python -m jax_mgpu --benchmark`: compares operations with the same work in plain JAX, on this machine's device.
 
-It has a few rows, short and easy to read. The repository's `benchmarks/` has every operation in many forms, compares
-with CUB and Thrust too, and measures short calls in chains. The package does not contain it.
+Its rows are few, short and easy to read. The repository's `benchmarks/`, which the package does not contain, has every
+operation in many forms, compares with CUB and Thrust too, and measures short calls in chains.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import jax_mgpu as mgpu
 
 __all__ = ["LARGEST", "PLOT_FORMATS", "ROWS", "default_size", "milliseconds", "progress", "run", "sort_rows"]
 
-LARGEST = 2**29  # twice as many items, the union's, are still fewer than 2^31
+LARGEST = 2**29  # a union has twice as many items, still fewer than 2^31
 PLOT_FORMATS = (".png", ".svg", ".pdf")
 MEAN_ROW, MEAN_INTERVAL = 30, 5
 CPU_SIZE, GPU_SIZE = 2**20, 2**26
-BYTES_AN_ITEM = 128  # of device memory: a CPU's jnp.union1d, the hungriest, takes 49; a GPU's sorts take scratch too
+BYTES_AN_ITEM = 128  # of device memory: a CPU's jnp.union1d, the largest user, takes 49; a GPU's sorts take scratch too
 RUNS, MOST_SECONDS = 7, 2.0
 
 
@@ -51,7 +51,7 @@ class Measured(NamedTuple):
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[None]:
-    """Says what is being done, and when it is done how long it took; on stderr, as it is no result."""
+    """Says on stderr what is being done, and afterwards how long it took."""
     begin = time.perf_counter()
     print(f"{what} ...", end="", file=sys.stderr, flush=True)
     try:
@@ -63,7 +63,7 @@ def progress(what: str) -> Iterator[None]:
 
 
 def milliseconds(function: Callable[..., Any], *operands: Any) -> float:
-    """The least time of several calls, each of which is waited for; fewer if they are slow."""
+    """The shortest time of several calls, each of which is waited for; fewer calls if they are slow."""
     end = time.perf_counter() + MOST_SECONDS
     samples: list[float] = []
     while len(samples) < RUNS and (len(samples) < 2 or time.perf_counter() < end):
@@ -74,7 +74,7 @@ def milliseconds(function: Callable[..., Any], *operands: Any) -> float:
 
 
 def default_size() -> int:
-    """The number of items: what a CPU does in seconds; on another device what its memory holds, up to 2^26."""
+    """The number of items: what a CPU does in seconds; on other devices what their memory holds, up to 2^26."""
     device = jax.devices()[0]
     if device.platform == "cpu":
         return CPU_SIZE
@@ -84,7 +84,7 @@ def default_size() -> int:
 
 
 def run(size: int, device: str, plot: pathlib.Path) -> int:
-    """Measures all rows, prints the table, draws the plot; 0 if all of them ran and all results agree."""
+    """Measures all rows, prints the table, draws the plot; returns 0 if all of them ran and all results agree."""
     measured = []
     for i, row in enumerate(ROWS, 1):
         name = f"{row.name} and {row.peer}"
@@ -150,12 +150,12 @@ def random_keys(rng: np.random.Generator, n: int) -> np.ndarray:
 
 
 def random_integers(rng: np.random.Generator, n: int) -> np.ndarray:
-    """Small ones, whose sums are exact in any order."""
+    """Small integers, whose float sums are exact in any order."""
     return rng.integers(-100, 100, n, np.int32)
 
 
 def random_heads(rng: np.random.Generator, n: int, mean: int) -> np.ndarray:
-    """Where the rows of a ragged batch start; their lengths are spread about the mean, and some are 0."""
+    """Where the rows of a ragged batch start; lengths vary about the mean, and some are 0."""
     heads = np.sort(rng.integers(0, n, max(1, n // mean), np.int32))
     heads[0] = 0
     return heads
@@ -169,7 +169,7 @@ def ragged(rng: np.random.Generator, n: int, values: Callable[..., np.ndarray]) 
 
 
 def intervals(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
-    """One value an interval, where the intervals start, and their lengths, whose sum is the shapes' alone."""
+    """One value per interval, where the intervals start, and their lengths, whose sum depends only on the shapes."""
     values = random_keys(rng, max(1, n // MEAN_INTERVAL))
     total = MEAN_INTERVAL * values.size
     offsets = random_heads(rng, total, MEAN_INTERVAL)
@@ -182,16 +182,16 @@ def sorted_keys(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
 
 
 def sorted_ids(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
-    """Two sorted arrays of identities below n, where keys repeat: a join of them has about n rows."""
+    """Two sorted arrays of ids below n with repeats: a join of them has about n rows."""
     return tuple(np.sort(rng.integers(0, n, n, np.int32)) for _ in "ab")
 
 
 def unique_keys(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
-    """Two sorted arrays without repeats that share two keys of three."""
+    """Two sorted arrays without repeats that share two thirds of their keys."""
     return tuple(np.cumsum(rng.integers(1, 3, n, np.int32), dtype=np.int32) for _ in "ab")
 
 
-# ---- What is written without the operation ---------------------------------------------------------------------------
+# ---- The same without the operation ------------------------------------------------------------------------------
 
 
 def sort_rows(rows: jax.Array, keys: jax.Array) -> jax.Array:
@@ -200,12 +200,12 @@ def sort_rows(rows: jax.Array, keys: jax.Array) -> jax.Array:
 
 
 def join_size(a: jax.Array) -> int:
-    """Room for the rows of a join of `sorted_ids`."""
+    """The room for the rows of a join of `sorted_ids`."""
     return a.size + a.size // 4 + 16
 
 
 def join(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """An inner join: search, scan, repeat."""
+    """An inner join by a search, a scan and repeats."""
     first, last = (jnp.searchsorted(b, a, side=side) for side in ("left", "right"))
     ends = jnp.cumsum(last - first)
     slots = jnp.arange(join_size(a))

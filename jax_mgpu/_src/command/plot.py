@@ -14,7 +14,7 @@ __all__ = ["Bar", "draw_bars"]
 
 OURS, THEIRS = "#1f5a99", "#b5b5b5"
 INCHES_A_PAIR = 0.42
-SETTINGS: Any = {"svg.hashsalt": "jax_mgpu", "font.size": 9}  # the salt: the same data gives the same file
+SETTINGS: Any = {"svg.hashsalt": "jax_mgpu", "font.size": 9}  # the salt makes equal data give equal files
 
 
 class Bar(NamedTuple):
@@ -28,7 +28,7 @@ class Bar(NamedTuple):
 def draw_bars(
     file: pathlib.Path, title: str, bars: Sequence[Bar], ours: str, theirs: str, caption: str | None = None
 ) -> None:
-    """Writes horizontal bars, the first on top, over a logarithmic axis of milliseconds; the suffix says the format."""
+    """Writes horizontal bars, the first on top, with a logarithmic axis of milliseconds; the suffix is the format."""
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(9.0, 1.6 + INCHES_A_PAIR * len(bars)), layout="constrained", facecolor="white")
         axes = figure.subplots()
@@ -54,15 +54,15 @@ def draw_bars(
         figure.legend(loc="outside upper center", ncols=2, frameon=False, title=title)
         if caption is not None:
             figure.supxlabel(caption, fontsize=8)
-        # without the date of the drawing, for the same reason as the salt
+        # without the date of the drawing, so that equal data gives equal files
         figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
 
 
 def duration(milliseconds: float) -> str:
-    """Three digits."""
+    """A number with three digits."""
     return f"{significant(milliseconds, 3)} ms"
 
 
 def significant(number: float, digits: int) -> str:
-    """So many digits of a positive number, never as a power of ten."""
+    """A positive number with this many digits, never as a power of ten."""
     return f"{number:.{max(0, digits - 1 - math.floor(math.log10(number)))}f}"

@@ -1,1 +1,1 @@
-"""What makes a described operation a JAX primitive, and the libraries of kernels that it calls. Knows no operation."""
+"""Turns descriptions of operations into JAX primitives, and loads the kernels. It knows no single operation."""

@@ -90,15 +90,15 @@ WHOLE = PartitionSpec()
 
 
 def switch(name: str, what: str) -> Any:
-    """A setting of JAX that is off by default: an environment variable, and a context manager that jit traces anew."""
-    known = _config.config._value_holders.get(name)  # where the package was imported before, and is again
+    """A setting of JAX, off by default: an environment variable, and a context manager that makes jit trace anew."""
+    known = _config.config._value_holders.get(name)  # if the package was imported before, and is again
     if known is not None:
         return known
     return _config.bool_state(name, False, what, include_in_jit_key=True, include_in_trace_context=True)
 
 
 def exportable(result: type) -> None:
-    """Has `jax.export` write and read a named tuple, or a pytree whose auxiliary data is a tuple of numbers or None."""
+    """Lets `jax.export` serialize a named tuple, or a pytree whose auxiliary data is a tuple of numbers or None."""
     name = f"jax_mgpu.{result.__name__}"
     _export.deserialization_registry.pop(name, None)  # as the package may have been imported before
     if hasattr(result, "_fields"):
@@ -113,19 +113,19 @@ def exportable(result: type) -> None:
 
 
 def compiling() -> AbstractContextManager[Any]:
-    """Has jit compile also where `jax.disable_jit` is on: a kernel runs in a program alone, as JAX's own primitives."""
+    """Lets jit compile even under `jax.disable_jit`: kernels run only in a program, as JAX's own primitives do."""
     return nullcontext() if compiles() else jax.disable_jit(False)
 
 
 def reconcile_vma(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    """Gives all operands the varying manual axes of any of them, as jax.lax's own functions do under shard_map."""
+    """Gives all operands the varying manual axes of any of them, as jax.lax's functions do under shard_map."""
     name = "auto_insert_reshard" if hasattr(_core, "auto_insert_reshard") else "standard_insert_pvary"  # JAX 0.10.0
     varying: Sequence[jax.Array] = getattr(_core, name)(*operands)
     return varying
 
 
 def vary_as(x: jax.Array, *like: Any) -> jax.Array:
-    """`x` with the varying manual axes of the others too, as what depends on them has."""
+    """`x` with the varying manual axes of the others too, as for a value that depends on them."""
     return reconcile_vma([x, *(y for y in like if isinstance(y, jax.core.Tracer))])[0]
 
 
@@ -144,17 +144,17 @@ InconclusiveSize = _core.InconclusiveDimensionOperation
 
 
 def is_symbolic(x: Any) -> bool:
-    """Whether the shape of an array is known in part alone, as that of an operand of `jax.export` may be."""
+    """Whether a shape is known only in part, as an operand of `jax.export` may have it."""
     return not all(map(_core.is_constant_dim, getattr(x, "shape", ())))
 
 
 def known_size(size: Any) -> Any:
-    """A size; of one that `jax.export` does not know yet, JAX's error. Anything else stays as it is."""
+    """A size, or JAX's error if `jax.export` does not know it yet. Anything else stays as it is."""
     return int(size) if _core.is_symbolic_dim(size) else size
 
 
 def surely(comparison: Callable[..., bool], *sizes: int) -> bool:
-    """Whether sizes compare so, whatever those are that `jax.export` does not know yet."""
+    """Whether the comparison of sizes holds for all values of those that `jax.export` does not know yet."""
     try:
         return comparison(*sizes)
     except InconclusiveSize:
@@ -162,14 +162,14 @@ def surely(comparison: Callable[..., bool], *sizes: int) -> bool:
 
 
 def smaller(size: int, limit: int) -> int:
-    """The smaller one of a size and a number that an unknown size does not reach."""
+    """The smaller one of a size and a number that unknown sizes do not reach."""
     return limit if surely(lambda: size > limit) else size
 
 
 def without_values(closed: Any) -> Any:
-    """The jaxpr of what was traced, to keep: its captured values are arguments before the others.
+    """The jaxpr of a traced function, to keep: its captured values become leading arguments.
 
-    A jaxpr of newer JAX holds the values itself, among them tracers that nothing may keep.
+    A jaxpr of newer JAX holds the values itself, and they may be tracers, which must not be kept.
     """
     jaxpr = closed.jaxpr
     return jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
@@ -178,10 +178,10 @@ def without_values(closed: Any) -> Any:
 def evaluate(
     jaxpr: Any, consts: Sequence[Any], *arguments: Any, rules: Mapping[str, Callable[..., Any]] | None = None
 ) -> list[Any]:
-    """What a function gives that was traced elsewhere, where it did not know what varies over a mesh.
+    """Evaluates a jaxpr that was traced elsewhere, without knowledge of what varies over a mesh.
 
-    So each of its steps is told, and what it jits is written out. That also keeps derivatives and transposes right.
-    A rule stands in for a primitive: it takes the parameters and the operands, and gives the results, or None.
+    So each of its equations is evaluated here, and jitted parts are inlined. That also keeps derivatives and transposes
+    right. A rule replaces a primitive: it takes the parameters and the operands, and gives the results, or None.
     """
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
 
@@ -203,22 +203,22 @@ def evaluate(
 
 def evaluate_equation(jaxpr: Any, equation: Any, operands: Sequence[Any]) -> list[Any]:
     """The results of one equation of a jaxpr."""
-    if equation.primitive.name == "pvary":  # for what was not known then; here each step is told, and once is enough
+    if equation.primitive.name == "pvary":  # it had no effect when it was traced; here each step varies already
         return list(operands)
     given = {var: x for var, x in zip(equation.invars, operands, strict=True) if not isinstance(var, Literal)}
     alone = jaxpr.replace(constvars=[], invars=list(given), outvars=equation.outvars, eqns=[equation])
     return jax.core.eval_jaxpr(alone, [], *reconcile_vma(list(given.values())))
 
 
-# For mlir.register_lowering: a rule is run for each call, where it stands. Left alone, newer JAX runs it once for all
-# calls that are alike, in a separate function, where it does not see how the operands are made.
+# For mlir.register_lowering: run the rule at each call. By default, newer JAX runs it once for all equal calls, in a
+# separate function, where it does not see how the operands are made.
 in_place = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
 
 
 def filling_element(value: Any) -> Any:
-    """The one element, `[1]`, that an operand of a lowering rule is made of where the program so far says so, or None.
+    """The one element, `[1]`, that fills an operand of a lowering rule, if the program so far shows one, or None.
 
-    That holds of `jnp.zeros` and `jnp.full` in the function that is lowered, not of what comes from outside of it.
+    It shows one for `jnp.zeros` and `jnp.full` in the function that is lowered, not for values from outside of it.
     """
     element = value.type.element_type
     while ir.RankedTensorType(value.type).rank > 0:
@@ -230,9 +230,9 @@ def filling_element(value: Any) -> Any:
 
 
 def sort_by_region(ctx: Any, operands: Sequence[Any], precedes: Callable[..., Any], avals: Sequence[Any]) -> Any:
-    """For a lowering rule: the last operand, as XLA's stable sort of all along their last axis moves it.
+    """For a lowering rule: moves the last operand as XLA's stable sort of all operands along their last axis does.
 
-    `precedes` gives a list of one bool, of the scalars of one item and of those of another, whose avals are given.
+    `precedes` gives a list of one bool from the scalars of one item and of another, whose avals are given.
     """
     axis = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), ir.RankedTensorType(operands[0].type).rank - 1)
     sort = hlo.SortOp([x.type for x in operands], operands, dimension=axis, is_stable=ir.BoolAttr.get(True))
@@ -246,7 +246,7 @@ def sort_by_region(ctx: Any, operands: Sequence[Any], precedes: Callable[..., An
 
 
 def scan_operands(params: Any, operands: Sequence[Any]) -> list[list[Any]]:
-    """The operands of the primitive `scan` by kind: constants, carried values, arrays of a row a step."""
+    """The operands of the primitive `scan` by kind: constants, carried values, and arrays with a row per step."""
     if "ft_in" in params:
         counts = [len(part) for part in params["ft_in"].unpack()][:2]
     else:
@@ -256,7 +256,7 @@ def scan_operands(params: Any, operands: Sequence[Any]) -> list[list[Any]]:
 
 
 def automatic_devices(ctx: Any) -> int:
-    """The number of devices over which XLA itself splits what a lowering rule emits: 1 inside shard_map."""
+    """The number of devices over which XLA splits a lowering rule's output: 1 inside shard_map."""
     axis_context = ctx.module_context.axis_context
     if isinstance(axis_context, _SPMDAxisContext):
         sizes = axis_context.mesh.shape
@@ -265,7 +265,7 @@ def automatic_devices(ctx: Any) -> int:
 
 
 def whole_axes(x: jax.Array) -> jax.Array:
-    """An array with all of each axis on every device, as plain JAX functions along a sharded axis demand."""
+    """An array with all of each axis on every device, as plain JAX functions along a sharded axis require."""
     if not is_sharded(x):
         return x
     result: jax.Array = jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim))
@@ -273,17 +273,17 @@ def whole_axes(x: jax.Array) -> jax.Array:
 
 
 def is_sharded(x: jax.Array) -> bool:
-    """Whether an axis of an array is laid out over Explicit axes of a mesh."""
+    """Whether an axis of an array is sharded over Explicit axes of a mesh."""
     return any(names is not None for names in jax.typeof(x).sharding.spec)
 
 
 def is_local(*arrays: jax.Array) -> bool:
-    """Whether no array is known to be a part of, or laid out over, a mesh: none is under shard_map or Explicit."""
+    """Whether no array is known to be sharded, or a part, over a mesh. Under shard_map or Explicit axes none is."""
     return jax.sharding.get_abstract_mesh().empty and all(jax.typeof(x).sharding.mesh.empty for x in arrays)
 
 
 def is_of_one_device() -> bool:
-    """Whether JAX deals out no axis of the mesh in force, if there is one: what is computed here is one device's."""
+    """Whether JAX shards no axis of the current mesh, if there is one, so that code here computes for one device."""
     mesh = jax.sharding.get_abstract_mesh()
     return len(mesh.manual_axes) == len(mesh.axis_names)
 
@@ -300,19 +300,20 @@ def result_aval(like: Aval, shape: tuple[int, ...], dtype: Any, batch_rank: int)
 
 
 def automatic(function: Callable[..., T], out_specs: Any = WHOLE) -> Callable[..., T]:
-    """The function with the Explicit axes of the mesh in force made Auto: jax.numpy inside needs no output shardings.
+    """The function with the Explicit axes of the current mesh made Auto: jax.numpy inside needs no output shardings.
 
-    By default the results are whole along the axes of one problem; the axes of a surrounding vmap keep their sharding.
+    By default the results are unsharded along the axes of one problem; the axes of a surrounding vmap keep their
+    sharding.
     """
     axes = jax.sharding.get_abstract_mesh().explicit_axes
     return jax.sharding.auto_axes(function, axes=axes, out_sharding=out_specs) if axes else function
 
 
 def automatic_batches(function: Callable[..., T], batch: Sequence[Any] = ()) -> Callable[..., T]:
-    """The same of a function that a surrounding vmap may map over Explicit axes.
+    """The same for a function that a surrounding vmap may map over Explicit axes.
 
-    That maps each primitive with a sharding over these axes, which `automatic` has made Auto within. So the batch is
-    taken into the function; `batch` is the sharding of its axes.
+    vmap gives each primitive a sharding over these axes, which `automatic` has made Auto within. So the batch is moved
+    into the function; `batch` is the sharding of its axes.
     """
     if not jax.sharding.get_abstract_mesh().explicit_axes:
         return function
@@ -331,7 +332,7 @@ def automatic_batches(function: Callable[..., T], batch: Sequence[Any] = ()) -> 
 
 
 def free_of_explicit_axes() -> AbstractContextManager[Any]:
-    """A context in which a jaxpr is made that runs under any mesh: in one made under Explicit axes these stay in force.
+    """A context for making a jaxpr that runs under any mesh: a jaxpr made under Explicit axes stays tied to them.
 
     Without Explicit axes it changes nothing, as values that vary over Manual axes are part of a jaxpr.
     """
@@ -341,7 +342,7 @@ def free_of_explicit_axes() -> AbstractContextManager[Any]:
 
 
 def partition_spec(x: Any) -> Sequence[Any]:
-    """The sharding of each axis of a value or an aval; None where the mesh is not Explicit."""
+    """The sharding of each axis of a value or an aval; None if the mesh is not Explicit."""
     aval = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
     return (*aval.sharding.spec, *[None] * (aval.ndim - len(aval.sharding.spec)))
 
@@ -353,7 +354,7 @@ def broadcast(x: Any, shape: Sequence[int], axes: Sequence[int], spec: Sequence[
 
 
 def stack(arrays: Sequence[jax.Array], axis: int = 0) -> jax.Array:
-    """`jnp.stack`, for a batch too that maps some of the arrays alone over Explicit axes, which JAX cannot stack."""
+    """`jnp.stack`, also in a batch that maps only some arrays over Explicit axes, where JAX's fails."""
     return jnp.concatenate([jnp.expand_dims(x, axis) for x in arrays], axis)
 
 
@@ -368,10 +369,10 @@ def rows_sharding(x: Any, rank: int = 1) -> PartitionSpec | None:
 
 
 def invariant_gather(x: Any, axis_name: Any, index: Any) -> Any:
-    """`[devices, ...]` of one value a device. Where shard_map tracks what varies, the result does not, as of lax.psum.
+    """`[devices, ...]` from one value per device. If shard_map tracks what varies, the result does not vary.
 
-    `index` is the device's own, which varies where that is tracked. Elsewhere cotangents of the result differ from
-    device to device, and the transpose has to add them up.
+    `index` is the device's own and varies if that is tracked. If it is not, cotangents of the result differ from device
+    to device, and the transpose must add them up.
     """
     aval = jax.typeof(index)
     tracked = bool(aval.mat.varying if hasattr(aval, "mat") else getattr(aval, "vma", ()))
@@ -423,9 +424,9 @@ def is_eager() -> bool:
 
 
 def is_within_program() -> bool:
-    """Whether what is called here becomes a part of a program, or runs under shard_map.
+    """Whether calls made here become part of a program, or run under shard_map.
 
-    Batches over Explicit axes of a mesh count too: JAX cannot map a program over them that holds Auto ones.
+    Batches over Explicit axes of a mesh count too: JAX cannot map a program over them that has Auto axes.
     """
     if _core.trace_ctx.is_top_level():
         return False
@@ -433,12 +434,12 @@ def is_within_program() -> bool:
 
 
 def is_in_eager_shard_map() -> bool:
-    """Whether what is called here runs under shard_map, each operation as a program of its own."""
+    """Whether calls made here run under shard_map, each operation as a separate program."""
     return isinstance(_outermost_trace(), _shard_map.ShardMapTrace)
 
 
 def _outermost_trace() -> Any:
-    """What runs here without batches and derivatives."""
+    """The trace that evaluates without batches and derivatives."""
     trace = _core.trace_ctx.trace
     while not isinstance(trace, _partial_eval.DynamicJaxprTrace) and hasattr(trace, "parent_trace"):
         trace = trace.parent_trace

@@ -1,12 +1,12 @@
-"""Eager calls as programs: each public function, called outside of any program, is one that the next call finds again.
+"""Eager calls as programs: outside of any program, each call of a public function runs one, which later calls reuse.
 
-Three kinds of arguments make a call. Those that are declared static are part of the program, as they are under
-`jax.jit`. Arrays are its operands, also where `jax.vmap` or `jax.grad` traces them: JAX then maps or derives the
-program. All other values are the host's: Python's numbers, lists, NumPy's 64-bit arrays. What checks and converts them
-must see the values themselves, so that runs on the host in each call, and what it gives is an operand.
+A call has three kinds of arguments. Static ones are part of the program, as under `jax.jit`. Arrays are its operands,
+even if `jax.vmap` or `jax.grad` traces them: JAX then maps or derives the program. All other values belong to the host:
+Python numbers, lists, 64-bit NumPy arrays. The code that checks and converts them must see the values themselves. So it
+runs on the host in each call, and its results are operands.
 
-Which conversions a program needs, the function says itself. The first call of some shapes traces it with a `HostValue`
-in the place of each such value, and `on_host` notes what is asked of it. Later calls repeat just that.
+The function itself says which conversions a program needs. The first call of some shapes traces it with a `HostValue`
+for each such value, and `on_host` records what is asked of it. Later calls repeat just that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import tree_flatten  # of which jax.tree.flatten is a slower form
+from jax.tree_util import tree_flatten  # jax.tree.flatten is a slower form of it
 
 from jax_mgpu._src.core.compat import (
     ArrayImpl,
@@ -39,14 +39,14 @@ __all__ = ["HostChecked", "UnknownSizeError", "check_on_host", "jit_eager", "on_
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# No more programs are kept. It bounds what a loop over ever new sizes, or over functions that never die, leaves behind.
+# The most programs to keep. It bounds what loops over ever new sizes, or over functions that never die, leave behind.
 MOST_PROGRAMS = 4096
 
 
 def jit_eager(*static: str) -> Callable[[Function], Function]:
-    """Makes an eager call of a public function one program. Otherwise each conversion, kernel and gather would be one.
+    """Runs an eager call as one program. Otherwise each conversion, kernel and gather would be one.
 
-    The arguments named `static` are part of the program: flags, sizes, words and functions.
+    The arguments named in `static` are part of the program: flags, sizes, strings and functions.
     """
 
     def decorate(function: Function) -> Function:
@@ -85,7 +85,7 @@ def jit_eager(*static: str) -> Callable[[Function], Function]:
             settings = {name: given.pop(name) for name in static if name in given} if static else {}
             try:
                 key = tuple([(name, _key(value)) for name, value in settings.items()]) if settings else ()
-            except TypeError:  # what cannot be part of a program, such as a traced size: the function has the error
+            except TypeError:  # not hashable, such as a traced size: the function raises the error
                 return function(*positional, **named)
             leaves, structure = flatten(given)
             return _run((function, key, structure), settings, leaves, call_key)
@@ -96,22 +96,22 @@ def jit_eager(*static: str) -> Callable[[Function], Function]:
 
 
 class HostChecked:
-    """A pytree whose arrays of NumPy the host checks before each call, though a program takes them as they are."""
+    """A pytree whose NumPy arrays the host checks before each call, though a program takes them unconverted."""
 
     def on_host(self) -> Any:
-        """The same, of arrays that are no operands."""
+        """Checks the arrays as `on_host` does, without making them operands."""
         children, structure = flatten(self)
         return structure.unflatten([x.view(_HostArray) if type(x) is np.ndarray else x for x in children])
 
 
 class _HostArray(np.ndarray):
-    """An array of NumPy that is no operand."""
+    """A NumPy array that is not an operand."""
 
 
 def on_host(convert: Callable[..., Any], x: Any, *static: Any) -> jax.Array:
-    """`convert(x, *static)`, of an argument or of a list of such, as an array.
+    """`convert(x, *static)` of an argument, or of a list of arguments, as an array.
 
-    In the program of an eager call it is an operand, which the host converts before each call.
+    In the program of an eager call, the result is an operand, which the host computes before each call.
     """
     leaves, structure = flatten(x)
     if not any(isinstance(leaf, HostValue) for leaf in leaves):
@@ -126,9 +126,9 @@ def on_host(convert: Callable[..., Any], x: Any, *static: Any) -> jax.Array:
 
 
 def check_on_host(check: Callable[..., None], x: Any, *static: Any) -> None:
-    """`check(x, *static)`, of a pytree of arguments; in the program of an eager call, the host checks before each call.
+    """`check(x, *static)` of a pytree of arguments; in the program of an eager call, the host runs it before each call.
 
-    Then it has only the values of the host: an `ARRAY` stands for each array.
+    There it sees only the host's values: an `ARRAY` stands for each array.
     """
     leaves, structure = flatten(x)
     host = [leaf for leaf in leaves if isinstance(leaf, HostValue)]
@@ -156,7 +156,7 @@ def unknown_size(operation: str, arguments: Mapping[str, Any], error: object) ->
 
 
 def _forget_notes(error: Exception) -> None:
-    """Takes JAX's note on its own frames from an error: the caller of an operation knows nothing of the program."""
+    """Removes JAX's note on its own frames from an error: the caller of an operation knows nothing of the program."""
     notes = [note for note in getattr(error, "__notes__", ()) if "internal frames" not in note]
     if hasattr(error, "__notes__"):
         error.__notes__ = notes
@@ -166,7 +166,7 @@ ARRAY = jax.ShapeDtypeStruct((0,), bool)
 
 
 class HostValue:
-    """An argument that the host converts, within a trace. Shapes and types are known of it, and no value."""
+    """An argument that the host converts, within a trace. Its shape and type are known, its value is not."""
 
     def __init__(self, operands: _Noted | _Known, place: int, value: Any):
         self.operands, self.place, self.value = operands, place, value
@@ -180,7 +180,7 @@ class HostValue:
 
 @dataclasses.dataclass(frozen=True)
 class _Conversion:
-    """What the host makes of some leaves of a call, or checks of them, before it."""
+    """A conversion or check of some leaves of a call, which the host runs before it."""
 
     convert: Callable[..., Any]
     static: tuple[Any, ...]
@@ -191,7 +191,7 @@ class _Conversion:
     def of(
         cls, convert: Callable[..., Any], static: tuple[Any, ...], leaves: Sequence[Any], structure: PyTreeDef
     ) -> Any:
-        """That of a pytree's leaves."""
+        """Runs it on the leaves of a pytree."""
         places = [leaf.place if isinstance(leaf, HostValue) else None for leaf in leaves]
         return cls(convert, static, structure, tuple(places))
 
@@ -201,14 +201,14 @@ class _Conversion:
 
 
 class _Noted:
-    """Notes each conversion that a trace asks for."""
+    """Records each conversion that a trace asks for."""
 
     def __init__(self, leaves: Sequence[Any]):
         self.leaves = leaves
         self.conversions: dict[_Conversion, None] = {}
 
     def of(self, conversion: _Conversion) -> Any:
-        """An operand like the one that the conversion makes."""
+        """An operand like the one that the conversion will make."""
         self.conversions[conversion] = None
         converted = conversion(self.leaves)
         return None if converted is None else jax.lax.full_like(jnp.asarray(converted), 0)
@@ -228,7 +228,7 @@ class _Known:
 def _of_arrays(
     function: Callable[..., Any], names: Sequence[str], positional: Sequence[Any], named: Mapping[str, Any]
 ) -> tuple[Any, Sequence[Any]]:
-    """What tells a call from all others whose arguments are arrays and plain settings, and its arrays, in a few steps.
+    """A key of a call with only arrays and plain settings, and its arrays, computed fast.
 
     A call has no key if it has other arguments.
     """
@@ -266,12 +266,12 @@ def _run(key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any
 
 
 _PROGRAMS: dict[Any, _Program] = {}
-# The same by the arguments of calls of arrays alone, with the place of each operand among these.
+# Programs by the arguments of calls with only arrays, with the place of each operand among these.
 _CALLS_OF_ARRAYS: dict[Any, tuple[_Program, Sequence[int]]] = {}
 
 
 class _Program:
-    """A program of a public function. It refers weakly to functions of the caller, with which it is forgotten."""
+    """A program of a public function. It refers weakly to the caller's functions, and is dropped with them."""
 
     def __init__(self, key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any], host: Sequence[int]):
         function, _, structure, *_ = key
@@ -306,14 +306,14 @@ class _Program:
         return [leaf for i, leaf in enumerate(leaves) if i not in self.host]
 
     def keep(self, key: tuple[Any, ...], functions: Sequence[Any]) -> None:
-        """Has later calls find the program, as long as all of these functions live."""
+        """Lets later calls find the program as long as all of these functions live."""
 
         def forget(_: Any) -> None:
             _PROGRAMS.pop(key, None)
 
         try:
             self.watched = [weakref.ref(part, forget) for one in functions for part in _parts(one)]
-        except TypeError:  # of a type that cannot be watched
+        except TypeError:  # of a type without weak references
             return
         if len(_PROGRAMS) >= MOST_PROGRAMS:
             for oldest in list(_PROGRAMS)[: len(_PROGRAMS) + 1 - MOST_PROGRAMS]:
@@ -322,7 +322,7 @@ class _Program:
 
 
 class _Weak:
-    """A function of the caller's, who holds it while its program is traced."""
+    """A function of the caller, which the caller holds while its program is traced."""
 
     def __init__(self, function: Callable[..., Any]):
         try:
@@ -332,12 +332,12 @@ class _Weak:
 
 
 def _parts(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """What tells a function from all others: of a method, which is made anew each time, object and function."""
+    """The identity of a function: of a method, which is made anew each time, that of its object and function."""
     return (function.__self__, function.__func__) if isinstance(function, types.MethodType) else (function,)
 
 
 def _key(value: Any) -> Any:
-    """What tells a setting from all others, to the bit: 1 is not True, nor 0.0 -0.0."""
+    """A key that tells a setting from all others, to the bit: 1 is not True, nor 0.0 -0.0."""
     kind = type(value)
     if value is None or kind in (str, bool, int) or isinstance(value, np.dtype):
         return kind, value
@@ -355,7 +355,7 @@ def _key(value: Any) -> Any:
 
 
 def _is_operand(leaf: Any) -> bool:
-    """Whether a program takes a leaf as it is: an array of a type that JAX keeps."""
+    """Whether a program takes a leaf unconverted: an array of a type that JAX keeps."""
     if type(leaf) is ArrayImpl or isinstance(leaf, jax.Array):
         return True
     if type(leaf) is not np.ndarray:
@@ -370,7 +370,7 @@ WIDE_DTYPES = frozenset(map(np.dtype, ["int64", "uint64", "float64", "complex128
 
 
 def _kind(leaf: Any) -> Any:
-    """What the conversions of a call may depend on: None where that is not known."""
+    """The part of a call that its conversions may depend on; None if that is not known."""
     kind = type(leaf)
     if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
         return leaf.shape, leaf.dtype

@@ -1,4 +1,4 @@
-"""What the operations of a program run: a row each, on a machine without a GPU too."""
+"""Explains what the operations of a program run, one row each, even on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ COPIED = 0.85  # of the peak: an H200 copies at 4.05 to 4.11 TB/s
 
 
 class Step(NamedTuple):
-    """What one operation of a program runs.
+    """The implementation of one operation of a program.
 
     Attributes:
-      operation: its name. A public function may be several.
-      variant: the way that is taken, `"one kernel"` where there is only one, or `"plain JAX"`.
-      condition: why this way is taken.
-      tiles: what a block works on at a time, in items, by the name of the tile.
-      passes: over memory; one reads the operands and writes the results.
+      operation: its name. A public function may consist of several.
+      variant: the variant that runs, `"one kernel"` if there is only one, or `"plain JAX"`.
+      condition: why this variant was chosen.
+      tiles: the items that a block works on at a time, by the name of the tile.
+      passes: the passes over memory; one pass reads the operands and writes the results.
       scratch_bytes: the scratch memory that the program gives the operation.
-      seconds: the passes, at the speed of a copy. None on a CPU, and where plain JAX runs.
+      seconds: the time of these passes at the speed of a copy. None on a CPU, and for plain JAX.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -65,7 +65,7 @@ class Step(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What a program runs. As text it is a table.
+    """The implementation of a program. As text it is a table.
 
     Attributes:
       steps: a `Step` for each operation, in the order of the program.
@@ -96,13 +96,13 @@ def _cells(step: Step) -> tuple[str, ...]:
 def explain(function: Callable[..., Any], *, device: str | None = None) -> Callable[..., Explanation]:
     """Tells what each operation in a function will run.
 
-    Nothing is run, and no GPU is needed: what runs follows from shapes, types and the device. Operations inside `jit`,
-    `vmap`, loops and branches are found; a loop's operations stand there once.
+    Nothing is run, and no GPU is needed: the choice follows from shapes, types and the device. It covers operations
+    inside `jit`, `vmap`, loops and branches; an operation in a loop is listed once.
 
     Args:
       function: a function of arrays, as for `jax.jit`.
       device: `"cpu"`, or the name of a GPU: `"T4"`, `"A100"`, `"L4"`, `"L40S"`, `"RTX 4090"`, `"H100"`, `"H200"` or
-        `"B200"`. None stands for the default device: an H200 in place of a GPU that is not of these.
+        `"B200"`. None stands for the default device, or for an H200 if its GPU is not one of these.
 
     Returns:
       A function of the same arguments, which may be `jax.ShapeDtypeStruct`s. It returns an `Explanation`, whose
@@ -137,7 +137,7 @@ def _default_device() -> str:
 
 
 def _steps(jaxpr: Any, device: str) -> Iterator[Step]:
-    """The steps of a program and of those within it, but for branches that are another platform's."""
+    """The steps of a program and of its subprograms, except for branches of other platforms."""
     platform = "cpu" if device == "cpu" else "cuda"
     for equation in jaxpr.eqns:
         operation = REGISTRY.get(_name(equation))

@@ -1,4 +1,4 @@
-"""The libraries of kernels: finds them, reads what they hold, and registers their handlers."""
+"""Finds the libraries of kernels, reads their descriptions, and registers their handlers."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ __all__ = [
 ]
 
 PACKAGE = pathlib.Path(__file__).parents[2]
-# The packages of CUDA kernels, the newest first, each with the plugin of the JAX that it is meant for.
+# The packages of CUDA kernels, newest first, each with the CUDA plugin of JAX that it is for.
 CUDA_PACKAGES = {"jax_mgpu_cuda13": "jax_cuda13_plugin", "jax_mgpu_cuda12": "jax_cuda12_plugin"}
-# CUDA's version of the oldest driver that unpacks kernels as the build compresses them, and the release that had it.
+# The CUDA version of the oldest driver that unpacks kernels as the build compresses them, and the release that has it.
 OLDEST_DRIVER, OLDEST_DRIVER_RELEASE = 12040, "550.54.14"
 
 
@@ -51,10 +51,10 @@ Shaped = tuple[str, Sequence[int]]  # the name of a type, and a shape
 
 
 class Traits(NamedTuple):
-    """What plans ask of a CUDA device: `Traits` of ffi/runtime/plan.h."""
+    """The traits of a CUDA device that plans depend on: `Traits` of ffi/runtime/plan.h."""
 
     multiprocessors: int = 0
-    shared_memory: int = 0  # bytes that a block is granted if it asks for them
+    shared_memory: int = 0  # bytes that a block gets on request
     l2_cache: int = 0  # bytes
     capability: int = 0  # 90 of sm_90
 
@@ -68,11 +68,11 @@ class NoLibrary:
         self.description = {"build": build, "is_wheel": False, "signatures": {}}
 
     def tile_sizes(self) -> Mapping[str, Sequence[int]]:
-        """Tiles that no kernel has: the least that is a size."""
+        """Stand-ins for tiles that no kernel has: the smallest sizes that are valid."""
         return collections.defaultdict(lambda: [2])
 
     def handlers(self) -> dict[str, Any]:
-        """None."""
+        """Returns None: there are no kernels."""
         return {}
 
 
@@ -82,7 +82,7 @@ def _in_folders(name: str, folders: Sequence[str]) -> pathlib.Path | None:
 
 
 def _own_folders() -> list[str]:
-    """Where a library of this package may lie: beside these sources, and where the package is installed."""
+    """The folders where a library of this package may be: beside these sources, and where the package is installed."""
     return list(jax_mgpu.__path__)
 
 
@@ -98,7 +98,7 @@ def open_library(path: pathlib.Path) -> Library:
     library = _kernels.Library(path)
     built, runtime = tuple(library.description["ffi_api_version"]), ffi_api_version()
     if runtime is not None and built > runtime:
-        # Left alone, this would surface much later, as "No FFI handler registered".
+        # Without this error, the problem would surface much later, as "No FFI handler registered".
         raise ImportError(
             f"{path} was built for version {built[0]}.{built[1]} of XLA's FFI API, but the installed jaxlib "
             f"has {runtime[0]}.{runtime[1]}. Upgrade jaxlib, or build again: pip install --no-cache-dir ."
@@ -119,7 +119,7 @@ def _load_cpu() -> Library:
 
 
 def _is_installed_without_kernels() -> bool:
-    """Whether the wheel that was installed says that it holds nothing of any platform."""
+    """Whether the installed wheel says that it has no kernels of any platform."""
     try:
         wheel = importlib.metadata.distribution("jax_mgpu").read_text("WHEEL")
     except importlib.metadata.PackageNotFoundError:
@@ -128,14 +128,14 @@ def _is_installed_without_kernels() -> bool:
 
 
 def cuda_extra() -> str:
-    """The extra that asks for the CUDA kernels: of the CUDA that the installed JAX has, or else of the newest."""
+    """The extra that installs the CUDA kernels: for the CUDA version of the installed JAX, or else the newest."""
     packages = [name for name, plugin in CUDA_PACKAGES.items() if importlib.util.find_spec(plugin) is not None]
     return (packages or list(CUDA_PACKAGES))[0].removeprefix("jax_mgpu_")
 
 
 def _load_cuda(version: str) -> Library | None:
     """The CUDA kernels: those built with this package, or else those of a package of kernels of the same version."""
-    if isinstance(cpu_library, NoLibrary):  # which plans the calls of CUDA too
+    if isinstance(cpu_library, NoLibrary):  # which also plans the calls on CUDA
         return None
     if (path := _in_folders("libjax_mgpu_cuda.so", _own_folders())) is not None:
         return open_library(path)
@@ -159,7 +159,7 @@ def _load_cuda(version: str) -> Library | None:
 
 
 def driver_problem(version: int) -> str:
-    """Why no kernel can be loaded by a driver of this version of CUDA (12040 for 12.4, 0 for none); or nothing."""
+    """Why a driver of this version of CUDA (12040 for 12.4, 0 for none) can load no kernel; empty if it can."""
     if version == 0 or version >= OLDEST_DRIVER:
         return ""
     has, needs = (f"CUDA {v // 1000}.{v % 1000 // 10}" for v in (version, OLDEST_DRIVER))
@@ -167,7 +167,7 @@ def driver_problem(version: int) -> str:
 
 
 def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises an error where a library was not built of these sources: it has other operations, or other names.
+    """Raises an error if a library was not built from these sources: its operations or names differ.
 
     Each operation has lists of operands and results, and a dictionary of attributes, each with the names of its values,
     `"flag"` or `"number"`. An attribute that no kernel reads is not in the libraries.
@@ -178,7 +178,7 @@ def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _difference(description: Mapping[str, Any], operations: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """The first difference of a library's operations from these."""
+    """The first difference between a library's operations and these."""
     signatures, enumerations = description["signatures"], description["enumerations"]
     if names := operations.keys() ^ signatures.keys():
         return f"operations {', '.join(sorted(names))}"
@@ -209,12 +209,12 @@ def target(operation: str) -> str:
 
 
 def compiler_problem() -> str:
-    """Why no function can be compiled for CUDA; nothing where all is well."""
+    """Why no function can be compiled for CUDA; empty if it can."""
     return "" if cuda_library is None else cuda_library.compiler_problem()
 
 
 def _compiler_folders() -> list[str]:
-    """Where packages of NVRTC have it: those that jax[cuda12] and jax[cuda13] depend on."""
+    """The folders where packages of NVRTC have it, those that jax[cuda12] and jax[cuda13] depend on."""
     spec = importlib.util.find_spec("nvidia")
     roots = map(pathlib.Path, spec.submodule_search_locations or ()) if spec else ()
     folders = ("cu13/lib", "cuda_nvrtc/lib")
@@ -248,7 +248,7 @@ def build_decision() -> str:
 
 
 def how_to_get_kernels() -> str:
-    """The command that gives this installation the kernels that it lacks, or the driver that it takes."""
+    """The command that gives this installation the kernels or the driver that it lacks."""
     if isinstance(cpu_library, NoLibrary):
         return "a wheel of jax_mgpu, or `pip install .` on Linux with a C++20 compiler"
     if missing_driver:
@@ -258,7 +258,7 @@ def how_to_get_kernels() -> str:
 
 
 def backends() -> dict[str, str]:
-    """What each JAX platform runs, in words.
+    """Describes what each JAX platform runs.
 
     Returns:
       A description for each of `"cpu"`, `"cuda"` and `"others"`: kernels with the version of the FFI API that they were
@@ -288,10 +288,10 @@ def _ffi_api(library: Library) -> str:
 
 
 def export_checks() -> list[jax.export.DisabledSafetyCheck]:
-    """What lets `jax.export` write programs with calls of the kernels, and with one of JAX's own.
+    """The values that let `jax.export` write programs with calls of the kernels, and with one of JAX's own.
 
-    `jax.export` refuses custom calls of which JAX does not promise that later versions of it run them. Those of this
-    package are run by the package itself, which a process that loads the program has to import.
+    `jax.export` refuses custom calls for which JAX promises no compatibility. Those of this package need it in the
+    process that loads the program, which must import it.
 
     Returns:
       The values of `disabled_checks=`: one for each kernel of any platform, and one for `ragged_all_to_all`, by which
@@ -318,7 +318,7 @@ def workspace_bytes(
 def plan(
     operation: str, operands: Sequence[Any], results: Sequence[Any], attributes: Mapping[str, int], traits: Traits
 ) -> dict[str, Any]:
-    """What runs for avals of these shapes on a CUDA device of these traits."""
+    """The variant that runs for avals of these shapes on a CUDA device with these traits."""
     return cpu_library.plan(operation, _shaped(operands), _shaped(results), attributes, traits)
 
 

@@ -1,7 +1,7 @@
 """Turns the description of an operation into a JAX primitive. No other module makes primitives.
 
 A family describes an operation on unbatched operands: the rank of each operand, a shape rule, a plain-JAX form,
-derivative rules. This module makes of it abstract evaluation, the CPU and CUDA lowerings to the FFI handlers of the
+derivative rules. From this, the module makes abstract evaluation, the CPU and CUDA lowerings to the FFI handlers of the
 same name, the plain-JAX lowering for every other platform, batching and the hidden workspace result.
 
 It checks these conventions:
@@ -85,13 +85,12 @@ class Operation:
       attributes: what each attribute is by its name: `bool`, `int`, an enumeration, or `Keyed`.
       shapes: shape rule; takes `jax.ShapeDtypeStruct`s of operands and attributes, gives one struct a result.
       fallback: the operation in plain JAX, on unbatched operands; what other platforms run.
-      aliases: the name of a result by that of an operand whose buffer it may take over when it is donated. Where the
-        program makes the operand of one scalar, as `jnp.zeros` does, the kernels get that scalar, `[1]`, and fill the
-        result themselves.
-      streamed: operands that the kernels read as one run over the whole batch: one that serves the whole batch is
-        repeated for them.
-      only: the one platform with kernels, where the others have none ("" where none has). There the plain-JAX form
-        runs, which is made of other kernels, or warns itself.
+      aliases: maps the name of an operand, whose buffer a result may take over when it is donated, to the result's
+        name. If the program makes the operand from one scalar, as `jnp.zeros` does, kernels get that scalar, `[1]`, and
+        fill the result.
+      streamed: operands that kernels read as one run over the whole batch: one that serves the whole batch is repeated.
+      only: the one platform with kernels, if others have none ("" if none has). Other platforms run the plain-JAX form
+        without a warning: it consists of other kernels, or warns itself.
       is_registered: whether the libraries know the operation by these names.
 
     Every rule takes the operands and attributes that it names among its parameters. The rules of derivatives get the
@@ -135,16 +134,16 @@ class Operation:
 
     @property
     def platforms(self) -> Sequence[str]:
-        """Those with kernels."""
+        """The platforms with kernels."""
         return tuple(platform for platform in library.platforms() if self.only in (None, platform))
 
     def warn_without_kernels(self, platforms: Sequence[str]) -> None:
-        """Says once that other platforms run plain JAX."""
+        """Warns once that other platforms run plain JAX."""
         if self.only is None:
             _warn_without_kernels(platforms)
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
-        """Whether a program that could have kernels is to have plain JAX."""
+        """Whether a program that could have kernels should have plain JAX."""
         del operands, attributes, platform, devices
         return False
 
@@ -159,14 +158,14 @@ class Operation:
         return self.run(operands, **named)
 
     def run(self, operands: Operands | Sequence[Any], **attributes: Any) -> list[jax.Array]:
-        """The same with all operands, in their order."""
+        """Binds the primitive to all operands, in their order."""
         if attributes.keys() != self.attributes.keys():
             expected, got = ", ".join(self.attributes), ", ".join(attributes)
             raise TypeError(f"{self.name}: operands and attributes: expected attributes {expected}, got {got}")
         attributes = {name: x if isinstance(x, Keyed) else int(x) for name, x in attributes.items()}
         if is_eager():
-            return self._impl(*operands, **attributes)  # arguments of a program: nothing is made beforehand
-        if is_in_eager_shard_map():  # where an operand without items cannot be an argument of a program
+            return self._impl(*operands, **attributes)  # as arguments of a program: nothing is made beforehand
+        if is_in_eager_shard_map():  # where an empty operand cannot be an argument of a program
             absent = tuple((i, x.shape, np.dtype(x.dtype)) for i, x in enumerate(operands) if not x.size)
             present = [x for x in operands if x.size]
             results: list[jax.Array] = _run_within_shard_map(self, tuple(attributes.items()), absent, *present)
@@ -194,8 +193,8 @@ class Operation:
     def def_jvp(self, rule: Callable[..., tuple[Sequence[Any], Sequence[Any]]]) -> None:
         """Sets the forward derivative.
 
-        `rule(primals, tangents, **attributes)` gets one problem, its operands and their tangents by name; a tangent is
-        None where it is zero; so may be the tangents that it returns.
+        `rule(primals, tangents, **attributes)` gets one problem, its operands and their tangents by name. Tangents that
+        are zero are None, and it may return None for zero.
         """
 
         def jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
@@ -211,7 +210,7 @@ class Operation:
                 return list(results), [result_tangents[i] for i in moving]
 
             given = [tangents[i] for i in live]
-            # Where no operand is sharded nothing has to be Auto, and the axes of a surrounding vmap must not be.
+            # If no operand is sharded, nothing has to be Auto, and the axes of a surrounding vmap must not be.
             mapped = automatic(one_problem) if any(map(is_sharded, _arrays((*primals, *given)))) else one_problem
             axes = [0 if x.ndim > rank else None for x, rank in zip(primals, self.ranks, strict=True)]
             for _ in range(self._batch_rank(primals)):
@@ -227,9 +226,8 @@ class Operation:
     def def_transpose(self, operand: str, rule: Callable[..., Any]) -> None:
         """Declares the operation linear in an operand, jointly with any other so declared, and sets its transpose.
 
-        `rule(cotangents, operands, **attributes)` gets one problem: a cotangent a result (None where zero), the
-        operands by name, with a `jax.ShapeDtypeStruct` in place of each linear one. It gives the cotangent of
-        `operand`.
+        `rule(cotangents, operands, **attributes)` gets one problem: one cotangent per result (None if zero), and the
+        operands by name, with a `jax.ShapeDtypeStruct` for each linear one. It returns the cotangent of `operand`.
         """
         self.transposes[self.operands.index(operand)] = rule
         ad.primitive_transposes[self.primitive] = self._transpose
@@ -337,10 +335,10 @@ def _leading(x: jax.Array, axis: int) -> jax.Array:
 
 
 def in_program(x: Any) -> Any:
-    """An operand as what is traced.
+    """An operand in the form in which it is traced.
 
-    An operand without items is made anew, like the given one: the compiler of jaxlib 0.11 may crash on it as a constant
-    or an argument under shard_map.
+    An empty operand is made anew, like the given one: the compiler of jaxlib 0.11 may crash on it as a constant or an
+    argument under shard_map.
     """
     if x.size:
         return jnp.asarray(x)
@@ -348,7 +346,7 @@ def in_program(x: Any) -> Any:
 
 
 def _arrays(values: Iterable[Any]) -> list[Any]:
-    """Values that may be NumPy's own, as derivatives taken outside jit are."""
+    """Values that may be NumPy arrays, as derivatives taken outside of jit are."""
     return [jnp.asarray(x) for x in values]
 
 
@@ -372,7 +370,7 @@ def _run_within_shard_map(
 
 
 class Keyed:
-    """An attribute of any type, the same as another one of its key. It lives as long as the programs that have it."""
+    """An attribute of any type, equal to others of its key. It lives as long as the programs that have it."""
 
     def __init__(self, key: Any, value: Any):
         self.key, self.value = key, value
@@ -392,7 +390,7 @@ def _register_lowerings(operation: Operation) -> None:
     lower_fallback = mlir.lower_fun(lambda *xs, **attributes: _fallback_of(operation, xs, attributes), True)
 
     def pure(ctx: Any, *operands: Any, **attributes: Any) -> Any:
-        """In plain JAX. Functions that were traced apart know nothing of values that vary over manual axes."""
+        """Runs plain JAX. Functions that were traced apart know nothing of values that vary over manual axes."""
         avals = [jax.core.ShapedArray(aval.shape, aval.dtype, sharding=aval.sharding) for aval in ctx.avals_in]
         return lower_fallback(ctx.replace(avals_in=avals), *operands, **attributes)
 
@@ -403,7 +401,7 @@ def _register_lowerings(operation: Operation) -> None:
     mlir.register_lowering(operation.primitive, lower_anywhere)
     for platform in operation.platforms:
         lowering = _kernel_lowering(operation, platform, pure)
-        # What makes an aliased operand is seen only by a rule that is run where the call stands.
+        # A rule sees how an aliased operand is made only if it runs where the call stands.
         options = in_place if operation.aliases else {}
         mlir.register_lowering(operation.primitive, lowering, platform=platform, **options)
 
@@ -458,12 +456,12 @@ def _is_float8(aval: Any) -> bool:
 
 
 def stored_aval(aval: Any) -> jax.ShapeDtypeStruct:
-    """An operand or result as handlers get it."""
+    """An operand or result in the form that handlers get."""
     return jax.ShapeDtypeStruct(aval.shape, np.dtype(np.uint8) if _is_float8(aval) else aval.dtype)
 
 
 def _run_as_bytes(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
-    """The operation on float8 rows, which handlers move as bytes; everywhere else they are floats with derivatives."""
+    """The operation on float8 rows, which handlers move as bytes; elsewhere they are floats with derivatives."""
     avals = operation._abstract(*map(jax.typeof, operands), **attributes)
     stored = [jax.lax.bitcast_convert_type(x, jnp.uint8) if _is_float8(x) else x for x in operands]
     results = operation.run(stored, **attributes)
@@ -543,7 +541,7 @@ _WARNED: set[str] = set()
 
 
 def expect_compiled_names() -> None:
-    """Raises an error where the libraries have other operations, operands, results or attributes than Python."""
+    """Raises an error if the libraries have other operations, operands, results or attributes than Python."""
     library.expect_names(
         {
             name: {
@@ -557,7 +555,7 @@ def expect_compiled_names() -> None:
 
 
 def _values_of(kind: type[int]) -> list[str] | str:
-    """What the libraries say of an attribute: the names of its values, or whether it is a flag."""
+    """The libraries' description of an attribute: the names of its values, or whether it is a flag."""
     if issubclass(kind, enum.Enum):
         return [value.name.lower() for value in kind]
     return "flag" if kind is bool else "number"

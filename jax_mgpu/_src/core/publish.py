@@ -1,4 +1,4 @@
-"""What public names share: the package as their module, documented fields, types that `jax.export` knows."""
+"""Settings of public names: the package as their module, documented fields, types that `jax.export` knows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["publish"]
 def publish(value: Any) -> None:
     """Makes a public function or class one of `jax_mgpu`, by which pickles and exported programs name it."""
     if inspect.isclass(value):
-        value.__annotations__ = typing.get_type_hints(value)  # which name what its module imports
+        value.__annotations__ = typing.get_type_hints(value)  # annotations name what the module imports
         if hasattr(value, "_fields"):
             _document_fields(value)
         exportable(value)
@@ -23,7 +23,7 @@ def publish(value: Any) -> None:
 
 
 def _document_fields(result: Any) -> None:
-    """Gives each field of a named tuple the words of its line under `Attributes:`, which `help` shows for it."""
+    """Gives each field of a named tuple the text of its line under `Attributes:`, which `help` shows."""
     words = inspect.getdoc(result) or ""
     listed = re.search(r"^Attributes:\n((?:  .*\n?)+)", words, re.MULTILINE)
     for name, text in re.findall(r"^  (\w+): ((?:.*\n?)(?:    .*\n?)*)", listed[1] if listed else "", re.MULTILINE):

@@ -1,11 +1,11 @@
 """Scans and reductions by any associative operator in plain JAX, where there are no kernels, and for derivatives.
 
 Items are cut into blocks. A loop scans all blocks, their totals are scanned in the same way, and each block's items are
-combined with what came before it. The loop has one small body whatever the number of items is, and so has its
-derivative. `jax.lax.associative_scan` unrolls a level for each doubling: seconds of compiling.
+combined with the prefix before it. The loop has one small body for any number of items, and so has its derivative.
+`jax.lax.associative_scan` unrolls one level for each doubling, which takes seconds to compile.
 
 A CPU scans one block after the other: its compiler makes machine code of the whole loop. On other platforms each step
-of a loop is a launch, so there a step takes an item of every block. docs/notes/plain_scans.md has figures.
+of a loop is a launch, so a step takes one item of every block. docs/notes/plain_scans.md has figures.
 
 An operator combines arrays of states by their leading axis, the earlier states first.
 """
@@ -30,17 +30,17 @@ T = TypeVar("T")
 
 Combine = Callable[[Any, Any], Any]
 
-# Blocks of a CPU: long, as a block costs little but its share of the scan of totals, and short enough that sums of many
-# floats round as those of a tree do.
+# Blocks on a CPU: long, as each block costs its share of the scan of totals, but short enough that sums of many floats
+# round as those of a tree do.
 LONG_BLOCK, MOST_IN_ONE_BLOCK = 1 << 14, 1 << 20
-# Blocks in step: a launch a step, so few steps.
+# The number of blocks in lockstep: each step is a launch, so there are few steps.
 SHORT_BLOCK, MOST_STEPS = 64, 256
-# So many bytes of items a CPU takes in a step of its loop. XLA compiles a loop whose body reads and writes less than
-# 1 KB as one function; each operation of any other body is a call, and then a step of many items takes far longer.
+# The bytes of items that a CPU takes in one step of its loop. XLA compiles a loop whose body reads and writes less than
+# 1 KB as one function. In any other body each operation is a call, and then a step of many items takes far longer.
 STEP_BYTES, MOST_UNROLLED, LEAST_UNROLLED = 64, 4, 1 << 13
-# So many neighbours of a reduction are combined without a loop, in one pass over memory.
+# This many neighbours of a reduction are combined without a loop, in one pass over memory.
 GROUP = 8
-# What XLA never compiles into such a function, by how the names of primitives begin.
+# Prefixes of the names of primitives that XLA never compiles into such a function.
 CALLS = "dot_general", "ragged_dot", "conv", "scatter", "sort", "ffi_call", "pure_callback"
 
 
@@ -55,9 +55,9 @@ def select(condition: jax.Array, x: T, y: T) -> T:
 
 
 def scanned(combine: Combine, states: Pytree, cut: jax.Array | None = None, *, reverse: bool = False) -> Any:
-    """Each prefix of the states combined, of at least one; with `reverse` each suffix, from the end on.
+    """All prefixes of at least one state, combined; with `reverse`, all suffixes.
 
-    Where `cut` holds, a state is not combined with those before it (with `reverse`: behind it).
+    Where `cut` holds, a state is not combined with those before it (with `reverse`, after it).
     """
     in_turn, in_step = (
         functools.partial(way, combine, reverse=reverse) for way in (_scanned_in_turn, _scanned_in_step)
@@ -70,7 +70,7 @@ def scanned(combine: Combine, states: Pytree, cut: jax.Array | None = None, *, r
 
 
 def combined(combine: Combine, states: Pytree, live: jax.Array | None = None) -> Any:
-    """All states combined, in their order, of at least one. Only those that are `live`; of none, any state."""
+    """All states combined in order, at least one. Only `live` ones count; if none is, any state is returned."""
     items = (live, states)
 
     def join(a: Any, b: Any) -> Any:
@@ -100,7 +100,7 @@ def _folded(join: Combine, items: Pytree) -> Any:
 
 
 def _scanned_in_turn(combine: Combine, states: Pytree, cut: jax.Array | None, *, reverse: bool) -> Any:
-    """One block after the other, an item a step."""
+    """Scans one block after the other, an item per step."""
     n = _length(states)
     length = n if n <= MOST_IN_ONE_BLOCK else LONG_BLOCK
     item_bytes = sum(x.dtype.itemsize * math.prod(x.shape[1:]) for x in jax.tree.leaves(states))
@@ -112,7 +112,7 @@ def _scanned_in_turn(combine: Combine, states: Pytree, cut: jax.Array | None, *,
 
 
 def _scanned_in_step(combine: Combine, states: Pytree, cut: jax.Array | None, *, reverse: bool) -> Any:
-    """All blocks in step, an item of each a step."""
+    """Scans all blocks in lockstep, one item of each per step."""
     n, length = _length(states), SHORT_BLOCK
     if n <= MOST_STEPS:
         return _scanned_in_turn(combine, states, cut, reverse=reverse)
@@ -124,7 +124,7 @@ def _scanned_in_step(combine: Combine, states: Pytree, cut: jax.Array | None, *,
         cut, states = _flipped((cut, states))
 
     def columns(x: jax.Array) -> jax.Array:
-        # What is added stands alone: neither it nor its derivatives reach an item.
+        # Padding stands alone: neither it nor its derivatives reach an item.
         x = jax.lax.pad(x, jnp.ones((), x.dtype), [(0, missing, 0), *[(0, 0, 0)] * (x.ndim - 1)])
         return x.reshape(blocks, length, *x.shape[1:]).swapaxes(0, 1)
 
@@ -141,16 +141,14 @@ def _scanned_in_step(combine: Combine, states: Pytree, cut: jax.Array | None, *,
 def _steps(
     combine: Combine, cut: jax.Array | None, states: Pytree, *, length: int, reverse: bool, unroll: int
 ) -> tuple[jax.Array | None, Any]:
-    """Of each column of `[steps, columns, ...]` the scans of its blocks of so many steps.
+    """For each column of `[steps, columns, ...]`, the scans of its blocks.
 
-    Also tells where a cut has been since the block began, if there are cuts and several blocks.
+    Also tells where a cut has occurred since the block began, if there are cuts and several blocks.
     """
     steps, joins = _length(states), None
     if cut is not None or length < steps:
         places = jnp.arange(steps)
-        joins = (jax.lax.rem(places, jnp.asarray(length, places.dtype)) != 0)[
-            :, None
-        ]  # the item before it in its block
+        joins = (jax.lax.rem(places, jnp.asarray(length, places.dtype)) != 0)[:, None]  # the previous item of its block
         joins = joins[::-1] if reverse else joins
         joins = joins if cut is None else joins & ~cut
     if jax.tree.leaves(states)[0].shape[:2] == (length, 1):
@@ -159,7 +157,7 @@ def _steps(
     def step(carry: Any, item: Any) -> Any:
         (is_later, begun, before), (joins, cut, own) = carry, item
         joins = is_later if joins is None else joins
-        # Ones for what is not combined: its derivatives may be infinite, and zero times that is NaN.
+        # Ones for states that are not combined: their derivatives may be infinite, and zero times that is NaN.
         pair = [or_ones(joins, state) for state in (before, own)]
         state = select(joins, combine(*pair), own)
         if cut is not None:
@@ -168,7 +166,7 @@ def _steps(
 
     begun, before = _first(lambda a, b: (b[0], combine(a[1], b[1])), (cut, states))
     carry = jnp.zeros((), bool) if joins is None else None, begun, before
-    # The derivative makes anew what a step made: it reads one state a step, and not each of its parts.
+    # The derivative recomputes a step: it reads one state per step, and not each of its parts.
     step = jax.checkpoint(jax.jit(step), prevent_cse=False)
     result: tuple[jax.Array | None, Any] = jax.lax.scan(
         step, carry, (joins, cut, states), reverse=reverse, unroll=unroll
@@ -179,7 +177,7 @@ def _steps(
 def _with_prefixes(
     combine: Combine, way: Callable[..., Any], begun: jax.Array | None, local: Pytree, length: int, reverse: bool
 ) -> Any:
-    """The scan of all items from those of blocks: each is combined with what came before its block."""
+    """The scan of all items from the scans of blocks: each is combined with the prefix before its block."""
     n = _length(local)
     blocks = -(-n // length)
     if blocks == 1:
@@ -190,7 +188,7 @@ def _with_prefixes(
 
     @jax.jit  # one function of the program for all parts of a state
     def of_items(x: jax.Array) -> jax.Array:
-        """What precedes each item's block; ones before the first."""
+        """The prefix before each item's block; ones before the first."""
         before = jax.lax.pad(x, jnp.ones((), x.dtype), [(1, 0, 0), *[(0, 0, 0)] * (x.ndim - 1)])
         repeated = jnp.broadcast_to(before[:, None], (blocks, length, *x.shape[1:]))
         return repeated.reshape(blocks * length, *x.shape[1:])[:n]
@@ -205,7 +203,7 @@ def _with_prefixes(
 
 
 def or_ones(condition: jax.Array, states: Pytree) -> Any:
-    """States where a condition holds, else ones: derivatives of what is not used may be infinite, and 0 times that."""
+    """States where a condition holds, else ones: unused derivatives may be infinite, and zero times that is NaN."""
     return select(condition, states, jax.tree.map(jnp.ones_like, states))
 
 
@@ -226,12 +224,12 @@ def _cut(items: Pytree, length: int) -> tuple[Any, Any]:
 
 
 def _joined(a: Pytree, b: Pytree) -> Any:
-    """Arrays one behind the other, if there are any of the second."""
+    """Concatenates arrays, if the second one has items."""
     return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), a, b) if _length(b) else a
 
 
 def _first(join: Combine, items: Pytree) -> Any:
-    """The first of some items, as a loop over them begins: under shard_map it varies as all later ones do."""
+    """The first value of a loop over some items: under shard_map it varies as all later ones do."""
     first = jax.tree.map(lambda x: x[0], items)
     if not jax.sharding.get_abstract_mesh().manual_axes:
         return first
@@ -240,7 +238,7 @@ def _first(join: Combine, items: Pytree) -> Any:
 
 
 def _is_small(combine: Combine, states: Pytree) -> bool:
-    """Whether XLA compiles a loop by the operator as one function on a CPU, as far as its primitives tell."""
+    """Whether XLA compiles a loop by the operator as one function on a CPU, judged by its primitives."""
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), states)
     return not _calls(jax.make_jaxpr(combine)(one, one).jaxpr)
 

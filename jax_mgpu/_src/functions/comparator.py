@@ -1,10 +1,11 @@
 """Sorts by a comparator in plain JAX.
 
-A traced comparator is taken apart. What depends on one of its two items becomes columns of the sort, computed once an
-item and not once a comparison. What depends on both is left for the comparisons. Where that only compares columns, one
-after the other, the order is that of a tuple of keys, which have kernels of their own. Elsewhere it is written for
-scalars, as XLA's sort calls it: its comparators must hold nothing else. What cannot be written so, such as a loop over
-both items, and what has many columns, is merged: all items of a run search the other run at once.
+A traced comparator is taken apart. Values that depend on one of its two items become columns of the sort, computed once
+per item instead of once per comparison. Values that depend on both are left for the comparisons. If these only compare
+columns, one after the other, the order is that of a tuple of keys, which has its own kernels. Otherwise they are
+written for scalars, as XLA's sort requires of its comparators. Comparators that cannot be written so, such as those
+with a loop over both items or with many columns, are sorted by merging: all items of a run search the other run at
+once.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ from jax_mgpu._src.ops.sort_primitives import Method
 __all__ = ["compare_all", "compares_keys", "plain_sort_indices"]
 
 FIRST, SECOND, BOTH = 1, 2, 3  # the items that a value depends on, as bits
-# Columns of XLA's sort, which moves all of them, where merges move indices. On an H200, 2^20 items of 30 columns take
-# 9 ms sorted and 21 merged. On a CPU, 2^20 items of 4 columns take 0.7 s and 0.5, and 2^16 items 36 ms and 43.
+# The most columns for XLA's sort, which moves all of them, whereas merges move indices. On an H200, 2^20 items of 30
+# columns take 9 ms sorted and 21 merged. On a CPU, 2^20 items of 4 columns take 0.7 s and 0.5, and 2^16 items 36 ms and
+# 43.
 MOST_SORTED = 32
 MOST_SORTED_ON_CPU = 4
 
@@ -83,7 +85,7 @@ def plain_sort_indices(
         return jnp.arange(n, dtype=index_dtype("sort", "keys", n))
     leaves = [jnp.asarray(jax.lax.stop_gradient(leaf)) for leaf in leaves]
     leaves = [vary_as(leaf, *leaves, heads, flags, count) for leaf in leaves]
-    item: list[Any] = [leaf[0] for leaf in leaves]  # under shard_map, types say what varies over the mesh
+    item: list[Any] = [leaf[0] for leaf in leaves]  # under shard_map, types tell what varies over the mesh
     if jax.sharding.get_abstract_mesh().explicit_axes:
         item = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in item]
     with free_of_explicit_axes():
@@ -102,7 +104,7 @@ def plain_sort_indices(
 
 
 def compares_keys(closed: ClosedJaxpr, leaves: int) -> bool:
-    """Whether a traced comparator of so many leaves an item compares keys, so that a sort of columns does its work."""
+    """Whether a traced comparator compares keys, so that a sort of columns can replace it."""
     try:
         return _Comparison(closed, leaves).as_keys() is not None
     except Unsupported:
@@ -110,7 +112,7 @@ def compares_keys(closed: ClosedJaxpr, leaves: int) -> bool:
 
 
 def compare_all(less: Callable[..., Any], a: Sequence[jax.Array], b: Sequence[jax.Array]) -> jax.Array:
-    """What a comparator says of each pair, by the leaves of both."""
+    """The comparator's result for each pair, by the leaves of both."""
     if not jax.sharding.get_abstract_mesh().explicit_axes:
         result: jax.Array = jax.vmap(less)(*a, *b)
         return result
@@ -128,7 +130,7 @@ def compare_all(less: Callable[..., Any], a: Sequence[jax.Array], b: Sequence[ja
 def _indices_by_parts(
     closed: ClosedJaxpr, leaves: Sequence[jax.Array], heads: jax.Array, flags: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """The same by a traced comparator that can be taken apart."""
+    """The same for a traced comparator that can be taken apart."""
     n = leaves[0].shape[0]
     dtype = index_dtype("sort", "keys", n)
     with free_of_explicit_axes():
@@ -136,7 +138,7 @@ def _indices_by_parts(
         keys = comparison.as_keys()
         is_segmented = bool(heads.size or flags.size or count.size)
         program = comparison.program(dtype, segmented=is_segmented) if keys is None else None
-    if count.size:  # what is past the count is not looked at
+    if count.size:  # items past the count do not count
         live = live_mask(n, count)
         leaves = [jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, leaf[:1]) for leaf in leaves]
     columns = comparison.columns_of(leaves)
@@ -163,11 +165,11 @@ def _indices_by_parts(
 def _merge_sort_indices(
     less: Callable[..., Any], leaves: Sequence[jax.Array], heads: jax.Array, flags: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """The same by any comparator, which XLA maps over all items at once.
+    """The same for any comparator, which XLA maps over all items at once.
 
-    Runs double in each round. An item of a first run goes behind the items of the second that come before it, which
-    binary search counts, and the items of the second run fill the places that are left. So each item has a place of its
-    own, whatever the comparator says. That is O(n log^2 n) comparisons, n / 2 at a time.
+    Runs double in each round. An item of a first run goes after the items of the second run that come before it, whose
+    number a binary search finds; the items of the second run fill the remaining places. So each item has its own place,
+    whatever the comparator returns. That is O(n log^2 n) comparisons, n / 2 at a time.
     """
     n = leaves[0].shape[0]
     dtype = index_dtype("sort", "keys", n)
@@ -178,17 +180,17 @@ def _merge_sort_indices(
     half = places[: 1 << (rounds - 1)]
 
     def taken(items: jax.Array) -> list[jax.Array]:
-        """The leaves of items and their segments. What fills the last run stands for the first item."""
+        """The leaves of items and their segments. The first item stands in for the padding of the last run."""
         inside = jnp.where(items < n, items, 0)
         return [*(leaf[inside] for leaf in leaves), *([] if segments is None else [segments[inside]])]
 
     def comes_before(a: jax.Array, b: jax.Array, a_taken: Sequence[jax.Array], b_taken: Sequence[jax.Array]) -> Any:
-        # Places past the end fill the last run. They come last, as they are.
+        # Places past the end pad the last run. They come last, in their order.
         both, by_segment = (a < n) & (b < n), jnp.zeros(a.shape, bool)
         if segments is not None:
             (*a_taken, a_of), (*b_taken, b_of) = a_taken, b_taken
             by_segment, both = both & (a_of < b_of), both & (a_of == b_of)
-        # Items that are not of one segment are not looked at. What is past the count is each a segment of its own.
+        # Items of different segments are not compared. Each item past the count is its own segment.
         pair = [
             jnp.where(both.reshape(-1, *[1] * (x.ndim - 1)), x, leaf[:1])
             for taken in (a_taken, b_taken)
@@ -200,7 +202,7 @@ def _merge_sort_indices(
         width = jnp.left_shift(jnp.asarray(1, dtype), jnp.asarray(round, dtype))
 
         def in_first(item: jax.Array) -> jax.Array:
-            """The place of an item of the first runs; that of the second is a run further on."""
+            """The place of an item of the first runs; its partner in the second run is one run further on."""
             return 2 * item - (item & (width - 1))
 
         begin = 2 * (half & ~(width - 1))
@@ -217,7 +219,7 @@ def _merge_sort_indices(
 
         none = vary_as(jnp.zeros_like(half), half)
         before, _ = fori_loop(0, round + 1, narrow, (none, none + width))
-        # What is no strict weak order may count fewer items before a later one.
+        # A comparator that is no strict weak order may count fewer items before a later one.
         before = scan(begin + before, "max") + (half & (width - 1))
         is_first = jnp.zeros(places.shape, bool).at[before].set(True, unique_indices=True, mode="promise_in_bounds")
         firsts = scan(is_first.astype(dtype))
@@ -236,8 +238,8 @@ class _Value:
     Args:
       aval: its shape and dtype.
       of: the items that it depends on.
-      number: the same for the same function of an item, whichever of both it is.
-      constant: what it is, where that is known.
+      number: the same for equal functions of an item, whichever of the two it is.
+      constant: its value, if that is known.
     """
 
     aval: Any
@@ -248,9 +250,9 @@ class _Value:
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """An equation, without those that call others, over these values."""
+    """An equation over these values, without subprograms."""
 
-    jaxpr: Any  # where it stands
+    jaxpr: Any  # where it is
     equation: Any
     inputs: tuple[_Value, ...]
     outputs: tuple[_Value, ...]
@@ -261,7 +263,7 @@ class _Step:
 
 
 class _Comparison:
-    """A comparator as steps of an item, steps of a pair, and the columns that pass from these to those."""
+    """A comparator as steps for an item, steps for a pair, and the columns that pass from the former to the latter."""
 
     def __init__(self, closed: ClosedJaxpr, leaves: int):
         self.captured: dict[Any, Any] = {}
@@ -273,7 +275,7 @@ class _Comparison:
         self.leaves = items[:leaves]
         (self.result,) = self._walk(closed.jaxpr, [self._of_capture(const) for const in closed.consts], items)
         passed = [x for step in self.pair_steps for x in step.inputs] + [self.result]
-        # By their numbers: a column serves both items.
+        # By their numbers: one column serves both items.
         self.passed = {x.number: x for x in passed if x.of != BOTH and x.constant is None}
         for value in self.passed.values():
             _expect_scalars(value.aval)
@@ -334,7 +336,7 @@ class _Comparison:
         return [dataclasses.replace(x, of=of) for x in self._numbers[key]]
 
     def columns_of(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-        """The columns of all items, bools as bytes: a comparator that gave one as it is would crash XLA's CPU sort."""
+        """The columns of all items. Bools become bytes, as a bool that is returned unchanged crashes XLA's CPU sort."""
 
         def passed(item: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
             values = {x.number: leaf for x, leaf in zip(self.leaves, item, strict=True)}
@@ -348,7 +350,7 @@ class _Comparison:
                 values.update((x.number, result) for x, result in zip(step.outputs, results, strict=True))
             return [values[number] for number in self.passed]
 
-        # What a comparator captured is an argument, as all is that has a sharding.
+        # Values that a comparator captured are arguments, as is everything with a sharding.
         of_all = automatic_batches(jax.vmap(passed, in_axes=(0, None)))
         columns = []
         for x in of_all(list(leaves), list(self.captured.values())):
@@ -374,7 +376,7 @@ class _Comparison:
         return read(self.result).item()
 
     def as_keys(self) -> list[tuple[int, bool]] | None:
-        """The columns that decide, one after the other, and whether each is descending; None of another order."""
+        """The columns that decide, one after the other, and whether each is descending; None for another order."""
         count = len(self.scalars)
         if not 0 < count <= MOST_COLUMNS or self.result.of != BOTH:
             return None
@@ -410,7 +412,7 @@ class _Comparison:
 
         item = [*segment, *columns, position]
         closed = jax.make_jaxpr(precedes)(*item, *item)
-        return Keyed(_structural_key(closed), closed)  # the same to jit where it is written alike
+        return Keyed(_structural_key(closed), closed)  # equal text is equal to jit
 
 
 def _known(aval: Any, value: np.ndarray) -> _Value:
@@ -418,7 +420,7 @@ def _known(aval: Any, value: np.ndarray) -> _Value:
 
 
 def _structural_key(x: Any) -> Any:
-    """What equals that of another parameter of an equation, or another jaxpr, where both say the same."""
+    """A value that is equal for parameters of equations, or jaxprs, with the same meaning."""
     if hasattr(x, "eqns"):
         jaxpr = getattr(x, "jaxpr", x)
         numbers = itertools.count()
@@ -441,7 +443,7 @@ def _structural_key(x: Any) -> Any:
     try:
         hash(x)
     except TypeError:
-        return object()  # like no other
+        return object()  # equal to nothing else
     return x
 
 
@@ -495,7 +497,7 @@ class _Scalars:
         return [results]
 
     def one(self, equation: JaxprEqn, scalars: Sequence[Any]) -> Any:
-        """One element of the result."""
+        """Computes one element of the result."""
         return equation.primitive.bind(*scalars, **equation.params)
 
     def two(self, function: str, a: Any, b: Any) -> Any:
@@ -520,7 +522,7 @@ class _Scalars:
         return results
 
     def _branches(self, branches: Sequence[Any], which: np.ndarray, *arguments: np.ndarray) -> list[np.ndarray]:
-        """All branches, of which one is chosen: neither ends the program nor takes long."""
+        """Evaluates all branches and chooses one: none of them fails or takes long."""
         cases = [self._closed(branch, arguments) for branch in branches]
         results = []
         for values in zip(*cases, strict=True):
@@ -569,10 +571,10 @@ LOGIC = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "eq"
 
 
 class _Outcomes(_Scalars):
-    """The same over what comparisons of columns say: arrays of bools, an axis a column, of its three outcomes."""
+    """The same over outcomes of comparisons: bools with an axis per column for less, equal and greater."""
 
     def one(self, equation: JaxprEqn, scalars: Sequence[Any]) -> Any:
-        """One element, by all outcomes."""
+        """One element, for all outcomes."""
         name = equation.primitive.name
         if name in OUTCOMES and all(isinstance(x, _Side) for x in scalars):
             a, b = scalars
@@ -609,7 +611,7 @@ _SORT = Primitive("comparator_sort")
 
 
 def _sort_by_program(program: Keyed, operands: Sequence[jax.Array]) -> jax.Array:
-    """The last operand as the stable sort of all, along their last axis, moves it."""
+    """The last operand as the stable sort of all operands, along their last axis, moves it."""
     result: jax.Array = _SORT.bind(*reconcile_vma(operands), program=program)
     return result
 
@@ -668,7 +670,7 @@ _lower_merges = mlir.lower_fun(_merged, multiple_results=True)
 
 
 def _lower(ctx: LoweringContext, *operands: Any, program: Keyed) -> Any:
-    # A sine in the comparator of a sort ends the process where XLA compiles for a GPU.
+    # A sine in a sort's comparator crashes XLA when it compiles for a GPU.
     is_costly = any(equation.primitive.name in COSTLY for equation in program.value.jaxpr.eqns)
     return (_lower_merges if is_costly else _lower_sort)(ctx, *operands, program=program)
 

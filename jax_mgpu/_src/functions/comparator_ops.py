@@ -1,10 +1,10 @@
-"""Sorts by a comparator of the caller's, a Python function of two items that says whether the first comes first.
+"""Sorts by a caller's comparator, a Python function of two items that says whether the first comes first.
 
-The comparator is traced once, on two items, and written as data for the kernels, as the operators of
-custom_operator.py are. Elsewhere, and where it cannot be compiled, plain JAX sorts (comparator.py).
+The comparator is traced once, on two items, and written as data for the kernels, like the operators of
+custom_operator.py. On other platforms, and if it cannot be compiled, plain JAX sorts (comparator.py).
 
-A sort gives a permutation, and through it derivatives. Every operation on two inputs works on ranks: once each item of
-both has an integer rank by the order, equal items the same one, its own kernels do the rest.
+A sort gives a permutation, through which derivatives flow. Operations on two inputs work on ranks: each item of both
+gets an integer rank in the order, equal items the same one, and the operation's own kernels do the rest.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def sort_indices_by_less(
     count: Count,
     descending: Directions,
 ) -> tuple[Any, jax.Array]:
-    """The sorted keys, and where each came from."""
+    """The sorted keys, and the position that each came from."""
     items = expect_items(operation, "keys", keys, less, descending)
     live = count_operand(operation, "count", count, items.n)
     return _sorted(operation, items, heads, flags, live, with_indices=True)
@@ -163,7 +163,7 @@ def _sorted(
     *,
     with_indices: bool = False,
 ) -> tuple[Any, Any]:
-    """Sorted keys, and indices where they are asked for or come with them."""
+    """Sorted keys, with their indices on request or if they come at no cost."""
     order = _order(operation, items)
     if order is None:
         indices = plain_sort_indices(items.less, items.leaves, heads, flags, count)
@@ -180,18 +180,18 @@ def _sorted(
 
 
 WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32, 16: jnp.uint32}
-FEW_BYTES = 8  # of keys that the kernels compare on a GPU even where a sort of columns would do
+FEW_BYTES = 8  # keys this small are sorted by these kernels on a GPU even if a sort of columns would do
 
 
 @dataclasses.dataclass(frozen=True)
 class _Order:
-    """An order that has been written, without the values that it captured.
+    """A compiled order, without the values that it captured.
 
     Args:
       data: its lines, which the call carries.
       item: the leaves of a key.
       jaxpr: the comparator.
-      consts: its values, or the captured operands in their places.
+      consts: its values, or references to the captured operands.
     """
 
     data: str
@@ -201,7 +201,7 @@ class _Order:
 
 
 def _order(operation: str, items: Items) -> tuple[Keyed, Sequence[Any]] | None:
-    """An order and what it captured, or None where there are no kernels for it."""
+    """A compiled order and its captured values, or None if there are no kernels for it."""
     if items.n == 0 or not custom_operator.has_kernels():
         return None
     try:
@@ -222,7 +222,7 @@ def _sort_words(
     captures: Sequence[Any],
     payload: Payload,
 ) -> Sequence[jax.Array]:
-    """Sorted words, and indices where they are asked for, by the kernels."""
+    """Sorted words, with indices on request, by the kernels."""
     words = _to_words(leaves, _word_bytes(order.value.item))
     primitive = _operation(words.ndim, tuple(np.ndim(c) for c in captures))
     return primitive.run([words, heads, flags, count, *map(jnp.asarray, captures)], order=order, payload=payload)
@@ -236,7 +236,7 @@ def _sort_positions(
     count: jax.Array,
     captures: Sequence[Any],
 ) -> jax.Array:
-    """Sorted indices of items that fit no word, by the kernels."""
+    """Sorted indices of items that do not fit a word, by the kernels."""
     plain = [jax.lax.stop_gradient(leaf) for leaf in leaves]
     ranks = tuple(leaf.ndim for leaf in leaves), tuple(np.ndim(c) for c in captures)
     return _position_operation(*ranks).run([*plain, heads, flags, count, *map(jnp.asarray, captures)], order=order)[0]
@@ -251,7 +251,7 @@ def _sort_keys(
     count: jax.Array,
     captures: Sequence[Any],
 ) -> list[jax.Array]:
-    """Sorted keys. Without their derivatives nobody asks where they came from."""
+    """Sorted keys. Without their derivatives, the indices are not needed."""
     words = _sort_words(order, leaves, heads, flags, count, captures, Payload.NONE)[0]
     return _of_words(words, order.value.item)
 
@@ -281,12 +281,12 @@ def _word_bytes(item: Sequence[Any]) -> int:
 
 
 def _in_words(item: Sequence[Any]) -> list[int]:
-    """The leaves of an item in their order in a word, as in the struct of the kernels: wide elements come first."""
+    """The leaves of an item in the order of the kernels' struct: wide elements come first."""
     return sorted(range(len(item)), key=lambda leaf: -jnp.dtype(item[leaf].dtype).itemsize)
 
 
 def _to_words(leaves: Sequence[jax.Array], width: int) -> jax.Array:
-    """Items as words, `[n]`, or `[n, 2]` and `[n, 4]` of 8 and 16 bytes. The bytes behind an item are zero."""
+    """Items as words, `[n]`, or `[n, 2]` and `[n, 4]` for 8 and 16 bytes. The bytes after an item are zero."""
     n, word = leaves[0].shape[0], jnp.dtype(WORDS[width])
     parts = [leaf.astype(jnp.uint8) if leaf.dtype == jnp.bool_ else leaf for leaf in leaves]
     parts = [parts[leaf].reshape(n, -1) for leaf in _in_words(parts)]
@@ -304,7 +304,7 @@ def _to_words(leaves: Sequence[jax.Array], width: int) -> jax.Array:
 
 
 def _of_words(words: jax.Array, item: Sequence[Any]) -> list[jax.Array]:
-    """The leaves of items that are words."""
+    """The leaves of items from their words."""
     n, width = words.shape[0], words.dtype.itemsize
     columns = words.reshape(n, -1)
     data = jax.lax.bitcast_convert_type(columns, jnp.uint8).reshape(n, -1)
@@ -321,12 +321,12 @@ def _of_words(words: jax.Array, item: Sequence[Any]) -> list[jax.Array]:
 
 
 def _compiled_comparator(items: Items) -> tuple[Keyed, Sequence[Any]] | None:
-    """An order, and what it captured; None where a sort of columns is better."""
+    """An order and its captured values; None if a sort of columns is better."""
     is_wide = sum(map(_item_bytes, items.item)) > FEW_BYTES
     with free_of_explicit_axes():
         closed = jax.make_jaxpr(items.less)(*items.item, *items.item)
     if is_wide and compares_keys(closed, len(items.item)):
-        return None  # that is O(n) for each column, and moves no other
+        return None  # that sort is O(n) for each column, and moves no other
     written = emit_order(closed, items.item)
     consts = tuple(custom_operator._place(const, written.captures) for const in closed.consts)
     captured = tuple(const for const in consts if isinstance(const, custom_operator._Captured))
@@ -336,7 +336,7 @@ def _compiled_comparator(items: Items) -> tuple[Keyed, Sequence[Any]] | None:
 
 
 class _OrderOperation(Operation):
-    """A sort by an order: its operands are the keys in some form, segments, count, and what the order captured."""
+    """A sort by an order. Its operands are the keys in some form, segments, a count, and captured values."""
 
     def __init__(self, name: str, keys: Mapping[str, int], capture_ranks: Sequence[int], **description: Any):
         self.captures, self.given = len(capture_ranks), len(keys) + 3
@@ -354,19 +354,19 @@ class _OrderOperation(Operation):
         self.def_jvp(self._no_tangents)
 
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        return rule  # operands have no names of their own
+        return rule  # operands have no names
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
-        """Whether a program that could have kernels is to have plain JAX."""
+        """Whether a program that could have kernels should run plain JAX."""
         return custom_operator.needs_plain_jax("orders", self.captures, devices)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """The order in the place of its number."""
+        """Replaces the order's number by the order."""
         own = {name: value for name, value in attributes.items() if name != "order"}
         return {**own, "captures": self.captures, "function": attributes["order"].value.data}
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
-        if any(axis is not None for axis in axes[self.given :]):  # an order of its own for each problem
+        if any(axis is not None for axis in axes[self.given :]):  # each problem has its own order
             return custom_operator._map_plainly(self, operands, axes, attributes)
         return super()._batch(operands, axes, **attributes)
 
@@ -382,7 +382,7 @@ class _OrderOperation(Operation):
         return plain_sort_indices(less, leaves, heads, flags, count)
 
     def _no_tangents(self, primals: Operands, tangents: Tangents, **attributes: Attribute) -> tuple[Any, Any]:
-        del tangents  # what has derivatives is taken by indices
+        del tangents  # derivatives are taken through the indices
         results = self.run(list(primals), **attributes)
         return results, [None] * len(results)
 
@@ -403,7 +403,7 @@ class LessOperation(_OrderOperation):
         )
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """The order and its sizes in the place of its number."""
+        """Replaces the order's number by the order and its sizes."""
         words = operands[0].shape[-1] if self.word_rank == 2 else 1
         return {**super().call_attributes(operands, attributes), "word_bytes": words * operands[0].dtype.itemsize}
 
@@ -440,7 +440,7 @@ class LessIndexOperation(_OrderOperation):
         )
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
-        """Whether a program that could have kernels is to have plain JAX: the kernels number the items of a batch."""
+        """Whether a program that could have kernels should run plain JAX: the kernels number the items of a batch."""
         items = int(np.prod(operands[0].shape[: self._batch_rank(operands) + 1])) // devices
         if items >= 2**32:
             custom_operator._warn("less: batches of 2^32 items or more on a device run in plain JAX, which is slower")
@@ -448,7 +448,7 @@ class LessIndexOperation(_OrderOperation):
         return super().prefers_xla(operands, attributes, platform, devices)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """The order and its sizes in the place of its number."""
+        """Replaces the order's number by the order and its sizes."""
         item_bytes = sum(map(_item_bytes, attributes["order"].value.item))
         return {
             **super().call_attributes(operands, attributes),
@@ -475,13 +475,13 @@ def _position_operation(leaf_ranks: tuple[int, ...], capture_ranks: tuple[int, .
 
 @dataclasses.dataclass(frozen=True)
 class RankedPair:
-    """Two inputs by the ranks of their items in the order of all.
+    """Two inputs, as ranks of their items in the order of all items.
 
     Args:
       a: the leaves of the first.
       b: those of the second.
-      ranks: of each, integers; equal items have the same one. What is past a count has a rank of no meaning.
-      restore: makes the caller's keys of leaves.
+      ranks: integers for each input; equal items have equal ones. Ranks past a count have no meaning.
+      restore: makes the caller's keys from leaves.
     """
 
     a: tuple[jax.Array, ...]
@@ -505,10 +505,10 @@ def ranked_pair(
     names: tuple[str, str] = ("a", "b"),
     descending: Directions = False,
 ) -> RankedPair:
-    """Two inputs of a comparator, checked, by their ranks.
+    """Two inputs with a comparator, checked, as ranks.
 
-    They come from one sort of all items, and one comparison of neighbours: an item has another rank than the one before
-    it where that comes first.
+    One sort of all items gives them, and one comparison of neighbours: an item's rank differs from that of the previous
+    one if that comes first.
     """
     first = expect_items(operation, names[0], a, less, descending)
     second = expect_items(operation, names[1], b, less, descending)
@@ -526,7 +526,7 @@ def ranked_pair(
         count_operand(operation, f"{name}_count", count, one.n)
         for name, count, one in zip(names, (a_count, b_count), (first, second), strict=True)
     ]
-    if counts[0].size or counts[1].size:  # a live item stands for each that nobody is to look at
+    if counts[0].size or counts[1].size:  # a live item stands for each that must not be looked at
         live = jnp.concatenate([live_mask(n_a, counts[0]), live_mask(n - n_a, counts[1])])
         at = jnp.argmax(live)
         both = [jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, take_or_fill(leaf, at)) for leaf in both]

@@ -1,8 +1,8 @@
-"""Reductions and scans by a function of the caller, in kernels that are compiled for it.
+"""Reductions and scans by a caller's function, in kernels that are compiled for it.
 
 The function is traced once, on one item, and written as lines of operations (emit/), an attribute of the call. The
-handler checks and compiles them when XLA loads the program; for an exported program, that may be another process. Plain
-JAX runs functions that cannot be written so, derivatives, other platforms than CUDA, and machines without NVRTC.
+handler checks and compiles them when XLA loads the program; an exported program may be loaded in another process. Plain
+JAX runs functions that cannot be written this way, derivatives, platforms other than CUDA, and machines without NVRTC.
 """
 
 from __future__ import annotations
@@ -62,22 +62,22 @@ __all__ = [
     "segmented_reduce_mapped",
 ]
 
-RULES = "custom_jvp", "custom_vjp"  # how names of primitives with derivative rules of the caller begin
+RULES = "custom_jvp", "custom_vjp"  # prefixes of names of primitives with the caller's derivative rules
 
-# Operations by functions, which are no part of the registry (ffi/runtime/operations.h).
+# Operations by functions, which are not in the registry (ffi/runtime/operations.h).
 OPERATIONS = (
     *("reduce_by_function", "scan_by_function", "segmented_reduce_by_function"),
     *("sort_by_function", "sort_indices_by_function"),
 )
-# A row of so many bytes is scanned by tiles of its own, shorter ones share tiles.
+# A row of at least this many bytes is scanned by tiles of its own; shorter ones share tiles.
 LONG_ROW_BYTES = 1 << 17
-# Larger states of segments have no room in a block's shared memory: they are scanned.
+# Larger states of segments do not fit a block's shared memory: their segments are scanned.
 MOST_SEGMENT_BYTES = 72
 
 
 @dataclasses.dataclass(frozen=True)
 class _Captured:
-    """An operand in the place of a value."""
+    """A reference to an operand instead of a value."""
 
     index: int
 
@@ -87,10 +87,10 @@ class _Traced:
     """A traced function, without the values that it captured."""
 
     jaxpr: Any
-    consts: tuple[Any, ...]  # values, or the captured operands in their places
+    consts: tuple[Any, ...]  # values, or references to the captured operands
 
     def __call__(self, captures: Sequence[Any]) -> Callable[..., Any]:
-        """The function of lists of leaves."""
+        """The function as one of lists of leaves."""
         return functools.partial(evaluate, self.jaxpr, _filled(self.consts, captures))
 
 
@@ -105,9 +105,9 @@ class _Function:
       largest_bytes: as in `OperatorData`.
       state_bytes: the size of a state of the kernels.
       combine: the operator.
-      identity: the result over nothing, where there may be one.
-      load: what makes an item of the operator, where one is given.
-      kind: the built-in operator, where it is one.
+      identity: the result over nothing, where that can occur.
+      load: makes the operator's items from those in memory, if given.
+      kind: the built-in operator, if it is one.
       position_dtype: the dtype of the positions that `load` takes.
     """
 
@@ -124,7 +124,7 @@ class _Function:
 
     @property
     def largest_segment_bytes(self) -> int:
-        """What a thread of a segmented reduction has room for, for each item."""
+        """The bytes per item that a thread of a segmented reduction has room for."""
         return max(self.state_bytes, self.largest_bytes)
 
     def operator(self, captures: Sequence[Any]) -> Operator:
@@ -153,7 +153,7 @@ def _filled(values: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class _Prepared:
-    """A function that has been written, and its operands."""
+    """A written function, and its operands."""
 
     keyed: Keyed
     leaves: Sequence[Any]
@@ -179,7 +179,7 @@ class _Prepared:
 def reduce_by_function(
     operation: str, operator: Operator, x: Pytree, n: int, count: jax.Array, load: Load | None = None
 ) -> Any:
-    """The combination of all items, a pytree as x without its leading axis. `load`: how x is made of other items."""
+    """The combination of all items, a pytree like x without its leading axis. `load` makes x from other items."""
     prepared = _prepare(operation, operator, x, n, load, needs_nothing=operator.identity is not None)
     if prepared is None:
         return reduce_results(operator, x, n, count)
@@ -196,7 +196,7 @@ def scan_by_function(
     load: Load | None = None,
     **flags: bool,
 ) -> Sequence[Any]:
-    """What `scan` returns, as pytrees like x."""
+    """The result of `scan`, pytrees like x."""
     needs_nothing = operator.identity is not None and (flags["exclusive"] or flags["total"])
     prepared = _prepare(operation, operator, x, n, load, needs_nothing=needs_nothing, **_directions(flags))
     if prepared is None:
@@ -213,7 +213,7 @@ def segmented_reduce_by_function(
     count: jax.Array,
     load: Load | None = None,
 ) -> Any:
-    """What `segmented_reduce` returns."""
+    """The result of `segmented_reduce`."""
     prepared = _prepare(operation, operator, x, n, load)
     if prepared is None:
         return segmented_results(operator, x, n, heads, count)
@@ -229,7 +229,7 @@ def segmented_reduce_by_function(
 
 
 def reduce_mapped(operation: str, kind: Kind, x: jax.Array, count: jax.Array, load: Load | None) -> Any:
-    """The reduction of mapped items by a built-in operator, or None where it is not for kernels that map."""
+    """The reduction of mapped items by a built-in operator, or None if kernels that map do not serve it."""
     prepared = _prepare_mapped(operation, kind, x, load)
     return None if prepared is None else prepared.run("reduce_by_function", ABSENT, count)[0]
 
@@ -237,7 +237,7 @@ def reduce_mapped(operation: str, kind: Kind, x: jax.Array, count: jax.Array, lo
 def segmented_reduce_mapped(
     operation: str, kind: Kind, x: jax.Array, heads: jax.Array, count: jax.Array, load: Load | None
 ) -> Any:
-    """The same of each segment."""
+    """The same for each segment."""
     prepared = _prepare_mapped(operation, kind, x, load)
     if prepared is None or prepared.function.largest_segment_bytes > MOST_SEGMENT_BYTES:
         return None
@@ -253,13 +253,13 @@ def scan_mapped(
     load: Load | None,
     **flags: bool,
 ) -> Sequence[Any] | None:
-    """The scan of mapped items by a built-in operator, or None where it is not for kernels that map."""
+    """The scan of mapped items by a built-in operator, or None if kernels that map do not serve it."""
     prepared = _prepare_mapped(operation, kind, x, load, **_directions(flags))
     return None if prepared is None else prepared.run("scan_by_function", heads, count, **flags)
 
 
 def _directions(flags: Mapping[str, bool]) -> dict[str, bool]:
-    """What is written into a function of a scan's attributes."""
+    """The attributes of a scan that are compiled into its function."""
     return {name: flags[name] for name in ("reverse", "exclusive")}
 
 
@@ -287,7 +287,7 @@ def _prepare(
     reverse: bool = False,
     exclusive: bool = False,
 ) -> _Prepared | None:
-    """The function for kernels, or None where there are none for it."""
+    """The function for kernels, or None if there are none for it."""
     if n == 0 or (operator.function is None and operator.kind is None) or not has_kernels():
         return None
     leaves, structure = flatten(x)
@@ -305,7 +305,7 @@ def has_kernels() -> bool:
 
 
 def warn_of_plain_jax(operation: str, what: str, error: Unsupported) -> None:
-    """Says once that a function cannot be compiled, where others are."""
+    """Warns once that a function cannot be compiled where others are."""
     if jax.default_backend() == "gpu" and has_kernels():
         _warn(f"{operation}: {what}: runs in plain JAX, which is slower: no kernel can be made of {error}")
 
@@ -319,7 +319,7 @@ def _written(
     reverse: bool,
     exclusive: bool,
 ) -> tuple[Keyed, Sequence[Any]]:
-    """The function, and what it captured."""
+    """The function, and its captured values."""
     items = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
     with free_of_explicit_axes():
         load_closed = None if load is None else jax.make_jaxpr(load.function)(*load.item, _scalar(load.position_dtype))
@@ -332,7 +332,7 @@ def _written(
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.explicit_axes or mesh.manual_axes:
         for one in (closed, load_closed):
-            if one is not None and _has_rules(one.jaxpr):  # JAX batches and derives these as if they were of no mesh
+            if one is not None and _has_rules(one.jaxpr):  # JAX batches and derives these as if there were no mesh
                 raise Unsupported("a function with derivative rules of its own under a mesh, Explicit or of shard_map")
     stages = given.pop("stages", ())
     if load is not None:
@@ -343,7 +343,7 @@ def _written(
     written = emit_operator(
         closed, nothing=identity, reverse=reverse, exclusive=exclusive, commutes=operator.commutes, **given
     )
-    # Where the kernels need none, the identity is that of an empty segment, which plain JAX fills in.
+    # If the kernels need no identity, it is the value of empty segments, which plain JAX fills in.
     known = None if identity is None else tuple(_place(value, written.captures) for value in identity)
     traced = [
         None
@@ -373,7 +373,7 @@ def _written(
 
 
 def _has_rules(jaxpr: Jaxpr, names: tuple[str, ...] = RULES) -> bool:
-    """Whether a jaxpr calls functions with derivative rules of their own, or what else the names begin with."""
+    """Whether a jaxpr has primitives whose names begin with one of the prefixes."""
     return any(
         equation.primitive.name.startswith(names) or any(_has_rules(inner, names) for inner in inner_jaxprs(equation))
         for equation in jaxpr.eqns
@@ -381,7 +381,7 @@ def _has_rules(jaxpr: Jaxpr, names: tuple[str, ...] = RULES) -> bool:
 
 
 def _rules(closed: ClosedJaxpr) -> Any:
-    """What tells functions apart that are the same lines: their derivatives, of first and second order."""
+    """Distinguishes functions with the same lines: by their derivatives of first and second order."""
     texts: list[Any] = []
     for _ in range(2):
         if closed is None or not _has_rules(closed.jaxpr, (*RULES, "stop_gradient")):
@@ -392,7 +392,7 @@ def _rules(closed: ClosedJaxpr) -> Any:
             closed = jax.make_jaxpr(functools.partial(_gradient, closed))(
                 *(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in variables)
             )
-        except (TypeError, ValueError, NotImplementedError):  # there is none, as of a loop
+        except (TypeError, ValueError, NotImplementedError):  # a loop, for instance, has none
             break
         texts.append(_text(closed.jaxpr))
         texts += [np.asarray(const).tobytes() for const in closed.consts if not isinstance(const, jax.core.Tracer)]
@@ -400,7 +400,7 @@ def _rules(closed: ClosedJaxpr) -> Any:
 
 
 def _text(jaxpr: Jaxpr) -> str:
-    """A jaxpr without the addresses of the rules that it names: they are others in each trace."""
+    """A jaxpr without the addresses of the rules that it names, which differ in each trace."""
     return re.sub("0x[0-9a-f]+", "", str(jaxpr))
 
 
@@ -426,7 +426,7 @@ def _scalar(dtype: DTypeLike) -> Any:
 
 
 def _traced_function(operator: Operator, structure: PyTreeDef, items: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-    """A caller's function of the leaves of two items, and what is written with it."""
+    """A caller's function of the leaves of two items, written as data."""
     assert operator.function is not None
     function = operator.function
 
@@ -440,9 +440,9 @@ def _traced_function(operator: Operator, structure: PyTreeDef, items: Sequence[A
 def _traced_builtin(
     operator: Operator, item: Any, position_dtype: DTypeLike
 ) -> tuple[Any, dict[str, Any], Sequence[Any]]:
-    """The same of a built-in operator, whose states are made of an item and its position; and its results."""
+    """The same for a built-in operator, whose states are made from an item and its position; with its results."""
     position = _scalar(position_dtype)
-    # Without an extremum the index is -1, of the type of positions.
+    # Without an extremum, the index is -1, of the type of positions.
     identity = jax.tree.leaves(operator.identity)
     states: Any
     avals, states = jax.tree.flatten(jax.eval_shape(operator.extract, item, position))
@@ -464,9 +464,9 @@ def _traced_builtin(
 
 
 def needs_plain_jax(what: str, captures: int, devices: int) -> bool:
-    """Whether a program by functions that are `what` runs in plain JAX, with a warning where a compiler is missing."""
+    """Whether a program by functions runs in plain JAX, with a warning if a compiler is missing; `what` names them."""
     if devices > 1 and captures:
-        return True  # each device has rows of its own, but no part of what was captured
+        return True  # each device has its own rows, but not its own part of captured values
     problem = library.compiler_problem()
     if problem:
         _warn(f"functions as {what} run in plain JAX, which is slower: {problem}")
@@ -474,7 +474,7 @@ def needs_plain_jax(what: str, captures: int, devices: int) -> bool:
 
 
 def _place(value: Any, captures: Sequence[Any]) -> Any:
-    """A value, or which captured operand it is. A value is NumPy's: it outlives the mesh that it was made on."""
+    """A value as a NumPy array, which outlives the mesh that it was made on, or the number of a captured operand."""
     for index, capture in enumerate(captures):
         if capture is value:
             return _Captured(index)
@@ -482,7 +482,7 @@ def _place(value: Any, captures: Sequence[Any]) -> Any:
 
 
 class FunctionOperation(Operation):
-    """An operation by a function: its operands are the leaves of items, what the function captured, heads, count."""
+    """An operation by a function. Its operands are the leaves of items, captured values, heads and a count."""
 
     def __init__(self, name: str, leaf_ranks: Sequence[int], capture_ranks: Sequence[int], result_leaves: int):
         self.leaves, self.captures = len(leaf_ranks), len(capture_ranks)
@@ -509,14 +509,14 @@ class FunctionOperation(Operation):
         self.def_jvp(self._jvp)
 
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        return rule  # operands have no names of their own
+        return rule  # operands have no names
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
-        """Whether a program that could have kernels is to have plain JAX."""
+        """Whether a program that could have kernels should run plain JAX."""
         return needs_plain_jax("operators", self.captures, devices)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """The function and its sizes in the place of its number."""
+        """Replaces the function's number by the function and its sizes."""
         function = attributes["function"].value
         widths = [function.element.leaf_bytes(leaf) for leaf in range(self.leaves)]
         batch_rank = self._batch_rank(operands)
@@ -541,7 +541,7 @@ class FunctionOperation(Operation):
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         captured = axes[self.leaves : self.leaves + self.captures]
-        if any(axis is not None for axis in captured):  # a function of its own for each problem
+        if any(axis is not None for axis in captured):  # each problem has its own function
             return _map_plainly(self, operands, axes, attributes)
         return super()._batch(operands, axes, **attributes)
 

@@ -1,7 +1,7 @@
 """Operators by name over pytrees of rows: the arrays that kernels combine, their operators, and the results.
 
-To a kernel, a leaf `[n, ...]` is `[n]` or `[n, width]`, and each column is combined on its own. Some names stand for
-another operator over converted items, such as `"any"`. Some need the number of items as well, such as `"mean"`.
+For a kernel, a leaf `[n, ...]` is `[n]` or `[n, width]`, and each column is combined by itself. Some names, such as
+`"any"`, stand for another operator over converted items. Some, such as `"mean"`, also need the number of items.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ SCANNED_NAMES = tuple(KINDS)
 
 
 class Grouping:
-    """Which items each result has, and what a reduction can tell of them: what the operators of `MADE` are made of.
+    """The items of each result, and the reductions over them that the operators in `MADE` need.
 
     Results have the leading axes `leading`; arrays of items and results may have rows.
     """
@@ -85,24 +85,24 @@ class Grouping:
         raise NotImplementedError
 
     def positions(self) -> jax.Array:
-        """Where each item is."""
+        """The position of each item."""
         return jnp.arange(self.n, dtype=self.index_dtype)
 
     def counts(self, dtype: DTypeLike) -> jax.Array:
-        """How many items each result has."""
+        """The number of items of each result."""
         return self.combine(Kind.ADD, jnp.ones((self.n,), self.index_dtype)).astype(dtype)
 
     def places(self, last: bool) -> jax.Array:
-        """Where the first or last item of each result is, -1 where there is none."""
+        """The position of the first or last item of each result, -1 if there is none."""
         found = self.combine(Kind.MAX if last else Kind.MIN, self.positions())
         return jnp.maximum(found, -1) if last else jnp.where(found == jnp.iinfo(found.dtype).max, -1, found)
 
     def take(self, x: jax.Array, places: jax.Array) -> jax.Array:
-        """The rows of x at such places, none twice; 0 at -1."""
+        """The rows of x at distinct positions; 0 at -1."""
         return take_or_fill(x, places, unique=True)
 
     def spread(self, results: jax.Array) -> jax.Array:
-        """For each item the result that it belongs to; 0 for items of none."""
+        """The result that each item belongs to; 0 for items that belong to none."""
         raise NotImplementedError
 
     def median(self, x: jax.Array) -> jax.Array:
@@ -110,7 +110,7 @@ class Grouping:
         raise NotImplementedError
 
     def distinct(self, x: jax.Array) -> jax.Array:
-        """How many different items of `[n]` each result has."""
+        """The number of distinct items of `[n]` in each result."""
         raise NotImplementedError
 
 
@@ -120,15 +120,15 @@ class Leaf:
 
     Args:
       argument: its name in error messages.
-      x: what the kernels combine, `[n]` or `[n, width]`.
+      x: the array that the kernels combine, `[n]` or `[n, width]`.
       kind: the kernels' operator.
-      wide: whether sums and products are to be wider than the items: of means of 16-bit floats, and of integers.
+      wide: whether sums and products are wider than the items: of means of 16-bit floats, and of integers.
       mean: whether sums are divided by the numbers of items.
       trailing: the shape of an item.
       dtype: that of the results.
-      fill: the result where there is none: 0, or -1 for indices.
-      made: what makes the results of several combinations, or of none.
-      ddof: what a variance takes off the number of items.
+      fill: the value of empty results: 0, or -1 for indices.
+      made: computes the results from several combinations, or from none.
+      ddof: the number that a variance subtracts from the number of items.
     """
 
     argument: str
@@ -149,12 +149,12 @@ class Leaf:
 
     @property
     def converted(self) -> Leaf:
-        """The same of items that have the type of the sums."""
+        """The leaf with items of the type of the sums."""
         return dataclasses.replace(self, x=self.x.astype(wide_dtype(self.x.dtype)), wide=False) if self.wide else self
 
     @property
     def is_empty(self) -> bool:
-        """Whether an item has no elements, and there is nothing to combine."""
+        """Whether an item has no elements, so that there is nothing to combine."""
         return math.prod(self.trailing) == 0
 
     def reduced(self, grouping: Grouping) -> jax.Array:
@@ -167,14 +167,14 @@ class Leaf:
         return self.results(combined, grouping.leading, lambda: grouping.counts(combined.dtype))
 
     def results(self, combined: jax.Array, leading: tuple[int, ...], counts: Callable[[], jax.Array]) -> jax.Array:
-        """The results, `[*leading, *trailing]`, of what the kernels gave; `counts` are the items in each."""
+        """The results, `[*leading, *trailing]`, from the kernels' output; `counts` are the items in each."""
         combined = combined.reshape(*leading, *self.trailing)
         if self.mean:
             combined = quotient(combined, counts())
         return combined.astype(self.dtype)
 
     def nothing(self, leading: tuple[int, ...]) -> jax.Array:
-        """The results where an item has no elements."""
+        """The results if an item has no elements."""
         return jnp.zeros((*leading, *self.trailing), self.dtype)
 
 
@@ -187,9 +187,9 @@ def _result(leaf: Leaf, grouping: Grouping, values: jax.Array) -> jax.Array:
 
 
 def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """The mean of squared differences from the mean, in two passes over what exceeds the least item of each result.
+    """The mean of squared differences from the mean, in two passes over each result's items minus their smallest.
 
-    The mean itself is rounded, by more than nearly equal items differ. Of integers the differences are exact.
+    The mean itself is rounded by more than nearly equal items differ. Differences of integers are exact.
     """
     if leaf.is_empty:
         return leaf.nothing(grouping.leading)
@@ -208,7 +208,7 @@ def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
 
 
 def _like_rows(x: jax.Array, like: jax.Array) -> jax.Array:
-    """An array of one element a row, of the rank of others."""
+    """An array with one element per row, at the rank of others."""
     return x.reshape(*x.shape, *[1] * (like.ndim - x.ndim))
 
 
@@ -221,7 +221,7 @@ def _deviation(leaf: Leaf, grouping: Grouping) -> jax.Array:
 
 
 def _count(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """One number a result, whatever the rows are."""
+    """One number per result, whatever the rows are."""
     return grouping.counts(leaf.dtype)
 
 
@@ -239,7 +239,7 @@ def _of_columns(leaf: Leaf, grouping: Grouping, of_column: Callable[[jax.Array],
 
 
 def _nan_mean(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """The mean of the items that are numbers, NaN without any."""
+    """The mean of the items that are not NaN; NaN if there are none."""
     if leaf.is_empty:
         return leaf.nothing(grouping.leading)
     counts = grouping.combine(Kind.ADD, (~jnp.isnan(leaf.x)).astype(grouping.index_dtype))
@@ -252,7 +252,7 @@ def _without_nan(x: jax.Array, instead: Any) -> jax.Array:
 
 
 def _nan_extremum(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """The extremum of the items that are numbers, NaN without any."""
+    """The extremum of the items that are not NaN; NaN if there are none."""
     if leaf.is_empty:
         return leaf.nothing(grouping.leading)
     found = grouping.combine(leaf.kind, _without_nan(leaf.x, jnp.inf if leaf.kind == Kind.MIN else -jnp.inf))
@@ -260,7 +260,7 @@ def _nan_extremum(leaf: Leaf, grouping: Grouping) -> jax.Array:
     return _result(leaf, grouping, jnp.where(exists, found, jnp.nan))
 
 
-# What those operators are made of that are none of the kernels'. Those of any dtype do not look into the items.
+# How operators that kernels lack are made. Those of any dtype do not look into the items.
 Make = Callable[[Leaf, Grouping], jax.Array]
 OF_ANY_DTYPE: dict[str, Make] = {
     "count": _count,
@@ -273,7 +273,7 @@ OF_NUMBERS: dict[str, Make] = {
     "median": lambda leaf, grouping: _of_columns(leaf, grouping, grouping.median),
     "nunique": lambda leaf, grouping: _of_columns(leaf, grouping, grouping.distinct),
 }
-# Of integers they are the operators of the second name. Of floats a sum is one of other items.
+# For integers they are the operators named second. For floats, a sum is one of other items.
 WITHOUT_NAN: dict[str, tuple[str, Make | None]] = {
     "nansum": ("add", None),
     "nanmean": ("mean", _nan_mean),
@@ -317,11 +317,11 @@ def named_leaves(
     dtype: DTypeLike | None = None,
     ddof: float = 0,
 ) -> tuple[list[Leaf], Callable[[Sequence[Any]], Any], int]:
-    """The leaves of a pytree of arrays `[n, ...]`, what puts results in their places, and n.
+    """The leaves of a pytree of arrays `[n, ...]`, the function that rebuilds the pytree from results, and n.
 
-    `op` is a name, or a pytree of names over that of x. Numbers of items, and indices, are those of so many devices.
-    Sums and products of integers have the type of `jnp.sum`, if no dtype is asked for and they are not `scanned`.
-    Operators that are `made` of several combinations are known where there is a `Grouping` to make them.
+    `op` is a name, or a pytree of names over that of x. Counts and indices are those of this many devices. Sums and
+    products of integers have the type of `jnp.sum`, unless a dtype is given or they are `scanned`. Operators that are
+    `made` of several combinations are allowed if there is a `Grouping` to make them.
     """
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
         x = as_array(operation, argument, x)  # of numbers
@@ -356,7 +356,7 @@ def _names(
     takes_functions: bool,
     known: Sequence[str],
 ) -> list[str]:
-    """The operator's name of each leaf."""
+    """The name of each leaf's operator."""
     if isinstance(op, str):
         names = [op] * structure.num_leaves
     else:
@@ -382,7 +382,7 @@ def expect_name(operation: str, name: Any, names: Sequence[str], takes_functions
 
 
 def expect_ddof(operation: str, ddof: Any, names: Sequence[str] | None) -> None:
-    """What a variance takes off the number of items: a static number, and 0 where there is no variance."""
+    """The number that a variance subtracts from the number of items: static, and 0 if there is no variance."""
     is_number = isinstance(ddof, (int, float, np.integer, np.floating))
     if not is_number or isinstance(ddof, (bool, np.timedelta64)):
         raise type_error(operation, "ddof", "a static number", describe_static(ddof))
@@ -442,7 +442,7 @@ def _leaf(
 
 
 def _of_numbers(items: jax.Array, name: str, dtype: DTypeLike, index: np.dtype) -> tuple[jax.Array, Any]:
-    """What a variance or an operator of ranks looks at, and the type of its results."""
+    """The items of a variance or of an operator of ranks, and the type of its results."""
     items = items.astype(jnp.uint8) if items.dtype == jnp.bool_ else items
     if name in ("var", "std"):
         items = items.astype(accumulator_dtype(items.dtype))
@@ -450,7 +450,7 @@ def _of_numbers(items: jax.Array, name: str, dtype: DTypeLike, index: np.dtype) 
 
 
 def _of_bools(operation: str, argument: str, items: jax.Array, kind: Kind, n: int) -> tuple[jax.Array, Kind, Any]:
-    """What kernels combine in the place of bools, by which operator, and the type of the results."""
+    """The array that kernels combine instead of bools, the operator, and the type of the results."""
     if kind == Kind.ADD:  # a count, which has the type of jnp.sum and holds n
         dtype = np.promote_types(sum_dtype(items.dtype), index_dtype(operation, argument, n))
         return items.astype(dtype), kind, dtype
@@ -461,33 +461,33 @@ def _of_bools(operation: str, argument: str, items: jax.Array, kind: Kind, n: in
 
 
 def _numbers(operation: str, argument: str, x: jax.Array, convert_to: Any) -> jax.Array:
-    """An array of numbers or bools, of the dtype that the caller asks for: JAX warns of 64 bits without x64."""
+    """An array of numbers or bools, of the dtype that the caller requests; JAX warns of 64 bits without x64."""
     if x.dtype.name not in KEY_DTYPES and x.dtype != jnp.bool_:
         raise type_error(operation, argument, NUMBERS, describe(x))
     return x if convert_to is None else x.astype(convert_to)
 
 
 def quotient(sums: jax.Array, counts: jax.Array) -> jax.Array:
-    """Sums divided by numbers of items, one for each or one a row; NaN where there are none."""
+    """Sums divided by numbers of items, one for each or one per row; NaN if there are none."""
     items = jnp.broadcast_to(_like_rows(counts.astype(sums.dtype), sums), sums.shape)
     return _divide(sums=sums.reshape(-1), items=items.reshape(-1))[0].reshape(sums.shape)
 
 
 def _exact_quotient(sums: jax.Array, items: jax.Array) -> Sequence[jax.Array]:
-    """Sums divided by numbers of items, rounded as IEEE 754 rounds, so that the mean of equal items is that item.
+    """Sums divided by numbers of items, rounded as in IEEE 754, so that the mean of equal items is that item.
 
-    XLA divides by a constant or a broadcast number by multiplying by its reciprocal, of which the mean of 41 times 127
-    is not 127. The greater of the number and what is not above 0 is neither.
+    XLA divides by a constant or a broadcast number by multiplying by its reciprocal, which gives a mean of 41 times 127
+    that is not 127. The maximum with a number that is not above 0 is neither constant nor broadcast.
     """
     quotients = sums / jnp.maximum(items, -jnp.abs(sums))
     return [corrected_quotient(quotients, sums, items) if sums.dtype == jnp.float32 else quotients]
 
 
 def corrected_quotient(quotients: jax.Array, sums: jax.Array, items: jax.Array) -> jax.Array:
-    """Float32 quotients that are a few units off, as XLA computes them on a GPU, after one step of Newton's method.
+    """Float32 quotients, which XLA computes on a GPU with an error of a few units, after one step of Newton's method.
 
-    The remainder must be exact. So both factors are cut into halves of 12 bits, whose products are exact with and
-    without fused multiplication. Where it is no number, a quotient is infinite or NaN, and stays.
+    The remainder must be exact. So both factors are split into halves of 12 bits, whose products are exact with and
+    without fused multiplication. If the remainder is not a number, the quotient is infinite or NaN, and stays.
     """
     (q, q_rest), (n, n_rest) = _halves(quotients), _halves(items.astype(sums.dtype))
     remainders = sums - q * n - q * n_rest - q_rest * n - q_rest * n_rest
@@ -501,7 +501,7 @@ def _halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return high, x - high
 
 
-# An operation of its own, as it is linear in the sums, which JAX could not tell.
+# A separate operation, as it is linear in the sums, which JAX could not tell.
 _divide = Operation(
     "divide",
     operands={"sums": 1, "items": 1},

@@ -75,12 +75,12 @@ class Kind(enum.IntEnum):
 
     @property
     def index_of(self) -> Kind:
-        """The operator that tells where a minimum or maximum is."""
+        """The operator that finds the position of a minimum or maximum."""
         return {Kind.MIN: Kind.ARGMIN, Kind.MAX: Kind.ARGMAX}[self]
 
 
 def result_dtype(operation: str, kind: int, x: Aval | jax.Array, wide: int = 0) -> Any:
-    """The dtype of results: that of x, or that of indices into it, or that in which sums are made."""
+    """The dtype of results: that of x, that of indices into it, or that of sums."""
     if Kind(kind).gives_index:
         return index_dtype(operation, "x", x.shape[0])
     return wide_dtype(x.dtype) if wide else x.dtype
@@ -90,18 +90,18 @@ def result_dtype(operation: str, kind: int, x: Aval | jax.Array, wide: int = 0) 
 class Operator:
     """An operator of the general path.
 
-    States are pytrees of arrays with a leading axis, one state an item.
+    States are pytrees of arrays with a leading axis, one state per item.
 
     Args:
       extract: the states of `(x, positions)`.
       combine: the combination of two arrays of states, the earlier first.
-      finish: the results of states.
-      identity: the state of nothing, without the leading axis, or None where it is not known.
+      finish: the results from states.
+      identity: the state of nothing, without the leading axis, or None if it is unknown.
       dead: the result for an item past the count.
       function: the same as a caller's function of two items, where it is one.
-      initial: what a scan begins with, without the leading axis, or None.
-      kind: the built-in operator, where it is one; its identity changes nothing that it is combined with.
-      commutes: whether the operator certainly does.
+      initial: the initial value of a scan, without the leading axis, or None.
+      kind: the built-in operator, if it is one; its identity changes nothing that it is combined with.
+      commutes: whether the operator is known to.
     """
 
     extract: Callable[[Any, jax.Array], Any]
@@ -116,13 +116,13 @@ class Operator:
 
 
 def accumulator_dtype(dtype: DTypeLike) -> Any:
-    """The type that sums and products of this type are made in: float32 for narrower floats."""
+    """The type in which sums and products of this type are computed: float32 for narrower floats."""
     narrow = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 4
     return jnp.dtype(jnp.float32) if narrow else dtype
 
 
 def sum_dtype(dtype: DTypeLike) -> np.dtype:
-    """The type of sums and products: that of `jnp.sum` for bools and 8 and 16 bits; wider integers keep theirs."""
+    """The type of sums and products: that of `jnp.sum` for bools and for 8 and 16 bits; wider integers keep theirs."""
     if np.dtype(dtype).itemsize >= 4:
         return np.dtype(dtype)
     default = np.uint64 if jnp.issubdtype(dtype, jnp.unsignedinteger) else np.int64
@@ -130,7 +130,7 @@ def sum_dtype(dtype: DTypeLike) -> np.dtype:
 
 
 def wide_dtype(dtype: DTypeLike) -> Any:
-    """The type of sums that keep what is added: `sum_dtype` of integers, and of floats what they are made in."""
+    """The type of sums without loss of precision: `sum_dtype` for integers, the type of computation for floats."""
     return sum_dtype(dtype) if jnp.issubdtype(dtype, jnp.integer) else accumulator_dtype(dtype)
 
 
@@ -207,10 +207,10 @@ def custom(
     commutative: bool = False,
     initial: Pytree = None,
 ) -> tuple[Operator, Any, int, Callable[[Any], Any]]:
-    """A caller's function as an operator, with the items, their number, and what makes results of what it gives.
+    """A caller's function as an operator, the items, their number, and the function that makes the caller's results.
 
-    Random keys are rows of words everywhere but in the function itself. `needs_identity` says what the identity is
-    needed for, if it is, by the number of items. `commutative` is the caller's promise.
+    Random keys are rows of words everywhere but in the function itself. `needs_identity` says for which number of items
+    an identity is needed, and why. `commutative` is the caller's promise.
     """
     expect_no_array_function(operation, op)
     leaves, structure = flatten(x)
@@ -254,7 +254,7 @@ def custom(
     return operator, structure.unflatten(plain), n, restore
 
 
-# Functions of a whole array, and the name of the operator that does what each does.
+# Functions of a whole array, and the names of the operators that do the same.
 ARRAY_FUNCTIONS = [
     (getattr(module, function), name)
     for module in (builtins, np, jnp, jax.lax, jax.nn)
@@ -272,7 +272,7 @@ ARRAY_FUNCTIONS = [
 
 
 def expect_no_array_function(operation: str, op: Any, takes_functions: bool = True) -> None:
-    """An operator that is no `jnp.sum` or the like."""
+    """An operator that is not `jnp.sum` or the like."""
     for function, name in ARRAY_FUNCTIONS:
         if op is function:
             expected = f"the name {name!r}" + ", or a function of two items" * takes_functions
@@ -280,7 +280,7 @@ def expect_no_array_function(operation: str, op: Any, takes_functions: bool = Tr
 
 
 def _like_item(operation: str, argument: str, item: Pytree, leaves: Sequence[jax.Array], structure: PyTreeDef) -> Any:
-    """The identity of a caller's function, or what a scan begins with, of the types and shapes of an item."""
+    """A caller's identity or initial value, with the types and shapes of an item."""
     given, given_structure = flatten(item)
     if given_structure != structure:
         raise type_error(operation, argument, f"the structure of x, {structure}", given_structure)
@@ -298,12 +298,12 @@ def of_item(operation: str, argument: str, x: Pytree, shape: tuple[int, ...], dt
 
 
 def _expect_items(operation: str, op: Callable[..., Any], item: Sequence[Any], structure: PyTreeDef) -> None:
-    """A caller's function of two items, which must give one like them."""
+    """Checks a caller's function of two items, which must return one like them."""
     expected = "a function of two items that gives one like them, "
     try:
         # A partial, as JAX keeps weak references to what it traces, which not every callable allows.
         result = jax.eval_shape(functools.partial(op), *[structure.unflatten(item)] * 2)
-    except TypeError as error:  # another number of arguments, or a result that is no array
+    except TypeError as error:  # a wrong number of arguments, or a result that is no array
         raise type_error(operation, "op", f"{expected}{structure}", f"the error: {error}") from error
     leaves, result_structure = flatten(result)
     if result_structure != structure:
@@ -314,7 +314,7 @@ def _expect_items(operation: str, op: Callable[..., Any], item: Sequence[Any], s
 
 
 def identities(identity: Pytree, like: Pytree) -> Any:
-    """The identity in the place of each of some states."""
+    """The identity instead of each masked state."""
     return jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), identity, like)
 
 
@@ -327,7 +327,8 @@ def of_nothing(operator: Operator, *operands: Any) -> Any:
 def _states(operator: Operator, x: Pytree, n: int, *heads: jax.Array) -> tuple[jax.Array, Any]:
     """Positions, and the states of items."""
     positions = jnp.arange(n, dtype=index_dtype("scan", "x", n))
-    # A function may make a part of an item of its position alone: under shard_map that varies as the rest does.
+    # A function may compute a part of an item from its position only: under shard_map that part must vary as the rest
+    # does.
     made, structure = flatten(operator.extract(x, positions))
     return positions, structure.unflatten(reconcile_vma([*made, *heads])[: len(made)])
 
@@ -344,7 +345,7 @@ def general_scan(
     starts = segment_starts(n, heads)
     if reverse:
         starts = shifted(starts, -1, True) | (positions == live - 1)
-    # What is dead is not combined with what lives.
+    # Dead items are not combined with live ones.
     cut = starts if heads.size else None
     if count.size:
         cut = starts | (positions >= live)
@@ -379,14 +380,14 @@ def scan_results(
     reverse: int,
     total: int,
 ) -> Sequence[Any]:
-    """What `scan` returns, by the general path."""
+    """The result of `scan`, by the general path."""
     states, last = general_scan(operator, x, n, heads, count, exclusive=exclusive, reverse=reverse)
     results = [mask_dead(operator.finish(states), n, count, operator.dead)]
     return [*results, operator.finish(last)] if total else results
 
 
 def reduce_results(operator: Operator, x: Pytree, n: int, count: jax.Array) -> Any:
-    """What `reduce` returns, by the general path."""
+    """The result of `reduce`, by the general path."""
     if n == 0:
         return operator.finish(of_nothing(operator, x, count))
     _, states = _states(operator, x, n)
@@ -397,7 +398,7 @@ def reduce_results(operator: Operator, x: Pytree, n: int, count: jax.Array) -> A
 
 
 def segmented_results(operator: Operator, x: Pytree, n: int, heads: jax.Array, count: jax.Array) -> Any:
-    """What `segmented_reduce` returns, by the general path; an empty segment without an identity is unspecified."""
+    """The result of `segmented_reduce`, by the general path; an empty segment without an identity is unspecified."""
     heads = whole_axes(heads)
     m = heads.shape[0]
     if n == 0:
@@ -410,7 +411,7 @@ def segmented_results(operator: Operator, x: Pytree, n: int, heads: jax.Array, c
 def segment_ends(operator: Operator, states: Pytree, n: int, heads: jax.Array, count: jax.Array) -> Any:
     """The results of segments from the scan of their states."""
     begin, end = segment_bounds(heads, n, count)
-    last = jnp.where(begin < end, end - 1, -1)  # no item twice
+    last = jnp.where(begin < end, end - 1, -1)  # no item is taken twice
     states = jax.tree.map(lambda s: _rows_at(s, last), states)
     if operator.identity is not None:
         states = select(begin < end, states, identities(operator.identity, states))

@@ -1,8 +1,8 @@
 """Linear recurrences, y[i] = a[i] y[i - 1] + b[i] within each segment: the derivatives of scans.
 
-Those of scans by "mul" and "logsumexp" are such recurrences. A recurrence is linear in b; its transpose is the
-recurrence the other way, and its derivative by a is another one. So derivatives of any order are a few scans, and no
-level of a scan is differentiated.
+Derivatives of scans by "mul" and "logsumexp" are such recurrences. A recurrence is linear in b; its transpose is the
+recurrence in the other direction, and its derivative by a is another recurrence. So derivatives of any order are a few
+scans, and no level of a scan is differentiated.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def recurrence(a: jax.Array, b: jax.Array, heads: jax.Array, count: jax.Array, *
 
 
 def neighbours(y: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int) -> jax.Array:
-    """y[i - 1], or y[i + 1], in each segment; 0 where there is none, and for dead items."""
+    """y[i - 1], or y[i + 1], within each segment; 0 where there is none, and for dead items."""
     return jnp.where(_edges(y.shape[0], heads, count, reverse), 0, shifted(y, -1 if reverse else 1))
 
 
 def weighted(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """The products of weights and tangents, in which a tangent or cotangent of 0 is 0 whatever its weight is.
+    """The products of weights and tangents, in which a tangent or cotangent of 0 gives 0 for any weight.
 
-    An infinite weight would make it NaN, also in segments that a loss does not use.
+    An infinite weight would make it NaN, even in segments that a loss does not use.
     """
     return _weighted(x.ndim)(weights=weights, x=x)[0]
 
@@ -51,7 +51,7 @@ def _fallback(a: jax.Array, b: jax.Array, heads: jax.Array, count: jax.Array, *,
         return [b]
     edges = _edges(n, heads, count, reverse) if heads.size or count.size else None
     given = (a, b, edges)
-    # One way alone, so that a program has the text of the scan once, as a function that both ways call.
+    # One direction only, so that a program has the text of the scan once, as a function that both directions call.
     y = jnp.flip(_solved(*jax.tree.map(jnp.flip, given))) if reverse else _solved(*given)
     return [jnp.where(live_mask(n, count), y, 0) if count.size else y]
 
@@ -63,7 +63,7 @@ def _solved(a: jax.Array, b: jax.Array, edges: jax.Array | None) -> jax.Array:
 
 
 def _edges(n: int, heads: jax.Array, count: jax.Array, reverse: int) -> jax.Array:
-    """Which of n items nothing is carried to: the first of each segment, or the last, and dead items."""
+    """The items, of n, that nothing is carried to: the first of each segment (or the last), and dead items."""
     live = live_items(n, count)
     starts = segment_starts(n, heads)
     alone = shifted(starts, -1, True) if reverse else starts
@@ -80,7 +80,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, reverse: int) -> tuple[Any, A
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, reverse: int) -> jax.Array:
-    """An item's factor is what carries the sum on to it; the other way it is that of the item behind."""
+    """An item's factor carries the sum on to it; in the other direction, the factor of the next item does."""
     factors = shifted(operands.a, 1 if reverse else -1)
     return recurrence(factors, cotangents[0], operands.heads, operands.count, reverse=not reverse)
 

@@ -1,9 +1,9 @@
-"""What `map=` of reductions and scans is: a caller's function of an item, or of an item and its position.
+"""`map=` of reductions and scans: a caller's function of an item, or of an item and its position.
 
-Kernels that are compiled for a function evaluate it as they load an item. Everywhere else the items are mapped first,
-by `jax.vmap`, and the operation works on what that gives. Where a kernel needs no mapped array, XLA drops it.
+Kernels that are compiled for a function evaluate it when they load an item. Otherwise `jax.vmap` maps the items first,
+and the operation works on the result. If a kernel needs no mapped array, XLA drops it.
 
-`emit=` of scans is its mirror, a function of a state. It is mapped over the states that a scan wrote.
+`emit=` of scans is its mirror image, a function of a state, mapped over the states that a scan wrote.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ __all__ = ["Load", "emitted", "map_leaves", "mapped", "one_leaf", "takes_positio
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """The items in memory, and how an operation makes its own of them.
+    """The items in memory, and how an operation makes its own items from them.
 
     Args:
       leaves: the leaves of the items, `[n, ...]`.
-      function: the leaves of an item of the operation, by those of an item in memory and its position, last.
+      function: computes the leaves of an operation's item from those of an item in memory and, last, its position.
       position_dtype: the dtype of positions.
     """
 
@@ -67,10 +67,10 @@ def mapped(
     axis_name: AxisName | None = None,
     inside: Callable[[jax.Array], jax.Array] | None = None,
 ) -> tuple[Any, Load | None]:
-    """The items that the operation works on, and how they are loaded; without a function, as they came.
+    """The items that the operation works on, and how they are loaded; without a function, the given items.
 
-    `count` is the caller's. Over a mesh axis positions are those in the global array. `inside` takes items that belong
-    to no segment out of the derivatives of an array.
+    `count` is the caller's. Over a mesh axis, positions are those in the global array. `inside` excludes items that
+    belong to no segment from the derivatives of an array.
     """
     if function is None:
         return x, None
@@ -109,7 +109,7 @@ def _checked(
     item_of: Callable[..., Any],
     leaves: Sequence[Any],
 ) -> Callable[..., Any]:
-    """A caller's function as one of an item's leaves and its position, which may be of any integer type."""
+    """A caller's function, as one of an item's leaves and its position, which may have any integer type."""
     has_position = takes_position(function)
 
     def of_leaves(*given: Any) -> Any:
@@ -118,7 +118,7 @@ def _checked(
 
     try:
         result = jax.tree.leaves(jax.eval_shape(of_leaves, *leaves, jax.ShapeDtypeStruct((), jnp.int32)))
-    except TypeError as error:  # another number of arguments, or a result that is no array
+    except TypeError as error:  # a wrong number of arguments, or a result that is no array
         raise type_error(operation, argument, expected, f"the error: {error}") from error
     if not result:
         raise type_error(operation, argument, f"{expected} that gives a pytree of arrays", "an empty pytree")
@@ -134,10 +134,10 @@ def emitted(
     count: jax.Array,
     axis_name: AxisName | None = None,
 ) -> Any:
-    """A caller's function of each of n states, or of a state and its position; 0 for those that are not `live`.
+    """Maps a caller's function over n states, or states and their positions; 0 for those that are not `live`.
 
-    These are not computed from what lies there, and neither are their derivatives: they stand for the first that lives.
-    Without a function, the states.
+    Dead states and their derivatives are never computed from memory: the first live one stands for them. Without a
+    function, the states are returned.
     """
     if function is None:
         return states
@@ -171,7 +171,7 @@ def _global_positions(
 
 
 def one_leaf(load: Load | None, leaves: list[Leaf]) -> tuple[Load | None, list[Leaf]]:
-    """The load, where a name combines one array of the items, converted at most: kernels that map know no other."""
+    """The load, if a named operator combines one array of items: kernels that map support nothing else."""
     if load is None or len(leaves) != 1:
         return None, leaves
     leaf, function = leaves[0].converted, load.function
@@ -187,9 +187,9 @@ def map_leaves(
     position_dtype: DTypeLike,
     begin: Any = None,
 ) -> Any:
-    """A function of an item's leaves and its position over all items.
+    """Maps a function of an item's leaves and its position over all items.
 
-    Items past the count stand for the first: neither they nor their derivatives are computed from what lies there.
+    The first item stands for items past the count: neither they nor their derivatives are computed from memory there.
     """
     n = leaves[0].shape[0]
     positions = jnp.arange(n, dtype=position_dtype)

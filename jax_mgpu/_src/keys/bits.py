@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 
 def is_random_key(dtype: DTypeLike) -> bool:
-    """Whether a dtype is that of typed random keys, which only JAX itself can store."""
+    """Whether a dtype is one of typed random keys, which only JAX itself can store."""
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def ordered_integers(keys: jax.Array) -> jax.Array:
-    """Integers in the order of the keys, equal where keys are: one for all NaNs, and one for both zeros.
+    """Integers in the order of the keys, equal for equal keys: one for all NaNs, and one for both zeros.
 
-    They are made of the bits alone, as XLA's CPU code treats subnormal floats as zeros in comparisons.
+    They are computed from the bits only, as XLA's CPU code treats subnormal floats as zeros in comparisons.
     """
     if not jnp.issubdtype(keys.dtype, jnp.floating):
         return keys
@@ -50,7 +50,7 @@ def ordered_integers(keys: jax.Array) -> jax.Array:
 
 
 def ordered_together(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """The same of several arrays of one dtype, comparable with each other; 64-bit keys of two words are ranked."""
+    """The same for several arrays of one dtype, comparable with each other; 64-bit keys of two words become ranks."""
     if not is_words(arrays[0]):
         return tuple(map(ordered_integers, arrays))
     keys = jnp.concatenate(arrays)
@@ -64,7 +64,7 @@ def ordered_together(*arrays: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def shifted(x: jax.Array, by: int, fill: Any = 0) -> jax.Array:
-    """`x[i - by]` at i of the leading axis, `fill` where there is none.
+    """`x[i - by]` for each i of the leading axis, `fill` where there is no such item.
 
     JAX 0.11 cannot join the parts of a batch on an Explicit axis of one device, as `jnp.roll` does: a part of one item
     loses the axis.
@@ -85,28 +85,28 @@ def words_of(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def as_columns(keys: jax.Array) -> Any:
-    """Keys as public functions take them: those of two words as two columns."""
+    """Keys in the form that public functions take: those of two words as two columns."""
     return words_of(keys) if is_words(keys) else keys
 
 
 def of_words(high: jax.Array, low: jax.Array) -> jax.Array:
-    """Such keys of their words."""
+    """Such keys from their words."""
     return jax.lax.complex(*(jax.lax.bitcast_convert_type(x, jnp.float32) for x in (low, high)))
 
 
 def is_narrow_float(dtype: DTypeLike) -> bool:
-    """Whether XLA's CPU code selects and repeats items by way of float32, where a signalling NaN turns quiet."""
+    """Whether XLA's CPU code selects and repeats items through float32, which turns a signalling NaN quiet."""
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits in (8, 16)
 
 
 def keeping_bits(
     move: Callable[..., jax.Array], arrays: Any, *others: Any, repeats: bool = False, adds: bool = False
 ) -> jax.Array:
-    """`move(arrays, *others)`, which moves items of the arrays (or None), linear in them, to the bit.
+    """`move(arrays, *others)`, which moves items of the arrays (or None) and is linear in them, bit for bit.
 
-    Narrow floats move as integers. Their tangents move as they are, since integers would hide that the move is
-    linear, or as float32 where the transpose `adds` several. Where `move` only repeats, a barrier hides from XLA that
-    floats could be repeated as well.
+    Narrow floats move as integers. Their tangents move as floats, since integers would hide that the move is linear, or
+    as float32 if the transpose `adds` several. If `move` only repeats items, a barrier hides from XLA that it could
+    repeat floats as well.
     """
     dtype = jax.tree.leaves(arrays)[0].dtype
     if not is_narrow_float(dtype):
@@ -117,7 +117,7 @@ def keeping_bits(
     def move_bits(arrays: Any, *others: Any) -> jax.Array:
         bits = jax.tree.map(lambda x: jax.lax.bitcast_convert_type(x, word), arrays)
         moved = move(bits, *others)
-        # A product of neighbours is even, which compilers do not know. Without this word XLA's CPU code finds that the
+        # A product of neighbours is even, which compilers do not know. Without this word, XLA's CPU code finds that the
         # integers are loaded and stored as bfloat16, and selects among vectors of these.
         moved ^= moved * (moved + 1) & 1
         return jax.lax.bitcast_convert_type(jax.lax.optimization_barrier(moved) if repeats else moved, dtype)
@@ -125,23 +125,24 @@ def keeping_bits(
     @move_bits.defjvp
     def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         wide = jnp.float32 if adds else dtype
-        moving = jax.tree.map(lambda x: jnp.asarray(x).astype(wide), tangents[0])  # NumPy's own, outside of jit
+        moving = jax.tree.map(lambda x: jnp.asarray(x).astype(wide), tangents[0])  # NumPy arrays, outside of jit
         return move_bits(*primals), move(moving, *primals[1:]).astype(dtype)
 
     return move_bits(arrays, *others)
 
 
 def part_of(x: jax.Array, begin: int, end: int) -> jax.Array:
-    """`x[begin:end]`, to the bit."""
+    """`x[begin:end]`, bit for bit."""
     return keeping_bits(lambda x: x[begin:end], x)
 
 
 def special_case(
     holds: Callable[[], jax.Array], special: Callable[..., T], general: Callable[..., T], *operands: Any
 ) -> T:
-    """`general(*operands)`, or where `holds()` the same by `special(*operands)`, to the bit.
+    """`general(*operands)`, or the same by `special(*operands)` if `holds()`, bit for bit.
 
-    In a batch JAX selects between the two, which may change the NaNs of narrow floats: with these it is always general.
+    In a batch, JAX selects between the two results, which may change the NaNs of narrow floats: these always use
+    `general`.
     """
     if any(is_narrow_float(x.dtype) for x in jax.tree.leaves(operands)):
         return general(*operands)

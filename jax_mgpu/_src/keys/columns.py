@@ -1,20 +1,20 @@
 """Keys of several columns: packs them into codes that the kernels compare, and unpacks the results.
 
 Each column becomes a number of its width that has the order of the column: the sign of an integer is flipped, a float
-is as `ordered_integers` gives it, and all bits are flipped if the direction is descending. The columns one after the
-other, the first one highest, are one long number. If it has up to 64 bits, it is the key that the kernels get, in the
-narrowest of 8, 16, 32 and 64 bits. Packing and unpacking are element by element; XLA makes one pass of each.
+becomes its `ordered_integers`, and all bits are flipped for a descending column. The columns in a row, the first one
+highest, are one long number. If it has up to 64 bits, it is the key that kernels get, in the narrowest of 8, 16, 32 and
+64 bits. Packing and unpacking are elementwise, and XLA makes one pass of each.
 
-The code of an integer holds all its bits. The code of a float does not: both zeros have one code, and so have all NaNs.
-So operations on two sorted operands fetch floats by the indices that the kernel gives.
+The code of an integer holds all its bits. The code of a float does not: both zeros have the same code, and so do all
+NaNs. So operations on two sorted operands fetch floats by the indices that the kernel returns.
 
-A sort needs no such codes of floats: the kernels sort by a column of floats as it is, and by neighbouring integers as
+A sort needs no such codes for floats: the kernels sort by a column of floats as it is, and by neighbouring integers as
 one code, while the other columns travel along. Then they sort by the next ones, within the segments of equal keys
 (`Columns.cuts`). Two keys of up to 64 bits are also sorted by the lower one first (`Columns.two_keys`).
 
-Wider numbers are cut into pieces of 64 bits. A sort of columns that cannot travel takes the lowest piece first; each
-pass is stable. For two sorted operands, each is searched in the other by its highest 64 bits, and the place of a key in
-the merge of both replaces these bits. This is repeated until 64 bits hold the rest.
+Wider numbers are cut into pieces of 64 bits. A sort of columns that cannot travel along takes the lowest piece first;
+each pass is stable. For two sorted operands, each is searched in the other by its highest 64 bits, and the place of a
+key in the merge of both replaces these bits. This repeats until 64 bits hold the rest.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ MOST_COLUMNS = 8
 
 
 class SortKey(NamedTuple):
-    """A key that the kernels sort by: its direction, and how many of its low bits may differ."""
+    """One of the keys that kernels sort by: its direction, and how many of its low bits may differ."""
 
     keys: jax.Array
     descending: bool
@@ -76,7 +76,7 @@ class SortKey(NamedTuple):
 
 
 class Columns:
-    """A tuple of keys, checked, with a direction each."""
+    """A tuple of keys, checked, with a direction for each."""
 
     def __init__(self, operation: str, argument: str, columns: tuple[ArrayLike, ...], descending: Directions):
         if len(columns) > MOST_COLUMNS:
@@ -86,7 +86,7 @@ class Columns:
         for name, x in zip(self.names, self.arrays, strict=True):
             if x.shape != self.shape:
                 raise value_error(operation, name, f"the length of {self.names[0]}, {self.shape[0]}", describe(x))
-        if not self.fits:  # packing is element by element; what follows where it takes several codes is not
+        if not self.fits:  # packing is elementwise; what follows for several codes is not
             self.arrays = [whole_axes(x) for x in self.arrays]
         self.descending = _directions(operation, descending, len(columns))
         self.structure: Callable[[Sequence[Any]], Any] = getattr(columns, "_make", tuple)
@@ -108,17 +108,17 @@ class Columns:
 
     @property
     def are_integers(self) -> bool:
-        """Whether columns follow from their codes."""
+        """Whether the columns can be computed from their codes."""
         return all(map(_is_integer, self.arrays))
 
     @property
     def is_code(self) -> bool:
-        """Whether the columns follow from the code of one key."""
+        """Whether the columns can be computed from the code of one key."""
         return self.fits and self.are_integers
 
     @property
     def code_bits(self) -> list[int]:
-        """The bits of each code, the highest first."""
+        """The bits of each code, highest first."""
         return [min(WIDEST, self.bits - at) for at in range(0, self.bits, WIDEST)]
 
     def replaced(self, arrays: Iterable[jax.Array]) -> Columns:
@@ -128,7 +128,7 @@ class Columns:
         return other
 
     def part(self, begin: int, end: int) -> Columns:
-        """Some of the columns, which are neighbours."""
+        """Some neighbouring columns."""
         other = object.__new__(Columns)
         other.__dict__.update(self.__dict__)
         for name in ("names", "arrays", "descending"):
@@ -137,11 +137,11 @@ class Columns:
 
     @property
     def is_key(self) -> bool:
-        """Whether the columns follow from one key, be it a code or the only column."""
+        """Whether the columns can be computed from one key, be it a code or the only column."""
         return len(self.arrays) == 1 or self.is_code
 
     def key(self) -> SortKey:
-        """The columns as one key, of which each holds all bits."""
+        """The columns as one key that holds all their bits."""
         if len(self.arrays) > 1:
             return SortKey(self.codes()[0], False, self.code_bits[0])
         return SortKey(self.arrays[0], self.descending[0], self.bits)
@@ -156,7 +156,7 @@ class Columns:
         return [x.dtype.itemsize for x in self.arrays] == [4, 4]
 
     def two_keys(self) -> tuple[SortKey, SortKey]:
-        """Two columns of 32 bits as they are, or integers of 65 to 128 bits: the higher key and the lower one."""
+        """Two columns of 32 bits unchanged, or integers of 65 to 128 bits as a higher and a lower key."""
         if self.are_two_words:
             return self.part(0, 1).key(), self.part(1, 2).key()
         high, low = (SortKey(code, False, bits) for code, bits in zip(self.codes(), self.code_bits, strict=True))
@@ -167,10 +167,10 @@ class Columns:
         return self.structure(keys) if self.are_two_words else self.restored(keys)
 
     def cuts(self, travel: Callable[[list[jax.ShapeDtypeStruct]], bool]) -> list[tuple[int, int]]:
-        """Where to cut the columns into parts by which the kernels sort one after the other.
+        """Where to cut the columns into parts that the kernels sort by, one after the other.
 
         `travel` tells whether keys can travel along. The first part is as short as that allows, or has up to 32 bits.
-        Nothing where there is no way to cut the columns.
+        None if the columns cannot be cut.
         """
         n = len(self.arrays)
         for first, most_bits in product(range(1, n + 1), (WIDEST, WORD)):
@@ -184,7 +184,7 @@ class Columns:
         return []
 
     def _cuts_behind(self, first: int, most_bits: int) -> list[tuple[int, int]]:
-        """The first columns, and behind them single ones and integers of so many bits together."""
+        """The first columns, followed by single ones and by integers of up to `bits` bits together."""
         n, edges = len(self.arrays), [0, first]
         for end in range(first + 1, n):
             joined = self.part(edges[-1], end + 1)
@@ -212,7 +212,7 @@ class Columns:
         return [code_of(digits, WIDEST * i, bits) for i, bits in enumerate(self.code_bits)]
 
     def unpacked(self, codes: Sequence[jax.Array]) -> list[jax.Array | None]:
-        """The columns of items from their highest codes; None for what these do not hold."""
+        """The columns of items from their highest codes; None for columns that these do not hold."""
         pairs = zip(codes, self.code_bits, strict=False)
         digits = [digit for code, bits in pairs for digit in code_digits(code, bits)]
         columns: list[jax.Array | None] = []
@@ -249,7 +249,7 @@ class Columns:
         return self.structure([filled_behind(x, live, fill(x.dtype)) for x in columns])
 
     def run_keys(self) -> jax.Array:
-        """Codes, or the numbers of the runs: neighbours are equal exactly where those of the columns are."""
+        """Codes, or the numbers of runs: neighbours are equal exactly if those of the columns are."""
         if self.fits:
             return self.codes()[0]
         starts = _run_starts(self.digits()).astype(index_dtype("keys", "keys", self.shape[0]))
@@ -257,12 +257,12 @@ class Columns:
 
 
 def travelling(parts: Sequence[Columns], i: int) -> list[int]:
-    """The parts that travel along in the sort by the i-th: those behind it, and floats, whose equal keys may differ."""
+    """The parts that travel along in the i-th sort: later ones, and floats, whose equal keys may differ in bits."""
     return [j for j, part in enumerate(parts) if j > i or (j < i and not part.are_integers)]
 
 
 def key_starts(keys: jax.Array | Columns) -> jax.Array:
-    """Which keys differ from the one before; the first one does."""
+    """Which keys differ from the previous one; the first one does."""
     return _run_starts(keys.digits() if isinstance(keys, Columns) else _digits(keys, False))
 
 
@@ -278,7 +278,7 @@ def expect_keys(
 
 
 def expect_told_apart(operation: str, **keys: Any) -> None:
-    """Keys of which equal ones are found: floats of 64 bits from the host that JAX cuts to 32 bits remain apart."""
+    """Keys to be tested for equality: 64-bit floats of the host, which JAX cuts to 32 bits, must remain distinct."""
     if not has_64_bits():
         check_on_host(_expect_told_apart, tuple(keys.values()), operation, tuple(keys))
 
@@ -292,7 +292,7 @@ def _expect_told_apart(keys: Sequence[Any], operation: str, names: Sequence[str]
         numbers = np.concatenate(list(host.values()))
         with np.errstate(over="ignore"):
             if np.array_equal(numbers, numbers.astype(np.float32), equal_nan=True):
-                continue  # one pass, where float32 holds them as they are
+                continue  # one pass if float32 holds them exactly
             numbers.sort()
             cut = numbers.astype(np.float32)
         merged = np.flatnonzero((numbers[1:] != numbers[:-1]) & (cut[1:] == cut[:-1]))
@@ -303,7 +303,7 @@ def _expect_told_apart(keys: Sequence[Any], operation: str, names: Sequence[str]
 
 
 def _wide_floats(x: Any) -> np.ndarray | None:
-    """Floats of 64 bits from the host, which are Python's own too; nothing of anything else."""
+    """64-bit floats from the host, Python's own among them; nothing for anything else."""
     leaves = x if isinstance(x, (list, tuple)) else [x]
     if any(isinstance(leaf, jax.Array) or hasattr(leaf, "__jax_array__") for leaf in leaves):
         return None
@@ -333,7 +333,7 @@ def _directions(operation: str, descending: Directions, columns: int) -> tuple[b
 
 
 class KeyPair:
-    """Two sorted operands as the kernels take them, and the keys that are made of the kernels' results.
+    """Two sorted operands as kernels take them, and the caller's keys from the kernels' results.
 
     Attributes:
       a, b: keys, or codes of columns.
@@ -375,7 +375,7 @@ class KeyPair:
 
     @property
     def rest(self) -> list[list[jax.Array]]:
-        """The columns of both sides that do not follow from their codes."""
+        """The columns of both sides that their codes do not determine."""
         return [[], []] if self._columns is None else [x.code_and_rest(self._operation)[1] for x in self._columns]
 
     @property
@@ -386,7 +386,7 @@ class KeyPair:
     def of_code_and_rest(
         self, keys: jax.Array, rest: Sequence[jax.Array], live: jax.Array, fill_value: ArrayLike = 0
     ) -> Any:
-        """Keys as the caller has them, from what was moved over a mesh axis."""
+        """The caller's keys from keys that were moved over a mesh axis."""
         if self._columns is None:
             return keys
         fill = functools.partial(fill_operand, self._operation, fill_value)
@@ -394,7 +394,7 @@ class KeyPair:
 
     @property
     def codes(self) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """The same as codes of unsigned words, also of keys that are one array."""
+        """The pair as codes of unsigned words, even for keys that are one array."""
         _, _, a_count, b_count = self.code_operands
         a, b = self._columns or (_one_column(self._operation, x) for x in (self.a, self.b))
         return a.codes()[0], b.codes()[0], a_count, b_count
@@ -402,8 +402,8 @@ class KeyPair:
     def with_nans_apart(self) -> KeyPair:
         """The pair in which no NaN of a equals one of b.
 
-        In place of floats it has the integers that they are ordered by, which have room below that of NaN. That is
-        where a's go: a comes first among equal keys.
+        It replaces floats by the integers that order them, with room for one value below that of NaN. a's NaNs go
+        there, as a comes first among equal keys.
         """
         a, b = self._columns or (_one_column(self._operation, x) for x in (self.a, self.b))
         if a.are_integers:
@@ -412,7 +412,7 @@ class KeyPair:
         return KeyPair(self._operation, a, b, self.a_count, self.b_count)
 
     def fill(self, fill_value: ArrayLike) -> jax.Array:
-        """What the kernel fills its keys with, as an operand of shape [1]; `restored` fills columns."""
+        """The fill value of the kernel's keys, as an operand of shape [1]; `restored` fills columns."""
         if self._columns is None:
             return fill_operand(self._operation, fill_value, self.a.dtype)
         return jnp.zeros((1,), self.a.dtype)
@@ -425,7 +425,7 @@ class KeyPair:
         count: jax.Array | None = None,
         fill_value: ArrayLike = 0,
     ) -> Any:
-        """Keys as the caller has them, from those that the kernel returned.
+        """The caller's keys from those that the kernel returned.
 
         `count` of them hold items (default: all that are live on both sides). `indices`, into the concatenation of
         both sides, -1 past the count, are needed unless `is_code`.
@@ -455,13 +455,13 @@ class KeyPair:
 
 
 def expect_one_code(operation: str, keys: jax.Array | Columns) -> None:
-    """Keys over a mesh axis, which one code has to hold if they are columns."""
+    """Keys over a mesh axis, where one code must hold all columns."""
     if isinstance(keys, Columns) and not keys.fits:
         raise value_error(operation, "axis_name", f"None where columns have more than {WIDEST} bits", "an axis")
 
 
 def whole_keys(operation: str, argument: str, keys: Keys, axis_name: AxisName | None) -> Any:
-    """Keys that no axis of a mesh divides, in ascending order: an array, or `Columns`."""
+    """Keys that no mesh axis divides, in ascending order: an array, or `Columns`."""
     expect_told_apart(operation, **{argument: keys})
     given, _ = expect_keys(operation, argument, keys)
     if axis_name is not None:
@@ -470,7 +470,7 @@ def whole_keys(operation: str, argument: str, keys: Keys, axis_name: AxisName | 
 
 
 def _nans_apart(x: jax.Array) -> jax.Array:
-    """The integers that a column is ordered by; those of NaNs are one less than `ordered_integers` gives."""
+    """The integers that order a column; those of NaNs are one less than `ordered_integers` gives."""
     ordered = ordered_integers(x)
     return ordered if _is_integer(x) else jnp.where(jnp.isnan(x), ordered - 1, ordered)
 
@@ -482,9 +482,9 @@ def _one_column(operation: str, keys: jax.Array) -> Columns:
 def directed_pair(
     operation: str, a: Keys, b: Keys, descending: Directions
 ) -> tuple[Any, Any, Any, Callable[[Any], Any]]:
-    """Two operands, their directions, and what makes keys of the caller's form of keys of theirs.
+    """Two operands, their directions, and the function that makes the caller's form of keys from theirs.
 
-    Arrays in descending order are columns of one array, whose codes are in ascending order as kernels want it.
+    Arrays in descending order become columns of one array, whose codes are in ascending order as kernels need it.
     """
     if _is_columns(a) or not static_flag(operation, "descending", descending):
         return a, b, descending, lambda keys: keys
@@ -544,7 +544,7 @@ def _pair_codes(a: Columns, b: Columns, a_count: jax.Array, b_count: jax.Array) 
 
 
 def _merge_places(codes: jax.Array, others: jax.Array, count: jax.Array, others_count: jax.Array) -> list[Digit]:
-    """For each code, the place of the first code equal to it in the merge with others, as digits."""
+    """For each code, the place of the first equal code in the merge with others, as digits."""
     n = codes.shape[0] + others.shape[0]
     dtype = index_dtype("keys", "a and b", n)
     positions = jnp.arange(codes.shape[0], dtype=dtype)
@@ -559,13 +559,13 @@ def _merge_places(codes: jax.Array, others: jax.Array, count: jax.Array, others_
 
 
 def _rest(digits: Sequence[Digit], bits: int) -> list[Digit]:
-    """The digits after the highest 64 of so many bits."""
+    """The digits below the highest 64 of all bits."""
     cuts = [(at, min(WORD, bits - at)) for at in range(WIDEST, bits, WORD)]
     return [Digit(part(digits, *cut), cut[1]) for cut in cuts]
 
 
 def _run_starts(digits: Sequence[Digit]) -> jax.Array:
-    """Which items differ from the one before."""
+    """Which items differ from the previous one."""
     starts = is_first(digits[0].words.shape[0])
     for words, _ in digits:
         starts |= words != shifted(words, 1)
@@ -577,7 +577,7 @@ def _is_integer(x: jax.Array) -> bool:
 
 
 def _digits(x: jax.Array, descending: bool) -> list[Digit]:
-    """A column as a number in the order asked for."""
+    """A column as a number in the requested order."""
     bits, word = 8 * x.dtype.itemsize, _word(x.dtype)
     code = ordered_integers(x)
     if code.dtype != word:

@@ -1,7 +1,7 @@
 """Long numbers, of which a kernel's key or payload holds up to 64 bits.
 
 A number is a list of digits of up to 32 bits, the highest first. 64 bits travel as a complex64, so no 64-bit type of
-JAX is needed. All is element by element: XLA makes one pass of it.
+JAX is needed. All of it is elementwise, and XLA makes one pass of it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Digit(NamedTuple):
 
 
 def split(code: jax.Array, bits: int) -> list[Digit]:
-    """Unsigned integers of so many bits as digits."""
+    """Unsigned integers of `bits` bits as digits."""
     if bits <= WORD:
         return [Digit(code.astype(jnp.uint32), bits)]
     high = (code >> code.dtype.type(WORD)).astype(jnp.uint32)
@@ -53,12 +53,12 @@ def part(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
 
 
 def code_dtype(bits: int) -> np.dtype:
-    """The type of the kernels' items that hold so many bits, up to 64."""
+    """The type of kernel items that hold `bits` bits, up to 64."""
     return np.dtype(next((f"uint{width}" for width in (8, 16, 32) if bits <= width), "complex64"))
 
 
 def code_of(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
-    """The number in up to 64 bits of a long one as one item for kernels."""
+    """The number in up to 64 bits of a long one, as one item for kernels."""
     if bits <= WORD:
         return part(digits, at, bits).astype(code_dtype(bits))
     return of_words(part(digits, at, bits - WORD), part(digits, at + bits - WORD, WORD))

@@ -1,7 +1,7 @@
-"""The operations over a mesh axis: what public functions do where `axis_name=` is given.
+"""The operations over a mesh axis: the implementation of public functions with `axis_name=`.
 
-A public function checks its arguments, then hands its operands over to a form of its own in a module of this package.
-Those modules are made of the public functions' own, so a module is imported when it is first asked for.
+A public function checks its arguments, then hands its operands to its distributed form in a module of this package.
+Those modules use the public functions themselves, so each is imported on first use.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ T = TypeVar("T")
 
 
 def __getattr__(name: str) -> Any:
-    """The modules of forms, as attributes."""
+    """The modules of distributed forms, as attributes."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"{__name__}.{name}")
 
 
 def devices_of(operation: str, axis_name: AxisName | None) -> int:
-    """How many devices a mesh axis has; one without an axis."""
+    """The number of devices of a mesh axis; one without an axis."""
     if axis_name is None:
         return 1
     result: int = importlib.import_module(f"{__name__}.axis").Axis(operation, axis_name).size
@@ -66,7 +66,8 @@ def devices_of(operation: str, axis_name: AxisName | None) -> int:
 def over_axis(
     form: Callable[..., T], operation: str, axis_name: AxisName | None, *operands: object, **attributes: object
 ) -> T:
-    """Runs an operation over the devices of a mesh axis by its form, a function of a module of this package."""
+    """Runs an operation over the devices of a mesh axis by its distributed form, a function of this package."""
     axis = importlib.import_module(f"{__name__}.axis").Axis(operation, axis_name)
-    with jax.numpy_dtype_promotion("standard"):  # whatever the caller's is: places and counts of several types meet
+    # Positions and counts of several types are combined, whatever the caller's setting.
+    with jax.numpy_dtype_promotion("standard"):
         return form(axis, *operands, **attributes)

@@ -1,4 +1,4 @@
-"""A mesh axis as an operation sees it: how many devices it has, which one this is, and what the others say."""
+"""A mesh axis as an operation sees it: the number of its devices, this device's, and the values of the others."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Axis:
         return jnp.arange(self.size, dtype=jnp.int32)
 
     def gather(self, tree: T) -> T:
-        """A few values of each device, `[size, ...]`, the same on all of them."""
+        """Gathers a few values of each device, `[size, ...]`, the same on all of them."""
         gathered: T = jax.tree.map(lambda x: invariant_gather(jnp.asarray(x), self.name, self.index), tree)
         return gathered
 
     @property
     def is_of_devices(self) -> bool:
-        """Whether it is an axis of shard_map, over devices, and none of vmap, within one."""
+        """Whether it is an axis of shard_map, over devices, rather than one of vmap."""
         names = self.name if isinstance(self.name, tuple) else (self.name,)
         return set(names) <= set(jax.sharding.get_abstract_mesh().manual_axes)
 
@@ -59,7 +59,7 @@ class Axis:
         return result
 
     def varying(self, x: jax.Array) -> jax.Array:
-        """The same value, of the type of one that differs from device to device: what a loop may carry."""
+        """The same value in the type of one that differs from device to device, which loops may carry."""
         return reconcile_vma((x, self.index))[0]
 
     def index_dtype(self, argument: str, n: int) -> np.dtype:
@@ -71,5 +71,5 @@ class Axis:
         return live_items(n, count, self.index_dtype(argument, n))
 
     def begin(self, counts: jax.Array) -> jax.Array:
-        """The global position of this device's first item, by the live items of all devices."""
+        """The global position of this device's first item, from the numbers of live items of all devices."""
         return (jnp.cumsum(counts, dtype=counts.dtype) - counts)[self.index]

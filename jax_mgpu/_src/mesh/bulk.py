@@ -1,4 +1,4 @@
-"""Removal and insertion over a mesh axis: removed items are marked where they lie; inserted ones are merged in."""
+"""Removal and insertion over a mesh axis: removed items are marked where they are; inserted ones are merged in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["bulk_insert", "bulk_remove"]
 def bulk_remove(
     axis: Axis, rows: jax.Array, indices: jax.Array, count: jax.Array, *, size: int, fill_value: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """What is left of this device's items stays on it."""
+    """The remaining items of this device stay on it."""
     n = rows.shape[0]
     counts = axis.gather(axis.live("x", n, count))
     _, slots = put(axis, [], indices, counts, n)
@@ -37,7 +37,7 @@ def bulk_insert(
     size: int,
     fill_value: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """A merge by positions, in which an inserted item comes before the one that is there."""
+    """A merge by positions, in which an inserted item comes before the existing one."""
     n = rows.shape[0]
     live = axis.live("x", n, count)
     counts = axis.gather(live)

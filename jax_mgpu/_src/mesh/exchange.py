@@ -1,4 +1,4 @@
-"""The exchange of parts of arrays between devices, in the form that suits what the program is compiled for."""
+"""The exchange of parts of arrays between devices, in the form that suits the platform of the program."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from jax_mgpu._src.mesh.axis import Axis
 
 __all__ = ["Parts", "exchange", "exchange_together"]
 
-# XLA:GPU copies an update of a ragged all-to-all by one block: on four H200s one update a device reaches 4 GB/s, 32
+# XLA:GPU copies one update of a ragged all-to-all by one block: on four H200s, one update per device reaches 4 GB/s, 32
 # reach 93, 128 reach 199 and 512 reach 227.
 UPDATES = 256
-# XLA:GPU sends to more devices by NCCL, an operation an update.
+# For more devices, XLA:GPU uses NCCL, with one operation per update.
 MOST_RAGGED = 8
 
 
@@ -30,7 +30,7 @@ class Parts:
       starts: `[from, to]`, the position of the part's first item in the sender's array.
       sizes: `[from, to]`, the number of its items.
       slots: the number of slots that receive.
-      behind: parts that come to the same slots; these come behind them.
+      behind: parts that arrive in the same slots before these.
     """
 
     sizes: jax.Array
@@ -38,7 +38,7 @@ class Parts:
     def __init__(self, axis: Axis, starts: jax.Array, sizes: jax.Array, slots: int, *, behind: Parts | None = None):
         self.axis, self.starts, self.slots = axis, starts, slots
         first = jnp.zeros_like(sizes[0]) if behind is None else behind.sizes.sum(0, dtype=sizes.dtype)
-        # What has no room, as where keys are not in the order that they should be in, is not sent.
+        # Parts without room, which occur if keys are not in the required order, are not sent.
         ends = jnp.minimum(first + jnp.cumsum(sizes, axis=0, dtype=sizes.dtype), slots)
         offsets = jnp.concatenate([first[None], ends])
         self.places, self.sizes = offsets[:-1], offsets[1:] - offsets[:-1]  # on the receiver, [from, to]
@@ -49,34 +49,34 @@ class Parts:
         return cls(axis, edges[:, :-1], edges[:, 1:] - edges[:, :-1], slots)
 
     def behind(self, other: Parts) -> Parts:
-        """The same parts received behind others, in the same slots."""
+        """The same parts, received after others in the same slots."""
         return Parts(self.axis, self.starts, self.sizes, self.slots, behind=other)
 
     def back(self, slots: int) -> Parts:
-        """The same parts returned to where they came from, which is the devices' own order."""
+        """The same parts, returned to where they came from, in the devices' own order."""
         return Parts(self.axis, self.places.T, self.sizes.T, slots)
 
     def in_slots(self, slots: int) -> Parts:
-        """The same parts where there are more slots."""
+        """The same parts with more slots."""
         return Parts.unflatten((self.axis, slots), (self.starts, self.places, self.sizes))
 
     @property
     def received(self) -> jax.Array:
-        """How many items this device gets from each: `[devices]`."""
+        """The number of items that this device gets from each: `[devices]`."""
         return self.sizes[:, self.axis.index]
 
     @property
     def begins(self) -> jax.Array:
-        """Where the parts from each device begin on this one: `[devices]`."""
+        """Where the items from each device begin on this one: `[devices]`."""
         return self.places[:, self.axis.index]
 
     @property
     def total(self) -> jax.Array:
-        """How many items this device gets."""
+        """The number of items that this device gets."""
         return self.received.sum(dtype=self.sizes.dtype)
 
     def flatten(self) -> tuple[Any, Any]:
-        """What differs from call to call, and what does not."""
+        """The traced arrays, and the static values."""
         return (self.starts, self.places, self.sizes), (self.axis, self.slots)
 
     @classmethod
@@ -91,12 +91,12 @@ jax.tree_util.register_pytree_node(Parts, Parts.flatten, Parts.unflatten)
 
 
 def exchange(parts: Parts, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-    """Arrays of the parts that this device receives, in the order of the devices; 0 behind each."""
+    """Arrays of the items that this device receives, in the order of the devices, each followed by 0."""
     return exchange_together([parts], [leaves])
 
 
 def exchange_together(parts: Sequence[Parts], sources: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:
-    """The same of the leaves of several sources, whose parts are received in the same slots."""
+    """The same for the leaves of several sources, whose parts are received in the same slots."""
     axis = parts[0].axis
     forms: dict[str, Callable[..., jax.Array]]
     if not axis.is_of_devices:
@@ -135,9 +135,9 @@ def _gathered(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.A
 
 
 def _ragged(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.Array:
-    """Ragged all-to-alls, with each part cut into updates; what a device keeps does not take part.
+    """Ragged all-to-alls, with each part cut into updates; a device's own part is not sent.
 
-    That is copied first, from all sources in one pass, and all exchanges then write to the same array.
+    It is copied first, from all sources in one pass, and all exchanges then write to the same array.
     """
     for parts, x in sent:
         me = parts.axis.index
@@ -175,13 +175,13 @@ def _chunked(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.Ar
 
 
 def _in_chunks(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
-    """Rounds of all-to-alls of equal chunks: one where the parts are about even, as many as devices at worst."""
+    """Rounds of all-to-alls of equal chunks: one if the parts are about equal, at worst as many as devices."""
     axis, slots, dtype = parts.axis, x.shape[0], parts.sizes.dtype
     chunk = max(1, -(-slots // axis.size) + -(-slots // (32 * axis.size)))
     most = -(-slots // chunk)
-    needed = -(-jnp.max(parts.sizes) // chunk)  # the same on all devices, who all enter a round or none
+    needed = -(-jnp.max(parts.sizes) // chunk)  # equal on all devices, which must all enter a round or none
     item = jnp.arange(chunk, dtype=dtype)
-    unused = parts.slots + jnp.arange(axis.size * chunk, dtype=dtype)  # places outside of the result, none twice
+    unused = parts.slots + jnp.arange(axis.size * chunk, dtype=dtype)  # distinct places outside of the result
     me = axis.index
 
     def send(done: jax.Array, into: jax.Array) -> jax.Array:
@@ -191,7 +191,7 @@ def _in_chunks(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
         places = jnp.where(at < parts.received[:, None], parts.begins[:, None] + at, unused.reshape(-1, chunk))
         return into.at[places].set(chunks, mode="drop", unique_indices=True)
 
-    # A transpose would keep the places of all rounds, as many arrays as there are devices; so it makes them again.
+    # A transpose would keep the places of all rounds, as many arrays as devices; so it recomputes them.
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def round_of(done: jax.Array, into: jax.Array) -> jax.Array:
         result: jax.Array = cond(jnp.asarray(done, dtype) < needed, send, lambda _, into: into, done, into)

@@ -1,4 +1,4 @@
-"""What named operators are made of, over a mesh axis: all items of the devices, their segments, or those of each id."""
+"""The reductions that named operators need, over a mesh axis: of all items, of segments, or of ids."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ids_reduced(axis: Axis, leaf: Leaf, ids: jax.Array, count: jax.Array, *, siz
 
 
 class _OverAxis(Grouping):
-    """The live items of all devices, of which each has n slots. Places are those in the global array."""
+    """The live items of all devices, each of which has n slots. Positions are global."""
 
     def __init__(self, axis: Axis, n: int, leading: tuple[int, ...], count: jax.Array):
         self.axis, self.n, self.leading, self.count = axis, n, leading, count
@@ -59,12 +59,12 @@ class _OverAxis(Grouping):
 
     @functools.cached_property
     def live(self) -> jax.Array:
-        """How many items this device has."""
+        """The number of items of this device."""
         return self.axis.live("x", self.n, self.count)
 
     @functools.cached_property
     def lives(self) -> jax.Array:
-        """How many each has."""
+        """The number of items of each device."""
         return self.axis.gather(self.live)
 
     def positions(self) -> jax.Array:
@@ -108,7 +108,7 @@ class _Segments(_OverAxis):
         return result
 
     def spread(self, results: jax.Array) -> jax.Array:
-        """The results at the heads of their segments, and 0 at all other items, are added up along each segment."""
+        """The results at the heads of their segments, with 0 at all other items, are added up along each segment."""
         heads = heads_inside(self.heads, self.n)
         last = jnp.arange(heads.shape[0]) == heads.shape[0] - 1
         places = jnp.where((heads != shifted(heads, -1)) | last, heads, self.n)  # not those of empty segments
@@ -134,7 +134,7 @@ class _Segments(_OverAxis):
 
 
 class _Ids(_OverAxis):
-    """Items by their ids, of which each device has `size`."""
+    """Items by their ids, `size` of which each device has."""
 
     def __init__(self, axis: Axis, ids: jax.Array, count: jax.Array, size: int):
         super().__init__(axis, ids.shape[0], (size,), count)

@@ -1,4 +1,4 @@
-"""Groups of equal keys over a mesh axis: keys are sorted over all devices; a group is where its first one then is."""
+"""Groups of equal keys over a mesh axis: keys are sorted, and a group belongs to the device of its first key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["group_by", "places_before", "sorted_rows"]
 
 
 class _Rows:
-    """Keys in their order, with the leaves that belong to them, and the places that they now have."""
+    """Sorted keys, with the leaves that belong to them, and their new positions."""
 
     def __init__(self, axis: Axis, keys: jax.Array | Columns, leaves: Sequence[jax.Array], given: jax.Array):
         options: dict[str, Any] = {"descending": False, "even": True, "method": Method.FASTEST, "bits": None}
@@ -34,12 +34,12 @@ class _Rows:
     def combined(
         self, keys: Any, values: Any, ops: Any, size: int, dtype: DTypeLike, ddof: float
     ) -> tuple[Any, Any, jax.Array]:
-        """The first key of each group, what its values give, and the number of groups."""
+        """The first key of each group, the result of its values, and the number of groups."""
         options: dict[str, Any] = {"dtype": dtype, "ddof": ddof, "axis_name": self.axis.name}
         return run_reduce_by_key(self.axis.operation, keys, values, ops, size=size, count=self.live, **options)
 
     def at(self, x: jax.Array, places: jax.Array, fill: int = 0) -> jax.Array:
-        """Rows of x, which is in order, from anywhere."""
+        """Rows of x, which is sorted, from any device."""
         rows = fetch(self.axis, [x], self.lives, places.reshape(-1), [jnp.full((1,), fill, x.dtype)])[0]
         return rows.reshape(*places.shape, *x.shape[1:])
 
@@ -47,7 +47,7 @@ class _Rows:
 def sorted_rows(
     axis: Axis, keys: jax.Array | Columns, leaves: Sequence[jax.Array], count: jax.Array
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Keys and leaves in the order of the keys, and how many of them this device has."""
+    """Sorted keys with their leaves, and how many of them this device has."""
     rows = _Rows(axis, keys, leaves, axis.live("keys", keys.shape[0], count))
     return rows.keys, rows.leaves, rows.live
 
@@ -63,7 +63,7 @@ def group_by(
     dtype: DTypeLike,
     ddof: float,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Each value is combined where its rows lie. Indices of extrema are fetched by their places."""
+    """Each value is combined where its rows are. Indices of extrema are fetched by their positions."""
     n = keys.shape[0]
     given = axis.live("keys", n, count)
     plain = [plain_leaves([x]) for x in leaves]
@@ -81,7 +81,7 @@ def group_by(
 
 
 def places_before(axis: Axis, found: jax.Array, given: Any, kept: Any, places: jax.Array) -> jax.Array:
-    """Where rows were in the global array before some were left out, by their places among those kept; -1 for -1."""
+    """Positions of rows before some were removed, given their positions afterwards; -1 for -1."""
     n = found.shape[0]
     begin = axis.begin(axis.gather(axis.live("keys", n, given)))
     before, lives = found.astype(begin.dtype) + begin, axis.gather(axis.live("keys", n, kept))

@@ -1,4 +1,4 @@
-"""Rows of two tables that meet by their keys: all of a key on one device, whatever their order."""
+"""Hash repartition: brings all rows of two tables with equal keys to one device, for keys in any order."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from jax_mgpu._src.ops.sort_strategy import partitioned
 
 __all__ = ["Meeting", "meet", "with_room"]
 
-# Buckets of keys for each device. One is the most by which a device's share of unlike keys differs from the others'.
+# The buckets of keys per device. Devices' shares of distinct keys differ by at most about one bucket.
 BUCKETS = 32
-# A pass over the keys partitions by as many bits.
+# One pass over the keys partitions by this many bits.
 DIGIT_BITS = 8
 
 
 class Meeting(NamedTuple):
-    """The rows of both tables that this device has got.
+    """The rows of both tables that this device received.
 
     Attributes:
-      codes: numbers of all rows, equal where their keys are; not in the keys' order.
-      rows: the rows' global indices. Rows of equal keys are in order of these.
-      counts: the live ones of both, as operands.
+      codes: numbers of all rows, equal for equal keys; not in the order of the keys.
+      rows: the rows' global indices, ascending among equal keys.
+      counts: the live rows of both, as operands.
       fits: whether all devices had room for all rows; the same on all of them.
     """
 
@@ -42,26 +42,26 @@ class Meeting(NamedTuple):
 
 
 def with_room(slots: int) -> int:
-    """Slots for shares that differ a little."""
+    """Slots for shares that differ slightly."""
     return slots + max(slots // 16, min(slots, 256))
 
 
 def meet(axis: Axis, codes: Sequence[jax.Array], lives: Sequence[jax.Array], begins: Sequence[jax.Array]) -> Meeting:
-    """Sends each row to the device that has its key's bucket.
+    """Sends each row to the device that owns its key's bucket.
 
-    Buckets are ranges of mixed codes. The devices count what each bucket holds, and divide them where that is most
-    even. Very frequent keys can give a device more rows than there is room for.
+    Buckets are ranges of mixed codes. The devices count the rows of each bucket, and split the buckets as evenly as
+    possible. Very frequent keys can give a device more rows than it has room for.
 
     Args:
       axis: the devices.
       codes: each side's codes of keys, of up to 64 bits.
-      lives: how many of each side are live.
+      lives: the number of live rows of each side.
       begins: the global index of this device's first row of each side.
     """
     bits = max(DIGIT_BITS, (BUCKETS * axis.size - 1).bit_length())
     tables = [_by_bucket(*side, bits) for side in zip(codes, lives, begins, strict=True)]
     buckets = jnp.arange(1, 1 << bits, dtype=jnp.uint32)[None, :] << jnp.uint32(32 - bits)
-    # How many rows of this device lie in earlier buckets, of each side.
+    # The number of this device's rows in earlier buckets, for each side.
     before = [
         search(Sorted(table.buckets, jnp.zeros_like(live), live), [buckets], after_equals=False)[0]
         for table, live in zip(tables, lives, strict=True)
@@ -69,7 +69,7 @@ def meet(axis: Axis, codes: Sequence[jax.Array], lives: Sequence[jax.Array], beg
     everywhere, total = axis.sum(before[0] + before[1]), axis.sum(lives[0] + lives[1])
     device = jnp.arange(axis.size + 1, dtype=total.dtype)
     ranks = device * (total // axis.size) + jnp.minimum(device, total % axis.size) + (total >> (bits + 1))
-    cuts = jnp.sum(everywhere[None, :] <= ranks[:, None], axis=1)  # the nearest bucket to an even share
+    cuts = jnp.sum(everywhere[None, :] <= ranks[:, None], axis=1)  # the bucket nearest to an equal share
     edges = [
         jnp.where(device == 0, 0, jnp.where(device < axis.size, jnp.append(jnp.zeros_like(live), x)[cuts], live))
         for x, live in zip(before, lives, strict=True)

@@ -1,4 +1,4 @@
-"""Reductions by id over a mesh axis: devices combine items of their own, and the results go to where their ids lie."""
+"""Reductions by id over a mesh axis: devices combine their own items, and send the results to the owners of the ids."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ __all__ = ["reduce_by_id"]
 
 
 def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: jax.Array, *, size: int) -> jax.Array:
-    """This device's results, `[size, width]`: those of the ids from `size` times its number on.
+    """This device's results, `[size, width]`: those of `size` ids from `size` times its number on.
 
-    Where there are no more results than a device has items, each device makes all of them, and sends each device its
-    own. Otherwise items are sorted by id over all devices, and the results of runs are sent: no device gets more than
-    its own and one for each device, as a run may lie on several.
+    If there are at most as many results as a device has items, each device computes all of them, and sends each device
+    its own. Otherwise items are sorted by id over all devices, and the results of runs are sent: a device gets at most
+    its own and one from each device, as a run may span several.
     """
     n, width = x.shape
     if kind in (Kind.ADD, Kind.MUL, Kind.LOGSUMEXP):  # rounded once, at the end
         x = x.astype(accumulator_dtype(x.dtype))
     live = axis.live("x", n, count)
     leaves = [x]
-    if kind.gives_index:  # an extremum travels with the place of its item in the global array
+    if kind.gives_index:  # an extremum travels with the global position of its item
         places = axis.begin(axis.gather(live)) + jnp.arange(n, dtype=live.dtype)
         leaves.append(jnp.broadcast_to(places[:, None], x.shape))
     if n == 0 or size == 0:
@@ -50,7 +50,7 @@ def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: ja
 
 
 def _chosen(leaves: list[jax.Array], found: jax.Array) -> list[jax.Array]:
-    """What was found: results, or the items and places of extrema by their positions."""
+    """The results, or for extrema the items and positions at these indices."""
     if len(leaves) == 1:
         return [found]
     return [take_columns(leaves[0], found), jnp.where(found < 0, -1, take_columns(leaves[1], found))]
@@ -59,7 +59,7 @@ def _chosen(leaves: list[jax.Array], found: jax.Array) -> list[jax.Array]:
 def _from_all(
     axis: Axis, kind: Kind, leaves: list[jax.Array], ids: jax.Array, live: jax.Array, size: int
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """One result of each device for each id of this one, in the order of the devices."""
+    """One result from each device for each id of this one, in the order of the devices."""
     found = _reduce_by_id(x=leaves[0], ids=ids, count=live.reshape(1), op=kind, wide=False, size=axis.size * size)[0]
     bound = axes_bound(axis.name)
 

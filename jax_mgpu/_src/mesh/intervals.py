@@ -1,4 +1,4 @@
-"""Intervals over a mesh axis: each goes to the devices whose slots it fills, and rows are fetched from anywhere."""
+"""Intervals over a mesh axis: each goes to the devices whose slots it fills, and rows are fetched from any device."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class _Own:
     """The intervals that fill this device's slots.
 
     Attributes:
-      leaves: what belongs to each, `[size, ...]`.
-      offsets: `[size]`, where each starts among the slots; `size` behind the last one.
-      total: how many slots are filled, an operand.
-      first: how much of the first interval earlier devices have.
+      leaves: the data of each interval, `[size, ...]`.
+      offsets: `[size]`, where each starts among the slots; `size` past the last one.
+      total: the number of filled slots, an operand.
+      first: the length of the part of the first interval that earlier devices have.
     """
 
     def __init__(self, axis: Axis, leaves: Sequence[jax.Array], offsets: jax.Array, size: int, total: jax.Array):
@@ -54,13 +54,13 @@ class _Own:
         self._size = size
 
     def owners(self) -> tuple[jax.Array, jax.Array]:
-        """For each slot, which of the intervals fills it, -1 where none does, and how far it lies behind its begin."""
+        """For each slot, the interval that fills it, or -1, and its position within that interval."""
         with by_construction():
             owner, rank = local_search(self.offsets, self._size, total=self.total[0], return_rank=True)
         return owner, rank.astype(self.first.dtype) + jnp.where(owner == 0, self.first, 0)
 
     def places(self, *starts: jax.Array) -> list[jax.Array]:
-        """For each slot, where it lies in intervals that begin at these places; -1 where nothing is."""
+        """For each slot, its position in intervals that begin at these positions; -1 for empty slots."""
         owner, rank = self.owners()
         return [jnp.where(owner >= 0, take_or_fill(x, owner) + rank.astype(x.dtype), -1) for x in starts]
 
@@ -68,13 +68,13 @@ class _Own:
 def interval_expand(
     axis: Axis, rows: jax.Array, offsets: jax.Array, total: jax.Array, fill: jax.Array, *, size: int
 ) -> jax.Array:
-    """Rows repeated over their intervals, which go on over as many devices as they fill."""
+    """Rows repeated over their intervals, which may span several devices."""
     own = _Own(axis, [rows], offsets, size, total)
     return _expand(values=own.leaves[0], offsets=own.offsets, total=own.total, fill_value=fill, size=size)[0]
 
 
 def load_balance_search(axis: Axis, offsets: jax.Array, total: jax.Array, *, size: int) -> list[jax.Array]:
-    """The objects of this device's slots, numbered over all devices, and the ranks; -1 where nothing is."""
+    """The objects of this device's slots, numbered over all devices, and the ranks; -1 for empty slots."""
     (m,) = offsets.shape
     dtype = axis.index_dtype("size", max(size, m))
     numbers = axis.index.astype(dtype) * m + jnp.arange(m, dtype=dtype)
@@ -86,7 +86,7 @@ def load_balance_search(axis: Axis, offsets: jax.Array, total: jax.Array, *, siz
 def interval_gather(
     axis: Axis, rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, fill: jax.Array, *, size: int
 ) -> jax.Array:
-    """Rows from anywhere, each asked for by the device that has its slot."""
+    """Rows from any device; each is requested by the device that has its slot."""
     own = _Own(axis, [_wide(axis, starts, rows, size)], offsets, size, total)
     (places,) = own.places(*own.leaves)
     return fetch(axis, [rows], _slots(axis, rows), places, [fill])[0]
@@ -101,7 +101,7 @@ def interval_move(
     total: jax.Array,
     into: jax.Array,
 ) -> jax.Array:
-    """Rows fetched in equal shares, and put in their places."""
+    """Rows fetched in equal shares, and moved to their positions."""
     size = max(rows.shape[0], into.shape[0])
     starts = [_wide(axis, gather_starts, rows, size), _wide(axis, scatter_starts, into, size)]
     own = _Own(axis, starts, offsets, size, total)
@@ -112,7 +112,7 @@ def interval_move(
     (moved,), slots = put(axis, [fetched], jnp.where(inside, places, -1), _slots(axis, into), into.shape[0])
 
     def set_rows(arrays: Any, slots: jax.Array) -> jax.Array:
-        # JAX transposes no other scatter, and narrow floats need it; intervals do not overlap.
+        # JAX transposes only this scatter, and narrow floats need it; intervals do not overlap.
         result: jax.Array = arrays[0].at[slots].set(arrays[1], mode="drop", unique_indices=True)
         return result
 
@@ -120,11 +120,11 @@ def interval_move(
 
 
 def _slots(axis: Axis, x: jax.Array) -> jax.Array:
-    """How many rows each device has: all its slots."""
+    """The number of rows of each device: all its slots."""
     return jnp.full((axis.size,), x.shape[0], axis.index_dtype("x", x.shape[0]))
 
 
 def _wide(axis: Axis, starts: jax.Array, x: jax.Array, size: int) -> jax.Array:
-    """Places in the global array, of a type that holds their sums with ranks; any others are outside of it."""
+    """Global positions, in a type that holds their sums with ranks; invalid ones lie outside of the array."""
     dtype = axis.index_dtype("x", x.shape[0] + size)
     return jnp.clip(starts, -1 - axis.size * size, axis.size * x.shape[0]).astype(dtype)

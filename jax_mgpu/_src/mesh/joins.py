@@ -1,4 +1,4 @@
-"""Joins over a mesh axis: partners are found where both keys are aligned, and rows are dealt out by their rank."""
+"""Joins over a mesh axis: partners are found where both keys are aligned, and rows are distributed by their rank."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _Side:
         return self.sorted_counts[self.axis.index].reshape(1)
 
     def to_rows(self, parts: Any, found: list[jax.Array]) -> list[jax.Array]:
-        """What was found for aligned keys, at the rows that these belong to; anything past the live ones."""
+        """Results for aligned keys, moved back to the rows that these belong to; unspecified past the live ones."""
         back = found if parts is None else exchange(parts.back(self.n), found)
         if self.order is None:
             return back
@@ -78,7 +78,7 @@ def join(
     is_sorted: bool,
     aligned: bool,
 ) -> JoinResult:
-    """Each device's even share of the rows; of aligned tables, unless b's are kept, those of its own rows of a."""
+    """Each device's equal share of the rows; for aligned tables, unless b's are kept, the rows of its own rows of a."""
     dtype = axis.index_dtype("a and b", a.shape[0] + b.shape[0])
     given: dict[str, Any] = {"kind": kind, "size": size, "is_sorted": is_sorted, "aligned": aligned}
     slots = with_room(size if kind in KINDS else a.shape[0])
@@ -103,7 +103,7 @@ def join(
 def _in_order_of_rows(
     axis: Axis, a_rows: jax.Array, b_rows: jax.Array, count: jax.Array, kind: str, n_a: int, n_b: int, size: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Rows that lie anywhere, each device's share of them in order of a's, then of those of b alone."""
+    """Each device's share of the rows, in the order of a's rows, followed by rows of b without a partner."""
     of_a, dtype = axis.size * n_a, a_rows.dtype
     keep_b = KINDS.get(kind, (False, False))[1]
     ranks = a_rows.astype(f"uint{8 * dtype.itemsize}")
@@ -135,9 +135,9 @@ def _by_partners(
     is_sorted: bool,
     aligned: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The same by the partners of each row of a, which are found where both sides are aligned.
+    """The join by the partners of each row of a, which are found where both sides are aligned.
 
-    It takes any number of copies of a key, and rows for more slots than there are.
+    It works for any number of copies of a key, and with fewer slots than rows.
     """
     n_a, n_b = a.shape[0], b.shape[0]
     of_a, of_b = (_Side(axis, x, count, dtype, is_sorted=is_sorted) for x, count in ((a, a_count), (b, b_count)))
@@ -146,7 +146,7 @@ def _by_partners(
     keep_a, keep_b = KINDS.get(kind, (False, False))
 
     def rows_made() -> tuple[jax.Array, jax.Array, jax.Array]:
-        """For each row of a, how many it makes, where its partners begin, and how many of them it is paired with."""
+        """For each row of a, the number of its result rows, where its partners begin, and how many partners it has."""
         first, number = of_a.to_rows(a_parts, [pair.lower(0), pair.number(0)])
         made = jnp.maximum(number, 1) if keep_a else number
         if kind not in KINDS:
@@ -190,7 +190,7 @@ def _by_partners(
 def _of_own_rows(
     axis: Axis, pair: AlignedPair, rows_made: Callable[[], Any], kind: Any, size: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The rows that this device's rows of a make: by one device's join where no key has copies on several devices."""
+    """The result rows of this device's rows of a: by a local join if no key has copies on several devices."""
     (a, b), (a_begin, b_begin) = pair.keys, pair.before
 
     def placed(x: jax.Array, begin: jax.Array) -> jax.Array:
@@ -212,7 +212,7 @@ def _of_own_rows(
 
 
 class _Alone:
-    """The rows of b without a partner, which follow those of a: each makes one row."""
+    """The rows of b without a partner, which follow those of a, with one result row each."""
 
     def __init__(self, axis: Axis, is_alone: jax.Array, of_b: _Side, paired: jax.Array):
         self.axis = axis
@@ -228,20 +228,20 @@ class _Alone:
         )
 
     def behind(self, partner: jax.Array, share: Share, here: jax.Array) -> jax.Array:
-        """The partners of this device's rows, of which the first ones are pairs."""
+        """The partners of this device's result rows, of which the first ones are pairs."""
         (index,), items = deal(self.axis, [self.index], self.begins, self.ends, share, partner.shape[0])
         row = jnp.arange(partner.shape[0], dtype=here.dtype) - here
         return jnp.where((row >= 0) & (row < items.astype(row.dtype)), take_or_fill(index, row), partner)
 
 
 def _count_dtype(axis: Axis, n_a: int, n_b: int) -> Any:
-    """The dtype of numbers of rows, as of a join on one device."""
+    """The dtype of numbers of rows, as for a join on one device."""
     rows = axis.size * max(1, n_a) * axis.size * max(1, n_b) + axis.size * (n_a + n_b)
     return jnp.int64 if rows >= INT32_LIMIT and has_64_bits() else jnp.int32
 
 
 def _saturated(x: jax.Array, y: jax.Array) -> jax.Array:
-    """The sum; what the type cannot hold is the largest number that it can."""
+    """The sum, saturated at the largest number of its type."""
     return x + jnp.minimum(y, jnp.asarray(jnp.iinfo(x.dtype).max, x.dtype) - x)
 
 

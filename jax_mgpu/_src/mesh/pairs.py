@@ -1,4 +1,4 @@
-"""Operations on two sorted arrays over a mesh axis: both are aligned, and each device has a problem of its own."""
+"""Operations on two sorted arrays over a mesh axis: both are aligned, and each device solves its own problem."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def pair_parts(
     descending: bool = False,
     even: bool = True,
 ) -> list[Parts]:
-    """Both arrays dealt out again, so that all devices have equally many items of both together.
+    """Both arrays redistributed, so that all devices have the same number of items of both together.
 
-    The first one's items come before equal ones of the second; with `pairs`, the r-th copies of a key are together.
+    Items of the first array come before equal ones of the second; with `pairs`, the r-th copies of a key stay together.
     """
     slots = sum(x.shape[0] for x in arrays) + pairs  # a pair that a cut would part comes late
     dtype = axis.index_dtype("a and b", slots)
@@ -70,10 +70,10 @@ def pair_parts(
 
 
 class AlignedPair:
-    """Two sorted arrays of which no key on a device is greater than one on a later device.
+    """Two sorted arrays in which no key on a device is greater than one on a later device.
 
-    Searches are this device's own, but for two keys: copies of its least key may lie on earlier devices too, and
-    copies of its greatest on later ones. How many there are is all that the devices tell each other.
+    Searches are local, except for two keys: copies of the device's smallest key may lie on earlier devices too, and
+    copies of its largest on later ones. The devices exchange only how many there are.
     """
 
     def __init__(self, axis: Axis, keys: Sequence[jax.Array], live: Sequence[jax.Array]):
@@ -97,7 +97,7 @@ class AlignedPair:
         self.before = (jnp.cumsum(counts, 0, dtype=self.dtype) - counts)[axis.index]
 
     def _copies(self, *, least: bool) -> jax.Array:
-        """How many items of each array equal this device's least key, or its greatest."""
+        """The numbers of items of each array that equal this device's smallest key, or its largest."""
         code = [x.reshape(1, 1) for x in (self._least if least else self._greatest)]
         found = []
         for x, n in zip(self.keys, self.live, strict=True):
@@ -110,28 +110,28 @@ class AlignedPair:
         return axis.sum((jnp.any(self._earlier > 0) | jnp.any(self._later > 0)).astype(jnp.int32)) == 0
 
     def lower(self, side: int) -> jax.Array:
-        """How many items of the other array are less than each of this one; -1 past the live items."""
+        """The number of items of the other array that are less than each of this one; -1 past the live items."""
         earlier = jnp.where(equal(self._codes[side], self._least), self._earlier[1 - side], 0)
         return self._found(side, False, self.before[1 - side] - earlier)
 
     def upper(self, side: int) -> jax.Array:
-        """How many items of the other array are no greater than each of this one; -1 past the live items."""
+        """The number of items of the other array that are no greater than each of this one; -1 past the live items."""
         later = jnp.where(equal(self._codes[side], self._greatest), self._later[1 - side], 0)
         return self._found(side, True, self.before[1 - side] + later)
 
     def number(self, side: int) -> jax.Array:
-        """How many items of the other array equal each of this one; 0 past the live items."""
+        """The number of items of the other array that equal each of this one; 0 past the live items."""
         return self.upper(side) - self.lower(side)
 
     def rank(self, side: int) -> jax.Array:
-        """How many equal items of the same array come before each."""
+        """The number of equal items of the same array before each item."""
         keys = self.keys[side]
         first = self._search(side, side, False)
         earlier = jnp.where(equal(self._codes[side], self._least), self._earlier[side], 0)
         return jnp.arange(keys.shape[0], dtype=self.dtype) - first + earlier
 
     def _search(self, side: int, other: int, right: bool) -> jax.Array:
-        """The places of this device's keys of one side among those of another."""
+        """The positions of this device's keys of one side among those of another."""
         sides = (side, other)
         operands = (*(self.keys[i] for i in sides), *(self.live[i].reshape(1) for i in sides))
         return _search.run(operands, right=right)[0].astype(self.dtype)
@@ -142,7 +142,7 @@ class AlignedPair:
 
 
 def _item(codes: Words, live: jax.Array, position: jax.Array, missing: int) -> list[jax.Array]:
-    """The code at a position; words of `missing` alone where no item is live."""
+    """The code at a position; words of `missing` if no item is live."""
     words = [take_or_fill(x, position.reshape(1))[0] for x in codes]
     return [jnp.where(live > 0, x, jnp.asarray(missing & jnp.iinfo(x.dtype).max, x.dtype)) for x in words]
 
@@ -175,7 +175,7 @@ def align(
     *,
     descending: bool,
 ) -> tuple[list[jax.Array], list[jax.Array], jax.Array, jax.Array]:
-    """Keys and leaves of both sides as they are dealt out along merge path, and how many items this device has."""
+    """Keys and leaves of both sides, distributed along the merge path, and the number of this device's items."""
     a_parts, b_parts = pair_parts(axis, (a, b), (a_count, b_count), descending=descending)
     moved = exchange(a_parts, [a, *a_leaves]), exchange(b_parts, [b, *b_leaves])
     return *moved, a_parts.total, b_parts.total
@@ -194,7 +194,7 @@ def merge(
     even: bool,
     aligned: bool,
 ) -> tuple[jax.Array, list[jax.Array], jax.Array]:
-    """The merge of two arrays that are sorted over all devices: keys, leaves, and how many items this device has."""
+    """The merge of two arrays that are sorted over all devices: keys, leaves, and the number of this device's items."""
     slots = a.shape[0] + b.shape[0]
     dtype = axis.index_dtype("a and b", slots)
     if axis.size > 1 and not aligned:
@@ -219,7 +219,7 @@ def _merged(
     *,
     descending: bool = False,
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """This device's items of both, in as many slots as hold them."""
+    """This device's items of both, in slots that hold them all."""
     pair = KeyPair("merge", a, b, a_live.reshape(1), b_live.reshape(1), descending=descending)
     keys, leaves = merged("merge", pair, a_leaves, b_leaves)
     return part_of(keys, 0, slots), [part_of(leaf, 0, slots) for leaf in leaves]
@@ -228,7 +228,7 @@ def _merged(
 def _returned(
     parts: Parts, count: jax.Array, n: int, found: Sequence[jax.Array], missing: Sequence[Any]
 ) -> list[jax.Array]:
-    """What was found for aligned items, where these came from."""
+    """Results for aligned items, moved back to where these came from."""
     back = exchange(parts.back(n), found)
     return [jnp.where(live_mask(n, count), x, nothing) for x, nothing in zip(back, missing, strict=True)]
 
@@ -243,7 +243,7 @@ def sorted_search(
     right: bool,
     aligned: bool,
 ) -> Any:
-    """Each needle's insertion point in the global haystack, where the needle lies."""
+    """Each needle's insertion point in the global haystack, on the needle's device."""
     pair, parts = aligned_pair(axis, needles, haystack, needles_count, haystack_count, aligned=aligned)
     found = pair.upper(0) if right else pair.lower(0)
     return found if parts is None else _returned(parts[0], needles_count, needles.shape[0], [found], [-1])[0]
@@ -252,7 +252,7 @@ def sorted_search(
 def sorted_equal_count(
     axis: Axis, a: Any, b: Any, a_count: jax.Array, b_count: jax.Array, *, aligned: bool
 ) -> jax.Array:
-    """How many items of the global b equal each item of a."""
+    """The number of items of the global b that equal each item of a."""
     pair, parts = aligned_pair(axis, a, b, a_count, b_count, aligned=aligned)
     number = pair.number(0)
     return number if parts is None else _returned(parts[0], a_count, a.shape[0], [number], [0])[0]
@@ -288,7 +288,7 @@ def set_operation(
     fill_value: ArrayLike,
     aligned: bool,
 ) -> SetResult:
-    """Each device's part of the result. Balanced path makes its operands multisets of their own."""
+    """Each device's part of the result. The balanced path makes its operands complete multisets."""
     name, n_a, n_b = axis.operation, a.shape[0], b.shape[0]
     if kind in TAKES_B:
         a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, n_a, n_b)
@@ -301,7 +301,7 @@ def set_operation(
             size=size, duplicates=duplicates, fill_value=fill_value,
         )  # fmt: skip
         return SetResult(keys, None if a_values is None else unflatten(leaves), room(name, count, keys.shape[0]))
-    if size is None:  # what a part can hold at most
+    if size is None:  # the most that a part can hold
         size = (n_a + n_b + 1) // 2 if kind == Kind.INTERSECTION else n_a + n_b
     parts = pair_parts(axis, (a, b), (a_count, b_count), pairs=True)
     (a, *a_moved), (b, *b_moved) = (
@@ -327,7 +327,7 @@ def _own_set(
     duplicates: bool,
     fill_value: ArrayLike,
 ) -> SetResult:
-    """One device's own operation; its function takes keys of two words as columns."""
+    """A local operation; its function takes keys of two words as columns."""
     options = size, duplicates, fill_value, False, True, counts
     result = _operate(axis.operation, kind, as_columns(a), as_columns(b), a_values, b_values, *options)
     return result._replace(keys=of_words(*result.keys)) if is_words(a) else result
@@ -347,7 +347,7 @@ def _aligned_set(
     duplicates: bool,
     fill_value: ArrayLike,
 ) -> tuple[jax.Array, list[jax.Array], jax.Array]:
-    """One device's own operation where no key has copies on several devices, and otherwise one by ranks."""
+    """A local operation if no key has copies on several devices, and otherwise one by ranks."""
     pair, _ = aligned_pair(axis, a, b, a_count, b_count, aligned=True)
     if size is None:
         size = a.shape[0] + b.shape[0] if kind in TAKES_B else a.shape[0]
@@ -372,7 +372,7 @@ def _aligned_set(
 def _set_by_ranks(
     axis: Axis, kind: Kind, pair: AlignedPair, a: list[jax.Array], b: list[jax.Array], size: int, fill_value: ArrayLike
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Which copies stay follows from their ranks and from how many the other side has, wherever these lie."""
+    """Which copies stay follows from their ranks and from the other side's number of copies, on any device."""
     name, slots = axis.operation, a[0].shape[0] + b[0].shape[0]
 
     def kept(side: int, size: int) -> tuple[list[jax.Array], jax.Array]:

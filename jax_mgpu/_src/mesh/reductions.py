@@ -1,4 +1,4 @@
-"""Reductions and scans over a mesh axis: each device works on its own items, and one state a device is exchanged."""
+"""Reductions and scans over a mesh axis: each device works on its own items, and exchanges one state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["own_ends", "reduce", "scan", "segmented_reduce", "segmented_scan"]
 
 
 class _Named:
-    """A built-in operator over this device's items or rows. The kernels give results, of which states are made."""
+    """A built-in operator over this device's items or rows. Kernels give results, from which states are made."""
 
     def __init__(self, axis: Axis, kind: Kind, x: jax.Array, count: jax.Array):
         self.kind, self.count, self.n = kind, count, x.shape[0]
@@ -66,7 +66,7 @@ class _Named:
         return (x, jnp.broadcast_to(self.begin + position.astype(self.dtype), x.shape)) if self.kind.gives_index else x
 
     def combine(self, reverse: int) -> Callable[[Any, Any], Any]:
-        """Among equal extrema the earlier item's wins, whichever way the scan goes: it has the derivative."""
+        """Among equal extrema, the earlier item wins in either direction of a scan: it has the derivative."""
         if self.kind.gives_index:
             return self._first_extremum
         if self.kind == Kind.LOGSUMEXP:
@@ -108,7 +108,7 @@ def _log_add(a: jax.Array, b: jax.Array) -> jax.Array:
 
 @_log_add.defjvp
 def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    """Each state's share. An infinite one has all of it: the infinite item that it comes of has a derivative of NaN."""
+    """Each state's share. An infinite state has all of it: its infinite item has a derivative of NaN."""
     largest = jax.lax.stop_gradient(jnp.maximum(*primals))
     same = [jnp.where(x == largest, 0, -jnp.inf).astype(x.dtype) for x in primals]  # of infinities
     powers = [jnp.exp(jnp.where(jnp.isinf(largest), y, x - largest)) for x, y in zip(primals, same, strict=True)]
@@ -146,7 +146,7 @@ class _Function:
         return jax.tree.map(lambda x: x[position], self.x)
 
     def combine(self, reverse: int) -> Callable[[Any, Any], Any]:
-        del reverse  # the function gets what lies further to the end first
+        del reverse  # the function gets the states from the end first
         return self.operator.combine
 
     def finish(self, states: Any) -> Any:
@@ -167,7 +167,7 @@ def reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array)
 def scan(
     axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array, *, exclusive: int, reverse: int, total: int
 ) -> Sequence[Any]:
-    """Each device's prefixes, combined with what the devices before it hold."""
+    """Each device's prefixes, combined with the totals of the devices before it."""
     local = _local(axis, op, x, n, count)
     has, states = _over_devices(
         axis, local.combine(reverse), local.live > 0, local.total(count, reverse), reverse=reverse
@@ -181,14 +181,14 @@ def scan(
 
 
 def segmented_reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, heads: jax.Array, count: jax.Array) -> Any:
-    """A segment's result is on the device that has its head; later devices hand in what they have of its items."""
+    """A segment's result is on the device with its head; later devices contribute their part of its items."""
     local = _local(axis, op, x, n, count)
     results = local.segments(heads)
     if n == 0 or heads.shape[0] == 0:
         return local.finish(results)
     starts, first, _, last_slot = own_ends(heads, n, local.live)
     front = local.total(first.reshape(1))
-    # From the last device on, but among a segment's items the earlier ones come first.
+    # From the last device on, but within a segment earlier items come first.
     combine = local.combine(0)
     has, states = _over_devices(axis, lambda later, earlier: combine(earlier, later), first > 0, front, starts, 1)
     has, rest = _from_neighbour(axis, has, states, 1)
@@ -217,7 +217,7 @@ def segmented_scan(
         return [local.finish(scanned)]
     positions = jnp.arange(n, dtype=local.live.dtype)
     starts, first, last, _ = own_ends(heads, n, local.live)
-    # What this device hands on is the total of its last segment, or of what lies before its first head.
+    # This device passes on the total of its last segment, or of the items before its first head.
     at = jnp.zeros_like(first) if reverse else jnp.maximum(local.live - 1, 0)
     state = _row(scanned, at)
     combine = local.combine(reverse)
@@ -230,7 +230,7 @@ def segmented_scan(
 
 
 def own_ends(heads: jax.Array, n: int, live: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Whether a segment starts here, the first and last position where one does, and which head the last one is.
+    """Whether a segment starts here, the first and last position where one does, and the number of the last head.
 
     Without a head, the first position is past the live items, and the last one is 0: all items belong to one segment.
     """
@@ -259,11 +259,10 @@ def _over_devices(
       combine: their operator, of arrays of states.
       has: whether this device has a state.
       state: its state.
-      starts: whether a segment starts on this device: then no state is combined with an earlier one (or later one).
+      starts: whether a segment starts on this device, so that its state is not combined with earlier (or later) ones.
       reverse: from the last device on.
 
-    Returns:
-      Which results there are, `[devices]`, and the results. The tree of sums follows from the number of devices alone.
+    Returns: Which results exist, `[devices]`, and the results. The tree of sums depends only on the number of devices.
     """
     starts = jnp.zeros_like(has) if starts is None else starts
 
@@ -292,7 +291,7 @@ def _over_devices(
 
 
 def _from_neighbour(axis: Axis, has: jax.Array, states: Pytree, reverse: int) -> tuple[jax.Array, Any]:
-    """The result of the device before this one, or behind it; whether there is one."""
+    """The result of the previous (or next) device, and whether there is one."""
     neighbour = axis.index + (1 if reverse else -1)
     inside = (neighbour >= 0) & (neighbour < axis.size)
     place = jnp.clip(neighbour, 0, axis.size - 1)
@@ -302,7 +301,7 @@ def _from_neighbour(axis: Axis, has: jax.Array, states: Pytree, reverse: int) ->
 def _with_carry(
     local: _Named | _Function, scanned: Pytree, carry: tuple[jax.Array, Any], where: jax.Array | bool, reverse: int
 ) -> Any:
-    """Live results of a scan, combined with what comes before them, `where` it belongs to them."""
+    """Live results of a scan, combined with the preceding state `where` it applies to them."""
     has, state = carry
     before = jax.tree.map(lambda c, s: jnp.broadcast_to(c, s.shape), state, scanned)
     here = where & jnp.broadcast_to(has, (local.n,))
@@ -314,7 +313,7 @@ def _with_carry(
 
 
 def _or_identity(local: _Named | _Function, has: jax.Array, states: Pytree, index: int) -> Any:
-    """A state, or the identity in its place."""
+    """A state, or the identity instead."""
     if local.identity is not None:
         states = select(has, states, identities(local.identity, states))
     return _row(states, index)

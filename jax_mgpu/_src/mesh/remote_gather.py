@@ -1,4 +1,4 @@
-"""Moves between devices of what lies anywhere: rows dealt out by rank, items fetched from places, and put in places."""
+"""Moves between devices: rows distributed by rank, items fetched from any position, and items sent to any position."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = ["Share", "begins_of", "deal", "fetch", "put"]
 
 
 class Share:
-    """What each device has of results that are numbered over all devices: ranks from `low`, `count` of them.
+    """This device's results among those numbered over all devices: `count` ranks from `low` on.
 
-    Those that have a slot are the ranks from `lows` to `highs` of all devices.
+    Ranks from `lows` to `highs` are those with a slot, for all devices.
     """
 
     def __init__(self, axis: Axis, lows: jax.Array, counts: jax.Array, size: int):
@@ -35,7 +35,7 @@ class Share:
 
     @classmethod
     def even(cls, axis: Axis, total: jax.Array, size: int) -> Share:
-        """Numbers that differ by one at most."""
+        """Numbers that differ by at most one."""
         device = axis.devices.astype(total.dtype)
         lows = device * (total // axis.size) + jnp.minimum(device, total % axis.size)
         return cls(axis, lows, total // axis.size + (device < total % axis.size).astype(total.dtype), size)
@@ -48,20 +48,19 @@ class Share:
 
 
 def begins_of(counts: jax.Array) -> jax.Array:
-    """Where each device's items begin in the global array, by the numbers of all devices."""
+    """Where each device's items begin in the global array, from the numbers of all devices."""
     return jnp.cumsum(counts, dtype=counts.dtype) - counts
 
 
 def deal(
     axis: Axis, leaves: Sequence[jax.Array], begins: jax.Array, ends: jax.Array, share: Share, slots: int
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Gives each device the items that make its share of results.
+    """Gives each device the items that contribute to its share of results.
 
-    Item i makes the results of ranks `begins[i]` to `ends[i]`, at least one; ranks are in order over all devices, and
-    larger than any for what is no item. An item goes to each device that has a part of its results.
+    Item i contributes to the results of ranks `begins[i]` to `ends[i]`, at least one. Ranks ascend over all devices,
+    and padding has larger ranks than any item. An item goes to each device that has one of its results.
 
-    Returns:
-      The leaves, `[slots, ...]`, and how many items there are: no more than results.
+    Returns: The leaves, `[slots, ...]`, and the number of items, at most that of the results.
     """
     if begins.shape[0] == 0:
         leaves = [jnp.zeros((1, *x.shape[1:]), x.dtype) for x in leaves]
@@ -73,7 +72,7 @@ def deal(
 
 
 def _in_order(axis: Axis, places: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Global places in order, where they stood, and which of them lie on each device: `[devices + 1]`."""
+    """Global positions in order, where each was, and which of them lie on each device: `[devices + 1]`."""
     total = counts.sum(dtype=counts.dtype)
     places = jnp.where((places >= 0) & (places < total), places, total).astype(counts.dtype)
     options: dict[str, Any] = {"descending": False, "count": None, "method": Method.FASTEST}
@@ -89,15 +88,15 @@ def fetch(
     places: jax.Array,
     fills: Sequence[jax.Array | None],
 ) -> list[jax.Array]:
-    """Rows from places in the global array, any of them any number of times; the fill element for places outside.
+    """Rows from global positions, with any repetition; the fill element for positions outside of the array.
 
-    Devices ask each other in rounds of equal chunks. One round does where each asks all for about as much; where all
-    ask one device there are as many as devices, and none takes more memory.
+    Devices request rows in rounds of equal chunks. One round suffices if each device requests about as much from every
+    other; if all request from one device, there are as many rounds as devices. No round takes more memory than another.
 
     Args:
       axis: the devices.
       leaves: each device's part of the global arrays, `[slots, ...]`.
-      counts: how many rows of it are live on each device, `[devices]`.
+      counts: the number of live rows on each device, `[devices]`.
       places: `[n]`, of this device.
       fills: the fill element of each leaf, `[1]`, or None for 0.
 
@@ -112,10 +111,10 @@ def fetch(
     asked, order, edges = _in_order(axis, places, counts)
     chunk = max(1, -(-n // axis.size) + -(-n // (32 * axis.size)))
     sizes = edges[1:] - edges[:-1]
-    needed = -(-jnp.max(axis.gather(sizes)) // chunk)  # the same on all devices, who all enter a round or none
+    needed = -(-jnp.max(axis.gather(sizes)) // chunk)  # equal on all devices, which must all enter a round or none
     bound = axes_bound(axis.name)
 
-    # All that is traced is an argument: a rule of jax.custom_jvp that closes over it fails under shard_map.
+    # Everything traced is an argument: a rule of jax.custom_jvp that closes over it fails under shard_map.
     def move(x: jax.Array, asked: jax.Array, order: jax.Array, edges: jax.Array, begins: jax.Array, needed: Any) -> Any:
         starts, sizes = edges[:-1, None], (edges[1:] - edges[:-1])[:, None]
         item = jnp.arange(chunk, dtype=edges.dtype)
@@ -149,17 +148,16 @@ def fetch(
 def put(
     axis: Axis, leaves: Sequence[jax.Array], places: jax.Array, counts: jax.Array, slots: int
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Rows at places in the global array, each place used once at most; those for places outside go nowhere.
+    """Sends rows to distinct global positions; those for positions outside of the array are dropped.
 
     Args:
       axis: the devices.
       leaves: this device's rows, `[n, ...]` each.
       places: `[n]`, of this device's rows.
-      counts: how many places each device has, `[devices]`.
+      counts: the number of positions of each device, `[devices]`.
       slots: the number of slots of a device.
 
-    Returns:
-      The rows that have come, `[slots, ...]` each, and the slots that they belong to, `slots` behind the last.
+    Returns: The received rows, `[slots, ...]` each, and their slots; `slots` past the last.
     """
     if places.shape[0] == 0:
         places = jnp.full((1,), -1, jnp.int32)

@@ -113,7 +113,7 @@ def segmented_sort(
 def segmented_sort_indices(
     axis: Axis, keys: jax.Array | Columns, heads: jax.Array, flags: jax.Array, *, descending: bool, count: Count
 ) -> tuple[Any, jax.Array]:
-    """Sorted keys, and where each lay in the global array."""
+    """Sorted keys, and the global position that each came from."""
     n = keys.shape[0]
     live = axis.live("keys", n, count_operand(axis.operation, "count", count, n))
     positions = axis.begin(axis.gather(live)) + jnp.arange(n, dtype=live.dtype)

@@ -1,4 +1,4 @@
-"""Selections, runs and ranks over a mesh axis: items stay where they are, but for a partition and for distinct keys."""
+"""Selections, runs and ranks over a mesh axis: items stay where they are, except for partitions and distinct keys."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def select_indices(axis: Axis, keep: jax.Array, size: int, count: jax.Array) -> 
 def partition(
     axis: Axis, leaves: Sequence[jax.Array], keep: jax.Array, count: jax.Array
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Each device partitions its items; then the kept ones of all devices go to the front, the others behind them.
+    """Each device partitions its items; then the kept ones of all devices move to the front, followed by the others.
 
-    A device keeps the number of its items. So what it gets is a range of the ranks among the kept items, and one among
-    the others.
+    A device keeps its number of items. So it receives a range of ranks among the kept items, and a range among the
+    others.
     """
     n = keep.shape[0]
     live = axis.live("keep", n, count)
@@ -78,7 +78,7 @@ def partition(
     edges = jnp.append(ends - lives, ends[-1:])  # the global positions at which devices begin
 
     def parts(begins: jax.Array, counts: jax.Array, ranks_at: jax.Array) -> Parts:
-        """A sender's items, `counts` of them from `begins` on, to the devices whose ranks begin at `ranks_at`."""
+        """Sends `counts` items from `begins` on to the devices whose ranks begin at `ranks_at`."""
         cuts = jnp.clip(ranks_at[None, :] - begins_of(counts)[:, None], 0, counts[:, None]) + begins[:, None]
         return Parts.between(axis, cuts, n)
 
@@ -93,7 +93,7 @@ def partition(
 
 
 def _earlier(axis: Axis, has: jax.Array, found: Any) -> tuple[jax.Array, Any]:
-    """What the nearest earlier device that has something found, and whether there is one."""
+    """The value of the nearest earlier device that has one, and whether there is one."""
     has, found = axis.gather((has, found))
     device = jnp.max(jnp.where(has & (axis.devices < axis.index), axis.devices, -1))
     return device >= 0, jax.tree.map(lambda x: x[jnp.maximum(device, 0)], found)
@@ -115,7 +115,7 @@ def run_marks(axis: Axis, keys: jax.Array, live: jax.Array, heads: jax.Array = A
 
 
 def run_starts(axis: Axis, keys: jax.Array, heads: jax.Array, size: int, count: jax.Array, least: int) -> Runs:
-    """The runs that start on this device, by positions among its own items."""
+    """The runs that start on this device, as positions among its own items."""
     n = keys.shape[0]
     live = axis.live("keys", n, count)
     marks = run_marks(axis, keys, live, ABSENT if heads is None else heads)
@@ -132,7 +132,7 @@ def run_starts(axis: Axis, keys: jax.Array, heads: jax.Array, size: int, count: 
 def unique(
     axis: Axis, keys: jax.Array | Columns, size: int, count: jax.Array, **wanted: bool
 ) -> tuple[list[Any], jax.Array]:
-    """Keys are sorted over all devices; a distinct one is on the device on which its run starts."""
+    """Keys are sorted over all devices; a distinct key is on the device where its run starts."""
     n = keys.shape[0]
     given = axis.live("keys", n, count)
     options: dict[str, Any] = {"even": True, "method": Method.FASTEST, "bits": None}
@@ -150,7 +150,7 @@ def unique(
     if wanted["return_inverse"]:
         covered = jnp.minimum(past.astype(live.dtype), live)
         ids = load_balance_search(starts, n, total=covered)
-        # What lies before the first run here belongs to the last one of an earlier device, if that is kept.
+        # Items before the first run here belong to the last run of an earlier device, if that run is kept.
         kept = jnp.minimum(every_found, size)
         numbers = begins_of(kept)
         has_earlier, (number, is_kept) = _earlier(
@@ -174,9 +174,9 @@ def unique(
 
 
 def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> TopK:
-    """The same on all devices: each finds its own best, and how many of them are among the best of all.
+    """The same on all devices: each finds its own best items, and how many of them are among the best of all.
 
-    These are added up, each into slots of its own: what travels are k items, whatever the number of devices.
+    These are added up, each in its own slots: only k items travel, for any number of devices.
     """
     live = axis.live("x", x.shape[0], count)
     lives = axis.gather(live)
@@ -200,7 +200,7 @@ def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> 
 
 
 def _next_marked(axis: Axis, marked: jax.Array, places: jax.Array, live: jax.Array) -> jax.Array:
-    """The next place that is marked, of any device, or the number of all items."""
+    """The next marked position on any device, or the number of all items."""
     total = axis.sum(live)
     options: dict[str, Any] = {"exclusive": True, "reverse": True, "count": live, "axis_name": axis.name}
     return jnp.minimum(scan(jnp.where(marked, places, total), "min", **options), total)
@@ -209,7 +209,7 @@ def _next_marked(axis: Axis, marked: jax.Array, places: jax.Array, live: jax.Arr
 def rank(
     axis: Axis, keys: jax.Array | Columns, heads: jax.Array, *, ties: str, descending: bool, count: jax.Array
 ) -> jax.Array:
-    """Ranks are made where the items lie in their order, and go back to where they came from."""
+    """Ranks are computed where the items are sorted, and return to where these came from."""
     n = keys.shape[0]
     given = axis.live("keys", n, count)
     with by_construction():
@@ -240,7 +240,7 @@ def rank(
 
 
 def ordered_items(axis: Axis, x: jax.Array, count: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
-    """The number of all items, and a function that gives all devices the items at some positions in their order."""
+    """The number of all items, and a function that gives all devices the items at some positions in sorted order."""
     options: dict[str, Any] = {"even": True, "method": Method.FASTEST, "bits": None}
     with by_construction():
         ordered, live = sort(axis, x, None, descending=False, count=axis.live("x", x.shape[0], count), **options)
@@ -249,7 +249,7 @@ def ordered_items(axis: Axis, x: jax.Array, count: jax.Array) -> tuple[jax.Array
 
 
 def item_at(axis: Axis, x: jax.Array, lives: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """A function that gives all devices the rows of x at some places of the global array; 0 for places outside."""
+    """A function that gives all devices the rows of x at some global positions; 0 for positions outside."""
     begin, live = axis.begin(lives), lives[axis.index]
 
     def rows(places: jax.Array) -> jax.Array:
@@ -261,12 +261,12 @@ def item_at(axis: Axis, x: jax.Array, lives: jax.Array) -> Callable[[jax.Array],
 
 
 def _added(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:
-    """The items of all devices at their places, of which no two are one: a sum with one summand at most."""
+    """The items of all devices at distinct positions: each sum has at most one summand."""
     return axis.sum(jnp.zeros_like(x).at[places].set(x, mode="drop", unique_indices=True))
 
 
 def _added_bits(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:
-    """The same to the bit: floats are added as integers."""
+    """The same bit for bit: floats are added as integers."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return _added(axis, x, places)
     word, bound = jnp.dtype(f"uint{8 * x.dtype.itemsize}"), axes_bound(axis.name)

@@ -1,4 +1,4 @@
-"""Sorts over a mesh axis: sort locally, cut where the devices' parts begin, exchange, merge what came."""
+"""Sorts over a mesh axis: sort locally, cut at the devices' boundaries, exchange, merge the received runs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["one_key", "sort", "sort_indices"]
 
-# A sort of no more keys takes less time than rounds of merges.
+# At most this many keys are sorted faster than merged in rounds.
 FEW_KEYS = 1 << 14
-# What is received has n / SPARE slots more than n keys need. The local sort's scratch memory is up to 2.9% longer
-# than keys of 4 bytes and more, and XLA:GPU puts it in the same allocation if it fits: otherwise it makes a second one,
-# as what GPUs receive needs memory of a kind of its own.
+# The received array has n / SPARE more slots than n keys need. The local sort's scratch memory is up to 2.9% longer
+# than keys of 4 bytes and more, and XLA:GPU then puts both in one allocation; otherwise it makes a second one, as
+# receiving on GPUs needs a special kind of memory.
 SPARE = 32
 
 
@@ -41,9 +41,9 @@ def sort(
     method: Method,
     bits: int | None,
 ) -> Any:
-    """Sorted keys, with values where there are any, and with this device's count where one was given.
+    """Sorted keys, with values if there are any, and with this device's count if one was given.
 
-    Columns are sorted by their code; those that do not follow from it travel as values do.
+    Columns are sorted by their code; columns that it does not determine travel like values.
     """
     (n,), name = keys.shape, axis.operation
     leaves, unflatten = ([], None) if values is None else flatten_values(name, "values", values, n, "keys")
@@ -72,7 +72,7 @@ def sort(
 def one_key(
     operation: str, keys: jax.Array | Columns, leaves: Sequence[jax.Array]
 ) -> tuple[jax.Array, list[jax.Array], Callable[..., tuple[Any, list[jax.Array]]]]:
-    """Keys as one array, the leaves that go with them, and what makes the caller's of those and of the live count."""
+    """Keys as one array, their leaves, and the function that rebuilds the caller's keys from these and the count."""
     if not isinstance(keys, Columns):
         return keys, list(leaves), lambda keys, leaves, live: (keys, leaves)
     (code, rest), number = keys.code_and_rest(operation), len(leaves)
@@ -84,7 +84,7 @@ def one_key(
 
 
 def sort_indices(axis: Axis, keys: jax.Array | Columns, *, count: jax.Array, **options: Any) -> Any:
-    """Sorted keys, and where each lay in the global array."""
+    """Sorted keys, and the global position that each came from."""
     n = keys.shape[0]
     live = axis.live("keys", n, count_operand(axis.operation, "count", count, n))
     positions = axis.begin(axis.gather(live)) + jnp.arange(n, dtype=live.dtype)
@@ -100,9 +100,9 @@ def received_in_order(
     descending: bool,
     bits: int | None = None,
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """The keys that this device receives, and the leaves that go with them, as each sender has sorted them; stable.
+    """The keys that this device receives, with their leaves, sorted stably; each sender has sorted its part.
 
-    Each sender's are a run, and neighbouring runs are merged where they lie, however long.
+    Each sender's part is a run, and neighbouring runs are merged in place, however long they are.
     """
     n = parts.slots
     options: dict[str, Any] = {"descending": descending}
@@ -117,7 +117,7 @@ def received_in_order(
 def _sorted(
     operation: str, keys: jax.Array, leaves: Sequence[jax.Array], **options: Any
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """This device's keys sorted, with what belongs to them."""
+    """Sorts this device's keys with their leaves."""
     if not leaves:
         return local_sort(operation, keys, ABSENT, ABSENT, None, **options), []
     keys, moved = local_sort(operation, keys, ABSENT, ABSENT, list(leaves), **options)

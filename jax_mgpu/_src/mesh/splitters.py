@@ -1,4 +1,4 @@
-"""Exact splitters: where sorted sequences that lie on all devices are cut, so that so many items come before a cut."""
+"""Exact splitters: cuts sequences that are sorted over all devices so that given numbers of items precede cuts."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from jax_mgpu._src.mesh.axis import Axis
 
 __all__ = ["Sorted", "Words", "cut_at", "edges_of", "equal", "even_ranks", "order_codes", "precede", "search"]
 
-# Candidate codes that one round of the search counts, over all cuts: on an H200, 2^14 take as long as 2^8.
+# The candidate codes that one round of the search counts, over all cuts: on an H200, 2^14 take as long as 2^8.
 MOST_CANDIDATES = 1 << 14
-# Keys that one step of a search reads, over all codes. A step is a few kernels that take longer to start than to run:
-# a binary search of 2^26 keys has 27 of them, one by 2^10 parts three.
+# The keys that one step of a search reads, over all codes. A step is a few kernels that take longer to start than to
+# run: a binary search of 2^26 keys has 27 steps, one by 2^10 parts has three.
 MOST_PROBES = 1 << 18
 MOST_WAYS = 10
 
 
-# A long unsigned number, its highest word first: no 64-bit type of JAX is needed.
+# A long unsigned number, highest word first, so that no 64-bit type of JAX is needed.
 Words = Sequence[jax.Array]
 
 
 class Sorted(NamedTuple):
-    """This device's part of a sorted sequence: `keys[begin:end]`; one window for all cuts, or one a cut."""
+    """This device's part of a sorted sequence: `keys[begin:end]`, with one window for all cuts, or one per cut."""
 
     keys: jax.Array
     begin: jax.Array
@@ -39,7 +39,7 @@ class Sorted(NamedTuple):
 
 
 def order_codes(keys: jax.Array, descending: bool) -> list[jax.Array]:
-    """Unsigned codes of up to 32 bits a word, in the order of the keys, and equal where keys are."""
+    """Unsigned codes of up to 32 bits per word, in the order of the keys, and equal for equal keys."""
     if is_words(keys):
         words = list(words_of(keys))
     else:
@@ -66,16 +66,16 @@ def equal(codes: Words, others: Words) -> jax.Array:
 
 
 def search(sequence: Sorted, codes: Words, *, after_equals: bool) -> jax.Array:
-    """How far codes, `[cuts, any]`, reach into the sequence: positions before, or after, the keys that equal them."""
+    """How far codes, `[cuts, any]`, reach into the sequence: positions before, or after, the keys equal to them."""
     n, shape = sequence.keys.shape[0], codes[0].shape
     probes = min(MOST_PROBES, max(n, 256))
-    ways = max(1, min(MOST_WAYS, (probes // max(codes[0].size, 1)).bit_length() - 1))  # 2^ways parts a step
+    ways = max(1, min(MOST_WAYS, (probes // max(codes[0].size, 1)).bit_length() - 1))  # 2^ways parts per step
     cuts = jnp.arange(1, 1 << ways, dtype=sequence.end.dtype)
     low, high = (jnp.broadcast_to(x.reshape(-1, 1), shape) for x in (sequence.begin, sequence.end))
     sought = [x[..., None] for x in codes]
 
     def part(length: jax.Array, cut: jax.Array) -> jax.Array:
-        """The length times cut, over 2^ways, of which no product overflows."""
+        """Length * cut / 2^ways, without a product that overflows."""
         return (length >> ways) * cut + ((length & ((1 << ways) - 1)) * cut >> ways)
 
     for _ in range(-(-n.bit_length() // ways)):
@@ -85,7 +85,7 @@ def search(sequence: Sorted, codes: Words, *, after_equals: bool) -> jax.Array:
         before = precede(keys, sought, or_equal=after_equals)
         reached = jnp.sum((places < length[..., None]) & before, axis=-1, dtype=low.dtype)
         high = low + part(length, reached + 1)
-        # Of keys in no order, a part that is passed may be the next one too.
+        # If keys are not sorted, a part that was passed may also be the next one.
         low = jnp.where(reached > 0, jnp.minimum(low + part(length, reached) + 1, high), low)
     return low
 
@@ -93,12 +93,12 @@ def search(sequence: Sorted, codes: Words, *, after_equals: bool) -> jax.Array:
 def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: bool = False) -> jax.Array:
     """Cuts sequences so that `ranks[j]` items of all devices, in order, come before cut j.
 
-    Among equal keys those of the first sequence come first, in the order of the devices, then those of the second. With
-    `pairs`, there are two, and the r-th equal key of the first is followed by the r-th of the second; a cut never parts
-    the two, and may come one item late (balanced path).
+    Among equal keys, those of the first sequence come first, in the order of the devices, then those of the second.
+    With `pairs`, there are two sequences, and the r-th equal key of the first is followed by the r-th of the second; a
+    cut never separates the two, and may come one item late (balanced path).
 
-    The code of the key at each rank is found by its digits, the highest first: each round counts on all devices the
-    items below each digit.
+    The code of the key at each rank is found digit by digit, the highest first: each round counts the items below each
+    digit on all devices.
 
     Args:
       axis: the devices.
@@ -138,7 +138,7 @@ def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: 
     begins = stack([jnp.broadcast_to(s.begin, (cuts,)) for s in sequences])
     # [sequences, devices, cuts]
     low, equal, begins = (jnp.moveaxis(x, 0, 1) for x in axis.gather((low, high - low, begins)))
-    rest = ranks - (low - begins).sum((0, 1)).astype(ranks.dtype)  # so many of the equal keys come before the cut
+    rest = ranks - (low - begins).sum((0, 1)).astype(ranks.dtype)  # this many of the equal keys come before the cut
     if pairs:
         return low + _paired(equal, rest)
     flat = equal.reshape(-1, cuts)
@@ -147,7 +147,7 @@ def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: 
 
 
 def _paired(equal: jax.Array, rest: jax.Array) -> jax.Array:
-    """How many equal keys of each sequence and device come before a cut of balanced path: `[2, devices, cuts]`."""
+    """The number of equal keys of each sequence and device before a cut of the balanced path: `[2, devices, cuts]`."""
     a, b = equal.sum(1, dtype=equal.dtype)
     paired = jnp.minimum((rest + 1) // 2, jnp.minimum(a, b))
     alone = jnp.maximum(rest - 2 * jnp.minimum(a, b), 0)
@@ -157,7 +157,7 @@ def _paired(equal: jax.Array, rest: jax.Array) -> jax.Array:
 
 
 def even_ranks(axis: Axis, total: jax.Array, slots: int | None = None) -> jax.Array:
-    """The ranks at which devices 1, 2, ... begin: of equal parts, or where each device before is full."""
+    """The ranks at which devices 1, 2, ... begin: of equal parts, or where each earlier device is full."""
     device = jnp.arange(1, axis.size, dtype=total.dtype)
     if slots is not None:
         return jnp.minimum(device * slots, total)
@@ -165,9 +165,9 @@ def even_ranks(axis: Axis, total: jax.Array, slots: int | None = None) -> jax.Ar
 
 
 def edges_of(cuts: jax.Array, counts: jax.Array) -> jax.Array:
-    """Each device's cuts between its first and last live item: `[devices, devices + 1]`.
+    """Each device's cuts, bounded by its first and last live item: `[devices, devices + 1]`.
 
-    They are in order also where keys are not, and no part of an exchange leaves the array.
+    They are in order even if keys are not, and no part of an exchange leaves the array.
     """
     if cuts.shape[1]:
         cuts = jnp.clip(jax.lax.cummax(cuts.astype(counts.dtype), axis=1), 0, counts[:, None])

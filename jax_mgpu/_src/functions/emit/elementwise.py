@@ -13,7 +13,7 @@ from jax_mgpu._src.functions.emit.scalars import Names, Unsupported, scalar_text
 
 __all__ = ["COSTLY", "FUNCTIONS", "RULES"]
 
-# Those that are one operation of ffi/jit/function_data.cc.
+# Primitives that are one operation of ffi/jit/function_data.cc.
 _PLAIN = (
     "add sub mul div rem max min neg abs sign eq ne lt le gt ge clamp shift_left shift_right_logical "
     "shift_right_arithmetic population_count clz mulhi floor ceil is_finite exp exp2 expm1 log log1p log2 sin cos tan "
@@ -23,7 +23,7 @@ _PLAIN = (
 FUNCTIONS = {name: name for name in _PLAIN.split()}
 FUNCTIONS |= {name: f"{name}_" for name in ("and", "or", "xor", "not")}
 FUNCTIONS["add_any"] = "add"
-# Those that take many instructions.
+# Primitives that take many instructions.
 _COSTLY = (
     "exp exp2 expm1 log log1p log2 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh cbrt erf erfc lgamma "
     "logistic pow atan2 div rem"
@@ -37,7 +37,7 @@ def _function(lines: Lines, equation: Equation, *operands: Names, function: str)
 
 
 def _product(lines: Lines, equation: Equation, x: Names, y: Names) -> Names:
-    """Compilers make a negative of a product with -1; `neg` says how (ffi/function/primitives.h, `complement`)."""
+    """Compilers negate for a product with -1, which differs: see `complement` in ffi/function/primitives.h."""
     aval = equation.outvars[0].aval
     turns = np.asarray(-1).astype(aval.dtype) if aval.dtype.kind in "iu" else None
 
@@ -54,7 +54,7 @@ def _integer_pow(lines: Lines, equation: Equation, x: Names) -> Names:
     aval, power = equation.outvars[0].aval, equation.params["y"]
     one = scalar_text(1, aval.dtype)
 
-    def write(base: str) -> str:  # the products in the order that JAX makes them
+    def write(base: str) -> str:  # the products in the order in which JAX computes them
         product, bits = None, abs(power)
         while bits:
             if bits & 1:

@@ -1,4 +1,4 @@
-"""The primitives that index by data: an element of a small array is chosen among its names, one in memory is loaded."""
+"""The primitives that index by data: selects among the names of small arrays, and loads elements of large ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["OF_MEMORY", "RULES"]
 
 
 def _place(lines: Lines, start: str, size: int) -> str:
-    """The nearest of `size` places to a start, as a number where that is known."""
+    """The nearest of `size` places to a start, as a number if that is known."""
     if size == 1:
         return "0"
     if start in lines.constants:
@@ -34,14 +34,14 @@ def _picked(lines: Lines, place: str, choices: Sequence[str], dtype: DTypeLike) 
 
 
 def _all_of(lines: Lines, conditions: Sequence[str]) -> str | None:
-    """Whether all of these hold; nothing where there are none."""
+    """Whether all of these conditions hold; None if there are none."""
     if not conditions:
         return None
     return functools.reduce(lambda a, b: lines.value(np.bool_, "and_", a, b), conditions)
 
 
 def _window(lines: Lines, x: Names, places: Sequence[str], sizes: Sequence[int], dtype: DTypeLike) -> Names:
-    """The part of an array that begins at these places."""
+    """The slice of an array that begins at these places."""
     for axis, (place, size) in enumerate(zip(places, sizes, strict=True)):
         choices: list[Names] = [np.take(x, range(k, k + size), axis) for k in range(x.shape[axis] - size + 1)]
         picked = np.empty(choices[0].shape, object)
@@ -98,7 +98,7 @@ def _gathered(
     fills: bool,
     dtype: DTypeLike,
 ) -> tuple[Any, str | None]:
-    """The window of one start, and whether it lies inside where that decides."""
+    """The window at one start, and whether it lies inside, if that matters."""
     places, checks = ["0"] * x.ndim, []
     for axis, of in zip(dims.operand_batching_dims, dims.start_indices_batching_dims, strict=True):
         places[axis] = str(batch[of])

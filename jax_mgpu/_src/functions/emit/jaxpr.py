@@ -1,4 +1,4 @@
-"""Reads a jaxpr, equation by equation, and writes what each one does; has the rules of calls and control flow."""
+"""Reads a jaxpr, equation by equation, and writes its lines; has the rules for calls and control flow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jax_mgpu._src.keys.bits import is_random_key
 
 __all__ = ["CALLS", "SAME_VALUE", "Writer", "emit_function", "emit_stages"]
 
-# Random keys are their words, the last axis: wrapping these changes nothing.
+# Random keys are rows of words along the last axis: wrapping these changes nothing.
 RANDOM_KEY_WORDS = frozenset(["random_wrap", "random_unwrap"])
 SAME_VALUE = frozenset(["copy", "copy_p", "stop_gradient", "optimization_barrier", "pvary", "pcast", "reshard"])
 CALLS = {
@@ -36,14 +36,14 @@ CALLS = {
     "checkpoint": "jaxpr",
 }
 RULES = elementwise.RULES | along_axes.RULES | indexing.RULES
-MOST_STEPS = 64  # of a scan over arrays, whose steps are written one after the other
+MOST_STEPS = 64  # of a scan over arrays, which is unrolled
 
 
 class Writer(Lines):
     """Writes the lines of one function.
 
     Args:
-      capture: gives a captured array that stays in memory its place there.
+      capture: returns the reference to a captured array that stays in memory.
     """
 
     def __init__(self, capture: Callable[[Any], Memory]):
@@ -55,7 +55,7 @@ class Writer(Lines):
         return self.jaxpr(closed.jaxpr, [self.captured(const) for const in closed.consts], arguments)
 
     def captured(self, const: Any) -> Any:
-        """A constant of a jaxpr: its names, or where it lies if it stays in memory."""
+        """A constant of a jaxpr: its names, or its reference if it stays in memory."""
         if is_random_key(const.dtype):
             raise Unsupported("a captured random key")
         if isinstance(const, jax.core.Tracer) or np.size(const) > MOST_ITEM_SCALARS:
@@ -205,9 +205,9 @@ CONTROL_FLOW: dict[str, Callable[..., list[Any]]] = {"cond": _cond, "scan": _sca
 
 
 def emit_function(closed: ClosedJaxpr, arguments: Sequence[Names], capture: Callable[[Any], Memory]) -> Emitted:
-    """A closed jaxpr, applied to values by these names.
+    """Applies a closed jaxpr to values with these names.
 
-    `capture` gives a captured array that stays in memory its place there.
+    `capture` returns the reference to a captured array that stays in memory.
     """
     writer = Writer(capture)
     results = [writer.loaded(x) for x in writer.closed(closed, arguments)]
@@ -217,7 +217,7 @@ def emit_function(closed: ClosedJaxpr, arguments: Sequence[Names], capture: Call
 def emit_stages(
     closed: Sequence[Any], arguments: Sequence[Names], last: Sequence[Names], capture: Callable[[Any], Memory]
 ) -> Emitted:
-    """Jaxprs one after the other; each takes what the one before it gives, and `last`."""
+    """Applies jaxprs one after the other: each takes the results of the one before it, and `last`."""
     writer = Writer(capture)
     values: Sequence[Any] = arguments
     for one in closed:
@@ -226,7 +226,7 @@ def emit_stages(
 
 
 def _neutral_of(closed: ClosedJaxpr, writer: Writer, arguments: Sequence[Names], results: Sequence[Names]) -> Any:
-    """The neutral scalar of each leaf of a function of two items, where each element is combined by one primitive."""
+    """The neutral scalar of each leaf of a function of two items, if each element is combined by one primitive."""
     if len(arguments) != 2 * len(results):
         return None
     values = []

@@ -1,4 +1,4 @@
-"""The leaves of an item, and the struct that kernels have of it."""
+"""The leaves of an item, and the struct that kernels use for it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Layout:
 
     @property
     def item_bytes(self) -> int:
-        """What an item takes in its arrays."""
+        """The bytes that an item takes in its arrays."""
         return sum(self.leaf_bytes(leaf) for leaf in range(len(self.leaves)))
 
     def names(self, variable: str) -> list[Names]:
@@ -72,7 +72,7 @@ class Layout:
 
 
 def expect_layout(layout: Layout) -> Layout:
-    """A layout that the kernels have room for."""
+    """A layout that the kernels have room for, or an error."""
     leaves = len(layout.leaves)
     if not 0 < leaves <= MOST_LEAVES:
         raise Unsupported(f"items of {leaves} arrays, more than {MOST_LEAVES}")

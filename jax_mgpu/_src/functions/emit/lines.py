@@ -36,23 +36,23 @@ class Equation(Protocol):
 
 
 MOST_LINES = 8192
-# Larger functions are called: copied to each place that combines, they take seconds to compile. A costly primitive
-# counts for several lines.
+# Larger functions are called instead of inlined: copied to each place that combines, they take seconds to compile. A
+# costly primitive counts for several lines.
 MOST_INLINE_LINES = 100
 COSTLY_LINES = 12
 
 
 @dataclasses.dataclass(frozen=True)
 class Emitted:
-    """A function that has been written.
+    """A written function.
 
     Args:
       body: the lines that compute the results.
       results: the names of the results' elements.
-      is_large: whether it is to be called and not copied.
-      branches: whether it is large or has control flow, so that it is not to be run for nothing.
-      neutral: what changes nothing in a combination, a scalar a leaf, where the function combines each leaf by a
-        primitive that has such a value; all of these commute.
+      is_large: whether it should be called instead of inlined.
+      branches: whether it is large or has control flow, so that it should not run in vain.
+      neutral: one neutral scalar per leaf, if the function combines each leaf by a primitive that has one; all such
+        primitives commute.
     """
 
     body: tuple[str, ...]
@@ -67,10 +67,10 @@ class Lines:
 
     Attributes:
       lines: the text.
-      costly: how many scalars are computed by primitives that take many instructions.
+      costly: the number of scalars that primitives of many instructions compute.
       branches: whether there is control flow.
       may_not_end: whether there is a while loop.
-      made: for the name of a value, the operation that gives it and its operands.
+      made: the operation and operands that give each named value.
       constants: for the text of a constant, its value.
     """
 
@@ -89,7 +89,7 @@ class Lines:
             raise Unsupported(f"more than {MOST_LINES} operations on scalars")
 
     def value(self, dtype: DTypeLike, operation: str, *operands: object) -> str:
-        """The name of what an operation of ffi/jit/function_data.cc gives."""
+        """The name of the result of an operation of ffi/jit/function_data.cc."""
         name = f"v{len(self.made)}"
         self.made[name] = (operation, *map(str, operands))
         self.line(name, scalar_type(dtype), operation, *operands)
@@ -109,7 +109,7 @@ class Lines:
             self.line("set", variables[index], values[index])
 
     def constant(self, value: Any, dtype: DTypeLike) -> Names:
-        """Constants, written where names are used."""
+        """Constants, written in place of names."""
         value = np.asarray(value)
         names = np.empty(value.shape, object)
         for index in np.ndindex(*value.shape):
@@ -134,7 +134,7 @@ class Lines:
         return self.value(x.dtype, "load", x.capture, place, *(word for step in x.steps for word in step))
 
     def each(self, write: Callable[..., str], arguments: Sequence[Names], shape: tuple[int, ...]) -> Names:
-        """The names that `write` gives for each element of the arguments."""
+        """The names that `write` returns for each element of the arguments."""
         names = np.empty(shape, object)
         arrays = [np.broadcast_to(x, shape) for x in arguments]
         for index in np.ndindex(*shape):
@@ -142,7 +142,7 @@ class Lines:
         return names
 
     def emitted(self, results: list[Names], neutral: list[Any] | None) -> Emitted:
-        """All that has been written, as one function."""
+        """All lines so far, as one function."""
         is_large = len(self.lines) + COSTLY_LINES * self.costly > MOST_INLINE_LINES
         return Emitted(tuple(self.lines), results, is_large, is_large or self.branches, neutral)
 

@@ -1,4 +1,4 @@
-"""Captured arrays that stay in memory, and views of them: only what is indexed of them is loaded."""
+"""Captured arrays that stay in memory, and views of them: only indexed elements are loaded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Memory:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
-    steps: tuple[tuple[str, int], ...] = ()  # the names of places, and how far apart these are
+    steps: tuple[tuple[str, int], ...] = ()  # the names of places, and their strides
 
     @classmethod
     def of(cls, capture: int, dtype: DTypeLike, shape: Sequence[int]) -> Memory:
@@ -45,7 +45,7 @@ class Memory:
         return len(self.shape)
 
     def shifted(self, steps: Iterable[tuple[str, int]], shape: Sequence[int], strides: Sequence[int]) -> Memory:
-        """A view that begins so many strides on: a number of them, or the place of that name."""
+        """A view that begins some strides further: a number of them, or the place with that name."""
         offset, named = self.offset, list(self.steps)
         for place, stride in steps:
             if place.isdecimal():
@@ -62,7 +62,7 @@ class Captures:
         self.arrays: list[Any] = []
 
     def __call__(self, const: Any) -> Memory:
-        """The place of an array."""
+        """The reference to an array."""
         known = [i for i, other in enumerate(self.arrays) if other is const]
         if not known:
             known = [len(self.arrays)]
@@ -109,7 +109,7 @@ def _view_reshape(x: Memory, params: Mapping[str, Any]) -> Memory:
     return x.shifted([], shape, Memory.of(x.capture, x.dtype, shape).strides)
 
 
-# The primitives that only move elements, of what stays in memory.
+# The primitives that only move elements, for arrays in memory.
 VIEWS: dict[str, Callable[[Memory, Any], Memory]] = {
     "broadcast_in_dim": _view_broadcast,
     "reshape": _view_reshape,

@@ -1,4 +1,4 @@
-"""Writes an operator as data: how states are combined, and made of items."""
+"""Writes an operator as data: how it makes states from items, and combines them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["OperatorData", "Stage", "emit_operator", "function_lines"]
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """What makes an operator's states of the items in memory, or its results of states.
+    """Makes an operator's states from the items in memory, or its results from states.
 
     Args:
-      closed: jaxprs, each of which takes the results of the one before; those of items take the position last.
-      avals: the leaves that the first takes, or that the last gives, in memory.
+      closed: jaxprs, each of which takes the results of the previous one; those of items take the position last.
+      avals: the leaves in memory that the first one takes, or that the last one gives.
     """
 
     closed: tuple[Any, ...]
@@ -32,15 +32,15 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class OperatorData:
-    """An operator as data. ffi/jit/function_data.cc reads it; ffi/function/operator.h makes the kernels' of it.
+    """An operator as data, which ffi/jit/function_data.cc reads and ffi/function/operator.h runs in kernels.
 
     Args:
       data: its lines.
-      item: what it combines.
-      element: what lies in memory.
+      item: what the operator combines.
+      element: what is in memory.
       captures: the arrays that stay in memory, in the order of their numbers.
-      commutes: whether it certainly does.
-      has_neutral: whether states need not say that they are of nothing.
+      commutes: whether it is known to.
+      has_neutral: whether states need no flag that says that they are empty.
     """
 
     data: str
@@ -57,7 +57,7 @@ class OperatorData:
 
     @property
     def largest_bytes(self) -> int:
-        """The size of an element, or of what is made of it, where that is larger."""
+        """The size of an element in memory, or of its item if that is larger."""
         return max(self.item.bytes, self.element.bytes)
 
 
@@ -79,14 +79,14 @@ def emit_operator(
     Args:
       closed: the jaxpr.
       avals: the leaves of a state.
-      nothing: the result over no items, where there may be such a result.
+      nothing: the result over no items, where that can occur.
       reverse: whether a scan goes from the end.
       exclusive: whether a scan leaves out the position's own item.
       commutes: a promise that the operator does.
-      neutral: a state that changes nothing in a combination, where that is known.
+      neutral: a state that changes nothing in a combination, if one is known.
       dead: the result for an item past the count.
-      load: what makes a state of an item and its position, where an item is not a state itself.
-      finish: what makes a result of a state, where a state is not a result itself.
+      load: makes a state from an item and its position, if an item is not a state itself.
+      finish: makes a result from a state, if a state is not a result itself.
     """
     item = expect_layout(Layout.of(avals))
     element = item if load is None else expect_layout(Layout.of(load.avals))

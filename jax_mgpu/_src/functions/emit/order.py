@@ -19,7 +19,7 @@ __all__ = ["OrderData", "emit_order"]
 
 @dataclasses.dataclass(frozen=True)
 class OrderData:
-    """An order of items as data. ffi/jit/function_data.cc reads it; ffi/function/order.h makes the kernels' of it.
+    """An order of items as data, which ffi/jit/function_data.cc reads and ffi/function/order.h runs in kernels.
 
     Args:
       data: its lines.

@@ -38,7 +38,7 @@ MOST_ITEM_SCALARS = 128
 
 
 class Unsupported(Exception):
-    """What is in a function that no kernel can be made of."""
+    """The part of a function that no kernel can have."""
 
 
 def scalar_type(dtype: DTypeLike) -> str:
@@ -57,13 +57,13 @@ def scalar_text(value: Any, dtype: DTypeLike) -> str:
 
 
 def expect_small(shape: Sequence[int], what: str) -> None:
-    """Small arrays are taken apart, a name an element."""
+    """Small arrays are taken apart, with one name per element."""
     if np.prod(shape) > MOST_SCALARS:
         raise Unsupported(f"{what} of shape {list(shape)}, more than {MOST_SCALARS} scalars")
 
 
 def neutral(function: str, dtype: DTypeLike) -> Any:
-    """The identity of a function of two scalars, exact in that it changes no bit of what it is combined with."""
+    """The identity of a function of two scalars; combining with it changes no bit."""
     dtype = np.dtype(dtype)
     floats = jnp.issubdtype(dtype, jnp.floating)
     if function in ("max", "min"):
