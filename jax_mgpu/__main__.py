@@ -21,13 +21,12 @@ from typing import NamedTuple, NoReturn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxlib.version import __version__ as jaxlib_version
 
 import jax_mgpu as mgpu
 from jax_mgpu._src.arguments.check import KEY_DTYPES, describe
 from jax_mgpu._src.command import benchmark
 from jax_mgpu._src.core import library
-from jax_mgpu._src.core.compat import ffi_api_version
+from jax_mgpu._src.core.compat import ffi_api_version, jaxlib_version
 
 MOST_LINES = 300_000
 SHOWN_ROWS = 3

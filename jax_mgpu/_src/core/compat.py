@@ -22,18 +22,24 @@ from jax._src.array import ArrayImpl
 from jax._src.export import _export
 from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.sharding_impls import SPMDAxisContext as _SPMDAxisContext
-from jax.extend.core import Literal, Primitive, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxprs_in_params
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
+from jaxlib.version import __version__ as jaxlib_version
 
 __all__ = [
     "ArrayImpl",
+    "ClosedJaxpr",
     "InconclusiveSize",
+    "Jaxpr",
+    "JaxprEqn",
+    "Literal",
     "LoweringContext",
     "Primitive",
     "PyTreeDef",
+    "Var",
     "ad",
     "automatic",
     "automatic_batches",
@@ -65,6 +71,7 @@ __all__ = [
     "is_symbolic",
     "is_within_program",
     "is_zero",
+    "jaxlib_version",
     "known_size",
     "mlir",
     "partition_spec",

@@ -19,10 +19,9 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Jaxpr
 
 from jax_mgpu._src.arguments.annotations import Pytree
-from jax_mgpu._src.core.compat import flatten, inner_jaxprs, platform_dependent, reconcile_vma
+from jax_mgpu._src.core.compat import Jaxpr, flatten, inner_jaxprs, platform_dependent, reconcile_vma
 
 __all__ = ["combined", "or_ones", "scanned", "select"]
 

@@ -20,13 +20,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax.sharding import PartitionSpec
 
 from jax_mgpu._src.arguments.annotations import DTypeLike
 from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.arguments.counts import live_mask, segment_numbers
 from jax_mgpu._src.core.compat import (
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
     LoweringContext,
     Primitive,
     automatic,

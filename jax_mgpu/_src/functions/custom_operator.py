@@ -17,7 +17,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from jax_mgpu._src.arguments.annotations import (
     Attribute,
@@ -29,6 +28,8 @@ from jax_mgpu._src.arguments.annotations import (
 from jax_mgpu._src.arguments.counts import segment_bounds
 from jax_mgpu._src.core import library
 from jax_mgpu._src.core.compat import (
+    ClosedJaxpr,
+    Jaxpr,
     PyTreeDef,
     evaluate,
     flatten,

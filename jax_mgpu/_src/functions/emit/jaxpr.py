@@ -7,9 +7,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
-from jax_mgpu._src.core.compat import scan_operands
+from jax_mgpu._src.core.compat import ClosedJaxpr, Jaxpr, JaxprEqn, scan_operands
 from jax_mgpu._src.functions.emit import along_axes, elementwise, indexing
 from jax_mgpu._src.functions.emit.elementwise import COSTLY
 from jax_mgpu._src.functions.emit.lines import Emitted, Lines, stored

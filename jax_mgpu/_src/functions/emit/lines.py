@@ -25,7 +25,7 @@ class Atom(Protocol):
 
 
 class Equation(Protocol):
-    """A `jax.extend.core.JaxprEqn` whose values are arrays."""
+    """An equation of a jaxpr, whose values are arrays."""
 
     @property
     def invars(self) -> Sequence[Atom]: ...  # noqa: D102

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jax.extend.core import ClosedJaxpr
 
+from jax_mgpu._src.core.compat import ClosedJaxpr
 from jax_mgpu._src.functions.emit.jaxpr import Writer, emit_function, emit_stages
 from jax_mgpu._src.functions.emit.layout import Layout, expect_layout
 from jax_mgpu._src.functions.emit.memory import Captures

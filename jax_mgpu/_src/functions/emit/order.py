@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr
-
+from jax_mgpu._src.core.compat import ClosedJaxpr
 from jax_mgpu._src.functions.emit.jaxpr import Writer
 from jax_mgpu._src.functions.emit.layout import Layout, expect_layout
 from jax_mgpu._src.functions.emit.memory import Captures
