@@ -132,9 +132,18 @@ def test_a_second_process_compiles_nothing(tmp_path):
     always = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path), **always}
     command = [sys.executable, "-c", AGAIN]
-    for process in range(2):
+
+    def report():
         run = subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-        report, hits = json.loads(run.stdout.splitlines()[-1])
-        assert hits if process else any(misses for misses, _ in report.values())
-    assert not {name for name, (misses, _) in report.items() if misses}
-    assert not {name: seconds for name, (_, seconds) in report.items() if seconds > MOST_SECONDS}
+        return json.loads(run.stdout.splitlines()[-1])
+
+    first, _ = report()
+    assert any(misses for misses, _ in first.values())
+    slow = first.keys()
+    for _ in range(4):  # a busy machine delays some of a process, and others of the next one
+        again, hits = report()
+        assert hits and not {name for name, (misses, _) in again.items() if misses}
+        slow = {name for name in slow if again[name][1] > MOST_SECONDS}
+        if not slow:
+            break
+    assert not slow
