@@ -1,5 +1,7 @@
 """Fails where the benchmarks, the documents or the source distribution have outgrown their limits.
 
+Tables that a script writes into a document do not count.
+
 python scripts/check_sizes.py
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pathlib
+import re
 import subprocess
 import sys
 import tarfile
@@ -49,7 +52,9 @@ def main() -> int:
         "benchmarks, lines": (sum(path.read_bytes().count(b"\n") for path in code), CODE_LINES),
     }
     for page, limit in WORDS.items():
-        sizes[f"{page}, words"] = (len((ROOT / page).read_text(encoding="utf-8").split()), limit)
+        text = (ROOT / page).read_text(encoding="utf-8")
+        written = re.sub(r"<!-- scripts/\w+\.py writes .*?<!-- end -->", "", text, flags=re.DOTALL)
+        sizes[f"{page}, words"] = (len(written.split()), limit)
     for name, (size, limit) in sizes.items():
         print(f"{name}: {size:,} of at most {limit:,}")
     return int(any(size > limit for size, limit in sizes.values()))

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from scripts import signatures
+from scripts import signatures, ways
 from tests import typed_program
 
 
@@ -41,6 +41,13 @@ def test_the_page_of_names_has_the_signatures_of_now():
     """`PYTHONPATH=. python scripts/signatures.py` writes them."""
     page = signatures.PAGE.read_text(encoding="utf-8")
     assert signatures.replaced(page) == page
+
+
+@pytest.mark.long  # it traces the examples of all functions
+def test_the_page_on_architecture_has_the_ways_of_now():
+    """`PYTHONPATH=. python scripts/ways.py` writes them, and fails for a way of more than seven files."""
+    page = ways.PAGE.read_text(encoding="utf-8")
+    assert ways.replaced(page) == page
 
 
 def test_results_with_a_count_are_named():

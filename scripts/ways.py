@@ -1,0 +1,127 @@
+"""The files on the way from each public function to its kernel, which docs/architecture.md shows.
+
+PYTHONPATH=. python scripts/ways.py    # writes them into the page
+
+The tests' examples of each function are traced. Where one binds an operation, the files of the calls that led there are
+its way in Python; in C++ come the plan, if the operation has one, the launch and the kernels. Of several operations
+that a function binds it is shown with the one of its name, or the one that takes the fewest files.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import pathlib
+import re
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+from unittest import mock
+
+import jax
+import numpy as np
+
+from jax_mgpu._src.core.operation import Operation
+from tests.families import EXAMPLES
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+BEGIN, END = "<!-- scripts/ways.py writes this table -->\n", "<!-- end -->\n"
+MOST = 7
+# What all calls pass.
+COMMON = {"core/eager.py", "core/compat.py", "core/operation.py", "arguments/renamed.py"}
+
+Way = tuple[str, ...]
+
+
+def ways() -> dict[str, dict[str, Way]]:
+    """For each public function, the files on the way to each operation that its examples bind."""
+    found: dict[str, dict[str, Way]] = collections.defaultdict(dict)
+    bind = Operation.run
+
+    def run(operation: Operation, *operands: Any, **attributes: Any) -> list[jax.Array]:
+        way = files_of_calls()
+        if len(way) < len(found[name].get(operation.name, way + way)):
+            found[name][operation.name] = way
+        return bind(operation, *operands, **attributes)
+
+    with mock.patch.object(Operation, "run", run):
+        for key, example in EXAMPLES.items():
+            name = key.split(",")[0]
+            jax.clear_caches()  # a function that was traced before is not called again
+            jax.eval_shape(example.call, *example.make(np.random.default_rng(0), np.float32))
+    return {name: {operation: (*way, *kernels(operation)) for operation, way in found[name].items()} for name in found}
+
+
+def files_of_calls() -> Way:
+    """The files of the package in which the calls stand that are under way."""
+    frame: types.FrameType | None = sys._getframe(2)
+    files = []
+    while frame is not None:
+        folder, _, file = frame.f_code.co_filename.rpartition("/jax_mgpu/_src/")
+        files += [file] if folder and file not in COMMON else []
+        frame = frame.f_back
+    return tuple(dict.fromkeys(reversed(files)))
+
+
+@functools.cache
+def kernels(operation: str) -> Way:
+    """The files of an operation in C++: its plan, the launch, and the largest of its headers with kernels."""
+    launches = sorted((ROOT / "ffi" / "ops").rglob("*.cu"))
+    launch = next((path for path in launches if f"\nvoid {operation}(const Call& call" in path.read_text()), None)
+    if launch is None:
+        return ()
+    headers = included(launch)
+    while headers and not any("__global__" in path.read_text() for path in headers):
+        headers = [header for path in headers for header in included(path)]
+    with_kernels = [path for path in headers if "__global__" in path.read_text()]
+    own = [path for path in with_kernels if path.parent == launch.parent] or with_kernels
+    largest = sorted(own, key=lambda path: len(path.read_text()))[-1:]
+    files = [launch.parent / "plan.cc", launch, *largest]
+    return tuple(str(path.relative_to(ROOT / "ffi")) for path in files if path.exists())
+
+
+def included(path: pathlib.Path) -> list[pathlib.Path]:
+    """The headers of operations that a file includes."""
+    return [ROOT / "ffi" / name for name in re.findall(r'#include "(ops/\w+/\w+\.(?:cuh|h))"', path.read_text())]
+
+
+def main_operation(name: str, operations: Mapping[str, Way]) -> str:
+    """The operation of the function's name, or of a name within it; or else the one with the shortest way."""
+
+    def rank(operation: str) -> tuple[bool, bool, bool, int, str]:
+        way = operations[operation]
+        return not (way and way[-1].endswith(".cuh")), operation != name, operation not in name, len(way), operation
+
+    return min(operations, key=rank)
+
+
+def table() -> str:
+    """A row for all functions of one way."""
+    rows: dict[tuple[str, Way], list[str]] = collections.defaultdict(list)
+    for name, operations in sorted(ways().items()):
+        operation = main_operation(name, operations)
+        rows[operation, operations[operation]].append(name)
+    lines = ["| functions | files | on the way |", "|---|---|---|"]
+    for (_, way), names in sorted(rows.items(), key=lambda row: row[0][1]):
+        assert len(way) <= MOST, (names, way)
+        lines.append(f"| {', '.join(f'`{name}`' for name in names)} | {len(way)} | {', '.join(short(way))} |")
+    return "\n".join(lines) + "\n"
+
+
+def short(way: Way) -> list[str]:
+    """The files, without the folder of the one before where that is the same folder of an operation."""
+    folders = [file.rpartition("/")[0] for file in way]
+    pairs = zip(way, ["", *folders], folders, strict=False)
+    return [file.rpartition("/")[2] if before == folder != "ops" else file for file, before, folder in pairs]
+
+
+def replaced(page: str) -> str:
+    """The page with the ways of now."""
+    before, rest = page.split(BEGIN, 1)
+    return before + BEGIN + table() + END + rest.split(END, 1)[1]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
