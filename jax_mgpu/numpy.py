@@ -743,7 +743,7 @@ def isin(call: Call) -> Any:
     return call.with_kernels() if call.method in ("binary_search", "sort") else None
 
 
-def _is_size(value: Any) -> bool:
+def _is_size(value: object) -> bool:
     return isinstance(value, int | _np.integer) and not isinstance(value, bool)
 
 

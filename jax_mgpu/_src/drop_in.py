@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_mgpu as mgpu
+from jax_mgpu._src.arguments.annotations import ScannedName
 from jax_mgpu._src.arguments.check import KEY_DTYPES
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.core.compat import compiles, evaluate, flatten, is_sharded, platform_dependent
@@ -45,13 +46,13 @@ class Signed:
         operands = {name: arguments[name] for name in self.operands if self._is_operand(arguments[name])}
         return operands, {name: value for name, value in arguments.items() if name not in operands}
 
-    def may_take(self, x: Any) -> bool:
+    def may_take(self, x: object) -> bool:
         """Whether the first operand is an array, or a sequence of them if there may be one, for kernels to take."""
         if self.takes_sequence and isinstance(x, list | tuple):
             return len(x) > 0 and all(map(_is_array_taken, x))
         return _is_array_taken(x)
 
-    def _is_operand(self, x: Any) -> bool:
+    def _is_operand(self, x: object) -> bool:
         """Whether this is an array, or a number other than an integer, whose bits no key of a program tells."""
         return self.may_take(x) or isinstance(x, jax.Array | np.ndarray | np.inexact | float | complex)
 
@@ -173,33 +174,33 @@ def is_faster(least: int, items: int) -> bool:
     return items >= least
 
 
-def is_array(x: Any) -> bool:
+def is_array(x: object) -> bool:
     """Whether an argument is an array of JAX or NumPy."""
     return isinstance(x, jax.Array | np.ndarray)
 
 
-def is_key(x: Any) -> bool:
+def is_key(x: jax.Array | np.ndarray) -> bool:
     """Whether an array has a type that kernels sort and add."""
     return x.dtype.name in KEY_DTYPES
 
 
-def is_float(x: Any) -> bool:
+def is_float(x: jax.Array | np.ndarray) -> bool:
     """Whether an array has floats that kernels sort and add."""
     return is_key(x) and jnp.issubdtype(x.dtype, jnp.floating)
 
 
-def _is_array_taken(x: Any) -> bool:
+def _is_array_taken(x: object) -> bool:
     """Whether this is an array that kernels may take."""
     if isinstance(x, np.ndarray):
         return x.dtype.isnative and _is_taken(x)
     return isinstance(x, jax.Array) and not getattr(x, "weak_type", False) and not is_sharded(x) and _is_taken(x)
 
 
-def _is_taken(x: Any) -> bool:
+def _is_taken(x: jax.Array | np.ndarray) -> bool:
     return x.dtype == bool or x.dtype.name in KEY_DTYPES
 
 
-def _items(x: Any) -> int:
+def _items(x: object) -> int:
     """How many items an array or a sequence of arrays has; 0 where that is a symbol of an exported program."""
     sizes = [getattr(leaf, "size", 0) for leaf in (x if isinstance(x, list | tuple) else [x])]
     return sum(size for size in sizes if isinstance(size, int))
@@ -249,7 +250,7 @@ def _sort(parameters: Mapping[str, Any], *operands: jax.Array) -> list[jax.Array
     return result
 
 
-def _scan(op: Any) -> Callable[..., Any]:
+def _scan(op: ScannedName) -> Callable[..., Any]:
     """A running sum or product."""
 
     def rule(parameters: Mapping[str, Any], x: jax.Array) -> list[jax.Array] | None:

@@ -14,6 +14,24 @@ namespace {
 
 constexpr int64_t kTile = cpu::kRunHeadsTile;
 
+// Calls visit(position, is_head) for each live item of a tile of a row.
+template <typename Order, typename Visit>
+void walk_tile(const RunHeadsOperands& operands, Order order, int64_t row, int64_t tile_in_row, Visit visit) {
+  using Word = typename Order::Word;
+  const Word* const x = static_cast<const Word*>(operands.keys) + row * operands.rows.length;
+  const auto class_of = [&](int64_t i) { return order.rank(order.encode(x[i])); };
+  int64_t i = tile_in_row * kTile;
+  const int64_t end = std::min(operands.rows.live(row), i + kTile);
+  if (i >= end) return;
+  Word before = class_of(std::max<int64_t>(i - 1, 0));
+  visit(i, i == 0 || class_of(i) != before);
+  for (before = class_of(i++); i < end; ++i) {
+    const Word own = class_of(i);
+    visit(i, own != before);
+    before = own;
+  }
+}
+
 template <typename Order>
 void find_heads(const RunHeadsOperands& operands, Order order, cpu::Executor& executor) {
   using Word = typename Order::Word;
@@ -23,27 +41,11 @@ void find_heads(const RunHeadsOperands& operands, Order order, cpu::Executor& ex
   const auto* const keys = static_cast<const Word*>(operands.keys);
   auto* const firsts = static_cast<Word*>(operands.firsts);
 
-  // Calls visit(key, position, is_head) for each live item of a tile.
-  const auto walk = [&](int64_t row, int64_t tile_in_row, auto visit) {
-    const Word* const x = keys + row * rows.length;
-    const auto class_of = [&](int64_t i) { return order.rank(order.encode(x[i])); };
-    int64_t i = tile_in_row * kTile;
-    const int64_t end = std::min(rows.live(row), i + kTile);
-    if (i >= end) return;
-    Word before = class_of(std::max<int64_t>(i - 1, 0));
-    visit(i, i == 0 || class_of(i) != before);
-    for (before = class_of(i++); i < end; ++i) {
-      const Word own = class_of(i);
-      visit(i, own != before);
-      before = own;
-    }
-  };
-
   std::vector<int64_t> heads_before(rows.rows * (row_tiles + 1));  // in the row
   cpu::parallel_for(executor, rows.rows * row_tiles, [&](int64_t tile) {
     const int64_t row = tile / row_tiles;
     int64_t heads = 0;
-    walk(row, tile - row * row_tiles, [&](int64_t, bool is_head) { heads += is_head; });
+    walk_tile(operands, order, row, tile - row * row_tiles, [&](int64_t, bool is_head) { heads += is_head; });
     heads_before[tile + row + 1] = heads;
   });
   for (int64_t row = 0; row < rows.rows; ++row) {
@@ -56,7 +58,7 @@ void find_heads(const RunHeadsOperands& operands, Order order, cpu::Executor& ex
     const int64_t row = tile / row_tiles;
     int64_t slot = heads_before[tile + row];
     if (slot > size) return;
-    walk(row, tile - row * row_tiles, [&](int64_t position, bool is_head) {
+    walk_tile(operands, order, row, tile - row * row_tiles, [&](int64_t position, bool is_head) {
       if (!is_head) return;
       if (slot < size) {
         operands.heads.set(row * size + slot, position);

@@ -29,6 +29,8 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 from jaxlib.version import __version__ as jaxlib_version
 
+from jax_mgpu._src.arguments.annotations import Aval, AxisName, DTypeLike
+
 __all__ = [
     "ArrayImpl",
     "ClosedJaxpr",
@@ -91,7 +93,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Aval = Any
 LoweringContext = mlir.LoweringRuleContext
 WHOLE = PartitionSpec()
 
@@ -131,7 +132,7 @@ def reconcile_vma(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
     return varying
 
 
-def vary_as(x: jax.Array, *like: Any) -> jax.Array:
+def vary_as(x: jax.Array, *like: object) -> jax.Array:
     """`x` with the varying manual axes of the others too, as for a value that depends on them."""
     return reconcile_vma([x, *(y for y in like if isinstance(y, jax.core.Tracer))])[0]
 
@@ -150,7 +151,7 @@ flatten: Callable[[object], tuple[list[Any], PyTreeDef]] = jax.tree_util.tree_fl
 InconclusiveSize = _core.InconclusiveDimensionOperation
 
 
-def is_symbolic(x: Any) -> bool:
+def is_symbolic(x: object) -> bool:
     """Whether a shape is known only in part, as an operand of `jax.export` may have it."""
     return not all(map(_core.is_constant_dim, getattr(x, "shape", ())))
 
@@ -173,17 +174,18 @@ def smaller(size: int, limit: int) -> int:
     return limit if surely(lambda: size > limit) else size
 
 
-def without_values(closed: Any) -> Any:
+def without_values(closed: ClosedJaxpr) -> Jaxpr:
     """The jaxpr of a traced function, to keep: its captured values become leading arguments.
 
     A jaxpr of newer JAX holds the values itself, and they may be tracers, which must not be kept.
     """
-    jaxpr = closed.jaxpr
-    return jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
+    jaxpr: Any = closed.jaxpr
+    kept: Jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
+    return kept
 
 
 def evaluate(
-    jaxpr: Any, consts: Sequence[Any], *arguments: Any, rules: Mapping[str, Callable[..., Any]] | None = None
+    jaxpr: Jaxpr, consts: Sequence[Any], *arguments: Any, rules: Mapping[str, Callable[..., Any]] | None = None
 ) -> list[Any]:
     """Evaluates a jaxpr that was traced elsewhere, without knowledge of what varies over a mesh.
 
@@ -192,7 +194,7 @@ def evaluate(
     """
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
 
-    def read(var: Any) -> Any:
+    def read(var: Var | Literal) -> Any:
         return var.val if isinstance(var, Literal) else known[var]
 
     for equation in jaxpr.eqns:
@@ -208,7 +210,7 @@ def evaluate(
     return [read(var) for var in jaxpr.outvars]
 
 
-def evaluate_equation(jaxpr: Any, equation: Any, operands: Sequence[Any]) -> list[Any]:
+def evaluate_equation(jaxpr: Jaxpr, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     """The results of one equation of a jaxpr."""
     if equation.primitive.name == "pvary":  # it had no effect when it was traced; here each step varies already
         return list(operands)
@@ -236,7 +238,9 @@ def filling_element(value: Any) -> Any:
     return hlo.reshape(ir.RankedTensorType.get([1], element), value)
 
 
-def sort_by_region(ctx: Any, operands: Sequence[Any], precedes: Callable[..., Any], avals: Sequence[Any]) -> Any:
+def sort_by_region(
+    ctx: LoweringContext, operands: Sequence[Any], precedes: Callable[..., Any], avals: Sequence[Any]
+) -> Any:
     """For a lowering rule: moves the last operand as XLA's stable sort of all operands along their last axis does.
 
     `precedes` gives a list of one bool from the scalars of one item and of another, whose avals are given.
@@ -252,7 +256,7 @@ def sort_by_region(ctx: Any, operands: Sequence[Any], precedes: Callable[..., An
     return sort.results[-1]
 
 
-def scan_operands(params: Any, operands: Sequence[Any]) -> list[list[Any]]:
+def scan_operands(params: Mapping[str, Any], operands: Sequence[Any]) -> list[list[Any]]:
     """The operands of the primitive `scan` by kind: constants, carried values, and arrays with a row per step."""
     if "ft_in" in params:
         counts = [len(part) for part in params["ft_in"].unpack()][:2]
@@ -262,7 +266,7 @@ def scan_operands(params: Any, operands: Sequence[Any]) -> list[list[Any]]:
     return [list(operands[: ends[0]]), list(operands[ends[0] : ends[1]]), list(operands[ends[1] :])]
 
 
-def automatic_devices(ctx: Any) -> int:
+def automatic_devices(ctx: LoweringContext) -> int:
     """The number of devices over which XLA splits a lowering rule's output: 1 inside shard_map."""
     axis_context = ctx.module_context.axis_context
     if isinstance(axis_context, _SPMDAxisContext):
@@ -295,7 +299,9 @@ def is_of_one_device() -> bool:
     return len(mesh.manual_axes) == len(mesh.axis_names)
 
 
-def result_aval(like: Aval, shape: tuple[int, ...], dtype: Any, batch_rank: int) -> Aval:
+def result_aval(
+    like: jax.core.ShapedArray, shape: tuple[int, ...], dtype: DTypeLike, batch_rank: int
+) -> jax.core.ShapedArray:
     """The aval of a result: sharded as `like` along the batch axes, and varying as `like` under shard_map."""
     sharding = like.sharding
     if sharding.mesh.empty:
@@ -303,7 +309,8 @@ def result_aval(like: Aval, shape: tuple[int, ...], dtype: Any, batch_rank: int)
     else:
         spec = PartitionSpec(*sharding.spec[:batch_rank], *[None] * (len(shape) - batch_rank))
         sharding = jax.sharding.NamedSharding(sharding.mesh, spec)
-    return like.update(shape=shape, dtype=np.dtype(dtype), weak_type=False, sharding=sharding)
+    made: jax.core.ShapedArray = like.update(shape=shape, dtype=np.dtype(dtype), weak_type=False, sharding=sharding)
+    return made
 
 
 def automatic(function: Callable[..., T], out_specs: Any = WHOLE) -> Callable[..., T]:
@@ -348,13 +355,13 @@ def free_of_explicit_axes() -> AbstractContextManager[Any]:
     return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
 
 
-def partition_spec(x: Any) -> Sequence[Any]:
+def partition_spec(x: Aval) -> Sequence[Any]:
     """The sharding of each axis of a value or an aval; None if the mesh is not Explicit."""
     aval = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
     return (*aval.sharding.spec, *[None] * (aval.ndim - len(aval.sharding.spec)))
 
 
-def broadcast(x: Any, shape: Sequence[int], axes: Sequence[int], spec: Sequence[Any]) -> Any:
+def broadcast(x: jax.Array, shape: Sequence[int], axes: Sequence[int], spec: Sequence[Any]) -> jax.Array:
     """`x` with its axes at `axes` of `shape`, sharded by `spec` under an Explicit mesh."""
     sharding = PartitionSpec(*spec) if jax.sharding.get_abstract_mesh().explicit_axes else None
     return jax.lax.broadcast_in_dim(x, shape, axes, out_sharding=sharding)
@@ -365,7 +372,7 @@ def stack(arrays: Sequence[jax.Array], axis: int = 0) -> jax.Array:
     return jnp.concatenate([jnp.expand_dims(x, axis) for x in arrays], axis)
 
 
-def rows_sharding(x: Any, rank: int = 1) -> PartitionSpec | None:
+def rows_sharding(x: jax.Array, rank: int = 1) -> PartitionSpec | None:
     """The sharding that rows taken from `x`, by indices of this rank, must have under an Explicit mesh.
 
     The trailing axes of `x` keep theirs.
@@ -375,7 +382,7 @@ def rows_sharding(x: Any, rank: int = 1) -> PartitionSpec | None:
     return PartitionSpec(*[None] * rank, *partition_spec(x)[1:])
 
 
-def invariant_gather(x: Any, axis_name: Any, index: Any) -> Any:
+def invariant_gather(x: jax.Array, axis_name: AxisName, index: jax.Array) -> jax.Array:
     """`[devices, ...]` from one value per device. If shard_map tracks what varies, the result does not vary.
 
     `index` is the device's own and varies if that is tracked. If it is not, cotangents of the result differ from device
@@ -383,10 +390,11 @@ def invariant_gather(x: Any, axis_name: Any, index: Any) -> Any:
     """
     aval = jax.typeof(index)
     tracked = bool(aval.mat.varying if hasattr(aval, "mat") else getattr(aval, "vma", ()))
-    return jax.lax.all_gather(x, axis_name, to="invarying" if tracked else "varying")
+    gathered: jax.Array = jax.lax.all_gather(x, axis_name, to="invarying" if tracked else "varying")
+    return gathered
 
 
-def axes_bound(name: Any) -> Callable[[], AbstractContextManager[Any]]:
+def axes_bound(name: AxisName) -> Callable[[], AbstractContextManager[Any]]:
     """Binds mesh axes that are bound here, for rules that JAX runs later: those of jax.custom_jvp within vmap."""
     sizes = [(axis, jax.lax.axis_size(axis)) for axis in (name if isinstance(name, tuple) else (name,))]
 
@@ -453,17 +461,17 @@ def _outermost_trace() -> Any:
     return trace
 
 
-def inner_jaxprs(equation: Any) -> Iterable[Any]:
+def inner_jaxprs(equation: JaxprEqn) -> Iterable[Any]:
     """The jaxprs that an equation calls."""
     return jaxprs_in_params(equation.params)
 
 
-def is_zero(tangent: Any) -> bool:
+def is_zero(tangent: object) -> bool:
     """Whether a tangent or cotangent is a symbolic zero."""
     return isinstance(tangent, ad.Zero)
 
 
-def zero_tangent(primal: Any) -> Any:
+def zero_tangent(primal: jax.Array) -> Any:
     """The symbolic zero tangent of a value."""
     return ad.Zero(jax.typeof(primal).to_tangent_aval())
 

@@ -75,7 +75,7 @@ def jit_eager(*static: str) -> Callable[[Function], Function]:
                 _forget_notes(error)
                 raise
 
-        def whole(positional: Sequence[Any], named: Mapping[str, Any], call_key: Any) -> Any:
+        def whole(positional: Sequence[Any], named: Mapping[str, Any], call_key: object) -> Any:
             given = {**dict(zip(names, positional)), **named}  # noqa: B905 - the argument takes half a microsecond
             if len(given) < len(positional) + len(named):
                 return function(*positional, **named)  # Python's own error
@@ -108,7 +108,7 @@ class _HostArray(np.ndarray):
     """A NumPy array that is not an operand."""
 
 
-def on_host(convert: Callable[..., Any], x: Any, *static: Any) -> jax.Array:
+def on_host(convert: Callable[..., Any], x: object, *static: object) -> jax.Array:
     """`convert(x, *static)` of an argument, or of a list of arguments, as an array.
 
     In the program of an eager call, the result is an operand, which the host computes before each call.
@@ -125,7 +125,7 @@ def on_host(convert: Callable[..., Any], x: Any, *static: Any) -> jax.Array:
     return jnp.asarray(structure.unflatten(arrays))  # of a list of numbers and arrays
 
 
-def check_on_host(check: Callable[..., None], x: Any, *static: Any) -> None:
+def check_on_host(check: Callable[..., None], x: object, *static: object) -> None:
     """`check(x, *static)` of a pytree of arguments; in the program of an eager call, the host runs it before each call.
 
     There it sees only the host's values: an `ARRAY` stands for each array.
@@ -308,7 +308,7 @@ class _Program:
     def keep(self, key: tuple[Any, ...], functions: Sequence[Any]) -> None:
         """Lets later calls find the program as long as all of these functions live."""
 
-        def forget(_: Any) -> None:
+        def forget(_: object) -> None:
             _PROGRAMS.pop(key, None)
 
         try:
@@ -354,7 +354,7 @@ def _key(value: Any) -> Any:
     raise TypeError(kind)
 
 
-def _is_operand(leaf: Any) -> bool:
+def _is_operand(leaf: jax.Array | np.ndarray) -> bool:
     """Whether a program takes a leaf unconverted: an array of a type that JAX keeps."""
     if type(leaf) is ArrayImpl or isinstance(leaf, jax.Array):
         return True
@@ -369,7 +369,7 @@ NARROW_DTYPES = frozenset(
 WIDE_DTYPES = frozenset(map(np.dtype, ["int64", "uint64", "float64", "complex128"]))
 
 
-def _kind(leaf: Any) -> Any:
+def _kind(leaf: object) -> Any:
     """The part of a call that its conversions may depend on; None if that is not known."""
     kind = type(leaf)
     if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
@@ -379,6 +379,6 @@ def _kind(leaf: Any) -> Any:
     return (kind, np.asarray(leaf).dtype) if kind is int else None
 
 
-def _stand_in(leaf: Any) -> Any:
+def _stand_in(leaf: jax.Array | np.ndarray) -> Any:
     """A value of the same type and shape, without its memory."""
     return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) if isinstance(leaf, np.ndarray) else leaf

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+from jax.extend.core import Jaxpr, JaxprEqn
 
 from jax_mgpu._src.core import library
 from jax_mgpu._src.core.compat import inner_jaxprs
@@ -136,7 +137,7 @@ def _default_device() -> str:
     return next((name for name in DEVICES if name in kind), "H200")
 
 
-def _steps(jaxpr: Any, device: str) -> Iterator[Step]:
+def _steps(jaxpr: Jaxpr, device: str) -> Iterator[Step]:
     """The steps of a program and of its subprograms, except for branches of other platforms."""
     platform = "cpu" if device == "cpu" else "cuda"
     for equation in jaxpr.eqns:
@@ -154,7 +155,7 @@ def _steps(jaxpr: Any, device: str) -> Iterator[Step]:
                 yield from _steps(inner, device)
 
 
-def _name(equation: Any) -> str:
+def _name(equation: JaxprEqn) -> str:
     return str(equation.primitive.name).removeprefix("mgpu_")
 
 

@@ -21,7 +21,7 @@ import functools
 import inspect
 import warnings
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -29,10 +29,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jax_mgpu._src.arguments.annotations import Operands
+from jax_mgpu._src.arguments.annotations import Attribute, Aval, Operands
 from jax_mgpu._src.core import library
 from jax_mgpu._src.core.compat import (
     InconclusiveSize,
+    LoweringContext,
     Primitive,
     ad,
     automatic,
@@ -42,6 +43,7 @@ from jax_mgpu._src.core.compat import (
     compiling,
     filling_element,
     in_place,
+    ir,
     is_eager,
     is_in_eager_shard_map,
     is_sharded,
@@ -157,7 +159,7 @@ class Operation:
         operands = [named.pop(operand, ABSENT) for operand in self.operands]
         return self.run(operands, **named)
 
-    def run(self, operands: Operands | Sequence[Any], **attributes: Any) -> list[jax.Array]:
+    def run(self, operands: Operands | Sequence[Any], **attributes: Attribute) -> list[jax.Array]:
         """Binds the primitive to all operands, in their order."""
         if attributes.keys() != self.attributes.keys():
             expected, got = ", ".join(self.attributes), ", ".join(attributes)
@@ -184,7 +186,7 @@ class Operation:
         every_attribute = len(wanted) < len(parameters)
         places = [(name, i) for i, name in enumerate(self.operands) if name in wanted]
 
-        def call(*operands: Any, **attributes: Any) -> Any:
+        def call(*operands: jax.Array, **attributes: Attribute) -> Any:
             taken = {name: value for name, value in attributes.items() if every_attribute or name in wanted}
             return rule(**{name: operands[i] for name, i in places}, **taken)
 
@@ -197,7 +199,7 @@ class Operation:
         are zero are None, and it may return None for zero.
         """
 
-        def jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
+        def jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
             live = [i for i, t in enumerate(tangents) if not is_zero(t) and t.dtype != jax.dtypes.float0]
             moving: list[int] = []
 
@@ -232,7 +234,7 @@ class Operation:
         self.transposes[self.operands.index(operand)] = rule
         ad.primitive_transposes[self.primitive] = self._transpose
 
-    def _transpose(self, cotangents: Sequence[Any], *operands: Any, **attributes: Any) -> list[Any]:
+    def _transpose(self, cotangents: Sequence[Any], *operands: Any, **attributes: Attribute) -> list[Any]:
         linear = [i for i, x in enumerate(operands) if ad.is_undefined_primal(x)]
         operands = tuple(x.aval if i in linear else x for i, x in enumerate(operands))
         results: list[Any] = [None] * len(operands)
@@ -282,12 +284,12 @@ class Operation:
     def _batch_rank(self, operands: Sequence[Any]) -> int:
         return max(int(operand.ndim) - rank for operand, rank in zip(operands, self.ranks, strict=True))
 
-    def _impl(self, *operands: Any, **attributes: Any) -> list[jax.Array]:
+    def _impl(self, *operands: jax.Array, **attributes: Attribute) -> list[jax.Array]:
         with compiling():
             result: list[jax.Array] = _run_primitive(self, tuple(attributes.items()), *operands)
             return result
 
-    def _abstract(self, *avals: Any, **attributes: Any) -> list[Any]:
+    def _abstract(self, *avals: Any, **attributes: Attribute) -> list[Any]:
         batch_rank = self._batch_rank(avals)
         like = next(aval for aval, rank in zip(avals, self.ranks, strict=True) if aval.ndim - rank == batch_rank)
         batch = like.shape[:batch_rank]
@@ -305,7 +307,7 @@ class Operation:
             for result in self.shapes(*problem, **attributes)
         ]
 
-    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         mapped = [axis is not None for axis in axes]
         operands = [_leading(x, axis) if axis else x for x, axis in zip(operands, axes, strict=True)]
         # The batch: the new axis, then those of an earlier vmap, from an operand that has them.
@@ -334,7 +336,7 @@ def _leading(x: jax.Array, axis: int) -> jax.Array:
     return keeping_bits(lambda x: jnp.moveaxis(x, axis, 0), x, repeats=True)
 
 
-def in_program(x: Any) -> Any:
+def in_program(x: jax.Array) -> jax.Array:
     """An operand in the form in which it is traced.
 
     An empty operand is made anew, like the given one: the compiler of jaxlib 0.11 may crash on it as a constant or an
@@ -351,7 +353,9 @@ def _arrays(values: Iterable[Any]) -> list[Any]:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _run_primitive(operation: Operation, attributes: tuple[tuple[str, int], ...], *operands: Any) -> list[jax.Array]:
+def _run_primitive(
+    operation: Operation, attributes: tuple[tuple[str, int], ...], *operands: jax.Array
+) -> list[jax.Array]:
     result: list[jax.Array] = operation.primitive.bind(*operands, **dict(attributes))
     return result
 
@@ -361,18 +365,18 @@ def _run_within_shard_map(
     operation: Operation,
     attributes: tuple[tuple[str, int], ...],
     absent: tuple[tuple[int, tuple[int, ...], np.dtype], ...],
-    *present: Any,
+    *present: jax.Array,
 ) -> list[jax.Array]:
     operands = list(present)
     for i, shape, dtype in absent:
-        operands.insert(i, np.zeros(shape, dtype))
+        operands.insert(i, cast(jax.Array, np.zeros(shape, dtype)))
     return operation.run(operands, **dict(attributes))
 
 
 class Keyed:
     """An attribute of any type, equal to others of its key. It lives as long as the programs that have it."""
 
-    def __init__(self, key: Any, value: Any):
+    def __init__(self, key: Hashable, value: Any):
         self.key, self.value = key, value
         self._hash = hash(key)
 
@@ -389,12 +393,12 @@ class Keyed:
 def _register_lowerings(operation: Operation) -> None:
     lower_fallback = mlir.lower_fun(lambda *xs, **attributes: _fallback_of(operation, xs, attributes), True)
 
-    def pure(ctx: Any, *operands: Any, **attributes: Any) -> Any:
+    def pure(ctx: Any, *operands: ir.Value[Any], **attributes: Attribute) -> Any:
         """Runs plain JAX. Functions that were traced apart know nothing of values that vary over manual axes."""
         avals = [jax.core.ShapedArray(aval.shape, aval.dtype, sharding=aval.sharding) for aval in ctx.avals_in]
         return lower_fallback(ctx.replace(avals_in=avals), *operands, **attributes)
 
-    def lower_anywhere(ctx: Any, *operands: Any, **attributes: Any) -> Any:
+    def lower_anywhere(ctx: LoweringContext, *operands: ir.Value[Any], **attributes: Attribute) -> Any:
         operation.warn_without_kernels(ctx.module_context.platforms)
         return pure(ctx, *operands, **attributes)
 
@@ -413,7 +417,7 @@ def _kernel_lowering(operation: Operation, platform: str, pure: Callable[..., An
 
     as_bytes = mlir.lower_fun(lambda *operands, **attributes: _run_as_bytes(operation, operands, attributes), True)
 
-    def lower(ctx: Any, *operands: Any, **attributes: Any) -> Any:
+    def lower(ctx: Any, *operands: ir.Value[Any], **attributes: Attribute) -> Any:
         avals_in, avals_out = ctx.avals_in, list(ctx.avals_out)
         if any(map(_is_float8, avals_in)):
             return as_bytes(ctx, *operands, **attributes)
@@ -451,11 +455,11 @@ def _kernel_lowering(operation: Operation, platform: str, pure: Callable[..., An
     return lower
 
 
-def _is_float8(aval: Any) -> bool:
+def _is_float8(aval: Aval) -> bool:
     return jnp.issubdtype(aval.dtype, jnp.floating) and aval.dtype.itemsize == 1
 
 
-def stored_aval(aval: Any) -> jax.ShapeDtypeStruct:
+def stored_aval(aval: Aval) -> jax.ShapeDtypeStruct:
     """An operand or result in the form that handlers get."""
     return jax.ShapeDtypeStruct(aval.shape, np.dtype(np.uint8) if _is_float8(aval) else aval.dtype)
 
@@ -476,7 +480,7 @@ def _repeat(operation: Operation, operands: Sequence[Any]) -> list[Any]:
     batch_rank = operation._batch_rank(operands)
     batch = next(x.shape[:batch_rank] for x, rank in zip(operands, operation.ranks, strict=True) if x.ndim > rank)
 
-    def repeated(x: Any) -> Any:
+    def repeated(x: jax.Array) -> jax.Array:
         return keeping_bits(lambda x: jnp.broadcast_to(x, (*batch, *x.shape)), x, repeats=True)
 
     return [repeated(x) if x.ndim == rank else x for x, rank in zip(operands, operation.ranks, strict=True)]
@@ -513,7 +517,7 @@ def _fallback_of(operation: Operation, operands: Sequence[Any], attributes: Mapp
 def run_fallback(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any]) -> Sequence[Any]:
     """The operation in plain JAX, with the axes of a batch."""
 
-    def function(*xs: Any) -> list[Any]:
+    def function(*xs: jax.Array) -> list[Any]:
         return list(operation.fallback(*xs, **attributes))
 
     in_axes = [0 if x.ndim > rank else None for x, rank in zip(operands, operation.ranks, strict=True)]

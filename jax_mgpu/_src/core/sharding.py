@@ -18,7 +18,9 @@ from jax_mgpu._src.core.compat import ir
 __all__ = ["declare_batch", "workspace_shape"]
 
 
-def declare_batch(custom_call: Any, shapes_in: Sequence[Any], shapes_out: Sequence[Any], batch_rank: int) -> None:
+def declare_batch(
+    custom_call: ir.Operation, shapes_in: Sequence[Any], shapes_out: Sequence[Any], batch_rank: int
+) -> None:
     """Declares the first `batch_rank` axes of all operands and results of a custom call to be batch axes."""
     attributes: dict[str, Any] = {"num_batch_dims": ir.StringAttr.get(str(batch_rank))}
     custom_call.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(attributes)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jax_mgpu._src.arguments.annotations import DTypeLike
+from jax_mgpu._src.arguments.annotations import Aval, DTypeLike
 from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.arguments.counts import live_mask, segment_numbers
 from jax_mgpu._src.core.compat import (
@@ -40,6 +40,7 @@ from jax_mgpu._src.core.compat import (
     evaluate_equation,
     fori_loop,
     free_of_explicit_axes,
+    ir,
     mlir,
     partition_spec,
     reconcile_vma,
@@ -97,7 +98,7 @@ def plain_sort_indices(
     except Unsupported:
         pass
 
-    def merged(leaves: Sequence[jax.Array], consts: Sequence[Any], *segments: Any) -> jax.Array:
+    def merged(leaves: Sequence[jax.Array], consts: Sequence[Any], *segments: jax.Array) -> jax.Array:
         precedes = functools.partial(evaluate, closed.jaxpr, consts)
         return _merge_sort_indices(lambda *both: precedes(*both)[0], leaves, *segments)
 
@@ -200,7 +201,7 @@ def _merge_sort_indices(
         ]
         return by_segment | (both & compare(*pair)) | ((a < n) & (b >= n))
 
-    def merge(round: Any, order: jax.Array) -> jax.Array:
+    def merge(round: jax.Array, order: jax.Array) -> jax.Array:
         width = jnp.left_shift(jnp.asarray(1, dtype), jnp.asarray(round, dtype))
 
         def in_first(item: jax.Array) -> jax.Array:
@@ -211,7 +212,7 @@ def _merge_sort_indices(
         own = order[in_first(half)]
         own_taken = taken(own)
 
-        def narrow(_: Any, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        def narrow(_: jax.Array, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             low, high = ends
             middle = (low + high) // 2
             theirs = order[jnp.minimum(begin + width + middle, places.shape[0] - 1)]
@@ -406,7 +407,7 @@ class _Comparison:
         columns = [jax.ShapeDtypeStruct((), jnp.uint8 if dtype == jnp.bool_ else dtype) for dtype in dtypes]
         segment = [position] * segmented
 
-        def precedes(*both: Any) -> Any:
+        def precedes(*both: jax.Array) -> Any:
             (*a, _), (*b, _) = both[: len(both) // 2], both[len(both) // 2 :]  # the positions are carried along
             items = ([x.astype(d) for x, d in zip(y[len(segment) :], dtypes, strict=True)] for y in (a, b))
             by_less = jnp.asarray(self.compared(_Scalars(), *items))
@@ -417,7 +418,7 @@ class _Comparison:
         return Keyed(_structural_key(closed), closed)  # equal text is equal to jit
 
 
-def _known(aval: Any, value: np.ndarray) -> _Value:
+def _known(aval: Aval, value: np.ndarray) -> _Value:
     return _Value(aval, 0, (value.dtype.name, value.shape, value.tobytes()), value)
 
 
@@ -457,7 +458,7 @@ def _taken_apart(value: Any) -> np.ndarray:
     return scalars
 
 
-def _expect_scalars(aval: Any) -> None:
+def _expect_scalars(aval: Aval) -> None:
     scalar_type(aval.dtype)
     if aval.size > MOST_SCALARS:
         raise Unsupported(f"a value of {aval.size} scalars, more than {MOST_SCALARS}")
@@ -662,7 +663,7 @@ def _merged(*operands: jax.Array, program: Keyed) -> list[jax.Array]:
     return [automatic(one_problem, PartitionSpec(*partition_spec(operands[0])))(*operands)]
 
 
-def _lower_sort(ctx: LoweringContext, *operands: Any, program: Keyed) -> list[Any]:
+def _lower_sort(ctx: LoweringContext, *operands: ir.Value[Any], program: Keyed) -> list[Any]:
     closed = program.value
     precedes = functools.partial(jax.core.eval_jaxpr, closed.jaxpr, closed.consts)
     return [sort_by_region(ctx, operands, precedes, closed.in_avals)]
@@ -671,13 +672,13 @@ def _lower_sort(ctx: LoweringContext, *operands: Any, program: Keyed) -> list[An
 _lower_merges = mlir.lower_fun(_merged, multiple_results=True)
 
 
-def _lower(ctx: LoweringContext, *operands: Any, program: Keyed) -> Any:
+def _lower(ctx: LoweringContext, *operands: ir.Value[Any], program: Keyed) -> Any:
     # A sine in a sort's comparator crashes XLA when it compiles for a GPU.
     is_costly = any(equation.primitive.name in COSTLY for equation in program.value.jaxpr.eqns)
     return (_lower_merges if is_costly else _lower_sort)(ctx, *operands, program=program)
 
 
-def _lower_on_cpu(ctx: LoweringContext, *operands: Any, program: Keyed) -> Any:
+def _lower_on_cpu(ctx: LoweringContext, *operands: ir.Value[Any], program: Keyed) -> Any:
     is_wide = len(operands) > 1 + MOST_SORTED_ON_CPU
     return (_lower_merges if is_wide else _lower_sort)(ctx, *operands, program=program)
 

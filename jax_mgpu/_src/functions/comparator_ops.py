@@ -104,7 +104,7 @@ def expect_items(
     leaves, restore_leaves = plain_leaves(arrays)
     leaves = [whole_axes(leaf) for leaf in leaves]
 
-    def flat(*both: Any) -> jax.Array:
+    def flat(*both: jax.Array) -> jax.Array:
         a, b = (structure.unflatten(restore_leaves(half)) for half in (both[: len(leaves)], both[len(leaves) :]))
         return jnp.asarray(less(a, b))
 
@@ -265,7 +265,7 @@ def _sort_keys_jvp(order: Keyed, primals: tuple[Any, ...], tangents: tuple[Any, 
     return [take_rows(leaf, indices) for leaf in leaves], moved
 
 
-def _item_bytes(aval: Any) -> int:
+def _item_bytes(aval: Aval) -> int:
     result: int = int(np.prod(aval.shape)) * jnp.dtype(aval.dtype).itemsize
     return result
 
@@ -376,7 +376,7 @@ class _OrderOperation(Operation):
         heads, flags, count = operands[self.given - 3 : self.given]
         consts = custom_operator._filled(of.consts, operands[self.given :])
 
-        def less(*both: Any) -> Any:
+        def less(*both: jax.Array) -> Any:
             return evaluate(of.jaxpr, consts, *both)[0]
 
         return plain_sort_indices(less, leaves, heads, flags, count)
@@ -413,7 +413,7 @@ class LessOperation(_OrderOperation):
             return [keys]
         return [keys, jax.ShapeDtypeStruct(keys.shape[:1], index_dtype("sort", "keys", keys.shape[0]))]
 
-    def _plain_sort(self, *operands: Any, order: Keyed, payload: int) -> Sequence[Any]:
+    def _plain_sort(self, *operands: jax.Array, order: Keyed, payload: int) -> Sequence[Any]:
         indices = self._plain_indices(order, _of_words(operands[0], order.value.item), operands)
         sorted_keys = take_rows(operands[0], indices)
         return [sorted_keys] if payload == Payload.NONE else [sorted_keys, indices]
@@ -461,7 +461,7 @@ class LessIndexOperation(_OrderOperation):
         n = operands[0].shape[0]
         return [jax.ShapeDtypeStruct((n,), index_dtype("sort", "keys", n))]
 
-    def _plain_positions(self, *operands: Any, order: Keyed) -> Sequence[Any]:
+    def _plain_positions(self, *operands: jax.Array, order: Keyed) -> Sequence[Any]:
         return [self._plain_indices(order, operands[: self.leaves], operands)]
 
 
@@ -489,7 +489,7 @@ class RankedPair:
     ranks: tuple[jax.Array, jax.Array]
     restore: Callable[[Sequence[jax.Array]], Any]
 
-    def move(self, run: Callable[..., Any], a_values: Any, b_values: Any, **given: Any) -> Any:
+    def move(self, run: Callable[..., Any], a_values: Pytree, b_values: Pytree, **given: Any) -> Any:
         """An operation on the ranks, which takes keys along with the values."""
         return run(*self.ranks, (self.a, a_values), (self.b, b_values), **given)
 

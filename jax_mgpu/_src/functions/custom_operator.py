@@ -20,6 +20,7 @@ import numpy as np
 
 from jax_mgpu._src.arguments.annotations import (
     Attribute,
+    Aval,
     DTypeLike,
     Operands,
     Pytree,
@@ -405,12 +406,12 @@ def _text(jaxpr: Jaxpr) -> str:
     return re.sub("0x[0-9a-f]+", "", str(jaxpr))
 
 
-def _gradient(closed: ClosedJaxpr, *operands: Any) -> Sequence[Any]:
+def _gradient(closed: ClosedJaxpr, *operands: jax.Array) -> Sequence[Any]:
     """The cotangents of a function's constants and arguments, for cotangents like its results."""
     moving = [i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.inexact)]
     consts = len(closed.jaxpr.constvars)
 
-    def function(*moved: Any) -> Any:
+    def function(*moved: jax.Array) -> Any:
         given = list(operands)
         for i, x in zip(moving, moved, strict=True):
             given[i] = x
@@ -431,7 +432,7 @@ def _traced_function(operator: Operator, structure: PyTreeDef, items: Sequence[A
     assert operator.function is not None
     function = operator.function
 
-    def flat(*xs: Any) -> list[Any]:
+    def flat(*xs: jax.Array) -> list[Any]:
         a, b = xs[: len(items)], xs[len(items) :]
         return jax.tree.leaves(function(structure.unflatten(a), structure.unflatten(b)))
 
@@ -439,7 +440,7 @@ def _traced_function(operator: Operator, structure: PyTreeDef, items: Sequence[A
 
 
 def _traced_builtin(
-    operator: Operator, item: Any, position_dtype: DTypeLike
+    operator: Operator, item: Aval, position_dtype: DTypeLike
 ) -> tuple[Any, dict[str, Any], Sequence[Any]]:
     """The same for a built-in operator, whose states are made from an item and its position; with its results."""
     position = _scalar(position_dtype)
@@ -448,7 +449,7 @@ def _traced_builtin(
     states: Any
     avals, states = jax.tree.flatten(jax.eval_shape(operator.extract, item, position))
 
-    def flat(*xs: Any) -> list[Any]:
+    def flat(*xs: jax.Array) -> list[Any]:
         a, b = xs[: len(avals)], xs[len(avals) :]
         return jax.tree.leaves(operator.combine(states.unflatten(a), states.unflatten(b)))
 
@@ -550,22 +551,22 @@ class FunctionOperation(Operation):
         ends = self.leaves, self.leaves + self.captures
         return list(operands[: ends[0]]), list(operands[ends[0] : ends[1]]), operands[-2], operands[-1]
 
-    def _reduced(self, *operands: Any, function: Keyed) -> Sequence[Any]:
+    def _reduced(self, *operands: Aval, function: Keyed) -> Sequence[Any]:
         del operands
         result: Sequence[Any] = function.value.results
         return result
 
-    def _segmented(self, *operands: Any, function: Keyed) -> Sequence[Any]:
+    def _segmented(self, *operands: Aval, function: Keyed) -> Sequence[Any]:
         segments = operands[-2].shape[0]
         results = self._reduced(function=function)
         return [jax.ShapeDtypeStruct((segments, *result.shape), result.dtype) for result in results]
 
-    def _scanned(self, *operands: Any, total: int, **attributes: Any) -> Sequence[Any]:
+    def _scanned(self, *operands: Aval, total: int, **attributes: Any) -> Sequence[Any]:
         results, n = self._reduced(function=attributes["function"]), operands[0].shape[0]
         scanned = [jax.ShapeDtypeStruct((n, *result.shape), result.dtype) for result in results]
         return [*scanned, *results] if total else scanned
 
-    def _plain_reduction(self, *operands: Any, function: Keyed) -> Sequence[Any]:
+    def _plain_reduction(self, *operands: jax.Array, function: Keyed) -> Sequence[Any]:
         leaves, captures, _, count = self._split(operands)
         of, n = function.value, leaves[0].shape[0]
         x = of.items(leaves, captures, count)
@@ -574,7 +575,7 @@ class FunctionOperation(Operation):
         result: Sequence[Any] = reduce_results(of.operator(captures), x, n, count)
         return result
 
-    def _plain_segments(self, *operands: Any, function: Keyed) -> Sequence[Any]:
+    def _plain_segments(self, *operands: jax.Array, function: Keyed) -> Sequence[Any]:
         leaves, captures, heads, count = self._split(operands)
         of, n = function.value, leaves[0].shape[0]
         x = of.items(leaves, captures, count)
@@ -582,7 +583,7 @@ class FunctionOperation(Operation):
             return REGISTRY["segmented_reduce"](x=x[0], heads=heads, count=count, op=of.kind, wide=False)
         return jax.tree.leaves(segmented_results(of.operator(captures), x, n, heads, count))
 
-    def _plain_scan(self, *operands: Any, function: Keyed, **flags: int) -> Sequence[Any]:
+    def _plain_scan(self, *operands: jax.Array, function: Keyed, **flags: int) -> Sequence[Any]:
         leaves, captures, heads, count = self._split(operands)
         of, n = function.value, leaves[0].shape[0]
         x = of.items(leaves, captures, count)
@@ -593,7 +594,7 @@ class FunctionOperation(Operation):
     def _jvp(self, primals: Operands, tangents: Tangents, **attributes: Attribute) -> tuple[Any, Any]:
         live = [i for i, tangent in enumerate(tangents) if tangent is not None]
 
-        def run(*values: Any) -> Sequence[Any]:
+        def run(*values: jax.Array) -> Sequence[Any]:
             operands = [*primals]
             for i, value in zip(live, values, strict=True):
                 operands[i] = value

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import DTypeLike, OperatorTree, PairFunction, Pytree
+from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike, OperatorTree, PairFunction, Pytree
 from jax_mgpu._src.arguments.check import (
     KEY_DTYPES,
     NUMBERS,
@@ -247,7 +247,7 @@ def _nan_mean(leaf: Leaf, grouping: Grouping) -> jax.Array:
     return _result(leaf, grouping, quotient(sums, counts))
 
 
-def _without_nan(x: jax.Array, instead: Any) -> jax.Array:
+def _without_nan(x: jax.Array, instead: ArrayLike) -> jax.Array:
     return jnp.where(jnp.isnan(x), jnp.array(instead, x.dtype), x)
 
 
@@ -371,7 +371,7 @@ def _names(
     return names
 
 
-def expect_name(operation: str, name: Any, names: Sequence[str], takes_functions: bool = True) -> None:
+def expect_name(operation: str, name: object, names: Sequence[str], takes_functions: bool = True) -> None:
     """The name of an operator; an error tells whether a function may take its place."""
     if isinstance(name, str) and name in names:
         return
@@ -381,7 +381,7 @@ def expect_name(operation: str, name: Any, names: Sequence[str], takes_functions
     raise value_error(operation, "op", expected, repr(name) + instead)
 
 
-def expect_ddof(operation: str, ddof: Any, names: Sequence[str] | None) -> None:
+def expect_ddof(operation: str, ddof: object, names: Sequence[str] | None) -> None:
     """The number that a variance subtracts from the number of items: static, and 0 if there is no variance."""
     is_number = isinstance(ddof, (int, float, np.integer, np.floating))
     if not is_number or isinstance(ddof, (bool, np.timedelta64)):
@@ -391,7 +391,14 @@ def expect_ddof(operation: str, ddof: Any, names: Sequence[str] | None) -> None:
 
 
 def _leaf(
-    operation: str, argument: str, x: jax.Array, name: str, n: int, widens: bool, convert_to: Any, ddof: float
+    operation: str,
+    argument: str,
+    x: jax.Array,
+    name: str,
+    n: int,
+    widens: bool,
+    convert_to: DTypeLike | None,
+    ddof: float,
 ) -> Leaf:
     """One array, converted to what its operator combines; n is the number of all items."""
     if name in OF_ANY_DTYPE:
@@ -460,7 +467,7 @@ def _of_bools(operation: str, argument: str, items: jax.Array, kind: Kind, n: in
     return items, Kind.OR if kind == Kind.MAX else Kind.AND, dtype
 
 
-def _numbers(operation: str, argument: str, x: jax.Array, convert_to: Any) -> jax.Array:
+def _numbers(operation: str, argument: str, x: jax.Array, convert_to: DTypeLike | None) -> jax.Array:
     """An array of numbers or bools, of the dtype that the caller requests; JAX warns of 64 bits without x64."""
     if x.dtype.name not in KEY_DTYPES and x.dtype != jnp.bool_:
         raise type_error(operation, argument, NUMBERS, describe(x))

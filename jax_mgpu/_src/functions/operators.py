@@ -134,7 +134,7 @@ def wide_dtype(dtype: DTypeLike) -> Any:
     return sum_dtype(dtype) if jnp.issubdtype(dtype, jnp.integer) else accumulator_dtype(dtype)
 
 
-def builtin(kind: int, dtype: DTypeLike, result: Any = None) -> Operator:
+def builtin(kind: int, dtype: DTypeLike, result: DTypeLike | None = None) -> Operator:
     """A built-in operator over items of this type, or rows of them."""
     kind = Kind(kind)
     known: dict[str, Any] = {"kind": kind, "commutes": True}
@@ -318,7 +318,7 @@ def identities(identity: Pytree, like: Pytree) -> Any:
     return jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), identity, like)
 
 
-def of_nothing(operator: Operator, *operands: Any) -> Any:
+def of_nothing(operator: Operator, *operands: object) -> Any:
     """The identity, which varies under shard_map as results from these operands do."""
     given = [x for x in jax.tree.leaves(operands) if isinstance(x, jax.Array)]
     return jax.tree.map(lambda x: vary_as(jnp.asarray(x), *given), operator.identity)

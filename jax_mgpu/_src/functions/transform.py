@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.annotations import AxisName, Count, DTypeLike, Pytree
+from jax_mgpu._src.arguments.annotations import AxisName, Count, DTypeLike, ItemFunction, Pytree
 from jax_mgpu._src.arguments.check import (
     as_array,
     count_operand,
@@ -60,7 +60,7 @@ class Load:
 
 def mapped(
     operation: str,
-    function: Any,
+    function: ItemFunction | None,
     x: Pytree,
     count: Count,
     argument: str = "x",
@@ -112,7 +112,7 @@ def _checked(
     """A caller's function, as one of an item's leaves and its position, which may have any integer type."""
     has_position = takes_position(function)
 
-    def of_leaves(*given: Any) -> Any:
+    def of_leaves(*given: jax.Array) -> Any:
         item = item_of(*given[:-1])
         return jax.tree.map(jnp.asarray, function(item, given[-1]) if has_position else function(item))
 
@@ -127,8 +127,8 @@ def _checked(
 
 def emitted(
     operation: str,
-    function: Any,
-    states: Any,
+    function: ItemFunction | None,
+    states: Pytree,
     n: int,
     live: jax.Array | None,
     count: jax.Array,
@@ -163,7 +163,7 @@ def emitted(
 
 
 def _global_positions(
-    operation: str, argument: str, n: int, count: jax.Array, axis_name: AxisName | None
+    operation: str, argument: str, n: int, count: jax.Array, axis_name: AxisName
 ) -> tuple[Any, jax.Array]:
     """The type of positions in the global array, and that of this device's first item."""
     axis = Axis(operation, axis_name)
@@ -185,7 +185,7 @@ def map_leaves(
     leaves: Sequence[jax.Array],
     count: jax.Array,
     position_dtype: DTypeLike,
-    begin: Any = None,
+    begin: jax.Array | None = None,
 ) -> Any:
     """Maps a function of an item's leaves and its position over all items.
 

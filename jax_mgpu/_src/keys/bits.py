@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import DTypeLike
+from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike
 from jax_mgpu._src.core.compat import cond
 
 __all__ = [
@@ -63,7 +63,7 @@ def ordered_together(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     return tuple(jnp.split(ranks, cuts))
 
 
-def shifted(x: jax.Array, by: int, fill: Any = 0) -> jax.Array:
+def shifted(x: jax.Array, by: int, fill: ArrayLike = 0) -> jax.Array:
     """`x[i - by]` for each i of the leading axis, `fill` where there is no such item.
 
     JAX 0.11 cannot join the parts of a batch on an Explicit axis of one device, as `jnp.roll` does: a part of one item

@@ -277,7 +277,7 @@ def expect_keys(
     return expect_key(operation, argument, keys), static_flag(operation, "descending", descending)
 
 
-def expect_told_apart(operation: str, **keys: Any) -> None:
+def expect_told_apart(operation: str, **keys: Keys | None) -> None:
     """Keys to be tested for equality: 64-bit floats of the host, which JAX cuts to 32 bits, must remain distinct."""
     if not has_64_bits():
         check_on_host(_expect_told_apart, tuple(keys.values()), operation, tuple(keys))
@@ -302,7 +302,7 @@ def _expect_told_apart(keys: Sequence[Any], operation: str, names: Sequence[str]
             raise value_error(operation, " and ".join(host), expected, f"{first} and {second}")
 
 
-def _wide_floats(x: Any) -> np.ndarray | None:
+def _wide_floats(x: object) -> np.ndarray | None:
     """64-bit floats from the host, Python's own among them; nothing for anything else."""
     leaves = x if isinstance(x, (list, tuple)) else [x]
     if any(isinstance(leaf, jax.Array) or hasattr(leaf, "__jax_array__") for leaf in leaves):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.arguments.annotations import AxisName
 from jax_mgpu._src.arguments.check import index_dtype, value_error
 from jax_mgpu._src.arguments.counts import live_items
 from jax_mgpu._src.core.compat import invariant_gather, reconcile_vma
@@ -24,7 +25,7 @@ class Axis:
     devices, one device after the other.
     """
 
-    def __init__(self, operation: str, name: Any):
+    def __init__(self, operation: str, name: AxisName):
         self.operation, self.name = operation, tuple(name) if isinstance(name, list) else name
         try:
             self.size = int(jax.lax.axis_size(self.name))

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.annotations import DTypeLike
+from jax_mgpu._src.arguments.annotations import DTypeLike, Keys, OperatorTree, Pytree
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import plain_leaves
 from jax_mgpu._src.keys.columns import Columns
@@ -32,7 +32,7 @@ class _Rows:
         self.places = axis.begin(self.lives) + jnp.arange(keys.shape[0], dtype=self.live.dtype)
 
     def combined(
-        self, keys: Any, values: Any, ops: Any, size: int, dtype: DTypeLike, ddof: float
+        self, keys: Keys, values: Pytree, ops: OperatorTree, size: int, dtype: DTypeLike, ddof: float
     ) -> tuple[Any, Any, jax.Array]:
         """The first key of each group, the result of its values, and the number of groups."""
         options: dict[str, Any] = {"dtype": dtype, "ddof": ddof, "axis_name": self.axis.name}
@@ -80,7 +80,7 @@ def group_by(
     return found, results, runs
 
 
-def places_before(axis: Axis, found: jax.Array, given: Any, kept: Any, places: jax.Array) -> jax.Array:
+def places_before(axis: Axis, found: jax.Array, given: jax.Array, kept: jax.Array, places: jax.Array) -> jax.Array:
     """Positions of rows before some were removed, given their positions afterwards; -1 for -1."""
     n = found.shape[0]
     begin = axis.begin(axis.gather(axis.live("keys", n, given)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -111,7 +110,7 @@ def interval_move(
     (fetched,) = fetch(axis, [rows], counts, sources, [None])
     (moved,), slots = put(axis, [fetched], jnp.where(inside, places, -1), _slots(axis, into), into.shape[0])
 
-    def set_rows(arrays: Any, slots: jax.Array) -> jax.Array:
+    def set_rows(arrays: tuple[jax.Array, jax.Array], slots: jax.Array) -> jax.Array:
         # JAX transposes only this scatter, and narrow floats need it; intervals do not overlap.
         result: jax.Array = arrays[0].at[slots].set(arrays[1], mode="drop", unique_indices=True)
         return result

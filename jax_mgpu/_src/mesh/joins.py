@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.annotations import DTypeLike
+from jax_mgpu._src.arguments.annotations import DTypeLike, JoinKind
 from jax_mgpu._src.arguments.check import INT32_LIMIT
 from jax_mgpu._src.arguments.counts import live_items, of_all
 from jax_mgpu._src.arguments.preconditions import by_construction, room
@@ -73,7 +73,7 @@ def join(
     a_count: jax.Array,
     b_count: jax.Array,
     *,
-    kind: str,
+    kind: JoinKind,
     size: int,
     is_sorted: bool,
     aligned: bool,
@@ -130,7 +130,7 @@ def _by_partners(
     b_count: jax.Array,
     dtype: DTypeLike,
     *,
-    kind: str,
+    kind: JoinKind,
     size: int,
     is_sorted: bool,
     aligned: bool,
@@ -188,7 +188,7 @@ def _by_partners(
 
 
 def _of_own_rows(
-    axis: Axis, pair: AlignedPair, rows_made: Callable[[], Any], kind: Any, size: int
+    axis: Axis, pair: AlignedPair, rows_made: Callable[[], Any], kind: JoinKind, size: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The result rows of this device's rows of a: by a local join if no key has copies on several devices."""
     (a, b), (a_begin, b_begin) = pair.keys, pair.before

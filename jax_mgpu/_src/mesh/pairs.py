@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.annotations import ArrayLike
+from jax_mgpu._src.arguments.annotations import ArrayLike, Pytree
 from jax_mgpu._src.arguments.check import fill_operand
 from jax_mgpu._src.arguments.counts import live_items, live_mask
 from jax_mgpu._src.arguments.preconditions import by_construction, room
-from jax_mgpu._src.arguments.values import flatten_pair, flatten_values, take_or_fill
+from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import stack
 from jax_mgpu._src.keys.bits import as_columns, is_words, of_words, part_of, special_case
 from jax_mgpu._src.keys.columns import KeyPair
@@ -31,7 +31,7 @@ from jax_mgpu._src.mesh.splitters import (
 )
 from jax_mgpu._src.ops.merge import merged, merged_runs
 from jax_mgpu._src.ops.select import select_rows
-from jax_mgpu._src.ops.sets import TAKES_B, Kind, SetResult, _operate
+from jax_mgpu._src.ops.sets import TAKES_B, Kind, SetCall, SetResult, _operate, set_leaves
 from jax_mgpu._src.ops.sorted_search import SortedMatch, _search
 
 __all__ = [
@@ -235,14 +235,14 @@ def _returned(
 
 def sorted_search(
     axis: Axis,
-    needles: Any,
-    haystack: Any,
+    needles: jax.Array,
+    haystack: jax.Array,
     needles_count: jax.Array,
     haystack_count: jax.Array,
     *,
     right: bool,
     aligned: bool,
-) -> Any:
+) -> jax.Array:
     """Each needle's insertion point in the global haystack, on the needle's device."""
     pair, parts = aligned_pair(axis, needles, haystack, needles_count, haystack_count, aligned=aligned)
     found = pair.upper(0) if right else pair.lower(0)
@@ -250,7 +250,7 @@ def sorted_search(
 
 
 def sorted_equal_count(
-    axis: Axis, a: Any, b: Any, a_count: jax.Array, b_count: jax.Array, *, aligned: bool
+    axis: Axis, a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, aligned: bool
 ) -> jax.Array:
     """The number of items of the global b that equal each item of a."""
     pair, parts = aligned_pair(axis, a, b, a_count, b_count, aligned=aligned)
@@ -259,7 +259,7 @@ def sorted_equal_count(
 
 
 def sorted_match(
-    axis: Axis, a: Any, b: Any, a_count: jax.Array, b_count: jax.Array, *, right: bool, aligned: bool
+    axis: Axis, a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, right: bool, aligned: bool
 ) -> SortedMatch:
     """Both arrays looked up in each other; the numbers of matches are those of all devices."""
     pair, parts = aligned_pair(axis, a, b, a_count, b_count, aligned=aligned)
@@ -276,10 +276,10 @@ def sorted_match(
 def set_operation(
     axis: Axis,
     kind: Kind,
-    a: Any,
-    b: Any,
-    a_values: Any,
-    b_values: Any,
+    a: jax.Array,
+    b: jax.Array,
+    a_values: Pytree,
+    b_values: Pytree,
     a_count: jax.Array,
     b_count: jax.Array,
     *,
@@ -290,11 +290,7 @@ def set_operation(
 ) -> SetResult:
     """Each device's part of the result. The balanced path makes its operands complete multisets."""
     name, n_a, n_b = axis.operation, a.shape[0], b.shape[0]
-    if kind in TAKES_B:
-        a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, n_a, n_b)
-    else:
-        a_leaves, unflatten = flatten_values(name, "a_values", a_values, n_a, "a")
-        b_leaves = []
+    a_leaves, b_leaves, unflatten = set_leaves(name, kind, a_values, b_values, n_a, n_b)
     if aligned:
         keys, leaves, count = _aligned_set(
             axis, kind, a, b, a_leaves, b_leaves, a_count, b_count,
@@ -319,8 +315,8 @@ def _own_set(
     kind: Kind,
     a: jax.Array,
     b: jax.Array,
-    a_values: Any,
-    b_values: Any,
+    a_values: Pytree,
+    b_values: Pytree,
     counts: tuple[Any, Any],
     *,
     size: int,
@@ -328,8 +324,8 @@ def _own_set(
     fill_value: ArrayLike,
 ) -> SetResult:
     """A local operation; its function takes keys of two words as columns."""
-    options = size, duplicates, fill_value, False, True, counts
-    result = _operate(axis.operation, kind, as_columns(a), as_columns(b), a_values, b_values, *options)
+    asked = SetCall(axis.operation, kind, size, duplicates, fill_value, False, True, counts, None, None, False)
+    result = _operate(asked, as_columns(a), as_columns(b), a_values, b_values)
     return result._replace(keys=of_words(*result.keys)) if is_words(a) else result
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.annotations import Count
+from jax_mgpu._src.arguments.annotations import Count, Pytree
 from jax_mgpu._src.arguments.check import count_operand
 from jax_mgpu._src.arguments.counts import live_mask, wide_enough
 from jax_mgpu._src.arguments.preconditions import by_construction
@@ -48,7 +48,7 @@ def segmented_sort(
     keys: jax.Array | Columns,
     heads: jax.Array,
     flags: jax.Array,
-    values: Any,
+    values: Pytree,
     *,
     descending: bool,
     count: Count,
@@ -62,7 +62,7 @@ def segmented_sort(
     leaves, unflatten = ([], None) if values is None else flatten_values(name, "values", values, n, "keys")
     keys, leaves, restored = one_key(name, keys, leaves)
 
-    def sort_locally(keys: jax.Array, leaves: Any) -> tuple[jax.Array, list[jax.Array]]:
+    def sort_locally(keys: jax.Array, leaves: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
         found = local_sort(name, keys, heads, flags, leaves or None, descending=descending, count=count)
         return found if leaves else (found, [])
 
@@ -88,7 +88,7 @@ def segmented_sort(
         ends = ((jnp.zeros_like(first), first), (last, live))  # the segments that other devices share
         window = min(FEW_ITEMS, n)
 
-        def sort_ends(keys: jax.Array, leaves: Any) -> tuple[jax.Array, list[jax.Array]]:
+        def sort_ends(keys: jax.Array, leaves: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
             for begin, end in ends:
                 at = jnp.minimum(begin, n - window)
                 near = [jax.lax.dynamic_slice_in_dim(x, at, window) for x in (keys, *leaves)]

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.annotations import Pytree
 from jax_mgpu._src.arguments.check import count_operand
 from jax_mgpu._src.arguments.values import flatten_values
 from jax_mgpu._src.core.operation import ABSENT
@@ -33,7 +34,7 @@ SPARE = 32
 def sort(
     axis: Axis,
     keys: jax.Array | Columns,
-    values: Any,
+    values: Pytree,
     *,
     descending: bool,
     count: jax.Array,

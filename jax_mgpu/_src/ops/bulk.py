@@ -135,7 +135,7 @@ def bulk_insert(
     return form.unpack(_insert(x=rows, indices=indices, values=inserted, count=count, fill_value=fill, size=size)[0])
 
 
-def _starts(x: Any, indices: jax.Array, count: jax.Array, drift: int, size: int) -> tuple[Any, Any, Any, Any]:
+def _starts(x: jax.Array, indices: jax.Array, count: jax.Array, drift: int, size: int) -> tuple[Any, Any, Any, Any]:
     """Live items of x, which indices are in range, where in the result each object starts, and the live results.
 
     Object `j` starts with the inserted value, or behind the removed item, `j`; out of range, at -1 or past all.

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jax_mgpu._src.arguments.annotations import Aval, Operands, Tangents
+from jax_mgpu._src.arguments.annotations import Attribute, Aval, Operands, Tangents
 from jax_mgpu._src.arguments.counts import wide_enough
 from jax_mgpu._src.core.compat import partition_spec, rows_sharding, vary_as
 from jax_mgpu._src.core.operation import Operation
@@ -66,7 +66,7 @@ class _Gather(Operation):
         results = self.run(primals, **attributes)
         return results, [None] if tangents.x is None else self.run(primals._replace(x=tangents.x), **attributes)
 
-    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         """A batch of indices into one table is one array of indices: the transpose adds rows of all of them at once."""
         x, indices = operands
         if axes[0] is not None:
@@ -76,7 +76,7 @@ class _Gather(Operation):
         rows = _gather(self.row_rank, self.index_rank + 1).run([x, indices], **{**attributes, "unique": 0})
         return rows, [x.ndim - 1 - self.row_rank]
 
-    def _abstract(self, *avals: Any, **attributes: int) -> list[Any]:
+    def _abstract(self, *avals: jax.core.ShapedArray, **attributes: Attribute) -> list[Any]:
         """Under an Explicit mesh, results lie as the indices do, and rows as those of x."""
         (rows,) = super()._abstract(*avals, **attributes)
         if rows.sharding.mesh.empty:
@@ -144,7 +144,7 @@ def _scatter(row_rank: int, index_rank: int) -> Operation:
 _SUMS: list[Callable[[jax.Array, jax.Array, Any], jax.Array]] = []
 
 
-def add_rows(rows: jax.Array, indices: jax.Array, like: Any) -> jax.Array:
+def add_rows(rows: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
     """The sums of rows by index, in a fixed order, as an array like the third; indices outside of it are dropped."""
     return _SUMS[0](rows, indices, like)
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from jax_mgpu._src.arguments.annotations import (
     ArrayLike,
+    Attribute,
     Aval,
     AxisName,
     Count,
@@ -117,7 +118,7 @@ def weighted_rows(
     return _gathered_rows(**given, op=Kind.ADD, wide=False)[0]
 
 
-def _table(x: Any) -> Any:
+def _table(x: Pytree) -> Any:
     """A list of numbers is an array, as it is to `segmented_reduce`."""
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
         return as_array(NAME, "x", x)
@@ -133,7 +134,7 @@ def _weights(weights: ArrayLike) -> jax.Array:
     return weights
 
 
-def _as_weighted(x: Any, weights: jax.Array) -> jax.Array:
+def _as_weighted(x: ArrayLike, weights: jax.Array) -> jax.Array:
     """An array of x of the type of its products with weights. What no operator takes stays, for the error."""
     x = as_array(NAME, "x", x)
     is_number = x.dtype.name in KEY_DTYPES or x.dtype == jnp.bool_
@@ -362,7 +363,7 @@ def _transpose_weights(cotangents: Sequence[Any], operands: Operands, *, op: int
 class _GatheredRows(Operation):
     """The operation. A batch over one table is one problem: its segments lie one after the other."""
 
-    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         x, heads, indices, weights, count = operands
         size = next(y.shape[axis] for y, axis in zip(operands, axes, strict=True) if axis is not None)
         ranks = [rank + (axis is not None) for rank, axis in zip(self.ranks, axes, strict=True)]

@@ -22,6 +22,8 @@ from jax_mgpu._src.arguments.annotations import (
     DTypeLike,
     Keys,
     Operands,
+    OperatorTree,
+    PairFunction,
     Pytree,
     RankMethod,
     SegmentsLike,
@@ -79,7 +81,7 @@ GIVE_POSITIONS = ("first", "last", "argmin", "argmax")
 def group_by(
     keys: Keys,
     values: Pytree,
-    op: Any = "add",
+    op: OperatorTree | PairFunction = "add",
     *,
     size: int,
     dropna: bool = False,
@@ -249,7 +251,7 @@ class Groups(SegmentedItems):
         """Where in the caller's arrays an item is; -1 for -1."""
         return take_or_fill(self.order, places, jnp.full((1,), -1, self.order.dtype))
 
-    def combined(self, x: jax.Array, operator: Any, dtype: DTypeLike | None, ddof: float) -> jax.Array:
+    def combined(self, x: jax.Array, operator: str, dtype: DTypeLike | None, ddof: float) -> jax.Array:
         """One result a group of the values x, in sorted order, or as they were given where they stay."""
         leaf, dtype = leaf_of_group(self.name, x, operator, dtype, ddof)
         reduced = leaf.reduced(self)
@@ -259,7 +261,7 @@ class Groups(SegmentedItems):
         return restore([select(self.used, plain[0], jnp.full_like(plain[0], leaf.fill))])[0].astype(dtype)
 
 
-def leaf_of_group(name: str, x: jax.Array, operator: Any, dtype: DTypeLike | None, ddof: float) -> tuple[Leaf, Any]:
+def leaf_of_group(name: str, x: jax.Array, operator: str, dtype: DTypeLike | None, ddof: float) -> tuple[Leaf, Any]:
     """A value as its operator combines it, and the dtype of the results."""
     floats = operator in GIVE_FLOATS and dtype is None and not is_random_key(x.dtype)
     if floats and operator == "mean":

@@ -164,7 +164,7 @@ def _range(bounds: Any) -> Any:
     return low, high
 
 
-def _is_number(bins: Any) -> bool:
+def _is_number(bins: ArrayLike) -> bool:
     """Whether bins are a number of them. What is no array is no edges either, of which the check of edges tells."""
     try:
         return np.ndim(bins) == 0

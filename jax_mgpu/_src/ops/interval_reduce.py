@@ -139,7 +139,7 @@ def _product_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
     return _product(a, b), weighted(b, da) + weighted(a, db)
 
 
-def _of_intervals(operator: Operator, states: Any, low: jax.Array, widths: jax.Array) -> Any:
+def _of_intervals(operator: Operator, states: Pytree, low: jax.Array, widths: jax.Array) -> Any:
     """The states of intervals of some states, and the identity for empty ones."""
     if jax.tree.leaves(states)[0].shape[0] == 0:
         found = jax.tree.map(lambda s: jnp.zeros((*low.shape, *s.shape[1:]), s.dtype), states)
@@ -149,7 +149,7 @@ def _of_intervals(operator: Operator, states: Any, low: jax.Array, widths: jax.A
     return select(is_full, found, identities(operator.identity, found))
 
 
-def _combined(combine: Callable[[Any, Any], Any], states: Any, low: jax.Array, last: jax.Array) -> Any:
+def _combined(combine: Callable[[Any, Any], Any], states: Pytree, low: jax.Array, last: jax.Array) -> Any:
     """The states from `low` to `last`, which is not before it."""
     n = known_size(jax.tree.leaves(states)[0].shape[0])
     levels = min(LEVELS, (n - 1).bit_length())
@@ -160,7 +160,7 @@ def _combined(combine: Callable[[Any, Any], Any], states: Any, low: jax.Array, l
     table, totals = _table(combine, states, levels)
     index_dtype("interval_reduce", "x", (levels + 2) * size)
 
-    def joined(condition: jax.Array, a: Any, b: Any) -> Any:
+    def joined(condition: jax.Array, a: Pytree, b: Pytree) -> Any:
         return select(condition, combine(or_ones(condition, a), or_ones(condition, b)), a)
 
     def rows(table_row: jax.Array, places: jax.Array) -> Any:
@@ -181,7 +181,7 @@ def _combined(combine: Callable[[Any, Any], Any], states: Any, low: jax.Array, l
     return joined(low < last, found, rows(jnp.where(is_within, split, levels + 1), last))
 
 
-def _table(combine: Callable[[Any, Any], Any], states: Any, levels: int) -> tuple[Any, Any]:
+def _table(combine: Callable[[Any, Any], Any], states: Pytree, levels: int) -> tuple[Any, Any]:
     """What intervals are made of, one table after the other, and the totals of blocks of `1 << levels` states.
 
     For each level, a state has what lies from it to the middle of its part. The last two have what lies from a state to
@@ -198,24 +198,24 @@ def _table(combine: Callable[[Any, Any], Any], states: Any, levels: int) -> tupl
     return jax.tree.map(lambda *xs: jnp.concatenate(xs), *tables, ends, begins), totals
 
 
-def _halves(states: Any, level: int) -> tuple[Any, Any]:
+def _halves(states: Pytree, level: int) -> tuple[Any, Any]:
     """The left and the right halves of parts of `2 << level` states, `[parts, 1 << level, ...]`."""
     parts = jax.tree.map(lambda x: x.reshape(-1, 2, 1 << level, *x.shape[1:]), states)
     left, right = (jax.tree.map(lambda x, side=side: x[:, side], parts) for side in range(2))
     return left, right
 
 
-def _whole(left: Any, right: Any) -> Any:
+def _whole(left: Pytree, right: Pytree) -> Any:
     """States of their halves."""
     return jax.tree.map(lambda x, y: jnp.stack([x, y], 1).reshape(-1, *x.shape[2:]), left, right)
 
 
-def _repeated(begins: Any) -> Any:
+def _repeated(begins: Pytree) -> Any:
     """The totals of halves, for each of their states."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x[:, -1:], x.shape), begins)
 
 
-def _along(combine: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+def _along(combine: Callable[[Any, Any], Any], a: Pytree, b: Pytree) -> Any:
     """States combined that have two leading axes."""
     flat = [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), x) for x in (a, b)]
     return jax.tree.map(lambda x, like: x.reshape(like.shape), combine(*flat), a)

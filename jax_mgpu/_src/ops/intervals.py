@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, Aval, AxisName, Operands, Tangents
+from jax_mgpu._src.arguments.annotations import ArrayLike, Attribute, Aval, AxisName, Operands, Tangents
 from jax_mgpu._src.arguments.check import count_operand, index_dtype, index_vector, static_size, value_error
 from jax_mgpu._src.arguments.counts import common_dtype, live_items, wide_enough
 from jax_mgpu._src.arguments.preconditions import apart, interval_lengths, intervals_inside, non_decreasing
@@ -320,7 +320,7 @@ def _gather_fallback(
     return [take_or_fill(x, _places(starts, *find_objects(offsets, total, size), x.shape[0]), fill_value)]
 
 
-def _moved_items(x: Any, into: Any, gathers: int) -> int:
+def _moved_items(x: Aval, into: Aval, gathers: int) -> int:
     """The most work items of a move: its handlers' rule."""
     result: int = max(x.shape[0], into.shape[0]) if gathers else x.shape[0]
     return result
@@ -349,8 +349,12 @@ def _move_fallback(
 
 
 def filled_tangent(
-    run: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, x_dot: Any, fill: jax.Array, fill_dot: Any
-) -> Any:
+    run: Callable[[jax.Array, jax.Array], jax.Array],
+    x: jax.Array,
+    x_dot: jax.Array | None,
+    fill: jax.Array,
+    fill_dot: jax.Array | None,
+) -> jax.Array | None:
     """The tangent of `run(x, fill)`, which moves rows of x and fills the rest."""
     tangent = None if x_dot is None else run(x_dot, jnp.zeros_like(fill))
     if fill_dot is None:
@@ -468,7 +472,7 @@ _expand.def_transpose("values", _expand_transpose)
 class _IntervalOperation(Operation):
     """Starts and offsets are of one dtype: the kernels of int64 read no other."""
 
-    def run(self, operands: Operands | Sequence[Any], **attributes: int) -> list[jax.Array]:
+    def run(self, operands: Operands | Sequence[Any], **attributes: Attribute) -> list[jax.Array]:
         """As of any operation."""
         counts = [x.shape[-2] for x, rank in zip(operands, self.ranks, strict=True) if rank == 2 and x.ndim > 1]
         names = zip(self.operands, operands, strict=True)

@@ -51,7 +51,7 @@ def quantiles(
     name: str,
     x: Pytree,
     heads: SegmentsLike,
-    q: Any,
+    q: ArrayLike,
     count: Count,
     ends: ArrayLike | None = None,
     axis_name: AxisName | None = None,

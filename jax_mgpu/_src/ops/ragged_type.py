@@ -109,7 +109,7 @@ class Ragged:
     values: Any
     segments: Segments
 
-    def __init__(self, values: Any, segments: Segments | Integers):
+    def __init__(self, values: Pytree, segments: Segments | Integers):
         name = "Ragged"
         self.values, capacity = _items(name, values)
         if isinstance(segments, Segments):
@@ -336,7 +336,7 @@ class Ragged:
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
 
-    def __array__(self, *_: Any, **__: Any) -> Any:
+    def __array__(self, *_: object, **__: object) -> Any:
         return np.asarray(_NoArray())
 
     def __jax_array__(self) -> Any:
@@ -454,11 +454,11 @@ class Ragged:
     __hash__ = None  # type: ignore[assignment]  # as an array: == compares items
     __array_priority__ = 1000  # an array of NumPy on the left leaves the operator to us
 
-    def __eq__(self, other: Any) -> Ragged:  # type: ignore[override]
+    def __eq__(self, other: object) -> Ragged:  # type: ignore[override]
         result: Ragged = self._combine("Ragged ==", operator.eq, other)
         return result
 
-    def __ne__(self, other: Any) -> Ragged:  # type: ignore[override]
+    def __ne__(self, other: object) -> Ragged:  # type: ignore[override]
         result: Ragged = self._combine("Ragged !=", operator.ne, other)
         return result
 
@@ -525,7 +525,7 @@ class Ragged:
         values, heads, count = take_segments(self.values, self.segments, order, size=size)
         return Ragged(values, jnp.minimum(jnp.append(heads, count), size))
 
-    def select(self, keep: Any, *, size: int | None = None) -> Ragged:
+    def select(self, keep: Ragged | ArrayLike, *, size: int | None = None) -> Ragged:
         """The items where a mask is set, in their rows. `keep` is a Ragged of bools, or `bool[capacity]`."""
         name, segments = "Ragged.select", self.segments
         if isinstance(keep, Ragged):
@@ -555,20 +555,20 @@ class _NoArray:
     def __repr__(self) -> str:
         return "a Ragged (.map(function) applies a function to its items; .values and .to_dense(width) are arrays)"
 
-    def __array__(self, *_: Any, **__: Any) -> Any:
+    def __array__(self, *_: object, **__: object) -> Any:
         raise type_error("Ragged", "conversion", "an array", repr(self))
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: object) -> bool:
     return isinstance(x, (jax.Array, np.ndarray))
 
 
-def _is_concrete(x: Any) -> bool:
+def _is_concrete(x: object) -> bool:
     """Whether an array's numbers are known here."""
     return _is_array(x) and not isinstance(x, jax.core.Tracer)
 
 
-def _on_host(x: Any) -> np.ndarray:
+def _on_host(x: jax.Array | np.ndarray) -> np.ndarray:
     return np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
 
 

@@ -162,7 +162,7 @@ def segmented_top_k(
     return TopK(items, order, taken)
 
 
-def _read(name: str, x: Pytree, k: Any, largest: Any) -> tuple[jax.Array, int, bool]:
+def _read(name: str, x: Pytree, k: int, largest: bool) -> tuple[jax.Array, int, bool]:
     x, k, largest = expect_key(name, "x", x), static_size(name, "k", k), static_flag(name, "largest", largest)
     index_dtype(name, "x", x.shape[0])
     return x, k, largest

@@ -14,6 +14,7 @@ import numpy as np
 from jax_mgpu._src import mesh
 from jax_mgpu._src.arguments.annotations import (
     ArrayLike,
+    Attribute,
     Aval,
     AxisName,
     Count,
@@ -784,7 +785,7 @@ def _expect_indices(name: str, x: jax.Array) -> None:
 class _SegmentedReduce(Operation):
     """A reduction of segments. A batch of columns that lie side by side is a reduction of rows, read where they lie."""
 
-    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         x, heads, count = operands
         if tuple(axes) == (1, None, None) and x.ndim == 2 and partition_spec(x)[1] is None and x.shape[1] > 1:
             return reduce_rows(x=x, heads=heads, count=count, **attributes), [1]

@@ -305,7 +305,7 @@ def _of_items(values: jax.Array, ids: jax.Array, count: jax.Array) -> jax.Array:
     return take_or_fill(values, ids)
 
 
-def _add_rows(rows: jax.Array, indices: jax.Array, like: Any) -> jax.Array:
+def _add_rows(rows: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
     """The transpose of a gather from an array like this: each of its rows gets the sum of what was taken of it."""
     if not rows.size or not math.prod(like.shape):
         return jnp.zeros(like.shape, like.dtype)
@@ -317,12 +317,12 @@ def _add_rows(rows: jax.Array, indices: jax.Array, like: Any) -> jax.Array:
     return as_floats(add, rows.reshape(ids.size, math.prod(like.shape[1:]))).reshape(like.shape)
 
 
-def _is_narrow_float(x: Any) -> bool:
+def _is_narrow_float(x: Aval) -> bool:
     """Whether sums are made of integers (`ffi/ops/reduce_by_id/sum_by_id.cuh`)."""
     return jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize <= 4
 
 
-def _in_any_order(op: Kind, x: Any) -> bool:
+def _in_any_order(op: Kind, x: Aval) -> bool:
     """Whether the order of items does not matter, so that atomic operations may combine them."""
     if op.gives_index:  # the position fits beside the key
         result: bool = x.dtype.itemsize < 4 or (x.dtype.itemsize == 4 and x.shape[-2] < 2**32 - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -105,7 +106,7 @@ def weighted_choice(
     return jnp.where(found < take_or_fill(end, numbers), found, last).reshape(u.shape)
 
 
-def _numbers(name: str, k: int, ids: Any, m: int, index: Any) -> jax.Array:
+def _numbers(name: str, k: int, ids: ArrayLike | None, m: int, index: np.dtype) -> jax.Array:
     """The segment of each of k random numbers; -1 for none."""
     if ids is None:
         if k != m:
@@ -182,7 +183,13 @@ def sample_logits(
 
 @jit_eager("most")
 def _sample_logits(
-    key: Any, logits: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any, most: int | None
+    key: ArrayLike,
+    logits: ArrayLike,
+    temperature: ArrayLike,
+    top_k: ArrayLike | None,
+    top_p: ArrayLike | None,
+    min_p: ArrayLike | None,
+    most: int | None,
 ) -> jax.Array:
     """`sample_logits` with `most`, a static `top_k`, apart from a traced one."""
     name = "sample_logits"
@@ -192,7 +199,7 @@ def _sample_logits(
     *batch, n = logits.shape
     index_dtype(name, "logits", n)
 
-    def parameter(argument: str, x: Pytree, holds: Any) -> jax.Array | None:
+    def parameter(argument: str, x: ArrayLike | None, holds: Callable[..., jax.Array]) -> jax.Array | None:
         if x is None:
             return None
         x = as_array(name, argument, x)
@@ -219,7 +226,15 @@ def _sample_logits(
     return tokens.astype(jnp.int32).reshape(batch)
 
 
-def _drawn(u: jax.Array, x: jax.Array, order: Any, temperature: Any, number: Any, mass: Any, share: Any) -> jax.Array:
+def _drawn(
+    u: jax.Array,
+    x: jax.Array,
+    order: jax.Array | None,
+    temperature: Any,
+    number: jax.Array | None,
+    mass: jax.Array | None,
+    share: jax.Array | None,
+) -> jax.Array:
     """Draws a token from each row of logits. With `order`, rows are sorted, descending, and it holds their tokens.
 
     The filters keep the first tokens of a sorted row, so the running sums of the whole row serve them too.
@@ -254,7 +269,7 @@ def _of_rows(name: str, argument: str, x: jax.Array, batch: list[int]) -> jax.Ar
     return whole_axes(x).reshape(-1, 1)
 
 
-def _random_key(name: str, key: Any) -> jax.Array:
+def _random_key(name: str, key: ArrayLike) -> jax.Array:
     if not isinstance(key, jax.Array):
         key = as_array(name, "key", key)
     if is_random_key(key.dtype) or (key.dtype == jnp.uint32 and key.ndim == 1):

@@ -161,8 +161,11 @@ def scan(
       >>> mgpu.scan(jnp.array([3.0, 1.0, 5.0]), emit=lambda total, i: total / (i + 1))  # running means
       Array([3., 2., 3.], dtype=float32)
     """
-    given = (identity, initial, map, emit, dtype, commutative, axis_name)
-    return run_scan("scan", x, ABSENT, None, op, exclusive, reverse, count, return_total, *given)
+    asked = Scan(
+        name="scan", op=op, exclusive=exclusive, reverse=reverse, return_total=return_total, identity=identity,
+        initial=initial, map=map, emit=emit, dtype=dtype, commutative=commutative, axis_name=axis_name,
+    )  # fmt: skip
+    return run_scan(asked, x, ABSENT, None, count)
 
 
 @overload
@@ -253,92 +256,123 @@ def segmented_scan(
       >>> mgpu.segmented_scan(jnp.array([3, 1, 4, 1, 5]), jnp.array([0, 2]))
       Array([ 3,  4,  4,  5, 10], dtype=int32)
     """
-    given = (identity, initial, map, emit, dtype, commutative, axis_name)
-    return run_scan("segmented_scan", x, heads, ends, op, exclusive, reverse, count, False, *given)
+    asked = Scan(
+        name="segmented_scan", op=op, exclusive=exclusive, reverse=reverse, identity=identity, initial=initial, map=map,
+        emit=emit, dtype=dtype, commutative=commutative, axis_name=axis_name,
+    )  # fmt: skip
+    return run_scan(asked, x, heads, ends, count)
 
 
-def run_scan(
-    name: str,
-    x: Pytree,
-    heads: SegmentsLike,
-    ends: ArrayLike | None,
-    op: OperatorTree | PairFunction,
-    exclusive: bool,
-    reverse: bool,
-    count: Count,
-    return_total: bool,
-    identity: Pytree,
-    initial: Pytree,
-    item_map: ItemFunction | None,
-    emit: Any,
-    dtype: DTypeLike | None,
-    commutative: bool,
-    axis_name: AxisName | None,
-) -> Any:
-    """A scan of all items, or of segments, by the operation of this name."""
-    exclusive, reverse = static_flag(name, "exclusive", exclusive), static_flag(name, "reverse", reverse)
-    return_total = static_flag(name, "return_total", return_total)
-    commutative = static_flag(name, "commutative", commutative)
-    expect_dtype(name, dtype, op)
-    # What a function begins with stands for an identity, which is not known: an inclusive scan moves on by an item.
-    moves_on = exclusive and callable(op) and identity is None and initial is not None and axis_name is None
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scan:
+    """What scans of all items, of segments and of runs are asked for, by the names of their arguments."""
 
-    def needs_identity(n: int) -> str | None:
-        if return_total and (count is not None or n == 0):
-            return "a total that may be over nothing"
-        return "an exclusive scan" if exclusive and not moves_on else None
+    name: str
+    op: OperatorTree | PairFunction
+    exclusive: bool
+    reverse: bool
+    return_total: bool = False
+    identity: Pytree
+    initial: Pytree
+    map: ItemFunction | None
+    emit: ItemFunction | None
+    dtype: DTypeLike | None
+    commutative: bool
+    axis_name: AxisName | None
 
+    def checked(self) -> Scan:
+        """The same, whose flags and dtype are such."""
+        flags = ("exclusive", "reverse", "return_total", "commutative")
+        checked: dict[str, Any] = {flag: static_flag(self.name, flag, getattr(self, flag)) for flag in flags}
+        expect_dtype(self.name, self.dtype, self.op)
+        return dataclasses.replace(self, **checked)
+
+    @property
+    def moves_on(self) -> bool:
+        """Whether an inclusive scan moves on by an item: `initial` stands for an identity, which is not known."""
+        begins = self.identity is None and self.initial is not None
+        return self.exclusive and callable(self.op) and begins and self.axis_name is None
+
+    @property
+    def flags(self) -> dict[str, bool]:
+        """The attributes of the operations."""
+        return {"exclusive": self.exclusive and not self.moves_on, "reverse": self.reverse, "total": self.return_total}
+
+    def parts(self, x: Pytree, count: Count) -> tuple[Operator | list[Leaf], Any, int, Callable[[Any], Any]]:
+        """The operator and what it scans, or the leaves of x; the number of items, and what restores the structure."""
+
+        def needs_identity(n: int) -> str | None:
+            if self.return_total and (count is not None or n == 0):
+                return "a total that may be over nothing"
+            return "an exclusive scan" if self.exclusive and not self.moves_on else None
+
+        if callable(self.op):
+            options: dict[str, Any] = {"commutative": self.commutative, "initial": self.initial}
+            return custom(self.name, self.op, x, self.identity, needs_identity, **options)
+        devices = devices_of(self.name, self.axis_name)
+        named = named_leaves(self.name, "x", x, self.op, self.identity, devices, scanned=True, dtype=self.dtype)
+        return named[0], x, named[2], named[1]
+
+
+def run_scan(asked: Scan, x: Pytree, heads: SegmentsLike, ends: ArrayLike | None, count: Count) -> Any:
+    """A scan of all items, or of segments."""
+    asked = asked.checked()
+    name, axis_name = asked.name, asked.axis_name
     has_ends = split_segments(name, heads, ends)[1] is not None
-    x, load = mapped(
-        name, item_map, x, count, axis_name=axis_name, inside=before_map(name, heads, ends) if has_ends else None
-    )
-    if callable(op):
-        operator, x, n, restore = custom(
-            name, op, x, identity, needs_identity, commutative=commutative, initial=initial
-        )
-    else:
-        leaves, restore, n = named_leaves(
-            name, "x", x, op, identity, devices_of(name, axis_name), scanned=True, dtype=dtype
-        )
+    inside = before_map(name, heads, ends) if has_ends else None
+    x, load = mapped(name, asked.map, x, count, axis_name=axis_name, inside=inside)
+    of, x, n, restore = asked.parts(x, count)
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
-    heads, count = pieces(segments), segments.count
-    if has_ends and load is None and callable(op):
-        x = inside_segments(x, heads, gaps=True)
-    elif has_ends and load is None:
-        leaves = [leaf_inside_segments(leaf, heads, gaps=True) for leaf in leaves]
-    flags = {"exclusive": exclusive and not moves_on, "reverse": reverse, "total": return_total}
-    if axis_name is not None:
-        given = () if heads is ABSENT else (heads,)
-        form = mesh.reductions.scan if heads is ABSENT else mesh.reductions.segmented_scan
-
-        def scanned_over(op: Any, x: Pytree) -> list[Any]:
-            return list(over_axis(form, name, axis_name, op, x, n, *given, count, **flags))
-
-        if callable(op):
-            results = scanned_over(operator, x)
-        else:
-            dtype = index_dtype(name, "x", n * devices_of(name, axis_name))
-            shapes: list[tuple[int, ...]] = [(n,), ()][: 1 + return_total]
-            of_leaves = [over_devices(leaf, scanned_over, shapes, dtype) for leaf in leaves]
-            results = [list(parts) for parts in zip(*of_leaves, strict=True)]
-            results[0] = [_without_dead(leaf, x, n, count) for leaf, x in zip(leaves, results[0], strict=True)]
-    elif callable(op):
-        results = list(scan_by_function(name, operator, x, n, heads, count, load, **flags))
-        fills = jax.tree.map(lambda _: 0, results[0])
+    heads, live_count = pieces(segments), segments.count
+    if isinstance(of, Operator):
+        x = inside_segments(x, heads, gaps=True) if has_ends and load is None else x
     else:
-        load, leaves = one_leaf(load, leaves)
-        scanned = [_scan_leaf(name, leaf, n, heads, count, load, **flags) for leaf in leaves]
-        results = [list(parts) for parts in zip(*scanned, strict=True)]
-        fills = [leaf.fill for leaf in leaves]
-    live = live_mask(n, count) if count.size else None
+        of = [leaf_inside_segments(leaf, heads, gaps=True) for leaf in of] if has_ends and load is None else of
+        load, of = one_leaf(load, of)
+    form = _scanned if axis_name is None else _scanned_over_axis
+    results, fills = form(asked, of, x, n, heads, live_count, load)
+    live = live_mask(n, live_count) if live_count.size else None
     if has_ends:
-        live = covered(n, heads) & live_mask(n, count)
+        live = covered(n, heads) & live_mask(n, live_count)
         results[0] = jax.tree.map(lambda x, fill: select(live, x, jnp.full_like(x, fill)), results[0], fills)
-    place = (n, heads, count, reverse) if moves_on else None
-    results = _begun(name, operator if callable(op) else leaves, initial, results, restore, live, place)
+    place = (n, heads, live_count, asked.reverse) if asked.moves_on else None
+    results = _begun(name, of, asked.initial, results, restore, live, place)
     results = [restore(parts) for parts in results]
-    results[0] = emitted(name, emit, results[0], n, live, count, axis_name)
-    return tuple(results) if return_total else results[0]
+    results[0] = emitted(name, asked.emit, results[0], n, live, live_count, axis_name)
+    return tuple(results) if asked.return_total else results[0]
+
+
+def _scanned(
+    asked: Scan, of: Any, x: Pytree, n: int, heads: jax.Array, count: jax.Array, load: Load | None
+) -> tuple[list[Any], Any]:
+    """The results of a scan and its total, if there is one, and what fills results of no segment."""
+    if isinstance(of, Operator):
+        results = list(scan_by_function(asked.name, of, x, n, heads, count, load, **asked.flags))
+        return results, jax.tree.map(lambda _: 0, results[0])
+    scanned = [_scan_leaf(asked.name, leaf, n, heads, count, load, **asked.flags) for leaf in of]
+    return [list(parts) for parts in zip(*scanned, strict=True)], [leaf.fill for leaf in of]
+
+
+def _scanned_over_axis(
+    asked: Scan, of: Any, x: Pytree, n: int, heads: jax.Array, count: jax.Array, load: Load | None
+) -> tuple[list[Any], Any]:
+    """The same over a mesh axis, where segments have no ends."""
+    del load
+    name, axis_name = asked.name, asked.axis_name
+    given = () if heads is ABSENT else (heads,)
+    form = mesh.reductions.scan if heads is ABSENT else mesh.reductions.segmented_scan
+
+    def scanned_over(op: Kind | Operator, x: Pytree) -> list[Any]:
+        return list(over_axis(form, name, axis_name, op, x, n, *given, count, **asked.flags))
+
+    if isinstance(of, Operator):
+        return scanned_over(of, x), None
+    dtype = index_dtype(name, "x", n * devices_of(name, axis_name))
+    shapes: list[tuple[int, ...]] = [(n,), ()][: 1 + asked.return_total]
+    of_leaves = [over_devices(leaf, scanned_over, shapes, dtype) for leaf in of]
+    results = [list(parts) for parts in zip(*of_leaves, strict=True)]
+    results[0] = [_without_dead(leaf, x, n, count) for leaf, x in zip(of, results[0], strict=True)]
+    return results, None
 
 
 def _begun(
@@ -364,7 +398,7 @@ def _begun(
     return results
 
 
-def _combined_with(operator: Operator, results: Any, is_total: bool = False) -> Any:
+def _combined_with(operator: Operator, results: Pytree, is_total: bool = False) -> Any:
     """Results by a function, combined with what the scan begins with."""
     rows = jax.tree.map(lambda x: x[None], results) if is_total else results
     begins = jax.tree.map(lambda i, x: jnp.broadcast_to(i, x.shape), operator.initial, rows)
@@ -395,7 +429,7 @@ def _initial_leaves(name: str, initial: Pytree, leaves: list[Leaf], restore: Cal
     return [of_item(name, "initial", i, leaf.trailing, leaf.dtype) for i, leaf in zip(given, leaves, strict=True)]
 
 
-def _moved_on(operator: Operator, results: Any, n: int, heads: jax.Array, count: jax.Array, reverse: bool) -> Any:
+def _moved_on(operator: Operator, results: Pytree, n: int, heads: jax.Array, count: jax.Array, reverse: bool) -> Any:
     """An exclusive scan, of an inclusive one: each result belongs to the next item of its segment."""
     starts = segment_starts(n, heads)
     if reverse:
@@ -559,7 +593,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int, **flags: int) -> tup
     return results, rules.get(kind, functools.partial(_extremum_tangents, kind))(primals, dx, **flags)
 
 
-def _expect_indices(x: Any, heads: jax.Array) -> None:
+def _expect_indices(x: Aval, heads: jax.Array) -> None:
     """A derivative may need the indices of items where the scan itself does not."""
     index_dtype(f"derivative of {'segmented_scan' if heads.size else 'scan'}", "x", x.shape[0])
 

@@ -23,7 +23,7 @@ from jax_mgpu._src.core.operation import jit_eager
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import count_of
 from jax_mgpu._src.ops.reduce import _run_heads, keys_of_runs
-from jax_mgpu._src.ops.scan import run_scan
+from jax_mgpu._src.ops.scan import Scan, run_scan
 
 __all__ = ["scan_by_key"]
 
@@ -88,6 +88,9 @@ def scan_by_key(
         heads = over_axis(mesh.segments.run_heads, name, axis_name, given, live, size=n)[0]
     else:
         heads = _run_heads(keys=given, count=live, size=n)[0]
-    options = (identity, initial, map, emit, dtype, commutative, axis_name)
+    asked = Scan(
+        name=name, op=op, exclusive=exclusive, reverse=reverse, identity=identity, initial=initial, map=map, emit=emit,
+        dtype=dtype, commutative=commutative, axis_name=axis_name,
+    )  # fmt: skip
     with by_construction():
-        return run_scan(name, x, heads, None, op, exclusive, reverse, count_of(live), False, *options)
+        return run_scan(asked, x, heads, None, count_of(live))

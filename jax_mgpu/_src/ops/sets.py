@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +14,7 @@ from jax_mgpu._src.arguments.annotations import (
     ArrayLike,
     Aval,
     AxisName,
+    Count,
     Directions,
     Keys,
     LessFunction,
@@ -143,7 +144,7 @@ def set_intersection(
       SetResult(keys=Array([2, 2, 5, 0], dtype=int32), values=None, count=Array(3, dtype=int32))
     """
     options = duplicates, fill_value, descending, assume_sorted, (a_count, b_count), less, axis_name, aligned
-    return _operate("set_intersection", Kind.INTERSECTION, a, b, a_values, None, size, *options)
+    return _operate(SetCall("set_intersection", Kind.INTERSECTION, size, *options), a, b, a_values, None)
 
 
 @jit_eager("size", "duplicates", "descending", "assume_sorted", "aligned", "less")
@@ -197,7 +198,7 @@ def set_union(
       Array([1, 2, 2, 2, 3, 0], dtype=int32)
     """
     options = duplicates, fill_value, descending, assume_sorted, (a_count, b_count), less, axis_name, aligned
-    return _operate("set_union", Kind.UNION, a, b, a_values, b_values, size, *options)
+    return _operate(SetCall("set_union", Kind.UNION, size, *options), a, b, a_values, b_values)
 
 
 @jit_eager("size", "duplicates", "descending", "assume_sorted", "aligned", "less")
@@ -249,7 +250,7 @@ def set_difference(
       Array([1, 2], dtype=int32)
     """
     options = duplicates, fill_value, descending, assume_sorted, (a_count, b_count), less, axis_name, aligned
-    return _operate("set_difference", Kind.DIFFERENCE, a, b, a_values, None, size, *options)
+    return _operate(SetCall("set_difference", Kind.DIFFERENCE, size, *options), a, b, a_values, None)
 
 
 @jit_eager("size", "duplicates", "descending", "assume_sorted", "aligned", "less")
@@ -302,127 +303,117 @@ def set_symmetric_difference(
       >>> mgpu.set_symmetric_difference(jnp.array([1, 2, 2]), jnp.array([2, 2, 2, 3]), size=3).keys
       Array([1, 2, 3], dtype=int32)
     """
-    name = "set_symmetric_difference"
     options = duplicates, fill_value, descending, assume_sorted, (a_count, b_count), less, axis_name, aligned
-    return _operate(name, Kind.SYMMETRIC_DIFFERENCE, a, b, a_values, b_values, size, *options)
+    return _operate(
+        SetCall("set_symmetric_difference", Kind.SYMMETRIC_DIFFERENCE, size, *options), a, b, a_values, b_values
+    )
 
 
-def _operate(
-    name: str,
-    kind: Kind,
-    a: Keys,
-    b: Keys,
-    a_values: Pytree,
-    b_values: Pytree,
-    size: int | None,
-    duplicates: bool,
-    fill_value: ArrayLike,
-    descending: Directions,
-    assume_sorted: bool,
-    counts: tuple[Any, Any],
-    less: LessFunction | None = None,
-    axis_name: AxisName | None = None,
-    aligned: bool = False,
-) -> SetResult:
-    if less is not None:
-        expect_no_axis(name, "less", axis_name)
-        ranked = ranked_pair(name, a, b, less, *counts, descending=descending)
+class SetCall(NamedTuple):
+    """What a set operation is asked for, beside its keys and values, by the names of its arguments."""
+
+    name: str
+    kind: Kind
+    size: int | None
+    duplicates: bool
+    fill_value: ArrayLike
+    descending: Directions
+    assume_sorted: bool
+    counts: tuple[Count, Count]
+    less: LessFunction | None
+    axis_name: AxisName | None
+    aligned: bool
+
+
+def _operate(asked: SetCall, a: Keys, b: Keys, a_values: Pytree, b_values: Pytree) -> SetResult:
+    name, kind, counts = asked.name, asked.kind, asked.counts
+    if asked.less is not None:
+        expect_no_axis(name, "less", asked.axis_name)
+        ranked = ranked_pair(name, a, b, asked.less, *counts, descending=asked.descending)
         if kind not in TAKES_B or (a_values is None) == (b_values is None):
             moved_b = None if kind not in TAKES_B else (ranked.b, b_values)
-            result = _operate(
-                name, kind, *ranked.ranks, (ranked.a, a_values), moved_b, size, duplicates, fill_value, False,
-                assume_sorted, counts,
-            )  # fmt: skip
+            of_ranks = asked._replace(less=None, descending=False, aligned=False)
+            result = _operate(of_ranks, *ranked.ranks, (ranked.a, a_values), moved_b)
             keys, values = result.values
             return SetResult(ranked.restore(keys), values, result.count)
         flatten_pair(name, a_values, b_values, 0, 0)
     expect_told_apart(name, a=a, b=b)
-    a, b, descending, restore = directed_pair(name, a, b, descending)
-    duplicates, aligned = static_flag(name, "duplicates", duplicates), static_flag(name, "aligned", aligned)
-    if not static_flag(name, "assume_sorted", assume_sorted):
-        if axis_name is not None:
+    a, b, descending, restore = directed_pair(name, a, b, asked.descending)
+    flags = {flag: static_flag(name, flag, getattr(asked, flag)) for flag in ("duplicates", "aligned", "assume_sorted")}
+    if not flags["assume_sorted"]:
+        if asked.axis_name is not None:
             raise value_error(name, "assume_sorted", "True over a mesh axis", "False")
         a, a_values = in_order_with(name, "a", a, a_values, counts[0], descending)
         b, b_values = in_order_with(name, "b", b, b_values, counts[1], descending)
-    pair = sorted_pair(name, a, b, *counts, descending=descending, unique=not duplicates)
+    asked = asked._replace(duplicates=flags["duplicates"], aligned=flags["aligned"])
+    pair = sorted_pair(name, a, b, *counts, descending=descending, unique=not asked.duplicates)
+    result = (_on_device if asked.axis_name is None else _over_axis)(asked, pair, a_values, b_values)
+    return result._replace(keys=restore(result.keys))
+
+
+def set_leaves(
+    name: str, kind: Kind, a_values: Pytree, b_values: Pytree, n_a: int, n_b: int
+) -> tuple[list[jax.Array], list[jax.Array], Callable[[Sequence[jax.Array]], Any]]:
+    """The leaves of the values of both sides, none of b's where the operation takes none, and what restores a tree."""
+    if kind in TAKES_B:
+        return flatten_pair(name, a_values, b_values, n_a, n_b)
+    a_leaves, unflatten = flatten_values(name, "a_values", a_values, n_a, "a")
+    return a_leaves, [], unflatten
+
+
+def _on_device(asked: SetCall, pair: KeyPair, a_values: Pytree, b_values: Pytree) -> SetResult:
+    name, kind, size = asked.name, asked.kind, asked.size
     n_a, n_b = pair.a.shape[0], pair.b.shape[0]
-    if axis_name is not None:
-        size = None if size is None else static_size(name, "size", size)
-        options = {"size": size, "duplicates": duplicates, "aligned": aligned}
-        result = _over_axis(name, kind, pair, a_values, b_values, fill_value, axis_name, options)
-        return result._replace(keys=restore(result.keys))
     index_dtype(name, "a and b", n_a + n_b)
     if size is None:
         size = min(n_a, n_b) if kind == Kind.INTERSECTION else n_a if kind == Kind.DIFFERENCE else n_a + n_b
     size = static_size(name, "size", size)
-    given: dict[str, Any] = {
-        "a": pair.a,
-        "b": pair.b,
-        "a_count": pair.a_count,
-        "b_count": pair.b_count,
-        "fill": pair.fill(fill_value),
-    }
-    given.update(kind=kind, size=size, duplicates=duplicates)
-
-    if kind not in TAKES_B:
-        a_leaves, unflatten = flatten_values(name, "a_values", a_values, n_a, "a")
-        b_leaves: Sequence[Any] = [None] * len(a_leaves)
-    else:
-        a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, n_a, n_b)
-    if pair.is_code and a_values is None:
-        keys, count = _sets(**given, payload=Payload.NONE)
-        keys = restore(pair.restored(keys, count=count, fill_value=fill_value))
-        return SetResult(keys, None, room(name, count, size))
+    a_leaves, b_leaves, unflatten = set_leaves(name, kind, a_values, b_values, n_a, n_b)
     carried = carried_leaf(a_leaves)
-    if pair.is_code and carried is not None:
-        b_carried = ABSENT if b_leaves[0] is None else b_leaves[0]
-        values_fill = fill_operand(name, fill_value, carried.dtype)
-        keys, values, count = _sets(
-            **given, a_values=carried, b_values=b_carried, values_fill=values_fill, payload=Payload.GIVEN
-        )
-        keys = restore(pair.restored(keys, count=count, fill_value=fill_value))
-        return SetResult(keys, unflatten([values]), room(name, count, size))
-    keys, sources, count = _sets(**given, payload=Payload.INDICES)
-    keys = restore(pair.restored(keys, sources, count=count, fill_value=fill_value))
-    if a_values is None:
-        return SetResult(keys, None, room(name, count, size))
-    moved = [
-        take_from_pair(x, y, sources, n_a, fill_operand(name, fill_value, x.dtype))
-        for x, y in zip(a_leaves, b_leaves, strict=True)
-    ]
-    return SetResult(keys, unflatten(moved), room(name, count, size))
+    payload, moving = Payload.INDICES, {}
+    if pair.is_code and a_values is None:
+        payload = Payload.NONE
+    elif pair.is_code and carried is not None:
+        payload = Payload.GIVEN
+        fill = fill_operand(name, asked.fill_value, carried.dtype)
+        moving = {"a_values": carried, "b_values": b_leaves[0] if b_leaves else ABSENT, "values_fill": fill}
+    keys, *moved, count = _sets(
+        a=pair.a, b=pair.b, a_count=pair.a_count, b_count=pair.b_count, fill=pair.fill(asked.fill_value), kind=kind,
+        size=size, duplicates=asked.duplicates, payload=payload, **moving,
+    )  # fmt: skip
+    if payload == Payload.INDICES:
+        (sources,) = moved
+        others: Sequence[jax.Array | None] = b_leaves or [None] * len(a_leaves)
+        moved = [
+            take_from_pair(x, y, sources, n_a, fill_operand(name, asked.fill_value, x.dtype))
+            for x, y in zip(a_leaves, others, strict=True)
+        ]
+        keys = pair.restored(keys, sources, count=count, fill_value=asked.fill_value)
+    else:
+        keys = pair.restored(keys, count=count, fill_value=asked.fill_value)
+    return SetResult(keys, None if a_values is None else unflatten(moved), room(name, count, size))
 
 
-def _over_axis(
-    name: str,
-    kind: Kind,
-    pair: KeyPair,
-    a_values: Pytree,
-    b_values: Pytree,
-    fill_value: ArrayLike,
-    axis_name: AxisName | None,
-    options: Any,
-) -> SetResult:
+def _over_axis(asked: SetCall, pair: KeyPair, a_values: Pytree, b_values: Pytree) -> SetResult:
     """A device's part of the result. Columns are the code that holds them, and floats among them travel as values."""
+    name, kind = asked.name, asked.kind
+    size = None if asked.size is None else static_size(name, "size", asked.size)
     a, b, a_count, b_count = pair.code_operands
 
     def run(a_values: Pytree, b_values: Pytree, fill_value: ArrayLike) -> SetResult:
         operands = (kind, a, b, a_values, b_values, a_count, b_count)
-        return over_axis(mesh.pairs.set_operation, name, axis_name, *operands, fill_value=fill_value, **options)
+        flags = {"size": size, "duplicates": asked.duplicates, "aligned": asked.aligned}
+        return over_axis(mesh.pairs.set_operation, name, asked.axis_name, *operands, fill_value=fill_value, **flags)
 
     if not pair.are_columns:
-        return run(a_values, b_values, fill_value)
-    if kind in TAKES_B:
-        a_leaves, b_leaves, unflatten = flatten_pair(name, a_values, b_values, a.shape[0], b.shape[0])
-    else:
-        a_leaves, unflatten = flatten_values(name, "a_values", a_values, a.shape[0], "a")
-        b_leaves = []
+        return run(a_values, b_values, asked.fill_value)
+    a_leaves, b_leaves, unflatten = set_leaves(name, kind, a_values, b_values, a.shape[0], b.shape[0])
     (a_rest, b_rest), number = pair.rest, len(a_leaves)
     of_a, of_b = [*a_leaves, *a_rest], [*b_leaves, *b_rest]
     found = run(of_a or None, of_b if of_a and kind in TAKES_B else None, 0)
     moved = found.values or []
-    keys = pair.of_code_and_rest(found.keys, moved[number:], found.count, fill_value)
-    leaves = [filled_behind(x, found.count, fill_operand(name, fill_value, x.dtype)) for x in moved[:number]]
+    keys = pair.of_code_and_rest(found.keys, moved[number:], found.count, asked.fill_value)
+    leaves = [filled_behind(x, found.count, fill_operand(name, asked.fill_value, x.dtype)) for x in moved[:number]]
     return SetResult(keys, None if a_values is None else unflatten(leaves), found.count)
 
 

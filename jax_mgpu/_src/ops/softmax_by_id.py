@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -81,7 +81,9 @@ def log_softmax_by_id(x: ArrayLike, ids: ArrayLike | Groups, size: int) -> jax.A
     return _normalize("log_softmax_by_id", x, ids, size, _log_softmax)
 
 
-def _normalize(name: str, x: Pytree, ids: Any, size: Any, function: Any) -> jax.Array:
+def _normalize(
+    name: str, x: Pytree, ids: ArrayLike | Groups, size: int, function: Callable[..., jax.Array]
+) -> jax.Array:
     x, size = expect_floats(name, x), static_size(name, "size", size)
     n = x.shape[0]
     if isinstance(ids, Groups):

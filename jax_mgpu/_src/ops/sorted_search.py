@@ -16,6 +16,7 @@ from jax_mgpu._src.arguments.annotations import (
     AxisName,
     Count,
     Directions,
+    DTypeLike,
     Keys,
     LessFunction,
     SegmentsLike,
@@ -452,20 +453,22 @@ def _match_shapes(a: Aval, b: Aval) -> Sequence[Any]:
     return [*indices, *matches, *[jax.ShapeDtypeStruct((), index)] * 2]
 
 
-def _bounds(needles: jax.Array, haystack: jax.Array, live: jax.Array, right: bool, index: Any) -> jax.Array:
+def _bounds(needles: jax.Array, haystack: jax.Array, live: jax.Array, right: bool, index: DTypeLike) -> jax.Array:
     """Binary searches in the first `live` items, all needles in step."""
     low = jnp.zeros(needles.shape, index)
     return _bounds_between(needles, haystack, low, jnp.full_like(low, live.astype(index)), right)
 
 
-def _bounds_in_step(needles: jax.Array, haystack: jax.Array, live: jax.Array, right: bool, index: Any) -> jax.Array:
+def _bounds_in_step(
+    needles: jax.Array, haystack: jax.Array, live: jax.Array, right: bool, index: DTypeLike
+) -> jax.Array:
     """The same in a loop over the steps, each of which XLA's CPU backend runs in vectors: `jnp.searchsorted`'s way."""
     low = vary_as(jnp.zeros(needles.shape, index), needles, haystack)
     if haystack.shape[0] == 0:
         return low
     bounds = low, jnp.full_like(low, live.astype(index))
 
-    def step(_: Any, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def step(_: jax.Array, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = bounds
         middle = low + (high - low) // 2
         items = haystack[middle]

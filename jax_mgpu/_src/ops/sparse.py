@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike, Operands, Pytree, Tangents
+from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike, Operands, Tangents
 from jax_mgpu._src.arguments.check import (
     KEY_DTYPES,
     NUMBERS,
@@ -295,7 +295,7 @@ class Csr:
 
     # ---- Products ----------------------------------------------------------------------------------------------------
 
-    def __matmul__(self, x: Any) -> jax.Array:
+    def __matmul__(self, x: ArrayLike) -> jax.Array:
         name = "Csr @"
         if isinstance(x, Csr):
             raise type_error(name, "x", "an array (A.matmul(B, size=) multiplies sparse matrices)", "a Csr")
@@ -317,7 +317,7 @@ class Csr:
         product = _product(x=x.reshape(x.shape[0], -1), **given)[0]
         return product.reshape(product.shape[0], *x.shape[1:])
 
-    def __rmatmul__(self, x: Any) -> jax.Array:
+    def __rmatmul__(self, x: ArrayLike) -> jax.Array:
         name = "@ Csr"
         x = _numbers(name, "x", x, None)
         m, n = self.shape
@@ -348,13 +348,13 @@ class Csr:
 
     # ---- Arithmetic --------------------------------------------------------------------------------------------------
 
-    def __add__(self, other: Any) -> Csr:
+    def __add__(self, other: Csr) -> Csr:
         return self._sum("Csr +", other, operator.pos)
 
-    def __sub__(self, other: Any) -> Csr:
+    def __sub__(self, other: Csr) -> Csr:
         return self._sum("Csr -", other, operator.neg)
 
-    def _sum(self, name: str, other: Any, sign: Callable[[Any], Any]) -> Csr:
+    def _sum(self, name: str, other: Csr, sign: Callable[[Any], Any]) -> Csr:
         if not isinstance(other, Csr):
             raise type_error(name, "other", "a Csr", describe(other))
         if other.shape != self.shape:
@@ -365,24 +365,26 @@ class Csr:
         values = jnp.concatenate([self.values.astype(dtype), sign(other.values.astype(dtype))])
         return Csr.from_coo(rows, columns, values, shape=self.shape)
 
-    def __mul__(self, scale: Any) -> Csr:
+    def __mul__(self, scale: ArrayLike) -> Csr:
         return self._scaled("Csr *", operator.mul, scale)
 
     __rmul__ = __mul__
 
-    def __truediv__(self, scale: Any) -> Csr:
+    def __truediv__(self, scale: ArrayLike) -> Csr:
         return self._scaled("Csr /", operator.truediv, scale)
 
     def __neg__(self) -> Csr:
         return self.with_values(-self.values)
 
-    def _scaled(self, name: str, function: Callable[[Any, Any], Any], scale: Any) -> Csr:
+    def _scaled(self, name: str, function: Callable[[Any, Any], Any], scale: ArrayLike) -> Csr:
         if isinstance(scale, Csr) or np.ndim(scale) != 0:
             raise value_error(name, "other", "a scalar", describe(scale))
         return self.with_values(function(self.values, scale))
 
 
-def _made(values: Any, indices: jax.Array, offsets: jax.Array, shape: tuple[int, int], transposed: Any = None) -> Csr:
+def _made(
+    values: jax.Array, indices: jax.Array, offsets: jax.Array, shape: tuple[int, int], transposed: Any = None
+) -> Csr:
     """A matrix of parts that need no checks; the number of entries may exceed the room."""
     return Csr.tree_unflatten(shape, (values, indices, offsets, transposed))
 
@@ -438,7 +440,7 @@ def _shape(name: str, shape: Any) -> tuple[int, int]:
     return m, n
 
 
-def _numbers(name: str, argument: str, x: Pytree, ndim: int | None = 1) -> jax.Array:
+def _numbers(name: str, argument: str, x: ArrayLike, ndim: int | None = 1) -> jax.Array:
     x = as_array(name, argument, x)
     if x.dtype.name not in KEY_DTYPES and x.dtype != jnp.bool_:
         raise type_error(name, argument, f"{NUMBERS}, or bools", describe(x))

@@ -48,7 +48,9 @@ def _chunk(a: Structure, b: Structure, size: int) -> int:
     return max(LEAST_CHUNK, a[0].shape[0] + b[0].shape[0], size)
 
 
-def _entries(before: jax.Array, b: Structure, a: Structure, begin: Any, end: Any, room: int) -> tuple[Any, Any]:
+def _entries(
+    before: jax.Array, b: Structure, a: Structure, begin: jax.Array, end: jax.Array, room: int
+) -> tuple[Any, Any]:
     """The entries of A and of B of some products; -1 from the end on."""
     places = begin + jnp.arange(room, dtype=before.dtype)
     is_product = places < end

@@ -384,7 +384,7 @@ def _by_group_and_time(
     return rows._replace(keys=(*rows.keys, time))
 
 
-def _columns_of(name: str, argument: str, by: Any, length: int) -> tuple[Any, ...]:
+def _columns_of(name: str, argument: str, by: ArrayLike | tuple[ArrayLike, ...], length: int) -> tuple[Any, ...]:
     """The keys of by_a or by_b as columns; the column of times is added to them."""
     keys, _ = expect_keys(name, argument, by)
     columns = tuple(keys.arrays) if isinstance(keys, Columns) else (keys,)
@@ -403,7 +403,7 @@ def _distance(early: jax.Array, late: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(late, word) - jax.lax.bitcast_convert_type(early, word)
 
 
-def _tolerance(name: str, tolerance: Any, dtype: np.dtype) -> jax.Array:
+def _tolerance(name: str, tolerance: ArrayLike | None, dtype: np.dtype) -> jax.Array:
     """The largest allowed difference, in the type of differences."""
     given = as_array(name, "tolerance", tolerance)
     if given.ndim != 0:

@@ -70,7 +70,7 @@ class Matches(NamedTuple):
         _, number = self._found((pair.b, pair.a, pair.b_count, pair.a_count), self.others.keys)
         return self.others.to_rows(number == 0) & live_mask(number.shape[0], pair.b_count)
 
-    def _found(self, operands: Sequence[jax.Array], keys: Any) -> tuple[jax.Array, jax.Array]:
+    def _found(self, operands: Sequence[jax.Array], keys: Pytree) -> tuple[jax.Array, jax.Array]:
         low, high = (_search.run(operands, right=right)[0] for right in (False, True))
         number = high - low
         for x in () if self.null_equal else jax.tree.leaves(keys):

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import DTypeLike
+from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike
 from jax_mgpu._src.functions.emit.lines import Equation, Lines
 from jax_mgpu._src.functions.emit.memory import Memory
 from jax_mgpu._src.functions.emit.scalars import Names, expect_small, scalar_text
@@ -113,7 +113,7 @@ def _gathered(
     return _window(lines, x, places, sizes, dtype), inside
 
 
-def _gather_fill(fill: Any, dtype: DTypeLike) -> Any:
+def _gather_fill(fill: ArrayLike | None, dtype: DTypeLike) -> Any:
     if fill is not None:
         return fill
     if jnp.issubdtype(dtype, jnp.floating):

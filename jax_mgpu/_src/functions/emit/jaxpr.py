@@ -79,6 +79,7 @@ class Writer(Lines):
     def equation(self, equation: JaxprEqn, arguments: list[Any]) -> Sequence[Any]:  # noqa: PLR0911 -- a case each
         """The results of one equation."""
         primitive, params = equation.primitive.name, equation.params
+        outs: list[Any] = [var.aval for var in equation.outvars]
         if primitive in CALLS:
             body = params[CALLS[primitive]]
             if hasattr(body, "consts"):
@@ -97,12 +98,11 @@ class Writer(Lines):
             return [VIEWS[primitive](arguments[0], params)]
         names = [self.loaded(x) for x in arguments]
         if primitive in MOVES:
-            avals: list[Any] = [var.aval for var in equation.outvars]
-            for aval in avals:
-                expect_small(aval.shape, primitive)
+            for out in outs:
+                expect_small(out.shape, primitive)
             moved = MOVES[primitive](*names, **params)
             return moved if equation.primitive.multiple_results else [moved]
-        aval = stored(equation.outvars[0].aval)
+        aval = stored(outs[0])
         expect_small(aval.shape, primitive)
         self.costly += aval.size if primitive in COSTLY else 0
         if primitive not in RULES:
@@ -119,7 +119,7 @@ def _expect_no_random_keys(primitive: str, equation: JaxprEqn) -> None:
 # ---- Control flow
 
 
-def _cond(writer: Writer, equation: JaxprEqn, which: Any, *operands: Any) -> list[Any]:
+def _cond(writer: Writer, equation: Any, which: Any, *operands: Any) -> list[Any]:
     branches = equation.params["branches"]
     results = [writer.variables(var.aval) for var in equation.outvars]
     writer.branches = True

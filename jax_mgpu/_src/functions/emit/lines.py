@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import DTypeLike
+from jax_mgpu._src.arguments.annotations import Aval, DTypeLike
 from jax_mgpu._src.functions.emit.memory import Memory
 from jax_mgpu._src.functions.emit.scalars import Names, Unsupported, expect_small, scalar_text, scalar_type
 from jax_mgpu._src.keys.bits import is_random_key
@@ -95,7 +95,7 @@ class Lines:
         self.line(name, scalar_type(dtype), operation, *operands)
         return name
 
-    def variables(self, aval: Any) -> Names:
+    def variables(self, aval: Aval) -> Names:
         """The names of new variables, which have no values yet."""
         expect_small(aval.shape, "a value")
         names = np.empty(aval.shape, object)
@@ -147,7 +147,7 @@ class Lines:
         return Emitted(tuple(self.lines), results, is_large, is_large or self.branches, neutral)
 
 
-def stored(aval: Any) -> Any:
+def stored(aval: Aval) -> Any:
     """The aval of a value's names: random keys are rows of words."""
     if not is_random_key(aval.dtype):
         return aval

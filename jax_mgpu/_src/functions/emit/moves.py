@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,23 +19,25 @@ def row(x: Names, i: int) -> Names:
     return row
 
 
-def _broadcast_in_dim(x: Names, *, shape: Any, broadcast_dimensions: Any, **_: Any) -> Names:
+def _broadcast_in_dim(x: Names, *, shape: Sequence[int], broadcast_dimensions: Sequence[int], **_: object) -> Names:
     wide = [1] * len(shape)
     for axis, size in zip(broadcast_dimensions, x.shape, strict=True):
         wide[axis] = size
     return np.broadcast_to(x.reshape(wide), shape)
 
 
-def _slice(x: Any, *, start_indices: Any, limit_indices: Any, strides: Any) -> Any:
+def _slice(
+    x: Names, *, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None
+) -> Names:
     steps = strides or [1] * x.ndim
     return x[tuple(slice(*bounds) for bounds in zip(start_indices, limit_indices, steps, strict=True))]
 
 
-def _split(x: Names, *, sizes: Any, axis: int) -> list[Names]:
+def _split(x: Names, *, sizes: Sequence[int], axis: int) -> list[Names]:
     return np.split(x, np.cumsum(sizes)[:-1], axis)
 
 
-def _pad(x: Names, value: Names, *, padding_config: Any) -> Names:
+def _pad(x: Names, value: Names, *, padding_config: Sequence[tuple[int, int, int]]) -> Names:
     shape = [
         low + high + n + max(n - 1, 0) * inner for n, (low, high, inner) in zip(x.shape, padding_config, strict=True)
     ]
@@ -48,11 +50,11 @@ def _pad(x: Names, value: Names, *, padding_config: Any) -> Names:
     return padded
 
 
-def _squeeze(x: Names, *, dimensions: Any) -> Names:
+def _squeeze(x: Names, *, dimensions: Sequence[int]) -> Names:
     return x.reshape([n for axis, n in enumerate(x.shape) if axis not in {d % x.ndim for d in dimensions}])
 
 
-def _reshape(x: Names, *, new_sizes: Any, dimensions: Any = None, **_: Any) -> Names:
+def _reshape(x: Names, *, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None, **_: object) -> Names:
     return (x if dimensions is None else np.transpose(x, dimensions)).reshape(new_sizes)
 
 

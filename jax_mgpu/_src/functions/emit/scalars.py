@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import DTypeLike
+from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike
 
 __all__ = [
     "MOST_ITEM_SCALARS",
@@ -49,7 +49,7 @@ def scalar_type(dtype: DTypeLike) -> str:
     return SCALARS[name]
 
 
-def scalar_text(value: Any, dtype: DTypeLike) -> str:
+def scalar_text(value: ArrayLike, dtype: DTypeLike) -> str:
     """A constant: its type and its bits."""
     dtype = np.dtype(dtype)
     bits = int(np.asarray(value).astype(dtype).view(f"u{dtype.itemsize}"))
