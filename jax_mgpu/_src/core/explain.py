@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import Jaxpr, JaxprEqn
 
 from jax_mgpu._src.core import library
-from jax_mgpu._src.core.compat import inner_jaxprs
+from jax_mgpu._src.core.compat import Jaxpr, JaxprEqn, inner_jaxprs
 from jax_mgpu._src.core.operation import REGISTRY, Operation, run_fallback, stored_aval
 
 __all__ = ["Explanation", "Step", "explain"]
